@@ -1,0 +1,131 @@
+//! What can go wrong on disk, grouped by who must act, and the names of the engines.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The engines there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EngineKind {
+    /// A copy-on-write B+tree in one file: the default.
+    Redb,
+    /// A log-structured tree. See its module for what it does not promise.
+    Sled,
+    /// Nothing on disk: for tests, and for showing what the disk costs.
+    Memory,
+}
+
+impl EngineKind {
+    /// Every engine.
+    pub const ALL: [EngineKind; 3] = [EngineKind::Redb, EngineKind::Sled, EngineKind::Memory];
+
+    /// The name on the command line and in the directory's marker.
+    pub const fn name(self) -> &'static str {
+        match self {
+            EngineKind::Redb => "redb",
+            EngineKind::Sled => "sled",
+            EngineKind::Memory => "memory",
+        }
+    }
+
+    /// Whether a commit survives a crash. Where it does not, whoever sits above must keep what it
+    /// would need to build the store again (the server: its whole write-ahead log).
+    pub const fn is_durable(self) -> bool {
+        !matches!(self, EngineKind::Memory)
+    }
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for EngineKind {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<EngineKind> {
+        let found = EngineKind::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| Error::UnknownEngine { name: name.to_owned() })
+    }
+}
+
+/// What an engine reports.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    // The person who started the program must act.
+    /// No engine has this name.
+    #[error("unknown engine \"{name}\": allowed are redb, sled, memory")]
+    UnknownEngine {
+        /// What was asked for.
+        name: String,
+    },
+    /// The directory holds something that this engine did not write.
+    #[error("{path}: {found}; refusing to touch it")]
+    Foreign {
+        /// The directory or file.
+        path: PathBuf,
+        /// What was found, and what was expected.
+        found: String,
+    },
+    /// The store is in use by another process, or by another part of this one.
+    #[error("{path}: already open elsewhere")]
+    Locked {
+        /// The directory or file.
+        path: PathBuf,
+    },
+    /// The directory or a file in it cannot be used.
+    #[error("{path}: {source}")]
+    Path {
+        /// The directory or file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is damaged.
+    #[error("{path}: damaged: {detail}")]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit.
+        detail: String,
+    },
+
+    // The caller must act.
+    /// A write transaction is open.
+    #[error("a write transaction is already open")]
+    WriterBusy,
+    /// A defragmentation is under way.
+    #[error("a defragmentation is already under way")]
+    DefragmentBusy,
+
+    // The process must stop.
+    /// Reading or writing failed.
+    #[error("storage engine: {0}")]
+    Storage(String),
+    /// An earlier commit failed, so what is on disk is not known.
+    #[error("an earlier commit failed; the store accepts no more writes")]
+    Failed,
+}
+
+/// The result of an engine's operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+#[cfg(test)]
+mod tests {
+    use super::{EngineKind, Error};
+
+    #[test]
+    fn names_are_read_back() {
+        for kind in EngineKind::ALL {
+            assert_eq!(kind.name().parse::<EngineKind>().unwrap(), kind);
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_says_what_is_allowed() {
+        let error = "bolt".parse::<EngineKind>().unwrap_err();
+        assert!(matches!(error, Error::UnknownEngine { .. }));
+        assert_eq!(error.to_string(), "unknown engine \"bolt\": allowed are redb, sled, memory");
+    }
+}
