@@ -75,7 +75,10 @@ pub trait WriteTxn: Read + Send + Debug {
         bucket: Bucket,
         records: &mut dyn Iterator<Item = (&[u8], &[u8])>,
     ) -> Result<()> {
-        records.try_for_each(|(key, value)| self.put(bucket, key, value))
+        for (key, value) in records {
+            self.put(bucket, key, value)?;
+        }
+        Ok(())
     }
 
     /// Makes the changes visible to new snapshots, all at once, and durable.
