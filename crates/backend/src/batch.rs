@@ -1,0 +1,248 @@
+//! What designs 3.1 to 3.5 share: the engine's write transaction, open all the time.
+//!
+//! As around bbolt, one engine transaction stays open and collects every put; etcd calls it
+//! `batchTx`, and one mutex of that name guards it. A write transaction of the backend holds the
+//! mutex from beginning to end. A commit writes the whole batch, syncs, and opens the next
+//! engine transaction, all under the same mutex.
+//!
+//! Each design adds what its readers need at two moments: when a write transaction ends
+//! ([`BatchOwner::write_ended`]), and when the batch is committed.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_engine::{Bucket, Engine, KeyRange, WriteTxn};
+use clearlane_locks::MutexGuard;
+
+use crate::buffer::WriteBuffer;
+use crate::config::PreCommit;
+use crate::error::{Error, Result};
+use crate::interface::{Ended, RangeVisitor, ReadTx, WriteTx};
+use crate::merge;
+use crate::record_key::RecordKey;
+
+/// What the mutex `batchTx` guards.
+#[derive(Debug)]
+pub(crate) struct Batch<T> {
+    engine: Arc<dyn Engine>,
+    /// Absent only after a failure.
+    txn: Option<Box<dyn WriteTxn>>,
+    /// Describes the state reached by the last write transaction, for the pre-commit hook.
+    payload: T,
+    /// A write transaction has ended since the last commit, perhaps with nothing but a payload.
+    dirty: bool,
+    pub(crate) pending_ops: u64,
+    pub(crate) pending_deletes: u64,
+    /// The puts of the open write transaction, for designs whose readers do not read `txn`.
+    pub(crate) write_buffer: Option<WriteBuffer>,
+    last_key: Option<RecordKey>,
+    failure: Option<Error>,
+}
+
+impl<T: Debug> Batch<T> {
+    pub(crate) fn open(
+        engine: Arc<dyn Engine>,
+        payload: T,
+        write_buffer: Option<WriteBuffer>,
+    ) -> Result<Batch<T>> {
+        let last_key = engine.snapshot()?.last_key(Bucket::Key)?;
+        Ok(Batch {
+            txn: Some(engine.begin_write()?),
+            engine,
+            payload,
+            dirty: false,
+            pending_ops: 0,
+            pending_deletes: 0,
+            write_buffer,
+            last_key: last_key.map(|key| RecordKey::new(&key)).transpose()?,
+            failure: None,
+        })
+    }
+
+    /// Whether a commit has anything to do.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
+    pub(crate) fn check_usable(&self) -> Result<()> {
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    fn txn(&mut self) -> Result<&mut dyn WriteTxn> {
+        self.check_usable()?;
+        Ok(&mut **self.txn.as_mut().expect("absent only after a failure"))
+    }
+
+    fn reader(&self) -> Result<&dyn WriteTxn> {
+        self.check_usable()?;
+        Ok(&**self.txn.as_ref().expect("absent only after a failure"))
+    }
+
+    pub(crate) fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.reader()?.get(bucket, key)?)
+    }
+
+    pub(crate) fn range(
+        &self,
+        bucket: Bucket,
+        range: KeyRange<'_>,
+        visit: &mut RangeVisitor<'_>,
+    ) -> Result<()> {
+        merge::scan_engine(self.reader()?, bucket, range, visit).map(|_flow| ())
+    }
+
+    fn put(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()> {
+        if bucket == Bucket::Key {
+            self.last_key = Some(RecordKey::following(key, self.last_key.as_ref())?);
+        }
+        let stored = self.txn()?.put(bucket, key, &value);
+        self.keep_failure(stored.map_err(Error::from))?;
+        if let Some(buffer) = &mut self.write_buffer {
+            buffer.put(bucket, key, value);
+        }
+        self.pending_ops += 1;
+        Ok(())
+    }
+
+    pub(crate) fn delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
+        let deleted = self.txn()?.delete(bucket, key);
+        self.keep_failure(deleted.map_err(Error::from))?;
+        self.pending_ops += 1;
+        self.pending_deletes += 1;
+        self.dirty = true;
+        Ok(())
+    }
+
+    /// Writes and syncs the batch, and opens the next. The pre-commit hook's records go with it.
+    pub(crate) fn commit(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
+        self.close(pre_commit)?;
+        let next = self.engine.begin_write().map_err(Error::from);
+        self.txn = Some(self.keep_failure(next)?);
+        Ok(())
+    }
+
+    /// Commits, and rewrites the store before the next engine transaction is opened.
+    pub(crate) fn defragment(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
+        self.close(pre_commit)?;
+        let rewritten = rewrite(&*self.engine);
+        let next = self.engine.begin_write().map_err(Error::from);
+        self.txn = Some(self.keep_failure(next)?);
+        rewritten
+    }
+
+    fn close(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
+        self.check_usable()?;
+        let mut txn = self.txn.take().expect("absent only after a failure");
+        let hooked =
+            pre_commit.run(&self.payload, &mut |bucket, key, value| Ok(txn.put(bucket, key, value)?));
+        let committed = hooked.and_then(|()| Ok(txn.commit()?));
+        self.keep_failure(committed)?;
+        (self.dirty, self.pending_ops, self.pending_deletes) = (false, 0, 0);
+        Ok(())
+    }
+
+    /// After a failure nobody knows what the engine holds, so nothing more is written.
+    fn keep_failure<R>(&mut self, outcome: Result<R>) -> Result<R> {
+        if let Err(error) = &outcome {
+            self.txn = None;
+            self.failure = Some(error.clone());
+        }
+        outcome
+    }
+}
+
+fn rewrite(engine: &dyn Engine) -> Result<()> {
+    let mut rewrite = engine.begin_defragment()?;
+    while !rewrite.step(usize::MAX)? {}
+    Ok(rewrite.finish()?)
+}
+
+/// The design around a batch: what it does for its readers when a write transaction ends.
+pub(crate) trait BatchOwner<T> {
+    /// Called at the end of a write transaction, with `batchTx` still held.
+    fn write_ended(&self, batch: &mut Batch<T>) -> Result<()>;
+}
+
+/// The write transaction of designs 3.1 to 3.5: `batchTx` held, puts go straight to the engine.
+pub(crate) struct BatchWriteTx<'b, T: Debug> {
+    batch: MutexGuard<'b, Batch<T>>,
+    owner: &'b dyn BatchOwner<T>,
+    ended: bool,
+}
+
+impl<'b, T: Debug> BatchWriteTx<'b, T> {
+    pub(crate) fn new(
+        batch: MutexGuard<'b, Batch<T>>,
+        owner: &'b dyn BatchOwner<T>,
+    ) -> Result<BatchWriteTx<'b, T>> {
+        batch.check_usable()?;
+        Ok(BatchWriteTx { batch, owner, ended: false })
+    }
+}
+
+impl<T: Debug> ReadTx for BatchWriteTx<'_, T> {
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        self.batch.get(bucket, key)
+    }
+
+    fn range(
+        &self,
+        bucket: Bucket,
+        range: KeyRange<'_>,
+        visit: &mut RangeVisitor<'_>,
+    ) -> Result<()> {
+        self.batch.range(bucket, range, visit)
+    }
+}
+
+impl<T: Debug> WriteTx<T> for BatchWriteTx<'_, T> {
+    fn put(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()> {
+        self.batch.put(bucket, key, value)
+    }
+
+    fn delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
+        if bucket == Bucket::Key {
+            return Err(Error::AppendOnly);
+        }
+        self.batch.delete(bucket, key)
+    }
+
+    fn end(mut self: Box<Self>, payload: T) -> Result<Ended<T>> {
+        self.ended = true;
+        self.batch.payload = payload;
+        self.batch.dirty = true;
+        self.owner.write_ended(&mut self.batch)?;
+        Ok(Ended { retired: None, commit_due: false })
+    }
+}
+
+impl<T: Debug> Drop for BatchWriteTx<'_, T> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.batch.failure.get_or_insert(Error::Abandoned);
+            self.batch.txn = None;
+        }
+    }
+}
+
+/// When the last tick made a commit. The timer alone looks at it, so it needs no lock.
+#[derive(Debug, Default)]
+pub(crate) struct TickTimer {
+    last_ns: AtomicU64,
+}
+
+impl TickTimer {
+    /// Whether the interval has passed; starts the next one if so.
+    pub(crate) fn elapsed(&self, now: Duration, interval: Duration) -> bool {
+        let last = Duration::from_nanos(self.last_ns.load(Ordering::Relaxed));
+        let elapsed = now.saturating_sub(last) >= interval;
+        if elapsed {
+            let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+            self.last_ns.store(now_ns, Ordering::Relaxed);
+        }
+        elapsed
+    }
+}

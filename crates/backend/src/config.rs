@@ -1,0 +1,66 @@
+//! The settings of a backend, with etcd's defaults.
+
+use std::fmt;
+use std::time::Duration;
+
+use clearlane_engine::Bucket;
+use clearlane_locks::Registry;
+
+/// When to commit, and where to count lock time.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// A tick commits when this much time has passed since the last one that did.
+    pub batch_interval: Duration,
+    /// So many pending operations are committed without waiting for the interval.
+    pub batch_limit: u64,
+    /// Design `clearlane` only: with more than this many pending bytes, the next write
+    /// transaction waits for a commit. It bounds memory when the disk is slower than the writes.
+    pub pending_bytes_max: u64,
+    /// The locks of the backend are registered here.
+    pub locks: Registry,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            batch_interval: Duration::from_millis(100),
+            batch_limit: 10_000,
+            pending_bytes_max: 64 << 20,
+            locks: Registry::new(),
+        }
+    }
+}
+
+/// Stores one record into the commit that is being made.
+pub type CommitPut<'p> = dyn FnMut(Bucket, &[u8], &[u8]) -> crate::Result<()> + 'p;
+
+/// What runs inside every commit, before the engine's own: it is given the payload of exactly
+/// the state that the commit makes durable, and stores what must go with it (etcd: consistent
+/// index, term, ConfState) in the same engine transaction.
+pub struct PreCommit<T>(Box<PreCommitFn<T>>);
+
+type PreCommitFn<T> = dyn Fn(&T, &mut CommitPut<'_>) -> crate::Result<()> + Send + Sync;
+
+impl<T> PreCommit<T> {
+    /// A hook from a closure.
+    pub fn new(
+        hook: impl Fn(&T, &mut CommitPut<'_>) -> crate::Result<()> + Send + Sync + 'static,
+    ) -> PreCommit<T> {
+        PreCommit(Box::new(hook))
+    }
+
+    /// A hook that stores nothing.
+    pub fn none() -> PreCommit<T> {
+        PreCommit::new(|_, _| Ok(()))
+    }
+
+    pub(crate) fn run(&self, payload: &T, put: &mut CommitPut<'_>) -> crate::Result<()> {
+        (self.0)(payload, put)
+    }
+}
+
+impl<T> fmt::Debug for PreCommit<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PreCommit")
+    }
+}

@@ -1,0 +1,51 @@
+//! What a backend reports, grouped by who must act.
+
+use bytes::Bytes;
+
+/// The result of a backend's operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What a backend reports.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    // The person who started the program must act.
+    /// No design has this name.
+    #[error("unknown design \"{name}\": allowed are 3.1, 3.2, 3.4, 3.5, clearlane")]
+    UnknownDesign {
+        /// What was asked for.
+        name: String,
+    },
+
+    // The caller has a bug; nothing was changed.
+    /// A record of bucket `key` must lie behind every record before it.
+    #[error("record {key:?} is not above {last:?}: bucket key takes records in revision order")]
+    OutOfOrder {
+        /// The record's key.
+        key: Bytes,
+        /// The newest record there is.
+        last: Bytes,
+    },
+    /// A key of bucket `key` is at most 18 bytes long: a revision, and a tombstone's mark.
+    #[error("record key of {len} bytes: a revision key has at most 18")]
+    RecordKeyTooLong {
+        /// The length that was given.
+        len: usize,
+    },
+    /// Records of bucket `key` are removed by compaction alone.
+    #[error("records of bucket key are removed by Backend::remove, not by a write transaction")]
+    AppendOnly,
+
+    // The process must stop.
+    /// The engine failed, now or earlier; what it holds is not known any more.
+    #[error("backend: {0}")]
+    Engine(String),
+    /// A write transaction was dropped before its end, leaving half of its changes behind.
+    #[error("a write transaction was dropped before its end; the backend accepts no more writes")]
+    Abandoned,
+}
+
+impl From<clearlane_engine::Error> for Error {
+    fn from(error: clearlane_engine::Error) -> Error {
+        Error::Engine(error.to_string())
+    }
+}

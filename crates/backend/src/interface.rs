@@ -1,0 +1,149 @@
+//! The interface that all five designs share: open a read, open the write, commit, maintain.
+//!
+//! What sits above (`mvcc`) is written against these traits alone, and the same golden scripts
+//! run over every implementation of them. Which lock each call takes, and for how long, is what
+//! the five designs differ in: that story is on top of each design's own file.
+
+use std::ops::{ControlFlow, Deref};
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_engine::stream::Exporter;
+use clearlane_engine::{Bucket, KeyRange};
+
+use crate::design::Design;
+use crate::error::Result;
+use crate::snapshot::View;
+
+/// A value as a scan finds it: a slice of the engine's page, or a pending value that is shared.
+#[derive(Clone, Copy, Debug)]
+pub enum Value<'v> {
+    /// On a page of the engine; lives for the call only.
+    Page(&'v [u8]),
+    /// Pending in memory; keeping it costs a reference count.
+    Shared(&'v Bytes),
+}
+
+impl Value<'_> {
+    /// The value, to keep: copied from a page, shared otherwise.
+    pub fn to_bytes(self) -> Bytes {
+        match self {
+            Value::Page(slice) => Bytes::copy_from_slice(slice),
+            Value::Shared(bytes) => bytes.clone(),
+        }
+    }
+}
+
+impl Deref for Value<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Value::Page(slice) => slice,
+            Value::Shared(bytes) => bytes,
+        }
+    }
+}
+
+/// What a range calls for every record, in key order; `Break` ends it.
+pub type RangeVisitor<'v> = dyn FnMut(&[u8], Value<'_>) -> ControlFlow<()> + 'v;
+
+/// An open read transaction: one state of the store, which does not change while it is open.
+///
+/// It ends when it is dropped. What it keeps others from doing until then is the design's story.
+pub trait ReadTx {
+    /// The value under `key`, if there is one.
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
+
+    /// Calls `visit` for the records of `range` in key order, until it breaks.
+    fn range(
+        &self,
+        bucket: Bucket,
+        range: KeyRange<'_>,
+        visit: &mut RangeVisitor<'_>,
+    ) -> Result<()>;
+}
+
+/// The one open write transaction. Reading through it shows its own changes too.
+///
+/// [`end`](WriteTx::end) makes the changes visible to readers that open from then on, all at
+/// once. They become durable with a later commit. Dropping the transaction without ending it is
+/// a bug that the backend answers by refusing every later write.
+pub trait WriteTx<T>: ReadTx {
+    /// Stores a record. In bucket `key`, records come in rising order and are never overwritten.
+    fn put(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()>;
+
+    /// Removes a record, from any bucket but `key`.
+    fn delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()>;
+
+    /// Ends the transaction at an entry boundary. `payload` describes the state reached: it is
+    /// handed to the pre-commit hook by the commit that makes this state durable and, in the
+    /// design `clearlane`, is published in one pointer together with it.
+    fn end(self: Box<Self>, payload: T) -> Result<Ended<T>>;
+}
+
+/// What the end of a write transaction leaves to its caller.
+#[derive(Debug)]
+#[must_use = "the retired view costs time where it is dropped: choose the place"]
+pub struct Ended<T> {
+    /// The view that was current before, if the design has views. Dropping the last reference
+    /// to a view may free much memory, so an applier hands it to another thread.
+    pub retired: Option<std::sync::Arc<View<T>>>,
+    /// So much is pending that whoever runs the commits should run one now.
+    pub commit_due: bool,
+}
+
+/// Sizes of a backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Bytes on disk.
+    pub on_disk: u64,
+    /// Bytes of live keys and values as of the last commit.
+    pub in_use: u64,
+    /// Operations that are visible but not committed yet.
+    pub pending_ops: u64,
+}
+
+/// A store that batches writes and lets readers see them before they are committed.
+///
+/// It has no thread and no clock: whoever owns it calls [`tick`](Backend::tick) with the time,
+/// and runs [`remove`](Backend::remove) and [`defragment`](Backend::defragment) on a thread of
+/// its choice.
+pub trait Backend<T>: Send + Sync + std::fmt::Debug {
+    /// Which of the five designs this is.
+    fn design(&self) -> Design;
+
+    /// Opens a read transaction.
+    fn read(&self) -> Box<dyn ReadTx + '_>;
+
+    /// Opens a read transaction for the writer's own compares, which it ends before it writes.
+    /// Design 3.5 saves the copy of the buffer here; the others know no difference.
+    fn read_for_writer(&self) -> Box<dyn ReadTx + '_> {
+        self.read()
+    }
+
+    /// Opens the write transaction, once the one before has ended.
+    fn write(&self) -> Result<Box<dyn WriteTx<T> + '_>>;
+
+    /// Commits if the batch interval has passed since the last tick that did, as each design's
+    /// generation of etcd decides. Says whether a commit was made. `now` counts from any fixed
+    /// moment and never goes back.
+    fn tick(&self, now: Duration) -> Result<bool>;
+
+    /// Commits what is pending, now.
+    fn commit(&self) -> Result<()>;
+
+    /// Removes records of bucket `key` that compaction found to be superfluous. They are gone
+    /// for transactions that open after the next commit.
+    fn remove(&self, records: &[Bytes]) -> Result<()>;
+
+    /// Rewrites the store without the space of removed records.
+    fn defragment(&self) -> Result<()>;
+
+    /// Commits, then starts a consistent copy of the store that may be taken out in chunks while
+    /// everything else goes on.
+    fn copy(&self) -> Result<Exporter>;
+
+    /// The sizes.
+    fn sizes(&self) -> Result<Sizes>;
+}

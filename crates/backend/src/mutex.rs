@@ -1,0 +1,147 @@
+//! Design 3.1 (etcd 3.0 and 3.1): reads and writes share one mutex.
+//!
+//! # Who holds what
+//!
+//! There is one lock, `batchTx`.
+//!
+//! * **A read** holds it from opening to end, and reads through the engine's open write
+//!   transaction, which is why it sees what is not committed yet.
+//! * **A write transaction** holds it from opening to end; at the batch limit the end commits,
+//!   with the lock held.
+//! * **A commit** holds it while the engine writes and syncs.
+//!
+//! # The convoy
+//!
+//! ```text
+//!   time ─────────────────────────────────────────────────────────────▶
+//!   expensive read  ▶━━━━━━━━━━━━ holds batchTx ━━━━━━━━━━━━▶
+//!   put                 ·········· waits for batchTx ·········▪
+//!   cheap read             ······· waits for batchTx ··········▪
+//!   cheap read                  ·· waits for batchTx ···········▪
+//!   commit                         waits for batchTx ············▶━ sync ━▶
+//!
+//!   ▪ runs   · stands still
+//! ```
+//!
+//! Everything waits for everything. A second cheap read could run beside the first expensive one
+//! without harm, but a mutex does not know that both only read.
+//!
+//! # What etcd does here that is left out
+//!
+//! In etcd 3.0 and 3.1 the store above holds a second mutex (`store.mu`) over the same time. It
+//! belongs to the crate above this one, and waits for the same holders.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_engine::stream::Exporter;
+use clearlane_engine::{Bucket, Engine, KeyRange};
+use clearlane_locks::{Mutex, MutexGuard};
+
+use crate::batch::{Batch, BatchOwner, BatchWriteTx, TickTimer};
+use crate::config::{Config, PreCommit};
+use crate::design::Design;
+use crate::error::Result;
+use crate::interface::{Backend, RangeVisitor, ReadTx, Sizes, WriteTx};
+
+/// A backend of design 3.1.
+#[derive(Debug)]
+pub(crate) struct MutexBackend<T> {
+    engine: Arc<dyn Engine>,
+    batch: Mutex<Batch<T>>,
+    timer: TickTimer,
+    config: Config,
+    pre_commit: PreCommit<T>,
+}
+
+impl<T: Debug> MutexBackend<T> {
+    pub(crate) fn open(
+        engine: Arc<dyn Engine>,
+        config: Config,
+        pre_commit: PreCommit<T>,
+        payload: T,
+    ) -> Result<MutexBackend<T>> {
+        let batch = Batch::open(Arc::clone(&engine), payload, None)?;
+        let batch = Mutex::new(&config.locks, "batchTx", batch);
+        Ok(MutexBackend { engine, batch, timer: TickTimer::default(), config, pre_commit })
+    }
+}
+
+/// An open read: the mutex itself.
+struct MutexReadTx<'b, T> {
+    batch: MutexGuard<'b, Batch<T>>,
+}
+
+impl<T: Debug> ReadTx for MutexReadTx<'_, T> {
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        self.batch.get(bucket, key)
+    }
+
+    fn range(
+        &self,
+        bucket: Bucket,
+        range: KeyRange<'_>,
+        visit: &mut RangeVisitor<'_>,
+    ) -> Result<()> {
+        self.batch.range(bucket, range, visit)
+    }
+}
+
+impl<T: Debug> BatchOwner<T> for MutexBackend<T> {
+    fn write_ended(&self, batch: &mut Batch<T>) -> Result<()> {
+        if batch.pending_ops >= self.config.batch_limit { batch.commit(&self.pre_commit) } else { Ok(()) }
+    }
+}
+
+impl<T: Debug + Send + Sync> Backend<T> for MutexBackend<T> {
+    fn design(&self) -> Design {
+        Design::Mutex
+    }
+
+    fn read(&self) -> Box<dyn ReadTx + '_> {
+        Box::new(MutexReadTx { batch: self.batch.lock() })
+    }
+
+    fn write(&self) -> Result<Box<dyn WriteTx<T> + '_>> {
+        Ok(Box::new(BatchWriteTx::new(self.batch.lock(), self)?))
+    }
+
+    fn tick(&self, now: Duration) -> Result<bool> {
+        if !self.timer.elapsed(now, self.config.batch_interval) {
+            return Ok(false);
+        }
+        let mut batch = self.batch.lock();
+        let commit = batch.is_dirty();
+        if commit {
+            batch.commit(&self.pre_commit)?;
+        }
+        Ok(commit)
+    }
+
+    fn commit(&self) -> Result<()> {
+        self.batch.lock().commit(&self.pre_commit)
+    }
+
+    fn remove(&self, records: &[Bytes]) -> Result<()> {
+        let mut batch = self.batch.lock();
+        records.iter().try_for_each(|record| batch.delete(Bucket::Key, record))
+    }
+
+    fn defragment(&self) -> Result<()> {
+        self.batch.lock().defragment(&self.pre_commit)
+    }
+
+    fn copy(&self) -> Result<Exporter> {
+        let mut batch = self.batch.lock();
+        batch.commit(&self.pre_commit)?;
+        Ok(Exporter::new(self.engine.snapshot()?))
+    }
+
+    fn sizes(&self) -> Result<Sizes> {
+        let pending_ops = self.batch.lock().pending_ops;
+        let (on_disk, in_use) = (self.engine.size_on_disk()?, self.engine.size_in_use());
+        Ok(Sizes { on_disk, in_use, pending_ops })
+    }
+}

@@ -1,0 +1,127 @@
+//! The committer's side: what is pending goes into the engine, beside the applier.
+//!
+//! ```text
+//!   applier    ─ publish ─ publish ─ publish ─ publish ─ publish ─ publish ─▶
+//!                        ▲                                        ▲
+//!   committer   1 freeze ┘  2 write ├──────── sync ────────┤ 3 publish
+//! ```
+//!
+//! 1. **Freeze.** One swap turns the young map into the frozen one. The view that results is a
+//!    state between two write transactions: its log, its frozen map and its payload belong
+//!    together, and it is the state that this commit makes durable.
+//! 2. **Write.** The frozen view's log and map, the removals asked for by compaction, and what
+//!    the pre-commit hook makes of the frozen view's payload go into one engine transaction,
+//!    which is synced. The applier and all readers go on; nothing they need is held.
+//! 3. **Publish.** One swap puts the engine's new snapshot into the current view and drops what
+//!    it now covers: the log up to the frozen end, and the frozen map.
+//!
+//! The committer is the only writer of the engine. Both swaps are made from the view that is
+//! current, by compare-and-swap, so no revision that the applier published is taken back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_engine::{Bucket, Snapshot, WriteTxn};
+
+use crate::error::Result;
+use crate::snapshot::SnapshotBackend;
+use crate::snapshot::overlay::{Layer, Overlay};
+use crate::snapshot::view::{Tally, View};
+
+/// What the committer keeps from one commit to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Committer {
+    /// When the last tick made a commit.
+    pub(crate) last_tick: Duration,
+    /// The tally of the newest state that is durable.
+    durable: Tally,
+}
+
+impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
+    /// Whether a commit has anything to do.
+    pub(crate) fn is_dirty(&self, committer: &Committer) -> bool {
+        self.current.load().written != committer.durable || !self.removals.lock().is_empty()
+    }
+
+    /// One whole commit. The caller holds the committer's lock.
+    pub(crate) fn commit_now(&self, committer: &mut Committer) -> Result<()> {
+        self.check_usable()?;
+        let outcome = self.freeze_write_publish(committer);
+        if let Err(error) = &outcome {
+            self.fail(error);
+        }
+        outcome
+    }
+
+    fn freeze_write_publish(&self, committer: &mut Committer) -> Result<()> {
+        // Taken before the freeze: every record named here was visible when its removal was
+        // asked for, so the frozen view has it and it is never written after it was removed.
+        let removals = std::mem::take(&mut *self.removals.lock());
+        let frozen = self.freeze();
+        let snapshot = self.write_frozen(&frozen, &removals)?;
+        self.publish_durable(&frozen, snapshot);
+        committer.durable = frozen.written;
+        Ok(())
+    }
+
+    /// Step 1.
+    pub(crate) fn freeze(&self) -> Arc<View<T>> {
+        let current = self.current.load();
+        assert!(current.overlay.frozen.is_empty(), "one commit at a time freezes");
+        if current.overlay.young.is_empty() {
+            return current;
+        }
+        let freeze = |current: &View<T>| View {
+            overlay: Overlay { young: Layer::default(), frozen: current.overlay.young.clone() },
+            freezes: current.freezes + 1,
+            ..current.clone()
+        };
+        self.current.update(freeze).1
+    }
+
+    /// Step 2.
+    pub(crate) fn write_frozen(
+        &self,
+        frozen: &View<T>,
+        removals: &[Bytes],
+    ) -> Result<Arc<dyn Snapshot>> {
+        let mut txn = self.engine.begin_write()?;
+        let mut records = frozen.log.iter().map(|record| (&*record.key, &*record.value));
+        txn.put_all(Bucket::Key, &mut records)?;
+        for (bucket, key, change) in frozen.overlay.frozen.iter() {
+            match change {
+                Some(value) => txn.put(bucket, key, value)?,
+                None => txn.delete(bucket, key)?,
+            }
+        }
+        for record in removals {
+            txn.delete(Bucket::Key, record)?;
+        }
+        self.run_hook(&frozen.payload, &mut *txn)?;
+        txn.commit()?;
+        Ok(self.engine.snapshot()?)
+    }
+
+    fn run_hook(&self, payload: &T, txn: &mut dyn WriteTxn) -> Result<()> {
+        self.pre_commit.run(payload, &mut |bucket, key, value| Ok(txn.put(bucket, key, value)?))
+    }
+
+    /// Step 3.
+    pub(crate) fn publish_durable(&self, frozen: &View<T>, snapshot: Arc<dyn Snapshot>) {
+        let publish = |current: &View<T>| View {
+            engine: Arc::clone(&snapshot),
+            log: current.log.cut(frozen.log.end()),
+            overlay: Overlay { young: current.overlay.young.clone(), frozen: Layer::default() },
+            durable: frozen.written,
+            ..current.clone()
+        };
+        self.current.update(publish);
+    }
+
+    /// Puts a snapshot of the rewritten store into the current view.
+    pub(crate) fn publish_engine(&self, snapshot: Arc<dyn Snapshot>) {
+        let publish = |current: &View<T>| View { engine: Arc::clone(&snapshot), ..current.clone() };
+        self.current.update(publish);
+    }
+}

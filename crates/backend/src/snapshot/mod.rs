@@ -1,0 +1,217 @@
+//! The machinery of design `clearlane`: one pointer, one applier, one committer.
+//!
+//! The design's lock story is on top of [`snapshot_read_tx`](crate::snapshot_read_tx). Here are
+//! its parts, in the order in which a write meets them: [`writer`] adds to [`log`] and
+//! [`overlay`], a [`view`] shows them, [`published`] is the pointer to the current view, and
+//! [`committer`] moves them into the engine.
+//!
+//! Lock order: `writer` before `committer` before `removals`. A reader takes none of them.
+
+pub(crate) mod writer;
+pub(crate) mod log;
+pub(crate) mod overlay;
+pub(crate) mod view;
+pub(crate) mod published;
+pub(crate) mod committer;
+
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_engine::stream::Exporter;
+use clearlane_engine::{Bucket, Defragment, Engine};
+use clearlane_locks::Mutex;
+
+use crate::config::{Config, PreCommit};
+use crate::design::Design;
+use crate::error::{Error, Result};
+use crate::interface::{Backend, ReadTx, Sizes, WriteTx};
+use crate::record_key::RecordKey;
+use crate::snapshot_read_tx::SnapshotReadTx;
+use committer::Committer;
+use log::Log;
+use overlay::Overlay;
+use published::Published;
+use view::Tally;
+use writer::{SnapshotWriteTx, Writer};
+
+pub use view::View;
+
+/// Records that one step of a defragmentation carries over before it looks up again.
+const DEFRAGMENT_STEP: usize = 10_000;
+
+/// A backend of design `clearlane`. Use it through [`Backend`], or by its own methods where the
+/// view's payload is wanted.
+#[derive(Debug)]
+pub struct SnapshotBackend<T> {
+    engine: Arc<dyn Engine>,
+    /// What readers load.
+    current: Published<View<T>>,
+    /// Lets one write transaction in at a time; the applier is alone, so it never waits here.
+    writer: Mutex<Writer>,
+    /// Lets one commit or defragmentation touch the engine at a time.
+    committer: Mutex<Committer>,
+    /// Records that compaction wants removed with the next commit.
+    removals: Mutex<Vec<Bytes>>,
+    config: Config,
+    pre_commit: PreCommit<T>,
+    /// A write transaction was dropped before its end.
+    abandoned: AtomicBool,
+    /// Why no commit is possible any more.
+    failure: OnceLock<Error>,
+}
+
+impl<T: Clone + Send + Sync + Debug> SnapshotBackend<T> {
+    /// Opens the backend on an engine. `payload` describes the state that the engine holds.
+    pub fn open(
+        engine: Arc<dyn Engine>,
+        config: Config,
+        pre_commit: PreCommit<T>,
+        payload: T,
+    ) -> Result<SnapshotBackend<T>> {
+        let snapshot = engine.snapshot()?;
+        let last_key = snapshot.last_key(Bucket::Key)?.map(|key| RecordKey::new(&key)).transpose()?;
+        let first = View {
+            engine: snapshot,
+            log: Log::empty(),
+            overlay: Overlay::default(),
+            payload,
+            written: Tally::default(),
+            durable: Tally::default(),
+            freezes: 0,
+        };
+        Ok(SnapshotBackend {
+            engine,
+            current: Published::new(first),
+            writer: Mutex::new(&config.locks, "writer", Writer::behind(last_key)),
+            committer: Mutex::new(&config.locks, "committer", Committer::default()),
+            removals: Mutex::new(&config.locks, "removals", Vec::new()),
+            config,
+            pre_commit,
+            abandoned: AtomicBool::new(false),
+            failure: OnceLock::new(),
+        })
+    }
+
+    /// Opens a read transaction, with the payload of the state it shows.
+    pub fn read_view(&self) -> SnapshotReadTx<T> {
+        SnapshotReadTx::new(self.current.load())
+    }
+
+    /// Starts a defragmentation whose steps the caller runs.
+    pub fn begin_defragment(&self) -> Result<Defragmentation<'_, T>> {
+        self.check_usable()?;
+        Ok(Defragmentation { backend: self, rewrite: self.engine.begin_defragment()? })
+    }
+
+    fn check_usable(&self) -> Result<()> {
+        if let Some(error) = self.failure.get() {
+            return Err(error.clone());
+        }
+        if self.abandoned.load(Ordering::Acquire) {
+            return Err(Error::Abandoned);
+        }
+        Ok(())
+    }
+
+    fn fail(&self, error: &Error) {
+        // Only the first failure is kept: later ones follow from it.
+        let _ = self.failure.set(error.clone());
+    }
+}
+
+impl<T: Clone + Send + Sync + Debug + 'static> Backend<T> for SnapshotBackend<T> {
+    fn design(&self) -> Design {
+        Design::SnapshotReadTx
+    }
+
+    fn read(&self) -> Box<dyn ReadTx + '_> {
+        Box::new(self.read_view())
+    }
+
+    fn write(&self) -> Result<Box<dyn WriteTx<T> + '_>> {
+        self.check_usable()?;
+        let writer = self.writer.lock();
+        // The bound on pending bytes: wait for the commit under way, or make one.
+        if self.current.load().pending_bytes() > self.config.pending_bytes_max {
+            let mut committer = self.committer.lock();
+            if self.current.load().pending_bytes() > self.config.pending_bytes_max {
+                self.commit_now(&mut committer)?;
+            }
+        }
+        Ok(Box::new(SnapshotWriteTx::new(self, writer)))
+    }
+
+    fn tick(&self, now: Duration) -> Result<bool> {
+        let mut committer = self.committer.lock();
+        let interval_over = now.saturating_sub(committer.last_tick) >= self.config.batch_interval;
+        let limit_reached = self.current.load().pending_ops() >= self.config.batch_limit;
+        if !interval_over && !limit_reached {
+            return Ok(false);
+        }
+        committer.last_tick = now;
+        if !self.is_dirty(&committer) {
+            return Ok(false);
+        }
+        self.commit_now(&mut committer)?;
+        Ok(true)
+    }
+
+    fn commit(&self) -> Result<()> {
+        let mut committer = self.committer.lock();
+        if self.is_dirty(&committer) { self.commit_now(&mut committer) } else { self.check_usable() }
+    }
+
+    fn remove(&self, records: &[Bytes]) -> Result<()> {
+        self.check_usable()?;
+        self.removals.lock().extend_from_slice(records);
+        Ok(())
+    }
+
+    fn defragment(&self) -> Result<()> {
+        let mut defragmentation = self.begin_defragment()?;
+        while !defragmentation.step()? {}
+        defragmentation.finish()
+    }
+
+    fn copy(&self) -> Result<Exporter> {
+        self.commit()?;
+        Ok(Exporter::new(self.engine.snapshot()?))
+    }
+
+    fn sizes(&self) -> Result<Sizes> {
+        Ok(Sizes {
+            on_disk: self.engine.size_on_disk()?,
+            in_use: self.engine.size_in_use(),
+            pending_ops: self.current.load().pending_ops(),
+        })
+    }
+}
+
+/// A defragmentation under way. Reads, writes and commits go on between its steps; only
+/// [`finish`](Defragmentation::finish) keeps a commit waiting, for what it still has to carry
+/// over. Views that are open keep reading the file they were opened on.
+#[derive(Debug)]
+pub struct Defragmentation<'b, T> {
+    backend: &'b SnapshotBackend<T>,
+    rewrite: Box<dyn Defragment>,
+}
+
+impl<T: Clone + Send + Sync + Debug> Defragmentation<'_, T> {
+    /// Carries over some more records, and says whether it is time to finish.
+    pub fn step(&mut self) -> Result<bool> {
+        Ok(self.rewrite.step(DEFRAGMENT_STEP)?)
+    }
+
+    /// Carries over the rest and publishes the rewritten store.
+    pub fn finish(self) -> Result<()> {
+        let _committer = self.backend.committer.lock();
+        self.backend.check_usable()?;
+        self.rewrite.finish()?;
+        let snapshot = self.backend.engine.snapshot()?;
+        self.backend.publish_engine(snapshot);
+        Ok(())
+    }
+}

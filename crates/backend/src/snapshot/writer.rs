@@ -1,0 +1,161 @@
+//! The applier's side: one write transaction, published as one view.
+//!
+//! While it is open, the transaction keeps what it adds where only it looks: records in slots of
+//! the log behind the end of every published view, other changes in its own copy of the young
+//! map. Its end puts both into a new view, together with the payload, and swaps the pointer.
+//!
+//! A commit may publish meanwhile. It changes nothing that the transaction has seen, it only
+//! moves it: young changes to the frozen map, then pending changes to the engine. So the new view
+//! is made from the one that is current at the end, with the transaction's part on top.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use clearlane_engine::{Bucket, KeyRange};
+use clearlane_locks::MutexGuard;
+
+use crate::error::{Error, Result};
+use crate::interface::{Ended, RangeVisitor, ReadTx, WriteTx};
+use crate::snapshot::SnapshotBackend;
+use crate::record_key::RecordKey;
+use crate::snapshot::log::{Log, Tail};
+use crate::snapshot::overlay::{Change, Layer, Overlay};
+use crate::snapshot::view::{Tally, View, read_one, read_range};
+
+/// What the applier keeps from one write transaction to the next.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    tail: Tail,
+    /// The newest record of bucket `key`, in the engine or pending.
+    last_key: Option<RecordKey>,
+}
+
+impl Writer {
+    /// A writer that goes on behind `last_key`.
+    pub(crate) fn behind(last_key: Option<RecordKey>) -> Writer {
+        Writer { tail: Tail::default(), last_key }
+    }
+}
+
+/// The write transaction of design `clearlane`.
+#[derive(Debug)]
+pub(crate) struct SnapshotWriteTx<'b, T: Clone + Send + Sync + std::fmt::Debug> {
+    backend: &'b SnapshotBackend<T>,
+    /// Lets one writer in at a time. No reader and no commit ever takes this lock.
+    writer: MutexGuard<'b, Writer>,
+    base: Arc<View<T>>,
+    /// The base's log with the new records behind it.
+    log: Log,
+    /// The base's young map with the new changes in it, for reading.
+    overlay: Overlay,
+    /// The new changes alone, to repeat if a commit has frozen the base's young map.
+    changes: Vec<(Bucket, Bytes, Change)>,
+    written: Tally,
+    ended: bool,
+}
+
+impl<'b, T: Clone + Send + Sync + std::fmt::Debug> SnapshotWriteTx<'b, T> {
+    pub(crate) fn new(backend: &'b SnapshotBackend<T>, writer: MutexGuard<'b, Writer>) -> Self {
+        let base = backend.current.load();
+        let (log, overlay) = (base.log.clone(), base.overlay.clone());
+        let written = base.written;
+        let changes = Vec::new();
+        SnapshotWriteTx { backend, writer, base, log, overlay, changes, written, ended: false }
+    }
+
+    fn put_record(&mut self, key: &[u8], value: Bytes) -> Result<()> {
+        let key = RecordKey::following(key, self.writer.last_key.as_ref())?;
+        self.writer.last_key = Some(key);
+        self.writer.tail.append(&mut self.log, key, value);
+        Ok(())
+    }
+
+    fn change(&mut self, bucket: Bucket, key: &[u8], change: Change) {
+        let key = Bytes::copy_from_slice(key);
+        self.overlay.young.insert(bucket, key.clone(), change.clone());
+        self.changes.push((bucket, key, change));
+    }
+
+    /// The current view with this transaction on top. Runs again if the view is replaced before
+    /// it is published, so it only clones pointers.
+    fn on_top_of(&self, current: &View<T>, payload: &T) -> View<T> {
+        let young = match &self.changes {
+            changes if changes.is_empty() => current.overlay.young.clone(),
+            _ if current.freezes == self.base.freezes => self.overlay.young.clone(),
+            changes => repeat(changes, current.overlay.young.clone()),
+        };
+        View {
+            engine: Arc::clone(&current.engine),
+            log: self.log.cut(current.log.begin()),
+            overlay: Overlay { young, frozen: current.overlay.frozen.clone() },
+            payload: payload.clone(),
+            written: self.written,
+            durable: current.durable,
+            freezes: current.freezes,
+        }
+    }
+}
+
+fn repeat(changes: &[(Bucket, Bytes, Change)], mut young: Layer) -> Layer {
+    for (bucket, key, change) in changes {
+        young.insert(*bucket, key.clone(), change.clone());
+    }
+    young
+}
+
+impl<T: Clone + Send + Sync + std::fmt::Debug> ReadTx for SnapshotWriteTx<'_, T> {
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        read_one(&self.base.engine, &self.log, &self.overlay, bucket, key)
+    }
+
+    fn range(
+        &self,
+        bucket: Bucket,
+        range: KeyRange<'_>,
+        visit: &mut RangeVisitor<'_>,
+    ) -> Result<()> {
+        read_range(&self.base.engine, &self.log, &self.overlay, bucket, range, visit)
+    }
+}
+
+impl<T: Clone + Send + Sync + std::fmt::Debug> WriteTx<T> for SnapshotWriteTx<'_, T> {
+    fn put(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()> {
+        let bytes = (key.len() + value.len()) as u64;
+        if bucket == Bucket::Key {
+            self.put_record(key, value)?;
+        } else {
+            self.change(bucket, key, Some(value));
+        }
+        self.written.ops += 1;
+        self.written.bytes += bytes;
+        Ok(())
+    }
+
+    fn delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
+        if bucket == Bucket::Key {
+            return Err(Error::AppendOnly);
+        }
+        self.change(bucket, key, None);
+        self.written.ops += 1;
+        self.written.bytes += key.len() as u64;
+        Ok(())
+    }
+
+    fn end(mut self: Box<Self>, payload: T) -> Result<Ended<T>> {
+        self.ended = true;
+        self.written.entries += 1;
+        let publish = |current: &View<T>| self.on_top_of(current, &payload);
+        let (retired, view) = self.backend.current.update(publish);
+        let commit_due = view.pending_ops() >= self.backend.config.batch_limit;
+        Ok(Ended { retired: Some(retired), commit_due })
+    }
+}
+
+impl<T: Clone + Send + Sync + std::fmt::Debug> Drop for SnapshotWriteTx<'_, T> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.backend.abandoned.store(true, Ordering::Release);
+        }
+    }
+}

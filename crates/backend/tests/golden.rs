@@ -1,0 +1,254 @@
+//! Golden scripts: the same text from all five designs and from the plain model.
+//!
+//! `tests/golden/sequential` has one thing happen after the other and runs over all six.
+//! `tests/golden/open_readers` keeps readers open while writers go on, which designs 3.1 and 3.2
+//! cannot do by design; it runs over the other four.
+//!
+//! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-backend --test
+//! golden`. Then read the difference: only what you can explain may be committed.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_backend::{Backend, Config, Design, ReadTx};
+use clearlane_engine::Engine;
+use clearlane_engine::stream::Importer;
+use goldenscript::{Argument, Command, Context, Runner};
+use support::model::{Map, Model};
+use support::words::{self, Outcome};
+use support::{Entry, memory_engine};
+
+/// What a script runs over.
+#[derive(Clone)]
+enum Ground {
+    Design(Design, Arc<dyn Engine>),
+    Model(Arc<Mutex<Map>>),
+}
+
+impl Ground {
+    fn all() -> Vec<Ground> {
+        let designs = Design::ALL.map(|design| Ground::Design(design, memory_engine()));
+        designs.into_iter().chain([Ground::Model(Arc::default())]).collect()
+    }
+
+    fn lets_readers_stay(&self) -> bool {
+        !matches!(self, Ground::Design(Design::Mutex | Design::ReadTx, _))
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Ground::Design(design, _) => design.name(),
+            Ground::Model(_) => "model",
+        }
+    }
+
+    fn open(&self, config: Config) -> Box<dyn Backend<Entry>> {
+        match self {
+            Ground::Design(design, engine) => support::open(*design, Arc::clone(engine), config),
+            Ground::Model(durable) => Box::new(Model::open(Arc::clone(durable), config)),
+        }
+    }
+}
+
+/// A command's arguments as they were typed: `a=1` is one word here, not a key and a value.
+fn typed(command: &Command) -> Vec<String> {
+    let word = |argument: &Argument| match argument {
+        Argument::KeyValue(key, value) => format!("{key}={value}"),
+        Argument::Positional(word) => word.clone(),
+        other => panic!("no such argument: {other}"),
+    };
+    command.args.iter().map(word).collect()
+}
+
+fn millis(text: &str) -> Result<Duration, Box<dyn Error>> {
+    Ok(Duration::from_millis(text.trim_end_matches("ms").parse()?))
+}
+
+/// Runs one command that needs no open reader.
+fn run_on(backend: &dyn Backend<Entry>, entry: &mut Entry, command: &Command) -> Outcome {
+    let typed = typed(command);
+    let words: Vec<&str> = typed.iter().map(String::as_str).collect();
+    match command.name.as_str() {
+        "put" | "delete" => {
+            *entry += 1;
+            let mut tx = backend.write()?;
+            let outcome = words::write(&mut *tx, &command.name, &words);
+            drop(tx.end(*entry)?);
+            outcome
+        }
+        "txn" => {
+            *entry += 1;
+            let mut tx = backend.write()?;
+            let mut out = String::new();
+            for operation in &words {
+                let parts: Vec<&str> = operation.split_whitespace().collect();
+                out += &words::write(&mut *tx, parts[0], &parts[1..])?;
+            }
+            drop(tx.end(*entry)?);
+            Ok(out)
+        }
+        "entry" => {
+            *entry += 1;
+            drop(backend.write()?.end(*entry)?);
+            Ok(String::new())
+        }
+        "abandon" => {
+            drop(backend.write()?);
+            Ok(String::new())
+        }
+        "get" | "range" => words::read(&*backend.read(), &command.name, &words),
+        "commit" => backend.commit().map(|()| String::new()).map_err(Into::into),
+        "tick" => Ok(format!("committed: {}", backend.tick(millis(&typed[0])?)?)),
+        "remove" => {
+            let records: Vec<Bytes> = typed.into_iter().map(Bytes::from).collect();
+            backend.remove(&records).map(|()| String::new()).map_err(Into::into)
+        }
+        "defragment" => backend.defragment().map(|()| String::new()).map_err(Into::into),
+        "sizes" => {
+            let sizes = backend.sizes()?;
+            Ok(format!("in_use={} pending_ops={}", sizes.in_use, sizes.pending_ops))
+        }
+        "copy" => copy(backend, &words),
+        other => Err(format!("no command {other:?}").into()),
+    }
+}
+
+/// Copies the store into a fresh engine and reads there.
+fn copy(backend: &dyn Backend<Entry>, words: &[&str]) -> Outcome {
+    let engine = memory_engine();
+    let mut importer = Importer::new(&*engine)?;
+    let mut exporter = backend.copy()?;
+    while let Some(chunk) = exporter.next_chunk()? {
+        importer.feed(&chunk)?;
+    }
+    importer.finish()?;
+    let copied = support::open(Design::SnapshotReadTx, engine, Config::default());
+    words::read(&*copied.read(), "range", words)
+}
+
+/// One thing after the other. `crash` drops the backend without a commit and opens it again.
+struct Sequential {
+    ground: Ground,
+    config: Config,
+    backend: Option<Box<dyn Backend<Entry>>>,
+    entry: Entry,
+}
+
+impl Sequential {
+    fn new(ground: Ground) -> Sequential {
+        let config = Config::default();
+        let backend = Some(ground.open(config.clone()));
+        Sequential { ground, config, backend, entry: 0 }
+    }
+
+    fn reopen(&mut self) -> Outcome {
+        self.backend = None;
+        self.backend = Some(self.ground.open(self.config.clone()));
+        Ok(String::new())
+    }
+}
+
+impl Runner for Sequential {
+    type Command = Command;
+
+    fn run(&mut self, command: &Command, _context: &Context) -> Outcome {
+        match command.name.as_str() {
+            "crash" => self.reopen(),
+            "limit" => {
+                self.config.batch_limit = typed(command)[0].parse()?;
+                self.reopen()
+            }
+            _ => {
+                let backend = self.backend.as_deref().expect("open between commands");
+                run_on(backend, &mut self.entry, command)
+            }
+        }
+    }
+}
+
+/// Readers stay open: `r1: open`, `r1: get key 1`, `r1: close`.
+struct OpenReaders {
+    backend: &'static dyn Backend<Entry>,
+    readers: BTreeMap<String, Box<dyn ReadTx + 'static>>,
+    entry: Entry,
+}
+
+impl OpenReaders {
+    /// The backend is leaked: readers of some designs borrow it, and a test may keep it forever.
+    fn new(ground: &Ground) -> OpenReaders {
+        let backend = Box::leak(ground.open(Config::default()));
+        OpenReaders { backend, readers: BTreeMap::new(), entry: 0 }
+    }
+}
+
+impl Runner for OpenReaders {
+    type Command = Command;
+
+    fn run(&mut self, command: &Command, context: &Context) -> Outcome {
+        let Some(name) = &context.prefix else {
+            return run_on(self.backend, &mut self.entry, command);
+        };
+        match command.name.as_str() {
+            "open" => drop(self.readers.insert(name.clone(), self.backend.read())),
+            "close" => drop(self.readers.remove(name).ok_or("not open")?),
+            read => {
+                let reader = self.readers.get(name).ok_or("not open")?;
+                let typed = typed(command);
+                let words: Vec<&str> = typed.iter().map(String::as_str).collect();
+                return words::read(&**reader, read, &words);
+            }
+        }
+        Ok(String::new())
+    }
+}
+
+fn run_all<R: Runner>(folder: &str, grounds: &[Ground], runner: impl Fn(&Ground) -> R) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(folder);
+    let mut scripts: Vec<_> = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()).collect();
+    scripts.sort();
+    assert!(scripts.len() > 3, "the scripts are there");
+    for script in scripts {
+        for ground in grounds {
+            let outcome = goldenscript::run(&mut runner(ground), &script);
+            outcome.unwrap_or_else(|error| {
+                panic!("{} over {}: {error}", script.display(), ground.name())
+            });
+        }
+    }
+}
+
+#[test]
+fn sequential_scripts_print_the_same_over_all_designs_and_the_model() {
+    for ground in Ground::all() {
+        run_all("sequential", &[ground], |ground| {
+            // Each script starts on an engine of its own.
+            let fresh = match ground {
+                Ground::Design(design, _) => Ground::Design(*design, memory_engine()),
+                Ground::Model(_) => Ground::Model(Arc::default()),
+            };
+            Sequential::new(fresh)
+        });
+    }
+}
+
+#[test]
+fn scripts_with_open_readers_print_the_same_where_readers_may_stay() {
+    let mut grounds = Ground::all();
+    grounds.retain(Ground::lets_readers_stay);
+    assert_eq!(grounds.len(), 4);
+    for ground in grounds {
+        run_all("open_readers", &[ground], |ground| {
+            let fresh = match ground {
+                Ground::Design(design, _) => Ground::Design(*design, memory_engine()),
+                Ground::Model(_) => Ground::Model(Arc::default()),
+            };
+            OpenReaders::new(&fresh)
+        });
+    }
+}
