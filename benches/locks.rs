@@ -1,0 +1,100 @@
+//! What does it cost that a lock keeps figures?
+//!
+//! ```text
+//! cargo bench -p clearlane-benches --bench locks
+//! ```
+//!
+//! Timed: one lock and unlock around an addition, by one thread (`alone`), and the same while a
+//! second thread does nothing else on the same lock (`two_threads`). The named locks do all they
+//! do in production: two clock readings, the gate, the figures; with `recording` also an event for
+//! each hold, on a tape that is full: the event is counted and dropped.
+//!
+//! Left out: building locks and registries, the first hold of an actor (it makes a histogram), and
+//! reports. Waiting behind a long hold is not a cost of the lock; the read path benches show it.
+
+use std::{
+    hint::black_box,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+};
+
+use clearlane_locks::{Actor, Mutex, Registry, RwLock, now_ns};
+use criterion::{Criterion, criterion_group, criterion_main};
+
+fn alone(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("alone");
+    let _as = Actor::named("bench").enter();
+    for (name, step) in &locks() {
+        group.bench_function(*name, |bencher| bencher.iter(step));
+    }
+    group.finish();
+}
+
+fn two_threads(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("two_threads");
+    let _as = Actor::named("bench").enter();
+    for (name, step) in &locks() {
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _as = Actor::named("rival").enter();
+                while !stop.load(Relaxed) {
+                    step();
+                }
+            });
+            group.bench_function(*name, |bencher| bencher.iter(step));
+            stop.store(true, Relaxed);
+        });
+    }
+    group.finish();
+}
+
+fn clock(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("clock");
+    group.bench_function("now_ns", |bencher| bencher.iter(now_ns));
+    group.bench_function("std_instant", |bencher| bencher.iter(std::time::Instant::now));
+    group.finish();
+}
+
+fn recording(criterion: &mut Criterion) {
+    let registry = Registry::new();
+    let mutex = Mutex::new(&registry, "mutex", 0_u64);
+    let _recorder = registry.record(1);
+    let mut group = criterion.benchmark_group("recording");
+    group.bench_function("named_mutex", |bencher| {
+        bencher.iter(|| *mutex.lock() += black_box(1));
+    });
+    group.finish();
+}
+
+/// One lock and unlock.
+type Step = Box<dyn Fn() + Send + Sync>;
+
+/// The bare locks and the named ones, as steps.
+fn locks() -> [(&'static str, Step); 7] {
+    let registry = Registry::new();
+    let bare_mutex = parking_lot::Mutex::new(0_u64);
+    let (bare_read, bare_write) =
+        (parking_lot::RwLock::new(0_u64), parking_lot::RwLock::new(0_u64));
+    let std_read = std::sync::RwLock::new(0_u64);
+    let mutex = Mutex::new(&registry, "mutex", 0_u64);
+    let read = RwLock::new(&registry, "read", 0_u64);
+    let write = RwLock::new(&registry, "write", 0_u64);
+    [
+        ("parking_lot_mutex", Box::new(move || *bare_mutex.lock() += black_box(1))),
+        ("parking_lot_read", Box::new(move || keep(*bare_read.read()))),
+        ("parking_lot_write", Box::new(move || *bare_write.write() += black_box(1))),
+        ("std_read", Box::new(move || keep(*std_read.read().expect("nobody panics")))),
+        ("named_mutex", Box::new(move || *mutex.lock() += black_box(1))),
+        ("named_read", Box::new(move || keep(*read.read()))),
+        ("named_write", Box::new(move || *write.write() += black_box(1))),
+    ]
+}
+
+/// Uses a value, so that reading it is not optimised away.
+fn keep(value: u64) {
+    black_box(value);
+}
+
+criterion_group!(benches, clock, alone, two_threads, recording);
+criterion_main!(benches);

@@ -1,0 +1,142 @@
+//! What happened when? A stream of lock events that can be switched on, for timelines.
+//!
+//! Figures say how much; a timeline needs every wait and every hold with its beginning and end.
+//! [`crate::Registry::record`] switches that on for all locks of a registry. The rule is that
+//! watching must not change what is watched:
+//!
+//! * Off, an event costs one relaxed load.
+//! * On, an event costs one atomic addition, which claims a slot of a tape of fixed length, and
+//!   filling the slot, which nobody else touches. Nobody waits, for a lock or for a reader.
+//! * When the tape is full, further events are counted and dropped. The beginning is kept rather
+//!   than the end, because a recording is started for the scenario that follows.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+};
+
+use arc_swap::ArcSwapOption;
+
+use crate::{Actor, Mode, Stance};
+
+/// Something that took time at a lock. Times are on the clock of [`crate::now_ns`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An actor waited behind another. One wait is a row of these if several stood in front in
+    /// turn; written when the stretch ends.
+    Waited {
+        /// The lock.
+        lock: &'static str,
+        /// To do what.
+        mode: Mode,
+        /// Who waited.
+        actor: Actor,
+        /// Who stood in front.
+        holder: Actor,
+        /// To do what.
+        holder_mode: Mode,
+        /// Whether it held the lock or waited itself.
+        stance: Stance,
+        /// From when.
+        start_ns: u64,
+        /// Until when.
+        end_ns: u64,
+    },
+    /// An actor held a lock; written when it is released.
+    Held {
+        /// The lock.
+        lock: &'static str,
+        /// To do what.
+        mode: Mode,
+        /// Who held.
+        actor: Actor,
+        /// From when.
+        start_ns: u64,
+        /// Until when.
+        end_ns: u64,
+    },
+}
+
+/// A recording that is going on; it ends when this is dropped or stopped.
+#[derive(Debug)]
+pub struct Recorder {
+    studio: Arc<Studio>,
+    tape: Arc<Tape>,
+}
+
+impl Recorder {
+    /// The events recorded so far, in the order in which they ended.
+    pub fn events(&self) -> Vec<Event> {
+        self.tape.slots.iter().filter_map(OnceLock::get).copied().collect()
+    }
+
+    /// How many events found the tape full.
+    pub fn dropped(&self) -> u64 {
+        let claimed = self.tape.claimed.load(Relaxed);
+        claimed.saturating_sub(self.tape.slots.len()) as u64
+    }
+
+    /// Ends the recording and returns its events.
+    pub fn stop(self) -> Vec<Event> {
+        self.studio.take_out(&self.tape);
+        self.events()
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.studio.take_out(&self.tape);
+    }
+}
+
+/// The place in a registry where a tape may lie.
+#[derive(Debug, Default)]
+pub(crate) struct Studio {
+    /// Says whether there is a tape, at the price of a plain load.
+    on: AtomicBool,
+    tape: ArcSwapOption<Tape>,
+}
+
+/// A fixed row of slots. Each is claimed by one thread and filled once.
+#[derive(Debug)]
+struct Tape {
+    slots: Box<[OnceLock<Event>]>,
+    /// How many slots were asked for; beyond the end of the tape these are the dropped ones.
+    claimed: AtomicUsize,
+}
+
+impl Studio {
+    /// Starts a recording; one that was going on gets no further events.
+    pub(crate) fn record(self: &Arc<Self>, capacity: usize) -> Recorder {
+        let slots = (0..capacity).map(|_| OnceLock::new()).collect();
+        let tape = Arc::new(Tape { slots, claimed: AtomicUsize::new(0) });
+        self.tape.store(Some(Arc::clone(&tape)));
+        self.on.store(true, Relaxed);
+        Recorder { studio: Arc::clone(self), tape }
+    }
+
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
+    }
+
+    pub(crate) fn write(&self, event: Event) {
+        let tape = self.tape.load();
+        let Some(tape) = &*tape else { return };
+        let place = tape.claimed.fetch_add(1, Relaxed);
+        if let Some(slot) = tape.slots.get(place) {
+            slot.set(event).expect("a slot is claimed once");
+        }
+    }
+
+    /// Takes this tape out, unless another one has replaced it. `on` stays set then or when a
+    /// new recording begins at the same moment: that costs a little and loses nothing.
+    fn take_out(&self, tape: &Arc<Tape>) {
+        let current = self.tape.load();
+        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, tape)) {
+            self.on.store(false, Relaxed);
+            self.tape.compare_and_swap(&current, None);
+            self.on.store(self.tape.load().is_some(), Relaxed);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! How are the times spread? A histogram that many threads fill without waiting for each other.
+//!
+//! # The idea
+//!
+//! Lock times reach from ten nanoseconds to ten seconds, and what matters is the far end. Buckets
+//! of equal width would be too coarse below or too many above, so the width grows with the value:
+//! every power of two is cut into [`STEPS`] buckets of equal width (log-linear, as in
+//! HdrHistogram). Recording is one shift to find the bucket and two atomic additions.
+//!
+//! ```text
+//! value   0 1 2 … 15 │ 16 17 … 31 │ 32 34 … 62 │ 64 68 … 124 │ 128 136 …
+//! width       1      │      1     │      2     │      4      │     8
+//! bucket  0 1 2 … 15 │ 16 17 … 31 │ 32 33 … 47 │ 48 49 …  63 │  64  65 …
+//! ```
+//!
+//! # Invariants
+//!
+//! * A percentile is never below the exact one, and above it by less than 1/16 (6.25 %) of it.
+//! * Count, mean and max are exact.
+//! * The count is the sum of the buckets: there is no separate counter that could disagree.
+//!
+//! A snapshot taken while others record may see the bucket of a value and not yet its share of the
+//! sum. For figures that is good enough, and it keeps recording free of locks.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+#[cfg(test)]
+mod tests;
+
+/// Buckets per power of two: the precision is one part in this many.
+const STEPS: usize = 16;
+const STEP_BITS: u32 = STEPS.trailing_zeros();
+
+/// Values below `STEPS` have one bucket each; each of the powers of two above has `STEPS`.
+const BUCKETS: usize = STEPS + (u64::BITS - STEP_BITS) as usize * STEPS;
+
+/// Counts values (here: nanoseconds) in buckets; shared between threads by reference.
+#[derive(Debug)]
+pub struct Histogram {
+    buckets: Box<[AtomicU64]>,
+    sum: AtomicU64,
+    max: AtomicU64,
+}
+
+impl Histogram {
+    /// An empty histogram of about 8 KiB.
+    pub fn new() -> Histogram {
+        let buckets = (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
+        Histogram { buckets, sum: AtomicU64::new(0), max: AtomicU64::new(0) }
+    }
+
+    /// Adds one value.
+    #[inline]
+    pub fn record(&self, value: u64) {
+        self.buckets[bucket_of(value)].fetch_add(1, Relaxed);
+        self.sum.fetch_add(value, Relaxed);
+        // Rarely a new maximum: look before writing to memory that is shared.
+        if value > self.max.load(Relaxed) {
+            self.max.fetch_max(value, Relaxed);
+        }
+    }
+
+    /// What was recorded so far.
+    pub fn snapshot(&self) -> Snapshot {
+        let buckets: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
+        let count = buckets.iter().sum();
+        Snapshot { buckets, count, sum: self.sum.load(Relaxed), max: self.max.load(Relaxed) }
+    }
+
+    /// Forgets everything. A value recorded at the same time may survive in part.
+    pub fn reset(&self) {
+        self.buckets.iter().for_each(|bucket| bucket.store(0, Relaxed));
+        self.sum.store(0, Relaxed);
+        self.max.store(0, Relaxed);
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The contents of a [`Histogram`] at one moment: a plain value to ask, merge and subtract.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    buckets: Vec<u64>,
+    count: u64,
+    sum: u64,
+    max: u64,
+}
+
+impl Snapshot {
+    /// How many values were recorded.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The sum of all values.
+    pub fn sum(&self) -> u64 {
+        self.sum
+    }
+
+    /// The largest value, 0 if there is none.
+    pub fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// The arithmetic mean, 0 if there is no value.
+    pub fn mean(&self) -> f64 {
+        if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
+    }
+
+    /// The value that `percent` of all values do not exceed (nearest rank), rounded up to the end
+    /// of its bucket; 0 if there is no value.
+    ///
+    /// # Panics
+    ///
+    /// If `percent` is not within 0 and 100.
+    pub fn percentile(&self, percent: f64) -> u64 {
+        assert!((0.0..=100.0).contains(&percent), "percentile {percent}");
+        let rank = (self.count as f64 * percent / 100.0).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        for (bucket, count) in self.buckets.iter().enumerate() {
+            seen += count;
+            if seen >= rank {
+                return last_value_of(bucket).min(self.max);
+            }
+        }
+        self.max
+    }
+
+    /// Adds the values of another snapshot.
+    pub fn merge(&mut self, other: &Snapshot) {
+        for (mine, others) in self.buckets.iter_mut().zip(&other.buckets) {
+            *mine += others;
+        }
+        self.count += other.count;
+        self.sum = self.sum.saturating_add(other.sum);
+        self.max = self.max.max(other.max);
+    }
+
+    /// What was recorded after `earlier` was taken of the same histogram. The largest of these
+    /// values is known only to its bucket, so `max` is that bucket's end.
+    pub fn since(&self, earlier: &Snapshot) -> Snapshot {
+        let pairs = self.buckets.iter().zip(&earlier.buckets);
+        let buckets: Vec<u64> = pairs.map(|(now, then)| now.saturating_sub(*then)).collect();
+        let highest = buckets.iter().rposition(|count| *count > 0);
+        Snapshot {
+            count: buckets.iter().sum(),
+            sum: self.sum.saturating_sub(earlier.sum),
+            max: highest.map_or(0, |bucket| last_value_of(bucket).min(self.max)),
+            buckets,
+        }
+    }
+
+    /// The buckets that hold something, as (largest value of the bucket, count): what a metrics
+    /// page or a chart needs.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let filled = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
+        filled.map(|(bucket, count)| (last_value_of(bucket), *count))
+    }
+
+    /// Counts `count` more values of 0.
+    pub(crate) fn add_zeros(&mut self, count: u64) {
+        self.buckets[0] += count;
+        self.count += count;
+    }
+}
+
+impl Default for Snapshot {
+    fn default() -> Self {
+        Snapshot { buckets: vec![0; BUCKETS], count: 0, sum: 0, max: 0 }
+    }
+}
+
+#[inline]
+fn bucket_of(value: u64) -> usize {
+    if value < STEPS as u64 {
+        return value as usize;
+    }
+    let power = value.ilog2() - STEP_BITS;
+    // The leading one bit of what is left after the shift makes `power` start at bucket `STEPS`.
+    power as usize * STEPS + (value >> power) as usize
+}
+
+fn last_value_of(bucket: usize) -> u64 {
+    if bucket < STEPS {
+        return bucket as u64;
+    }
+    let power = bucket / STEPS - 1;
+    let first = ((bucket % STEPS + STEPS) as u64) << power;
+    first + ((1 << power) - 1)
+}

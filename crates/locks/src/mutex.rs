@@ -1,0 +1,117 @@
+//! Who may be alone with this? A mutex with a name.
+//!
+//! It is a [`Gate`](crate::gate::Gate) that everybody enters to write, and so has the queue
+//! described there: a running thread may overtake one that is being woken, and one that has queued
+//! for a millisecond is no longer overtaken. That is Go's `sync.Mutex` in its two modes, except
+//! that Go also spins for a moment before it queues, and decides on the mode for the whole queue
+//! instead of at each release.
+//!
+//! There is no poisoning: when a thread panics with the lock held, unwinding releases it, and
+//! the next one finds the data as the panic left them. What a panic may leave half-done must be
+//! guarded by whoever catches it; this project lets a panicked process die.
+//!
+//! A thread that locks a mutex it holds waits for itself forever, as in Go.
+
+use std::{
+    fmt,
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
+
+use crate::{
+    Mode, Registry,
+    door::{Door, Stay},
+    registry::{self, Holding, Waiting},
+};
+
+/// A named mutex. See the module documentation.
+pub struct Mutex<T> {
+    door: Arc<Door>,
+    /// Free whenever the door lets somebody in; see [`crate::door`].
+    data: parking_lot::Mutex<T>,
+}
+
+impl<T> Mutex<T> {
+    /// A new mutex whose figures go to the registry under this name.
+    pub fn new(registry: &Registry, name: &'static str, value: T) -> Mutex<T> {
+        Mutex { door: registry.door(name), data: parking_lot::Mutex::new(value) }
+    }
+
+    /// Waits until no one else holds the lock, and takes it.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.guard(self.door.enter(Mode::Write))
+    }
+
+    /// Takes the lock if nobody holds it or has it kept for them.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.door.try_enter(Mode::Write).map(|stay| self.guard(stay))
+    }
+
+    /// The data, without locking: the borrow proves that nobody else is there.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.data.get_mut()
+    }
+
+    /// The data, when the lock is no longer needed.
+    pub fn into_inner(self) -> T {
+        self.data.into_inner()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.door.figures.name
+    }
+
+    /// Who holds it right now.
+    pub fn holding(&self) -> Vec<Holding> {
+        registry::holding(&self.door)
+    }
+
+    /// Who waits for it right now.
+    pub fn waiting(&self) -> Vec<Waiting> {
+        registry::waiting(&self.door)
+    }
+
+    #[inline]
+    fn guard<'a>(&'a self, stay: Stay<'a>) -> MutexGuard<'a, T> {
+        let data = self.data.try_lock().expect("whom the gate lets in is alone inside");
+        MutexGuard { data, _stay: stay }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mutex").field("name", &self.name()).field("data", &self.data).finish()
+    }
+}
+
+/// Access to the data of a [`Mutex`]; dropping it releases the lock.
+#[must_use = "the lock is held only until the guard is dropped"]
+pub struct MutexGuard<'a, T> {
+    // Dropped in this order: the data must be free before the door lets the next one in.
+    data: parking_lot::MutexGuard<'a, T>,
+    _stay: Stay<'a>,
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.data
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.data
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
