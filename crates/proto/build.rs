@@ -1,0 +1,96 @@
+//! Compiles `proto/` into Rust.
+//!
+//! [`protox`] is a protobuf compiler written in Rust, so nobody needs `protoc` to build this. It
+//! makes *descriptors*, protobuf's own description of the messages; `prost` turns them into
+//! structs, and tonic turns the services into stubs. The descriptors are kept as well, for tests,
+//! for JSON and for reflection.
+//!
+//! Two settings differ from what prost does by itself:
+//!
+//! * A field of type `bytes` becomes [`Bytes`], not `Vec<u8>`. Keys and values pass through many
+//!   hands (request, log entry, record, answer, event), and a `Bytes` is handed on without a copy.
+//! * A `map` becomes a `BTreeMap`, so that encoding a message twice gives the same bytes.
+//!
+//! [`Bytes`]: https://docs.rs/bytes/latest/bytes/struct.Bytes.html
+
+use std::env;
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use prost_types::{DescriptorProto, FileDescriptorSet};
+use protox::prost::Message;
+
+/// Everything that is compiled, from the bottom up.
+const FILES: [&str; 19] = [
+    "mvccpb/kv.proto",
+    "authpb/auth.proto",
+    "etcdserverpb/header.proto",
+    "etcdserverpb/kv.proto",
+    "etcdserverpb/watch.proto",
+    "etcdserverpb/lease.proto",
+    "etcdserverpb/cluster.proto",
+    "etcdserverpb/maintenance.proto",
+    "etcdserverpb/auth.proto",
+    "membershippb/membership.proto",
+    "etcdserverpb/raft_internal.proto",
+    "leasepb/lease.proto",
+    "v3electionpb/election.proto",
+    "v3lockpb/lock.proto",
+    "grpc/health/v1/health.proto",
+    "raftpb/raft.proto",
+    "etcdserverpb/wal_metadata.proto",
+    "walpb/record.proto",
+    "snappb/snapshot.proto",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let proto = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    println!("cargo::rerun-if-changed={}", proto.display());
+
+    let mut compiler = protox::Compiler::new([&proto])?;
+    compiler.include_imports(true).include_source_info(true).open_files(FILES)?;
+    let descriptors = compiler.file_descriptor_set();
+    fs::write(out.join("descriptors.bin"), without_comments(&descriptors).encode_to_vec())?;
+
+    let services = env::var_os("CARGO_FEATURE_SERVICES").is_some();
+    tonic_prost_build::configure()
+        .out_dir(&out)
+        .bytes(".")
+        .btree_map(".")
+        .build_client(services)
+        .build_server(services)
+        // How to reach a server is the client's business: it brings the channel along.
+        .build_transport(false)
+        .compile_fds(with_rust_names(descriptors))?;
+    Ok(())
+}
+
+/// The descriptors as a program wants them: the comments are in the Rust code already.
+fn without_comments(descriptors: &FileDescriptorSet) -> FileDescriptorSet {
+    let mut descriptors = descriptors.clone();
+    for file in &mut descriptors.file {
+        file.source_code_info = None;
+    }
+    descriptors
+}
+
+/// Renames the fields that end in `URLs`, from which prost would make `peer_ur_ls`.
+///
+/// A name is not on the wire, only a number is. The descriptors that are kept have the real name.
+fn with_rust_names(mut descriptors: FileDescriptorSet) -> FileDescriptorSet {
+    for file in &mut descriptors.file {
+        file.message_type.iter_mut().for_each(rename_fields);
+    }
+    descriptors
+}
+
+fn rename_fields(message: &mut DescriptorProto) {
+    for field in &mut message.field {
+        if let Some(stem) = field.name().strip_suffix("URLs") {
+            field.name = Some(format!("{stem}_urls"));
+        }
+    }
+    message.nested_type.iter_mut().for_each(rename_fields);
+}
