@@ -1,0 +1,115 @@
+//! Nothing unfinished, and nothing switched off in silence.
+//!
+//! * No note to finish something later, and no macro that panics because it was not finished. What
+//!   is not done is said in a doc, as a limit, or is an issue.
+//! * A lint is switched off with a `reason = "..."`, a test is skipped with `#[ignore = "..."]`. A
+//!   reader who meets an exception wants to know whether it still holds.
+
+use crate::rust::{self, attributes, contains_word, line_of};
+use crate::{File, Repository, Violation};
+
+/// Notes to self, in code and in comments and in any other text.
+const NOTES: [&str; 3] = ["TODO", "FIXME", "XXX"];
+
+/// Macros that stand for code to come.
+const MACROS: [&str; 2] = ["todo!", "unimplemented!"];
+
+/// The rule of this module.
+pub fn check(repository: &Repository) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for file in repository.files().filter(|file| file.path != "Cargo.lock") {
+        match &file.rust {
+            Some(views) => {
+                violations.extend(words(file, &views.without_strings, &NOTES));
+                violations.extend(words(file, &views.code, &MACROS));
+                violations.extend(silenced(file, views));
+            }
+            None => violations.extend(words(file, &file.text, &NOTES)),
+        }
+    }
+    violations
+}
+
+fn words(file: &File, text: &str, words: &[&str]) -> Vec<Violation> {
+    let lines = text.lines().zip(1..);
+    let found = lines.filter_map(|(line, at)| {
+        let word = words.iter().find(|word| contains_word(line, word))?;
+        let message = format!("`{word}`; finish it, or say as a limit what is missing");
+        Some(Violation::new(&file.path, at, message))
+    });
+    found.collect()
+}
+
+fn silenced(file: &File, views: &rust::Views) -> Vec<Violation> {
+    let found = attributes(&views.code).filter_map(|(at, attribute)| {
+        let message = what_is_silenced(attribute)?;
+        Some(Violation::new(&file.path, line_of(&views.code, at), message))
+    });
+    found.collect()
+}
+
+fn what_is_silenced(attribute: &str) -> Option<&'static str> {
+    let says = |word| contains_word(attribute, word);
+    if (says("allow(") || says("expect(")) && !says("reason") {
+        Some("a lint is switched off without `reason = \"...\"`")
+    } else if says("ignore") && !attribute.contains("ignore =") && !says("derive") {
+        Some("a test is skipped without a reason; write #[ignore = \"...\"]")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(path: &str, text: &str) -> Vec<String> {
+        check(&Repository::of([(path, text)])).iter().map(ToString::to_string).collect()
+    }
+
+    fn told_of_rust(text: &str) -> Vec<String> {
+        told("crates/a/src/b.rs", text)
+    }
+
+    #[test]
+    fn notes_are_told_in_comments_code_and_other_text() {
+        for note in NOTES {
+            let told_of_comment = told_of_rust(&format!("//! B.\n// {note}: more\n"));
+            assert!(told_of_comment[0].starts_with(&format!("crates/a/src/b.rs:2: `{note}`")));
+            assert_eq!(told("docs/a.md", &format!("# A\n\n{note}\n")).len(), 1);
+            assert_eq!(told(".ci/run", &format!("# {note}\n")).len(), 1);
+            assert_eq!(told_of_rust(&format!("//! B.\nlet a = \"{note}\";\n")), [""; 0]);
+            assert_eq!(told_of_rust(&format!("//! B{note}.\n")), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn macros_for_later_are_told_in_code() {
+        for name in MACROS {
+            assert_eq!(told_of_rust(&format!("//! B.\nfn f() {{ {name}() }}\n")).len(), 1);
+            assert_eq!(told_of_rust(&format!("//! B, without `{name}`.\n")), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn lints_are_switched_off_with_a_reason() {
+        for bad in [
+            "#[allow(dead_code)]",
+            "#![allow(\n    dead_code,\n    missing_docs\n)]",
+            "#[expect(clippy::too_many_lines)]",
+            "#[cfg_attr(test, allow(dead_code))]",
+        ] {
+            let told = told_of_rust(&format!("//! B.\n{bad}\nfn f() {{}}\n"));
+            assert!(told[0].starts_with("crates/a/src/b.rs:2: a lint"), "{bad}");
+        }
+        assert_eq!(told_of_rust("#[allow(dead_code, reason = \"a\")]\nfn f() {}\n"), [""; 0]);
+        assert_eq!(told_of_rust("x.expect(\"a\")[0];\n// #[allow(dead_code)]\n"), [""; 0]);
+    }
+
+    #[test]
+    fn tests_are_skipped_with_a_reason() {
+        let told = told_of_rust("#[test]\n#[ignore]\nfn f() {}\n");
+        assert!(told[0].starts_with("crates/a/src/b.rs:2: a test"));
+        assert_eq!(told_of_rust("#[test]\n#[ignore = \"slow\"]\nfn f() {}\n"), [""; 0]);
+    }
+}

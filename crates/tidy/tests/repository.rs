@@ -1,0 +1,43 @@
+//! The rules, held against this repository. Each prints every place where it is broken.
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use clearlane_tidy::{RULES, Repository, Rule};
+
+static REPOSITORY: LazyLock<Repository> = LazyLock::new(|| {
+    // Asked when the test runs: two checkouts that share a target directory share this program, too.
+    let tidy = std::env::var("CARGO_MANIFEST_DIR").expect("cargo tells where the crate is");
+    Repository::load(&Path::new(&tidy).join("../..")).expect("the repository can be read")
+});
+
+fn hold(rule: Rule) {
+    let violations = rule(&REPOSITORY);
+    let lines: Vec<_> = violations.iter().map(|violation| format!("  {violation}\n")).collect();
+    assert!(lines.is_empty(), "{} violations:\n{}", lines.len(), lines.concat());
+}
+
+/// One test for each rule, so that one broken rule does not hide another.
+macro_rules! rules {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                hold(clearlane_tidy::$name::check);
+            }
+        )*
+
+        #[test]
+        fn every_rule_has_a_test() {
+            assert_eq!(RULES.map(|(name, _)| name), [$(stringify!($name)),*]);
+        }
+    };
+}
+
+rules! { ladder manifests determinism sources leftovers links indexes layout }
+
+#[test]
+fn the_repository_was_found() {
+    assert!(REPOSITORY.file("Cargo.toml").is_some());
+    assert!(REPOSITORY.rust_files().count() > 20);
+}
