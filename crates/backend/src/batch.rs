@@ -136,10 +136,12 @@ impl<T: Debug> Batch<T> {
     fn close(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
         self.check_usable()?;
         let mut txn = self.txn.take().expect("absent only after a failure");
-        let hooked =
-            pre_commit.run(&self.payload, &mut |bucket, key, value| Ok(txn.put(bucket, key, value)?));
+        let hooked = pre_commit
+            .run(&self.payload, &mut |bucket, key, value| Ok(txn.put(bucket, key, value)?));
         let committed = hooked.and_then(|()| Ok(txn.commit()?));
         self.keep_failure(committed)?;
+        // After deletes there was no write-back: the engine has these puts now.
+        self.write_buffer.iter_mut().for_each(WriteBuffer::clear);
         (self.dirty, self.pending_ops, self.pending_deletes) = (false, 0, 0);
         Ok(())
     }
@@ -212,6 +214,8 @@ impl<T: Debug> WriteTx<T> for BatchWriteTx<'_, T> {
 
     fn end(mut self: Box<Self>, payload: T) -> Result<Ended<T>> {
         self.ended = true;
+        // If a put failed, the others of this transaction must not become visible without it.
+        self.batch.check_usable()?;
         self.batch.payload = payload;
         self.batch.dirty = true;
         self.owner.write_ended(&mut self.batch)?;

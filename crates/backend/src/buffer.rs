@@ -65,6 +65,10 @@ impl WriteBuffer {
         self.buckets[bucket.index()].push(Arc::new(entry));
     }
 
+    pub(crate) fn clear(&mut self) {
+        self.buckets.iter_mut().for_each(Vec::clear);
+    }
+
     /// Moves everything into the read buffer.
     pub(crate) fn write_back(&mut self, read: &mut ReadBuffer) {
         for (new, seen) in self.buckets.iter_mut().zip(&mut read.buckets) {

@@ -16,7 +16,8 @@
 //! 1. `batchTx` is taken. The put goes into the engine's open transaction and the write buffer.
 //! 2. At the end, `readTx` is taken exclusively, the write buffer is merged into the read buffer
 //!    (the *write-back*), and `readTx` is released: new readers see the put.
-//! 3. If the batch limit is reached, or anything was deleted, the end also commits.
+//! 3. If the batch limit is reached, the end also commits. If anything was deleted, it commits
+//!    instead of writing back.
 //! 4. `batchTx` is released.
 //!
 //! A commit takes `batchTx` and `readTx` exclusively and keeps both while the engine writes and
@@ -24,7 +25,9 @@
 //!
 //! Deletes: the buffer has no tombstones, so the end of a write transaction that deleted commits
 //! at once. etcd does so since its 3.4 was patched; before, readers saw the deleted record until
-//! the next commit. The lock protocol is the same, so we do it in design 3.2 as well.
+//! the next commit. The lock protocol is the same, so we do it in design 3.2 as well. What etcd
+//! does besides is left out: it writes back first and releases `readTx` before the commit takes
+//! it again, and a reader that comes in between sees the transaction's puts without its deletes.
 //!
 //! How a reader holds `readTx`, and for how long, is what the three differ in: see
 //! [`read_tx`](crate::read_tx), [`concurrent_read_tx`](crate::concurrent_read_tx) and
@@ -124,8 +127,11 @@ impl<T: Debug> BatchOwner<T> for Buffered<T> {
         if batch.pending_ops == 0 {
             return Ok(());
         }
+        if batch.pending_deletes > 0 {
+            return self.commit_batch(batch);
+        }
         self.write_back(batch);
-        if batch.pending_ops >= self.config.batch_limit || batch.pending_deletes > 0 {
+        if batch.pending_ops >= self.config.batch_limit {
             self.commit_batch(batch)?;
         }
         Ok(())

@@ -91,7 +91,11 @@ impl<T: Debug> ReadTx for MutexReadTx<'_, T> {
 
 impl<T: Debug> BatchOwner<T> for MutexBackend<T> {
     fn write_ended(&self, batch: &mut Batch<T>) -> Result<()> {
-        if batch.pending_ops >= self.config.batch_limit { batch.commit(&self.pre_commit) } else { Ok(()) }
+        if batch.pending_ops >= self.config.batch_limit {
+            batch.commit(&self.pre_commit)
+        } else {
+            Ok(())
+        }
     }
 }
 

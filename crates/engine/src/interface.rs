@@ -55,6 +55,9 @@ pub trait Read {
 
     /// Calls `visit` for the records of `range` in key order, until it breaks.
     fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()>;
+
+    /// The greatest key of a bucket, found without walking it.
+    fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>>;
 }
 
 /// One committed state of the store. Never changes, never makes the writer wait.

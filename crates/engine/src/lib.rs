@@ -38,10 +38,25 @@
 //! [`sled`](mod@sled) and [`memory`] implement it; [`open`] picks one by name and refuses
 //! directories that are not its own; [`stream`] copies a snapshot out of one engine into another.
 
+// The suites' model and workloads are used by unit tests too, under the crate's own name.
+#[cfg(test)]
+extern crate self as clearlane_engine;
+
+mod interface;
 mod bucket;
 mod error;
-mod interface;
+mod open;
+mod directory;
+mod contained;
+mod gate;
+mod durable;
+pub mod redb;
+pub mod sled;
+pub mod memory;
+pub mod stream;
 
 pub use bucket::Bucket;
 pub use error::{EngineKind, Error, Result};
 pub use interface::{Defragment, Engine, KeyRange, Read, Snapshot, Visitor, WriteTxn};
+pub use memory::MemoryEngine;
+pub use open::{Options, open};

@@ -13,6 +13,8 @@ pub(crate) mod overlay;
 pub(crate) mod view;
 pub(crate) mod published;
 pub(crate) mod committer;
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,7 +74,8 @@ impl<T: Clone + Send + Sync + Debug> SnapshotBackend<T> {
         payload: T,
     ) -> Result<SnapshotBackend<T>> {
         let snapshot = engine.snapshot()?;
-        let last_key = snapshot.last_key(Bucket::Key)?.map(|key| RecordKey::new(&key)).transpose()?;
+        let last_key =
+            snapshot.last_key(Bucket::Key)?.map(|key| RecordKey::new(&key)).transpose()?;
         let first = View {
             engine: snapshot,
             log: Log::empty(),
@@ -132,8 +135,9 @@ impl<T: Clone + Send + Sync + Debug + 'static> Backend<T> for SnapshotBackend<T>
     }
 
     fn write(&self) -> Result<Box<dyn WriteTx<T> + '_>> {
-        self.check_usable()?;
         let writer = self.writer.lock();
+        // Behind the lock: the transaction that was waited for may have been dropped.
+        self.check_usable()?;
         // The bound on pending bytes: wait for the commit under way, or make one.
         if self.current.load().pending_bytes() > self.config.pending_bytes_max {
             let mut committer = self.committer.lock();
@@ -161,7 +165,11 @@ impl<T: Clone + Send + Sync + Debug + 'static> Backend<T> for SnapshotBackend<T>
 
     fn commit(&self) -> Result<()> {
         let mut committer = self.committer.lock();
-        if self.is_dirty(&committer) { self.commit_now(&mut committer) } else { self.check_usable() }
+        if self.is_dirty(&committer) {
+            self.commit_now(&mut committer)
+        } else {
+            self.check_usable()
+        }
     }
 
     fn remove(&self, records: &[Bytes]) -> Result<()> {

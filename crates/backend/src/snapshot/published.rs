@@ -97,6 +97,10 @@ mod scheduled {
                 return Err(Arc::clone(&current));
             }
             *current = next;
+            drop(current);
+            // Each lock is such a point, an unlock is not. Without one here, whatever the task does
+            // next would happen together with the replacement.
+            drop(self.load());
             Ok(())
         }
     }

@@ -128,7 +128,8 @@ pub(crate) fn read_range(
         return Ok(());
     }
     for record in log.iter_from(range.from) {
-        if !range.contains(&record.key) || visit(&record.key, Value::Shared(&record.value)).is_break()
+        if !range.contains(&record.key)
+            || visit(&record.key, Value::Shared(&record.value)).is_break()
         {
             break;
         }

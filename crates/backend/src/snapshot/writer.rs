@@ -17,8 +17,8 @@ use clearlane_locks::MutexGuard;
 
 use crate::error::{Error, Result};
 use crate::interface::{Ended, RangeVisitor, ReadTx, WriteTx};
-use crate::snapshot::SnapshotBackend;
 use crate::record_key::RecordKey;
+use crate::snapshot::SnapshotBackend;
 use crate::snapshot::log::{Log, Tail};
 use crate::snapshot::overlay::{Change, Layer, Overlay};
 use crate::snapshot::view::{Tally, View, read_one, read_range};

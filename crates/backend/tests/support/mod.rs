@@ -1,12 +1,17 @@
-//! What the backend's tests share: a plain model, and words for operations.
+//! What the backend's tests share: a plain model, words for operations, engines with a will.
 
 // Each test binary uses its own part of this module.
 #![allow(dead_code, reason = "shared by several test binaries, none of which uses all of it")]
 
+pub(crate) mod batches;
+pub(crate) mod contents;
+pub(crate) mod hooked_engine;
 pub(crate) mod model;
+pub(crate) mod standing;
 pub(crate) mod words;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clearlane_backend::{Backend, Config, Design, PreCommit};
 use clearlane_engine::memory::MemoryEngine;
@@ -27,7 +32,34 @@ pub(crate) fn memory_engine() -> Arc<dyn Engine> {
     Arc::new(MemoryEngine::new())
 }
 
-/// A backend of a design on an engine, with the tests' hook.
-pub(crate) fn open(design: Design, engine: Arc<dyn Engine>, config: Config) -> Box<dyn Backend<Entry>> {
-    design.open(engine, config, save_consistent_index(), 0).unwrap()
+/// A backend of a design on an engine, with the tests' hook. It goes on from the entry that the
+/// engine's last commit saved.
+pub(crate) fn open(
+    design: Design,
+    engine: Arc<dyn Engine>,
+    config: Config,
+) -> Box<dyn Backend<Entry>> {
+    let entry = contents::saved_entry(&contents::durable(&*engine));
+    design.open(engine, config, save_consistent_index(), entry).unwrap()
+}
+
+/// Says which run it was when a test fails in the middle of it.
+pub(crate) struct OnPanic(pub(crate) String);
+
+impl Drop for OnPanic {
+    #[allow(clippy::print_stderr, reason = "shown by the harness where the test failed")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("failed: {}", self.0);
+        }
+    }
+}
+
+/// Ends the other threads when the thread ends that holds it, also by a panic.
+pub(crate) struct Finish<'f>(pub(crate) &'f AtomicBool);
+
+impl Drop for Finish<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }

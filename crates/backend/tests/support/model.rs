@@ -39,7 +39,8 @@ impl Model {
     /// A model over a map that outlives it, as an engine outlives a backend.
     pub(crate) fn open(durable: Arc<Mutex<Map>>, config: Config) -> Model {
         let visible = durable.lock().unwrap().clone();
-        Model { state: Mutex::new(State { visible, ..State::default() }), durable, config }
+        let payload = super::contents::saved_entry(&visible);
+        Model { state: Mutex::new(State { visible, payload, ..State::default() }), durable, config }
     }
 
     fn commit_state(&self, state: &mut State) -> Result<()> {
@@ -66,7 +67,12 @@ impl ReadTx for ModelReadTx {
         Ok(self.0.get(&(bucket, Bytes::copy_from_slice(key))).cloned())
     }
 
-    fn range(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut RangeVisitor<'_>) -> Result<()> {
+    fn range(
+        &self,
+        bucket: Bucket,
+        range: KeyRange<'_>,
+        visit: &mut RangeVisitor<'_>,
+    ) -> Result<()> {
         for ((found, key), value) in &self.0 {
             let wanted = *found == bucket && range.contains(key);
             if wanted && visit(key, Value::Shared(value)) == ControlFlow::Break(()) {
@@ -88,7 +94,12 @@ impl ReadTx for ModelWriteTx<'_> {
         ModelReadTx(self.state.visible.clone()).get(bucket, key)
     }
 
-    fn range(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut RangeVisitor<'_>) -> Result<()> {
+    fn range(
+        &self,
+        bucket: Bucket,
+        range: KeyRange<'_>,
+        visit: &mut RangeVisitor<'_>,
+    ) -> Result<()> {
         ModelReadTx(self.state.visible.clone()).range(bucket, range, visit)
     }
 }

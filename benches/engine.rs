@@ -1,0 +1,294 @@
+//! The three storage engines at the work that an etcd gives them.
+//!
+//! ```text
+//! cargo bench --bench engine                     # about three minutes
+//! cargo bench --bench engine -- redb/point_get   # one engine, one kind of work
+//! cargo bench --bench engine -- --test           # each once, with few records
+//! ```
+//!
+//! Records lie under 17-byte revision keys in bucket `key`. "Mixed" values have 1 B to 32 KiB,
+//! evenly spread. Every engine has the same bounded cache of 1 GiB, so that reads are of memory
+//! and not of the disk. What is timed:
+//!
+//! * `load`: 3,000 mixed records into a new store, in commits of 100, each synced.
+//! * `bulk_put`: one commit of 10,000 records of 256 B, synced, into a store that grows.
+//! * `commit_100`: one commit of 100 records of 64 B, synced, into a store of 30,000 mixed ones.
+//! * `range_mixed`: a scan of 20,000 mixed records that adds up one byte of every page of a value.
+//! * `range_1k`: a scan of 20,000 records of 1 KiB out of 100,000 that adds up all of their bytes.
+//! * `point_get`: a record of 1 KiB out of 100,000, at random, copied into a `Bytes`.
+//! * `snapshot`: taking a snapshot and dropping it.
+//! * `reopen`: opening a store of 30,000 mixed records that was closed in order.
+//!
+//! `quick_repair` is redb with that option off and on: commits of 100 and of 10,000 records of 64 B
+//! into a store of 1,000,000, and `after_kill`, the opening of that store as a kill leaves it (a copy
+//! of its files, made while it is open).
+//!
+//! Left out: making the directory, the values, and the stores that reads are timed on; closing the
+//! store before `reopen`, and making the copies. (sled closes its files some time after it was
+//! dropped; what is left of that when it is opened again is in its `reopen`.) The disk is the one under the system's temporary directory.
+
+use std::fs;
+use std::hint::black_box;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options, open};
+use criterion::measurement::WallTime;
+use criterion::{
+    BenchmarkGroup, Criterion, SamplingMode, Throughput, criterion_group, criterion_main,
+};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use tempfile::TempDir;
+
+const SEED: u64 = 20_261_120;
+const MIXED_VALUE_MAX: usize = 32 << 10;
+
+/// How much work there is: the whole, or little for `--test`.
+#[derive(Clone, Copy)]
+struct Scale {
+    load: u64,
+    mixed: u64,
+    small: u64,
+    range: u64,
+    bulk: u64,
+    repair: u64,
+}
+
+impl Scale {
+    fn chosen() -> Scale {
+        if std::env::args().any(|argument| argument == "--test") {
+            let (few, range) = (300, 200);
+            return Scale { load: few, mixed: few, small: few, range, bulk: few, repair: few };
+        }
+        Scale {
+            load: 3_000,
+            mixed: 30_000,
+            small: 100_000,
+            range: 20_000,
+            bulk: 10_000,
+            repair: 1_000_000,
+        }
+    }
+}
+
+struct Store {
+    engine: Arc<dyn Engine>,
+    dir: TempDir,
+}
+
+fn options() -> Options {
+    Options { cache_bytes: 1 << 30, ..Options::default() }
+}
+
+fn new_store(kind: EngineKind) -> Store {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let engine = open(kind, dir.path(), options()).expect("a new store");
+    Store { engine, dir }
+}
+
+fn revision_key(revision: u64) -> [u8; 17] {
+    let mut key = [0; 17];
+    key[..8].copy_from_slice(&revision.to_be_bytes());
+    key[8] = b'_';
+    key
+}
+
+/// Commits `count` records from revision `first` on, whose values `length` chooses.
+fn put(engine: &dyn Engine, first: u64, count: u64, length: &mut dyn FnMut() -> usize) {
+    let value = vec![0x5a; MIXED_VALUE_MAX];
+    let keys: Vec<_> = (first..first + count).map(revision_key).collect();
+    let mut txn = engine.begin_write().expect("no other writer");
+    let mut records = keys.iter().map(|key| (&key[..], &value[..length()]));
+    txn.put_all(Bucket::Key, &mut records).expect("a put");
+    txn.commit().expect("a commit");
+}
+
+/// Puts `count` records in commits of `batch`.
+fn fill(engine: &dyn Engine, count: u64, batch: u64, length: &mut dyn FnMut() -> usize) {
+    for first in (0..count).step_by(batch as usize) {
+        put(engine, first, batch.min(count - first), length);
+    }
+}
+
+fn mixed_lengths() -> impl FnMut() -> usize {
+    let mut rng = SmallRng::seed_from_u64(SEED);
+    move || rng.random_range(1..=MIXED_VALUE_MAX)
+}
+
+/// Scans `count` records from revision `first` on; `look` turns a value into a number.
+fn scan(engine: &dyn Engine, first: u64, count: u64, look: fn(&[u8]) -> u64) -> u64 {
+    let (from, to) = (revision_key(first), revision_key(first + count));
+    let snapshot = engine.snapshot().expect("a snapshot");
+    let (mut sum, mut seen) = (0u64, 0);
+    let mut visit = |_: &[u8], value: &[u8]| {
+        sum = sum.wrapping_add(look(value));
+        seen += 1;
+        ControlFlow::Continue(())
+    };
+    snapshot.scan(Bucket::Key, KeyRange::new(&from, &to), &mut visit).expect("a scan");
+    assert_eq!(seen, count);
+    sum
+}
+
+fn one_byte_per_page(value: &[u8]) -> u64 {
+    value.iter().step_by(4096).map(|byte| u64::from(*byte)).sum()
+}
+
+fn every_byte(value: &[u8]) -> u64 {
+    let words = value.chunks_exact(8);
+    let rest: u64 = words.remainder().iter().map(|byte| u64::from(*byte)).sum();
+    words.fold(rest, |sum, word| {
+        sum.wrapping_add(u64::from_le_bytes(word.try_into().expect("eight bytes")))
+    })
+}
+
+/// The directory has room for one engine at a time: opened under the clock, closed outside it.
+fn time_to_open(kind: EngineKind, dir: &Path, options: Options) -> Duration {
+    let start = Instant::now();
+    let engine = open(kind, dir, options).expect("the store is there");
+    let taken = start.elapsed();
+    drop(engine);
+    taken
+}
+
+type Group<'c> = BenchmarkGroup<'c, WallTime>;
+
+fn writes(group: &mut Group<'_>, kind: EngineKind, scale: Scale) {
+    group.throughput(Throughput::Elements(scale.load));
+    group.bench_function("load", |bench| {
+        bench.iter_custom(|rounds| {
+            let load = |store: Store| {
+                let start = Instant::now();
+                fill(&*store.engine, scale.load, 100, &mut mixed_lengths());
+                start.elapsed()
+            };
+            (0..rounds).map(|_| load(new_store(kind))).sum::<Duration>()
+        });
+    });
+
+    group.throughput(Throughput::Elements(scale.bulk));
+    let store = new_store(kind);
+    let mut next = 0;
+    group.bench_function("bulk_put", |bench| {
+        bench.iter(|| {
+            put(&*store.engine, next, scale.bulk, &mut || 256);
+            next += scale.bulk;
+        });
+    });
+}
+
+fn mixed_store(group: &mut Group<'_>, kind: EngineKind, scale: Scale) {
+    let Store { engine, dir } = new_store(kind);
+    fill(&*engine, scale.mixed, 1_000, &mut mixed_lengths());
+
+    group.throughput(Throughput::Elements(scale.range));
+    group.bench_function("range_mixed", |bench| {
+        bench.iter(|| black_box(scan(&*engine, 50, scale.range, one_byte_per_page)));
+    });
+
+    group.throughput(Throughput::Elements(100));
+    let mut next = scale.mixed;
+    group.bench_function("commit_100", |bench| {
+        bench.iter(|| {
+            put(&*engine, next, 100, &mut || 64);
+            next += 100;
+        });
+    });
+
+    drop(engine);
+    if kind.is_durable() {
+        group.throughput(Throughput::Elements(1));
+        group.bench_function("reopen", |bench| {
+            bench.iter_custom(|rounds| {
+                (0..rounds).map(|_| time_to_open(kind, dir.path(), options())).sum()
+            });
+        });
+    }
+}
+
+fn small_store(group: &mut Group<'_>, kind: EngineKind, scale: Scale) {
+    let store = new_store(kind);
+    fill(&*store.engine, scale.small, 10_000, &mut || 1024);
+
+    group.throughput(Throughput::Bytes(scale.range * 1024));
+    group.bench_function("range_1k", |bench| {
+        bench.iter(|| black_box(scan(&*store.engine, 50, scale.range, every_byte)));
+    });
+
+    group.throughput(Throughput::Elements(1));
+    let snapshot = store.engine.snapshot().expect("a snapshot");
+    let mut rng = SmallRng::seed_from_u64(SEED);
+    group.bench_function("point_get", |bench| {
+        bench.iter(|| {
+            let key = revision_key(rng.random_range(0..scale.small));
+            snapshot.get(Bucket::Key, &key).expect("a read").expect("a record")
+        });
+    });
+    group.bench_function("snapshot", |bench| {
+        bench.iter(|| store.engine.snapshot().expect("a snapshot"));
+    });
+}
+
+fn engines(criterion: &mut Criterion) {
+    let scale = Scale::chosen();
+    for kind in EngineKind::ALL {
+        let mut group = criterion.benchmark_group(format!("engine/{kind}"));
+        group.sample_size(10).sampling_mode(SamplingMode::Flat);
+        group.warm_up_time(Duration::from_millis(500));
+        group.measurement_time(Duration::from_secs(2));
+        writes(&mut group, kind, scale);
+        mixed_store(&mut group, kind, scale);
+        small_store(&mut group, kind, scale);
+        group.finish();
+    }
+}
+
+fn quick_repair(criterion: &mut Criterion) {
+    let scale = Scale::chosen();
+    for (name, quick_repair) in [("off", false), ("on", true)] {
+        let mut group = criterion.benchmark_group(format!("engine/quick_repair_{name}"));
+        group.sample_size(10).sampling_mode(SamplingMode::Flat);
+        group.warm_up_time(Duration::from_millis(100));
+        group.measurement_time(Duration::from_secs(2));
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let options = || Options { quick_repair, ..options() };
+        let engine = open(EngineKind::Redb, dir.path(), options()).expect("a new store");
+        fill(&*engine, scale.repair, 10_000, &mut || 64);
+
+        group.bench_function("after_kill", |bench| {
+            bench.iter_custom(|rounds| {
+                let killed = |_| {
+                    let copy = tempfile::tempdir().expect("a temporary directory");
+                    copy_files(dir.path(), copy.path());
+                    time_to_open(EngineKind::Redb, copy.path(), options())
+                };
+                (0..rounds).map(killed).sum()
+            });
+        });
+        let mut next = scale.repair;
+        for count in [100, scale.bulk] {
+            group.bench_function(format!("commit_{count}"), |bench| {
+                bench.iter(|| {
+                    put(&*engine, next, count, &mut || 64);
+                    next += count;
+                });
+            });
+        }
+        group.finish();
+    }
+}
+
+/// What a kill would leave: the kernel has every write that was made.
+fn copy_files(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).expect("the store's directory") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a file has a name");
+        fs::copy(&path, to.join(name)).expect("a copy");
+    }
+}
+
+criterion_group!(benches, engines, quick_repair);
+criterion_main!(benches);

@@ -1,0 +1,487 @@
+//! Every order of steps: an applier, a committer, compaction, a defragmentation, and readers that
+//! stay open through all of it.
+//!
+//! One thread runs the steps one after the other, so every order is exact and can be repeated.
+//! What a reader must see is told by plain maps, copied when the reader was opened; after every
+//! step, every open reader is asked for everything again.
+
+// With that feature the pointer works inside the model checker alone.
+#![cfg(not(feature = "shuttle"))]
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine, Snapshot};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+
+use super::published::Published;
+use super::{Defragmentation, SnapshotBackend, View};
+use crate::snapshot_read_tx::SnapshotReadTx;
+use crate::{Backend, Config, PreCommit, ReadTx, WriteTx};
+
+type Map = BTreeMap<(Bucket, Bytes), Bytes>;
+type Entry = u64;
+
+/// Buckets beside `key`: neighbours of each other and of `key` in the order of buckets.
+const SMALL: [Bucket; 3] = [Bucket::Cluster, Bucket::Lease, Bucket::Meta];
+const NAMES: [&str; 3] = ["a", "b", "c"];
+const INDEX: (Bucket, Bytes) = (Bucket::Meta, Bytes::from_static(b"consistent_index"));
+
+/// One step of one party.
+#[derive(Clone, Debug)]
+enum Step {
+    OpenWrite,
+    Change(Vec<Change>),
+    EndWrite,
+    TakeRemovals,
+    Freeze,
+    Write,
+    Publish,
+    Remove(Vec<Bytes>),
+    BeginDefragment,
+    Defragment,
+    FinishDefragment,
+    OpenReader,
+    CloseReader(usize),
+}
+
+/// A put, or without a value a delete.
+type Change = (Bucket, Bytes, Option<Bytes>);
+
+fn put(bucket: Bucket, key: &str, value: &str) -> Change {
+    (bucket, Bytes::copy_from_slice(key.as_bytes()), Some(Bytes::copy_from_slice(value.as_bytes())))
+}
+
+fn delete(bucket: Bucket, key: &str) -> Change {
+    (bucket, Bytes::copy_from_slice(key.as_bytes()), None)
+}
+
+fn apply(map: &mut Map, (bucket, key, value): &Change) {
+    match value {
+        Some(value) => map.insert((*bucket, key.clone()), value.clone()),
+        None => map.remove(&(*bucket, key.clone())),
+    };
+}
+
+/// What should be where, in plain maps.
+#[derive(Default)]
+struct Plain {
+    visible: Map,
+    entry: Entry,
+    /// What each write transaction left behind, removals and the saved index apart.
+    ended: BTreeMap<Entry, Map>,
+    /// What the engine has.
+    durable: Map,
+    /// Records that the engine has lost to compaction.
+    removed: BTreeSet<Bytes>,
+}
+
+/// How far the commit under way has come.
+enum Commit {
+    None,
+    Taken(Vec<Bytes>),
+    Frozen { removals: Vec<Bytes>, view: Arc<View<Entry>>, state: Map, entry: Entry },
+    Written { removals: Vec<Bytes>, view: Arc<View<Entry>>, snapshot: Arc<dyn Snapshot> },
+}
+
+/// The write transaction under way, and what it must see.
+struct Writing<'b> {
+    tx: Box<dyn WriteTx<Entry> + 'b>,
+    sees: Map,
+    changes: Vec<Change>,
+}
+
+/// An open reader, and what it must see for as long as it stays.
+struct Reader {
+    tx: SnapshotReadTx<Entry>,
+    sees: Map,
+    entry: Entry,
+}
+
+/// A backend, what should be in it, and the steps that led there.
+struct World<'b> {
+    backend: &'b SnapshotBackend<Entry>,
+    plain: Plain,
+    commit: Commit,
+    writing: Option<Writing<'b>>,
+    defragmentation: Option<Defragmentation<'b, Entry>>,
+    readers: Vec<Reader>,
+    run: String,
+    steps: Vec<Step>,
+}
+
+impl Drop for World<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}, after these steps: {:#?}", self.run, self.steps);
+        }
+    }
+}
+
+fn open_on(engine: &Arc<dyn Engine>) -> SnapshotBackend<Entry> {
+    let save_index =
+        PreCommit::new(|entry: &Entry, put| put(INDEX.0, &INDEX.1, entry.to_string().as_bytes()));
+    let saved = engine.snapshot().unwrap().get(INDEX.0, &INDEX.1).unwrap();
+    let entry = saved.map_or(0, |saved| number(&saved));
+    SnapshotBackend::open(Arc::clone(engine), Config::default(), save_index, entry).unwrap()
+}
+
+fn fresh_backend() -> SnapshotBackend<Entry> {
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    open_on(&engine)
+}
+
+fn number(text: &[u8]) -> Entry {
+    std::str::from_utf8(text).unwrap().parse().unwrap()
+}
+
+/// All records of the buckets in use, as `tx` shows them.
+fn everything(tx: &dyn ReadTx) -> Map {
+    let mut found = Map::new();
+    for bucket in SMALL.into_iter().chain([Bucket::Key]) {
+        tx.range(bucket, KeyRange::ALL, &mut |key, value| {
+            let before = found.insert((bucket, Bytes::copy_from_slice(key)), value.to_bytes());
+            assert_eq!(before, None, "a range shows a key once");
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    }
+    found
+}
+
+fn assert_shows(tx: &dyn ReadTx, sees: &Map) {
+    assert_eq!(everything(tx), *sees);
+    for ((bucket, key), value) in sees {
+        assert_eq!(tx.get(*bucket, key).unwrap().as_ref(), Some(value), "{bucket:?} {key:?}");
+    }
+    for (bucket, name) in SMALL.into_iter().flat_map(|bucket| NAMES.map(|name| (bucket, name))) {
+        let key = Bytes::from_static(name.as_bytes());
+        let expected = sees.get(&(bucket, key)).cloned();
+        assert_eq!(tx.get(bucket, name.as_bytes()).unwrap(), expected, "{bucket:?} {name}");
+    }
+}
+
+impl<'b> World<'b> {
+    /// A world in which one commit has been made.
+    fn new(backend: &'b SnapshotBackend<Entry>, run: String, first: Vec<Change>) -> World<'b> {
+        let (plain, commit, writing) = (Plain::default(), Commit::None, None);
+        let (readers, steps, defragmentation) = (Vec::new(), Vec::new(), None);
+        let mut world =
+            World { backend, plain, commit, writing, defragmentation, readers, run, steps };
+        let commit = [Step::TakeRemovals, Step::Freeze, Step::Write, Step::Publish];
+        let write = [Step::OpenWrite, Step::Change(first), Step::EndWrite];
+        write.into_iter().chain(commit).for_each(|step| world.run(step));
+        world
+    }
+
+    fn run(&mut self, step: Step) {
+        self.steps.push(step.clone());
+        let published = *self.backend.read_view().payload();
+        // Only these reach the engine, so only behind them a crash shows something new.
+        let engine_changes = matches!(step, Step::Write | Step::FinishDefragment);
+        match step {
+            Step::OpenWrite | Step::Change(_) | Step::EndWrite => self.apply_step(step),
+            Step::TakeRemovals | Step::Freeze | Step::Write | Step::Publish => self.commit_step(),
+            Step::Remove(records) => return self.backend.remove(&records).unwrap(),
+            Step::BeginDefragment => {
+                self.defragmentation = Some(self.backend.begin_defragment().unwrap());
+            }
+            Step::Defragment => drop(self.defragmentation.as_mut().unwrap().step().unwrap()),
+            Step::FinishDefragment => self.defragmentation.take().unwrap().finish().unwrap(),
+            Step::OpenReader => return self.open_reader(),
+            Step::CloseReader(reader) => return drop(self.readers.swap_remove(reader)),
+        }
+        assert!(*self.backend.read_view().payload() >= published, "a state was taken back");
+        self.readers.iter().for_each(Reader::check);
+        if let Some(writing) = &self.writing {
+            assert_shows(&*writing.tx, &writing.sees);
+        }
+        if engine_changes {
+            self.check_crash();
+        }
+    }
+
+    fn apply_step(&mut self, step: Step) {
+        match step {
+            Step::OpenWrite => {
+                let (tx, sees) = (self.backend.write().unwrap(), self.plain.visible.clone());
+                self.writing = Some(Writing { tx, sees, changes: Vec::new() });
+            }
+            Step::Change(changes) => self.writing.as_mut().unwrap().change(changes),
+            _ => {
+                let Writing { tx, changes, .. } = self.writing.take().unwrap();
+                self.plain.entry += 1;
+                drop(tx.end(self.plain.entry).unwrap());
+                changes.iter().for_each(|change| apply(&mut self.plain.visible, change));
+                self.plain.ended.insert(self.plain.entry, self.plain.visible.clone());
+            }
+        }
+    }
+
+    /// The next step of the commit under way, as `freeze_write_publish` has them.
+    fn commit_step(&mut self) {
+        self.commit = match std::mem::replace(&mut self.commit, Commit::None) {
+            Commit::None => Commit::Taken(std::mem::take(&mut *self.backend.removals.lock())),
+            Commit::Taken(removals) => {
+                let (state, entry) = (self.plain.visible.clone(), self.plain.entry);
+                let view = self.backend.freeze();
+                assert_eq!(*view.payload(), entry, "what is frozen is the state of now");
+                Commit::Frozen { removals, view, state, entry }
+            }
+            Commit::Frozen { removals, view, state, entry } => {
+                let snapshot = self.backend.write_frozen(&view, &removals).unwrap();
+                self.plain.written(state, entry, &removals);
+                Commit::Written { removals, view, snapshot }
+            }
+            Commit::Written { removals, view, snapshot } => {
+                self.backend.publish_durable(&view, snapshot);
+                self.plain.published(&removals);
+                Commit::None
+            }
+        }
+    }
+
+    fn open_reader(&mut self) {
+        let (sees, entry) = (self.plain.visible.clone(), self.plain.entry);
+        let reader = Reader { tx: self.backend.read_view(), sees, entry };
+        reader.check();
+        self.readers.push(reader);
+    }
+
+    /// If the process died here: the engine holds what the last commit wrote, and that is the
+    /// state of a write transaction that ended.
+    fn check_crash(&self) {
+        let reopened = open_on(&self.backend.engine).read_view();
+        let mut found = everything(&reopened);
+        assert_eq!(found, self.plain.durable);
+        let Some(index) = found.remove(&INDEX) else { return };
+        assert_eq!(number(&index), *reopened.payload());
+        let mut ended = self.plain.ended[&number(&index)].clone();
+        ended.remove(&INDEX);
+        ended
+            .retain(|(bucket, key), _| *bucket != Bucket::Key || !self.plain.removed.contains(key));
+        assert_eq!(found, ended, "no state in between");
+    }
+}
+
+impl Reader {
+    fn check(&self) {
+        assert_eq!(*self.tx.payload(), self.entry);
+        assert_shows(&self.tx, &self.sees);
+    }
+}
+
+impl Plain {
+    fn written(&mut self, frozen: Map, entry: Entry, removals: &[Bytes]) {
+        self.durable = frozen;
+        self.durable.insert(INDEX, entry.to_string().into());
+        for record in removals {
+            self.durable.remove(&(Bucket::Key, record.clone()));
+            self.removed.insert(record.clone());
+        }
+    }
+
+    fn published(&mut self, removals: &[Bytes]) {
+        self.visible.insert(INDEX, self.durable[&INDEX].clone());
+        for record in removals {
+            self.visible.remove(&(Bucket::Key, record.clone()));
+        }
+    }
+}
+
+impl Writing<'_> {
+    fn change(&mut self, changes: Vec<Change>) {
+        for (bucket, key, value) in &changes {
+            match value {
+                Some(value) => self.tx.put(*bucket, key, value.clone()).unwrap(),
+                None => self.tx.delete(*bucket, key).unwrap(),
+            }
+        }
+        changes.iter().for_each(|change| apply(&mut self.sees, change));
+        self.changes.extend(changes);
+    }
+}
+
+#[test]
+fn an_update_is_made_again_if_another_came_between() {
+    let published = Published::new(vec!["first"]);
+    let with = |current: &Vec<&'static str>, new| [&current[..], &[new]].concat();
+    let calls = Cell::new(0);
+    let (replaced, published_now) = published.update(|current| {
+        calls.set(calls.get() + 1);
+        if calls.get() == 1 {
+            published.update(|current| with(current, "between"));
+        }
+        with(current, "second")
+    });
+    assert_eq!(*replaced, ["first", "between"]);
+    assert_eq!(*published_now, ["first", "between", "second"]);
+    assert_eq!((published.load(), calls.get()), (published_now, 2));
+}
+
+#[test]
+fn a_commit_leaves_nothing_pending_but_what_came_meanwhile() {
+    let backend = fresh_backend();
+    let changes = vec![put(Bucket::Key, "r1", "1"), put(Bucket::Lease, "a", "1")];
+    let mut world = World::new(&backend, "pending".to_owned(), changes);
+    let pending = |view: &View<Entry>| {
+        let overlay = view.overlay.young.iter().chain(view.overlay.frozen.iter()).count();
+        (view.log.iter().count(), overlay, view.pending_ops(), view.pending_bytes())
+    };
+    assert_eq!(pending(&backend.current.load()), (0, 0, 0, 0));
+    let first = vec![put(Bucket::Key, "r2", "2"), put(Bucket::Lease, "a", "2")];
+    let meanwhile = vec![put(Bucket::Key, "r3", "3"), delete(Bucket::Lease, "a")];
+    let write = |changes| [Step::OpenWrite, Step::Change(changes), Step::EndWrite];
+    write(first).into_iter().for_each(|step| world.run(step));
+    [Step::TakeRemovals, Step::Freeze].into_iter().for_each(|step| world.run(step));
+    write(meanwhile).into_iter().for_each(|step| world.run(step));
+    assert_eq!(pending(&backend.current.load()), (2, 2, 4, 3 + 2 + 3 + 1));
+    [Step::Write, Step::Publish].into_iter().for_each(|step| world.run(step));
+    assert_eq!(pending(&backend.current.load()), (1, 1, 2, 3 + 1));
+}
+
+#[test]
+fn two_writes_and_two_commits_in_every_order_with_a_reader_opened_at_every_point() {
+    let orders = (0_u32..1 << 12).filter(|order| order.count_ones() == 6);
+    let mut run = 0;
+    for order in orders {
+        run_order(order);
+        run += 1;
+    }
+    assert_eq!(run, 924, "12 over 6");
+}
+
+/// Bit by bit: 1 is the committer's next step, 0 the applier's.
+fn run_order(order: u32) {
+    let backend = fresh_backend();
+    let first = vec![put(Bucket::Key, "r0", "0"), put(Bucket::Lease, "b", "0")];
+    let mut world = World::new(&backend, format!("order {order:012b}"), first);
+    let (mut applier, mut committer) = (applier_turns().into_iter(), committer_turns().into_iter());
+    world.run(Step::OpenReader);
+    for position in 0..12 {
+        let committers_turn = order >> position & 1 == 1;
+        let turn = if committers_turn { committer.next() } else { applier.next() };
+        turn.unwrap().into_iter().for_each(|step| world.run(step));
+        world.run(Step::OpenReader);
+    }
+}
+
+fn applier_turns() -> Vec<Vec<Step>> {
+    let first = vec![
+        put(Bucket::Key, "r1", "1"),
+        put(Bucket::Lease, "a", "1"),
+        put(Bucket::Meta, "a", "1"),
+        put(Bucket::Cluster, "c", "1"),
+    ];
+    let second = vec![
+        put(Bucket::Lease, "a", "2"),
+        delete(Bucket::Meta, "a"),
+        delete(Bucket::Lease, "b"),
+        put(Bucket::Key, "r2", "2"),
+        put(Bucket::Lease, "c", "2"),
+    ];
+    let transaction = |changes| [Step::OpenWrite, Step::Change(changes), Step::EndWrite];
+    let turn = |step| vec![step];
+    [first, second].into_iter().flat_map(transaction).map(turn).collect()
+}
+
+/// The removals are taken together with the freeze here: there are none.
+fn committer_turns() -> Vec<Vec<Step>> {
+    let commit = [vec![Step::TakeRemovals, Step::Freeze], vec![Step::Write], vec![Step::Publish]];
+    [commit.clone(), commit].into_iter().flatten().collect()
+}
+
+#[test]
+fn a_reader_stalled_across_commits_compaction_and_defragmentation_in_random_orders() {
+    (0..2_000).for_each(|seed| run_seed(seed, 40, 0));
+}
+
+#[test]
+fn the_same_where_the_log_begins_a_new_chunk() {
+    (0..10).for_each(|seed| run_seed(seed, 40, 490));
+}
+
+/// `records` of bucket `key` lie in the log before the random steps begin.
+fn run_seed(seed: u64, steps: usize, records: u64) {
+    let backend = fresh_backend();
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut world = World::new(&backend, format!("seed {seed}"), Vec::new());
+    let mut next_record = 0;
+    world.run(Step::OpenWrite);
+    let prepared = (0..records).map(|_| new_record(&mut next_record)).collect();
+    world.run(Step::Change(prepared));
+    world.run(Step::EndWrite);
+    world.run(Step::OpenReader);
+    for _ in 0..steps {
+        let step = random_step(&world, &mut random, &mut next_record);
+        world.run(step);
+    }
+}
+
+fn new_record(next: &mut u64) -> Change {
+    *next += 1;
+    put(Bucket::Key, &format!("r{next:05}"), &next.to_string())
+}
+
+fn random_step(world: &World<'_>, random: &mut StdRng, next_record: &mut u64) -> Step {
+    match random.random_range(0..20) {
+        0..7 => random_write_step(world, random, next_record),
+        7..13 => next_commit_step(&world.commit),
+        13..15 => Step::Remove(random_records(world, random)),
+        15..17 => next_defragment_step(world, random),
+        // The first reader stays to the end; others come and go.
+        17 if world.readers.len() > 1 => {
+            Step::CloseReader(random.random_range(1..world.readers.len()))
+        }
+        _ if world.readers.len() > 3 => next_commit_step(&world.commit),
+        _ => Step::OpenReader,
+    }
+}
+
+fn random_write_step(world: &World<'_>, random: &mut StdRng, next_record: &mut u64) -> Step {
+    if world.writing.is_none() {
+        return Step::OpenWrite;
+    }
+    if random.random_ratio(1, 3) {
+        return Step::EndWrite;
+    }
+    let change = |_| match random.random_range(0..4) {
+        0 => delete(*SMALL.choose(random).unwrap(), NAMES.choose(random).unwrap()),
+        1 => new_record(next_record),
+        _ => {
+            let value = random.random_range(0..100).to_string();
+            put(*SMALL.choose(random).unwrap(), NAMES.choose(random).unwrap(), &value)
+        }
+    };
+    Step::Change((0..3).map(change).collect())
+}
+
+fn next_commit_step(commit: &Commit) -> Step {
+    match commit {
+        Commit::None => Step::TakeRemovals,
+        Commit::Taken(_) => Step::Freeze,
+        Commit::Frozen { .. } => Step::Write,
+        Commit::Written { .. } => Step::Publish,
+    }
+}
+
+/// The lock `committer` lets no defragmentation finish while a commit is under way.
+fn next_defragment_step(world: &World<'_>, random: &mut StdRng) -> Step {
+    match (&world.defragmentation, &world.commit) {
+        (None, _) => Step::BeginDefragment,
+        (Some(_), Commit::None) if random.random() => Step::FinishDefragment,
+        _ => Step::Defragment,
+    }
+}
+
+/// Compaction names records that are visible, some of them more than once.
+fn random_records(world: &World<'_>, random: &mut StdRng) -> Vec<Bytes> {
+    let records = world.plain.visible.keys().filter(|(bucket, _)| *bucket == Bucket::Key);
+    let records: Vec<Bytes> = records.map(|(_, key)| key.clone()).collect();
+    records.sample(random, 2).cloned().collect()
+}

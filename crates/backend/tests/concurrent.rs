@@ -1,0 +1,218 @@
+//! Real threads over every design: many readers, one writer, a committer and a compactor.
+//!
+//! A reader must find whole batches only, every batch that was acknowledged before it opened, and
+//! the same state for as long as it stays. The seed decides what each thread does next; which of
+//! them comes first is up to the system, so a failure may need several runs of its seed.
+
+// With that feature the pointer of design clearlane works inside the model checker alone.
+#![cfg(not(feature = "shuttle"))]
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use clearlane_backend::{Backend, Config, Design, ReadTx, SnapshotBackend};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use support::batches::{self, Seen};
+use support::{Entry, Finish, OnPanic, memory_engine};
+
+const BATCHES: Entry = 120;
+const READERS: u64 = 3;
+const SEEDS: u64 = 6;
+
+/// What the threads of one run share.
+struct Race<'b> {
+    backend: &'b dyn Backend<Entry>,
+    seed: u64,
+    /// The newest batch that its writer knows to be visible.
+    acknowledged: AtomicU64,
+    /// Compaction has asked for the removal of all batches up to this one.
+    removal_asked: AtomicU64,
+    /// Up to this one they are known to be gone.
+    removed: AtomicU64,
+    finished: AtomicBool,
+}
+
+impl Race<'_> {
+    fn random(&self, thread: u64) -> StdRng {
+        StdRng::seed_from_u64(self.seed * 100 + thread)
+    }
+
+    fn write(&self) {
+        let _finish = Finish(&self.finished);
+        let mut random = self.random(0);
+        for number in 1..=BATCHES {
+            batches::write(self.backend, number).unwrap();
+            self.acknowledged.store(number, SeqCst);
+            give_way(&mut random);
+        }
+    }
+
+    fn commit(&self) {
+        let mut random = self.random(1);
+        let mut now = Duration::ZERO;
+        while !self.finished.load(SeqCst) {
+            now += Duration::from_millis(random.random_range(0..150));
+            if random.random_ratio(1, 3) {
+                self.backend.commit().unwrap();
+            } else {
+                self.backend.tick(now).unwrap();
+            }
+            give_way(&mut random);
+        }
+    }
+
+    fn compact(&self) {
+        let mut random = self.random(2);
+        while !self.finished.load(SeqCst) {
+            self.remove_half();
+            if random.random_ratio(1, 3) {
+                self.backend.defragment().unwrap();
+            }
+            give_way(&mut random);
+        }
+    }
+
+    fn remove_half(&self) {
+        let upto = self.acknowledged.load(SeqCst) / 2;
+        let removed = self.removed.load(SeqCst);
+        let records: Vec<_> = (removed + 1..=upto).flat_map(batches::records).collect();
+        self.removal_asked.store(upto.max(removed), SeqCst);
+        self.backend.remove(&records).unwrap();
+        self.backend.commit().unwrap();
+        self.removed.store(upto.max(removed), SeqCst);
+    }
+
+    fn read(&self, reader: u64) {
+        let mut random = self.random(10 + reader);
+        let mut newest = 0;
+        let mut last = false;
+        while !last {
+            last = self.finished.load(SeqCst);
+            newest = self.read_once(newest, &mut random);
+            give_way(&mut random);
+        }
+        assert_eq!(newest, BATCHES, "the last read opened behind the last batch");
+    }
+
+    fn read_once(&self, newest_before: Entry, random: &mut StdRng) -> Entry {
+        let newest_at_least = self.acknowledged.load(SeqCst).max(newest_before);
+        let removed = self.removed.load(SeqCst);
+        let tx = self.backend.read();
+        let seen = batches::inspect(&*tx);
+        assert!(seen.newest >= newest_at_least, "batch {newest_at_least} was acknowledged");
+        assert!(seen.oldest > removed, "batch {} was removed up to {removed}", seen.oldest);
+        let asked = self.removal_asked.load(SeqCst);
+        assert!(seen.oldest <= asked + 1, "nobody asked to remove more than {asked}");
+        self.stay(&*tx, &seen, random);
+        seen.newest
+    }
+
+    /// Stays open, for a short or a long time, and looks again.
+    fn stay(&self, tx: &dyn ReadTx, seen: &Seen, random: &mut StdRng) {
+        let holds_the_writer_up = matches!(self.backend.design(), Design::Mutex | Design::ReadTx);
+        if !holds_the_writer_up && random.random_ratio(1, 4) {
+            let over = || self.acknowledged.load(SeqCst) >= seen.newest + 10;
+            while !over() && !self.finished.load(SeqCst) {
+                thread::yield_now();
+            }
+        }
+        give_way(random);
+        assert_eq!(batches::inspect(tx), *seen, "a state does not change");
+    }
+}
+
+fn give_way(random: &mut StdRng) {
+    (0..random.random_range(0..4)).for_each(|_| thread::yield_now());
+}
+
+/// Few pending operations, few pending bytes, or the defaults.
+fn config(seed: u64) -> Config {
+    let defaults = Config::default();
+    match seed % 3 {
+        0 => Config { batch_limit: 20, ..defaults },
+        1 => Config { pending_bytes_max: 300, ..defaults },
+        _ => defaults,
+    }
+}
+
+fn run(design: Design, seed: u64) {
+    let _told = OnPanic(format!("design {design}, seed {seed}"));
+    let engine = memory_engine();
+    let backend = support::open(design, Arc::clone(&engine), config(seed));
+    let race = Race {
+        backend: &*backend,
+        seed,
+        acknowledged: AtomicU64::new(0),
+        removal_asked: AtomicU64::new(0),
+        removed: AtomicU64::new(0),
+        finished: AtomicBool::new(false),
+    };
+    thread::scope(|threads| {
+        let race = &race;
+        (0..READERS).for_each(|reader| drop(threads.spawn(move || race.read(reader))));
+        threads.spawn(|| race.commit());
+        threads.spawn(|| race.compact());
+        threads.spawn(|| race.write());
+    });
+    backend.commit().unwrap();
+    drop(backend);
+    let reopened = support::open(design, engine, Config::default());
+    assert_eq!(batches::inspect(&*reopened.read()).newest, BATCHES, "and all of it is durable");
+}
+
+fn run_seeds(design: Design) {
+    (0..SEEDS).for_each(|seed| run(design, seed));
+}
+
+#[test]
+fn design_3_1_shows_whole_batches_that_stay() {
+    run_seeds(Design::Mutex);
+}
+
+#[test]
+fn design_3_2_shows_whole_batches_that_stay() {
+    run_seeds(Design::ReadTx);
+}
+
+#[test]
+fn design_3_4_shows_whole_batches_that_stay() {
+    run_seeds(Design::ConcurrentReadTx);
+}
+
+#[test]
+fn design_3_5_shows_whole_batches_that_stay() {
+    run_seeds(Design::CachedReadTx);
+}
+
+#[test]
+fn design_clearlane_shows_whole_batches_that_stay() {
+    run_seeds(Design::SnapshotReadTx);
+}
+
+#[test]
+fn the_payload_of_a_view_always_belongs_to_its_records() {
+    let hook = support::save_consistent_index();
+    let backend = SnapshotBackend::open(memory_engine(), Config::default(), hook, 0).unwrap();
+    let finished = AtomicBool::new(false);
+    thread::scope(|threads| {
+        threads.spawn(|| {
+            let _finish = Finish(&finished);
+            (1..=4 * BATCHES).for_each(|number| batches::write(&backend, number).unwrap());
+        });
+        threads.spawn(|| {
+            while !finished.load(SeqCst) {
+                backend.commit().unwrap();
+            }
+        });
+        while !finished.load(SeqCst) {
+            let tx = backend.read_view();
+            assert_eq!(batches::inspect(&tx).newest, *tx.payload());
+        }
+    });
+}

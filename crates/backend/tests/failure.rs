@@ -1,0 +1,342 @@
+//! What a backend does when something fails, and what it does at its limits.
+//!
+//! After a failed commit nobody knows what the engine holds. So every design refuses all further
+//! writes and commits, with the error that came first, and readers go on with what was visible.
+//! The exception is design 3.1: its reads go through the engine's write transaction, which is
+//! gone, so they report the error as well.
+
+// With that feature the pointer of design clearlane works inside the model checker alone.
+#![cfg(not(feature = "shuttle"))]
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_backend::{Backend, Config, Design, Error, PreCommit};
+use clearlane_engine::{self as engine, Bucket, Engine};
+use clearlane_locks::{Actor, Registry};
+use support::hooked_engine::{HookedEngine, Moment};
+use support::standing::{Barrier, Found, OpenAtEnd, watch};
+use support::{Entry, batches, contents, memory_engine};
+
+const GONE: &str = "backend: storage engine: the disk is gone";
+const DROPPED: &str =
+    "a write transaction was dropped before its end; the backend accepts no more writes";
+
+/// An engine that fails at the given moment, the `nth` time it comes; never with `nth` 0.
+fn failing_engine(at: Moment, nth: u64) -> Arc<HookedEngine> {
+    let count = AtomicU64::new(0);
+    HookedEngine::new(move |moment| {
+        if moment == at && count.fetch_add(1, SeqCst) + 1 == nth {
+            return Err(engine::Error::Storage("the disk is gone".to_owned()));
+        }
+        Ok(())
+    })
+}
+
+/// Every way to write is closed, with the same words.
+fn assert_refuses(backend: &dyn Backend<Entry>, words: &str) {
+    let record = [Bytes::from_static(b"r")];
+    let refusals = [
+        ("write", backend.write().map(drop)),
+        ("commit", backend.commit()),
+        ("remove", backend.remove(&record)),
+        ("defragment", backend.defragment()),
+        ("copy", backend.copy().map(drop)),
+    ];
+    for (name, refusal) in refusals {
+        let error = refusal.expect_err(name).to_string();
+        assert_eq!(error, words, "{name} of design {}", backend.design());
+    }
+    // A tick that finds nothing to commit has nothing to refuse.
+    match backend.tick(Duration::from_secs(1_000)) {
+        Ok(committed) => assert!(!committed, "tick of design {}", backend.design()),
+        Err(error) => assert_eq!(error.to_string(), words),
+    }
+}
+
+/// Readers see whole batches up to `newest`; in design 3.1 they are told what failed.
+fn assert_shows(backend: &dyn Backend<Entry>, newest: Entry, words: &str) {
+    let tx = backend.read();
+    if backend.design() == Design::Mutex {
+        assert_eq!(contents::visible(&*tx).unwrap_err().to_string(), words);
+    } else {
+        assert_eq!(batches::inspect(&*tx).newest, newest, "design {}", backend.design());
+    }
+}
+
+fn assert_durable(engine: &Arc<HookedEngine>, newest: Entry) {
+    let engine = Arc::clone(engine) as Arc<dyn Engine>;
+    let backend = support::open(Design::SnapshotReadTx, engine, Config::default());
+    assert_eq!(batches::inspect(&*backend.read()).newest, newest, "what a restart finds");
+}
+
+#[test]
+fn after_a_failed_commit_nothing_is_written_and_reads_go_on() {
+    for design in Design::ALL {
+        let engine = failing_engine(Moment::Commit, 2);
+        let backend = support::open(design, Arc::clone(&engine) as _, Config::default());
+        batches::write(&*backend, 1).unwrap();
+        backend.commit().unwrap();
+        batches::write(&*backend, 2).unwrap();
+        assert_eq!(backend.commit().unwrap_err().to_string(), GONE);
+        assert_refuses(&*backend, GONE);
+        let tick = backend.tick(Duration::from_secs(2_000));
+        assert_eq!(tick.unwrap_err().to_string(), GONE, "a batch is pending");
+        assert_shows(&*backend, 2, GONE);
+        drop(backend);
+        assert_durable(&engine, 1);
+    }
+}
+
+#[test]
+fn wherever_a_commit_fails_what_was_acknowledged_stays_visible() {
+    for (design, nth) in Design::ALL.into_iter().flat_map(|d| (1..8).map(move |nth| (d, nth))) {
+        let engine = failing_engine(Moment::Commit, nth);
+        // Some designs commit at this limit, and at each delete; the ticks commit the others.
+        let config = Config { batch_limit: 15, ..Config::default() };
+        let backend = support::open(design, engine, config);
+        let acknowledged = write_until_failure(&*backend);
+        assert_refuses(&*backend, GONE);
+        if design != Design::Mutex {
+            let seen = batches::inspect(&*backend.read()).newest;
+            let may_be_seen = acknowledged..=acknowledged + 1;
+            assert!(may_be_seen.contains(&seen), "{design}, {nth}: {seen}, not {acknowledged}");
+        }
+    }
+}
+
+/// Returns the newest batch that was acknowledged.
+fn write_until_failure(backend: &dyn Backend<Entry>) -> Entry {
+    for number in 1.. {
+        if batches::write(backend, number).is_err() {
+            return number - 1;
+        }
+        if backend.tick(Duration::from_millis(30 * number)).is_err() {
+            return number;
+        }
+    }
+    unreachable!("a commit fails sooner or later")
+}
+
+#[test]
+fn a_put_that_fails_in_the_engine_ends_the_writes_and_shows_nothing_of_its_transaction() {
+    // Design clearlane puts into the engine at the commit alone.
+    for design in [Design::Mutex, Design::ReadTx, Design::ConcurrentReadTx, Design::CachedReadTx] {
+        let engine = failing_engine(Moment::Put, 2);
+        let backend = support::open(design, Arc::clone(&engine) as _, Config::default());
+        let mut tx = backend.write().unwrap();
+        tx.put(Bucket::Lease, b"a", Bytes::new()).unwrap();
+        assert_eq!(tx.put(Bucket::Lease, b"b", Bytes::new()).unwrap_err().to_string(), GONE);
+        assert_eq!(tx.end(1).unwrap_err().to_string(), GONE, "{design}");
+        assert_refuses(&*backend, GONE);
+        assert_shows(&*backend, 0, GONE);
+        if design != Design::Mutex {
+            assert!(contents::visible(&*backend.read()).unwrap().is_empty(), "{design}");
+        }
+        assert!(contents::durable(&*engine).is_empty());
+    }
+}
+
+#[test]
+fn a_put_that_fails_in_the_engine_fails_the_commit_of_design_clearlane() {
+    let engine = failing_engine(Moment::Put, 2);
+    let design = Design::SnapshotReadTx;
+    let backend = support::open(design, Arc::clone(&engine) as _, Config::default());
+    batches::write(&*backend, 1).unwrap();
+    assert_eq!(backend.commit().unwrap_err().to_string(), GONE);
+    assert_refuses(&*backend, GONE);
+    assert_shows(&*backend, 1, GONE);
+    assert!(contents::durable(&*engine).is_empty());
+}
+
+#[test]
+fn a_write_that_is_open_while_the_commit_fails_may_end() {
+    let engine = failing_engine(Moment::Commit, 1);
+    let backend = support::open(Design::SnapshotReadTx, engine, Config::default());
+    batches::write(&*backend, 1).unwrap();
+    let mut tx = backend.write().unwrap();
+    assert_eq!(backend.commit().unwrap_err().to_string(), GONE);
+    tx.put(Bucket::Members, b"m", Bytes::new()).unwrap();
+    drop(tx.end(2).unwrap());
+    assert_eq!(backend.read().get(Bucket::Members, b"m").unwrap(), Some(Bytes::new()));
+    assert_refuses(&*backend, GONE);
+}
+
+#[test]
+fn a_pre_commit_hook_that_fails_is_a_failed_commit() {
+    for design in Design::ALL {
+        let hook = PreCommit::new(|entry: &Entry, put| {
+            put(Bucket::Meta, b"half", b"of the hook's records")?;
+            if *entry < 2 { Ok(()) } else { Err(Error::Engine("the hook is lost".to_owned())) }
+        });
+        let engine = memory_engine();
+        let backend = design.open(Arc::clone(&engine), Config::default(), hook, 0).unwrap();
+        batches::write(&*backend, 1).unwrap();
+        backend.commit().unwrap();
+        let committed = contents::durable(&*engine);
+        batches::write(&*backend, 2).unwrap();
+        let words = "backend: the hook is lost";
+        assert_eq!(backend.commit().unwrap_err().to_string(), words);
+        assert_refuses(&*backend, words);
+        assert_shows(&*backend, 2, words);
+        drop(backend);
+        assert_eq!(contents::durable(&*engine), committed, "nothing of the failed commit");
+    }
+}
+
+#[test]
+fn a_defragmentation_that_fails_leaves_a_store_that_works() {
+    for design in Design::ALL {
+        let engine = failing_engine(Moment::Defragment, 1);
+        let backend = support::open(design, Arc::clone(&engine) as _, Config::default());
+        (1..6).for_each(|number| batches::write(&*backend, number).unwrap());
+        assert_eq!(backend.defragment().unwrap_err().to_string(), GONE);
+        assert_eq!(batches::inspect(&*backend.read()).newest, 5, "{design}");
+        (6..11).for_each(|number| batches::write(&*backend, number).unwrap());
+        backend.defragment().unwrap();
+        backend.commit().unwrap();
+        assert_eq!(batches::inspect(&*backend.read()).newest, 10, "{design}");
+        drop(backend);
+        assert_durable(&engine, 10);
+    }
+}
+
+#[test]
+fn a_dropped_write_shows_nothing_and_ends_the_writes() {
+    for design in Design::ALL {
+        let engine = failing_engine(Moment::Commit, 0);
+        let backend = support::open(design, Arc::clone(&engine) as _, Config::default());
+        batches::write(&*backend, 1).unwrap();
+        backend.commit().unwrap();
+        batches::write(&*backend, 2).unwrap();
+        let mut tx = backend.write().unwrap();
+        tx.put(Bucket::Key, &batches::records(3)[0], Bytes::from_static(b"3")).unwrap();
+        drop(tx);
+        assert_refuses(&*backend, DROPPED);
+        assert_shows(&*backend, 2, DROPPED);
+        drop(backend);
+        assert_durable(&engine, 1);
+    }
+}
+
+#[test]
+fn who_waits_for_a_write_that_is_dropped_gets_none() {
+    for design in Design::ALL {
+        let (barrier, locks) = (Barrier::default(), Registry::new());
+        let config = Config { locks: locks.clone(), ..Config::default() };
+        let backend = support::open(design, memory_engine(), config);
+        let [first, next] = ["first_put", "next_put"].map(Actor::named);
+        let refused = thread::scope(|threads| {
+            let open = OpenAtEnd(&barrier);
+            let thread = threads.spawn(|| {
+                let _as = first.enter();
+                let mut tx = backend.write().unwrap();
+                tx.put(Bucket::Key, b"r1", Bytes::new()).unwrap();
+                barrier.stand_still();
+            });
+            assert_eq!(watch(first, &thread, &barrier, &locks), Found::AtBarrier);
+            let thread = threads.spawn(|| {
+                let _as = next.enter();
+                backend.write().map(drop)
+            });
+            assert!(matches!(watch(next, &thread, &barrier, &locks), Found::Waits(_)));
+            drop(open);
+            thread.join().unwrap()
+        });
+        assert_eq!(refused.expect_err("refused").to_string(), DROPPED, "{design}");
+    }
+}
+
+/// A transaction of design clearlane that writes 100 bytes in one operation.
+fn write_100_bytes(backend: &dyn Backend<Entry>, number: Entry) -> bool {
+    let mut tx = backend.write().unwrap();
+    let key = format!("{number:010}");
+    tx.put(Bucket::Key, key.as_bytes(), Bytes::from_static(&[b'v'; 90])).unwrap();
+    tx.end(number).unwrap().commit_due
+}
+
+/// Pending bytes, counted by [`write_100_bytes`].
+fn pending_bytes(backend: &dyn Backend<Entry>) -> u64 {
+    backend.sizes().unwrap().pending_ops * 100
+}
+
+#[test]
+fn pending_bytes_stay_within_the_bound_and_one_transaction() {
+    let config = Config { pending_bytes_max: 1_050, ..Config::default() };
+    let engine = memory_engine();
+    let backend = support::open(Design::SnapshotReadTx, Arc::clone(&engine), config);
+    let pending_after = |number| {
+        write_100_bytes(&*backend, number);
+        pending_bytes(&*backend)
+    };
+    let most = (1..=100).map(pending_after).max().unwrap();
+    assert_eq!(most, 1_100, "above the bound by less than one transaction");
+    assert_eq!(contents::saved_entry(&contents::durable(&*engine)), 99, "the puts have committed");
+}
+
+#[test]
+fn a_put_over_the_bound_waits_for_the_commit_under_way() {
+    let (barrier, locks) = (Arc::new(Barrier::default()), Registry::new());
+    let [syncing, put] = ["syncing", "put"].map(Actor::named);
+    let stop = Arc::clone(&barrier);
+    let engine = HookedEngine::new(move |moment| {
+        if moment == Moment::Commit && Actor::current() == syncing {
+            stop.stand_still();
+        }
+        Ok(())
+    });
+    let config = Config { pending_bytes_max: 1_050, locks: locks.clone(), ..Config::default() };
+    let backend = support::open(Design::SnapshotReadTx, engine, config);
+    thread::scope(|threads| {
+        let open = OpenAtEnd(&barrier);
+        write_100_bytes(&*backend, 1);
+        let commit = threads.spawn(|| {
+            let _as = syncing.enter();
+            backend.commit().unwrap();
+        });
+        assert_eq!(watch(syncing, &commit, &barrier, &locks), Found::AtBarrier);
+        for number in 2..=11 {
+            write_100_bytes(&*backend, number);
+        }
+        assert_eq!(pending_bytes(&*backend), 1_100, "what is being synced is pending, too");
+        let thread = threads.spawn(|| {
+            let _as = put.enter();
+            write_100_bytes(&*backend, 12);
+        });
+        let waits = "waits for committer, held by syncing".to_owned();
+        assert_eq!(watch(put, &thread, &barrier, &locks), Found::Waits(waits));
+        drop(open);
+    });
+    // The commit took one transaction, which was enough for the put: it made no commit itself.
+    assert_eq!(pending_bytes(&*backend), 1_100);
+}
+
+#[test]
+fn design_clearlane_reports_that_a_commit_is_due_and_the_next_tick_makes_it() {
+    let config = Config { batch_limit: 3, ..Config::default() };
+    let backend = support::open(Design::SnapshotReadTx, memory_engine(), config);
+    let due = (1..=4).map(|number| write_100_bytes(&*backend, number)).collect::<Vec<_>>();
+    assert_eq!(due, [false, false, true, true]);
+    assert!(backend.tick(Duration::from_millis(1)).unwrap(), "before the interval is over");
+    assert!(!write_100_bytes(&*backend, 5));
+    assert!(!backend.tick(Duration::from_millis(2)).unwrap());
+}
+
+#[test]
+fn the_other_designs_commit_at_the_limit_themselves() {
+    for design in [Design::Mutex, Design::ReadTx, Design::ConcurrentReadTx, Design::CachedReadTx] {
+        let config = Config { batch_limit: 3, ..Config::default() };
+        let backend = support::open(design, memory_engine(), config);
+        let pending = |number| {
+            assert!(!write_100_bytes(&*backend, number), "nothing is left to others");
+            backend.sizes().unwrap().pending_ops
+        };
+        assert_eq!((1..=4).map(pending).collect::<Vec<_>>(), [1, 2, 0, 1], "{design}");
+    }
+}

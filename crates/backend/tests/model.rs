@@ -1,0 +1,302 @@
+//! Every design raced against the plain model, over random operations.
+//!
+//! After every operation, what readers see and what the engine has committed are compared in
+//! full. Designs commit by themselves at different moments (some at every delete, some at the
+//! batch limit); whenever the engine shows that one did, the model is told to commit as well.
+
+// With that feature the pointer of design clearlane works inside the model checker alone.
+#![cfg(not(feature = "shuttle"))]
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_backend::{Backend, Config, Design, Error, WriteTx};
+use clearlane_engine::stream::{Exporter, Importer};
+use clearlane_engine::{Bucket, Engine, EngineKind, Options};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{self, TestRunner};
+use support::contents;
+use support::model::{Map, Model};
+use support::{Entry, memory_engine};
+
+/// Buckets beside `key`: neighbours of each other and of `key` in the order of buckets.
+const SMALL: [Bucket; 4] = [Bucket::Cluster, Bucket::Lease, Bucket::Members, Bucket::Meta];
+const NAMES: [&str; 4] = ["a", "ab", "b", "c"];
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Write(Vec<Change>),
+    Commit,
+    Tick {
+        millis: u64,
+    },
+    /// Removes records, counted from the oldest that is left, and commits.
+    Remove(Vec<usize>),
+    /// Opens the backend anew, on what the engine has.
+    Crash,
+    Defragment,
+    Copy,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    /// The next record of bucket `key`, with a value of this length.
+    Record(usize),
+    /// A record that is not above the last: refused.
+    OldRecord,
+    Put(Bucket, &'static str, u8),
+    Delete(Bucket, &'static str),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let place = || (prop::sample::select(&SMALL[..]), prop::sample::select(&NAMES[..]));
+    prop_oneof![
+        4 => (0..40_usize).prop_map(Change::Record),
+        1 => Just(Change::OldRecord),
+        4 => (place(), any::<u8>()).prop_map(|((bucket, name), v)| Change::Put(bucket, name, v)),
+        1 => place().prop_map(|(bucket, name)| Change::Delete(bucket, name)),
+    ]
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        10 => vec(change(), 0..6).prop_map(Operation::Write),
+        2 => Just(Operation::Commit),
+        3 => (0..150_u64).prop_map(|millis| Operation::Tick { millis }),
+        2 => vec(0..8_usize, 0..4).prop_map(Operation::Remove),
+        1 => Just(Operation::Crash),
+        1 => Just(Operation::Defragment),
+        1 => Just(Operation::Copy),
+    ]
+}
+
+/// Where the engine comes from, also after a crash.
+enum Ground {
+    Memory(Arc<dyn Engine>),
+    Redb(tempfile::TempDir),
+}
+
+impl Ground {
+    fn engine(&self) -> Arc<dyn Engine> {
+        match self {
+            Ground::Memory(engine) => Arc::clone(engine),
+            Ground::Redb(dir) => {
+                let options = Options { cache_bytes: 1 << 20, ..Options::default() };
+                clearlane_engine::open(EngineKind::Redb, dir.path(), options).unwrap()
+            }
+        }
+    }
+}
+
+/// What is open between two crashes.
+struct Open {
+    backend: Box<dyn Backend<Entry>>,
+    engine: Arc<dyn Engine>,
+    model: Model,
+}
+
+/// A design and the model, side by side.
+struct Race {
+    design: Design,
+    config: Config,
+    ground: Ground,
+    model_durable: Arc<Mutex<Map>>,
+    open: Option<Open>,
+    entry: Entry,
+    next_record: u64,
+    now: Duration,
+}
+
+impl Race {
+    fn start(design: Design, config: Config, ground: Ground) -> Race {
+        let (model_durable, now) = (Arc::default(), Duration::ZERO);
+        let (open, entry, next_record) = (None, 0, 1);
+        let mut race =
+            Race { design, config, ground, model_durable, open, entry, next_record, now };
+        race.reopen();
+        // From here on every store has a consistent index, so that a commit is seen by it.
+        race.run(&Operation::Write(Vec::new()));
+        race.run(&Operation::Commit);
+        race
+    }
+
+    fn reopen(&mut self) {
+        self.open = None;
+        let (engine, config) = (self.ground.engine(), self.config.clone());
+        let backend = support::open(self.design, Arc::clone(&engine), config.clone());
+        let model = Model::open(Arc::clone(&self.model_durable), config);
+        self.open = Some(Open { backend, engine, model });
+    }
+
+    fn run(&mut self, operation: &Operation) {
+        match operation {
+            Operation::Crash => self.reopen(),
+            Operation::Write(changes) => self.write(changes),
+            Operation::Commit => self.sides().into_iter().for_each(|side| side.commit().unwrap()),
+            Operation::Tick { millis } => self.tick(*millis),
+            Operation::Remove(positions) => self.remove(positions),
+            Operation::Defragment => self.sides()[0].defragment().unwrap(),
+            Operation::Copy => {
+                let [copy, expected] = self.sides().map(|side| import(side.copy().unwrap()));
+                assert_eq!(copy, expected);
+            }
+        }
+        self.compare();
+    }
+
+    fn open(&self) -> &Open {
+        self.open.as_ref().expect("open between operations")
+    }
+
+    /// The design's backend, then the model.
+    fn sides(&self) -> [&dyn Backend<Entry>; 2] {
+        [&*self.open().backend, &self.open().model]
+    }
+
+    fn write(&mut self, changes: &[Change]) {
+        self.entry += 1;
+        let mut next_record = self.next_record;
+        // Opening a write may commit: design clearlane bounds what is pending.
+        let mut sides = self.sides().map(|side| {
+            let tx = side.write().unwrap();
+            self.let_model_follow();
+            tx
+        });
+        for change in changes {
+            let outcomes = sides.each_mut().map(|tx| apply(&mut **tx, change, next_record));
+            assert_eq!(outcomes[0], outcomes[1]);
+            next_record += u64::from(matches!(change, Change::Record(_)));
+        }
+        let [seen, expected] = sides.each_ref().map(|tx| contents::visible(&**tx).unwrap());
+        assert_eq!(seen, expected, "a write transaction sees its own changes");
+        sides.into_iter().for_each(|tx| drop(tx.end(self.entry).unwrap()));
+        self.next_record = next_record;
+    }
+
+    fn tick(&mut self, millis: u64) {
+        self.now += Duration::from_millis(millis);
+        let [backend, model] = self.sides();
+        let due = backend.sizes().unwrap().pending_ops >= self.config.batch_limit;
+        let committed = backend.tick(self.now).unwrap();
+        if self.config.batch_limit == Config::default().batch_limit {
+            assert_eq!(committed, model.tick(self.now).unwrap());
+        } else {
+            // The limit makes ticks of design clearlane come early: the model has only to follow.
+            assert!(committed || !due, "a limit that was reached is heeded at the next tick");
+        }
+    }
+
+    fn remove(&self, positions: &[usize]) {
+        let visible = contents::visible(&*self.sides()[1].read()).unwrap();
+        let records = visible.into_keys().filter(|(bucket, _)| *bucket == Bucket::Key);
+        let records = records.enumerate().filter(|(position, _)| positions.contains(position));
+        let records: Vec<Bytes> = records.map(|(_, (_, key))| key).collect();
+        for side in self.sides() {
+            side.remove(&records).unwrap();
+            side.commit().unwrap();
+        }
+    }
+
+    /// Lets the model commit if the design did. Returns what the engine has.
+    fn let_model_follow(&self) -> Map {
+        let durable = contents::durable(&*self.open().engine);
+        let model_has = contents::saved_entry(&self.model_durable.lock().unwrap());
+        if contents::saved_entry(&durable) != model_has {
+            self.open().model.commit().unwrap();
+        }
+        durable
+    }
+
+    fn compare(&self) {
+        let durable = self.let_model_follow();
+        assert_eq!(durable, *self.model_durable.lock().unwrap(), "what is committed");
+        let [seen, expected] = self.sides().map(|side| contents::visible(&*side.read()).unwrap());
+        assert_eq!(seen, expected, "what readers see");
+        let [sizes, expected] = self.sides().map(|side| side.sizes().unwrap());
+        assert_eq!((sizes.in_use, sizes.pending_ops), (expected.in_use, expected.pending_ops));
+    }
+}
+
+/// Applies a change to an open write transaction; a refusal comes back as text.
+fn apply(tx: &mut dyn WriteTx<Entry>, change: &Change, next_record: u64) -> Result<(), String> {
+    let outcome = match change {
+        Change::Record(length) => {
+            tx.put(Bucket::Key, record(next_record).as_bytes(), vec![b'r'; *length].into())
+        }
+        Change::OldRecord => return put_old_record(tx),
+        Change::Put(bucket, name, value) => tx.put(*bucket, name.as_bytes(), vec![*value].into()),
+        Change::Delete(bucket, name) => tx.delete(*bucket, name.as_bytes()),
+    };
+    outcome.map_err(|error| error.to_string())
+}
+
+fn record(number: u64) -> String {
+    format!("r{number:06}")
+}
+
+/// Below all others. With no record left there is nothing that it could be below: not tried.
+fn put_old_record(tx: &mut dyn WriteTx<Entry>) -> Result<(), String> {
+    let state = contents::visible(tx).unwrap();
+    if state.keys().any(|(bucket, _)| *bucket == Bucket::Key) {
+        let refused = tx.put(Bucket::Key, record(0).as_bytes(), Bytes::new()).unwrap_err();
+        // Which record is the last is not compared: the model forgets those that were removed.
+        assert!(matches!(refused, Error::OutOfOrder { .. }), "{refused}");
+    }
+    Ok(())
+}
+
+/// A copy, taken into a fresh engine.
+fn import(mut exporter: Exporter) -> Map {
+    let engine = memory_engine();
+    let mut importer = Importer::new(Arc::clone(&engine)).unwrap();
+    while let Some(chunk) = exporter.next_chunk().unwrap() {
+        importer.feed(&chunk).unwrap();
+    }
+    importer.finish().unwrap();
+    contents::durable(&*engine)
+}
+
+/// Races every design over random operations, and shows the fewest that fail.
+fn race_all(cases: u32, operations: usize, config: &Config, ground: fn() -> Ground) {
+    for design in Design::ALL {
+        let _told = support::OnPanic(format!("design {design}"));
+        let settings =
+            test_runner::Config { cases, failure_persistence: None, ..Default::default() };
+        let outcome =
+            TestRunner::new(settings).run(&vec(operation(), 1..operations), |operations| {
+                let mut race = Race::start(design, config.clone(), ground());
+                operations.iter().for_each(|operation| race.run(operation));
+                Ok(())
+            });
+        outcome.unwrap_or_else(|failure| panic!("{failure}"));
+    }
+}
+
+fn in_memory() -> Ground {
+    Ground::Memory(memory_engine())
+}
+
+#[test]
+fn designs_do_as_the_model_does() {
+    race_all(40, 40, &Config::default(), in_memory);
+}
+
+#[test]
+fn designs_do_as_the_model_does_with_a_low_batch_limit() {
+    race_all(40, 40, &Config { batch_limit: 4, ..Config::default() }, in_memory);
+}
+
+#[test]
+fn designs_do_as_the_model_does_with_few_pending_bytes() {
+    race_all(20, 40, &Config { pending_bytes_max: 30, ..Config::default() }, in_memory);
+}
+
+#[test]
+fn designs_do_as_the_model_does_on_redb() {
+    race_all(3, 20, &Config::default(), || Ground::Redb(tempfile::tempdir().unwrap()));
+}

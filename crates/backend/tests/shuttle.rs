@@ -1,0 +1,214 @@
+//! Design clearlane under a model checker: applier, committer and readers in thousands of orders.
+//!
+//! `cargo test -p clearlane-backend --features shuttle --test shuttle`
+//!
+//! With the feature, every load and every replacement of the published pointer is a point where
+//! shuttle may switch to another task; it runs them one at a time, in an order that a seed
+//! decides. The named locks and the engine stop a real thread, which would stop all tasks. So
+//! there is one applier and one committer, and neither ever finds a lock taken: the one that they
+//! share, over the removals, is held across no such point.
+//!
+//! What tasks share besides is read and written in one go, so these are all the places at which
+//! their order can matter.
+
+#![cfg(feature = "shuttle")]
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+mod support;
+
+use std::sync::Arc;
+
+use clearlane_backend::{Backend, Config, SnapshotBackend};
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::sync::Mutex;
+use shuttle::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use shuttle::thread;
+use support::{Entry, batches, memory_engine, save_consistent_index};
+
+const SEED: u64 = 2;
+const BATCHES: Entry = 5;
+const COMMITS: usize = 2;
+const READS: usize = 3;
+/// How many switches the second scheduler plans for: bugs of few switches are found by it fast.
+const PCT_DEPTH: usize = 3;
+
+fn run(scheduler: impl Scheduler + 'static, body: fn()) {
+    let mut config = shuttle::Config::new();
+    // A registry of locks is built on the stack before it is moved.
+    config.stack_size = 1 << 20;
+    shuttle::Runner::new(scheduler, config).run(body);
+}
+
+fn random(schedules: usize, body: fn()) {
+    run(RandomScheduler::new_from_seed(SEED, schedules), body);
+}
+
+fn pct(schedules: usize, body: fn()) {
+    run(PctScheduler::new_from_seed(SEED, PCT_DEPTH, schedules), body);
+}
+
+/// What the tasks share.
+struct Store {
+    backend: SnapshotBackend<Entry>,
+    acknowledged: AtomicU64,
+    removal_asked: AtomicU64,
+}
+
+impl Store {
+    /// Writes, and asks for the removal of each batch as soon as the next is there: often while
+    /// neither is durable.
+    fn apply(&self) {
+        for number in 1..=BATCHES {
+            batches::write(&self.backend, number).unwrap();
+            self.acknowledged.store(number, SeqCst);
+            self.backend.remove(&batches::records(number - 1)).unwrap();
+            self.removal_asked.store(number - 1, SeqCst);
+        }
+    }
+
+    fn commit(&self) {
+        for _ in 0..COMMITS {
+            let removed = self.removal_asked.load(SeqCst);
+            self.backend.commit().unwrap();
+            let oldest = batches::inspect(&self.backend.read_view()).oldest;
+            assert!(oldest > removed, "batch {oldest} is there, removed up to {removed}");
+        }
+        self.backend.defragment().unwrap();
+    }
+
+    fn read(&self) {
+        let mut before = 0;
+        for _ in 0..READS {
+            let acknowledged = self.acknowledged.load(SeqCst);
+            let tx = self.backend.read_view();
+            let seen = batches::inspect(&tx);
+            assert!(seen.newest >= acknowledged, "batch {acknowledged} was acknowledged");
+            assert!(seen.newest >= before, "batch {before} was seen before");
+            assert_eq!(*tx.payload(), seen.newest, "the payload belongs to the records");
+            before = seen.newest;
+            thread::yield_now();
+            assert_eq!(batches::inspect(&tx), seen, "a state does not change");
+        }
+    }
+}
+
+fn readers_beside_an_applier_and_a_committer() {
+    let engine = memory_engine();
+    let hook = save_consistent_index();
+    let backend = SnapshotBackend::open(Arc::clone(&engine), Config::default(), hook, 0).unwrap();
+    let (acknowledged, removal_asked) = (AtomicU64::new(0), AtomicU64::new(0));
+    let store = Arc::new(Store { backend, acknowledged, removal_asked });
+    let spawn = |task: fn(&Store)| {
+        let store = Arc::clone(&store);
+        thread::spawn(move || task(&store))
+    };
+    let tasks = [Store::apply, Store::commit, Store::read, Store::read].map(spawn);
+    tasks.into_iter().for_each(|task| task.join().unwrap());
+
+    store.backend.commit().unwrap();
+    assert_ends_with_the_last_batch(&store.backend);
+    let hook = save_consistent_index();
+    let reopened = SnapshotBackend::open(engine, Config::default(), hook, BATCHES).unwrap();
+    assert_ends_with_the_last_batch(&reopened);
+}
+
+/// All others were removed, and none of them came back.
+fn assert_ends_with_the_last_batch(backend: &SnapshotBackend<Entry>) {
+    let seen = batches::inspect(&backend.read_view());
+    assert_eq!((seen.oldest, seen.newest), (BATCHES, BATCHES));
+}
+
+#[test]
+fn readers_see_whole_states_in_random_orders() {
+    random(2_000, readers_beside_an_applier_and_a_committer);
+}
+
+#[test]
+fn readers_see_whole_states_in_orders_with_few_switches() {
+    pct(2_000, readers_beside_an_applier_and_a_committer);
+}
+
+/// The protocol of the published pointer in small: what it shows, and two ways to replace it.
+///
+/// It is here to prove that the checks above have teeth: with the wrong way they must fail.
+struct Pointer(Mutex<Arc<Shown>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    /// Changed by the applier.
+    payload: u64,
+    /// Changed by the committer.
+    durable: u64,
+}
+
+type Replace = fn(&Pointer, &dyn Fn(Shown) -> Shown);
+
+impl Pointer {
+    fn load(&self) -> Arc<Shown> {
+        Arc::clone(&self.0.lock().unwrap())
+    }
+
+    /// As in the backend: made from the current one, and again if that has been replaced.
+    fn compare_and_swap(&self, next: &dyn Fn(Shown) -> Shown) {
+        loop {
+            let current = self.load();
+            let replacement = Arc::new(next(*current));
+            let mut published = self.0.lock().unwrap();
+            if Arc::ptr_eq(&published, &current) {
+                *published = replacement;
+                return;
+            }
+        }
+    }
+
+    /// The planted bug: what is stored was made from one that may be old by now.
+    fn store_what_is_stale(&self, next: &dyn Fn(Shown) -> Shown) {
+        let replacement = Arc::new(next(*self.load()));
+        *self.0.lock().unwrap() = replacement;
+    }
+}
+
+fn publish_with(replace: Replace) {
+    let pointer = Arc::new(Pointer(Mutex::new(Arc::new(Shown { payload: 0, durable: 0 }))));
+    let shared = Arc::clone(&pointer);
+    let applier = thread::spawn(move || {
+        for number in 1..=BATCHES {
+            replace(&shared, &|shown| Shown { payload: number, ..shown });
+            assert_eq!(shared.load().payload, number, "an acknowledged state was taken back");
+        }
+    });
+    let shared = Arc::clone(&pointer);
+    let committer = thread::spawn(move || {
+        let frozen = shared.load().payload;
+        replace(&shared, &|shown| Shown { durable: frozen, ..shown });
+        assert_eq!(shared.load().durable, frozen, "a commit was taken back");
+    });
+    applier.join().unwrap();
+    committer.join().unwrap();
+}
+
+fn publish_by_compare_and_swap() {
+    publish_with(Pointer::compare_and_swap);
+}
+
+fn publish_what_is_stale() {
+    publish_with(Pointer::store_what_is_stale);
+}
+
+#[test]
+fn compare_and_swap_takes_nothing_back() {
+    random(2_000, publish_by_compare_and_swap);
+    pct(2_000, publish_by_compare_and_swap);
+}
+
+#[test]
+#[should_panic(expected = "was taken back")]
+fn a_stale_publication_is_found_in_random_orders() {
+    random(2_000, publish_what_is_stale);
+}
+
+#[test]
+#[should_panic(expected = "was taken back")]
+fn a_stale_publication_is_found_in_orders_with_few_switches() {
+    pct(2_000, publish_what_is_stale);
+}

@@ -1,0 +1,135 @@
+//! The memory engine with a word to say before a commit: to stand still in it, or to fail.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use clearlane_engine::memory::MemoryEngine;
+use clearlane_engine::{
+    Bucket, Defragment, Engine, EngineKind, KeyRange, Read, Result, Snapshot, Visitor, WriteTxn,
+};
+
+/// What is about to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// A record is put.
+    Put,
+    /// A commit writes and syncs.
+    Commit,
+    /// A defragmentation carries records over.
+    Defragment,
+}
+
+/// Called at each moment. It may block, and an error is what the engine reports.
+type Hook = Arc<dyn Fn(Moment) -> Result<()> + Send + Sync>;
+
+/// An engine that asks a hook first.
+pub(crate) struct HookedEngine {
+    inner: MemoryEngine,
+    hook: Hook,
+}
+
+impl HookedEngine {
+    pub(crate) fn new(
+        hook: impl Fn(Moment) -> Result<()> + Send + Sync + 'static,
+    ) -> Arc<HookedEngine> {
+        Arc::new(HookedEngine { inner: MemoryEngine::new(), hook: Arc::new(hook) })
+    }
+}
+
+impl fmt::Debug for HookedEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HookedEngine")
+    }
+}
+
+impl Engine for HookedEngine {
+    fn kind(&self) -> EngineKind {
+        self.inner.kind()
+    }
+
+    fn begin_write(&self) -> Result<Box<dyn WriteTxn>> {
+        let (inner, hook) = (self.inner.begin_write()?, Arc::clone(&self.hook));
+        Ok(Box::new(HookedWriteTxn { inner, hook }))
+    }
+
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
+        self.inner.snapshot()
+    }
+
+    fn size_on_disk(&self) -> Result<u64> {
+        self.inner.size_on_disk()
+    }
+
+    fn size_in_use(&self) -> u64 {
+        self.inner.size_in_use()
+    }
+
+    fn begin_defragment(&self) -> Result<Box<dyn Defragment>> {
+        let (inner, hook) = (self.inner.begin_defragment()?, Arc::clone(&self.hook));
+        Ok(Box::new(HookedDefragment { inner, hook }))
+    }
+}
+
+struct HookedWriteTxn {
+    inner: Box<dyn WriteTxn>,
+    hook: Hook,
+}
+
+impl fmt::Debug for HookedWriteTxn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HookedWriteTxn")
+    }
+}
+
+impl Read for HookedWriteTxn {
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        self.inner.get(bucket, key)
+    }
+
+    fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {
+        self.inner.scan(bucket, range, visit)
+    }
+
+    fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
+        self.inner.last_key(bucket)
+    }
+}
+
+impl WriteTxn for HookedWriteTxn {
+    fn put(&mut self, bucket: Bucket, key: &[u8], value: &[u8]) -> Result<()> {
+        (self.hook)(Moment::Put)?;
+        self.inner.put(bucket, key, value)
+    }
+
+    fn delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
+        self.inner.delete(bucket, key)
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        (self.hook)(Moment::Commit)?;
+        self.inner.commit()
+    }
+}
+
+struct HookedDefragment {
+    inner: Box<dyn Defragment>,
+    hook: Hook,
+}
+
+impl fmt::Debug for HookedDefragment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HookedDefragment")
+    }
+}
+
+impl Defragment for HookedDefragment {
+    fn step(&mut self, records: usize) -> Result<bool> {
+        (self.hook)(Moment::Defragment)?;
+        self.inner.step(records)
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        self.inner.finish()
+    }
+}

@@ -1,0 +1,331 @@
+//! Who stands still, and behind whom? Every situation is staged in every design.
+//!
+//! A situation is a cast of threads that enter one after the other. Each is watched until it
+//! stands still: at the place where its part ends, at a lock, or because it is done. What is
+//! found of the last one is the answer. The whole table is `tests/golden/who_waits`.
+//!
+//! To write the table anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-backend --test
+//! who_waits`. Then read the difference: only what you can explain may be committed.
+
+// With that feature the pointer of design clearlane works inside the model checker alone.
+#![cfg(not(feature = "shuttle"))]
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+mod support;
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_backend::{Backend, Config, Design, Value};
+use clearlane_engine::{Bucket, KeyRange};
+use clearlane_locks::{Actor, LockReport, Registry};
+use support::hooked_engine::{HookedEngine, Moment};
+use support::standing::{Barrier, Found, OpenAtEnd, watch};
+use support::{Entry, Finish, batches, memory_engine};
+
+/// What a thread does. The first five stand still in the middle of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Has opened a read, and takes its time.
+    ExpensiveRead,
+    /// Looks at the first of many records.
+    Ranging,
+    /// Has opened the write transaction, and has not ended it.
+    OpenWrite,
+    /// Has told the engine to write and sync, which takes its time.
+    Syncing,
+    /// Has begun to rewrite the store.
+    Rewriting,
+    CheapRead,
+    Put,
+    Tick,
+    Commit,
+    Remove,
+    Defragment,
+    Copy,
+}
+
+impl Part {
+    fn actor(self) -> Actor {
+        Actor::named(match self {
+            Part::ExpensiveRead => "expensive_read",
+            Part::Ranging => "ranging",
+            Part::OpenWrite => "open_write",
+            Part::Syncing => "syncing",
+            Part::Rewriting => "rewriting",
+            Part::CheapRead => "cheap_read",
+            Part::Put => "put",
+            Part::Tick => "tick",
+            Part::Commit => "commit",
+            Part::Remove => "remove",
+            Part::Defragment => "defragment",
+            Part::Copy => "copy",
+        })
+    }
+
+    fn play(self, backend: &dyn Backend<Entry>, barrier: &Barrier) {
+        let _as = self.actor().enter();
+        match self {
+            Part::ExpensiveRead => {
+                let _tx = backend.read();
+                barrier.stand_still();
+            }
+            Part::Ranging => {
+                let mut look = |_: &[u8], _: Value<'_>| {
+                    barrier.stand_still();
+                    ControlFlow::Break(())
+                };
+                backend.read().range(Bucket::Key, KeyRange::ALL, &mut look).unwrap();
+            }
+            Part::OpenWrite => {
+                let tx = backend.write().unwrap();
+                barrier.stand_still();
+                drop(tx.end(9).unwrap());
+            }
+            Part::CheapRead => drop(backend.read().get(Bucket::Key, b"r1").unwrap()),
+            Part::Put => put(backend, "r3"),
+            Part::Tick => drop(backend.tick(Duration::from_secs(1)).unwrap()),
+            Part::Syncing | Part::Commit => backend.commit().unwrap(),
+            Part::Remove => backend.remove(&[Bytes::from_static(b"r1")]).unwrap(),
+            Part::Rewriting | Part::Defragment => backend.defragment().unwrap(),
+            Part::Copy => drop(backend.copy().unwrap()),
+        }
+    }
+}
+
+fn put(backend: &dyn Backend<Entry>, record: &str) {
+    let mut tx = backend.write().unwrap();
+    tx.put(Bucket::Key, record.as_bytes(), Bytes::from_static(b"value")).unwrap();
+    drop(tx.end(2).unwrap());
+}
+
+/// What is staged. The last of the cast is the one whose way is asked about.
+struct Situation {
+    title: &'static str,
+    pending: bool,
+    cast: &'static [Part],
+}
+
+const fn situation(title: &'static str, pending: bool, cast: &'static [Part]) -> Situation {
+    Situation { title, pending, cast }
+}
+
+const SITUATIONS: [Situation; 19] = [
+    situation("read beside an open read", true, &[Part::ExpensiveRead, Part::CheapRead]),
+    situation("read beside a read in its range", true, &[Part::Ranging, Part::CheapRead]),
+    situation("put beside an open read", true, &[Part::ExpensiveRead, Part::Put]),
+    situation("read behind that put", true, &[Part::ExpensiveRead, Part::Put, Part::CheapRead]),
+    situation(
+        "tick, nothing pending, beside an open read",
+        false,
+        &[Part::ExpensiveRead, Part::Tick],
+    ),
+    situation("read behind that tick", false, &[Part::ExpensiveRead, Part::Tick, Part::CheapRead]),
+    situation("tick, puts pending, beside an open read", true, &[Part::ExpensiveRead, Part::Tick]),
+    situation("commit beside an open read", true, &[Part::ExpensiveRead, Part::Commit]),
+    situation("remove beside an open read", true, &[Part::ExpensiveRead, Part::Remove]),
+    situation("defragment beside an open read", true, &[Part::ExpensiveRead, Part::Defragment]),
+    situation("copy beside an open read", true, &[Part::ExpensiveRead, Part::Copy]),
+    situation("read beside a commit that syncs", true, &[Part::Syncing, Part::CheapRead]),
+    situation("put beside a commit that syncs", true, &[Part::Syncing, Part::Put]),
+    situation("remove beside a commit that syncs", true, &[Part::Syncing, Part::Remove]),
+    situation("commit beside a commit that syncs", true, &[Part::Syncing, Part::Commit]),
+    situation("read beside a rewrite", true, &[Part::Rewriting, Part::CheapRead]),
+    situation("put beside a rewrite", true, &[Part::Rewriting, Part::Put]),
+    situation("read beside an open write", true, &[Part::OpenWrite, Part::CheapRead]),
+    situation("commit beside an open write", true, &[Part::OpenWrite, Part::Commit]),
+];
+
+/// The one situation in which design clearlane lets somebody wait.
+const SECOND_COMMIT: &str = "commit beside a commit that syncs";
+
+/// Stages a situation, and says how the last of the cast was found.
+fn stage(design: Design, situation: &Situation) -> String {
+    let barrier = Arc::new(Barrier::default());
+    let locks = Registry::new();
+    let config = Config { locks: locks.clone(), ..Config::default() };
+    let backend = support::open(design, stopping_engine(&barrier), config);
+    put(&*backend, "r1");
+    backend.commit().unwrap();
+    if situation.pending {
+        put(&*backend, "r2");
+    }
+    let mut found = Found::Done;
+    thread::scope(|threads| {
+        let _open = OpenAtEnd(&barrier);
+        for part in situation.cast {
+            let thread = threads.spawn(|| part.play(&*backend, &barrier));
+            found = watch(part.actor(), &thread, &barrier, &locks);
+        }
+    });
+    match found {
+        Found::Done => "goes on".to_owned(),
+        Found::Waits(words) => words,
+        Found::AtBarrier => panic!("{}: nobody stops the last of the cast", situation.title),
+    }
+}
+
+/// An engine that stops those who are to stand still in it.
+fn stopping_engine(barrier: &Arc<Barrier>) -> Arc<HookedEngine> {
+    let barrier = Arc::clone(barrier);
+    let (syncing, rewriting) = (Part::Syncing.actor(), Part::Rewriting.actor());
+    HookedEngine::new(move |moment| {
+        let stops = match moment {
+            Moment::Commit => Actor::current() == syncing,
+            Moment::Defragment => Actor::current() == rewriting,
+            Moment::Put => false,
+        };
+        if stops {
+            barrier.stand_still();
+        }
+        Ok(())
+    })
+}
+
+/// The table as text: a row per situation, a column per design.
+fn table() -> String {
+    let mut rows = vec![vec![String::new()]];
+    rows[0].extend(Design::ALL.map(|design| design.to_string()));
+    for situation in &SITUATIONS {
+        let cells = Design::ALL.map(|design| stage(design, situation));
+        rows.push([situation.title.to_owned()].into_iter().chain(cells).collect());
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        let line = cells.collect::<Vec<_>>().join(" | ");
+        format!("{}\n", line.trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+#[test]
+fn every_situation_in_every_design() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/who_waits");
+    let found = table();
+    if std::env::var("UPDATE_GOLDENFILES").is_ok_and(|update| update == "1") {
+        std::fs::write(&path, &found).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap();
+    assert!(found == expected, "expected:\n{expected}\nfound:\n{found}");
+}
+
+#[test]
+fn in_design_clearlane_only_a_second_commit_waits() {
+    for situation in &SITUATIONS {
+        let found = stage(Design::SnapshotReadTx, situation);
+        if situation.title == SECOND_COMMIT {
+            assert_eq!(found, "waits for committer, held by syncing");
+        } else {
+            assert_eq!(found, "goes on", "{}", situation.title);
+        }
+    }
+}
+
+/// The situation of `read behind that put` in the moment it ends: the reader that was turned away
+/// goes in as soon as the writer leaves the lock, so it must find all of the transaction.
+#[test]
+fn a_reader_behind_the_end_of_a_write_sees_its_puts_and_its_deletes() {
+    for design in Design::ALL {
+        let (barrier, locks) = (Barrier::default(), Registry::new());
+        let config = Config { locks: locks.clone(), ..Config::default() };
+        let backend = support::open(design, memory_engine(), config);
+        move_lease(&*backend, "new", "old");
+        thread::scope(|threads| {
+            let open = OpenAtEnd(&barrier);
+            let spawn = |name: &'static str, work: fn(&dyn Backend<Entry>, &Barrier)| {
+                let (backend, barrier, actor) = (&*backend, &barrier, Actor::named(name));
+                let thread = threads.spawn(move || {
+                    let _as = actor.enter();
+                    work(backend, barrier);
+                });
+                watch(actor, &thread, barrier, &locks)
+            };
+            spawn("expensive_read", |backend, barrier| Part::ExpensiveRead.play(backend, barrier));
+            spawn("mover", |backend, _| move_lease(backend, "old", "new"));
+            spawn("reader", |backend, _| assert_one_lease(backend));
+            drop(open);
+        });
+        assert_one_lease(&*backend);
+    }
+}
+
+fn move_lease(backend: &dyn Backend<Entry>, from: &str, to: &str) {
+    let mut tx = backend.write().unwrap();
+    tx.put(Bucket::Lease, to.as_bytes(), Bytes::new()).unwrap();
+    tx.delete(Bucket::Lease, from.as_bytes()).unwrap();
+    drop(tx.end(1).unwrap());
+}
+
+fn assert_one_lease(backend: &dyn Backend<Entry>) {
+    let tx = backend.read();
+    let is_there = |name: &&[u8]| tx.get(Bucket::Lease, name).unwrap().is_some();
+    let there = [&b"old"[..], b"new"].into_iter().filter(is_there).count();
+    assert_eq!(there, 1, "{}: the lease was moved, not doubled or lost", backend.design());
+}
+
+/// Reads, puts and commits at once, each under its name; then what the locks have counted.
+fn figures_of_a_mixed_load(design: Design) -> Vec<LockReport> {
+    let config = Config { batch_limit: 50, ..Config::default() };
+    let locks = config.locks.clone();
+    let backend = support::open(design, memory_engine(), config);
+    let finished = AtomicBool::new(false);
+    let until_finished = |actor: &str, work: &dyn Fn()| {
+        let _as = Actor::named(actor).enter();
+        while !finished.load(SeqCst) {
+            work();
+        }
+    };
+    thread::scope(|threads| {
+        threads.spawn(|| until_finished("read", &|| drop(batches::inspect(&*backend.read()))));
+        threads.spawn(|| until_finished("commit", &|| backend.commit().unwrap()));
+        threads.spawn(|| {
+            let _finish = Finish(&finished);
+            let _as = Actor::named("put").enter();
+            (1..=200).for_each(|number| batches::write(&*backend, number).unwrap());
+        });
+    });
+    // One of each at least, however the threads were scheduled.
+    until_once("read", || drop(batches::inspect(&*backend.read())));
+    until_once("commit", || backend.commit().unwrap());
+    locks.report()
+}
+
+fn until_once(actor: &str, work: impl FnOnce()) {
+    let _as = Actor::named(actor).enter();
+    work();
+}
+
+/// Names of the locks that `actor` was seen holding.
+fn held_by(reports: &[LockReport], actor: &str) -> Vec<&'static str> {
+    let actor = Actor::named(actor);
+    let holds = |report: &&LockReport| {
+        let holders = report.read.holders.iter().chain(&report.write.holders);
+        holders.into_iter().any(|holder| holder.actor == actor)
+    };
+    reports.iter().filter(holds).map(|report| report.name).collect()
+}
+
+#[test]
+fn in_design_clearlane_reads_and_puts_share_no_lock() {
+    let reports = figures_of_a_mixed_load(Design::SnapshotReadTx);
+    assert_eq!(held_by(&reports, "read"), [""; 0]);
+    assert_eq!(held_by(&reports, "put"), ["writer"]);
+    assert_eq!(held_by(&reports, "commit"), ["committer", "removals"]);
+    let blamed: Vec<_> = reports.iter().flat_map(|report| &report.blame).collect();
+    assert!(blamed.is_empty(), "nobody has waited: {blamed:?}");
+}
+
+#[test]
+fn in_design_3_2_the_same_figures_show_reads_and_puts_at_one_lock() {
+    let reports = figures_of_a_mixed_load(Design::ReadTx);
+    assert_eq!(held_by(&reports, "read"), ["readTx", "txMu"]);
+    assert_eq!(held_by(&reports, "put"), ["batchTx", "readTx"]);
+    assert_eq!(held_by(&reports, "commit"), ["batchTx", "readTx"]);
+}

@@ -1,0 +1,310 @@
+//! From a store on disk to an engine: what `redb` and `sled` have in common.
+//!
+//! A [`Store`] is one generation of the data: it can be read, written and closed, and knows
+//! nothing of directories, of other writers or of defragmentation. This module puts the rest
+//! around it once, for both: the [gate](crate::gate), the [directory](crate::directory), and a
+//! defragmentation that copies one generation into the next.
+//!
+//! # The copy
+//!
+//! No snapshot is held while copying: on a copy-on-write tree a snapshot that stays open for
+//! minutes keeps every page that is replaced meanwhile. Each step takes a fresh snapshot, copies
+//! the next stretch of keys, and carries over keys that commits have changed since.
+//!
+//! ```text
+//!   keys    a ──────────────── cursor ──────────────── z
+//!           copied, and from here on       not copied yet: whatever changes here
+//!           replayed when a commit         is read in its newest form when the
+//!           changes them again             cursor comes by
+//! ```
+//!
+//! A replay copies the *current* value of a changed key (or its absence), so replaying too much
+//! is harmless, and the order of replays does not matter. In between, the copy mixes states of
+//! different commits; it becomes one state at [`finish`](Defragment::finish), which keeps writers
+//! out, carries over the last changed keys, and switches generations.
+//!
+//! # Invariants
+//!
+//! * The switch is one rename of the marker. Before it, the old generation is the store and is
+//!   untouched; the new one is a leftover.
+//! * A generation that was replaced lives until the last snapshot of it is dropped, and its data
+//!   is removed then.
+//! * Memory during a copy is bounded by one step's stretch and the changed *keys* of the commits
+//!   since the step before.
+
+use std::fmt::Debug;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::bucket::Bucket;
+use crate::directory::{Directory, remove_data};
+use crate::error::{EngineKind, Result};
+use crate::gate::{DefragmentTurn, Gate, WriterTurn};
+use crate::interface::{Defragment, Engine, KeyRange, Snapshot, WriteTxn};
+use crate::open::Options;
+
+/// One generation of a store's data.
+pub(crate) trait Store: Sized + Send + Sync + Debug + 'static {
+    /// The engine that this is a store of.
+    const KIND: EngineKind;
+
+    /// Makes an empty store where nothing is. It is on disk when this returns.
+    fn create(home: Home, options: &Options) -> Result<Self>;
+
+    /// Opens the store. Changes nothing on disk if it fails.
+    fn open(home: Home, options: &Options) -> Result<Self>;
+
+    /// Where the store is.
+    fn home(&self) -> &Home;
+
+    /// The state of the last commit.
+    fn snapshot(self: &Arc<Self>) -> Result<Arc<dyn Snapshot>>;
+
+    /// Opens the write transaction; `turn` says that it is the only one.
+    fn begin_write(self: &Arc<Self>, turn: WriterTurn) -> Result<Box<dyn WriteTxn>>;
+
+    /// Bytes on disk.
+    fn size_on_disk(&self) -> Result<u64>;
+
+    /// Bytes of live keys and values as of the last commit.
+    fn size_in_use(&self) -> u64;
+}
+
+/// The place of one generation. A store holds it as its *last* field, so that it is dropped when
+/// the files are closed.
+#[derive(Debug)]
+pub(crate) struct Home {
+    path: PathBuf,
+    generation: u64,
+    /// Whether the data goes when the store does: so for a copy that is not finished, and for a
+    /// generation that was replaced.
+    doomed: AtomicBool,
+    /// Keeps the directory locked for as long as anything in it is in use.
+    directory: Directory,
+}
+
+impl Home {
+    /// The store's own place.
+    fn current(generation: u64, directory: &Directory) -> Home {
+        let (path, directory) = (directory.data(generation), directory.clone());
+        Home { path, generation, doomed: AtomicBool::new(false), directory }
+    }
+
+    /// A place for the next generation.
+    fn next(directory: &Directory) -> Result<Home> {
+        let home = Home::current(directory.prepare_next()?, directory);
+        home.doom(true);
+        Ok(home)
+    }
+
+    /// Makes this the store's own place.
+    fn settle(&self) -> Result<()> {
+        self.directory.announce(self.generation)?;
+        // Before the switch: should it fail half way, both generations have to stay.
+        self.doom(false);
+        self.directory.switch(self.generation)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn doom(&self, doomed: bool) {
+        self.doomed.store(doomed, Ordering::Release);
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if self.doomed.load(Ordering::Acquire) {
+            // If this fails, the next start removes the leftover.
+            let _ = remove_data(&self.path);
+        }
+    }
+}
+
+/// An engine on disk.
+#[derive(Debug)]
+pub(crate) struct DurableEngine<S> {
+    shared: Arc<Shared<S>>,
+}
+
+#[derive(Debug)]
+struct Shared<S> {
+    /// The current generation. Held only while a pointer is copied.
+    current: Mutex<Arc<S>>,
+    gate: Arc<Gate>,
+    directory: Directory,
+    options: Options,
+}
+
+impl<S: Store> DurableEngine<S> {
+    /// Opens the store of a directory, or makes one if there is none.
+    pub(crate) fn open(directory: Directory, options: Options) -> Result<DurableEngine<S>> {
+        let store = match directory.current() {
+            Some(generation) => S::open(Home::current(generation, &directory), &options)?,
+            None => {
+                let store = S::create(Home::next(&directory)?, &options)?;
+                store.home().settle()?;
+                store
+            }
+        };
+        directory.remove_leftovers()?;
+        let current = Mutex::new(Arc::new(store));
+        let shared = Shared { current, gate: Arc::default(), directory, options };
+        Ok(DurableEngine { shared: Arc::new(shared) })
+    }
+}
+
+impl<S> Shared<S> {
+    fn current(&self) -> Arc<S> {
+        Arc::clone(&self.current.lock())
+    }
+}
+
+impl<S: Store> Engine for DurableEngine<S> {
+    fn kind(&self) -> EngineKind {
+        S::KIND
+    }
+
+    fn begin_write(&self) -> Result<Box<dyn WriteTxn>> {
+        // The turn first: a switch of generations holds it, so this is the right store.
+        let turn = self.shared.gate.enter()?;
+        self.shared.current().begin_write(turn)
+    }
+
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
+        self.shared.current().snapshot()
+    }
+
+    fn size_on_disk(&self) -> Result<u64> {
+        self.shared.current().size_on_disk()
+    }
+
+    fn size_in_use(&self) -> u64 {
+        self.shared.current().size_in_use()
+    }
+
+    fn begin_defragment(&self) -> Result<Box<dyn Defragment>> {
+        let turn = self.shared.gate.begin_defragment()?;
+        let home = Home::next(&self.shared.directory)?;
+        let target = Arc::new(S::create(home, &self.shared.options)?);
+        let cursor = Some(Cursor { bucket: Bucket::ALL[0], key: Vec::new() });
+        let target_gate = Arc::default();
+        let shared = Arc::clone(&self.shared);
+        Ok(Box::new(Copy { target, target_gate, cursor, turn, shared }))
+    }
+}
+
+/// A defragmentation under way.
+#[derive(Debug)]
+struct Copy<S: Store> {
+    /// The next generation.
+    target: Arc<S>,
+    target_gate: Arc<Gate>,
+    /// Where the next stretch begins; `None` when every key was visited.
+    cursor: Option<Cursor>,
+    turn: DefragmentTurn,
+    shared: Arc<Shared<S>>,
+}
+
+#[derive(Clone, Debug)]
+struct Cursor {
+    bucket: Bucket,
+    key: Vec<u8>,
+}
+
+/// How many changed keys the last replays carry over in one transaction.
+const REPLAY_KEYS_MAX: usize = 10_000;
+
+/// A stretch ends when it holds this much, however few records that is.
+const STRETCH_BYTES_MAX: usize = 4 << 20;
+
+impl<S: Store> Copy<S> {
+    /// Carries over up to `records` keys that commits have changed; says how many there were.
+    fn replay(&self, records: usize) -> Result<usize> {
+        // Keys first, snapshot second: see the invariants of the gate.
+        let changed = self.turn.take_changed(records);
+        if changed.is_empty() {
+            return Ok(0);
+        }
+        let snapshot = self.shared.current().snapshot()?;
+        let mut txn = self.target.begin_write(self.target_gate.enter()?)?;
+        for (bucket, key) in &changed {
+            match snapshot.get(*bucket, key)? {
+                Some(value) => txn.put(*bucket, key, &value)?,
+                None => txn.delete(*bucket, key)?,
+            }
+        }
+        txn.commit()?;
+        Ok(changed.len())
+    }
+
+    /// Copies the next stretch of up to `records` records.
+    fn copy_stretch(&mut self, cursor: &Cursor, records: usize) -> Result<()> {
+        let snapshot = self.shared.current().snapshot()?;
+        let mut stretch: Vec<(Bytes, Bytes)> = Vec::new();
+        let mut bytes = 0;
+        let mut next_key = None;
+        snapshot.scan(cursor.bucket, KeyRange::starting_at(&cursor.key), &mut |key, value| {
+            if stretch.len() >= records || bytes >= STRETCH_BYTES_MAX {
+                next_key = Some(key.to_vec());
+                return ControlFlow::Break(());
+            }
+            bytes += key.len() + value.len();
+            stretch.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)));
+            ControlFlow::Continue(())
+        })?;
+        if !stretch.is_empty() {
+            let mut txn = self.target.begin_write(self.target_gate.enter()?)?;
+            let records = &mut stretch.iter().map(|(key, value)| (&key[..], &value[..]));
+            txn.put_all(cursor.bucket, records)?;
+            txn.commit()?;
+        }
+        self.cursor = match next_key {
+            Some(key) => Some(Cursor { bucket: cursor.bucket, key }),
+            None => Bucket::ALL
+                .get(cursor.bucket.index() + 1)
+                .map(|&bucket| Cursor { bucket, key: Vec::new() }),
+        };
+        Ok(())
+    }
+}
+
+impl<S: Store> Defragment for Copy<S> {
+    fn step(&mut self, records: usize) -> Result<bool> {
+        if !self.turn.hears_everything() {
+            return Ok(false);
+        }
+        let records = records.max(1);
+        let replayed = self.replay(records)?;
+        match self.cursor.clone() {
+            // At least one record, so that a copy gets on however busy the writer is.
+            Some(cursor) => {
+                self.copy_stretch(&cursor, records.saturating_sub(replayed).max(1))?;
+                Ok(false)
+            }
+            None => Ok(replayed < records),
+        }
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        let writers = self.turn.stop_writers()?;
+        while let Some(cursor) = self.cursor.clone() {
+            self.copy_stretch(&cursor, usize::MAX)?;
+        }
+        while self.replay(REPLAY_KEYS_MAX)? > 0 {}
+        // From here on the outcome is on disk or not known: a failure stops all writing.
+        let switched = self.target.home().settle();
+        if switched.is_ok() {
+            let old = std::mem::replace(&mut *self.shared.current.lock(), Arc::clone(&self.target));
+            old.home().doom(true);
+        }
+        writers.end(switched)
+    }
+}

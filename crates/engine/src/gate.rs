@@ -1,0 +1,199 @@
+//! Who may write now? One writer at a time, one defragmentation at a time, and what the second
+//! must learn from the first.
+//!
+//! Nobody waits here. A second writer is turned away ([`Error::WriterBusy`]), so that a thread
+//! that asks can never be stopped by one that forgot to finish.
+//!
+//! A defragmentation copies the store while the writer goes on, so it must hear of every key that
+//! changes behind its back. While one is under way, each write transaction therefore notes the
+//! keys it touches and hands them over when it has committed. A transaction that was already open
+//! when the defragmentation began has noted nothing: until it is gone, the copy must not start.
+//!
+//! ```text
+//!   writer   ──┤ T1 (notes nothing) ├──┤ T2 notes ├──┤ T3 notes ├──
+//!   defragment      begin ·· waits ··├── copy, replay what T2, T3 handed over ──┤ finish
+//! ```
+//!
+//! # Invariants
+//!
+//! * Keys are handed over after their commit is visible and before the next writer may begin.
+//!   Whoever takes the keys first and a snapshot second therefore never misses a change.
+//! * After a failed commit no writer ever enters again.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+
+/// The door before the one write transaction.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    /// Held for a few instructions at a time, never across a read or a write of the store.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The open write transaction, and whether it notes what it touches.
+    writer: Option<Noting>,
+    /// Set by a failed commit, for ever.
+    failed: bool,
+    /// Whether a defragmentation is under way.
+    defragmenting: bool,
+    /// Keys of commits since the defragmentation began that it has not carried over yet. A set,
+    /// because the same few keys of the small buckets change with every commit.
+    changed: BTreeSet<ChangedKey>,
+}
+
+type Noting = bool;
+
+/// A key that a commit touched.
+pub(crate) type ChangedKey = (Bucket, Box<[u8]>);
+
+impl Gate {
+    /// Admits a writer.
+    pub(crate) fn enter(self: &Arc<Gate>) -> Result<WriterTurn> {
+        let mut state = self.state.lock();
+        if state.failed {
+            return Err(Error::Failed);
+        }
+        if state.writer.is_some() {
+            return Err(Error::WriterBusy);
+        }
+        let noting = state.defragmenting;
+        state.writer = Some(noting);
+        drop(state);
+        Ok(WriterTurn { gate: Arc::clone(self), noting, changed: Vec::new() })
+    }
+
+    /// Admits a defragmentation.
+    pub(crate) fn begin_defragment(self: &Arc<Gate>) -> Result<DefragmentTurn> {
+        let mut state = self.state.lock();
+        if state.failed {
+            return Err(Error::Failed);
+        }
+        if state.defragmenting {
+            return Err(Error::DefragmentBusy);
+        }
+        state.defragmenting = true;
+        drop(state);
+        Ok(DefragmentTurn { gate: Arc::clone(self) })
+    }
+}
+
+/// The right to be the one write transaction, until dropped.
+#[derive(Debug)]
+pub(crate) struct WriterTurn {
+    gate: Arc<Gate>,
+    noting: Noting,
+    changed: Vec<ChangedKey>,
+}
+
+impl WriterTurn {
+    /// Remembers that `key` changes with this transaction, if anybody needs to know.
+    pub(crate) fn note(&mut self, bucket: Bucket, key: &[u8]) {
+        if self.noting {
+            self.changed.push((bucket, key.into()));
+        }
+    }
+
+    /// Ends the turn with the outcome of the commit.
+    pub(crate) fn end(mut self, outcome: Result<()>) -> Result<()> {
+        let mut state = self.gate.state.lock();
+        match &outcome {
+            Ok(()) if state.defragmenting => state.changed.extend(self.changed.drain(..)),
+            Ok(()) => {}
+            Err(_) => state.failed = true,
+        }
+        drop(state);
+        outcome
+    }
+}
+
+impl Drop for WriterTurn {
+    fn drop(&mut self) {
+        self.gate.state.lock().writer = None;
+    }
+}
+
+/// The right to be the one defragmentation, until dropped.
+#[derive(Debug)]
+pub(crate) struct DefragmentTurn {
+    gate: Arc<Gate>,
+}
+
+impl DefragmentTurn {
+    /// Whether every commit from now on hands over what it changed.
+    pub(crate) fn hears_everything(&self) -> bool {
+        self.gate.state.lock().writer != Some(false)
+    }
+
+    /// Takes up to `limit` changed keys.
+    pub(crate) fn take_changed(&self, limit: usize) -> Vec<ChangedKey> {
+        let mut state = self.gate.state.lock();
+        std::iter::from_fn(|| state.changed.pop_first()).take(limit).collect()
+    }
+
+    /// Keeps writers out, for the switch to the new store.
+    pub(crate) fn stop_writers(&self) -> Result<WriterTurn> {
+        self.gate.enter()
+    }
+}
+
+impl Drop for DefragmentTurn {
+    fn drop(&mut self) {
+        let mut state = self.gate.state.lock();
+        state.defragmenting = false;
+        state.changed.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::Gate;
+    use crate::{Bucket, Error};
+
+    #[test]
+    fn one_writer_and_one_defragmentation_at_a_time() {
+        let gate = Arc::new(Gate::default());
+        let writer = gate.enter().unwrap();
+        assert!(matches!(gate.enter(), Err(Error::WriterBusy)));
+        let defragment = gate.begin_defragment().unwrap();
+        assert!(matches!(gate.begin_defragment(), Err(Error::DefragmentBusy)));
+        drop((writer, defragment));
+        assert!(gate.enter().is_ok());
+        assert!(gate.begin_defragment().is_ok());
+    }
+
+    #[test]
+    fn a_transaction_older_than_the_defragmentation_holds_it_back() {
+        let gate = Arc::new(Gate::default());
+        let old = gate.enter().unwrap();
+        let defragment = gate.begin_defragment().unwrap();
+        assert!(!defragment.hears_everything());
+        old.end(Ok(())).unwrap();
+        assert!(defragment.hears_everything());
+
+        let mut young = gate.enter().unwrap();
+        assert!(defragment.hears_everything());
+        young.note(Bucket::Meta, b"k");
+        assert!(defragment.take_changed(9).is_empty(), "not before its commit");
+        young.end(Ok(())).unwrap();
+        assert_eq!(defragment.take_changed(9), vec![(Bucket::Meta, Box::from(&b"k"[..]))]);
+        assert!(defragment.take_changed(9).is_empty());
+    }
+
+    #[test]
+    fn a_failed_commit_closes_the_gate_for_ever() {
+        let gate = Arc::new(Gate::default());
+        let turn = gate.enter().unwrap();
+        assert!(turn.end(Err(Error::Storage("disk".to_owned()))).is_err());
+        assert!(matches!(gate.enter(), Err(Error::Failed)));
+        assert!(matches!(gate.begin_defragment(), Err(Error::Failed)));
+    }
+}

@@ -1,0 +1,200 @@
+//! The `memory` engine: what is left of a storage engine when the disk is taken away.
+//!
+//! Each bucket is a persistent ordered map: a tree whose nodes never change once they are shared.
+//! A copy of the map is a copy of its root pointer, and a change to the copy makes new nodes only
+//! along the path to the key. A snapshot is therefore ten pointers, and the writer works on its
+//! own ten until it commits, which replaces the published state by its own.
+//!
+//! ```text
+//!   published ──▶ root A ─┬─▶ node 1 ◀─┐
+//!                         └─▶ node 2   │         put in node 2's half:
+//!   writer    ──▶ root B ─┬────────────┘         node 1 is shared,
+//!                         └─▶ node 2'            node 2' is new
+//! ```
+//!
+//! # Invariants
+//!
+//! * Everything that the crate promises, except durability: the directory holds the marker and
+//!   nothing else, and a store that is opened again is empty.
+//! * [`size_on_disk`](crate::Engine::size_on_disk) is 0, and a defragmentation has nothing to do;
+//!   it keeps the order of calls, so that a caller cannot tell the engines apart.
+
+use std::fmt;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use imbl::OrdMap;
+use parking_lot::Mutex;
+
+use crate::bucket::Bucket;
+use crate::directory::Directory;
+use crate::error::{EngineKind, Result};
+use crate::gate::{DefragmentTurn, Gate, WriterTurn};
+use crate::interface::{Defragment, Engine, KeyRange, Read, Snapshot, Visitor, WriteTxn};
+
+/// A store in memory.
+#[derive(Debug, Default)]
+pub struct MemoryEngine {
+    gate: Arc<Gate>,
+    /// The state of the last commit. Held only while a pointer is copied.
+    published: Arc<Mutex<Arc<State>>>,
+    /// Keeps the directory, if there is one, to ourselves.
+    _directory: Option<Directory>,
+}
+
+impl MemoryEngine {
+    /// An empty store that belongs to no directory.
+    pub fn new() -> MemoryEngine {
+        MemoryEngine::default()
+    }
+
+    pub(crate) fn open(directory: Directory) -> Result<MemoryEngine> {
+        directory.settle()?;
+        Ok(MemoryEngine { _directory: Some(directory), ..MemoryEngine::default() })
+    }
+}
+
+/// One state of the store.
+#[derive(Clone, Default)]
+struct State {
+    buckets: [OrdMap<Bytes, Bytes>; Bucket::ALL.len()],
+    size_in_use: u64,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").field("size_in_use", &self.size_in_use).finish_non_exhaustive()
+    }
+}
+
+impl State {
+    fn put(&mut self, bucket: Bucket, key: &[u8], value: &[u8]) {
+        let owned = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
+        let replaced = self.buckets[bucket.index()].insert(owned.0, owned.1);
+        self.size_in_use += (key.len() + value.len()) as u64;
+        self.forget(key, replaced);
+    }
+
+    fn delete(&mut self, bucket: Bucket, key: &[u8]) {
+        let removed = self.buckets[bucket.index()].remove(key);
+        self.forget(key, removed);
+    }
+
+    fn forget(&mut self, key: &[u8], old: Option<Bytes>) {
+        self.size_in_use -= old.map_or(0, |old| (key.len() + old.len()) as u64);
+    }
+}
+
+impl Read for State {
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.buckets[bucket.index()].get(key).cloned())
+    }
+
+    fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let to = range.to.map_or(Bound::Unbounded, Bound::Excluded);
+        let bounds = (Bound::Included(range.from), to);
+        for (key, value) in self.buckets[bucket.index()].range::<_, [u8]>(bounds) {
+            if visit(key, value).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
+        Ok(self.buckets[bucket.index()].get_max().map(|(key, _)| key.clone()))
+    }
+}
+
+impl Snapshot for State {}
+
+#[derive(Debug)]
+struct MemoryWriteTxn {
+    state: State,
+    published: Arc<Mutex<Arc<State>>>,
+    turn: WriterTurn,
+}
+
+impl Read for MemoryWriteTxn {
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        self.state.get(bucket, key)
+    }
+
+    fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {
+        self.state.scan(bucket, range, visit)
+    }
+
+    fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
+        self.state.last_key(bucket)
+    }
+}
+
+impl WriteTxn for MemoryWriteTxn {
+    fn put(&mut self, bucket: Bucket, key: &[u8], value: &[u8]) -> Result<()> {
+        self.state.put(bucket, key, value);
+        Ok(())
+    }
+
+    fn delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
+        self.state.delete(bucket, key);
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        let MemoryWriteTxn { state, published, turn } = *self;
+        let old = std::mem::replace(&mut *published.lock(), Arc::new(state));
+        // Outside the lock: if this was the last pointer, a whole tree is freed here.
+        drop(old);
+        turn.end(Ok(()))
+    }
+}
+
+impl Engine for MemoryEngine {
+    fn kind(&self) -> EngineKind {
+        EngineKind::Memory
+    }
+
+    fn begin_write(&self) -> Result<Box<dyn WriteTxn>> {
+        let turn = self.gate.enter()?;
+        let state = State::clone(&self.published.lock());
+        Ok(Box::new(MemoryWriteTxn { state, published: Arc::clone(&self.published), turn }))
+    }
+
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
+        let state: Arc<State> = Arc::clone(&self.published.lock());
+        Ok(state)
+    }
+
+    fn size_on_disk(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    fn size_in_use(&self) -> u64 {
+        self.published.lock().size_in_use
+    }
+
+    fn begin_defragment(&self) -> Result<Box<dyn Defragment>> {
+        Ok(Box::new(NothingToDefragment { turn: self.gate.begin_defragment()? }))
+    }
+}
+
+/// Freed nodes are the allocator's business.
+#[derive(Debug)]
+struct NothingToDefragment {
+    turn: DefragmentTurn,
+}
+
+impl Defragment for NothingToDefragment {
+    fn step(&mut self, records: usize) -> Result<bool> {
+        self.turn.take_changed(records);
+        Ok(true)
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        self.turn.stop_writers().map(drop)
+    }
+}

@@ -1,0 +1,202 @@
+//! A disk in memory on which the power can fail.
+//!
+//! A real disk promises nothing about writes that were not synced: when the power fails, each may
+//! be there or not, in any order, and a long one by parts. This disk keeps what was synced apart
+//! from what was not, counts every write, change of length and sync, and fails at the one that it
+//! was told. From then on nothing reaches it. [`SimulatedDisk::after_power_cut`] is the disk that
+//! the machine finds when it starts again: what was synced, and of the rest, sector by sector,
+//! what the seed says.
+//!
+//! ```text
+//!   write A ─ write B ─ sync ─ write C ─ write D (2 sectors) ─✂
+//!   found again: A, B for certain;  C: yes or no;  D: neither, one, or both sectors, even if
+//!                                                  C, which came first, is missing
+//! ```
+//!
+//! A disk that [lies](SimulatedDisk::lying) says of some syncs that they are done and has done
+//! nothing.
+
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rand::RngExt;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use redb::StorageBackend;
+
+/// What a disk writes as a whole.
+const SECTOR: usize = 512;
+
+/// Clones are the same disk.
+#[derive(Clone, Debug)]
+pub(super) struct SimulatedDisk {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What a reader sees.
+    seen: Vec<u8>,
+    /// What is certain to survive.
+    synced: Vec<u8>,
+    unsynced: Vec<Change>,
+    /// Changes and syncs until the power fails; `None`: never.
+    left: Option<u64>,
+    failed: bool,
+    done: u64,
+    syncs: u64,
+    /// Every sync whose number this divides is a lie.
+    lies: Option<u64>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("length", &self.seen.len()).finish_non_exhaustive()
+    }
+}
+
+enum Change {
+    Write { offset: usize, data: Vec<u8> },
+    Length(usize),
+}
+
+impl SimulatedDisk {
+    /// A disk with these bytes on it, all synced.
+    pub(super) fn with(bytes: Vec<u8>) -> SimulatedDisk {
+        let state = State { seen: bytes.clone(), synced: bytes, ..State::default() };
+        SimulatedDisk { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Makes one of `every` syncs from now on do nothing and report success.
+    pub(super) fn lying(self, every: u64) -> SimulatedDisk {
+        self.state.lock().lies = Some(every);
+        self
+    }
+
+    /// Lets the power fail at the `count`-th change or sync from now.
+    pub(super) fn fail_after(&self, count: u64) {
+        self.state.lock().left = Some(count);
+    }
+
+    /// How many changes and syncs there were.
+    pub(super) fn operations(&self) -> u64 {
+        self.state.lock().done
+    }
+
+    /// Everything that was written, as after an orderly end.
+    pub(super) fn contents(&self) -> Vec<u8> {
+        self.state.lock().seen.clone()
+    }
+
+    /// What is on the disk when the power is back.
+    pub(super) fn after_power_cut(&self, rng: &mut StdRng) -> Vec<u8> {
+        let state = self.state.lock();
+        let mut found = state.synced.clone();
+        // One cut loses nearly everything, another nearly nothing.
+        let kept_of_eight = rng.random_range(0..=8);
+        let mut order: Vec<&Change> = state.unsynced.iter().collect();
+        // The length is the file system's: it changes in order, up to some point.
+        let lengths = order.iter().filter_map(|change| match change {
+            Change::Length(length) => Some(*length),
+            Change::Write { .. } => None,
+        });
+        let lengths: Vec<usize> = lengths.collect();
+        for length in &lengths[..rng.random_range(0..=lengths.len())] {
+            found.resize(*length, 0);
+        }
+        order.shuffle(rng);
+        for change in order {
+            if let Change::Write { offset, data } = change {
+                write_some_sectors(&mut found, *offset, data, kept_of_eight, rng);
+            }
+        }
+        found
+    }
+}
+
+/// Writes those sectors of `data` that the seed keeps and that lie within the file.
+fn write_some_sectors(disk: &mut [u8], offset: usize, data: &[u8], kept: u32, rng: &mut StdRng) {
+    let mut from = offset;
+    let end = offset + data.len();
+    while from < end {
+        let to = ((from / SECTOR + 1) * SECTOR).min(end);
+        if rng.random_ratio(kept, 8) && to <= disk.len() {
+            disk[from..to].copy_from_slice(&data[from - offset..to - offset]);
+        }
+        from = to;
+    }
+}
+
+impl State {
+    /// Fails once the power has.
+    fn require_power(&self) -> io::Result<()> {
+        if self.failed { Err(io::Error::other("the power failed")) } else { Ok(()) }
+    }
+
+    /// Counts an operation, at which the power may fail. A write that it fails at is lost like
+    /// the unsynced ones before it: perhaps.
+    fn count(&mut self) -> io::Result<()> {
+        self.done += 1;
+        self.failed = self.left == Some(0);
+        self.left = self.left.map(|left| left.saturating_sub(1));
+        self.require_power()
+    }
+}
+
+impl StorageBackend for SimulatedDisk {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.state.lock().seen.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let state = self.state.lock();
+        let from = offset as usize;
+        let bytes = state.seen.get(from..from + out.len());
+        out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.require_power()?;
+        state.unsynced.push(Change::Length(len as usize));
+        state.count()?;
+        state.seen.resize(len as usize, 0);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.require_power()?;
+        state.count()?;
+        state.syncs += 1;
+        if state.lies.is_some_and(|every| state.syncs.is_multiple_of(every)) {
+            return Ok(());
+        }
+        let mut synced = std::mem::take(&mut state.synced);
+        for change in state.unsynced.drain(..) {
+            match change {
+                Change::Length(length) => synced.resize(length, 0),
+                Change::Write { offset, data } => {
+                    synced[offset..offset + data.len()].copy_from_slice(&data);
+                }
+            }
+        }
+        state.synced = synced;
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let offset = offset as usize;
+        if offset + data.len() > state.seen.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        state.require_power()?;
+        state.unsynced.push(Change::Write { offset, data: data.to_vec() });
+        state.count()?;
+        state.seen[offset..offset + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+}

@@ -1,0 +1,81 @@
+//! A committed state of a redb store.
+//!
+//! The tables hold redb's read transaction open; each knows the root of its tree, so a read goes
+//! straight to the pages.
+
+use std::fmt;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redb::{ReadOnlyTable, ReadableDatabase, ReadableTable};
+
+use super::{RedbStore, records_of, storage};
+use crate::bucket::Bucket;
+use crate::error::Result;
+use crate::interface::{KeyRange, Read, Snapshot, Visitor};
+
+pub(super) struct RedbSnapshot {
+    tables: [ReadOnlyTable<&'static [u8], &'static [u8]>; Bucket::ALL.len()],
+    /// Last: redb answers no read once its database is closed.
+    _store: Arc<RedbStore>,
+}
+
+impl RedbSnapshot {
+    pub(super) fn take(store: &Arc<RedbStore>) -> Result<RedbSnapshot> {
+        let txn = store.database.begin_read().map_err(storage)?;
+        let mut tables = Vec::with_capacity(Bucket::ALL.len());
+        for bucket in Bucket::ALL {
+            tables.push(txn.open_table(records_of(bucket)).map_err(storage)?);
+        }
+        let tables = tables.try_into().unwrap_or_else(|_| unreachable!("one table per bucket"));
+        Ok(RedbSnapshot { tables, _store: Arc::clone(store) })
+    }
+}
+
+impl Read for RedbSnapshot {
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        let found = self.tables[bucket.index()].get(key).map_err(storage)?;
+        Ok(found.map(|value| Bytes::copy_from_slice(value.value())))
+    }
+
+    fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let records = self.tables[bucket.index()].range::<&[u8]>(bounds(range)).map_err(storage)?;
+        visit_all(records, visit)
+    }
+
+    fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
+        let last = self.tables[bucket.index()].last().map_err(storage)?;
+        Ok(last.map(|(key, _)| Bytes::copy_from_slice(key.value())))
+    }
+}
+
+impl Snapshot for RedbSnapshot {}
+
+impl fmt::Debug for RedbSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedbSnapshot").finish_non_exhaustive()
+    }
+}
+
+/// The range in redb's form. It must not be empty.
+pub(super) fn bounds(range: KeyRange<'_>) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    (Bound::Included(range.from), range.to.map_or(Bound::Unbounded, Bound::Excluded))
+}
+
+/// Calls `visit` for the records until it breaks.
+pub(super) fn visit_all(
+    records: redb::Range<'_, &'static [u8], &'static [u8]>,
+    visit: &mut Visitor<'_>,
+) -> Result<()> {
+    for record in records {
+        let (key, value) = record.map_err(storage)?;
+        if visit(key.value(), value.value()) == ControlFlow::Break(()) {
+            break;
+        }
+    }
+    Ok(())
+}

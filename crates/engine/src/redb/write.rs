@@ -1,0 +1,147 @@
+//! The write transaction of a redb store.
+
+use std::fmt;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use redb::{CursorError, ReadableTable, Table};
+
+use super::snapshot::{bounds, visit_all};
+use super::{ACCOUNT, RedbStore, SIZE_IN_USE, records_of, storage};
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+use crate::gate::WriterTurn;
+use crate::interface::{KeyRange, Read, Visitor, WriteTxn};
+
+type RecordTable<'txn> = Table<'txn, &'static [u8], &'static [u8]>;
+
+pub(super) struct RedbWriteTxn {
+    /// Before the turn, so that redb's transaction is over when the next one may begin: redb
+    /// would make it wait.
+    txn: redb::WriteTransaction,
+    size_in_use: u64,
+    store: Arc<RedbStore>,
+    turn: WriterTurn,
+}
+
+impl RedbWriteTxn {
+    pub(super) fn begin(store: &Arc<RedbStore>, turn: WriterTurn) -> Result<RedbWriteTxn> {
+        let mut txn = store.database.begin_write().map_err(storage)?;
+        txn.set_quick_repair(store.quick_repair);
+        let size_in_use = store.size_in_use.load(Ordering::Acquire);
+        Ok(RedbWriteTxn { txn, size_in_use, store: Arc::clone(store), turn })
+    }
+
+    fn table(&self, bucket: Bucket) -> Result<RecordTable<'_>> {
+        self.txn.open_table(records_of(bucket)).map_err(storage)
+    }
+}
+
+impl Read for RedbWriteTxn {
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        let table = self.table(bucket)?;
+        let found = table.get(key).map_err(storage)?;
+        Ok(found.map(|value| Bytes::copy_from_slice(value.value())))
+    }
+
+    fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let table = self.table(bucket)?;
+        visit_all(table.range::<&[u8]>(bounds(range)).map_err(storage)?, visit)
+    }
+
+    fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
+        let table = self.table(bucket)?;
+        let last = table.last().map_err(storage)?;
+        Ok(last.map(|(key, _)| Bytes::copy_from_slice(key.value())))
+    }
+}
+
+impl WriteTxn for RedbWriteTxn {
+    fn put(&mut self, bucket: Bucket, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut table = self.txn.open_table(records_of(bucket)).map_err(storage)?;
+        let replaced = table.insert(key, value).map_err(storage)?;
+        self.size_in_use += (key.len() + value.len()) as u64;
+        self.size_in_use -= replaced.map_or(0, |old| (key.len() + old.value().len()) as u64);
+        self.turn.note(bucket, key);
+        Ok(())
+    }
+
+    fn delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
+        let mut table = self.txn.open_table(records_of(bucket)).map_err(storage)?;
+        let removed = table.remove(key).map_err(storage)?;
+        self.size_in_use -= removed.map_or(0, |old| (key.len() + old.value().len()) as u64);
+        self.turn.note(bucket, key);
+        Ok(())
+    }
+
+    fn put_all(
+        &mut self,
+        bucket: Bucket,
+        records: &mut dyn Iterator<Item = (&[u8], &[u8])>,
+    ) -> Result<()> {
+        let mut table = self.txn.open_table(records_of(bucket)).map_err(storage)?;
+        let mut grown = 0;
+        let turn = &mut self.turn;
+        let mut records = records.inspect(|(key, value)| {
+            grown += (key.len() + value.len()) as u64;
+            turn.note(bucket, key);
+        });
+        let unordered = append(&mut table, &mut records)?;
+        let mut replaced_bytes = 0;
+        for (key, value) in unordered.into_iter().chain(records) {
+            let replaced = table.insert(key, value).map_err(storage)?;
+            replaced_bytes += replaced.map_or(0, |old| (key.len() + old.value().len()) as u64);
+        }
+        self.size_in_use = self.size_in_use + grown - replaced_bytes;
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        let RedbWriteTxn { txn, size_in_use, store, turn } = *self;
+        let write = || -> std::result::Result<(), redb::Error> {
+            txn.open_table(ACCOUNT)?.insert(SIZE_IN_USE, size_in_use)?;
+            Ok(txn.commit()?)
+        };
+        let outcome = write().map_err(storage);
+        if outcome.is_ok() {
+            store.size_in_use.store(size_in_use, Ordering::Release);
+        }
+        turn.end(outcome)
+    }
+}
+
+/// Appends records for as long as each key lies behind all others of the table, as revisions do.
+/// redb takes such a run through a cursor at the table's end: it need not search the place of each
+/// record, and fills its pages to the brim. Returns the first record that has its place elsewhere.
+fn append<'k, 'v>(
+    table: &mut RecordTable<'_>,
+    records: &mut dyn Iterator<Item = (&'k [u8], &'v [u8])>,
+) -> Result<Option<(&'k [u8], &'v [u8])>> {
+    let mut end = table.upper_bound_mut(Bound::<&[u8]>::Unbounded).map_err(storage)?;
+    let mut unordered = None;
+    for (key, value) in records {
+        match end.insert_before(key, value) {
+            Ok(()) => {}
+            Err(CursorError::UnorderedKey) => {
+                unordered = Some((key, value));
+                break;
+            }
+            Err(error) => return Err(Error::Storage(error.to_string())),
+        }
+    }
+    end.close().map_err(storage)?;
+    Ok(unordered)
+}
+
+impl fmt::Debug for RedbWriteTxn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedbWriteTxn")
+            .field("size_in_use", &self.size_in_use)
+            .finish_non_exhaustive()
+    }
+}

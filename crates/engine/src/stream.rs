@@ -1,0 +1,348 @@
+//! A snapshot as a stream of bytes: the consistent copy of a store that goes on running.
+//!
+//! An [`Exporter`] reads one snapshot and hands out chunks; an [`Importer`] takes chunks and fills
+//! an empty engine. The two engines need not be of the same kind: the stream knows buckets, keys
+//! and values, and nothing of pages or logs. Both keep one chunk in memory, whatever the size of
+//! the store.
+//!
+//! # The format
+//!
+//! ```text
+//!   magic      "clearlane-stream" , version (1 byte)
+//!   frame*     kind 1 │ length of body (4) │ body │ crc32c of kind, length and body (4)
+//!                body: record*   bucket (1) │ key length (4) │ value length (4) │ key │ value
+//!   trailer    kind 2 │ length 12          │ records (8), crc of crcs (4) │ crc32c (4)
+//! ```
+//!
+//! Numbers are big endian. A frame's body ends once it has reached 256 KiB, so it is larger than
+//! that only by its last record. The trailer's last number is the crc32c over the checksums of all
+//! frames in order: it notices a frame that is missing, doubled or out of place although each
+//! frame is whole.
+//!
+//! # Invariants
+//!
+//! * What an importer has not seen the trailer of is not a copy: [`Importer::finish`] says so, and
+//!   so does everything that follows the trailer.
+//! * Records come in bucket order and key order; each commit of the importer is bounded.
+//! * The importer writes only into an engine that has no records.
+
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+use crate::interface::{Engine, KeyRange, Snapshot};
+
+const MAGIC: &[u8; 17] = b"clearlane-stream\x01";
+const FRAME_RECORDS: u8 = 1;
+const FRAME_TRAILER: u8 = 2;
+/// Kind and length, before a frame's body.
+const FRAME_HEAD: usize = 5;
+const FRAME_SUM: usize = 4;
+/// Bucket and two lengths, before a record's key.
+const RECORD_HEAD: usize = 9;
+const TRAILER_BODY: usize = 12;
+/// A frame's body ends when it has grown to this.
+const BODY_BYTES: usize = 256 << 10;
+/// What a frame may claim to hold: one value of the greatest size that etcd ever takes, with room.
+const BODY_BYTES_MAX: usize = 1 << 30;
+
+/// Reads one snapshot, chunk by chunk.
+#[derive(Debug)]
+pub struct Exporter {
+    snapshot: Arc<dyn Snapshot>,
+    next: Next,
+    records: u64,
+    sum_of_sums: u32,
+}
+
+#[derive(Debug)]
+enum Next {
+    Magic,
+    Records { bucket: Bucket, from: Vec<u8> },
+    Trailer,
+    Nothing,
+}
+
+impl Exporter {
+    /// Starts at the beginning of `snapshot`.
+    pub fn new(snapshot: Arc<dyn Snapshot>) -> Exporter {
+        Exporter { snapshot, next: Next::Magic, records: 0, sum_of_sums: 0 }
+    }
+
+    /// The next bytes of the stream; `None` at its end.
+    pub fn next_chunk(&mut self) -> Result<Option<Bytes>> {
+        match std::mem::replace(&mut self.next, Next::Nothing) {
+            Next::Magic => {
+                self.next = Next::Records { bucket: Bucket::ALL[0], from: Vec::new() };
+                Ok(Some(Bytes::from_static(MAGIC)))
+            }
+            Next::Records { bucket, from } => self.next_records(bucket, from),
+            Next::Trailer => Ok(Some(self.trailer())),
+            Next::Nothing => Ok(None),
+        }
+    }
+
+    /// The next frame of records, which may reach over several buckets.
+    fn next_records(&mut self, bucket: Bucket, from: Vec<u8>) -> Result<Option<Bytes>> {
+        let mut frame = BytesMut::with_capacity(FRAME_HEAD + BODY_BYTES + (4 << 10));
+        frame.put_bytes(0, FRAME_HEAD);
+        let mut from = Some(from);
+        for bucket in Bucket::ALL.into_iter().skip(bucket.index()) {
+            let start = from.take().unwrap_or_default();
+            if let Some(rest) = self.fill(&mut frame, bucket, &start)? {
+                self.next = Next::Records { bucket, from: rest };
+                return Ok(Some(self.seal(frame, FRAME_RECORDS)));
+            }
+        }
+        self.next = Next::Trailer;
+        if frame.len() == FRAME_HEAD {
+            return self.next_chunk();
+        }
+        Ok(Some(self.seal(frame, FRAME_RECORDS)))
+    }
+
+    /// Adds a bucket's records, and returns the first key that had no place any more.
+    fn fill(
+        &mut self,
+        frame: &mut BytesMut,
+        bucket: Bucket,
+        from: &[u8],
+    ) -> Result<Option<Vec<u8>>> {
+        let mut rest = None;
+        let mut too_large = false;
+        self.snapshot.scan(bucket, KeyRange::starting_at(from), &mut |key, value| {
+            if frame.len() >= FRAME_HEAD + BODY_BYTES {
+                rest = Some(key.to_vec());
+                return ControlFlow::Break(());
+            }
+            let size = RECORD_HEAD + key.len() + value.len();
+            too_large = size > BODY_BYTES_MAX - BODY_BYTES;
+            if too_large {
+                return ControlFlow::Break(());
+            }
+            frame.put_u8(bucket as u8);
+            frame.put_u32(key.len() as u32);
+            frame.put_u32(value.len() as u32);
+            frame.put_slice(key);
+            frame.put_slice(value);
+            self.records += 1;
+            ControlFlow::Continue(())
+        })?;
+        if too_large {
+            return Err(Error::Storage("a record is too large to be streamed".to_owned()));
+        }
+        Ok(rest)
+    }
+
+    fn trailer(&mut self) -> Bytes {
+        let mut frame = BytesMut::zeroed(FRAME_HEAD);
+        frame.put_u64(self.records);
+        frame.put_u32(self.sum_of_sums);
+        self.seal(frame, FRAME_TRAILER)
+    }
+
+    fn seal(&mut self, mut frame: BytesMut, kind: u8) -> Bytes {
+        let body = (frame.len() - FRAME_HEAD) as u32;
+        frame[0] = kind;
+        frame[1..FRAME_HEAD].copy_from_slice(&body.to_be_bytes());
+        let sum = crc32c::crc32c(&frame);
+        frame.put_u32(sum);
+        self.sum_of_sums = crc32c::crc32c_append(self.sum_of_sums, &sum.to_be_bytes());
+        frame.freeze()
+    }
+}
+
+/// What is wrong with a stream.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    /// The first bytes are something else's.
+    #[error("not a stream of this program, or of another version")]
+    Magic,
+    /// A checksum does not fit.
+    #[error("frame {frame} is damaged")]
+    Frame {
+        /// The position of the frame, from 0.
+        frame: u64,
+    },
+    /// The frames are whole, but not the ones that were sent.
+    #[error("the stream's records are not the ones that the trailer counts")]
+    Total,
+    /// The stream ends before its trailer.
+    #[error("the stream ends too early")]
+    Truncated,
+    /// Something follows the trailer.
+    #[error("something follows the end of the stream")]
+    TrailingGarbage,
+}
+
+impl From<Damage> for Error {
+    fn from(damage: Damage) -> Error {
+        Error::Corrupt { path: "stream".into(), detail: damage.to_string() }
+    }
+}
+
+/// Fills an empty engine from chunks. The chunks may be cut anywhere.
+pub struct Importer {
+    engine: Arc<dyn Engine>,
+    /// What came and is not a whole frame yet.
+    waiting: BytesMut,
+    state: Importing,
+    frames: u64,
+    records: u64,
+    sum_of_sums: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Importing {
+    Magic,
+    Frames,
+    Complete,
+    /// An error was reported; nothing more is taken.
+    Refused,
+}
+
+impl Importer {
+    /// Starts with an engine that must have no records.
+    pub fn new(engine: Arc<dyn Engine>) -> Result<Importer> {
+        let snapshot = engine.snapshot()?;
+        for bucket in Bucket::ALL {
+            if snapshot.last_key(bucket)?.is_some() {
+                return Err(Error::Storage("a stream is imported into an empty store".to_owned()));
+            }
+        }
+        let (waiting, state) = (BytesMut::new(), Importing::Magic);
+        Ok(Importer { engine, waiting, state, frames: 0, records: 0, sum_of_sums: 0 })
+    }
+
+    /// Takes the next bytes of the stream.
+    pub fn feed(&mut self, chunk: &[u8]) -> Result<()> {
+        self.waiting.extend_from_slice(chunk);
+        let outcome = self.take_all();
+        if outcome.is_err() {
+            self.state = Importing::Refused;
+        }
+        outcome
+    }
+
+    /// Ends the import: fails unless the whole stream was seen. Returns the number of records.
+    pub fn finish(self) -> Result<u64> {
+        match self.state {
+            Importing::Complete => Ok(self.records),
+            _ => Err(Damage::Truncated.into()),
+        }
+    }
+
+    fn take_all(&mut self) -> Result<()> {
+        loop {
+            match self.state {
+                Importing::Magic if self.waiting.len() >= MAGIC.len() => {
+                    if self.waiting.split_to(MAGIC.len()) != MAGIC[..] {
+                        return Err(Damage::Magic.into());
+                    }
+                    self.state = Importing::Frames;
+                }
+                // Wrong from its first bytes on: say so without waiting for more.
+                Importing::Magic if !MAGIC.starts_with(&self.waiting) => {
+                    return Err(Damage::Magic.into());
+                }
+                Importing::Frames => match self.next_frame()? {
+                    Some(frame) => self.take_frame(&frame)?,
+                    None => return Ok(()),
+                },
+                Importing::Complete if !self.waiting.is_empty() => {
+                    return Err(Damage::TrailingGarbage.into());
+                }
+                Importing::Refused => return Err(self.damaged_frame()),
+                Importing::Magic | Importing::Complete => return Ok(()),
+            }
+        }
+    }
+
+    /// The next whole frame without its checksum, which is right.
+    fn next_frame(&mut self) -> Result<Option<Bytes>> {
+        let Some((head, _)) = self.waiting.split_at_checked(FRAME_HEAD) else { return Ok(None) };
+        let body = u32::from_be_bytes(head[1..].try_into().expect("four bytes")) as usize;
+        // A damaged length must not make us wait for a gigabyte.
+        if body > BODY_BYTES_MAX || !(FRAME_RECORDS..=FRAME_TRAILER).contains(&head[0]) {
+            return Err(self.damaged_frame());
+        }
+        if self.waiting.len() < FRAME_HEAD + body + FRAME_SUM {
+            return Ok(None);
+        }
+        let frame = self.waiting.split_to(FRAME_HEAD + body).freeze();
+        let sum = self.waiting.split_to(FRAME_SUM);
+        if crc32c::crc32c(&frame).to_be_bytes() != sum[..] {
+            return Err(self.damaged_frame());
+        }
+        if frame[0] == FRAME_RECORDS {
+            self.sum_of_sums = crc32c::crc32c_append(self.sum_of_sums, &sum);
+        }
+        Ok(Some(frame))
+    }
+
+    fn take_frame(&mut self, frame: &[u8]) -> Result<()> {
+        let (kind, body) = (frame[0], &frame[FRAME_HEAD..]);
+        if kind == FRAME_TRAILER {
+            return self.take_trailer(body);
+        }
+        let records = parse_records(body).ok_or_else(|| self.damaged_frame())?;
+        let mut txn = self.engine.begin_write()?;
+        for stretch in records.chunk_by(|a, b| a.bucket == b.bucket) {
+            let pairs = &mut stretch.iter().map(|record| (record.key, record.value));
+            txn.put_all(stretch[0].bucket, pairs)?;
+        }
+        txn.commit()?;
+        self.records += records.len() as u64;
+        self.frames += 1;
+        Ok(())
+    }
+
+    fn take_trailer(&mut self, body: &[u8]) -> Result<()> {
+        if body.len() != TRAILER_BODY {
+            return Err(self.damaged_frame());
+        }
+        let (records, sum) = body.split_at(8);
+        if records != self.records.to_be_bytes() || sum != self.sum_of_sums.to_be_bytes() {
+            return Err(Damage::Total.into());
+        }
+        self.state = Importing::Complete;
+        Ok(())
+    }
+
+    fn damaged_frame(&self) -> Error {
+        Damage::Frame { frame: self.frames }.into()
+    }
+}
+
+impl fmt::Debug for Importer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Importer")
+            .field("state", &self.state)
+            .field("frames", &self.frames)
+            .field("records", &self.records)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Record<'b> {
+    bucket: Bucket,
+    key: &'b [u8],
+    value: &'b [u8],
+}
+
+fn parse_records(mut body: &[u8]) -> Option<Vec<Record<'_>>> {
+    let mut records = Vec::new();
+    while !body.is_empty() {
+        let (head, rest) = body.split_at_checked(RECORD_HEAD)?;
+        let length = |bytes: &[u8]| bytes.try_into().ok().map(u32::from_be_bytes);
+        let (key, rest) = rest.split_at_checked(length(&head[1..5])? as usize)?;
+        let (value, rest) = rest.split_at_checked(length(&head[5..])? as usize)?;
+        records.push(Record { bucket: *Bucket::ALL.get(head[0] as usize)?, key, value });
+        body = rest;
+    }
+    Some(records)
+}

@@ -1,0 +1,167 @@
+//! A writing child process is killed with SIGKILL at random moments; nothing acknowledged may be
+//! lost, and no commit may be there by half.
+//!
+//! The child is this same binary, run again for one test with its orders in the environment. It
+//! commits the workload of a seed and writes a line for every commit *after* the commit returned.
+//! The parent reads lines, kills, reads what is left in the pipe, opens the store and compares it
+//! with the model after the last acknowledged commit, or the one after that: a commit may be
+//! durable though its line was never written. Then the next child goes on where this one was
+//! killed, so a store lives through many kills.
+//!
+//! A kill leaves to the kernel what was written and not synced; what a power cut does is the
+//! business of the simulated disk (`src/redb/power_cut.rs`).
+//!
+//! Run one seed again: `CLEARLANE_SEED=7 cargo test -p clearlane-engine --test crash`.
+//! More kills per engine: `CLEARLANE_KILLS=2000`.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+#![allow(clippy::print_stdout, reason = "the seed of a failure is printed with it")]
+
+#[allow(dead_code, reason = "this suite uses a part of it")]
+#[path = "suite/support.rs"]
+mod support;
+
+use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use clearlane_engine::{Defragment, EngineKind};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use support::{apply_all, changes_of, commit_number, model_after, open_small, seed_or};
+
+const KILLS: u64 = 100;
+const KILLS_PER_STORE: u64 = 20;
+
+#[test]
+fn redb_survives_being_killed() {
+    kill_many(EngineKind::Redb);
+}
+
+#[test]
+fn sled_survives_being_killed() {
+    kill_many(EngineKind::Sled);
+}
+
+/// While one test starts a child, the child holds copies of the other's open files, and with them
+/// its lock on the directory, until it runs its own program.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn kill_many(kind: EngineKind) {
+    let _alone = ONE_AT_A_TIME.lock().unwrap();
+    let first_seed = seed_or("CLEARLANE_SEED", 1);
+    let kills = seed_or("CLEARLANE_KILLS", KILLS);
+    let mut commits = 0;
+    for seed in first_seed..first_seed + kills.div_ceil(KILLS_PER_STORE) {
+        println!("{kind}: seed {seed}");
+        commits += kill_one_store(kind, seed);
+    }
+    println!("{kind}: {kills} kills, {commits} commits, none lost");
+}
+
+/// Kills the writers of one store again and again; returns how many commits it has in the end.
+fn kill_one_store(kind: EngineKind, seed: u64) -> u64 {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut commits = 0;
+    for kill in 0..KILLS_PER_STORE {
+        let acknowledged = write_and_kill(kind, dir.path(), seed, &mut rng).max(commits);
+        commits = check(kind, dir.path(), seed, kill, acknowledged);
+    }
+    commits
+}
+
+/// Lets a child write until the seed says stop, and returns the last commit it acknowledged.
+fn write_and_kill(kind: EngineKind, dir: &Path, seed: u64, rng: &mut StdRng) -> u64 {
+    let mut child = start_child(kind, dir, seed);
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut acknowledged = 0;
+    let mut line = String::new();
+    for _ in 0..rng.random_range(0..15) {
+        line.clear();
+        assert_ne!(lines.read_line(&mut line).unwrap(), 0, "seed {seed}: the child stopped");
+        acknowledged = acknowledged.max(parse(&line));
+    }
+    // Anywhere within the next commits, not only right behind an acknowledgement.
+    let moment = Instant::now() + Duration::from_micros(rng.random_range(0..4_000));
+    while Instant::now() < moment {
+        std::hint::spin_loop();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).unwrap();
+    // The last line may be cut; a number without its line end was still written after its commit,
+    // but may be cut itself.
+    let whole = rest.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    whole.map(parse).fold(acknowledged, u64::max)
+}
+
+/// The commit that a line acknowledges. The test harness writes lines of its own.
+fn parse(line: &str) -> u64 {
+    let number = line.trim_end().rsplit_once("committed ").map(|(_, number)| number.parse());
+    number.map_or(0, |number| number.expect("a number follows"))
+}
+
+fn check(kind: EngineKind, dir: &Path, seed: u64, kill: u64, acknowledged: u64) -> u64 {
+    let engine = open_small(kind, dir);
+    let snapshot = engine.snapshot().unwrap();
+    let found = commit_number(&*snapshot);
+    let hint = format!("{kind}, seed {seed}, kill {kill}: {acknowledged} acknowledged");
+    assert!(found == acknowledged || found == acknowledged + 1, "{hint}, {found} there");
+    let model = model_after(seed, found);
+    model.assert_same(&*snapshot, &hint);
+    assert_eq!(engine.size_in_use(), model.size(), "{hint}");
+    found
+}
+
+fn start_child(kind: EngineKind, dir: &Path, seed: u64) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "writing_child", "--nocapture", "--test-threads=1"])
+        .env("CLEARLANE_CHILD_ENGINE", kind.name())
+        .env("CLEARLANE_CHILD_DIR", dir)
+        .env("CLEARLANE_CHILD_SEED", seed.to_string())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Not a test by itself: without orders it has nothing to do.
+#[test]
+fn writing_child() {
+    let Ok(kind) = std::env::var("CLEARLANE_CHILD_ENGINE") else { return };
+    let dir = std::env::var("CLEARLANE_CHILD_DIR").unwrap();
+    let seed = seed_or("CLEARLANE_CHILD_SEED", 0);
+    write_forever(kind.parse().unwrap(), Path::new(&dir), seed);
+}
+
+fn write_forever(kind: EngineKind, dir: &Path, seed: u64) {
+    let engine = open_small(kind, dir);
+    let start = commit_number(&*engine.snapshot().unwrap());
+    let mut defragment: Option<Box<dyn Defragment>> = None;
+    for number in start + 1.. {
+        let mut txn = engine.begin_write().unwrap();
+        apply_all(&changes_of(seed, number), &mut *txn).unwrap();
+        txn.commit().unwrap();
+        let mut out = std::io::stdout();
+        writeln!(out, "committed {number}").and_then(|()| out.flush()).unwrap();
+        match number % 10 {
+            3 => defragment = Some(engine.begin_defragment().unwrap()),
+            4..8 => {
+                if let Some(defragment) = &mut defragment {
+                    defragment.step(40).unwrap();
+                }
+            }
+            8 => {
+                if let Some(defragment) = defragment.take() {
+                    defragment.finish().unwrap();
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! What is not ours is refused in one clear line, and left exactly as it was.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use clearlane_engine::{Bucket, EngineKind, Error, Options, open};
+
+use crate::support::{Store, open_small, shown};
+
+/// Every file below a directory with its bytes.
+fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.strip_prefix(dir).unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            let below = contents(&path).into_iter();
+            all.extend(below.map(|(inner, bytes)| (format!("{name}/{inner}"), bytes)));
+            all.insert(name + "/", Vec::new());
+        } else {
+            all.insert(name, fs::read(&path).unwrap());
+        }
+    }
+    all
+}
+
+/// Opens and expects a refusal that changes nothing.
+fn refused(kind: EngineKind, dir: &Path) -> Error {
+    let before = dir.is_dir().then(|| contents(dir));
+    let error = open(kind, dir, Options::default()).unwrap_err();
+    let after = dir.is_dir().then(|| contents(dir));
+    assert!(before == after, "{error}: the directory was changed");
+    let line = error.to_string();
+    assert!(!line.contains('\n'), "not one line: {line}");
+    assert!(line.starts_with(dir.to_str().unwrap()), "no path: {line}");
+    error
+}
+
+/// A closed store with one record, its bytes at rest.
+fn store_with_a_record(kind: EngineKind) -> tempfile::TempDir {
+    let store = Store::new(kind);
+    store.put(Bucket::Key, "a", "1");
+    let Store { engine, dir, .. } = store;
+    drop(engine);
+    dir
+}
+
+const DURABLE: [EngineKind; 2] = [EngineKind::Redb, EngineKind::Sled];
+
+#[test]
+fn a_directory_of_another_engine() {
+    for owner in EngineKind::ALL {
+        let dir = store_with_a_record(owner);
+        for other in EngineKind::ALL.into_iter().filter(|kind| *kind != owner) {
+            let error = refused(other, dir.path());
+            assert!(matches!(error, Error::Foreign { .. }), "{error}");
+            assert!(error.to_string().contains(&format!("belongs to engine {owner}")), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_directory_with_something_else_in_it() {
+    for kind in EngineKind::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("letter.txt"), "dear reader").unwrap();
+        let error = refused(kind, dir.path());
+        assert!(matches!(error, Error::Foreign { .. }), "{error}");
+        assert!(error.to_string().contains("letter.txt"), "{error}");
+    }
+}
+
+#[test]
+fn data_without_its_marker() {
+    for kind in DURABLE {
+        let dir = store_with_a_record(kind);
+        fs::remove_file(dir.path().join("engine")).unwrap();
+        assert!(matches!(refused(kind, dir.path()), Error::Foreign { .. }));
+    }
+}
+
+#[test]
+fn a_missing_parent() {
+    let dir = tempfile::tempdir().unwrap();
+    for kind in EngineKind::ALL {
+        let error = refused(kind, &dir.path().join("not").join("here"));
+        assert!(matches!(error, Error::Path { .. }), "{error}");
+    }
+    assert!(contents(dir.path()).is_empty());
+}
+
+#[test]
+fn a_file_where_a_directory_should_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "text").unwrap();
+    for kind in EngineKind::ALL {
+        assert!(matches!(refused(kind, &file), Error::Foreign { .. }));
+    }
+    assert_eq!(fs::read(&file).unwrap(), b"text");
+}
+
+#[test]
+fn a_directory_that_cannot_be_written() {
+    for kind in EngineKind::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o555)).unwrap();
+        let error = refused(kind, dir.path());
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        assert!(matches!(error, Error::Path { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_store_of_a_newer_program() {
+    for kind in EngineKind::ALL {
+        let dir = store_with_a_record(kind);
+        let marker = dir.path().join("engine");
+        let text = fs::read_to_string(&marker).unwrap();
+        fs::write(&marker, text.replace("clearlane-engine 1", "clearlane-engine 2")).unwrap();
+        let error = refused(kind, dir.path());
+        assert!(error.to_string().contains("format version 2"), "{error}");
+    }
+}
+
+#[test]
+fn a_marker_that_is_none() {
+    for text in
+        ["", "clearlane-engine", "clearlane-engine 1\nengine bolt\ngeneration 0\n", "\0\u{1}"]
+    {
+        let dir = store_with_a_record(EngineKind::Redb);
+        fs::write(dir.path().join("engine"), text).unwrap();
+        assert!(matches!(refused(EngineKind::Redb, dir.path()), Error::Corrupt { .. }));
+    }
+}
+
+#[test]
+fn a_store_that_is_open_already() {
+    for kind in EngineKind::ALL {
+        let store = Store::new(kind);
+        store.put(Bucket::Key, "a", "1");
+        assert!(matches!(refused(kind, store.dir.path()), Error::Locked { .. }));
+        if kind.is_durable() {
+            // The lock lasts as long as anything that reads the files.
+            let snapshot = store.engine.snapshot().unwrap();
+            let Store { engine, dir, .. } = store;
+            drop(engine);
+            assert!(matches!(refused(kind, dir.path()), Error::Locked { .. }));
+            drop(snapshot);
+            open_small(kind, dir.path());
+        }
+    }
+}
+
+/// Damages a file of a redb store and expects `path: damaged: …`.
+fn damaged_redb(damage: impl FnOnce(&mut Vec<u8>)) {
+    let dir = store_with_a_record(EngineKind::Redb);
+    let file = dir.path().join("data.0");
+    let mut bytes = fs::read(&file).unwrap();
+    damage(&mut bytes);
+    fs::write(&file, bytes).unwrap();
+    let error = refused(EngineKind::Redb, dir.path());
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    let line = error.to_string();
+    assert!(line.starts_with(&format!("{}: damaged: ", file.display())), "{line}");
+}
+
+#[test]
+fn a_truncated_redb_file() {
+    for numerator in [0, 1, 5, 9] {
+        damaged_redb(|bytes| bytes.truncate(bytes.len() * numerator / 10));
+    }
+    damaged_redb(|bytes| bytes.truncate(bytes.len() - 1));
+    damaged_redb(|bytes| bytes.truncate(bytes.len() - 4096));
+    damaged_redb(|bytes| bytes.truncate(7));
+    damaged_redb(|bytes| bytes.truncate(320));
+}
+
+#[test]
+fn a_redb_file_of_garbage() {
+    damaged_redb(|bytes| bytes.fill(0x5a));
+    damaged_redb(|bytes| bytes[9..320].fill(0xff));
+    damaged_redb(|bytes| bytes[320..].fill(0));
+    damaged_redb(|bytes| *bytes = b"hello".to_vec());
+}
+
+#[test]
+fn a_redb_file_that_is_cut_after_a_crash() {
+    // As after a kill: the header says that a recovery is due, and part of the tree is gone.
+    damaged_redb(|bytes| {
+        bytes[9] |= 2;
+        bytes[4096..].fill(0);
+    });
+}
+
+#[test]
+fn a_redb_file_that_is_missing() {
+    let dir = store_with_a_record(EngineKind::Redb);
+    fs::remove_file(dir.path().join("data.0")).unwrap();
+    assert!(matches!(refused(EngineKind::Redb, dir.path()), Error::Corrupt { .. }));
+}
+
+#[test]
+fn a_redb_file_of_another_program() {
+    let dir = store_with_a_record(EngineKind::Redb);
+    let file = dir.path().join("data.0");
+    fs::remove_file(&file).unwrap();
+    drop(redb::Database::create(&file).unwrap());
+    assert!(matches!(refused(EngineKind::Redb, dir.path()), Error::Corrupt { .. }));
+}
+
+#[test]
+fn sled_files_that_are_missing_or_empty_or_garbage() {
+    for name in ["db", "conf", "witness"] {
+        let dir = store_with_a_record(EngineKind::Sled);
+        let file = dir.path().join("data.0").join(name);
+        File::create(&file).unwrap();
+        assert!(matches!(refused(EngineKind::Sled, dir.path()), Error::Corrupt { .. }), "{name}");
+        fs::write(&file, [0x5a; 40]).unwrap();
+        assert!(matches!(refused(EngineKind::Sled, dir.path()), Error::Corrupt { .. }), "{name}");
+        fs::remove_file(&file).unwrap();
+        assert!(matches!(refused(EngineKind::Sled, dir.path()), Error::Corrupt { .. }), "{name}");
+    }
+}
+
+#[test]
+fn a_truncated_sled_log() {
+    for numerator in [1, 5, 9] {
+        let dir = store_with_a_record(EngineKind::Sled);
+        let file = dir.path().join("data.0").join("db");
+        let bytes = fs::read(&file).unwrap();
+        fs::write(&file, &bytes[..bytes.len() * numerator / 10]).unwrap();
+        assert!(matches!(refused(EngineKind::Sled, dir.path()), Error::Corrupt { .. }));
+    }
+}
+
+#[test]
+fn a_making_that_was_interrupted_is_made_again() {
+    for kind in DURABLE {
+        let dir = store_with_a_record(kind);
+        fs::rename(dir.path().join("engine"), dir.path().join("engine.new")).unwrap();
+        let engine = open_small(kind, dir.path());
+        assert_eq!(shown(&*engine.snapshot().unwrap(), Bucket::Key), "");
+    }
+}
+
+#[test]
+fn leftovers_of_a_killed_defragmentation_are_removed() {
+    for kind in DURABLE {
+        let dir = store_with_a_record(kind);
+        fs::write(dir.path().join("data.1"), "half a copy").unwrap();
+        fs::create_dir(dir.path().join("data.7")).unwrap();
+        fs::write(dir.path().join("data.7").join("db"), "half a copy").unwrap();
+        fs::write(dir.path().join("engine.new"), "half a mark").unwrap();
+        let engine = open_small(kind, dir.path());
+        assert_eq!(shown(&*engine.snapshot().unwrap(), Bucket::Key), "a=1");
+        let mut names: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["data.0", "engine"]);
+    }
+}

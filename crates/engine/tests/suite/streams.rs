@@ -1,0 +1,170 @@
+//! A snapshot streamed from each engine into each other one, and streams that are damaged.
+
+use std::sync::Arc;
+
+use clearlane_engine::stream::{Exporter, Importer};
+use clearlane_engine::{Bucket, Engine, EngineKind, Error, MemoryEngine};
+
+use crate::support::{Model, Store, apply_all, changes_of, model_after};
+
+/// A store with the records of a workload, some of them large.
+fn filled(kind: EngineKind) -> (Store, Model) {
+    let store = Store::new(kind);
+    let mut model = model_after(1, 200);
+    store.commit(|txn| {
+        for number in 1..=200 {
+            apply_all(&changes_of(1, number), txn).unwrap();
+        }
+        for number in 0..5u8 {
+            let value = vec![number; 400_000];
+            txn.put(Bucket::Auth, &[number], &value).unwrap();
+            model.records.insert((Bucket::Auth, vec![number]), value);
+        }
+    });
+    (store, model)
+}
+
+fn export(engine: &dyn Engine) -> Vec<u8> {
+    let mut exporter = Exporter::new(engine.snapshot().unwrap());
+    let mut stream = Vec::new();
+    while let Some(chunk) = exporter.next_chunk().unwrap() {
+        assert!(chunk.len() <= 1 << 20, "a chunk of {} bytes", chunk.len());
+        stream.extend_from_slice(&chunk);
+    }
+    stream
+}
+
+fn import(stream: &[u8], cut: usize) -> Result<(Arc<dyn Engine>, u64), Error> {
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    let mut importer = Importer::new(Arc::clone(&engine))?;
+    for chunk in stream.chunks(cut) {
+        importer.feed(chunk)?;
+    }
+    Ok((engine, importer.finish()?))
+}
+
+#[test]
+fn every_engine_fills_every_other() {
+    for from in EngineKind::ALL {
+        let (source, model) = filled(from);
+        let stream = export(&*source.engine);
+        for to in EngineKind::ALL {
+            let copy = Store::new(to);
+            let mut importer = Importer::new(Arc::clone(&copy.engine)).unwrap();
+            for chunk in stream.chunks(100_000) {
+                importer.feed(chunk).unwrap();
+            }
+            assert_eq!(importer.finish().unwrap(), model.records.len() as u64);
+            model.assert_same(&*copy.engine.snapshot().unwrap(), "a copy");
+            assert_eq!(copy.engine.size_in_use(), model.size());
+        }
+    }
+}
+
+#[test]
+fn the_stream_is_of_one_commit_while_the_store_goes_on() {
+    for kind in EngineKind::ALL {
+        let (source, model) = filled(kind);
+        let mut exporter = Exporter::new(source.engine.snapshot().unwrap());
+        let mut stream = Vec::new();
+        let mut number = 0u64;
+        while let Some(chunk) = exporter.next_chunk().unwrap() {
+            stream.extend_from_slice(&chunk);
+            number += 1;
+            source.delete(Bucket::Auth, "\u{4}");
+            source.put(Bucket::Meta, "late", &number.to_string());
+        }
+        let (copy, _) = import(&stream, 50_000).unwrap();
+        model.assert_same(&*copy.snapshot().unwrap(), "a copy made beside the writer");
+    }
+}
+
+#[test]
+fn an_empty_store_makes_a_short_stream() {
+    let stream = export(&MemoryEngine::new());
+    let (_, records) = import(&stream, 1).unwrap();
+    assert_eq!(records, 0);
+}
+
+/// A stream of a few small frames would hide nothing: one frame, then the trailer.
+fn small_stream() -> Vec<u8> {
+    let engine = MemoryEngine::new();
+    let mut txn = engine.begin_write().unwrap();
+    for number in 0..10u8 {
+        txn.put(Bucket::Key, &[number], b"value").unwrap();
+    }
+    txn.commit().unwrap();
+    export(&engine)
+}
+
+#[test]
+fn the_cut_of_the_chunks_does_not_matter() {
+    let stream = small_stream();
+    for cut in 1..stream.len() {
+        assert_eq!(import(&stream, cut).unwrap().1, 10);
+    }
+}
+
+#[test]
+fn a_stream_that_ends_early_is_refused_at_every_byte() {
+    let stream = small_stream();
+    for length in 0..stream.len() {
+        let error = import(&stream[..length], 7).unwrap_err();
+        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_stream_with_a_wrong_bit_is_refused_wherever_it_is() {
+    let stream = small_stream();
+    for position in 0..stream.len() * 8 {
+        let mut damaged = stream.clone();
+        damaged[position / 8] ^= 1 << (position % 8);
+        let error = import(&damaged, 64).unwrap_err();
+        assert!(matches!(error, Error::Corrupt { .. }), "bit {position}: {error}");
+    }
+}
+
+#[test]
+fn what_follows_the_end_is_refused() {
+    let mut stream = small_stream();
+    stream.push(0);
+    assert!(import(&stream, 1_000).unwrap_err().to_string().contains("follows the end"));
+    stream.pop();
+    let twice = stream.repeat(2);
+    assert!(import(&twice, stream.len()).unwrap_err().to_string().contains("follows the end"));
+}
+
+#[test]
+fn whole_frames_out_of_place_are_refused() {
+    let (source, _) = filled(EngineKind::Memory);
+    let mut exporter = Exporter::new(source.engine.snapshot().unwrap());
+    let mut chunks = Vec::new();
+    while let Some(chunk) = exporter.next_chunk().unwrap() {
+        chunks.push(chunk);
+    }
+    assert!(chunks.len() > 5);
+    let missing = [&chunks[..2], &chunks[3..]].concat();
+    let doubled = [&chunks[..3], &chunks[2..]].concat();
+    let mut swapped = chunks.clone();
+    swapped.swap(2, 3);
+    for wrong in [missing, doubled, swapped] {
+        let error = import(&wrong.concat(), 1 << 20).unwrap_err();
+        assert!(error.to_string().contains("records"), "{error}");
+    }
+}
+
+#[test]
+fn another_format_is_refused_at_once() {
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    let mut importer = Importer::new(engine).unwrap();
+    assert!(importer.feed(b"PK").unwrap_err().to_string().contains("not a stream"));
+    assert!(importer.feed(b"").is_err(), "a refused stream stays refused");
+}
+
+#[test]
+fn a_store_with_records_takes_no_stream() {
+    let store = Store::new(EngineKind::Memory);
+    store.put(Bucket::Meta, "a", "1");
+    assert!(Importer::new(Arc::clone(&store.engine)).is_err());
+}

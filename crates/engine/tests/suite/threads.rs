@@ -1,0 +1,103 @@
+//! Readers on threads beside the writer: no snapshot is ever torn.
+//!
+//! Every commit writes the same number under every key. A reader that finds two different
+//! numbers in one snapshot has seen half a commit; one that finds a smaller number than before
+//! has seen time run backwards.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Snapshot};
+
+use crate::support::{Store, records};
+
+const KEYS: u32 = 300;
+const COMMITS: u64 = 60;
+
+fn write_all(store: &Store, number: u64) {
+    store.commit(|txn| {
+        for key in 0..KEYS {
+            txn.put(Bucket::Lease, &key.to_be_bytes(), &number.to_be_bytes()).unwrap();
+        }
+        // A record that only every other commit has: it comes and goes with a delete.
+        match number % 2 {
+            0 => txn.put(Bucket::Meta, b"even", &number.to_be_bytes()).unwrap(),
+            _ => txn.delete(Bucket::Meta, b"even").unwrap(),
+        }
+    });
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    u64::from_be_bytes(bytes.try_into().unwrap())
+}
+
+/// The one number that a snapshot shows.
+fn the_number_in(snapshot: &dyn Snapshot) -> u64 {
+    let all = records(snapshot, Bucket::Lease, KeyRange::ALL);
+    assert_eq!(all.len(), KEYS as usize);
+    let first = number(&all[0].1);
+    assert!(all.iter().all(|(_, value)| number(value) == first), "a torn commit");
+    let even = snapshot.get(Bucket::Meta, b"even").unwrap();
+    assert_eq!(even.map(|value| number(&value)), first.is_multiple_of(2).then_some(first));
+    let middle = snapshot.get(Bucket::Lease, &(KEYS / 2).to_be_bytes()).unwrap();
+    assert_eq!(number(&middle.unwrap()), first);
+    first
+}
+
+fn read_until(engine: Arc<dyn Engine>, stop: &AtomicBool, rounds: &AtomicU64) {
+    let (mut latest, mut held) = (0, None::<(Arc<dyn Snapshot>, u64)>);
+    while !stop.load(Ordering::Acquire) {
+        let snapshot = engine.snapshot().unwrap();
+        let found = the_number_in(&*snapshot);
+        assert!(found >= latest, "{found} after {latest}");
+        latest = found;
+        // One snapshot is kept for a few rounds, and must still show what it showed.
+        match held.take() {
+            Some((kept, expected)) if found < expected + 5 => held = Some((kept, expected)),
+            Some((kept, expected)) => assert_eq!(the_number_in(&*kept), expected),
+            None => held = Some((snapshot, found)),
+        }
+        rounds.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn race(kind: EngineKind) {
+    let store = Store::new(kind);
+    write_all(&store, 0);
+    let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            let engine = Arc::clone(&store.engine);
+            scope.spawn(|| read_until(engine, &stop, &rounds));
+        }
+        let mut defragment = None;
+        for commit in 1..=COMMITS {
+            write_all(&store, commit);
+            match commit % 20 {
+                5 => defragment = Some(store.engine.begin_defragment().unwrap()),
+                6..15 => drop(defragment.as_mut().unwrap().step(70).unwrap()),
+                15 => defragment.take().unwrap().finish().unwrap(),
+                _ => {}
+            }
+        }
+        stop.store(true, Ordering::Release);
+    });
+    assert!(rounds.into_inner() > 0, "the readers never ran");
+    assert_eq!(the_number_in(&*store.engine.snapshot().unwrap()), COMMITS);
+}
+
+#[test]
+fn redb_snapshots_are_never_torn() {
+    race(EngineKind::Redb);
+}
+
+#[test]
+fn sled_snapshots_are_never_torn() {
+    race(EngineKind::Sled);
+}
+
+#[test]
+fn memory_snapshots_are_never_torn() {
+    race(EngineKind::Memory);
+}
