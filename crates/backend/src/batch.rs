@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_engine::{Bucket, Engine, KeyRange, WriteTxn};
+use clearlane_engine::{Bucket, Defragment, Engine, KeyRange, WriteTxn};
 use clearlane_locks::MutexGuard;
 
 use crate::buffer::WriteBuffer;
 use crate::config::PreCommit;
 use crate::error::{Error, Result};
-use crate::interface::{Ended, RangeVisitor, ReadTx, WriteTx};
+use crate::interface::{Ended, RangeVisitor, ReadTx, Retired, WriteTx};
 use crate::merge;
 use crate::record_key::RecordKey;
 
@@ -62,9 +62,10 @@ impl<T: Debug> Batch<T> {
         })
     }
 
-    /// Whether a commit has anything to do.
-    pub(crate) fn is_dirty(&self) -> bool {
-        self.dirty
+    /// Whether a commit has anything to do; the error, if an earlier one has failed.
+    pub(crate) fn needs_commit(&self) -> Result<bool> {
+        self.check_usable()?;
+        Ok(self.dirty)
     }
 
     pub(crate) fn check_usable(&self) -> Result<()> {
@@ -126,8 +127,11 @@ impl<T: Debug> Batch<T> {
 
     /// Commits, and rewrites the store before the next engine transaction is opened.
     pub(crate) fn defragment(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
+        // Another defragmentation may be under way: then nothing is changed.
+        let rewrite = self.engine.begin_defragment()?;
         self.close(pre_commit)?;
-        let rewritten = rewrite(&*self.engine);
+        // If this fails the old store is intact, or the engine refuses the next transaction.
+        let rewritten = run(rewrite);
         let next = self.engine.begin_write().map_err(Error::from);
         self.txn = Some(self.keep_failure(next)?);
         rewritten
@@ -156,8 +160,7 @@ impl<T: Debug> Batch<T> {
     }
 }
 
-fn rewrite(engine: &dyn Engine) -> Result<()> {
-    let mut rewrite = engine.begin_defragment()?;
+fn run(mut rewrite: Box<dyn Defragment>) -> Result<()> {
     while !rewrite.step(usize::MAX)? {}
     Ok(rewrite.finish()?)
 }
@@ -219,7 +222,7 @@ impl<T: Debug> WriteTx<T> for BatchWriteTx<'_, T> {
         self.batch.payload = payload;
         self.batch.dirty = true;
         self.owner.write_ended(&mut self.batch)?;
-        Ok(Ended { retired: None, commit_due: false })
+        Ok(Ended { retired: Retired::nothing(), commit_due: false })
     }
 }
 

@@ -107,6 +107,19 @@ impl<T: Debug> Buffered<T> {
         read_state.version += 1;
     }
 
+    /// Commits if there is anything to commit, and says whether there was.
+    fn commit_pending(&self, batch: &mut Batch<T>) -> Result<bool> {
+        let needed = batch.needs_commit()?;
+        if needed {
+            self.commit_batch(batch)?;
+        } else if self.design == Design::ReadTx {
+            // etcd 3.2 and 3.3 ask for the lock even with nothing to commit: a barrier for all
+            // reads, every interval. From 3.4 on the timer looks first.
+            drop(self.read_state.write());
+        }
+        Ok(needed)
+    }
+
     /// Commits with `readTx` held exclusively, sync included, as every etcd from 3.2 on does.
     fn commit_batch(&self, batch: &mut Batch<T>) -> Result<()> {
         self.replace_snapshot(|| batch.commit(&self.pre_commit))
@@ -166,20 +179,11 @@ impl<T: Debug + Send + Sync> Backend<T> for Buffered<T> {
         if !self.timer.elapsed(now, self.config.batch_interval) {
             return Ok(false);
         }
-        let mut batch = self.batch.lock();
-        let commit = batch.is_dirty();
-        if commit {
-            self.commit_batch(&mut batch)?;
-        } else if self.design == Design::ReadTx {
-            // etcd 3.2 and 3.3 ask for the lock even with nothing to commit: a barrier for all
-            // reads, every interval. From 3.4 on the timer looks first.
-            drop(self.read_state.write());
-        }
-        Ok(commit)
+        self.commit_pending(&mut self.batch.lock())
     }
 
     fn commit(&self) -> Result<()> {
-        self.commit_batch(&mut self.batch.lock())
+        self.commit_pending(&mut self.batch.lock()).map(drop)
     }
 
     fn remove(&self, records: &[Bytes]) -> Result<()> {
@@ -195,7 +199,7 @@ impl<T: Debug + Send + Sync> Backend<T> for Buffered<T> {
 
     fn copy(&self) -> Result<Exporter> {
         let mut batch = self.batch.lock();
-        self.commit_batch(&mut batch)?;
+        self.commit_pending(&mut batch)?;
         Ok(Exporter::new(self.engine.snapshot()?))
     }
 

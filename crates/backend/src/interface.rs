@@ -5,6 +5,7 @@
 //! the five designs differ in: that story is on top of each design's own file.
 
 use std::ops::{ControlFlow, Deref};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -84,13 +85,32 @@ pub trait WriteTx<T>: ReadTx {
 
 /// What the end of a write transaction leaves to its caller.
 #[derive(Debug)]
-#[must_use = "the retired view costs time where it is dropped: choose the place"]
+#[must_use = "retired views cost time where they are dropped: choose the place"]
 pub struct Ended<T> {
-    /// The view that was current before, if the design has views. Dropping the last reference
-    /// to a view may free much memory, so an applier hands it to another thread.
-    pub retired: Option<std::sync::Arc<View<T>>>,
+    /// The views that this transaction kept alive and that are current no more.
+    pub retired: Retired<T>,
     /// So much is pending that whoever runs the commits should run one now.
     pub commit_due: bool,
+}
+
+/// Views that are current no more, if the design has views. Dropping the last reference to a view
+/// may free much memory, so an applier hands them to another thread.
+#[derive(Debug)]
+pub struct Retired<T> {
+    _views: [Option<Arc<View<T>>>; 2],
+}
+
+impl<T> Retired<T> {
+    /// For designs without views.
+    pub fn nothing() -> Retired<T> {
+        Retired { _views: [None, None] }
+    }
+
+    /// The view that a transaction began with, and the one that it replaced: two different ones if
+    /// a commit came in between.
+    pub(crate) fn views(base: Arc<View<T>>, replaced: Arc<View<T>>) -> Retired<T> {
+        Retired { _views: [Some(base), Some(replaced)] }
+    }
 }
 
 /// Sizes of a backend.

@@ -65,5 +65,5 @@ mod snapshot;
 pub use config::{CommitPut, Config, PreCommit};
 pub use design::Design;
 pub use error::{Error, Result};
-pub use interface::{Backend, Ended, RangeVisitor, ReadTx, Sizes, Value, WriteTx};
+pub use interface::{Backend, Ended, RangeVisitor, ReadTx, Retired, Sizes, Value, WriteTx};
 pub use snapshot::{Defragmentation, SnapshotBackend, View};

@@ -26,6 +26,9 @@
 //! Everything waits for everything. A second cheap read could run beside the first expensive one
 //! without harm, but a mutex does not know that both only read.
 //!
+//! Because reads go through the engine's write transaction, they fail once that is lost: after a
+//! failed commit this design answers no more reads, where the others still show what was visible.
+//!
 //! # What etcd does here that is left out
 //!
 //! In etcd 3.0 and 3.1 the store above holds a second mutex (`store.mu`) over the same time. It
@@ -66,6 +69,15 @@ impl<T: Debug> MutexBackend<T> {
         let batch = Batch::open(Arc::clone(&engine), payload, None)?;
         let batch = Mutex::new(&config.locks, "batchTx", batch);
         Ok(MutexBackend { engine, batch, timer: TickTimer::default(), config, pre_commit })
+    }
+
+    /// Commits if there is anything to commit, and says whether there was.
+    fn commit_pending(&self, batch: &mut Batch<T>) -> Result<bool> {
+        let needed = batch.needs_commit()?;
+        if needed {
+            batch.commit(&self.pre_commit)?;
+        }
+        Ok(needed)
     }
 }
 
@@ -116,16 +128,11 @@ impl<T: Debug + Send + Sync> Backend<T> for MutexBackend<T> {
         if !self.timer.elapsed(now, self.config.batch_interval) {
             return Ok(false);
         }
-        let mut batch = self.batch.lock();
-        let commit = batch.is_dirty();
-        if commit {
-            batch.commit(&self.pre_commit)?;
-        }
-        Ok(commit)
+        self.commit_pending(&mut self.batch.lock())
     }
 
     fn commit(&self) -> Result<()> {
-        self.batch.lock().commit(&self.pre_commit)
+        self.commit_pending(&mut self.batch.lock()).map(drop)
     }
 
     fn remove(&self, records: &[Bytes]) -> Result<()> {
@@ -139,7 +146,7 @@ impl<T: Debug + Send + Sync> Backend<T> for MutexBackend<T> {
 
     fn copy(&self) -> Result<Exporter> {
         let mut batch = self.batch.lock();
-        batch.commit(&self.pre_commit)?;
+        self.commit_pending(&mut batch)?;
         Ok(Exporter::new(self.engine.snapshot()?))
     }
 

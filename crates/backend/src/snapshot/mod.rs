@@ -150,6 +150,7 @@ impl<T: Clone + Send + Sync + Debug + 'static> Backend<T> for SnapshotBackend<T>
 
     fn tick(&self, now: Duration) -> Result<bool> {
         let mut committer = self.committer.lock();
+        self.check_usable()?;
         let interval_over = now.saturating_sub(committer.last_tick) >= self.config.batch_interval;
         let limit_reached = self.current.load().pending_ops() >= self.config.batch_limit;
         if !interval_over && !limit_reached {
@@ -217,6 +218,7 @@ impl<T: Clone + Send + Sync + Debug> Defragmentation<'_, T> {
     pub fn finish(self) -> Result<()> {
         let _committer = self.backend.committer.lock();
         self.backend.check_usable()?;
+        // If this fails the old store is intact, or the engine refuses the next commit.
         self.rewrite.finish()?;
         let snapshot = self.backend.engine.snapshot()?;
         self.backend.publish_engine(snapshot);

@@ -16,7 +16,7 @@ use clearlane_engine::{Bucket, KeyRange};
 use clearlane_locks::MutexGuard;
 
 use crate::error::{Error, Result};
-use crate::interface::{Ended, RangeVisitor, ReadTx, WriteTx};
+use crate::interface::{Ended, RangeVisitor, ReadTx, Retired, WriteTx};
 use crate::record_key::RecordKey;
 use crate::snapshot::SnapshotBackend;
 use crate::snapshot::log::{Log, Tail};
@@ -146,9 +146,9 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> WriteTx<T> for SnapshotWriteTx<'_
         self.ended = true;
         self.written.entries += 1;
         let publish = |current: &View<T>| self.on_top_of(current, &payload);
-        let (retired, view) = self.backend.current.update(publish);
+        let (replaced, view) = self.backend.current.update(publish);
         let commit_due = view.pending_ops() >= self.backend.config.batch_limit;
-        Ok(Ended { retired: Some(retired), commit_due })
+        Ok(Ended { retired: Retired::views(Arc::clone(&self.base), replaced), commit_due })
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_backend::{
-    Backend, Config, Design, Ended, Error, RangeVisitor, ReadTx, Result, Sizes, Value, WriteTx,
+    Backend, Config, Design, Ended, Error, RangeVisitor, ReadTx, Result, Retired, Sizes, Value,
+    WriteTx,
 };
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, KeyRange};
@@ -131,7 +132,7 @@ impl WriteTx<Entry> for ModelWriteTx<'_> {
         self.ended = true;
         (self.state.payload, self.state.dirty) = (payload, true);
         let commit_due = self.state.pending_ops >= self.model.config.batch_limit;
-        Ok(Ended { retired: None, commit_due })
+        Ok(Ended { retired: Retired::nothing(), commit_due })
     }
 }
 
@@ -172,7 +173,15 @@ impl Backend<Entry> for Model {
     }
 
     fn commit(&self) -> Result<()> {
-        self.commit_state(&mut self.state.lock().unwrap())
+        let mut state = self.state.lock().unwrap();
+        if state.abandoned {
+            return Err(Error::Abandoned);
+        }
+        if state.dirty || !state.removals.is_empty() {
+            self.commit_state(&mut state)
+        } else {
+            Ok(())
+        }
     }
 
     fn remove(&self, records: &[Bytes]) -> Result<()> {
