@@ -1,1 +1,3 @@
-//! Placeholder.
+//! What several benches share: a store on disk filled with records, and where results go.
+
+pub mod store;

@@ -1,0 +1,101 @@
+//! What a commit costs, and how many puts a backend sustains with commits beside them.
+//!
+//! ```text
+//! cargo bench --bench commit
+//! ```
+//!
+//! * `commit`: **timed** is one forced commit of 100, 1,000 and 10,000 pending puts of 256 B, the
+//!   engine's sync included. **Kept out:** the puts.
+//! * `puts`: **timed** are puts of 256 B, each in a write transaction of its own, while a thread
+//!   commits every 100 ms or 10,000 operations (in the old designs the limit commits inside the
+//!   put). The run ends with a commit, which is timed too, so nothing is left to pay later.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use clearlane_backend::{Config, Design};
+use clearlane_benches::store::{Store, value};
+use clearlane_engine::EngineKind;
+use criterion::{
+    BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main,
+};
+
+const VALUE_SIZE: usize = 256;
+/// Puts of one round of the sustained run.
+const ROUND: u64 = 300_000;
+
+fn commit(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("commit");
+    group.warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_secs(1));
+    group.sample_size(10).sampling_mode(SamplingMode::Flat);
+    for design in Design::ALL {
+        for pending in [100, 1_000, 10_000] {
+            let config = Config { batch_limit: u64::MAX, ..Config::default() };
+            let store = Store::open(design, EngineKind::Redb, config);
+            let (value, mut revision) = (value(VALUE_SIZE), 0);
+            group.bench_function(BenchmarkId::new(design.name(), pending), |bencher| {
+                bencher.iter_custom(|iterations| {
+                    (0..iterations)
+                        .map(|_| {
+                            put_many(&store, &mut revision, pending, &value);
+                            let start = Instant::now();
+                            store.backend.commit().expect("a healthy store commits");
+                            start.elapsed()
+                        })
+                        .sum()
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+fn puts(criterion: &mut Criterion) {
+    let quick = std::env::args().any(|argument| argument == "--test");
+    let round = if quick { 1_000 } else { ROUND };
+    let mut group = criterion.benchmark_group("puts");
+    group.warm_up_time(Duration::from_millis(1)).measurement_time(Duration::from_secs(5));
+    group.sample_size(10).sampling_mode(SamplingMode::Flat);
+    group.throughput(Throughput::Elements(round));
+    for design in Design::ALL {
+        let store = Store::open(design, EngineKind::Redb, Config::default());
+        let (value, mut revision) = (value(VALUE_SIZE), 0);
+        group.bench_function(design.name(), |bencher| {
+            bencher.iter_custom(|iterations| {
+                (0..iterations).map(|_| sustained(&store, &mut revision, round, &value)).sum()
+            });
+        });
+    }
+    group.finish();
+}
+
+/// One round of puts with commits beside them.
+fn sustained(store: &Store, revision: &mut u64, round: u64, value: &Bytes) -> Duration {
+    let over = AtomicBool::new(false);
+    let start = Instant::now();
+    std::thread::scope(|threads| {
+        let committer = threads.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                store.backend.tick(start.elapsed()).expect("a healthy store commits");
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+        });
+        put_many(store, revision, round, value);
+        over.store(true, Ordering::Relaxed);
+        committer.thread().unpark();
+    });
+    store.backend.commit().expect("a healthy store commits");
+    start.elapsed()
+}
+
+fn put_many(store: &Store, revision: &mut u64, count: u64, value: &Bytes) {
+    for _ in 0..count {
+        *revision += 1;
+        // A put brings its own value; sharing one would leave out the copy of a real server.
+        store.put(*revision, Bytes::copy_from_slice(value));
+    }
+}
+
+criterion_group!(benches, commit, puts);
+criterion_main!(benches);

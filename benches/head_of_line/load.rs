@@ -1,0 +1,106 @@
+//! The names of the loads and classes, and arrivals that wait for nobody.
+
+use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+/// What goes on beside the measured operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    Calm,
+    Spin,
+    Expensive,
+}
+
+impl Load {
+    pub(crate) const ALL: [Load; 3] = [Load::Calm, Load::Spin, Load::Expensive];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Load::Calm => "calm",
+            Load::Spin => "spin",
+            Load::Expensive => "expensive",
+        }
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    CheapRead,
+    Put,
+}
+
+impl Class {
+    pub(crate) const ALL: [Class; 2] = [Class::CheapRead, Class::Put];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Class::CheapRead => "cheap_read",
+            Class::Put => "put",
+        }
+    }
+
+    /// Mean arrivals per second.
+    fn rate(self) -> f64 {
+        match self {
+            Class::CheapRead => 1_000.0,
+            Class::Put => 250.0,
+        }
+    }
+}
+
+/// Waiting gives the core away until shortly before the time, because sleeping is inexact.
+const SPIN_BEFORE: Duration = Duration::from_micros(80);
+
+/// Open-loop arrivals: exponential gaps from a seed, independent of how operations fare.
+pub(crate) struct Arrivals {
+    random: SmallRng,
+    rate: f64,
+    due: Instant,
+    end: Instant,
+}
+
+impl Arrivals {
+    pub(crate) fn new(class: Class, start: Instant, window: Duration, seed: u64) -> Arrivals {
+        let random = SmallRng::seed_from_u64(seed * 2 + class as u64);
+        Arrivals { random, rate: class.rate(), due: start, end: start + window }
+    }
+
+    /// Waits for the next arrival, if it is not overdue already, and says when it was due. Once the
+    /// window is over, arrivals that are still due come without a wait.
+    pub(crate) fn next(&mut self) -> Option<Instant> {
+        let uniform: f64 = self.random.random_range(f64::EPSILON..1.0);
+        self.due += Duration::from_secs_f64(-uniform.ln() / self.rate);
+        if self.due >= self.end {
+            return None;
+        }
+        wait_until(self.due);
+        Some(self.due)
+    }
+
+    /// Whether the window is over. What was due before and has not been served is not served any
+    /// more: a design that falls behind would make the window as long as its queue.
+    pub(crate) fn are_over(&self) -> bool {
+        Instant::now() >= self.end
+    }
+
+    /// A number below `bound`, from the same seed.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.random.random_range(0..bound)
+    }
+}
+
+fn wait_until(due: Instant) {
+    loop {
+        let left = due.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        match left.checked_sub(SPIN_BEFORE) {
+            Some(time) if !time.is_zero() => std::thread::sleep(time),
+            _ => std::hint::spin_loop(),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Head-of-line blocking: what a cheap read and a put suffer beside one expensive read.
+//!
+//! ```text
+//! cargo bench --bench head_of_line
+//! ```
+//!
+//! For each of the five designs, on the default engine: a store of records of 1 KiB, cheap reads
+//! (10 records each) and puts (1 KiB) that arrive at random, at a fixed mean rate, whatever became
+//! of the ones before; and a commit every 100 ms. Three loads are laid over that:
+//!
+//! * `calm`: nothing.
+//! * `expensive`: one thread that reads 20,000 records, again and again.
+//! * `spin`: one thread that keeps a core as busy, without touching the store. What `spin` costs is
+//!   the price of the busy core; what `expensive` costs beyond it is the price of the design.
+//!
+//! **Timed:** from the moment an operation was due to its end, so that a stall is counted in full
+//! for everything that queued behind it. What is still queued when a window ends counts with its
+//! wait so far: a design that cannot keep up shows latencies of the order of the window.
+//! **Kept out:** filling the store, and the expensive read
+//! itself. The windows of all designs and loads are interleaved and repeated; the summary gives,
+//! for each percentile, the median over the repetitions.
+//!
+//! Results: `target/head_of_line/summary.json`, `target/head_of_line/head_of_line.svg`, and
+//! criterion's report, whose samples are the latencies recorded here.
+//!
+//! Settings (environment): `CLEARLANE_DESIGNS` (`3.2,clearlane`), `CLEARLANE_ENGINE` (`sled`),
+//! `CLEARLANE_REPETITIONS` (5), `CLEARLANE_WINDOW_MS` (1600).
+
+#![allow(clippy::print_stderr, reason = "a bench reports its progress to the terminal")]
+
+mod load;
+mod settings;
+mod stage;
+mod summary;
+mod picture;
+
+use std::time::Duration;
+
+use criterion::{Criterion, SamplingMode};
+use load::{Class, Load};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use settings::Settings;
+use stage::Stage;
+use summary::{Cell, Summary};
+
+fn main() {
+    let settings = Settings::read().unwrap_or_else(|error| {
+        eprintln!("head_of_line: {error}");
+        std::process::exit(2);
+    });
+    let mut criterion = Criterion::default().without_plots_in(&settings).configure_from_args();
+    if settings.wanted() {
+        let summary = measure(&settings);
+        summary.write(&settings);
+        report_to_criterion(&mut criterion, &summary);
+    }
+    criterion.final_summary();
+}
+
+/// All windows: in every repetition each design meets each load, in an order that rotates.
+fn measure(settings: &Settings) -> Summary {
+    let stages: Vec<Stage> =
+        settings.designs.iter().map(|design| Stage::set(*design, settings)).collect();
+    let mut summary = Summary::default();
+    let windows = settings.repetitions * stages.len() * Load::ALL.len();
+    for repetition in 0..settings.repetitions {
+        for load_turn in 0..Load::ALL.len() {
+            let load = Load::ALL[(load_turn + repetition) % Load::ALL.len()];
+            for stage_turn in 0..stages.len() {
+                let stage = &stages[(stage_turn + repetition) % stages.len()];
+                let window = stage.run(load, settings, repetition as u64);
+                progress(&summary, windows, stage, load, &window);
+                summary.add(stage.design, load, window);
+            }
+        }
+    }
+    summary
+}
+
+fn progress(summary: &Summary, windows: usize, stage: &Stage, load: Load, window: &stage::Window) {
+    let p99 = |class| window.class(class).latency.value_at_quantile(0.99) as f64 / 1e6;
+    eprintln!(
+        "[{:3}/{windows}] {:9} {:9} cheap read p99 {:8.3} ms   put p99 {:8.3} ms   {} expensive",
+        summary.windows() + 1,
+        stage.design.name(),
+        load.name(),
+        p99(Class::CheapRead),
+        p99(Class::Put),
+        window.expensive_reads,
+    );
+}
+
+/// Hands the recorded latencies to criterion, one per sample, so that its report shows their
+/// distribution.
+fn report_to_criterion(criterion: &mut Criterion, summary: &Summary) {
+    for class in Class::ALL {
+        for load in Load::ALL {
+            let mut group = criterion.benchmark_group(format!("{}_{}", class.name(), load.name()));
+            group.sampling_mode(SamplingMode::Flat).sample_size(200).nresamples(10_000);
+            for cell in summary.cells().filter(|cell| cell.load == load && cell.class == class) {
+                report_cell(&mut group, cell);
+            }
+            group.finish();
+        }
+    }
+}
+
+type Group<'c> = criterion::BenchmarkGroup<'c, criterion::measurement::WallTime>;
+
+fn report_cell(group: &mut Group<'_>, cell: &Cell) {
+    // Shuffled, so that a sample of consecutive ones stands for the whole run.
+    let mut recorded = cell.latencies_ns.clone();
+    recorded.shuffle(&mut SmallRng::seed_from_u64(7));
+    let mut recorded = recorded.iter().cycle();
+    // Replaying takes next to no time; with so short a measurement, a sample is one latency.
+    group.measurement_time(Duration::from_nanos(200)).warm_up_time(Duration::from_nanos(1));
+    group.bench_function(cell.design.name(), |bencher| {
+        bencher.iter_custom(|iterations| {
+            recorded.by_ref().take(iterations as usize).map(|ns| Duration::from_nanos(*ns)).sum()
+        });
+    });
+}
+
+/// Criterion without its plots where they would take longer than the test run.
+trait QuickPlots {
+    fn without_plots_in(self, settings: &Settings) -> Self;
+}
+
+impl QuickPlots for Criterion {
+    fn without_plots_in(self, settings: &Settings) -> Criterion {
+        if settings.quick { self.without_plots() } else { self }
+    }
+}

@@ -1,0 +1,73 @@
+//! What is measured, for how long: from the environment and criterion's arguments.
+
+use std::time::Duration;
+
+use clearlane_backend::Design;
+use clearlane_engine::EngineKind;
+
+/// The settings of one run.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) designs: Vec<Design>,
+    pub(crate) engine: EngineKind,
+    pub(crate) repetitions: usize,
+    pub(crate) window: Duration,
+    /// Records in the store before the first window.
+    pub(crate) records: u64,
+    /// Records that one expensive read takes.
+    pub(crate) expensive_records: u64,
+    /// Only check that everything runs (`--test`).
+    pub(crate) quick: bool,
+    filter: Option<String>,
+    list: bool,
+}
+
+impl Settings {
+    /// Reads the settings; the error names what is wrong and what is allowed.
+    pub(crate) fn read() -> Result<Settings, String> {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+        let quick = has("--test");
+        let designs = match variable("CLEARLANE_DESIGNS") {
+            Some(names) => names.split(',').map(parse_design).collect::<Result<_, _>>()?,
+            None => Design::ALL.to_vec(),
+        };
+        let engine = variable("CLEARLANE_ENGINE").unwrap_or_else(|| "redb".to_owned());
+        let window = number("CLEARLANE_WINDOW_MS", if quick { 40 } else { 1_600 })?;
+        Ok(Settings {
+            designs,
+            engine: engine.parse().map_err(|error: clearlane_engine::Error| error.to_string())?,
+            repetitions: number("CLEARLANE_REPETITIONS", if quick { 1 } else { 5 })? as usize,
+            window: Duration::from_millis(window),
+            records: if quick { 1_000 } else { 40_000 },
+            expensive_records: if quick { 500 } else { 20_000 },
+            quick,
+            filter: arguments.iter().find(|argument| !argument.starts_with('-')).cloned(),
+            list: has("--list"),
+        })
+    }
+
+    /// Whether criterion was asked for anything that this bench measures.
+    pub(crate) fn wanted(&self) -> bool {
+        let asked = self.filter.as_deref().is_none_or(|filter| {
+            ["head_of_line", "cheap_read", "put"].iter().any(|name| name.contains(filter))
+        });
+        asked && !self.list
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.is_empty())
+}
+
+fn parse_design(name: &str) -> Result<Design, String> {
+    name.trim().parse().map_err(|error: clearlane_backend::Error| error.to_string())
+}
+
+fn number(name: &str, default: u64) -> Result<u64, String> {
+    let Some(text) = variable(name) else { return Ok(default) };
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(format!("{name}={text}: a whole number above 0 is expected")),
+    }
+}

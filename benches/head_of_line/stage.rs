@@ -1,0 +1,184 @@
+//! One design's store, and one window of load on it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use clearlane_backend::{Config, Design};
+use clearlane_benches::store::{Store, record_key, value};
+use clearlane_engine::Bucket;
+use clearlane_locks::{Actor, Registry, waited_ns};
+use hdrhistogram::Histogram;
+
+use crate::load::{Arrivals, Class, Load};
+use crate::settings::Settings;
+
+const VALUE_SIZE: usize = 1024;
+const CHEAP_RECORDS: u64 = 10;
+/// Longer times than a minute are recorded as a minute.
+const LONGEST_NS: u64 = 60_000_000_000;
+/// How often the commit thread looks at the time; the backend commits every 100 ms.
+const TICK: Duration = Duration::from_millis(10);
+
+/// A design with its store.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) design: Design,
+    store: Store,
+    locks: Registry,
+    /// The newest revision; only puts move it.
+    revision: AtomicU64,
+    began: Instant,
+}
+
+/// What one class of operations met in one window.
+#[derive(Debug)]
+pub(crate) struct Met {
+    pub(crate) latency: Histogram<u64>,
+    pub(crate) lock_wait: Histogram<u64>,
+    pub(crate) latencies_ns: Vec<u64>,
+    /// The longest that anyone held a lock which this class takes.
+    pub(crate) longest_hold_ns: u64,
+}
+
+/// What was measured in one window.
+#[derive(Debug)]
+pub(crate) struct Window {
+    cheap_read: Met,
+    put: Met,
+    /// Rounds of the expensive read.
+    pub(crate) expensive_reads: u64,
+}
+
+impl Window {
+    pub(crate) fn class(&self, class: Class) -> &Met {
+        match class {
+            Class::CheapRead => &self.cheap_read,
+            Class::Put => &self.put,
+        }
+    }
+}
+
+impl Stage {
+    /// Opens and fills the store.
+    pub(crate) fn set(design: Design, settings: &Settings) -> Stage {
+        let locks = Registry::new();
+        let config = Config { locks: locks.clone(), ..Config::default() };
+        let store = Store::open(design, settings.engine, config);
+        store.fill(settings.records, VALUE_SIZE);
+        let revision = AtomicU64::new(settings.records);
+        Stage { design, store, locks, revision, began: Instant::now() }
+    }
+
+    /// One window: puts and cheap reads on a thread each, commits on a third, the load on a fourth.
+    pub(crate) fn run(&self, load: Load, settings: &Settings, seed: u64) -> Window {
+        self.store.backend.commit().expect("a healthy store commits");
+        self.locks.reset();
+        let over = AtomicBool::new(false);
+        let start = Instant::now() + Duration::from_millis(5);
+        let arrivals = |class| Arrivals::new(class, start, settings.window, seed);
+        std::thread::scope(|threads| {
+            threads.spawn(|| self.commits(&over));
+            let beside = threads.spawn(|| match load {
+                Load::Calm => 0,
+                Load::Spin => spin(&over),
+                Load::Expensive => self.expensive_reads(&over, settings.expensive_records),
+            });
+            let puts = threads.spawn(|| self.puts(arrivals(Class::Put)));
+            let reads = threads.spawn(|| self.cheap_reads(arrivals(Class::CheapRead), settings));
+            let (put, cheap_read) = (puts.join(), reads.join());
+            over.store(true, Ordering::Relaxed);
+            let no_panic = "a measuring thread does not panic";
+            Window {
+                put: self.with_holds(put.expect(no_panic), Class::Put),
+                cheap_read: self.with_holds(cheap_read.expect(no_panic), Class::CheapRead),
+                expensive_reads: beside.join().expect(no_panic),
+            }
+        })
+    }
+
+    fn puts(&self, arrivals: Arrivals) -> Met {
+        let value = value(VALUE_SIZE);
+        measure(Class::Put, arrivals, |_| {
+            let revision = self.revision.fetch_add(1, Ordering::Relaxed) + 1;
+            self.store.put(revision, Bytes::copy_from_slice(&value));
+        })
+    }
+
+    fn cheap_reads(&self, arrivals: Arrivals, settings: &Settings) -> Met {
+        measure(Class::CheapRead, arrivals, |arrivals| {
+            let first = 1 + arrivals.below(settings.records - CHEAP_RECORDS);
+            self.read_records(first, CHEAP_RECORDS);
+        })
+    }
+
+    fn expensive_reads(&self, over: &AtomicBool, records: u64) -> u64 {
+        let _as = Actor::named("expensive_read").enter();
+        let mut rounds = 0;
+        while !over.load(Ordering::Relaxed) {
+            self.read_records(1, records);
+            rounds += 1;
+        }
+        rounds
+    }
+
+    /// Reads records as the crate above does: one look-up per record that the index has named, in
+    /// one read transaction, every value kept for the answer.
+    fn read_records(&self, first: u64, count: u64) {
+        let tx = self.store.backend.read();
+        let get = |revision| tx.get(Bucket::Key, &record_key(revision)).expect("a healthy store");
+        let answer: Vec<Bytes> = (first..first + count).filter_map(get).collect();
+        assert_eq!(answer.len() as u64, count, "every record that was put is found");
+    }
+
+    fn commits(&self, over: &AtomicBool) {
+        let _as = Actor::named("commit").enter();
+        while !over.load(Ordering::Relaxed) {
+            std::thread::sleep(TICK);
+            self.store.backend.tick(self.began.elapsed()).expect("a healthy store commits");
+        }
+    }
+
+    fn with_holds(&self, mut met: Met, class: Class) -> Met {
+        let actor = Actor::named(class.name());
+        for lock in self.locks.report() {
+            let holders = || lock.read.holders.iter().chain(&lock.write.holders);
+            if holders().any(|holder| holder.actor == actor) {
+                let longest = holders().map(|holder| holder.longest_ns).max().unwrap_or(0);
+                met.longest_hold_ns = met.longest_hold_ns.max(longest);
+            }
+        }
+        met
+    }
+}
+
+/// Runs an operation at every arrival and notes what it met, from the moment it was due. One that
+/// is still queued when the window ends is noted with the time it has waited so far.
+fn measure(class: Class, mut arrivals: Arrivals, operation: impl Fn(&mut Arrivals)) -> Met {
+    let _as = Actor::named(class.name()).enter();
+    let histogram = || Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are sound");
+    let mut met = Met {
+        latency: histogram(),
+        lock_wait: histogram(),
+        latencies_ns: Vec::new(),
+        longest_hold_ns: 0,
+    };
+    while let Some(due) = arrivals.next() {
+        if !arrivals.are_over() {
+            let waited_before = waited_ns();
+            operation(&mut arrivals);
+            met.lock_wait.saturating_record(waited_ns() - waited_before);
+        }
+        let latency_ns = due.elapsed().as_nanos() as u64;
+        met.latency.saturating_record(latency_ns);
+        met.latencies_ns.push(latency_ns);
+    }
+    met
+}
+
+fn spin(over: &AtomicBool) -> u64 {
+    while !over.load(Ordering::Relaxed) {
+        std::hint::spin_loop();
+    }
+    0
+}

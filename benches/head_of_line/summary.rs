@@ -1,0 +1,155 @@
+//! From windows to a table: medians over the repetitions, written as JSON.
+
+use clearlane_backend::Design;
+use clearlane_benches::store::results_directory;
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+
+use crate::load::{Class, Load};
+use crate::picture;
+use crate::settings::Settings;
+use crate::stage::Window;
+
+/// Percentiles of the curve that the picture shows.
+pub(crate) const CURVE: [f64; 12] =
+    [0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 1.0];
+
+/// One class of operations of one design under one load.
+#[derive(Debug)]
+pub(crate) struct Cell {
+    pub(crate) design: Design,
+    pub(crate) load: Load,
+    pub(crate) class: Class,
+    repetitions: Vec<Repetition>,
+    /// Every latency of every repetition.
+    pub(crate) latencies_ns: Vec<u64>,
+}
+
+/// The figures of one window.
+#[derive(Debug)]
+struct Repetition {
+    curve_ns: [u64; CURVE.len()],
+    lock_wait_p99_ns: u64,
+    longest_hold_ns: u64,
+}
+
+impl Cell {
+    /// The median over the repetitions, in microseconds.
+    fn median_us(&self, figure: impl Fn(&Repetition) -> u64) -> f64 {
+        let mut figures: Vec<u64> = self.repetitions.iter().map(figure).collect();
+        figures.sort_unstable();
+        figures.get(figures.len() / 2).map_or(0.0, |ns| *ns as f64 / 1e3)
+    }
+
+    pub(crate) fn latency_us(&self, quantile: f64) -> f64 {
+        let index = CURVE.iter().position(|q| *q == quantile).expect("a quantile of the curve");
+        self.median_us(|repetition| repetition.curve_ns[index])
+    }
+
+    pub(crate) fn lock_wait_p99_us(&self) -> f64 {
+        self.median_us(|repetition| repetition.lock_wait_p99_ns)
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "design": self.design.name(),
+            "load": self.load.name(),
+            "class": self.class.name(),
+            "p50_us": self.latency_us(0.5),
+            "p99_us": self.latency_us(0.99),
+            "p999_us": self.latency_us(0.999),
+            "max_us": self.latency_us(1.0),
+            "lock_wait_p99_us": self.lock_wait_p99_us(),
+            "longest_hold_us": self.median_us(|repetition| repetition.longest_hold_ns),
+            "operations": self.latencies_ns.len(),
+            "repetitions": self.repetitions.len(),
+        })
+    }
+}
+
+/// All cells.
+#[derive(Debug, Default)]
+pub(crate) struct Summary {
+    cells: Vec<Cell>,
+    windows: usize,
+}
+
+impl Summary {
+    pub(crate) fn windows(&self) -> usize {
+        self.windows
+    }
+
+    pub(crate) fn cells(&self) -> impl Iterator<Item = &Cell> {
+        self.cells.iter()
+    }
+
+    pub(crate) fn cell(&self, design: Design, load: Load, class: Class) -> Option<&Cell> {
+        let same = |cell: &&Cell| (cell.design, cell.load, cell.class) == (design, load, class);
+        self.cells.iter().find(same)
+    }
+
+    pub(crate) fn add(&mut self, design: Design, load: Load, window: Window) {
+        self.windows += 1;
+        for class in Class::ALL {
+            let met = window.class(class);
+            let repetition = Repetition {
+                curve_ns: CURVE.map(|quantile| at(&met.latency, quantile)),
+                lock_wait_p99_ns: at(&met.lock_wait, 0.99),
+                longest_hold_ns: met.longest_hold_ns,
+            };
+            let cell = self.cell_mut(design, load, class);
+            cell.repetitions.push(repetition);
+            cell.latencies_ns.extend_from_slice(&met.latencies_ns);
+        }
+    }
+
+    fn cell_mut(&mut self, design: Design, load: Load, class: Class) -> &mut Cell {
+        let same = |cell: &Cell| (cell.design, cell.load, cell.class) == (design, load, class);
+        let index = self.cells.iter().position(same).unwrap_or_else(|| {
+            let (repetitions, latencies_ns) = (Vec::new(), Vec::new());
+            self.cells.push(Cell { design, load, class, repetitions, latencies_ns });
+            self.cells.len() - 1
+        });
+        &mut self.cells[index]
+    }
+
+    /// Writes the table and the picture, and prints the table.
+    pub(crate) fn write(&self, settings: &Settings) {
+        let directory = results_directory("head_of_line");
+        let cells: Vec<Value> = self.cells.iter().map(Cell::to_json).collect();
+        let text = serde_json::to_string_pretty(&cells).expect("numbers and names are JSON");
+        let table = directory.join("summary.json");
+        std::fs::write(&table, text).expect("the target directory is writable");
+        let picture = directory.join("head_of_line.svg");
+        let svg = picture::draw(self, &settings.designs);
+        std::fs::write(&picture, svg).expect("the target directory is writable");
+        self.print(settings);
+        eprintln!("\n{}\n{}\n", table.display(), picture.display());
+    }
+
+    fn print(&self, settings: &Settings) {
+        eprintln!("\nmilliseconds    load       p50      p99      p99.9    lock wait p99");
+        for class in Class::ALL {
+            for design in &settings.designs {
+                for load in Load::ALL {
+                    let Some(cell) = self.cell(*design, load, class) else { continue };
+                    let ms = |quantile| cell.latency_us(quantile) / 1e3;
+                    eprintln!(
+                        "{:10} {:9} {:9} {:8.3} {:8.3} {:8.3}   {:8.3}",
+                        class.name(),
+                        design.name(),
+                        load.name(),
+                        ms(0.5),
+                        ms(0.99),
+                        ms(0.999),
+                        cell.lock_wait_p99_us() / 1e3,
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn at(histogram: &Histogram<u64>, quantile: f64) -> u64 {
+    if quantile == 0.0 { histogram.min() } else { histogram.value_at_quantile(quantile) }
+}

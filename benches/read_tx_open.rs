@@ -1,0 +1,81 @@
+//! What opening a read costs, by design and by how much is pending.
+//!
+//! ```text
+//! cargo bench --bench read_tx_open
+//! ```
+//!
+//! **Timed:** opening a read transaction and dropping it again, with 0, 100, 1,000 and 10,000 puts
+//! pending (visible, not committed). **Kept out:** the puts. No other thread runs, so no lock is
+//! ever waited for: this is the price that every read pays on a quiet server.
+//!
+//! Design 3.5 appears twice: `3.5` finds the copy that an earlier read made, `3.5-stale` comes
+//! first after a write and makes the copy.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use clearlane_backend::{Config, Design};
+use clearlane_benches::store::{Store, value};
+use clearlane_engine::EngineKind;
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+
+const PENDING: [u64; 4] = [0, 100, 1_000, 10_000];
+const COMMITTED: u64 = 10_000;
+
+/// A store with so many puts pending, which nothing commits.
+fn store_with_pending(design: Design, pending: u64) -> Store {
+    let config = Config { batch_limit: u64::MAX, ..Config::default() };
+    let store = Store::open(design, EngineKind::Redb, config);
+    store.fill(COMMITTED, 64);
+    for revision in COMMITTED + 1..=COMMITTED + pending {
+        store.put(revision, value(64));
+    }
+    store
+}
+
+fn open(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("read_tx_open");
+    group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
+    group.sample_size(30);
+    for design in Design::ALL {
+        for pending in PENDING {
+            let store = store_with_pending(design, pending);
+            let id = BenchmarkId::new(design.name(), pending);
+            group.bench_function(id, |bencher| {
+                bencher.iter(|| drop(black_box(store.backend.read())));
+            });
+        }
+    }
+    group.finish();
+}
+
+/// Every read comes first after a write, so the cached copy never fits.
+fn open_after_a_write(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("read_tx_open");
+    group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
+    group.sample_size(30);
+    for pending in PENDING {
+        let store = store_with_pending(Design::CachedReadTx, pending);
+        let mut revision = COMMITTED + pending;
+        group.bench_function(BenchmarkId::new("3.5-stale", pending), |bencher| {
+            bencher.iter_custom(|iterations| {
+                (0..iterations)
+                    .map(|_| {
+                        revision += 1;
+                        let mut tx = store.backend.write().expect("a healthy store takes writes");
+                        tx.put(clearlane_engine::Bucket::Meta, b"mark", value(8))
+                            .expect("no order");
+                        drop(tx.end(revision).expect("a healthy store takes writes"));
+                        let start = Instant::now();
+                        drop(black_box(store.backend.read()));
+                        start.elapsed()
+                    })
+                    .sum()
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, open, open_after_a_write);
+criterion_main!(benches);

@@ -1,0 +1,80 @@
+//! One slow read and one put: how long does the put wait, and for whom?
+//!
+//! ```text
+//! cargo run --release --example slow_read -- 3.2 redb /tmp/clearlane-3.2
+//! cargo run --release --example slow_read -- clearlane redb /tmp/clearlane
+//! ```
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example prints its result")]
+
+use std::error::Error;
+use std::ops::ControlFlow::Continue;
+use std::{path::Path, sync::Barrier, thread, time::Instant};
+
+use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_engine::{Bucket, EngineKind, KeyRange, Options};
+use clearlane_locks::{Actor, Registry};
+
+fn run(design: &str, engine: &str, directory: &str) -> Result<(), Box<dyn Error>> {
+    let (design, engine): (Design, EngineKind) = (design.parse()?, engine.parse()?);
+    let engine = clearlane_engine::open(engine, Path::new(directory), Options::default())?;
+    let locks = Registry::new();
+    let config = Config { locks: locks.clone(), ..Config::default() };
+    let store = design.open(engine, config, PreCommit::none(), ())?;
+
+    let mut records = 0_u64; // Their keys are 1, 2, 3 ...: a store from an earlier run goes on.
+    store.read().range(Bucket::Key, KeyRange::ALL, &mut |_, _| {
+        records += 1;
+        Continue(())
+    })?;
+    let put = |revision: u64| -> clearlane_backend::Result<()> {
+        let mut tx = store.write()?;
+        tx.put(Bucket::Key, &revision.to_be_bytes(), vec![7; 1024].into())?;
+        tx.end(()).map(drop)
+    };
+    (records + 1..=records + 20_000).try_for_each(put)?;
+    store.commit()?;
+
+    let reading = Barrier::new(2);
+    thread::scope(|threads| -> clearlane_backend::Result<()> {
+        let reader = threads.spawn(|| {
+            let _as = Actor::named("slow read").enter();
+            let (tx, mut bytes) = (store.read(), 0);
+            reading.wait();
+            let read = tx.range(Bucket::Key, KeyRange::ALL, &mut |_, value| {
+                bytes += value.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+                Continue(())
+            });
+            read.map(|()| bytes)
+        });
+        reading.wait();
+        let (_as, start) = (Actor::named("put").enter(), Instant::now());
+        put(records + 20_001)?;
+        println!("design {design}: the put beside the slow read took {:?}", start.elapsed());
+        reader.join().expect("the reader does not panic").map(drop)
+    })?;
+    for lock in locks.report() {
+        for b in lock.blame.iter().filter(|blame| blame.total_ns > 0) {
+            println!(
+                "{} waited {} µs for {}: {}",
+                b.waiter,
+                b.total_ns / 1000,
+                lock.name,
+                b.holder
+            );
+        }
+    }
+    Ok(())
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.as_slice() {
+        [design, engine, directory] => run(design, engine, directory),
+        _ => Err("usage: slow_read DESIGN ENGINE DIRECTORY".into()),
+    };
+    if let Err(error) = outcome {
+        eprintln!("error: {error}");
+        std::process::exit(1);
+    }
+}
