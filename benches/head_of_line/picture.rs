@@ -18,7 +18,7 @@ const PANEL_HEIGHT: f64 = 280.0;
 const PANEL_TOP: f64 = 70.0;
 /// The vertical axis, in microseconds.
 const FROM_US: f64 = 1.0;
-const TO_US: f64 = 100_000.0;
+const TO_US: f64 = 10_000_000.0;
 /// The horizontal axis ends at this percentile.
 const RAREST: f64 = 0.999;
 
@@ -68,6 +68,8 @@ fn axes(svg: &mut String, left: f64) {
         (1e3, "1 ms"),
         (1e4, "10 ms"),
         (1e5, "100 ms"),
+        (1e6, "1 s"),
+        (1e7, "10 s"),
     ];
     for (us, label) in levels {
         let y = height_of(us);
@@ -116,7 +118,7 @@ fn legend(svg: &mut String, designs: &[Design], left: f64) {
         let (colour, dashes) = style(*design);
         let name = match design {
             Design::SnapshotReadTx => "clearlane".to_owned(),
-            old => format!("etcd {old}"),
+            old => format!("design {old}"),
         };
         let _ = writeln!(
             svg,

@@ -30,8 +30,8 @@
 //! it again, and a reader that comes in between sees the transaction's puts without its deletes.
 //!
 //! How a reader holds `readTx`, and for how long, is what the three differ in: see
-//! [`read_tx`](crate::read_tx), [`concurrent_read_tx`](crate::concurrent_read_tx) and
-//! [`cached_read_tx`](crate::cached_read_tx).
+//! [`read_tx`], [`concurrent_read_tx`] and
+//! [`cached_read_tx`].
 
 use std::fmt::Debug;
 use std::sync::Arc;

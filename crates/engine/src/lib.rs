@@ -35,7 +35,7 @@
 //! # Where to read on
 //!
 //! [`Engine`], [`Read`], [`Snapshot`] and [`WriteTxn`] are the interface; [`redb`](mod@redb),
-//! [`sled`](mod@sled) and [`memory`] implement it; [`open`] picks one by name and refuses
+//! [`sled`](mod@sled) and [`memory`] implement it; [`open()`] picks one by name and refuses
 //! directories that are not its own; [`stream`] copies a snapshot out of one engine into another.
 
 // The suites' model and workloads are used by unit tests too, under the crate's own name.

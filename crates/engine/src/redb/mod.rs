@@ -30,7 +30,7 @@
 //! # Invariants
 //!
 //! * A commit is synced before it returns (redb's `Durability::Immediate`).
-//! * A file that redb refuses, or whose tables are not ours, is left as it was: see [`file`].
+//! * A file that redb refuses, or whose tables are not ours, is left as it was: see [`file`](mod@file).
 //! * All ten tables exist from the store's first commit on.
 
 mod file;
