@@ -140,10 +140,13 @@ impl<T: Debug> Batch<T> {
     fn close(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
         self.check_usable()?;
         let mut txn = self.txn.take().expect("absent only after a failure");
+        // Taken back below. It stays if the commit panics, which has done nobody knows what.
+        self.failure = Some(Error::Engine("a commit panicked".to_owned()));
         let hooked = pre_commit
             .run(&self.payload, &mut |bucket, key, value| Ok(txn.put(bucket, key, value)?));
         let committed = hooked.and_then(|()| Ok(txn.commit()?));
         self.keep_failure(committed)?;
+        self.failure = None;
         // After deletes there was no write-back: the engine has these puts now.
         self.write_buffer.iter_mut().for_each(WriteBuffer::clear);
         (self.dirty, self.pending_ops, self.pending_deletes) = (false, 0, 0);

@@ -54,7 +54,8 @@ impl<T> PreCommit<T> {
         PreCommit::new(|_, _| Ok(()))
     }
 
-    pub(crate) fn run(&self, payload: &T, put: &mut CommitPut<'_>) -> crate::Result<()> {
+    /// Runs the hook; for a crate above that puts its own around it.
+    pub fn run(&self, payload: &T, put: &mut CommitPut<'_>) -> crate::Result<()> {
         (self.0)(payload, put)
     }
 }

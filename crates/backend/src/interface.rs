@@ -56,7 +56,8 @@ pub trait ReadTx {
     /// The value under `key`, if there is one.
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
 
-    /// Calls `visit` for the records of `range` in key order, until it breaks.
+    /// Calls `visit` for the records of `range` in key order, until it breaks. The visitor must not
+    /// read through the same transaction: design 3.2 holds a lock over the whole range.
     fn range(
         &self,
         bucket: Bucket,
@@ -71,7 +72,8 @@ pub trait ReadTx {
 /// once. They become durable with a later commit. Dropping the transaction without ending it is
 /// a bug that the backend answers by refusing every later write.
 pub trait WriteTx<T>: ReadTx {
-    /// Stores a record. In bucket `key`, records come in rising order and are never overwritten.
+    /// Stores a record. In bucket `key`, records come in rising order and are never overwritten. The
+    /// value should own its buffer: a slice of a larger one keeps all of that alive.
     fn put(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()>;
 
     /// Removes a record, from any bucket but `key`.
@@ -154,7 +156,8 @@ pub trait Backend<T>: Send + Sync + std::fmt::Debug {
     fn commit(&self) -> Result<()>;
 
     /// Removes records of bucket `key` that compaction found to be superfluous. They are gone
-    /// for transactions that open after the next commit.
+    /// for transactions that open after the next commit. It may make that commit itself, so it is
+    /// not for the applier's thread.
     fn remove(&self, records: &[Bytes]) -> Result<()>;
 
     /// Rewrites the store without the space of removed records.

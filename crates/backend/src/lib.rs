@@ -67,3 +67,4 @@ pub use design::Design;
 pub use error::{Error, Result};
 pub use interface::{Backend, Ended, RangeVisitor, ReadTx, Retired, Sizes, Value, WriteTx};
 pub use snapshot::{Defragmentation, SnapshotBackend, View};
+pub use snapshot_read_tx::SnapshotReadTx;

@@ -16,6 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use clearlane_backend::{Backend, Config, Design, ReadTx, SnapshotBackend};
+use clearlane_engine::{Engine, EngineKind, Options};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use support::batches::{self, Seen};
@@ -136,14 +137,13 @@ fn config(seed: u64) -> Config {
     let defaults = Config::default();
     match seed % 3 {
         0 => Config { batch_limit: 20, ..defaults },
-        1 => Config { pending_bytes_max: 300, ..defaults },
+        1 => Config { pending_bytes_max: 3_000, ..defaults },
         _ => defaults,
     }
 }
 
-fn run(design: Design, seed: u64) {
-    let _told = OnPanic(format!("design {design}, seed {seed}"));
-    let engine = memory_engine();
+fn run(design: Design, engine: Arc<dyn Engine>, seed: u64) {
+    let _told = OnPanic(format!("design {design} on {}, seed {seed}", engine.kind()));
     let backend = support::open(design, Arc::clone(&engine), config(seed));
     let race = Race {
         backend: &*backend,
@@ -167,7 +167,10 @@ fn run(design: Design, seed: u64) {
 }
 
 fn run_seeds(design: Design) {
-    (0..SEEDS).for_each(|seed| run(design, seed));
+    (0..SEEDS).for_each(|seed| run(design, memory_engine(), seed));
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    run(design, clearlane_engine::open(EngineKind::Redb, &path, Options::default()).unwrap(), 0);
 }
 
 #[test]

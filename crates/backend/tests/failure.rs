@@ -253,30 +253,31 @@ fn who_waits_for_a_write_that_is_dropped_gets_none() {
     }
 }
 
-/// A transaction of design clearlane that writes 100 bytes in one operation.
-fn write_100_bytes(backend: &dyn Backend<Entry>, number: Entry) -> bool {
+/// A transaction of design clearlane that writes 1,000 bytes in one operation: a key of 10, a value
+/// of 894, and 96 for what a pending record takes besides.
+fn write_1000_bytes(backend: &dyn Backend<Entry>, number: Entry) -> bool {
     let mut tx = backend.write().unwrap();
     let key = format!("{number:010}");
-    tx.put(Bucket::Key, key.as_bytes(), Bytes::from_static(&[b'v'; 90])).unwrap();
+    tx.put(Bucket::Key, key.as_bytes(), Bytes::from_static(&[b'v'; 894])).unwrap();
     tx.end(number).unwrap().commit_due
 }
 
-/// Pending bytes, counted by [`write_100_bytes`].
+/// Pending bytes, counted by [`write_1000_bytes`].
 fn pending_bytes(backend: &dyn Backend<Entry>) -> u64 {
-    backend.sizes().unwrap().pending_ops * 100
+    backend.sizes().unwrap().pending_ops * 1_000
 }
 
 #[test]
 fn pending_bytes_stay_within_the_bound_and_one_transaction() {
-    let config = Config { pending_bytes_max: 1_050, ..Config::default() };
+    let config = Config { pending_bytes_max: 10_500, ..Config::default() };
     let engine = memory_engine();
     let backend = support::open(Design::SnapshotReadTx, Arc::clone(&engine), config);
     let pending_after = |number| {
-        write_100_bytes(&*backend, number);
+        write_1000_bytes(&*backend, number);
         pending_bytes(&*backend)
     };
     let most = (1..=100).map(pending_after).max().unwrap();
-    assert_eq!(most, 1_100, "above the bound by less than one transaction");
+    assert_eq!(most, 11_000, "above the bound by less than one transaction");
     assert_eq!(contents::saved_entry(&contents::durable(&*engine)), 99, "the puts have committed");
 }
 
@@ -291,40 +292,40 @@ fn a_put_over_the_bound_waits_for_the_commit_under_way() {
         }
         Ok(())
     });
-    let config = Config { pending_bytes_max: 1_050, locks: locks.clone(), ..Config::default() };
+    let config = Config { pending_bytes_max: 10_500, locks: locks.clone(), ..Config::default() };
     let backend = support::open(Design::SnapshotReadTx, engine, config);
     thread::scope(|threads| {
         let open = OpenAtEnd(&barrier);
-        write_100_bytes(&*backend, 1);
+        write_1000_bytes(&*backend, 1);
         let commit = threads.spawn(|| {
             let _as = syncing.enter();
             backend.commit().unwrap();
         });
         assert_eq!(watch(syncing, &commit, &barrier, &locks), Found::AtBarrier);
         for number in 2..=11 {
-            write_100_bytes(&*backend, number);
+            write_1000_bytes(&*backend, number);
         }
-        assert_eq!(pending_bytes(&*backend), 1_100, "what is being synced is pending, too");
+        assert_eq!(pending_bytes(&*backend), 11_000, "what is being synced is pending, too");
         let thread = threads.spawn(|| {
             let _as = put.enter();
-            write_100_bytes(&*backend, 12);
+            write_1000_bytes(&*backend, 12);
         });
         let waits = "waits for committer, held by syncing".to_owned();
         assert_eq!(watch(put, &thread, &barrier, &locks), Found::Waits(waits));
         drop(open);
     });
     // The commit took one transaction, which was enough for the put: it made no commit itself.
-    assert_eq!(pending_bytes(&*backend), 1_100);
+    assert_eq!(pending_bytes(&*backend), 11_000);
 }
 
 #[test]
 fn design_clearlane_reports_that_a_commit_is_due_and_the_next_tick_makes_it() {
     let config = Config { batch_limit: 3, ..Config::default() };
     let backend = support::open(Design::SnapshotReadTx, memory_engine(), config);
-    let due = (1..=4).map(|number| write_100_bytes(&*backend, number)).collect::<Vec<_>>();
+    let due = (1..=4).map(|number| write_1000_bytes(&*backend, number)).collect::<Vec<_>>();
     assert_eq!(due, [false, false, true, true]);
     assert!(backend.tick(Duration::from_millis(1)).unwrap(), "before the interval is over");
-    assert!(!write_100_bytes(&*backend, 5));
+    assert!(!write_1000_bytes(&*backend, 5));
     assert!(!backend.tick(Duration::from_millis(2)).unwrap());
 }
 
@@ -334,9 +335,26 @@ fn the_other_designs_commit_at_the_limit_themselves() {
         let config = Config { batch_limit: 3, ..Config::default() };
         let backend = support::open(design, memory_engine(), config);
         let pending = |number| {
-            assert!(!write_100_bytes(&*backend, number), "nothing is left to others");
+            assert!(!write_1000_bytes(&*backend, number), "nothing is left to others");
             backend.sizes().unwrap().pending_ops
         };
         assert_eq!((1..=4).map(pending).collect::<Vec<_>>(), [1, 2, 0, 1], "{design}");
+    }
+}
+
+#[test]
+fn a_commit_that_panics_is_a_failed_commit() {
+    for design in Design::ALL {
+        let panics = PreCommit::new(|entry: &Entry, _| {
+            assert!(*entry == 0, "on purpose");
+            Ok(())
+        });
+        let backend = design.open(memory_engine(), Config::default(), panics, 0).unwrap();
+        drop(backend.write().unwrap().end(1).unwrap());
+        let commit = || backend.commit();
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(commit)).is_err());
+        let failed = "backend: a commit panicked";
+        assert_eq!(backend.commit().unwrap_err().to_string(), failed, "design {design}");
+        assert_eq!(backend.write().map(drop).unwrap_err().to_string(), failed, "design {design}");
     }
 }

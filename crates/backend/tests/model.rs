@@ -293,7 +293,7 @@ fn designs_do_as_the_model_does_with_a_low_batch_limit() {
 
 #[test]
 fn designs_do_as_the_model_does_with_few_pending_bytes() {
-    race_all(20, 40, &Config { pending_bytes_max: 30, ..Config::default() }, in_memory);
+    race_all(20, 40, &Config { pending_bytes_max: 600, ..Config::default() }, in_memory);
 }
 
 #[test]

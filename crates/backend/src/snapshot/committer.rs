@@ -24,7 +24,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use clearlane_engine::{Bucket, Snapshot, WriteTxn};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::snapshot::SnapshotBackend;
 use crate::snapshot::overlay::{Layer, Overlay};
 use crate::snapshot::view::{Tally, View};
@@ -38,6 +38,19 @@ pub(crate) struct Committer {
     durable: Tally,
 }
 
+/// A commit that panics has done nobody knows what: it counts as failed.
+struct FailIfPanicking<'b, T: Clone + Send + Sync + std::fmt::Debug> {
+    backend: &'b SnapshotBackend<T>,
+}
+
+impl<T: Clone + Send + Sync + std::fmt::Debug> Drop for FailIfPanicking<'_, T> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.backend.fail(&Error::Engine("a commit panicked".to_owned()));
+        }
+    }
+}
+
 impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
     /// Whether a commit has anything to do.
     pub(crate) fn is_dirty(&self, committer: &Committer) -> bool {
@@ -47,6 +60,7 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
     /// One whole commit. The caller holds the committer's lock.
     pub(crate) fn commit_now(&self, committer: &mut Committer) -> Result<()> {
         self.check_usable()?;
+        let _guard = FailIfPanicking { backend: self };
         let outcome = self.freeze_write_publish(committer);
         if let Err(error) = &outcome {
             self.fail(error);

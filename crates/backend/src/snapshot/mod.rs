@@ -105,6 +105,8 @@ impl<T: Clone + Send + Sync + Debug> SnapshotBackend<T> {
 
     /// Starts a defragmentation whose steps the caller runs.
     pub fn begin_defragment(&self) -> Result<Defragmentation<'_, T>> {
+        // With no commit under way, all later ones tell the copy what they change.
+        let _committer = self.committer.lock();
         self.check_usable()?;
         Ok(Defragmentation { backend: self, rewrite: self.engine.begin_defragment()? })
     }
@@ -152,7 +154,8 @@ impl<T: Clone + Send + Sync + Debug + 'static> Backend<T> for SnapshotBackend<T>
         let mut committer = self.committer.lock();
         self.check_usable()?;
         let interval_over = now.saturating_sub(committer.last_tick) >= self.config.batch_interval;
-        let limit_reached = self.current.load().pending_ops() >= self.config.batch_limit;
+        let pending = self.current.load().pending_ops() + self.removals.lock().len() as u64;
+        let limit_reached = pending >= self.config.batch_limit;
         if !interval_over && !limit_reached {
             return Ok(false);
         }
@@ -175,8 +178,11 @@ impl<T: Clone + Send + Sync + Debug + 'static> Backend<T> for SnapshotBackend<T>
 
     fn remove(&self, records: &[Bytes]) -> Result<()> {
         self.check_usable()?;
-        self.removals.lock().extend_from_slice(records);
-        Ok(())
+        let mut removals = self.removals.lock();
+        removals.extend_from_slice(records);
+        let too_many = removals.len() as u64 >= self.config.batch_limit;
+        drop(removals);
+        if too_many { self.commit() } else { Ok(()) }
     }
 
     fn defragment(&self) -> Result<()> {

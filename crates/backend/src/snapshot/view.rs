@@ -35,7 +35,7 @@ pub(crate) struct Tally {
     pub(crate) entries: u64,
     /// Puts and deletes.
     pub(crate) ops: u64,
-    /// Bytes of the keys and values put.
+    /// Bytes of memory that keys and values take while they are pending.
     pub(crate) bytes: u64,
 }
 

@@ -23,6 +23,11 @@ use crate::snapshot::log::{Log, Tail};
 use crate::snapshot::overlay::{Change, Layer, Overlay};
 use crate::snapshot::view::{Tally, View, read_one, read_range};
 
+/// What a pending record takes in memory besides its key and value: a slot, and the value's buffer.
+pub(crate) const RECORD_OVERHEAD: u64 = 96;
+/// What a pending change takes besides: its place in the map, and its part of the copied paths.
+pub(crate) const CHANGE_OVERHEAD: u64 = 224;
+
 /// What the applier keeps from one write transaction to the next.
 #[derive(Debug)]
 pub(crate) struct Writer {
@@ -121,11 +126,13 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> ReadTx for SnapshotWriteTx<'_, T>
 
 impl<T: Clone + Send + Sync + std::fmt::Debug> WriteTx<T> for SnapshotWriteTx<'_, T> {
     fn put(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()> {
-        let bytes = (key.len() + value.len()) as u64;
+        let mut bytes = (key.len() + value.len()) as u64;
         if bucket == Bucket::Key {
             self.put_record(key, value)?;
+            bytes += RECORD_OVERHEAD;
         } else {
             self.change(bucket, key, Some(value));
+            bytes += CHANGE_OVERHEAD;
         }
         self.written.ops += 1;
         self.written.bytes += bytes;
@@ -138,7 +145,7 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> WriteTx<T> for SnapshotWriteTx<'_
         }
         self.change(bucket, key, None);
         self.written.ops += 1;
-        self.written.bytes += key.len() as u64;
+        self.written.bytes += key.len() as u64 + CHANGE_OVERHEAD;
         Ok(())
     }
 
