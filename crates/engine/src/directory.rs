@@ -13,11 +13,29 @@
 //! the data is the store. A defragmentation builds the next generation beside the current one and
 //! then replaces the marker, in one atomic rename: that instant is the switch. Killed before it,
 //! the store is the old generation and the new one is a leftover; killed after it, the reverse.
-//! Leftovers are removed when the store is opened.
+//! Leftovers are removed when the store is opened: what has a name that we give, and nothing else.
+//! An operator's `data.7.bak` is none of our business.
 //!
 //! A new store is made the same way. `engine.new` announces it, `data.0` is built, and renaming
 //! `engine.new` to `engine` makes it a store. A directory with an announcement and no marker is a
-//! store whose making was interrupted; nothing was ever acknowledged in it, so it is made again.
+//! store whose making was interrupted; nothing was ever acknowledged in it, so it is made again. But
+//! `engine.new` is a name that others may think of, too: it announces something only if its text is
+//! the one that we write, or as much of it as a kill or a power cut left.
+//!
+//! # What a power cut may undo
+//!
+//! A rename is on disk when the directory is synced, and not before. A process can die between the
+//! two; the next one then reads the new marker from the kernel's memory and cannot see that the
+//! disk still has the old one, or none. If it took that marker at its word, a power cut could take
+//! away everything that it acknowledged, or bring back a generation that it removed. So whoever
+//! finds a marker syncs the directory before anything else.
+//!
+//! ```text
+//!   process 1   rename ✝                                  disk: data.6
+//!   process 2          sync ── commit ── remove data.6    disk: data.7 from the sync on
+//! ```
+//!
+//! The same holds one level up: a directory that we made is on disk when its parent is synced.
 //!
 //! # Invariants
 //!
@@ -25,9 +43,10 @@
 //! * The directory itself is locked (`flock`) from before the first look until the engine and all
 //!   that came out of it are gone. The marker cannot carry the lock: it is replaced.
 //! * A marker is complete or absent, for it comes into being by a rename.
+//! * What [`claim`](Directory::claim) returns is on disk: the directory's own name and the marker.
 
 use std::fs::{self, File, TryLockError};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +58,8 @@ const MARKER_NEW: &str = "engine.new";
 const DATA_PREFIX: &str = "data.";
 const FORMAT_NAME: &str = "clearlane-engine";
 const FORMAT_VERSION: u64 = 1;
+/// What a sled store is tried in: see `sled/trial.rs`.
+pub(crate) const TRIAL_SUFFIX: &str = ".trial";
 
 /// A directory that is locked and is ours, or may become ours.
 #[derive(Clone, Debug)]
@@ -61,27 +82,30 @@ struct Shared {
 
 const NO_STORE: u64 = u64::MAX;
 
+/// No store is defragmented this often. A marker that says more is damaged, and what is counted up
+/// from here never comes near [`NO_STORE`].
+const GENERATION_MAX: u64 = u64::MAX / 2;
+
 impl Directory {
     /// Locks the directory and finds out whether `kind` may use it. Creates it if its parent is
     /// there; writes nothing else.
     pub(crate) fn claim(path: &Path, kind: EngineKind) -> Result<Directory> {
-        let at = |source| Error::Path { path: path.to_owned(), source };
-        match fs::metadata(path) {
-            Ok(found) if found.is_dir() => {}
-            Ok(_) => return Err(foreign(path, "a file, not a directory".to_owned())),
-            Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir(path).map_err(at)?;
-            }
-            Err(error) => return Err(at(error)),
-        }
-        let handle = File::open(path).map_err(at)?;
-        match handle.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(Error::Locked { path: path.to_owned() }),
-            Err(TryLockError::Error(error)) => return Err(at(error)),
-        }
+        let made = make_if_missing(path)?;
+        let handle = lock(path)?;
         let generation = inspect(path, kind)?;
         require_writable(path)?;
+        match generation {
+            // Whoever renamed the marker may have died before this.
+            Some(_) => sync(path, &handle)?,
+            None => {
+                let synced = sync_parent(path);
+                // A directory that we found may be one that we made before a kill, so this is
+                // tried. But it may also be a mount point whose parent cannot be synced.
+                if made {
+                    synced?;
+                }
+            }
+        }
         let next = AtomicU64::new(generation.map_or(0, |generation| generation + 1));
         let generation = AtomicU64::new(generation.unwrap_or(NO_STORE));
         Ok(Directory {
@@ -127,12 +151,11 @@ impl Directory {
 
     /// Removes what interrupted attempts left behind. Called when the store was opened well.
     pub(crate) fn remove_leftovers(&self) -> Result<()> {
-        let current = self.current().map(|generation| self.data(generation));
+        let current = self.current().map(|generation| format!("{DATA_PREFIX}{generation}"));
         for name in names(&self.shared.path)? {
-            let path = self.file(&name);
-            let old_data = name.starts_with(DATA_PREFIX) && Some(&path) != current.as_ref();
+            let old_data = is_name_of_data(&name) && Some(&name) != current.as_ref();
             if old_data || name == MARKER_NEW {
-                remove_data(&path)?;
+                remove_data(&self.file(&name))?;
             }
         }
         Ok(())
@@ -164,8 +187,7 @@ impl Directory {
     }
 
     fn sync(&self) -> Result<()> {
-        let path = &self.shared.path;
-        self.shared.handle.sync_all().map_err(|source| Error::Path { path: path.clone(), source })
+        sync(&self.shared.path, &self.shared.handle)
     }
 }
 
@@ -197,9 +219,54 @@ impl Marker {
             return Err(foreign(path, format!("{known} {FORMAT_VERSION}")));
         }
         let kind = field("engine").and_then(|kind| kind.parse().ok()).ok_or_else(damaged)?;
-        let generation =
-            field("generation").and_then(|number| number.parse().ok()).ok_or_else(damaged)?;
-        Ok(Marker { kind, generation })
+        let generation = field("generation").and_then(|number| number.parse().ok());
+        let generation = generation.filter(|generation| *generation <= GENERATION_MAX);
+        Ok(Marker { kind, generation: generation.ok_or_else(damaged)? })
+    }
+
+    /// Whether `bytes` are what the making of a store writes down first, or what is left of that
+    /// when it is interrupted.
+    fn is_announcement(bytes: &[u8]) -> bool {
+        // After a power cut a file may have its length and not yet its end.
+        let ended = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        let is_of = |kind| {
+            let whole = Marker { kind, generation: 0 }.to_text();
+            bytes.len() <= whole.len() && whole.as_bytes().starts_with(&bytes[..ended])
+        };
+        EngineKind::ALL.into_iter().any(is_of)
+    }
+}
+
+/// Whether we give this name to a generation's data, or to a copy of it.
+fn is_name_of_data(name: &str) -> bool {
+    let number = name.strip_prefix(DATA_PREFIX);
+    let number = number.map(|rest| rest.strip_suffix(TRIAL_SUFFIX).unwrap_or(rest));
+    // Not "data.+7" or "data.007", which are numbers as well.
+    number.is_some_and(|text| text.parse().is_ok_and(|number: u64| number.to_string() == text))
+}
+
+/// Makes the directory; says whether there was none.
+fn make_if_missing(path: &Path) -> Result<bool> {
+    let at = |source| Error::Path { path: path.to_owned(), source };
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Ok(false),
+        Ok(_) => Err(foreign(path, "a file, not a directory".to_owned())),
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
+            fs::create_dir(path).map_err(at)?;
+            Ok(true)
+        }
+        Err(error) => Err(at(error)),
+    }
+}
+
+/// Opens the directory and locks it.
+fn lock(path: &Path) -> Result<File> {
+    let at = |source| Error::Path { path: path.to_owned(), source };
+    let handle = File::open(path).map_err(at)?;
+    match handle.try_lock() {
+        Ok(()) => Ok(handle),
+        Err(TryLockError::WouldBlock) => Err(Error::Locked { path: path.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(at(error)),
     }
 }
 
@@ -218,12 +285,30 @@ fn inspect(path: &Path, kind: EngineKind) -> Result<Option<u64>> {
         return Ok(Some(marker.generation));
     }
     // Only what an interrupted making can have left may lie here.
-    let announced = names.iter().any(|name| name == MARKER_NEW);
+    let announced = names.iter().any(|name| name == MARKER_NEW) && announces(path)?;
     let stranger =
         names.iter().find(|name| !(announced && (*name == MARKER_NEW || *name == "data.0")));
     match stranger {
         Some(name) => Err(foreign(path, format!("not empty (\"{name}\") and not a store"))),
         None => Ok(None),
+    }
+}
+
+/// Whether `engine.new` is ours.
+fn announces(path: &Path) -> Result<bool> {
+    let path = path.join(MARKER_NEW);
+    let read = || -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        // A stranger's file may be of any size; ours is a few lines.
+        File::open(&path)?.take(1 << 10).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    match fs::metadata(&path) {
+        Ok(found) if found.is_file() => {
+            let bytes = read().map_err(|source| Error::Path { path: path.clone(), source })?;
+            Ok(Marker::is_announcement(&bytes))
+        }
+        _ => Ok(false),
     }
 }
 
@@ -263,6 +348,108 @@ pub(crate) fn remove_data(path: &Path) -> Result<()> {
     }
 }
 
+/// Brings the names in a directory to the disk.
+fn sync(path: &Path, handle: &File) -> Result<()> {
+    #[cfg(test)]
+    tests::SYNCED.with_borrow_mut(|synced| synced.push(path.to_owned()));
+    handle.sync_all().map_err(|source| Error::Path { path: path.to_owned(), source })
+}
+
+/// Brings the name of a directory to the disk.
+fn sync_parent(path: &Path) -> Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => return Ok(()),
+    };
+    let handle = File::open(parent);
+    let handle = handle.map_err(|source| Error::Path { path: parent.to_owned(), source })?;
+    sync(parent, &handle)
+}
+
 fn foreign(path: &Path, found: String) -> Error {
     Error::Foreign { path: path.to_owned(), found }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::{Directory, MARKER, MARKER_NEW, Marker, is_name_of_data, sync_parent};
+    use crate::error::{EngineKind, Error};
+
+    thread_local! {
+        /// The directories that this thread has synced, in order.
+        pub(super) static SYNCED: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
+    }
+
+    fn synced(work: impl FnOnce()) -> Vec<PathBuf> {
+        SYNCED.take();
+        work();
+        SYNCED.take()
+    }
+
+    #[test]
+    fn a_marker_that_was_found_is_on_disk_before_anything_else_happens() {
+        // As after a kill between the rename and the sync.
+        let dir = tempfile::tempdir().unwrap();
+        let text = Marker { kind: EngineKind::Memory, generation: 7 }.to_text();
+        fs::write(dir.path().join(MARKER), text).unwrap();
+        fs::write(dir.path().join("data.6"), "the generation before").unwrap();
+        let synced = synced(|| {
+            let directory = Directory::claim(dir.path(), EngineKind::Memory).unwrap();
+            assert_eq!(directory.current(), Some(7));
+            assert!(dir.path().join("data.6").exists(), "removed before it was allowed");
+        });
+        assert_eq!(synced, [dir.path()]);
+    }
+
+    #[test]
+    fn a_directory_that_was_made_is_on_disk() {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = parent.path().join("store");
+        let claim = || drop(Directory::claim(&dir, EngineKind::Redb).unwrap());
+        assert_eq!(synced(claim), [parent.path()]);
+        // Found, and perhaps made by one that was killed before it synced.
+        assert_eq!(synced(claim), [parent.path()]);
+        assert_eq!(synced(|| sync_parent(Path::new("store")).unwrap()), [Path::new(".")]);
+        assert!(synced(|| sync_parent(Path::new("/")).unwrap()).is_empty());
+    }
+
+    #[test]
+    fn an_announcement_is_ours_or_what_is_left_of_it() {
+        let whole = Marker { kind: EngineKind::Sled, generation: 0 }.to_text().into_bytes();
+        for length in 0..=whole.len() {
+            assert!(Marker::is_announcement(&whole[..length]));
+            let mut torn = whole.clone();
+            torn[length..].fill(0);
+            assert!(Marker::is_announcement(&torn));
+        }
+        for stranger in ["my notes", "engine", "clearlane-engine 1\nengine redb\ngeneration 0\n!"] {
+            assert!(!Marker::is_announcement(stranger.as_bytes()), "{stranger}");
+        }
+        assert!(!Marker::is_announcement(&[0; 4096]));
+    }
+
+    #[test]
+    fn a_strangers_announcement_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let stranger = dir.path().join(MARKER_NEW);
+        fs::create_dir(&stranger).unwrap();
+        let refusal = Directory::claim(dir.path(), EngineKind::Redb).unwrap_err();
+        assert!(matches!(refusal, Error::Foreign { .. }), "{refusal}");
+        assert!(stranger.is_dir());
+    }
+
+    #[test]
+    fn names_of_data_are_those_that_we_give() {
+        for ours in ["data.0", "data.17", "data.3.trial"] {
+            assert!(is_name_of_data(ours), "{ours}");
+        }
+        for other in ["data.", "data.x", "data.0.bak", "data.backup-2026", "data.+7", "data.007"] {
+            assert!(!is_name_of_data(other), "{other}");
+        }
+    }
 }

@@ -29,6 +29,8 @@
 //!   untouched; the new one is a leftover.
 //! * A generation that was replaced lives until the last snapshot of it is dropped, and its data
 //!   is removed then.
+//! * A copy of which one step failed is never the store: the keys that the step was to carry over
+//!   are gone.
 //! * Memory during a copy is bounded by one step's stretch and the changed *keys* of the commits
 //!   since the step before.
 
@@ -43,7 +45,7 @@ use parking_lot::Mutex;
 
 use crate::bucket::Bucket;
 use crate::directory::{Directory, remove_data};
-use crate::error::{EngineKind, Result};
+use crate::error::{EngineKind, Error, Result};
 use crate::gate::{DefragmentTurn, Gate, WriterTurn};
 use crate::interface::{Defragment, Engine, KeyRange, Snapshot, WriteTxn};
 use crate::open::Options;
@@ -114,6 +116,11 @@ impl Home {
         &self.path
     }
 
+    /// Whether the data goes when the store does.
+    pub(crate) fn is_doomed(&self) -> bool {
+        self.doomed.load(Ordering::Acquire)
+    }
+
     fn doom(&self, doomed: bool) {
         self.doomed.store(doomed, Ordering::Release);
     }
@@ -121,7 +128,7 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        if self.doomed.load(Ordering::Acquire) {
+        if self.is_doomed() {
             // If this fails, the next start removes the leftover.
             let _ = remove_data(&self.path);
         }
@@ -167,6 +174,18 @@ impl<S> Shared<S> {
     }
 }
 
+impl<S: Store> DurableEngine<S> {
+    fn begin_copy(&self) -> Result<Copy<S>> {
+        let turn = self.shared.gate.begin_defragment()?;
+        let home = Home::next(&self.shared.directory)?;
+        let target = Arc::new(S::create(home, &self.shared.options)?);
+        let cursor = Some(Cursor { bucket: Bucket::ALL[0], key: Vec::new() });
+        let target_gate = Arc::default();
+        let shared = Arc::clone(&self.shared);
+        Ok(Copy { target, target_gate, cursor, broken: false, turn, shared })
+    }
+}
+
 impl<S: Store> Engine for DurableEngine<S> {
     fn kind(&self) -> EngineKind {
         S::KIND
@@ -191,13 +210,7 @@ impl<S: Store> Engine for DurableEngine<S> {
     }
 
     fn begin_defragment(&self) -> Result<Box<dyn Defragment>> {
-        let turn = self.shared.gate.begin_defragment()?;
-        let home = Home::next(&self.shared.directory)?;
-        let target = Arc::new(S::create(home, &self.shared.options)?);
-        let cursor = Some(Cursor { bucket: Bucket::ALL[0], key: Vec::new() });
-        let target_gate = Arc::default();
-        let shared = Arc::clone(&self.shared);
-        Ok(Box::new(Copy { target, target_gate, cursor, turn, shared }))
+        Ok(Box::new(self.begin_copy()?))
     }
 }
 
@@ -209,6 +222,8 @@ struct Copy<S: Store> {
     target_gate: Arc<Gate>,
     /// Where the next stretch begins; `None` when every key was visited.
     cursor: Option<Cursor>,
+    /// Set while a step is under way, so that it stays when the step fails or panics.
+    broken: bool,
     turn: DefragmentTurn,
     shared: Arc<Shared<S>>,
 }
@@ -276,11 +291,18 @@ impl<S: Store> Copy<S> {
     }
 }
 
-impl<S: Store> Defragment for Copy<S> {
-    fn step(&mut self, records: usize) -> Result<bool> {
-        if !self.turn.hears_everything() {
-            return Ok(false);
+impl<S: Store> Copy<S> {
+    /// Refuses to go on where a step has failed.
+    fn require_whole(&self) -> Result<()> {
+        if self.broken {
+            let why = "an earlier step of this defragmentation failed; begin another";
+            return Err(Error::Storage(why.to_owned()));
         }
+        Ok(())
+    }
+
+    /// Replays, and copies on; says whether there is little left to do.
+    fn advance(&mut self, records: usize) -> Result<bool> {
         let records = records.max(1);
         let replayed = self.replay(records)?;
         match self.cursor.clone() {
@@ -292,8 +314,22 @@ impl<S: Store> Defragment for Copy<S> {
             None => Ok(replayed < records),
         }
     }
+}
+
+impl<S: Store> Defragment for Copy<S> {
+    fn step(&mut self, records: usize) -> Result<bool> {
+        self.require_whole()?;
+        if !self.turn.hears_everything() {
+            return Ok(false);
+        }
+        self.broken = true;
+        let nearly_done = self.advance(records)?;
+        self.broken = false;
+        Ok(nearly_done)
+    }
 
     fn finish(mut self: Box<Self>) -> Result<()> {
+        self.require_whole()?;
         let writers = self.turn.stop_writers()?;
         while let Some(cursor) = self.cursor.clone() {
             self.copy_stretch(&cursor, usize::MAX)?;
@@ -306,5 +342,43 @@ impl<S: Store> Defragment for Copy<S> {
             old.home().doom(true);
         }
         writers.end(switched)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DurableEngine;
+    use crate::bucket::Bucket;
+    use crate::directory::Directory;
+    use crate::error::{EngineKind, Error};
+    use crate::interface::{Defragment, Engine};
+    use crate::open::Options;
+    use crate::redb::RedbStore;
+
+    fn put(engine: &dyn Engine, value: &[u8]) {
+        let mut txn = engine.begin_write().unwrap();
+        txn.put(Bucket::Key, b"a", value).unwrap();
+        txn.commit().unwrap();
+    }
+
+    #[test]
+    fn a_copy_that_failed_to_carry_over_a_key_is_never_the_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::claim(dir.path(), EngineKind::Redb).unwrap();
+        let options = Options { cache_bytes: 1 << 20, ..Options::default() };
+        let engine = DurableEngine::<RedbStore>::open(directory, options).unwrap();
+        put(&engine, b"old");
+        let mut copy = engine.begin_copy().unwrap();
+        while !copy.step(10).unwrap() {}
+        put(&engine, b"new");
+        // The copy cannot be written for a moment, and the step has taken the changed key by then.
+        let in_the_way = copy.target_gate.enter().unwrap();
+        assert!(copy.step(10).is_err());
+        drop(in_the_way);
+        assert!(matches!(copy.step(10), Err(Error::Storage(_))));
+        assert!(matches!(Box::new(copy).finish(), Err(Error::Storage(_))));
+        let found = engine.snapshot().unwrap().get(Bucket::Key, b"a").unwrap();
+        assert_eq!(found.as_deref(), Some(&b"new"[..]));
+        put(&engine, b"and writing goes on");
     }
 }

@@ -18,10 +18,12 @@
 //!
 //! * Keys are handed over after their commit is visible and before the next writer may begin.
 //!   Whoever takes the keys first and a snapshot second therefore never misses a change.
-//! * After a failed commit no writer ever enters again.
+//! * After a failed commit no writer ever enters again. A panic while a transaction is open counts
+//!   as one: where it struck in the commit, nobody knows.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::thread;
 
 use parking_lot::Mutex;
 
@@ -39,7 +41,7 @@ pub(crate) struct Gate {
 struct State {
     /// The open write transaction, and whether it notes what it touches.
     writer: Option<Noting>,
-    /// Set by a failed commit, for ever.
+    /// Set by a failed commit, or by a panic in its place, for ever.
     failed: bool,
     /// Whether a defragmentation is under way.
     defragmenting: bool,
@@ -115,7 +117,12 @@ impl WriterTurn {
 
 impl Drop for WriterTurn {
     fn drop(&mut self) {
-        self.gate.state.lock().writer = None;
+        let mut state = self.gate.state.lock();
+        state.writer = None;
+        // The turn ends without an outcome: a commit may be on disk, wholly or not at all.
+        if thread::panicking() {
+            state.failed = true;
+        }
     }
 }
 
@@ -156,6 +163,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::Gate;
+    use crate::contained::contained;
     use crate::{Bucket, Error};
 
     #[test]
@@ -193,6 +201,19 @@ mod tests {
         let gate = Arc::new(Gate::default());
         let turn = gate.enter().unwrap();
         assert!(turn.end(Err(Error::Storage("disk".to_owned()))).is_err());
+        assert!(matches!(gate.enter(), Err(Error::Failed)));
+        assert!(matches!(gate.begin_defragment(), Err(Error::Failed)));
+    }
+
+    #[test]
+    fn a_panic_in_a_commit_closes_the_gate_for_ever() {
+        let gate = Arc::new(Gate::default());
+        let turn = gate.enter().unwrap();
+        let commit = contained(move || {
+            let _turn = turn;
+            panic!("half way")
+        });
+        assert_eq!(commit, Err::<(), _>("half way".to_owned()));
         assert!(matches!(gate.enter(), Err(Error::Failed)));
         assert!(matches!(gate.begin_defragment(), Err(Error::Failed)));
     }

@@ -116,7 +116,8 @@ pub trait Engine: Send + Sync + Debug {
 /// the store as it was.
 pub trait Defragment: Send + Debug {
     /// Carries over about `records` more records, and says whether only what is committed from
-    /// now on is left. Runs beside commits.
+    /// now on is left. Runs beside commits. After an error the rest is refused: drop it and begin
+    /// another.
     fn step(&mut self, records: usize) -> Result<bool>;
 
     /// Carries over the rest, syncs, and puts the new store in place of the old one. Snapshots

@@ -9,15 +9,24 @@
 //!
 //! ```text
 //!   magic      "clearlane-stream" , version (1 byte)
-//!   frame*     kind 1 │ length of body (4) │ body │ crc32c of kind, length and body (4)
+//!   frame*     kind 1 │ length of body (4) │ sum of these (4) │ body │ sum of head and body (4)
 //!                body: record*   bucket (1) │ key length (4) │ value length (4) │ key │ value
-//!   trailer    kind 2 │ length 12          │ records (8), crc of crcs (4) │ crc32c (4)
+//!   trailer    kind 2 │ length 12          │ sum (4)          │ records (8), sum of sums (4) │ sum
 //! ```
 //!
-//! Numbers are big endian. A frame's body ends once it has reached 256 KiB, so it is larger than
-//! that only by its last record. The trailer's last number is the crc32c over the checksums of all
+//! Numbers are big endian, sums are crc32c. The length has a sum of its own, which comes before the
+//! body: an importer that believed a damaged length would wait for a gigabyte that never comes. A frame's body ends once it has reached 256 KiB, so it is larger than
+//! that only by its last record. The trailer's last number is the crc32c over the last sums of all
 //! frames in order: it notices a frame that is missing, doubled or out of place although each
 //! frame is whole.
+//!
+//! # An import that ends early
+//!
+//! Each frame is committed when it has come, long before the trailer is seen; to keep them back would
+//! take memory for the whole store. So an import that fails, or is killed, leaves a store that opens
+//! like any other and has part of the records. Whoever imports does it in a directory of its own,
+//! moves that to its place when [`Importer::finish`] has returned, and removes it otherwise. An
+//! import into the leftover of another one is refused, because that has records.
 //!
 //! # Invariants
 //!
@@ -36,11 +45,13 @@ use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::interface::{Engine, KeyRange, Snapshot};
 
-const MAGIC: &[u8; 17] = b"clearlane-stream\x01";
+const MAGIC: &[u8; 17] = b"clearlane-stream\x02";
 const FRAME_RECORDS: u8 = 1;
 const FRAME_TRAILER: u8 = 2;
-/// Kind and length, before a frame's body.
-const FRAME_HEAD: usize = 5;
+/// Kind, length and the sum of these, before a frame's body.
+const FRAME_HEAD: usize = 9;
+/// Where the head's sum is.
+const HEAD_SUM: usize = 5;
 const FRAME_SUM: usize = 4;
 /// Bucket and two lengths, before a record's key.
 const RECORD_HEAD: usize = 9;
@@ -148,7 +159,9 @@ impl Exporter {
     fn seal(&mut self, mut frame: BytesMut, kind: u8) -> Bytes {
         let body = (frame.len() - FRAME_HEAD) as u32;
         frame[0] = kind;
-        frame[1..FRAME_HEAD].copy_from_slice(&body.to_be_bytes());
+        frame[1..HEAD_SUM].copy_from_slice(&body.to_be_bytes());
+        let head_sum = crc32c::crc32c(&frame[..HEAD_SUM]);
+        frame[HEAD_SUM..FRAME_HEAD].copy_from_slice(&head_sum.to_be_bytes());
         let sum = crc32c::crc32c(&frame);
         frame.put_u32(sum);
         self.sum_of_sums = crc32c::crc32c_append(self.sum_of_sums, &sum.to_be_bytes());
@@ -265,9 +278,11 @@ impl Importer {
     /// The next whole frame without its checksum, which is right.
     fn next_frame(&mut self) -> Result<Option<Bytes>> {
         let Some((head, _)) = self.waiting.split_at_checked(FRAME_HEAD) else { return Ok(None) };
-        let body = u32::from_be_bytes(head[1..].try_into().expect("four bytes")) as usize;
-        // A damaged length must not make us wait for a gigabyte.
-        if body > BODY_BYTES_MAX || !(FRAME_RECORDS..=FRAME_TRAILER).contains(&head[0]) {
+        let (numbers, sum) = head.split_at(HEAD_SUM);
+        let body = u32::from_be_bytes(numbers[1..].try_into().expect("four bytes")) as usize;
+        // The head by itself, and now: a damaged length must not make us wait for a gigabyte.
+        let whole = crc32c::crc32c(numbers).to_be_bytes() == sum;
+        if !whole || body > BODY_BYTES_MAX || !(FRAME_RECORDS..=FRAME_TRAILER).contains(&head[0]) {
             return Err(self.damaged_frame());
         }
         if self.waiting.len() < FRAME_HEAD + body + FRAME_SUM {

@@ -43,8 +43,8 @@
 //! * One batch carries the records, the size in use and the commit's number.
 //! * After every commit its number is also written to a file of our own ([`witness`]). A tree that
 //!   comes back with a smaller number has lost an acknowledged commit, and is refused.
-//! * sled repairs while it opens, so a store that was not closed cleanly is first opened as a copy
-//!   ([`trial`]); what cannot be opened stays as it was.
+//! * sled repairs while it opens, so a store whose files are not, to the byte, as sled left them
+//!   when it was closed is first opened as a copy ([`trial`]); what cannot be opened stays as it was.
 //!
 //! # What it does not promise
 //!
@@ -89,7 +89,7 @@ pub(crate) struct SledStore {
     database: sled::Db,
     undo: Undo,
     size_in_use: AtomicU64,
-    /// After the database, so that it notes the files' size when sled has closed them.
+    /// After the database, so that it notes what the files are when sled has closed them.
     witness: Witness,
     /// Last, so that sled's files are closed when their home goes.
     home: Home,
@@ -166,6 +166,14 @@ impl SledStore {
         let undo = Undo::new(account.commit);
         let size_in_use = AtomicU64::new(account.size_in_use);
         SledStore { database, undo, size_in_use, witness, home }
+    }
+}
+
+impl Drop for SledStore {
+    fn drop(&mut self) {
+        if self.home.is_doomed() {
+            self.witness.doom();
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::open_and_check;
 use super::witness::Witness;
-use crate::directory::remove_data;
+use crate::directory::{TRIAL_SUFFIX, remove_data};
 use crate::error::{Error, Result};
 use crate::open::Options;
 
@@ -36,7 +36,7 @@ struct Copy {
 impl Copy {
     fn of(store: &Path) -> Result<Copy> {
         let mut path = store.as_os_str().to_owned();
-        path.push(".trial");
+        path.push(TRIAL_SUFFIX);
         let copy = Copy { path: path.into() };
         remove_data(&copy.path)?;
         let copied = copy_files(store, &copy.path);

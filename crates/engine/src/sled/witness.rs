@@ -8,14 +8,20 @@
 //! ```text
 //!   bytes 0..8    number of the last acknowledged commit
 //!   bytes 8..16   length of sled's log when it was closed; 0 while the store is open
-//!   bytes 16..20  crc32c of those            (numbers are big endian)
+//!   bytes 16..20  crc32c of the names and bytes of sled's files when it was closed
+//!   bytes 20..24  crc32c of those            (numbers are big endian)
 //! ```
+//!
+//! Whether the files are as sled left them decides whether sled may open them without trying a copy
+//! first: it repairs while it opens, and what is refused must stay as it was. A length alone does
+//! not tell; a bit can flip in its place. So all files are read when the store is closed and when it
+//! is opened, which costs as much as reading them takes.
 //!
 //! The file is not synced: a sync would double the cost of a commit. After a power cut the number
 //! may be an older one, which can hide a loss but never invents one.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -26,7 +32,7 @@ use crate::error::{Error, Result};
 const NAME: &str = "witness";
 const LOG: &str = "db";
 const CONFIG: &str = "conf";
-const LENGTH: usize = 20;
+const LENGTH: usize = 24;
 /// Some seconds in all, after which somebody else must have the files.
 const RELEASE_TRIES: usize = 4_000_000;
 
@@ -38,8 +44,25 @@ pub(super) struct Witness {
     log: File,
     store: PathBuf,
     acknowledged: u64,
-    /// As it was found; `None` once the store is open.
-    log_length: Option<u64>,
+    /// As they were found; `None` once the store is open.
+    found: Option<Files>,
+    /// Whether the store is about to be removed, so that nobody need know how it was closed.
+    doomed: bool,
+}
+
+/// What sled's files were when sled had closed them. [`Files::OPEN`] while it has not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Files {
+    log_length: u64,
+    sum: u32,
+}
+
+impl Files {
+    const OPEN: Files = Files { log_length: 0, sum: 0 };
+
+    fn read(store: &Path) -> io::Result<Files> {
+        Ok(Files { log_length: log_length(store)?, sum: sum_files(store, 0)? })
+    }
 }
 
 impl Witness {
@@ -48,9 +71,9 @@ impl Witness {
             OpenOptions::new().read(true).write(true).create_new(true).open(store.join(NAME));
         let file = file.map_err(|error| at(store, NAME, error))?;
         let log = open_log(store)?;
-        let (store, log_length) = (store.to_owned(), None);
-        let witness = Witness { file, log, store, acknowledged: 0, log_length };
-        let written = witness.write(0).and_then(|()| witness.sync_everything());
+        let store = store.to_owned();
+        let witness = Witness { file, log, store, acknowledged: 0, found: None, doomed: false };
+        let written = witness.note_open().and_then(|()| witness.sync_everything());
         written.map_err(|error| at(&witness.store, NAME, error))?;
         Ok(witness)
     }
@@ -72,10 +95,10 @@ impl Witness {
         let mut bytes = [0; LENGTH];
         let read = file.read_exact_at(&mut bytes, 0);
         let numbers = read.ok().and_then(|()| parse(&bytes));
-        let (acknowledged, log_length) =
+        let (acknowledged, found) =
             numbers.ok_or_else(|| damaged(store, "the witness file is not readable"))?;
-        let (log, log_length) = (open_log(store)?, Some(log_length));
-        Ok(Witness { file, log, store: store.to_owned(), acknowledged, log_length })
+        let (log, found, store) = (open_log(store)?, Some(found), store.to_owned());
+        Ok(Witness { file, log, store, acknowledged, found, doomed: false })
     }
 
     /// Waits until sled has let go of the files. A sled that is dropped closes them later, from a
@@ -95,7 +118,11 @@ impl Witness {
 
     /// Whether sled's files are as sled left them when it was closed.
     pub(super) fn closed_cleanly(&self) -> bool {
-        self.log_length == log_length(&self.store).ok()
+        // The length first: after a crash there is nothing to compare, and no need to read it all.
+        self.found.is_some_and(|found| {
+            log_length(&self.store).is_ok_and(|length| length == found.log_length)
+                && sum_files(&self.store, 0).is_ok_and(|sum| sum == found.sum)
+        })
     }
 
     /// Refuses a tree that has fewer commits than were acknowledged.
@@ -110,8 +137,8 @@ impl Witness {
 
     /// Notes that the store is open, with a tree of `commit`.
     pub(super) fn reopen(&mut self, commit: u64) -> Result<()> {
-        (self.acknowledged, self.log_length) = (commit, None);
-        self.write(0).map_err(|error| at(&self.store, NAME, error))
+        (self.acknowledged, self.found) = (commit, None);
+        self.note_open().map_err(|error| at(&self.store, NAME, error))
     }
 
     /// Brings sled's log to the disk. sled's own flush hands it to the disk (`sync_file_range`),
@@ -122,7 +149,7 @@ impl Witness {
 
     /// Records that `commit` is about to be acknowledged.
     pub(super) fn acknowledge(&self, commit: u64) -> io::Result<()> {
-        write_numbers(&self.file, commit, 0)
+        write_numbers(&self.file, commit, Files::OPEN)
     }
 
     /// A new store: its files, and that they are there.
@@ -133,20 +160,30 @@ impl Witness {
         File::open(&self.store)?.sync_all()
     }
 
-    fn write(&self, log_length: u64) -> io::Result<()> {
-        write_numbers(&self.file, self.acknowledged, log_length)
+    fn note_open(&self) -> io::Result<()> {
+        write_numbers(&self.file, self.acknowledged, Files::OPEN)
+    }
+
+    /// Says that the store's files will be removed when it is closed.
+    pub(super) fn doom(&mut self) {
+        self.doomed = true;
+    }
+
+    /// Notes how sled left its files. Waits for sled to have left them.
+    fn note_closed(&self) -> io::Result<()> {
+        self.await_release().map_err(|error| io::Error::other(error.to_string()))?;
+        let mut number = [0; 8];
+        self.file.read_exact_at(&mut number, 0)?;
+        write_numbers(&self.file, u64::from_be_bytes(number), Files::read(&self.store)?)
     }
 }
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        let is_open = self.log_length.is_none();
-        if let (true, Ok(length)) = (is_open, log_length(&self.store)) {
+        let is_open = self.found.is_none();
+        if is_open && !self.doomed {
             // If this fails, the next open takes the longer way.
-            let mut number = [0; 8];
-            let read = self.file.read_exact_at(&mut number, 0);
-            let _ =
-                read.and_then(|()| write_numbers(&self.file, u64::from_be_bytes(number), length));
+            let _ = self.note_closed();
         }
     }
 }
@@ -159,21 +196,89 @@ fn log_length(store: &Path) -> io::Result<u64> {
     Ok(fs::metadata(store.join(LOG))?.len())
 }
 
-fn write_numbers(file: &File, acknowledged: u64, log_length: u64) -> io::Result<()> {
+/// The crc32c of all files of a directory but the witness, in the order of their names.
+fn sum_files(dir: &Path, mut sum: u32) -> io::Result<u32> {
+    let entries = fs::read_dir(dir)?;
+    let mut names = entries
+        .map(|entry| Ok(entry?.file_name()))
+        .filter(|name| !matches!(name, Ok(name) if name == NAME))
+        .collect::<io::Result<Vec<_>>>()?;
+    names.sort();
+    for name in names {
+        // A zero cannot be in a name, so it ends one.
+        sum = crc32c::crc32c_append(sum, name.as_encoded_bytes());
+        sum = crc32c::crc32c_append(sum, &[0]);
+        let path = dir.join(name);
+        sum = if path.is_dir() { sum_files(&path, sum)? } else { sum_file(&path, sum)? };
+    }
+    Ok(sum)
+}
+
+fn sum_file(path: &Path, mut sum: u32) -> io::Result<u32> {
+    let mut file = File::open(path)?;
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(sum),
+            length => sum = crc32c::crc32c_append(sum, &buffer[..length]),
+        }
+    }
+}
+
+fn write_numbers(file: &File, acknowledged: u64, files: Files) -> io::Result<()> {
     let mut bytes = [0; LENGTH];
     bytes[..8].copy_from_slice(&acknowledged.to_be_bytes());
-    bytes[8..16].copy_from_slice(&log_length.to_be_bytes());
-    let sum = crc32c::crc32c(&bytes[..16]);
-    bytes[16..].copy_from_slice(&sum.to_be_bytes());
+    bytes[8..16].copy_from_slice(&files.log_length.to_be_bytes());
+    bytes[16..20].copy_from_slice(&files.sum.to_be_bytes());
+    let sum = crc32c::crc32c(&bytes[..20]);
+    bytes[20..].copy_from_slice(&sum.to_be_bytes());
     file.write_all_at(&bytes, 0)
 }
 
-fn parse(bytes: &[u8; LENGTH]) -> Option<(u64, u64)> {
+fn parse(bytes: &[u8; LENGTH]) -> Option<(u64, Files)> {
     let number = |range: std::ops::Range<usize>| bytes[range].try_into().map(u64::from_be_bytes);
-    let whole = crc32c::crc32c(&bytes[..16]).to_be_bytes() == bytes[16..];
-    if whole { Some((number(0..8).ok()?, number(8..16).ok()?)) } else { None }
+    let sum = bytes[16..20].try_into().map(u32::from_be_bytes).ok()?;
+    let whole = crc32c::crc32c(&bytes[..20]).to_be_bytes() == bytes[20..];
+    let files = Files { log_length: number(8..16).ok()?, sum };
+    if whole { Some((number(0..8).ok()?, files)) } else { None }
 }
 
 fn at(store: &Path, name: &str, source: io::Error) -> Error {
     Error::Path { path: store.join(name), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::Witness;
+    use crate::bucket::Bucket;
+    use crate::error::EngineKind;
+    use crate::open::{Options, open};
+
+    #[test]
+    fn an_orderly_end_is_told_from_a_changed_byte_in_any_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { cache_bytes: 1 << 20, ..Options::default() };
+        let engine = open(EngineKind::Sled, dir.path(), options).unwrap();
+        let mut txn = engine.begin_write().unwrap();
+        txn.put(Bucket::Key, b"a", &vec![7; 1 << 20]).unwrap();
+        txn.commit().unwrap();
+        let store = dir.path().join("data.0");
+        assert!(!Witness::open(&store).unwrap().closed_cleanly(), "it is open");
+        drop(engine);
+
+        let is_clean = || Witness::open(&store).unwrap().closed_cleanly();
+        assert!(is_clean());
+        let blob = fs::read_dir(store.join("blobs")).unwrap().next().unwrap().unwrap().path();
+        for file in [store.join("db"), store.join("conf"), blob] {
+            let whole = fs::read(&file).unwrap();
+            let mut damaged = whole.clone();
+            damaged[whole.len() / 2] ^= 1;
+            fs::write(&file, damaged).unwrap();
+            assert!(!is_clean(), "{}", file.display());
+            fs::write(&file, whole).unwrap();
+            assert!(is_clean());
+        }
+    }
 }

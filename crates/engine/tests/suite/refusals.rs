@@ -73,6 +73,36 @@ fn a_directory_with_something_else_in_it() {
 }
 
 #[test]
+fn a_strangers_file_by_the_name_of_an_announcement() {
+    for kind in EngineKind::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("engine.new"), "my notes about the new engine").unwrap();
+        let error = refused(kind, dir.path());
+        assert!(matches!(error, Error::Foreign { .. }), "{error}");
+        assert!(error.to_string().contains("engine.new"), "{error}");
+    }
+}
+
+#[test]
+fn an_operators_backup_beside_the_data_is_kept() {
+    for kind in DURABLE {
+        let dir = store_with_a_record(kind);
+        fs::write(dir.path().join("data.0.bak"), "precious").unwrap();
+        fs::create_dir(dir.path().join("data.backup-2026")).unwrap();
+        fs::write(dir.path().join("data.backup-2026").join("a"), "precious").unwrap();
+        let engine = open_small(kind, dir.path());
+        let mut defragment = engine.begin_defragment().unwrap();
+        while !defragment.step(10).unwrap() {}
+        defragment.finish().unwrap();
+        drop(engine);
+        drop(open_small(kind, dir.path()));
+        let left = contents(dir.path());
+        assert!(left.contains_key("data.0.bak"), "{:?}", left.keys());
+        assert!(left.contains_key("data.backup-2026/a"), "{:?}", left.keys());
+    }
+}
+
+#[test]
 fn data_without_its_marker() {
     for kind in DURABLE {
         let dir = store_with_a_record(kind);
@@ -127,9 +157,9 @@ fn a_store_of_a_newer_program() {
 
 #[test]
 fn a_marker_that_is_none() {
-    for text in
-        ["", "clearlane-engine", "clearlane-engine 1\nengine bolt\ngeneration 0\n", "\0\u{1}"]
-    {
+    let beyond = format!("clearlane-engine 1\nengine redb\ngeneration {}\n", u64::MAX);
+    let bolt = "clearlane-engine 1\nengine bolt\ngeneration 0\n";
+    for text in ["", "clearlane-engine", bolt, &beyond, "\0\u{1}"] {
         let dir = store_with_a_record(EngineKind::Redb);
         fs::write(dir.path().join("engine"), text).unwrap();
         assert!(matches!(refused(EngineKind::Redb, dir.path()), Error::Corrupt { .. }));
@@ -234,6 +264,27 @@ fn a_truncated_sled_log() {
         fs::write(&file, &bytes[..bytes.len() * numerator / 10]).unwrap();
         assert!(matches!(refused(EngineKind::Sled, dir.path()), Error::Corrupt { .. }));
     }
+}
+
+#[test]
+fn a_sled_log_with_a_wrong_bit_and_its_right_length() {
+    let store = Store::new(EngineKind::Sled);
+    for number in 0..200u64 {
+        store.commit(|txn| {
+            for sub in 0..20 {
+                let key = (number * 20 + sub).to_be_bytes();
+                txn.put(Bucket::Key, &key, &[7; 1000]).unwrap();
+            }
+        });
+    }
+    let Store { engine, dir, .. } = store;
+    drop(engine);
+    let file = dir.path().join("data.0").join("db");
+    let mut bytes = fs::read(&file).unwrap();
+    let position = bytes.len() / 10;
+    bytes[position] ^= 0x10;
+    fs::write(&file, bytes).unwrap();
+    assert!(matches!(refused(EngineKind::Sled, dir.path()), Error::Corrupt { .. }));
 }
 
 #[test]

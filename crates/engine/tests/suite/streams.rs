@@ -126,6 +126,30 @@ fn a_stream_with_a_wrong_bit_is_refused_wherever_it_is() {
 }
 
 #[test]
+fn a_wrong_bit_in_a_frames_head_is_noticed_before_its_body_comes() {
+    const MAGIC: usize = 17;
+    const HEAD: usize = 9;
+    let stream = small_stream();
+    for bit in MAGIC * 8..(MAGIC + HEAD) * 8 {
+        let mut damaged = stream[..MAGIC + HEAD].to_vec();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        let mut importer = Importer::new(Arc::new(MemoryEngine::new())).unwrap();
+        assert!(importer.feed(&damaged).is_err(), "bit {bit}: the importer waits for more");
+    }
+}
+
+#[test]
+fn an_import_that_ended_early_leaves_a_store_that_takes_no_other() {
+    let (source, _) = filled(EngineKind::Memory);
+    let stream = export(&*source.engine);
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    let mut importer = Importer::new(Arc::clone(&engine)).unwrap();
+    importer.feed(&stream[..stream.len() / 2]).unwrap();
+    assert!(importer.finish().is_err());
+    assert!(Importer::new(engine).is_err());
+}
+
+#[test]
 fn what_follows_the_end_is_refused() {
     let mut stream = small_stream();
     stream.push(0);
