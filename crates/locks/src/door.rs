@@ -10,6 +10,14 @@
 //! leave   clock ─▶ [inner lock: gate.leave] ─▶ wake who may go ─▶ figures, events
 //! ```
 //!
+//! # Blocked at the inner lock
+//!
+//! Short as it is, a thread can lose its processor inside, and then everybody at this door is
+//! blocked for milliseconds. That must not look like a long hold of the next to come or of the one
+//! who leaves. So whoever finds the lock taken reads the clock again once it has it, and the gate
+//! is told that time. What lies between is a wait behind nobody for one who comes, in the figures
+//! but not in the blame, and no part of the hold of one who leaves.
+//!
 //! # Why there is a second lock around the data
 //!
 //! The gate only says who may touch the data; Rust wants that proved. Without `unsafe` the proof
@@ -33,6 +41,9 @@ use crate::{
     gate::{Gate, Party, Stretch, Ticket, Waiting},
     now_ns,
 };
+
+#[cfg(test)]
+mod tests;
 
 thread_local! {
     static WAITED_NS: Cell<u64> = const { Cell::new(0) };
@@ -59,6 +70,15 @@ struct Inner {
     sleepers: BTreeMap<Ticket, Thread>,
 }
 
+/// The inner lock, taken.
+struct Taken<'a> {
+    inner: MutexGuard<'a, Inner>,
+    /// When it was asked for. The same as `taken_ns` if it was free.
+    asked_ns: u64,
+    /// Read under the lock unless it was free.
+    taken_ns: u64,
+}
+
 impl Door {
     pub(crate) fn new(figures: Arc<Figures>, studio: Arc<Studio>) -> Door {
         Door { figures, studio, inner: parking_lot::Mutex::default() }
@@ -67,11 +87,13 @@ impl Door {
     /// Goes in, after waiting if need be.
     #[inline]
     pub(crate) fn enter(&self, mode: Mode) -> Stay<'_> {
-        let arrived_ns = now_ns();
-        let mut inner = self.inner.lock();
-        let arrival = inner.gate.arrive(Actor::current(), mode, arrived_ns);
+        let Taken { mut inner, asked_ns, taken_ns } = self.take_inner();
+        let arrival = inner.gate.arrive(Actor::current(), mode, taken_ns);
         if !arrival.inside {
-            self.wait(inner, arrival.ticket, mode, arrived_ns);
+            self.wait(inner, arrival.ticket, mode, asked_ns);
+        } else if asked_ns < taken_ns {
+            drop(inner);
+            self.waited(mode, taken_ns - asked_ns);
         }
         Stay { door: self, ticket: arrival.ticket, mode }
     }
@@ -92,10 +114,27 @@ impl Door {
         self.inner.lock().gate.waiting().collect()
     }
 
+    /// Takes the inner lock and tells the time, with one reading of the clock if the lock is free.
+    /// It is read first: behind the atomic operation of the lock it costs 9 ns more.
+    #[inline]
+    fn take_inner(&self) -> Taken<'_> {
+        let asked_ns = now_ns();
+        match self.inner.try_lock() {
+            Some(inner) => Taken { inner, asked_ns, taken_ns: asked_ns },
+            None => self.take_inner_blocked(asked_ns),
+        }
+    }
+
+    #[cold]
+    fn take_inner_blocked(&self, asked_ns: u64) -> Taken<'_> {
+        let inner = self.inner.lock();
+        Taken { inner, asked_ns, taken_ns: now_ns() }
+    }
+
     /// Sleeps until the gate has let this arrival in. Somebody else may wake the thread early: the
     /// gate is asked each time.
     #[cold]
-    fn wait(&self, mut inner: MutexGuard<'_, Inner>, ticket: Ticket, mode: Mode, arrived_ns: u64) {
+    fn wait(&self, mut inner: MutexGuard<'_, Inner>, ticket: Ticket, mode: Mode, asked_ns: u64) {
         inner.sleepers.insert(ticket, thread::current());
         let mut inside = false;
         while !inside {
@@ -105,16 +144,19 @@ impl Door {
         inner.sleepers.remove(&ticket);
         drop(inner);
 
-        let waited_ns = now_ns().saturating_sub(arrived_ns);
+        self.waited(mode, now_ns().saturating_sub(asked_ns));
+    }
+
+    #[cold]
+    fn waited(&self, mode: Mode, waited_ns: u64) {
         WAITED_NS.set(WAITED_NS.get() + waited_ns);
         self.figures.waited(mode, waited_ns);
     }
 
     #[inline]
     fn leave(&self, ticket: Ticket, mode: Mode) {
-        let left_ns = now_ns();
-        let mut inner = self.inner.lock();
-        let left = inner.gate.leave(ticket, mode, left_ns);
+        let Taken { mut inner, asked_ns: left_ns, taken_ns } = self.take_inner();
+        let left = inner.gate.leave(ticket, mode, taken_ns);
         if left.wake.is_empty() {
             drop(inner);
         } else {

@@ -95,6 +95,9 @@ pub(crate) struct Studio {
     /// Says whether there is a tape, at the price of a plain load.
     on: AtomicBool,
     tape: ArcSwapOption<Tape>,
+    /// Held to put a tape in or take it out, so that `on` and `tape` change together. Events do not
+    /// take it.
+    changing: parking_lot::Mutex<()>,
 }
 
 /// A fixed row of slots. Each is claimed by one thread and filled once.
@@ -110,6 +113,7 @@ impl Studio {
     pub(crate) fn record(self: &Arc<Self>, capacity: usize) -> Recorder {
         let slots = (0..capacity).map(|_| OnceLock::new()).collect();
         let tape = Arc::new(Tape { slots, claimed: AtomicUsize::new(0) });
+        let _changing = self.changing.lock();
         self.tape.store(Some(Arc::clone(&tape)));
         self.on.store(true, Relaxed);
         Recorder { studio: Arc::clone(self), tape }
@@ -129,14 +133,13 @@ impl Studio {
         }
     }
 
-    /// Takes this tape out, unless another one has replaced it. `on` stays set then or when a
-    /// new recording begins at the same moment: that costs a little and loses nothing.
+    /// Takes this tape out, unless another one has replaced it.
     fn take_out(&self, tape: &Arc<Tape>) {
+        let _changing = self.changing.lock();
         let current = self.tape.load();
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, tape)) {
             self.on.store(false, Relaxed);
-            self.tape.compare_and_swap(&current, None);
-            self.on.store(self.tape.load().is_some(), Relaxed);
+            self.tape.store(None);
         }
     }
 }

@@ -51,7 +51,8 @@
 //! * Watching does not change the order of entry: figures and events are written by those who
 //!   leave, and nobody waits to write them.
 //! * Each nanosecond of a wait is blamed on one party at most: the one in front at that time. What
-//!   is blamed on nobody is the time it takes to wake a thread that may go.
+//!   is blamed on nobody is the time it takes to wake a thread that may go, or to be blocked at the
+//!   inner lock of a [`door`].
 //! * A panic releases the locks it unwinds through; there is no poisoning.
 //!
 //! # Left out

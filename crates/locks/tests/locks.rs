@@ -4,8 +4,13 @@
 //! registry says so.
 
 use std::{
+    hint::spin_loop,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Barrier, mpsc::channel},
+    sync::{
+        Barrier,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc::{channel, sync_channel},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -316,6 +321,50 @@ fn a_recording_ends_when_it_is_stopped_dropped_or_replaced() {
     assert!(third.stop().is_empty());
 }
 
+/// In each round one thread drops a recorder while another starts the next recording: whichever
+/// comes first, the new one gets the events that follow.
+/// So few rounds find a race now and then only, in a `--release` build; 40,000 did each time.
+#[test]
+fn stopping_one_recording_does_not_silence_the_next() {
+    const ROUNDS: usize = 4_000;
+    let registry = Registry::new();
+    let lock = Mutex::new(&registry, "lock", ());
+    let [dropping, dropped] = [const { AtomicUsize::new(0) }; 2];
+    let mut silent = 0;
+    thread::scope(|scope| {
+        let (to_drop, old) = sync_channel(0);
+        let (dropping, dropped) = (&dropping, &dropped);
+        scope.spawn(move || {
+            for (round, recorder) in old.into_iter().enumerate() {
+                dropping.store(round + 1, SeqCst);
+                drop(recorder);
+                dropped.store(round + 1, SeqCst);
+            }
+        });
+        for round in 1..=ROUNDS {
+            to_drop.send(registry.record(8)).unwrap();
+            spin_until(round, dropping);
+            let new = registry.record(8);
+            spin_until(round, dropped);
+            drop(lock.lock());
+            silent += usize::from(new.stop().is_empty());
+        }
+    });
+    assert_eq!(silent, 0, "recordings of {ROUNDS} that got no event");
+}
+
+/// Spins, because waking up takes longer than what is to collide; but not forever, in case the other
+/// thread has no processor.
+fn spin_until(round: usize, counter: &AtomicUsize) {
+    for turn in 0.. {
+        match counter.load(SeqCst) == round {
+            true => return,
+            false if turn < 1_000 => spin_loop(),
+            false => thread::yield_now(),
+        }
+    }
+}
+
 #[test]
 fn a_stray_unpark_does_not_let_anybody_in() {
     let registry = Registry::new();
@@ -354,5 +403,6 @@ fn readers_are_inside_together() {
             });
         }
     });
-    assert_eq!(report_of(&registry, "lock").read.waits.max(), 0);
+    // Not "no waits": they may meet at the inner lock of the door, which is nobody's fault.
+    assert!(report_of(&registry, "lock").blame.is_empty());
 }
