@@ -1,6 +1,6 @@
 //! A backend of any design on any engine, in a directory of its own, filled with records.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -27,10 +27,10 @@ pub struct Store {
 impl Store {
     /// An empty store in the system's directory for temporary files (`TMPDIR`).
     pub fn open(design: Design, engine: EngineKind, config: Config) -> Store {
-        let directory = TempDir::new().expect("a temporary directory can be made");
+        let directory = TempDir::new().unwrap_or_else(|error| fail(&error));
         let path = directory.path().join("store");
         let engine = clearlane_engine::open(engine, &path, Options::default());
-        let engine = engine.expect("an empty directory can be opened");
+        let engine = engine.unwrap_or_else(|error| fail(&error));
         let backend = design.open(Arc::clone(&engine), config, save_revision(), 0);
         let backend = backend.expect("an empty engine can be opened");
         Store { backend, engine, _directory: directory }
@@ -79,11 +79,17 @@ pub fn value(size: usize) -> Bytes {
     (0..size).map(|position| (position * 31 % 251) as u8).collect()
 }
 
-/// Where a bench may leave files: `target/NAME`.
-pub fn results_directory(name: &str) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target");
-    let directory = target.unwrap_or(beside).join(name);
-    std::fs::create_dir_all(&directory).expect("the target directory is writable");
+/// Where a bench may leave files: `target/NAME`. `target_tmp` is cargo's `CARGO_TARGET_TMPDIR`, the
+/// one directory in `target` that a bench is told of.
+pub fn results_directory(target_tmp: &str, name: &str) -> PathBuf {
+    let directory = Path::new(target_tmp).with_file_name(name);
+    std::fs::create_dir_all(&directory).unwrap_or_else(|error| fail(&error));
     directory
+}
+
+/// Ends the bench with one line.
+#[allow(clippy::print_stderr, reason = "a bench tells its user why it stops")]
+pub fn fail(error: &dyn std::fmt::Display) -> ! {
+    eprintln!("error: {error}");
+    std::process::exit(2);
 }

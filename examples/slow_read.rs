@@ -68,7 +68,8 @@ fn run(design: &str, engine: &str, directory: &str) -> Result<(), Box<dyn Error>
 }
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words = std::env::args_os().skip(1);
+    let arguments: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     let outcome = match arguments.as_slice() {
         [design, engine, directory] => run(design, engine, directory),
         _ => Err("usage: slow_read DESIGN ENGINE DIRECTORY".into()),

@@ -42,11 +42,20 @@ impl Class {
         }
     }
 
-    /// Mean arrivals per second.
+    /// Mean arrivals per second at each client.
     fn rate(self) -> f64 {
         match self {
-            Class::CheapRead => 1_000.0,
+            Class::CheapRead => 25.0,
             Class::Put => 250.0,
+        }
+    }
+
+    /// How many clients issue them. Reads come from several, so that one that stands still does not
+    /// hold back the next; puts from one, as a server has one applier.
+    pub(crate) fn clients(self) -> u64 {
+        match self {
+            Class::CheapRead => 8,
+            Class::Put => 1,
         }
     }
 }
@@ -56,22 +65,36 @@ const SPIN_BEFORE: Duration = Duration::from_micros(80);
 
 /// Open-loop arrivals: exponential gaps from a seed, independent of how operations fare.
 pub(crate) struct Arrivals {
-    random: SmallRng,
+    gaps: SmallRng,
+    /// Apart from the gaps, which must not depend on what is done in between.
+    choices: SmallRng,
     rate: f64,
     due: Instant,
     end: Instant,
 }
 
 impl Arrivals {
-    pub(crate) fn new(class: Class, start: Instant, window: Duration, seed: u64) -> Arrivals {
-        let random = SmallRng::seed_from_u64(seed * 2 + class as u64);
-        Arrivals { random, rate: class.rate(), due: start, end: start + window }
+    pub(crate) fn new(
+        class: Class,
+        client: u64,
+        start: Instant,
+        window: Duration,
+        seed: u64,
+    ) -> Arrivals {
+        let seed = (seed * 2 + class as u64) * 100 + client;
+        Arrivals {
+            gaps: SmallRng::seed_from_u64(seed),
+            choices: SmallRng::seed_from_u64(!seed),
+            rate: class.rate(),
+            due: start,
+            end: start + window,
+        }
     }
 
     /// Waits for the next arrival, if it is not overdue already, and says when it was due. Once the
     /// window is over, arrivals that are still due come without a wait.
     pub(crate) fn next(&mut self) -> Option<Instant> {
-        let uniform: f64 = self.random.random_range(f64::EPSILON..1.0);
+        let uniform: f64 = self.gaps.random_range(f64::EPSILON..1.0);
         self.due += Duration::from_secs_f64(-uniform.ln() / self.rate);
         if self.due >= self.end {
             return None;
@@ -86,9 +109,9 @@ impl Arrivals {
         Instant::now() >= self.end
     }
 
-    /// A number below `bound`, from the same seed.
+    /// A number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.random.random_range(0..bound)
+        self.choices.random_range(0..bound)
     }
 }
 

@@ -4,21 +4,23 @@
 //! cargo bench --bench head_of_line
 //! ```
 //!
-//! For each of the five designs, on the default engine: a store of records of 1 KiB, cheap reads
-//! (10 records each) and puts (1 KiB) that arrive at random, at a fixed mean rate, whatever became
-//! of the ones before; and a commit every 100 ms. Three loads are laid over that:
+//! For each of the five designs, on the default engine: a store of records of 1 KiB; 8 clients that
+//! read 10 records each, 200 times a second in all; one that puts 1 KiB, 250 times a second, as a
+//! server has one applier; and a commit every 100 ms. Arrivals are random and do not depend on what
+//! became of the ones before. Three loads are laid over that:
 //!
 //! * `calm`: nothing.
 //! * `expensive`: one thread that reads 20,000 records, again and again.
 //! * `spin`: one thread that keeps a core as busy, without touching the store. What `spin` costs is
-//!   the price of the busy core; what `expensive` costs beyond it is the price of the design.
+//!   the price of the busy core. What `expensive` costs beyond that is the design, and the memory
+//!   bandwidth and allocations of the read itself.
 //!
 //! **Timed:** from the moment an operation was due to its end, so that a stall is counted in full
 //! for everything that queued behind it. What is still queued when a window ends counts with its
-//! wait so far: a design that cannot keep up shows latencies of the order of the window.
-//! **Kept out:** filling the store, and the expensive read
-//! itself. The windows of all designs and loads are interleaved and repeated; the summary gives,
-//! for each percentile, the median over the repetitions.
+//! wait so far, and is not served: a design that cannot keep up serves less than all, and shows
+//! latencies of the order of the window. **Kept out:** filling the store, and the expensive read
+//! itself. The windows of all designs and loads are shuffled and repeated; the summary gives the
+//! median over the repetitions up to the 99th percentile, and beyond that takes them together.
 //!
 //! Results: `target/head_of_line/summary.json`, `target/head_of_line/head_of_line.svg`, and
 //! criterion's report, whose samples are the latencies recorded here.
@@ -36,6 +38,7 @@ mod picture;
 
 use std::time::Duration;
 
+use clearlane_benches::store::fail;
 use criterion::{Criterion, SamplingMode};
 use load::{Class, Load};
 use rand::SeedableRng;
@@ -46,10 +49,7 @@ use stage::Stage;
 use summary::{Cell, Summary};
 
 fn main() {
-    let settings = Settings::read().unwrap_or_else(|error| {
-        eprintln!("head_of_line: {error}");
-        std::process::exit(2);
-    });
+    let settings = Settings::read().unwrap_or_else(|error| fail(&error));
     let mut criterion = Criterion::default().without_plots_in(&settings).configure_from_args();
     if settings.wanted() {
         let summary = measure(&settings);
@@ -59,21 +59,20 @@ fn main() {
     criterion.final_summary();
 }
 
-/// All windows: in every repetition each design meets each load, in an order that rotates.
+/// All windows: in every repetition each design meets each load, in an order of its own.
 fn measure(settings: &Settings) -> Summary {
     let stages: Vec<Stage> =
         settings.designs.iter().map(|design| Stage::set(*design, settings)).collect();
     let mut summary = Summary::default();
     let windows = settings.repetitions * stages.len() * Load::ALL.len();
     for repetition in 0..settings.repetitions {
-        for load_turn in 0..Load::ALL.len() {
-            let load = Load::ALL[(load_turn + repetition) % Load::ALL.len()];
-            for stage_turn in 0..stages.len() {
-                let stage = &stages[(stage_turn + repetition) % stages.len()];
-                let window = stage.run(load, settings, repetition as u64);
-                progress(&summary, windows, stage, load, &window);
-                summary.add(stage.design, load, window);
-            }
+        let mut turns: Vec<(&Stage, Load)> =
+            stages.iter().flat_map(|stage| Load::ALL.map(|load| (stage, load))).collect();
+        turns.shuffle(&mut SmallRng::seed_from_u64(repetition as u64));
+        for (stage, load) in turns {
+            let window = stage.run(load, settings, repetition as u64);
+            progress(&summary, windows, stage, load, &window);
+            summary.add(stage.design, load, window);
         }
     }
     summary
@@ -97,7 +96,7 @@ fn progress(summary: &Summary, windows: usize, stage: &Stage, load: Load, window
 fn report_to_criterion(criterion: &mut Criterion, summary: &Summary) {
     for class in Class::ALL {
         for load in Load::ALL {
-            let mut group = criterion.benchmark_group(format!("{}_{}", class.name(), load.name()));
+            let mut group = criterion.benchmark_group(group_name(class, load));
             group.sampling_mode(SamplingMode::Flat).sample_size(200).nresamples(10_000);
             for cell in summary.cells().filter(|cell| cell.load == load && cell.class == class) {
                 report_cell(&mut group, cell);
@@ -105,6 +104,11 @@ fn report_to_criterion(criterion: &mut Criterion, summary: &Summary) {
             group.finish();
         }
     }
+}
+
+/// The name of a group in criterion's report, and what a filter is compared with.
+fn group_name(class: Class, load: Load) -> String {
+    format!("head_of_line/{}_{}", class.name(), load.name())
 }
 
 type Group<'c> = criterion::BenchmarkGroup<'c, criterion::measurement::WallTime>;

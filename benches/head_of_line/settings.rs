@@ -5,6 +5,9 @@ use std::time::Duration;
 use clearlane_backend::Design;
 use clearlane_engine::EngineKind;
 
+use crate::group_name;
+use crate::load::{Class, Load};
+
 /// The settings of one run.
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -25,7 +28,8 @@ pub(crate) struct Settings {
 impl Settings {
     /// Reads the settings; the error names what is wrong and what is allowed.
     pub(crate) fn read() -> Result<Settings, String> {
-        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        let arguments: Vec<String> =
+            std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
         let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
         let quick = has("--test");
         let designs = match variable("CLEARLANE_DESIGNS") {
@@ -42,22 +46,52 @@ impl Settings {
             records: if quick { 1_000 } else { 40_000 },
             expensive_records: if quick { 500 } else { 20_000 },
             quick,
-            filter: arguments.iter().find(|argument| !argument.starts_with('-')).cloned(),
+            filter: filter_of(&arguments),
             list: has("--list"),
         })
     }
 
     /// Whether criterion was asked for anything that this bench measures.
     pub(crate) fn wanted(&self) -> bool {
-        let asked = self.filter.as_deref().is_none_or(|filter| {
-            ["head_of_line", "cheap_read", "put"].iter().any(|name| name.contains(filter))
-        });
+        let groups =
+            || Class::ALL.iter().flat_map(|class| Load::ALL.map(|load| group_name(*class, load)));
+        let names =
+            || groups().flat_map(|group| self.designs.iter().map(move |d| format!("{group}/{d}")));
+        let asked = self.filter.as_deref().is_none_or(|filter| names().any(|n| n.contains(filter)));
         asked && !self.list
     }
 }
 
+/// Criterion's flags that stand alone; after any other, the next word is its value.
+const FLAGS: [&str; 9] = [
+    "--bench",
+    "--test",
+    "--list",
+    "--quiet",
+    "--verbose",
+    "--noplot",
+    "--discard-baseline",
+    "--quick",
+    "--exact",
+];
+
+/// The word that is neither a flag nor a flag's value.
+fn filter_of(arguments: &[String]) -> Option<String> {
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        if !word.starts_with('-') {
+            return Some(word.clone());
+        }
+        if !FLAGS.contains(&word.as_str()) && !word.contains('=') && word != "-n" {
+            words.next();
+        }
+    }
+    None
+}
+
 fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|text| !text.is_empty())
+    let text = std::env::var_os(name)?.to_string_lossy().into_owned();
+    Some(text).filter(|text| !text.is_empty())
 }
 
 fn parse_design(name: &str) -> Result<Design, String> {

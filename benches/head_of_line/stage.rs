@@ -37,6 +37,8 @@ pub(crate) struct Met {
     pub(crate) latency: Histogram<u64>,
     pub(crate) lock_wait: Histogram<u64>,
     pub(crate) latencies_ns: Vec<u64>,
+    /// Operations that were done; the others were still queued when the window ended.
+    pub(crate) served: u64,
     /// The longest that anyone held a lock which this class takes.
     pub(crate) longest_hold_ns: u64,
 }
@@ -48,6 +50,30 @@ pub(crate) struct Window {
     put: Met,
     /// Rounds of the expensive read.
     pub(crate) expensive_reads: u64,
+}
+
+impl Met {
+    fn new() -> Met {
+        let histogram =
+            || Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are sound");
+        Met {
+            latency: histogram(),
+            lock_wait: histogram(),
+            latencies_ns: Vec::new(),
+            served: 0,
+            longest_hold_ns: 0,
+        }
+    }
+
+    /// What two clients met.
+    fn and(mut self, other: Met) -> Met {
+        let same = "all histograms have the same bounds";
+        self.latency.add(&other.latency).expect(same);
+        self.lock_wait.add(&other.lock_wait).expect(same);
+        self.latencies_ns.extend(other.latencies_ns);
+        self.served += other.served;
+        self
+    }
 }
 
 impl Window {
@@ -70,13 +96,13 @@ impl Stage {
         Stage { design, store, locks, revision, began: Instant::now() }
     }
 
-    /// One window: puts and cheap reads on a thread each, commits on a third, the load on a fourth.
+    /// One window: a thread for each client, one for commits, one for the load.
     pub(crate) fn run(&self, load: Load, settings: &Settings, seed: u64) -> Window {
         self.store.backend.commit().expect("a healthy store commits");
         self.locks.reset();
         let over = AtomicBool::new(false);
         let start = Instant::now() + Duration::from_millis(5);
-        let arrivals = |class| Arrivals::new(class, start, settings.window, seed);
+        let arrivals = |class, client| Arrivals::new(class, client, start, settings.window, seed);
         std::thread::scope(|threads| {
             threads.spawn(|| self.commits(&over));
             let beside = threads.spawn(|| match load {
@@ -84,14 +110,21 @@ impl Stage {
                 Load::Spin => spin(&over),
                 Load::Expensive => self.expensive_reads(&over, settings.expensive_records),
             });
-            let puts = threads.spawn(|| self.puts(arrivals(Class::Put)));
-            let reads = threads.spawn(|| self.cheap_reads(arrivals(Class::CheapRead), settings));
-            let (put, cheap_read) = (puts.join(), reads.join());
-            over.store(true, Ordering::Relaxed);
+            let puts = threads.spawn(|| self.puts(arrivals(Class::Put, 0)));
+            let readers: Vec<_> = (0..Class::CheapRead.clients())
+                .map(|client| {
+                    let arrivals = arrivals(Class::CheapRead, client);
+                    threads.spawn(|| self.cheap_reads(arrivals, settings))
+                })
+                .collect();
             let no_panic = "a measuring thread does not panic";
+            let put = puts.join().expect(no_panic);
+            let reads = readers.into_iter().map(|reader| reader.join().expect(no_panic));
+            let cheap_read = reads.reduce(Met::and).expect("there are readers");
+            over.store(true, Ordering::Relaxed);
             Window {
-                put: self.with_holds(put.expect(no_panic), Class::Put),
-                cheap_read: self.with_holds(cheap_read.expect(no_panic), Class::CheapRead),
+                put: self.with_holds(put, Class::Put),
+                cheap_read: self.with_holds(cheap_read, Class::CheapRead),
                 expensive_reads: beside.join().expect(no_panic),
             }
         })
@@ -156,18 +189,13 @@ impl Stage {
 /// is still queued when the window ends is noted with the time it has waited so far.
 fn measure(class: Class, mut arrivals: Arrivals, operation: impl Fn(&mut Arrivals)) -> Met {
     let _as = Actor::named(class.name()).enter();
-    let histogram = || Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are sound");
-    let mut met = Met {
-        latency: histogram(),
-        lock_wait: histogram(),
-        latencies_ns: Vec::new(),
-        longest_hold_ns: 0,
-    };
+    let mut met = Met::new();
     while let Some(due) = arrivals.next() {
         if !arrivals.are_over() {
             let waited_before = waited_ns();
             operation(&mut arrivals);
             met.lock_wait.saturating_record(waited_ns() - waited_before);
+            met.served += 1;
         }
         let latency_ns = due.elapsed().as_nanos() as u64;
         met.latency.saturating_record(latency_ns);

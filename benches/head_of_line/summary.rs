@@ -23,6 +23,9 @@ pub(crate) struct Cell {
     repetitions: Vec<Repetition>,
     /// Every latency of every repetition.
     pub(crate) latencies_ns: Vec<u64>,
+    /// The same, for percentiles that are too rare for one repetition.
+    pooled: Histogram<u64>,
+    served: u64,
 }
 
 /// The figures of one window.
@@ -41,7 +44,12 @@ impl Cell {
         figures.get(figures.len() / 2).map_or(0.0, |ns| *ns as f64 / 1e3)
     }
 
+    /// Up to 99 % the median over the repetitions; beyond, one repetition has too few operations,
+    /// and all are taken together.
     pub(crate) fn latency_us(&self, quantile: f64) -> f64 {
+        if quantile > 0.99 {
+            return at(&self.pooled, quantile) as f64 / 1e3;
+        }
         let index = CURVE.iter().position(|q| *q == quantile).expect("a quantile of the curve");
         self.median_us(|repetition| repetition.curve_ns[index])
     }
@@ -62,6 +70,7 @@ impl Cell {
             "lock_wait_p99_us": self.lock_wait_p99_us(),
             "longest_hold_us": self.median_us(|repetition| repetition.longest_hold_ns),
             "operations": self.latencies_ns.len(),
+            "served": self.served,
             "repetitions": self.repetitions.len(),
         })
     }
@@ -100,14 +109,23 @@ impl Summary {
             let cell = self.cell_mut(design, load, class);
             cell.repetitions.push(repetition);
             cell.latencies_ns.extend_from_slice(&met.latencies_ns);
+            cell.pooled.add(&met.latency).expect("all histograms have the same bounds");
+            cell.served += met.served;
         }
     }
 
     fn cell_mut(&mut self, design: Design, load: Load, class: Class) -> &mut Cell {
         let same = |cell: &Cell| (cell.design, cell.load, cell.class) == (design, load, class);
         let index = self.cells.iter().position(same).unwrap_or_else(|| {
-            let (repetitions, latencies_ns) = (Vec::new(), Vec::new());
-            self.cells.push(Cell { design, load, class, repetitions, latencies_ns });
+            self.cells.push(Cell {
+                design,
+                load,
+                class,
+                repetitions: Vec::new(),
+                latencies_ns: Vec::new(),
+                pooled: Histogram::new(3).expect("three digits are allowed"),
+                served: 0,
+            });
             self.cells.len() - 1
         });
         &mut self.cells[index]
@@ -117,7 +135,7 @@ impl Summary {
     pub(crate) fn write(&self, settings: &Settings) {
         // A test run must not replace the figures of a real one.
         let name = if settings.quick { "head_of_line_test" } else { "head_of_line" };
-        let directory = results_directory(name);
+        let directory = results_directory(env!("CARGO_TARGET_TMPDIR"), name);
         let cells: Vec<Value> = self.cells.iter().map(Cell::to_json).collect();
         let text = serde_json::to_string_pretty(&cells).expect("numbers and names are JSON");
         let table = directory.join("summary.json");
@@ -130,14 +148,14 @@ impl Summary {
     }
 
     fn print(&self, settings: &Settings) {
-        eprintln!("\nmilliseconds    load       p50      p99      p99.9    lock wait p99");
+        eprintln!("\nmilliseconds    load       p50      p99      p99.9    lock wait p99   served");
         for class in Class::ALL {
             for design in &settings.designs {
                 for load in Load::ALL {
                     let Some(cell) = self.cell(*design, load, class) else { continue };
                     let ms = |quantile| cell.latency_us(quantile) / 1e3;
                     eprintln!(
-                        "{:10} {:9} {:9} {:8.3} {:8.3} {:8.3}   {:8.3}",
+                        "{:10} {:9} {:9} {:8.3} {:8.3} {:8.3}   {:8.3}   {:10.0} %",
                         class.name(),
                         design.name(),
                         load.name(),
@@ -145,6 +163,7 @@ impl Summary {
                         ms(0.99),
                         ms(0.999),
                         cell.lock_wait_p99_us() / 1e3,
+                        100.0 * cell.served as f64 / cell.latencies_ns.len().max(1) as f64,
                     );
                 }
             }
