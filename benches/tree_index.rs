@@ -1,0 +1,421 @@
+//! What the two tree indexes cost, in time and in memory, and what a walk does to a put.
+//!
+//! ```text
+//! cargo bench --bench tree_index
+//! ```
+//!
+//! Keys of 32 random bytes, 10 thousand and 1 million of them, each put once. Both designs run as
+//! they run in the server: `locked` with a registry that keeps figures, `persistent` with every
+//! view published behind an `ArcSwap`, and with mimalloc below.
+//!
+//! **Timed**, by criterion: `get` of a random key; `range` of 100 and of 20,000 keys from a random
+//! one on, visiting key and version; `count` over all keys, over a random interval and at an old
+//! revision; `page`, the first 100 keys of a random interval and the count of all; `snapshot`,
+//! taking a view and dropping it; `put` to a random key that is there. **Kept out** of `put`:
+//! a compaction now and then, so that a key has two revisions at most.
+//!
+//! **Timed**, by hand, and printed: puts per second into an index of a million keys, keys that are
+//! new and keys that are there, with no view, with one published after every 100 puts, and with one
+//! after every put, the drop of the view before included. The p99 of a put with a view after it,
+//! from the moment when it was due, at 20,000 puts per second: on a thread alone (`calm`), beside a
+//! thread that spins (`spin`), and beside one that walks over all keys in a loop (`walk`); what
+//! `walk` costs beyond `spin` is the price of the design. The
+//! restore of a million keys from two runs, what it costs to drop the last view, and a put to a
+//! key with 50,000 revisions, with a view after each.
+//!
+//! **Memory** per key is the growth of the resident set of a process of its own, from before the
+//! first put to after the last, divided by the number of keys: nodes, keys, histories and whatever
+//! the allocator loses. With one revision each, and with two.
+//!
+//! `cargo bench --bench tree_index -- report` prints the parts by hand alone.
+
+#![allow(clippy::print_stdout, reason = "a bench prints its figures")]
+
+use std::hint::black_box;
+use std::ops::ControlFlow;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use clearlane_engine::KeyRange;
+use clearlane_locks::Registry;
+use clearlane_mvcc::{
+    CompactionLock, IndexView, LockedIndex, PersistentIndex, Revision, RunBuilder, TreeIndex,
+    Version,
+};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, Criterion};
+use hdrhistogram::Histogram;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const DESIGNS: [&str; 2] = ["locked", "persistent"];
+const MILLION: u64 = 1_000_000;
+/// Between the moments when two puts are due while something else goes on beside them.
+const PUT_INTERVAL: Duration = Duration::from_micros(50);
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let is = |word: &str| arguments.iter().any(|argument| argument == word);
+    if let Some(at) = arguments.iter().position(|argument| argument == "--fill") {
+        return print_growth(&arguments[at + 1..]);
+    }
+    let quick = is("--test");
+    let sizes: &[u64] = if quick { &[100] } else { &[10_000, MILLION] };
+    if !is("report") {
+        let mut criterion = Criterion::default().configure_from_args();
+        for keys in sizes {
+            let mut group = criterion.benchmark_group(format!("tree_index/{keys}"));
+            group.warm_up_time(Duration::from_millis(300)).sample_size(20);
+            group.measurement_time(Duration::from_secs(1));
+            time(&mut group, "locked", locked(), *keys);
+            time(&mut group, "persistent", PersistentIndex::default(), *keys);
+        }
+        criterion.final_summary();
+    }
+    if quick || is("report") || arguments.len() <= 2 {
+        report(if quick { 1_000 } else { MILLION });
+    }
+}
+
+fn locked() -> LockedIndex {
+    LockedIndex::new(&Registry::new(), CompactionLock::PerKey)
+}
+
+/// A number that looks random: each one for one `seed`, and no two the same.
+fn scramble(seed: u64) -> u64 {
+    let mixed = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+fn key(number: u64) -> [u8; 32] {
+    let mut key = [0; 32];
+    for (part, at) in key.chunks_mut(8).zip(0..) {
+        part.copy_from_slice(&scramble(number * 4 + at).to_be_bytes());
+    }
+    key
+}
+
+fn revision(main: u64) -> Revision {
+    Revision::new(main as i64, 0)
+}
+
+/// Puts each key once, at the revisions from 1 on.
+fn fill(index: &mut impl TreeIndex, keys: u64) {
+    for number in 0..keys {
+        index.put(&key(number), revision(number + 1));
+    }
+}
+
+/// Everything that criterion times, for one design.
+fn time<I: TreeIndex>(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    design: &str,
+    mut index: I,
+    keys: u64,
+) {
+    fill(&mut index, keys);
+    time_reads(group, design, &index.view(), keys);
+    group.bench_function(format!("snapshot/{design}"), |bencher| {
+        bencher.iter(|| drop(black_box(index.view())));
+    });
+    let mut main = keys;
+    group.bench_function(format!("put/{design}"), |bencher| {
+        bencher.iter_custom(|iterations| time_puts(&mut index, keys, &mut main, iterations));
+    });
+}
+
+fn time_reads<V: IndexView>(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    design: &str,
+    view: &V,
+    keys: u64,
+) {
+    let mut seed = 0;
+    let mut next = || {
+        seed += 1;
+        scramble(seed) % keys
+    };
+    let now = keys as i64;
+    group.bench_function(format!("get/{design}"), |bencher| {
+        bencher.iter(|| view.get(&key(next()), now));
+    });
+    for length in [100, 20_000].into_iter().filter(|length| *length <= keys) {
+        group.bench_function(format!("range_{length}/{design}"), |bencher| {
+            bencher.iter(|| walk_some(view, &key(next()), now, length));
+        });
+    }
+    group.bench_function(format!("count_all/{design}"), |bencher| {
+        bencher.iter(|| view.count(KeyRange::ALL, now));
+    });
+    group.bench_function(format!("count_interval/{design}"), |bencher| {
+        bencher.iter(|| view.count(interval(&[key(next()), key(next())]), now));
+    });
+    group.bench_function(format!("count_all_at_an_old_revision/{design}"), |bencher| {
+        bencher.iter(|| view.count(KeyRange::ALL, now / 2));
+    });
+    group.bench_function(format!("page_100/{design}"), |bencher| {
+        bencher.iter(|| {
+            let ends = [key(next()), key(next())];
+            let mut visit = |key: &[u8], version: Version| {
+                black_box((key, version));
+                ControlFlow::Continue(())
+            };
+            view.page(interval(&ends), now, 100, &mut visit)
+        });
+    });
+}
+
+fn interval(ends: &[[u8; 32]; 2]) -> KeyRange<'_> {
+    let [a, b] = ends;
+    KeyRange::new(a.min(b), a.max(b))
+}
+
+fn walk_some(view: &impl IndexView, from: &[u8], at: i64, length: u64) {
+    let mut left = length;
+    view.walk(KeyRange::starting_at(from), at, &mut |key, version| {
+        black_box((key, version));
+        left -= 1;
+        if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+}
+
+/// Times puts to random keys; with compactions in between, which are not timed.
+fn time_puts(index: &mut impl TreeIndex, keys: u64, main: &mut u64, iterations: u64) -> Duration {
+    let mut took = Duration::ZERO;
+    let mut left = iterations;
+    while left > 0 {
+        let batch = left.min(keys / 2);
+        let start = Instant::now();
+        for _ in 0..batch {
+            *main += 1;
+            index.put(&key(scramble(*main) % keys), revision(*main));
+        }
+        took += start.elapsed();
+        left -= batch;
+        if left > 0 {
+            compact(index, *main);
+        }
+    }
+    took
+}
+
+fn compact(index: &mut impl TreeIndex, at: u64) {
+    let mut compaction = index.compaction(at as i64);
+    while !index.compact(&mut compaction, 1_000) {}
+}
+
+/// What is measured by hand.
+fn report(keys: u64) {
+    print_rates(keys);
+    print_p99("locked", locked(), keys);
+    print_p99("persistent", PersistentIndex::default(), keys);
+    print_restore(keys);
+    print_hot_key(keys / 20);
+    for design in DESIGNS {
+        for revisions in [1, 2] {
+            print_memory(design, keys, revisions);
+        }
+    }
+}
+
+/// Puts per second of `persistent`, and how they depend on views.
+fn print_rates(keys: u64) {
+    for every in [None, Some(100), Some(1)] {
+        let mut index = PersistentIndex::default();
+        fill(&mut index, keys);
+        let published = ArcSwap::from_pointee(index.view());
+        let publish = |index: &PersistentIndex, main: u64| {
+            if every.is_some_and(|every| main.is_multiple_of(every)) {
+                published.store(Arc::new(index.view()));
+            }
+        };
+        if every.is_none() {
+            published.store(Arc::default());
+        }
+        let new = (keys..keys + keys / 5).map(key);
+        let there = (0..keys / 2).map(|number| key(scramble(number) % keys));
+        let mut main = keys * 2;
+        let mut rate = |keys: &mut dyn Iterator<Item = [u8; 32]>| {
+            let (start, first) = (Instant::now(), main);
+            for key in keys {
+                main += 1;
+                index.put(&key, revision(main));
+                publish(&index, main);
+            }
+            (main - first) as f64 / start.elapsed().as_secs_f64()
+        };
+        let (new, there) = (rate(&mut { new }), rate(&mut { there }));
+        let every = every.map_or("no view".to_owned(), |every| format!("a view every {every}"));
+        println!("persistent, {keys} keys, {every}: {new:.0} new keys/s, {there:.0} puts/s");
+    }
+}
+
+/// What a put suffers from another thread, in one design.
+fn print_p99<I: TreeIndex>(design: &str, mut index: I, keys: u64)
+where
+    I::View: Sync,
+{
+    fill(&mut index, keys);
+    let mut main = keys;
+    let published = ArcSwap::from_pointee(index.view());
+    let window = if keys < MILLION { Duration::from_millis(5) } else { Duration::from_secs(1) };
+    let mut rounds: [Vec<u64>; 3] = Default::default();
+    for _ in 0..5 {
+        for (round, beside) in rounds.iter_mut().zip(["calm", "spin", "walk"]) {
+            let stop = AtomicBool::new(false);
+            let p99 = std::thread::scope(|scope| {
+                scope.spawn(|| disturb(beside, &published, &stop));
+                let p99 = put_latency(&mut index, &published, keys, &mut main, window);
+                stop.store(true, Ordering::Relaxed);
+                p99
+            });
+            round.push(p99);
+            compact(&mut index, main);
+            published.store(Arc::new(index.view()));
+        }
+    }
+    let [calm, spin, walk] = rounds.map(|mut round| {
+        round.sort_unstable();
+        round[round.len() / 2]
+    });
+    let ratio = walk as f64 / spin.max(1) as f64;
+    println!(
+        "{design}, {keys} keys, p99 of a put: calm {calm} ns, spin {spin} ns, walk {walk} ns, \
+         walk/spin {ratio:.2}"
+    );
+}
+
+fn disturb<V: IndexView>(how: &str, published: &ArcSwap<V>, stop: &AtomicBool) {
+    while how != "calm" && !stop.load(Ordering::Relaxed) {
+        if how == "walk" {
+            walk_some(&*published.load_full(), &[], i64::MAX, u64::MAX);
+        }
+        std::hint::spin_loop();
+    }
+}
+
+/// The p99 of puts that are due at a fixed rate, each with a view published after it: from the
+/// moment when it was due, so that a stall counts for all that queue behind it. What is queued
+/// when the window ends counts with its wait so far. In nanoseconds.
+fn put_latency<I: TreeIndex>(
+    index: &mut I,
+    published: &ArcSwap<I::View>,
+    keys: u64,
+    main: &mut u64,
+    window: Duration,
+) -> u64 {
+    let histogram = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3);
+    let mut histogram = histogram.expect("a minute, in three digits");
+    let begin = Instant::now();
+    let mut due = begin;
+    while begin.elapsed() < window {
+        while Instant::now() < due {
+            std::hint::spin_loop();
+        }
+        *main += 1;
+        index.put(&key(scramble(*main) % keys), revision(*main));
+        published.store(Arc::new(index.view()));
+        histogram.saturating_record(due.elapsed().as_nanos() as u64);
+        due += PUT_INTERVAL;
+    }
+    while due < begin + window {
+        histogram.saturating_record(due.elapsed().as_nanos() as u64);
+        due += PUT_INTERVAL;
+    }
+    histogram.value_at_quantile(0.99)
+}
+
+/// From records in the order of revisions to an index, with two runs made at the same time.
+fn print_restore(keys: u64) {
+    let start = Instant::now();
+    let stretch = |numbers: std::ops::Range<u64>| {
+        let mut builder = RunBuilder::default();
+        for number in numbers {
+            let modified = revision(number + 1);
+            let version = Version { modified, created: modified.main, version: 1 };
+            builder.put(&key(number), version);
+        }
+        builder.finish()
+    };
+    let runs = std::thread::scope(|scope| {
+        let halves = [0..keys / 2, keys / 2..keys];
+        let threads = halves.map(|half| scope.spawn(|| stretch(half)));
+        threads.map(|thread| thread.join().expect("a run is made without a panic")).into()
+    });
+    let sorted = start.elapsed();
+    let mut index = PersistentIndex::default();
+    index.restore(runs);
+    let restored = start.elapsed();
+    drop(index);
+    let dropped = start.elapsed() - restored;
+    println!("persistent, {keys} keys: restored in {restored:.0?} (runs {sorted:.0?})");
+    println!("persistent, {keys} keys: the last view dropped in {dropped:.1?}");
+}
+
+/// A key that is put again and again, among few others, and a view after each put.
+fn print_hot_key(revisions: u64) {
+    let mut index = PersistentIndex::default();
+    let mut view = index.view();
+    let mut start = Instant::now();
+    for main in 0..2 * revisions {
+        if main == revisions {
+            start = Instant::now();
+        }
+        index.put(b"hot", revision(main + 1));
+        view = index.view();
+    }
+    let per_put = start.elapsed() / revisions as u32;
+    black_box(view);
+    println!(
+        "persistent, one key from {revisions} revisions on: {per_put:.0?} for a put and a view"
+    );
+}
+
+/// Has another process fill an index, and prints by how much that one grew.
+fn print_memory(design: &str, keys: u64, revisions: u64) {
+    let program = std::env::current_exe().expect("this program has a path");
+    let (keys_word, revisions_word) = (keys.to_string(), revisions.to_string());
+    let output = Command::new(program)
+        .args(["--fill", design, &keys_word, &revisions_word])
+        .output()
+        .expect("this program can be started again");
+    let growth: f64 = String::from_utf8_lossy(&output.stdout).trim().parse().unwrap_or(f64::NAN);
+    let (per_key, megabytes) = (growth / keys as f64, growth / 1e6);
+    println!("{design}, {keys} keys, {revisions} revisions: {per_key:.0} B/key, {megabytes:.0} MB");
+}
+
+/// What that process does.
+fn print_growth(arguments: &[String]) {
+    let [design, keys, revisions] = arguments else { panic!("a design and two numbers") };
+    let (keys, revisions) = (keys.parse(), revisions.parse());
+    let (keys, revisions) = (keys.expect("a number of keys"), revisions.expect("a number"));
+    let growth = match design.as_str() {
+        "locked" => growth(locked(), keys, revisions),
+        _ => growth(PersistentIndex::default(), keys, revisions),
+    };
+    println!("{growth}");
+}
+
+fn growth<I: TreeIndex>(mut index: I, keys: u64, revisions: u64) -> u64 {
+    let before = resident();
+    for main in 0..keys * revisions {
+        index.put(&key(main % keys), revision(main + 1));
+    }
+    let growth = resident().saturating_sub(before);
+    drop(index);
+    growth
+}
+
+/// The bytes of this process that are in memory; none where the system does not say.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").trim().parse().ok());
+    kilobytes.unwrap_or(0) * 1024
+}

@@ -1,0 +1,29 @@
+//! What a store answers when it cannot do what was asked, grouped by who must act.
+
+/// The result of a store's operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What a store reports.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    // The client must act: etcd's words, for clients compare them.
+    /// The revision lies before the compact revision, or is compacted already.
+    #[error("etcdserver: mvcc: required revision has been compacted")]
+    Compacted,
+    /// The store has not got to that revision yet.
+    #[error("etcdserver: mvcc: required revision is a future revision")]
+    FutureRevision,
+
+    // The caller must act.
+    /// A compaction is still at work; its steps come first.
+    #[error("a compaction is already under way")]
+    CompactionBusy,
+
+    // The process must stop.
+    /// The index names a record that the backend does not have, or cannot be read.
+    #[error("the store is damaged: {0}")]
+    Damaged(String),
+    /// The backend failed.
+    #[error(transparent)]
+    Backend(#[from] clearlane_backend::Error),
+}

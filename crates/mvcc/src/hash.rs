@@ -1,0 +1,219 @@
+//! Do two members hold the same? A checksum over the records that matter.
+//!
+//! # The idea
+//!
+//! `HashKV` at a revision is a CRC-32C over the records that a reader at that revision could still
+//! need, key and value, in the order in which they lie in bucket `key`. Members that have applied
+//! the same entries must agree on it. What makes it delicate is compaction: a member that has
+//! deleted old records and one that is about to must get the same sum, so records that a
+//! compaction may delete are passed over even while they are still there.
+//!
+//! ```text
+//!   asked at R, compacted at C
+//!
+//!   revision     1 ......... C ........ R ........ now
+//!   counted      only what     all       nothing
+//!                Keep(R)
+//!                names; no
+//!                tombstone at C
+//! ```
+//!
+//! Two oddities are etcd's, and kept so that the sums agree: Keep is computed at R and not at C,
+//! and if it names nothing at all, nothing is passed over.
+//!
+//! # In steps
+//!
+//! A [`HashJob`] holds a view and walks index and records a stretch at a time; whoever runs it
+//! decides when to pause. It holds no lock, so it holds up nobody however long it takes.
+
+use std::fmt::Debug;
+use std::ops::ControlFlow;
+
+use clearlane_backend::ReadTx;
+use clearlane_engine::{Bucket, KeyRange};
+
+use crate::error::{Error, Result};
+use crate::revision::{Mark, RecordKey, Revision};
+use crate::store::{Applied, ReadView};
+use crate::tree_index::IndexView;
+
+/// How many hashes of compactions are remembered, as in etcd.
+const STORED_MAX: usize = 10;
+
+/// A checksum, and of what it is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HashKv {
+    /// The checksum.
+    pub hash: u32,
+    /// Sums are only to be compared if this is equal.
+    pub compact_revision: i64,
+    /// The revision up to which records count.
+    pub hash_revision: i64,
+}
+
+/// The hashes that compactions left behind, newest revisions only.
+#[derive(Debug, Default)]
+pub(crate) struct StoredHashes {
+    hashes: Vec<HashKv>,
+}
+
+impl StoredHashes {
+    pub(crate) fn of(&self, revision: i64) -> Option<HashKv> {
+        self.hashes.iter().find(|stored| stored.hash_revision == revision).copied()
+    }
+
+    pub(crate) fn store(&mut self, hash: HashKv) {
+        self.hashes.push(hash);
+        self.hashes.sort_by_key(|stored| std::cmp::Reverse(stored.hash_revision));
+        self.hashes.truncate(STORED_MAX);
+    }
+}
+
+/// The sum, record by record.
+#[derive(Debug)]
+pub(crate) struct Fold {
+    sum: u32,
+    at: i64,
+    compact_revision: i64,
+    /// Sorted.
+    keep: Vec<Revision>,
+}
+
+impl Fold {
+    pub(crate) fn new(at: i64, compact_revision: i64, keep: Vec<Revision>) -> Fold {
+        Fold { sum: crc32c::crc32c(Bucket::Key.name().as_bytes()), at, compact_revision, keep }
+    }
+
+    /// Adds a record if it counts, and returns its revision.
+    pub(crate) fn add(&mut self, key: &[u8], value: &[u8]) -> Result<Revision> {
+        let (revision, mark) =
+            RecordKey::decode(key).map_err(|error| Error::Damaged(error.to_string()))?;
+        if self.counts(revision, mark) {
+            self.sum = crc32c::crc32c_append(crc32c::crc32c_append(self.sum, key), value);
+        }
+        Ok(revision)
+    }
+
+    /// Whether the keep set names the revision.
+    pub(crate) fn keeps(&self, revision: Revision) -> bool {
+        self.keep.binary_search(&revision).is_ok()
+    }
+
+    pub(crate) fn at(&self) -> i64 {
+        self.at
+    }
+
+    fn counts(&self, revision: Revision, mark: Mark) -> bool {
+        if revision.main > self.at {
+            return false;
+        }
+        let superfluous = revision.main <= self.compact_revision
+            && !self.keep.is_empty()
+            && !self.keeps(revision);
+        let ended = revision.main == self.compact_revision && mark == Mark::Tombstone;
+        !superfluous && !ended
+    }
+
+    pub(crate) fn result(&self) -> HashKv {
+        let (hash, hash_revision) = (self.sum, self.at);
+        HashKv { hash, compact_revision: self.compact_revision, hash_revision }
+    }
+}
+
+/// A hash under way.
+#[derive(Debug)]
+pub struct HashJob<A> {
+    view: ReadView<A>,
+    at: i64,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Asking the index what to keep, from a key on.
+    Keep {
+        from: Vec<u8>,
+        keep: Vec<Revision>,
+    },
+    /// Adding records, from a record key on.
+    Records {
+        from: Vec<u8>,
+        fold: Fold,
+    },
+    Done(HashKv),
+}
+
+impl<A: Applied> HashJob<A> {
+    /// A hash at `asked`, or at the current revision if it is not above 0.
+    pub(crate) fn new(view: ReadView<A>, asked: i64, stored: &StoredHashes) -> Result<HashJob<A>> {
+        if asked > 0
+            && let Some(hash) = stored.of(asked)
+        {
+            return Ok(HashJob { view, at: asked, phase: Phase::Done(hash) });
+        }
+        let at = if asked > 0 { asked } else { view.revision() };
+        if at > view.revision() {
+            return Err(Error::FutureRevision);
+        }
+        if at < view.compact_revision() {
+            return Err(Error::Compacted);
+        }
+        let phase = Phase::Keep { from: Vec::new(), keep: Vec::new() };
+        Ok(HashJob { view, at, phase })
+    }
+
+    /// Goes on by about so many keys or records. The result, once it is there.
+    pub fn step(&mut self, budget: usize) -> Result<Option<HashKv>> {
+        let budget = budget.max(1);
+        match &mut self.phase {
+            Phase::Keep { from, keep } => {
+                let index = &self.view.state().index;
+                match index.keep(self.at, from, budget, keep) {
+                    Some(next) => *from = next,
+                    None => self.phase = self.records(),
+                }
+            }
+            Phase::Records { from, fold } => {
+                match add_stretch(self.view.tx(), from, self.at, budget, |key, value| {
+                    fold.add(key, value).map(drop)
+                })? {
+                    Some(next) => *from = next,
+                    None => self.phase = Phase::Done(fold.result()),
+                }
+            }
+            Phase::Done(hash) => return Ok(Some(*hash)),
+        }
+        Ok(None)
+    }
+
+    fn records(&mut self) -> Phase {
+        let Phase::Keep { keep, .. } = &mut self.phase else { unreachable!("called behind Keep") };
+        let mut keep = std::mem::take(keep);
+        keep.sort_unstable();
+        let fold = Fold::new(self.at, self.view.compact_revision(), keep);
+        Phase::Records { from: Vec::new(), fold }
+    }
+}
+
+/// Visits up to `budget` records of bucket `key` from a record key on, up to revision `at`. Returns
+/// the record key to go on from, `None` if that was all.
+pub(crate) fn add_stretch(
+    tx: &dyn ReadTx,
+    from: &[u8],
+    at: i64,
+    budget: usize,
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<Option<Vec<u8>>> {
+    let end = Revision::new(at + 1, 0).put_key();
+    let (mut left, mut next, mut outcome) = (budget, None, Ok(()));
+    tx.range(Bucket::Key, KeyRange::new(from, &end), &mut |key, value| {
+        if left == 0 {
+            next = Some(key.to_vec());
+            return ControlFlow::Break(());
+        }
+        left -= 1;
+        outcome = visit(key, &value);
+        if outcome.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    outcome.map(|()| next)
+}

@@ -1,0 +1,135 @@
+//! Many changes, in chunks that are shared.
+//!
+//! A hot key may have tens of thousands of revisions between two compactions, and a snapshot of
+//! the index may be taken after each. Were its history one list, each put would have to copy it,
+//! for the snapshot still needs the old one. So it is a chain of chunks of up to 64 changes, the
+//! newest in front:
+//!
+//! ```text
+//!   now       {130 .. 140} ──┐
+//!                            ├─▶ {66 .. 129} ──▶ {2 .. 65}
+//!   snapshot  {130 .. 139} ──┘
+//! ```
+//!
+//! A put copies the front chunk if a snapshot has it too, and nothing else. Each chunk knows the
+//! version and the creation of its own first change, so that neither is counted along the chain. A
+//! read at an old revision goes from chunk to chunk. That is a step per 64 changes: at 50,000 of
+//! them, 780 steps.
+//!
+//! # Invariants
+//!
+//! * A chunk has 1 to 64 changes, and all of them are later than those of the chunks behind it.
+//! * Dropping a chain takes no stack in proportion to its length: see [`Drop`].
+
+use std::sync::Arc;
+
+use super::change::{self, Change, Origin};
+use super::short::Short;
+use crate::key_history::Version;
+
+/// So a copy of a chunk is one kilobyte at most.
+const CHUNK_MAX: usize = 64;
+
+/// The front chunk of a chain.
+#[derive(Clone, Debug)]
+pub(super) struct Long {
+    /// What the first change of this chunk says.
+    origin: Origin,
+    changes: Vec<Change>,
+    older: Option<Arc<Long>>,
+}
+
+impl Long {
+    pub(super) fn new(origin: Origin, changes: &[Change]) -> Long {
+        Long { origin, changes: changes.to_vec(), older: None }
+    }
+
+    /// Adds a change in front of all others; `origin` is what it says if it opens a chunk.
+    pub(super) fn push(front: &mut Arc<Long>, origin: Origin, change: Change) {
+        if front.changes.len() == CHUNK_MAX {
+            let older = Some(Arc::clone(front));
+            *front = Arc::new(Long { origin, changes: vec![change], older });
+        } else if let Some(own) = Arc::get_mut(front) {
+            own.changes.push(change);
+        } else {
+            *front = Arc::new(front.with(change));
+        }
+    }
+
+    /// A copy of this chunk and a change behind its last.
+    fn with(&self, change: Change) -> Long {
+        let mut changes = Vec::with_capacity(self.changes.len() + 1);
+        changes.extend_from_slice(&self.changes);
+        changes.push(change);
+        Long { origin: self.origin, changes, older: self.older.clone() }
+    }
+
+    pub(super) fn newest(&self) -> Change {
+        *self.changes.last().expect("a chunk is not empty")
+    }
+
+    pub(super) fn oldest(&self) -> Change {
+        self.chunks().last().expect("a chain has a front").changes[0]
+    }
+
+    pub(super) fn newest_at(&self, at: i64) -> Option<Change> {
+        let (chunk, count) = self.find(at)?;
+        Some(chunk.changes[count - 1])
+    }
+
+    pub(super) fn at(&self, at: i64) -> Option<Version> {
+        let (chunk, count) = self.find(at)?;
+        change::version(chunk.origin, &chunk.changes, count - 1)
+    }
+
+    /// The first chunk with changes up to `at`, and how many of its changes are.
+    fn find(&self, at: i64) -> Option<(&Long, usize)> {
+        self.chunks()
+            .map(|chunk| (chunk, change::count_up_to(&chunk.changes, at)))
+            .find(|(_, count)| *count > 0)
+    }
+
+    /// What a compaction at `at` leaves: a part of the chunk where `at` lies, and the chunks in
+    /// front of it, which are linked anew.
+    pub(super) fn compacted(&self, at: i64) -> Option<Arc<Long>> {
+        let (chunk, count) = self.find(at)?;
+        let newest = &chunk.changes[count - 1];
+        let first = if newest.stays_at(at) { count - 1 } else { count };
+        let rest = chunk.changes.get(first..).filter(|rest| !rest.is_empty());
+        let rest = rest.map(|rest| Long::new(chunk.origin.of(&chunk.changes, first), rest));
+        let in_front: Vec<&Long> =
+            self.chunks().take_while(|front| !std::ptr::eq(*front, chunk)).collect();
+        in_front.into_iter().rev().fold(rest.map(Arc::new), |older, front| {
+            Some(Arc::new(Long { origin: front.origin, changes: front.changes.clone(), older }))
+        })
+    }
+
+    /// The short form, if a compaction has left so little.
+    pub(super) fn as_short(&self) -> Option<Short> {
+        if self.older.is_some() { None } else { Short::of(self.origin, &self.changes) }
+    }
+
+    pub(super) fn for_each(&self, visit: &mut dyn FnMut(Change, Origin)) {
+        let chunks: Vec<&Long> = self.chunks().collect();
+        for chunk in chunks.into_iter().rev() {
+            change::for_each(chunk.origin, &chunk.changes, visit);
+        }
+    }
+
+    /// The chunks, the newest first.
+    fn chunks(&self) -> impl Iterator<Item = &Long> {
+        std::iter::successors(Some(self), |chunk| chunk.older.as_deref())
+    }
+}
+
+/// Left to itself, a chunk would drop the one behind it, that one the next, each in a call inside
+/// the other. So the chain is taken apart from here. It ends at the first chunk that somebody else
+/// still has; whoever is the last to have it goes on.
+impl Drop for Long {
+    fn drop(&mut self) {
+        let mut next = self.older.take();
+        while let Some(mut chunk) = next.and_then(Arc::into_inner) {
+            next = chunk.older.take();
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Which version? Revisions, the history of each key, the index over all keys, and the store.
+//!
+//! # The problem
+//!
+//! etcd never overwrites. Each change gets the next *revision* and a record of its own, so that a
+//! reader can ask for the past and a watcher can be told what it missed. The price is that a key is
+//! no longer where its value is: somebody must know which record is the key's newest one, or was at
+//! revision 7.
+//!
+//! ```text
+//!   put a=1        record 2.0    a     index   a ─▶ 2.0
+//!   put b=1        record 3.0    b             b ─▶ 3.0
+//!   put a=2        record 4.0    a             a ─▶ 2.0 4.0
+//!   delete a       record 5.0t   a             a ─▶ 2.0 4.0 5.0t
+//!
+//!   range a..z at 4:  index says 4.0 and 3.0, the backend has those records
+//!   range a..z at 5:  index says 3.0
+//! ```
+//!
+//! # The parts, in reading order
+//!
+//! * [`revision`]: the number of a change, and the record keys that sort as revisions do.
+//! * [`key_history`]: what happened to one key, and what a compaction leaves of it.
+//! * [`tree_index`]: all keys in order, in two designs: etcd's tree under a lock, and a persistent
+//!   one of which a snapshot is a pointer.
+//! * [`store`]: the index and the records as one thing, read through one pointer.
+//! * [`hash`]: do two members hold the same?
+//!
+//! # Where a read goes next
+//!
+//! Down to [`clearlane_backend`], which has the records. It comes from the member, which knows who
+//! may read and how fresh the answer must be.
+//!
+//! # What is not here yet
+//!
+//! Watch, and the stores of the older eras with the locks that etcd held around revision and index.
+
+pub mod revision;
+pub mod key_history;
+pub mod tree_index;
+pub mod store;
+pub mod hash;
+mod error;
+
+pub use error::{Error, Result};
+pub use hash::{HashJob, HashKv};
+pub use key_history::{KeyHistory, Version};
+pub use revision::{Mark, NoRecordKey, RecordKey, Revision};
+pub use store::{
+    Applied, Change, CompactionJob, Ended, LeaseOfKey, Opened, RangeAnswer, RangeOptions, ReadView,
+    State, Store, StoreCompaction, WriteTxn,
+};
+pub use tree_index::locked::{CompactionLock, LockedIndex};
+pub use tree_index::persistent::{CompactionStep, Dismantling, PersistentIndex, PersistentView};
+pub use tree_index::{Compaction, IndexView, Run, RunBuilder, TreeIndex, Visitor};

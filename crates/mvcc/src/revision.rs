@@ -1,0 +1,208 @@
+//! When was it written? Revisions, and the record keys that sort as they do.
+//!
+//! # The idea
+//!
+//! The store counts its write transactions: that is the *main* revision. A transaction may make
+//! several changes, so each change has a *sub* revision as well, from 0 up. No two changes share a
+//! [`Revision`], and a later change always has the greater one.
+//!
+//! A change is stored as a record of its own under its revision, never over an older one. The
+//! record's key is the revision in bytes that sort as revisions do:
+//!
+//! ```text
+//!   put of revision 5.1          00 00 00 00 00 00 00 05  5f  00 00 00 00 00 00 00 01
+//!                                └────── main ─────────┘  '_' └─────── sub ─────────┘
+//!   tombstone of revision 5.1    the same 17 bytes, and then 74, a 't'
+//! ```
+//!
+//! A delete leaves a record too, its *tombstone*. The mark at the end tells the two apart without
+//! a look at the value; it changes no order, for no put has the revision of a tombstone.
+//!
+//! # Invariants
+//!
+//! * `a < b` as revisions exactly if `a < b` as record keys. That needs numbers that are not
+//!   negative, so nothing else is encoded, and nothing else is accepted when decoding.
+//! * A record key is built and kept in place, without an allocation.
+//!
+//! # Where it is used
+//!
+//! Above, [`key_history`](crate::key_history) lists the revisions of one key. Below, the records
+//! of bucket `key` lie under these bytes, as they do in etcd.
+
+use std::fmt;
+use std::ops::Deref;
+
+/// The place of one change in the history of the store: ordered by `main`, then by `sub`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision {
+    /// Which write transaction.
+    pub main: i64,
+    /// Which change of it.
+    pub sub: i64,
+}
+
+impl Revision {
+    /// The change number `sub` of the transaction number `main`.
+    pub const fn new(main: i64, sub: i64) -> Revision {
+        Revision { main, sub }
+    }
+
+    /// The key of the record of a put at this revision.
+    pub fn put_key(self) -> RecordKey {
+        self.encode(PUT_LEN)
+    }
+
+    /// The key of the tombstone of a delete at this revision.
+    pub fn tombstone_key(self) -> RecordKey {
+        self.encode(TOMBSTONE_LEN)
+    }
+
+    fn encode(self, len: usize) -> RecordKey {
+        assert!(self.main >= 0 && self.sub >= 0, "revision {self} is negative");
+        let mut bytes = [TOMBSTONE; TOMBSTONE_LEN];
+        bytes[..8].copy_from_slice(&self.main.to_be_bytes());
+        bytes[8] = SEPARATOR;
+        bytes[9..PUT_LEN].copy_from_slice(&self.sub.to_be_bytes());
+        RecordKey { bytes, len: len as u8 }
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.main, self.sub)
+    }
+}
+
+/// Two numbers of eight bytes and the separator.
+const PUT_LEN: usize = 17;
+/// The same and the mark.
+const TOMBSTONE_LEN: usize = 18;
+const SEPARATOR: u8 = b'_';
+const TOMBSTONE: u8 = b't';
+
+/// The key of a record of bucket `key`. Dereferences to its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordKey {
+    /// Always written up to the mark, which only counts if `len` includes it.
+    bytes: [u8; TOMBSTONE_LEN],
+    len: u8,
+}
+
+impl RecordKey {
+    /// Reads a record's key: its revision, and whether it is a tombstone.
+    pub fn decode(bytes: &[u8]) -> Result<(Revision, Mark), NoRecordKey> {
+        let no_key = || NoRecordKey { bytes: bytes.to_vec() };
+        let mark = match bytes.get(PUT_LEN..) {
+            Some([]) => Mark::Put,
+            Some([TOMBSTONE]) => Mark::Tombstone,
+            _ => return Err(no_key()),
+        };
+        let revision = Revision { main: number(&bytes[..8]), sub: number(&bytes[9..PUT_LEN]) };
+        if bytes[8] != SEPARATOR || revision.main < 0 || revision.sub < 0 {
+            return Err(no_key());
+        }
+        Ok((revision, mark))
+    }
+}
+
+impl Deref for RecordKey {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// What a record says about its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mark {
+    /// The key has a value from here on.
+    Put,
+    /// The key is absent from here on.
+    Tombstone,
+}
+
+/// These bytes are not the key of a record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a revision key: {bytes:02x?}")]
+pub struct NoRecordKey {
+    /// What was to be decoded.
+    pub bytes: Vec<u8>,
+}
+
+fn number(bytes: &[u8]) -> i64 {
+    i64::from_be_bytes(bytes.try_into().expect("the caller cuts eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn revision() -> impl Strategy<Value = Revision> {
+        (0..=i64::MAX, 0..=i64::MAX).prop_map(|(main, sub)| Revision { main, sub })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn what_is_encoded_is_decoded(revision in revision()) {
+            let (put, tombstone) = (revision.put_key(), revision.tombstone_key());
+            prop_assert_eq!(RecordKey::decode(&put), Ok((revision, Mark::Put)));
+            prop_assert_eq!(RecordKey::decode(&tombstone), Ok((revision, Mark::Tombstone)));
+        }
+
+        #[test]
+        fn keys_sort_as_revisions_do(a in revision(), b in revision(), close in 0..2_i64) {
+            for b in [b, Revision { main: a.main, ..b }, Revision { sub: a.sub ^ close, ..a }] {
+                prop_assert_eq!(a.cmp(&b), a.put_key().cmp(&b.put_key()));
+                if a != b {
+                    prop_assert_eq!(a.cmp(&b), a.tombstone_key().cmp(&b.put_key()));
+                }
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_refused_or_come_back(bytes in prop::collection::vec(any::<u8>(), 0..20)) {
+            if let Ok((revision, mark)) = RecordKey::decode(&bytes) {
+                let key = match mark {
+                    Mark::Put => revision.put_key(),
+                    Mark::Tombstone => revision.tombstone_key(),
+                };
+                prop_assert_eq!(&*key, &bytes[..]);
+            }
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_etcd() {
+        let key = Revision::new(5, 1).tombstone_key();
+        assert_eq!(&*key, b"\0\0\0\0\0\0\0\x05_\0\0\0\0\0\0\0\x01t");
+        assert_eq!(&*Revision::new(5, 1).put_key(), &key[..17]);
+    }
+
+    #[test]
+    fn other_bytes_are_refused() {
+        let good = Revision::new(1, 2).tombstone_key();
+        let mut separator = good.to_vec();
+        separator[8] = b'-';
+        let mut mark = good.to_vec();
+        mark[17] = b'u';
+        let mut negative = good.to_vec();
+        negative[0] = 0x80;
+        let long = [&good[..], b"t"].concat();
+        for bad in [&good[..16], &separator, &mark, &negative, &long, b""] {
+            let refused = RecordKey::decode(bad).unwrap_err();
+            assert_eq!(refused.bytes, bad);
+            assert!(refused.to_string().starts_with("not a revision key: ["), "{refused}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "revision -1.0 is negative")]
+    fn negative_revisions_are_a_bug() {
+        let _ = Revision::new(-1, 0).put_key();
+    }
+}

@@ -1,0 +1,205 @@
+//! etcd's index: one tree, one readers-writer lock.
+//!
+//! Reads share the lock `treeIndex`, and hold it for as long as they walk. A put takes it alone,
+//! for one key. Each is quick on a quiet server. But a count over all keys of a big store walks for
+//! tens of milliseconds; a put that comes meanwhile waits for its end; and since a waiting writer
+//! turns later readers away, every other read waits with it.
+//!
+//! ```text
+//!   count over all   ████████████████████████████ holds the lock
+//!   put                    ░░░░░░░░░░░░░░░░░░░░░░█ waits for the count
+//!   read of one key           ░░░░░░░░░░░░░░░░░░░░█ waits for the put
+//! ```
+//!
+//! etcd has it that way to this day, also for a page: the limit cuts what is collected, and the
+//! walk goes on to count the rest.
+//!
+//! # Compaction
+//!
+//! A compaction must look at every key, and etcd has done so in two ways, see [`CompactionLock`]:
+//! up to 3.3 in one walk with the lock held, since 3.4 over a clone of the tree, taking the lock
+//! for each key. The clone is cheap, for nodes are shared until they change. So that it is cheap
+//! here, too, the tree is `imbl`'s ordered map, a B-tree that can do that, and not one of the
+//! standard library, whose clone copies every key while everybody waits.
+//!
+//! # Invariants
+//!
+//! * A walk sees one state of the tree, for nothing changes while it holds the lock.
+//! * Two calls may see different states: a view is only a handle.
+
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+use clearlane_engine::KeyRange;
+use clearlane_locks::{Registry, RwLock};
+use imbl::OrdMap;
+
+use super::key::Key;
+use super::{Compaction, IndexView, Run, TreeIndex, Visitor};
+use crate::key_history::{KeyHistory, Rest, Version};
+use crate::revision::Revision;
+
+type Tree = OrdMap<Key, KeyHistory>;
+
+/// How a compaction locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompactionLock {
+    /// Once, for the whole walk: etcd up to 3.3.
+    WholeWalk,
+    /// For each key, walking over a clone: etcd since 3.4.
+    PerKey,
+}
+
+/// A handle on the tree under the lock, for the writer and for readers.
+#[derive(Clone, Debug)]
+pub struct LockedIndex {
+    tree: Arc<RwLock<Tree>>,
+    compaction_lock: CompactionLock,
+}
+
+impl LockedIndex {
+    /// An empty index whose lock has its figures in the registry.
+    pub fn new(registry: &Registry, compaction_lock: CompactionLock) -> LockedIndex {
+        let tree = Arc::new(RwLock::new(registry, "treeIndex", Tree::new()));
+        LockedIndex { tree, compaction_lock }
+    }
+
+    /// Everything under one lock. Returns what is kept.
+    fn compact_whole(&self, at: i64) -> Vec<Revision> {
+        let mut tree = self.tree.write();
+        let kept = tree.values().filter_map(|history| history.kept_by_compaction(at)).collect();
+        let shortened = tree.iter().filter(|(_, history)| history.is_shortened_by(at));
+        let shortened: Vec<Key> = shortened.map(|(key, _)| key.clone()).collect();
+        for key in shortened {
+            compact_key(&mut tree, &key, at);
+        }
+        kept
+    }
+}
+
+/// Compacts one key, if there still is such a key.
+fn compact_key(tree: &mut Tree, key: &[u8], at: i64) {
+    let rest = tree.get_mut(key).map(|history| history.compact(at));
+    if rest == Some(Rest::Nothing) {
+        tree.remove(key);
+    }
+}
+
+/// The keys of `range`, with or without a value.
+fn histories<'t>(
+    tree: &'t Tree,
+    range: KeyRange<'t>,
+) -> impl Iterator<Item = (&'t [u8], &'t KeyHistory)> {
+    // The map refuses a range that ends before it begins.
+    let range = if range.is_empty() { KeyRange::new(&[], &[]) } else { range };
+    let to = range.to.map_or(Bound::Unbounded, Bound::Excluded);
+    let within = tree.range::<_, [u8]>((Bound::Included(range.from), to));
+    within.map(|(key, history)| (&**key, history))
+}
+
+/// The keys of `range` that have a value at `at`.
+fn versions<'t>(
+    tree: &'t Tree,
+    range: KeyRange<'t>,
+    at: i64,
+) -> impl Iterator<Item = (&'t [u8], Version)> {
+    histories(tree, range).filter_map(move |(key, history)| Some((key, history.at(at)?)))
+}
+
+impl IndexView for LockedIndex {
+    fn get(&self, key: &[u8], at: i64) -> Option<Version> {
+        self.tree.read().get(key)?.at(at)
+    }
+
+    fn walk(&self, range: KeyRange<'_>, at: i64, visit: &mut Visitor<'_>) {
+        let tree = self.tree.read();
+        let _ = versions(&tree, range, at).try_for_each(|(key, version)| visit(key, version));
+    }
+
+    fn count(&self, range: KeyRange<'_>, at: i64) -> u64 {
+        versions(&self.tree.read(), range, at).count() as u64
+    }
+
+    fn page(&self, range: KeyRange<'_>, at: i64, limit: u64, visit: &mut Visitor<'_>) -> u64 {
+        let tree = self.tree.read();
+        let mut visiting = ControlFlow::Continue(());
+        let mut count = 0;
+        for (key, version) in versions(&tree, range, at) {
+            if count < limit && visiting.is_continue() {
+                visiting = visit(key, version);
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// In one walk, whatever `keys_max` says.
+    fn keep(
+        &self,
+        at: i64,
+        from: &[u8],
+        _keys_max: usize,
+        kept: &mut Vec<Revision>,
+    ) -> Option<Vec<u8>> {
+        let tree = self.tree.read();
+        let histories = histories(&tree, KeyRange::starting_at(from));
+        kept.extend(histories.filter_map(|(_, history)| history.kept_by_hash(at)));
+        None
+    }
+}
+
+/// The clone to walk over, if the compaction locks for each key.
+#[derive(Debug)]
+pub struct TreeClone(Option<Tree>);
+
+impl TreeIndex for LockedIndex {
+    type View = LockedIndex;
+    type Snapshot = TreeClone;
+
+    fn view(&self) -> LockedIndex {
+        self.clone()
+    }
+
+    fn put(&mut self, key: &[u8], revision: Revision) -> Version {
+        let mut tree = self.tree.write();
+        if let Some(history) = tree.get_mut(key) {
+            return history.put(revision);
+        }
+        tree.insert(Key::new(key), KeyHistory::new(revision));
+        Version { modified: revision, created: revision.main, version: 1 }
+    }
+
+    fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version> {
+        self.tree.write().get_mut(key)?.tombstone(revision)
+    }
+
+    fn restore(&mut self, runs: Vec<Run>) {
+        let mut tree = self.tree.write();
+        assert!(tree.is_empty(), "an index is restored before anything is put");
+        *tree = Run::join(runs).into_histories().collect();
+    }
+
+    fn compaction(&self, at: i64) -> Compaction<TreeClone> {
+        let clone = match self.compaction_lock {
+            CompactionLock::WholeWalk => None,
+            CompactionLock::PerKey => Some(self.tree.write().clone()),
+        };
+        Compaction::new(at, TreeClone(clone))
+    }
+
+    fn compact(&mut self, compaction: &mut Compaction<TreeClone>, keys_max: usize) -> bool {
+        let at = compaction.at;
+        let Some(from) = compaction.next.take() else { return true };
+        let Some(clone) = &compaction.snapshot.0 else {
+            compaction.kept = self.compact_whole(at);
+            return true;
+        };
+        let mut histories = histories(clone, KeyRange::starting_at(&from));
+        for (key, history) in histories.by_ref().take(keys_max.max(1)) {
+            compaction.kept.extend(history.kept_by_compaction(at));
+            compact_key(&mut self.tree.write(), key, at);
+        }
+        compaction.next = histories.next().map(|(key, _)| key.to_vec());
+        compaction.is_done()
+    }
+}

@@ -1,0 +1,163 @@
+//! Which keys, and where are their records? The index over all keys.
+//!
+//! # The problem
+//!
+//! Records lie under revisions, but people ask for keys: "all of `/pods/` as of revision 7". The
+//! *tree index* answers with the versions, and so with the revisions, under which the backend has
+//! the records. It holds every key in memory, in order, each with its
+//! [history](crate::key_history).
+//!
+//! Every put changes this tree and every read walks it. Whoever walks 20,000 keys takes a while,
+//! and the question of this module is what happens to a put that comes along meanwhile:
+//!
+//! | design | etcd | a walk and a put at the same time |
+//! |---|---|---|
+//! | [`locked`] | all versions | one waits for the other: a tree under one readers-writer lock |
+//! | [`persistent`] | ours | neither waits: the walk goes over a snapshot that never changes |
+//!
+//! # The interface
+//!
+//! [`TreeIndex`] is the one writer's side: [`put`](TreeIndex::put),
+//! [`tombstone`](TreeIndex::tombstone), compaction, restoring. [`view`](TreeIndex::view) hands out
+//! a reader's side, [`IndexView`], to any number of threads. Both are told the revision they work
+//! at, as a number, and it is the caller who knows which is the current one and which are
+//! compacted.
+//!
+//! # Example
+//!
+//! ```
+//! use std::ops::ControlFlow;
+//! use clearlane_engine::KeyRange;
+//! use clearlane_mvcc::{IndexView, PersistentIndex, Revision, TreeIndex};
+//!
+//! let mut index = PersistentIndex::default();
+//! index.put(b"a", Revision::new(2, 0));
+//! index.put(b"b", Revision::new(3, 0));
+//! index.tombstone(b"a", Revision::new(4, 0));
+//!
+//! let view = index.view();
+//! assert_eq!(view.count(KeyRange::ALL, 3), 2);
+//! assert_eq!(view.count(KeyRange::ALL, 4), 1);
+//! view.walk(KeyRange::ALL, 4, &mut |key, version| {
+//!     assert_eq!((key, version.modified), (&b"b"[..], Revision::new(3, 0)));
+//!     ControlFlow::Continue(())
+//! });
+//! ```
+//!
+//! # Invariants, the same for both designs
+//!
+//! * Revisions only rise: what a view says about revision `at` can be changed by nothing but a
+//!   compaction above `at`.
+//! * A compaction at `at` changes no answer for `at` or any later revision.
+//! * A key without any history left is not in the tree.
+//!
+//! What differs: a view of [`persistent`] also outlasts compactions, and knows nothing of what was
+//! put after it was taken. A view of [`locked`] is a handle on the one tree that there is.
+
+mod key;
+mod run;
+pub mod locked;
+pub mod persistent;
+
+use std::fmt::Debug;
+use std::ops::ControlFlow;
+
+use clearlane_engine::KeyRange;
+
+pub use self::run::{Run, RunBuilder};
+use crate::key_history::Version;
+use crate::revision::Revision;
+
+/// What a walk calls for every key that has a value, in key order. `Break` ends the walk.
+pub type Visitor<'v> = dyn FnMut(&[u8], Version) -> ControlFlow<()> + 'v;
+
+/// A reader's side of the index. `at` is always a main revision, all of whose changes count.
+pub trait IndexView: Clone + Debug + Send + Sync {
+    /// The version of `key` that is valid at `at`, if it has a value then.
+    fn get(&self, key: &[u8], at: i64) -> Option<Version>;
+
+    /// Calls `visit` for every key of `range` that has a value at `at`, until it breaks.
+    fn walk(&self, range: KeyRange<'_>, at: i64, visit: &mut Visitor<'_>);
+
+    /// How many keys of `range` have a value at `at`.
+    fn count(&self, range: KeyRange<'_>, at: i64) -> u64;
+
+    /// Calls `visit` for the first `limit` keys of `range` that have a value at `at`, and returns
+    /// how many there are in all. A visitor that breaks gets no more keys; the count stays whole.
+    fn page(&self, range: KeyRange<'_>, at: i64, limit: u64, visit: &mut Visitor<'_>) -> u64;
+
+    /// What `HashKV` at `at` must not pass over below the compact revision: appends the revision
+    /// of each key's version at `at`, tombstones never among them. Starts at the key `from` (the
+    /// empty key is the first of all), looks at `keys_max` keys or a few more, and returns the key
+    /// to go on from; `None` when that was all. In key order, so not in order of revisions.
+    fn keep(
+        &self,
+        at: i64,
+        from: &[u8],
+        keys_max: usize,
+        kept: &mut Vec<Revision>,
+    ) -> Option<Vec<u8>>;
+}
+
+/// The writer's side of the index.
+pub trait TreeIndex: Debug + Send {
+    /// What readers get.
+    type View: IndexView + 'static;
+    /// What a compaction walks over.
+    type Snapshot: Debug + Send;
+
+    /// The state of now, to read from.
+    fn view(&self) -> Self::View;
+
+    /// The key has a value from `revision` on. Returns the version, as the record must have it.
+    fn put(&mut self, key: &[u8], revision: Revision) -> Version;
+
+    /// The key has no value from `revision` on. Returns the version that ended; `None` if there
+    /// was none, and then nothing has changed and no tombstone is to be written.
+    fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version>;
+
+    /// Fills the index, which is empty, with the records of a store: see [`Run`]. The runs come
+    /// in the order of their revisions.
+    fn restore(&mut self, runs: Vec<Run>);
+
+    /// Prepares a compaction that leaves nothing that is not needed to read at `at` or later.
+    fn compaction(&self, at: i64) -> Compaction<Self::Snapshot>;
+
+    /// Goes on with a compaction, by `keys_max` keys or a few more where the design has steps.
+    /// Returns whether that was all. Puts and tombstones above its revision may come in between.
+    fn compact(&mut self, compaction: &mut Compaction<Self::Snapshot>, keys_max: usize) -> bool;
+}
+
+/// A compaction under way. When it is done, the records at or below its revision that are not
+/// among the kept ones may go.
+#[derive(Debug)]
+pub struct Compaction<S> {
+    at: i64,
+    snapshot: S,
+    /// The key to go on from; `None` when there is none.
+    next: Option<Vec<u8>>,
+    kept: Vec<Revision>,
+}
+
+impl<S> Compaction<S> {
+    fn new(at: i64, snapshot: S) -> Compaction<S> {
+        Compaction { at, snapshot, next: Some(Vec::new()), kept: Vec::new() }
+    }
+
+    /// The revision up to which the past is dropped.
+    pub fn at(&self) -> i64 {
+        self.at
+    }
+
+    /// Whether the index part is over.
+    pub fn is_done(&self) -> bool {
+        self.next.is_none()
+    }
+
+    /// The revisions to keep of those at or below [`at`](Self::at), sorted. Whole when done.
+    pub fn into_kept(mut self) -> Vec<Revision> {
+        assert!(self.is_done(), "a keep set is asked for before it is whole");
+        self.kept.sort_unstable();
+        self.kept
+    }
+}

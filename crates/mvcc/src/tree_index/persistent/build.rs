@@ -1,0 +1,39 @@
+//! A whole tree from keys in order: leaves from left to right, then what lies above them.
+//!
+//! Nodes are filled to three quarters, as they would be on average had the keys come one by one:
+//! full ones would all be split by the first keys that come between.
+
+use std::sync::Arc;
+
+use super::edit::{INNER_MAX, LEAF_MAX, child_of};
+use super::node::{Child, Node, Slot};
+use crate::key_history::KeyHistory;
+use crate::tree_index::key::Key;
+
+const LEAF_FILL: usize = LEAF_MAX * 3 / 4;
+const INNER_FILL: usize = INNER_MAX * 3 / 4;
+
+/// The tree of these keys, which rise.
+pub(super) fn build(histories: impl Iterator<Item = (Key, KeyHistory)>) -> Node {
+    let slots = histories.map(|(key, history)| Slot { key, history });
+    let mut level: Vec<Child> =
+        chunks(slots, LEAF_FILL).map(|slots| child_of(Node::Leaf(slots))).collect();
+    while level.len() > 1 {
+        // A last node of one child is given to the node before it.
+        let lonely = if level.len() % INNER_FILL == 1 { level.pop() } else { None };
+        let mut above: Vec<Arc<[Child]>> = chunks(level.into_iter(), INNER_FILL).collect();
+        if let (Some(lonely), Some(last)) = (lonely, above.last_mut()) {
+            *last = last.iter().cloned().chain([lonely]).collect();
+        }
+        level = above.into_iter().map(|inner| child_of(Node::Inner(inner))).collect();
+    }
+    level.pop().map_or_else(Node::default, |root| root.node)
+}
+
+/// The items in nodes of `len` each; the last has what is left.
+fn chunks<T>(mut items: impl Iterator<Item = T>, len: usize) -> impl Iterator<Item = Arc<[T]>> {
+    std::iter::from_fn(move || {
+        let chunk: Vec<T> = items.by_ref().take(len).collect();
+        if chunk.is_empty() { None } else { Some(chunk.into()) }
+    })
+}

@@ -1,0 +1,206 @@
+//! Changing one key: the way down, and what it does to the nodes on the way up.
+//!
+//! A node that a snapshot has, too, is copied before it is changed; one that nobody else has is
+//! changed where it is ([`Arc::make_mut`] knows). So a put after a snapshot copies one node of each
+//! level, and a second put near to the first copies what is left of its way.
+//!
+//! ```text
+//!   snapshot ──▶ root ─────┬──────────┐          put to a key of leaf 3:
+//!                          ▼          ▼          root and the second inner node are copied,
+//!                       inner 1    inner 2       leaf 3 is copied, all others are shared
+//!                       ▲  │ │      │ │ ▲
+//!   now ──────▶ root' ──┘  1 2      3 4 │
+//!                  └────▶ inner 2' ─ 3' ┘
+//! ```
+//!
+//! Copying an inner node counts up each of its children, and those counts lie in memory that is
+//! cold. That is why inner nodes are small.
+//!
+//! # Splits and joins
+//!
+//! A node that grows over its maximum is split in halves. A node that shrinks under a quarter of it
+//! is joined with a neighbour, or shares with it evenly if both are too much for one node. Keys go
+//! only in compactions, which may take most of them; without joins the tree would keep the height
+//! and the nodes of its best days, and counting would not be what it costs for the keys that are
+//! left. A quarter, not half, so that a node that was just split is not joined by the next delete.
+
+use std::sync::Arc;
+
+use super::node::{Child, Node, Slot, child_with, find};
+use crate::key_history::KeyHistory;
+use crate::tree_index::key::Key;
+
+/// A copy of a leaf is two kilobytes at most.
+pub(super) const LEAF_MAX: usize = 32;
+/// A copy of an inner node counts so many children up at most.
+pub(super) const INNER_MAX: usize = 8;
+
+/// What to do with a key.
+pub(super) enum Edit {
+    /// It stays; its history may have been changed in place.
+    Leave,
+    /// It was not there: add it with this history.
+    Insert(KeyHistory),
+    /// It was there: take it out.
+    Remove,
+}
+
+/// What the parent must know of an edit.
+#[derive(Default)]
+pub(super) struct Effect {
+    /// By how much the number of live keys has changed.
+    live: i64,
+    /// The second half of a node that was split.
+    split: Option<Child>,
+}
+
+/// What a caller does with the history of the key, if there is one.
+pub(super) type Editor<'e> = dyn FnMut(Option<&mut KeyHistory>) -> Edit + 'e;
+
+/// Edits one key of the tree.
+pub(super) fn edit(root: &mut Node, key: &[u8], editor: &mut Editor<'_>) {
+    let effect = edit_node(root, key, editor);
+    if let Some(right) = effect.split {
+        let left = std::mem::take(root);
+        let left = Child { from: Key::new(b""), live: left.live(), node: left };
+        *root = Node::Inner(Arc::new([left, right]));
+    }
+    while let Node::Inner(children) = root
+        && let [only] = &**children
+    {
+        *root = only.node.clone();
+    }
+}
+
+fn edit_node(node: &mut Node, key: &[u8], editor: &mut Editor<'_>) -> Effect {
+    match node {
+        Node::Leaf(slots) => edit_leaf(slots, key, editor),
+        Node::Inner(children) => edit_inner(children, key, editor),
+    }
+}
+
+fn edit_inner(children: &mut Arc<[Child]>, key: &[u8], editor: &mut Editor<'_>) -> Effect {
+    let at = child_with(children, key);
+    let child = &mut Arc::make_mut(children)[at];
+    let len = child.node.len();
+    let effect = edit_node(&mut child.node, key, editor);
+    child.live = child.live.checked_add_signed(effect.live).expect("no fewer than none are live");
+    let Effect { live, split } = effect;
+    if let Some(right) = split {
+        child.live -= right.live;
+        let split = insert(children, at + 1, right, INNER_MAX).map(|children| {
+            let children = Node::Inner(children);
+            child_of(children)
+        });
+        return Effect { live, split };
+    }
+    if child.node.len() < len && is_small(&child.node) {
+        join_with_neighbour(children, at);
+    }
+    Effect { live, split: None }
+}
+
+fn edit_leaf(slots: &mut Arc<[Slot]>, key: &[u8], editor: &mut Editor<'_>) -> Effect {
+    match find(slots, key) {
+        Ok(at) => {
+            let history = &mut Arc::make_mut(slots)[at].history;
+            let was = i64::from(history.is_live());
+            match editor(Some(history)) {
+                Edit::Leave => Effect { live: i64::from(history.is_live()) - was, split: None },
+                Edit::Insert(_) => unreachable!("the editor was given the history there is"),
+                Edit::Remove => {
+                    *slots = without(slots, at);
+                    Effect { live: -was, split: None }
+                }
+            }
+        }
+        Err(at) => match editor(None) {
+            Edit::Insert(history) => {
+                let live = i64::from(history.is_live());
+                let slot = Slot { key: Key::new(key), history };
+                let split = insert(slots, at, slot, LEAF_MAX);
+                Effect { live, split: split.map(|slots| child_of(Node::Leaf(slots))) }
+            }
+            Edit::Leave | Edit::Remove => Effect::default(),
+        },
+    }
+}
+
+/// A node as its parent will have it.
+pub(super) fn child_of(node: Node) -> Child {
+    let from = match &node {
+        Node::Leaf(slots) => slots[0].key.clone(),
+        Node::Inner(children) => children[0].from.clone(),
+    };
+    Child { from, live: node.live(), node }
+}
+
+/// Adds an item to a node. If that makes too many, the second half of them is returned.
+fn insert<T: Clone>(items: &mut Arc<[T]>, at: usize, item: T, max: usize) -> Option<Arc<[T]>> {
+    if items.len() < max {
+        *items = with(&items[..at], item, &items[at..]);
+        return None;
+    }
+    let middle = items.len().div_ceil(2);
+    let (left, right) = items.split_at(middle);
+    let (left, right) = if at <= middle {
+        (with(&left[..at], item, &left[at..]), right.into())
+    } else {
+        (left.into(), with(&right[..at - middle], item, &right[at - middle..]))
+    };
+    *items = left;
+    Some(right)
+}
+
+fn with<T: Clone>(before: &[T], item: T, after: &[T]) -> Arc<[T]> {
+    let mut all = Vec::with_capacity(before.len() + 1 + after.len());
+    all.extend_from_slice(before);
+    all.push(item);
+    all.extend_from_slice(after);
+    all.into()
+}
+
+fn without<T: Clone>(items: &[T], at: usize) -> Arc<[T]> {
+    items[..at].iter().chain(&items[at + 1..]).cloned().collect()
+}
+
+fn is_small(node: &Node) -> bool {
+    match node {
+        Node::Leaf(slots) => slots.len() < LEAF_MAX / 4,
+        Node::Inner(children) => children.len() < INNER_MAX / 4,
+    }
+}
+
+/// Joins the child number `at` with the one before it, or the first with the second.
+fn join_with_neighbour(children: &mut Arc<[Child]>, at: usize) {
+    let left = at.saturating_sub(1);
+    let [first, second] = children.get(left..left + 2).map_or(&[][..], |pair| pair) else {
+        // An only child: the parent is small itself, or it is the root.
+        return;
+    };
+    let joined = match (&first.node, &second.node) {
+        (Node::Leaf(a), Node::Leaf(b)) => {
+            even(a, b, LEAF_MAX).map(|half| half.map(|slots| child_of(Node::Leaf(slots))))
+        }
+        (Node::Inner(a), Node::Inner(b)) => {
+            even(a, b, INNER_MAX).map(|half| half.map(|inner| child_of(Node::Inner(inner))))
+        }
+        _ => unreachable!("all leaves are at the same depth"),
+    };
+    let (before, after) = (&children[..left], &children[left + 2..]);
+    let joined = joined.into_iter().flatten();
+    *children = before.iter().cloned().chain(joined).chain(after.iter().cloned()).collect();
+}
+
+/// All items in one node if they fit, else in two that are equally large.
+fn even<T: Clone>(a: &[T], b: &[T], max: usize) -> [Option<Arc<[T]>>; 2] {
+    let all = [a, b].concat();
+    if all.is_empty() {
+        [None, None]
+    } else if all.len() <= max {
+        [Some(all.into()), None]
+    } else {
+        let (a, b) = all.split_at(all.len() / 2);
+        [Some(a.into()), Some(b.into())]
+    }
+}

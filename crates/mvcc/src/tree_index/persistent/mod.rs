@@ -1,0 +1,273 @@
+//! An index whose snapshots are one pointer: nobody waits for anybody.
+//!
+//! # The idea
+//!
+//! The tree is never changed where a reader could see it. Whoever reads holds a pointer to a root,
+//! and all that can be reached from there stays as it is. The writer makes a new root for each
+//! change, which shares everything with the old one except the way down to the changed leaf
+//! (`edit.rs`). Taking a snapshot is then cloning a pointer; and what nobody holds any more
+//! goes away by itself, for nodes are counted.
+//!
+//! A copy for each put sounds expensive. It is not needed for each put: nodes that no snapshot has
+//! are changed in place. And a way down is short: with 8 children to an inner node and 32 keys to a
+//! leaf, a million keys are seven levels.
+//!
+//! # Counting
+//!
+//! Each child is stored with the number of its live keys, those that have a value at the newest
+//! revision. So "how many keys lie in this range?" needs one way down for each end of it, and no
+//! walk:
+//!
+//! ```text
+//!                  [ 3 | 5 | 2 ]              live keys before "k" = 3 (the first child)
+//!                 ╱      │      ╲                                  + 1 (in the leaf, "g")
+//!         [a c d]   [g k l o p]   [x z]       live keys in [k, y) = before "y" - before "k"
+//!                                                                 = 9 - 4 = 5
+//! ```
+//!
+//! A page of 100 keys with the total count costs two ways down and 100 steps. Subtrees with no live
+//! key are passed over, so many deleted keys that wait for a compaction do not make a page slow.
+//!
+//! For an older revision the counts are of no use: it is walked, which takes as long as the range
+//! is, and holds up nobody.
+//!
+//! # Compaction
+//!
+//! What lies at or below the compact revision is changed by no put. So *planning* a compaction (what
+//! to keep, and which keys have something to drop) can be done on any view that is not older than
+//! that revision, by any thread, in any number of steps: [`PersistentView::plan_compaction`]. The
+//! writer then drops, key by key: [`PersistentIndex::apply_compaction`]. Views that are open keep
+//! what they had.
+//!
+//! # Dropping a big tree
+//!
+//! The view that is replaced by the next one shares nearly all nodes with it, and dropping it frees
+//! those few that differ. But the last view of a tree of a million keys takes tens of milliseconds
+//! to drop. It is no deeper than the tree is high, so the stack does not matter; the time does. So
+//! it is either sent to a thread where it disturbs nobody, or taken apart in steps:
+//! [`PersistentView::dismantle`].
+//!
+//! # Invariants
+//!
+//! * All leaves are at the same depth, keys rise from left to right.
+//! * A child's count of live keys is what counting them would give.
+//! * No node is empty except a root without any key, no inner node has a single child.
+//!
+//! # Left out
+//!
+//! Nodes stamped with the version that made them, and memory that the writer reclaims itself, would
+//! save counting up the children of each copied node, and are about twice as fast in the worst
+//! case. They need `unsafe` or a pool with a life of its own, and neither is easy to read.
+
+mod build;
+mod dismantle;
+mod edit;
+mod node;
+
+use std::ops::ControlFlow;
+
+use clearlane_engine::KeyRange;
+
+pub use self::dismantle::Dismantling;
+use self::edit::Edit;
+use self::node::{Node, Slot};
+use super::key::Key;
+use super::{Compaction, IndexView, Run, TreeIndex, Visitor};
+use crate::key_history::{KeyHistory, Rest, Version};
+use crate::revision::Revision;
+
+/// The writer's side: the tree of now.
+#[derive(Debug, Default)]
+pub struct PersistentIndex {
+    now: PersistentView,
+}
+
+/// A snapshot: all keys with their histories, as they were when it was taken.
+#[derive(Clone, Debug, Default)]
+pub struct PersistentView {
+    root: Node,
+    /// The newest main revision. At this one and later ones, the live keys are those that count.
+    newest: i64,
+}
+
+/// A part of a compaction: what to keep and where there is something to drop.
+#[derive(Clone, Debug)]
+pub struct CompactionStep {
+    at: i64,
+    shortened: Vec<Key>,
+    /// The revisions to keep, of the keys that this step has looked at.
+    pub kept: Vec<Revision>,
+    /// The key with which the next step starts; `None` if this was the last.
+    pub next: Option<Vec<u8>>,
+}
+
+impl PersistentView {
+    /// Looks at `keys_max` keys from the key `from` on, for a compaction at `at`.
+    pub fn plan_compaction(&self, at: i64, from: &[u8], keys_max: usize) -> CompactionStep {
+        let mut step = CompactionStep { at, shortened: Vec::new(), kept: Vec::new(), next: None };
+        step.next = self.step(from, keys_max, &mut |slot| {
+            step.kept.extend(slot.history.kept_by_compaction(at));
+            if slot.history.is_shortened_by(at) {
+                step.shortened.push(slot.key.clone());
+            }
+        });
+        step
+    }
+
+    /// Lets go of this snapshot step by step.
+    pub fn dismantle(self) -> Dismantling {
+        Dismantling::of(self.root)
+    }
+
+    /// Calls `visit` for `keys_max` keys from the key `from` on. Returns the next one.
+    fn step(&self, from: &[u8], keys_max: usize, visit: &mut dyn FnMut(&Slot)) -> Option<Vec<u8>> {
+        let mut left = keys_max.max(1);
+        let mut next = None;
+        let _ = self.root.walk(KeyRange::starting_at(from), false, &mut |slot| {
+            if left == 0 {
+                next = Some(slot.key.to_vec());
+                return ControlFlow::Break(());
+            }
+            left -= 1;
+            visit(slot);
+            ControlFlow::Continue(())
+        });
+        next
+    }
+
+    fn is_current_at(&self, at: i64) -> bool {
+        at >= self.newest
+    }
+
+    /// How many live keys are in the range now.
+    fn count_live(&self, range: KeyRange<'_>) -> u64 {
+        let up_to_end = range.to.map_or_else(|| self.root.live(), |to| self.root.live_below(to));
+        up_to_end - self.root.live_below(range.from)
+    }
+}
+
+impl IndexView for PersistentView {
+    fn get(&self, key: &[u8], at: i64) -> Option<Version> {
+        self.root.get(key)?.at(at)
+    }
+
+    fn walk(&self, range: KeyRange<'_>, at: i64, visit: &mut Visitor<'_>) {
+        if range.is_empty() {
+            return;
+        }
+        let _ = self.root.walk(range, self.is_current_at(at), &mut |slot| {
+            slot.history.at(at).map_or(ControlFlow::Continue(()), |found| visit(&slot.key, found))
+        });
+    }
+
+    fn count(&self, range: KeyRange<'_>, at: i64) -> u64 {
+        self.page(range, at, 0, &mut |_, _| ControlFlow::Break(()))
+    }
+
+    fn page(&self, range: KeyRange<'_>, at: i64, limit: u64, visit: &mut Visitor<'_>) -> u64 {
+        if range.is_empty() {
+            return 0;
+        }
+        // At the newest revision the count is known, and the walk ends with the limit.
+        let known = self.is_current_at(at).then(|| self.count_live(range));
+        let mut visiting = limit > 0;
+        let mut count = 0;
+        if visiting || known.is_none() {
+            self.walk(range, at, &mut |key, version| {
+                count += 1;
+                visiting = visiting && visit(key, version).is_continue() && count < limit;
+                if known.is_some() && !visiting {
+                    return ControlFlow::Break(());
+                }
+                ControlFlow::Continue(())
+            });
+        }
+        known.unwrap_or(count)
+    }
+
+    fn keep(
+        &self,
+        at: i64,
+        from: &[u8],
+        keys_max: usize,
+        kept: &mut Vec<Revision>,
+    ) -> Option<Vec<u8>> {
+        self.step(from, keys_max, &mut |slot| kept.extend(slot.history.kept_by_hash(at)))
+    }
+}
+
+impl PersistentIndex {
+    /// Drops what a step of a compaction has found.
+    pub fn apply_compaction(&mut self, step: &CompactionStep) {
+        for key in &step.shortened {
+            edit::edit(&mut self.now.root, key, &mut |history| match history
+                .map(|history| history.compact(step.at))
+            {
+                Some(Rest::Nothing) => Edit::Remove,
+                _ => Edit::Leave,
+            });
+        }
+    }
+
+    fn advance(&mut self, revision: Revision) {
+        self.now.newest = self.now.newest.max(revision.main);
+    }
+}
+
+impl TreeIndex for PersistentIndex {
+    type View = PersistentView;
+    /// None is needed: see "Compaction" in the module's documentation.
+    type Snapshot = ();
+
+    fn view(&self) -> PersistentView {
+        self.now.clone()
+    }
+
+    fn put(&mut self, key: &[u8], revision: Revision) -> Version {
+        self.advance(revision);
+        let mut made = Version { modified: revision, created: revision.main, version: 1 };
+        edit::edit(&mut self.now.root, key, &mut |history| match history {
+            Some(history) => {
+                made = history.put(revision);
+                Edit::Leave
+            }
+            None => Edit::Insert(KeyHistory::new(revision)),
+        });
+        made
+    }
+
+    fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version> {
+        // Without a look first, deleting what is absent would copy nodes for nothing.
+        let ended = self.now.root.get(key)?.current()?;
+        self.advance(revision);
+        edit::edit(&mut self.now.root, key, &mut |history| {
+            history.map(|history| history.tombstone(revision));
+            Edit::Leave
+        });
+        Some(ended)
+    }
+
+    fn restore(&mut self, runs: Vec<Run>) {
+        assert_eq!(self.now.root.len(), 0, "an index is restored before anything is put");
+        let run = Run::join(runs);
+        self.now.newest = run.newest().map_or(0, |newest| newest.main);
+        self.now.root = build::build(run.into_histories());
+    }
+
+    fn compaction(&self, at: i64) -> Compaction<()> {
+        Compaction::new(at, ())
+    }
+
+    fn compact(&mut self, compaction: &mut Compaction<()>, keys_max: usize) -> bool {
+        if let Some(from) = compaction.next.take() {
+            let mut step = self.now.plan_compaction(compaction.at, &from, keys_max);
+            self.apply_compaction(&step);
+            compaction.kept.append(&mut step.kept);
+            compaction.next = step.next;
+        }
+        compaction.is_done()
+    }
+}
+
+#[cfg(test)]
+mod tests;

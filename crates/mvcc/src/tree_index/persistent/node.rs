@@ -1,0 +1,150 @@
+//! The nodes of the tree, and looking for something in them.
+//!
+//! ```text
+//!   inner  [from "a" live 3] [from "m" live 2]           children, each with its lowest key
+//!                 │                  │                   and its number of live keys
+//!   leaf   [a][c][d][k]        [m][p]                    keys, each with its history
+//! ```
+//!
+//! A node is one allocation, exactly as large as what it holds. There is no room for growth in it:
+//! a new key means a new leaf, of a kilobyte or two, whether or not a snapshot has the old one. At
+//! the rate at which snapshots are taken nearly every leaf would have to be copied anyway, and
+//! leaves with a third of their room free would cost 30 bytes for each key. Whatever does not
+//! change the number of keys (a put to a key that is there, a delete, a compaction that leaves
+//! something) is done in place if nobody else has the node.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use clearlane_engine::KeyRange;
+
+use crate::key_history::KeyHistory;
+use crate::tree_index::key::{Key, search};
+
+/// A key and what happened to it.
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    pub(super) key: Key,
+    pub(super) history: KeyHistory,
+}
+
+/// A subtree, as its parent has it.
+#[derive(Clone, Debug)]
+pub(super) struct Child {
+    /// Not above any key below, and above every key of the child before. Of no meaning in a first
+    /// child, which also has everything lower.
+    pub(super) from: Key,
+    /// How many keys below have a value at the newest revision.
+    pub(super) live: u64,
+    pub(super) node: Node,
+}
+
+/// A node, shared by all trees that have it.
+#[derive(Clone, Debug)]
+pub(super) enum Node {
+    Leaf(Arc<[Slot]>),
+    Inner(Arc<[Child]>),
+}
+
+impl Default for Node {
+    fn default() -> Node {
+        Node::Leaf(Arc::new([]))
+    }
+}
+
+impl Node {
+    /// Keys of a leaf or children of an inner node.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Node::Leaf(slots) => slots.len(),
+            Node::Inner(children) => children.len(),
+        }
+    }
+
+    /// How many keys have a value at the newest revision.
+    pub(super) fn live(&self) -> u64 {
+        match self {
+            Node::Leaf(slots) => live_in(slots),
+            Node::Inner(children) => live_under(children),
+        }
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Option<&KeyHistory> {
+        let mut node = self;
+        loop {
+            match node {
+                Node::Inner(children) => node = &children[child_with(children, key)].node,
+                Node::Leaf(slots) => {
+                    return find(slots, key).ok().map(|at| &slots[at].history);
+                }
+            }
+        }
+    }
+
+    /// How many keys below `key` have a value at the newest revision: one step for each level.
+    pub(super) fn live_below(&self, key: &[u8]) -> u64 {
+        let mut node = self;
+        let mut live = 0;
+        loop {
+            match node {
+                Node::Inner(children) => {
+                    let at = child_with(children, key);
+                    live += live_under(&children[..at]);
+                    node = &children[at].node;
+                }
+                Node::Leaf(slots) => {
+                    return live + live_in(&slots[..lower_bound(slots, key)]);
+                }
+            }
+        }
+    }
+
+    /// Calls `visit` for the slots of `range`, in key order, until it breaks. With `live_only` it
+    /// may leave out keys that have no value at the newest revision.
+    pub(super) fn walk(
+        &self,
+        range: KeyRange<'_>,
+        live_only: bool,
+        visit: &mut dyn FnMut(&Slot) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        match self {
+            Node::Leaf(slots) => {
+                let end = range.to.map_or(slots.len(), |to| lower_bound(slots, to));
+                let start = lower_bound(&slots[..end], range.from);
+                slots[start..end].iter().try_for_each(visit)
+            }
+            Node::Inner(children) => {
+                let start = child_with(children, range.from);
+                let end = range.to.map_or(children.len() - 1, |to| child_with(children, to));
+                let within = children[start..=end.max(start)].iter();
+                let mut within = within.filter(|child| !live_only || child.live > 0);
+                within.try_for_each(|child| child.node.walk(range, live_only, visit))
+            }
+        }
+    }
+}
+
+/// The child that has `key`, if the key is there.
+pub(super) fn child_with(children: &[Child], key: &[u8]) -> usize {
+    match search(&children[1..], key, |child| &child.from) {
+        Ok(before) => before + 1,
+        Err(before) => before,
+    }
+}
+
+/// Where `key` is, or where it would be.
+pub(super) fn find(slots: &[Slot], key: &[u8]) -> Result<usize, usize> {
+    search(slots, key, |slot| &slot.key)
+}
+
+fn lower_bound(slots: &[Slot], key: &[u8]) -> usize {
+    find(slots, key).unwrap_or_else(|at| at)
+}
+
+fn live_in(slots: &[Slot]) -> u64 {
+    slots.iter().filter(|slot| slot.history.is_live()).count() as u64
+}
+
+fn live_under(children: &[Child]) -> u64 {
+    children.iter().map(|child| child.live).sum()
+}

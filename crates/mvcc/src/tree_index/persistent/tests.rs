@@ -1,0 +1,191 @@
+//! The tree's invariants, checked after random edits.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::edit::{INNER_MAX, LEAF_MAX};
+use super::*;
+use crate::tree_index::RunBuilder;
+
+/// The first and the last key below a node.
+type KeySpan<'n> = (&'n [u8], &'n [u8]);
+
+/// Checks a subtree; returns its height, and its lowest and highest keys.
+fn check(node: &Node, is_root: bool) -> (usize, Option<KeySpan<'_>>) {
+    match node {
+        Node::Leaf(slots) => {
+            assert!(slots.len() <= LEAF_MAX && (is_root || !slots.is_empty()));
+            assert!(slots.windows(2).all(|pair| pair[0].key < pair[1].key));
+            let ends = slots.first().zip(slots.last());
+            (0, ends.map(|(first, last)| (&*first.key, &*last.key)))
+        }
+        Node::Inner(children) => {
+            assert!((2..=INNER_MAX).contains(&children.len()), "{} children", children.len());
+            let below: Vec<_> = children.iter().map(|child| check(&child.node, false)).collect();
+            assert!(below.windows(2).all(|pair| pair[0].0 == pair[1].0), "one depth for all");
+            for (at, child) in children.iter().enumerate() {
+                let (low, high) = below[at].1.expect("only a root is empty");
+                assert_eq!(child.live, child.node.live());
+                assert!(at == 0 || *child.from <= *low, "a key below its child's first");
+                assert!(children.get(at + 1).is_none_or(|next| high < &*next.from));
+            }
+            let low = below[0].1.map(|(low, _)| low);
+            let high = below.last().and_then(|(_, ends)| *ends).map(|(_, high)| high);
+            (below[0].0 + 1, low.zip(high))
+        }
+    }
+}
+
+fn height(index: &PersistentIndex) -> usize {
+    check(&index.now.root, true).0
+}
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key/{number:06}").into_bytes()
+}
+
+fn compact_all(index: &mut PersistentIndex, at: i64, keys_max: usize) -> Vec<Revision> {
+    let mut compaction = index.compaction(at);
+    while !index.compact(&mut compaction, keys_max) {}
+    compaction.into_kept()
+}
+
+/// An index with the keys of `range`, all put in one transaction.
+fn filled(range: std::ops::Range<u32>) -> PersistentIndex {
+    let mut index = PersistentIndex::default();
+    for number in range {
+        index.put(&key(number), Revision::new(1, i64::from(number)));
+    }
+    index
+}
+
+#[test]
+fn sizes_are_what_the_bars_count_on() {
+    assert_eq!(size_of::<Slot>(), 64);
+    assert_eq!(size_of::<node::Child>(), 72);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn edits_keep_the_invariants(
+        edits in prop::collection::vec((0..400_u32, 0..4_u8), 1..1500),
+        snapshot_every in 1..50_usize,
+    ) {
+        let mut index = PersistentIndex::default();
+        let mut plain = BTreeMap::new();
+        let mut snapshots = Vec::new();
+        for ((number, kind), main) in edits.iter().zip(1..) {
+            let revision = Revision::new(main, 0);
+            match kind {
+                0 if plain.remove(&key(*number)).is_some() => {
+                    index.tombstone(&key(*number), revision);
+                    if number % 3 == 0 {
+                        compact_all(&mut index, main + 1, 7);
+                    }
+                }
+                _ => {
+                    index.put(&key(*number), revision);
+                    plain.insert(key(*number), main);
+                }
+            }
+            if (main as usize).is_multiple_of(snapshot_every) {
+                snapshots.push((index.view(), plain.clone()));
+            }
+        }
+        check(&index.now.root, true);
+        snapshots.push((index.view(), plain));
+        for (view, plain) in snapshots {
+            check(&view.root, true);
+            prop_assert_eq!(view.count(KeyRange::ALL, i64::MAX), plain.len() as u64);
+            let mut seen = Vec::new();
+            view.walk(KeyRange::ALL, i64::MAX, &mut |key, version| {
+                seen.push((key.to_vec(), version.modified.main));
+                ControlFlow::Continue(())
+            });
+            prop_assert_eq!(seen, plain.into_iter().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_built_tree_keeps_them_too(keys in 0..3000_u32, kept in 0..3000_u32) {
+        let mut builder = RunBuilder::default();
+        for number in 0..keys {
+            let modified = Revision::new(5, i64::from(number));
+            builder.put(&key(number), Version { modified, created: 3, version: 2 });
+        }
+        let mut index = PersistentIndex::default();
+        index.restore(vec![builder.finish()]);
+        check(&index.now.root, true);
+        prop_assert_eq!(index.view().count(KeyRange::ALL, 5), u64::from(keys));
+        for number in kept..keys {
+            index.tombstone(&key(number), Revision::new(6, i64::from(number)));
+        }
+        prop_assert_eq!(compact_all(&mut index, 7, 100).len() as u32, keys.min(kept));
+        check(&index.now.root, true);
+    }
+}
+
+#[test]
+fn a_tree_that_lost_its_keys_is_low_again() {
+    let mut index = filled(0..20_000);
+    let full = height(&index);
+    for number in (0..20_000).filter(|number| number % 1_000 != 0) {
+        index.tombstone(&key(number), Revision::new(2, i64::from(number)));
+    }
+    let view = index.view();
+    assert_eq!(compact_all(&mut index, 3, 1_000).len(), 20);
+    assert!(full >= 4 && height(&index) <= 1, "{full} levels became {}", height(&index));
+    assert_eq!(view.count(KeyRange::ALL, 1), 20_000, "a view outlasts a compaction");
+    assert_eq!(view.count(KeyRange::ALL, 2), 20);
+}
+
+#[test]
+fn what_nobody_else_has_is_changed_in_place() {
+    let mut index = filled(0..1_000);
+    let root = |index: &PersistentIndex| match &index.now.root {
+        Node::Inner(children) => children.as_ptr(),
+        Node::Leaf(_) => unreachable!("a thousand keys do not fit in a leaf"),
+    };
+    let before = root(&index);
+    index.put(&key(7), Revision::new(2, 0));
+    assert_eq!(root(&index), before);
+    let view = index.view();
+    index.put(&key(7), Revision::new(3, 0));
+    assert_ne!(root(&index), before);
+    assert_eq!(view.get(&key(7), 9).map(|found| found.modified.main), Some(2));
+}
+
+#[test]
+fn deleting_what_is_absent_copies_nothing() {
+    let mut index = filled(0..1_000);
+    let view = index.view();
+    assert_eq!(index.tombstone(b"absent", Revision::new(2, 0)), None);
+    let same = match (&view.root, &index.now.root) {
+        (Node::Inner(a), Node::Inner(b)) => std::sync::Arc::ptr_eq(a, b),
+        _ => false,
+    };
+    assert!(same);
+}
+
+#[test]
+fn a_tree_is_dismantled_in_steps_and_others_keep_theirs() {
+    let mut index = filled(0..2_000);
+    let old = index.view();
+    for number in 0..2_000 {
+        index.put(&key(number), Revision::new(2, i64::from(number)));
+    }
+    let shared = index.view();
+    let mut steps = 0;
+    for view in [old, shared] {
+        let mut dismantling = view.dismantle();
+        while !dismantling.step(10) {
+            steps += 1;
+        }
+    }
+    assert!(steps > 10, "{steps} steps");
+    check(&index.now.root, true);
+    assert_eq!(index.view().count(KeyRange::ALL, 2), 2_000);
+}

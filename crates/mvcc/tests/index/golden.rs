@@ -1,0 +1,150 @@
+//! Golden scripts over both designs and the model.
+//!
+//! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-mvcc --test
+//! index`. Then read the difference: only what you can explain may be committed.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use clearlane_engine::KeyRange;
+use clearlane_mvcc::{Mark, Revision, Version};
+use goldenscript::{Argument, Command, Context, Runner};
+
+use crate::subject::{self, Found, Record, Subject};
+
+/// An index, and the store's part: the current revision and the records.
+struct Script {
+    subject: Box<dyn Subject>,
+    records: Vec<Record>,
+    main: i64,
+}
+
+/// A command's words, and the numbers after `at=`, `limit=`, `runs=`.
+struct Words<'c> {
+    words: Vec<&'c str>,
+    command: &'c Command,
+}
+
+impl<'c> Words<'c> {
+    fn of(command: &'c Command) -> Words<'c> {
+        let word = |argument: &'c Argument| match argument {
+            Argument::Positional(word) => Some(word.as_str()),
+            _ => None,
+        };
+        Words { words: command.args.iter().filter_map(word).collect(), command }
+    }
+
+    fn number(&self, name: &str) -> Result<Option<i64>, Box<dyn Error>> {
+        let number = self.command.args.iter().find_map(|argument| match argument {
+            Argument::KeyValue(key, number) if key == name => Some(number.parse()),
+            _ => None,
+        });
+        Ok(number.transpose()?)
+    }
+
+    /// `FROM` alone reaches to the end.
+    fn range(&self) -> KeyRange<'c> {
+        match self.words[..] {
+            [] => KeyRange::ALL,
+            [from] => KeyRange::starting_at(from.as_bytes()),
+            [from, to, ..] => KeyRange::new(from.as_bytes(), to.as_bytes()),
+        }
+    }
+}
+
+fn line(key: &str, version: Version) -> String {
+    let Version { modified, created, version } = version;
+    format!("{key} modified={modified} created={created} version={version}\n")
+}
+
+fn lines(found: Found) -> String {
+    found.into_iter().map(|(key, version)| line(&String::from_utf8_lossy(&key), version)).collect()
+}
+
+fn revisions(revisions: &[Revision]) -> String {
+    let words: Vec<String> = revisions.iter().map(ToString::to_string).collect();
+    format!("kept: {}\n", words.join(" "))
+}
+
+impl Script {
+    /// One transaction: each word is a key.
+    fn write(&mut self, mark: Mark, keys: &[&str]) -> String {
+        self.main += 1;
+        let mut out = String::new();
+        let mut sub = 0;
+        for key in keys {
+            let revision = Revision::new(self.main, sub);
+            let version = match mark {
+                Mark::Put => Some(self.subject.put(key.as_bytes(), revision)),
+                Mark::Tombstone if self.subject.tombstone(key.as_bytes(), revision).is_none() => {
+                    let _ = writeln!(out, "{key} is absent");
+                    continue;
+                }
+                Mark::Tombstone => None,
+            };
+            out +=
+                &version.map_or_else(|| format!("{key} deleted at {revision}\n"), |v| line(key, v));
+            self.records.push(Record { key: key.as_bytes().into(), revision, version });
+            sub += 1;
+        }
+        out
+    }
+
+    fn compact(&mut self, at: i64) -> String {
+        let kept = self.subject.compact(at, 2, &mut |_| {});
+        let stays = |record: &Record| record.revision.main > at || kept.contains(&record.revision);
+        self.records.retain(stays);
+        revisions(&kept)
+    }
+}
+
+impl Runner for Script {
+    type Command = Command;
+
+    fn run(&mut self, command: &Command, _: &Context) -> Result<String, Box<dyn Error>> {
+        let words = Words::of(command);
+        let at = words.number("at")?.unwrap_or(self.main);
+        let view = self.subject.view();
+        Ok(match command.name.as_str() {
+            "put" => self.write(Mark::Put, &words.words),
+            "delete" => self.write(Mark::Tombstone, &words.words),
+            "get" => {
+                let get = |key: &&str| match view.get(key.as_bytes(), at) {
+                    Some(version) => line(key, version),
+                    None => format!("{key} is absent\n"),
+                };
+                words.words.iter().map(get).collect()
+            }
+            "walk" => lines(view.walk(words.range(), at, usize::MAX)),
+            "count" => format!("{}\n", view.count(words.range(), at)),
+            "page" => {
+                let limit = words.number("limit")?.ok_or("page takes limit=N")?;
+                let (found, count) = view.page(words.range(), at, limit as u64);
+                lines(found) + &format!("{count} in all\n")
+            }
+            "compact" => self.compact(at),
+            "hash" => revisions(&view.keep(at, 2)),
+            "restore" => {
+                let runs = words.number("runs")?.unwrap_or(1);
+                self.subject = self.subject.restored(&self.records, runs as usize);
+                String::new()
+            }
+            other => return Err(format!("no command {other:?}").into()),
+        })
+    }
+}
+
+#[test]
+fn scripts_print_the_same_over_both_designs_and_the_model() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/index");
+    let scripts: Vec<_> = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()).collect();
+    assert!(scripts.len() > 3, "the scripts are there");
+    for script in scripts {
+        for (name, subject) in subject::all() {
+            let mut runner = Script { subject, records: Vec::new(), main: 1 };
+            goldenscript::run(&mut runner, &script)
+                .unwrap_or_else(|error| panic!("{} over {name}: {error}", script.display()));
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Both designs raced against the model, over random operations.
+
+use clearlane_engine::KeyRange;
+use clearlane_mvcc::Revision;
+use proptest::prelude::*;
+
+use crate::subject::{self, Record, Subject};
+
+#[derive(Clone, Debug)]
+enum Operation {
+    /// One transaction: each key is put, or deleted if it is there.
+    Write(Vec<(u16, bool)>),
+    /// At so many revisions before the newest, so many keys to a step, one put between steps.
+    Compact(i64, usize),
+    /// From the records, in so many runs.
+    Restore(usize),
+    /// Reads over an interval, at so many revisions before the newest.
+    Read { ends: (u16, u16), back: i64, limit: u64 },
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let key = || 0..300_u16;
+    let changes = prop::collection::vec((key(), prop::bool::weighted(0.6)), 1..12);
+    let read = ((key(), key()), prop_oneof![Just(0), 0..40_i64], 0..20_u64);
+    prop_oneof![
+        12 => changes.prop_map(Operation::Write),
+        2 => (0..30_i64, 1..40_usize).prop_map(|(back, keys)| Operation::Compact(back, keys)),
+        1 => (1..5_usize).prop_map(Operation::Restore),
+        6 => read.prop_map(|(ends, back, limit)| Operation::Read { ends, back, limit }),
+    ]
+}
+
+/// Keys of different lengths, some too long to lie in a slot, many alike in their first bytes.
+fn key(number: u16) -> Vec<u8> {
+    match number % 5 {
+        0 => format!("{number}").into_bytes(),
+        1 => format!("/a/long/prefix/for/so/short/a/number/as/{number}").into_bytes(),
+        2 => vec![0; usize::from(number / 5)],
+        _ => format!("/pods/{number:04}").into_bytes(),
+    }
+}
+
+/// A design and the model, side by side, with the store's part.
+struct Race {
+    sides: [Box<dyn Subject>; 2],
+    records: Vec<Record>,
+    main: i64,
+    compacted: i64,
+}
+
+impl Race {
+    fn run(&mut self, operation: &Operation) {
+        match operation {
+            Operation::Write(changes) => {
+                self.main += 1;
+                let mut seen = Vec::new();
+                for (number, is_put) in changes {
+                    // A transaction changes a key once.
+                    if !seen.contains(number) {
+                        self.change(key(*number), *is_put, seen.len() as i64);
+                        seen.push(*number);
+                    }
+                }
+            }
+            Operation::Compact(back, keys_max) => self.compact(self.main - back, *keys_max),
+            Operation::Restore(runs) => {
+                self.sides = self.sides.each_ref().map(|side| side.restored(&self.records, *runs));
+            }
+            Operation::Read { ends, back, limit } => {
+                let at = (self.main - back).max(self.compacted);
+                let ends = [key(ends.0), key(ends.1)];
+                for range in [
+                    KeyRange::new(&ends[0], &ends[1]),
+                    KeyRange::starting_at(&ends[0]),
+                    KeyRange::ALL,
+                ] {
+                    self.compare(range, at, *limit);
+                }
+            }
+        }
+    }
+
+    fn change(&mut self, key: Vec<u8>, is_put: bool, sub: i64) {
+        let revision = Revision::new(self.main, sub);
+        let [version, expected] = self.sides.each_mut().map(|side| match is_put {
+            true => Some(side.put(&key, revision)),
+            false => side.tombstone(&key, revision),
+        });
+        assert_eq!(version, expected, "{key:?}");
+        if version.is_some() {
+            let version = version.filter(|_| is_put);
+            self.records.push(Record { key, revision, version });
+        }
+    }
+
+    fn compact(&mut self, at: i64, keys_max: usize) {
+        let at = at.max(self.compacted);
+        let mut put_between = Vec::new();
+        let mut main = self.main;
+        let [real, plain] = &mut self.sides;
+        let kept = real.compact(at, keys_max, &mut |real| {
+            main += 1;
+            let key = key(main as u16 % 300);
+            let version = real.put(&key, Revision::new(main, 0));
+            put_between.push((key, version));
+        });
+        assert_eq!(kept, plain.compact(at, keys_max, &mut |_| {}));
+        self.records.retain(|record| {
+            record.revision.main > at || kept.binary_search(&record.revision).is_ok()
+        });
+        for (key, version) in put_between {
+            assert_eq!(plain.put(&key, version.modified), version);
+            let revision = version.modified;
+            self.records.push(Record { key, revision, version: Some(version) });
+        }
+        (self.main, self.compacted) = (main, at);
+    }
+
+    fn compare(&self, range: KeyRange<'_>, at: i64, limit: u64) {
+        let [view, expected] = self.sides.each_ref().map(|side| side.view());
+        let found = view.walk(range, at, usize::MAX);
+        assert_eq!(found, expected.walk(range, at, usize::MAX), "at {at}");
+        assert_eq!(view.count(range, at), found.len() as u64);
+        assert_eq!(view.page(range, at, limit), expected.page(range, at, limit));
+        if limit > 0 {
+            let limit = limit as usize;
+            assert_eq!(view.walk(range, at, limit), expected.walk(range, at, limit));
+            assert_eq!(view.keep(at, limit), expected.keep(at, limit), "keep at {at}");
+        }
+        for (key, version) in found {
+            assert_eq!(view.get(&key, at), Some(version));
+        }
+    }
+}
+
+/// Views of `persistent` stay as they were, whatever comes later.
+fn check_views_stay(operations: &[Operation]) {
+    let mut race = race(2);
+    let mut views = Vec::new();
+    for operation in operations {
+        views.push((race.sides.each_ref().map(|side| side.view()), race.main, race.compacted));
+        race.run(operation);
+    }
+    for ([view, expected], main, compacted) in views {
+        for at in [compacted, (main + compacted) / 2, main, main + 1_000] {
+            let all = |view: &dyn subject::View| view.page(KeyRange::ALL, at, u64::MAX);
+            assert_eq!(all(&*view), all(&*expected), "at {at}, taken at {main}");
+        }
+    }
+}
+
+fn race(design: usize) -> Race {
+    let mut all = subject::all();
+    let (_, plain) = all.pop().unwrap();
+    let (_, real) = all.swap_remove(design);
+    Race { sides: [real, plain], records: Vec::new(), main: 1, compacted: 0 }
+}
+
+fn operations() -> impl Strategy<Value = Vec<Operation>> {
+    prop::collection::vec(operation(), 1..120)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn locked_in_one_walk_does_as_the_model_does(operations in operations()) {
+        let mut race = race(0);
+        operations.iter().for_each(|operation| race.run(operation));
+    }
+
+    #[test]
+    fn locked_by_key_does_as_the_model_does(operations in operations()) {
+        let mut race = race(1);
+        operations.iter().for_each(|operation| race.run(operation));
+    }
+
+    #[test]
+    fn persistent_does_as_the_model_does(operations in operations()) {
+        let mut race = race(2);
+        operations.iter().for_each(|operation| race.run(operation));
+    }
+
+    #[test]
+    fn views_of_persistent_stay_as_they_were(operations in operations()) {
+        check_views_stay(&operations);
+    }
+}

@@ -1,0 +1,126 @@
+//! The models: a list of everything that ever happened to a key, and a map of such lists.
+//!
+//! Compaction follows the words of etcd's rule, generation by generation, and not our shorter one:
+//! that both come to the same is what the tests show.
+
+use std::collections::BTreeMap;
+
+use clearlane_engine::KeyRange;
+use clearlane_mvcc::{Mark, Revision, Version};
+
+type Change = (Revision, Mark);
+
+/// All changes of a key, also those that a compaction has dropped.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PlainHistory {
+    all: Vec<Change>,
+    /// How many of them have been dropped.
+    dropped: usize,
+}
+
+impl PlainHistory {
+    pub(crate) fn put(&mut self, revision: Revision) -> Version {
+        self.all.push((revision, Mark::Put));
+        self.at(i64::MAX).unwrap()
+    }
+
+    pub(crate) fn tombstone(&mut self, revision: Revision) -> Option<Version> {
+        let ended = self.at(i64::MAX)?;
+        self.all.push((revision, Mark::Tombstone));
+        Some(ended)
+    }
+
+    pub(crate) fn at(&self, at: i64) -> Option<Version> {
+        let newest = self.all.iter().rposition(|(revision, _)| revision.main <= at)?;
+        let (modified, mark) = self.all[newest];
+        if newest < self.dropped || mark == Mark::Tombstone {
+            return None;
+        }
+        let since = self.all[..newest].iter().rposition(|(_, mark)| *mark == Mark::Tombstone);
+        let first = since.map_or(0, |tombstone| tombstone + 1);
+        let created = self.all[first].0.main;
+        Some(Version { modified, created, version: (newest - first + 1) as i64 })
+    }
+
+    /// What is left, in generations; the last one may be empty.
+    fn generations(&self) -> Vec<Vec<Change>> {
+        let mut generations = vec![Vec::new()];
+        for change in &self.all[self.dropped..] {
+            generations.last_mut().unwrap().push(*change);
+            if change.1 == Mark::Tombstone {
+                generations.push(Vec::new());
+            }
+        }
+        generations
+    }
+
+    /// The generation that a compaction at `at` looks into, and the newest change in it up to `at`.
+    fn find(&self, at: i64) -> (usize, Option<Change>) {
+        let generations = self.generations();
+        let reaches = |changes: &Vec<Change>| changes.last().is_some_and(|last| last.0.main >= at);
+        let number = generations.iter().position(reaches).unwrap_or(generations.len() - 1);
+        let found = generations[number].iter().rfind(|(revision, _)| revision.main <= at);
+        (number, found.copied())
+    }
+
+    pub(crate) fn kept_by_compaction(&self, at: i64) -> Option<Revision> {
+        self.find(at).1.map(|(revision, _)| revision)
+    }
+
+    pub(crate) fn kept_by_hash(&self, at: i64) -> Option<Revision> {
+        let (number, found) = self.find(at);
+        let generations = self.generations();
+        let is_last = number == generations.len() - 1;
+        found
+            .filter(|found| is_last || generations[number].last() != Some(found))
+            .map(|found| found.0)
+    }
+
+    /// Returns whether anything is left.
+    pub(crate) fn compact(&mut self, at: i64) -> bool {
+        let (number, found) = self.find(at);
+        let generations = self.generations();
+        let before: usize = generations[..number].iter().map(Vec::len).sum();
+        let within = found.map_or(0, |found| {
+            generations[number].iter().position(|change| *change == found).unwrap()
+        });
+        self.dropped += before + within;
+        self.dropped < self.all.len()
+    }
+
+    pub(crate) fn is_lone_tombstone(&self) -> bool {
+        matches!(self.all[self.dropped..], [(_, Mark::Tombstone)])
+    }
+
+    /// As a `KeyHistory` is displayed.
+    pub(crate) fn show(&self) -> String {
+        let word = |(revision, mark): &Change| match mark {
+            Mark::Put => revision.to_string(),
+            Mark::Tombstone => format!("{revision}t"),
+        };
+        let generations = self.generations().into_iter().filter(|changes| !changes.is_empty());
+        let words = generations.map(|changes| {
+            format!("{{{}}}", changes.iter().map(word).collect::<Vec<_>>().join(" "))
+        });
+        words.collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// All keys.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PlainIndex(pub(crate) BTreeMap<Vec<u8>, PlainHistory>);
+
+impl PlainIndex {
+    pub(crate) fn versions(&self, range: KeyRange<'_>, at: i64) -> Vec<(Vec<u8>, Version)> {
+        let keys = self.0.iter().filter(|(key, _)| range.contains(key));
+        keys.filter_map(|(key, history)| Some((key.clone(), history.at(at)?))).collect()
+    }
+
+    pub(crate) fn compact(&mut self, at: i64) -> Vec<Revision> {
+        let mut kept: Vec<Revision> =
+            self.0.values().filter_map(|history| history.kept_by_compaction(at)).collect();
+        kept.sort();
+        self.0.retain(|_, history| history.compact(at));
+        kept
+    }
+}

@@ -1,0 +1,223 @@
+//! What scripts and random operations run over: both designs and the model, behind one face.
+
+use std::fmt::Debug;
+use std::ops::ControlFlow;
+
+use clearlane_engine::KeyRange;
+use clearlane_locks::Registry;
+use clearlane_mvcc::{
+    CompactionLock, IndexView, LockedIndex, PersistentIndex, Revision, Run, RunBuilder, TreeIndex,
+    Version,
+};
+
+use crate::plain::PlainIndex;
+
+/// A record, as the store has it: what a restore reads.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    pub(crate) key: Vec<u8>,
+    pub(crate) revision: Revision,
+    /// What a put's record says; a tombstone's says nothing.
+    pub(crate) version: Option<Version>,
+}
+
+pub(crate) type Found = Vec<(Vec<u8>, Version)>;
+
+/// Reading.
+pub(crate) trait View: Debug {
+    fn get(&self, key: &[u8], at: i64) -> Option<Version>;
+    fn walk(&self, range: KeyRange<'_>, at: i64, stop_after: usize) -> Found;
+    fn count(&self, range: KeyRange<'_>, at: i64) -> u64;
+    fn page(&self, range: KeyRange<'_>, at: i64, limit: u64) -> (Found, u64);
+    fn keep(&self, at: i64, keys_max: usize) -> Vec<Revision>;
+}
+
+/// Writing.
+pub(crate) trait Subject {
+    fn view(&self) -> Box<dyn View>;
+    fn put(&mut self, key: &[u8], revision: Revision) -> Version;
+    fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version>;
+    /// `between` happens between the steps, if there are any.
+    fn compact(
+        &mut self,
+        at: i64,
+        keys_max: usize,
+        between: &mut dyn FnMut(&mut dyn Subject),
+    ) -> Vec<Revision>;
+    /// A new one, from records.
+    fn restored(&self, records: &[Record], runs: usize) -> Box<dyn Subject>;
+}
+
+/// Both designs, `locked` with both ways to compact, and the model.
+pub(crate) fn all() -> Vec<(&'static str, Box<dyn Subject>)> {
+    let locked = |lock| Box::new(Real(LockedIndex::new(&Registry::new(), lock)));
+    vec![
+        ("locked, compacted in one walk", locked(CompactionLock::WholeWalk)),
+        ("locked, compacted by key", locked(CompactionLock::PerKey)),
+        ("persistent", Box::new(Real(PersistentIndex::default()))),
+        ("model", Box::new(PlainIndex::default())),
+    ]
+}
+
+/// A design.
+struct Real<I>(I);
+
+/// A new index of the same design.
+trait Fresh: TreeIndex + 'static {
+    fn fresh(&self) -> Self;
+}
+
+impl Fresh for PersistentIndex {
+    fn fresh(&self) -> Self {
+        PersistentIndex::default()
+    }
+}
+
+impl Fresh for LockedIndex {
+    fn fresh(&self) -> Self {
+        LockedIndex::new(&Registry::new(), CompactionLock::PerKey)
+    }
+}
+
+impl<I: Fresh> Subject for Real<I> {
+    fn view(&self) -> Box<dyn View> {
+        Box::new(RealView(self.0.view()))
+    }
+
+    fn put(&mut self, key: &[u8], revision: Revision) -> Version {
+        self.0.put(key, revision)
+    }
+
+    fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version> {
+        self.0.tombstone(key, revision)
+    }
+
+    fn compact(
+        &mut self,
+        at: i64,
+        keys_max: usize,
+        between: &mut dyn FnMut(&mut dyn Subject),
+    ) -> Vec<Revision> {
+        let mut compaction = self.0.compaction(at);
+        while !self.0.compact(&mut compaction, keys_max) {
+            between(self);
+        }
+        compaction.into_kept()
+    }
+
+    fn restored(&self, records: &[Record], runs: usize) -> Box<dyn Subject> {
+        let mut index = self.0.fresh();
+        index.restore(records.chunks(records.len().div_ceil(runs).max(1)).map(run).collect());
+        Box::new(Real(index))
+    }
+}
+
+fn run(records: &[Record]) -> Run {
+    let mut builder = RunBuilder::with_capacity(records.len());
+    for record in records {
+        match record.version {
+            Some(version) => builder.put(&record.key, version),
+            None => builder.tombstone(&record.key, record.revision),
+        }
+    }
+    builder.finish()
+}
+
+#[derive(Debug)]
+struct RealView<V>(V);
+
+impl<V: IndexView> View for RealView<V> {
+    fn get(&self, key: &[u8], at: i64) -> Option<Version> {
+        self.0.get(key, at)
+    }
+
+    fn walk(&self, range: KeyRange<'_>, at: i64, stop_after: usize) -> Found {
+        let mut found = Vec::new();
+        self.0.walk(range, at, &mut |key, version| {
+            found.push((key.to_vec(), version));
+            if found.len() == stop_after {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        found
+    }
+
+    fn count(&self, range: KeyRange<'_>, at: i64) -> u64 {
+        self.0.count(range, at)
+    }
+
+    fn page(&self, range: KeyRange<'_>, at: i64, limit: u64) -> (Found, u64) {
+        let mut found = Vec::new();
+        let count = self.0.page(range, at, limit, &mut |key, version| {
+            found.push((key.to_vec(), version));
+            ControlFlow::Continue(())
+        });
+        (found, count)
+    }
+
+    fn keep(&self, at: i64, keys_max: usize) -> Vec<Revision> {
+        let mut kept = Vec::new();
+        let mut next = Some(Vec::new());
+        while let Some(from) = next {
+            next = self.0.keep(at, &from, keys_max, &mut kept);
+        }
+        kept
+    }
+}
+
+impl View for PlainIndex {
+    fn get(&self, key: &[u8], at: i64) -> Option<Version> {
+        self.0.get(key)?.at(at)
+    }
+
+    fn walk(&self, range: KeyRange<'_>, at: i64, stop_after: usize) -> Found {
+        let mut found = self.versions(range, at);
+        found.truncate(stop_after);
+        found
+    }
+
+    fn count(&self, range: KeyRange<'_>, at: i64) -> u64 {
+        self.versions(range, at).len() as u64
+    }
+
+    fn page(&self, range: KeyRange<'_>, at: i64, limit: u64) -> (Found, u64) {
+        (self.walk(range, at, limit as usize), self.count(range, at))
+    }
+
+    fn keep(&self, at: i64, _keys_max: usize) -> Vec<Revision> {
+        self.0.values().filter_map(|history| history.kept_by_hash(at)).collect()
+    }
+}
+
+impl Subject for PlainIndex {
+    fn view(&self) -> Box<dyn View> {
+        Box::new(self.clone())
+    }
+
+    fn put(&mut self, key: &[u8], revision: Revision) -> Version {
+        self.0.entry(key.to_vec()).or_default().put(revision)
+    }
+
+    fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version> {
+        self.0.get_mut(key)?.tombstone(revision)
+    }
+
+    fn compact(
+        &mut self,
+        at: i64,
+        _keys_max: usize,
+        _between: &mut dyn FnMut(&mut dyn Subject),
+    ) -> Vec<Revision> {
+        PlainIndex::compact(self, at)
+    }
+
+    /// The model has kept everything, so a restore changes nothing that can be seen; except that a
+    /// tombstone without anything else is not restored, as in etcd.
+    fn restored(&self, _records: &[Record], _runs: usize) -> Box<dyn Subject> {
+        let mut restored = self.clone();
+        restored.0.retain(|_, history| !history.is_lone_tombstone());
+        Box::new(restored)
+    }
+}

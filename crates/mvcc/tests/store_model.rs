@@ -1,0 +1,218 @@
+//! The store against a plain model: a whole map for every revision.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use clearlane_backend::{Config, PreCommit};
+use clearlane_engine::{Engine, KeyRange, MemoryEngine};
+use clearlane_mvcc::{Error, RangeOptions, ReadView, Store, StoreCompaction};
+use proptest::prelude::*;
+
+/// Value, create revision, mod revision, version.
+type Entry = (u8, i64, i64, i64);
+type Map = BTreeMap<u8, Entry>;
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Txn(Vec<Change>),
+    /// Backwards from the current revision.
+    Compact(i64),
+    CompactStep,
+    Commit,
+    View,
+    Crash,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Put(u8, u8),
+    Delete(u8, u8),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        3 => (0..8_u8, any::<u8>()).prop_map(|(key, value)| Change::Put(key, value)),
+        1 => (0..8_u8, 0..4_u8).prop_map(|(from, len)| Change::Delete(from, from + len)),
+    ]
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        8 => prop::collection::vec(change(), 0..4).prop_map(Operation::Txn),
+        1 => (-1..4_i64).prop_map(Operation::Compact),
+        3 => Just(Operation::CompactStep),
+        2 => Just(Operation::Commit),
+        1 => Just(Operation::View),
+        1 => Just(Operation::Crash),
+    ]
+}
+
+/// The maps by revision, and from which one on they may be read.
+#[derive(Clone, Debug)]
+struct Model {
+    maps: Vec<Map>,
+    compacted: i64,
+}
+
+impl Model {
+    fn new() -> Model {
+        // Revision 0 is nobody's, revision 1 is the empty store's.
+        Model { maps: vec![Map::new(), Map::new()], compacted: -1 }
+    }
+
+    fn revision(&self) -> i64 {
+        self.maps.len() as i64 - 1
+    }
+
+    fn txn(&mut self, changes: &[Change]) {
+        let (revision, mut map) = (self.revision() + 1, self.maps[self.maps.len() - 1].clone());
+        let mut changed = false;
+        for change in changes {
+            match change {
+                Change::Put(key, value) => {
+                    let (created, version) =
+                        map.get(key).map_or((revision, 0), |old| (old.1, old.3));
+                    map.insert(*key, (*value, created, revision, version + 1));
+                    changed = true;
+                }
+                Change::Delete(from, to) => {
+                    let before = map.len();
+                    map.retain(|key, _| !(from..to).contains(&key));
+                    changed |= map.len() < before;
+                }
+            }
+        }
+        if changed {
+            self.maps.push(map);
+        }
+    }
+}
+
+/// The store under test, what it must show, and what a crash must leave.
+struct World {
+    engine: Arc<dyn Engine>,
+    store: Store<Model>,
+    model: Model,
+    job: Option<StoreCompaction>,
+    views: Vec<(ReadView<Model>, Model)>,
+}
+
+/// The payload is the model itself, and each commit hands it to a cell: so the test knows which
+/// state is durable without asking the store.
+type Durable = Arc<std::sync::Mutex<Model>>;
+
+fn open(engine: &Arc<dyn Engine>, durable: &Durable) -> (Store<Model>, Option<StoreCompaction>) {
+    let (noted, model) = (Arc::clone(durable), durable.lock().unwrap().clone());
+    let hook = PreCommit::new(move |model: &Model, _| {
+        noted.lock().unwrap().clone_from(model);
+        Ok(())
+    });
+    let (store, opened) = Store::open(Arc::clone(engine), Config::default(), hook, model).unwrap();
+    (store, opened.compaction)
+}
+
+fn check(view: &ReadView<Model>, model: &Model) {
+    assert_eq!((view.revision(), view.compact_revision()), (model.revision(), model.compacted));
+    for revision in 1..=model.revision() + 1 {
+        let options = RangeOptions { revision, ..RangeOptions::default() };
+        let found = view.range(KeyRange::ALL, options);
+        if revision > model.revision() {
+            assert!(matches!(found, Err(Error::FutureRevision)));
+        } else if revision < model.compacted {
+            assert!(matches!(found, Err(Error::Compacted)));
+        } else {
+            let answer = found.unwrap();
+            let map: Map = answer
+                .records
+                .iter()
+                .map(|kv| {
+                    (kv.key[0], (kv.value[0], kv.create_revision, kv.mod_revision, kv.version))
+                })
+                .collect();
+            assert_eq!(map, model.maps[revision as usize], "at revision {revision}");
+            assert_eq!(answer.count, map.len() as u64);
+            let page = RangeOptions { limit: 2, ..options };
+            let page = view.range(KeyRange::new(&[2], &[6]), page).unwrap();
+            let within = map.range(2..6).count();
+            assert_eq!((page.records.len(), page.count), (within.min(2), within as u64));
+        }
+    }
+}
+
+impl World {
+    fn run(&mut self, operation: &Operation, durable: &Durable) {
+        match operation {
+            Operation::Txn(changes) => self.txn(changes),
+            Operation::Compact(back) => self.compact(self.model.revision() - back),
+            Operation::CompactStep => {
+                if let Some(job) = &mut self.job
+                    && self.store.compact_step(job, 2).unwrap()
+                {
+                    self.job = None;
+                }
+            }
+            Operation::Commit => self.store.commit().unwrap(),
+            Operation::View => self.views.push((self.store.read(), self.model.clone())),
+            Operation::Crash => {
+                self.views.clear();
+                let model = durable.lock().unwrap().clone();
+                (self.store, self.job) = open(&self.engine, durable);
+                self.model = model;
+            }
+        }
+        check(&self.store.read(), &self.model);
+        self.views.iter().for_each(|(view, model)| check(view, model));
+    }
+
+    fn txn(&mut self, changes: &[Change]) {
+        self.model.txn(changes);
+        let mut txn = self.store.write().unwrap();
+        for change in changes {
+            match change {
+                Change::Put(key, value) => txn.put(&[*key], &[*value], 0).unwrap(),
+                Change::Delete(from, to) => {
+                    txn.delete_range(KeyRange::new(&[*from], &[*to])).map(drop).unwrap();
+                }
+            }
+        }
+        let ended = txn.end(self.model.clone()).unwrap();
+        assert_eq!(ended.revision, self.model.revision());
+    }
+
+    fn compact(&mut self, at: i64) {
+        if self.job.is_some() {
+            return;
+        }
+        let mut model = self.model.clone();
+        model.compacted = at;
+        match self.store.compact(at, model.clone()) {
+            Ok((job, ended)) => {
+                drop(ended);
+                assert!(self.model.compacted < at && at <= self.model.revision());
+                (self.job, self.model) = (Some(job), model);
+            }
+            Err(Error::FutureRevision) => assert!(at > self.model.revision()),
+            Err(Error::Compacted) => assert!(at <= self.model.compacted),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn the_store_shows_what_the_model_shows(
+        operations in prop::collection::vec(operation(), 1..60),
+    ) {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let durable = Arc::new(std::sync::Mutex::new(Model::new()));
+        let (store, job) = open(&engine, &durable);
+        let mut world = World { engine, store, model: Model::new(), job, views: Vec::new() };
+        for operation in &operations {
+            world.run(operation, &durable);
+        }
+    }
+}
