@@ -94,6 +94,10 @@ impl Reading {
     fn add(&mut self, record_key: &[u8], value: &[u8]) -> Result<()> {
         let damaged = |detail: String| Error::Damaged(detail);
         let (revision, mark) = RecordKey::decode(record_key).map_err(|e| damaged(e.to_string()))?;
+        if revision.sub > i64::from(u32::MAX) {
+            // The index keeps sub revisions in 32 bits: no transaction has that many changes.
+            return Err(damaged(format!("revision {revision} cannot have been written")));
+        }
         let head = Head::decode(value)
             .map_err(|error| damaged(format!("the record of revision {revision}: {error}")))?;
         match mark {
