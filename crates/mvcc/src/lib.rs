@@ -40,6 +40,7 @@ pub mod key_history;
 pub mod tree_index;
 pub mod store;
 pub mod hash;
+pub mod watch;
 mod error;
 
 pub use error::{Error, Result};
@@ -52,4 +53,4 @@ pub use store::{
 };
 pub use tree_index::locked::{CompactionLock, LockedIndex};
 pub use tree_index::persistent::{CompactionStep, Dismantling, PersistentIndex, PersistentView};
-pub use tree_index::{Compaction, IndexView, Run, RunBuilder, TreeIndex, Visitor};
+pub use tree_index::{ChangeVisitor, Compaction, IndexView, Run, RunBuilder, TreeIndex, Visitor};

@@ -21,6 +21,7 @@
 //! * A chunk has 1 to 64 changes, and all of them are later than those of the chunks behind it.
 //! * Dropping a chain takes no stack in proportion to its length: see [`Drop`].
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::change::{self, Change, Origin};
@@ -114,6 +115,19 @@ impl Long {
         for chunk in chunks.into_iter().rev() {
             change::for_each(chunk.origin, &chunk.changes, visit);
         }
+    }
+
+    /// Calls `visit` for the changes, the newest first, up to the end of the chunk that has the
+    /// oldest one at or after the main revision `from`.
+    pub(super) fn since(
+        &self,
+        from: i64,
+        visit: &mut dyn FnMut(&Change) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        self.chunks()
+            .take_while(|chunk| chunk.newest().main >= from)
+            .flat_map(|chunk| chunk.changes.iter().rev())
+            .try_for_each(visit)
     }
 
     /// The chunks, the newest first.

@@ -70,6 +70,7 @@ mod long;
 mod short;
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -275,6 +276,22 @@ impl KeyHistory {
         match &self.0 {
             Kept::Short(short) => short.unpack().1.into_iter().rfind(|change| change.main <= at),
             Kept::Long(long) => long.newest_at(at),
+        }
+    }
+
+    /// Calls `visit` for every change at the main revision `from` or later, the newest first.
+    pub(crate) fn since(
+        &self,
+        from: i64,
+        visit: &mut dyn FnMut(Revision, Mark) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let mut visit = |change: &Change| match change.main >= from {
+            true => visit(change.revision(), change.mark),
+            false => ControlFlow::Continue(()),
+        };
+        match &self.0 {
+            Kept::Short(short) => short.unpack().1.iter().rev().try_for_each(&mut visit),
+            Kept::Long(long) => long.since(from, &mut visit),
         }
     }
 

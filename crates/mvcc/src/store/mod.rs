@@ -58,6 +58,7 @@ use crate::tree_index::persistent::{PersistentIndex, PersistentView};
 
 pub use compaction::{CompactionJob, StoreCompaction};
 pub use read_view::{RangeAnswer, RangeOptions, ReadView};
+pub(crate) use read_view::{decode, fetch};
 pub use restore::LeaseOfKey;
 pub use write_txn::{Change, Ended, WriteTxn};
 

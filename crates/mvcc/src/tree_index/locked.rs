@@ -35,7 +35,7 @@ use clearlane_locks::{Registry, RwLock};
 use imbl::OrdMap;
 
 use super::key::Key;
-use super::{Compaction, IndexView, Run, TreeIndex, Visitor};
+use super::{ChangeVisitor, Compaction, IndexView, Run, TreeIndex, Visitor};
 use crate::key_history::{KeyHistory, Rest, Version};
 use crate::revision::Revision;
 
@@ -131,6 +131,11 @@ impl IndexView for LockedIndex {
             count += 1;
         }
         count
+    }
+
+    fn changes(&self, range: KeyRange<'_>, since: i64, visit: &mut ChangeVisitor<'_>) {
+        let tree = self.tree.read();
+        let _ = histories(&tree, range).try_for_each(|(_, history)| history.since(since, visit));
     }
 
     /// In one walk, whatever `keys_max` says.

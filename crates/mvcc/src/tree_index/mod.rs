@@ -66,10 +66,13 @@ use clearlane_engine::KeyRange;
 
 pub use self::run::{Run, RunBuilder};
 use crate::key_history::Version;
-use crate::revision::Revision;
+use crate::revision::{Mark, Revision};
 
 /// What a walk calls for every key that has a value, in key order. `Break` ends the walk.
 pub type Visitor<'v> = dyn FnMut(&[u8], Version) -> ControlFlow<()> + 'v;
+
+/// What a walk over changes calls for each. `Break` ends the walk.
+pub type ChangeVisitor<'v> = dyn FnMut(Revision, Mark) -> ControlFlow<()> + 'v;
 
 /// A reader's side of the index. `at` is always a main revision, all of whose changes count.
 pub trait IndexView: Clone + Debug + Send + Sync {
@@ -85,6 +88,10 @@ pub trait IndexView: Clone + Debug + Send + Sync {
     /// Calls `visit` for the first `limit` keys of `range` that have a value at `at`, and returns
     /// how many there are in all. A visitor that breaks gets no more keys; the count stays whole.
     fn page(&self, range: KeyRange<'_>, at: i64, limit: u64, visit: &mut Visitor<'_>) -> u64;
+
+    /// Calls `visit` for every change at the main revision `since` or later of any key in `range`,
+    /// until it breaks: key by key, and the newest change of a key first.
+    fn changes(&self, range: KeyRange<'_>, since: i64, visit: &mut ChangeVisitor<'_>);
 
     /// What `HashKV` at `at` must not pass over below the compact revision: appends the revision
     /// of each key's version at `at`, tombstones never among them. Starts at the key `from` (the

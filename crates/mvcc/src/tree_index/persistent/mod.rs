@@ -72,7 +72,7 @@ pub use self::dismantle::Dismantling;
 use self::edit::Edit;
 use self::node::{Node, Slot};
 use super::key::Key;
-use super::{Compaction, IndexView, Run, TreeIndex, Visitor};
+use super::{ChangeVisitor, Compaction, IndexView, Run, TreeIndex, Visitor};
 use crate::key_history::{KeyHistory, Rest, Version};
 use crate::revision::Revision;
 
@@ -183,6 +183,13 @@ impl IndexView for PersistentView {
             });
         }
         known.unwrap_or(count)
+    }
+
+    fn changes(&self, range: KeyRange<'_>, since: i64, visit: &mut ChangeVisitor<'_>) {
+        if range.is_empty() || self.newest < since {
+            return;
+        }
+        let _ = self.root.walk(range, false, &mut |slot| slot.history.since(since, visit));
     }
 
     fn keep(

@@ -1,0 +1,141 @@
+//! Tell me when it changes: watchers, from any revision on, each event once and in order.
+//!
+//! # The problem
+//!
+//! A watcher names some keys and a revision, and is told every change of these keys from that
+//! revision on: nothing twice, nothing left out, in order, and whatever one transaction has changed
+//! in one message. Thousands may watch the same key. Some clients read slowly or not at all, and
+//! some ask for what happened a long time ago. None of them may slow down those who write.
+//!
+//! # Two kinds of watchers
+//!
+//! ```text
+//!                        in step (etcd: synced)                behind (etcd: unsynced, victim)
+//!   wants               what happens from now on              what happened since its revision
+//!   is told by          the writer's changes, handed on       reading the store
+//!   finds its events    by an interval tree, event by event   in the index, or scanning records
+//!
+//!        start ≤ now ──▶ behind ──── has caught up ────▶ in step ◀── start > now, or none
+//!                           ▲                               │
+//!                           └──── its outbox was full ◀─────┘
+//! ```
+//!
+//! A watcher that is in step costs nothing but its place in the tree. When its client does not take
+//! what it is told, its outbox fills up; then it is no longer handed anything, and the only thing
+//! kept for it is the revision where it stopped. Once there is room, it catches up from the store,
+//! like one that has just come with an old revision. So a slow watcher's memory is bounded: by its
+//! stream's outbox, and a list of 4,096 revisions while it catches up.
+//!
+//! # The parts, in reading order
+//!
+//! * `response.rs`: requests, events, responses.
+//! * `stream.rs`: one client's stream, and the outbox from which it takes responses.
+//! * `audience.rs`, `interval_tree.rs`: who wants to hear of this key?
+//! * `catch_up.rs`: what did a watcher miss?
+//! * `snapshot.rs`: the hub of the default era, which writers hand their changes to.
+//!
+//! # Invariants, for every hub
+//!
+//! * What a stream is told of a watcher begins with `Created` and rises in revisions.
+//! * All events of one revision for a watcher are in one response.
+//! * `Progress` at revision R comes behind every event up to R.
+
+mod audience;
+mod catch_up;
+mod interval_tree;
+mod response;
+mod snapshot;
+mod stream;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::store::Change;
+
+pub use audience::WatchedKeys;
+pub use response::{Event, NO_WATCHER, Refusal, Response, Says, WatchId, WatchRequest, fragments};
+pub use snapshot::SnapshotHub;
+pub use stream::{Outbox, WatchStream};
+
+/// Wakes whoever sleeps until there is something to do. Called without a lock held.
+pub type Waker = Box<dyn Fn() + Send + Sync>;
+
+/// The bounds of watching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WatchConfig {
+    /// So many bytes of responses a stream keeps for a client that does not take them. (A single
+    /// response may be greater.)
+    pub stream_bytes_max: usize,
+    /// So many bytes of changes wait to be handed on before everybody is sent to the store for
+    /// them instead.
+    pub queue_bytes_max: usize,
+    /// So many records a step of catching up looks at.
+    pub step_records: usize,
+    /// So many bytes of events a step of catching up tells.
+    pub step_bytes: usize,
+}
+
+impl Default for WatchConfig {
+    fn default() -> WatchConfig {
+        WatchConfig {
+            stream_bytes_max: 4 << 20,
+            queue_bytes_max: 16 << 20,
+            step_records: 1000,
+            step_bytes: 512 << 10,
+        }
+    }
+}
+
+/// How many watchers there are, and how they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WatchFigures {
+    /// Streams that are open.
+    pub streams: usize,
+    /// All watchers.
+    pub watchers: usize,
+    /// Those of them that are behind.
+    pub behind: usize,
+    /// Revisions that were published and not handed on yet.
+    pub queued: usize,
+}
+
+/// Where watchers and changes meet. The server calls the upper half on the streams' behalf (see
+/// [`WatchStream`]), whoever writes calls [`publish`](WatchHub::publish), and the rest are steps
+/// that somebody else paces, on any threads.
+pub trait WatchHub: Send + Sync + Debug {
+    /// Opens a stream.
+    fn open(&self, wake: Waker) -> Arc<Outbox>;
+
+    /// Makes a watcher in a stream.
+    fn watch(&self, stream: &Outbox, request: WatchRequest);
+
+    /// Ends a watcher, if there is such a one.
+    fn cancel(&self, stream: &Outbox, id: WatchId);
+
+    /// Tells a stream how far it is, if all its watchers are in step.
+    fn request_progress(&self, stream: &Outbox);
+
+    /// Tells the watchers who want it, and had nothing to tell since the last call.
+    fn interval_passed(&self, stream: &Outbox);
+
+    /// The client has taken so much that there is room for those who were refused.
+    fn drained(&self, stream: &Outbox);
+
+    /// Ends a stream and all its watchers.
+    fn close(&self, stream: &Outbox);
+
+    /// Hands over what a write transaction has changed, in the order of revisions, once readers
+    /// can see it.
+    fn publish(&self, revision: i64, changes: Vec<Change>);
+
+    /// Hands on some of what was published. Says whether there is more.
+    fn deliver(&self) -> Result<bool>;
+
+    /// Does a step of catching up for a watcher that is behind and has room. Says whether there
+    /// may be more to do.
+    fn catch_up(&self) -> Result<bool>;
+
+    /// The figures.
+    fn figures(&self) -> WatchFigures;
+}

@@ -1,0 +1,181 @@
+//! What goes in and what comes out of watching: requests, events, responses.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use clearlane_proto::mvccpb::KeyValue;
+use prost::Message;
+
+use super::audience::WatchedKeys;
+use crate::revision::Mark;
+use crate::store::Change;
+
+/// The number of a watcher in its stream.
+pub type WatchId = i64;
+
+/// Stands where a response is about no watcher: refusals, and the progress of a whole stream.
+pub const NO_WATCHER: WatchId = -1;
+
+/// What a watcher is asked to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchRequest {
+    /// Of which keys it tells.
+    pub keys: WatchedKeys,
+    /// From which revision on; 0 is "what happens from now on".
+    pub start: i64,
+    /// Which number it gets; 0 leaves the choice to the stream.
+    pub id: WatchId,
+    /// Passes over puts.
+    pub no_put: bool,
+    /// Passes over deletes.
+    pub no_delete: bool,
+    /// Tells what was there before, too.
+    pub previous: bool,
+    /// Says now and then how far it is, though nothing has happened.
+    pub progress: bool,
+    /// Whether big responses may be cut into fragments.
+    pub fragment: bool,
+}
+
+impl WatchRequest {
+    /// All changes of these keys from now on.
+    pub fn of(keys: WatchedKeys) -> WatchRequest {
+        WatchRequest {
+            keys,
+            start: 0,
+            id: 0,
+            no_put: false,
+            no_delete: false,
+            previous: false,
+            progress: false,
+            fragment: false,
+        }
+    }
+
+    /// Whether the watcher tells of such changes.
+    pub(super) fn wants(&self, mark: Mark) -> bool {
+        match mark {
+            Mark::Put => !self.no_put,
+            Mark::Tombstone => !self.no_delete,
+        }
+    }
+}
+
+/// Why a watcher was not made. Displayed in etcd's words, for clients look at them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The stream has a watcher of that number.
+    #[error("mvcc: duplicate watch ID provided on the WatchStream")]
+    DuplicateId,
+    /// No key can be in the range.
+    #[error("mvcc: watcher range is empty")]
+    EmptyRange,
+    /// Nobody ever was at a revision below 0.
+    #[error("etcdserver: mvcc: required revision has been compacted")]
+    NegativeStart,
+}
+
+/// A change as a watcher tells it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// What happened.
+    pub change: Change,
+    /// The record before it, for watchers who asked for that: absent if the key was created, and
+    /// if a compaction has taken it meanwhile.
+    pub previous: Option<KeyValue>,
+}
+
+impl Event {
+    /// What kind of change it is.
+    pub(super) fn mark(&self) -> Mark {
+        match self.change {
+            Change::Put(_) => Mark::Put,
+            Change::Delete(_) => Mark::Tombstone,
+        }
+    }
+
+    /// About how much memory it keeps, and how long it is on the wire.
+    pub fn size(&self) -> usize {
+        let (Change::Put(record) | Change::Delete(record)) = &self.change;
+        let size = |record: &KeyValue| record.encoded_len() + RECORD_OVERHEAD;
+        size(record) + self.previous.as_ref().map_or(0, size)
+    }
+}
+
+/// What a record takes besides its bytes.
+const RECORD_OVERHEAD: usize = 96;
+
+/// One message of a stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Response {
+    /// About which watcher.
+    pub id: WatchId,
+    /// The revision of the event for watchers that are up to date; else the store's.
+    pub revision: i64,
+    /// What it says.
+    pub says: Says,
+}
+
+/// What a response says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Says {
+    /// The watcher is there. Its events come behind this.
+    Created,
+    /// It is not, and will not be.
+    Refused(Refusal),
+    /// It is no more, as its client wanted.
+    Canceled,
+    /// It is no more: what it would have had to tell is compacted, up to that revision.
+    Compacted(i64),
+    /// This happened: one or more whole revisions.
+    Events {
+        /// In the order of revisions, and within a revision of the changes.
+        events: Arc<[Event]>,
+        /// Whether the client can put together what is cut.
+        fragment: bool,
+    },
+    /// Everything up to this revision has been told.
+    Progress,
+}
+
+/// Cuts events into pieces of at most so many bytes, or of one event that is greater: the pieces
+/// that go into one message each, for clients that allow it.
+pub fn fragments(events: &[Event], bytes_max: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let from = next;
+        let mut left = bytes_max;
+        while let Some(event) = events.get(next) {
+            let size = event.size();
+            if size > left && next > from {
+                break;
+            }
+            left = left.saturating_sub(size);
+            next += 1;
+        }
+        (next > from).then_some(from..next)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(value: usize) -> Event {
+        let record = KeyValue { value: vec![1; value].into(), ..KeyValue::default() };
+        Event { change: Change::Put(record), previous: None }
+    }
+
+    fn cut(sizes: &[usize]) -> Vec<Range<usize>> {
+        let events: Vec<Event> = sizes.iter().map(|size| event(*size)).collect();
+        fragments(&events, 1000).collect()
+    }
+
+    #[test]
+    fn fragments_are_as_long_as_they_may_be_and_never_empty() {
+        assert_eq!(cut(&[]), vec![]);
+        assert_eq!(cut(&[5000]), vec![0..1]);
+        assert_eq!(cut(&[300, 300, 300]), vec![0..2, 2..3]);
+        assert_eq!(cut(&[5000, 1, 1, 5000, 5000]), vec![0..1, 1..3, 3..4, 4..5]);
+    }
+}

@@ -1,0 +1,469 @@
+//! All watchers, and how each of them stands: what the lock `watchers` guards.
+//!
+//! Nothing here reads the store or waits for anybody, so the lock is never held for longer than it
+//! takes to hand one transaction's events to those who want them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use crate::watch::WatchFigures;
+use crate::watch::audience::Audience;
+use crate::watch::catch_up::{CatchUp, Step};
+use crate::watch::response::{Event, NO_WATCHER, Refusal, Response, Says, WatchId, WatchRequest};
+use crate::watch::stream::{Open, Outbox, Shared};
+
+/// A watcher's place. By stream first, so that those of a stream come one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    stream: u64,
+    id: WatchId,
+}
+
+#[derive(Debug)]
+struct Watcher {
+    /// Tells this watcher from a later one with the same place.
+    serial: u64,
+    request: WatchRequest,
+    standing: Standing,
+    /// Had nothing to tell since the last notice of progress.
+    quiet: bool,
+}
+
+/// How a watcher stands to the present.
+#[derive(Debug)]
+enum Standing {
+    /// Is handed what happens from this revision on.
+    InStep { from: i64 },
+    /// Waits for its turn to read what it has missed.
+    Behind(CatchUp),
+    /// A thread is reading for it.
+    Reading,
+}
+
+#[derive(Debug)]
+struct Stream {
+    outbox: Arc<Outbox>,
+    watchers: BTreeMap<WatchId, Watcher>,
+    next_id: WatchId,
+    /// Those who are behind and wait for their turn.
+    behind: VecDeque<WatchId>,
+    /// It is among the streams whose watchers may read.
+    ready: bool,
+    /// The store's revision when the client last asked for progress.
+    asked_at: i64,
+}
+
+/// A turn at reading, taken out for a step without the lock.
+#[derive(Debug)]
+pub(super) struct Turn {
+    place: Place,
+    serial: u64,
+    pub(super) request: WatchRequest,
+    pub(super) catch_up: CatchUp,
+}
+
+/// Everybody.
+#[derive(Debug)]
+pub(super) struct Watchers {
+    streams: BTreeMap<u64, Stream>,
+    in_step: Audience<Place>,
+    /// Streams with watchers that are behind, and with room.
+    ready: VecDeque<u64>,
+    /// Everything up to here was handed on, or was never wanted.
+    handed_on: i64,
+    /// Streams that wait for a word on their progress.
+    asking: BTreeSet<u64>,
+    made: u64,
+    count: usize,
+    /// Watchers that ask for the record before each change.
+    want_previous: usize,
+}
+
+/// The outboxes that were empty and are not any more.
+pub(super) type ToWake = Vec<Arc<Outbox>>;
+
+impl Watchers {
+    pub(super) fn new(revision: i64) -> Watchers {
+        Watchers {
+            streams: BTreeMap::new(),
+            in_step: Audience::default(),
+            ready: VecDeque::new(),
+            handed_on: revision,
+            asking: BTreeSet::new(),
+            made: 0,
+            count: 0,
+            want_previous: 0,
+        }
+    }
+
+    pub(super) fn open(&mut self, make: impl FnOnce(u64) -> Outbox) -> Arc<Outbox> {
+        self.made += 1;
+        let outbox = Arc::new(make(self.made));
+        let stream = Stream {
+            outbox: Arc::clone(&outbox),
+            watchers: BTreeMap::new(),
+            next_id: 0,
+            behind: VecDeque::new(),
+            ready: false,
+            asked_at: 0,
+        };
+        self.streams.insert(self.made, stream);
+        outbox
+    }
+
+    pub(super) fn close(&mut self, stream: u64) {
+        let Some(closed) = self.streams.remove(&stream) else { return };
+        for (id, watcher) in closed.watchers {
+            self.forget(Place { stream, id }, &watcher.request);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(super) fn want_previous(&self) -> bool {
+        self.want_previous > 0
+    }
+
+    /// Nobody was there to hand on to: whatever was published up to here was not kept.
+    pub(super) fn skip_to(&mut self, revision: i64) {
+        self.handed_on = self.handed_on.max(revision);
+    }
+
+    /// Makes a watcher, or refuses. `now` is a revision that the store has reached, and not below
+    /// any that was handed on. Says whether there is something to catch up with.
+    pub(super) fn watch(&mut self, stream: u64, request: WatchRequest, now: i64) -> bool {
+        let Some(of) = self.streams.get_mut(&stream) else { return false };
+        if let Some(refusal) = of.refusal(&request) {
+            of.outbox.answer(NO_WATCHER, now, Says::Refused(refusal));
+            return false;
+        }
+        let id = of.number(request.id);
+        let place = Place { stream, id };
+        let in_step = request.start == 0 || request.start > now;
+        let standing = if in_step {
+            self.in_step.insert(&request.keys, place);
+            Standing::InStep { from: request.start.max(now + 1) }
+        } else {
+            of.behind.push_back(id);
+            Standing::Behind(CatchUp::from(request.start))
+        };
+        self.made += 1;
+        self.count += 1;
+        self.want_previous += usize::from(request.previous);
+        let watcher = Watcher { serial: self.made, request, standing, quiet: false };
+        of.watchers.insert(id, watcher);
+        of.outbox.answer(id, now, Says::Created);
+        if !in_step {
+            self.make_ready(stream);
+        }
+        !in_step
+    }
+
+    pub(super) fn cancel(&mut self, stream: u64, id: WatchId, now: i64) {
+        if self.remove(Place { stream, id })
+            && let Some(of) = self.streams.get(&stream)
+        {
+            of.outbox.answer(id, now, Says::Canceled);
+        }
+    }
+
+    fn remove(&mut self, place: Place) -> bool {
+        let of = self.streams.get_mut(&place.stream);
+        let Some(watcher) = of.and_then(|of| of.watchers.remove(&place.id)) else { return false };
+        self.forget(place, &watcher.request);
+        true
+    }
+
+    fn forget(&mut self, place: Place, request: &WatchRequest) {
+        self.in_step.remove(&request.keys, &place);
+        self.count -= 1;
+        self.want_previous -= usize::from(request.previous);
+    }
+
+    /// Hands a transaction's events to those who want them. `previous` are the same events with
+    /// the records before, for those who asked for that.
+    pub(super) fn hand_on(
+        &mut self,
+        revision: i64,
+        events: &Arc<[Event]>,
+        previous: &Arc<[Event]>,
+    ) -> ToWake {
+        let mut wanted: Vec<(Place, u32)> = Vec::new();
+        for (number, event) in events.iter().enumerate() {
+            let (crate::store::Change::Put(record) | crate::store::Change::Delete(record)) =
+                &event.change;
+            self.in_step.of(&record.key, &mut |place| wanted.push((*place, number as u32)));
+        }
+        // The order in which a key finds its watchers is not that of the streams.
+        wanted.sort_unstable();
+        let mut to_wake = ToWake::new();
+        for of_stream in wanted.chunk_by(|a, b| a.0.stream == b.0.stream) {
+            self.hand_to_stream(revision, events, previous, of_stream, &mut to_wake);
+        }
+        self.handed_on = revision;
+        to_wake.extend(self.tell_progress());
+        to_wake
+    }
+
+    fn hand_to_stream(
+        &mut self,
+        revision: i64,
+        events: &Arc<[Event]>,
+        previous: &Arc<[Event]>,
+        wanted: &[(Place, u32)],
+        to_wake: &mut ToWake,
+    ) {
+        let Some(of) = self.streams.get_mut(&wanted[0].0.stream) else { return };
+        let outbox = Arc::clone(&of.outbox);
+        let (refused, wakes) = outbox.with(|open| {
+            let mut refused = Vec::new();
+            for group in wanted.chunk_by(|a, b| a.0 == b.0) {
+                let place = group[0].0;
+                let Some(watcher) = of.watchers.get_mut(&place.id) else { continue };
+                let events = if watcher.request.previous { previous } else { events };
+                if !watcher.hand(open, place.id, revision, events, group) {
+                    refused.push(place);
+                }
+            }
+            refused
+        });
+        for place in refused {
+            self.fall_behind(place, revision);
+        }
+        if wakes {
+            to_wake.push(outbox);
+        }
+    }
+
+    /// A watcher in step is handed nothing any more, from this revision on.
+    fn fall_behind(&mut self, place: Place, next: i64) {
+        let Some(of) = self.streams.get_mut(&place.stream) else { return };
+        let Some(watcher) = of.watchers.get_mut(&place.id) else { return };
+        watcher.standing = Standing::Behind(CatchUp::from(next));
+        self.in_step.remove(&watcher.request.keys, &place);
+        of.behind.push_back(place.id);
+    }
+
+    /// What was published up to a revision is not in the queue any more: everybody in step must
+    /// read it in the store.
+    pub(super) fn lose(&mut self, up_to: i64) {
+        let next = self.handed_on + 1;
+        let mut fallen = Vec::new();
+        for (stream, of) in &self.streams {
+            for (id, watcher) in &of.watchers {
+                if let Standing::InStep { from } = watcher.standing
+                    && from <= up_to
+                {
+                    fallen.push((Place { stream: *stream, id: *id }, from.max(next)));
+                }
+            }
+        }
+        for (place, next) in fallen {
+            self.fall_behind(place, next);
+            self.make_ready(place.stream);
+        }
+        self.handed_on = self.handed_on.max(up_to);
+    }
+
+    /// A stream with somebody who is behind may have room now.
+    pub(super) fn make_ready(&mut self, stream: u64) {
+        if let Some(of) = self.streams.get_mut(&stream)
+            && !of.ready
+            && !of.behind.is_empty()
+        {
+            of.ready = true;
+            self.ready.push_back(stream);
+        }
+    }
+
+    /// The next watcher that is behind and has room, to read for it.
+    pub(super) fn next_turn(&mut self) -> Option<Turn> {
+        while let Some(stream) = self.ready.pop_front() {
+            let Some(of) = self.streams.get_mut(&stream) else { continue };
+            of.ready = false;
+            // Without room the outbox notes that somebody waits, and says when it has some.
+            if !of.outbox.with(|open| open.has_room()).0 {
+                continue;
+            }
+            let turn = of.next_turn(stream);
+            self.make_ready(stream);
+            if turn.is_some() {
+                return turn;
+            }
+        }
+        None
+    }
+
+    /// Tells what a turn has read; `revision` is the store's. Says whom to wake.
+    pub(super) fn end_turn(
+        &mut self,
+        turn: Turn,
+        step: Step,
+        revision: i64,
+    ) -> Option<Arc<Outbox>> {
+        let place = turn.place;
+        let of = self.streams.get_mut(&place.stream)?;
+        let watcher = of.watchers.get_mut(&place.id).filter(|now| now.serial == turn.serial)?;
+        let outbox = Arc::clone(&of.outbox);
+        let (events, done) = match step {
+            Step::Told { events, done } => (events, done),
+            Step::Compacted(compacted) => {
+                self.remove(place);
+                outbox.answer(place.id, 0, Says::Compacted(compacted));
+                self.make_ready(place.stream);
+                return Some(outbox);
+            }
+        };
+        let next = turn.catch_up.next();
+        if done && next > self.handed_on {
+            watcher.standing = Standing::InStep { from: next };
+            self.in_step.insert(&watcher.request.keys, place);
+        } else {
+            watcher.standing = Standing::Behind(turn.catch_up);
+            of.behind.push_back(place.id);
+        }
+        let fragment = watcher.request.fragment;
+        let wakes = !events.is_empty() && {
+            watcher.quiet = false;
+            let says = Says::Events { events: events.into(), fragment };
+            let response = Response { id: place.id, revision, says };
+            outbox.with(|open| open.tell(response, Shared::No)).1
+        };
+        self.make_ready(place.stream);
+        wakes.then_some(outbox)
+    }
+
+    /// Progress for a whole stream, now or once `now` is handed on.
+    pub(super) fn ask_progress(&mut self, stream: u64, now: i64) -> ToWake {
+        if let Some(of) = self.streams.get_mut(&stream) {
+            of.asked_at = now;
+            self.asking.insert(stream);
+        }
+        self.tell_progress()
+    }
+
+    /// Tells those who asked and for whom enough was handed on. Who is behind gets no answer.
+    fn tell_progress(&mut self) -> ToWake {
+        let (handed_on, streams) = (self.handed_on, &mut self.streams);
+        let mut to_wake = ToWake::new();
+        self.asking.retain(|stream| {
+            let Some(of) = streams.get(stream) else { return false };
+            let waits = of.asked_at > handed_on;
+            if !waits && of.is_in_step(handed_on) {
+                of.outbox.answer(NO_WATCHER, handed_on, Says::Progress);
+                to_wake.push(Arc::clone(&of.outbox));
+            }
+            waits
+        });
+        to_wake
+    }
+
+    pub(super) fn interval_passed(&mut self, stream: u64) {
+        let Some(of) = self.streams.get_mut(&stream) else { return };
+        for (id, watcher) in &mut of.watchers {
+            let wants = watcher.request.progress && watcher.quiet;
+            if wants && watcher.is_in_step(self.handed_on) {
+                of.outbox.answer(*id, self.handed_on, Says::Progress);
+            }
+            watcher.quiet = true;
+        }
+    }
+
+    pub(super) fn figures(&self) -> WatchFigures {
+        let watchers = self.streams.values().flat_map(|of| of.watchers.values());
+        let behind =
+            watchers.filter(|watcher| !matches!(watcher.standing, Standing::InStep { .. }));
+        WatchFigures {
+            streams: self.streams.len(),
+            watchers: self.count,
+            behind: behind.count(),
+            queued: 0,
+        }
+    }
+}
+
+impl Stream {
+    fn refusal(&self, request: &WatchRequest) -> Option<Refusal> {
+        match request {
+            request if request.keys.is_empty() => Some(Refusal::EmptyRange),
+            request if request.start < 0 => Some(Refusal::NegativeStart),
+            request if request.id != 0 && self.watchers.contains_key(&request.id) => {
+                Some(Refusal::DuplicateId)
+            }
+            _ => None,
+        }
+    }
+
+    /// The number asked for, or the next one that is free.
+    fn number(&mut self, asked: WatchId) -> WatchId {
+        if asked != 0 {
+            return asked;
+        }
+        while self.watchers.contains_key(&self.next_id) {
+            self.next_id += 1;
+        }
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
+    fn next_turn(&mut self, stream: u64) -> Option<Turn> {
+        while let Some(id) = self.behind.pop_front() {
+            let Some(watcher) = self.watchers.get_mut(&id) else { continue };
+            // One that was canceled and made anew is in the row twice.
+            if !matches!(watcher.standing, Standing::Behind(_)) {
+                continue;
+            }
+            let standing = std::mem::replace(&mut watcher.standing, Standing::Reading);
+            let Standing::Behind(catch_up) = standing else { unreachable!("looked at above") };
+            let (serial, request) = (watcher.serial, watcher.request.clone());
+            return Some(Turn { place: Place { stream, id }, serial, request, catch_up });
+        }
+        None
+    }
+
+    fn is_in_step(&self, handed_on: i64) -> bool {
+        !self.watchers.is_empty()
+            && self.watchers.values().all(|watcher| watcher.is_in_step(handed_on))
+    }
+}
+
+impl Watcher {
+    /// Whether everything up to that revision was told. One that waits for the future has not even
+    /// begun.
+    fn is_in_step(&self, handed_on: i64) -> bool {
+        matches!(self.standing, Standing::InStep { .. }) && self.request.start <= handed_on
+    }
+
+    /// Tells what of a transaction's events it wants. Says no if there is no room.
+    fn hand(
+        &mut self,
+        open: &mut Open<'_>,
+        id: WatchId,
+        revision: i64,
+        events: &Arc<[Event]>,
+        wanted: &[(Place, u32)],
+    ) -> bool {
+        let request = &self.request;
+        let started = matches!(self.standing, Standing::InStep { from } if from <= revision);
+        let wants = |number: u32| request.wants(events[number as usize].mark());
+        let count = wanted.iter().filter(|(_, number)| wants(*number)).count();
+        if !started || count == 0 {
+            return true;
+        }
+        if !open.has_room() {
+            return false;
+        }
+        let events = if count == events.len() {
+            Arc::clone(events)
+        } else {
+            let numbers = wanted.iter().map(|(_, number)| *number).filter(|number| wants(*number));
+            numbers.map(|number| events[number as usize].clone()).collect()
+        };
+        self.quiet = false;
+        let says = Says::Events { events, fragment: request.fragment };
+        open.tell(Response { id, revision, says }, Shared::ByRevision);
+        true
+    }
+}

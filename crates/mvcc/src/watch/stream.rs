@@ -1,0 +1,190 @@
+//! One client's stream: what its watchers have told and the client has not taken yet.
+//!
+//! Many watchers may share a stream, as they share a connection, and their responses leave it in
+//! the order in which they came in. What is told faster than it is taken stays in the stream's
+//! *outbox*, and that has a bound: a full outbox takes no more events, and whoever has one to tell
+//! must remember where he stopped and come back later.
+//!
+//! ```text
+//!   watchers ──▶ outbox [created 0][events 0][events 1][canceled 1] ──▶ client
+//!                 up to `bytes_max`, then events are refused; at half of it, "there is room again"
+//! ```
+//!
+//! Only events are refused. A client that asks for something gets its answer, so what else is in
+//! the outbox is bounded by what the client asks for without reading.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use clearlane_locks::{Mutex, Registry};
+
+use super::response::{Event, Response, Says, WatchId, WatchRequest};
+use super::{Waker, WatchHub};
+
+/// What a response takes besides its events.
+const RESPONSE_BYTES: usize = 128;
+
+/// A stream of watchers, for the one who serves a client. Dropping it ends all its watchers.
+#[derive(Debug)]
+pub struct WatchStream {
+    hub: Arc<dyn WatchHub>,
+    outbox: Arc<Outbox>,
+}
+
+impl WatchStream {
+    /// Opens a stream. `wake` is called when responses have come into an empty outbox; it must not
+    /// call back into the stream.
+    pub fn open(hub: Arc<dyn WatchHub>, wake: Waker) -> WatchStream {
+        let outbox = hub.open(wake);
+        WatchStream { hub, outbox }
+    }
+
+    /// Makes a watcher. The outbox has the answer behind this: created or refused.
+    pub fn watch(&self, request: WatchRequest) {
+        self.hub.watch(&self.outbox, request);
+    }
+
+    /// Ends a watcher; an unknown one is passed over in silence, as etcd does.
+    pub fn cancel(&self, id: WatchId) {
+        self.hub.cancel(&self.outbox, id);
+    }
+
+    /// Asks how far the stream is. It is answered if all its watchers are up to date.
+    pub fn request_progress(&self) {
+        self.hub.request_progress(&self.outbox);
+    }
+
+    /// Says that the interval of progress notices has passed: each watcher that wants them, is up
+    /// to date and had nothing to tell since the last call gets one.
+    pub fn interval_passed(&self) {
+        self.hub.interval_passed(&self.outbox);
+    }
+
+    /// Takes the next responses, up to about so many bytes but at least one if there is any.
+    pub fn take(&self, bytes_max: usize) -> Vec<Response> {
+        let (responses, drained) = self.outbox.take(bytes_max);
+        if drained {
+            self.hub.drained(&self.outbox);
+        }
+        responses
+    }
+}
+
+impl Drop for WatchStream {
+    fn drop(&mut self) {
+        self.hub.close(&self.outbox);
+    }
+}
+
+/// The responses that wait for the client, and their bound.
+pub struct Outbox {
+    /// Which stream of the hub it is.
+    pub(super) stream: u64,
+    bytes_max: usize,
+    inside: Mutex<Inside>,
+    wake: Waker,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Inside {
+    responses: VecDeque<(Response, usize)>,
+    bytes: usize,
+    /// Whose events were counted last: watchers who tell of the same revision share them.
+    counted: i64,
+    /// Somebody was refused and waits for room.
+    refused: bool,
+}
+
+impl Outbox {
+    pub(super) fn new(stream: u64, bytes_max: usize, locks: &Registry, wake: Waker) -> Outbox {
+        let inside = Mutex::new(locks, "watchStream", Inside::default());
+        Outbox { stream, bytes_max, inside, wake }
+    }
+
+    /// Adds an answer, which always finds room. The caller wakes whoever serves the client.
+    pub(super) fn answer(&self, id: WatchId, revision: i64, says: Says) {
+        self.inside.lock().push(Response { id, revision, says }, RESPONSE_BYTES);
+    }
+
+    /// Adds the events of several watchers with one hold of the lock: `tell` is called with the
+    /// outbox open. Says whether whoever serves the client may sleep and is to be woken.
+    pub(super) fn with<R>(&self, tell: impl FnOnce(&mut Open<'_>) -> R) -> (R, bool) {
+        let mut inside = self.inside.lock();
+        let was_empty = inside.responses.is_empty();
+        let told = tell(&mut Open { inside: &mut inside, bytes_max: self.bytes_max });
+        (told, was_empty && !inside.responses.is_empty())
+    }
+
+    pub(super) fn wake(&self) {
+        (self.wake)();
+    }
+
+    /// The next responses, and whether there is room again for those who were refused.
+    fn take(&self, bytes_max: usize) -> (Vec<Response>, bool) {
+        let mut inside = self.inside.lock();
+        let mut taken = Vec::new();
+        let mut left = bytes_max;
+        while let Some((_, size)) = inside.responses.front() {
+            if *size > left && !taken.is_empty() {
+                break;
+            }
+            left = left.saturating_sub(*size);
+            let (response, size) = inside.responses.pop_front().expect("there is a front");
+            inside.bytes -= size;
+            taken.push(response);
+        }
+        let drained = inside.refused && inside.bytes <= self.bytes_max / 2;
+        inside.refused &= !drained;
+        (taken, drained)
+    }
+}
+
+impl Inside {
+    fn push(&mut self, response: Response, size: usize) {
+        self.responses.push_back((response, size));
+        self.bytes += size;
+    }
+}
+
+/// An outbox whose lock is held.
+pub(super) struct Open<'o> {
+    inside: &'o mut Inside,
+    bytes_max: usize,
+}
+
+impl Open<'_> {
+    /// Whether events find room. If not, the hub is told as soon as they do.
+    pub(super) fn has_room(&mut self) -> bool {
+        let has_room = self.inside.bytes < self.bytes_max;
+        self.inside.refused |= !has_room;
+        has_room
+    }
+
+    /// Adds events, room or not.
+    pub(super) fn tell(&mut self, response: Response, shared: Shared) {
+        let by_revision = shared == Shared::ByRevision;
+        let counted = by_revision && self.inside.counted == response.revision;
+        let bytes = match &response.says {
+            Says::Events { events, .. } if !counted => events.iter().map(Event::size).sum(),
+            _ => 0,
+        };
+        if by_revision {
+            self.inside.counted = response.revision;
+        }
+        self.inside.push(response, RESPONSE_BYTES + bytes);
+    }
+}
+
+/// Whether the watchers of a stream that tell of one revision have their events in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shared {
+    ByRevision,
+    No,
+}
+
+impl fmt::Debug for Outbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outbox").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,244 @@
+//! A runner for golden scripts over watching: `stream s`, `s: watch a c start=2`, `put a 1`, `s: take`.
+//!
+//! Unless a script says `hold`, everything is handed on and caught up with behind each command.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use clearlane_backend::{Config, PreCommit};
+use clearlane_engine::{KeyRange, MemoryEngine};
+use clearlane_locks::Registry;
+use clearlane_mvcc::watch::{
+    Event, Response, Says, SnapshotHub, WatchConfig, WatchHub, WatchRequest, WatchStream,
+    WatchedKeys,
+};
+use clearlane_mvcc::{Change, Store};
+use goldenscript::{Argument, Command, Context, Runner};
+
+type Outcome = Result<String, Box<dyn Error>>;
+
+/// A store, its hub, and streams by name.
+pub(crate) struct WatchRunner {
+    store: Arc<Store<()>>,
+    hub: Arc<dyn WatchHub>,
+    streams: BTreeMap<String, WatchStream>,
+    /// What was written and is not published, if the script says so.
+    unpublished: Vec<(i64, Vec<Change>)>,
+    holds: bool,
+}
+
+fn store() -> Arc<Store<()>> {
+    let engine = Arc::new(MemoryEngine::new());
+    let opened = Store::open(engine, Config::default(), PreCommit::none(), ());
+    Arc::new(opened.expect("an empty engine opens").0)
+}
+
+impl WatchRunner {
+    pub(crate) fn new() -> WatchRunner {
+        WatchRunner::with(WatchConfig::default())
+    }
+
+    fn with(config: WatchConfig) -> WatchRunner {
+        let store = store();
+        let hub = SnapshotHub::new(Arc::clone(&store), config, &Registry::new(), Box::new(|| {}));
+        let (streams, unpublished) = (BTreeMap::new(), Vec::new());
+        WatchRunner { store, hub: Arc::new(hub), streams, unpublished, holds: false }
+    }
+
+    fn txn(&mut self, operations: &[Vec<&str>]) -> Outcome {
+        let mut txn = self.store.write()?;
+        for operation in operations {
+            match operation[..] {
+                ["put", key, value] => txn.put(key.as_bytes(), value.as_bytes(), 0)?,
+                ["del", key] => {
+                    let end = [key.as_bytes(), b"\0"].concat();
+                    txn.delete_range(KeyRange::new(key.as_bytes(), &end)).map(drop)?;
+                }
+                ["del", from, end] => {
+                    txn.delete_range(KeyRange::new(from.as_bytes(), end.as_bytes())).map(drop)?;
+                }
+                _ => return Err(format!("no operation {operation:?}").into()),
+            }
+        }
+        let ended = txn.end(())?;
+        self.unpublished.push((ended.revision, ended.changes));
+        if !self.holds {
+            self.publish();
+        }
+        Ok(format!("rev={}\n", ended.revision))
+    }
+
+    fn publish(&mut self) {
+        for (revision, changes) in self.unpublished.drain(..) {
+            self.hub.publish(revision, changes);
+        }
+    }
+
+    fn settle(&mut self) -> Outcome {
+        while self.hub.deliver()? {}
+        while self.hub.catch_up()? {}
+        Ok(String::new())
+    }
+
+    fn compact(&mut self, at: i64) -> Outcome {
+        let (mut job, ended) = self.store.compact(at, ())?;
+        drop(ended);
+        while !self.store.compact_step(&mut job, 100)? {}
+        Ok(String::new())
+    }
+
+    fn stream(&mut self, name: &str, command: &Command) -> Outcome {
+        let stream = self.streams.get(name).ok_or("no such stream")?;
+        match command.name.as_str() {
+            "watch" => stream.watch(request(command)?),
+            "cancel" => stream.cancel(words(command)[0].parse()?),
+            "progress" => stream.request_progress(),
+            "interval" => stream.interval_passed(),
+            "close" => drop(self.streams.remove(name)),
+            "take" => {
+                let bytes = words(command).first().map_or(Ok(usize::MAX), |max| max.parse())?;
+                return Ok(stream.take(bytes).iter().map(show).collect());
+            }
+            other => return Err(format!("no command {other:?} of a stream").into()),
+        }
+        Ok(String::new())
+    }
+}
+
+fn words(command: &Command) -> Vec<&str> {
+    let positional = command.args.iter().filter_map(|argument| match argument {
+        Argument::Positional(word) => Some(word.as_str()),
+        _ => None,
+    });
+    positional.collect()
+}
+
+fn option(command: &Command, name: &str) -> Result<Option<i64>, Box<dyn Error>> {
+    let found = command.args.iter().find_map(|argument| match argument {
+        Argument::KeyValue(key, value) if key == name => Some(value.parse()),
+        _ => None,
+    });
+    Ok(found.transpose()?)
+}
+
+/// `a` is the key alone, `a c` a range, `a -` everything from there.
+fn request(command: &Command) -> Result<WatchRequest, Box<dyn Error>> {
+    let words = words(command);
+    let bytes = |word: &str| Bytes::copy_from_slice(word.as_bytes());
+    let flags = ["previous", "no_put", "no_delete", "notify", "fragment"];
+    let (flagged, keys): (Vec<&str>, Vec<&str>) =
+        words.into_iter().partition(|word| flags.contains(word));
+    let keys = match keys[..] {
+        [] => WatchedKeys::From(bytes("")),
+        [key] => WatchedKeys::One(bytes(key)),
+        [from, "-"] => WatchedKeys::From(bytes(from)),
+        [from, end, ..] => WatchedKeys::Range(bytes(from), bytes(end)),
+    };
+    let has = |flag: &str| flagged.contains(&flag);
+    Ok(WatchRequest {
+        keys,
+        start: option(command, "start")?.unwrap_or(0),
+        id: option(command, "id")?.unwrap_or(0),
+        no_put: has("no_put"),
+        no_delete: has("no_delete"),
+        previous: has("previous"),
+        progress: has("notify"),
+        fragment: has("fragment"),
+    })
+}
+
+fn show(response: &Response) -> String {
+    let Response { id, revision, says } = response;
+    let mut out = format!("{id} ");
+    match says {
+        Says::Created => out += "created",
+        Says::Refused(refusal) => out += &format!("refused: {refusal}"),
+        Says::Canceled => out += "canceled",
+        Says::Compacted(compacted) => out += &format!("compacted={compacted}"),
+        Says::Progress => out += "progress",
+        Says::Events { events, fragment } => {
+            out += if *fragment { "events (may be cut)" } else { "events" };
+            let _ = writeln!(out, " rev={revision}");
+            events.iter().for_each(|event| out += &show_event(event));
+            return out;
+        }
+    }
+    out + &format!(" rev={revision}\n")
+}
+
+fn show_event(event: &Event) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut out = match &event.change {
+        Change::Put(kv) => format!(
+            "  put {}={} create={} mod={} version={}",
+            text(&kv.key),
+            text(&kv.value),
+            kv.create_revision,
+            kv.mod_revision,
+            kv.version
+        ),
+        Change::Delete(kv) => format!("  delete {} mod={}", text(&kv.key), kv.mod_revision),
+    };
+    if let Some(kv) = &event.previous {
+        let _ = write!(out, " previous={} mod={}", text(&kv.value), kv.mod_revision);
+    }
+    out + "\n"
+}
+
+impl Runner for WatchRunner {
+    type Command = Command;
+
+    fn run(&mut self, command: &Command, context: &Context) -> Outcome {
+        if let Some(name) = &context.prefix {
+            return self.stream(name, command);
+        }
+        let words = words(command);
+        match command.name.as_str() {
+            // A new store, with small bounds.
+            "bounds" => {
+                let bound =
+                    |name| Ok::<_, Box<dyn Error>>(option(command, name)?.map(|b| b as usize));
+                let usual = WatchConfig::default();
+                *self = WatchRunner::with(WatchConfig {
+                    stream_bytes_max: bound("stream")?.unwrap_or(usual.stream_bytes_max),
+                    queue_bytes_max: bound("queue")?.unwrap_or(usual.queue_bytes_max),
+                    step_records: bound("records")?.unwrap_or(usual.step_records),
+                    step_bytes: bound("bytes")?.unwrap_or(usual.step_bytes),
+                });
+                Ok(String::new())
+            }
+            "stream" => {
+                let stream = WatchStream::open(Arc::clone(&self.hub), Box::new(|| {}));
+                self.streams.insert(words[0].to_owned(), stream);
+                Ok(String::new())
+            }
+            "put" | "del" => self.txn(&[[&[command.name.as_str()][..], &words].concat()]),
+            "txn" => {
+                let split = |operation| str::split_whitespace(operation).collect();
+                let operations: Vec<Vec<&str>> = words.iter().copied().map(split).collect();
+                self.txn(&operations)
+            }
+            "compact" => self.compact(words[0].parse()?),
+            "hold" => {
+                self.holds = true;
+                Ok(String::new())
+            }
+            "publish" => {
+                self.publish();
+                Ok(String::new())
+            }
+            "deliver" => Ok(format!("more={}\n", self.hub.deliver()?)),
+            "catch_up" => Ok(format!("more={}\n", self.hub.catch_up()?)),
+            "settle" => self.settle(),
+            "figures" => Ok(format!("{:?}\n", self.hub.figures())),
+            other => Err(format!("no command {other:?}").into()),
+        }
+    }
+
+    fn end_command(&mut self, _: &Command, _: &Context) -> Outcome {
+        if self.holds { Ok(String::new()) } else { self.settle() }
+    }
+}
