@@ -205,10 +205,10 @@ pub(crate) fn add_stretch(
     from: &[u8],
     at: i64,
     budget: usize,
-    mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
 ) -> Result<Option<Vec<u8>>> {
     let end = Revision::new(at + 1, 0).put_key();
-    visit_stretch(tx, Bucket::Key, KeyRange::new(from, &end), budget, &mut visit)
+    visit_stretch(tx, Bucket::Key, KeyRange::new(from, &end), budget, visit)
 }
 
 /// Visits up to `budget` records of a range. Returns the key of the one behind, `None` if that was
@@ -218,7 +218,7 @@ pub(crate) fn visit_stretch(
     bucket: Bucket,
     range: KeyRange<'_>,
     budget: usize,
-    visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
 ) -> Result<Option<Vec<u8>>> {
     let (mut left, mut next, mut outcome) = (budget, None, Ok(()));
     tx.range(bucket, range, &mut |key, value| {
