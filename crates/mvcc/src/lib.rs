@@ -26,6 +26,7 @@
 //! * [`store`]: the index and the records as one thing, read through one pointer.
 //! * [`hash`]: do two members hold the same?
 //! * [`whole_hash`]: does a backend hold what it held?
+//! * [`auto_compaction`]: when to compact, if nobody asks.
 //!
 //! # Where a read goes next
 //!
@@ -42,8 +43,10 @@ pub mod tree_index;
 pub mod store;
 pub mod hash;
 pub mod whole_hash;
+pub mod auto_compaction;
 mod error;
 
+pub use auto_compaction::AutoCompaction;
 pub use error::{Error, Result};
 pub use hash::{HashJob, HashKv};
 pub use key_history::{KeyHistory, Version};
