@@ -66,6 +66,21 @@ pub trait ReadTx {
     ) -> Result<()>;
 }
 
+impl<R: ReadTx + ?Sized> ReadTx for Box<R> {
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        (**self).get(bucket, key)
+    }
+
+    fn range(
+        &self,
+        bucket: Bucket,
+        range: KeyRange<'_>,
+        visit: &mut RangeVisitor<'_>,
+    ) -> Result<()> {
+        (**self).range(bucket, range, visit)
+    }
+}
+
 /// The one open write transaction. Reading through it shows its own changes too.
 ///
 /// [`end`](WriteTx::end) makes the changes visible to readers that open from then on, all at

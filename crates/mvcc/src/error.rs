@@ -18,6 +18,17 @@ pub enum Error {
     /// A compaction is still at work; its steps come first.
     #[error("a compaction is already under way")]
     CompactionBusy,
+    /// No policy of auto compaction has that name.
+    #[error("unknown auto compaction mode {0:?}: allowed are periodic, revision")]
+    CompactionMode(String),
+    /// The policy of auto compaction cannot make sense of the retention.
+    #[error("unknown auto compaction retention {retention:?}: allowed are {allowed}")]
+    CompactionRetention {
+        /// What was given.
+        retention: String,
+        /// What the policy takes.
+        allowed: &'static str,
+    },
 
     // The process must stop.
     /// The index names a record that the backend does not have, or cannot be read.

@@ -18,8 +18,9 @@
 //!                tombstone at C
 //! ```
 //!
-//! Two oddities are etcd's, and kept so that the sums agree: Keep is computed at R and not at C,
-//! and if it names nothing at all, nothing is passed over.
+//! Three oddities are etcd's, and kept so that the sums agree: Keep is computed at R and not at C;
+//! if it names nothing at all, nothing is passed over; and a revision below 0 may be asked for,
+//! which is the sum of no records.
 //!
 //! # In steps
 //!
@@ -143,22 +144,24 @@ enum Phase {
     Done(HashKv),
 }
 
+impl Phase {
+    const START: Phase = Phase::Keep { from: Vec::new(), keep: Vec::new() };
+}
+
 impl<A: Applied> HashJob<A> {
-    /// A hash at `asked`, or at the current revision if it is not above 0.
+    /// A hash at `asked`, or at the current revision if it is 0.
     pub(crate) fn new(view: ReadView<A>, asked: i64, stored: &StoredHashes) -> Result<HashJob<A>> {
-        if asked > 0
-            && let Some(hash) = stored.of(asked)
-        {
-            return Ok(HashJob { view, at: asked, phase: Phase::Done(hash) });
-        }
-        let at = if asked > 0 { asked } else { view.revision() };
-        if at > view.revision() {
-            return Err(Error::FutureRevision);
-        }
-        if at < view.compact_revision() {
-            return Err(Error::Compacted);
-        }
-        let phase = Phase::Keep { from: Vec::new(), keep: Vec::new() };
+        let phase = match asked {
+            ..0 => Phase::Done(Fold::new(asked, view.compact_revision(), Vec::new()).result()),
+            0 => Phase::START,
+            _ => match stored.of(asked) {
+                Some(hash) => Phase::Done(hash),
+                None if asked > view.revision() => return Err(Error::FutureRevision),
+                None if asked < view.compact_revision() => return Err(Error::Compacted),
+                None => Phase::START,
+            },
+        };
+        let at = if asked == 0 { view.revision() } else { asked };
         Ok(HashJob { view, at, phase })
     }
 
@@ -202,11 +205,23 @@ pub(crate) fn add_stretch(
     from: &[u8],
     at: i64,
     budget: usize,
-    mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
 ) -> Result<Option<Vec<u8>>> {
     let end = Revision::new(at + 1, 0).put_key();
+    visit_stretch(tx, Bucket::Key, KeyRange::new(from, &end), budget, visit)
+}
+
+/// Visits up to `budget` records of a range. Returns the key of the one behind, `None` if that was
+/// all.
+pub(crate) fn visit_stretch(
+    tx: &dyn ReadTx,
+    bucket: Bucket,
+    range: KeyRange<'_>,
+    budget: usize,
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<Option<Vec<u8>>> {
     let (mut left, mut next, mut outcome) = (budget, None, Ok(()));
-    tx.range(Bucket::Key, KeyRange::new(from, &end), &mut |key, value| {
+    tx.range(bucket, range, &mut |key, value| {
         if left == 0 {
             next = Some(key.to_vec());
             return ControlFlow::Break(());

@@ -25,6 +25,8 @@
 //!   one of which a snapshot is a pointer.
 //! * [`store`]: the index and the records as one thing, read through one pointer.
 //! * [`hash`]: do two members hold the same?
+//! * [`whole_hash`]: does a backend hold what it held?
+//! * [`auto_compaction`]: when to compact, if nobody asks.
 //!
 //! # Where a read goes next
 //!
@@ -40,9 +42,12 @@ pub mod key_history;
 pub mod tree_index;
 pub mod store;
 pub mod hash;
+pub mod whole_hash;
 pub mod watch;
+pub mod auto_compaction;
 mod error;
 
+pub use auto_compaction::AutoCompaction;
 pub use error::{Error, Result};
 pub use hash::{HashJob, HashKv};
 pub use key_history::{KeyHistory, Version};
@@ -54,3 +59,4 @@ pub use store::{
 pub use tree_index::locked::{CompactionLock, LockedIndex};
 pub use tree_index::persistent::{CompactionStep, Dismantling, PersistentIndex, PersistentView};
 pub use tree_index::{ChangeVisitor, Compaction, IndexView, Run, RunBuilder, TreeIndex, Visitor};
+pub use whole_hash::WholeHashJob;

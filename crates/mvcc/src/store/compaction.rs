@@ -119,7 +119,7 @@ impl<A: Applied> Store<A> {
         Ok(matches!(job.phase, Phase::Finished))
     }
 
-    /// A hash of the store at a revision (the current one if it is not above 0), as a job.
+    /// A hash of the store at a revision (the current one if it is 0), as a job.
     pub fn hash(&self, revision: i64) -> Result<HashJob<A>> {
         HashJob::new(self.read(), revision, &self.hashes.lock())
     }

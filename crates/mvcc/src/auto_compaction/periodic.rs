@@ -1,0 +1,64 @@
+//! The policy that keeps the past of so many hours: notes of what was current when.
+//!
+//! A note is made only when the revision has changed, so a store that rests costs nothing, and one
+//! note is kept that is as old as the retention or older:
+//!
+//! ```text
+//!            retention
+//!          ◀──────────▶ now
+//!   notes  │  2 │  5   9  12
+//!          │    └─ younger
+//!          └─ the newest that is old enough: revision 2 was current then. Those before it are gone.
+//! ```
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Compactions are so far apart at the most.
+const INTERVAL_MAX: Duration = Duration::from_hours(1);
+/// Notes per interval.
+const NOTES: u32 = 10;
+/// However short the retention, nobody is to spin.
+const NOTE_INTERVAL_MIN: Duration = Duration::from_millis(1);
+
+/// The notes, and when the last compaction was.
+#[derive(Debug)]
+pub(super) struct Periodic {
+    retention: Duration,
+    /// Since when each revision was current, oldest first.
+    notes: VecDeque<(Duration, i64)>,
+    last_success: Option<Duration>,
+}
+
+impl Periodic {
+    pub(super) fn new(retention: Duration) -> Periodic {
+        Periodic { retention, notes: VecDeque::new(), last_success: None }
+    }
+
+    fn interval(&self) -> Duration {
+        self.retention.min(INTERVAL_MAX)
+    }
+
+    pub(super) fn note_interval(&self) -> Duration {
+        (self.interval() / NOTES).max(NOTE_INTERVAL_MIN)
+    }
+
+    /// Takes a note, and says at which revision a compaction is due.
+    pub(super) fn look(&mut self, now: Duration, current_revision: i64) -> Option<i64> {
+        if self.notes.back().is_none_or(|(_, newest)| *newest != current_revision) {
+            self.notes.push_back((now, current_revision));
+        }
+        let old_enough = |since: Duration| now.saturating_sub(since) >= self.retention;
+        while self.notes.get(1).is_some_and(|(since, _)| old_enough(*since)) {
+            self.notes.pop_front();
+        }
+        let (since, revision) = *self.notes.front()?;
+        let waited = |last: Duration| now.saturating_sub(last) >= self.interval();
+        (old_enough(since) && self.last_success.is_none_or(waited)).then_some(revision)
+    }
+
+    /// A compaction that was asked for then has come about.
+    pub(super) fn succeeded(&mut self, when: Duration) {
+        self.last_success = Some(when);
+    }
+}

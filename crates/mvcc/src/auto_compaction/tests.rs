@@ -1,0 +1,293 @@
+//! Policies by virtual time.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MINUTE: Duration = Duration::from_mins(1);
+const HOUR: Duration = Duration::from_hours(1);
+
+fn parsed(mode: &str, retention: &str) -> AutoCompaction {
+    AutoCompaction::parse(mode, retention).unwrap().expect("not switched off")
+}
+
+/// Lets time go by from tick to tick, up to and including `until`; every compaction succeeds. Minute
+/// and revision of each.
+fn run(
+    policy: &mut AutoCompaction,
+    until: Duration,
+    revision_at: impl Fn(u64) -> i64,
+) -> Vec<(u64, i64)> {
+    let mut asked = Vec::new();
+    while policy.next_tick() <= until {
+        let now = policy.next_tick();
+        let minute = now.as_secs() / 60;
+        if let Some(revision) = policy.tick(now, revision_at(minute)) {
+            asked.push((minute, revision));
+            policy.compacted(revision);
+        }
+    }
+    asked
+}
+
+/// A revision per minute.
+fn steady(minute: u64) -> i64 {
+    minute as i64 + 1
+}
+
+#[test]
+fn modes_are_read_and_0_is_none() {
+    for mode in ["periodic", "revision"] {
+        assert!(AutoCompaction::parse(mode, "0").unwrap().is_none());
+        assert!(AutoCompaction::parse(mode, "1").unwrap().is_some());
+        assert!(AutoCompaction::parse(mode, "x").is_err());
+    }
+    assert!(AutoCompaction::parse("periodic", "0h").unwrap().is_none());
+    for mode in ["", "Periodic", "hourly"] {
+        assert_eq!(
+            AutoCompaction::parse(mode, "1").unwrap_err().to_string(),
+            format!("unknown auto compaction mode {mode:?}: allowed are periodic, revision")
+        );
+    }
+}
+
+#[test]
+fn below_an_hour_the_interval_is_the_retention() {
+    let mut policy = parsed("periodic", "30m");
+    assert_eq!(policy.next_tick(), Duration::ZERO);
+    assert_eq!(policy.tick(Duration::ZERO, 1), None);
+    assert_eq!(policy.next_tick(), 3 * MINUTE, "a tenth of it");
+    assert_eq!(run(&mut policy, 130 * MINUTE, steady), [(30, 1), (60, 31), (90, 61), (120, 91)]);
+}
+
+#[test]
+fn from_an_hour_on_the_interval_is_an_hour() {
+    let mut policy = parsed("periodic", "3");
+    assert_eq!(policy.tick(Duration::ZERO, 1), None);
+    assert_eq!(policy.next_tick(), 6 * MINUTE, "a tenth of an hour");
+    assert_eq!(run(&mut policy, 6 * HOUR, steady), [(180, 1), (240, 61), (300, 121), (360, 181)]);
+}
+
+#[test]
+fn a_tiny_retention_does_not_spin() {
+    let mut policy = parsed("periodic", "1ns");
+    assert_eq!(policy.tick(Duration::ZERO, 1), None);
+    assert_eq!(policy.next_tick(), Duration::from_millis(1));
+    assert_eq!(policy.tick(Duration::from_millis(1), 9), Some(1));
+}
+
+#[test]
+fn by_revision_looks_every_five_minutes() {
+    let mut policy = parsed("revision", "10");
+    let expected = [(10, 1), (15, 6), (20, 11), (25, 16), (30, 21)];
+    assert_eq!(run(&mut policy, 30 * MINUTE, steady), expected, "nothing at or below 0");
+    assert_eq!(policy.next_tick(), 35 * MINUTE);
+}
+
+#[test]
+fn by_revision_does_not_ask_when_it_begins() {
+    let mut policy = parsed("revision", "10");
+    assert_eq!(policy.tick(7 * HOUR, 5_000), None);
+    assert_eq!(policy.next_tick(), 7 * HOUR + 5 * MINUTE);
+    assert_eq!(policy.tick(8 * HOUR, 6_000), Some(5_990));
+}
+
+#[test]
+fn a_store_that_rests_is_left_alone() {
+    // Written to for the first hour, then again from the fifth on.
+    let revision_at = |minute: u64| match minute {
+        0..60 => minute as i64 + 1,
+        60..300 => 60,
+        _ => minute as i64 - 240,
+    };
+    let asked = run(&mut parsed("periodic", "1h"), 8 * HOUR, revision_at);
+    // The note of 5 hours is old enough at 6 hours.
+    assert_eq!(asked, [(60, 1), (120, 60), (366, 66), (426, 126)]);
+    let asked = run(&mut parsed("revision", "50"), 8 * HOUR, revision_at);
+    assert!(asked.windows(2).all(|pair| pair[0].1 < pair[1].1), "{asked:?}");
+    assert!(asked.iter().all(|(minute, _)| !(65..300).contains(minute)), "{asked:?}");
+    assert_eq!(asked.last(), Some(&(480, 190)));
+}
+
+#[test]
+fn a_clock_that_stands_still_changes_nothing() {
+    for (mode, retention) in [("periodic", "1h"), ("revision", "10")] {
+        let mut policy = parsed(mode, retention);
+        assert_eq!(policy.tick(HOUR, 100), None);
+        let next = policy.next_tick();
+        for revision in 100..200 {
+            assert_eq!(policy.tick(HOUR, revision), None);
+            assert_eq!(policy.tick(next - Duration::from_nanos(1), revision), None, "too early");
+        }
+        assert_eq!(policy.next_tick(), next);
+        // Nor does one at its end.
+        assert!(policy.tick(Duration::MAX, 200).is_some());
+        assert_eq!(policy.next_tick(), Duration::MAX);
+    }
+}
+
+#[test]
+fn after_a_long_gap_more_is_kept_and_never_less() {
+    let mut policy = parsed("periodic", "1h");
+    assert_eq!(run(&mut policy, HOUR, steady), [(60, 1)]);
+    // Nobody calls for five hours, while 10,000 revisions are written.
+    assert_eq!(policy.tick(6 * HOUR, 10_000), Some(61), "what the last note before the gap says");
+    policy.compacted(61);
+    // What was written in the gap may be of its last minute.
+    for minute in (6..60).step_by(6) {
+        assert_eq!(policy.tick(6 * HOUR + minute * MINUTE, 10_001), None);
+    }
+    assert_eq!(policy.tick(7 * HOUR, 10_001), Some(10_000));
+    // No ticks are made up for.
+    assert_eq!(policy.next_tick(), 7 * HOUR + 6 * MINUTE);
+}
+
+#[test]
+fn a_failure_is_tried_again_at_the_next_tick() {
+    let mut policy = parsed("periodic", "1h");
+    for minute in (0..60).step_by(6) {
+        assert_eq!(policy.tick(minute * MINUTE, steady(u64::from(minute))), None);
+    }
+    assert_eq!(policy.tick(60 * MINUTE, 61), Some(1));
+    policy.failed();
+    assert_eq!(policy.tick(60 * MINUTE, 61), None, "not at once");
+    assert_eq!(policy.tick(66 * MINUTE, 67), Some(7));
+    policy.failed();
+    assert_eq!(policy.tick(72 * MINUTE, 73), Some(13));
+    policy.compacted(13);
+    let asked = run(&mut policy, 3 * HOUR, steady);
+    assert_eq!(asked, [(132, 73)], "an hour behind the success");
+
+    let mut policy = parsed("revision", "10");
+    assert_eq!(policy.tick(Duration::ZERO, 20), None);
+    assert_eq!(policy.tick(5 * MINUTE, 20), Some(10));
+    policy.failed();
+    assert_eq!(policy.tick(10 * MINUTE, 20), Some(10));
+    policy.compacted(10);
+    assert_eq!(policy.tick(15 * MINUTE, 20), None);
+}
+
+#[test]
+fn one_at_a_time() {
+    let mut policy = parsed("periodic", "1h");
+    let mut asked = Vec::new();
+    for minute in (0..=240).step_by(6) {
+        asked.extend(policy.tick(minute * MINUTE, steady(u64::from(minute))));
+    }
+    assert_eq!(asked, [1], "its outcome is not known for three hours");
+    policy.compacted(1);
+    // The notes were taken meanwhile.
+    assert_eq!(policy.tick(246 * MINUTE, 247), Some(187));
+}
+
+#[test]
+fn what_others_compact_counts() {
+    let mut policy = parsed("periodic", "1h");
+    assert_eq!(run(&mut policy, 54 * MINUTE, steady), []);
+    // Somebody compacts at 50, so the revisions of the next hours are gone already.
+    policy.compacted(50);
+    assert_eq!(run(&mut policy, 3 * HOUR, steady), [(114, 55), (174, 115)]);
+
+    // Somebody goes further than the compaction that was asked for, whose own outcome comes late.
+    let mut policy = parsed("revision", "10");
+    assert_eq!(policy.tick(Duration::ZERO, 100), None);
+    assert_eq!(policy.tick(5 * MINUTE, 100), Some(90));
+    policy.compacted(95);
+    policy.compacted(90);
+    assert_eq!(policy.tick(10 * MINUTE, 104), None, "94 is compacted");
+    assert_eq!(policy.tick(15 * MINUTE, 106), Some(96));
+    // Somebody stays behind it: its outcome is still open.
+    policy.compacted(93);
+    assert_eq!(policy.tick(20 * MINUTE, 120), None);
+}
+
+#[test]
+fn a_paused_one_takes_notes_and_goes_on_at_once() {
+    let mut policy = parsed("periodic", "1h");
+    policy.pause();
+    assert_eq!(run(&mut policy, 150 * MINUTE, steady), []);
+    policy.resume();
+    assert_eq!(policy.tick(156 * MINUTE, 157), Some(97));
+    // Loses the lead before it knows, and gets it back.
+    policy.pause();
+    assert_eq!(policy.tick(162 * MINUTE, 163), None);
+    policy.resume();
+    assert_eq!(policy.tick(168 * MINUTE, 169), Some(109), "nothing is awaited any more");
+    policy.compacted(97);
+    assert_eq!(policy.tick(174 * MINUTE, 175), None, "that was the old one's outcome");
+    policy.compacted(109);
+    assert_eq!(run(&mut policy, 4 * HOUR, steady), [(228, 169)]);
+
+    let mut policy = parsed("revision", "10");
+    policy.pause();
+    assert_eq!(run(&mut policy, 20 * MINUTE, steady), []);
+    policy.resume();
+    assert_eq!(run(&mut policy, 26 * MINUTE, steady), [(25, 16)]);
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    /// So many minutes pass, so many revisions are written, then a tick.
+    Tick(u32, i64),
+    Success,
+    Failure,
+    Pause,
+    Resume,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        12 => (0..20_u32, 0..9_i64).prop_map(|(minutes, writes)| Event::Tick(minutes, writes)),
+        1 => (200..900_u32, 0..9_i64).prop_map(|(minutes, writes)| Event::Tick(minutes, writes)),
+        4 => Just(Event::Success),
+        1 => Just(Event::Failure),
+        1 => Just(Event::Pause),
+        1 => Just(Event::Resume),
+    ]
+}
+
+proptest! {
+    /// Whatever happens, what is asked for is old enough, new, and alone.
+    #[test]
+    fn periodic_keeps_what_it_promises(
+        hours in 1..5_u32,
+        events in prop::collection::vec(event(), 1..400),
+    ) {
+        let mut policy = parsed("periodic", &hours.to_string());
+        let (mut now, mut revision, mut paused) = (Duration::ZERO, 1_i64, false);
+        // Since when each revision has been current.
+        let mut history = vec![(now, revision)];
+        let (mut open, mut compacted, mut last) = (None, 0, None);
+        for event in events {
+            match event {
+                Event::Tick(minutes, writes) => {
+                    (now, revision) = (now + minutes * MINUTE, revision + writes);
+                    history.push((now, revision));
+                    if let Some(asked) = policy.tick(now, revision) {
+                        let known = history.iter().rev().find(|(at, _)| *at + hours * HOUR <= now);
+                        prop_assert!(asked <= known.expect("not before the retention is over").1);
+                        prop_assert!(asked > compacted && open.is_none() && !paused);
+                        prop_assert!(last.is_none_or(|last| now >= last + HOUR));
+                        open = Some((now, asked));
+                    }
+                }
+                Event::Success => if let Some((when, asked)) = open.take() {
+                    policy.compacted(asked);
+                    (compacted, last) = (asked, Some(when));
+                },
+                Event::Failure => {
+                    policy.failed();
+                    open = None;
+                }
+                Event::Pause => {
+                    policy.pause();
+                    (paused, open) = (true, None);
+                }
+                Event::Resume => {
+                    policy.resume();
+                    paused = false;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The store against etcd itself: recorded requests, replayed, must be answered as etcd did.
+//!
+//! # The recordings
+//!
+//! They lie in `crates/proto/oracle`, with a page on their format. Here the scenarios about
+//! `HashKV` are replayed, because a hash knows about every byte of every record: one wrong version,
+//! one record too many behind a compaction, and each later hash is another.
+//!
+//! ```text
+//!   recording  ─ request ─▶  member: store, leases  ─▶ our reply ─┐
+//!              ─ reply, without what only a whole member knows ───┴▶ equal, field by field
+//! ```
+//!
+//! # Nothing is passed over in silence
+//!
+//! The member of this test can do what these scenarios ask for, and no more. A method, an action or a
+//! field of a request that it does not know fails the test, and so does a field that only one of
+//! the two replies has.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod member;
+mod recording;
+
+use std::path::Path;
+
+use member::Member;
+use recording::{Step, Taken};
+
+const SCENARIOS: [&str; 6] =
+    ["17-hashkv-1", "18-hashkv-2", "19-hashkv-3", "20-hashkv-4", "21-hashkv-5", "31-hashkv-7"];
+
+/// Replays a scenario, with jobs that take so many keys or records per step. How many calls and
+/// restarts there were.
+fn replay(scenario: &str, budget: usize) -> (usize, usize) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto/oracle");
+    let steps = recording::read(&folder.join(format!("{scenario}.jsonl")));
+    let mut member = Member::new(budget);
+    let (mut calls, mut restarts) = (0, 0);
+    for Step { number, taken } in steps {
+        match taken {
+            Taken::Call { method, request, outcome } => {
+                calls += 1;
+                let ours = member.call(&method, request);
+                assert_eq!(ours, outcome, "{scenario}, step {number}: {method}, budget {budget}");
+            }
+            Taken::Restart => {
+                restarts += 1;
+                member.restart();
+            }
+        }
+    }
+    (calls, restarts)
+}
+
+#[test]
+fn the_store_answers_what_etcd_answered() {
+    for scenario in SCENARIOS {
+        for budget in [1, 3, 1000] {
+            let (calls, restarts) = replay(scenario, budget);
+            assert!(calls >= 60 && restarts >= 1, "{scenario}: the recording is whole");
+        }
+    }
+}

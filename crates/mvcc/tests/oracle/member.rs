@@ -1,0 +1,207 @@
+//! As much of a member as the recordings need: a store, and leases by name.
+//!
+//! Replies are built as the recordings have them, protobuf's JSON, where a default value is left
+//! out. Jobs run to their end within the call that starts them, since etcd was given the time
+//! for that too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use clearlane_backend::{Backend, Config, PreCommit};
+use clearlane_engine::{Engine, KeyRange, MemoryEngine};
+use clearlane_mvcc::{Change, Ended, Error, LeaseOfKey, Opened, Store, WriteTxn};
+use serde_json::{Map, Value, json};
+
+use crate::recording::Fields;
+
+/// Code and message, as a client sees them.
+type Outcome = Result<Value, Value>;
+
+/// A member, for one scenario.
+pub(crate) struct Member {
+    engine: Arc<dyn Engine>,
+    store: Store<()>,
+    /// The keys that are attached to each lease.
+    leases: BTreeMap<i64, BTreeSet<Bytes>>,
+    budget: usize,
+}
+
+fn open(engine: &Arc<dyn Engine>) -> (Store<()>, Opened) {
+    Store::open(Arc::clone(engine), Config::default(), PreCommit::none(), ()).unwrap()
+}
+
+fn error(error: &Error) -> Value {
+    let known = matches!(error, Error::Compacted | Error::FutureRevision);
+    assert!(known, "no error that a client gets: {error}");
+    json!({ "code": "OutOfRange", "message": error.to_string() })
+}
+
+/// A message, from the fields that do not have their default value.
+fn message(fields: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
+    let absent = |value: &Value| {
+        value.is_null() || [json!("0"), json!(0), json!(false), json!([])].contains(value)
+    };
+    let present = fields.into_iter().filter(|(_, value)| !absent(value));
+    Value::Object(present.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
+}
+
+fn number(number: i64) -> Value {
+    Value::from(number.to_string())
+}
+
+fn header(revision: i64) -> (&'static str, Value) {
+    ("header", message([("revision", number(revision))]))
+}
+
+/// A put, as a call or in a transaction; the fields of its reply.
+fn put(txn: &mut WriteTxn<'_, ()>, mut request: Fields) -> Value {
+    let (key, value) = (request.bytes("key"), request.bytes("value"));
+    txn.put(&key, &value, request.number("lease")).unwrap();
+    request.done();
+    message([header(txn.revision())])
+}
+
+fn delete_range(txn: &mut WriteTxn<'_, ()>, mut request: Fields) -> Value {
+    let (key, end) = (request.bytes("key"), request.bytes("range_end"));
+    request.done();
+    let single = [&key[..], &[0]].concat();
+    let range = match &end[..] {
+        [] => KeyRange::new(&key, &single),
+        [0] => KeyRange::starting_at(&key),
+        end => KeyRange::new(&key, end),
+    };
+    let deleted = txn.delete_range(range).unwrap();
+    message([header(txn.revision()), ("deleted", number(deleted as i64))])
+}
+
+/// One operation of a transaction.
+fn operation(txn: &mut WriteTxn<'_, ()>, mut request: Fields) -> Value {
+    let reply = if let Some(request) = request.message("request_put") {
+        message([("response_put", put(txn, request))])
+    } else if let Some(request) = request.message("request_delete_range") {
+        message([("response_delete_range", delete_range(txn, request))])
+    } else {
+        Value::Null
+    };
+    request.done();
+    reply
+}
+
+impl Member {
+    pub(crate) fn new(budget: usize) -> Member {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let store = open(&engine).0;
+        Member { engine, store, leases: BTreeMap::new(), budget }
+    }
+
+    pub(crate) fn call(&mut self, method: &str, request: Fields) -> Outcome {
+        match method {
+            "/etcdserverpb.KV/Put" => Ok(self.write(|txn| put(txn, request))),
+            "/etcdserverpb.KV/DeleteRange" => Ok(self.write(|txn| delete_range(txn, request))),
+            "/etcdserverpb.KV/Txn" => Ok(self.txn(request)),
+            "/etcdserverpb.KV/Compact" => self.compact(request),
+            "/etcdserverpb.Lease/LeaseGrant" => Ok(self.grant(request)),
+            "/etcdserverpb.Lease/LeaseRevoke" => Ok(self.revoke(request)),
+            "/etcdserverpb.Maintenance/HashKV" => self.hash(request),
+            "/etcdserverpb.Maintenance/Defragment" => {
+                request.done();
+                self.store.backend().defragment().unwrap();
+                Ok(message([]))
+            }
+            other => panic!("no method {other}"),
+        }
+    }
+
+    /// Stops in an orderly way, and starts on the same data.
+    pub(crate) fn restart(&mut self) {
+        self.store.commit().unwrap();
+        let (store, opened) = open(&self.engine);
+        self.store = store;
+        assert!(opened.compaction.is_none(), "every compaction had come to its end");
+        let found: BTreeSet<(i64, Bytes)> =
+            opened.leases.into_iter().map(|LeaseOfKey { key, lease }| (lease, key)).collect();
+        let attached = self
+            .leases
+            .iter()
+            .flat_map(|(lease, keys)| keys.iter().map(|key| (*lease, key.clone())));
+        assert_eq!(found, attached.collect(), "the records know the leases");
+    }
+
+    fn write<T>(&mut self, work: impl FnOnce(&mut WriteTxn<'_, ()>) -> T) -> T {
+        let mut txn = self.store.write().unwrap();
+        let done = work(&mut txn);
+        let Ended { changes, .. } = txn.end(()).unwrap();
+        changes.into_iter().for_each(|change| self.attach(change));
+        done
+    }
+
+    /// Keeps the leases up to date.
+    fn attach(&mut self, change: Change) {
+        let (Change::Put(record) | Change::Delete(record)) = change;
+        for keys in self.leases.values_mut() {
+            keys.remove(&record.key);
+        }
+        if record.lease != 0 {
+            self.leases.get_mut(&record.lease).expect("a lease that is there").insert(record.key);
+        }
+    }
+
+    fn txn(&mut self, mut request: Fields) -> Value {
+        let operations = request.messages("success");
+        // No compare is in the recordings; one would be left over here.
+        request.done();
+        let (responses, revision) = self.write(|txn| {
+            let responses: Vec<Value> =
+                operations.into_iter().map(|request| operation(txn, request)).collect();
+            (responses, txn.revision())
+        });
+        message([header(revision), ("succeeded", true.into()), ("responses", responses.into())])
+    }
+
+    fn compact(&mut self, mut request: Fields) -> Outcome {
+        let at = request.number("revision");
+        assert!(request.flag("physical"), "else the reply would not wait for the job");
+        request.done();
+        let (mut job, ended) = self.store.compact(at, ()).map_err(|e| error(&e))?;
+        while !self.store.compact_step(&mut job, self.budget).unwrap() {}
+        Ok(message([header(ended.revision)]))
+    }
+
+    fn hash(&mut self, mut request: Fields) -> Outcome {
+        let mut job = self.store.hash(request.number("revision")).map_err(|e| error(&e))?;
+        request.done();
+        let hash = loop {
+            if let Some(hash) = job.step(self.budget).unwrap() {
+                break hash;
+            }
+        };
+        Ok(message([
+            header(self.store.read().revision()),
+            ("hash", hash.hash.into()),
+            ("compact_revision", number(hash.compact_revision)),
+            ("hash_revision", number(hash.hash_revision)),
+        ]))
+    }
+
+    fn grant(&mut self, mut request: Fields) -> Value {
+        let (id, ttl) = (request.number("ID"), request.number("TTL"));
+        request.done();
+        assert!(id != 0 && self.leases.insert(id, BTreeSet::new()).is_none(), "a new lease");
+        let revision = self.store.read().revision();
+        message([header(revision), ("ID", number(id)), ("TTL", number(ttl))])
+    }
+
+    /// Deletes the keys of the lease, in their order and in one transaction.
+    fn revoke(&mut self, mut request: Fields) -> Value {
+        let keys = self.leases.remove(&request.number("ID")).expect("a lease that is there");
+        request.done();
+        self.write(|txn| {
+            for key in keys {
+                let single = [&key[..], &[0]].concat();
+                assert_eq!(txn.delete_range(KeyRange::new(&key, &single)).unwrap(), 1);
+            }
+            message([header(txn.revision())])
+        })
+    }
+}

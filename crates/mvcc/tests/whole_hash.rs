@@ -1,0 +1,274 @@
+//! The hash over all buckets, on backends of every design.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use clearlane_backend::{Backend, Config, Design, PreCommit, RangeVisitor, ReadTx, Value};
+use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
+use clearlane_mvcc::{RecordKey, Revision, Store, WholeHashJob};
+
+type Backing = Box<dyn Backend<u64>>;
+
+/// Each commit stores what must not count.
+fn hook() -> PreCommit<u64> {
+    PreCommit::new(|applied: &u64, put| {
+        put(Bucket::Meta, b"consistent_index", &applied.to_be_bytes())?;
+        put(Bucket::Meta, b"term", &(applied / 2).to_be_bytes())
+    })
+}
+
+fn open(design: Design, engine: &Arc<dyn Engine>) -> Backing {
+    design.open(Arc::clone(engine), Config::default(), hook(), 0).unwrap()
+}
+
+fn memory() -> Arc<dyn Engine> {
+    Arc::new(MemoryEngine::new())
+}
+
+fn write(backend: &Backing, applied: u64, records: &[(Bucket, &[u8], &[u8])]) {
+    let mut tx = backend.write().unwrap();
+    for (bucket, key, value) in records {
+        tx.put(*bucket, key, Bytes::copy_from_slice(value)).unwrap();
+    }
+    drop(tx.end(applied).unwrap());
+}
+
+/// The sum, and in how many steps.
+fn sum_in_steps(tx: impl ReadTx, budget: usize) -> (u32, usize) {
+    let (mut job, mut steps) = (WholeHashJob::new(tx), 1);
+    loop {
+        match job.step(budget).unwrap() {
+            Some(sum) => return (sum, steps),
+            None => steps += 1,
+        }
+    }
+}
+
+fn sum(backend: &Backing) -> u32 {
+    sum_in_steps(backend.read(), 2).0
+}
+
+/// The same from all bytes at once, as they lie in the engine.
+fn at_once(engine: &Arc<dyn Engine>) -> u32 {
+    let (snapshot, mut all) = (engine.snapshot().unwrap(), Vec::new());
+    let mut names = Bucket::ALL;
+    names.sort_by_key(|bucket| bucket.name());
+    for bucket in names {
+        all.extend_from_slice(bucket.name().as_bytes());
+        let mut add = |key: &[u8], value: &[u8]| {
+            let ignored = [&b"consistent_index"[..], b"term", b"storageVersion"];
+            if !(bucket.name() == "meta" && ignored.contains(&key)) {
+                all.extend_from_slice(key);
+                all.extend_from_slice(value);
+            }
+            ControlFlow::Continue(())
+        };
+        snapshot.scan(bucket, KeyRange::ALL, &mut add).unwrap();
+    }
+    crc32c::crc32c(&all)
+}
+
+fn record(main: i64) -> RecordKey {
+    Revision::new(main, 0).put_key()
+}
+
+/// Two write transactions with records in most buckets, some of them overwritten.
+fn fill(backend: &Backing, between: impl Fn()) {
+    let first = [
+        (Bucket::Alarm, &b"a"[..], &b""[..]),
+        (Bucket::Auth, b"authRevision", b"1"),
+        (Bucket::Key, &record(2), b"two"),
+        (Bucket::Key, &record(3), b"three"),
+        (Bucket::Lease, b"7", b"lease"),
+        (Bucket::Meta, b"storageVersion", b"3.7.0"),
+        (Bucket::Meta, b"scheduledCompactRev", b"2"),
+    ];
+    write(backend, 1, &first);
+    between();
+    let second = [
+        (Bucket::Auth, &b"authRevision"[..], &b"2"[..]),
+        (Bucket::AuthUsers, b"root", b"password"),
+        (Bucket::Key, &record(4), b"four"),
+        (Bucket::Members, b"1", b"one"),
+    ];
+    write(backend, 2, &second);
+}
+
+#[test]
+fn commits_defragmentation_and_a_restart_leave_it_alone() {
+    let empty =
+        crc32c::crc32c(b"alarmauthauthRolesauthUsersclusterkeyleasemembersmembers_removedmeta");
+    let mut seen = Vec::new();
+    for design in Design::ALL {
+        let engine = memory();
+        let backend = open(design, &engine);
+        assert_eq!(sum(&backend), empty, "{design}");
+        // Half of it committed, half of it pending.
+        fill(&backend, || backend.commit().unwrap());
+        let pending = sum(&backend);
+        assert_ne!(at_once(&engine), pending, "{design}: there was something pending");
+        backend.commit().unwrap();
+        assert_eq!((sum(&backend), at_once(&engine)), (pending, pending), "{design}");
+        backend.defragment().unwrap();
+        assert_eq!(sum(&backend), pending, "{design}");
+        drop(backend);
+        let backend = open(design, &engine);
+        assert_eq!((sum(&backend), at_once(&engine)), (pending, pending), "{design}");
+        seen.push(pending);
+    }
+    assert!(seen.windows(2).all(|pair| pair[0] == pair[1]), "all designs hold the same");
+}
+
+#[test]
+fn what_the_log_and_the_layout_say_does_not_count() {
+    for design in Design::ALL {
+        let engine = memory();
+        let backend = open(design, &engine);
+        fill(&backend, || ());
+        let before = sum(&backend);
+        write(&backend, 900, &[(Bucket::Meta, b"storageVersion", b"3.8.0")]);
+        backend.commit().unwrap();
+        let index = engine.snapshot().unwrap().get(Bucket::Meta, b"consistent_index").unwrap();
+        assert_eq!(index.unwrap(), 900_u64.to_be_bytes()[..], "{design}: a new one was stored");
+        assert_eq!(sum(&backend), before, "{design}");
+        // Under these names in another bucket, or with more behind them, they do.
+        let mut seen = vec![before];
+        for (bucket, key) in [
+            (Bucket::Lease, &b"term"[..]),
+            (Bucket::Meta, b"term2"),
+            (Bucket::Meta, b"ter"),
+            (Bucket::Cluster, b"storageVersion"),
+        ] {
+            write(&backend, 901, &[(bucket, key, b"x")]);
+            seen.push(sum(&backend));
+        }
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 5, "{design}: each of them counts");
+    }
+}
+
+#[test]
+fn every_other_record_counts() {
+    for bucket in Bucket::ALL {
+        let backend = open(Design::SnapshotReadTx, &memory());
+        fill(&backend, || ());
+        let before = sum(&backend);
+        let key = record(9);
+        write(&backend, 3, &[(bucket, &key, b"some value")]);
+        let with = sum(&backend);
+        assert_ne!(with, before, "{bucket:?}: a new record");
+        if bucket == Bucket::Key {
+            continue; // Its records stay as they were written.
+        }
+        write(&backend, 4, &[(bucket, &key, b"some valuf")]);
+        assert_ne!(sum(&backend), with, "{bucket:?}: another value");
+        let mut tx = backend.write().unwrap();
+        tx.delete(bucket, &key).unwrap();
+        drop(tx.end(5).unwrap());
+        assert_eq!(sum(&backend), before, "{bucket:?}: as it was");
+    }
+}
+
+#[test]
+fn another_bucket_is_another_sum() {
+    let mut sums: Vec<u32> = Bucket::ALL
+        .map(|bucket| {
+            let backend = open(Design::SnapshotReadTx, &memory());
+            write(&backend, 1, &[(bucket, &record(2), b"the same")]);
+            sum(&backend)
+        })
+        .to_vec();
+    sums.sort_unstable();
+    sums.dedup();
+    assert_eq!(sums.len(), Bucket::ALL.len());
+}
+
+#[test]
+fn small_steps_and_large_ones_agree() {
+    for design in Design::ALL {
+        let backend = open(design, &memory());
+        fill(&backend, || backend.commit().unwrap());
+        let (whole, steps) = sum_in_steps(backend.read(), 1000);
+        assert_eq!(steps, 1, "{design}");
+        for (budget, steps_min) in [(0, 11), (1, 11), (3, 4)] {
+            let (sum, steps) = sum_in_steps(backend.read(), budget);
+            assert_eq!(sum, whole, "{design}, budget {budget}");
+            assert!(steps >= steps_min, "{design}, budget {budget}: only {steps} steps");
+        }
+    }
+}
+
+#[test]
+fn the_job_stays_with_its_state() {
+    let (store, _) = Store::open(memory(), Config::default(), PreCommit::none(), ()).unwrap();
+    let put = |key: &[u8]| {
+        let mut txn = store.write().unwrap();
+        txn.put(key, b"value", 0).unwrap();
+        drop(txn.end(()).unwrap());
+    };
+    put(b"a");
+    put(b"b");
+    let (before, _) = sum_in_steps(store.backend().read_view(), 1000);
+    let mut job = WholeHashJob::new(store.backend().read_view());
+    assert_eq!(job.step(1).unwrap(), None);
+    put(b"c");
+    store.commit().unwrap();
+    store.backend().defragment().unwrap();
+    let sum = (0..10).find_map(|_| job.step(1).unwrap());
+    assert_eq!(sum, Some(before));
+    assert_eq!(job.step(1).unwrap(), Some(before), "and it says so again");
+    assert_ne!(sum_in_steps(store.backend().read_view(), 1000).0, before);
+}
+
+/// Fails once, in the middle of a range.
+struct FailsOnce {
+    records: BTreeMap<Vec<u8>, Vec<u8>>,
+    until_failure: Cell<usize>,
+}
+
+impl ReadTx for FailsOnce {
+    fn get(&self, _: Bucket, _: &[u8]) -> clearlane_backend::Result<Option<Bytes>> {
+        unreachable!("a hash walks")
+    }
+
+    fn range(
+        &self,
+        bucket: Bucket,
+        range: KeyRange<'_>,
+        visit: &mut RangeVisitor<'_>,
+    ) -> clearlane_backend::Result<()> {
+        let records = self.records.iter().filter(|(key, _)| range.contains(key));
+        for (key, value) in records.filter(|_| bucket == Bucket::Key) {
+            let left = self.until_failure.get();
+            self.until_failure.set(left.wrapping_sub(1));
+            if left == 0 {
+                return Err(clearlane_backend::Error::AppendOnly);
+            }
+            if visit(key, Value::Page(value)).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn after_an_error_the_step_may_be_tried_again() {
+    let record = |main| (record(main).to_vec(), vec![1; 3]);
+    let records: BTreeMap<_, _> = (2..9).map(record).collect();
+    let until = |until_failure| FailsOnce {
+        records: records.clone(),
+        until_failure: Cell::new(until_failure),
+    };
+    let (whole, _) = sum_in_steps(until(usize::MAX), 1000);
+    let mut job = WholeHashJob::new(until(5));
+    let outcomes: Vec<_> = (0..10).map(|_| job.step(4)).collect();
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_err()).count(), 1);
+    assert_eq!(outcomes.into_iter().find_map(|outcome| outcome.ok().flatten()), Some(whole));
+}
