@@ -18,6 +18,9 @@ pub enum Error {
     /// A compaction is still at work; its steps come first.
     #[error("a compaction is already under way")]
     CompactionBusy,
+    /// The steps of a compaction are for the store that has scheduled it.
+    #[error("the compaction was scheduled by another store")]
+    ForeignJob,
 
     // The process must stop.
     /// The index names a record that the backend does not have, or cannot be read.
