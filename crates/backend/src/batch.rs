@@ -218,7 +218,7 @@ impl<T: Debug> WriteTx<T> for BatchWriteTx<'_, T> {
         self.batch.delete(bucket, key)
     }
 
-    fn end(mut self: Box<Self>, payload: T) -> Result<Ended<T>> {
+    fn end(mut self: Box<Self>, payload: T) -> Result<Ended> {
         self.ended = true;
         // If a put failed, the others of this transaction must not become visible without it.
         self.batch.check_usable()?;
@@ -226,6 +226,10 @@ impl<T: Debug> WriteTx<T> for BatchWriteTx<'_, T> {
         self.batch.dirty = true;
         self.owner.write_ended(&mut self.batch)?;
         Ok(Ended { retired: Retired::nothing(), commit_due: false })
+    }
+
+    fn payload(&self) -> &T {
+        &self.batch.payload
     }
 }
 

@@ -160,15 +160,19 @@ impl<T: Debug + Send + Sync> Backend<T> for Buffered<T> {
         match self.design {
             Design::ConcurrentReadTx => Box::new(concurrent_read_tx::open(self)),
             Design::CachedReadTx => Box::new(cached_read_tx::open(self)),
-            _ => Box::new(read_tx::open(self)),
+            _ => self.read_locked(),
         }
     }
 
     fn read_for_writer(&self) -> Box<dyn ReadTx + '_> {
         match self.design {
-            Design::CachedReadTx => Box::new(read_tx::open(self)),
+            Design::CachedReadTx => self.read_locked(),
             _ => self.read(),
         }
+    }
+
+    fn read_locked(&self) -> Box<dyn ReadTx + '_> {
+        Box::new(read_tx::open(self))
     }
 
     fn write(&self) -> Result<Box<dyn WriteTx<T> + '_>> {

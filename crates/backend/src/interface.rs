@@ -4,6 +4,7 @@
 //! run over every implementation of them. Which lock each call takes, and for how long, is what
 //! the five designs differ in: that story is on top of each design's own file.
 
+use std::fmt::Debug;
 use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,15 +98,18 @@ pub trait WriteTx<T>: ReadTx {
     /// Ends the transaction at an entry boundary. `payload` describes the state reached: it is
     /// handed to the pre-commit hook by the commit that makes this state durable and, in the
     /// design `clearlane`, is published in one pointer together with it.
-    fn end(self: Box<Self>, payload: T) -> Result<Ended<T>>;
+    fn end(self: Box<Self>, payload: T) -> Result<Ended>;
+
+    /// What the transaction before this one said of the state that it reached.
+    fn payload(&self) -> &T;
 }
 
 /// What the end of a write transaction leaves to its caller.
 #[derive(Debug)]
 #[must_use = "retired views cost time where they are dropped: choose the place"]
-pub struct Ended<T> {
+pub struct Ended {
     /// The views that this transaction kept alive and that are current no more.
-    pub retired: Retired<T>,
+    pub retired: Retired,
     /// So much is pending that whoever runs the commits should run one now.
     pub commit_due: bool,
 }
@@ -113,19 +117,28 @@ pub struct Ended<T> {
 /// Views that are current no more, if the design has views. Dropping the last reference to a view
 /// may free much memory, so an applier hands them to another thread.
 #[derive(Debug)]
-pub struct Retired<T> {
-    _views: [Option<Arc<View<T>>>; 2],
+pub struct Retired {
+    /// Of any design and any payload: all that is left to do with them is to drop them.
+    _views: [Option<Arc<dyn Spent>>; 2],
 }
 
-impl<T> Retired<T> {
+/// Anything that may be dropped on another thread.
+trait Spent: Debug + Send + Sync {}
+
+impl<T: Debug + Send + Sync> Spent for View<T> {}
+
+impl Retired {
     /// For designs without views.
-    pub fn nothing() -> Retired<T> {
+    pub fn nothing() -> Retired {
         Retired { _views: [None, None] }
     }
 
     /// The view that a transaction began with, and the one that it replaced: two different ones if
     /// a commit came in between.
-    pub(crate) fn views(base: Arc<View<T>>, replaced: Arc<View<T>>) -> Retired<T> {
+    pub(crate) fn views<T>(base: Arc<View<T>>, replaced: Arc<View<T>>) -> Retired
+    where
+        T: Debug + Send + Sync + 'static,
+    {
         Retired { _views: [Some(base), Some(replaced)] }
     }
 }
@@ -146,7 +159,7 @@ pub struct Sizes {
 /// It has no thread and no clock: whoever owns it calls [`tick`](Backend::tick) with the time,
 /// and runs [`remove`](Backend::remove) and [`defragment`](Backend::defragment) on a thread of
 /// its choice.
-pub trait Backend<T>: Send + Sync + std::fmt::Debug {
+pub trait Backend<T>: Send + Sync + Debug {
     /// Which of the five designs this is.
     fn design(&self) -> Design;
 
@@ -156,6 +169,13 @@ pub trait Backend<T>: Send + Sync + std::fmt::Debug {
     /// Opens a read transaction for the writer's own compares, which it ends before it writes.
     /// Design 3.5 saves the copy of the buffer here; the others know no difference.
     fn read_for_writer(&self) -> Box<dyn ReadTx + '_> {
+        self.read()
+    }
+
+    /// Opens the plain read transaction, which in designs 3.2 to 3.5 holds `readTx` to its end.
+    /// It is what etcd takes to this day to hash the store, to let a watcher catch up, and to look
+    /// up users and permissions. Designs 3.1 and `clearlane` have one kind of read.
+    fn read_locked(&self) -> Box<dyn ReadTx + '_> {
         self.read()
     }
 

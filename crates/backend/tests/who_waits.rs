@@ -28,11 +28,13 @@ use support::hooked_engine::{HookedEngine, Moment};
 use support::standing::{Barrier, Found, OpenAtEnd, watch};
 use support::{Entry, Finish, batches, memory_engine};
 
-/// What a thread does. The first five stand still in the middle of it.
+/// What a thread does. The first six stand still in the middle of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     /// Has opened a read, and takes its time.
     ExpensiveRead,
+    /// Has opened the plain read, as a hash does, and takes its time.
+    PlainRead,
     /// Looks at the first of many records.
     Ranging,
     /// Has opened the write transaction, and has not ended it.
@@ -54,6 +56,7 @@ impl Part {
     fn actor(self) -> Actor {
         Actor::named(match self {
             Part::ExpensiveRead => "expensive_read",
+            Part::PlainRead => "plain_read",
             Part::Ranging => "ranging",
             Part::OpenWrite => "open_write",
             Part::Syncing => "syncing",
@@ -73,6 +76,10 @@ impl Part {
         match self {
             Part::ExpensiveRead => {
                 let _tx = backend.read();
+                barrier.stand_still();
+            }
+            Part::PlainRead => {
+                let _tx = backend.read_locked();
                 barrier.stand_still();
             }
             Part::Ranging => {
@@ -115,11 +122,14 @@ const fn situation(title: &'static str, pending: bool, cast: &'static [Part]) ->
     Situation { title, pending, cast }
 }
 
-const SITUATIONS: [Situation; 19] = [
+const SITUATIONS: [Situation; 22] = [
     situation("read beside an open read", true, &[Part::ExpensiveRead, Part::CheapRead]),
     situation("read beside a read in its range", true, &[Part::Ranging, Part::CheapRead]),
     situation("put beside an open read", true, &[Part::ExpensiveRead, Part::Put]),
     situation("read behind that put", true, &[Part::ExpensiveRead, Part::Put, Part::CheapRead]),
+    situation("read beside a plain read", true, &[Part::PlainRead, Part::CheapRead]),
+    situation("put beside a plain read", true, &[Part::PlainRead, Part::Put]),
+    situation("read behind that put", true, &[Part::PlainRead, Part::Put, Part::CheapRead]),
     situation(
         "tick, nothing pending, beside an open read",
         false,

@@ -29,6 +29,9 @@ pub enum Error {
         /// What the policy takes.
         allowed: &'static str,
     },
+    /// The steps of a compaction are for the store that has scheduled it.
+    #[error("the compaction was scheduled by another store")]
+    ForeignJob,
 
     // The process must stop.
     /// The index names a record that the backend does not have, or cannot be read.

@@ -24,10 +24,11 @@
 //!
 //! # In steps
 //!
-//! A [`HashJob`] holds a view and walks index and records a stretch at a time; whoever runs it
-//! decides when to pause. It holds no lock, so it holds up nobody however long it takes.
+//! A [`HashJob`] holds a read and walks index and records a stretch at a time; whoever runs it
+//! decides when to pause. In the default era the read is a view: no lock is held, so it holds up
+//! nobody however long it takes. In the older ones it is the plain read transaction, whose lock
+//! `readTx` is held from the first step to the last, and every write waits at its end.
 
-use std::fmt::Debug;
 use std::ops::ControlFlow;
 
 use clearlane_backend::ReadTx;
@@ -35,7 +36,8 @@ use clearlane_engine::{Bucket, KeyRange};
 
 use crate::error::{Error, Result};
 use crate::revision::{Mark, RecordKey, Revision};
-use crate::store::{Applied, ReadView};
+use crate::store::interface::HashJob;
+use crate::store::moment::{Moment, revision_to_read, whole};
 use crate::tree_index::IndexView;
 
 /// How many hashes of compactions are remembered, as in etcd.
@@ -121,80 +123,75 @@ impl Fold {
     }
 }
 
-/// A hash under way.
+/// A hash under way. What it reads is let go of as soon as the result is there.
 #[derive(Debug)]
-pub struct HashJob<A> {
-    view: ReadView<A>,
-    at: i64,
-    phase: Phase,
-}
-
-#[derive(Debug)]
-enum Phase {
-    /// Asking the index what to keep, from a key on.
-    Keep {
-        from: Vec<u8>,
-        keep: Vec<Revision>,
-    },
-    /// Adding records, from a record key on.
-    Records {
-        from: Vec<u8>,
-        fold: Fold,
-    },
+pub(crate) enum Hashing<M> {
+    Open { moment: M, at: i64, phase: Phase },
     Done(HashKv),
 }
 
-impl Phase {
-    const START: Phase = Phase::Keep { from: Vec::new(), keep: Vec::new() };
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// Asking the index what to keep, from a key on.
+    Keep { from: Vec<u8>, keep: Vec<Revision> },
+    /// Adding records, from a record key on.
+    Records { from: Vec<u8>, fold: Fold },
 }
 
-impl<A: Applied> HashJob<A> {
+impl<M: Moment> Hashing<M> {
     /// A hash at `asked`, or at the current revision if it is 0.
-    pub(crate) fn new(view: ReadView<A>, asked: i64, stored: &StoredHashes) -> Result<HashJob<A>> {
-        let phase = match asked {
-            ..0 => Phase::Done(Fold::new(asked, view.compact_revision(), Vec::new()).result()),
-            0 => Phase::START,
-            _ => match stored.of(asked) {
-                Some(hash) => Phase::Done(hash),
-                None if asked > view.revision() => return Err(Error::FutureRevision),
-                None if asked < view.compact_revision() => return Err(Error::Compacted),
-                None => Phase::START,
-            },
-        };
-        let at = if asked == 0 { view.revision() } else { asked };
-        Ok(HashJob { view, at, phase })
+    pub(crate) fn new(moment: M, asked: i64) -> Result<Hashing<M>> {
+        if asked < 0 {
+            let nothing = Fold::new(asked, moment.compact_revision(), Vec::new());
+            return Ok(Hashing::Done(nothing.result()));
+        }
+        let at = revision_to_read(moment.revision(), moment.compact_revision(), asked)?;
+        let phase = Phase::Keep { from: Vec::new(), keep: Vec::new() };
+        Ok(Hashing::Open { moment, at, phase })
     }
 
-    /// Goes on by about so many keys or records. The result, once it is there.
-    pub fn step(&mut self, budget: usize) -> Result<Option<HashKv>> {
-        let budget = budget.max(1);
-        match &mut self.phase {
-            Phase::Keep { from, keep } => {
-                let index = &self.view.state().index;
-                match index.keep(self.at, from, budget, keep) {
-                    Some(next) => *from = next,
-                    None => self.phase = self.records(),
-                }
-            }
-            Phase::Records { from, fold } => {
-                match add_stretch(self.view.tx(), from, self.at, budget, |key, value| {
-                    fold.add(key, value).map(drop)
-                })? {
-                    Some(next) => *from = next,
-                    None => self.phase = Phase::Done(fold.result()),
-                }
-            }
-            Phase::Done(hash) => return Ok(Some(*hash)),
+    /// One that is known already.
+    pub(crate) fn done(hash: HashKv) -> Hashing<M> {
+        Hashing::Done(hash)
+    }
+}
+
+impl<M: Moment> HashJob for Hashing<M> {
+    fn step(&mut self, budget: usize) -> Result<Option<HashKv>> {
+        let (moment, at, phase) = match self {
+            Hashing::Open { moment, at, phase } => (moment, *at, phase),
+            Hashing::Done(hash) => return Ok(Some(*hash)),
+        };
+        if let Some(hash) = phase.step(moment, at, budget.max(1))? {
+            *self = Hashing::Done(hash);
+            return Ok(Some(hash));
         }
         Ok(None)
     }
+}
 
-    fn records(&mut self) -> Phase {
-        let Phase::Keep { keep, .. } = &mut self.phase else { unreachable!("called behind Keep") };
-        let mut keep = std::mem::take(keep);
-        keep.sort_unstable();
-        let fold = Fold::new(self.at, self.view.compact_revision(), keep);
-        Phase::Records { from: Vec::new(), fold }
+impl Phase {
+    fn step(&mut self, moment: &impl Moment, at: i64, budget: usize) -> Result<Option<HashKv>> {
+        match self {
+            Phase::Keep { from, keep } => {
+                if let Some(next) = moment.index().keep(at, from, budget, keep) {
+                    *from = next;
+                    return Ok(None);
+                }
+                whole(moment.index(), at)?;
+                keep.sort_unstable();
+                let fold = Fold::new(at, moment.compact_revision(), std::mem::take(keep));
+                *self = Phase::Records { from: Vec::new(), fold };
+            }
+            Phase::Records { from, fold } => {
+                let add = |key: &[u8], value: &[u8]| fold.add(key, value).map(drop);
+                match add_stretch(moment.tx(), from, at, budget, add)? {
+                    Some(next) => *from = next,
+                    None => return Ok(Some(fold.result())),
+                }
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -23,19 +23,27 @@
 //! * [`key_history`]: what happened to one key, and what a compaction leaves of it.
 //! * [`tree_index`]: all keys in order, in two designs: etcd's tree under a lock, and a persistent
 //!   one of which a snapshot is a pointer.
-//! * [`store`]: the index and the records as one thing, read through one pointer.
+//! * [`store`]: the index and the records as one thing, in the five eras of reading beside a writer.
 //! * [`hash`]: do two members hold the same?
 //! * [`whole_hash`]: does a backend hold what it held?
 //! * [`auto_compaction`]: when to compact, if nobody asks.
+//!
+//! # Who waits for whom
+//!
+//! | era | what an open read stops |
+//! |---|---|
+//! | 3.1 | everybody |
+//! | 3.2 | the end of the next write, with `revMu` held, and behind that everybody |
+//! | 3.4, 3.5 | the next commit for a snapshot or compaction, and behind that everybody |
+//! | `clearlane` | nobody |
+//!
+//! The whole table is on top of [`store`]. What the backend's locks add is on top of
+//! [`clearlane_backend`].
 //!
 //! # Where a read goes next
 //!
 //! Down to [`clearlane_backend`], which has the records. It comes from the member, which knows who
 //! may read and how fresh the answer must be.
-//!
-//! # What is not here yet
-//!
-//! Watch, and the stores of the older eras with the locks that etcd held around revision and index.
 
 pub mod revision;
 pub mod key_history;
@@ -49,12 +57,13 @@ mod error;
 
 pub use auto_compaction::AutoCompaction;
 pub use error::{Error, Result};
-pub use hash::{HashJob, HashKv};
+pub use hash::HashKv;
 pub use key_history::{KeyHistory, Version};
 pub use revision::{Mark, NoRecordKey, RecordKey, Revision};
 pub use store::{
-    Applied, Change, CompactionJob, Ended, LeaseOfKey, Opened, RangeAnswer, RangeOptions, ReadView,
-    State, Store, StoreCompaction, WriteTxn,
+    Applied, Change, CompactionJob, Ended, HashJob, IndexKind, KeyLeases, LeaseOfKey, NoLeases,
+    Opened, RangeAnswer, RangeOptions, ReadTxn, ReadView, SnapshotStore, SnapshotWriteTxn, State,
+    Store, StoreParts, WriteTxn, open,
 };
 pub use tree_index::locked::{CompactionLock, LockedIndex};
 pub use tree_index::persistent::{CompactionStep, Dismantling, PersistentIndex, PersistentView};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clearlane_backend::{Backend, Config, Design, PreCommit, RangeVisitor, ReadTx, Value};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
-use clearlane_mvcc::{RecordKey, Revision, Store, WholeHashJob};
+use clearlane_mvcc::{NoLeases, RecordKey, Revision, SnapshotStore, WholeHashJob};
 
 type Backing = Box<dyn Backend<u64>>;
 
@@ -206,7 +206,7 @@ fn small_steps_and_large_ones_agree() {
 
 #[test]
 fn the_job_stays_with_its_state() {
-    let (store, _) = Store::open(memory(), Config::default(), PreCommit::none(), ()).unwrap();
+    let (store, _) = SnapshotStore::open(memory(), Config::default(), PreCommit::none(), (), Arc::new(NoLeases)).unwrap();
     let put = |key: &[u8]| {
         let mut txn = store.write().unwrap();
         txn.put(key, b"value", 0).unwrap();

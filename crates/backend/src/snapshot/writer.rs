@@ -124,7 +124,7 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> ReadTx for SnapshotWriteTx<'_, T>
     }
 }
 
-impl<T: Clone + Send + Sync + std::fmt::Debug> WriteTx<T> for SnapshotWriteTx<'_, T> {
+impl<T: Clone + Send + Sync + std::fmt::Debug + 'static> WriteTx<T> for SnapshotWriteTx<'_, T> {
     fn put(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()> {
         let mut bytes = (key.len() + value.len()) as u64;
         if bucket == Bucket::Key {
@@ -149,13 +149,17 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> WriteTx<T> for SnapshotWriteTx<'_
         Ok(())
     }
 
-    fn end(mut self: Box<Self>, payload: T) -> Result<Ended<T>> {
+    fn end(mut self: Box<Self>, payload: T) -> Result<Ended> {
         self.ended = true;
         self.written.entries += 1;
         let publish = |current: &View<T>| self.on_top_of(current, &payload);
         let (replaced, view) = self.backend.current.update(publish);
         let commit_due = view.pending_ops() >= self.backend.config.batch_limit;
         Ok(Ended { retired: Retired::views(Arc::clone(&self.base), replaced), commit_due })
+    }
+
+    fn payload(&self) -> &T {
+        &self.base.payload
     }
 }
 

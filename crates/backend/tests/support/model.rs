@@ -128,11 +128,15 @@ impl WriteTx<Entry> for ModelWriteTx<'_> {
         Ok(())
     }
 
-    fn end(mut self: Box<Self>, payload: Entry) -> Result<Ended<Entry>> {
+    fn end(mut self: Box<Self>, payload: Entry) -> Result<Ended> {
         self.ended = true;
         (self.state.payload, self.state.dirty) = (payload, true);
         let commit_due = self.state.pending_ops >= self.model.config.batch_limit;
         Ok(Ended { retired: Retired::nothing(), commit_due })
+    }
+
+    fn payload(&self) -> &Entry {
+        &self.state.payload
     }
 }
 

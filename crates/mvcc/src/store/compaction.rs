@@ -6,9 +6,17 @@
 //!
 //! ```text
 //!   apply    compact 7: mark "scheduled 7", nobody reads below 7 from here on
-//!   job      index ─ index ─ index ─ commit the mark ─ records ─ records ─ mark "finished 7"
-//!            └ under `store`, some keys at a time ┘     └ no lock, some records at a time ┘
+//!   job      index ─ index ─ index ─ records ─ records ─ records ─ mark "finished 7"
 //! ```
+//!
+//! Which locks the parts take is what the eras differ in:
+//!
+//! | part | default era | 3.4, 3.5 | 3.2 | 3.1 |
+//! |---|---|---|---|---|
+//! | scheduling | `store`, like a put | `store` and `revMu` alone, and a commit with its sync | as 3.4, and the index part, too | as 3.2, with the one `store` |
+//! | index | `store`, for some keys at a time | `treeIndex`, key by key | `treeIndex`, for the whole walk | as 3.2 |
+//! | looking for records | none: in a view | `batchTx`, some records at a time | as 3.4 | as 3.4 |
+//! | removing them | none: the committer's | `batchTx` and `readTx` with a commit | as 3.4 | `batchTx` |
 //!
 //! # Invariants
 //!
@@ -17,48 +25,47 @@
 //! * The finished mark is committed with the last removal or later.
 //! * A view that was opened before keeps finding all its records: removals reach the engine, and
 //!   the view has its own snapshot of that.
-//!
-//! # What etcd does here
-//!
-//! etcd's index compaction locks the tree for each key, its record compaction holds the batch
-//! mutex for each stretch of 1,000 records and commits behind it, which stops all writes for a
-//! sync. Here the records are found in a view, and removed by a commit that stops nobody.
+//! * One job is at work at a time. It has a *turn*, which ends when it is done or dropped; what a
+//!   dropped one has left is done by the next, or after a restart.
 
-use std::fmt::Debug;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use clearlane_backend::Backend;
-use clearlane_engine::Bucket;
+use clearlane_backend::ReadTx;
+use clearlane_locks::Mutex;
 
 use crate::error::{Error, Result};
-use crate::hash::{Fold, HashJob, HashKv, add_stretch};
-use crate::store::{Applied, Ended, FINISHED, SCHEDULED, State, Store, mark};
-use crate::tree_index::{Compaction, TreeIndex};
+use crate::hash::{Fold, HashKv, StoredHashes, add_stretch};
+use crate::tree_index::Compaction;
 
 /// A compaction that is scheduled and not done yet. Its steps may run on any thread.
 #[derive(Debug)]
-pub struct CompactionJob<S> {
+pub struct CompactionJob {
     at: i64,
     /// The compact revision before this one.
     previous: i64,
-    /// Whether the one before had come to its end: then the hash is worth remembering.
-    previous_finished: bool,
-    phase: Phase<S>,
+    /// Whether all records are there that the hash counts. Then it is worth remembering.
+    is_hash_whole: bool,
+    /// The store that has scheduled it.
+    store: Arc<()>,
+    /// Held while it is this job's turn.
+    turn: Option<Arc<()>>,
+    phase: Phase,
 }
 
 #[derive(Debug)]
-enum Phase<S> {
-    Waiting,
-    Index(Compaction<S>),
-    Records { from: Vec<u8>, fold: Fold },
+enum Phase {
+    /// The index part may be done already.
+    Waiting(Option<Compaction>),
+    Index(Compaction),
+    Records {
+        from: Vec<u8>,
+        fold: Fold,
+    },
     Finished,
 }
 
-impl<S> CompactionJob<S> {
-    pub(crate) fn new(at: i64, previous: i64, previous_finished: bool) -> CompactionJob<S> {
-        CompactionJob { at, previous, previous_finished, phase: Phase::Waiting }
-    }
-
+impl CompactionJob {
     /// The revision up to which the past is dropped.
     pub fn at(&self) -> i64 {
         self.at
@@ -66,72 +73,94 @@ impl<S> CompactionJob<S> {
 
     /// From the index to the records: what is to be kept is known now.
     fn begin_records(&mut self) {
-        if let Phase::Index(compaction) = std::mem::replace(&mut self.phase, Phase::Waiting) {
+        if let Phase::Index(compaction) = std::mem::replace(&mut self.phase, Phase::Finished) {
             let fold = Fold::new(self.at, self.previous, compaction.into_kept());
             self.phase = Phase::Records { from: Vec::new(), fold };
         }
     }
 }
 
-/// The job of a [`Store`].
-pub type StoreCompaction =
-    CompactionJob<<crate::tree_index::persistent::PersistentIndex as TreeIndex>::Snapshot>;
+/// What a store knows of its compactions, under the lock `compactions`, which is held for moments.
+#[derive(Debug)]
+pub(crate) struct Compactions {
+    /// Tells this store's jobs from another's.
+    store: Arc<()>,
+    /// The turn of the job that is at work, for as long as the job has it.
+    turn: Weak<()>,
+    /// The highest revision at which a job has begun to work.
+    begun: i64,
+    /// The highest revision at which one has come to its end.
+    finished: i64,
+    /// What they left for `HashKV`.
+    hashes: StoredHashes,
+}
 
-impl<A: Applied> Store<A> {
-    /// Schedules a compaction. From here on nothing below `at` is answered; the job that does the
-    /// work comes back, and its steps may be run at once or later, one job after the other.
-    pub fn compact(&self, at: i64, applied: A) -> Result<(StoreCompaction, Ended<A>)> {
-        let mut txn = self.write_if(|state| match at {
-            at if at <= state.compact_revision => Err(Error::Compacted),
-            at if at > state.revision => Err(Error::FutureRevision),
-            _ => Ok(()),
-        })?;
-        let (writer, tx, base) = txn.parts();
-        tx.put(Bucket::Meta, SCHEDULED, mark(at))?;
-        let job = CompactionJob::new(at, base.compact_revision, writer.open_compactions == 0);
-        writer.open_compactions += 1;
-        let state = State { compact_revision: at, applied, ..base.clone() };
-        Ok((job, txn.end_as(state)?))
+impl Compactions {
+    pub(crate) fn new(finished: i64) -> Compactions {
+        let hashes = StoredHashes::default();
+        Compactions { store: Arc::new(()), turn: Weak::new(), begun: finished, finished, hashes }
     }
 
-    /// Goes on with a compaction, by about so many keys or records. Says whether it is done.
-    pub fn compact_step(&self, job: &mut StoreCompaction, budget: usize) -> Result<bool> {
-        let budget = budget.max(1);
-        match &mut job.phase {
-            Phase::Waiting => job.phase = Phase::Index(self.begin_compaction(job.at)?),
-            Phase::Index(compaction) => {
-                let done = self.writer.lock().index.compact(compaction, budget);
-                if done {
-                    self.commit()?; // The scheduled mark is durable before the first removal.
-                    job.begin_records();
-                }
-            }
-            Phase::Records { from, fold } => match self.remove_stretch(from, fold, budget)? {
-                Some(next) => *from = next,
-                None => {
-                    let hash = job.previous_finished.then(|| fold.result());
-                    self.finish_compaction(job.at, hash)?;
-                    job.phase = Phase::Finished;
-                }
-            },
-            Phase::Finished => {}
-        }
-        Ok(matches!(job.phase, Phase::Finished))
+    /// A new job. `walked` is its index part, if that is done already.
+    pub(crate) fn schedule(
+        &self,
+        at: i64,
+        previous: i64,
+        walked: Option<Compaction>,
+    ) -> CompactionJob {
+        let is_hash_whole = self.finished == previous;
+        CompactionJob { is_hash_whole, ..self.resume(at, previous, walked) }
     }
 
-    /// A hash of the store at a revision (the current one if it is 0), as a job.
-    pub fn hash(&self, revision: i64) -> Result<HashJob<A>> {
-        HashJob::new(self.read(), revision, &self.hashes.lock())
+    /// A job that was interrupted, nobody knows where.
+    pub(crate) fn resume(
+        &self,
+        at: i64,
+        previous: i64,
+        walked: Option<Compaction>,
+    ) -> CompactionJob {
+        let (store, phase) = (Arc::clone(&self.store), Phase::Waiting(walked));
+        CompactionJob { at, previous, is_hash_whole: false, store, turn: None, phase }
     }
 
-    fn begin_compaction(&self, at: i64) -> Result<Compaction<IndexSnapshot>> {
-        let mut writer = self.writer.lock();
-        if writer.compacting {
+    pub(crate) fn hash_of(&self, revision: i64) -> Option<HashKv> {
+        self.hashes.of(revision)
+    }
+
+    /// Gives the job its turn, if it is nobody else's.
+    fn begin(&mut self, job: &mut CompactionJob) -> Result<()> {
+        if self.turn.strong_count() > 0 {
             return Err(Error::CompactionBusy);
         }
-        writer.compacting = true;
-        Ok(writer.index.compaction(at))
+        let turn = Arc::new(());
+        self.turn = Arc::downgrade(&turn);
+        job.turn = Some(turn);
+        // A later one that was at work before may have removed what the hash counts.
+        job.is_hash_whole &= job.at > self.begun;
+        self.begun = self.begun.max(job.at);
+        Ok(())
     }
+
+    fn finish(&mut self, job: &mut CompactionJob, hash: HashKv) {
+        self.finished = self.finished.max(job.at);
+        if job.is_hash_whole {
+            self.hashes.store(hash);
+        }
+        job.turn = None;
+    }
+}
+
+/// What a job asks of its store.
+pub(crate) trait Compacting {
+    fn compactions(&self) -> &Mutex<Compactions>;
+
+    fn begin_index(&self, at: i64) -> Compaction;
+
+    /// Goes on with the index part, and says whether that was all.
+    fn compact_index(&self, compaction: &mut Compaction, keys_max: usize) -> bool;
+
+    /// Commits the scheduled mark, unless that is done.
+    fn make_mark_durable(&self) -> Result<()>;
 
     /// Removes what may go of the next stretch of records; returns the record key behind it.
     fn remove_stretch(
@@ -139,34 +168,65 @@ impl<A: Applied> Store<A> {
         from: &[u8],
         fold: &mut Fold,
         budget: usize,
-    ) -> Result<Option<Vec<u8>>> {
-        let view = self.read();
-        let mut removals = Vec::new();
-        let next = add_stretch(view.tx(), from, fold.at(), budget, |key, value| {
-            let revision = fold.add(key, value)?;
-            if !fold.keeps(revision) {
-                removals.push(Bytes::copy_from_slice(key));
-            }
-            Ok(())
-        })?;
-        self.backend.remove(&removals)?;
-        self.commit()?;
-        Ok(next)
-    }
+    ) -> Result<Option<Vec<u8>>>;
 
-    fn finish_compaction(&self, at: i64, hash: Option<HashKv>) -> Result<()> {
-        let mut txn = self.write()?;
-        let (writer, tx, base) = txn.parts();
-        tx.put(Bucket::Meta, FINISHED, mark(at))?;
-        writer.compacting = false;
-        writer.open_compactions -= 1;
-        let state = base.clone();
-        drop(txn.end_as(state)?);
-        if let Some(hash) = hash {
-            self.hashes.lock().store(hash);
-        }
-        self.commit()
-    }
+    /// Writes the finished mark, and commits it.
+    fn mark_finished(&self, at: i64) -> Result<()>;
 }
 
-type IndexSnapshot = <crate::tree_index::persistent::PersistentIndex as TreeIndex>::Snapshot;
+/// Goes on with a job by one step, and says whether it is done.
+pub(crate) fn step(
+    store: &impl Compacting,
+    job: &mut CompactionJob,
+    budget: usize,
+) -> Result<bool> {
+    let budget = budget.max(1);
+    if !Arc::ptr_eq(&job.store, &store.compactions().lock().store) {
+        return Err(Error::ForeignJob);
+    }
+    match &mut job.phase {
+        Phase::Waiting(_) => {
+            store.compactions().lock().begin(job)?;
+            let phase = std::mem::replace(&mut job.phase, Phase::Finished);
+            let Phase::Waiting(walked) = phase else { unreachable!("it was waiting") };
+            job.phase = Phase::Index(walked.unwrap_or_else(|| store.begin_index(job.at)));
+        }
+        Phase::Index(compaction) => {
+            if store.compact_index(compaction, budget) {
+                // The scheduled mark is durable before the first removal.
+                store.make_mark_durable()?;
+                job.begin_records();
+            }
+        }
+        Phase::Records { from, fold } => match store.remove_stretch(from, fold, budget)? {
+            Some(next) => *from = next,
+            None => {
+                let hash = fold.result();
+                let finished = store.compactions().lock().finished.max(job.at);
+                store.mark_finished(finished)?;
+                store.compactions().lock().finish(job, hash);
+                job.phase = Phase::Finished;
+            }
+        },
+        Phase::Finished => {}
+    }
+    Ok(matches!(job.phase, Phase::Finished))
+}
+
+/// What may go of the next stretch of records, and the record key behind it.
+pub(crate) fn superfluous(
+    tx: &dyn ReadTx,
+    from: &[u8],
+    fold: &mut Fold,
+    budget: usize,
+) -> Result<(Vec<Bytes>, Option<Vec<u8>>)> {
+    let mut removals = Vec::new();
+    let next = add_stretch(tx, from, fold.at(), budget, |key, value| {
+        let revision = fold.add(key, value)?;
+        if !fold.keeps(revision) {
+            removals.push(Bytes::copy_from_slice(key));
+        }
+        Ok(())
+    })?;
+    Ok((removals, next))
+}

@@ -7,104 +7,96 @@
 //! records were valid then, and fetches them. The two meet in one place: what the index said and
 //! what the records say must be of the same moment.
 //!
-//! The backend's view carries a payload for that. Ours is the [`State`]: the current revision, the
-//! compact revision, and the index as it was then. A write transaction publishes records and state
-//! with one pointer, a read loads that pointer, and nothing it needs can change any more:
-//!
-//! ```text
-//!   current ──▶ View ─┬─ engine, log, overlay     the records
-//!                     └─ State ─┬─ revision 7     what the newest write made
-//!                               ├─ compacted 3    below it, the past is gone
-//!                               ├─ index          which record of each key, at any revision
-//!                               └─ applied        what the crate above saves with each commit
-//! ```
+//! How they are kept together is what the eras differ in, here as in the backend below. There is
+//! one interface, [`Store`], with two kinds behind it: [`snapshot`], where all of it lies behind
+//! one pointer, and [`locked`], where etcd's locks stand around it.
 //!
 //! # Who waits for whom
 //!
-//! A [`ReadView`] holds no lock, through commits, compactions and defragmentations. A
-//! [`WriteTxn`] holds `store`, which writers and the short steps of a compaction take; there is
-//! one writer, the applier.
+//! | | 3.1 | 3.2 | 3.4, 3.5 | `clearlane` |
+//! |---|---|---|---|---|
+//! | an open read holds | `store`, `batchTx` | `store` and `readTx`, shared | `store`, shared | nothing |
+//! | so these wait for it | everybody | the end of a write, and behind that everybody | commits for a snapshot and compactions to be scheduled, and behind them everybody | nobody |
+//! | opening a read waits for | everybody | a write that ends, a commit's sync | a write that ends, a commit's sync | nobody |
+//! | the end of a write holds | `store`, `batchTx` | `batchTx`, and `revMu` and `readTx` exclusively | as 3.2 | `store`, which only writers take |
+//! | a hash holds | `batchTx` | `readTx`, shared: writes wait at their end | as 3.2 | nothing |
+//! | scheduling a compaction | waits for all, then syncs | waits for all, then syncs | waits for all, then syncs | is a write like others |
+//! | a walk over the index | stops puts | stops puts | stops puts | stops nobody |
 //!
-//! Lock order: `store`, then the backend's own.
+//! The last row comes with the index and not with the locks: see [`IndexKind`]. A *commit for a
+//! snapshot* is [`Store::commit`], which etcd's applier calls now and then; the timer's commit is
+//! [`Store::tick`], which in no era takes `store`.
 //!
 //! # Invariants
 //!
 //! * An empty store is at revision 1; a write transaction that changes anything adds 1.
-//! * Every revision that a published index names has its record in the same view.
+//! * Every revision that a read's index names has its record in the same read.
 //! * Below the compact revision nothing is answered; at it, everything is.
-//!
-//! # What is not here yet
-//!
-//! The stores of the older eras, which keep revision and index under locks of their own; watch.
 
-mod read_view;
-mod write_txn;
+pub mod snapshot;
+pub mod locked;
+pub(crate) mod interface;
+pub(crate) mod moment;
+mod draft;
+mod shared_index;
 mod restore;
 mod compaction;
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
-use clearlane_backend::{Backend, Config, PreCommit, SnapshotBackend};
-use clearlane_engine::{Bucket, Engine};
-use clearlane_locks::Mutex;
+use bytes::Bytes;
+use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_engine::{Bucket, Engine, Read};
 
-use crate::error::Result;
-use crate::hash::StoredHashes;
+use self::compaction::Compactions;
+use self::locked::{LockedStore, OneMutex, RevMu};
+use crate::error::{Error, Result};
 use crate::revision::Revision;
 use crate::tree_index::TreeIndex;
-use crate::tree_index::persistent::{PersistentIndex, PersistentView};
+use crate::tree_index::locked::{CompactionLock, LockedIndex};
+use crate::tree_index::persistent::PersistentIndex;
 
-pub use compaction::{CompactionJob, StoreCompaction};
-pub use read_view::{RangeAnswer, RangeOptions, ReadView};
-pub(crate) use read_view::{decode, fetch};
+pub use compaction::CompactionJob;
+pub use interface::{
+    Change, Ended, HashJob, KeyLeases, NoLeases, RangeAnswer, RangeOptions, ReadTxn, Store,
+    WriteTxn,
+};
 pub use restore::LeaseOfKey;
-pub use write_txn::{Change, Ended, WriteTxn};
+pub use snapshot::{ReadView, SnapshotStore, SnapshotWriteTxn, State};
 
 /// The revision of a store in which nothing has been written.
 pub(crate) const FIRST_REVISION: i64 = 1;
 /// The compact revision of a store that was never compacted.
 pub(crate) const NEVER_COMPACTED: i64 = -1;
 
-/// What the store says about one state of the backend.
-#[derive(Clone, Debug)]
-pub struct State<A> {
-    /// The main revision of the newest change.
-    pub revision: i64,
-    /// The revision up to which the past was dropped; -1 if never.
-    pub compact_revision: i64,
-    /// What the crate above said when the state was reached: etcd's consistent index and term.
-    pub applied: A,
-    pub(crate) index: PersistentView,
+/// Which parts a store is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreParts {
+    /// How it reads beside a writer, in the backend and above it.
+    pub design: Design,
+    /// Its index.
+    pub index: IndexKind,
 }
 
-/// The store of the default era.
-#[derive(Debug)]
-pub struct Store<A> {
-    backend: SnapshotBackend<State<A>>,
-    writer: Mutex<Writer>,
-    /// What compactions left for `HashKV`.
-    hashes: Mutex<StoredHashes>,
+/// The two tree indexes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexKind {
+    /// etcd's: one tree under one lock.
+    Locked,
+    /// Ours: a snapshot is a pointer.
+    Persistent,
 }
 
-/// What comes back beside an opened store.
-#[derive(Debug)]
-pub struct Opened {
-    /// The keys that are attached to a lease.
-    pub leases: Vec<LeaseOfKey>,
-    /// A compaction that a crash has interrupted; its steps are to be run.
-    pub compaction: Option<StoreCompaction>,
-}
-
-/// What the lock `store` guards.
-#[derive(Debug)]
-pub(crate) struct Writer {
-    index: PersistentIndex,
-    /// A compaction's job has begun its work, and no second one may begin.
-    compacting: bool,
-    /// Compactions that were scheduled and have not come to their end.
-    open_compactions: usize,
+/// The parts that belong together: etcd's index in etcd's eras.
+impl From<Design> for StoreParts {
+    fn from(design: Design) -> StoreParts {
+        let index = match design {
+            Design::SnapshotReadTx => IndexKind::Persistent,
+            _ => IndexKind::Locked,
+        };
+        StoreParts { design, index }
+    }
 }
 
 /// What a crate above needs of `A`.
@@ -112,71 +104,102 @@ pub trait Applied: Clone + Debug + Send + Sync + 'static {}
 
 impl<A: Clone + Debug + Send + Sync + 'static> Applied for A {}
 
-impl<A: Applied> Store<A> {
-    /// Opens the store that an engine holds and restores its index. `pre_commit` saves, with each
-    /// commit, what `applied` says of the state that becomes durable.
-    pub fn open(
-        engine: Arc<dyn Engine>,
-        config: Config,
-        pre_commit: PreCommit<A>,
-        applied: A,
-    ) -> Result<(Store<A>, Opened)> {
+/// What comes back beside an opened store.
+#[derive(Debug)]
+pub struct Opened {
+    /// The keys that are attached to a lease.
+    pub leases: Vec<LeaseOfKey>,
+    /// A compaction that a crash has interrupted; its steps are to be run.
+    pub compaction: Option<CompactionJob>,
+}
+
+/// Opens the store that an engine holds, of these parts, and restores its index. `pre_commit` saves
+/// with each commit what `applied` says of the state that becomes durable; `leases` is told of each
+/// key on which lease it hangs.
+pub fn open<A: Applied>(
+    parts: StoreParts,
+    engine: Arc<dyn Engine>,
+    config: Config,
+    pre_commit: PreCommit<A>,
+    applied: A,
+    leases: Arc<dyn KeyLeases>,
+) -> Result<(Box<dyn Store<A>>, Opened)> {
+    let ground = Ground { engine, config, pre_commit, applied, leases };
+    match parts.index {
+        IndexKind::Locked => {
+            let lock = match parts.design {
+                Design::Mutex | Design::ReadTx => CompactionLock::WholeWalk,
+                _ => CompactionLock::PerKey,
+            };
+            let index = LockedIndex::new(&ground.config.locks, lock);
+            open_with(parts.design, ground, index)
+        }
+        IndexKind::Persistent => open_with(parts.design, ground, PersistentIndex::default()),
+    }
+}
+
+fn open_with<A: Applied, I: TreeIndex>(
+    design: Design,
+    ground: Ground<A>,
+    index: I,
+) -> Result<(Box<dyn Store<A>>, Opened)> {
+    Ok(match design {
+        Design::Mutex => {
+            let (store, opened) =
+                LockedStore::<A, I, OneMutex<I::View>>::open_on(design, ground, index)?;
+            (Box::new(store), opened)
+        }
+        Design::ReadTx | Design::ConcurrentReadTx | Design::CachedReadTx => {
+            let (store, opened) =
+                LockedStore::<A, I, RevMu<I::View>>::open_on(design, ground, index)?;
+            (Box::new(store), opened)
+        }
+        Design::SnapshotReadTx => {
+            let (store, opened) = SnapshotStore::open_on(ground, index)?;
+            (Box::new(store), opened)
+        }
+    })
+}
+
+/// What every store stands on.
+pub(crate) struct Ground<A> {
+    engine: Arc<dyn Engine>,
+    config: Config,
+    pre_commit: PreCommit<A>,
+    applied: A,
+    leases: Arc<dyn KeyLeases>,
+}
+
+/// What every store begins with.
+pub(crate) struct Begun<I> {
+    index: I,
+    revision: i64,
+    compact_revision: i64,
+    compactions: Compactions,
+    opened: Opened,
+}
+
+impl<I: TreeIndex> Begun<I> {
+    /// Reads what the engine holds, and fills the index, which is empty.
+    fn on(engine: &dyn Engine, mut index: I) -> Result<Begun<I>> {
         let snapshot = engine.snapshot().map_err(clearlane_backend::Error::from)?;
         let restored = restore::restore(&*snapshot)?;
-        let state = State {
-            revision: restored.revision,
-            compact_revision: restored.compact_revision,
-            applied,
-            index: restored.index.view(),
-        };
-        let locks = config.locks.clone();
-        let pre_commit =
-            PreCommit::new(move |state: &State<A>, put| pre_commit.run(&state.applied, put));
-        let backend = SnapshotBackend::open(engine, config, pre_commit, state)?;
-        let open_compactions = usize::from(restored.unfinished.is_some());
-        let writer = Writer { index: restored.index, compacting: false, open_compactions };
-        let store = Store {
-            backend,
-            writer: Mutex::new(&locks, "store", writer),
-            hashes: Mutex::new(&locks, "hashes", StoredHashes::default()),
-        };
-        let (leases, compaction) = (restored.leases, restored.unfinished);
-        Ok((store, Opened { leases, compaction }))
+        index.restore(restored.runs);
+        let (revision, compact_revision) = (restored.revision, restored.compact_revision);
+        let compactions = Compactions::new(restored.finished);
+        let compaction = (compact_revision > restored.finished)
+            .then(|| compactions.resume(compact_revision, restored.finished, None));
+        let opened = Opened { leases: restored.leases, compaction };
+        Ok(Begun { index, revision, compact_revision, compactions, opened })
     }
+}
 
-    /// Opens a read: one pointer. It shows the store as it is now, for as long as it is kept.
-    pub fn read(&self) -> ReadView<A> {
-        ReadView::new(self.backend.read_view())
-    }
-
-    /// Opens the write transaction, once the one before has ended.
-    pub fn write(&self) -> Result<WriteTxn<'_, A>> {
-        self.write_if(|_| Ok(()))
-    }
-
-    /// Opens the write transaction if the state allows it.
-    fn write_if(&self, allowed: impl FnOnce(&State<A>) -> Result<()>) -> Result<WriteTxn<'_, A>> {
-        let writer = self.writer.lock();
-        // Whoever holds the lock is the only one who changes the state.
-        let state = self.backend.read_view().payload().clone();
-        allowed(&state)?;
-        let tx = self.backend.write()?;
-        Ok(WriteTxn::new(writer, tx, state))
-    }
-
-    /// The backend below, for commits, defragmentation and copies.
-    pub fn backend(&self) -> &SnapshotBackend<State<A>> {
-        &self.backend
-    }
-
-    /// Commits what is pending if the batch interval has passed.
-    pub fn tick(&self, now: Duration) -> Result<bool> {
-        Ok(self.backend.tick(now)?)
-    }
-
-    /// Commits what is pending, now.
-    pub fn commit(&self) -> Result<()> {
-        Ok(self.backend.commit()?)
+/// Whether a compaction at `at` may be scheduled, in etcd's order of asking.
+fn may_compact(at: i64, revision: i64, compacted: i64) -> Result<()> {
+    match at {
+        at if at <= compacted => Err(Error::Compacted),
+        at if at > revision => Err(Error::FutureRevision),
+        _ => Ok(()),
     }
 }
 
@@ -186,17 +209,17 @@ const SCHEDULED: &[u8] = b"scheduledCompactRev";
 const FINISHED: &[u8] = b"finishedCompactRev";
 
 /// A mark of a compaction, as bucket `meta` has it.
-fn read_mark(reader: &dyn clearlane_engine::Read, key: &[u8]) -> Result<Option<i64>> {
+fn read_mark(reader: &dyn Read, key: &[u8]) -> Result<Option<i64>> {
     let value = reader.get(Bucket::Meta, key).map_err(clearlane_backend::Error::from)?;
-    let main = |value: bytes::Bytes| {
+    let main = |value: Bytes| {
         let number = value.first_chunk::<8>().map(|bytes| i64::from_be_bytes(*bytes));
         let name = || String::from_utf8_lossy(key).into_owned();
-        number.ok_or_else(|| crate::Error::Damaged(format!("{} is too short", name())))
+        number.ok_or_else(|| Error::Damaged(format!("{} is too short", name())))
     };
     value.map(main).transpose()
 }
 
 /// The bytes of a mark: a revision key, of which only the main part counts.
-fn mark(revision: i64) -> bytes::Bytes {
-    bytes::Bytes::copy_from_slice(&Revision::new(revision, 0).put_key())
+fn mark(revision: i64) -> Bytes {
+    Bytes::copy_from_slice(&Revision::new(revision, 0).put_key())
 }

@@ -16,10 +16,8 @@ use prost::Message;
 use crate::error::{Error, Result};
 use crate::key_history::Version;
 use crate::revision::{Mark, RecordKey};
-use crate::store::compaction::{CompactionJob, StoreCompaction};
 use crate::store::{FINISHED, FIRST_REVISION, NEVER_COMPACTED, SCHEDULED, read_mark};
-use crate::tree_index::persistent::PersistentIndex;
-use crate::tree_index::{Run, RunBuilder, TreeIndex};
+use crate::tree_index::{Run, RunBuilder};
 
 /// Records that are sorted together. More would sort slower, fewer would be joined more often.
 const STRETCH: usize = 1 << 16;
@@ -36,12 +34,14 @@ pub struct LeaseOfKey {
 /// What the records tell.
 #[derive(Debug)]
 pub(crate) struct Restored {
-    pub(crate) index: PersistentIndex,
+    /// What the index is restored from.
+    pub(crate) runs: Vec<Run>,
     pub(crate) revision: i64,
     pub(crate) compact_revision: i64,
     pub(crate) leases: Vec<LeaseOfKey>,
-    /// A compaction that was scheduled and has not come to its end.
-    pub(crate) unfinished: Option<StoreCompaction>,
+    /// The compact revision of the last compaction that has come to its end. If it is lower than
+    /// the other, one was scheduled and has not.
+    pub(crate) finished: i64,
 }
 
 /// The parts of a record that the index needs: all but the value.
@@ -70,14 +70,12 @@ pub(crate) fn restore(snapshot: &dyn Snapshot) -> Result<Restored> {
     walked.map_err(clearlane_backend::Error::from)?;
     outcome?;
 
-    let previous = finished.unwrap_or(NEVER_COMPACTED);
+    let finished = finished.unwrap_or(NEVER_COMPACTED);
     // A compaction that a crash has interrupted counts from its start on, and is done again.
-    let compact_revision = previous.max(scheduled.unwrap_or(NEVER_COMPACTED));
-    let unfinished = (compact_revision > previous)
-        .then(|| CompactionJob::new(compact_revision, previous, false));
+    let compact_revision = finished.max(scheduled.unwrap_or(NEVER_COMPACTED));
     let revision = reading.newest.max(compact_revision).max(FIRST_REVISION);
-    let (index, leases) = reading.finish();
-    Ok(Restored { index, revision, compact_revision, leases, unfinished })
+    let (runs, leases) = reading.finish();
+    Ok(Restored { runs, revision, compact_revision, leases, finished })
 }
 
 /// The walk under way.
@@ -125,11 +123,9 @@ impl Reading {
         self.in_builder = 0;
     }
 
-    fn finish(mut self) -> (PersistentIndex, Vec<LeaseOfKey>) {
+    fn finish(mut self) -> (Vec<Run>, Vec<LeaseOfKey>) {
         self.end_stretch();
-        let mut index = PersistentIndex::default();
-        index.restore(self.runs);
         let leases = self.leases.into_iter().map(|(key, lease)| LeaseOfKey { key, lease });
-        (index, leases.collect())
+        (self.runs, leases.collect())
     }
 }

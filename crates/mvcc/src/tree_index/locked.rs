@@ -25,10 +25,13 @@
 //! # Invariants
 //!
 //! * A walk sees one state of the tree, for nothing changes while it holds the lock.
-//! * Two calls may see different states: a view is only a handle.
+//! * Two calls may see different states: a view is only a handle. What it says about a revision is
+//!   changed by nothing but a compaction above it, and it knows of that
+//!   ([`is_compacted_above`](IndexView::is_compacted_above)).
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use clearlane_engine::KeyRange;
 use clearlane_locks::{Registry, RwLock};
@@ -54,6 +57,9 @@ pub enum CompactionLock {
 #[derive(Clone, Debug)]
 pub struct LockedIndex {
     tree: Arc<RwLock<Tree>>,
+    /// The revision of the last compaction that has begun. It is set before the compaction takes
+    /// the lock, so whoever walks over a compacted tree finds it.
+    compacted: Arc<AtomicI64>,
     compaction_lock: CompactionLock,
 }
 
@@ -61,7 +67,7 @@ impl LockedIndex {
     /// An empty index whose lock has its figures in the registry.
     pub fn new(registry: &Registry, compaction_lock: CompactionLock) -> LockedIndex {
         let tree = Arc::new(RwLock::new(registry, "treeIndex", Tree::new()));
-        LockedIndex { tree, compaction_lock }
+        LockedIndex { tree, compacted: Arc::new(AtomicI64::new(0)), compaction_lock }
     }
 
     /// Everything under one lock. Returns what is kept.
@@ -107,6 +113,8 @@ fn versions<'t>(
 }
 
 impl IndexView for LockedIndex {
+    const LIVE: bool = true;
+
     fn get(&self, key: &[u8], at: i64) -> Option<Version> {
         self.tree.read().get(key)?.at(at)
     }
@@ -138,6 +146,10 @@ impl IndexView for LockedIndex {
         let _ = histories(&tree, range).try_for_each(|(_, history)| history.since(since, visit));
     }
 
+    fn is_compacted_above(&self, at: i64) -> bool {
+        self.compacted.load(Ordering::Acquire) > at
+    }
+
     /// In one walk, whatever `keys_max` says.
     fn keep(
         &self,
@@ -154,15 +166,18 @@ impl IndexView for LockedIndex {
 }
 
 /// The clone to walk over, if the compaction locks for each key.
-#[derive(Debug)]
-pub struct TreeClone(Option<Tree>);
+#[derive(Debug, Default)]
+pub(super) struct TreeClone(Option<Tree>);
 
 impl TreeIndex for LockedIndex {
     type View = LockedIndex;
-    type Snapshot = TreeClone;
 
     fn view(&self) -> LockedIndex {
         self.clone()
+    }
+
+    fn another_handle(&self) -> Option<LockedIndex> {
+        Some(self.clone())
     }
 
     fn put(&mut self, key: &[u8], revision: Revision) -> Version {
@@ -184,7 +199,8 @@ impl TreeIndex for LockedIndex {
         *tree = Run::join(runs).into_histories().collect();
     }
 
-    fn compaction(&self, at: i64) -> Compaction<TreeClone> {
+    fn compaction(&self, at: i64) -> Compaction {
+        self.compacted.fetch_max(at, Ordering::Release);
         let clone = match self.compaction_lock {
             CompactionLock::WholeWalk => None,
             CompactionLock::PerKey => Some(self.tree.write().clone()),
@@ -192,10 +208,10 @@ impl TreeIndex for LockedIndex {
         Compaction::new(at, TreeClone(clone))
     }
 
-    fn compact(&mut self, compaction: &mut Compaction<TreeClone>, keys_max: usize) -> bool {
+    fn compact(&mut self, compaction: &mut Compaction, keys_max: usize) -> bool {
         let at = compaction.at;
         let Some(from) = compaction.next.take() else { return true };
-        let Some(clone) = &compaction.snapshot.0 else {
+        let Some(clone) = &compaction.clone.0 else {
             compaction.kept = self.compact_whole(at);
             return true;
         };

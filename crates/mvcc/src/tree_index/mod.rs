@@ -76,6 +76,10 @@ pub type ChangeVisitor<'v> = dyn FnMut(Revision, Mark) -> ControlFlow<()> + 'v;
 
 /// A reader's side of the index. `at` is always a main revision, all of whose changes count.
 pub trait IndexView: Clone + Debug + Send + Sync {
+    /// Whether this is a handle on a tree that goes on changing, and a walk holds up who changes
+    /// it. Then a visitor should not do what takes long.
+    const LIVE: bool;
+
     /// The version of `key` that is valid at `at`, if it has a value then.
     fn get(&self, key: &[u8], at: i64) -> Option<Version>;
 
@@ -93,6 +97,10 @@ pub trait IndexView: Clone + Debug + Send + Sync {
     /// until it breaks: key by key, and the newest change of a key first.
     fn changes(&self, range: KeyRange<'_>, since: i64, visit: &mut ChangeVisitor<'_>);
 
+    /// Whether a compaction above `at` has begun to take from this view what it showed at `at`. To
+    /// be asked behind a walk, whose answer may lack versions if so. Never so with a snapshot.
+    fn is_compacted_above(&self, at: i64) -> bool;
+
     /// What `HashKV` at `at` must not pass over below the compact revision: appends the revision
     /// of each key's version at `at`, tombstones never among them. Starts at the key `from` (the
     /// empty key is the first of all), looks at `keys_max` keys or a few more, and returns the key
@@ -107,14 +115,16 @@ pub trait IndexView: Clone + Debug + Send + Sync {
 }
 
 /// The writer's side of the index.
-pub trait TreeIndex: Debug + Send {
+pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
     /// What readers get.
     type View: IndexView + 'static;
-    /// What a compaction walks over.
-    type Snapshot: Debug + Send;
 
     /// The state of now, to read from.
     fn view(&self) -> Self::View;
+
+    /// A second writer's side of the same tree, if the design has a lock of its own that keeps the
+    /// two apart.
+    fn another_handle(&self) -> Option<Self>;
 
     /// The key has a value from `revision` on. Returns the version, as the record must have it.
     fn put(&mut self, key: &[u8], revision: Revision) -> Version;
@@ -128,27 +138,28 @@ pub trait TreeIndex: Debug + Send {
     fn restore(&mut self, runs: Vec<Run>);
 
     /// Prepares a compaction that leaves nothing that is not needed to read at `at` or later.
-    fn compaction(&self, at: i64) -> Compaction<Self::Snapshot>;
+    fn compaction(&self, at: i64) -> Compaction;
 
     /// Goes on with a compaction, by `keys_max` keys or a few more where the design has steps.
     /// Returns whether that was all. Puts and tombstones above its revision may come in between.
-    fn compact(&mut self, compaction: &mut Compaction<Self::Snapshot>, keys_max: usize) -> bool;
+    fn compact(&mut self, compaction: &mut Compaction, keys_max: usize) -> bool;
 }
 
 /// A compaction under way. When it is done, the records at or below its revision that are not
 /// among the kept ones may go.
 #[derive(Debug)]
-pub struct Compaction<S> {
+pub struct Compaction {
     at: i64,
-    snapshot: S,
+    /// What the design `locked` walks over.
+    clone: locked::TreeClone,
     /// The key to go on from; `None` when there is none.
     next: Option<Vec<u8>>,
     kept: Vec<Revision>,
 }
 
-impl<S> Compaction<S> {
-    fn new(at: i64, snapshot: S) -> Compaction<S> {
-        Compaction { at, snapshot, next: Some(Vec::new()), kept: Vec::new() }
+impl Compaction {
+    fn new(at: i64, clone: locked::TreeClone) -> Compaction {
+        Compaction { at, clone, next: Some(Vec::new()), kept: Vec::new() }
     }
 
     /// The revision up to which the past is dropped.

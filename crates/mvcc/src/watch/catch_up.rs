@@ -12,7 +12,7 @@
 //! 210,000 records read to deliver 20,000, in rounds that stopped all writes). Three rules keep
 //! that from happening here:
 //!
-//! 1. **No lock is held.** A step reads a [`ReadView`].
+//! 1. **No lock is held.** A step reads one moment of the store, a view.
 //! 2. **What was read is not read again.** A step goes on where the one before has stopped, and it
 //!    stops when the stream has enough.
 //! 3. **What nobody asked for is not read.** The index knows what happened to which key.
@@ -42,14 +42,15 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use clearlane_backend::ReadTx;
 use clearlane_engine::{Bucket, KeyRange};
 use clearlane_proto::mvccpb::KeyValue;
+use prost::Message;
 
 use super::response::{Event, WatchRequest};
 use crate::error::{Error, Result};
 use crate::revision::{Mark, RecordKey, Revision};
-use crate::store::{Applied, Change, ReadView, decode, fetch};
+use crate::store::Change;
+use crate::store::moment::{Moment, fetch, whole};
 use crate::tree_index::IndexView;
 
 /// So many revisions a list has at most: all that a watcher that lags keeps in memory.
@@ -104,9 +105,9 @@ impl CatchUp {
     }
 
     /// Goes on.
-    pub(super) fn step<A: Applied>(
+    pub(super) fn step<M: Moment>(
         &mut self,
-        view: &ReadView<A>,
+        view: &M,
         request: &WatchRequest,
         budget: Budget,
     ) -> Result<Step> {
@@ -118,6 +119,11 @@ impl CatchUp {
         }
         if matches!(self.plan, Plan::None) {
             self.make_plan(view, request);
+            if whole(view.index(), self.next).is_err() {
+                // A compaction was there before the walk. A newer view knows of it.
+                self.plan = Plan::None;
+                return Ok(Step::Told { events: Vec::new(), done: false });
+            }
         }
         let mut reading = Reading { view, request, budget, events: Vec::new(), bytes: 0 };
         let (next, up_to) = match &mut self.plan {
@@ -133,8 +139,8 @@ impl CatchUp {
         Ok(Step::Told { events: reading.finish()?, done: self.next > view.revision() })
     }
 
-    fn make_plan<A: Applied>(&mut self, view: &ReadView<A>, request: &WatchRequest) {
-        let index = &view.state().index;
+    fn make_plan<M: Moment>(&mut self, view: &M, request: &WatchRequest) {
+        let index = view.index();
         let (since, up_to) = (self.next, view.revision());
         let backlog = up_to.abs_diff(since) + 1;
         let mut single = Vec::new();
@@ -145,7 +151,10 @@ impl CatchUp {
         }
         let mut list = Earliest::default();
         index.changes(range, since, &mut |revision, mark| {
-            list.add(revision, mark);
+            // The index under a lock may know more than this view.
+            if revision.main <= up_to {
+                list.add(revision, mark);
+            }
             let dense = list.found * SCANNED_PER_EVENT > backlog;
             if dense { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
@@ -201,15 +210,15 @@ impl Earliest {
 }
 
 /// A step under way.
-struct Reading<'r, A> {
-    view: &'r ReadView<A>,
+struct Reading<'r, M> {
+    view: &'r M,
     request: &'r WatchRequest,
     budget: Budget,
     events: Vec<Event>,
     bytes: usize,
 }
 
-impl<A: Applied> Reading<'_, A> {
+impl<M: Moment> Reading<'_, M> {
     /// Fetches changes from the end of a list until there is enough. Returns the main revision of
     /// the next one.
     fn take(&mut self, changes: &mut Vec<(Revision, Mark)>) -> Result<Option<i64>> {
@@ -269,7 +278,7 @@ impl<A: Applied> Reading<'_, A> {
             return Ok(());
         }
         let damaged = |error| Error::Damaged(format!("a record of revision {main}: {error}"));
-        let record = decode(value).map_err(damaged)?;
+        let record = KeyValue::decode(value).map_err(damaged)?;
         if self.request.keys.contains(&record.key) {
             let change = match mark {
                 Mark::Put => Change::Put(record),
@@ -302,16 +311,16 @@ impl<A: Applied> Reading<'_, A> {
 }
 
 /// The record that a change has replaced, as far as it can still be known.
-pub(super) fn previous<A: Applied>(
-    view: &ReadView<A>,
-    change: &Change,
-) -> Result<Option<KeyValue>> {
+pub(super) fn previous<M: Moment>(view: &M, change: &Change) -> Result<Option<KeyValue>> {
     let (Change::Put(record) | Change::Delete(record)) = change;
     let before = record.mod_revision - 1;
     let created = matches!(change, Change::Put(_)) && record.create_revision > before;
     if created || before < view.compact_revision() {
         return Ok(None);
     }
-    let found = view.state().index.get(&record.key, before);
-    found.map(|version| fetch(view.tx(), &record.key, version.modified)).transpose()
+    let found = view.index().get(&record.key, before);
+    if whole(view.index(), before).is_err() {
+        return Ok(None);
+    }
+    found.map(|version| fetch(view.tx(), version.modified)).transpose()
 }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clearlane_backend::{Backend, Config, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
-use clearlane_mvcc::{Change, Ended, Error, LeaseOfKey, Opened, Store, WriteTxn};
+use clearlane_mvcc::{
+    Change, Ended, Error, LeaseOfKey, NoLeases, Opened, Store, StoreParts, WriteTxn,
+};
 use serde_json::{Map, Value, json};
 
 use crate::recording::Fields;
@@ -21,14 +23,16 @@ type Outcome = Result<Value, Value>;
 /// A member, for one scenario.
 pub(crate) struct Member {
     engine: Arc<dyn Engine>,
-    store: Store<()>,
+    parts: StoreParts,
+    store: Box<dyn Store<()>>,
     /// The keys that are attached to each lease.
     leases: BTreeMap<i64, BTreeSet<Bytes>>,
     budget: usize,
 }
 
-fn open(engine: &Arc<dyn Engine>) -> (Store<()>, Opened) {
-    Store::open(Arc::clone(engine), Config::default(), PreCommit::none(), ()).unwrap()
+fn open(parts: StoreParts, engine: &Arc<dyn Engine>) -> (Box<dyn Store<()>>, Opened) {
+    let (engine, leases) = (Arc::clone(engine), Arc::new(NoLeases));
+    clearlane_mvcc::open(parts, engine, Config::default(), PreCommit::none(), (), leases).unwrap()
 }
 
 fn error(error: &Error) -> Value {
@@ -55,14 +59,14 @@ fn header(revision: i64) -> (&'static str, Value) {
 }
 
 /// A put, as a call or in a transaction; the fields of its reply.
-fn put(txn: &mut WriteTxn<'_, ()>, mut request: Fields) -> Value {
+fn put(txn: &mut dyn WriteTxn<()>, mut request: Fields) -> Value {
     let (key, value) = (request.bytes("key"), request.bytes("value"));
     txn.put(&key, &value, request.number("lease")).unwrap();
     request.done();
     message([header(txn.revision())])
 }
 
-fn delete_range(txn: &mut WriteTxn<'_, ()>, mut request: Fields) -> Value {
+fn delete_range(txn: &mut dyn WriteTxn<()>, mut request: Fields) -> Value {
     let (key, end) = (request.bytes("key"), request.bytes("range_end"));
     request.done();
     let single = [&key[..], &[0]].concat();
@@ -76,7 +80,7 @@ fn delete_range(txn: &mut WriteTxn<'_, ()>, mut request: Fields) -> Value {
 }
 
 /// One operation of a transaction.
-fn operation(txn: &mut WriteTxn<'_, ()>, mut request: Fields) -> Value {
+fn operation(txn: &mut dyn WriteTxn<()>, mut request: Fields) -> Value {
     let reply = if let Some(request) = request.message("request_put") {
         message([("response_put", put(txn, request))])
     } else if let Some(request) = request.message("request_delete_range") {
@@ -89,10 +93,10 @@ fn operation(txn: &mut WriteTxn<'_, ()>, mut request: Fields) -> Value {
 }
 
 impl Member {
-    pub(crate) fn new(budget: usize) -> Member {
+    pub(crate) fn new(parts: StoreParts, budget: usize) -> Member {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-        let store = open(&engine).0;
-        Member { engine, store, leases: BTreeMap::new(), budget }
+        let store = open(parts, &engine).0;
+        Member { parts, engine, store, leases: BTreeMap::new(), budget }
     }
 
     pub(crate) fn call(&mut self, method: &str, request: Fields) -> Outcome {
@@ -106,7 +110,7 @@ impl Member {
             "/etcdserverpb.Maintenance/HashKV" => self.hash(request),
             "/etcdserverpb.Maintenance/Defragment" => {
                 request.done();
-                self.store.backend().defragment().unwrap();
+                self.store.defragment().unwrap();
                 Ok(message([]))
             }
             other => panic!("no method {other}"),
@@ -116,7 +120,7 @@ impl Member {
     /// Stops in an orderly way, and starts on the same data.
     pub(crate) fn restart(&mut self) {
         self.store.commit().unwrap();
-        let (store, opened) = open(&self.engine);
+        let (store, opened) = open(self.parts, &self.engine);
         self.store = store;
         assert!(opened.compaction.is_none(), "every compaction had come to its end");
         let found: BTreeSet<(i64, Bytes)> =
@@ -128,9 +132,9 @@ impl Member {
         assert_eq!(found, attached.collect(), "the records know the leases");
     }
 
-    fn write<T>(&mut self, work: impl FnOnce(&mut WriteTxn<'_, ()>) -> T) -> T {
+    fn write<T>(&mut self, work: impl FnOnce(&mut dyn WriteTxn<()>) -> T) -> T {
         let mut txn = self.store.write().unwrap();
-        let done = work(&mut txn);
+        let done = work(&mut *txn);
         let Ended { changes, .. } = txn.end(()).unwrap();
         changes.into_iter().for_each(|change| self.attach(change));
         done

@@ -15,14 +15,14 @@ use clearlane_mvcc::watch::{
     Event, Response, Says, SnapshotHub, WatchConfig, WatchHub, WatchRequest, WatchStream,
     WatchedKeys,
 };
-use clearlane_mvcc::{Change, Store};
+use clearlane_mvcc::{Change, NoLeases, SnapshotStore};
 use goldenscript::{Argument, Command, Context, Runner};
 
 type Outcome = Result<String, Box<dyn Error>>;
 
 /// A store, its hub, and streams by name.
 pub(crate) struct WatchRunner {
-    store: Arc<Store<()>>,
+    store: Arc<SnapshotStore<()>>,
     hub: Arc<dyn WatchHub>,
     streams: BTreeMap<String, WatchStream>,
     /// What was written and is not published, if the script says so.
@@ -30,9 +30,9 @@ pub(crate) struct WatchRunner {
     holds: bool,
 }
 
-fn store() -> Arc<Store<()>> {
+fn store() -> Arc<SnapshotStore<()>> {
     let engine = Arc::new(MemoryEngine::new());
-    let opened = Store::open(engine, Config::default(), PreCommit::none(), ());
+    let opened = SnapshotStore::open(engine, Config::default(), PreCommit::none(), (), Arc::new(NoLeases));
     Arc::new(opened.expect("an empty engine opens").0)
 }
 

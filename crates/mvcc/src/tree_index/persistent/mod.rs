@@ -72,6 +72,7 @@ pub use self::dismantle::Dismantling;
 use self::edit::Edit;
 use self::node::{Node, Slot};
 use super::key::Key;
+use super::locked::TreeClone;
 use super::{ChangeVisitor, Compaction, IndexView, Run, TreeIndex, Visitor};
 use crate::key_history::{KeyHistory, Rest, Version};
 use crate::revision::Revision;
@@ -147,6 +148,8 @@ impl PersistentView {
 }
 
 impl IndexView for PersistentView {
+    const LIVE: bool = false;
+
     fn get(&self, key: &[u8], at: i64) -> Option<Version> {
         self.root.get(key)?.at(at)
     }
@@ -192,6 +195,10 @@ impl IndexView for PersistentView {
         let _ = self.root.walk(range, false, &mut |slot| slot.history.since(since, visit));
     }
 
+    fn is_compacted_above(&self, _at: i64) -> bool {
+        false
+    }
+
     fn keep(
         &self,
         at: i64,
@@ -223,11 +230,13 @@ impl PersistentIndex {
 
 impl TreeIndex for PersistentIndex {
     type View = PersistentView;
-    /// None is needed: see "Compaction" in the module's documentation.
-    type Snapshot = ();
 
     fn view(&self) -> PersistentView {
         self.now.clone()
+    }
+
+    fn another_handle(&self) -> Option<PersistentIndex> {
+        None
     }
 
     fn put(&mut self, key: &[u8], revision: Revision) -> Version {
@@ -261,11 +270,12 @@ impl TreeIndex for PersistentIndex {
         self.now.root = build::build(run.into_histories());
     }
 
-    fn compaction(&self, at: i64) -> Compaction<()> {
-        Compaction::new(at, ())
+    fn compaction(&self, at: i64) -> Compaction {
+        // It needs nothing to walk over: see "Compaction" in the module's documentation.
+        Compaction::new(at, TreeClone::default())
     }
 
-    fn compact(&mut self, compaction: &mut Compaction<()>, keys_max: usize) -> bool {
+    fn compact(&mut self, compaction: &mut Compaction, keys_max: usize) -> bool {
         if let Some(from) = compaction.next.take() {
             let mut step = self.now.plan_compaction(compaction.at, &from, keys_max);
             self.apply_compaction(&step);

@@ -46,14 +46,16 @@ use super::response::{Event, WatchId, WatchRequest};
 use super::stream::Outbox;
 use super::{Waker, WatchConfig, WatchFigures, WatchHub};
 use crate::error::Result;
-use crate::store::{Applied, Change, Store};
+use crate::store::{Applied, Change, SnapshotStore};
+use crate::tree_index::TreeIndex;
+use crate::tree_index::persistent::PersistentIndex;
 
 /// So many transactions are handed on by one call.
 const DELIVERED_MAX: usize = 64;
 
 /// The watchers of a store of the default era.
-pub struct SnapshotHub<A> {
-    store: Arc<Store<A>>,
+pub struct SnapshotHub<A, I: TreeIndex = PersistentIndex> {
+    store: Arc<SnapshotStore<A, I>>,
     config: WatchConfig,
     locks: Registry,
     delivery: Mutex<()>,
@@ -62,15 +64,15 @@ pub struct SnapshotHub<A> {
     wake: Waker,
 }
 
-impl<A: Applied> SnapshotHub<A> {
+impl<A: Applied, I: TreeIndex> SnapshotHub<A, I> {
     /// A hub without watchers. `wake` is called when there is something to deliver or to catch up
     /// with; it must not call back into the hub.
     pub fn new(
-        store: Arc<Store<A>>,
+        store: Arc<SnapshotStore<A, I>>,
         config: WatchConfig,
         locks: &Registry,
         wake: Waker,
-    ) -> SnapshotHub<A> {
+    ) -> SnapshotHub<A, I> {
         let watchers = Watchers::new(store.read().revision());
         let queue = Queue::new(config.queue_bytes_max);
         SnapshotHub {
@@ -117,7 +119,7 @@ fn wake(outboxes: &ToWake) {
     outboxes.iter().for_each(|outbox| outbox.wake());
 }
 
-impl<A: Applied> WatchHub for SnapshotHub<A> {
+impl<A: Applied, I: TreeIndex> WatchHub for SnapshotHub<A, I> {
     fn open(&self, wake: Waker) -> Arc<Outbox> {
         let bytes_max = self.config.stream_bytes_max;
         self.watchers.lock().open(|stream| Outbox::new(stream, bytes_max, &self.locks, wake))
@@ -214,7 +216,7 @@ impl<A: Applied> WatchHub for SnapshotHub<A> {
     }
 }
 
-impl<A: std::fmt::Debug> std::fmt::Debug for SnapshotHub<A> {
+impl<A, I: TreeIndex> std::fmt::Debug for SnapshotHub<A, I> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SnapshotHub").field("config", &self.config).finish_non_exhaustive()
     }

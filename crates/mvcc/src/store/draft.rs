@@ -1,0 +1,136 @@
+//! What a write transaction does, whichever locks it holds meanwhile.
+//!
+//! ```text
+//!   at revision 6:  put a=1    ──▶ record 7.0   a, created 7, version 1
+//!                   put b=2    ──▶ record 7.1   b, created 3, version 5
+//!                   delete c   ──▶ record 7.2t  c
+//!   end             the store is at revision 7: all three, or for an older view none
+//! ```
+//!
+//! One main revision for the whole transaction, a sub revision for each change. The transaction
+//! reads its own changes: inside it the current revision is the one it is writing.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use clearlane_backend::WriteTx;
+use clearlane_engine::{Bucket, KeyRange};
+use clearlane_proto::mvccpb::KeyValue;
+use prost::Message;
+
+use crate::error::Result;
+use crate::revision::Revision;
+use crate::store::interface::{Change, KeyLeases, RangeAnswer, RangeOptions};
+use crate::store::moment::{range_of, revision_to_read};
+use crate::tree_index::{IndexView, TreeIndex};
+
+/// The changes of a transaction so far. Index and backend are handed in by whoever locks them.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    /// The revision that the transaction began with.
+    base: i64,
+    compact_revision: i64,
+    changes: Vec<Change>,
+}
+
+impl Draft {
+    pub(crate) fn new(base: i64, compact_revision: i64) -> Draft {
+        Draft { base, compact_revision, changes: Vec::new() }
+    }
+
+    pub(crate) fn revision(&self) -> i64 {
+        self.base + i64::from(!self.changes.is_empty())
+    }
+
+    pub(crate) fn compact_revision(&self) -> i64 {
+        self.compact_revision
+    }
+
+    pub(crate) fn changes_anything(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
+    pub(crate) fn put<T>(
+        &mut self,
+        index: &mut impl TreeIndex,
+        tx: &mut dyn WriteTx<T>,
+        key: &[u8],
+        value: &[u8],
+        lease: i64,
+    ) -> Result<()> {
+        let revision = self.next_revision();
+        let version = index.put(key, revision);
+        let record = KeyValue {
+            key: Bytes::copy_from_slice(key),
+            create_revision: version.created,
+            mod_revision: revision.main,
+            version: version.version,
+            value: Bytes::copy_from_slice(value),
+            lease,
+        };
+        tx.put(Bucket::Key, &revision.put_key(), record.encode_to_vec().into())?;
+        self.changes.push(Change::Put(record));
+        Ok(())
+    }
+
+    pub(crate) fn delete_range<T>(
+        &mut self,
+        index: &mut impl TreeIndex,
+        tx: &mut dyn WriteTx<T>,
+        range: KeyRange<'_>,
+    ) -> Result<u64> {
+        let mut keys = Vec::new();
+        index.view().walk(range, self.revision(), &mut |key, _| {
+            keys.push(Bytes::copy_from_slice(key));
+            ControlFlow::Continue(())
+        });
+        let deleted = keys.len() as u64;
+        keys.into_iter().try_for_each(|key| self.delete(index, tx, key))?;
+        Ok(deleted)
+    }
+
+    fn delete<T>(
+        &mut self,
+        index: &mut impl TreeIndex,
+        tx: &mut dyn WriteTx<T>,
+        key: Bytes,
+    ) -> Result<()> {
+        let revision = self.next_revision();
+        let ended = index.tombstone(&key, revision);
+        assert!(ended.is_some(), "the walk found a value under the key");
+        // A tombstone's record is its key alone; its revision is in the record's key.
+        let record = KeyValue { key, ..KeyValue::default() };
+        tx.put(Bucket::Key, &revision.tombstone_key(), record.encode_to_vec().into())?;
+        self.changes.push(Change::Delete(KeyValue { mod_revision: revision.main, ..record }));
+        Ok(())
+    }
+
+    pub(crate) fn range<T>(
+        &self,
+        index: &impl TreeIndex,
+        tx: &dyn WriteTx<T>,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+    ) -> Result<RangeAnswer> {
+        let at = revision_to_read(self.revision(), self.compact_revision, options.revision)?;
+        range_of(&index.view(), tx, range, at, options)
+    }
+
+    /// Tells the keeper of leases on which one each changed key hangs now.
+    pub(crate) fn attach(&self, leases: &dyn KeyLeases) {
+        for change in &self.changes {
+            match change {
+                Change::Put(record) => leases.attach(&record.key, record.lease),
+                Change::Delete(record) => leases.attach(&record.key, 0),
+            }
+        }
+    }
+
+    pub(crate) fn into_changes(self) -> Vec<Change> {
+        self.changes
+    }
+
+    fn next_revision(&self) -> Revision {
+        Revision::new(self.base + 1, self.changes.len() as i64)
+    }
+}

@@ -1,0 +1,165 @@
+//! The interface that the stores of all eras share.
+//!
+//! Whoever sits above (the member, watchers, leases) is written against these traits, and the same
+//! golden scripts run over every store. Which locks a call takes, and who stands still meanwhile,
+//! is what the eras differ in: that story is on top of each store's own file.
+//!
+//! The store of the default era has more to offer than the traits: a read that is no allocation
+//! and may be sent to another thread. See [`SnapshotStore`](crate::store::SnapshotStore).
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_backend::{Design, Retired, Sizes};
+use clearlane_engine::KeyRange;
+use clearlane_engine::stream::Exporter;
+use clearlane_proto::mvccpb::KeyValue;
+
+use crate::error::Result;
+use crate::hash::HashKv;
+use crate::store::compaction::CompactionJob;
+
+/// A store of any era. `A` is what the crate above says of each state: etcd's consistent index and
+/// term.
+pub trait Store<A>: Send + Sync + Debug {
+    /// Which era's transactions it has.
+    fn design(&self) -> Design;
+
+    /// Opens a read. It shows one state until it is dropped.
+    fn read(&self) -> Box<dyn ReadTxn + '_>;
+
+    /// Opens a read for the writer's own compares, which it ends before it writes.
+    fn read_for_writer(&self) -> Box<dyn ReadTxn + '_> {
+        self.read()
+    }
+
+    /// Opens the write transaction, once the one before has ended.
+    fn write(&self) -> Result<Box<dyn WriteTxn<A> + '_>>;
+
+    /// Schedules a compaction. From here on nothing below `at` is answered; the job that does the
+    /// work comes back, and its steps may be run at once or later, one job after the other. A job
+    /// that is dropped leaves its work to the next one.
+    fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, Ended)>;
+
+    /// Goes on with a compaction, by about so many keys or records. Says whether it is done.
+    fn compact_step(&self, job: &mut CompactionJob, budget: usize) -> Result<bool>;
+
+    /// A hash of the store at a revision (the current one if it is 0), as a job.
+    fn hash(&self, revision: i64) -> Result<Box<dyn HashJob + '_>>;
+
+    /// Commits what is pending, now: what etcd's applier calls before it takes a snapshot.
+    fn commit(&self) -> Result<()>;
+
+    /// Commits what is pending if the batch interval has passed, and says whether it did. `now`
+    /// counts from any fixed moment and never goes back.
+    fn tick(&self, now: Duration) -> Result<bool>;
+
+    /// Rewrites what is on disk without the space of removed records.
+    fn defragment(&self) -> Result<()>;
+
+    /// Commits, then starts a consistent copy that may be taken out in chunks.
+    fn copy(&self) -> Result<Exporter>;
+
+    /// The sizes.
+    fn sizes(&self) -> Result<Sizes>;
+}
+
+/// An open read: one state of the store. It ends when it is dropped; what it keeps others from
+/// doing until then is the era's story.
+pub trait ReadTxn {
+    /// The current revision, as of this state.
+    fn revision(&self) -> i64;
+
+    /// The revision up to which the past was dropped; -1 if never.
+    fn compact_revision(&self) -> i64;
+
+    /// The records of a range of keys.
+    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer>;
+}
+
+/// The one open write transaction. It sees its own changes.
+///
+/// Dropping it without ending it is a bug that the backend answers by refusing every later write.
+pub trait WriteTxn<A> {
+    /// The revision that a read in this transaction sees.
+    fn revision(&self) -> i64;
+
+    /// Stores a value. A lease of 0 is none.
+    fn put(&mut self, key: &[u8], value: &[u8], lease: i64) -> Result<()>;
+
+    /// Deletes the keys of a range, and says how many there were.
+    fn delete_range(&mut self, range: KeyRange<'_>) -> Result<u64>;
+
+    /// The records of a range of keys, this transaction's changes included.
+    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer>;
+
+    /// Ends the transaction: everything becomes visible at once. `applied` describes the state.
+    fn end(self: Box<Self>, applied: A) -> Result<Ended>;
+}
+
+/// A hash under way. Whoever runs it decides when to pause.
+pub trait HashJob {
+    /// Goes on by about so many keys or records. The result, once it is there.
+    fn step(&mut self, budget: usize) -> Result<Option<HashKv>>;
+}
+
+/// What a range may be asked for, besides its keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RangeOptions {
+    /// The revision to read at; the current one if it is not above 0.
+    pub revision: i64,
+    /// At most so many records; all if it is not above 0.
+    pub limit: i64,
+    /// No records, only how many keys there are.
+    pub count_only: bool,
+}
+
+/// What a range found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RangeAnswer {
+    /// The records, in key order.
+    pub records: Vec<KeyValue>,
+    /// How many keys are in the range, whatever the limit.
+    pub count: u64,
+}
+
+/// One change of a write transaction, as watchers are told of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// The key has this record now.
+    Put(KeyValue),
+    /// The key is gone. The record has its key and the revision of the delete.
+    Delete(KeyValue),
+}
+
+/// What the end of a write transaction leaves to its caller.
+#[derive(Debug)]
+pub struct Ended {
+    /// The store's revision now.
+    pub revision: i64,
+    /// What was changed, in order; empty if nothing was.
+    pub changes: Vec<Change>,
+    /// What is to be dropped where it does not matter how long that takes. The old eras have
+    /// nothing of the kind.
+    pub retired: Retired,
+    /// So much is pending that whoever runs the commits should run one now.
+    pub commit_due: bool,
+}
+
+/// Who must know on which lease a key hangs: the keeper of leases, a crate above.
+///
+/// The store tells it at the end of each write transaction, change by change and in their order,
+/// before anybody can read the new state. Another transaction cannot end meanwhile.
+pub trait KeyLeases: Send + Sync + Debug {
+    /// From now on the key hangs on this lease, and on no other; on none if it is 0.
+    fn attach(&self, key: &Bytes, lease: i64);
+}
+
+/// For a store without leases.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoLeases;
+
+impl KeyLeases for NoLeases {
+    fn attach(&self, _key: &Bytes, _lease: i64) {}
+}

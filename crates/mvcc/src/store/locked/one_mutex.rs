@@ -1,0 +1,68 @@
+//! Generation 3.1 (etcd 3.0 and 3.1): `store` is a mutex, and every transaction takes it.
+//!
+//! # Who holds what
+//!
+//! * **A read** and **a write transaction** hold `store` from opening to end, and below it
+//!   `batchTx`. Two locks do here what one would do: whoever has the first gets the second at once,
+//!   except beside a commit, a hash or a compaction's step, which take the second alone.
+//! * **A commit for a snapshot** and **scheduling a compaction** take both in the same order.
+//!
+//! ```text
+//!   time ─────────────────────────────────────────────────────────────▶
+//!   expensive read  ▶━━━━━━━━━ holds store and batchTx ━━━━━━▶
+//!   put                 ·········· waits for store ···········▪
+//!   cheap read             ······· waits for store ············▪
+//!   timer's commit            ···· waits for batchTx ····················▶━ sync ━▶
+//! ```
+
+use clearlane_locks::{Mutex, MutexGuard, Registry};
+
+use super::protocol::{Protocol, Revisions};
+use crate::error::Result;
+
+/// The lock of etcd 3.0 and 3.1.
+#[derive(Debug)]
+pub(crate) struct OneMutex<V> {
+    store: Mutex<Revisions<V>>,
+}
+
+impl<V> Protocol<V> for OneMutex<V>
+where
+    V: Clone + std::fmt::Debug + Send + Sync + 'static,
+{
+    type Held<'p> = MutexGuard<'p, Revisions<V>>;
+
+    fn new(locks: &Registry, first: Revisions<V>) -> OneMutex<V> {
+        OneMutex { store: Mutex::new(locks, "store", first) }
+    }
+
+    fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::Held<'_>, Revisions<V>, T) {
+        let store = self.store.lock();
+        let (revisions, opened) = (store.clone(), open());
+        (store, revisions, opened)
+    }
+
+    fn write(&self) -> Self::Held<'_> {
+        self.store.lock()
+    }
+
+    fn publish<T>(
+        &self,
+        mut held: Self::Held<'_>,
+        next: Revisions<V>,
+        end: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let ended = end()?;
+        *held = next;
+        Ok(ended)
+    }
+
+    fn alone<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _store = self.store.lock();
+        work()
+    }
+
+    fn change<T>(&self, work: impl FnOnce(&mut Revisions<V>) -> Result<T>) -> Result<T> {
+        work(&mut self.store.lock())
+    }
+}

@@ -1,0 +1,46 @@
+//! What the generations differ in: which locks a transaction takes, in which order, how long.
+
+use std::fmt::Debug;
+
+use clearlane_locks::Registry;
+
+use crate::error::Result;
+
+/// The revisions, and the index as of the current one. (Of etcd's index it is a handle.)
+#[derive(Clone, Debug)]
+pub(crate) struct Revisions<V> {
+    pub(crate) current: i64,
+    pub(crate) compacted: i64,
+    pub(crate) index: V,
+}
+
+/// The locks above the backend's.
+pub(crate) trait Protocol<V>: Debug + Send + Sync + 'static {
+    /// `store`, as a transaction holds it from beginning to end.
+    type Held<'p>: 'p
+    where
+        Self: 'p;
+
+    fn new(locks: &Registry, first: Revisions<V>) -> Self;
+
+    /// Opens a read. `open` opens the backend's, at the same moment as the revisions are read.
+    fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::Held<'_>, Revisions<V>, T);
+
+    /// Begins a write transaction; the backend's comes next.
+    fn write(&self) -> Self::Held<'_>;
+
+    /// Ends a write transaction that has changed something: `end` ends the backend's, and those
+    /// who read from then on find `next`.
+    fn publish<T>(
+        &self,
+        held: Self::Held<'_>,
+        next: Revisions<V>,
+        end: impl FnOnce() -> Result<T>,
+    ) -> Result<T>;
+
+    /// Does `work` while no transaction is open, and none can be opened.
+    fn alone<T>(&self, work: impl FnOnce() -> T) -> T;
+
+    /// The same, to change the revisions.
+    fn change<T>(&self, work: impl FnOnce(&mut Revisions<V>) -> Result<T>) -> Result<T>;
+}

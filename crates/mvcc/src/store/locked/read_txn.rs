@@ -1,0 +1,65 @@
+//! An open read of the old eras: the backend's, and what it holds of `store`.
+
+use clearlane_backend::ReadTx;
+use clearlane_engine::KeyRange;
+
+use super::protocol::Revisions;
+use crate::error::Result;
+use crate::store::interface::{RangeAnswer, RangeOptions, ReadTxn};
+use crate::store::moment::{self, Moment};
+use crate::tree_index::IndexView;
+
+/// An open read. `H` is what it holds of `store` until its end.
+pub(crate) struct LockedReadTxn<'s, V, H> {
+    // Dropped in this order: etcd ends the backend's read before it lets go of `store`.
+    tx: Box<dyn ReadTx + 's>,
+    revisions: Revisions<V>,
+    held: H,
+}
+
+impl<'s, V, H> LockedReadTxn<'s, V, H> {
+    pub(crate) fn new(held: H, revisions: Revisions<V>, tx: Box<dyn ReadTx + 's>) -> Self {
+        LockedReadTxn { tx, revisions, held }
+    }
+
+    /// Lets go of `store`, and goes on with the backend's read alone.
+    pub(crate) fn without_store(self) -> LockedReadTxn<'s, V, ()> {
+        let LockedReadTxn { tx, revisions, held } = self;
+        drop(held);
+        LockedReadTxn { tx, revisions, held: () }
+    }
+}
+
+impl<V: IndexView, H> ReadTxn for LockedReadTxn<'_, V, H> {
+    fn revision(&self) -> i64 {
+        self.revisions.current
+    }
+
+    fn compact_revision(&self) -> i64 {
+        self.revisions.compacted
+    }
+
+    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer> {
+        moment::range(self, range, options)
+    }
+}
+
+impl<V: IndexView, H> Moment for LockedReadTxn<'_, V, H> {
+    type Index = V;
+
+    fn revision(&self) -> i64 {
+        self.revisions.current
+    }
+
+    fn compact_revision(&self) -> i64 {
+        self.revisions.compacted
+    }
+
+    fn index(&self) -> &V {
+        &self.revisions.index
+    }
+
+    fn tx(&self) -> &dyn ReadTx {
+        &*self.tx
+    }
+}

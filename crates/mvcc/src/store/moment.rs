@@ -1,0 +1,104 @@
+//! One state of a store, open for reading: how a range goes from keys to records.
+//!
+//! ```text
+//!   (a..d, revision 7)  ──index──▶  4.0 6.1 7.0  ──backend──▶  the records
+//! ```
+//!
+//! Every era reads in these two steps, and in all of them what the index says and what the backend
+//! has must be of one moment. How they see to that is their own story; the steps are here.
+//!
+//! A snapshot of the index is walked and the records are fetched on the way. The index under a lock
+//! is walked first, and the records are fetched behind that, as etcd does: nobody who wants to put
+//! should wait for the disk as well.
+
+use std::ops::ControlFlow;
+
+use clearlane_backend::ReadTx;
+use clearlane_engine::{Bucket, KeyRange};
+use clearlane_proto::mvccpb::KeyValue;
+use prost::Message;
+
+use crate::error::{Error, Result};
+use crate::revision::Revision;
+use crate::store::interface::{RangeAnswer, RangeOptions};
+use crate::tree_index::IndexView;
+
+/// One state of a store: revisions, index and records that belong together.
+pub(crate) trait Moment {
+    type Index: IndexView;
+
+    fn revision(&self) -> i64;
+    fn compact_revision(&self) -> i64;
+    fn index(&self) -> &Self::Index;
+    fn tx(&self) -> &dyn ReadTx;
+}
+
+/// The records of a range of keys.
+pub(crate) fn range<M: Moment>(
+    moment: &M,
+    range: KeyRange<'_>,
+    options: RangeOptions,
+) -> Result<RangeAnswer> {
+    let at = revision_to_read(moment.revision(), moment.compact_revision(), options.revision)?;
+    range_of(moment.index(), moment.tx(), range, at, options)
+}
+
+/// The revision that a request means, if it can be read. `current` is the state's own, or one more
+/// inside a write transaction that has changed something.
+pub(crate) fn revision_to_read(current: i64, compacted: i64, asked: i64) -> Result<i64> {
+    match asked {
+        ..=0 => Ok(current),
+        asked if asked > current => Err(Error::FutureRevision),
+        asked if asked < compacted => Err(Error::Compacted),
+        asked => Ok(asked),
+    }
+}
+
+/// A range: the index names the records, the transaction has them.
+pub(crate) fn range_of<V: IndexView>(
+    index: &V,
+    tx: &dyn ReadTx,
+    range: KeyRange<'_>,
+    at: i64,
+    options: RangeOptions,
+) -> Result<RangeAnswer> {
+    if options.count_only {
+        let count = index.count(range, at);
+        return whole(index, at).map(|()| RangeAnswer { records: Vec::new(), count });
+    }
+    let limit = if options.limit > 0 { options.limit as u64 } else { u64::MAX };
+    if V::LIVE {
+        let mut found = Vec::new();
+        let count = index.page(range, at, limit, &mut |_, version| {
+            found.push(version.modified);
+            ControlFlow::Continue(())
+        });
+        whole(index, at)?;
+        let records = found.into_iter().map(|modified| fetch(tx, modified)).collect::<Result<_>>();
+        return Ok(RangeAnswer { records: records?, count });
+    }
+    let mut records = Vec::new();
+    let mut failure = None;
+    let count = index.page(range, at, limit, &mut |_, version| {
+        match fetch(tx, version.modified) {
+            Ok(record) => records.push(record),
+            Err(error) => failure = Some(error),
+        }
+        if failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    failure.map_or(Ok(RangeAnswer { records, count }), Err)
+}
+
+/// Asked behind a walk: whether it saw all that there was at `at`, or a compaction was there first.
+pub(crate) fn whole(index: &impl IndexView, at: i64) -> Result<()> {
+    if index.is_compacted_above(at) { Err(Error::Compacted) } else { Ok(()) }
+}
+
+/// The record that the index named. It is there: one moment has every record that its index names.
+pub(crate) fn fetch(tx: &dyn ReadTx, modified: Revision) -> Result<KeyValue> {
+    let bytes = tx.get(Bucket::Key, &modified.put_key())?;
+    let bytes = bytes.ok_or_else(|| Error::Damaged(format!("no record of revision {modified}")))?;
+    // Key and value share the record's bytes.
+    KeyValue::decode(bytes)
+        .map_err(|error| Error::Damaged(format!("the record of revision {modified}: {error}")))
+}
