@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use clearlane_backend::{Backend, Config, PreCommit};
+use bytes::Bytes;
+use clearlane_backend::{Config, Design, PreCommit};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
-    HashKv, RangeAnswer, RangeOptions, ReadView, Store, StoreCompaction, WriteTxn,
+    CompactionJob, HashKv, IndexKind, KeyLeases, Opened, RangeAnswer, RangeOptions, ReadView,
+    SnapshotStore, Store, StoreParts, WriteTxn,
 };
 use goldenscript::{Argument, Command, Context, Runner};
 
@@ -17,20 +19,39 @@ type Outcome = Result<String, Box<dyn Error>>;
 /// Small steps, so that every job takes several.
 const BUDGET: usize = 3;
 
-/// A store that runs commands, and views that stay open.
-pub(crate) struct StoreRunner {
-    engine: Arc<dyn Engine>,
-    store: Store<u64>,
-    job: Option<StoreCompaction>,
-    views: BTreeMap<String, ReadView<u64>>,
-    applied: u64,
+/// Every design with either index.
+pub(crate) fn all_parts() -> Vec<StoreParts> {
+    let both = [IndexKind::Locked, IndexKind::Persistent];
+    let with_both = |design| both.map(|index| StoreParts { design, index });
+    Design::ALL.into_iter().flat_map(with_both).collect()
 }
 
-fn open(engine: &Arc<dyn Engine>) -> (Store<u64>, clearlane_mvcc::Opened) {
-    let save = PreCommit::new(|applied: &u64, put| {
-        put(Bucket::Meta, b"consistent_index", &applied.to_be_bytes())
-    });
-    Store::open(Arc::clone(engine), Config::default(), save, 0).expect("a sound engine opens")
+/// Keeps on which lease each key hangs.
+#[derive(Debug, Default)]
+struct Attached(Mutex<BTreeMap<Bytes, i64>>);
+
+impl KeyLeases for Attached {
+    fn attach(&self, key: &Bytes, lease: i64) {
+        let mut attached = self.0.lock().expect("no test panics with it");
+        if lease == 0 {
+            attached.remove(key);
+        } else {
+            attached.insert(key.clone(), lease);
+        }
+    }
+}
+
+/// A store that runs commands, and views that stay open.
+pub(crate) struct StoreRunner {
+    parts: StoreParts,
+    engine: Arc<dyn Engine>,
+    store: Arc<dyn Store<u64>>,
+    /// The same, if it has views that hold up nobody: a script is one thread.
+    viewed: Option<Arc<SnapshotStore<u64>>>,
+    leases: Arc<Attached>,
+    job: Option<CompactionJob>,
+    views: BTreeMap<String, ReadView<u64>>,
+    applied: u64,
 }
 
 /// The words of a command, and its `key=value` options apart.
@@ -80,11 +101,12 @@ fn show(answer: &RangeAnswer) -> String {
     out
 }
 
-/// One operation in a write transaction.
-fn write(txn: &mut WriteTxn<'_, u64>, words: &[&str], lease: i64) -> Outcome {
+/// One operation in a write transaction; a put may name a lease behind its value.
+fn write(txn: &mut dyn WriteTxn<u64>, words: &[&str], lease: i64) -> Outcome {
     let mut single = Vec::new();
     match words {
-        ["put", key, value] => {
+        ["put", key, value, rest @ ..] => {
+            let lease = rest.first().map_or(Ok(lease), |lease| lease.parse())?;
             txn.put(key.as_bytes(), value.as_bytes(), lease)?;
             Ok(String::new())
         }
@@ -100,10 +122,22 @@ fn write(txn: &mut WriteTxn<'_, u64>, words: &[&str], lease: i64) -> Outcome {
 }
 
 impl StoreRunner {
-    pub(crate) fn new() -> StoreRunner {
+    /// A store of these parts, empty.
+    pub(crate) fn new(parts: StoreParts) -> StoreRunner {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-        let store = open(&engine).0;
-        StoreRunner { engine, store, job: None, views: BTreeMap::new(), applied: 0 }
+        let (store, viewed, _) = open(parts, &engine, &Arc::default());
+        let mut runner = StoreRunner {
+            parts,
+            engine,
+            store,
+            viewed,
+            leases: Arc::default(),
+            job: None,
+            views: BTreeMap::new(),
+            applied: 0,
+        };
+        runner.reopen();
+        runner
     }
 
     fn txn(&mut self, operations: &[Vec<&str>], lease: i64) -> Outcome {
@@ -111,10 +145,26 @@ impl StoreRunner {
         let mut txn = self.store.write()?;
         let mut out = String::new();
         for operation in operations {
-            out += &write(&mut txn, operation, lease)?;
+            out += &write(&mut *txn, operation, lease)?;
         }
         let ended = txn.end(self.applied)?;
         Ok(out + &format!("rev={}\n", ended.revision))
+    }
+
+    fn range(&self, view: Option<&String>, range: KeyRange<'_>, options: RangeOptions) -> Outcome {
+        let answer = match view {
+            Some(name) => self.views[name].range(range, options),
+            None => self.store.read().range(range, options),
+        };
+        Ok(show(&answer?))
+    }
+
+    fn compact(&mut self, at: i64) -> Outcome {
+        self.applied += 1;
+        let (job, ended) = self.store.compact(at, self.applied)?;
+        drop(ended);
+        self.job = Some(job);
+        Ok(String::new())
     }
 
     fn step(&mut self) -> Outcome {
@@ -144,19 +194,35 @@ impl StoreRunner {
     }
 
     /// Drops the store without a commit and opens it again, as a crash would have it.
-    fn reopen(&mut self) -> Outcome {
-        self.views.clear();
-        let empty: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-        self.store = open(&empty).0;
-        let (store, opened) = open(&self.engine);
-        (self.store, self.job) = (store, opened.compaction);
-        let view = self.store.read();
-        let mut out = format!("rev={} compacted={}\n", view.revision(), view.compact_revision());
-        for lease in opened.leases {
+    fn crash(&mut self) -> Outcome {
+        let opened = self.reopen();
+        let read = self.store.read();
+        let mut out = format!("rev={} compacted={}\n", read.revision(), read.compact_revision());
+        for lease in opened {
             let key = String::from_utf8_lossy(&lease.key).into_owned();
             let _ = writeln!(out, "{key} lease={}", lease.lease);
         }
         Ok(out)
+    }
+
+    /// Returns the keys that are attached to a lease.
+    fn reopen(&mut self) -> Vec<clearlane_mvcc::LeaseOfKey> {
+        self.views.clear();
+        (self.job, self.viewed, self.leases) = (None, None, Arc::default());
+        let empty: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        self.store = open(self.parts, &empty, &self.leases).0;
+        let (store, viewed, opened) = open(self.parts, &self.engine, &self.leases);
+        (self.store, self.viewed, self.job) = (store, viewed, opened.compaction);
+        opened.leases.iter().for_each(|found| self.leases.attach(&found.key, found.lease));
+        opened.leases
+    }
+
+    fn attached(&self) -> String {
+        let attached = self.leases.0.lock().expect("no test panics with it");
+        let line = |(key, lease): (&Bytes, &i64)| {
+            format!("{} lease={lease}\n", String::from_utf8_lossy(key))
+        };
+        if attached.is_empty() { "none\n".into() } else { attached.iter().map(line).collect() }
     }
 
     fn records(&self) -> Outcome {
@@ -170,6 +236,25 @@ impl StoreRunner {
     }
 }
 
+type OpenStore = (Arc<dyn Store<u64>>, Option<Arc<SnapshotStore<u64>>>, Opened);
+
+fn open(parts: StoreParts, engine: &Arc<dyn Engine>, leases: &Arc<Attached>) -> OpenStore {
+    let save = PreCommit::new(|applied: &u64, put| {
+        put(Bucket::Meta, b"consistent_index", &applied.to_be_bytes())
+    });
+    let (engine, config) = (Arc::clone(engine), Config::default());
+    let leases: Arc<dyn KeyLeases> = Arc::<Attached>::clone(leases);
+    if parts == StoreParts::from(Design::SnapshotReadTx) {
+        let opened = SnapshotStore::open(engine, config, save, 0, leases);
+        let (store, opened) = opened.expect("a sound engine opens");
+        let store = Arc::new(store);
+        return (Arc::<SnapshotStore<u64>>::clone(&store), Some(store), opened);
+    }
+    let opened = clearlane_mvcc::open(parts, engine, config, save, 0, leases);
+    let (store, opened) = opened.expect("a sound engine opens");
+    (Arc::from(store), None, opened)
+}
+
 impl Runner for StoreRunner {
     type Command = Command;
 
@@ -177,6 +262,7 @@ impl Runner for StoreRunner {
         let (words, options) = arguments(command);
         let number = |index: usize| words.get(index).map_or(Ok(0), |text| text.parse::<i64>());
         let mut single = Vec::new();
+        let nothing = |()| String::new();
         match command.name.as_str() {
             "put" | "del" => {
                 let lease = options.get("lease").map_or(Ok(0), |text| text.parse())?;
@@ -189,29 +275,29 @@ impl Runner for StoreRunner {
                 self.txn(&operations, 0)
             }
             "view" => {
-                self.views.insert(words[0].to_owned(), self.store.read());
+                let viewed = self.viewed.as_ref().ok_or("this store's views hold up writers")?;
+                self.views.insert(words[0].to_owned(), viewed.read());
                 Ok(String::new())
             }
             "range" => {
-                let current = self.store.read();
-                let view = context.prefix.as_ref().map_or(&current, |name| &self.views[name]);
-                Ok(show(&view.range(range_of(&words, &mut single), options_of(&options)?)?))
+                let range = range_of(&words, &mut single);
+                self.range(context.prefix.as_ref(), range, options_of(&options)?)
             }
             "compact" => {
-                self.applied += 1;
-                let (job, ended) = self.store.compact(number(0)?, self.applied)?;
-                drop(ended);
-                self.job = Some(job);
+                self.compact(number(0)?)?;
                 if options.contains_key("later") { Ok(String::new()) } else { self.finish() }
             }
             "step" => self.step(),
             "finish" => self.finish(),
-            "hash" => self.hash(options.get("rev").map_or(Ok(0), |text| text.parse())?),
-            "commit" => self.store.commit().map(|()| String::new()).map_err(Into::into),
-            "defragment" => {
-                self.store.backend().defragment().map(|()| String::new()).map_err(Into::into)
+            "abandon" => {
+                self.job = None;
+                Ok(String::new())
             }
-            "crash" => self.reopen(),
+            "hash" => self.hash(options.get("rev").map_or(Ok(0), |text| text.parse())?),
+            "leases" => Ok(self.attached()),
+            "commit" => self.store.commit().map(nothing).map_err(Into::into),
+            "defragment" => self.store.defragment().map(nothing).map_err(Into::into),
+            "crash" => self.crash(),
             "records" => self.records(),
             other => Err(format!("no command {other:?}").into()),
         }
