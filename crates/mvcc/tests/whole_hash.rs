@@ -206,7 +206,9 @@ fn small_steps_and_large_ones_agree() {
 
 #[test]
 fn the_job_stays_with_its_state() {
-    let (store, _) = SnapshotStore::open(memory(), Config::default(), PreCommit::none(), (), Arc::new(NoLeases)).unwrap();
+    let (store, _) =
+        SnapshotStore::open(memory(), Config::default(), PreCommit::none(), (), Arc::new(NoLeases))
+            .unwrap();
     let put = |key: &[u8]| {
         let mut txn = store.write().unwrap();
         txn.put(key, b"value", 0).unwrap();

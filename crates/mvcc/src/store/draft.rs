@@ -126,6 +126,10 @@ impl Draft {
         }
     }
 
+    pub(crate) fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
     pub(crate) fn into_changes(self) -> Vec<Change> {
         self.changes
     }

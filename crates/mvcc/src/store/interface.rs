@@ -8,17 +8,20 @@
 //! and may be sent to another thread. See [`SnapshotStore`](crate::store::SnapshotStore).
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_backend::{Design, Retired, Sizes};
 use clearlane_engine::KeyRange;
 use clearlane_engine::stream::Exporter;
+use clearlane_locks::Registry;
 use clearlane_proto::mvccpb::KeyValue;
 
 use crate::error::Result;
 use crate::hash::HashKv;
 use crate::store::compaction::CompactionJob;
+use crate::watch::{WatchConfig, WatchHub, Waker};
 
 /// A store of any era. `A` is what the crate above says of each state: etcd's consistent index and
 /// term.
@@ -63,6 +66,15 @@ pub trait Store<A>: Send + Sync + Debug {
 
     /// The sizes.
     fn sizes(&self) -> Result<Sizes>;
+
+    /// Opens the hub of the store's watchers, one for each store. `wake` is called when there is
+    /// something to deliver or to catch up with; the old eras do both by the clock alone.
+    fn watch_hub(
+        self: Arc<Self>,
+        config: WatchConfig,
+        locks: &Registry,
+        wake: Waker,
+    ) -> Arc<dyn WatchHub>;
 }
 
 /// An open read: one state of the store. It ends when it is dropped; what it keeps others from

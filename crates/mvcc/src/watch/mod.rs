@@ -32,7 +32,8 @@
 //! * `stream.rs`: one client's stream, and the outbox from which it takes responses.
 //! * `audience.rs`, `interval_tree.rs`: who wants to hear of this key?
 //! * `catch_up.rs`: what did a watcher miss?
-//! * `snapshot.rs`: the hub of the default era, which writers hand their changes to.
+//! * `snapshot/`: the hub of the default era, which writers hand their changes to.
+//! * `locked/`: the hub of the old eras, which is etcd's: one lock over all of it.
 //!
 //! # Invariants, for every hub
 //!
@@ -43,6 +44,7 @@
 mod audience;
 mod catch_up;
 mod interval_tree;
+pub(crate) mod locked;
 mod response;
 mod snapshot;
 mod stream;
@@ -121,6 +123,10 @@ pub trait WatchHub: Send + Sync + Debug {
 
     /// The client has taken so much that there is room for those who were refused.
     fn drained(&self, stream: &Outbox);
+
+    /// Adds what is only looked up when a response is sent: in the old eras, records before. The
+    /// default era has nothing to add.
+    fn complete(&self, _stream: &Outbox, _responses: &mut [Response]) {}
 
     /// Ends a stream and all its watchers.
     fn close(&self, stream: &Outbox);

@@ -52,6 +52,17 @@ impl WatchRequest {
         }
     }
 
+    /// Why there cannot be such a watcher in a stream where these numbers are taken.
+    pub(super) fn refusal(&self, is_taken: impl Fn(WatchId) -> bool) -> Option<Refusal> {
+        if self.keys.is_empty() {
+            return Some(Refusal::EmptyRange);
+        }
+        if self.start < 0 {
+            return Some(Refusal::NegativeStart);
+        }
+        (self.id != 0 && is_taken(self.id)).then_some(Refusal::DuplicateId)
+    }
+
     /// Whether the watcher tells of such changes.
     pub(super) fn wants(&self, mark: Mark) -> bool {
         match mark {
@@ -73,6 +84,26 @@ pub enum Refusal {
     /// Nobody ever was at a revision below 0.
     #[error("etcdserver: mvcc: required revision has been compacted")]
     NegativeStart,
+}
+
+/// The numbers that a stream gives its watchers: counted up, and those skipped that are taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Numbers {
+    next: WatchId,
+}
+
+impl Numbers {
+    /// The number that was asked for, or the next that is free.
+    pub(super) fn give(&mut self, asked: WatchId, is_taken: impl Fn(WatchId) -> bool) -> WatchId {
+        if asked != 0 {
+            return asked;
+        }
+        while is_taken(self.next) {
+            self.next += 1;
+        }
+        self.next += 1;
+        self.next - 1
+    }
 }
 
 /// A change as a watcher tells it.

@@ -13,7 +13,7 @@
 //! Only events are refused. A client that asks for something gets its answer, so what else is in
 //! the outbox is bounded by what the client asks for without reading.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -63,10 +63,11 @@ impl WatchStream {
 
     /// Takes the next responses, up to about so many bytes but at least one if there is any.
     pub fn take(&self, bytes_max: usize) -> Vec<Response> {
-        let (responses, drained) = self.outbox.take(bytes_max);
+        let (mut responses, drained) = self.outbox.take(bytes_max);
         if drained {
             self.hub.drained(&self.outbox);
         }
+        self.hub.complete(&self.outbox, &mut responses);
         responses
     }
 }
@@ -77,11 +78,20 @@ impl Drop for WatchStream {
     }
 }
 
+/// What an outbox takes before it is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// So many bytes of responses.
+    Bytes(usize),
+    /// So many responses with events, whatever their size: etcd's channel.
+    Responses(usize),
+}
+
 /// The responses that wait for the client, and their bound.
 pub struct Outbox {
     /// Which stream of the hub it is.
     pub(super) stream: u64,
-    bytes_max: usize,
+    bound: Bound,
     inside: Mutex<Inside>,
     wake: Waker,
 }
@@ -90,16 +100,29 @@ pub struct Outbox {
 pub(super) struct Inside {
     responses: VecDeque<(Response, usize)>,
     bytes: usize,
+    /// How many of the responses have events.
+    with_events: usize,
     /// Whose events were counted last: watchers who tell of the same revision share them.
     counted: i64,
     /// Somebody was refused and waits for room.
     refused: bool,
+    /// The watchers whose responses are to be completed when they are taken.
+    completes: BTreeSet<WatchId>,
 }
 
 impl Outbox {
-    pub(super) fn new(stream: u64, bytes_max: usize, locks: &Registry, wake: Waker) -> Outbox {
+    pub(super) fn new(stream: u64, bound: Bound, locks: &Registry, wake: Waker) -> Outbox {
         let inside = Mutex::new(locks, "watchStream", Inside::default());
-        Outbox { stream, bytes_max, inside, wake }
+        Outbox { stream, bound, inside, wake }
+    }
+
+    /// Responses of this watcher are completed when they are taken.
+    pub(super) fn complete_for(&self, id: WatchId) {
+        self.inside.lock().completes.insert(id);
+    }
+
+    pub(super) fn completes(&self, id: WatchId) -> bool {
+        self.inside.lock().completes.contains(&id)
     }
 
     /// Adds an answer, which always finds room. The caller wakes whoever serves the client.
@@ -112,7 +135,7 @@ impl Outbox {
     pub(super) fn with<R>(&self, tell: impl FnOnce(&mut Open<'_>) -> R) -> (R, bool) {
         let mut inside = self.inside.lock();
         let was_empty = inside.responses.is_empty();
-        let told = tell(&mut Open { inside: &mut inside, bytes_max: self.bytes_max });
+        let told = tell(&mut Open { inside: &mut inside, bound: self.bound });
         (told, was_empty && !inside.responses.is_empty())
     }
 
@@ -132,9 +155,10 @@ impl Outbox {
             left = left.saturating_sub(*size);
             let (response, size) = inside.responses.pop_front().expect("there is a front");
             inside.bytes -= size;
+            inside.with_events -= usize::from(matches!(response.says, Says::Events { .. }));
             taken.push(response);
         }
-        let drained = inside.refused && inside.bytes <= self.bytes_max / 2;
+        let drained = inside.refused && inside.is_half_empty(self.bound);
         inside.refused &= !drained;
         (taken, drained)
     }
@@ -142,21 +166,36 @@ impl Outbox {
 
 impl Inside {
     fn push(&mut self, response: Response, size: usize) {
+        self.with_events += usize::from(matches!(response.says, Says::Events { .. }));
         self.responses.push_back((response, size));
         self.bytes += size;
+    }
+
+    fn is_full(&self, bound: Bound) -> bool {
+        match bound {
+            Bound::Bytes(max) => self.bytes >= max,
+            Bound::Responses(max) => self.with_events >= max,
+        }
+    }
+
+    fn is_half_empty(&self, bound: Bound) -> bool {
+        match bound {
+            Bound::Bytes(max) => self.bytes <= max / 2,
+            Bound::Responses(max) => self.with_events <= max / 2,
+        }
     }
 }
 
 /// An outbox whose lock is held.
 pub(super) struct Open<'o> {
     inside: &'o mut Inside,
-    bytes_max: usize,
+    bound: Bound,
 }
 
 impl Open<'_> {
     /// Whether events find room. If not, the hub is told as soon as they do.
     pub(super) fn has_room(&mut self) -> bool {
-        let has_room = self.inside.bytes < self.bytes_max;
+        let has_room = !self.inside.is_full(self.bound);
         self.inside.refused |= !has_room;
         has_room
     }

@@ -32,7 +32,8 @@ pub(crate) struct WatchRunner {
 
 fn store() -> Arc<SnapshotStore<()>> {
     let engine = Arc::new(MemoryEngine::new());
-    let opened = SnapshotStore::open(engine, Config::default(), PreCommit::none(), (), Arc::new(NoLeases));
+    let opened =
+        SnapshotStore::open(engine, Config::default(), PreCommit::none(), (), Arc::new(NoLeases));
     Arc::new(opened.expect("an empty engine opens").0)
 }
 

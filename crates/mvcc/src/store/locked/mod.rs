@@ -12,6 +12,7 @@
 //! | lock | guards | shared by | taken exclusively by |
 //! |---|---|---|---|
 //! | `store` | that no transaction is open | reads and writes, to their ends (3.1: nobody) | commits for a snapshot, scheduling a compaction (3.1: everybody) |
+//! | `watchable` | all watchers | | the end of a write (3.1: all of it), synchronising: see [`crate::watch`] |
 //! | `batchTx` | what is pending | | write transactions, commits, removals |
 //! | `index` | the persistent index, if it was chosen | | write transactions, the steps of a compaction |
 //! | `revMu` | the revisions (3.1 has them under `store`) | reads, to be opened | the end of a write, scheduling a compaction |
@@ -47,9 +48,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_backend::{Backend, Design, PreCommit, ReadTx, Retired, Sizes};
-use clearlane_engine::Bucket;
 use clearlane_engine::stream::Exporter;
-use clearlane_locks::Mutex;
+use clearlane_engine::{Bucket, KeyRange};
+use clearlane_locks::{Mutex, Registry};
+use clearlane_proto::mvccpb::KeyValue;
 
 use self::protocol::{Protocol, Revisions};
 use self::read_txn::LockedReadTxn;
@@ -57,10 +59,15 @@ use self::write_txn::LockedWriteTxn;
 use crate::error::Result;
 use crate::hash::{Fold, Hashing};
 use crate::store::compaction::{self, Compacting, CompactionJob, Compactions, superfluous};
-use crate::store::interface::{Ended, HashJob, KeyLeases, ReadTxn, Store, WriteTxn};
+use crate::store::interface::{
+    Ended, HashJob, KeyLeases, RangeOptions, ReadTxn, Store, WriteTxn,
+};
 use crate::store::shared_index::SharedIndex;
 use crate::store::{Applied, Begun, FINISHED, Ground, Opened, SCHEDULED, mark, may_compact};
 use crate::tree_index::{Compaction, IndexView, TreeIndex};
+use crate::watch::locked::watchable::Watchable;
+use crate::watch::locked::{LockedHub, WatchedStore};
+use crate::watch::{WatchConfig, WatchHub, Waker};
 
 pub(crate) use self::one_mutex::OneMutex;
 pub(crate) use self::rev_mu::RevMu;
@@ -72,6 +79,8 @@ pub(crate) struct LockedStore<A, I, P> {
     backend: Box<dyn Backend<Reached<A>>>,
     index: SharedIndex<I>,
     compactions: Mutex<Compactions>,
+    /// As in etcd, the store tells its watchers itself.
+    watchable: Mutex<Watchable>,
     leases: Arc<dyn KeyLeases>,
 }
 
@@ -106,6 +115,7 @@ impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> LockedStore<A, I, P> {
             backend: design.open(engine, config, pre_commit, reached)?,
             index: SharedIndex::new(index, &locks),
             compactions: Mutex::new(&locks, "compactions", compactions),
+            watchable: Mutex::new(&locks, "watchable", Watchable::default()),
             leases,
         };
         Ok((store, opened))
@@ -200,6 +210,39 @@ impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> Store<A> for LockedStore<A,
 
     fn sizes(&self) -> Result<Sizes> {
         Ok(self.backend.sizes()?)
+    }
+
+    fn watch_hub(
+        self: Arc<Self>,
+        _config: WatchConfig,
+        locks: &Registry,
+        _wake: Waker,
+    ) -> Arc<dyn WatchHub> {
+        Arc::new(LockedHub::new(self, locks))
+    }
+}
+
+impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> WatchedStore for LockedStore<A, I, P> {
+    fn design(&self) -> Design {
+        self.backend.design()
+    }
+
+    fn watchable(&self) -> &Mutex<Watchable> {
+        &self.watchable
+    }
+
+    fn with_revisions(&self, work: &mut dyn FnMut(i64, i64)) {
+        self.protocol.revisions(|revisions| work(revisions.current, revisions.compacted));
+    }
+
+    fn read_locked(&self) -> Box<dyn ReadTx + '_> {
+        self.backend.read_locked()
+    }
+
+    fn record_at(&self, key: &[u8], revision: i64) -> Result<Option<KeyValue>> {
+        let end = [key, b"\0"].concat();
+        let options = RangeOptions { revision, ..RangeOptions::default() };
+        Ok(self.read().range(KeyRange::new(key, &end), options)?.records.pop())
     }
 }
 

@@ -32,8 +32,14 @@ where
 {
     type Held<'p> = MutexGuard<'p, Revisions<V>>;
 
+    const WATCHABLE_FIRST: bool = true;
+
     fn new(locks: &Registry, first: Revisions<V>) -> OneMutex<V> {
         OneMutex { store: Mutex::new(locks, "store", first) }
+    }
+
+    fn revisions<T>(&self, work: impl FnOnce(&Revisions<V>) -> T) -> T {
+        work(&self.store.lock())
     }
 
     fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::Held<'_>, Revisions<V>, T) {

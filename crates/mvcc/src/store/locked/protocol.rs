@@ -21,7 +21,14 @@ pub(crate) trait Protocol<V>: Debug + Send + Sync + 'static {
     where
         Self: 'p;
 
+    /// Whether a write transaction has the lock over all watchers from its beginning on, before
+    /// any other. Else it takes it at its end.
+    const WATCHABLE_FIRST: bool;
+
     fn new(locks: &Registry, first: Revisions<V>) -> Self;
+
+    /// The revisions, kept from changing while `work` looks at them.
+    fn revisions<T>(&self, work: impl FnOnce(&Revisions<V>) -> T) -> T;
 
     /// Opens a read. `open` opens the backend's, at the same moment as the revisions are read.
     fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::Held<'_>, Revisions<V>, T);

@@ -48,9 +48,15 @@ where
 {
     type Held<'p> = RwLockReadGuard<'p, ()>;
 
+    const WATCHABLE_FIRST: bool = false;
+
     fn new(locks: &Registry, first: Revisions<V>) -> RevMu<V> {
         let (store, rev_mu) = (RwLock::new(locks, "store", ()), RwLock::new(locks, "revMu", first));
         RevMu { store, rev_mu }
+    }
+
+    fn revisions<T>(&self, work: impl FnOnce(&Revisions<V>) -> T) -> T {
+        work(&self.rev_mu.read())
     }
 
     fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::Held<'_>, Revisions<V>, T) {

@@ -2,6 +2,7 @@
 
 use clearlane_backend::WriteTx;
 use clearlane_engine::KeyRange;
+use clearlane_locks::MutexGuard;
 
 use super::protocol::{Protocol, Revisions};
 use super::{LockedStore, Reached};
@@ -11,6 +12,7 @@ use crate::store::draft::Draft;
 use crate::store::interface::{Ended, RangeAnswer, RangeOptions, WriteTxn};
 use crate::store::shared_index::IndexWriter;
 use crate::tree_index::TreeIndex;
+use crate::watch::locked::watchable::{self, Watchable};
 
 /// The open write transaction.
 pub(crate) struct LockedWriteTxn<'s, A, I, P>
@@ -23,17 +25,20 @@ where
     index: IndexWriter<'s, I>,
     tx: Box<dyn WriteTx<Reached<A>> + 's>,
     held: P::Held<'s>,
+    /// The lock over all watchers, if this generation has it from the beginning on.
+    watchable: Option<MutexGuard<'s, Watchable>>,
     draft: Draft,
 }
 
 impl<'s, A: Applied, I: TreeIndex, P: Protocol<I::View>> LockedWriteTxn<'s, A, I, P> {
     pub(crate) fn new(store: &'s LockedStore<A, I, P>) -> Result<Self> {
+        let watchable = P::WATCHABLE_FIRST.then(|| store.watchable.lock());
         let held = store.protocol.write();
         let tx = store.backend.write()?;
         let index = store.index.write();
         // The one who has `batchTx` may look at the revisions: nobody else can change them.
         let draft = Draft::new(tx.payload().revision, tx.payload().compact_revision);
-        Ok(LockedWriteTxn { store, index, tx, held, draft })
+        Ok(LockedWriteTxn { store, index, tx, held, watchable, draft })
     }
 }
 
@@ -55,14 +60,20 @@ impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> WriteTxn<A> for LockedWrite
     }
 
     fn end(self: Box<Self>, applied: A) -> Result<Ended> {
-        let LockedWriteTxn { store, index, tx, held, draft } = *self;
+        let LockedWriteTxn { store, index, tx, held, watchable, draft } = *self;
         draft.attach(&*store.leases);
         let (revision, compact_revision) = (draft.revision(), draft.compact_revision());
         let reached = Reached { revision, compact_revision, applied };
         let ended = if draft.changes_anything() {
             let (current, compacted) = (revision, compact_revision);
             let next = Revisions { current, compacted, index: index.view() };
-            store.protocol.publish(held, next, || Ok(tx.end(reached)?))?
+            // As in etcd, watchers are told before the end, and nobody comes between.
+            let mut watchable = watchable.unwrap_or_else(|| store.watchable.lock());
+            let to_wake = watchable.notify(revision, draft.changes());
+            let ended = store.protocol.publish(held, next, || Ok(tx.end(reached)?))?;
+            drop(watchable);
+            watchable::wake(&to_wake);
+            ended
         } else {
             // Nobody waits for a transaction that has changed nothing: `revMu` is left alone.
             tx.end(reached)?

@@ -42,7 +42,7 @@ use std::time::Duration;
 use clearlane_backend::{Backend, Config, Design, PreCommit, Sizes, SnapshotBackend, WriteTx};
 use clearlane_engine::Engine;
 use clearlane_engine::stream::Exporter;
-use clearlane_locks::Mutex;
+use clearlane_locks::{Mutex, Registry};
 
 use crate::error::Result;
 use crate::hash::{Fold, Hashing};
@@ -51,6 +51,7 @@ use crate::store::interface::{Ended, HashJob, KeyLeases, ReadTxn, Store, WriteTx
 use crate::store::{Applied, Begun, FINISHED, Ground, Opened, SCHEDULED, may_compact};
 use crate::tree_index::persistent::{PersistentIndex, PersistentView};
 use crate::tree_index::{Compaction, TreeIndex};
+use crate::watch::{SnapshotHub, WatchConfig, WatchHub, Waker};
 
 pub use read_view::ReadView;
 pub use write_txn::SnapshotWriteTxn;
@@ -185,6 +186,15 @@ impl<A: Applied, I: TreeIndex> Store<A> for SnapshotStore<A, I> {
 
     fn sizes(&self) -> Result<Sizes> {
         Ok(self.backend.sizes()?)
+    }
+
+    fn watch_hub(
+        self: Arc<Self>,
+        config: WatchConfig,
+        locks: &Registry,
+        wake: Waker,
+    ) -> Arc<dyn WatchHub> {
+        Arc::new(SnapshotHub::new(self, config, locks, wake))
     }
 }
 

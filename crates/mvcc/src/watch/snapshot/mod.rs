@@ -43,7 +43,7 @@ use self::queue::{Batch, Next, Queue};
 use self::watchers::{ToWake, Watchers};
 use super::catch_up::{self, Budget};
 use super::response::{Event, WatchId, WatchRequest};
-use super::stream::Outbox;
+use super::stream::{Bound, Outbox};
 use super::{Waker, WatchConfig, WatchFigures, WatchHub};
 use crate::error::Result;
 use crate::store::{Applied, Change, SnapshotStore};
@@ -121,8 +121,8 @@ fn wake(outboxes: &ToWake) {
 
 impl<A: Applied, I: TreeIndex> WatchHub for SnapshotHub<A, I> {
     fn open(&self, wake: Waker) -> Arc<Outbox> {
-        let bytes_max = self.config.stream_bytes_max;
-        self.watchers.lock().open(|stream| Outbox::new(stream, bytes_max, &self.locks, wake))
+        let bound = Bound::Bytes(self.config.stream_bytes_max);
+        self.watchers.lock().open(|stream| Outbox::new(stream, bound, &self.locks, wake))
     }
 
     fn watch(&self, stream: &Outbox, request: WatchRequest) {
