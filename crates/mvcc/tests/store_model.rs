@@ -130,8 +130,7 @@ fn open(parts: StoreParts, engine: &Arc<dyn Engine>, durable: &Durable) -> OpenS
         let store = Arc::new(store);
         return (Arc::<SnapshotStore<Model>>::clone(&store), Some(store), opened);
     }
-    let (store, opened) =
-        clearlane_mvcc::open(parts, engine, config, hook, model, leases).unwrap();
+    let (store, opened) = clearlane_mvcc::open(parts, engine, config, hook, model, leases).unwrap();
     (Arc::from(store), None, opened)
 }
 
