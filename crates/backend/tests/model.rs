@@ -167,6 +167,8 @@ impl Race {
             self.let_model_follow();
             tx
         });
+        let [before, expected] = sides.each_ref().map(|tx| *tx.payload());
+        assert_eq!(before, expected, "what the transaction before has said");
         for change in changes {
             let outcomes = sides.each_mut().map(|tx| apply(&mut **tx, change, next_record));
             assert_eq!(outcomes[0], outcomes[1]);

@@ -1,5 +1,8 @@
 //! A runner for golden scripts over the store: `put a 1`, `del a b`, `range a z rev=3`, `compact 4`.
 
+// Each test binary uses its own part of this module.
+#![allow(dead_code, reason = "shared by several test binaries, none of which uses all of it")]
+
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write as _;

@@ -1,0 +1,150 @@
+//! Whose turn is it? Jobs that wait, that are dropped, and that belong elsewhere, in every store.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::Arc;
+
+use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_engine::{KeyRange, MemoryEngine};
+use clearlane_mvcc::{
+    CompactionJob, Error, HashKv, IndexKind, NoLeases, RangeOptions, Store, StoreParts, open,
+};
+use support::all_parts;
+
+/// A store in which `a` was put at the revisions from 2 to 9.
+fn store(parts: StoreParts) -> Box<dyn Store<()>> {
+    let (engine, leases) = (Arc::new(MemoryEngine::new()), Arc::new(NoLeases));
+    let opened = open(parts, engine, Config::default(), PreCommit::none(), (), leases);
+    let store = opened.unwrap().0;
+    (2..10).for_each(|_| put(&*store));
+    store
+}
+
+fn put(store: &dyn Store<()>) {
+    let mut txn = store.write().unwrap();
+    txn.put(b"a", b"value", 0).unwrap();
+    drop(txn.end(()).unwrap());
+}
+
+fn schedule(store: &dyn Store<()>, at: i64) -> CompactionJob {
+    let (job, ended) = store.compact(at, ()).unwrap();
+    assert!(ended.changes.is_empty());
+    job
+}
+
+fn finish(store: &dyn Store<()>, job: &mut CompactionJob) {
+    while !store.compact_step(job, 1).unwrap() {}
+}
+
+fn hash(store: &dyn Store<()>, revision: i64) -> HashKv {
+    let mut job = store.hash(revision).unwrap();
+    loop {
+        if let Some(hash) = job.step(2).unwrap() {
+            return hash;
+        }
+    }
+}
+
+#[test]
+fn one_job_at_a_time_until_it_is_done() {
+    for parts in all_parts() {
+        let store = store(parts);
+        let mut first = schedule(&*store, 4);
+        let mut second = schedule(&*store, 6);
+        store.compact_step(&mut first, 1).unwrap();
+        assert!(matches!(store.compact_step(&mut second, 1), Err(Error::CompactionBusy)));
+        finish(&*store, &mut first);
+        // It may be kept, and asked again.
+        assert!(store.compact_step(&mut first, 1).unwrap());
+        finish(&*store, &mut second);
+        assert_eq!(store.read().range(KeyRange::ALL, RangeOptions::default()).unwrap().count, 1);
+    }
+}
+
+#[test]
+fn a_job_that_is_dropped_is_in_nobodys_way() {
+    for parts in all_parts() {
+        // Dropped behind so many steps: not begun, in the index, among the records.
+        for steps in 0..5 {
+            let store = store(parts);
+            let mut dropped = schedule(&*store, 4);
+            for _ in 0..steps {
+                assert!(!store.compact_step(&mut dropped, 1).unwrap(), "{parts:?}: {steps}");
+            }
+            drop(dropped);
+            finish(&*store, &mut schedule(&*store, 6));
+            let read = store.read();
+            for (revision, version) in [(6, 5), (7, 6), (9, 8)] {
+                let options = RangeOptions { revision, ..RangeOptions::default() };
+                let answer = read.range(KeyRange::ALL, options).unwrap();
+                assert_eq!(answer.records[0].version, version, "{parts:?}: {steps}");
+            }
+        }
+    }
+}
+
+/// `HashKV` of a revision is what all members agree on, whatever happened to their compactions.
+#[test]
+fn only_a_whole_hash_is_remembered() {
+    for parts in all_parts() {
+        let expected = [4, 6, 8].map(|at| {
+            let store = store(parts);
+            for at in [4, 6, 8].into_iter().filter(|earlier| *earlier < at) {
+                finish(&*store, &mut schedule(&*store, at));
+            }
+            hash(&*store, at)
+        });
+        let remembered = store(parts);
+        for at in [4, 6, 8] {
+            finish(&*remembered, &mut schedule(&*remembered, at));
+        }
+        assert_eq!([4, 6, 8].map(|at| hash(&*remembered, at)), expected, "{parts:?}");
+
+        // The later one goes first, and removes what the hash at 4 counts.
+        let store = store(parts);
+        let (mut early, mut late) = (schedule(&*store, 4), schedule(&*store, 6));
+        finish(&*store, &mut late);
+        finish(&*store, &mut early);
+        for revision in [4, 5] {
+            assert!(matches!(store.hash(revision), Err(Error::Compacted)), "{parts:?}");
+        }
+        // From here on all is as if they had come in order.
+        finish(&*store, &mut schedule(&*store, 8));
+        assert_eq!(hash(&*store, 8), expected[2], "{parts:?}");
+    }
+}
+
+#[test]
+fn a_job_of_another_store_is_refused() {
+    for parts in all_parts() {
+        let (one, other) = (store(parts), store(parts));
+        let mut job = schedule(&*one, 4);
+        assert!(matches!(other.compact_step(&mut job, 1), Err(Error::ForeignJob)));
+        one.compact_step(&mut job, 1).unwrap();
+        assert!(matches!(other.compact_step(&mut job, 1), Err(Error::ForeignJob)));
+        finish(&*one, &mut job);
+        assert_eq!(other.read().compact_revision(), -1);
+    }
+}
+
+/// The index under a lock is the same tree for all views: what a compaction took is gone.
+#[test]
+fn a_view_of_the_locked_index_says_when_it_was_compacted() {
+    let store = store(StoreParts { design: Design::SnapshotReadTx, index: IndexKind::Locked });
+    let view = store.read();
+    let mut hash_job = store.hash(9).unwrap();
+    put(&*store);
+    let mut job = schedule(&*store, 10);
+    assert_eq!(view.range(KeyRange::ALL, RangeOptions::default()).unwrap().records[0].version, 8);
+    finish(&*store, &mut job);
+    for count_only in [false, true] {
+        let options = RangeOptions { count_only, ..RangeOptions::default() };
+        assert!(matches!(view.range(KeyRange::ALL, options), Err(Error::Compacted)));
+    }
+    assert!(matches!(hash_job.step(9), Err(Error::Compacted)));
+    let options = RangeOptions { revision: 10, ..RangeOptions::default() };
+    assert!(matches!(view.range(KeyRange::ALL, options), Err(Error::FutureRevision)));
+    assert_eq!(store.read().range(KeyRange::ALL, options).unwrap().records[0].version, 9);
+}

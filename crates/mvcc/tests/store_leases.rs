@@ -1,0 +1,60 @@
+//! When is the keeper of leases told? In every store before anybody can read the new state.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use bytes::Bytes;
+use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_engine::{KeyRange, MemoryEngine};
+use clearlane_mvcc::{KeyLeases, RangeOptions, Store, StoreParts, open};
+use support::all_parts;
+
+/// Notes what it is told, and at which revision the store can be read then.
+#[derive(Debug, Default)]
+struct Noting {
+    store: OnceLock<Weak<dyn Store<()>>>,
+    told: Mutex<Vec<(Bytes, i64, i64)>>,
+}
+
+impl KeyLeases for Noting {
+    fn attach(&self, key: &Bytes, lease: i64) {
+        // In 3.1 even a read by the writer's own thread would wait for the writer.
+        let readable = |store: &&Arc<dyn Store<()>>| store.design() != Design::Mutex;
+        let store = self.store.get().and_then(Weak::upgrade).filter(readable);
+        let revision = store.map(|store| store.read().revision());
+        self.told.lock().unwrap().push((key.clone(), lease, revision.unwrap_or(0)));
+    }
+}
+
+fn told(parts: StoreParts) -> Vec<(Bytes, i64, i64)> {
+    let (engine, noting) = (Arc::new(MemoryEngine::new()), Arc::new(Noting::default()));
+    let leases: Arc<dyn KeyLeases> = Arc::<Noting>::clone(&noting);
+    let opened = open(parts, engine, Config::default(), PreCommit::none(), (), leases).unwrap();
+    let store: Arc<dyn Store<()>> = Arc::from(opened.0);
+    noting.store.set(Arc::downgrade(&store)).unwrap();
+    let mut txn = store.write().unwrap();
+    txn.put(b"b", b"", 7).unwrap();
+    txn.put(b"a", b"", 0).unwrap();
+    txn.range(KeyRange::ALL, RangeOptions::default()).unwrap();
+    txn.put(b"c", b"", 9).unwrap();
+    txn.delete_range(KeyRange::new(b"a", b"c")).unwrap();
+    assert!(noting.told.lock().unwrap().is_empty(), "not before the end");
+    let ended = txn.end(()).unwrap();
+    assert_eq!((ended.revision, ended.changes.len()), (2, 5));
+    drop(store.compact(2, ()).unwrap());
+    let told = noting.told.lock().unwrap().clone();
+    told
+}
+
+#[test]
+fn each_change_in_its_order_before_it_can_be_read() {
+    for parts in all_parts() {
+        let revision = if parts.design == Design::Mutex { 0 } else { 1 };
+        let expected = [("b", 7), ("a", 0), ("c", 9), ("a", 0), ("b", 0)];
+        let expected = expected.map(|(key, lease)| (Bytes::from(key), lease, revision));
+        assert_eq!(told(parts), expected, "{parts:?}");
+    }
+}

@@ -1,0 +1,142 @@
+//! Readers, a writer, compactions and commits at once, in every store.
+//!
+//! Two keys are always written together. Whatever a reader sees, it sees both of one transaction;
+//! and what it has seen it sees again, for as long as its read is open.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_engine::{KeyRange, MemoryEngine};
+use clearlane_mvcc::{
+    Error, IndexKind, NoLeases, RangeAnswer, RangeOptions, ReadTxn, Store, StoreParts, open,
+};
+use support::all_parts;
+
+const TRANSACTIONS: i64 = 200;
+
+/// Ends the other threads when the writer ends, also by a panic.
+struct Finish<'f>(&'f AtomicBool);
+
+impl Drop for Finish<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+fn write(store: &dyn Store<i64>, number: i64) {
+    let mut txn = store.write().unwrap();
+    let value = number.to_string();
+    txn.put(b"a", value.as_bytes(), 0).unwrap();
+    if number % 3 == 0 {
+        txn.delete_range(KeyRange::new(b"x", b"z")).unwrap();
+    } else {
+        txn.put(b"x", value.as_bytes(), 0).unwrap();
+    }
+    txn.put(b"b", value.as_bytes(), 0).unwrap();
+    let ended = txn.end(number).unwrap();
+    assert_eq!(ended.revision, number + 1);
+}
+
+/// What transaction `revision - 1` has left.
+fn check(answer: &RangeAnswer, revision: i64) {
+    let value = (revision - 1).to_string();
+    let found: Vec<_> = answer.records.iter().map(|kv| (&*kv.key, &*kv.value)).collect();
+    let mut expected: Vec<(&[u8], &[u8])> =
+        vec![(b"a", value.as_bytes()), (b"b", value.as_bytes())];
+    if (revision - 1) % 3 != 0 {
+        expected.push((b"x", value.as_bytes()));
+    }
+    assert_eq!(found, expected, "at revision {revision}");
+    assert!(answer.records.iter().all(|kv| kv.mod_revision == revision));
+}
+
+/// Looks at the newest state and at an older one. `false` if a compaction was faster, which a store
+/// may let happen if its index is one tree for all.
+fn look(read: &dyn ReadTxn, may_be_compacted: bool) -> bool {
+    let revision = read.revision();
+    if revision < 2 {
+        return true; // Nothing is written yet.
+    }
+    let older = (revision - 3).max(read.compact_revision()).max(2);
+    for (asked, revision) in [(0, revision), (older, older), (0, revision)] {
+        let options = RangeOptions { revision: asked, ..RangeOptions::default() };
+        match read.range(KeyRange::ALL, options) {
+            Ok(answer) => check(&answer, revision),
+            Err(Error::Compacted) if may_be_compacted => return false,
+            Err(error) => panic!("at revision {revision}: {error}"),
+        }
+    }
+    true
+}
+
+fn compact(store: &dyn Store<i64>, applied: &AtomicI64) {
+    let at = store.read().revision() - 2;
+    let Ok((mut job, ended)) = store.compact(at, applied.load(Ordering::SeqCst)) else { return };
+    drop(ended);
+    while !store.compact_step(&mut job, 7).unwrap() {}
+}
+
+fn run(parts: StoreParts) {
+    let config = Config { batch_limit: 40, ..Config::default() };
+    let (engine, leases) = (Arc::new(MemoryEngine::new()), Arc::new(NoLeases));
+    let store = open(parts, engine, config, PreCommit::none(), 0, leases).unwrap().0;
+    let store = &*store;
+    let may_be_compacted =
+        parts == StoreParts { design: Design::SnapshotReadTx, index: IndexKind::Locked };
+    let (finished, seen, applied) = (AtomicBool::new(false), AtomicI64::new(1), AtomicI64::new(0));
+    let until_finished = |work: &dyn Fn()| {
+        while !finished.load(Ordering::SeqCst) {
+            work();
+        }
+    };
+    thread::scope(|threads| {
+        for _ in 0..3 {
+            threads.spawn(|| {
+                until_finished(&|| {
+                    let before = seen.load(Ordering::SeqCst);
+                    let read = store.read();
+                    assert!(read.revision() >= before, "a later read saw an older state");
+                    seen.fetch_max(read.revision(), Ordering::SeqCst);
+                    look(&*read, may_be_compacted);
+                });
+            });
+        }
+        threads.spawn(|| until_finished(&|| compact(store, &applied)));
+        threads.spawn(|| until_finished(&|| store.commit().unwrap()));
+        threads.spawn(|| {
+            let now = AtomicI64::new(0);
+            until_finished(&|| {
+                let now = now.fetch_add(200, Ordering::SeqCst) as u64;
+                store.tick(Duration::from_millis(now)).unwrap();
+            });
+        });
+        threads.spawn(|| {
+            until_finished(&|| {
+                let Ok(mut job) = store.hash(0) else { return };
+                while matches!(job.step(5), Ok(None)) {}
+            });
+        });
+        threads.spawn(|| {
+            let _finish = Finish(&finished);
+            for number in 1..=TRANSACTIONS {
+                look(&*store.read_for_writer(), may_be_compacted);
+                write(store, number);
+                applied.store(number, Ordering::SeqCst);
+            }
+        });
+    });
+    assert_eq!(store.read().revision(), TRANSACTIONS + 1);
+    assert!(look(&*store.read(), false), "nothing is at work any more");
+}
+
+#[test]
+fn a_reader_sees_whole_transactions() {
+    all_parts().into_iter().for_each(run);
+}

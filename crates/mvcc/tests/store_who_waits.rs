@@ -1,0 +1,251 @@
+//! Who stands still, and behind whom? Every situation is staged in the store of every era.
+//!
+//! A situation is a cast of threads that enter one after the other. Each is watched until it
+//! stands still: at the place where its part ends, at a lock, or because it is done. What is found
+//! of the last one is the answer. The whole table is `tests/golden/store_who_waits`; the backend
+//! has another one, for the locks below these.
+//!
+//! To write the table anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-mvcc --test
+//! store_who_waits`. Then read the difference: only what you can explain may be committed.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[allow(dead_code, reason = "shared with the tests of the backend, which use all of it")]
+#[path = "../../backend/tests/support/hooked_engine.rs"]
+mod hooked_engine;
+#[allow(dead_code, reason = "shared with the tests of the backend, which use all of it")]
+#[path = "../../backend/tests/support/standing.rs"]
+mod standing;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_engine::{Engine, KeyRange};
+use clearlane_locks::{Actor, Registry};
+use clearlane_mvcc::{CompactionJob, NoLeases, RangeOptions, Store, StoreParts, open};
+use hooked_engine::{HookedEngine, Moment};
+use standing::{Barrier, Found, OpenAtEnd, watch};
+
+/// So many changes are committed at once. A put alone does not get there.
+const BATCH_LIMIT: u64 = 4;
+
+/// What a thread does. The first six stand still in the middle of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Has opened a read, and takes its time.
+    ExpensiveRead,
+    /// Has begun a hash, and takes its time.
+    Hash,
+    /// Has opened the write transaction, and has not ended it.
+    OpenWrite,
+    /// Ends a write transaction that fills the batch. If that commits, the sync takes its time.
+    EndingWrite,
+    /// The timer's commit syncs, which takes its time.
+    Syncing,
+    /// Schedules a compaction. If that commits, the sync takes its time.
+    Scheduling,
+    CheapRead,
+    Put,
+    Tick,
+    /// The commit before a snapshot.
+    Commit,
+    Compact,
+    /// All steps of a compaction that was scheduled before.
+    CompactionJob,
+}
+
+impl Part {
+    fn actor(self) -> Actor {
+        Actor::named(match self {
+            Part::ExpensiveRead => "expensive_read",
+            Part::Hash => "hash",
+            Part::OpenWrite => "open_write",
+            Part::EndingWrite => "ending_write",
+            Part::Syncing => "syncing",
+            Part::Scheduling => "scheduling",
+            Part::CheapRead => "cheap_read",
+            Part::Put => "put",
+            Part::Tick => "tick",
+            Part::Commit => "commit",
+            Part::Compact => "compact",
+            Part::CompactionJob => "compaction_job",
+        })
+    }
+
+    /// Whether the engine stops it when it commits.
+    fn stops_in_a_commit(self) -> bool {
+        matches!(self, Part::EndingWrite | Part::Syncing | Part::Scheduling)
+    }
+
+    fn play(self, stage: &Stage) {
+        let _as = self.actor().enter();
+        let store = &*stage.store;
+        match self {
+            Part::ExpensiveRead => {
+                let _read = store.read();
+                stage.barrier.stand_still();
+            }
+            Part::Hash => {
+                let mut job = store.hash(0).unwrap();
+                assert_eq!(job.step(1).unwrap(), None);
+                stage.barrier.stand_still();
+            }
+            Part::OpenWrite => {
+                let mut txn = store.write().unwrap();
+                txn.put(b"a", b"open", 0).unwrap();
+                txn.range(KeyRange::ALL, RangeOptions::default()).unwrap();
+                stage.barrier.stand_still();
+                drop(txn.end(()).unwrap());
+            }
+            Part::EndingWrite => put(store, BATCH_LIMIT),
+            Part::CheapRead => {
+                let read = store.read();
+                assert!(read.range(KeyRange::ALL, RangeOptions::default()).unwrap().count > 0);
+            }
+            Part::Put => put(store, 1),
+            Part::Syncing | Part::Tick => drop(store.tick(Duration::from_secs(1)).unwrap()),
+            Part::Commit => store.commit().unwrap(),
+            Part::Scheduling | Part::Compact => drop(store.compact(3, ()).unwrap()),
+            Part::CompactionJob => {
+                let mut job = stage.job.lock().unwrap().take().unwrap();
+                while !store.compact_step(&mut job, 1).unwrap() {}
+            }
+        }
+    }
+}
+
+fn put(store: &dyn Store<()>, changes: u64) {
+    let mut txn = store.write().unwrap();
+    (0..changes).for_each(|change| txn.put(&[b'a', change as u8], b"value", 0).unwrap());
+    drop(txn.end(()).unwrap());
+}
+
+/// What is staged. The last of the cast is the one whose way is asked about.
+struct Situation {
+    title: &'static str,
+    cast: &'static [Part],
+}
+
+const fn situation(title: &'static str, cast: &'static [Part]) -> Situation {
+    Situation { title, cast }
+}
+
+const SITUATIONS: [Situation; 25] = [
+    situation("read beside an open read", &[Part::ExpensiveRead, Part::CheapRead]),
+    situation("put beside an open read", &[Part::ExpensiveRead, Part::Put]),
+    situation("read behind that put", &[Part::ExpensiveRead, Part::Put, Part::CheapRead]),
+    situation("tick beside an open read", &[Part::ExpensiveRead, Part::Tick]),
+    situation("commit for a snapshot beside an open read", &[Part::ExpensiveRead, Part::Commit]),
+    situation("read behind that commit", &[Part::ExpensiveRead, Part::Commit, Part::CheapRead]),
+    situation("put behind that commit", &[Part::ExpensiveRead, Part::Commit, Part::Put]),
+    situation("compaction scheduled beside an open read", &[Part::ExpensiveRead, Part::Compact]),
+    situation("read behind that", &[Part::ExpensiveRead, Part::Compact, Part::CheapRead]),
+    situation("put behind that", &[Part::ExpensiveRead, Part::Compact, Part::Put]),
+    situation("compaction's job beside an open read", &[Part::ExpensiveRead, Part::CompactionJob]),
+    situation("read beside a hash", &[Part::Hash, Part::CheapRead]),
+    situation("put beside a hash", &[Part::Hash, Part::Put]),
+    situation("read behind that put", &[Part::Hash, Part::Put, Part::CheapRead]),
+    situation("commit for a snapshot beside a hash", &[Part::Hash, Part::Commit]),
+    situation("read beside an open write", &[Part::OpenWrite, Part::CheapRead]),
+    situation("tick beside an open write", &[Part::OpenWrite, Part::Tick]),
+    situation("commit for a snapshot beside an open write", &[Part::OpenWrite, Part::Commit]),
+    situation("read beside the end of a write, batch full", &[Part::EndingWrite, Part::CheapRead]),
+    situation("hash beside the end of a write, batch full", &[Part::EndingWrite, Part::Hash]),
+    situation("read beside the timer's sync", &[Part::Syncing, Part::CheapRead]),
+    situation("put beside the timer's sync", &[Part::Syncing, Part::Put]),
+    situation("compaction scheduled beside that", &[Part::Syncing, Part::Compact]),
+    situation("read beside a compaction being scheduled", &[Part::Scheduling, Part::CheapRead]),
+    situation("put beside a compaction being scheduled", &[Part::Scheduling, Part::Put]),
+];
+
+/// A store, and what its cast needs.
+struct Stage {
+    store: Box<dyn Store<()>>,
+    barrier: Arc<Barrier>,
+    locks: Registry,
+    job: Mutex<Option<CompactionJob>>,
+}
+
+impl Stage {
+    fn new(design: Design, cast: &[Part]) -> Stage {
+        let (barrier, locks) = (Arc::new(Barrier::default()), Registry::new());
+        let config = Config { batch_limit: BATCH_LIMIT, locks: locks.clone(), ..Config::default() };
+        let parts = StoreParts::from(design);
+        let (engine, leases) = (stopping_engine(&barrier, cast), Arc::new(NoLeases));
+        let store = open(parts, engine, config, PreCommit::none(), (), leases).unwrap().0;
+        (0..3).for_each(|_| put(&*store, 1));
+        let job = cast.contains(&Part::CompactionJob).then(|| store.compact(3, ()).unwrap().0);
+        store.commit().unwrap();
+        put(&*store, 1);
+        Stage { store, barrier, locks, job: Mutex::new(job) }
+    }
+}
+
+/// An engine that stops those who are to stand still in a commit.
+fn stopping_engine(barrier: &Arc<Barrier>, cast: &[Part]) -> Arc<dyn Engine> {
+    let barrier = Arc::clone(barrier);
+    let stopped: Vec<Actor> =
+        cast.iter().filter(|part| part.stops_in_a_commit()).map(|part| part.actor()).collect();
+    HookedEngine::new(move |moment| {
+        if moment == Moment::Commit && stopped.contains(&Actor::current()) {
+            barrier.stand_still();
+        }
+        Ok(())
+    })
+}
+
+/// Stages a situation, and says how the last of the cast was found.
+fn play(design: Design, situation: &Situation) -> String {
+    let stage = Stage::new(design, situation.cast);
+    let mut found = Found::Done;
+    thread::scope(|threads| {
+        let _open = OpenAtEnd(&stage.barrier);
+        for part in situation.cast {
+            let thread = threads.spawn(|| part.play(&stage));
+            found = watch(part.actor(), &thread, &stage.barrier, &stage.locks);
+        }
+    });
+    match found {
+        Found::Done | Found::AtBarrier => "goes on".to_owned(),
+        Found::Waits(words) => words,
+    }
+}
+
+/// The table as text: a row per situation, a column per design.
+fn table() -> String {
+    let mut rows = vec![vec![String::new()]];
+    rows[0].extend(Design::ALL.map(|design| design.to_string()));
+    for situation in &SITUATIONS {
+        let cells = Design::ALL.map(|design| play(design, situation));
+        rows.push([situation.title.to_owned()].into_iter().chain(cells).collect());
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join(" | ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+#[test]
+fn every_situation_in_every_era() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/store_who_waits");
+    let found = table();
+    if std::env::var("UPDATE_GOLDENFILES").is_ok_and(|update| update == "1") {
+        std::fs::write(&path, &found).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap();
+    assert!(found == expected, "expected:\n{expected}\nfound:\n{found}");
+}
+
+#[test]
+fn in_the_default_era_nobody_waits() {
+    for situation in &SITUATIONS {
+        let found = play(Design::SnapshotReadTx, situation);
+        assert_eq!(found, "goes on", "{}", situation.title);
+    }
+}
