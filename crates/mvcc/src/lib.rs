@@ -25,6 +25,7 @@
 //!   one of which a snapshot is a pointer.
 //! * [`store`]: the index and the records as one thing, read through one pointer.
 //! * [`hash`]: do two members hold the same?
+//! * [`workers`]: the threads of somebody else, for what is too much for one.
 //!
 //! # Where a read goes next
 //!
@@ -40,6 +41,7 @@ pub mod key_history;
 pub mod tree_index;
 pub mod store;
 pub mod hash;
+pub mod workers;
 mod error;
 
 pub use error::{Error, Result};
@@ -53,3 +55,4 @@ pub use store::{
 pub use tree_index::locked::{CompactionLock, LockedIndex};
 pub use tree_index::persistent::{CompactionStep, Dismantling, PersistentIndex, PersistentView};
 pub use tree_index::{Compaction, IndexView, Run, RunBuilder, TreeIndex, Visitor};
+pub use workers::{Job, OneAfterTheOther, Workers};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use clearlane_backend::{Config, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
-use clearlane_mvcc::{Error, RangeOptions, ReadView, Store, StoreCompaction};
+use clearlane_mvcc::{Error, OneAfterTheOther, RangeOptions, ReadView, Store, StoreCompaction};
 use proptest::prelude::*;
 
 /// Value, create revision, mod revision, version.
@@ -109,7 +109,9 @@ fn open(engine: &Arc<dyn Engine>, durable: &Durable) -> (Store<Model>, Option<St
         noted.lock().unwrap().clone_from(model);
         Ok(())
     });
-    let (store, opened) = Store::open(Arc::clone(engine), Config::default(), hook, model).unwrap();
+    let (engine, config) = (Arc::clone(engine), Config::default());
+    let (store, opened) =
+        Store::open(engine, config, hook, model, &OneAfterTheOther).unwrap();
     (store, opened.compaction)
 }
 

@@ -39,7 +39,7 @@
 
 mod read_view;
 mod write_txn;
-mod restore;
+pub mod restore;
 mod compaction;
 
 use std::fmt::Debug;
@@ -55,6 +55,7 @@ use crate::hash::StoredHashes;
 use crate::revision::Revision;
 use crate::tree_index::TreeIndex;
 use crate::tree_index::persistent::{PersistentIndex, PersistentView};
+use crate::workers::Workers;
 
 pub use compaction::{CompactionJob, StoreCompaction};
 pub use read_view::{RangeAnswer, RangeOptions, ReadView};
@@ -113,15 +114,19 @@ impl<A: Clone + Debug + Send + Sync + 'static> Applied for A {}
 
 impl<A: Applied> Store<A> {
     /// Opens the store that an engine holds and restores its index. `pre_commit` saves, with each
-    /// commit, what `applied` says of the state that becomes durable.
+    /// commit, what `applied` says of the state that becomes durable. `workers` share the work of
+    /// restoring.
     pub fn open(
         engine: Arc<dyn Engine>,
         config: Config,
         pre_commit: PreCommit<A>,
         applied: A,
+        workers: &dyn Workers,
     ) -> Result<(Store<A>, Opened)> {
         let snapshot = engine.snapshot().map_err(clearlane_backend::Error::from)?;
-        let restored = restore::restore(&*snapshot)?;
+        let cut = restore::Cut::for_workers(workers);
+        let index = PersistentIndex::default();
+        let restored = restore::restore(&*snapshot, index, workers, cut)?;
         let state = State {
             revision: restored.revision,
             compact_revision: restored.compact_revision,

@@ -38,6 +38,7 @@ use super::key::Key;
 use super::{Compaction, IndexView, Run, TreeIndex, Visitor};
 use crate::key_history::{KeyHistory, Rest, Version};
 use crate::revision::Revision;
+use crate::workers::Workers;
 
 type Tree = OrdMap<Key, KeyHistory>;
 
@@ -173,7 +174,7 @@ impl TreeIndex for LockedIndex {
         self.tree.write().get_mut(key)?.tombstone(revision)
     }
 
-    fn restore(&mut self, runs: Vec<Run>) {
+    fn restore(&mut self, runs: Vec<Run>, _workers: &dyn Workers) {
         let mut tree = self.tree.write();
         assert!(tree.is_empty(), "an index is restored before anything is put");
         *tree = Run::join(runs).into_histories().collect();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clearlane_backend::{Backend, Config, PreCommit};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
-    HashKv, RangeAnswer, RangeOptions, ReadView, Store, StoreCompaction, WriteTxn,
+    HashKv, OneAfterTheOther, RangeAnswer, RangeOptions, ReadView, Store, StoreCompaction, WriteTxn,
 };
 use goldenscript::{Argument, Command, Context, Runner};
 
@@ -30,7 +30,7 @@ fn open(engine: &Arc<dyn Engine>) -> (Store<u64>, clearlane_mvcc::Opened) {
     let save = PreCommit::new(|applied: &u64, put| {
         put(Bucket::Meta, b"consistent_index", &applied.to_be_bytes())
     });
-    Store::open(Arc::clone(engine), Config::default(), save, 0).expect("a sound engine opens")
+    Store::open(Arc::clone(engine), Config::default(), save, 0, &OneAfterTheOther).expect("a sound engine opens")
 }
 
 /// The words of a command, and its `key=value` options apart.

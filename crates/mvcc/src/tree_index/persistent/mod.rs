@@ -75,6 +75,7 @@ use super::key::Key;
 use super::{Compaction, IndexView, Run, TreeIndex, Visitor};
 use crate::key_history::{KeyHistory, Rest, Version};
 use crate::revision::Revision;
+use crate::workers::Workers;
 
 /// The writer's side: the tree of now.
 #[derive(Debug, Default)]
@@ -247,7 +248,7 @@ impl TreeIndex for PersistentIndex {
         Some(ended)
     }
 
-    fn restore(&mut self, runs: Vec<Run>) {
+    fn restore(&mut self, runs: Vec<Run>, _workers: &dyn Workers) {
         assert_eq!(self.now.root.len(), 0, "an index is restored before anything is put");
         let run = Run::join(runs);
         self.now.newest = run.newest().map_or(0, |newest| newest.main);

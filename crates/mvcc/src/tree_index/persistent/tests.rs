@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::edit::{INNER_MAX, LEAF_MAX};
 use super::*;
 use crate::tree_index::RunBuilder;
+use crate::workers::OneAfterTheOther;
 
 /// The first and the last key below a node.
 type KeySpan<'n> = (&'n [u8], &'n [u8]);
@@ -117,7 +118,7 @@ proptest! {
             builder.put(&key(number), Version { modified, created: 3, version: 2 });
         }
         let mut index = PersistentIndex::default();
-        index.restore(vec![builder.finish()]);
+        index.restore(vec![builder.finish()], &OneAfterTheOther);
         check(&index.now.root, true);
         prop_assert_eq!(index.view().count(KeyRange::ALL, 5), u64::from(keys));
         for number in kept..keys {
