@@ -59,7 +59,8 @@ fn main() {
         fill(&store, keys, value_size, is("--leases"));
         for index in ["persistent", "locked"] {
             for workers in [1, 2] {
-                let name = format!("{keys} keys, values of {value_size} B, {index}, {workers} workers");
+                let name =
+                    format!("{keys} keys, values of {value_size} B, {index}, {workers} workers");
                 report(&name, &measure(&store, keys, index, workers, rounds));
             }
         }

@@ -42,8 +42,8 @@ use arc_swap::ArcSwap;
 use clearlane_engine::KeyRange;
 use clearlane_locks::Registry;
 use clearlane_mvcc::{
-    CompactionLock, IndexView, LockedIndex, OneAfterTheOther, PersistentIndex, Revision, RunBuilder, TreeIndex,
-    Version,
+    CompactionLock, IndexView, LockedIndex, OneAfterTheOther, PersistentIndex, Revision,
+    RunBuilder, TreeIndex, Version,
 };
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion};

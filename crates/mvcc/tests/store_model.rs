@@ -110,8 +110,7 @@ fn open(engine: &Arc<dyn Engine>, durable: &Durable) -> (Store<Model>, Option<St
         Ok(())
     });
     let (engine, config) = (Arc::clone(engine), Config::default());
-    let (store, opened) =
-        Store::open(engine, config, hook, model, &OneAfterTheOther).unwrap();
+    let (store, opened) = Store::open(engine, config, hook, model, &OneAfterTheOther).unwrap();
     (store, opened.compaction)
 }
 

@@ -184,3 +184,61 @@ fn join_two(earlier: Histories, later: Histories) -> Histories {
     joined.extend(later);
     joined
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::workers::OneAfterTheOther;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn parts_are_what_one_part_would_be(
+            // A key, and whether it is put. Few keys, so that most are in several runs.
+            changes in prop::collection::vec((0..60_u8, prop::bool::weighted(0.8)), 0..300),
+            run_len in 1..100_usize,
+            part_keys in 1..70_usize,
+        ) {
+            let runs = || -> Vec<Run> {
+                let changes: Vec<_> = changes.iter().zip(1..).collect();
+                changes.chunks(run_len).map(run).collect()
+            };
+            let join = |part_keys| -> Vec<Histories> {
+                Run::join(runs(), part_keys, &OneAfterTheOther, |part| part)
+            };
+            let (whole, parts) = (join(usize::MAX), join(part_keys));
+            prop_assert_eq!(whole.len(), 1);
+            prop_assert!(whole[0].windows(2).all(|pair| pair[0].0 < pair[1].0));
+            prop_assert_eq!(&parts.concat(), &whole[0]);
+        }
+    }
+
+    fn run(changes: &[(&(u8, bool), i64)]) -> Run {
+        let mut builder = RunBuilder::default();
+        for ((number, is_put), main) in changes {
+            let (key, modified) = (vec![b'k'; usize::from(*number)], Revision::new(*main, 0));
+            match is_put {
+                true => builder.put(&key, Version { modified, created: *main, version: 1 }),
+                false => builder.tombstone(&key, modified),
+            }
+        }
+        builder.finish()
+    }
+
+    #[test]
+    fn parts_are_about_as_large() {
+        let changes: Vec<_> =
+            (0..3_000_u64).map(|number| number.wrapping_mul(0x9e37_79b9)).collect();
+        let mut builder = RunBuilder::default();
+        for (number, main) in changes.iter().zip(1..) {
+            let modified = Revision::new(main, 0);
+            builder.put(&number.to_le_bytes(), Version { modified, created: main, version: 1 });
+        }
+        let parts = Run::join(vec![builder.finish()], 300, &OneAfterTheOther, |part| part.len());
+        assert_eq!(parts.len(), 10);
+        assert!(parts.iter().all(|keys| (200..400).contains(keys)), "{parts:?}");
+    }
+}

@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use clearlane_engine::KeyRange;
 use clearlane_locks::Registry;
 use clearlane_mvcc::{
-    CompactionLock, IndexView, LockedIndex, OneAfterTheOther, PersistentIndex, Revision, Run, RunBuilder, TreeIndex,
-    Version,
+    CompactionLock, IndexView, LockedIndex, OneAfterTheOther, PersistentIndex, Revision, Run,
+    RunBuilder, TreeIndex, Version,
 };
 
 use crate::plain::PlainIndex;

@@ -30,7 +30,8 @@ fn open(engine: &Arc<dyn Engine>) -> (Store<u64>, clearlane_mvcc::Opened) {
     let save = PreCommit::new(|applied: &u64, put| {
         put(Bucket::Meta, b"consistent_index", &applied.to_be_bytes())
     });
-    Store::open(Arc::clone(engine), Config::default(), save, 0, &OneAfterTheOther).expect("a sound engine opens")
+    Store::open(Arc::clone(engine), Config::default(), save, 0, &OneAfterTheOther)
+        .expect("a sound engine opens")
 }
 
 /// The words of a command, and its `key=value` options apart.

@@ -154,3 +154,51 @@ fn read(
     outcome?;
     Ok((reading.finish(), rest))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn stretch(from: &[u8], to: Option<u64>) -> Stretch {
+        Stretch { from: from.to_vec(), to }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn pieces_follow_each_other_and_cover_all(
+            from in prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..20),
+                (0..40_u64).prop_map(|main| main.to_be_bytes().to_vec()),
+            ],
+            to in prop_oneof![Just(None), (1..50_u64).prop_map(Some), (1..=u64::MAX).prop_map(Some)],
+            last in prop_oneof![0..100_u64, any::<u64>()],
+            pieces in 0..20_usize,
+        ) {
+            prop_assume!(to.is_none_or(|to| from[..] < to.to_be_bytes()[..]));
+            let cut = stretch(&from, to).cut(pieces, last);
+            prop_assert!(cut.len() <= pieces.max(1));
+            prop_assert_eq!(&cut[0].from, &from);
+            prop_assert_eq!(cut[cut.len() - 1].to, to);
+            for pair in cut.windows(2) {
+                prop_assert_eq!(pair[0].to.map(u64::to_be_bytes), pair[1].from.first_chunk().copied());
+            }
+            for stretch in cut {
+                prop_assert!(stretch.to.is_none_or(|to| stretch.from[..] < to.to_be_bytes()[..]));
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_have_as_many_revisions() {
+        let cut = stretch(&2_u64.to_be_bytes(), None).cut(4, 101);
+        assert_eq!(
+            cut.iter().map(|stretch| stretch.to).collect::<Vec<_>>(),
+            [Some(27), Some(52), Some(77), None,]
+        );
+        assert_eq!(stretch(&2_u64.to_be_bytes(), None).cut(4, 3).len(), 2, "no piece for nothing");
+    }
+}

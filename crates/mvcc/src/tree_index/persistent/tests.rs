@@ -130,6 +130,24 @@ proptest! {
 }
 
 #[test]
+fn a_tree_of_several_parts_keeps_them_too() {
+    let keys = PART_KEYS as u32 * 3 + 1;
+    let mut runs = Vec::new();
+    for third in 0..3 {
+        let mut builder = RunBuilder::default();
+        for number in (third..keys).step_by(3) {
+            let modified = Revision::new(i64::from(third) + 1, i64::from(number));
+            builder.put(&key(number), Version { modified, created: modified.main, version: 1 });
+        }
+        runs.push(builder.finish());
+    }
+    let mut index = PersistentIndex::default();
+    index.restore(runs, &OneAfterTheOther);
+    check(&index.now.root, true);
+    assert_eq!(index.view().count(KeyRange::ALL, 3), u64::from(keys));
+}
+
+#[test]
 fn a_tree_that_lost_its_keys_is_low_again() {
     let mut index = filled(0..20_000);
     let full = height(&index);
