@@ -22,7 +22,7 @@
 //! ```
 //!
 //! The first half is in `stretches.rs` (how to cut what nobody has counted) and in `reading.rs`
-//! (what a stretch tells). The second half is the index's, see [`Run`].
+//! (what a stretch tells). The second half is the index's, see [`Run`](crate::tree_index::Run).
 //!
 //! Values are skipped, not read: they may be all of the data.
 //!
@@ -94,10 +94,10 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Several pieces for each worker, for one has more to do than another. More records would be
-    /// sorted slower, fewer would make more runs to join.
+    /// Several pieces for each worker, for one has more to do than another. Shorter stretches
+    /// would make more runs to join, longer ones would leave workers without work.
     pub fn for_workers(workers: &dyn Workers) -> Cut {
-        Cut { pieces: workers.count() * 8, records_max: 1 << 16 }
+        Cut { pieces: workers.count() * 4, records_max: 1 << 18 }
     }
 }
 
