@@ -64,6 +64,7 @@ use std::ops::ControlFlow;
 
 use clearlane_engine::KeyRange;
 
+pub(crate) use self::key::Key;
 pub use self::run::{Run, RunBuilder};
 use crate::key_history::Version;
 use crate::revision::Revision;

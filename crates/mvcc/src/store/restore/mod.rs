@@ -40,8 +40,8 @@
 //!
 //! # What etcd does
 //!
-//! etcd reads 10,000 records at a time in one goroutine, and another one puts them into the tree,
-//! each by a search, with a hash map beside it that has every key.
+//! etcd reads 10,000 records at a time in one goroutine, while another one puts them into the tree,
+//! by a search for each key that a small cache does not have.
 
 mod reading;
 mod stretches;
@@ -54,10 +54,13 @@ use crate::error::{Error, Result};
 use crate::store::compaction::CompactionJob;
 use crate::store::{FINISHED, FIRST_REVISION, NEVER_COMPACTED, SCHEDULED, read_mark};
 use crate::tree_index::{IndexView, TreeIndex};
-use crate::workers::Workers;
+use crate::workers::{self, Workers};
 
 /// Numbers above this one count nothing that has happened, and counting on from them would end.
 const NUMBER_MAX: i64 = 1 << 62;
+
+/// Attachments that one job looks up.
+const ATTACHMENTS: usize = 1 << 14;
 
 /// A key that is attached to a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,20 +128,26 @@ pub fn restore<I: TreeIndex>(
     }
     index.restore(runs, workers);
 
-    let leases = leases(&index.view(), attachments);
+    let leases = leases(&index.view(), attachments, workers);
     let unfinished = (compact_revision > previous)
         .then(|| CompactionJob::new(compact_revision, previous, false));
     Ok(Restored { index, revision: newest, compact_revision, leases, unfinished })
 }
 
-/// The attachments that are those of the keys' current versions.
-fn leases(view: &impl IndexView, mut attachments: Vec<Attachment>) -> Vec<LeaseOfKey> {
-    let is_current = |found: &Attachment| {
-        let current = view.get(&found.key, i64::MAX);
-        current.is_some_and(|version| version.modified == found.revision)
-    };
+/// The attachments that are those of the keys' current versions, in the order of keys.
+fn leases(
+    view: &impl IndexView,
+    mut attachments: Vec<Attachment>,
+    workers: &dyn Workers,
+) -> Vec<LeaseOfKey> {
     attachments.sort_by(|a, b| a.key.cmp(&b.key));
-    attachments.retain(is_current);
-    let lease_of = |Attachment { key, lease, .. }| LeaseOfKey { key, lease };
-    attachments.into_iter().map(lease_of).collect()
+    let current = |attachment: &Attachment| {
+        let version = view.get(&attachment.key, i64::MAX)?;
+        let key = || Bytes::copy_from_slice(&attachment.key);
+        let is_newest = version.modified == attachment.revision;
+        is_newest.then(|| LeaseOfKey { key: key(), lease: attachment.lease })
+    };
+    let pieces = attachments.chunks(ATTACHMENTS).collect();
+    let current = |piece: &[Attachment]| piece.iter().filter_map(current).collect::<Vec<_>>();
+    workers::map(workers, pieces, current).into_iter().flatten().collect()
 }

@@ -4,14 +4,13 @@
 //! rise and that numbers can be counted on, because those who write see to that; a file that
 //! somebody else has written, or a disk, may say anything.
 
-use bytes::Bytes;
 use prost::Message;
 
 use super::NUMBER_MAX;
 use crate::error::{Error, Result};
 use crate::key_history::Version;
 use crate::revision::{Mark, RecordKey, Revision};
-use crate::tree_index::{Run, RunBuilder};
+use crate::tree_index::{Key, Run, RunBuilder};
 
 /// What a stretch has told.
 #[derive(Debug)]
@@ -26,7 +25,7 @@ pub(super) struct Read {
 /// A put that has attached its key to a lease. Whether it still is, the index knows.
 #[derive(Debug)]
 pub(super) struct Attachment {
-    pub(super) key: Bytes,
+    pub(super) key: Key,
     pub(super) revision: Revision,
     pub(super) lease: i64,
 }
@@ -102,7 +101,7 @@ impl Reading {
         }
         self.builder.put(&self.head.key, Version { modified, created, version });
         if lease != 0 {
-            let key = Bytes::copy_from_slice(&self.head.key);
+            let key = Key::new(&self.head.key);
             self.attachments.push(Attachment { key, revision: modified, lease });
         }
         Ok(())
