@@ -42,8 +42,8 @@ use arc_swap::ArcSwap;
 use clearlane_engine::KeyRange;
 use clearlane_locks::Registry;
 use clearlane_mvcc::{
-    CompactionLock, IndexView, LockedIndex, PersistentIndex, Revision, RunBuilder, TreeIndex,
-    Version,
+    CompactionLock, IndexView, LockedIndex, OneAfterTheOther, PersistentIndex, Revision,
+    RunBuilder, TreeIndex, Version,
 };
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion};
@@ -350,7 +350,7 @@ fn print_restore(keys: u64) {
     });
     let sorted = start.elapsed();
     let mut index = PersistentIndex::default();
-    index.restore(runs);
+    index.restore(runs, &OneAfterTheOther);
     let restored = start.elapsed();
     drop(index);
     let dropped = start.elapsed() - restored;

@@ -27,6 +27,7 @@
 //! * [`hash`]: do two members hold the same?
 //! * [`whole_hash`]: does a backend hold what it held?
 //! * [`auto_compaction`]: when to compact, if nobody asks.
+//! * [`workers`]: the threads of somebody else, for what is too much for one.
 //!
 //! # Who waits for whom
 //!
@@ -53,6 +54,7 @@ pub mod hash;
 pub mod whole_hash;
 pub mod watch;
 pub mod auto_compaction;
+pub mod workers;
 mod error;
 
 pub use auto_compaction::AutoCompaction;
@@ -61,11 +63,12 @@ pub use hash::HashKv;
 pub use key_history::{KeyHistory, Version};
 pub use revision::{Mark, NoRecordKey, RecordKey, Revision};
 pub use store::{
-    Applied, Change, CompactionJob, Ended, HashJob, IndexKind, KeyLeases, LeaseOfKey, NoLeases,
-    Opened, RangeAnswer, RangeOptions, ReadTxn, ReadView, SnapshotStore, SnapshotWriteTxn, State,
-    Store, StoreParts, WriteTxn, open,
+    Applied, Change, CompactionJob, Ended, Ground, HashJob, IndexKind, KeyLeases, LeaseOfKey,
+    NoLeases, Opened, RangeAnswer, RangeOptions, ReadTxn, ReadView, SnapshotStore,
+    SnapshotWriteTxn, State, Store, StoreParts, WriteTxn, open,
 };
 pub use tree_index::locked::{CompactionLock, LockedIndex};
 pub use tree_index::persistent::{CompactionStep, Dismantling, PersistentIndex, PersistentView};
 pub use tree_index::{ChangeVisitor, Compaction, IndexView, Run, RunBuilder, TreeIndex, Visitor};
 pub use whole_hash::WholeHashJob;
+pub use workers::{Job, OneAfterTheOther, Workers};

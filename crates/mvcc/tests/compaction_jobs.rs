@@ -9,14 +9,14 @@ use std::sync::Arc;
 use clearlane_backend::{Config, Design, PreCommit};
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_mvcc::{
-    CompactionJob, Error, HashKv, IndexKind, NoLeases, RangeOptions, Store, StoreParts, open,
+    CompactionJob, Error, Ground, HashKv, IndexKind, RangeOptions, Store, StoreParts, open,
 };
 use support::all_parts;
 
 /// A store in which `a` was put at the revisions from 2 to 9.
 fn store(parts: StoreParts) -> Box<dyn Store<()>> {
-    let (engine, leases) = (Arc::new(MemoryEngine::new()), Arc::new(NoLeases));
-    let opened = open(parts, engine, Config::default(), PreCommit::none(), (), leases);
+    let engine = Arc::new(MemoryEngine::new());
+    let opened = open(parts, Ground::new(engine, Config::default(), PreCommit::none(), ()));
     let store = opened.unwrap().0;
     (2..10).for_each(|_| put(&*store));
     store

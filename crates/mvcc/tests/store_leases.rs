@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use bytes::Bytes;
 use clearlane_backend::{Config, Design, PreCommit};
 use clearlane_engine::{KeyRange, MemoryEngine};
-use clearlane_mvcc::{KeyLeases, RangeOptions, Store, StoreParts, open};
+use clearlane_mvcc::{Ground, KeyLeases, RangeOptions, Store, StoreParts, open};
 use support::all_parts;
 
 /// Notes what it is told, and at which revision the store can be read then.
@@ -32,7 +32,8 @@ impl KeyLeases for Noting {
 fn told(parts: StoreParts) -> Vec<(Bytes, i64, i64)> {
     let (engine, noting) = (Arc::new(MemoryEngine::new()), Arc::new(Noting::default()));
     let leases: Arc<dyn KeyLeases> = Arc::<Noting>::clone(&noting);
-    let opened = open(parts, engine, Config::default(), PreCommit::none(), (), leases).unwrap();
+    let ground = Ground::new(engine, Config::default(), PreCommit::none(), ());
+    let opened = open(parts, Ground { leases, ..ground }).unwrap();
     let store: Arc<dyn Store<()>> = Arc::from(opened.0);
     noting.store.set(Arc::downgrade(&store)).unwrap();
     let mut txn = store.write().unwrap();

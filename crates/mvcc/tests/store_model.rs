@@ -12,7 +12,7 @@ use std::sync::Arc;
 use clearlane_backend::{Config, Design, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
-    CompactionJob, Error, NoLeases, Opened, RangeOptions, ReadTxn, ReadView, SnapshotStore, Store,
+    CompactionJob, Error, Ground, Opened, RangeOptions, ReadTxn, ReadView, SnapshotStore, Store,
     StoreParts,
 };
 use proptest::prelude::*;
@@ -124,13 +124,13 @@ fn open(parts: StoreParts, engine: &Arc<dyn Engine>, durable: &Durable) -> OpenS
         noted.lock().unwrap().clone_from(model);
         Ok(())
     });
-    let (engine, config, leases) = (Arc::clone(engine), Config::default(), Arc::new(NoLeases));
+    let ground = Ground::new(Arc::clone(engine), Config::default(), hook, model);
     if parts == StoreParts::from(Design::SnapshotReadTx) {
-        let (store, opened) = SnapshotStore::open(engine, config, hook, model, leases).unwrap();
+        let (store, opened) = SnapshotStore::open(ground).unwrap();
         let store = Arc::new(store);
         return (Arc::<SnapshotStore<Model>>::clone(&store), Some(store), opened);
     }
-    let (store, opened) = clearlane_mvcc::open(parts, engine, config, hook, model, leases).unwrap();
+    let (store, opened) = clearlane_mvcc::open(parts, ground).unwrap();
     (Arc::from(store), None, opened)
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use clearlane_backend::{Config, Design, PreCommit};
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_mvcc::{
-    Error, IndexKind, NoLeases, RangeAnswer, RangeOptions, ReadTxn, Store, StoreParts, open,
+    Error, Ground, IndexKind, RangeAnswer, RangeOptions, ReadTxn, Store, StoreParts, open,
 };
 use support::all_parts;
 
@@ -85,8 +85,8 @@ fn compact(store: &dyn Store<i64>, applied: &AtomicI64) {
 
 fn run(parts: StoreParts) {
     let config = Config { batch_limit: 40, ..Config::default() };
-    let (engine, leases) = (Arc::new(MemoryEngine::new()), Arc::new(NoLeases));
-    let store = open(parts, engine, config, PreCommit::none(), 0, leases).unwrap().0;
+    let engine = Arc::new(MemoryEngine::new());
+    let store = open(parts, Ground::new(engine, config, PreCommit::none(), 0)).unwrap().0;
     let store = &*store;
     let may_be_compacted =
         parts == StoreParts { design: Design::SnapshotReadTx, index: IndexKind::Locked };

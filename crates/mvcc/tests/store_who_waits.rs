@@ -25,7 +25,7 @@ use std::time::Duration;
 use clearlane_backend::{Config, Design, PreCommit};
 use clearlane_engine::{Engine, KeyRange};
 use clearlane_locks::{Actor, Registry};
-use clearlane_mvcc::{CompactionJob, NoLeases, RangeOptions, Store, StoreParts, open};
+use clearlane_mvcc::{CompactionJob, Ground, RangeOptions, Store, StoreParts, open};
 use hooked_engine::{HookedEngine, Moment};
 use standing::{Barrier, Found, OpenAtEnd, watch};
 
@@ -174,8 +174,8 @@ impl Stage {
         let (barrier, locks) = (Arc::new(Barrier::default()), Registry::new());
         let config = Config { batch_limit: BATCH_LIMIT, locks: locks.clone(), ..Config::default() };
         let parts = StoreParts::from(design);
-        let (engine, leases) = (stopping_engine(&barrier, cast), Arc::new(NoLeases));
-        let store = open(parts, engine, config, PreCommit::none(), (), leases).unwrap().0;
+        let engine = stopping_engine(&barrier, cast);
+        let store = open(parts, Ground::new(engine, config, PreCommit::none(), ())).unwrap().0;
         (0..3).for_each(|_| put(&*store, 1));
         let job = cast.contains(&Part::CompactionJob).then(|| store.compact(3, ()).unwrap().0);
         store.commit().unwrap();

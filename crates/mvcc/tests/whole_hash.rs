@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clearlane_backend::{Backend, Config, Design, PreCommit, RangeVisitor, ReadTx, Value};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
-use clearlane_mvcc::{NoLeases, RecordKey, Revision, SnapshotStore, WholeHashJob};
+use clearlane_mvcc::{Ground, RecordKey, Revision, SnapshotStore, Store, WholeHashJob};
 
 type Backing = Box<dyn Backend<u64>>;
 
@@ -207,7 +207,7 @@ fn small_steps_and_large_ones_agree() {
 #[test]
 fn the_job_stays_with_its_state() {
     let (store, _) =
-        SnapshotStore::open(memory(), Config::default(), PreCommit::none(), (), Arc::new(NoLeases))
+        SnapshotStore::open(Ground::new(memory(), Config::default(), PreCommit::none(), ()))
             .unwrap();
     let put = |key: &[u8]| {
         let mut txn = store.write().unwrap();
@@ -220,7 +220,7 @@ fn the_job_stays_with_its_state() {
     let mut job = WholeHashJob::new(store.backend().read_view());
     assert_eq!(job.step(1).unwrap(), None);
     put(b"c");
-    store.commit().unwrap();
+    Store::commit(&store).unwrap();
     store.backend().defragment().unwrap();
     let sum = (0..10).find_map(|_| job.step(1).unwrap());
     assert_eq!(sum, Some(before));

@@ -21,7 +21,7 @@ use clearlane_proto::mvccpb::KeyValue;
 use crate::error::Result;
 use crate::hash::HashKv;
 use crate::store::compaction::CompactionJob;
-use crate::watch::{WatchConfig, WatchHub, Waker};
+use crate::watch::{Waker, WatchConfig, WatchHub};
 
 /// A store of any era. `A` is what the crate above says of each state: etcd's consistent index and
 /// term.

@@ -39,7 +39,7 @@ pub(crate) mod interface;
 pub(crate) mod moment;
 mod draft;
 mod shared_index;
-mod restore;
+pub mod restore;
 mod compaction;
 
 use std::fmt::Debug;
@@ -51,11 +51,13 @@ use clearlane_engine::{Bucket, Engine, Read};
 
 use self::compaction::Compactions;
 use self::locked::{LockedStore, OneMutex, RevMu};
+use self::restore::Cut;
 use crate::error::{Error, Result};
 use crate::revision::Revision;
 use crate::tree_index::TreeIndex;
 use crate::tree_index::locked::{CompactionLock, LockedIndex};
 use crate::tree_index::persistent::PersistentIndex;
+use crate::workers::{OneAfterTheOther, Workers};
 
 pub use compaction::CompactionJob;
 pub use interface::{
@@ -113,18 +115,50 @@ pub struct Opened {
     pub compaction: Option<CompactionJob>,
 }
 
-/// Opens the store that an engine holds, of these parts, and restores its index. `pre_commit` saves
-/// with each commit what `applied` says of the state that becomes durable; `leases` is told of each
-/// key on which lease it hangs.
+/// What a store stands on: where its records are, and who else must know of them.
+pub struct Ground<'w, A> {
+    /// The records.
+    pub engine: Arc<dyn Engine>,
+    /// When to commit, and where to count lock time.
+    pub config: Config,
+    /// Saves with each commit what `applied` says of the state that becomes durable.
+    pub pre_commit: PreCommit<A>,
+    /// Describes what the engine holds.
+    pub applied: A,
+    /// Is told of each changed key on which lease it hangs.
+    pub leases: Arc<dyn KeyLeases>,
+    /// The threads that share the work of restoring.
+    pub workers: &'w dyn Workers,
+}
+
+impl<A: Debug> Debug for Ground<'_, A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (engine, applied) = (&self.engine, &self.applied);
+        f.debug_struct("Ground")
+            .field("engine", engine)
+            .field("applied", applied)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<A> Ground<'static, A> {
+    /// For a store without leases, restored by the thread that opens it.
+    pub fn new(
+        engine: Arc<dyn Engine>,
+        config: Config,
+        pre_commit: PreCommit<A>,
+        applied: A,
+    ) -> Ground<'static, A> {
+        let (leases, workers) = (Arc::new(NoLeases), &OneAfterTheOther);
+        Ground { engine, config, pre_commit, applied, leases, workers }
+    }
+}
+
+/// Opens the store that an engine holds, of these parts, and restores its index.
 pub fn open<A: Applied>(
     parts: StoreParts,
-    engine: Arc<dyn Engine>,
-    config: Config,
-    pre_commit: PreCommit<A>,
-    applied: A,
-    leases: Arc<dyn KeyLeases>,
+    ground: Ground<'_, A>,
 ) -> Result<(Box<dyn Store<A>>, Opened)> {
-    let ground = Ground { engine, config, pre_commit, applied, leases };
     match parts.index {
         IndexKind::Locked => {
             let lock = match parts.design {
@@ -140,7 +174,7 @@ pub fn open<A: Applied>(
 
 fn open_with<A: Applied, I: TreeIndex>(
     design: Design,
-    ground: Ground<A>,
+    ground: Ground<'_, A>,
     index: I,
 ) -> Result<(Box<dyn Store<A>>, Opened)> {
     Ok(match design {
@@ -161,15 +195,6 @@ fn open_with<A: Applied, I: TreeIndex>(
     })
 }
 
-/// What every store stands on.
-pub(crate) struct Ground<A> {
-    engine: Arc<dyn Engine>,
-    config: Config,
-    pre_commit: PreCommit<A>,
-    applied: A,
-    leases: Arc<dyn KeyLeases>,
-}
-
 /// What every store begins with.
 pub(crate) struct Begun<I> {
     index: I,
@@ -181,16 +206,15 @@ pub(crate) struct Begun<I> {
 
 impl<I: TreeIndex> Begun<I> {
     /// Reads what the engine holds, and fills the index, which is empty.
-    fn on(engine: &dyn Engine, mut index: I) -> Result<Begun<I>> {
+    fn on(engine: &dyn Engine, index: I, workers: &dyn Workers) -> Result<Begun<I>> {
         let snapshot = engine.snapshot().map_err(clearlane_backend::Error::from)?;
-        let restored = restore::restore(&*snapshot)?;
-        index.restore(restored.runs);
+        let restored = restore::restore(&*snapshot, index, workers, Cut::for_workers(workers))?;
         let (revision, compact_revision) = (restored.revision, restored.compact_revision);
         let compactions = Compactions::new(restored.finished);
         let compaction = (compact_revision > restored.finished)
             .then(|| compactions.resume(compact_revision, restored.finished, None));
         let opened = Opened { leases: restored.leases, compaction };
-        Ok(Begun { index, revision, compact_revision, compactions, opened })
+        Ok(Begun { index: restored.index, revision, compact_revision, compactions, opened })
     }
 }
 

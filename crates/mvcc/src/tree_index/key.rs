@@ -116,8 +116,9 @@ impl PartialOrd for Key {
 }
 
 impl Ord for Key {
+    #[inline]
     fn cmp(&self, other: &Key) -> Ordering {
-        (**self).cmp(&**other)
+        self.first().cmp(&other.first()).then_with(|| (**self).cmp(&**other))
     }
 }
 

@@ -38,9 +38,11 @@ use clearlane_locks::{Registry, RwLock};
 use imbl::OrdMap;
 
 use super::key::Key;
+use super::run::PART_KEYS;
 use super::{ChangeVisitor, Compaction, IndexView, Run, TreeIndex, Visitor};
 use crate::key_history::{KeyHistory, Rest, Version};
 use crate::revision::Revision;
+use crate::workers::Workers;
 
 type Tree = OrdMap<Key, KeyHistory>;
 
@@ -193,10 +195,12 @@ impl TreeIndex for LockedIndex {
         self.tree.write().get_mut(key)?.tombstone(revision)
     }
 
-    fn restore(&mut self, runs: Vec<Run>) {
-        let mut tree = self.tree.write();
-        assert!(tree.is_empty(), "an index is restored before anything is put");
-        *tree = Run::join(runs).into_histories().collect();
+    fn restore(&mut self, runs: Vec<Run>, workers: &dyn Workers) {
+        // Built outside of the lock, and put there with it.
+        let parts = Run::join(runs, PART_KEYS, workers, |part| part);
+        let restored: Tree = parts.into_iter().flatten().collect();
+        let before = std::mem::replace(&mut *self.tree.write(), restored);
+        assert!(before.is_empty(), "an index is restored before anything is put");
     }
 
     fn compaction(&self, at: i64) -> Compaction {

@@ -64,9 +64,11 @@ use std::ops::ControlFlow;
 
 use clearlane_engine::KeyRange;
 
+pub(crate) use self::key::Key;
 pub use self::run::{Run, RunBuilder};
 use crate::key_history::Version;
 use crate::revision::{Mark, Revision};
+use crate::workers::Workers;
 
 /// What a walk calls for every key that has a value, in key order. `Break` ends the walk.
 pub type Visitor<'v> = dyn FnMut(&[u8], Version) -> ControlFlow<()> + 'v;
@@ -134,8 +136,8 @@ pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version>;
 
     /// Fills the index, which is empty, with the records of a store: see [`Run`]. The runs come
-    /// in the order of their revisions.
-    fn restore(&mut self, runs: Vec<Run>);
+    /// in the order of their revisions, and workers share the work of joining them.
+    fn restore(&mut self, runs: Vec<Run>, workers: &dyn Workers);
 
     /// Prepares a compaction that leaves nothing that is not needed to read at `at` or later.
     fn compaction(&self, at: i64) -> Compaction;

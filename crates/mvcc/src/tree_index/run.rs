@@ -3,15 +3,20 @@
 //! At start the store reads its records, in the order in which they were written. The index wants
 //! them by key. Putting them in one after the other would search the tree once per record. It is
 //! faster to sort first and then to build the tree from left to right, and sorting is work that
-//! many threads can share:
+//! many threads can share. They do so twice. First each takes a stretch of revisions and makes a
+//! *run* of it, which is sorted by key. Then all runs are cut at the same keys, and each thread takes
+//! what the runs have between two cuts, joins it, and builds that part of the index:
 //!
 //! ```text
-//!   records 2.0 b, 3.0 a, 4.0 b      RunBuilder ──▶ Run {a: 3.0, b: 2.0 4.0} ──┐
-//!   records 5.0 c, 6.0 b tombstone   RunBuilder ──▶ Run {b: 6.0t, c: 5.0} ─────┴─▶ restore
+//!   records 2.0 b, 3.0 a, 4.0 c      RunBuilder ──▶ Run  a: 3.0  │ b: 2.0   c: 4.0
+//!   records 5.0 a, 6.0 b, 7.0 a (t)  RunBuilder ──▶ Run  a: 5.0 7.0t │ b: 6.0
+//!                                                                │
+//!   joined                                        a: 3.0 5.0 7.0t│ b: 2.0 6.0  c: 4.0
 //! ```
 //!
-//! The caller cuts the records into as many stretches as it has threads, and each thread makes a
-//! run of one. Runs are put together in the order of their revisions.
+//! Where to cut is decided by a sample of the keys, so that the parts are about equal. Parts are
+//! small enough for the processor's cache, and when one is joined, its pieces of the runs are given
+//! back: the sorted records and the index never take memory side by side for all keys.
 //!
 //! The first record of a key says which version it is and which revision created the key: a
 //! compaction may have taken what was before. The later ones are counted from there. A tombstone
@@ -23,26 +28,40 @@ use std::cmp::Ordering;
 use super::key::Key;
 use crate::key_history::{KeyHistory, Version};
 use crate::revision::Revision;
+use crate::workers::{self, Workers};
+
+/// A part is to have about so many keys: two megabytes.
+pub(super) const PART_KEYS: usize = 1 << 15;
+/// More parts than that would be many small pieces.
+const PARTS_MAX: usize = 256;
+/// Keys that are looked at for each part, to find where it ends.
+const SAMPLES: usize = 16;
+
+/// Keys that rise, each with its history.
+pub(super) type Histories = Vec<(Key, KeyHistory)>;
 
 /// Takes the records of a stretch, in the order of their revisions.
 #[derive(Debug, Default)]
 pub struct RunBuilder {
-    records: Vec<(Key, KeyHistory)>,
+    records: Histories,
+    newest: Revision,
 }
 
 impl RunBuilder {
     /// With room for so many records.
     pub fn with_capacity(records: usize) -> RunBuilder {
-        RunBuilder { records: Vec::with_capacity(records) }
+        RunBuilder { records: Vec::with_capacity(records), newest: Revision::default() }
     }
 
     /// The record of a put, which says all that a version has.
     pub fn put(&mut self, key: &[u8], version: Version) {
+        self.newest = version.modified;
         self.records.push((Key::new(key), KeyHistory::restored(version)));
     }
 
     /// A tombstone.
     pub fn tombstone(&mut self, key: &[u8], revision: Revision) {
+        self.newest = revision;
         self.records.push((Key::new(key), KeyHistory::deleted(revision)));
     }
 
@@ -57,50 +76,19 @@ impl RunBuilder {
             }
             same
         });
-        Run { histories: self.records }
+        self.records.shrink_to_fit();
+        Run { histories: self.records, newest: self.newest }
     }
 }
 
 /// The histories of a stretch of revisions, in key order.
 #[derive(Debug, Default)]
 pub struct Run {
-    histories: Vec<(Key, KeyHistory)>,
+    histories: Histories,
+    newest: Revision,
 }
 
 impl Run {
-    /// Both runs as one; `later` has the later revisions.
-    pub fn followed_by(self, later: Run) -> Run {
-        let mut histories = Vec::with_capacity(self.histories.len() + later.histories.len());
-        let mut later = later.histories.into_iter().peekable();
-        for (key, mut history) in self.histories {
-            while let Some((other, _)) = later.peek() {
-                match other.cmp(&key) {
-                    Ordering::Less => histories.extend(later.next()),
-                    Ordering::Equal => {
-                        later.next().iter().for_each(|(_, later)| history.append(later));
-                    }
-                    Ordering::Greater => break,
-                }
-            }
-            histories.push((key, history));
-        }
-        histories.extend(later);
-        Run { histories }
-    }
-
-    /// All runs as one, neighbours first.
-    pub(super) fn join(mut runs: Vec<Run>) -> Run {
-        while runs.len() > 1 {
-            let mut rest = runs.into_iter();
-            runs = std::iter::from_fn(|| {
-                let run = rest.next()?;
-                Some(run.followed_by(rest.next().unwrap_or_default()))
-            })
-            .collect();
-        }
-        runs.pop().unwrap_or_default()
-    }
-
     /// How many keys it has.
     pub fn len(&self) -> usize {
         self.histories.len()
@@ -111,13 +99,146 @@ impl Run {
         self.histories.is_empty()
     }
 
-    /// The newest revision of all keys.
-    pub(super) fn newest(&self) -> Option<Revision> {
-        self.histories.iter().map(|(_, history)| history.newest_revision()).max()
+    /// The newest revision of all its records.
+    pub(super) fn newest(&self) -> Revision {
+        self.newest
     }
 
-    /// The keys that come into the index.
-    pub(super) fn into_histories(self) -> impl Iterator<Item = (Key, KeyHistory)> {
-        self.histories.into_iter().filter(|(_, history)| !history.is_lone_tombstone())
+    /// Joins runs that come in the order of their revisions: in parts of about `part_keys` keys
+    /// that follow each other in the order of keys. What comes back is what `finish` has made of
+    /// each part; keys that have nothing but a tombstone were left out.
+    pub(super) fn join<T: Send>(
+        runs: Vec<Run>,
+        part_keys: usize,
+        workers: &dyn Workers,
+        finish: impl Fn(Histories) -> T + Sync,
+    ) -> Vec<T> {
+        let cuts = cuts(&runs, part_keys);
+        let pieces = workers::map(workers, runs, |run| cut(run.histories, &cuts));
+        let mut parts: Vec<Vec<Histories>> = Vec::new();
+        parts.resize_with(cuts.len() + 1, Vec::new);
+        for run in pieces {
+            parts.iter_mut().zip(run).for_each(|(part, piece)| part.push(piece));
+        }
+        workers::map(workers, parts, |part| {
+            let mut histories = join_all(part);
+            histories.retain(|(_, history)| !history.is_lone_tombstone());
+            finish(histories)
+        })
+    }
+}
+
+/// The first keys of all parts but the first.
+fn cuts(runs: &[Run], part_keys: usize) -> Vec<Key> {
+    let keys: usize = runs.iter().map(Run::len).sum();
+    let parts = keys.div_ceil(part_keys).clamp(1, PARTS_MAX);
+    let every = (keys / (parts * SAMPLES)).max(1);
+    let all = runs.iter().flat_map(|run| &run.histories);
+    let mut sample: Vec<&Key> = all.step_by(every).map(|(key, _)| key).collect();
+    sample.sort_unstable();
+    (1..parts).map(|part| sample[part * sample.len() / parts].clone()).collect()
+}
+
+/// What lies before the first cut, between each two, and behind the last.
+fn cut(mut histories: Histories, cuts: &[Key]) -> Vec<Histories> {
+    let mut pieces = Vec::with_capacity(cuts.len() + 1);
+    for cut in cuts.iter().rev() {
+        let at = histories.partition_point(|(key, _)| key < cut);
+        pieces.push(histories.split_off(at));
+    }
+    histories.shrink_to_fit();
+    pieces.push(histories);
+    pieces.reverse();
+    pieces
+}
+
+/// All as one, neighbours first.
+fn join_all(mut all: Vec<Histories>) -> Histories {
+    while all.len() > 1 {
+        let mut rest = all.into_iter();
+        let next_two = || Some(join_two(rest.next()?, rest.next().unwrap_or_default()));
+        all = std::iter::from_fn(next_two).collect();
+    }
+    all.pop().unwrap_or_default()
+}
+
+/// Both as one; `later` has the later revisions.
+fn join_two(earlier: Histories, later: Histories) -> Histories {
+    if earlier.is_empty() || later.is_empty() {
+        return if later.is_empty() { earlier } else { later };
+    }
+    let mut joined = Vec::with_capacity(earlier.len() + later.len());
+    let mut later = later.into_iter().peekable();
+    for (key, mut history) in earlier {
+        while let Some((other, _)) = later.peek() {
+            match other.cmp(&key) {
+                Ordering::Less => joined.extend(later.next()),
+                Ordering::Equal => {
+                    later.next().iter().for_each(|(_, later)| history.append(later));
+                }
+                Ordering::Greater => break,
+            }
+        }
+        joined.push((key, history));
+    }
+    joined.extend(later);
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::workers::OneAfterTheOther;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn parts_are_what_one_part_would_be(
+            // A key, and whether it is put. Few keys, so that most are in several runs.
+            changes in prop::collection::vec((0..60_u8, prop::bool::weighted(0.8)), 0..300),
+            run_len in 1..100_usize,
+            part_keys in 1..70_usize,
+        ) {
+            let runs = || -> Vec<Run> {
+                let changes: Vec<_> = changes.iter().zip(1..).collect();
+                changes.chunks(run_len).map(run).collect()
+            };
+            let join = |part_keys| -> Vec<Histories> {
+                Run::join(runs(), part_keys, &OneAfterTheOther, |part| part)
+            };
+            let (whole, parts) = (join(usize::MAX), join(part_keys));
+            prop_assert_eq!(whole.len(), 1);
+            prop_assert!(whole[0].windows(2).all(|pair| pair[0].0 < pair[1].0));
+            prop_assert_eq!(&parts.concat(), &whole[0]);
+        }
+    }
+
+    fn run(changes: &[(&(u8, bool), i64)]) -> Run {
+        let mut builder = RunBuilder::default();
+        for ((number, is_put), main) in changes {
+            let (key, modified) = (vec![b'k'; usize::from(*number)], Revision::new(*main, 0));
+            match is_put {
+                true => builder.put(&key, Version { modified, created: *main, version: 1 }),
+                false => builder.tombstone(&key, modified),
+            }
+        }
+        builder.finish()
+    }
+
+    #[test]
+    fn parts_are_about_as_large() {
+        let changes: Vec<_> =
+            (0..3_000_u64).map(|number| number.wrapping_mul(0x9e37_79b9)).collect();
+        let mut builder = RunBuilder::default();
+        for (number, main) in changes.iter().zip(1..) {
+            let modified = Revision::new(main, 0);
+            builder.put(&number.to_le_bytes(), Version { modified, created: main, version: 1 });
+        }
+        let parts = Run::join(vec![builder.finish()], 300, &OneAfterTheOther, |part| part.len());
+        assert_eq!(parts.len(), 10);
+        assert!(parts.iter().all(|keys| (200..400).contains(keys)), "{parts:?}");
     }
 }

@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use clearlane_engine::KeyRange;
 use clearlane_locks::Registry;
 use clearlane_mvcc::{
-    CompactionLock, IndexView, LockedIndex, PersistentIndex, Revision, Run, RunBuilder, TreeIndex,
-    Version,
+    CompactionLock, IndexView, LockedIndex, OneAfterTheOther, PersistentIndex, Revision, Run,
+    RunBuilder, TreeIndex, Version,
 };
 
 use crate::plain::PlainIndex;
@@ -107,7 +107,8 @@ impl<I: Fresh> Subject for Real<I> {
 
     fn restored(&self, records: &[Record], runs: usize) -> Box<dyn Subject> {
         let mut index = self.0.fresh();
-        index.restore(records.chunks(records.len().div_ceil(runs).max(1)).map(run).collect());
+        let runs = records.chunks(records.len().div_ceil(runs).max(1)).map(run).collect();
+        index.restore(runs, &OneAfterTheOther);
         Box::new(Real(index))
     }
 }

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use clearlane_backend::{Backend, Config, PreCommit};
+use clearlane_backend::{Config, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
-    Change, Ended, Error, LeaseOfKey, NoLeases, Opened, Store, StoreParts, WriteTxn,
+    Change, Ended, Error, Ground, LeaseOfKey, Opened, Store, StoreParts, WriteTxn,
 };
 use serde_json::{Map, Value, json};
 
@@ -31,8 +31,9 @@ pub(crate) struct Member {
 }
 
 fn open(parts: StoreParts, engine: &Arc<dyn Engine>) -> (Box<dyn Store<()>>, Opened) {
-    let (engine, leases) = (Arc::clone(engine), Arc::new(NoLeases));
-    clearlane_mvcc::open(parts, engine, Config::default(), PreCommit::none(), (), leases).unwrap()
+    let engine = Arc::clone(engine);
+    let ground = Ground::new(engine, Config::default(), PreCommit::none(), ());
+    clearlane_mvcc::open(parts, ground).unwrap()
 }
 
 fn error(error: &Error) -> Value {

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use clearlane_backend::{Config, Design, PreCommit};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
-    CompactionJob, HashKv, IndexKind, KeyLeases, Opened, RangeAnswer, RangeOptions, ReadView,
-    SnapshotStore, Store, StoreParts, WriteTxn,
+    CompactionJob, Ground, HashKv, IndexKind, KeyLeases, Opened, RangeAnswer, RangeOptions,
+    ReadView, SnapshotStore, Store, StoreParts, WriteTxn,
 };
 use goldenscript::{Argument, Command, Context, Runner};
 
@@ -245,15 +245,15 @@ fn open(parts: StoreParts, engine: &Arc<dyn Engine>, leases: &Arc<Attached>) -> 
     let save = PreCommit::new(|applied: &u64, put| {
         put(Bucket::Meta, b"consistent_index", &applied.to_be_bytes())
     });
-    let (engine, config) = (Arc::clone(engine), Config::default());
-    let leases: Arc<dyn KeyLeases> = Arc::<Attached>::clone(leases);
+    let ground = Ground::new(Arc::clone(engine), Config::default(), save, 0);
+    let ground = Ground { leases: Arc::<Attached>::clone(leases), ..ground };
     if parts == StoreParts::from(Design::SnapshotReadTx) {
-        let opened = SnapshotStore::open(engine, config, save, 0, leases);
+        let opened = SnapshotStore::open(ground);
         let (store, opened) = opened.expect("a sound engine opens");
         let store = Arc::new(store);
         return (Arc::<SnapshotStore<u64>>::clone(&store), Some(store), opened);
     }
-    let opened = clearlane_mvcc::open(parts, engine, config, save, 0, leases);
+    let opened = clearlane_mvcc::open(parts, ground);
     let (store, opened) = opened.expect("a sound engine opens");
     (Arc::from(store), None, opened)
 }

@@ -15,7 +15,7 @@ use clearlane_mvcc::watch::{
     Event, Response, Says, SnapshotHub, WatchConfig, WatchHub, WatchRequest, WatchStream,
     WatchedKeys,
 };
-use clearlane_mvcc::{Change, NoLeases, SnapshotStore};
+use clearlane_mvcc::{Change, Ground, SnapshotStore, Store as _};
 use goldenscript::{Argument, Command, Context, Runner};
 
 type Outcome = Result<String, Box<dyn Error>>;
@@ -32,8 +32,8 @@ pub(crate) struct WatchRunner {
 
 fn store() -> Arc<SnapshotStore<()>> {
     let engine = Arc::new(MemoryEngine::new());
-    let opened =
-        SnapshotStore::open(engine, Config::default(), PreCommit::none(), (), Arc::new(NoLeases));
+    let ground = Ground::new(engine, Config::default(), PreCommit::none(), ());
+    let opened = SnapshotStore::open(ground);
     Arc::new(opened.expect("an empty engine opens").0)
 }
 

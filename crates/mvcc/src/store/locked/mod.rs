@@ -59,15 +59,13 @@ use self::write_txn::LockedWriteTxn;
 use crate::error::Result;
 use crate::hash::{Fold, Hashing};
 use crate::store::compaction::{self, Compacting, CompactionJob, Compactions, superfluous};
-use crate::store::interface::{
-    Ended, HashJob, KeyLeases, RangeOptions, ReadTxn, Store, WriteTxn,
-};
+use crate::store::interface::{Ended, HashJob, KeyLeases, RangeOptions, ReadTxn, Store, WriteTxn};
 use crate::store::shared_index::SharedIndex;
 use crate::store::{Applied, Begun, FINISHED, Ground, Opened, SCHEDULED, mark, may_compact};
 use crate::tree_index::{Compaction, IndexView, TreeIndex};
 use crate::watch::locked::watchable::Watchable;
 use crate::watch::locked::{LockedHub, WatchedStore};
-use crate::watch::{WatchConfig, WatchHub, Waker};
+use crate::watch::{Waker, WatchConfig, WatchHub};
 
 pub(crate) use self::one_mutex::OneMutex;
 pub(crate) use self::rev_mu::RevMu;
@@ -98,12 +96,12 @@ type OpenRead<'s, I, P> =
 impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> LockedStore<A, I, P> {
     pub(crate) fn open_on(
         design: Design,
-        ground: Ground<A>,
+        ground: Ground<'_, A>,
         index: I,
     ) -> Result<(LockedStore<A, I, P>, Opened)> {
         let Begun { index, revision, compact_revision, compactions, opened } =
-            Begun::on(&*ground.engine, index)?;
-        let Ground { engine, config, pre_commit, applied, leases } = ground;
+            Begun::on(&*ground.engine, index, ground.workers)?;
+        let Ground { engine, config, pre_commit, applied, leases, .. } = ground;
         let locks = config.locks.clone();
         let (current, compacted) = (revision, compact_revision);
         let first = Revisions { current, compacted, index: index.view() };

@@ -39,8 +39,7 @@ mod write_txn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane_backend::{Backend, Config, Design, PreCommit, Sizes, SnapshotBackend, WriteTx};
-use clearlane_engine::Engine;
+use clearlane_backend::{Backend, Design, PreCommit, Sizes, SnapshotBackend, WriteTx};
 use clearlane_engine::stream::Exporter;
 use clearlane_locks::{Mutex, Registry};
 
@@ -51,7 +50,7 @@ use crate::store::interface::{Ended, HashJob, KeyLeases, ReadTxn, Store, WriteTx
 use crate::store::{Applied, Begun, FINISHED, Ground, Opened, SCHEDULED, may_compact};
 use crate::tree_index::persistent::{PersistentIndex, PersistentView};
 use crate::tree_index::{Compaction, TreeIndex};
-use crate::watch::{SnapshotHub, WatchConfig, WatchHub, Waker};
+use crate::watch::{SnapshotHub, Waker, WatchConfig, WatchHub};
 
 pub use read_view::ReadView;
 pub use write_txn::SnapshotWriteTxn;
@@ -79,25 +78,20 @@ pub struct SnapshotStore<A, I: TreeIndex = PersistentIndex> {
 }
 
 impl<A: Applied> SnapshotStore<A> {
-    /// Opens the store that an engine holds and restores its index. `pre_commit` saves, with each
-    /// commit, what `applied` says of the state that becomes durable.
-    pub fn open(
-        engine: Arc<dyn Engine>,
-        config: Config,
-        pre_commit: PreCommit<A>,
-        applied: A,
-        leases: Arc<dyn KeyLeases>,
-    ) -> Result<(SnapshotStore<A>, Opened)> {
-        let ground = Ground { engine, config, pre_commit, applied, leases };
+    /// Opens the store that an engine holds and restores its index.
+    pub fn open(ground: Ground<'_, A>) -> Result<(SnapshotStore<A>, Opened)> {
         SnapshotStore::open_on(ground, PersistentIndex::default())
     }
 }
 
 impl<A: Applied, I: TreeIndex> SnapshotStore<A, I> {
-    pub(crate) fn open_on(ground: Ground<A>, index: I) -> Result<(SnapshotStore<A, I>, Opened)> {
+    pub(crate) fn open_on(
+        ground: Ground<'_, A>,
+        index: I,
+    ) -> Result<(SnapshotStore<A, I>, Opened)> {
         let Begun { index, revision, compact_revision, compactions, opened } =
-            Begun::on(&*ground.engine, index)?;
-        let Ground { engine, config, pre_commit, applied, leases } = ground;
+            Begun::on(&*ground.engine, index, ground.workers)?;
+        let Ground { engine, config, pre_commit, applied, leases, .. } = ground;
         let state = State { revision, compact_revision, applied, index: index.view() };
         let locks = config.locks.clone();
         let pre_commit = PreCommit::new(move |state: &State<A, I::View>, put| {

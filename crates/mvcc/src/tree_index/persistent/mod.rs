@@ -73,9 +73,11 @@ use self::edit::Edit;
 use self::node::{Node, Slot};
 use super::key::Key;
 use super::locked::TreeClone;
+use super::run::PART_KEYS;
 use super::{ChangeVisitor, Compaction, IndexView, Run, TreeIndex, Visitor};
 use crate::key_history::{KeyHistory, Rest, Version};
 use crate::revision::Revision;
+use crate::workers::Workers;
 
 /// The writer's side: the tree of now.
 #[derive(Debug, Default)]
@@ -263,11 +265,11 @@ impl TreeIndex for PersistentIndex {
         Some(ended)
     }
 
-    fn restore(&mut self, runs: Vec<Run>) {
+    fn restore(&mut self, runs: Vec<Run>, workers: &dyn Workers) {
         assert_eq!(self.now.root.len(), 0, "an index is restored before anything is put");
-        let run = Run::join(runs);
-        self.now.newest = run.newest().map_or(0, |newest| newest.main);
-        self.now.root = build::build(run.into_histories());
+        self.now.newest = runs.iter().map(|run| run.newest().main).max().unwrap_or(0);
+        let leaves = Run::join(runs, PART_KEYS, workers, build::leaves);
+        self.now.root = build::tree(leaves.into_iter().flatten().collect());
     }
 
     fn compaction(&self, at: i64) -> Compaction {

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::edit::{INNER_MAX, LEAF_MAX};
 use super::*;
 use crate::tree_index::RunBuilder;
+use crate::workers::OneAfterTheOther;
 
 /// The first and the last key below a node.
 type KeySpan<'n> = (&'n [u8], &'n [u8]);
@@ -117,7 +118,7 @@ proptest! {
             builder.put(&key(number), Version { modified, created: 3, version: 2 });
         }
         let mut index = PersistentIndex::default();
-        index.restore(vec![builder.finish()]);
+        index.restore(vec![builder.finish()], &OneAfterTheOther);
         check(&index.now.root, true);
         prop_assert_eq!(index.view().count(KeyRange::ALL, 5), u64::from(keys));
         for number in kept..keys {
@@ -126,6 +127,24 @@ proptest! {
         prop_assert_eq!(compact_all(&mut index, 7, 100).len() as u32, keys.min(kept));
         check(&index.now.root, true);
     }
+}
+
+#[test]
+fn a_tree_of_several_parts_keeps_them_too() {
+    let keys = PART_KEYS as u32 * 3 + 1;
+    let mut runs = Vec::new();
+    for third in 0..3 {
+        let mut builder = RunBuilder::default();
+        for number in (third..keys).step_by(3) {
+            let modified = Revision::new(i64::from(third) + 1, i64::from(number));
+            builder.put(&key(number), Version { modified, created: modified.main, version: 1 });
+        }
+        runs.push(builder.finish());
+    }
+    let mut index = PersistentIndex::default();
+    index.restore(runs, &OneAfterTheOther);
+    check(&index.now.root, true);
+    assert_eq!(index.view().count(KeyRange::ALL, 3), u64::from(keys));
 }
 
 #[test]

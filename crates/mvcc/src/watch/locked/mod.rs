@@ -47,7 +47,7 @@ use prost::Message;
 use self::watchable::{ToWake, Watchable, wake};
 use super::response::{Event, Response, Says, WatchId, WatchRequest};
 use super::stream::{Bound, Outbox};
-use super::{WatchFigures, WatchHub, Waker};
+use super::{Waker, WatchFigures, WatchHub};
 use crate::error::{Error, Result};
 use crate::revision::{Mark, RecordKey, Revision};
 use crate::store::Change;
@@ -178,8 +178,9 @@ impl<S: WatchedStore> WatchHub for LockedHub<S> {
         for response in responses {
             let Says::Events { events, .. } = &mut response.says else { continue };
             if stream.completes(response.id) {
-                let completed = events.iter().map(|event| {
-                    Event { change: event.change.clone(), previous: self.previous(event) }
+                let completed = events.iter().map(|event| Event {
+                    change: event.change.clone(),
+                    previous: self.previous(event),
                 });
                 *events = completed.collect();
             }

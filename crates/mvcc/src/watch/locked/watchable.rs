@@ -14,9 +14,7 @@ use std::sync::Arc;
 use crate::store::Change;
 use crate::watch::WatchFigures;
 use crate::watch::audience::Audience;
-use crate::watch::response::{
-    Event, NO_WATCHER, Numbers, Response, Says, WatchId, WatchRequest,
-};
+use crate::watch::response::{Event, NO_WATCHER, Numbers, Response, Says, WatchId, WatchRequest};
 use crate::watch::stream::{Outbox, Shared};
 
 /// So many watchers are synchronised in one round, as in etcd.

@@ -1,0 +1,151 @@
+//! At start: from the records back to the index.
+//!
+//! The index is kept in memory only. Every record says which key it belongs to and which version
+//! of it, so reading bucket `key` once brings the index back, and with it the revision that the
+//! store had reached and the leases that its keys are attached to. Nobody is served before that is
+//! done, so it is done by as many threads as the caller has ([`Workers`]).
+//!
+//! # The idea
+//!
+//! Records lie in the order of revisions, the index wants keys in their order. So the work is cut
+//! twice, first by revision and then by key, and each piece is a job that needs no other:
+//!
+//! ```text
+//!   bucket `key`      2.0 b  3.0 a  4.0 c │ 5.0 a  6.0 b  7.0t a │ 8.0 c  9.0 b
+//!                                         │                      │
+//!   cut by revision   {a: 3.0}              {a: 5.0 7.0t}          {b: 9.0}
+//!   sorted by key     {b: 2.0}              {b: 6.0}               {c: 8.0}
+//!                     {c: 4.0}
+//!                  ───────────────────────────────────────────────────────
+//!   cut by key        {a: 3.0 5.0 7.0t}   │   {b: 2.0 6.0 9.0} {c: 4.0 8.0}
+//!   joined            a part of the tree  │   the next part
+//! ```
+//!
+//! The first half is in `stretches.rs` (how to cut what nobody has counted) and in `reading.rs`
+//! (what a stretch tells). The second half is the index's, see [`Run`](crate::tree_index::Run).
+//!
+//! Values are skipped, not read: they may be all of the data.
+//!
+//! # Leases
+//!
+//! A key is attached to the lease of its newest put, and a tombstone detaches it. That newest
+//! change may be in any later stretch. But the index knows it: an attachment counts if the index
+//! says that its record is the key's current version. So a stretch notes attachments only, keys
+//! without a lease are noted by nobody, and no order matters.
+//!
+//! # Damage
+//!
+//! A record that cannot have been written ends the restore, with the same error however many
+//! threads there are: that of the lowest record that is damaged.
+//!
+//! # What etcd does
+//!
+//! etcd reads 10,000 records at a time in one goroutine, while another one puts them into the tree,
+//! by a search for each key that a small cache does not have.
+
+mod reading;
+mod stretches;
+
+use bytes::Bytes;
+use clearlane_engine::Snapshot;
+
+use self::reading::Attachment;
+use crate::error::{Error, Result};
+use crate::store::{FINISHED, FIRST_REVISION, NEVER_COMPACTED, SCHEDULED, read_mark};
+use crate::tree_index::{IndexView, TreeIndex};
+use crate::workers::{self, Workers};
+
+/// Numbers above this one count nothing that has happened, and counting on from them would end.
+const NUMBER_MAX: i64 = 1 << 62;
+
+/// Attachments that one job looks up.
+const ATTACHMENTS: usize = 1 << 14;
+
+/// A key that is attached to a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseOfKey {
+    /// The key.
+    pub key: Bytes,
+    /// The lease's id.
+    pub lease: i64,
+}
+
+/// What the records tell.
+#[derive(Debug)]
+pub struct Restored<I: TreeIndex> {
+    /// The index that was given, with every key that the records have.
+    pub index: I,
+    /// The main revision that the store had reached.
+    pub revision: i64,
+    /// The revision up to which the past was dropped; -1 if never.
+    pub compact_revision: i64,
+    /// The keys that are attached to a lease, in their order.
+    pub leases: Vec<LeaseOfKey>,
+    /// The compact revision of the last compaction that has come to its end. If it is lower than
+    /// the other, one was scheduled and has not.
+    pub finished: i64,
+}
+
+/// How the records are cut into stretches. What is restored does not depend on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    /// Into how many stretches the revisions are cut; and what is left of each that was too long,
+    /// too.
+    pub pieces: usize,
+    /// After so many records a stretch is too long: what is left is cut again.
+    pub records_max: usize,
+}
+
+impl Cut {
+    /// Several pieces for each worker, for one has more to do than another. Shorter stretches
+    /// would make more runs to join, longer ones would leave workers without work.
+    pub fn for_workers(workers: &dyn Workers) -> Cut {
+        Cut { pieces: workers.count() * 4, records_max: 1 << 18 }
+    }
+}
+
+/// Reads the whole store, but for the values, into an empty index.
+pub fn restore<I: TreeIndex>(
+    snapshot: &dyn Snapshot,
+    mut index: I,
+    workers: &dyn Workers,
+    cut: Cut,
+) -> Result<Restored<I>> {
+    let finished = read_mark(snapshot, FINISHED)?.unwrap_or(NEVER_COMPACTED);
+    let scheduled = read_mark(snapshot, SCHEDULED)?.unwrap_or(NEVER_COMPACTED);
+    // A compaction that a crash has interrupted counts from its start on, and is done again.
+    let compact_revision = finished.max(scheduled);
+    if compact_revision > NUMBER_MAX {
+        return Err(Error::Damaged(format!("{compact_revision} cannot have been compacted")));
+    }
+
+    let mut newest = compact_revision.max(FIRST_REVISION);
+    let (mut runs, mut attachments) = (Vec::new(), Vec::new());
+    for read in stretches::read_all(snapshot, workers, cut)? {
+        newest = newest.max(read.newest);
+        runs.push(read.run);
+        attachments.extend(read.attachments);
+    }
+    index.restore(runs, workers);
+
+    let leases = leases(&index.view(), attachments, workers);
+    Ok(Restored { index, revision: newest, compact_revision, leases, finished })
+}
+
+/// The attachments that are those of the keys' current versions, in the order of keys.
+fn leases(
+    view: &impl IndexView,
+    mut attachments: Vec<Attachment>,
+    workers: &dyn Workers,
+) -> Vec<LeaseOfKey> {
+    attachments.sort_by(|a, b| a.key.cmp(&b.key));
+    let current = |attachment: &Attachment| {
+        let version = view.get(&attachment.key, i64::MAX)?;
+        let key = || Bytes::copy_from_slice(&attachment.key);
+        let is_newest = version.modified == attachment.revision;
+        is_newest.then(|| LeaseOfKey { key: key(), lease: attachment.lease })
+    };
+    let pieces = attachments.chunks(ATTACHMENTS).collect();
+    let current = |piece: &[Attachment]| piece.iter().filter_map(current).collect::<Vec<_>>();
+    workers::map(workers, pieces, current).into_iter().flatten().collect()
+}

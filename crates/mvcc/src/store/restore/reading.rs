@@ -1,0 +1,134 @@
+//! What one stretch of records tells: the histories of its keys, and who is attached to a lease.
+//!
+//! Each record is checked before the index hears of it. The index takes for granted that revisions
+//! rise and that numbers can be counted on, because those who write see to that; a file that
+//! somebody else has written, or a disk, may say anything.
+
+use prost::Message;
+
+use super::NUMBER_MAX;
+use crate::error::{Error, Result};
+use crate::key_history::Version;
+use crate::revision::{Mark, RecordKey, Revision};
+use crate::tree_index::{Key, Run, RunBuilder};
+
+/// What a stretch has told.
+#[derive(Debug)]
+pub(super) struct Read {
+    pub(super) run: Run,
+    /// The newest main revision, 0 if there was no record.
+    pub(super) newest: i64,
+    /// The attachments of the stretch's last version of each key, in the order of keys.
+    pub(super) attachments: Vec<Attachment>,
+}
+
+/// A put that has attached its key to a lease. Whether it still is, the index knows.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    pub(super) key: Key,
+    pub(super) revision: Revision,
+    pub(super) lease: i64,
+}
+
+/// The parts of a record that the index needs: all but the value.
+#[derive(Clone, PartialEq, Message)]
+struct Head {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+    #[prost(int64, tag = "2")]
+    create_revision: i64,
+    #[prost(int64, tag = "4")]
+    version: i64,
+    #[prost(int64, tag = "6")]
+    lease: i64,
+}
+
+/// A stretch that is being read.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    builder: RunBuilder,
+    attachments: Vec<Attachment>,
+    previous: Option<Revision>,
+    records: usize,
+    /// Kept from record to record, for its memory.
+    head: Head,
+}
+
+impl Reading {
+    /// How many records there were.
+    pub(super) fn records(&self) -> usize {
+        self.records
+    }
+
+    /// Whether this is the key of a record of the same revision as the one before.
+    pub(super) fn goes_on_with(&self, record_key: &[u8]) -> bool {
+        self.previous.is_some_and(|revision| record_key.starts_with(&revision.put_key()))
+    }
+
+    /// The next record.
+    pub(super) fn add(&mut self, record_key: &[u8], value: &[u8]) -> Result<()> {
+        let decoded = RecordKey::decode(record_key);
+        let (revision, mark) = decoded.map_err(|error| Error::Damaged(error.to_string()))?;
+        self.check_revision(revision)?;
+        self.head.clear();
+        let decoded = self.head.merge(value);
+        decoded.map_err(|error| damaged(revision, &error.to_string()))?;
+        match mark {
+            Mark::Put => self.put(revision)?,
+            Mark::Tombstone => self.builder.tombstone(&self.head.key, revision),
+        }
+        self.previous = Some(revision);
+        self.records += 1;
+        Ok(())
+    }
+
+    fn check_revision(&self, revision: Revision) -> Result<()> {
+        // The index keeps sub revisions in 32 bits: no transaction has that many changes.
+        if revision.main > NUMBER_MAX || revision.sub > i64::from(u32::MAX) {
+            return Err(damaged(revision, "it cannot have been written"));
+        }
+        if self.previous.is_some_and(|previous| revision <= previous) {
+            return Err(damaged(revision, "it is both a put and a tombstone"));
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, modified: Revision) -> Result<()> {
+        let Head { create_revision: created, version, lease, .. } = self.head;
+        if !(1..=modified.main).contains(&created) || !(1..=NUMBER_MAX).contains(&version) {
+            let detail = format!("version {version}, created at {created}, cannot be");
+            return Err(damaged(modified, &detail));
+        }
+        self.builder.put(&self.head.key, Version { modified, created, version });
+        if lease != 0 {
+            let key = Key::new(&self.head.key);
+            self.attachments.push(Attachment { key, revision: modified, lease });
+        }
+        Ok(())
+    }
+
+    /// What was told.
+    pub(super) fn finish(self) -> Read {
+        let newest = self.previous.map_or(0, |revision| revision.main);
+        let attachments = last_of_each_key(self.attachments);
+        Read { run: self.builder.finish(), newest, attachments }
+    }
+}
+
+fn damaged(revision: Revision, detail: &str) -> Error {
+    Error::Damaged(format!("the record of revision {revision}: {detail}"))
+}
+
+/// Without this, a key that is put again and again would leave as many attachments.
+fn last_of_each_key(mut attachments: Vec<Attachment>) -> Vec<Attachment> {
+    // A stable sort: those of a key stay in the order of their revisions.
+    attachments.sort_by(|a, b| a.key.cmp(&b.key));
+    attachments.dedup_by(|later, earlier| {
+        let same = later.key == earlier.key;
+        if same {
+            std::mem::swap(later, earlier);
+        }
+        same
+    });
+    attachments
+}

@@ -1,0 +1,440 @@
+//! Restoring: however the records are cut and whoever reads them, the index is the one that the puts
+//! have built, the leases are those of the newest records, and damage is named.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+
+use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine, Snapshot};
+use clearlane_locks::Registry;
+use clearlane_mvcc::store::restore::{Cut, LeaseOfKey, Restored, restore};
+use clearlane_mvcc::{
+    CompactionLock, Error, IndexView, Job, LockedIndex, OneAfterTheOther, PersistentIndex,
+    Revision, TreeIndex, Version, Workers,
+};
+use clearlane_proto::mvccpb::KeyValue;
+use proptest::prelude::*;
+use prost::Message;
+
+/// Two threads that take jobs from one list.
+struct TwoThreads;
+
+impl Workers for TwoThreads {
+    fn count(&self) -> usize {
+        2
+    }
+
+    fn run_all(&self, jobs: Vec<Job<'_>>) {
+        let jobs = Mutex::new(jobs.into_iter());
+        let next = || jobs.lock().unwrap().next();
+        let work = || std::iter::from_fn(next).for_each(|job| job());
+        std::thread::scope(|scope| {
+            scope.spawn(work);
+            work();
+        });
+    }
+}
+
+/// The last job first: nothing may depend on an order.
+struct Backwards;
+
+impl Workers for Backwards {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn run_all(&self, jobs: Vec<Job<'_>>) {
+        jobs.into_iter().rev().for_each(|job| job());
+    }
+}
+
+const WHOLE: Cut = Cut { pieces: 1, records_max: usize::MAX };
+/// From one stretch to one for each record.
+const CUTS: [Cut; 6] = [
+    Cut { pieces: 1, records_max: 1 },
+    Cut { pieces: 2, records_max: usize::MAX },
+    Cut { pieces: 2, records_max: 3 },
+    Cut { pieces: 7, records_max: usize::MAX },
+    Cut { pieces: 7, records_max: 1 },
+    Cut { pieces: 1_000, records_max: 2 },
+];
+
+/// A store as it is written: the index by its puts, the records as an engine has them.
+struct World {
+    index: PersistentIndex,
+    records: BTreeMap<Vec<u8>, Vec<u8>>,
+    leases: BTreeMap<Vec<u8>, i64>,
+    revision: i64,
+    compacted: i64,
+    /// A compaction has left records that are to go.
+    interrupted: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    /// One transaction: each key is put, attached to the lease if it is not 0, or deleted.
+    Write(Vec<(u8, Option<i64>)>),
+    /// Counted back from the current revision; it ends early after so many removals.
+    Compact(i64, usize),
+    /// Revisions that have no record, as if the keys had gone in a compaction.
+    Skip(i64),
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let change = prop_oneof![
+        3 => Just(Some(0)),
+        2 => (1..4_i64).prop_map(Some),
+        2 => Just(None),
+    ];
+    let removals = prop_oneof![2 => Just(usize::MAX), 1 => 0..6_usize];
+    prop_oneof![
+        12 => prop::collection::vec((0..9_u8, change), 1..6).prop_map(Operation::Write),
+        1 => (0..12_i64, removals).prop_map(|(back, removals)| Operation::Compact(back, removals)),
+        1 => (1..1_000_i64).prop_map(Operation::Skip),
+    ]
+}
+
+/// Short ones and one that is too long for a slot.
+fn key(number: u8) -> Vec<u8> {
+    if number == 4 { vec![b'k'; 50] } else { format!("k{number}").into_bytes() }
+}
+
+impl World {
+    fn new() -> World {
+        World {
+            index: PersistentIndex::default(),
+            records: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            revision: 1,
+            compacted: -1,
+            interrupted: false,
+        }
+    }
+
+    fn run(operations: &[Operation]) -> World {
+        let mut world = World::new();
+        for operation in operations {
+            match operation {
+                Operation::Write(changes) => world.write(changes),
+                Operation::Compact(back, removals) => {
+                    world.compact(world.revision - back, *removals);
+                }
+                Operation::Skip(revisions) => {
+                    // The store reaches a revision by a record of it.
+                    world.revision += revisions;
+                    world.write(&[(8, Some(0))]);
+                }
+            }
+        }
+        world
+    }
+
+    fn write(&mut self, changes: &[(u8, Option<i64>)]) {
+        let mut revision = Revision::new(self.revision + 1, 0);
+        let mut seen = Vec::new();
+        for (number, change) in changes {
+            if seen.contains(number) {
+                continue; // A transaction changes a key once.
+            }
+            seen.push(*number);
+            let key = key(*number);
+            if let Some(lease) = change {
+                let version = self.index.put(&key, revision);
+                self.records.insert(revision.put_key().to_vec(), record(&key, version, *lease));
+                self.leases.insert(key, *lease);
+            } else if self.index.tombstone(&key, revision).is_some() {
+                let tombstone = KeyValue { key: key.clone().into(), ..KeyValue::default() };
+                self.records.insert(revision.tombstone_key().to_vec(), tombstone.encode_to_vec());
+                self.leases.remove(&key);
+            } else {
+                continue;
+            }
+            revision.sub += 1;
+            self.revision = revision.main;
+        }
+    }
+
+    fn compact(&mut self, at: i64, removals: usize) {
+        if at <= self.compacted {
+            return;
+        }
+        self.compacted = at;
+        let kept = compact(&mut self.index, at);
+        let goes = |key: &Vec<u8>| {
+            let (revision, _) = clearlane_mvcc::RecordKey::decode(key).unwrap();
+            revision.main <= at && kept.binary_search(&revision).is_err()
+        };
+        let removed: Vec<Vec<u8>> = self.records.keys().filter(|key| goes(key)).cloned().collect();
+        self.interrupted = removals < removed.len();
+        for key in removed.iter().take(removals) {
+            self.records.remove(key);
+        }
+    }
+
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        let engine = MemoryEngine::new();
+        let mut txn = engine.begin_write().unwrap();
+        let mut records = self.records.iter().map(|(key, value)| (&key[..], &value[..]));
+        txn.put_all(Bucket::Key, &mut records).unwrap();
+        if self.compacted >= 0 {
+            let mark = Revision::new(self.compacted, 0).put_key();
+            txn.put(Bucket::Meta, b"scheduledCompactRev", &mark).unwrap();
+            if !self.interrupted {
+                txn.put(Bucket::Meta, b"finishedCompactRev", &mark).unwrap();
+            }
+        }
+        txn.commit().unwrap();
+        engine.snapshot().unwrap()
+    }
+
+    fn leases(&self) -> Vec<LeaseOfKey> {
+        let attached = self.leases.iter().filter(|(_, lease)| **lease != 0);
+        let pair =
+            |(key, lease): (&Vec<u8>, &i64)| LeaseOfKey { key: key.clone().into(), lease: *lease };
+        attached.map(pair).collect()
+    }
+}
+
+fn record(key: &[u8], version: Version, lease: i64) -> Vec<u8> {
+    let record = KeyValue {
+        key: key.to_vec().into(),
+        create_revision: version.created,
+        mod_revision: version.modified.main,
+        version: version.version,
+        value: b"any".to_vec().into(),
+        lease,
+    };
+    record.encode_to_vec()
+}
+
+fn compact(index: &mut impl TreeIndex, at: i64) -> Vec<Revision> {
+    let mut compaction = index.compaction(at);
+    while !index.compact(&mut compaction, 3) {}
+    compaction.into_kept()
+}
+
+fn locked() -> LockedIndex {
+    LockedIndex::new(&Registry::new(), CompactionLock::PerKey)
+}
+
+/// All that an index says at a revision: keys with versions, two counts, and what a hash keeps.
+type Said = (Vec<(Vec<u8>, Version)>, [u64; 2], Vec<Revision>);
+
+fn said(view: &impl IndexView, at: i64) -> Said {
+    let mut found = Vec::new();
+    let all = view.page(KeyRange::ALL, at, u64::MAX, &mut |key, version| {
+        found.push((key.to_vec(), version));
+        ControlFlow::Continue(())
+    });
+    for (key, version) in &found {
+        assert_eq!(view.get(key, at), Some(*version));
+    }
+    let some = view.count(KeyRange::new(&key(2), &key(6)), at);
+    let mut kept = Vec::new();
+    assert_eq!(view.keep(at, &[], usize::MAX, &mut kept), None);
+    (found, [all, some], kept)
+}
+
+/// Restores in every way, and compares with the world at every revision that may be read.
+fn check<I: TreeIndex>(world: &World, empty: fn() -> I) {
+    let snapshot = world.snapshot();
+    let ways = CUTS.iter().flat_map(|cut| {
+        let workers: [&dyn Workers; 2] = [&TwoThreads, &Backwards];
+        workers.map(|workers| (workers, *cut))
+    });
+    let serial: (&dyn Workers, Cut) = (&OneAfterTheOther, WHOLE);
+    // One more compaction is to keep the same.
+    let at = (world.compacted + 1).max((world.compacted.max(1) + world.revision) / 2);
+    let serially = restore(&*snapshot, PersistentIndex::default(), &OneAfterTheOther, WHOLE);
+    let kept = compact(&mut serially.unwrap().index, at);
+    for (workers, cut) in [serial].into_iter().chain(ways) {
+        let mut restored = restore(&*snapshot, empty(), workers, cut).unwrap();
+        check_one(world, &restored);
+        assert_eq!(compact(&mut restored.index, at), kept, "{cut:?}");
+        for at in [at, world.revision] {
+            let (view, expected) = (restored.index.view(), world.index.view());
+            assert_eq!(said(&view, at), said(&expected, at), "{cut:?}, at {at}");
+        }
+    }
+}
+
+fn check_one<I: TreeIndex>(world: &World, restored: &Restored<I>) {
+    assert_eq!(restored.revision, world.revision);
+    assert_eq!(restored.compact_revision, world.compacted);
+    assert_eq!(restored.finished < restored.compact_revision, world.interrupted);
+    assert_eq!(restored.leases, world.leases());
+    let (view, expected) = (restored.index.view(), world.index.view());
+    let mains = world.records.keys().map(|key| i64::from_be_bytes(key[..8].try_into().unwrap()));
+    for at in mains.chain([world.compacted, world.revision, i64::MAX]) {
+        if at >= world.compacted {
+            assert_eq!(said(&view, at), said(&expected, at), "at {at}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 30, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn persistent_is_what_the_puts_have_built(
+        operations in prop::collection::vec(operation(), 0..60),
+    ) {
+        check(&World::run(&operations), PersistentIndex::default);
+    }
+
+    #[test]
+    fn locked_is_what_the_puts_have_built(
+        operations in prop::collection::vec(operation(), 0..60),
+    ) {
+        check(&World::run(&operations), locked);
+    }
+}
+
+#[test]
+fn an_empty_store_is_restored() {
+    let world = World::new();
+    check(&world, PersistentIndex::default);
+    check(&world, locked);
+}
+
+#[test]
+fn a_hot_key_is_joined_over_many_stretches() {
+    let mut world = World::new();
+    for number in 0..300 {
+        let change = if number % 50 == 49 { None } else { Some(i64::from(number % 7)) };
+        world.write(&[(1, change), (u8::try_from(number % 9).unwrap(), Some(0))]);
+    }
+    check(&world, PersistentIndex::default);
+    check(&world, locked);
+}
+
+/// Nearly all records lie in the last of ten thousand million revisions.
+#[test]
+fn records_that_lie_close_together_are_read() {
+    let mut world = World::run(&[Operation::Write(vec![(0, Some(1))])]);
+    world.revision = 10_000_000_000;
+    for number in 0..200 {
+        world.write(&[(number % 9, Some(i64::from(number % 3)))]);
+    }
+    check(&world, PersistentIndex::default);
+}
+
+#[test]
+fn a_lone_tombstone_is_no_key_and_detaches() {
+    let mut world = World::new();
+    world.write(&[(0, Some(5)), (1, Some(6))]);
+    world.write(&[(0, None)]);
+    world.compact(3, usize::MAX);
+    assert_eq!(world.records.len(), 2, "the put of k1 and the tombstone of k0");
+    check(&world, PersistentIndex::default);
+    let restored = restore(&*world.snapshot(), locked(), &TwoThreads, CUTS[0]).unwrap();
+    let attached = LeaseOfKey { key: key(1).into(), lease: 6 };
+    assert_eq!(restored.leases, [attached]);
+}
+
+/// A store of twenty transactions with three changes each.
+fn sound() -> World {
+    let mut world = World::new();
+    for main in 0..20_u8 {
+        world.write(&[main, main + 1, main + 2].map(|number| (number % 9, Some(1))));
+    }
+    world
+}
+
+/// The error of a restore, which is the same in all ways.
+fn refused(world: &World) -> String {
+    let snapshot = world.snapshot();
+    let refused = |workers, cut| match restore(&*snapshot, locked(), workers, cut) {
+        Err(Error::Damaged(detail)) => detail,
+        other => panic!("{other:?}"),
+    };
+    let first = refused(&OneAfterTheOther, WHOLE);
+    for cut in CUTS {
+        assert_eq!(refused(&TwoThreads, cut), first, "{cut:?}");
+        assert_eq!(refused(&Backwards, cut), first, "{cut:?}");
+    }
+    first
+}
+
+/// A way to spoil a record, and what is said of it.
+type Damage = (fn(&mut World, Revision), &'static str);
+
+const DAMAGES: [Damage; 8] = [
+    (|world, at| drop(world.records.insert(at.put_key().to_vec(), vec![0xff; 3])), "decode"),
+    (|world, at| world.replace(at, 0, 1), "version 0"),
+    (|world, at| world.replace(at, i64::MAX, 1), "version 9223372036854775807"),
+    (|world, at| world.replace(at, 1, at.main + 1), "cannot be"),
+    (|world, at| world.replace(at, 1, 0), "created at 0"),
+    (
+        |world, at| {
+            let tombstone = KeyValue { key: key(0).into(), ..KeyValue::default() };
+            world.records.insert(at.tombstone_key().to_vec(), tombstone.encode_to_vec());
+        },
+        "both a put and a tombstone",
+    ),
+    (
+        |world, at| {
+            let mut key = at.put_key().to_vec();
+            key[8] = b'-';
+            world.records.insert(key, Vec::new());
+        },
+        "not a revision key",
+    ),
+    (
+        |world, at| {
+            let key = Revision::new(at.main, 1 << 32).put_key().to_vec();
+            world.records.insert(key, Vec::new());
+        },
+        "cannot have been written",
+    ),
+];
+
+impl World {
+    fn replace(&mut self, modified: Revision, version: i64, created: i64) {
+        let record = record(&key(0), Version { modified, created, version }, 0);
+        self.records.insert(modified.put_key().to_vec(), record);
+    }
+}
+
+#[test]
+fn damage_is_named_wherever_it_is() {
+    for (spoil, expected) in DAMAGES {
+        for main in [2, 3, 7, 12, 20, 21] {
+            let mut world = sound();
+            spoil(&mut world, Revision::new(main, 1));
+            let said = refused(&world);
+            assert!(said.contains(expected), "{said}");
+            if expected != "not a revision key" {
+                assert!(said.contains(&format!("revision {main}.")), "{said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn of_several_damaged_records_the_lowest_is_named() {
+    for mains in [[2, 21], [5, 6], [11, 17], [20, 21]] {
+        let mut world = sound();
+        for main in mains {
+            world.replace(Revision::new(main, 2), 0, 1);
+        }
+        assert!(refused(&world).contains(&format!("revision {}.2", mains[0])));
+    }
+}
+
+#[test]
+fn bytes_that_are_no_keys_at_all_are_refused() {
+    for bytes in [&b""[..], b"\0", b"zzz", &[0xff; 40], &[0; 16]] {
+        let mut world = sound();
+        world.records.insert(bytes.to_vec(), Vec::new());
+        assert!(refused(&world).contains("not a revision key"));
+    }
+    let mut world = sound();
+    world.replace(Revision::new(i64::MAX, 0), 1, 1);
+    assert!(refused(&world).contains("cannot have been written"));
+    let mut world = sound();
+    world.compacted = i64::MAX;
+    assert!(refused(&world).contains("cannot have been compacted"));
+}
