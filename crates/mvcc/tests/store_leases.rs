@@ -22,7 +22,7 @@ struct Noting {
 impl KeyLeases for Noting {
     fn attach(&self, key: &Bytes, lease: i64) {
         // In 3.1 even a read by the writer's own thread would wait for the writer.
-        let readable = |store: &&Arc<dyn Store<()>>| store.design() != Design::Mutex;
+        let readable = |store: &Arc<dyn Store<()>>| store.design() != Design::Mutex;
         let store = self.store.get().and_then(Weak::upgrade).filter(readable);
         let revision = store.map(|store| store.read().revision());
         self.told.lock().unwrap().push((key.clone(), lease, revision.unwrap_or(0)));

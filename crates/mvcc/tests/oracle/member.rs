@@ -121,6 +121,9 @@ impl Member {
     /// Stops in an orderly way, and starts on the same data.
     pub(crate) fn restart(&mut self) {
         self.store.commit().unwrap();
+        // An engine has one store at a time: the old one goes first.
+        let nowhere: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        self.store = open(self.parts, &nowhere).0;
         let (store, opened) = open(self.parts, &self.engine);
         self.store = store;
         assert!(opened.compaction.is_none(), "every compaction had come to its end");
