@@ -22,7 +22,7 @@ struct Noting {
 impl KeyLeases for Noting {
     fn attach(&self, key: &Bytes, lease: i64) {
         // In 3.1 even a read by the writer's own thread would wait for the writer.
-        let readable = |store: &&Arc<dyn Store<()>>| store.design() != Design::Mutex;
+        let readable = |store: &Arc<dyn Store<()>>| store.design() != Design::Mutex;
         let store = self.store.get().and_then(Weak::upgrade).filter(readable);
         let revision = store.map(|store| store.read().revision());
         self.told.lock().unwrap().push((key.clone(), lease, revision.unwrap_or(0)));
@@ -45,8 +45,7 @@ fn told(parts: StoreParts) -> Vec<(Bytes, i64, i64)> {
     let ended = txn.end(()).unwrap();
     assert_eq!((ended.revision, ended.changes.len()), (2, 5));
     drop(store.compact(2, ()).unwrap());
-    let told = noting.told.lock().unwrap().clone();
-    told
+    noting.told.lock().unwrap().clone()
 }
 
 #[test]
