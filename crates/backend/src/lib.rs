@@ -22,7 +22,9 @@
 //! | [`snapshot_read_tx`] | ours | one pointer to both | nobody |
 //!
 //! In the third and fourth row a read that opens still waits for a commit's sync, and every
-//! write still waits for reads to finish copying. In the last row nobody waits for anybody.
+//! write still waits for reads to finish copying; and what etcd has never moved off the lock, as a
+//! hash of all records ([`read_locked`](Backend::read_locked)), stops writes as in the second row.
+//! In the last row nobody waits for anybody.
 //!
 //! # The interface
 //!

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use clearlane_backend::{Config, Design, PreCommit};
 use clearlane_engine::{KeyRange, MemoryEngine};
+use clearlane_locks::Registry;
 use clearlane_mvcc::{
     CompactionJob, Error, Ground, HashKv, IndexKind, RangeOptions, Store, StoreParts, open,
 };
@@ -15,8 +16,12 @@ use support::all_parts;
 
 /// A store in which `a` was put at the revisions from 2 to 9.
 fn store(parts: StoreParts) -> Box<dyn Store<()>> {
+    store_with(parts, Config::default())
+}
+
+fn store_with(parts: StoreParts, config: Config) -> Box<dyn Store<()>> {
     let engine = Arc::new(MemoryEngine::new());
-    let opened = open(parts, Ground::new(engine, Config::default(), PreCommit::none(), ()));
+    let opened = open(parts, Ground::new(engine, config, PreCommit::none(), ()));
     let store = opened.unwrap().0;
     (2..10).for_each(|_| put(&*store));
     store
@@ -126,6 +131,30 @@ fn a_job_of_another_store_is_refused() {
         assert!(matches!(other.compact_step(&mut job, 1), Err(Error::ForeignJob)));
         finish(&*one, &mut job);
         assert_eq!(other.read().compact_revision(), -1);
+    }
+}
+
+/// Until 3.3 the index is walked in one go while everybody waits for `store`; since 3.4 by the job.
+#[test]
+fn the_index_is_compacted_where_etcd_does_it() {
+    for design in Design::ALL {
+        let locks = Registry::new();
+        let config = Config { locks: locks.clone(), ..Config::default() };
+        let parts = StoreParts { design, index: IndexKind::Locked };
+        let store = store_with(parts, config);
+        let taken = || {
+            let reports = locks.report();
+            let index = reports.iter().find(|report| report.name == "treeIndex");
+            index.unwrap().write.acquisitions
+        };
+        let before = taken();
+        let mut job = schedule(&*store, 4);
+        let by_scheduling = taken() - before;
+        finish(&*store, &mut job);
+        let by_job = taken() - before - by_scheduling;
+        // Of the job: to clone the tree, and for each key, of which there is one.
+        let expected = if design < Design::ConcurrentReadTx { (1, 0) } else { (0, 2) };
+        assert_eq!((by_scheduling, by_job), expected, "{design}");
     }
 }
 

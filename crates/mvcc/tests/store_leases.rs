@@ -46,8 +46,7 @@ fn told(parts: StoreParts) -> Vec<(Bytes, i64, i64)> {
     let ended = txn.end(()).unwrap();
     assert_eq!((ended.revision, ended.changes.len()), (2, 5));
     drop(store.compact(2, ()).unwrap());
-    let told = noting.told.lock().unwrap().clone();
-    told
+    noting.told.lock().unwrap().clone()
 }
 
 #[test]

@@ -242,6 +242,7 @@ fn every_situation_in_every_era() {
     assert!(found == expected, "expected:\n{expected}\nfound:\n{found}");
 }
 
+/// A second writer would, and a second commit; but there is one of each.
 #[test]
 fn in_the_default_era_nobody_waits() {
     for situation in &SITUATIONS {

@@ -1,0 +1,67 @@
+//! A store stops on doubt: what was half done is never shown, and nothing is written behind it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::Arc;
+
+use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
+use clearlane_mvcc::{Error, Ground, Opened, RangeOptions, Store, StoreParts, open};
+use support::all_parts;
+
+type Opening = Result<(Box<dyn Store<()>>, Opened), Error>;
+
+fn open_on(parts: StoreParts, engine: &Arc<dyn Engine>) -> Opening {
+    open(parts, Ground::new(Arc::clone(engine), Config::default(), PreCommit::none(), ()))
+}
+
+#[test]
+fn a_write_transaction_that_is_dropped_ends_all_writing() {
+    for parts in all_parts() {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let store = open_on(parts, &engine).unwrap().0;
+        for _ in 0..2 {
+            let mut txn = store.write().unwrap();
+            txn.put(b"a", b"whole", 0).unwrap();
+            drop(txn.end(()).unwrap());
+        }
+        let mut txn = store.write().unwrap();
+        txn.put(b"a", b"half", 0).unwrap();
+        txn.put(b"b", b"half", 0).unwrap();
+        drop(txn);
+
+        let abandoned =
+            |error: Error| matches!(error, Error::Backend(clearlane_backend::Error::Abandoned));
+        assert!(store.write().map(drop).is_err_and(abandoned), "{parts:?}");
+        assert!(store.compact(2, ()).map(drop).is_err_and(abandoned), "{parts:?}");
+        let read = store.read();
+        assert_eq!((read.revision(), read.compact_revision()), (3, -1), "{parts:?}");
+        let found = read.range(KeyRange::ALL, RangeOptions::default());
+        if parts.design == Design::Mutex {
+            // It reads through the engine's transaction, which is lost.
+            assert!(found.is_err_and(abandoned));
+        } else {
+            let found = found.unwrap();
+            assert_eq!((found.count, &*found.records[0].value), (1, &b"whole"[..]), "{parts:?}");
+        }
+    }
+}
+
+#[test]
+fn damage_is_named_when_the_store_is_opened() {
+    for parts in all_parts() {
+        for (bucket, key, words) in [
+            (Bucket::Meta, &b"scheduledCompactRev"[..], "scheduledCompactRev is too short"),
+            (Bucket::Key, b"no revision", "not a revision key"),
+        ] {
+            let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+            let mut txn = engine.begin_write().unwrap();
+            txn.put(bucket, key, b"short").unwrap();
+            txn.commit().unwrap();
+            let error = open_on(parts, &engine).unwrap_err().to_string();
+            assert!(error.contains(words), "{parts:?}: {error}");
+        }
+    }
+}
