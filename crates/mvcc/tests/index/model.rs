@@ -94,7 +94,11 @@ impl Race {
     }
 
     fn compact(&mut self, at: i64, keys_max: usize) {
-        let at = at.max(self.compacted);
+        // Not twice at one revision: the first time leaves lone tombstones of that revision, and a
+        // restore passes over them.
+        if at <= self.compacted {
+            return;
+        }
         let mut put_between = Vec::new();
         let mut main = self.main;
         let [real, plain] = &mut self.sides;

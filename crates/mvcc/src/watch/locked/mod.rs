@@ -208,9 +208,10 @@ impl<S: WatchedStore> WatchHub for LockedHub<S> {
         let mut watchable = self.store.watchable().lock();
         let mut to_wake = ToWake::new();
         let done = self.round(&mut watchable, &mut to_wake);
+        let is_more = watchable.has_unsynced();
         drop(watchable);
         wake(&to_wake);
-        done.map(|()| !to_wake.is_empty())
+        done.map(|()| is_more)
     }
 
     fn figures(&self) -> WatchFigures {

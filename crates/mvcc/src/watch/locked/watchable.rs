@@ -280,6 +280,10 @@ impl Watchable {
         }
     }
 
+    pub(super) fn has_unsynced(&self) -> bool {
+        !self.unsynced.is_empty()
+    }
+
     pub(super) fn has_victims(&self) -> bool {
         !self.victims.is_empty()
     }
