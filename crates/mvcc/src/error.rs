@@ -13,6 +13,9 @@ pub enum Error {
     /// The store has not got to that revision yet.
     #[error("etcdserver: mvcc: required revision is a future revision")]
     FutureRevision,
+    /// A put without a key. Nothing has changed.
+    #[error("etcdserver: key is not provided")]
+    EmptyKey,
 
     // The caller must act.
     /// A compaction is still at work; its steps come first.

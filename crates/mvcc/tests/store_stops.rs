@@ -50,6 +50,24 @@ fn a_write_transaction_that_is_dropped_ends_all_writing() {
 }
 
 #[test]
+fn an_empty_key_is_refused_and_stops_nothing() {
+    for parts in all_parts() {
+        let store = open_on(parts, &(Arc::new(MemoryEngine::new()) as Arc<dyn Engine>)).unwrap().0;
+        let mut txn = store.write().unwrap();
+        let refused = txn.put(b"", b"1", 0).unwrap_err();
+        assert_eq!(refused.to_string(), "etcdserver: key is not provided");
+        assert_eq!(txn.end(()).unwrap().revision, 1, "{parts:?}: nothing has changed");
+        let mut txn = store.write().unwrap();
+        txn.put(b"a", b"1", 0).unwrap();
+        txn.put(b"", b"2", 0).unwrap_err();
+        txn.put(b"b", b"2", 0).unwrap();
+        let ended = txn.end(()).unwrap();
+        assert_eq!((ended.revision, ended.changes.len()), (2, 2), "{parts:?}");
+        assert_eq!(store.read().range(KeyRange::ALL, RangeOptions::default()).unwrap().count, 2);
+    }
+}
+
+#[test]
 fn damage_is_named_when_the_store_is_opened() {
     for parts in all_parts() {
         for (bucket, key, words) in [

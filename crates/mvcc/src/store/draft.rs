@@ -18,7 +18,7 @@ use clearlane_engine::{Bucket, KeyRange};
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::revision::Revision;
 use crate::store::interface::{Change, KeyLeases, RangeAnswer, RangeOptions};
 use crate::store::moment::{range_of, revision_to_read};
@@ -58,6 +58,9 @@ impl Draft {
         value: &[u8],
         lease: i64,
     ) -> Result<()> {
+        if key.is_empty() {
+            return Err(Error::EmptyKey);
+        }
         let revision = self.next_revision();
         let version = index.put(key, revision);
         let record = KeyValue {
