@@ -32,7 +32,7 @@
 //! * `stream.rs`: one client's stream, and the outbox from which it takes responses.
 //! * `audience.rs`, `interval_tree.rs`: who wants to hear of this key?
 //! * `catch_up.rs`: what did a watcher miss?
-//! * `snapshot.rs`: the hub of the default era, which writers hand their changes to.
+//! * `snapshot`: the hub of the default era, which writers hand their changes to.
 //!
 //! # Invariants, for every hub
 //!
@@ -58,7 +58,8 @@ pub use response::{Event, NO_WATCHER, Refusal, Response, Says, WatchId, WatchReq
 pub use snapshot::SnapshotHub;
 pub use stream::{Outbox, WatchStream};
 
-/// Wakes whoever sleeps until there is something to do. Called without a lock held.
+/// Wakes whoever sleeps until there is something to do. Called with no lock held but, by whoever
+/// delivers, the one that keeps deliveries in order. It may be called for nothing.
 pub type Waker = Box<dyn Fn() + Send + Sync>;
 
 /// The bounds of watching.
