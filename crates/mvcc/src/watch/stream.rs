@@ -153,9 +153,9 @@ pub(super) struct Open<'o> {
 }
 
 impl Open<'_> {
-    /// Whether there is no room for events.
+    /// Whether there is no room for events. There is in an empty outbox, whatever its bound.
     pub(super) fn is_full(&self) -> bool {
-        self.inside.bytes >= self.bytes_max
+        self.inside.bytes >= self.bytes_max.max(1)
     }
 
     /// Whether events find room. If not, the hub is told as soon as they do.
