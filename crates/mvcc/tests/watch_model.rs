@@ -94,7 +94,8 @@ fn request() -> impl Strategy<Value = WatchRequest> {
             no_put,
             no_delete,
             previous,
-            progress,
+            // A notice for a watcher of that number would look like an answer to the stream.
+            progress: progress && id != NO_WATCHER,
             ..WatchRequest::of(keys)
         },
     )
@@ -363,8 +364,7 @@ impl World {
                 assert_eq!((response.id, client.refusals.remove(0)), (NO_WATCHER, *refusal));
                 return;
             }
-            // A watcher may have the number that stands for none.
-            Says::Progress if response.id == NO_WATCHER && client.is_asking(response) => {
+            Says::Progress if response.id == NO_WATCHER => {
                 return self.check_progress(client, response);
             }
             _ => {}
@@ -444,7 +444,7 @@ impl World {
 
     fn check_progress(&self, client: &mut Client, response: &Response) {
         let place = client.asked.iter().position(|asked| *asked <= response.revision);
-        client.asked.remove(place.expect("looked at before"));
+        client.asked.remove(place.expect("nobody has asked, or not yet"));
         for (_, watcher) in &client.watchers {
             // Those that are not created yet came after it. A canceled one is out of the question.
             if watcher.created && !watcher.canceled {
@@ -496,14 +496,6 @@ impl World {
                 assert_eq!(answer.revision, now);
             }
         }
-    }
-}
-
-impl Client {
-    /// Whether a response of no watcher answers a question. It may also be a notice for a watcher
-    /// that has chosen the number of no watcher.
-    fn is_asking(&self, response: &Response) -> bool {
-        self.asked.iter().any(|asked| *asked <= response.revision)
     }
 }
 
