@@ -380,7 +380,7 @@ impl World {
             }
             Says::Events { events, .. } => self.check_events(watcher, response, events),
             Says::Progress => {
-                assert!(watcher.request.progress);
+                assert!(watcher.request.progress && response.revision >= watcher.said);
                 self.check_told(watcher, response.revision);
             }
             Says::Compacted(at) => {

@@ -1,8 +1,8 @@
 //! The memory engine, with a count of the records that are read, and an error on demand.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use clearlane_engine::{
@@ -11,11 +11,20 @@ use clearlane_engine::{
 };
 
 /// What all snapshots of an engine have in common.
-#[derive(Debug)]
 pub(crate) struct Reads {
     count: AtomicUsize,
     /// So many reads go well before one fails.
     good: AtomicUsize,
+    /// What the next read does first.
+    before: Mutex<Option<Before>>,
+}
+
+type Before = Box<dyn FnOnce() + Send>;
+
+impl std::fmt::Debug for Reads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reads").finish_non_exhaustive()
+    }
 }
 
 impl Reads {
@@ -34,7 +43,16 @@ impl Reads {
         self.fail_after(usize::MAX);
     }
 
+    /// Lets something happen in the middle of the next read.
+    pub(crate) fn before_next(&self, before: impl FnOnce() + Send + 'static) {
+        *self.before.lock().unwrap() = Some(Box::new(before));
+    }
+
     fn note(&self) -> Result<()> {
+        let before = self.before.lock().unwrap().take();
+        if let Some(before) = before {
+            before();
+        }
         if self.good.load(Ordering::Relaxed) == 0 {
             return Err(Error::Storage("on purpose".to_owned()));
         }
@@ -52,7 +70,8 @@ pub(crate) struct CountingEngine {
 
 impl CountingEngine {
     pub(crate) fn new() -> CountingEngine {
-        let reads = Reads { count: AtomicUsize::new(0), good: AtomicUsize::new(usize::MAX) };
+        let (count, good) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
+        let reads = Reads { count, good, before: Mutex::new(None) };
         CountingEngine { inner: MemoryEngine::new(), reads: Arc::new(reads) }
     }
 }

@@ -1,5 +1,7 @@
 //! Nothing is lost when reading fails, nobody sleeps over it, and no request does harm.
 
+use std::sync::Arc;
+
 use clearlane_mvcc::watch::{NO_WATCHER, Refusal, Says, WatchConfig, WatchRequest};
 
 use crate::{World, drain, events, everything, one};
@@ -92,6 +94,35 @@ fn who_asks_again_and_again_is_answered() {
         answers += taken.iter().filter(|response| response.says == Says::Progress).count();
     }
     assert!(answers >= 10, "{answers} answers");
+}
+
+/// All watchers go and a new one comes while an old transaction is on its way. What was in between
+/// is not in the queue, and progress must not wait for it.
+#[test]
+fn an_old_transaction_on_its_way_does_not_set_back_the_present() {
+    let world = World::new();
+    world.put(&["a"], 10);
+    world.commit();
+    let hub = Arc::new(world.hub(WatchConfig::default()));
+    let old = hub.stream();
+    old.watch(WatchRequest { previous: true, ..everything() });
+    hub.publish(world.put(&["a"], 10));
+    let unwatched = world.put(&["a"], 10);
+
+    let (sent, made) = std::sync::mpsc::channel();
+    let others = Arc::clone(&hub);
+    world.reads.before_next(move || {
+        drop(old);
+        others.publish(unwatched);
+        let new = others.stream();
+        new.watch(WatchRequest { progress: true, ..everything() });
+        sent.send(new).unwrap();
+    });
+    hub.settle();
+    let new = made.recv().unwrap();
+    new.request_progress();
+    let told: Vec<_> = new.take(usize::MAX).into_iter().map(|told| told.revision).collect();
+    assert_eq!(told, [4, 4], "created, and in step");
 }
 
 #[test]

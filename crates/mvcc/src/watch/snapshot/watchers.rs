@@ -425,11 +425,11 @@ impl Watchers {
     /// and they would fill the memory.
     pub(super) fn interval_passed(&mut self, stream: u64) {
         let Some(of) = self.streams.get_mut(&stream) else { return };
-        let (watchers, revision) = (&mut of.watchers, self.handed_on);
+        let (watchers, handed_on) = (&mut of.watchers, self.handed_on);
         let _ = of.outbox.with(|open| {
             for (id, watcher) in watchers {
-                let wants = watcher.request.progress && watcher.quiet;
-                if wants && watcher.is_in_step(revision) && !open.is_full() {
+                let wants = watcher.request.progress && watcher.quiet && !open.is_full();
+                if let Some(revision) = watcher.told(handed_on).filter(|_| wants) {
                     open.tell(Response { id: *id, revision, says: Says::Progress }, 0);
                 }
                 watcher.quiet = true;
@@ -488,15 +488,21 @@ impl Stream {
 
     fn is_in_step(&self, handed_on: i64) -> bool {
         !self.watchers.is_empty()
-            && self.watchers.values().all(|watcher| watcher.is_in_step(handed_on))
+            && self.watchers.values().all(|watcher| watcher.told(handed_on).is_some())
     }
 }
 
 impl Watcher {
-    /// Whether everything up to that revision was told. One that waits for the future has not even
-    /// begun.
-    fn is_in_step(&self, handed_on: i64) -> bool {
-        matches!(self.standing, Standing::InStep { .. }) && self.request.start <= handed_on
+    /// Up to which revision everything was told, if that is all that was handed on, or even more:
+    /// one that has just come or caught up is ahead of what waits in the queue. One that waits for
+    /// the future has not even begun.
+    fn told(&self, handed_on: i64) -> Option<i64> {
+        match self.standing {
+            Standing::InStep { from } if self.request.start <= handed_on => {
+                Some(handed_on.max(from - 1))
+            }
+            _ => None,
+        }
     }
 
     /// Tells what of a transaction's events it wants. Says no if there is no room.
