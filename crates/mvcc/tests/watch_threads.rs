@@ -10,6 +10,7 @@
 //! is R.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a test that fails shows its seed")]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -114,3 +114,21 @@ fn bounds_of_nothing_still_allow_steps() {
     assert_eq!(told(&world, nothing, one("a"), 1).0, 20, "by a list or by a scan");
     assert_eq!(told(&world, nothing, WatchedKeys::From(Bytes::new()), 1).0, 40);
 }
+
+/// Streams take turns, and so do the watchers of a stream.
+#[test]
+fn one_who_has_much_to_read_does_not_keep_others_waiting() {
+    let world = World::new();
+    world.put(&["rare"], 10);
+    (0..3000).for_each(|_| drop(world.put(&["often"], 10)));
+    let hub = world.hub(WatchConfig { step_records: 10, ..WatchConfig::default() });
+    let (busy, other) = (hub.stream(), hub.stream());
+    (0..50).for_each(|_| busy.watch(WatchRequest { start: 1, ..everything() }));
+    other.watch(WatchRequest { start: 1, ..WatchRequest::of(one("rare")) });
+    (0..2).for_each(|_| assert!(hub.hub.catch_up().unwrap()));
+    assert_eq!(events(&other.take(usize::MAX)).len(), 1, "the other stream");
+    (0..49).for_each(|_| assert!(hub.hub.catch_up().unwrap()));
+    let told = busy.take(usize::MAX);
+    let of = |id| told.iter().filter(|response| response.id == id).count();
+    assert!((0..50).all(|id| of(id) == 2), "all 50 were created and told once");
+}
