@@ -99,6 +99,11 @@ impl<T: Ord> Audience<T> {
         }
     }
 
+    /// Whether anybody watches the key.
+    pub(super) fn listens_to(&self, key: &[u8]) -> bool {
+        self.single.contains_key(key) || self.ranges.covers(key)
+    }
+
     /// Calls `visit` for everybody who watches the key.
     pub(super) fn of(&self, key: &[u8], visit: &mut dyn FnMut(&T)) {
         if let Some(watchers) = self.single.get(key) {

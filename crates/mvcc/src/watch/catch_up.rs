@@ -31,7 +31,12 @@
 //! a scan is planned if there are fewer records than watched keys, or if the walk finds that a
 //! quarter of the records or more is wanted: then it reads at most four records for each that it
 //! delivers. A list has at most [`LIST_MAX`] revisions, the earliest ones; when they are told, the
-//! next list is made. (Each walk costs as much as the first, but has delivered thousands.)
+//! next list is made. Each walk costs as much as the first, so if all of them together would cost
+//! more than the scan, it is the scan.
+//!
+//! How many records there are is a guess: revisions are known, and how many records each of them
+//! has is what the last scan has seen. A scan that meets twice as many as it was planned for ends
+//! its plan, and the next one is made with the better guess.
 //!
 //! # Invariants
 //!
@@ -73,6 +78,8 @@ pub(super) struct CatchUp {
     /// The first revision that was not told.
     next: i64,
     plan: Plan,
+    /// So many records a revision has, as far as was seen.
+    per_revision: u64,
 }
 
 #[derive(Debug)]
@@ -96,7 +103,7 @@ pub(super) enum Step {
 
 impl CatchUp {
     pub(super) fn from(next: i64) -> CatchUp {
-        CatchUp { next, plan: Plan::None }
+        CatchUp { next, plan: Plan::None, per_revision: 1 }
     }
 
     /// The first revision that was not told.
@@ -104,7 +111,7 @@ impl CatchUp {
         self.next
     }
 
-    /// Goes on.
+    /// Goes on. After an error it may be tried again.
     pub(super) fn step<M: Moment>(
         &mut self,
         view: &M,
@@ -125,41 +132,64 @@ impl CatchUp {
                 return Ok(Step::Told { events: Vec::new(), done: false });
             }
         }
-        let mut reading = Reading { view, request, budget, events: Vec::new(), bytes: 0 };
+        let reading = Reading::new(view, request, budget);
+        let events = self.carry_on(reading);
+        if events.is_err() {
+            // A list has lost what it has handed out.
+            self.plan = Plan::None;
+        }
+        Ok(Step::Told { events: events?, done: self.next > view.revision() })
+    }
+
+    fn carry_on<M: Moment>(&mut self, mut reading: Reading<'_, M>) -> Result<Vec<Event>> {
+        let (from, planned_for) = (self.next, self.per_revision);
         let (next, up_to) = match &mut self.plan {
             Plan::None => unreachable!("a plan has just been made"),
             Plan::List { changes, up_to } => (reading.take(changes)?, *up_to),
-            Plan::Scan { up_to } => (reading.scan(self.next, *up_to)?, *up_to),
+            Plan::Scan { up_to } => {
+                let (next, up_to) = (reading.scan(from, *up_to)?, *up_to);
+                let revisions = next.unwrap_or(up_to + 1).abs_diff(from).max(1);
+                self.per_revision = (reading.seen as u64 / revisions).max(1);
+                (next, up_to)
+            }
         };
         // Between here and the next change of a list there is nothing to miss.
         self.next = next.unwrap_or(up_to + 1);
-        if next.is_none() {
+        if next.is_none() || self.per_revision >= 2 * planned_for {
             self.plan = Plan::None;
         }
-        Ok(Step::Told { events: reading.finish()?, done: self.next > view.revision() })
+        Ok(reading.events)
     }
 
     fn make_plan<M: Moment>(&mut self, view: &M, request: &WatchRequest) {
         let index = view.index();
         let (since, up_to) = (self.next, view.revision());
-        let backlog = up_to.abs_diff(since) + 1;
+        let revisions = up_to.abs_diff(since) + 1;
+        let records = revisions.saturating_mul(self.per_revision);
         let mut single = Vec::new();
         let range = request.keys.as_range(&mut single);
-        if index.count(range, up_to) >= backlog {
+        let keys = index.count(range, up_to);
+        if keys >= records {
             self.plan = Plan::Scan { up_to };
             return;
         }
+        let is_dense = |found: u64| {
+            let walks = found / LIST_MAX as u64;
+            found * SCANNED_PER_EVENT > records || walks.saturating_mul(keys) > records
+        };
         let mut list = Earliest::default();
         index.changes(range, since, &mut |revision, mark| {
             // The index under a lock may know more than this view.
-            if revision.main <= up_to {
+            if revision.main <= up_to && request.wants(mark) {
                 list.add(revision, mark);
             }
-            let dense = list.found * SCANNED_PER_EVENT > backlog;
-            if dense { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if is_dense(list.found) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        let dense = list.found * SCANNED_PER_EVENT > backlog;
-        self.plan = if dense { Plan::Scan { up_to } } else { list.into_plan(up_to) };
+        if is_dense(list.found) {
+            self.plan = Plan::Scan { up_to };
+        } else {
+            (self.next, self.plan) = list.into_plan(since, up_to);
+        }
     }
 }
 
@@ -192,7 +222,8 @@ impl Earliest {
         }
     }
 
-    fn into_plan(mut self, newest: i64) -> Plan {
+    /// The plan, and the revision up to which there is nothing to tell.
+    fn into_plan(mut self, since: i64, newest: i64) -> (i64, Plan) {
         self.cut();
         let mut up_to = newest;
         if let Some(left_out) = self.left_out {
@@ -200,12 +231,14 @@ impl Earliest {
             up_to = left_out - 1;
             self.changes.retain(|(revision, _)| revision.main <= up_to);
             if self.changes.is_empty() {
-                // One transaction has changed more keys than a list takes.
-                return Plan::Scan { up_to: left_out };
+                // One transaction has changed more keys than a list takes, and is the first.
+                return (left_out, Plan::Scan { up_to: left_out });
             }
         }
         self.changes.sort_unstable_by_key(|(revision, _)| std::cmp::Reverse(*revision));
-        Plan::List { changes: self.changes, up_to }
+        // It may be kept for as long as the client does not read.
+        self.changes.shrink_to_fit();
+        (since, Plan::List { changes: self.changes, up_to })
     }
 }
 
@@ -214,20 +247,28 @@ struct Reading<'r, M> {
     view: &'r M,
     request: &'r WatchRequest,
     budget: Budget,
+    /// Records looked at.
+    seen: usize,
     events: Vec<Event>,
+    /// So many of the events have the record before, if that is asked for.
+    with_previous: usize,
     bytes: usize,
 }
 
-impl<M: Moment> Reading<'_, M> {
+impl<'r, M: Moment> Reading<'r, M> {
+    fn new(view: &'r M, request: &'r WatchRequest, budget: Budget) -> Reading<'r, M> {
+        Reading { view, request, budget, seen: 0, events: Vec::new(), with_previous: 0, bytes: 0 }
+    }
+
     /// Fetches changes from the end of a list until there is enough. Returns the main revision of
     /// the next one.
     fn take(&mut self, changes: &mut Vec<(Revision, Mark)>) -> Result<Option<i64>> {
-        let (mut seen, mut last) = (0, 0);
+        let mut last = 0;
         while let Some(&(revision, mark)) = changes.last() {
-            if revision.main > last && self.is_enough(seen) {
+            if revision.main > last && self.is_enough() {
                 return Ok(Some(revision.main));
             }
-            (seen, last) = (seen + 1, revision.main);
+            (self.seen, last) = (self.seen + 1, revision.main);
             changes.pop();
             let record = match mark {
                 Mark::Put => revision.put_key(),
@@ -237,6 +278,7 @@ impl<M: Moment> Reading<'_, M> {
                 Some(value) => self.add(revision.main, mark, value)?,
                 None => self.check_compacted(revision)?,
             }
+            self.add_previous()?;
         }
         Ok(None)
     }
@@ -244,9 +286,23 @@ impl<M: Moment> Reading<'_, M> {
     /// Reads records from a main revision up to another, until there is enough. Returns the main
     /// revision to go on from; `None` if that was all.
     fn scan(&mut self, from: i64, up_to: i64) -> Result<Option<i64>> {
+        let mut from = from;
+        loop {
+            let next = self.scan_stretch(from, up_to)?;
+            self.add_previous()?;
+            match next {
+                Some(next) if !self.is_enough() => from = next,
+                next => return Ok(next),
+            }
+        }
+    }
+
+    /// Scans until there is enough, or until there is a record before to be read: that cannot be
+    /// done inside a scan, and may be much greater than the event.
+    fn scan_stretch(&mut self, from: i64, up_to: i64) -> Result<Option<i64>> {
         let (first, end) =
             (Revision::new(from, 0).put_key(), Revision::new(up_to + 1, 0).put_key());
-        let (mut seen, mut last) = (0, from);
+        let mut last = from;
         let (mut next, mut outcome) = (None, Ok(()));
         let view = self.view;
         view.tx().range(Bucket::Key, KeyRange::new(&first, &end), &mut |key, value| {
@@ -257,19 +313,24 @@ impl<M: Moment> Reading<'_, M> {
                     return ControlFlow::Break(());
                 }
             };
-            if revision.main > last && self.is_enough(seen) {
+            if revision.main > last && (self.is_enough() || self.lacks_previous()) {
                 next = Some(revision.main);
                 return ControlFlow::Break(());
             }
-            (seen, last) = (seen + 1, revision.main);
+            (self.seen, last) = (self.seen + 1, revision.main);
             outcome = self.add(revision.main, mark, value.to_bytes());
             if outcome.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         outcome.map(|()| next)
     }
 
-    fn is_enough(&self, seen: usize) -> bool {
-        seen >= self.budget.records || self.bytes >= self.budget.bytes
+    /// A step always reads something, whatever its budget.
+    fn is_enough(&self) -> bool {
+        self.seen > 0 && (self.seen >= self.budget.records || self.bytes >= self.budget.bytes)
+    }
+
+    fn lacks_previous(&self) -> bool {
+        self.request.previous && self.with_previous < self.events.len()
     }
 
     /// Adds a record if the watcher wants it.
@@ -291,14 +352,16 @@ impl<M: Moment> Reading<'_, M> {
         Ok(())
     }
 
-    /// What was found, with the records before if they are asked for.
-    fn finish(mut self) -> Result<Vec<Event>> {
-        if self.request.previous {
-            for event in &mut self.events {
-                event.previous = previous(self.view, &event.change)?;
-            }
+    /// Reads the records before, if they are asked for.
+    fn add_previous(&mut self) -> Result<()> {
+        while self.lacks_previous() {
+            let event = &mut self.events[self.with_previous];
+            self.bytes -= event.size();
+            event.previous = previous(self.view, &event.change)?;
+            self.bytes += event.size();
+            self.with_previous += 1;
         }
-        Ok(self.events)
+        Ok(())
     }
 
     /// A record that is gone must have gone with a compaction since the list was made.

@@ -14,19 +14,20 @@
 //!   ended before m      contains m
 //! ```
 //!
-//! It is a *treap*: each node gets a number, by which the tree is a heap (greater ones above) while
-//! it is a search tree by range. Numbers that look random keep such a tree flat without any
-//! bookkeeping; ours come from a counter that is stirred well, so that a tree with the same past
-//! has the same shape everywhere.
+//! The tree is balanced by height (an AVL tree): where one side would become two levels higher
+//! than the other, a rotation lifts it. Clients choose the ranges and their order, so a shape that
+//! is flat only with luck would not do: with numbers drawn from a known sequence, a client could
+//! choose ranges that make a list of the tree, and a search would run out of stack.
 //!
 //! # Invariants
 //!
 //! * A range is in the tree once, with at least one member.
-//! * A node's number is not smaller than its children's, its furthest end is the greatest of its
-//!   own and theirs.
+//! * The heights of a node's children differ by one at most.
+//! * A node's furthest end is the greatest of its own and its children's.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
@@ -59,8 +60,6 @@ pub(super) struct Interval {
 #[derive(Debug)]
 pub(super) struct IntervalTree<T> {
     root: Link<T>,
-    /// How many nodes were ever made.
-    made: u64,
 }
 
 type Link<T> = Option<Box<Node<T>>>;
@@ -69,8 +68,8 @@ type Link<T> = Option<Box<Node<T>>>;
 struct Node<T> {
     interval: Interval,
     members: BTreeSet<T>,
-    /// The place in the heap.
-    number: u64,
+    /// Levels from here down.
+    height: u8,
     /// The furthest end of this node's interval and of all below.
     furthest: End,
     left: Link<T>,
@@ -79,7 +78,7 @@ struct Node<T> {
 
 impl<T> Default for IntervalTree<T> {
     fn default() -> IntervalTree<T> {
-        IntervalTree { root: None, made: 0 }
+        IntervalTree { root: None }
     }
 }
 
@@ -90,11 +89,10 @@ impl<T: Ord> IntervalTree<T> {
             node.members.insert(member);
             return;
         }
-        self.made += 1;
         let node = Node {
             interval: interval.clone(),
             members: BTreeSet::from([member]),
-            number: stirred(self.made),
+            height: 1,
             furthest: interval.end.clone(),
             left: None,
             right: None,
@@ -113,15 +111,29 @@ impl<T: Ord> IntervalTree<T> {
 
     /// Calls `visit` for every member of every range that contains the key.
     pub(super) fn containing(&self, key: &[u8], visit: &mut dyn FnMut(&T)) {
-        containing(&self.root, key, visit);
+        let _ = search(&self.root, key, &mut |members| {
+            members.iter().for_each(&mut *visit);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// Whether any range contains the key.
+    pub(super) fn covers(&self, key: &[u8]) -> bool {
+        search(&self.root, key, &mut |_| ControlFlow::Break(())).is_break()
     }
 }
 
 impl<T> Node<T> {
-    fn update_furthest(&mut self) {
+    /// Counts up what depends on the children.
+    fn update(&mut self) {
+        self.height = 1 + height(&self.left).max(height(&self.right));
         let below = [&self.left, &self.right].into_iter().flatten().map(|node| &node.furthest);
         self.furthest = below.chain([&self.interval.end]).max().expect("its own is there").clone();
     }
+}
+
+fn height<T>(link: &Link<T>) -> u8 {
+    link.as_ref().map_or(0, |node| node.height)
 }
 
 fn find<'n, T>(mut link: &'n mut Link<T>, interval: &Interval) -> Option<&'n mut Node<T>> {
@@ -135,91 +147,122 @@ fn find<'n, T>(mut link: &'n mut Link<T>, interval: &Interval) -> Option<&'n mut
     None
 }
 
-/// Goes down as long as the nodes have greater numbers; what lies below is divided between the
-/// new node's children.
-fn insert<T>(link: &mut Link<T>, mut new: Box<Node<T>>) {
+/// Hangs in a node whose interval the tree does not have.
+fn insert<T>(link: &mut Link<T>, new: Box<Node<T>>) {
     match link {
-        Some(node) if node.number > new.number => {
+        None => *link = Some(new),
+        Some(node) => {
             let to_the_left = new.interval < node.interval;
             insert(if to_the_left { &mut node.left } else { &mut node.right }, new);
-            node.update_furthest();
+            balance(link);
         }
-        _ => {
-            (new.left, new.right) = split(link.take(), &new.interval);
-            new.update_furthest();
-            *link = Some(new);
-        }
-    }
-}
-
-/// The nodes before and behind an interval that none of them has.
-fn split<T>(link: Link<T>, at: &Interval) -> (Link<T>, Link<T>) {
-    let Some(mut node) = link else { return (None, None) };
-    if node.interval < *at {
-        let (before, behind) = split(node.right.take(), at);
-        node.right = before;
-        node.update_furthest();
-        (Some(node), behind)
-    } else {
-        let (before, behind) = split(node.left.take(), at);
-        node.left = behind;
-        node.update_furthest();
-        (before, Some(node))
     }
 }
 
 fn remove<T>(link: &mut Link<T>, interval: &Interval) {
     let Some(node) = link else { return };
     match interval.cmp(&node.interval) {
-        Ordering::Equal => {
-            *link = joined(node.left.take(), node.right.take());
-            return;
-        }
         Ordering::Less => remove(&mut node.left, interval),
         Ordering::Greater => remove(&mut node.right, interval),
-    }
-    node.update_furthest();
-}
-
-/// Both trees as one; everything in `left` comes before everything in `right`.
-fn joined<T>(left: Link<T>, right: Link<T>) -> Link<T> {
-    match (left, right) {
-        (None, one) | (one, None) => one,
-        (Some(mut left), Some(mut right)) => {
-            if left.number > right.number {
-                left.right = joined(left.right.take(), Some(right));
-                left.update_furthest();
-                Some(left)
-            } else {
-                right.left = joined(Some(left), right.left.take());
-                right.update_furthest();
-                Some(right)
-            }
+        Ordering::Equal => {
+            let (left, mut right) = (node.left.take(), node.right.take());
+            // The next interval takes the place, if there is one.
+            *link = match take_first(&mut right) {
+                None => left,
+                Some(mut next) => {
+                    (next.left, next.right) = (left, right);
+                    Some(next)
+                }
+            };
         }
     }
+    balance(link);
 }
 
-fn containing<T>(link: &Link<T>, key: &[u8], visit: &mut dyn FnMut(&T)) {
+/// Takes out the node of the first interval.
+fn take_first<T>(link: &mut Link<T>) -> Link<T> {
+    let node = link.as_mut()?;
+    if node.left.is_some() {
+        let first = take_first(&mut node.left);
+        balance(link);
+        return first;
+    }
+    let mut first = link.take()?;
+    *link = first.right.take();
+    Some(first)
+}
+
+/// Makes a node right whose children are, and differ by two levels at most.
+fn balance<T>(link: &mut Link<T>) {
     let Some(node) = link else { return };
-    if !node.furthest.is_behind(key) {
-        return;
-    }
-    containing(&node.left, key, visit);
-    if &node.interval.from[..] <= key {
-        if node.interval.end.is_behind(key) {
-            node.members.iter().for_each(&mut *visit);
+    let (left, right) = (height(&node.left), height(&node.right));
+    if left > right + 1 {
+        if let Some(child) = &node.left
+            && height(&child.right) > height(&child.left)
+        {
+            lift_right(&mut node.left);
         }
-        containing(&node.right, key, visit);
+        lift_left(link);
+    } else if right > left + 1 {
+        if let Some(child) = &node.right
+            && height(&child.left) > height(&child.right)
+        {
+            lift_left(&mut node.right);
+        }
+        lift_right(link);
+    } else {
+        node.update();
     }
 }
 
-/// Spreads a counter over all 64 bits, in an order that looks random. (The finalizer of
-/// `SplitMix64`.)
-fn stirred(counter: u64) -> u64 {
-    let mut bits = counter.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
+/// Puts the left child in its parent's place, and the parent to the right of it.
+fn lift_left<T>(link: &mut Link<T>) {
+    let Some(mut parent) = link.take() else { return };
+    *link = match parent.left.take() {
+        None => Some(parent),
+        Some(mut child) => {
+            parent.left = child.right.take();
+            parent.update();
+            child.right = Some(parent);
+            child.update();
+            Some(child)
+        }
+    };
+}
+
+/// Puts the right child in its parent's place, and the parent to the left of it.
+fn lift_right<T>(link: &mut Link<T>) {
+    let Some(mut parent) = link.take() else { return };
+    *link = match parent.right.take() {
+        None => Some(parent),
+        Some(mut child) => {
+            parent.right = child.left.take();
+            parent.update();
+            child.left = Some(parent);
+            child.update();
+            Some(child)
+        }
+    };
+}
+
+/// Calls `visit` with the members of each range that contains the key, until it breaks.
+fn search<T>(
+    link: &Link<T>,
+    key: &[u8],
+    visit: &mut dyn FnMut(&BTreeSet<T>) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let Some(node) = link else { return ControlFlow::Continue(()) };
+    if !node.furthest.is_behind(key) {
+        return ControlFlow::Continue(());
+    }
+    search(&node.left, key, visit)?;
+    if &node.interval.from[..] > key {
+        return ControlFlow::Continue(());
+    }
+    if node.interval.end.is_behind(key) {
+        visit(&node.members)?;
+    }
+    search(&node.right, key, visit)
 }
 
 #[cfg(test)]
@@ -234,16 +277,19 @@ mod tests {
     }
 
     /// Checks the invariants below a node, and returns its height.
-    fn check<T: Ord>(link: &Link<T>, number_above: u64) -> usize {
+    fn check<T: Ord>(link: &Link<T>) -> u8 {
         let Some(node) = link else { return 0 };
-        assert!(node.number <= number_above && !node.members.is_empty());
+        assert!(!node.members.is_empty());
         let (left, right) = (&node.left, &node.right);
         assert!(left.as_ref().is_none_or(|left| left.interval < node.interval));
         assert!(right.as_ref().is_none_or(|right| right.interval > node.interval));
         let below = [left, right].into_iter().flatten().map(|node| &node.furthest).max();
         let own = &node.interval.end;
         assert_eq!(&node.furthest, below.map_or(own, |below| below.max(own)));
-        1 + check(left, node.number).max(check(right, node.number))
+        let (left, right) = (check(left), check(right));
+        assert!(left.abs_diff(right) <= 1, "{left} and {right} levels");
+        assert_eq!(node.height, 1 + left.max(right));
+        node.height
     }
 
     fn operation() -> impl Strategy<Value = (bool, u8, Option<u8>, u8)> {
@@ -265,7 +311,7 @@ mod tests {
                     tree.remove(&interval, &member);
                     list.remove(&(interval, member));
                 }
-                check(&tree.root, u64::MAX);
+                check(&tree.root);
                 for key in 0..14_u8 {
                     let mut found = Vec::new();
                     tree.containing(&[key], &mut |member| found.push(*member));
@@ -277,6 +323,7 @@ mod tests {
                         .filter(|(interval, _)| inside(interval))
                         .map(|(_, member)| *member)
                         .collect();
+                    prop_assert_eq!(tree.covers(&[key]), !found.is_empty());
                     found.sort_unstable();
                     expected.sort_unstable();
                     prop_assert_eq!(found, expected);
@@ -286,13 +333,23 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_come_in_order_make_a_flat_tree() {
-        let mut tree = IntervalTree::default();
-        for from in 0..10_000_u32 {
-            let from = Bytes::copy_from_slice(&from.to_be_bytes());
-            tree.insert(&Interval { from, end: End::Never }, 0);
+    fn the_tree_is_flat_in_whatever_order_ranges_come_and_go() {
+        let interval = |from: u32| Interval {
+            from: Bytes::copy_from_slice(&from.to_be_bytes()),
+            end: End::Never,
+        };
+        let rising: Vec<u32> = (0..10_000).collect();
+        let falling: Vec<u32> = rising.iter().rev().copied().collect();
+        // The first, the last, the second, the last but one ...
+        let inwards = || rising.iter().zip(&falling).flat_map(|(low, high)| [*low, *high]);
+        for order in [rising.clone(), falling.clone(), inwards().take(10_000).collect()] {
+            let mut tree = IntervalTree::default();
+            order.iter().for_each(|from| tree.insert(&interval(*from), 0));
+            let height = check(&tree.root);
+            assert!(height < 20, "a tree of 10,000 is {height} high");
+            order.iter().take(9_900).for_each(|from| tree.remove(&interval(*from), &0));
+            let height = check(&tree.root);
+            assert!(height < 10, "a tree of 100 is {height} high");
         }
-        let height = check(&tree.root, u64::MAX);
-        assert!(height < 50, "a tree of 10,000 is {height} high");
     }
 }

@@ -60,7 +60,8 @@ pub use response::{Event, NO_WATCHER, Refusal, Response, Says, WatchId, WatchReq
 pub use snapshot::SnapshotHub;
 pub use stream::{Outbox, WatchStream};
 
-/// Wakes whoever sleeps until there is something to do. Called without a lock held.
+/// Wakes whoever sleeps until there is something to do. Called with no lock held but, by whoever
+/// delivers, the one that keeps deliveries in order. It may be called for nothing.
 pub type Waker = Box<dyn Fn() + Send + Sync>;
 
 /// The bounds of watching.

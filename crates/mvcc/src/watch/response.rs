@@ -125,12 +125,29 @@ impl Event {
         }
     }
 
+    /// What has changed.
+    pub(super) fn key(&self) -> &[u8] {
+        let (Change::Put(record) | Change::Delete(record)) = &self.change;
+        &record.key
+    }
+
     /// About how much memory it keeps, and how long it is on the wire.
     pub fn size(&self) -> usize {
-        let (Change::Put(record) | Change::Delete(record)) = &self.change;
-        let size = |record: &KeyValue| record.encoded_len() + RECORD_OVERHEAD;
-        size(record) + self.previous.as_ref().map_or(0, size)
+        self.change_size() + self.previous_size()
     }
+
+    pub(super) fn change_size(&self) -> usize {
+        let (Change::Put(record) | Change::Delete(record)) = &self.change;
+        size(record)
+    }
+
+    pub(super) fn previous_size(&self) -> usize {
+        self.previous.as_ref().map_or(0, size)
+    }
+}
+
+fn size(record: &KeyValue) -> usize {
+    record.encoded_len() + RECORD_OVERHEAD
 }
 
 /// What a record takes besides its bytes.

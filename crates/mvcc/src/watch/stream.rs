@@ -10,8 +10,9 @@
 //!                 up to `bytes_max`, then events are refused; at half of it, "there is room again"
 //! ```
 //!
-//! Only events are refused. A client that asks for something gets its answer, so what else is in
-//! the outbox is bounded by what the client asks for without reading.
+//! Only events are refused, and notices of progress are left out. A client that asks for something
+//! gets its answer, so what else is in the outbox is bounded by what the client asks for without
+//! reading.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 
 use clearlane_locks::{Mutex, Registry};
 
-use super::response::{Event, Response, Says, WatchId, WatchRequest};
+use super::response::{Response, Says, WatchId, WatchRequest};
 use super::{Waker, WatchHub};
 
 /// What a response takes besides its events.
@@ -102,8 +103,6 @@ pub(super) struct Inside {
     bytes: usize,
     /// How many of the responses have events.
     with_events: usize,
-    /// Whose events were counted last: watchers who tell of the same revision share them.
-    counted: i64,
     /// Somebody was refused and waits for room.
     refused: bool,
     /// The watchers whose responses are to be completed when they are taken.
@@ -173,7 +172,7 @@ impl Inside {
 
     fn is_full(&self, bound: Bound) -> bool {
         match bound {
-            Bound::Bytes(max) => self.bytes >= max,
+            Bound::Bytes(max) => self.bytes >= max.max(1),
             Bound::Responses(max) => self.with_events >= max,
         }
     }
@@ -193,33 +192,23 @@ pub(super) struct Open<'o> {
 }
 
 impl Open<'_> {
+    /// Whether there is no room for events. There is in an empty outbox, whatever its bound.
+    pub(super) fn is_full(&self) -> bool {
+        self.inside.is_full(self.bound)
+    }
+
     /// Whether events find room. If not, the hub is told as soon as they do.
     pub(super) fn has_room(&mut self) -> bool {
-        let has_room = !self.inside.is_full(self.bound);
-        self.inside.refused |= !has_room;
-        has_room
+        let is_full = self.is_full();
+        self.inside.refused |= is_full;
+        !is_full
     }
 
-    /// Adds events, room or not.
-    pub(super) fn tell(&mut self, response: Response, shared: Shared) {
-        let by_revision = shared == Shared::ByRevision;
-        let counted = by_revision && self.inside.counted == response.revision;
-        let bytes = match &response.says {
-            Says::Events { events, .. } if !counted => events.iter().map(Event::size).sum(),
-            _ => 0,
-        };
-        if by_revision {
-            self.inside.counted = response.revision;
-        }
+    /// Adds a response, room or not. `bytes` is what its events keep in memory that no response
+    /// before it does.
+    pub(super) fn tell(&mut self, response: Response, bytes: usize) {
         self.inside.push(response, RESPONSE_BYTES + bytes);
     }
-}
-
-/// Whether the watchers of a stream that tell of one revision have their events in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shared {
-    ByRevision,
-    No,
 }
 
 impl fmt::Debug for Outbox {

@@ -15,7 +15,7 @@ use crate::store::Change;
 use crate::watch::WatchFigures;
 use crate::watch::audience::Audience;
 use crate::watch::response::{Event, NO_WATCHER, Numbers, Response, Says, WatchId, WatchRequest};
-use crate::watch::stream::{Outbox, Shared};
+use crate::watch::stream::Outbox;
 
 /// So many watchers are synchronised in one round, as in etcd.
 const ROUND_MAX: usize = 512;
@@ -332,7 +332,8 @@ fn try_tell(outbox: &Outbox, victim: Victim) -> Option<Victim> {
         if !open.has_room() {
             return Some(victim);
         }
-        open.tell(victim.response, Shared::No);
+        // The bound is the number of responses: their bytes are not looked at.
+        open.tell(victim.response, 0);
         None
     });
     told.0

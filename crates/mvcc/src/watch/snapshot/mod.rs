@@ -32,6 +32,7 @@
 //! The end of catching up is the same thought: the view that was read to its end is at revision V.
 //! If nothing above V was handed on yet, the watcher is in step from `V + 1`; else it reads again.
 
+mod counted;
 mod queue;
 mod watchers;
 
@@ -40,7 +41,7 @@ use std::sync::Arc;
 use clearlane_locks::{Mutex, Registry};
 
 use self::queue::{Batch, Next, Queue};
-use self::watchers::{ToWake, Watchers};
+use self::watchers::{HandedOn, ToWake, Watchers};
 use super::catch_up::{self, Budget};
 use super::response::{Event, WatchId, WatchRequest};
 use super::stream::{Bound, Outbox};
@@ -86,25 +87,38 @@ impl<A: Applied, I: TreeIndex> SnapshotHub<A, I> {
         }
     }
 
-    /// The same events with the records before them.
-    fn with_previous(&self, events: &[Event]) -> Result<Arc<[Event]>> {
+    /// The same events with the records before them, where they are wanted.
+    fn with_previous(&self, events: &[Event], wanted: &[bool]) -> Result<Arc<[Event]>> {
         let view = self.store.read();
-        let with_previous = events.iter().map(|event| {
-            let previous = catch_up::previous(&view, &event.change)?;
+        let with_previous = events.iter().zip(wanted).map(|(event, wanted)| {
+            let previous = if *wanted { catch_up::previous(&view, &event.change)? } else { None };
             Ok(Event { change: event.change.clone(), previous })
         });
         with_previous.collect()
     }
 
     fn hand_on(&self, batch: &Batch) -> Result<()> {
-        let previous = if self.watchers.lock().want_previous() {
-            self.with_previous(&batch.events)?
+        let wanted = self.watchers.lock().want_previous(&batch.events);
+        let previous = if wanted.contains(&true) {
+            // What cannot be read now is not lost: it is read again by catching up.
+            self.with_previous(&batch.events, &wanted).inspect_err(|_| self.lose(batch.revision))?
         } else {
             Arc::clone(&batch.events)
         };
-        let to_wake = self.watchers.lock().hand_on(batch.revision, &batch.events, &previous);
+        let handed_on = self.watchers.lock().hand_on(batch.revision, &batch.events, &previous);
+        let HandedOn { to_wake, lost } = handed_on;
         wake(&to_wake);
+        if lost {
+            (self.wake)();
+        }
         Ok(())
+    }
+
+    /// Sends everybody to the store for what was published up to a revision. Whoever catches up
+    /// may be another thread than the one who delivers, and asleep.
+    fn lose(&self, up_to: i64) {
+        self.watchers.lock().lose(up_to);
+        (self.wake)();
     }
 
     /// The queue forgets everything if there is nobody left.
@@ -185,7 +199,7 @@ impl<A: Applied, I: TreeIndex> WatchHub for SnapshotHub<A, I> {
             let next = self.queue.lock().next();
             match next {
                 Some(Next::Batch(batch)) => self.hand_on(&batch)?,
-                Some(Next::Lost(up_to)) => self.watchers.lock().lose(up_to),
+                Some(Next::Lost(up_to)) => self.lose(up_to),
                 None => return Ok(false),
             }
         }
@@ -202,7 +216,13 @@ impl<A: Applied, I: TreeIndex> WatchHub for SnapshotHub<A, I> {
         let Some(mut turn) = turn else { return Ok(false) };
         let view = self.store.read();
         let WatchConfig { step_records: records, step_bytes: bytes, .. } = self.config;
-        let step = turn.catch_up.step(&view, &turn.request, Budget { records, bytes })?;
+        let step = match turn.catch_up.step(&view, &turn.request, Budget { records, bytes }) {
+            Ok(step) => step,
+            Err(error) => {
+                self.watchers.lock().put_back(turn);
+                return Err(error);
+            }
+        };
         let to_wake = self.watchers.lock().end_turn(turn, step, view.revision());
         if let Some(outbox) = to_wake {
             outbox.wake();

@@ -6,11 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use super::counted::Counted;
 use crate::watch::WatchFigures;
 use crate::watch::audience::Audience;
 use crate::watch::catch_up::{CatchUp, Step};
-use crate::watch::response::{Event, NO_WATCHER, Refusal, Response, Says, WatchId, WatchRequest};
-use crate::watch::stream::{Open, Outbox, Shared};
+use crate::watch::response::{Event, NO_WATCHER, Numbers, Response, Says, WatchId, WatchRequest};
+use crate::watch::stream::{Open, Outbox};
+
+/// A transaction of which so many events are wanted, counted once per watcher, is not handed on.
+const WANTED_MAX: usize = 1 << 20;
 
 /// A watcher's place. By stream first, so that those of a stream come one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,13 +48,11 @@ enum Standing {
 struct Stream {
     outbox: Arc<Outbox>,
     watchers: BTreeMap<WatchId, Watcher>,
-    next_id: WatchId,
+    numbers: Numbers,
     /// Those who are behind and wait for their turn.
     behind: VecDeque<WatchId>,
     /// It is among the streams whose watchers may read.
     ready: bool,
-    /// The store's revision when the client last asked for progress.
-    asked_at: i64,
 }
 
 /// A turn at reading, taken out for a step without the lock.
@@ -62,6 +64,22 @@ pub(super) struct Turn {
     pub(super) catch_up: CatchUp,
 }
 
+/// What a write transaction has changed.
+struct Transaction<'t> {
+    revision: i64,
+    events: &'t Arc<[Event]>,
+    /// The same with the records before.
+    previous: &'t Arc<[Event]>,
+}
+
+/// What came of handing a transaction on.
+#[derive(Debug)]
+pub(super) struct HandedOn {
+    pub(super) to_wake: ToWake,
+    /// It was too much to hand on, and everybody has to catch up.
+    pub(super) lost: bool,
+}
+
 /// Everybody.
 #[derive(Debug)]
 pub(super) struct Watchers {
@@ -71,12 +89,14 @@ pub(super) struct Watchers {
     ready: VecDeque<u64>,
     /// Everything up to here was handed on, or was never wanted.
     handed_on: i64,
-    /// Streams that wait for a word on their progress.
-    asking: BTreeSet<u64>,
+    /// Streams that wait for a word on their progress, by the store's revision when they asked.
+    asking: BTreeSet<(i64, u64)>,
     made: u64,
     count: usize,
-    /// Watchers that ask for the record before each change.
-    want_previous: usize,
+    /// How many of them are not in step.
+    behind: usize,
+    /// Those who ask for the record before each change, in step or not.
+    want_previous: Audience<Place>,
 }
 
 /// The outboxes that were empty and are not any more.
@@ -92,7 +112,8 @@ impl Watchers {
             asking: BTreeSet::new(),
             made: 0,
             count: 0,
-            want_previous: 0,
+            behind: 0,
+            want_previous: Audience::default(),
         }
     }
 
@@ -102,10 +123,9 @@ impl Watchers {
         let stream = Stream {
             outbox: Arc::clone(&outbox),
             watchers: BTreeMap::new(),
-            next_id: 0,
+            numbers: Numbers::default(),
             behind: VecDeque::new(),
             ready: false,
-            asked_at: 0,
         };
         self.streams.insert(self.made, stream);
         outbox
@@ -114,7 +134,7 @@ impl Watchers {
     pub(super) fn close(&mut self, stream: u64) {
         let Some(closed) = self.streams.remove(&stream) else { return };
         for (id, watcher) in closed.watchers {
-            self.forget(Place { stream, id }, &watcher.request);
+            self.forget(Place { stream, id }, &watcher);
         }
     }
 
@@ -122,8 +142,11 @@ impl Watchers {
         self.count == 0
     }
 
-    pub(super) fn want_previous(&self) -> bool {
-        self.want_previous > 0
+    /// Which of a transaction's events are wanted with the record before them. Whoever comes later
+    /// does not want this transaction; whoever catches up meanwhile may.
+    pub(super) fn want_previous(&self, events: &[Event]) -> Vec<bool> {
+        let wants = |event: &Event| self.want_previous.listens_to(event.key());
+        events.iter().map(wants).collect()
     }
 
     /// Nobody was there to hand on to: whatever was published up to here was not kept.
@@ -135,11 +158,11 @@ impl Watchers {
     /// any that was handed on. Says whether there is something to catch up with.
     pub(super) fn watch(&mut self, stream: u64, request: WatchRequest, now: i64) -> bool {
         let Some(of) = self.streams.get_mut(&stream) else { return false };
-        if let Some(refusal) = of.refusal(&request) {
+        if let Some(refusal) = request.refusal(|id| of.watchers.contains_key(&id)) {
             of.outbox.answer(NO_WATCHER, now, Says::Refused(refusal));
             return false;
         }
-        let id = of.number(request.id);
+        let id = of.numbers.give(request.id, |id| of.watchers.contains_key(&id));
         let place = Place { stream, id };
         let in_step = request.start == 0 || request.start > now;
         let standing = if in_step {
@@ -151,7 +174,10 @@ impl Watchers {
         };
         self.made += 1;
         self.count += 1;
-        self.want_previous += usize::from(request.previous);
+        self.behind += usize::from(!in_step);
+        if request.previous {
+            self.want_previous.insert(&request.keys, place);
+        }
         let watcher = Watcher { serial: self.made, request, standing, quiet: false };
         of.watchers.insert(id, watcher);
         of.outbox.answer(id, now, Says::Created);
@@ -172,65 +198,85 @@ impl Watchers {
     fn remove(&mut self, place: Place) -> bool {
         let of = self.streams.get_mut(&place.stream);
         let Some(watcher) = of.and_then(|of| of.watchers.remove(&place.id)) else { return false };
-        self.forget(place, &watcher.request);
+        self.forget(place, &watcher);
         true
     }
 
-    fn forget(&mut self, place: Place, request: &WatchRequest) {
-        self.in_step.remove(&request.keys, &place);
+    fn forget(&mut self, place: Place, watcher: &Watcher) {
+        match watcher.standing {
+            Standing::InStep { .. } => self.in_step.remove(&watcher.request.keys, &place),
+            Standing::Behind(_) | Standing::Reading => self.behind -= 1,
+        }
         self.count -= 1;
-        self.want_previous -= usize::from(request.previous);
+        if watcher.request.previous {
+            self.want_previous.remove(&watcher.request.keys, &place);
+        }
     }
 
     /// Hands a transaction's events to those who want them. `previous` are the same events with
-    /// the records before, for those who asked for that.
+    /// the records before, for those who asked for that. If far too many are wanted, everybody is
+    /// sent to the store instead, as [`lose`](Watchers::lose) does.
     pub(super) fn hand_on(
         &mut self,
         revision: i64,
         events: &Arc<[Event]>,
         previous: &Arc<[Event]>,
-    ) -> ToWake {
+    ) -> HandedOn {
+        let mut to_wake = ToWake::new();
+        let wanted = self.wanted(events);
+        let lost = wanted.is_none();
+        match wanted {
+            Some(wanted) => {
+                let mut counted = Counted::new(events.len());
+                for of_stream in wanted.chunk_by(|a, b| a.0.stream == b.0.stream) {
+                    let transaction = Transaction { revision, events, previous };
+                    self.hand_to_stream(&transaction, of_stream, &mut counted, &mut to_wake);
+                }
+                self.handed_on = self.handed_on.max(revision);
+            }
+            None => self.lose(revision),
+        }
+        to_wake.extend(self.tell_progress());
+        HandedOn { to_wake, lost }
+    }
+
+    /// Who may want which events, in the order of streams; nothing if that would be too much.
+    fn wanted(&self, events: &[Event]) -> Option<Vec<(Place, u32)>> {
         let mut wanted: Vec<(Place, u32)> = Vec::new();
         for (number, event) in events.iter().enumerate() {
-            let (crate::store::Change::Put(record) | crate::store::Change::Delete(record)) =
-                &event.change;
-            self.in_step.of(&record.key, &mut |place| wanted.push((*place, number as u32)));
+            self.in_step.of(event.key(), &mut |place| wanted.push((*place, number as u32)));
+            if wanted.len() > WANTED_MAX {
+                return None;
+            }
         }
         // The order in which a key finds its watchers is not that of the streams.
         wanted.sort_unstable();
-        let mut to_wake = ToWake::new();
-        for of_stream in wanted.chunk_by(|a, b| a.0.stream == b.0.stream) {
-            self.hand_to_stream(revision, events, previous, of_stream, &mut to_wake);
-        }
-        self.handed_on = revision;
-        to_wake.extend(self.tell_progress());
-        to_wake
+        Some(wanted)
     }
 
     fn hand_to_stream(
         &mut self,
-        revision: i64,
-        events: &Arc<[Event]>,
-        previous: &Arc<[Event]>,
+        transaction: &Transaction<'_>,
         wanted: &[(Place, u32)],
+        counted: &mut Counted,
         to_wake: &mut ToWake,
     ) {
         let Some(of) = self.streams.get_mut(&wanted[0].0.stream) else { return };
         let outbox = Arc::clone(&of.outbox);
+        counted.clear();
         let (refused, wakes) = outbox.with(|open| {
             let mut refused = Vec::new();
             for group in wanted.chunk_by(|a, b| a.0 == b.0) {
                 let place = group[0].0;
                 let Some(watcher) = of.watchers.get_mut(&place.id) else { continue };
-                let events = if watcher.request.previous { previous } else { events };
-                if !watcher.hand(open, place.id, revision, events, group) {
+                if !watcher.hand(open, place.id, transaction, group, counted) {
                     refused.push(place);
                 }
             }
             refused
         });
         for place in refused {
-            self.fall_behind(place, revision);
+            self.fall_behind(place, transaction.revision);
         }
         if wakes {
             to_wake.push(outbox);
@@ -242,6 +288,7 @@ impl Watchers {
         let Some(of) = self.streams.get_mut(&place.stream) else { return };
         let Some(watcher) = of.watchers.get_mut(&place.id) else { return };
         watcher.standing = Standing::Behind(CatchUp::from(next));
+        self.behind += 1;
         self.in_step.remove(&watcher.request.keys, &place);
         of.behind.push_back(place.id);
     }
@@ -319,6 +366,7 @@ impl Watchers {
         let next = turn.catch_up.next();
         if done && next > self.handed_on {
             watcher.standing = Standing::InStep { from: next };
+            self.behind -= 1;
             self.in_step.insert(&watcher.request.keys, place);
         } else {
             watcher.standing = Standing::Behind(turn.catch_up);
@@ -327,87 +375,79 @@ impl Watchers {
         let fragment = watcher.request.fragment;
         let wakes = !events.is_empty() && {
             watcher.quiet = false;
+            let bytes = events.iter().map(Event::size).sum();
             let says = Says::Events { events: events.into(), fragment };
             let response = Response { id: place.id, revision, says };
-            outbox.with(|open| open.tell(response, Shared::No)).1
+            outbox.with(|open| open.tell(response, bytes)).1
         };
         self.make_ready(place.stream);
         wakes.then_some(outbox)
     }
 
+    /// A turn that has come to nothing: it will be tried again.
+    pub(super) fn put_back(&mut self, turn: Turn) {
+        let Turn { place, serial, catch_up, .. } = turn;
+        let Some(of) = self.streams.get_mut(&place.stream) else { return };
+        if let Some(watcher) = of.watchers.get_mut(&place.id)
+            && watcher.serial == serial
+        {
+            watcher.standing = Standing::Behind(catch_up);
+            of.behind.push_back(place.id);
+            self.make_ready(place.stream);
+        }
+    }
+
     /// Progress for a whole stream, now or once `now` is handed on.
     pub(super) fn ask_progress(&mut self, stream: u64, now: i64) -> ToWake {
-        if let Some(of) = self.streams.get_mut(&stream) {
-            of.asked_at = now;
-            self.asking.insert(stream);
+        if self.streams.get(&stream).is_some_and(|of| !of.watchers.is_empty()) {
+            self.asking.insert((now, stream));
         }
         self.tell_progress()
     }
 
     /// Tells those who asked and for whom enough was handed on. Who is behind gets no answer.
     fn tell_progress(&mut self) -> ToWake {
-        let (handed_on, streams) = (self.handed_on, &mut self.streams);
         let mut to_wake = ToWake::new();
-        self.asking.retain(|stream| {
-            let Some(of) = streams.get(stream) else { return false };
-            let waits = of.asked_at > handed_on;
-            if !waits && of.is_in_step(handed_on) {
-                of.outbox.answer(NO_WATCHER, handed_on, Says::Progress);
+        while let Some((asked_at, stream)) = self.asking.first().copied()
+            && asked_at <= self.handed_on
+        {
+            self.asking.pop_first();
+            let Some(of) = self.streams.get(&stream) else { continue };
+            if of.is_in_step(self.handed_on) {
+                of.outbox.answer(NO_WATCHER, self.handed_on, Says::Progress);
                 to_wake.push(Arc::clone(&of.outbox));
             }
-            waits
-        });
+        }
         to_wake
     }
 
+    /// Notices for those who want them. A client that does not read gets none: nobody has asked,
+    /// and they would fill the memory.
     pub(super) fn interval_passed(&mut self, stream: u64) {
         let Some(of) = self.streams.get_mut(&stream) else { return };
-        for (id, watcher) in &mut of.watchers {
-            let wants = watcher.request.progress && watcher.quiet;
-            if wants && watcher.is_in_step(self.handed_on) {
-                of.outbox.answer(*id, self.handed_on, Says::Progress);
+        let (watchers, handed_on) = (&mut of.watchers, self.handed_on);
+        let _ = of.outbox.with(|open| {
+            for (id, watcher) in watchers {
+                let wants = watcher.request.progress && watcher.quiet && !open.is_full();
+                if let Some(revision) = watcher.told(handed_on).filter(|_| wants) {
+                    open.tell(Response { id: *id, revision, says: Says::Progress }, 0);
+                }
+                watcher.quiet = true;
             }
-            watcher.quiet = true;
-        }
+        });
     }
 
     pub(super) fn figures(&self) -> WatchFigures {
-        let watchers = self.streams.values().flat_map(|of| of.watchers.values());
-        let behind =
-            watchers.filter(|watcher| !matches!(watcher.standing, Standing::InStep { .. }));
         WatchFigures {
             streams: self.streams.len(),
             watchers: self.count,
-            behind: behind.count(),
+            behind: self.behind,
             queued: 0,
         }
     }
 }
 
 impl Stream {
-    fn refusal(&self, request: &WatchRequest) -> Option<Refusal> {
-        match request {
-            request if request.keys.is_empty() => Some(Refusal::EmptyRange),
-            request if request.start < 0 => Some(Refusal::NegativeStart),
-            request if request.id != 0 && self.watchers.contains_key(&request.id) => {
-                Some(Refusal::DuplicateId)
-            }
-            _ => None,
-        }
-    }
-
-    /// The number asked for, or the next one that is free.
-    fn number(&mut self, asked: WatchId) -> WatchId {
-        if asked != 0 {
-            return asked;
-        }
-        while self.watchers.contains_key(&self.next_id) {
-            self.next_id += 1;
-        }
-        self.next_id += 1;
-        self.next_id - 1
-    }
-
     fn next_turn(&mut self, stream: u64) -> Option<Turn> {
         while let Some(id) = self.behind.pop_front() {
             let Some(watcher) = self.watchers.get_mut(&id) else { continue };
@@ -425,15 +465,21 @@ impl Stream {
 
     fn is_in_step(&self, handed_on: i64) -> bool {
         !self.watchers.is_empty()
-            && self.watchers.values().all(|watcher| watcher.is_in_step(handed_on))
+            && self.watchers.values().all(|watcher| watcher.told(handed_on).is_some())
     }
 }
 
 impl Watcher {
-    /// Whether everything up to that revision was told. One that waits for the future has not even
-    /// begun.
-    fn is_in_step(&self, handed_on: i64) -> bool {
-        matches!(self.standing, Standing::InStep { .. }) && self.request.start <= handed_on
+    /// Up to which revision everything was told, if that is all that was handed on, or even more:
+    /// one that has just come or caught up is ahead of what waits in the queue. One that waits for
+    /// the future has not even begun.
+    fn told(&self, handed_on: i64) -> Option<i64> {
+        match self.standing {
+            Standing::InStep { from } if self.request.start <= handed_on => {
+                Some(handed_on.max(from - 1))
+            }
+            _ => None,
+        }
     }
 
     /// Tells what of a transaction's events it wants. Says no if there is no room.
@@ -441,29 +487,34 @@ impl Watcher {
         &mut self,
         open: &mut Open<'_>,
         id: WatchId,
-        revision: i64,
-        events: &Arc<[Event]>,
+        transaction: &Transaction<'_>,
         wanted: &[(Place, u32)],
+        counted: &mut Counted,
     ) -> bool {
-        let request = &self.request;
+        let (request, revision) = (&self.request, transaction.revision);
+        let events = if request.previous { transaction.previous } else { transaction.events };
         let started = matches!(self.standing, Standing::InStep { from } if from <= revision);
         let wants = |number: u32| request.wants(events[number as usize].mark());
-        let count = wanted.iter().filter(|(_, number)| wants(*number)).count();
+        let numbers = || wanted.iter().map(|(_, number)| *number).filter(|number| wants(*number));
+        let count = numbers().count();
         if !started || count == 0 {
             return true;
         }
         if !open.has_room() {
             return false;
         }
+        let mut bytes: usize =
+            numbers().map(|number| counted.add(number, &events[number as usize])).sum();
         let events = if count == events.len() {
             Arc::clone(events)
         } else {
-            let numbers = wanted.iter().map(|(_, number)| *number).filter(|number| wants(*number));
-            numbers.map(|number| events[number as usize].clone()).collect()
+            // What the events point to is shared, they themselves are this watcher's own.
+            bytes += count * size_of::<Event>();
+            numbers().map(|number| events[number as usize].clone()).collect()
         };
         self.quiet = false;
         let says = Says::Events { events, fragment: request.fragment };
-        open.tell(Response { id, revision, says }, Shared::ByRevision);
+        open.tell(Response { id, revision, says }, bytes);
         true
     }
 }

@@ -1,0 +1,151 @@
+//! Nothing is lost when reading fails, nobody sleeps over it, and no request does harm.
+
+use std::sync::Arc;
+
+use clearlane_mvcc::watch::{NO_WATCHER, Refusal, Says, WatchConfig, WatchRequest};
+
+use crate::{World, drain, events, everything, one};
+
+#[test]
+fn who_could_not_read_tries_again() {
+    for (keys, good) in [("a", 0), ("a", 5), ("b", 50)] {
+        let world = World::new();
+        for number in 0..200 {
+            world.put(&[if number % 10 == 0 { "a" } else { "b" }], 10);
+        }
+        world.commit();
+        let hub = world.hub(WatchConfig::default());
+        let stream = hub.stream();
+        stream.watch(WatchRequest { start: 1, ..WatchRequest::of(one(keys)) });
+        world.reads.fail_after(good);
+        assert!(hub.hub.catch_up().is_err());
+        assert!(hub.hub.catch_up().is_err(), "it is still there");
+        world.reads.recover();
+        let expected = if keys == "a" { 20 } else { 180 };
+        assert_eq!(events(&drain(&hub, &stream, usize::MAX)).len(), expected);
+        assert_eq!(hub.hub.figures().behind, 0);
+    }
+}
+
+#[test]
+fn a_transaction_that_could_not_be_handed_on_is_read_later() {
+    let world = World::new();
+    world.put(&["a"], 10);
+    world.commit();
+    let hub = world.hub(WatchConfig::default());
+    let stream = hub.stream();
+    stream.watch(WatchRequest { previous: true, ..everything() });
+    stream.watch(everything());
+    hub.publish(world.put(&["a"], 10));
+    let published = hub.woken();
+    world.reads.fail_after(0);
+    assert!(hub.hub.deliver().is_err());
+    assert!(hub.woken() > published, "somebody has to catch up");
+    world.reads.recover();
+    let responses = drain(&hub, &stream, usize::MAX);
+    let told = events(&responses);
+    assert_eq!(told.len(), 2);
+    assert_eq!(told.iter().filter(|event| event.previous.is_some()).count(), 1);
+}
+
+#[test]
+fn what_the_queue_throws_away_wakes_whoever_catches_up() {
+    let world = World::new();
+    let hub = world.hub(WatchConfig { queue_bytes_max: 1, ..WatchConfig::default() });
+    let stream = hub.stream();
+    stream.watch(everything());
+    hub.publish(world.put(&["a"], 10));
+    hub.publish(world.put(&["a"], 10));
+    let published = hub.woken();
+    assert!(!hub.hub.deliver().unwrap());
+    assert_eq!(hub.hub.figures().behind, 1);
+    assert!(hub.woken() > published);
+}
+
+#[test]
+fn an_answer_on_progress_is_for_those_who_had_watchers() {
+    let world = World::new();
+    let hub = world.hub(WatchConfig::default());
+    let stream = hub.stream();
+    world.put(&["a"], 10);
+    stream.request_progress();
+    stream.watch(everything());
+    hub.publish(world.put(&["b"], 10));
+    let told = drain(&hub, &stream, usize::MAX);
+    assert!(told.iter().all(|response| response.says != Says::Progress), "{told:?}");
+}
+
+/// Each question is answered, though the next one is asked before that.
+#[test]
+fn who_asks_again_and_again_is_answered() {
+    let world = World::new();
+    let hub = world.hub(WatchConfig::default());
+    let stream = hub.stream();
+    stream.watch(WatchRequest::of(one("a")));
+    let mut late = world.put(&["b"], 10);
+    let mut answers = 0;
+    for _ in 0..10 {
+        stream.request_progress();
+        let next = world.put(&["b"], 10);
+        stream.request_progress();
+        hub.publish(std::mem::replace(&mut late, next));
+        hub.settle();
+        let taken = stream.take(usize::MAX);
+        answers += taken.iter().filter(|response| response.says == Says::Progress).count();
+    }
+    assert!(answers >= 10, "{answers} answers");
+}
+
+/// All watchers go and a new one comes while an old transaction is on its way. What was in between
+/// is not in the queue, and progress must not wait for it.
+#[test]
+fn an_old_transaction_on_its_way_does_not_set_back_the_present() {
+    let world = World::new();
+    world.put(&["a"], 10);
+    world.commit();
+    let hub = Arc::new(world.hub(WatchConfig::default()));
+    let old = hub.stream();
+    old.watch(WatchRequest { previous: true, ..everything() });
+    hub.publish(world.put(&["a"], 10));
+    let unwatched = world.put(&["a"], 10);
+
+    let (sent, made) = std::sync::mpsc::channel();
+    let others = Arc::clone(&hub);
+    world.reads.before_next(move || {
+        drop(old);
+        others.publish(unwatched);
+        let new = others.stream();
+        new.watch(WatchRequest { progress: true, ..everything() });
+        sent.send(new).unwrap();
+    });
+    hub.settle();
+    let new = made.recv().unwrap();
+    new.request_progress();
+    let told: Vec<_> = new.take(usize::MAX).into_iter().map(|told| told.revision).collect();
+    assert_eq!(told, [4, 4], "created, and in step");
+}
+
+#[test]
+fn no_number_does_harm() {
+    let world = World::new();
+    world.put(&["a"], 10);
+    let hub = world.hub(WatchConfig::default());
+    let stream = hub.stream();
+    let ids = [i64::MIN, -1, 0, 1, i64::MAX];
+    for (start, id) in ids.into_iter().flat_map(|start| ids.map(|id| (start, id))) {
+        stream.watch(WatchRequest { start, id, ..everything() });
+    }
+    hub.publish(world.put(&["a"], 10));
+    let told = drain(&hub, &stream, usize::MAX);
+    let refused = |refusal| {
+        let says = Says::Refused(refusal);
+        told.iter().filter(|told| told.id == NO_WATCHER && told.says == says).count()
+    };
+    // Ten start below 0. Of the other fifteen, four ids are made once, and 0 is a choice: the
+    // first one is 0, and 1 is taken for the next.
+    assert_eq!((refused(Refusal::NegativeStart), refused(Refusal::DuplicateId)), (10, 8));
+    assert_eq!(hub.hub.figures().watchers, 7);
+    ids.into_iter().for_each(|id| stream.cancel(id));
+    assert_eq!(hub.hub.figures().watchers, 2);
+    stream.request_progress();
+}

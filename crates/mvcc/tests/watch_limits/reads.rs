@@ -1,0 +1,134 @@
+//! How many records are read for how many events?
+
+use clearlane_mvcc::watch::{WatchConfig, WatchRequest, WatchedKeys};
+
+use crate::{Bytes, World, drain, events, everything, one};
+
+/// Revisions behind.
+const BACKLOG: usize = 100_000;
+const RARE: usize = 2000;
+
+fn slow() -> WatchConfig {
+    WatchConfig { stream_bytes_max: 10_000, step_records: 100, ..WatchConfig::default() }
+}
+
+/// Every 2,000th revision is of "rare", every 10th of "list-0" to "list-4", and the last one puts
+/// 5,000 keys at once.
+fn far_behind() -> World {
+    let world = World::new();
+    for number in 0..BACKLOG {
+        let key = match number {
+            number if number % RARE == 1 => "rare".to_owned(),
+            number if number % 10 == 0 => format!("list-{}", number / 10 % 5),
+            number => format!("other-{}", number % 1000),
+        };
+        world.put(&[key], 10);
+    }
+    let many: Vec<String> = (0..5000).map(|number| format!("many-{number:04}")).collect();
+    world.put(&many, 10);
+    world.commit();
+    world
+}
+
+/// Events that a watcher of these keys is told from the beginning, and the reads for that.
+fn told(world: &World, config: WatchConfig, keys: WatchedKeys, bytes: usize) -> (usize, usize) {
+    let hub = world.hub(config);
+    let stream = hub.stream();
+    world.reads.take();
+    stream.watch(WatchRequest { start: 1, ..WatchRequest::of(keys) });
+    let responses = drain(&hub, &stream, bytes);
+    let told = events(&responses);
+    let revisions: Vec<i64> = told.iter().map(|event| crate::memory::revision(event)).collect();
+    assert!(revisions.is_sorted());
+    (told.len(), world.reads.take())
+}
+
+fn prefix(prefix: &str) -> WatchedKeys {
+    let end = format!("{prefix}~");
+    WatchedKeys::Range(prefix.to_owned().into(), end.into())
+}
+
+#[test]
+fn what_is_read_is_about_what_is_delivered() {
+    let world = far_behind();
+    for (config, bytes) in [(WatchConfig::default(), usize::MAX), (slow(), 1)] {
+        let rare = BACKLOG / RARE;
+        assert_eq!(told(&world, config, one("rare"), bytes), (rare, rare), "one key");
+        // More than one list takes.
+        assert_eq!(told(&world, config, prefix("list-"), bytes), (10_000, 10_000), "five keys");
+        // More in one transaction than a list takes, behind 100,000 others.
+        assert_eq!(told(&world, config, prefix("many-"), bytes), (5000, 5000), "many keys");
+        let all = BACKLOG + 5000;
+        let (told, read) = told(&world, config, WatchedKeys::From(Bytes::new()), bytes);
+        assert_eq!(told, all, "everything");
+        // The first record of the next step is seen, and left.
+        let steps = all / config.step_records + 1;
+        assert!((all..=all + steps).contains(&read), "{read} of {all} records read");
+    }
+}
+
+/// A quarter of the revisions is wanted, but not a quarter of the records.
+#[test]
+fn big_transactions_are_not_scanned_for_few_events() {
+    let world = World::new();
+    for number in 0..400 {
+        let mut keys: Vec<String> = (0..200).map(|key| format!("other-{key}")).collect();
+        if number % 2 == 0 {
+            keys.push("wanted".to_owned());
+        }
+        world.put(&keys, 10);
+    }
+    world.commit();
+    let config = WatchConfig::default();
+    let (told, read) = told(&world, config, one("wanted"), usize::MAX);
+    assert_eq!(told, 200);
+    // One step finds out, and the rest is read by a list.
+    assert!(read < config.step_records + 2 * told, "{read} of 80,000 records read");
+}
+
+#[test]
+fn puts_are_not_read_for_one_who_wants_none() {
+    let world = World::new();
+    for number in 0..2000 {
+        world.put(&["a"], 10);
+        if number % 100 == 0 {
+            world.delete(b"a");
+        }
+    }
+    world.commit();
+    let hub = world.hub(WatchConfig::default());
+    let stream = hub.stream();
+    stream.watch(WatchRequest { start: 1, no_put: true, ..everything() });
+    let responses = drain(&hub, &stream, usize::MAX);
+    assert_eq!((events(&responses).len(), world.reads.take()), (20, 20));
+}
+
+#[test]
+fn bounds_of_nothing_still_allow_steps() {
+    let world = World::new();
+    for _ in 0..20 {
+        world.put(&["a", "b"], 10);
+    }
+    let nothing =
+        WatchConfig { stream_bytes_max: 0, queue_bytes_max: 0, step_records: 0, step_bytes: 0 };
+    assert_eq!(told(&world, nothing, one("a"), 1).0, 20, "by a list or by a scan");
+    assert_eq!(told(&world, nothing, WatchedKeys::From(Bytes::new()), 1).0, 40);
+}
+
+/// Streams take turns, and so do the watchers of a stream.
+#[test]
+fn one_who_has_much_to_read_does_not_keep_others_waiting() {
+    let world = World::new();
+    world.put(&["rare"], 10);
+    (0..3000).for_each(|_| drop(world.put(&["often"], 10)));
+    let hub = world.hub(WatchConfig { step_records: 10, ..WatchConfig::default() });
+    let (busy, other) = (hub.stream(), hub.stream());
+    (0..50).for_each(|_| busy.watch(WatchRequest { start: 1, ..everything() }));
+    other.watch(WatchRequest { start: 1, ..WatchRequest::of(one("rare")) });
+    (0..2).for_each(|_| assert!(hub.hub.catch_up().unwrap()));
+    assert_eq!(events(&other.take(usize::MAX)).len(), 1, "the other stream");
+    (0..49).for_each(|_| assert!(hub.hub.catch_up().unwrap()));
+    let told = busy.take(usize::MAX);
+    let of = |id| told.iter().filter(|response| response.id == id).count();
+    assert!((0..50).all(|id| of(id) == 2), "all 50 were created and told once");
+}

@@ -1,0 +1,532 @@
+//! Watching against a plain model: a list of all revisions with their changes.
+//!
+//! Random operations run on a store, its hub and a few streams, with bounds so small that outboxes
+//! and the queue are full most of the time. Whatever comes out of a stream is held against the
+//! list at once: each watcher must be told what the list has for it, in order, whole revisions,
+//! nothing twice and nothing left out. At the end everything settles, and nobody may lack anything.
+//!
+//! What the model knows of a watcher is `next`: all below is told, or was none of its business.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use clearlane_backend::{Config, PreCommit};
+use clearlane_engine::{KeyRange, MemoryEngine};
+use clearlane_locks::Registry;
+use clearlane_mvcc::watch::{
+    Event, NO_WATCHER, Refusal, Response, Says, SnapshotHub, WatchConfig, WatchHub, WatchRequest,
+    WatchStream, WatchedKeys,
+};
+use clearlane_mvcc::{Change, CompactionJob, Ground, SnapshotStore, Store as _};
+use proptest::prelude::*;
+
+const STREAMS: usize = 3;
+
+#[derive(Clone, Debug)]
+enum Operation {
+    /// Keys to put, or to delete.
+    Txn(BTreeMap<u8, bool>),
+    /// So many of the transactions that were not published yet.
+    Publish(usize),
+    Deliver,
+    CatchUp,
+    Open(usize),
+    Close(usize),
+    Watch(usize, Start, WatchRequest),
+    Cancel(usize, i64),
+    Take(usize, usize),
+    RequestProgress(usize),
+    IntervalPassed(usize),
+    /// Backwards from the current revision.
+    Compact(i64),
+    CompactStep,
+    Commit,
+}
+
+/// Where a watcher starts.
+#[derive(Clone, Copy, Debug)]
+enum Start {
+    Now,
+    Absolute(i64),
+    /// As seen from the current revision.
+    Relative(i64),
+}
+
+fn key(key: u8) -> Bytes {
+    Bytes::copy_from_slice(&[b'k', key])
+}
+
+fn keys() -> impl Strategy<Value = WatchedKeys> {
+    prop_oneof![
+        2 => (0..6_u8).prop_map(|one| WatchedKeys::One(key(one))),
+        3 => (0..6_u8, 0..5_u8).prop_map(|(from, len)| {
+            WatchedKeys::Range(key(from), key(from + len))
+        }),
+        1 => (0..6_u8).prop_map(|from| WatchedKeys::From(key(from))),
+    ]
+}
+
+fn start() -> impl Strategy<Value = Start> {
+    prop_oneof![
+        2 => Just(Start::Now),
+        2 => (1..12_i64).prop_map(Start::Absolute),
+        2 => (-6..4_i64).prop_map(Start::Relative),
+        1 => prop_oneof![Just(i64::MIN), Just(-1), Just(i64::MAX)].prop_map(Start::Absolute),
+    ]
+}
+
+fn id() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        6 => Just(0_i64),
+        3 => 1..5_i64,
+        1 => prop_oneof![Just(i64::MIN), Just(i64::MAX), Just(-1)],
+    ]
+}
+
+fn request() -> impl Strategy<Value = WatchRequest> {
+    let filter = || prop::bool::weighted(0.2);
+    (keys(), id(), filter(), filter(), any::<bool>(), any::<bool>()).prop_map(
+        |(keys, id, no_put, no_delete, previous, progress)| WatchRequest {
+            id,
+            no_put,
+            no_delete,
+            previous,
+            // A notice for a watcher of that number would look like an answer to the stream.
+            progress: progress && id != NO_WATCHER,
+            ..WatchRequest::of(keys)
+        },
+    )
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let stream = || 0..STREAMS;
+    prop_oneof![
+        12 => prop::collection::btree_map(0..8_u8, prop::bool::weighted(0.7), 1..4)
+            .prop_map(Operation::Txn),
+        8 => (1..4_usize).prop_map(Operation::Publish),
+        6 => Just(Operation::Deliver),
+        8 => Just(Operation::CatchUp),
+        2 => stream().prop_map(Operation::Open),
+        1 => stream().prop_map(Operation::Close),
+        7 => (stream(), start(), request())
+            .prop_map(|(stream, start, request)| Operation::Watch(stream, start, request)),
+        2 => (stream(), prop_oneof![0..5_i64, Just(99)])
+            .prop_map(|(stream, id)| Operation::Cancel(stream, id)),
+        7 => (stream(), prop_oneof![Just(1_usize), 100..2000_usize, Just(usize::MAX)])
+            .prop_map(|(stream, bytes)| Operation::Take(stream, bytes)),
+        2 => stream().prop_map(Operation::RequestProgress),
+        2 => stream().prop_map(Operation::IntervalPassed),
+        2 => (-1..8_i64).prop_map(Operation::Compact),
+        3 => Just(Operation::CompactStep),
+        2 => Just(Operation::Commit),
+    ]
+}
+
+fn config() -> impl Strategy<Value = WatchConfig> {
+    let bytes = || prop_oneof![Just(0_usize), 1..1500_usize, Just(1 << 20)];
+    (bytes(), bytes(), prop_oneof![0..5_usize, Just(1000)], bytes()).prop_map(
+        |(stream_bytes_max, queue_bytes_max, step_records, step_bytes)| WatchConfig {
+            stream_bytes_max,
+            queue_bytes_max,
+            step_records,
+            step_bytes,
+        },
+    )
+}
+
+/// What the model knows of a watcher.
+#[derive(Clone, Debug)]
+struct Known {
+    request: WatchRequest,
+    /// The first revision of which nothing was told.
+    next: i64,
+    /// The newest revision that was said to it, events or not.
+    said: i64,
+    created: bool,
+    /// Its end was asked for. Events that were told before may still come out.
+    canceled: bool,
+}
+
+/// A stream and what is known of its watchers: in the order in which they were made, for a number
+/// may be given again.
+struct Client {
+    stream: WatchStream,
+    watchers: Vec<(i64, Known)>,
+    /// Requests that must be refused, in order.
+    refusals: Vec<Refusal>,
+    /// What the store was at when progress was asked for.
+    asked: Vec<i64>,
+    next_id: i64,
+}
+
+impl Client {
+    fn is_taken(&self, id: i64) -> bool {
+        self.watchers.iter().any(|(known, watcher)| *known == id && !watcher.canceled)
+    }
+
+    /// The number of a new watcher, as etcd gives them.
+    fn number(&mut self, asked: i64) -> i64 {
+        if asked != 0 {
+            return asked;
+        }
+        while self.is_taken(self.next_id) {
+            self.next_id += 1;
+        }
+        self.next_id += 1;
+        self.next_id - 1
+    }
+}
+
+/// The store under test, its watchers, and the list.
+struct World {
+    store: Arc<SnapshotStore<()>>,
+    hub: Arc<dyn WatchHub>,
+    clients: Vec<Option<Client>>,
+    unpublished: Vec<(i64, Vec<Change>)>,
+    /// By revision.
+    history: BTreeMap<i64, Vec<Change>>,
+    /// What was at each revision.
+    maps: BTreeMap<i64, BTreeMap<Bytes, Change>>,
+    compacted: i64,
+    job: Option<CompactionJob>,
+}
+
+impl World {
+    fn new(config: WatchConfig) -> World {
+        let engine = Arc::new(MemoryEngine::new());
+        let store =
+            SnapshotStore::open(Ground::new(engine, Config::default(), PreCommit::none(), ()))
+                .unwrap()
+                .0;
+        let store = Arc::new(store);
+        let hub = SnapshotHub::new(Arc::clone(&store), config, &Registry::new(), Box::new(|| {}));
+        World {
+            store,
+            hub: Arc::new(hub),
+            clients: (0..STREAMS).map(|_| None).collect(),
+            unpublished: Vec::new(),
+            history: BTreeMap::new(),
+            maps: BTreeMap::from([(1, BTreeMap::new())]),
+            compacted: -1,
+            job: None,
+        }
+    }
+
+    fn revision(&self) -> i64 {
+        *self.maps.last_key_value().unwrap().0
+    }
+
+    fn run(&mut self, operation: &Operation) {
+        match operation {
+            Operation::Txn(changes) => self.txn(changes),
+            Operation::Publish(count) => self.publish(*count),
+            Operation::Deliver => drop(self.hub.deliver().unwrap()),
+            Operation::CatchUp => drop(self.hub.catch_up().unwrap()),
+            Operation::Open(number) => self.open(*number),
+            Operation::Close(number) => self.clients[*number] = None,
+            Operation::Watch(number, start, request) => self.watch(*number, *start, request),
+            Operation::Cancel(number, id) => self.cancel(*number, *id),
+            Operation::Take(number, bytes) => drop(self.take(*number, *bytes)),
+            Operation::RequestProgress(number) => {
+                let now = self.revision();
+                if let Some(client) = &mut self.clients[*number] {
+                    client.stream.request_progress();
+                    client.asked.push(now);
+                }
+            }
+            Operation::IntervalPassed(number) => {
+                if let Some(client) = &self.clients[*number] {
+                    client.stream.interval_passed();
+                }
+            }
+            Operation::Compact(back) => self.compact(self.revision() - back),
+            Operation::CompactStep => self.compact_step(),
+            Operation::Commit => self.store.commit().unwrap(),
+        }
+    }
+
+    fn txn(&mut self, changes: &BTreeMap<u8, bool>) {
+        let mut txn = self.store.write().unwrap();
+        for (number, puts) in changes {
+            let key = key(*number);
+            if *puts {
+                txn.put(&key, &[*number; 20], 0).unwrap();
+            } else {
+                let end = [&key[..], &[0]].concat();
+                txn.delete_range(KeyRange::new(&key, &end)).unwrap();
+            }
+        }
+        let ended = txn.end(()).unwrap();
+        if ended.changes.is_empty() {
+            return;
+        }
+        let mut map = self.maps.last_key_value().unwrap().1.clone();
+        for change in &ended.changes {
+            match change {
+                Change::Put(record) => drop(map.insert(record.key.clone(), change.clone())),
+                Change::Delete(record) => drop(map.remove(&record.key).unwrap()),
+            }
+        }
+        self.maps.insert(ended.revision, map);
+        self.history.insert(ended.revision, ended.changes.clone());
+        self.unpublished.push((ended.revision, ended.changes));
+    }
+
+    fn publish(&mut self, count: usize) {
+        let count = count.min(self.unpublished.len());
+        for (revision, changes) in self.unpublished.drain(..count) {
+            self.hub.publish(revision, changes);
+        }
+    }
+
+    fn open(&mut self, number: usize) {
+        let stream = WatchStream::open(Arc::clone(&self.hub), Box::new(|| {}));
+        self.clients[number] = Some(Client {
+            stream,
+            watchers: Vec::new(),
+            refusals: Vec::new(),
+            asked: Vec::new(),
+            next_id: 0,
+        });
+    }
+
+    fn watch(&mut self, number: usize, start: Start, request: &WatchRequest) {
+        let now = self.revision();
+        // What is compacted ends a watcher as soon as it catches up: which of the two came first
+        // the client cannot know, so the number must not be asked for again before that is seen.
+        self.take(number, usize::MAX);
+        let Some(client) = &mut self.clients[number] else { return };
+        let start = match start {
+            Start::Now => 0,
+            Start::Absolute(revision) => revision,
+            Start::Relative(by) => now + by,
+        };
+        let request = WatchRequest { start, ..request.clone() };
+        client.stream.watch(request.clone());
+        let refusal = if request.keys.is_empty() {
+            Some(Refusal::EmptyRange)
+        } else if start < 0 {
+            Some(Refusal::NegativeStart)
+        } else if request.id != 0 && client.is_taken(request.id) {
+            Some(Refusal::DuplicateId)
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            client.refusals.push(refusal);
+            return;
+        }
+        let id = client.number(request.id);
+        let start = if start == 0 { now + 1 } else { start };
+        let known = Known { request, next: start, said: 0, created: false, canceled: false };
+        client.watchers.push((id, known));
+    }
+
+    fn cancel(&mut self, number: usize, id: i64) {
+        self.take(number, usize::MAX);
+        let Some(client) = &mut self.clients[number] else { return };
+        client.stream.cancel(id);
+        let known =
+            client.watchers.iter_mut().find(|(known, watcher)| *known == id && !watcher.canceled);
+        if let Some((_, watcher)) = known {
+            watcher.canceled = true;
+        }
+    }
+
+    fn compact(&mut self, at: i64) {
+        if self.job.is_none() && at > self.compacted && at <= self.revision() {
+            let (job, ended) = self.store.compact(at, ()).unwrap();
+            drop(ended);
+            (self.job, self.compacted) = (Some(job), at);
+        }
+    }
+
+    fn compact_step(&mut self) {
+        if let Some(job) = &mut self.job
+            && self.store.compact_step(job, 2).unwrap()
+        {
+            self.job = None;
+        }
+    }
+
+    /// Takes responses and checks each. Says how many there were.
+    fn take(&mut self, number: usize, bytes: usize) -> usize {
+        let Some(mut client) = self.clients[number].take() else { return 0 };
+        let responses = client.stream.take(bytes);
+        responses.iter().for_each(|response| self.check(&mut client, response));
+        self.clients[number] = Some(client);
+        responses.len()
+    }
+
+    fn check(&self, client: &mut Client, response: &Response) {
+        match &response.says {
+            Says::Refused(refusal) => {
+                assert_eq!((response.id, client.refusals.remove(0)), (NO_WATCHER, *refusal));
+                return;
+            }
+            Says::Progress if response.id == NO_WATCHER => {
+                return self.check_progress(client, response);
+            }
+            _ => {}
+        }
+        let of_that_id = client.watchers.iter_mut().filter(|(id, _)| *id == response.id);
+        let (_, watcher) = of_that_id.into_iter().next().expect("a response is of a watcher");
+        assert_eq!(watcher.created, response.says != Says::Created, "{response:?}");
+        match &response.says {
+            Says::Created => {
+                watcher.created = true;
+                watcher.said = response.revision;
+                return;
+            }
+            Says::Events { events, .. } => self.check_events(watcher, response, events),
+            Says::Progress => {
+                assert!(watcher.request.progress && response.revision >= watcher.said);
+                self.check_told(watcher, response.revision);
+            }
+            Says::Compacted(at) => {
+                assert!(watcher.next < *at && *at <= self.compacted, "{watcher:?} at {at}");
+            }
+            Says::Canceled => assert!(watcher.canceled),
+            Says::Refused(_) => unreachable!("seen above"),
+        }
+        if matches!(response.says, Says::Compacted(_) | Says::Canceled) {
+            // Nothing may come after this: whatever has this number then is another watcher.
+            let place = client.watchers.iter().position(|(id, _)| *id == response.id).unwrap();
+            client.watchers.remove(place);
+        }
+    }
+
+    /// All that is wanted up to the last revision of the response, from where the last one ended.
+    fn check_events(&self, watcher: &mut Known, response: &Response, events: &[Event]) {
+        let up_to = mod_revision(&events.last().expect("no response is empty").change);
+        let wanted: Vec<&Change> = self.wanted(watcher, up_to);
+        let told: Vec<&Change> = events.iter().map(|event| &event.change).collect();
+        assert_eq!(told, wanted, "{watcher:?}");
+        assert!(response.revision >= up_to && response.revision <= self.revision());
+        assert!(response.revision >= watcher.said, "{watcher:?}: {response:?}");
+        for event in events {
+            self.check_previous(watcher, event);
+        }
+        (watcher.next, watcher.said) = (up_to + 1, response.revision);
+    }
+
+    fn check_previous(&self, watcher: &Known, event: &Event) {
+        let before = mod_revision(&event.change) - 1;
+        let expected = self.maps[&before].get(key_of(&event.change));
+        let expected = expected.filter(|_| watcher.request.previous).map(|change| match change {
+            Change::Put(record) | Change::Delete(record) => record,
+        });
+        let compacted = before < self.compacted && event.previous.is_none();
+        assert!(compacted || event.previous.as_ref() == expected, "{watcher:?}: {event:?}");
+    }
+
+    fn wanted(&self, watcher: &Known, up_to: i64) -> Vec<&Change> {
+        if watcher.next > up_to {
+            return Vec::new();
+        }
+        let changes = self.history.range(watcher.next..=up_to).flat_map(|(_, changes)| changes);
+        let wants = |change: &&Change| {
+            let filtered = match change {
+                Change::Put(_) => watcher.request.no_put,
+                Change::Delete(_) => watcher.request.no_delete,
+            };
+            !filtered && watcher.request.keys.contains(key_of(change))
+        };
+        changes.filter(wants).collect()
+    }
+
+    /// Everything up to a revision was told, and the watcher's start is no more than that.
+    fn check_told(&self, watcher: &Known, revision: i64) {
+        assert!(watcher.created && watcher.request.start <= revision, "{watcher:?}");
+        assert!(revision <= self.revision());
+        assert_eq!(self.wanted(watcher, revision), Vec::<&Change>::new(), "{watcher:?}");
+    }
+
+    fn check_progress(&self, client: &mut Client, response: &Response) {
+        let place = client.asked.iter().position(|asked| *asked <= response.revision);
+        client.asked.remove(place.expect("nobody has asked, or not yet"));
+        for (_, watcher) in &client.watchers {
+            // Those that are not created yet came after it. A canceled one is out of the question.
+            if watcher.created && !watcher.canceled {
+                self.check_told(watcher, response.revision);
+            }
+        }
+    }
+
+    /// Lets everything come to its end; then nobody lacks anything.
+    fn settle(&mut self) {
+        self.publish(usize::MAX);
+        let mut idle = false;
+        let mut rounds = 0;
+        while !idle {
+            rounds += 1;
+            assert!(rounds < 10_000, "it does not settle");
+            let delivered = self.hub.deliver().unwrap();
+            let caught_up = self.hub.catch_up().unwrap();
+            let taken: usize = (0..STREAMS).map(|number| self.take(number, 300)).sum();
+            idle = !delivered && !caught_up && taken == 0 && self.hub.figures().queued == 0;
+        }
+        for client in self.clients.iter().flatten() {
+            assert!(client.refusals.is_empty());
+            for (_, watcher) in &client.watchers {
+                assert!(watcher.created && !watcher.canceled);
+                let lacking = self.wanted(watcher, self.revision());
+                assert_eq!(lacking, Vec::<&Change>::new(), "{watcher:?}");
+            }
+        }
+        let watchers = self.clients.iter().flatten().map(|client| client.watchers.len()).sum();
+        let figures = self.hub.figures();
+        assert_eq!((figures.watchers, figures.behind), (watchers, 0));
+        self.settled_progress();
+    }
+
+    /// Whoever asks then gets an answer, unless there is no watcher or one for the future.
+    fn settled_progress(&mut self) {
+        let now = self.revision();
+        for number in 0..STREAMS {
+            let Some(client) = &mut self.clients[number] else { continue };
+            client.asked.clear();
+            client.stream.request_progress();
+            let future = client.watchers.iter().any(|(_, watcher)| watcher.request.start > now);
+            let answered = !future && !client.watchers.is_empty();
+            let answers = client.stream.take(usize::MAX);
+            assert_eq!(answers.len(), usize::from(answered), "{answers:?}");
+            for answer in answers {
+                assert_eq!((answer.id, answer.says), (NO_WATCHER, Says::Progress));
+                assert_eq!(answer.revision, now);
+            }
+        }
+    }
+}
+
+fn key_of(change: &Change) -> &Bytes {
+    let (Change::Put(record) | Change::Delete(record)) = change;
+    &record.key
+}
+
+fn mod_revision(change: &Change) -> i64 {
+    let (Change::Put(record) | Change::Delete(record)) = change;
+    record.mod_revision
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn watchers_are_told_what_the_list_has(
+        config in config(),
+        operations in prop::collection::vec(operation(), 1..120),
+    ) {
+        let mut world = World::new(config);
+        world.open(0);
+        operations.iter().for_each(|operation| world.run(operation));
+        world.settle();
+    }
+}

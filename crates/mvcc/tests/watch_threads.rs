@@ -1,0 +1,381 @@
+//! Watching with real threads: nobody may miss a wake-up, and nobody an event.
+//!
+//! One thread writes at full speed and publishes, one delivers, one catches up, one compacts, and
+//! a few consumers make watchers and take responses: at once, a few bytes at a time, or stopping
+//! for a while. Everybody sleeps until woken; what the hub forgets to wake makes the test hang, and
+//! then a deadline ends it with the figures.
+//!
+//! The transactions are such that what a watcher must be told follows from its keys and the
+//! revision alone: revision R puts the keys R mod [`KEYS`], R + 1 mod [`KEYS`], ... and the value
+//! is R.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a test that fails shows its seed")]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use clearlane_backend::{Config, PreCommit};
+use clearlane_engine::MemoryEngine;
+use clearlane_locks::Registry;
+use clearlane_mvcc::watch::{
+    Event, Response, Says, SnapshotHub, WatchConfig, WatchHub, WatchRequest, WatchStream,
+    WatchedKeys,
+};
+use clearlane_mvcc::{Change, CompactionJob, Ground, SnapshotStore, Store as _};
+
+/// The newest revision in the end.
+const LAST: i64 = 6000;
+const KEYS: i64 = 40;
+const WATCHERS_PER_CONSUMER: usize = 24;
+/// Far more than it takes. A hang is reported then.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A bell that remembers that it was rung.
+#[derive(Clone, Default)]
+struct Bell(Arc<(Mutex<bool>, Condvar)>);
+
+impl Bell {
+    fn ring(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+
+    /// Sleeps until it rings or has rung. Says no if the deadline comes first.
+    fn wait(&self, until: Instant) -> bool {
+        let mut rung = self.0.0.lock().unwrap();
+        while !*rung {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            rung = self.0.1.wait_timeout(rung, left).unwrap().0;
+        }
+        *rung = false;
+        true
+    }
+}
+
+/// Numbers that look random, by seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+struct World {
+    store: Arc<SnapshotStore<()>>,
+    /// What is written and published.
+    revision: Mutex<i64>,
+    /// It has risen.
+    risen: Condvar,
+    finished: AtomicBool,
+    /// A compaction leaves so many revisions.
+    kept: i64,
+    deadline: Instant,
+}
+
+impl World {
+    fn revision(&self) -> i64 {
+        *self.revision.lock().unwrap()
+    }
+
+    fn wait_for(&self, revision: i64) {
+        let reached = self.revision.lock().unwrap();
+        drop(self.risen.wait_while(reached, |reached| *reached < revision).unwrap());
+    }
+}
+
+fn key(number: i64) -> Bytes {
+    Bytes::from(format!("key-{:03}", number % KEYS))
+}
+
+/// How many keys a revision changes: mostly one, at times three.
+fn changes_at(revision: i64) -> i64 {
+    match revision {
+        ..=1 => 0, // Nobody wrote what the empty store is at.
+        revision if revision % 7 == 0 => 3,
+        _ => 1,
+    }
+}
+
+/// What a watcher must be told of a revision, keys in order of the changes.
+fn wanted(keys: &WatchedKeys, revision: i64) -> Vec<Bytes> {
+    let changed = (0..changes_at(revision)).map(|change| key(revision + change));
+    changed.filter(|key| keys.contains(key)).collect()
+}
+
+fn write(world: &World, hub: &dyn WatchHub, compactor: &Sender<CompactionJob>) {
+    for revision in 2..=LAST {
+        let mut txn = world.store.write().unwrap();
+        for change in 0..changes_at(revision) {
+            txn.put(&key(revision + change), revision.to_string().as_bytes(), 0).unwrap();
+        }
+        let ended = txn.end(()).unwrap();
+        assert_eq!(ended.revision, revision);
+        hub.publish(revision, ended.changes);
+        *world.revision.lock().unwrap() = revision;
+        world.risen.notify_all();
+        if revision % 300 == 0 && revision > world.kept {
+            let (job, ended) = world.store.compact(revision - world.kept, ()).unwrap();
+            drop(ended);
+            compactor.send(job).unwrap();
+        }
+    }
+}
+
+/// Does steps while there are any, and sleeps until the bell.
+fn work(world: &World, bell: &Bell, step: impl Fn() -> bool) {
+    loop {
+        while step() {}
+        if world.finished.load(Ordering::Acquire) {
+            return;
+        }
+        assert!(bell.wait(world.deadline), "a thread of the hub sleeps for ever");
+    }
+}
+
+/// Does compactions, one after the other, until there will be no more.
+fn compact(world: &World, jobs: &Receiver<CompactionJob>) {
+    for mut job in jobs {
+        while !world.store.compact_step(&mut job, 100).unwrap() {}
+    }
+}
+
+/// How a client reads.
+#[derive(Clone, Copy, Debug)]
+enum Pace {
+    Fast,
+    FewBytes,
+    /// Reads nothing for so many revisions, then everything.
+    StopAndGo(i64),
+}
+
+#[derive(Debug)]
+struct Told {
+    keys: WatchedKeys,
+    /// The next revision to hear of.
+    next: i64,
+    previous: bool,
+    created: bool,
+    ended: bool,
+}
+
+struct Consumer<'w> {
+    world: &'w World,
+    stream: WatchStream,
+    watchers: BTreeMap<i64, Told>,
+    random: Random,
+    pace: Pace,
+    compacted: usize,
+    events: usize,
+}
+
+impl Consumer<'_> {
+    fn watch(&mut self) {
+        let revision = self.world.revision();
+        let id = self.watchers.len() as i64 + 1;
+        let first = self.random.below(KEYS as u64) as i64;
+        let keys = match self.random.below(4) {
+            0 => WatchedKeys::From(Bytes::new()),
+            1 => WatchedKeys::Range(key(first), Bytes::from_static(b"key-z")),
+            _ => WatchedKeys::One(key(first)),
+        };
+        let start = match self.random.below(4) {
+            0 => revision + 1 + self.random.below(300) as i64,
+            1 => 1 + self.random.below(revision as u64) as i64,
+            2 => (revision - self.random.below(600) as i64).max(1),
+            _ => revision + 1,
+        };
+        let previous = self.random.below(3) == 0;
+        let request = WatchRequest { start, id, previous, ..WatchRequest::of(keys.clone()) };
+        let told = Told { keys, next: start, previous, created: false, ended: false };
+        self.watchers.insert(id, told);
+        self.stream.watch(request);
+    }
+
+    fn take(&mut self) -> bool {
+        let bytes = match self.pace {
+            Pace::Fast => 1 << 20,
+            Pace::FewBytes => 1 + self.random.below(600) as usize,
+            Pace::StopAndGo(_) => 1 << 14,
+        };
+        let responses = self.stream.take(bytes);
+        responses.iter().for_each(|response| self.hear(response));
+        !responses.is_empty()
+    }
+
+    fn hear(&mut self, response: &Response) {
+        let told = self.watchers.get_mut(&response.id).unwrap();
+        assert!(!told.ended && told.created != (response.says == Says::Created), "{response:?}");
+        match &response.says {
+            Says::Created => told.created = true,
+            Says::Compacted(at) => {
+                assert!(told.next < *at, "{told:?} is compacted at {at}");
+                assert!(*at <= self.world.store.read().compact_revision());
+                told.ended = true;
+                self.compacted += 1;
+            }
+            Says::Events { events, .. } => {
+                self.events += events.len();
+                hear_events(told, events);
+            }
+            other => panic!("nobody asked for {other:?}"),
+        }
+    }
+
+    /// Everybody was told everything, or was overtaken by a compaction.
+    fn is_done(&self) -> bool {
+        let done = |told: &Told| {
+            told.ended
+                || told.created
+                    && (told.next..=LAST).all(|revision| wanted(&told.keys, revision).is_empty())
+        };
+        self.watchers.len() == WATCHERS_PER_CONSUMER && self.watchers.values().all(done)
+    }
+
+    fn run(&mut self, bell: &Bell) {
+        let mut next_stop = 0;
+        loop {
+            let count = self.watchers.len();
+            let due = count as i64 * (LAST * 3 / 4) / WATCHERS_PER_CONSUMER as i64;
+            if count < WATCHERS_PER_CONSUMER && self.world.revision() >= due {
+                self.watch();
+            }
+            if let Pace::StopAndGo(pause) = self.pace
+                && self.world.revision() >= next_stop
+            {
+                let until = (self.world.revision() + pause).min(LAST);
+                self.world.wait_for(until);
+                next_stop = if until < LAST { until + pause } else { i64::MAX };
+            }
+            if self.take() {
+                thread::yield_now();
+            } else if self.is_done() {
+                return;
+            } else if count < WATCHERS_PER_CONSUMER {
+                self.world.wait_for(due);
+            } else {
+                assert!(bell.wait(self.world.deadline), "{}", self.complaint());
+            }
+        }
+    }
+
+    fn complaint(&self) -> String {
+        let lacks = self.watchers.iter().filter(|(_, told)| !told.ended);
+        format!("{:?} sleeps for ever: {:?}", self.pace, lacks.collect::<Vec<_>>())
+    }
+}
+
+fn hear_events(told: &mut Told, events: &[Event]) {
+    for of_revision in events.chunk_by(|a, b| record(a).mod_revision == record(b).mod_revision) {
+        let revision = record(&of_revision[0]).mod_revision;
+        for skipped in told.next..revision {
+            assert!(wanted(&told.keys, skipped).is_empty(), "{told:?} has missed {skipped}");
+        }
+        assert!(revision >= told.next, "{told:?} has heard of {revision} before");
+        let keys: Vec<Bytes> = of_revision.iter().map(|event| record(event).key.clone()).collect();
+        assert_eq!(keys, wanted(&told.keys, revision), "{told:?} at {revision}");
+        for event in of_revision {
+            assert_eq!(record(event).value, revision.to_string());
+            if let Some(previous) = &event.previous {
+                assert!(told.previous && previous.mod_revision < revision);
+                assert_eq!(previous.version + 1, record(event).version);
+            }
+        }
+        told.next = revision + 1;
+    }
+}
+
+fn record(event: &Event) -> &clearlane_proto::mvccpb::KeyValue {
+    let (Change::Put(record) | Change::Delete(record)) = &event.change;
+    record
+}
+
+fn consume(world: &World, hub: &Arc<dyn WatchHub>, seed: u64, pace: Pace) -> (usize, usize) {
+    let bell = Bell::default();
+    let wake = bell.clone();
+    let stream = WatchStream::open(Arc::clone(hub), Box::new(move || wake.ring()));
+    let (watchers, random) = (BTreeMap::new(), Random(seed));
+    let mut consumer = Consumer { world, stream, watchers, random, pace, compacted: 0, events: 0 };
+    consumer.run(&bell);
+    (consumer.events, consumer.compacted)
+}
+
+/// Runs everything, and says how many events were told and how many watchers were overtaken by a
+/// compaction.
+fn run(config: WatchConfig, seed: u64, kept: i64) -> (usize, usize) {
+    println!("seed {seed}, {config:?}");
+    let store = SnapshotStore::open(Ground::new(
+        Arc::new(MemoryEngine::new()),
+        Config::default(),
+        PreCommit::none(),
+        (),
+    ));
+    let world = World {
+        store: Arc::new(store.unwrap().0),
+        revision: Mutex::new(1),
+        risen: Condvar::new(),
+        finished: AtomicBool::new(false),
+        kept,
+        deadline: Instant::now() + DEADLINE,
+    };
+    let (deliver, catch_up) = (Bell::default(), Bell::default());
+    let (compactor, jobs) = mpsc::channel();
+    let bells = [deliver.clone(), catch_up.clone()];
+    let wake = Box::new(move || bells.iter().for_each(Bell::ring));
+    let hub = SnapshotHub::new(Arc::clone(&world.store), config, &Registry::new(), wake);
+    let hub: Arc<dyn WatchHub> = Arc::new(hub);
+    let paces = [Pace::Fast, Pace::FewBytes, Pace::StopAndGo(200), Pace::StopAndGo(900)];
+    let (world, hub) = (&world, &hub);
+    thread::scope(|scope| {
+        scope.spawn(|| work(world, &deliver, || hub.deliver().unwrap()));
+        scope.spawn(|| work(world, &catch_up, || hub.catch_up().unwrap()));
+        scope.spawn(move || compact(world, &jobs));
+        let consume =
+            |(number, pace)| scope.spawn(move || consume(world, hub, seed * 100 + number, pace));
+        let consumers: Vec<_> = (0..).zip(paces).map(consume).collect();
+        scope.spawn(move || write(world, &**hub, &compactor));
+        let told: Vec<_> = consumers.into_iter().map(|consumer| consumer.join()).collect();
+        world.finished.store(true, Ordering::Release);
+        [&deliver, &catch_up].into_iter().for_each(Bell::ring);
+        told.into_iter().map(Result::unwrap).fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
+    })
+}
+
+#[test]
+fn everybody_is_told_everything_with_roomy_bounds() {
+    let (events, _) = run(WatchConfig::default(), 1, 500);
+    assert!(events > 10_000, "{events} events were told");
+}
+
+#[test]
+fn everybody_is_told_everything_with_small_bounds() {
+    for seed in 2..4 {
+        let config = WatchConfig {
+            stream_bytes_max: 4000,
+            queue_bytes_max: 3000,
+            step_records: 100,
+            step_bytes: 2000,
+        };
+        let (events, compacted) = run(config, seed, 500);
+        assert!(events > 1000 && compacted > 0, "{events} events, {compacted} compacted");
+    }
+}
+
+#[test]
+fn everybody_is_told_everything_with_tiny_bounds() {
+    let config =
+        WatchConfig { stream_bytes_max: 1, queue_bytes_max: 1, step_records: 1, step_bytes: 1 };
+    let (events, compacted) = run(config, 4, 3000);
+    assert!(events > 500 && compacted > 0, "{events} events, {compacted} compacted");
+}
