@@ -88,7 +88,7 @@ impl Fold {
     }
 
     /// Adds a record if it counts, and returns its revision.
-    pub(crate) fn add(&mut self, key: &[u8], value: &[u8]) -> Result<Revision> {
+    fn add(&mut self, key: &[u8], value: &[u8]) -> Result<Revision> {
         let (revision, mark) =
             RecordKey::decode(key).map_err(|error| Error::Damaged(error.to_string()))?;
         if self.counts(revision, mark) {
@@ -97,13 +97,32 @@ impl Fold {
         Ok(revision)
     }
 
+    /// Adds up to `budget` records from a record key on, and calls `visit` for each. Returns the
+    /// record key to go on from, `None` if that was all. After an error nothing was added.
+    pub(crate) fn add_stretch(
+        &mut self,
+        tx: &dyn ReadTx,
+        from: &[u8],
+        budget: usize,
+        mut visit: impl FnMut(&Fold, &[u8], Revision),
+    ) -> Result<Option<Vec<u8>>> {
+        let before = self.sum;
+        let end = Revision::new(self.at + 1, 0).put_key();
+        let range = KeyRange::new(from, &end);
+        let next = visit_stretch(tx, Bucket::Key, range, budget, |key, value| {
+            let revision = self.add(key, value)?;
+            visit(self, key, revision);
+            Ok(())
+        });
+        if next.is_err() {
+            self.sum = before;
+        }
+        next
+    }
+
     /// Whether the keep set names the revision.
     pub(crate) fn keeps(&self, revision: Revision) -> bool {
         self.keep.binary_search(&revision).is_ok()
-    }
-
-    pub(crate) fn at(&self) -> i64 {
-        self.at
     }
 
     fn counts(&self, revision: Revision, mark: Mark) -> bool {
@@ -184,8 +203,7 @@ impl Phase {
                 *self = Phase::Records { from: Vec::new(), fold };
             }
             Phase::Records { from, fold } => {
-                let add = |key: &[u8], value: &[u8]| fold.add(key, value).map(drop);
-                match add_stretch(moment.tx(), from, at, budget, add)? {
+                match fold.add_stretch(moment.tx(), from, budget, |_, _, _| {})? {
                     Some(next) => *from = next,
                     None => return Ok(Some(fold.result())),
                 }
@@ -193,19 +211,6 @@ impl Phase {
         }
         Ok(None)
     }
-}
-
-/// Visits up to `budget` records of bucket `key` from a record key on, up to revision `at`. Returns
-/// the record key to go on from, `None` if that was all.
-pub(crate) fn add_stretch(
-    tx: &dyn ReadTx,
-    from: &[u8],
-    at: i64,
-    budget: usize,
-    visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
-) -> Result<Option<Vec<u8>>> {
-    let end = Revision::new(at + 1, 0).put_key();
-    visit_stretch(tx, Bucket::Key, KeyRange::new(from, &end), budget, visit)
 }
 
 /// Visits up to `budget` records of a range. Returns the key of the one behind, `None` if that was

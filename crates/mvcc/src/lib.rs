@@ -26,6 +26,7 @@
 //! * [`store`]: the index and the records as one thing, in the five eras of reading beside a writer.
 //! * [`hash`]: do two members hold the same?
 //! * [`whole_hash`]: does a backend hold what it held?
+//! * [`watch`]: who is told when something changes, and when?
 //! * [`auto_compaction`]: when to compact, if nobody asks.
 //! * [`workers`]: the threads of somebody else, for what is too much for one.
 //!

@@ -35,7 +35,7 @@ use clearlane_backend::ReadTx;
 use clearlane_locks::Mutex;
 
 use crate::error::{Error, Result};
-use crate::hash::{Fold, HashKv, StoredHashes, add_stretch};
+use crate::hash::{Fold, HashKv, StoredHashes};
 use crate::tree_index::Compaction;
 
 /// A compaction that is scheduled and not done yet. Its steps may run on any thread.
@@ -221,12 +221,10 @@ pub(crate) fn superfluous(
     budget: usize,
 ) -> Result<(Vec<Bytes>, Option<Vec<u8>>)> {
     let mut removals = Vec::new();
-    let next = add_stretch(tx, from, fold.at(), budget, |key, value| {
-        let revision = fold.add(key, value)?;
+    let next = fold.add_stretch(tx, from, budget, |fold, key, revision| {
         if !fold.keeps(revision) {
             removals.push(Bytes::copy_from_slice(key));
         }
-        Ok(())
     })?;
     Ok((removals, next))
 }
