@@ -16,8 +16,8 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_locks::Registry;
 use clearlane_mvcc::watch::{
-    Event, NO_WATCHER, Response, Says, WatchConfig, WatchHub, WatchId, WatchRequest, WatchStream,
-    WatchedKeys,
+    Event, NO_WATCHER, Response, Says, Waker, WatchConfig, WatchHub, WatchId, WatchRequest,
+    WatchStream, WatchedKeys,
 };
 use clearlane_mvcc::{Change, Ground, Store, StoreParts, open};
 use goldenscript::{Argument, Command, Context, Runner};
@@ -27,6 +27,7 @@ type Outcome = Result<String, Box<dyn Error>>;
 /// A store, its hub, and streams by name.
 pub(crate) struct WatchRunner {
     parts: StoreParts,
+    locks: Registry,
     store: Arc<dyn Store<()>>,
     hub: Arc<dyn WatchHub>,
     streams: BTreeMap<String, WatchStream>,
@@ -35,19 +36,32 @@ pub(crate) struct WatchRunner {
     holds: bool,
 }
 
+/// Whoever is woken is woken with no lock held that anybody takes but those who deliver. (A script
+/// is one thread, so whatever is held is held by the one who wakes.)
+fn waker(locks: &Registry) -> Waker {
+    let locks = locks.clone();
+    Box::new(move || {
+        let mut holding = locks.holding();
+        holding.retain(|holding| holding.lock != "watchDelivery");
+        assert_eq!(holding, [], "held while somebody is woken");
+    })
+}
+
 impl WatchRunner {
     pub(crate) fn new(parts: StoreParts) -> WatchRunner {
         WatchRunner::with(parts, WatchConfig::default())
     }
 
     fn with(parts: StoreParts, config: WatchConfig) -> WatchRunner {
+        let locks = Registry::new();
+        let of_backend = Config { locks: locks.clone(), ..Config::default() };
         let engine = Arc::new(MemoryEngine::new());
-        let ground = Ground::new(engine, Config::default(), PreCommit::none(), ());
+        let ground = Ground::new(engine, of_backend, PreCommit::none(), ());
         let store: Arc<dyn Store<()>> =
             Arc::from(open(parts, ground).expect("an empty engine opens").0);
-        let hub = Arc::clone(&store).watch_hub(config, &Registry::new(), Box::new(|| {}));
+        let hub = Arc::clone(&store).watch_hub(config, &locks, waker(&locks));
         let (streams, unpublished) = (BTreeMap::new(), Vec::new());
-        WatchRunner { parts, store, hub, streams, unpublished, holds: false }
+        WatchRunner { parts, locks, store, hub, streams, unpublished, holds: false }
     }
 
     /// How many responses with events a client finds who has taken none for long.
@@ -282,7 +296,7 @@ impl Runner for WatchRunner {
                 Ok(String::new())
             }
             "stream" => {
-                let stream = WatchStream::open(Arc::clone(&self.hub), Box::new(|| {}));
+                let stream = WatchStream::open(Arc::clone(&self.hub), waker(&self.locks));
                 self.streams.insert(words[0].to_owned(), stream);
                 Ok(String::new())
             }
