@@ -188,7 +188,7 @@ fn stopping_engine(barrier: &Arc<Barrier>) -> Arc<HookedEngine> {
         let stops = match moment {
             Moment::Commit => Actor::current() == syncing,
             Moment::Defragment => Actor::current() == rewriting,
-            Moment::Put => false,
+            Moment::Read | Moment::Put => false,
         };
         if stops {
             barrier.stand_still();

@@ -5,6 +5,9 @@
 //! of the last one is the answer. The whole table is `tests/golden/store_who_waits`; the backend
 //! has another one, for the locks below these.
 //!
+//! Each stage has a store, its hub, and two watchers of all keys: one is in step, the other starts
+//! at revision 1 and has been told nothing yet.
+//!
 //! To write the table anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-mvcc --test
 //! store_who_waits`. Then read the difference: only what you can explain may be committed.
 
@@ -18,21 +21,24 @@ mod hooked_engine;
 mod standing;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use bytes::Bytes;
 use clearlane_backend::{Config, Design, PreCommit};
 use clearlane_engine::{Engine, KeyRange};
 use clearlane_locks::{Actor, Registry};
-use clearlane_mvcc::{CompactionJob, Ground, RangeOptions, Store, StoreParts, open};
+use clearlane_mvcc::watch::{Says, WatchConfig, WatchHub, WatchRequest, WatchStream, WatchedKeys};
+use clearlane_mvcc::{Change, CompactionJob, Ground, RangeOptions, Store, StoreParts, open};
 use hooked_engine::{HookedEngine, Moment};
 use standing::{Barrier, Found, OpenAtEnd, watch};
 
 /// So many changes are committed at once. A put alone does not get there.
 const BATCH_LIMIT: u64 = 4;
 
-/// What a thread does. The first six stand still in the middle of it.
+/// What a thread does. The first seven stand still in the middle of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     /// Has opened a read, and takes its time.
@@ -47,14 +53,25 @@ enum Part {
     Syncing,
     /// Schedules a compaction. If that commits, the sync takes its time.
     Scheduling,
+    /// Catches up for the watcher that is behind. In the middle of the records it takes its time.
+    CatchingUp,
     CheapRead,
     Put,
+    AnotherPut,
     Tick,
     /// The commit before a snapshot.
     Commit,
     Compact,
     /// All steps of a compaction that was scheduled before.
     CompactionJob,
+    /// Makes another watcher.
+    Watch,
+    /// Ends the watcher that is in step.
+    Cancel,
+    /// Asks how far the watcher is that is in step.
+    Progress,
+    /// Hands on what was published, or tries again who had no room.
+    Deliver,
 }
 
 impl Part {
@@ -66,12 +83,18 @@ impl Part {
             Part::EndingWrite => "ending_write",
             Part::Syncing => "syncing",
             Part::Scheduling => "scheduling",
+            Part::CatchingUp => "catching_up",
             Part::CheapRead => "cheap_read",
             Part::Put => "put",
+            Part::AnotherPut => "another_put",
             Part::Tick => "tick",
             Part::Commit => "commit",
             Part::Compact => "compact",
             Part::CompactionJob => "compaction_job",
+            Part::Watch => "watch",
+            Part::Cancel => "cancel",
+            Part::Progress => "progress",
+            Part::Deliver => "deliver",
         })
     }
 
@@ -100,12 +123,12 @@ impl Part {
                 stage.barrier.stand_still();
                 drop(txn.end(()).unwrap());
             }
-            Part::EndingWrite => put(store, BATCH_LIMIT),
+            Part::EndingWrite => stage.put(BATCH_LIMIT),
             Part::CheapRead => {
                 let read = store.read();
                 assert!(read.range(KeyRange::ALL, RangeOptions::default()).unwrap().count > 0);
             }
-            Part::Put => put(store, 1),
+            Part::Put | Part::AnotherPut => stage.put(1),
             Part::Syncing | Part::Tick => drop(store.tick(Duration::from_secs(1)).unwrap()),
             Part::Commit => store.commit().unwrap(),
             Part::Scheduling | Part::Compact => drop(store.compact(3, ()).unwrap()),
@@ -113,14 +136,17 @@ impl Part {
                 let mut job = stage.job.lock().unwrap().take().unwrap();
                 while !store.compact_step(&mut job, 1).unwrap() {}
             }
+            Part::CatchingUp => drop(stage.hub.catch_up().unwrap()),
+            Part::Watch => stage.in_step.watch(everything_from(1)),
+            Part::Cancel => stage.in_step.cancel(0),
+            Part::Progress => stage.in_step.request_progress(),
+            Part::Deliver => drop(stage.hub.deliver().unwrap()),
         }
     }
 }
 
-fn put(store: &dyn Store<()>, changes: u64) {
-    let mut txn = store.write().unwrap();
-    (0..changes).for_each(|change| txn.put(&[b'a', change as u8], b"value", 0).unwrap());
-    drop(txn.end(()).unwrap());
+fn everything_from(start: i64) -> WatchRequest {
+    WatchRequest { start, ..WatchRequest::of(WatchedKeys::From(Bytes::new())) }
 }
 
 /// What is staged. The last of the cast is the one whose way is asked about.
@@ -133,7 +159,7 @@ const fn situation(title: &'static str, cast: &'static [Part]) -> Situation {
     Situation { title, cast }
 }
 
-const SITUATIONS: [Situation; 25] = [
+const SITUATIONS: &[Situation] = &[
     situation("read beside an open read", &[Part::ExpensiveRead, Part::CheapRead]),
     situation("put beside an open read", &[Part::ExpensiveRead, Part::Put]),
     situation("read behind that put", &[Part::ExpensiveRead, Part::Put, Part::CheapRead]),
@@ -159,11 +185,40 @@ const SITUATIONS: [Situation; 25] = [
     situation("compaction scheduled beside that", &[Part::Syncing, Part::Compact]),
     situation("read beside a compaction being scheduled", &[Part::Scheduling, Part::CheapRead]),
     situation("put beside a compaction being scheduled", &[Part::Scheduling, Part::Put]),
+    situation("put beside a watcher's catching up", &[Part::CatchingUp, Part::Put]),
+    situation("read beside that", &[Part::CatchingUp, Part::CheapRead]),
+    situation("read behind that put", &[Part::CatchingUp, Part::Put, Part::CheapRead]),
+    situation("put behind that put", &[Part::CatchingUp, Part::Put, Part::AnotherPut]),
+    situation("tick behind that put", &[Part::CatchingUp, Part::Put, Part::Tick]),
+    situation("delivery behind that put", &[Part::CatchingUp, Part::Put, Part::Deliver]),
+    situation("tick beside a watcher's catching up", &[Part::CatchingUp, Part::Tick]),
+    situation("commit for a snapshot beside it", &[Part::CatchingUp, Part::Commit]),
+    situation("compaction scheduled beside it", &[Part::CatchingUp, Part::Compact]),
+    situation("read behind that", &[Part::CatchingUp, Part::Compact, Part::CheapRead]),
+    situation("watcher made beside it", &[Part::CatchingUp, Part::Watch]),
+    situation("watcher ended beside it", &[Part::CatchingUp, Part::Cancel]),
+    situation("progress asked for beside it", &[Part::CatchingUp, Part::Progress]),
+    situation("watcher made beside an open read", &[Part::ExpensiveRead, Part::Watch]),
+    situation("watcher made behind a put there", &[Part::ExpensiveRead, Part::Put, Part::Watch]),
+    situation("watcher made behind a put beside a hash", &[Part::Hash, Part::Put, Part::Watch]),
+    situation("watcher made beside an open write", &[Part::OpenWrite, Part::Watch]),
+    situation("watcher made beside the end of a write, batch full", ENDING_WRITE_AND_WATCH),
+    situation("watcher ended beside that", &[Part::EndingWrite, Part::Cancel]),
+    situation("progress asked for beside that", &[Part::EndingWrite, Part::Progress]),
+    situation("catching up beside that", &[Part::EndingWrite, Part::CatchingUp]),
+    situation("watcher made beside the timer's sync", &[Part::Syncing, Part::Watch]),
+    situation("watcher made beside a compaction being scheduled", SCHEDULING_AND_WATCH),
 ];
 
-/// A store, and what its cast needs.
+const ENDING_WRITE_AND_WATCH: &[Part] = &[Part::EndingWrite, Part::Watch];
+const SCHEDULING_AND_WATCH: &[Part] = &[Part::Scheduling, Part::Watch];
+
+/// A store with its watchers, and what its cast needs.
 struct Stage {
-    store: Box<dyn Store<()>>,
+    store: Arc<dyn Store<()>>,
+    hub: Arc<dyn WatchHub>,
+    in_step: WatchStream,
+    behind: WatchStream,
     barrier: Arc<Barrier>,
     locks: Registry,
     job: Mutex<Option<CompactionJob>>,
@@ -176,50 +231,85 @@ impl Stage {
         let parts = StoreParts::from(design);
         let engine = stopping_engine(&barrier, cast);
         let store = open(parts, Ground::new(engine, config, PreCommit::none(), ())).unwrap().0;
-        (0..3).for_each(|_| put(&*store, 1));
-        let job = cast.contains(&Part::CompactionJob).then(|| store.compact(3, ()).unwrap().0);
-        store.commit().unwrap();
-        put(&*store, 1);
-        Stage { store, barrier, locks, job: Mutex::new(job) }
+        let store: Arc<dyn Store<()>> = Arc::from(store);
+        let watching = WatchConfig::default();
+        let hub = Arc::clone(&store).watch_hub(watching, &locks, Box::new(|| {}));
+        let stream = || WatchStream::open(Arc::clone(&hub), Box::new(|| {}));
+        let (in_step, behind) = (stream(), stream());
+        let job = Mutex::default();
+        let stage = Stage { store, hub, in_step, behind, barrier, locks, job };
+        stage.prepare(cast);
+        stage
+    }
+
+    /// Revisions 2 to 4 are committed, 5 is not.
+    fn prepare(&self, cast: &[Part]) {
+        (0..3).for_each(|_| self.put(1));
+        if cast.contains(&Part::CompactionJob) {
+            *self.job.lock().unwrap() = Some(self.store.compact(3, ()).unwrap().0);
+        }
+        self.store.commit().unwrap();
+        self.put(1);
+        self.in_step.watch(everything_from(0));
+        self.behind.watch(everything_from(1));
+    }
+
+    /// A write transaction, and what its writer does behind it.
+    fn put(&self, changes: u64) {
+        let mut txn = self.store.write().unwrap();
+        (0..changes).for_each(|change| txn.put(&[b'a', change as u8], b"value", 0).unwrap());
+        let ended = txn.end(()).unwrap();
+        self.hub.publish(ended.revision, ended.changes);
     }
 }
 
-/// An engine that stops those who are to stand still in a commit.
+/// An engine that stops those who are to stand still in a commit, or at the second record.
 fn stopping_engine(barrier: &Arc<Barrier>, cast: &[Part]) -> Arc<dyn Engine> {
     let barrier = Arc::clone(barrier);
     let stopped: Vec<Actor> =
         cast.iter().filter(|part| part.stops_in_a_commit()).map(|part| part.actor()).collect();
+    let (catching_up, read) = (Part::CatchingUp.actor(), AtomicU64::new(0));
     HookedEngine::new(move |moment| {
-        if moment == Moment::Commit && stopped.contains(&Actor::current()) {
+        let stops = match moment {
+            Moment::Commit => stopped.contains(&Actor::current()),
+            Moment::Read => {
+                Actor::current() == catching_up && read.fetch_add(1, Ordering::SeqCst) == 1
+            }
+            Moment::Put | Moment::Defragment => false,
+        };
+        if stops {
             barrier.stand_still();
         }
         Ok(())
     })
 }
 
-/// Stages a situation, and says how the last of the cast was found.
-fn play(design: Design, situation: &Situation) -> String {
-    let stage = Stage::new(design, situation.cast);
+/// Stages a situation, and says how the last of the cast was found. `look` is called then, while
+/// those who stand still do.
+fn play(design: Design, cast: &[Part], look: impl FnOnce(&Stage)) -> (Stage, String) {
+    let stage = Stage::new(design, cast);
     let mut found = Found::Done;
     thread::scope(|threads| {
         let _open = OpenAtEnd(&stage.barrier);
-        for part in situation.cast {
+        for part in cast {
             let thread = threads.spawn(|| part.play(&stage));
             found = watch(part.actor(), &thread, &stage.barrier, &stage.locks);
         }
+        look(&stage);
     });
-    match found {
+    let words = match found {
         Found::Done | Found::AtBarrier => "goes on".to_owned(),
         Found::Waits(words) => words,
-    }
+    };
+    (stage, words)
 }
 
 /// The table as text: a row per situation, a column per design.
 fn table() -> String {
     let mut rows = vec![vec![String::new()]];
     rows[0].extend(Design::ALL.map(|design| design.to_string()));
-    for situation in &SITUATIONS {
-        let cells = Design::ALL.map(|design| play(design, situation));
+    for situation in SITUATIONS {
+        let cells = Design::ALL.map(|design| play(design, situation.cast, |_| {}).1);
         rows.push([situation.title.to_owned()].into_iter().chain(cells).collect());
     }
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
@@ -245,8 +335,42 @@ fn every_situation_in_every_era() {
 /// A second writer would, and a second commit; but there is one of each.
 #[test]
 fn in_the_default_era_nobody_waits() {
-    for situation in &SITUATIONS {
-        let found = play(Design::SnapshotReadTx, situation);
-        assert_eq!(found, "goes on", "{}", situation.title);
+    for situation in SITUATIONS {
+        let title = situation.title;
+        let (_, found) = play(Design::SnapshotReadTx, situation.cast, |stage| {
+            let blame = stage.locks.report().into_iter().flat_map(|report| report.blame);
+            assert_eq!(blame.collect::<Vec<_>>(), [], "{title}: by the figures");
+        });
+        assert_eq!(found, "goes on", "{title}");
+    }
+}
+
+/// The revisions that a stream's watcher was told of since the last call.
+fn told(stream: &WatchStream) -> Vec<i64> {
+    let mut revisions = Vec::new();
+    for response in stream.take(usize::MAX) {
+        if let Says::Events { events, .. } = response.says {
+            revisions.extend(events.iter().map(|event| match &event.change {
+                Change::Put(record) | Change::Delete(record) => record.mod_revision,
+            }));
+        }
+    }
+    revisions
+}
+
+#[test]
+fn who_is_in_step_is_told_while_another_catches_up() {
+    let cast = [Part::CatchingUp, Part::Put, Part::Deliver];
+    for design in Design::ALL {
+        let mut at_once = Vec::new();
+        let (stage, _) = play(design, &cast, |stage| at_once = told(&stage.in_step));
+        let expected: &[i64] = if design == Design::SnapshotReadTx { &[6] } else { &[] };
+        assert_eq!(at_once, expected, "{design}: while the other stands still");
+
+        while stage.hub.deliver().unwrap() {}
+        while stage.hub.catch_up().unwrap() {}
+        at_once.extend(told(&stage.in_step));
+        assert_eq!(at_once, [6], "{design}: in the end");
+        assert_eq!(told(&stage.behind), [2, 3, 4, 5, 6], "{design}: the one that was behind");
     }
 }

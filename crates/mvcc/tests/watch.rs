@@ -1,25 +1,68 @@
-//! Golden scripts over watching: one scenario per file, in `tests/golden/watch`.
+//! Golden scripts over watching: one scenario per file.
+//!
+//! Those in `tests/golden/watch` run over every design with either index, and must print the same.
+//! Two folders beside it have what is different, and right so:
+//!
+//! | | default era | old eras, as etcd |
+//! |---|---|---|
+//! | when a watcher is told | once it is handed on, behind the write's answer | before the write ends |
+//! | an outbox is full with | so many bytes | so many responses: 1,024 until 3.2, then 128 |
+//! | who finds it full | falls behind, and keeps a revision | is a victim, and keeps its events |
+//! | catching up goes by | the step's records and bytes | 1,000 revisions for each of 512 watchers |
+//! | the record before is fetched | with the event | when the response is sent |
 //!
 //! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-mvcc --test watch`.
 //! Then read the difference.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support;
 mod watch_support;
 
 use std::path::Path;
 
+use clearlane_backend::Design;
+use clearlane_mvcc::StoreParts;
+use support::all_parts;
 use watch_support::WatchRunner;
 
-#[test]
-fn scripts() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/watch");
+fn run(folder: &str, parts: impl IntoIterator<Item = StoreParts>) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(folder);
     let mut scripts: Vec<_> =
         std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
     scripts.sort();
-    assert!(scripts.len() > 3, "the scripts are there");
-    for script in scripts {
-        let outcome = goldenscript::run(&mut WatchRunner::new(), &script);
-        outcome.unwrap_or_else(|error| panic!("{}: {error}", script.display()));
+    assert!(!scripts.is_empty(), "the scripts are there");
+    for parts in parts {
+        for script in &scripts {
+            let outcome = goldenscript::run(&mut WatchRunner::new(parts), script);
+            outcome.unwrap_or_else(|error| panic!("{parts:?}, {}: {error}", script.display()));
+        }
+    }
+}
+
+fn is_old(parts: &StoreParts) -> bool {
+    parts.design != Design::SnapshotReadTx
+}
+
+#[test]
+fn what_all_hubs_have_in_common() {
+    run("watch", all_parts());
+}
+
+#[test]
+fn what_only_the_default_era_does() {
+    run("watch_of_default_era", all_parts().into_iter().filter(|parts| !is_old(parts)));
+}
+
+#[test]
+fn what_only_the_old_eras_do() {
+    run("watch_of_old_eras", all_parts().into_iter().filter(is_old));
+}
+
+#[test]
+fn an_outbox_of_the_old_eras_takes_so_many_responses() {
+    for parts in all_parts().into_iter().filter(is_old) {
+        let expected = if parts.design <= Design::ReadTx { 1024 } else { 128 };
+        assert_eq!(WatchRunner::new(parts).responses_of_a_full_outbox(), expected, "{parts:?}");
     }
 }

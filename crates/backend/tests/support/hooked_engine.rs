@@ -1,6 +1,7 @@
-//! The memory engine with a word to say before a commit: to stand still in it, or to fail.
+//! The memory engine with a word to say before a commit or a read: to stand still, or to fail.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,6 +13,8 @@ use clearlane_engine::{
 /// What is about to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
+    /// A record is looked for, or a scan has come to one.
+    Read,
     /// A record is put.
     Put,
     /// A commit writes and syncs.
@@ -54,7 +57,8 @@ impl Engine for HookedEngine {
     }
 
     fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
-        self.inner.snapshot()
+        let (inner, hook) = (self.inner.snapshot()?, Arc::clone(&self.hook));
+        Ok(Arc::new(HookedSnapshot { inner, hook }))
     }
 
     fn size_on_disk(&self) -> Result<u64> {
@@ -71,6 +75,55 @@ impl Engine for HookedEngine {
     }
 }
 
+/// `get`, and the hook before it.
+fn get(read: &dyn Read, hook: &Hook, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+    hook(Moment::Read)?;
+    read.get(bucket, key)
+}
+
+/// `scan`, and the hook before each record.
+fn scan(
+    read: &dyn Read,
+    hook: &Hook,
+    bucket: Bucket,
+    range: KeyRange<'_>,
+    visit: &mut Visitor<'_>,
+) -> Result<()> {
+    let mut outcome = Ok(());
+    read.scan(bucket, range, &mut |key, value| {
+        outcome = hook(Moment::Read);
+        if outcome.is_err() { ControlFlow::Break(()) } else { visit(key, value) }
+    })?;
+    outcome
+}
+
+struct HookedSnapshot {
+    inner: Arc<dyn Snapshot>,
+    hook: Hook,
+}
+
+impl fmt::Debug for HookedSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HookedSnapshot")
+    }
+}
+
+impl Read for HookedSnapshot {
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        get(&*self.inner, &self.hook, bucket, key)
+    }
+
+    fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {
+        scan(&*self.inner, &self.hook, bucket, range, visit)
+    }
+
+    fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
+        self.inner.last_key(bucket)
+    }
+}
+
+impl Snapshot for HookedSnapshot {}
+
 struct HookedWriteTxn {
     inner: Box<dyn WriteTxn>,
     hook: Hook,
@@ -84,11 +137,11 @@ impl fmt::Debug for HookedWriteTxn {
 
 impl Read for HookedWriteTxn {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        self.inner.get(bucket, key)
+        get(&*self.inner, &self.hook, bucket, key)
     }
 
     fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {
-        self.inner.scan(bucket, range, visit)
+        scan(&*self.inner, &self.hook, bucket, range, visit)
     }
 
     fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {

@@ -20,6 +20,7 @@
 //! | opening a read waits for | everybody | a write that ends, a commit's sync | a write that ends, a commit's sync | nobody |
 //! | the end of a write holds | `store`, `batchTx` | `batchTx`, and `revMu` and `readTx` exclusively | as 3.2 | `store`, which only writers take |
 //! | a hash holds | `batchTx` | `readTx`, shared: writes wait at their end | as 3.2 | nothing |
+//! | a watcher's catching up holds | `watchable`, `store`, `batchTx` | `watchable`; `revMu` and `readTx`, shared: writes wait at their end | as 3.2 | nothing |
 //! | scheduling a compaction | waits for all, then syncs | waits for all, then syncs | waits for all, then syncs | is a write like others |
 //! | a walk over the index | stops puts | stops puts | stops puts | stops nobody |
 //!

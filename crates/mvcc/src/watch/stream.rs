@@ -115,9 +115,15 @@ impl Outbox {
         Outbox { stream, bound, inside, wake }
     }
 
-    /// Responses of this watcher are completed when they are taken.
-    pub(super) fn complete_for(&self, id: WatchId) {
-        self.inside.lock().completes.insert(id);
+    /// Whether responses of the watcher that has this number now are completed when they are taken.
+    pub(super) fn complete_for(&self, id: WatchId, completes: bool) {
+        let mut inside = self.inside.lock();
+        if completes {
+            inside.completes.insert(id);
+        } else {
+            // Another watcher may have had the number.
+            inside.completes.remove(&id);
+        }
     }
 
     pub(super) fn completes(&self, id: WatchId) -> bool {

@@ -1,9 +1,14 @@
-//! Histories of keys and the two tree indexes, against plain models and golden scripts.
+//! Histories of keys and the two tree indexes, against plain models and golden scripts; and who
+//! waits beside a walk.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 mod plain;
 mod subject;
+#[allow(dead_code, reason = "shared with the tests of the backend, which use all of it")]
+#[path = "../../../backend/tests/support/standing.rs"]
+mod standing;
 mod key_history;
 mod golden;
 mod model;
+mod standing_walk;

@@ -1,6 +1,10 @@
 //! A runner for golden scripts over watching: `stream s`, `s: watch a c start=2`, `put a 1`, `s: take`.
 //!
 //! Unless a script says `hold`, everything is handed on and caught up with behind each command.
+//! (In the old eras the writer hands on by itself, and `publish` does nothing.)
+//!
+//! `s: take` shows each response; `s: tally` takes everything that is there, and `s: drain` all that
+//! comes until nothing does, and both say of events only how many there are (one for each revision).
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -12,17 +16,19 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_locks::Registry;
 use clearlane_mvcc::watch::{
-    Event, Response, Says, SnapshotHub, WatchConfig, WatchHub, WatchRequest, WatchStream,
-    WatchedKeys,
+    Event, NO_WATCHER, Response, Says, Waker, WatchConfig, WatchHub, WatchId, WatchRequest,
+    WatchStream, WatchedKeys,
 };
-use clearlane_mvcc::{Change, Ground, SnapshotStore, Store as _};
+use clearlane_mvcc::{Change, Ground, Store, StoreParts, open};
 use goldenscript::{Argument, Command, Context, Runner};
 
 type Outcome = Result<String, Box<dyn Error>>;
 
 /// A store, its hub, and streams by name.
 pub(crate) struct WatchRunner {
-    store: Arc<SnapshotStore<()>>,
+    parts: StoreParts,
+    locks: Registry,
+    store: Arc<dyn Store<()>>,
     hub: Arc<dyn WatchHub>,
     streams: BTreeMap<String, WatchStream>,
     /// What was written and is not published, if the script says so.
@@ -30,23 +36,41 @@ pub(crate) struct WatchRunner {
     holds: bool,
 }
 
-fn store() -> Arc<SnapshotStore<()>> {
-    let engine = Arc::new(MemoryEngine::new());
-    let ground = Ground::new(engine, Config::default(), PreCommit::none(), ());
-    let opened = SnapshotStore::open(ground);
-    Arc::new(opened.expect("an empty engine opens").0)
+/// Whoever is woken is woken with no lock held that anybody takes but those who deliver. (A script
+/// is one thread, so whatever is held is held by the one who wakes.)
+fn waker(locks: &Registry) -> Waker {
+    let locks = locks.clone();
+    Box::new(move || {
+        let mut holding = locks.holding();
+        holding.retain(|holding| holding.lock != "watchDelivery");
+        assert_eq!(holding, [], "held while somebody is woken");
+    })
 }
 
 impl WatchRunner {
-    pub(crate) fn new() -> WatchRunner {
-        WatchRunner::with(WatchConfig::default())
+    pub(crate) fn new(parts: StoreParts) -> WatchRunner {
+        WatchRunner::with(parts, WatchConfig::default())
     }
 
-    fn with(config: WatchConfig) -> WatchRunner {
-        let store = store();
-        let hub = SnapshotHub::new(Arc::clone(&store), config, &Registry::new(), Box::new(|| {}));
+    fn with(parts: StoreParts, config: WatchConfig) -> WatchRunner {
+        let locks = Registry::new();
+        let of_backend = Config { locks: locks.clone(), ..Config::default() };
+        let engine = Arc::new(MemoryEngine::new());
+        let ground = Ground::new(engine, of_backend, PreCommit::none(), ());
+        let store: Arc<dyn Store<()>> =
+            Arc::from(open(parts, ground).expect("an empty engine opens").0);
+        let hub = Arc::clone(&store).watch_hub(config, &locks, waker(&locks));
         let (streams, unpublished) = (BTreeMap::new(), Vec::new());
-        WatchRunner { store, hub: Arc::new(hub), streams, unpublished, holds: false }
+        WatchRunner { parts, locks, store, hub, streams, unpublished, holds: false }
+    }
+
+    /// How many responses with events a client finds who has taken none for long.
+    pub(crate) fn responses_of_a_full_outbox(mut self) -> usize {
+        let stream = WatchStream::open(Arc::clone(&self.hub), Box::new(|| {}));
+        stream.watch(WatchRequest::of(WatchedKeys::From(Bytes::new())));
+        self.puts("a", 1100).expect("nothing is in its way");
+        let is_events = |response: &&Response| matches!(response.says, Says::Events { .. });
+        stream.take(usize::MAX).iter().filter(is_events).count()
     }
 
     fn txn(&mut self, operations: &[Vec<&str>]) -> Outcome {
@@ -72,13 +96,22 @@ impl WatchRunner {
         Ok(format!("rev={}\n", ended.revision))
     }
 
+    /// So many puts of one key, each a transaction. Says the last one's revision.
+    fn puts(&mut self, key: &str, count: u64) -> Outcome {
+        let mut last = String::new();
+        for number in 1..=count {
+            last = self.txn(&[vec!["put", key, &number.to_string()]])?;
+        }
+        Ok(last)
+    }
+
     fn publish(&mut self) {
         for (revision, changes) in self.unpublished.drain(..) {
             self.hub.publish(revision, changes);
         }
     }
 
-    fn settle(&mut self) -> Outcome {
+    fn settle(&self) -> Outcome {
         while self.hub.deliver()? {}
         while self.hub.catch_up()? {}
         Ok(String::new())
@@ -89,6 +122,19 @@ impl WatchRunner {
         drop(ended);
         while !self.store.compact_step(&mut job, 100)? {}
         Ok(String::new())
+    }
+
+    /// Everything that a stream has to tell until it has no more.
+    fn drain(&self, stream: &WatchStream) -> Outcome {
+        let mut all = Vec::new();
+        loop {
+            let taken = stream.take(usize::MAX);
+            if taken.is_empty() {
+                return tally(&all);
+            }
+            all.extend(taken);
+            self.settle()?;
+        }
     }
 
     fn stream(&mut self, name: &str, command: &Command) -> Outcome {
@@ -103,6 +149,8 @@ impl WatchRunner {
                 let bytes = words(command).first().map_or(Ok(usize::MAX), |max| max.parse())?;
                 return Ok(stream.take(bytes).iter().map(show).collect());
             }
+            "tally" => return tally(&stream.take(usize::MAX)),
+            "drain" => return self.drain(stream),
             other => return Err(format!("no command {other:?} of a stream").into()),
         }
         Ok(String::new())
@@ -170,6 +218,41 @@ fn show(response: &Response) -> String {
     out + &format!(" rev={revision}\n")
 }
 
+/// The responses, but events of a watcher that come with nothing else about it between them as one
+/// line. It is an error if their revisions do not rise.
+fn tally(responses: &[Response]) -> Outcome {
+    let mut out = String::new();
+    let mut untold: BTreeMap<WatchId, Vec<i64>> = BTreeMap::new();
+    for response in responses {
+        let Says::Events { events, .. } = &response.says else {
+            if response.id == NO_WATCHER {
+                out += &show_revisions(&std::mem::take(&mut untold));
+            } else {
+                out += &show_revisions(&untold.remove_entry(&response.id).into_iter().collect());
+            }
+            out += &show(response);
+            continue;
+        };
+        let revisions = untold.entry(response.id).or_default();
+        for event in events.iter() {
+            let (Change::Put(record) | Change::Delete(record)) = &event.change;
+            if revisions.last().is_some_and(|last| *last >= record.mod_revision) {
+                return Err(format!("{} is told behind {revisions:?}", show(response)).into());
+            }
+            revisions.push(record.mod_revision);
+        }
+    }
+    Ok(out + &show_revisions(&untold))
+}
+
+fn show_revisions(untold: &BTreeMap<WatchId, Vec<i64>>) -> String {
+    let line = |(id, revisions): (&WatchId, &Vec<i64>)| {
+        let (first, last) = (revisions[0], revisions[revisions.len() - 1]);
+        format!("{id} events: {}, of revisions {first} to {last}\n", revisions.len())
+    };
+    untold.iter().map(line).collect()
+}
+
 fn show_event(event: &Event) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut out = match &event.change {
@@ -203,20 +286,22 @@ impl Runner for WatchRunner {
                 let bound =
                     |name| Ok::<_, Box<dyn Error>>(option(command, name)?.map(|b| b as usize));
                 let usual = WatchConfig::default();
-                *self = WatchRunner::with(WatchConfig {
+                let config = WatchConfig {
                     stream_bytes_max: bound("stream")?.unwrap_or(usual.stream_bytes_max),
                     queue_bytes_max: bound("queue")?.unwrap_or(usual.queue_bytes_max),
                     step_records: bound("records")?.unwrap_or(usual.step_records),
                     step_bytes: bound("bytes")?.unwrap_or(usual.step_bytes),
-                });
+                };
+                *self = WatchRunner::with(self.parts, config);
                 Ok(String::new())
             }
             "stream" => {
-                let stream = WatchStream::open(Arc::clone(&self.hub), Box::new(|| {}));
+                let stream = WatchStream::open(Arc::clone(&self.hub), waker(&self.locks));
                 self.streams.insert(words[0].to_owned(), stream);
                 Ok(String::new())
             }
             "put" | "del" => self.txn(&[[&[command.name.as_str()][..], &words].concat()]),
+            "puts" => self.puts(words[0], words[1].parse()?),
             "txn" => {
                 let split = |operation| str::split_whitespace(operation).collect();
                 let operations: Vec<Vec<&str>> = words.iter().copied().map(split).collect();

@@ -71,7 +71,8 @@ impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> WriteTxn<A> for LockedWrite
             let mut watchable = watchable.unwrap_or_else(|| store.watchable.lock());
             let to_wake = watchable.notify(revision, draft.changes());
             let ended = store.protocol.publish(held, next, || Ok(tx.end(reached)?))?;
-            drop(watchable);
+            // Nobody is woken with a lock held.
+            drop((watchable, index));
             watchable::wake(&to_wake);
             ended
         } else {

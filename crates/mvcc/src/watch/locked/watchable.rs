@@ -103,9 +103,7 @@ impl Watchable {
         } else {
             self.unsynced.insert(place);
         }
-        if request.previous {
-            of.outbox.complete_for(id);
-        }
+        of.outbox.complete_for(id, request.previous);
         of.watchers.insert(id, Watcher { request, from, synced, quiet: false });
         of.outbox.answer(id, now, Says::Created);
     }

@@ -1,0 +1,103 @@
+//! One thread counts all keys of a big store, over and over; another puts.
+//!
+//! Nobody is made to stand still here. In the old eras it takes a few rounds until a put has waited
+//! behind a count, and the figures of the locks say so; in the default era it never does. (That
+//! nobody waits for a walk that stands still is shown in `tests/index/standing_walk.rs`.)
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_engine::{Engine, KeyRange, MemoryEngine};
+use clearlane_locks::{Actor, Registry};
+use clearlane_mvcc::{Ground, RangeOptions, Store, StoreParts, open};
+
+const KEYS: u64 = 100_000;
+/// So many counts are enough for a put to have met one.
+const COUNTS_MAX: u64 = 2_000;
+/// So many counts a put is beside in the default era.
+const COUNTS: u64 = 20;
+
+fn open_on(engine: &Arc<dyn Engine>, design: Design, locks: &Registry) -> Box<dyn Store<()>> {
+    let config = Config { locks: locks.clone(), ..Config::default() };
+    let ground = Ground::new(Arc::clone(engine), config, PreCommit::none(), ());
+    open(StoreParts::from(design), ground).unwrap().0
+}
+
+/// An engine with the records of so many keys.
+fn filled() -> Arc<dyn Engine> {
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    let store = open_on(&engine, Design::SnapshotReadTx, &Registry::new());
+    let mut txn = store.write().unwrap();
+    (0..KEYS).for_each(|key| txn.put(&key.to_be_bytes(), b"value", 0).unwrap());
+    drop(txn.end(()).unwrap());
+    store.commit().unwrap();
+    engine
+}
+
+/// Whether a put has waited for this lock behind somebody who counts.
+fn put_has_waited(locks: &Registry, lock: Option<&str>) -> bool {
+    let (put, counting) = (Actor::named("put"), Actor::named("counting"));
+    let reports = locks.report();
+    let asked = reports.iter().filter(|report| lock.is_none_or(|lock| report.name == lock));
+    let mut blame = asked.flat_map(|report| &report.blame);
+    blame.any(|blame| (blame.waiter, blame.holder) == (put, counting))
+}
+
+/// Ends the counting when the one who puts ends, also by a panic.
+struct Finish<'f>(&'f AtomicBool);
+
+impl Drop for Finish<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Counts and puts until it is `enough`, which is told how many counts there were.
+fn count_and_put(store: &dyn Store<()>, enough: impl Fn(u64) -> bool) {
+    let (finished, counts) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|threads| {
+        threads.spawn(|| {
+            let _as = Actor::named("counting").enter();
+            while !finished.load(Ordering::SeqCst) {
+                let options = RangeOptions { count_only: true, ..RangeOptions::default() };
+                let answer = store.read().range(KeyRange::ALL, options).unwrap();
+                assert_eq!(answer.count, KEYS);
+                counts.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let _finish = Finish(&finished);
+        let _as = Actor::named("put").enter();
+        while !enough(counts.load(Ordering::SeqCst)) {
+            let mut txn = store.write().unwrap();
+            txn.put(&0_u64.to_be_bytes(), b"again", 0).unwrap();
+            drop(txn.end(()).unwrap());
+        }
+    });
+}
+
+#[test]
+fn in_the_old_eras_a_put_waits_for_a_count() {
+    let engine = filled();
+    for design in Design::ALL.into_iter().filter(|design| *design != Design::SnapshotReadTx) {
+        // In 3.1 the count holds a lock already that every put takes before it gets to the index.
+        let lock = if design == Design::Mutex { "store" } else { "treeIndex" };
+        let locks = Registry::new();
+        let store = open_on(&engine, design, &locks);
+        let waited = || put_has_waited(&locks, Some(lock));
+        count_and_put(&*store, |counts| waited() || counts >= COUNTS_MAX);
+        assert!(waited(), "{design}: no put has waited for {lock}");
+    }
+}
+
+#[test]
+fn in_the_default_era_no_put_waits_for_a_count() {
+    let locks = Registry::new();
+    let store = open_on(&filled(), Design::SnapshotReadTx, &locks);
+    count_and_put(&*store, |counts| counts >= COUNTS);
+    assert!(!put_has_waited(&locks, None), "{:?}", locks.report());
+    assert!(locks.report().iter().all(|report| report.name != "treeIndex"));
+}

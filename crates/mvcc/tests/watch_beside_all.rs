@@ -1,0 +1,340 @@
+//! Watchers beside everything else that a store does, at once, in every store.
+//!
+//! A writer, readers, hashes, commits, compactions, deliveries, rounds of catching up, and clients
+//! that come, ask, and go: whatever locks there are, all are taken from all sides. It must come to
+//! an end; if it does not, a watchdog says who waits for whom. And each watcher is told each event
+//! once, in order, and with all of its transaction: those who stay through it all from the first
+//! to the last, those who come and go without a gap, or that a compaction was there first.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_engine::{KeyRange, MemoryEngine};
+use clearlane_locks::{Actor, Registry};
+use clearlane_mvcc::watch::{
+    Event, Response, Says, WatchConfig, WatchHub, WatchRequest, WatchStream, WatchedKeys,
+};
+use clearlane_mvcc::{Change, Error, Ground, IndexKind, RangeOptions, Store, StoreParts, open};
+use support::all_parts;
+
+/// Revisions 2 to so many.
+const LAST: i64 = 300;
+/// All of a run takes a second or two.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What happens at a revision, in order: `a` is put always, `b` comes and goes.
+fn happens(revision: i64, only_b: bool) -> Vec<(&'static [u8], bool)> {
+    let mut changes: Vec<(&[u8], bool)> = vec![(b"a", true)];
+    match revision % 3 {
+        0 => changes.push((b"b", true)),
+        1 if revision > 3 => changes.push((b"b", false)),
+        _ => {}
+    }
+    changes.retain(|(key, _)| !only_b || *key == b"b");
+    changes
+}
+
+/// What a watcher was told, followed event by event.
+#[derive(Debug)]
+struct Told {
+    /// Everything below was told. None until the watcher is made, if it starts with "now".
+    next: Option<i64>,
+    only_b: bool,
+    compacted: bool,
+}
+
+impl Told {
+    fn of(request: &WatchRequest) -> Told {
+        let only_b = request.keys == WatchedKeys::One(Bytes::from_static(b"b"));
+        // Nothing ever happened at revision 1.
+        let next = (request.start > 0).then(|| request.start.max(2));
+        Told { next, only_b, compacted: false }
+    }
+
+    fn up_to(&self) -> i64 {
+        self.next.map_or(0, |next| next - 1)
+    }
+
+    fn is_all(&self) -> bool {
+        let is_quiet = |revision| happens(revision, self.only_b).is_empty();
+        self.next.is_some_and(|next| (next..=LAST).all(is_quiet))
+    }
+
+    fn hear(&mut self, response: &Response) {
+        assert!(!self.compacted, "{response:?} behind the end");
+        match &response.says {
+            Says::Created => self.next = self.next.or(Some(response.revision + 1)),
+            Says::Events { events, .. } => {
+                events.chunk_by(|a, b| revision(a) == revision(b)).for_each(|of| self.hear_of(of));
+            }
+            Says::Progress => {
+                let next = self.next.unwrap();
+                let mut passed = next..=response.revision;
+                assert!(
+                    passed.all(|revision| happens(revision, self.only_b).is_empty()),
+                    "progress at {}, but {next} was not told",
+                    response.revision
+                );
+            }
+            Says::Compacted(at) => {
+                assert!(self.next.unwrap() < *at, "{response:?}, but {self:?}");
+                self.compacted = true;
+            }
+            Says::Canceled => {}
+            Says::Refused(refusal) => panic!("{refusal}"),
+        }
+    }
+
+    /// All events of a revision.
+    fn hear_of(&mut self, events: &[Event]) {
+        let mut next = self.next.unwrap();
+        while happens(next, self.only_b).is_empty() {
+            next += 1;
+        }
+        let told: Vec<(&[u8], bool)> = events.iter().map(change).collect();
+        assert_eq!((revision(&events[0]), told), (next, happens(next, self.only_b)));
+        self.next = Some(next + 1);
+    }
+}
+
+fn revision(event: &Event) -> i64 {
+    let (Change::Put(record) | Change::Delete(record)) = &event.change;
+    record.mod_revision
+}
+
+fn change(event: &Event) -> (&[u8], bool) {
+    match &event.change {
+        Change::Put(record) => (&record.key, true),
+        Change::Delete(record) => (&record.key, false),
+    }
+}
+
+/// What all threads have in common.
+struct Scene {
+    parts: StoreParts,
+    store: Arc<dyn Store<()>>,
+    hub: Arc<dyn WatchHub>,
+    /// Everybody who stays was told everything, or somebody has failed.
+    finished: AtomicBool,
+    /// Those who stay were told everything up to here.
+    told: AtomicI64,
+}
+
+/// Ends the other threads if the one that holds it panics.
+struct FinishOnPanic<'s>(&'s Scene);
+
+impl Drop for FinishOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.finished.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Scene {
+    fn new(parts: StoreParts, locks: &Registry) -> Scene {
+        let config = Config { batch_limit: 40, locks: locks.clone(), ..Config::default() };
+        let ground = Ground::new(Arc::new(MemoryEngine::new()), config, PreCommit::none(), ());
+        let store: Arc<dyn Store<()>> = Arc::from(open(parts, ground).unwrap().0);
+        // Small enough that watchers fall behind, and the queue overflows.
+        let watching = WatchConfig {
+            stream_bytes_max: 2000,
+            queue_bytes_max: 4000,
+            step_records: 10,
+            ..WatchConfig::default()
+        };
+        let hub = Arc::clone(&store).watch_hub(watching, locks, Box::new(|| {}));
+        let (finished, told) = (AtomicBool::new(false), AtomicI64::new(0));
+        Scene { parts, store, hub, finished, told }
+    }
+
+    fn stream(&self) -> WatchStream {
+        WatchStream::open(Arc::clone(&self.hub), Box::new(|| {}))
+    }
+
+    /// Does it over and over, in somebody's name.
+    fn until_finished(&self, name: &str, mut work: impl FnMut()) {
+        let _as = Actor::named(name).enter();
+        let _finish = FinishOnPanic(self);
+        while !self.finished.load(Ordering::SeqCst) {
+            work();
+            thread::yield_now();
+        }
+    }
+
+    fn write_all(&self) {
+        let _as = Actor::named("writer").enter();
+        let _finish = FinishOnPanic(self);
+        for revision in 2..=LAST {
+            let mut txn = self.store.write().unwrap();
+            for (key, put) in happens(revision, false) {
+                if put {
+                    txn.put(key, b"value", 0).unwrap();
+                } else {
+                    let end = [key, b"\0"].concat();
+                    assert_eq!(txn.delete_range(KeyRange::new(key, &end)).unwrap(), 1);
+                }
+            }
+            let ended = txn.end(()).unwrap();
+            assert_eq!(ended.revision, revision);
+            self.hub.publish(revision, ended.changes);
+        }
+    }
+
+    fn read(&self) {
+        match self.store.read().range(KeyRange::ALL, RangeOptions::default()) {
+            Ok(answer) => assert!(answer.count <= 2),
+            // A view of the one tree may be overtaken.
+            Err(Error::Compacted) => {
+                assert_eq!(self.parts.design, Design::SnapshotReadTx);
+                assert_eq!(self.parts.index, IndexKind::Locked);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn hash(&self) {
+        let Ok(mut job) = self.store.hash(0) else { return };
+        while matches!(job.step(5), Ok(None)) {}
+    }
+
+    fn deliver(&self) {
+        self.hub.deliver().unwrap();
+    }
+
+    fn catch_up(&self) {
+        self.hub.catch_up().unwrap();
+    }
+
+    /// Up to where those who stay were told, so that none of them is overtaken.
+    fn compact(&self) {
+        let Ok((mut job, ended)) = self.store.compact(self.told.load(Ordering::SeqCst), ()) else {
+            return;
+        };
+        drop(ended);
+        while !self.store.compact_step(&mut job, 7).unwrap() {}
+    }
+
+    /// Those who stay. Returns when they were told everything.
+    fn stay(&self, staying: &[(WatchStream, WatchRequest)]) {
+        let mut told: Vec<Told> = staying.iter().map(|(_, request)| Told::of(request)).collect();
+        self.until_finished("staying", || {
+            for ((stream, _), told) in staying.iter().zip(&mut told) {
+                stream.take(500).iter().for_each(|response| told.hear(response));
+                stream.interval_passed();
+                assert!(!told.compacted, "nobody who stays is overtaken");
+            }
+            let least = told.iter().map(Told::up_to).min().unwrap();
+            self.told.store(least, Ordering::SeqCst);
+            if told.iter().all(Told::is_all) {
+                self.finished.store(true, Ordering::SeqCst);
+            }
+        });
+    }
+
+    /// One that comes, perhaps with an old revision, asks, listens for a while and goes.
+    fn come_and_go(&self, visit: i64) {
+        let now = self.store.read().revision();
+        let start = if visit % 4 == 0 { 0 } else { (now - visit % 50).max(1) };
+        let request = WatchRequest { start, ..request(visit % 3 == 0) };
+        let (stream, mut told) = (self.stream(), Told::of(&request));
+        stream.watch(request);
+        for ask in 0..visit % 20 {
+            if ask % 5 == 0 {
+                stream.request_progress();
+            }
+            stream.take(300).iter().for_each(|response| told.hear(response));
+            thread::yield_now();
+        }
+        if visit % 2 == 0 {
+            stream.cancel(0);
+            let rest = stream.take(usize::MAX);
+            rest.iter().for_each(|response| told.hear(response));
+            let end = rest.last().map(|response| &response.says);
+            assert!(told.compacted || end == Some(&Says::Canceled), "{rest:?}");
+        }
+    }
+}
+
+fn request(only_b: bool) -> WatchRequest {
+    let keys = if only_b {
+        WatchedKeys::One(Bytes::from_static(b"b"))
+    } else {
+        WatchedKeys::From(Bytes::new())
+    };
+    WatchRequest { progress: true, ..WatchRequest::of(keys) }
+}
+
+fn play(parts: StoreParts, locks: &Registry) {
+    let scene = Scene::new(parts, locks);
+    let requests = [
+        WatchRequest { previous: true, ..request(false) },
+        WatchRequest { start: 1, ..request(false) },
+        WatchRequest { start: LAST / 2, ..request(false) },
+        request(true),
+    ];
+    let staying = requests.map(|request| {
+        let stream = scene.stream();
+        stream.watch(request.clone());
+        (stream, request)
+    });
+    thread::scope(|threads| {
+        let scene = &scene;
+        threads.spawn(|| scene.stay(&staying));
+        threads.spawn(|| scene.write_all());
+        threads.spawn(|| scene.until_finished("reader", || scene.read()));
+        threads.spawn(|| scene.until_finished("hash", || scene.hash()));
+        threads.spawn(|| scene.until_finished("commit", || scene.store.commit().unwrap()));
+        threads.spawn(|| scene.until_finished("compaction", || scene.compact()));
+        threads.spawn(|| scene.until_finished("deliver", || scene.deliver()));
+        for _ in 0..2 {
+            threads.spawn(|| scene.until_finished("catch_up", || scene.catch_up()));
+            threads.spawn(|| {
+                let mut visit = 0;
+                scene.until_finished("visitor", || {
+                    scene.come_and_go(visit);
+                    visit += 1;
+                });
+            });
+        }
+        threads.spawn(|| {
+            let mut now = Duration::ZERO;
+            scene.until_finished("tick", || {
+                now += Duration::from_millis(200);
+                scene.store.tick(now).unwrap();
+            });
+        });
+    });
+    assert_eq!(scene.store.read().revision(), LAST);
+    drop(staying);
+    let figures = scene.hub.figures();
+    assert_eq!((figures.streams, figures.watchers, figures.behind), (0, 0, 0));
+}
+
+#[test]
+fn each_watcher_is_told_each_event_once_and_in_order() {
+    for parts in all_parts() {
+        let locks = Registry::new();
+        let (alive, ended) = channel::<()>();
+        let of_the_play = locks.clone();
+        let player = thread::spawn(move || {
+            let _alive = alive;
+            play(parts, &of_the_play);
+        });
+        // Nothing is ever sent: the play ends by dropping its side.
+        if ended.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Timeout) {
+            panic!("{parts:?} does not end; waiting are {:?}", locks.waiting());
+        }
+        player.join().unwrap_or_else(|panic| resume_unwind(panic));
+    }
+}
