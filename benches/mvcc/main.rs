@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo bench --bench mvcc                    # all parts, the default era and 3.5: some minutes
-//! cargo bench --bench mvcc -- all             # puts and ranges in every era
+//! cargo bench --bench mvcc -- all             # puts and ranges in every era; or: 3.1, 3.2 ...
 //! cargo bench --bench mvcc -- puts            # one part; or: ranges, fan_out, lagging
 //! cargo bench --bench mvcc -- --test          # each once, with little of everything
 //! ```
@@ -74,9 +74,11 @@ fn main() {
         return;
     }
     let quick = is("--test");
+    let named: Vec<Design> = Design::ALL.into_iter().filter(|era| is(era.name())).collect();
     let eras = match is("all") {
         true => Design::ALL.to_vec(),
-        false => vec![Design::SnapshotReadTx, Design::CachedReadTx],
+        false if named.is_empty() => vec![Design::SnapshotReadTx, Design::CachedReadTx],
+        false => named,
     };
     let settings = Settings { eras, rounds: if quick { 1 } else { 3 }, quick };
     let named = PARTS.iter().any(|(name, _)| is(name));
