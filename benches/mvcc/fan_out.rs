@@ -133,6 +133,7 @@ pub(crate) fn put_figures<T>(played: &Played<T>) -> Vec<(&'static str, f64)> {
         ("p50 µs", us(&met.latency, 0.5)),
         ("p99 µs", us(&met.latency, 0.99)),
         ("p99.9 µs", us(&met.latency, 0.999)),
+        ("lock wait p99 µs", us(&met.lock_wait, 0.99)),
         ("service µs", met.service.mean() / 1e3),
         ("served %", met.served() * 100.0),
     ]

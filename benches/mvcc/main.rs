@@ -25,9 +25,10 @@
 //! In the last two, arrivals are random and do not depend on what became of the ones before, and the
 //! thread that puts spins until one is due. **Timed** is from then until the transaction has ended and
 //! is published to the hub. What is queued when a window ends counts with its wait so far and is not
-//! served. Watchers have the threads that a server gives them: one that delivers and one that catches
-//! up (in the default era when the hub wakes them, in old eras every 10 ms and 100 ms as in etcd), and
-//! two that take responses. Every event is checked: each comes once, and in order.
+//! served. What puts waited for locks is shown apart: a busy processor does not hide that. Watchers
+//! have the threads that a server gives them: one that delivers and one that catches up (in the default
+//! era when the hub wakes them, in old eras every 10 ms and 100 ms as in etcd), and up to two that take
+//! responses. Every event is checked: each comes once, and in order.
 //!
 //! `spin` is a window without watchers, beside threads that keep the processor as busy as those of the
 //! window named behind it. What watchers cost beyond `spin` is the design; on two cores the rest is

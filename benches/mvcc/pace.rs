@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use clearlane_locks::waited_ns;
 use hdrhistogram::Histogram;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -39,6 +40,8 @@ pub(crate) struct Met {
     pub(crate) latency: Histogram<u64>,
     /// From the moment when they were begun.
     pub(crate) service: Histogram<u64>,
+    /// How long they waited for locks.
+    pub(crate) lock_wait: Histogram<u64>,
 }
 
 impl Met {
@@ -54,7 +57,7 @@ pub(crate) fn open_loop(
     start: Instant,
     mut operation: impl FnMut(usize),
 ) -> Met {
-    let mut met = Met { latency: histogram(), service: histogram() };
+    let mut met = Met { latency: histogram(), service: histogram(), lock_wait: histogram() };
     let mut over = false;
     for (number, due) in schedule.due.iter().enumerate() {
         let due = start + *due;
@@ -64,7 +67,9 @@ pub(crate) fn open_loop(
         let begun = Instant::now();
         over |= begun >= start + schedule.window;
         if !over {
+            let waited_before = waited_ns();
             operation(number);
+            met.lock_wait.saturating_record(waited_ns() - waited_before);
             met.service.saturating_record(begun.elapsed().as_nanos() as u64);
         }
         met.latency.saturating_record(due.elapsed().as_nanos() as u64);

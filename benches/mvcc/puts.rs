@@ -1,6 +1,5 @@
 //! How many puts a store takes, and what each of them costs.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -47,7 +46,7 @@ fn run(
     let value = value(VALUE_SIZE);
     stage.fill(keys.iter(), &value, 1_000);
     let hub = with_hub.then(|| Watching::of(&stage).hub);
-    let (due, over) = (Arc::new(Bell::default()), AtomicBool::new(false));
+    let (due, over) = (Bell::default(), AtomicBool::new(false));
     let (mut writer, old_views) = Writer::new(&stage, hub.as_deref(), &due);
     let mut choices = SmallRng::seed_from_u64(seed);
     let order: Vec<usize> = (0..puts).map(|_| choices.random_range(0..keys.len())).collect();
