@@ -61,7 +61,9 @@ struct Settings {
     quick: bool,
 }
 
-const PARTS: [(&str, fn(&Settings)); 4] = [
+type Part = (&'static str, fn(&Settings));
+
+const PARTS: [Part; 4] = [
     ("puts", puts::measure),
     ("ranges", ranges::measure),
     ("fan_out", fan_out::measure),
