@@ -7,11 +7,11 @@
 #![allow(clippy::print_stdout, reason = "an example prints its result")]
 
 use clearlane_backend::{Config, Design, PreCommit};
-use clearlane_engine::{EngineKind, KeyRange, Options};
+use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_mvcc::{Ground, RangeOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let memory = clearlane_engine::open(EngineKind::Memory, "".as_ref(), Options::default())?;
+    let memory = std::sync::Arc::new(MemoryEngine::new()); // On disk it is the same.
     let ground = Ground::new(memory, Config::default(), PreCommit::none(), ());
     let (store, _) = clearlane_mvcc::open(Design::SnapshotReadTx.into(), ground)?;
     let colour = KeyRange::new(b"colour", b"colour\0"); // A range of this one key.
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "delete" => drop(write.delete_range(colour)?),
             value => write.put(b"colour", value.as_bytes(), 0)?,
         }
-        println!("revision {}: {change}", write.end(())?.revision);
+        println!("colour: {change:6} ──▶ revision {}", write.end(())?.revision);
     }
     for (compact_at, heading) in [(None, "Reads find:"), (Some(3), "Compacted at revision 3:")] {
         drop(compact_at.map(|at| store.compact(at, ())).transpose()?);

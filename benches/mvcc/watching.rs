@@ -17,7 +17,7 @@ const RETRY: Duration = Duration::from_millis(10);
 /// How often it synchronises.
 const SYNCHRONISE: Duration = Duration::from_millis(100);
 /// A thread that sleeps looks so often whether all is over.
-const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(20);
 /// So many bytes of responses are taken at once.
 const TAKEN_MAX: usize = 256 << 10;
 
