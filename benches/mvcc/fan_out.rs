@@ -133,7 +133,7 @@ pub(crate) fn put_figures<T>(played: &Played<T>) -> Vec<(&'static str, f64)> {
         ("p50 µs", us(&met.latency, 0.5)),
         ("p99 µs", us(&met.latency, 0.99)),
         ("p99.9 µs", us(&met.latency, 0.999)),
-        ("lock wait p99 µs", us(&met.lock_wait, 0.99)),
+        ("longest lock wait µs", us(&met.lock_wait, 1.0)),
         ("service µs", met.service.mean() / 1e3),
         ("served %", met.served() * 100.0),
     ]
