@@ -1,0 +1,93 @@
+//! What the store costs, and what watchers do to those who put.
+//!
+//! ```text
+//! cargo bench --bench mvcc                    # all parts, the default era and 3.5: some minutes
+//! cargo bench --bench mvcc -- all             # puts and ranges in every era; or: 3.1, 3.2 ...
+//! cargo bench --bench mvcc -- puts            # one part; or: ranges, fan_out, lagging
+//! cargo bench --bench mvcc -- --test          # each once, with little of everything
+//! ```
+//!
+//! Stores lie on redb, in the system's directory for temporary files. Eras take turns in one process,
+//! and the figures are medians over the rounds.
+//!
+//! * `puts`: **timed** are puts of 256 B to 100,000 keys, one in a transaction, while another thread
+//!   commits, and a third one drops the views that are current no more. Once to the end of the last
+//!   put, and once to the end of the commit behind it, when nothing is left to pay. With a hub that
+//!   nobody watches, and without one. **Kept out:** the first put of each key.
+//! * `ranges`: **timed** is a range from its call to its answer, of values of 1 KiB, and pages and
+//!   counts in a store of a million keys, at the head and at a revision before every tenth key was
+//!   put again. **Kept out:** dropping the answer.
+//! * `fan_out`: 2,000 puts per second to one key that up to a thousand watch, each in a stream of its
+//!   own (`own`) or all in one (`one`).
+//! * `lagging`: 2,000 puts per second beside a watcher that starts at revision 2 in a store of 200,000
+//!   revisions, and another one as soon as it has caught up; it watches every key, or a single one.
+//!
+//! In the last two, arrivals are random and do not depend on what became of the ones before, and the
+//! thread that puts spins until one is due. **Timed** is from then until the transaction has ended and
+//! is published to the hub. What is queued when a window ends counts with its wait so far and is not
+//! served. What puts waited for locks is shown apart: a busy processor does not hide that. Watchers
+//! have the threads that a server gives them: one that delivers and one that catches up (in the default
+//! era when the hub wakes them, in old eras every 10 ms and 100 ms as in etcd), and up to two that take
+//! responses. Every event is checked: each comes once, and in order.
+//!
+//! `spin` is a window without watchers, beside threads that keep the processor as busy as those of the
+//! window named behind it. What watchers cost beyond `spin` is the design; on two cores the rest is
+//! the price of the core.
+//!
+//! The table goes to the terminal, and to `target/mvcc/PART.json`.
+
+#![allow(clippy::print_stdout, reason = "a bench prints its figures")]
+
+mod stage;
+mod pace;
+mod puts;
+mod ranges;
+mod watching;
+mod scene;
+mod fan_out;
+mod lagging;
+mod report;
+
+use clearlane_backend::Design;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// What one run of the bench measures.
+struct Settings {
+    eras: Vec<Design>,
+    rounds: usize,
+    /// Only check that everything runs.
+    quick: bool,
+}
+
+type Part = (&'static str, fn(&Settings));
+
+const PARTS: [Part; 4] = [
+    ("puts", puts::measure),
+    ("ranges", ranges::measure),
+    ("fan_out", fan_out::measure),
+    ("lagging", lagging::measure),
+];
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let is = |word: &str| arguments.iter().any(|argument| argument == word);
+    if is("--list") {
+        return;
+    }
+    let quick = is("--test");
+    let named: Vec<Design> = Design::ALL.into_iter().filter(|era| is(era.name())).collect();
+    let eras = match is("all") {
+        true => Design::ALL.to_vec(),
+        false if named.is_empty() => vec![Design::SnapshotReadTx, Design::CachedReadTx],
+        false => named,
+    };
+    let settings = Settings { eras, rounds: if quick { 1 } else { 3 }, quick };
+    let named = PARTS.iter().any(|(name, _)| is(name));
+    for (name, measure) in PARTS {
+        if !named || is(name) {
+            measure(&settings);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Arrivals that wait for nobody, and what processors do meanwhile.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clearlane_locks::waited_ns;
+use hdrhistogram::Histogram;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+/// Longer times than a minute are recorded as a minute.
+const LONGEST_NS: u64 = 60_000_000_000;
+/// A thread that burns looks so often whether it has burnt its share.
+const BURN: Duration = Duration::from_micros(250);
+
+pub(crate) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are sound")
+}
+
+/// When operations are due, counted from the beginning of a window: random gaps, from a seed.
+pub(crate) struct Schedule {
+    pub(crate) due: Vec<Duration>,
+    pub(crate) window: Duration,
+}
+
+impl Schedule {
+    pub(crate) fn new(per_second: f64, window: Duration, seed: u64) -> Schedule {
+        let mut gaps = SmallRng::seed_from_u64(seed);
+        let arrivals = std::iter::successors(Some(Duration::ZERO), |before| {
+            let uniform: f64 = gaps.random_range(f64::EPSILON..1.0);
+            Some(*before + Duration::from_secs_f64(-uniform.ln() / per_second))
+        });
+        Schedule { due: arrivals.take_while(|due| *due < window).collect(), window }
+    }
+}
+
+/// What the operations of a window met.
+pub(crate) struct Met {
+    /// From the moment when they were due.
+    pub(crate) latency: Histogram<u64>,
+    /// From the moment when they were begun.
+    pub(crate) service: Histogram<u64>,
+    /// How long they waited for locks.
+    pub(crate) lock_wait: Histogram<u64>,
+}
+
+impl Met {
+    /// How many of the operations were done before the window was over.
+    pub(crate) fn served(&self) -> f64 {
+        self.service.len() as f64 / self.latency.len().max(1) as f64
+    }
+}
+
+/// Runs an operation at each arrival. The thread spins in between: nobody has to wake it.
+pub(crate) fn open_loop(
+    schedule: &Schedule,
+    start: Instant,
+    mut operation: impl FnMut(usize),
+) -> Met {
+    let mut met = Met { latency: histogram(), service: histogram(), lock_wait: histogram() };
+    let mut over = false;
+    for (number, due) in schedule.due.iter().enumerate() {
+        let due = start + *due;
+        while Instant::now() < due {
+            std::hint::spin_loop();
+        }
+        let begun = Instant::now();
+        over |= begun >= start + schedule.window;
+        if !over {
+            let waited_before = waited_ns();
+            operation(number);
+            met.lock_wait.saturating_record(waited_ns() - waited_before);
+            met.service.saturating_record(begun.elapsed().as_nanos() as u64);
+        }
+        met.latency.saturating_record(due.elapsed().as_nanos() as u64);
+    }
+    met
+}
+
+/// How long this thread has run on a processor; nothing where the system does not say.
+pub(crate) fn processor_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let ns = text.split_whitespace().next().and_then(|word| word.parse().ok());
+    Duration::from_nanos(ns.unwrap_or(0))
+}
+
+/// Keeps a processor busy for that share of the time.
+pub(crate) fn burn(share: f64, over: &AtomicBool) {
+    let (begin, mut burnt) = (Instant::now(), Duration::ZERO);
+    while !over.load(Ordering::Relaxed) {
+        if burnt < begin.elapsed().mul_f64(share) {
+            let start = Instant::now();
+            while start.elapsed() < BURN {
+                std::hint::spin_loop();
+            }
+            burnt += BURN;
+        } else {
+            std::thread::sleep(BURN);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! How many puts a store takes, and what each of them costs.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clearlane_backend::Design;
+use clearlane_benches::store::value;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::Settings;
+use crate::pace::processor_time;
+use crate::report::Report;
+use crate::stage::{Bell, Stage, Writer, pod_key, random_key};
+use crate::watching::Watching;
+
+const VALUE_SIZE: usize = 256;
+
+pub(crate) fn measure(settings: &Settings) {
+    let (keys, puts) = if settings.quick { (500, 2_000) } else { (100_000, 400_000) };
+    let random: Vec<Vec<u8>> = (0..keys).map(random_key).collect();
+    let pods: Vec<Vec<u8>> = (0..keys).map(pod_key).collect();
+    let mut report = Report::default();
+    for round in 0..settings.rounds {
+        for (kind, keys) in [("random", &random), ("pods", &pods)] {
+            for hub in ["no hub", "hub"] {
+                for era in &settings.eras {
+                    let figures = run(*era, keys, hub == "hub", puts, round as u64);
+                    report.add(&format!("{era}, {kind} keys, {hub}"), figures);
+                }
+            }
+        }
+    }
+    report.finish("puts", settings, |_, _| Vec::new());
+}
+
+/// One store: every key is put once, and then the puts that count.
+fn run(
+    era: Design,
+    keys: &[Vec<u8>],
+    with_hub: bool,
+    puts: usize,
+    seed: u64,
+) -> Vec<(&'static str, f64)> {
+    let stage = Stage::open(era);
+    let value = value(VALUE_SIZE);
+    stage.fill(keys.iter(), &value, 1_000);
+    let hub = with_hub.then(|| Watching::of(&stage).hub);
+    let (due, over) = (Bell::default(), AtomicBool::new(false));
+    let (mut writer, old_views) = Writer::new(&stage, hub.as_deref(), &due);
+    let mut choices = SmallRng::seed_from_u64(seed);
+    let order: Vec<usize> = (0..puts).map(|_| choices.random_range(0..keys.len())).collect();
+    let (before, start) = (processor_time(), Instant::now());
+    let (put, processor, others) = std::thread::scope(|threads| {
+        let committer = threads.spawn(|| {
+            stage.commits(&due, &over);
+            processor_time()
+        });
+        let dropper = threads.spawn(|| {
+            old_views.into_iter().for_each(drop);
+            processor_time()
+        });
+        for number in order {
+            writer.put(&keys[number], &value);
+        }
+        let (put, processor) = (start.elapsed(), processor_time() - before);
+        drop(writer);
+        over.store(true, Ordering::Relaxed);
+        due.ring();
+        let no_panic = "a thread of the bench does not panic";
+        let others = committer.join().expect(no_panic) + dropper.join().expect(no_panic);
+        (put, processor, others)
+    });
+    let before = processor_time();
+    stage.store.commit().expect("a healthy store commits");
+    let (all, others) = (start.elapsed(), others + processor_time() - before);
+    let per_put = |time: Duration| time.as_secs_f64() * 1e6 / puts as f64;
+    vec![
+        ("puts/s", puts as f64 / put.as_secs_f64()),
+        ("puts/s to the commit", puts as f64 / all.as_secs_f64()),
+        ("µs of the writer", per_put(processor)),
+        ("µs of commits and drops", per_put(others)),
+    ]
+}
