@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clearlane_backend::Design;
 use clearlane_locks::Registry;
-use clearlane_mvcc::watch::{Response, WatchConfig, WatchHub, WatchRequest, WatchStream};
+use clearlane_mvcc::watch::{Response, Takers, WatchConfig, WatchHub, WatchRequest, WatchStream};
 use parking_lot::Mutex;
 
 use crate::pace::processor_time;
@@ -86,6 +86,16 @@ struct Ready {
     bell: Bell,
 }
 
+impl Takers for Ready {
+    fn ready(&self, name: u64) {
+        self.streams.lock().push(name as usize);
+    }
+
+    fn wake(&self) {
+        self.bell.ring();
+    }
+}
+
 impl<'w> Streams<'w> {
     pub(crate) fn new(watching: &'w Watching) -> Streams<'w> {
         Streams { watching, streams: Vec::new(), ready: Arc::default() }
@@ -93,13 +103,9 @@ impl<'w> Streams<'w> {
 
     /// Opens a stream with these watchers.
     pub(crate) fn open(&mut self, requests: impl Iterator<Item = WatchRequest>) {
-        let number = self.streams.len();
-        let ready = Arc::clone(&self.ready);
-        let wake = Box::new(move || {
-            ready.streams.lock().push(number);
-            ready.bell.ring();
-        });
-        let stream = WatchStream::open(Arc::clone(&self.watching.hub), wake);
+        let name = self.streams.len() as u64;
+        let takers: Arc<dyn Takers> = Arc::<Ready>::clone(&self.ready);
+        let stream = WatchStream::open(Arc::clone(&self.watching.hub), takers, name);
         requests.for_each(|request| stream.watch(request));
         self.streams.push(stream);
     }

@@ -234,7 +234,7 @@ impl Stage {
         let store: Arc<dyn Store<()>> = Arc::from(store);
         let watching = WatchConfig::default();
         let hub = Arc::clone(&store).watch_hub(watching, &locks, Box::new(|| {}));
-        let stream = || WatchStream::open(Arc::clone(&hub), Box::new(|| {}));
+        let stream = || WatchStream::open(Arc::clone(&hub), Arc::new(|| {}), 0);
         let (in_step, behind) = (stream(), stream());
         let job = Mutex::default();
         let stage = Stage { store, hub, in_step, behind, barrier, locks, job };

@@ -159,7 +159,7 @@ impl Scene {
     }
 
     fn stream(&self) -> WatchStream {
-        WatchStream::open(Arc::clone(&self.hub), Box::new(|| {}))
+        WatchStream::open(Arc::clone(&self.hub), Arc::new(|| {}), 0)
     }
 
     /// Does it over and over, in somebody's name.

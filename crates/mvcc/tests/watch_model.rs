@@ -283,7 +283,7 @@ impl World {
     }
 
     fn open(&mut self, number: usize) {
-        let stream = WatchStream::open(Arc::clone(&self.hub), Box::new(|| {}));
+        let stream = WatchStream::open(Arc::clone(&self.hub), Arc::new(|| {}), 0);
         self.clients[number] = Some(Client {
             stream,
             watchers: Vec::new(),

@@ -304,7 +304,7 @@ fn record(event: &Event) -> &clearlane_proto::mvccpb::KeyValue {
 fn consume(world: &World, hub: &Arc<dyn WatchHub>, seed: u64, pace: Pace) -> (usize, usize) {
     let bell = Bell::default();
     let wake = bell.clone();
-    let stream = WatchStream::open(Arc::clone(hub), Box::new(move || wake.ring()));
+    let stream = WatchStream::open(Arc::clone(hub), Arc::new(move || wake.ring()), 0);
     let (watchers, random) = (BTreeMap::new(), Random(seed));
     let mut consumer = Consumer { world, stream, watchers, random, pace, compacted: 0, events: 0 };
     consumer.run(&bell);

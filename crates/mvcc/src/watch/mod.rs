@@ -58,10 +58,10 @@ use crate::store::Change;
 pub use audience::WatchedKeys;
 pub use response::{Event, NO_WATCHER, Refusal, Response, Says, WatchId, WatchRequest, fragments};
 pub use snapshot::SnapshotHub;
-pub use stream::{Outbox, WatchStream};
+pub use stream::{Outbox, Takers, WatchStream};
 
-/// Wakes whoever sleeps until there is something to do. Called with no lock held but, by whoever
-/// delivers, the one that keeps deliveries in order. It may be called for nothing.
+/// Wakes whoever sleeps until there is something to do. Called with no lock held, and perhaps for
+/// nothing.
 pub type Waker = Box<dyn Fn() + Send + Sync>;
 
 /// The bounds of watching.
@@ -108,7 +108,7 @@ pub struct WatchFigures {
 /// that somebody else paces, on any threads.
 pub trait WatchHub: Send + Sync + Debug {
     /// Opens a stream.
-    fn open(&self, wake: Waker) -> Arc<Outbox>;
+    fn open(&self, takers: Arc<dyn Takers>, name: u64) -> Arc<Outbox>;
 
     /// Makes a watcher in a stream.
     fn watch(&self, stream: &Outbox, request: WatchRequest);

@@ -20,11 +20,48 @@ use std::sync::Arc;
 
 use clearlane_locks::{Mutex, Registry};
 
+use super::WatchHub;
 use super::response::{Response, Says, WatchId, WatchRequest};
-use super::{Waker, WatchHub};
 
 /// What a response takes besides its events.
 const RESPONSE_BYTES: usize = 128;
+
+/// Those who take the responses of some streams, and sleep when there are none. They are told by
+/// whoever hands on a transaction, and woken once, however many of their streams it was for: to
+/// wake a thread takes longer than to tell a watcher. Neither call may call back into a stream.
+pub trait Takers: Send + Sync {
+    /// The stream of this name has something. Nobody need be woken for it yet.
+    fn ready(&self, name: u64);
+
+    /// Some streams were made ready: whoever sleeps is to be woken. It may be called for nothing.
+    fn wake(&self);
+}
+
+/// For those who have a single stream, or look at all of them when they are woken.
+impl<F: Fn() + Send + Sync> Takers for F {
+    fn ready(&self, _name: u64) {}
+
+    fn wake(&self) {
+        self();
+    }
+}
+
+/// Tells the takers of these streams, and wakes each of them once, or hardly more often.
+pub(super) fn wake_all(outboxes: &[Arc<Outbox>]) {
+    let mut woken: Vec<&Arc<dyn Takers>> = Vec::new();
+    for outbox in outboxes {
+        outbox.takers.ready(outbox.name);
+        let is_known = |takers: &&&Arc<dyn Takers>| Arc::ptr_eq(takers, &outbox.takers);
+        // Not all: where each stream has takers of its own, that would be too many to look at.
+        if woken.iter().rev().take(KNOWN_MAX).find(is_known).is_none() {
+            woken.push(&outbox.takers);
+        }
+    }
+    woken.into_iter().for_each(|takers| takers.wake());
+}
+
+/// So many takers are remembered as being woken already.
+const KNOWN_MAX: usize = 8;
 
 /// A stream of watchers, for the one who serves a client. Dropping it ends all its watchers.
 #[derive(Debug)]
@@ -34,10 +71,10 @@ pub struct WatchStream {
 }
 
 impl WatchStream {
-    /// Opens a stream. `wake` is called when responses have come into an empty outbox; it must not
-    /// call back into the stream.
-    pub fn open(hub: Arc<dyn WatchHub>, wake: Waker) -> WatchStream {
-        let outbox = hub.open(wake);
+    /// Opens a stream whose responses are taken by these. `name` is what they are told when
+    /// responses have come into its empty outbox.
+    pub fn open(hub: Arc<dyn WatchHub>, takers: Arc<dyn Takers>, name: u64) -> WatchStream {
+        let outbox = hub.open(takers, name);
         WatchStream { hub, outbox }
     }
 
@@ -94,7 +131,9 @@ pub struct Outbox {
     pub(super) stream: u64,
     bound: Bound,
     inside: Mutex<Inside>,
-    wake: Waker,
+    takers: Arc<dyn Takers>,
+    /// What the takers call it.
+    name: u64,
 }
 
 #[derive(Debug, Default)]
@@ -110,9 +149,15 @@ pub(super) struct Inside {
 }
 
 impl Outbox {
-    pub(super) fn new(stream: u64, bound: Bound, locks: &Registry, wake: Waker) -> Outbox {
+    pub(super) fn new(
+        stream: u64,
+        bound: Bound,
+        locks: &Registry,
+        takers: Arc<dyn Takers>,
+        name: u64,
+    ) -> Outbox {
         let inside = Mutex::new(locks, "watchStream", Inside::default());
-        Outbox { stream, bound, inside, wake }
+        Outbox { stream, bound, inside, takers, name }
     }
 
     /// Whether responses of the watcher that has this number now are completed when they are taken.
@@ -145,7 +190,8 @@ impl Outbox {
     }
 
     pub(super) fn wake(&self) {
-        (self.wake)();
+        self.takers.ready(self.name);
+        self.takers.wake();
     }
 
     /// The next responses, and whether there is room again for those who were refused.

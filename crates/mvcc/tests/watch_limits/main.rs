@@ -87,7 +87,7 @@ struct Hub {
 
 impl Hub {
     fn stream(&self) -> WatchStream {
-        WatchStream::open(Arc::clone(&self.hub), Box::new(|| {}))
+        WatchStream::open(Arc::clone(&self.hub), Arc::new(|| {}), 0)
     }
 
     fn publish(&self, (revision, changes): (i64, Vec<Change>)) {

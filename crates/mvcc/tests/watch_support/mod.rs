@@ -16,8 +16,8 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_locks::Registry;
 use clearlane_mvcc::watch::{
-    Event, NO_WATCHER, Response, Says, Waker, WatchConfig, WatchHub, WatchId, WatchRequest,
-    WatchStream, WatchedKeys,
+    Event, NO_WATCHER, Response, Says, WatchConfig, WatchHub, WatchId, WatchRequest, WatchStream,
+    WatchedKeys,
 };
 use clearlane_mvcc::{Change, Ground, Store, StoreParts, open};
 use goldenscript::{Argument, Command, Context, Runner};
@@ -36,15 +36,11 @@ pub(crate) struct WatchRunner {
     holds: bool,
 }
 
-/// Whoever is woken is woken with no lock held that anybody takes but those who deliver. (A script
-/// is one thread, so whatever is held is held by the one who wakes.)
-fn waker(locks: &Registry) -> Waker {
+/// Whoever is woken is woken with no lock held. (A script is one thread, so whatever is held is held
+/// by the one who wakes.)
+fn unlocked(locks: &Registry) -> impl Fn() + Send + Sync + 'static {
     let locks = locks.clone();
-    Box::new(move || {
-        let mut holding = locks.holding();
-        holding.retain(|holding| holding.lock != "watchDelivery");
-        assert_eq!(holding, [], "held while somebody is woken");
-    })
+    move || assert_eq!(locks.holding(), [], "held while somebody is woken")
 }
 
 impl WatchRunner {
@@ -59,14 +55,14 @@ impl WatchRunner {
         let ground = Ground::new(engine, of_backend, PreCommit::none(), ());
         let store: Arc<dyn Store<()>> =
             Arc::from(open(parts, ground).expect("an empty engine opens").0);
-        let hub = Arc::clone(&store).watch_hub(config, &locks, waker(&locks));
+        let hub = Arc::clone(&store).watch_hub(config, &locks, Box::new(unlocked(&locks)));
         let (streams, unpublished) = (BTreeMap::new(), Vec::new());
         WatchRunner { parts, locks, store, hub, streams, unpublished, holds: false }
     }
 
     /// How many responses with events a client finds who has taken none for long.
     pub(crate) fn responses_of_a_full_outbox(mut self) -> usize {
-        let stream = WatchStream::open(Arc::clone(&self.hub), Box::new(|| {}));
+        let stream = WatchStream::open(Arc::clone(&self.hub), Arc::new(|| {}), 0);
         stream.watch(WatchRequest::of(WatchedKeys::From(Bytes::new())));
         self.puts("a", 1100).expect("nothing is in its way");
         let is_events = |response: &&Response| matches!(response.says, Says::Events { .. });
@@ -296,7 +292,8 @@ impl Runner for WatchRunner {
                 Ok(String::new())
             }
             "stream" => {
-                let stream = WatchStream::open(Arc::clone(&self.hub), waker(&self.locks));
+                let stream =
+                    WatchStream::open(Arc::clone(&self.hub), Arc::new(unlocked(&self.locks)), 0);
                 self.streams.insert(words[0].to_owned(), stream);
                 Ok(String::new())
             }

@@ -47,7 +47,7 @@ use prost::Message;
 use self::watchable::{ToWake, Watchable, wake};
 use super::response::{Event, Response, Says, WatchId, WatchRequest};
 use super::stream::{Bound, Outbox};
-use super::{Waker, WatchFigures, WatchHub};
+use super::{Takers, WatchFigures, WatchHub};
 use crate::error::{Error, Result};
 use crate::revision::{Mark, RecordKey, Revision};
 use crate::store::Change;
@@ -143,12 +143,12 @@ fn event(key: &[u8], value: &[u8]) -> Result<Event> {
 }
 
 impl<S: WatchedStore> WatchHub for LockedHub<S> {
-    fn open(&self, waker: Waker) -> Arc<Outbox> {
+    fn open(&self, takers: Arc<dyn Takers>, name: u64) -> Arc<Outbox> {
         let until_3_2 = self.store.design() <= Design::ReadTx;
         let responses = if until_3_2 { RESPONSES_MAX_UNTIL_3_2 } else { RESPONSES_MAX };
         let bound = Bound::Responses(responses);
         let mut watchable = self.store.watchable().lock();
-        watchable.open(|stream| Outbox::new(stream, bound, &self.locks, waker))
+        watchable.open(|stream| Outbox::new(stream, bound, &self.locks, takers, name))
     }
 
     fn watch(&self, stream: &Outbox, request: WatchRequest) {

@@ -15,7 +15,7 @@ use crate::store::Change;
 use crate::watch::WatchFigures;
 use crate::watch::audience::Audience;
 use crate::watch::response::{Event, NO_WATCHER, Numbers, Response, Says, WatchId, WatchRequest};
-use crate::watch::stream::Outbox;
+use crate::watch::stream::{Outbox, wake_all};
 
 /// So many watchers are synchronised in one round, as in etcd.
 const ROUND_MAX: usize = 512;
@@ -67,7 +67,7 @@ pub(crate) type ToWake = Vec<Arc<Outbox>>;
 
 /// Wakes those who serve the clients.
 pub(crate) fn wake(outboxes: &ToWake) {
-    outboxes.iter().for_each(|outbox| outbox.wake());
+    wake_all(outboxes);
 }
 
 impl Watchable {

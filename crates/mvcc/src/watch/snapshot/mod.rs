@@ -41,18 +41,18 @@ use std::sync::Arc;
 use clearlane_locks::{Mutex, Registry};
 
 use self::queue::{Batch, Next, Queue};
-use self::watchers::{HandedOn, ToWake, Watchers};
+use self::watchers::{HandedOn, Watchers};
 use super::catch_up::{self, Budget};
 use super::response::{Event, WatchId, WatchRequest};
-use super::stream::{Bound, Outbox};
-use super::{Waker, WatchConfig, WatchFigures, WatchHub};
+use super::stream::{Bound, Outbox, wake_all};
+use super::{Takers, Waker, WatchConfig, WatchFigures, WatchHub};
 use crate::error::Result;
 use crate::store::{Applied, Change, SnapshotStore};
 use crate::tree_index::TreeIndex;
 use crate::tree_index::persistent::PersistentIndex;
 
 /// So many transactions are handed on by one call.
-const DELIVERED_MAX: usize = 64;
+const DELIVERED_MAX: usize = 16;
 
 /// The watchers of a store of the default era.
 pub struct SnapshotHub<A, I: TreeIndex = PersistentIndex> {
@@ -97,28 +97,37 @@ impl<A: Applied, I: TreeIndex> SnapshotHub<A, I> {
         with_previous.collect()
     }
 
-    fn hand_on(&self, batch: &Batch) -> Result<()> {
+    /// Hands on what is queued, up to a bound. Says whether there is more.
+    fn hand_on_queued(&self, handed_on: &mut HandedOn) -> Result<bool> {
+        let _in_order = self.delivery.lock();
+        for _ in 0..DELIVERED_MAX {
+            let next = self.queue.lock().next();
+            match next {
+                Some(Next::Batch(batch)) => self.hand_on(&batch, handed_on)?,
+                Some(Next::Lost(up_to)) => self.lose(up_to, handed_on),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    fn hand_on(&self, batch: &Batch, handed_on: &mut HandedOn) -> Result<()> {
         let wanted = self.watchers.lock().want_previous(&batch.events);
         let previous = if wanted.contains(&true) {
             // What cannot be read now is not lost: it is read again by catching up.
-            self.with_previous(&batch.events, &wanted).inspect_err(|_| self.lose(batch.revision))?
+            let previous = self.with_previous(&batch.events, &wanted);
+            previous.inspect_err(|_| self.lose(batch.revision, handed_on))?
         } else {
             Arc::clone(&batch.events)
         };
-        let handed_on = self.watchers.lock().hand_on(batch.revision, &batch.events, &previous);
-        let HandedOn { to_wake, lost } = handed_on;
-        wake(&to_wake);
-        if lost {
-            (self.wake)();
-        }
+        self.watchers.lock().hand_on(batch.revision, &batch.events, &previous, handed_on);
         Ok(())
     }
 
-    /// Sends everybody to the store for what was published up to a revision. Whoever catches up
-    /// may be another thread than the one who delivers, and asleep.
-    fn lose(&self, up_to: i64) {
+    /// Sends everybody to the store for what was published up to a revision.
+    fn lose(&self, up_to: i64, handed_on: &mut HandedOn) {
         self.watchers.lock().lose(up_to);
-        (self.wake)();
+        handed_on.lost = true;
     }
 
     /// The queue forgets everything if there is nobody left.
@@ -129,14 +138,10 @@ impl<A: Applied, I: TreeIndex> SnapshotHub<A, I> {
     }
 }
 
-fn wake(outboxes: &ToWake) {
-    outboxes.iter().for_each(|outbox| outbox.wake());
-}
-
 impl<A: Applied, I: TreeIndex> WatchHub for SnapshotHub<A, I> {
-    fn open(&self, wake: Waker) -> Arc<Outbox> {
+    fn open(&self, takers: Arc<dyn Takers>, name: u64) -> Arc<Outbox> {
         let bound = Bound::Bytes(self.config.stream_bytes_max);
-        self.watchers.lock().open(|stream| Outbox::new(stream, bound, &self.locks, wake))
+        self.watchers.lock().open(|stream| Outbox::new(stream, bound, &self.locks, takers, name))
     }
 
     fn watch(&self, stream: &Outbox, request: WatchRequest) {
@@ -167,7 +172,7 @@ impl<A: Applied, I: TreeIndex> WatchHub for SnapshotHub<A, I> {
     fn request_progress(&self, stream: &Outbox) {
         let now = self.store.read().revision();
         let to_wake = self.watchers.lock().ask_progress(stream.stream, now);
-        wake(&to_wake);
+        wake_all(&to_wake);
     }
 
     fn interval_passed(&self, stream: &Outbox) {
@@ -194,16 +199,14 @@ impl<A: Applied, I: TreeIndex> WatchHub for SnapshotHub<A, I> {
     }
 
     fn deliver(&self) -> Result<bool> {
-        let _in_order = self.delivery.lock();
-        for _ in 0..DELIVERED_MAX {
-            let next = self.queue.lock().next();
-            match next {
-                Some(Next::Batch(batch)) => self.hand_on(&batch)?,
-                Some(Next::Lost(up_to)) => self.lose(up_to),
-                None => return Ok(false),
-            }
+        let mut handed_on = HandedOn::default();
+        let more = self.hand_on_queued(&mut handed_on);
+        wake_all(&handed_on.to_wake);
+        if handed_on.lost {
+            // Whoever catches up may be another thread than this one, and asleep.
+            (self.wake)();
         }
-        Ok(true)
+        more
     }
 
     fn catch_up(&self) -> Result<bool> {

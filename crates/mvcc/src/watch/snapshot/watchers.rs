@@ -72,11 +72,11 @@ struct Transaction<'t> {
     previous: &'t Arc<[Event]>,
 }
 
-/// What came of handing a transaction on.
-#[derive(Debug)]
+/// What came of handing transactions on.
+#[derive(Debug, Default)]
 pub(super) struct HandedOn {
     pub(super) to_wake: ToWake,
-    /// It was too much to hand on, and everybody has to catch up.
+    /// Something was too much to hand on, and everybody has to catch up.
     pub(super) lost: bool,
 }
 
@@ -221,23 +221,20 @@ impl Watchers {
         revision: i64,
         events: &Arc<[Event]>,
         previous: &Arc<[Event]>,
-    ) -> HandedOn {
-        let mut to_wake = ToWake::new();
-        let wanted = self.wanted(events);
-        let lost = wanted.is_none();
-        match wanted {
-            Some(wanted) => {
-                let mut counted = Counted::new(events.len());
-                for of_stream in wanted.chunk_by(|a, b| a.0.stream == b.0.stream) {
-                    let transaction = Transaction { revision, events, previous };
-                    self.hand_to_stream(&transaction, of_stream, &mut counted, &mut to_wake);
-                }
-                self.handed_on = self.handed_on.max(revision);
+        handed_on: &mut HandedOn,
+    ) {
+        if let Some(wanted) = self.wanted(events) {
+            let mut counted = Counted::new(events.len());
+            for of_stream in wanted.chunk_by(|a, b| a.0.stream == b.0.stream) {
+                let transaction = Transaction { revision, events, previous };
+                self.hand_to_stream(&transaction, of_stream, &mut counted, &mut handed_on.to_wake);
             }
-            None => self.lose(revision),
+            self.handed_on = self.handed_on.max(revision);
+        } else {
+            self.lose(revision);
+            handed_on.lost = true;
         }
-        to_wake.extend(self.tell_progress());
-        HandedOn { to_wake, lost }
+        handed_on.to_wake.extend(self.tell_progress());
     }
 
     /// Who may want which events, in the order of streams; nothing if that would be too much.
