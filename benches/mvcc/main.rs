@@ -24,7 +24,8 @@
 //!
 //! In the last two, arrivals are random and do not depend on what became of the ones before, and the
 //! thread that puts spins until one is due. **Timed** is from then until the transaction has ended and
-//! is published to the hub. What is queued when a window ends counts with its wait so far and is not
+//! its client could be answered; publishing it to the hub comes behind that, as in a server, and delays
+//! the next put only. What is queued when a window ends counts with its wait so far and is not
 //! served. What puts waited for locks is shown apart: a busy processor does not hide that. Watchers
 //! have the threads that a server gives them: one that delivers and one that catches up (in the default
 //! era when the hub wakes them, in old eras every 10 ms and 100 ms as in etcd), and up to two that take

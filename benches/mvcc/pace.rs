@@ -51,11 +51,12 @@ impl Met {
     }
 }
 
-/// Runs an operation at each arrival. The thread spins in between: nobody has to wake it.
+/// Runs an operation at each arrival, which says when its client could be answered. The thread
+/// spins in between: nobody has to wake it.
 pub(crate) fn open_loop(
     schedule: &Schedule,
     start: Instant,
-    mut operation: impl FnMut(usize),
+    mut operation: impl FnMut(usize) -> Instant,
 ) -> Met {
     let mut met = Met { latency: histogram(), service: histogram(), lock_wait: histogram() };
     let mut over = false;
@@ -68,13 +69,19 @@ pub(crate) fn open_loop(
         over |= begun >= start + schedule.window;
         if !over {
             let waited_before = waited_ns();
-            operation(number);
+            let answered = operation(number);
             met.lock_wait.saturating_record(waited_ns() - waited_before);
-            met.service.saturating_record(begun.elapsed().as_nanos() as u64);
+            met.service.saturating_record(ns(answered - begun));
+            met.latency.saturating_record(ns(answered - due));
+        } else {
+            met.latency.saturating_record(ns(due.elapsed()));
         }
-        met.latency.saturating_record(due.elapsed().as_nanos() as u64);
     }
     met
+}
+
+fn ns(time: Duration) -> u64 {
+    time.as_nanos() as u64
 }
 
 /// How long this thread has run on a processor; nothing where the system does not say.

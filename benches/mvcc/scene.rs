@@ -72,7 +72,7 @@ impl Scene<'_> {
     /// Plays a window. `put` makes the put of a number; each of `takers` has a thread.
     pub(crate) fn play<T: Send>(
         &self,
-        mut put: impl FnMut(&mut Writer<'_>, usize) -> i64,
+        mut put: impl FnMut(&mut Writer<'_>, usize) -> (i64, Instant),
         takers: Vec<impl FnOnce(&Progress) -> T + Send>,
     ) -> Played<T> {
         let progress = Progress {
@@ -102,7 +102,9 @@ impl Scene<'_> {
                 .map(|take| threads.spawn(move || (take(progress), processor_time())))
                 .collect();
             let met = open_loop(self.schedule, progress.start, |number| {
-                progress.revision.store(put(&mut writer, number), Ordering::Release);
+                let (revision, answered) = put(&mut writer, number);
+                progress.revision.store(revision, Ordering::Release);
+                answered
             });
             drop(writer);
             progress.window_over.store(true, Ordering::Release);

@@ -101,12 +101,14 @@ impl<'s> Writer<'s> {
         (Writer { stage, hub, commit_due, entry: 0, retired, drops }, dropped)
     }
 
-    /// One put in a transaction of its own. Returns the store's revision behind it.
-    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> i64 {
+    /// One put in a transaction of its own. Returns the store's revision behind it, and when the
+    /// client could be answered: as in a server, what watchers get comes behind that.
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> (i64, Instant) {
         self.entry += 1;
         let mut txn = self.stage.store.write().expect(HEALTHY);
         txn.put(key, value, 0).expect(HEALTHY);
         let ended = txn.end(self.entry).expect(HEALTHY);
+        let answered = Instant::now();
         if let Some(hub) = self.hub {
             hub.publish(ended.revision, ended.changes);
         }
@@ -119,7 +121,7 @@ impl<'s> Writer<'s> {
             let batch = std::mem::replace(&mut self.retired, batch);
             self.drops.send(batch).expect("the thread that drops outlives the writer");
         }
-        ended.revision
+        (ended.revision, answered)
     }
 }
 
