@@ -6,7 +6,7 @@
 //! member. The id is all that says which question an answer belongs to. So an id must not be used
 //! twice: not by two members, which answer through the same leader; not by a member before and after
 //! a restart, for an answer can be on its way all that time; and not by a retry. That last one looks
-//! harmless and is not: etcd had it wrong until 2026 (issue 20418), and `tests/cluster.rs` shows how
+//! harmless and is not: etcd had it wrong until 2026 (issue 20418), and `tests/stale.rs` shows how
 //! a read became stale by it.
 //!
 //! # The idea

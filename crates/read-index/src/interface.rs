@@ -222,7 +222,8 @@ impl Config {
 pub struct Figures {
     /// Readers that wait.
     pub waiting: usize,
-    /// Places that they take, and that those who gave up still take: at most twice as many, and a few.
+    /// Places that they take, and that those who gave up still take. At most twice as many as may wait, and
+    /// a few; right after somebody gave up, twice as many as do wait.
     pub entries: usize,
     /// Rounds that were begun.
     pub rounds: u64,

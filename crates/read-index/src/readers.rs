@@ -19,8 +19,9 @@
 //!                      └─ stale: the table says 4
 //! ```
 //!
-//! When more entries are stale than not, all lists are swept. So a list is at most twice as long as
-//! it need be, and a reader that gives up pays for two steps on average.
+//! If more entries are stale than not when a reader gives up, all lists are swept. So there are never more
+//! stale entries than readers may wait, and a few, and a reader that gives up pays for two steps on
+//! average.
 
 use std::collections::HashMap;
 use std::hash::Hash;

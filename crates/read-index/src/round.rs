@@ -23,7 +23,7 @@
 //! The id goes out with heartbeats, and the acknowledgements that come back are all the proof there is
 //! that a quorum still followed this leader *after* the question. An acknowledgement of the first A that
 //! comes late would count for the second, and for every question that stands before it in the
-//! leader's queue. This was etcd's issue 20418; `tests/cluster.rs` stages it.
+//! leader's queue. This was etcd's issue 20418; `tests/stale.rs` stages it.
 //!
 //! # Time
 //!
