@@ -102,17 +102,21 @@ impl<T: Reader> Proposed<T> {
         let before = self.places.insert(entry.context, self.count);
         assert_eq!(before, None, "an id is used once");
         self.entries.insert(self.count, entry);
+        self.check();
     }
 
     fn take(&mut self, context: u64) -> Option<Entry<T>> {
         let place = self.places.remove(&context)?;
-        self.entries.remove(&place)
+        let entry = self.entries.remove(&place);
+        self.check();
+        entry
     }
 
     fn pop_due(&mut self, now: Duration) -> Option<Entry<T>> {
         let first = self.entries.first_entry().filter(|first| first.get().deadline <= now)?;
         let entry = first.remove();
         self.places.remove(&entry.context);
+        self.check();
         Some(entry)
     }
 
@@ -126,6 +130,11 @@ impl<T: Reader> Proposed<T> {
             waits
         });
         readers.swept(before - self.entries.len());
+        self.check();
+    }
+
+    fn check(&self) {
+        assert_eq!(self.entries.len(), self.places.len(), "each entry has one place");
     }
 }
 
