@@ -27,7 +27,7 @@ enum Step {
     },
     Event(Event),
     Pass(u64),
-    StepBack(u64),
+    SetBack(u64),
     Poll,
 }
 
@@ -47,7 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => leads.prop_map(Step::Event),
         1 => Just(Step::Event(Event::TransferBegan)),
         4 => prop::sample::select(vec![1, 100, 400, 500, 800, 6_500]).prop_map(Step::Pass),
-        1 => (1..900_u64).prop_map(Step::StepBack),
+        1 => (1..900_u64).prop_map(Step::SetBack),
         8 => Just(Step::Poll),
     ]
 }
@@ -109,7 +109,7 @@ impl Race {
             }
             Step::Event(event) => self.hear(event),
             Step::Pass(ms) => self.now += Duration::from_millis(ms),
-            Step::StepBack(ms) => self.now = self.now.saturating_sub(Duration::from_millis(ms)),
+            Step::SetBack(ms) => self.now = self.now.saturating_sub(Duration::from_millis(ms)),
             Step::Poll => self.poll(),
         }
         let figures = self.barrier.figures();
