@@ -26,6 +26,9 @@
 //! * [`Event::Committed`] is told before the messages that carry that commit index to followers
 //!   leave: a lease read must know what any member could have acknowledged.
 //! * [`Event::Applied`] is told after what was applied can be seen by readers.
+//! * `now` is looked up after the last reader was added, and before the poll. Under a lease a reader is
+//!   let go because nobody else could lead at `now`; that must be a time when the reader was there, or a
+//!   thread that is held up between the two answers from the past.
 //! * `now` counts from any fixed moment, on a clock that goes forward. A step back is survived: see
 //!   `clock.rs`.
 
