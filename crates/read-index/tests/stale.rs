@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use clearlane_read_index::{Error, Event, ReadMode, RequestIds};
 use cluster::{Cluster, Planted};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -89,9 +91,7 @@ fn answer_of_before_the_restart(ids_after: impl Fn(&RequestIds) -> RequestIds) -
     cluster.read(2, 10);
     cluster.settle();
     let ids = ids_after(&cluster.member(2).ids);
-    let restarted = Cluster::new(3, ReadMode::ReadIndex, Planted::Nothing).members.remove(&2);
-    *cluster.member(2) = restarted.unwrap();
-    cluster.member(2).ids = ids;
+    cluster.restart(2, ids);
     cluster.held.insert((2, 1));
     cluster.read(2, 11);
     cluster.held.remove(&(1, 2));
@@ -118,4 +118,105 @@ fn an_answer_to_another_member_is_nobodys() {
     cluster.poll(1);
     assert_eq!(cluster.outcome(1, 10), None);
     assert_eq!(cluster.member(1).barrier.figures().late_answers, 1);
+}
+
+/// What happens in a random history.
+#[derive(Debug, Clone)]
+enum Step {
+    Read(u64),
+    Hold(u64, u64),
+    LetGo(u64, u64),
+    Settle,
+    /// A quorum, or everybody, elects the first of them and writes.
+    Elect(Vec<u64>),
+    Pass(u64),
+    Restart(u64),
+}
+
+const MEMBERS: u64 = 5;
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let member = || 1..=MEMBERS;
+    let all = Just((1..=MEMBERS).collect::<Vec<u64>>()).prop_shuffle();
+    let voters = (all, 3..=5_usize).prop_map(|(mut voters, count)| {
+        voters.truncate(count);
+        voters
+    });
+    let step = prop_oneof![
+        6 => member().prop_map(Step::Read),
+        6 => (member(), member()).prop_map(|(from, to)| Step::Hold(from, to)),
+        4 => (member(), member()).prop_map(|(from, to)| Step::LetGo(from, to)),
+        4 => Just(Step::Settle),
+        2 => voters.prop_map(Step::Elect),
+        3 => prop::sample::select(vec![100, 500, 7_000]).prop_map(Step::Pass),
+        1 => member().prop_map(Step::Restart),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// Runs a history. Tells how many reads were let go, and which one has seen less than was acknowledged
+/// when it came.
+fn play(steps: &[Step], planted: Planted) -> (usize, Option<String>) {
+    let mut cluster = Cluster::new(MEMBERS, ReadMode::ReadIndex, planted);
+    let (mut written, mut reads) = (1, Vec::new());
+    for (step, at) in steps.iter().zip(1..) {
+        match step {
+            Step::Read(member) => {
+                reads.push((*member, at, written));
+                cluster.read(*member, at);
+            }
+            Step::Hold(from, to) => _ = cluster.held.insert((*from, *to)),
+            Step::LetGo(from, to) => _ = cluster.held.remove(&(*from, *to)),
+            Step::Settle => cluster.settle(),
+            Step::Elect(voters) => written = cluster.elect_and_write(voters[0], voters),
+            Step::Pass(ms) => {
+                cluster.now += Duration::from_millis(*ms);
+                (1..=MEMBERS).for_each(|member| cluster.poll(member));
+            }
+            Step::Restart(member) => {
+                // Its log is on disk, who waited is gone, and the clock has moved on.
+                let ids = RequestIds::new(*member, at);
+                assert!(ids.last() > cluster.member(*member).ids.last(), "ids go on");
+                cluster.restart(*member, ids);
+                reads.retain(|(reader_at, _, _)| reader_at != member);
+            }
+        }
+    }
+    cluster.held.clear();
+    cluster.settle();
+    let mut let_go = 0;
+    for (member, reader, expected) in reads {
+        if let Some(Ok(index)) = cluster.outcome(member, reader) {
+            let_go += 1;
+            if index < expected {
+                return (let_go, Some(format!("reader {reader}: {index} < {expected}")));
+            }
+        }
+    }
+    (let_go, None)
+}
+
+/// Plays so many histories; how many reads were let go, unless one was stale.
+fn histories(planted: Planted) -> Result<usize, String> {
+    let config =
+        ProptestConfig { cases: 250, failure_persistence: None, ..ProptestConfig::default() };
+    let let_go = std::cell::Cell::new(0);
+    let played = TestRunner::new(config).run(&steps(), |steps| {
+        let (reads, stale) = play(&steps, planted);
+        let_go.set(let_go.get() + reads);
+        stale.map_or(Ok(()), |stale| Err(TestCaseError::fail(stale)))
+    });
+    played.map(|()| let_go.get()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn no_history_has_a_stale_read() {
+    let let_go = histories(Planted::Nothing).unwrap_or_else(|error| panic!("{error}"));
+    assert!(let_go > 250, "something was tested: {let_go}");
+}
+
+#[test]
+fn histories_find_a_leader_that_does_not_ask() {
+    let found = histories(Planted::NoHeartbeats);
+    assert!(found.is_err(), "{found:?}");
 }

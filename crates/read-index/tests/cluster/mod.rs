@@ -40,6 +40,7 @@ pub(crate) enum Planted {
 }
 
 pub(crate) struct Cluster {
+    mode: ReadMode,
     planted: Planted,
     pub(crate) now: Duration,
     pub(crate) members: BTreeMap<u64, Member>,
@@ -52,13 +53,23 @@ pub(crate) struct Member {
     pub(crate) barrier: Box<dyn ReadBarrier<u64>>,
     pub(crate) ids: RequestIds,
     term: u64,
-    leader: u64,
+    leader: Option<u64>,
     commit: u64,
     questions: Vec<Question>,
     /// The first id of the round in flight.
     first_context: u64,
     /// Readers that were let go, with the index, and those that failed.
     pub(crate) gone: Vec<(u64, Result<u64, Error>)>,
+}
+
+impl Member {
+    /// Tells the barrier what raft knows.
+    fn tell(&mut self) {
+        let (leader, term, index) = (self.leader, self.term, self.commit);
+        self.barrier.hear(Event::Leader { leader, term });
+        self.barrier.hear(Event::Committed { index });
+        self.barrier.hear(Event::Applied { index });
+    }
 }
 
 struct Question {
@@ -71,31 +82,33 @@ struct Question {
 impl Cluster {
     /// So many members, of which 1 leads in term 1, and all have applied entry 1.
     pub(crate) fn new(members: u64, mode: ReadMode, planted: Planted) -> Cluster {
-        let member = |number| {
-            let mut barrier = mode.open(Config::new(number));
-            barrier.hear(Event::Leader { leader: Some(1), term: 1 });
-            barrier.hear(Event::Committed { index: 1 });
-            barrier.hear(Event::Applied { index: 1 });
-            let ids = RequestIds::new(number, 0);
-            let (questions, gone) = (Vec::new(), Vec::new());
-            Member {
-                barrier,
-                ids,
-                term: 1,
-                leader: 1,
-                commit: 1,
-                questions,
-                first_context: 0,
-                gone,
-            }
+        let member = |number| Member {
+            barrier: mode.open(Config::new(number)),
+            ids: RequestIds::new(number, 0),
+            term: 1,
+            leader: Some(1),
+            commit: 1,
+            questions: Vec::new(),
+            first_context: 0,
+            gone: Vec::new(),
         };
-        Cluster {
-            planted,
-            now: Duration::ZERO,
-            members: (1..=members).map(|number| (number, member(number))).collect(),
-            messages: VecDeque::new(),
-            held: BTreeSet::new(),
-        }
+        let mut members: BTreeMap<u64, Member> =
+            (1..=members).map(|number| (number, member(number))).collect();
+        members.values_mut().for_each(Member::tell);
+        let (messages, held) = (VecDeque::new(), BTreeSet::new());
+        Cluster { mode, planted, now: Duration::ZERO, members, messages, held }
+    }
+
+    /// The member stops and starts: who waited there is gone. If it led it leads no more, and knows nobody
+    /// who does.
+    pub(crate) fn restart(&mut self, number: u64, ids: RequestIds) {
+        let barrier = self.mode.open(Config::new(number));
+        let member = self.member(number);
+        (member.barrier, member.ids) = (barrier, ids);
+        member.leader = member.leader.filter(|leader| *leader != number);
+        member.questions.clear();
+        member.gone.clear();
+        member.tell();
     }
 
     pub(crate) fn member(&mut self, number: u64) -> &mut Member {
@@ -121,12 +134,10 @@ impl Cluster {
         let (term, commit) = newest.map(|(term, commit)| (term + 1, commit + 1)).expect("members");
         for number in voters {
             let member = self.member(*number);
-            (member.term, member.leader, member.commit) = (term, leader, commit);
+            (member.term, member.leader, member.commit) = (term, Some(leader), commit);
             member.questions.clear();
-            member.barrier.hear(Event::Leader { leader: Some(leader), term });
+            member.tell();
             member.barrier.hear(Event::FirstCommit);
-            member.barrier.hear(Event::Committed { index: commit });
-            member.barrier.hear(Event::Applied { index: commit });
             self.poll(*number);
         }
         commit
@@ -171,11 +182,14 @@ impl Cluster {
                     member.first_context = context;
                 }
                 let context = if reuses { member.first_context } else { context };
-                if member.leader == number {
-                    self.ask(number, number, context);
-                } else {
-                    let link = (number, member.leader);
-                    self.messages.push_back((link, Message::Question { context }));
+                match member.leader {
+                    Some(leader) if leader == number => self.ask(number, number, context),
+                    Some(leader) => {
+                        let question = Message::Question { context };
+                        self.messages.push_back(((number, leader), question));
+                    }
+                    // Dropped without a word.
+                    None => {}
                 }
             }
             Action::Propose { .. } => panic!("a mode without a log"),
@@ -187,7 +201,7 @@ impl Cluster {
         let others: Vec<u64> =
             self.members.keys().copied().filter(|other| *other != leader).collect();
         let member = self.member(leader);
-        if member.leader != leader || member.questions.iter().any(|q| q.context == context) {
+        if member.leader != Some(leader) || member.questions.iter().any(|q| q.context == context) {
             return;
         }
         let acknowledged = BTreeSet::from([leader]);
