@@ -1,0 +1,73 @@
+//! A time that does not go back, made of one that may.
+//!
+//! Time-outs are told the time by the caller. It should come from a clock that only goes forward, but
+//! a virtual machine that was moved, or a caller's mistake, can take it back. A round that is due at
+//! 10:00:07 would then wait for an hour. So a step back is taken out: time stands still for one call
+//! and goes on from there. How long the step took nobody knows. That does not matter to a time-out,
+//! and is all that matters to a lease; so the step is reported.
+//!
+//! ```text
+//!   told     5 s   6 s   2 s   3 s
+//!   steady   5 s   6 s   6 s   7 s
+//!                        └─ stepped back: no lease may count over this
+//! ```
+
+use std::time::Duration;
+
+/// Takes steps back out of what it is told.
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    told: Duration,
+    /// Steady time minus told time: all steps back so far.
+    ahead: Duration,
+}
+
+/// What time it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    /// Never less than before.
+    pub(crate) now: Duration,
+    /// Since the last moment the clock has been behind it.
+    pub(crate) stepped_back: bool,
+}
+
+impl Clock {
+    pub(crate) fn told(&mut self, told: Duration) -> Moment {
+        let step = self.told.saturating_sub(told);
+        self.told = told;
+        self.ahead = self.ahead.saturating_add(step);
+        Moment { now: told.saturating_add(self.ahead), stepped_back: !step.is_zero() }
+    }
+
+    /// When the caller's clock will show this steady time.
+    pub(crate) fn untold(&self, steady: Duration) -> Duration {
+        steady.saturating_sub(self.ahead)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_back_stands_still_and_is_told() {
+        let mut clock = Clock::default();
+        let mut seen = Vec::new();
+        for told in [5, 6, 2, 3, 3, 1, 9] {
+            let moment = clock.told(Duration::from_secs(told));
+            seen.push((moment.now.as_secs(), moment.stepped_back));
+        }
+        let expected =
+            [(5, false), (6, false), (6, true), (7, false), (7, false), (7, true), (15, false)];
+        assert_eq!(seen, expected);
+        assert_eq!(clock.untold(Duration::from_secs(20)), Duration::from_secs(14));
+    }
+
+    #[test]
+    fn the_end_of_time_is_no_overflow() {
+        let mut clock = Clock::default();
+        clock.told(Duration::MAX);
+        clock.told(Duration::ZERO);
+        assert_eq!(clock.told(Duration::MAX).now, Duration::MAX);
+    }
+}

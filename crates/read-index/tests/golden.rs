@@ -1,0 +1,196 @@
+//! Golden scripts over barriers: one scenario per file, in `tests/golden`.
+//!
+//! A script begins with `mode read-index`. Ids count from 1, and so `answer 2 index=7` answers what was
+//! printed as `ask 2`. `read` and `cancel` do not poll, all other commands do and print what comes of it.
+//!
+//! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-read-index --test
+//! golden`. Then read the difference.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clearlane_read_index::{Action, Config, Event, ReadBarrier, ReadMode, RequestIds};
+use goldenscript::{Argument, Command, Runner};
+
+type Outcome = Result<String, Box<dyn Error>>;
+
+/// The member under test is member 1.
+struct Barrier {
+    barrier: Box<dyn ReadBarrier<u64>>,
+    ids: RequestIds,
+    now: Duration,
+}
+
+impl Barrier {
+    fn open(mode: ReadMode, config: Config) -> Barrier {
+        Barrier { barrier: mode.open(config), ids: RequestIds::new(0, 0), now: Duration::ZERO }
+    }
+
+    fn poll(&mut self) -> String {
+        let actions = self.barrier.poll(self.now, &mut self.ids);
+        actions.iter().map(|action| format!("{}\n", show(action))).collect()
+    }
+
+    fn hear(&mut self, event: Event) -> String {
+        self.barrier.hear(event);
+        self.poll()
+    }
+
+    fn read(&mut self, readers: &[u64]) -> String {
+        let mut out = String::new();
+        for reader in readers {
+            if let Err(error) = self.barrier.read(*reader) {
+                let _ = writeln!(out, "{reader}: {error}");
+            }
+        }
+        out
+    }
+
+    fn cancel(&mut self, readers: &[u64]) -> String {
+        let gone = readers.iter().filter(|reader| !self.barrier.cancel(**reader));
+        gone.map(|reader| format!("{reader} was not waiting\n")).collect()
+    }
+
+    /// Reads, cancels, and reads again, so often.
+    fn churn(&mut self, times: u64) -> String {
+        for reader in 1_000_000..1_000_000 + times {
+            assert_eq!(self.barrier.read(reader), Ok(()));
+            assert!(self.barrier.cancel(reader));
+        }
+        String::new()
+    }
+}
+
+fn show(action: &Action<u64>) -> String {
+    let names = |readers: &[u64]| {
+        let names: Vec<String> = readers.iter().map(ToString::to_string).collect();
+        names.join(" ")
+    };
+    match action {
+        Action::Ask { context, attempt: 1 } => format!("ask {context}"),
+        Action::Ask { context, attempt } => format!("ask {context}, attempt {attempt}"),
+        Action::Propose { context, reader } => format!("propose {context} for {reader}"),
+        Action::Go { index, readers } => format!("go {} at {index}", names(readers)),
+        Action::Fail { error, readers } => format!("fail {}: {error}", names(readers)),
+    }
+}
+
+fn numbers(command: &Command) -> Result<Vec<u64>, Box<dyn Error>> {
+    let words = command.args.iter().filter_map(|argument| match argument {
+        Argument::Positional(word) => Some(word.parse()),
+        _ => None,
+    });
+    Ok(words.collect::<Result<_, _>>()?)
+}
+
+fn option<N: FromStr>(command: &Command, name: &str) -> Result<N, Box<dyn Error>>
+where
+    N::Err: Error + 'static,
+{
+    let mut found = command.args.iter().filter_map(|argument| match argument {
+        Argument::KeyValue(key, value) if key == name => Some(value.parse()),
+        _ => None,
+    });
+    Ok(found.next().ok_or_else(|| format!("{name}=... is missing"))??)
+}
+
+fn word(command: &Command) -> Result<&str, Box<dyn Error>> {
+    match command.args.first() {
+        Some(Argument::Positional(word)) => Ok(word),
+        _ => Err("a word is missing".into()),
+    }
+}
+
+/// `7s` or `500ms`.
+fn duration(text: &str) -> Result<Duration, Box<dyn Error>> {
+    match text.strip_suffix("ms") {
+        Some(number) => Ok(Duration::from_millis(number.parse()?)),
+        None => Ok(Duration::from_secs(text.strip_suffix('s').ok_or("no unit")?.parse()?)),
+    }
+}
+
+fn open(command: &Command) -> Result<Barrier, Box<dyn Error>> {
+    let name = word(command)?;
+    let mode = ReadMode::ALL.into_iter().find(|mode| mode.name() == name).ok_or("no such mode")?;
+    let config = Config::new(1);
+    let readers_max = option(command, "max").unwrap_or(config.readers_max);
+    Ok(Barrier::open(mode, Config { readers_max, ..config }))
+}
+
+impl Runner for Barrier {
+    type Command = Command;
+
+    fn run(&mut self, command: &Command, _: &goldenscript::Context) -> Outcome {
+        let index = || option(command, "index");
+        let out = match command.name.as_str() {
+            "mode" => {
+                *self = open(command)?;
+                String::new()
+            }
+            "read" => self.read(&numbers(command)?),
+            "cancel" => self.cancel(&numbers(command)?),
+            "churn" => self.churn(numbers(command)?[0]),
+            "poll" => self.poll(),
+            "tick" => {
+                self.now += duration(word(command)?)?;
+                self.poll()
+            }
+            "clock" => {
+                self.now = duration(word(command)?)?;
+                self.poll()
+            }
+            "answer" => {
+                self.hear(Event::Answered { context: numbers(command)?[0], index: index()? })
+            }
+            "leader" => {
+                let leader = Some(numbers(command)?[0]);
+                self.hear(Event::Leader { leader, term: option(command, "term")? })
+            }
+            "no_leader" => {
+                self.hear(Event::Leader { leader: None, term: option(command, "term")? })
+            }
+            "transfer" => self.hear(Event::TransferBegan),
+            "first_commit" => self.hear(Event::FirstCommit),
+            "committed" => self.hear(Event::Committed { index: numbers(command)?[0] }),
+            "applied" => self.hear(Event::Applied { index: numbers(command)?[0] }),
+            "stop" => self.hear(Event::Stopped),
+            "next" => format!("{:?}\n", self.barrier.next_poll()),
+            "figures" => format!("{:?}\n", self.barrier.figures()),
+            other => return Err(format!("no command {other:?}").into()),
+        };
+        Ok(out)
+    }
+}
+
+fn run(folder: &str, scripts_min: usize) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(folder);
+    let mut scripts: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    scripts.sort();
+    assert!(scripts.len() >= scripts_min, "the scripts are there");
+    for script in scripts {
+        let mut barrier = Barrier::open(ReadMode::Serializable, Config::new(1));
+        let outcome = goldenscript::run(&mut barrier, &script);
+        outcome.unwrap_or_else(|error| panic!("{}: {error}", script.display()));
+    }
+}
+
+#[test]
+fn scripts_of_read_index() {
+    run("read_index", 6);
+}
+
+#[test]
+fn scripts_of_lease() {
+    run("lease", 3);
+}
+
+#[test]
+fn scripts_of_log_and_serializable() {
+    run("others", 2);
+}
