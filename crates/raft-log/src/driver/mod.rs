@@ -43,7 +43,6 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use bytes::Bytes;
-use raft::eraftpb::MessageType;
 use raft::{RawNode, Ready, SnapshotStatus, StateRole};
 
 use self::chance::Chance;
