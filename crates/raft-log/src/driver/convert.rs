@@ -20,12 +20,19 @@ impl ConfState {
         state
     }
 
+    /// In order: raft keeps ids in sets, whose order depends on what has been in them, and members
+    /// that agree must have the same bytes.
     pub(crate) fn of_raft(state: &eraftpb::ConfState) -> ConfState {
+        let in_order = |ids: &[u64]| {
+            let mut ids = ids.to_vec();
+            ids.sort_unstable();
+            ids
+        };
         ConfState {
-            voters: state.get_voters().to_vec(),
-            learners: state.get_learners().to_vec(),
-            voters_outgoing: state.get_voters_outgoing().to_vec(),
-            learners_next: state.get_learners_next().to_vec(),
+            voters: in_order(state.get_voters()),
+            learners: in_order(state.get_learners()),
+            voters_outgoing: in_order(state.get_voters_outgoing()),
+            learners_next: in_order(state.get_learners_next()),
             auto_leave: state.get_auto_leave(),
         }
     }
@@ -45,14 +52,20 @@ impl HardState {
     }
 }
 
-impl Entry {
-    pub(crate) fn to_raft(&self) -> eraftpb::Entry {
-        let mut entry = eraftpb::Entry::default();
-        entry.set_entry_type(match self.kind {
+impl EntryKind {
+    pub(crate) fn to_raft(self) -> eraftpb::EntryType {
+        match self {
             EntryKind::Normal => eraftpb::EntryType::EntryNormal,
             EntryKind::ConfChange => eraftpb::EntryType::EntryConfChange,
             EntryKind::ConfChangeV2 => eraftpb::EntryType::EntryConfChangeV2,
-        });
+        }
+    }
+}
+
+impl Entry {
+    pub(crate) fn to_raft(&self) -> eraftpb::Entry {
+        let mut entry = eraftpb::Entry::default();
+        entry.set_entry_type(self.kind.to_raft());
         entry.set_term(self.term);
         entry.set_index(self.index);
         entry.set_data(self.data.clone());
@@ -69,19 +82,23 @@ impl Entry {
     }
 }
 
-/// What a change means to raft. None at all is a change of nobody, which raft passes over: it must
-/// hear of every change that was committed, also of those that change nothing for it.
-pub(crate) fn change_to_raft(change: Option<&ConfChange>) -> eraftpb::ConfChange {
-    let mut to_raft = eraftpb::ConfChange::default();
-    let Some(change) = change else { return to_raft };
-    let kind = match change.kind {
-        ConfChangeKind::AddNode => eraftpb::ConfChangeType::AddNode,
-        ConfChangeKind::RemoveNode => eraftpb::ConfChangeType::RemoveNode,
-        ConfChangeKind::AddLearnerNode => eraftpb::ConfChangeType::AddLearnerNode,
-        ConfChangeKind::UpdateNode => return to_raft,
+/// What changes mean to raft: one is made at once, several by way of a joint configuration, none at
+/// all leaves it. A change of nobody is passed over.
+pub(crate) fn changes_to_raft(changes: &[ConfChange]) -> eraftpb::ConfChangeV2 {
+    let single = |change: &ConfChange| {
+        let mut single = eraftpb::ConfChangeSingle::default();
+        let kind = match change.kind {
+            ConfChangeKind::AddNode => eraftpb::ConfChangeType::AddNode,
+            ConfChangeKind::RemoveNode => eraftpb::ConfChangeType::RemoveNode,
+            ConfChangeKind::AddLearnerNode => eraftpb::ConfChangeType::AddLearnerNode,
+            ConfChangeKind::UpdateNode => return single,
+        };
+        single.set_change_type(kind);
+        single.set_node_id(change.node_id);
+        single
     };
-    to_raft.set_change_type(kind);
-    to_raft.set_node_id(change.node_id);
+    let mut to_raft = eraftpb::ConfChangeV2::default();
+    to_raft.set_changes(changes.iter().map(single).collect());
     to_raft
 }
 

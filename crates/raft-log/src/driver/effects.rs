@@ -11,9 +11,10 @@ pub struct Effects {
     /// [`Driver::persisted`](super::Driver::persisted) is told its number. Appends are made durable
     /// in the order of their numbers.
     pub append: Option<Append>,
-    /// To be sent now, also while the append is under way.
+    /// To be sent now, also while the append is under way. What is for one member is in order.
     pub send: Vec<Message>,
-    /// To be applied, in order; then [`Driver::applied`](super::Driver::applied).
+    /// To be applied, in order; then [`Driver::applied`](super::Driver::applied). A change of the
+    /// members goes to [`Driver::apply_change`](super::Driver::apply_change) before that.
     pub committed: Vec<Entry>,
     /// Reads that may be answered once the index is applied.
     pub reads: Vec<ReadAnswer>,
@@ -34,7 +35,7 @@ pub struct Append {
     /// The hard state, if it has changed.
     pub hard_state: Option<HardState>,
     /// Whether it must reach the disk. If not, a commit index alone has risen: it may be lost, and
-    /// counts as durable as soon as all before it is.
+    /// nobody waits to be told that it is durable.
     pub must_sync: bool,
 }
 

@@ -10,17 +10,20 @@ pub enum Error {
     /// Nobody leads, as far as this member knows.
     #[error("there is no leader")]
     NoLeader,
-    /// So much is proposed and not committed that no more is taken.
-    #[error("too much is proposed and not committed yet")]
+    /// So much is on its way that no more is taken.
+    #[error("too much is proposed and not committed yet, or asked and not answered")]
     QueueFull,
     /// Leadership is being handed over.
     #[error("leadership is being transferred")]
     Transferring,
 
     // Somebody has sent nonsense.
-    /// These bytes are no message, or not one that a member may send.
+    /// Not a message or a proposal that raft can take.
     #[error("not a message for raft: {0}")]
     Message(String),
+    /// The members cannot be changed like this. Nothing has changed.
+    #[error("not a change that the members allow: {0}")]
+    Change(String),
     /// It comes from somebody who is no member.
     #[error("a message from {0}, who is not a member")]
     Stranger(u64),

@@ -52,19 +52,41 @@ impl Message {
         self.0.set_snapshot(position.to_raft());
     }
 
+    /// Whether it may leave before what this member knows is on disk, up to `durable_term`.
+    ///
+    /// What is forwarded speaks of nothing. An answer to a heartbeat says "I still follow you",
+    /// which is true whether it is written down or not; reads need not wait for a disk. A leader
+    /// speaks while it writes, but not before its being elected is written down: the only voter of
+    /// a cluster elects itself at once, and could lead twice in one term.
+    pub(super) fn may_leave(&self, durable_term: u64) -> bool {
+        match self.0.get_msg_type() {
+            MessageType::MsgPropose
+            | MessageType::MsgReadIndex
+            | MessageType::MsgTransferLeader
+            | MessageType::MsgHeartbeatResponse => true,
+            MessageType::MsgAppend
+            | MessageType::MsgHeartbeat
+            | MessageType::MsgSnapshot
+            | MessageType::MsgTimeoutNow
+            | MessageType::MsgReadIndexResp => self.0.term <= durable_term,
+            _ => false,
+        }
+    }
+
     /// The bytes that go over the wire.
     pub fn encode(&self) -> Vec<u8> {
         self.0.write_to_bytes().expect("a message without required fields can be written")
     }
 
-    /// Reads what came over the wire.
+    /// Reads what came over the wire. Whether raft can take it is for
+    /// [`Driver::step`](super::Driver::step) to say.
     pub fn decode(bytes: &[u8]) -> Result<Message> {
         let message = eraftpb::Message::parse_from_bytes(bytes);
         message.map(Message).map_err(|error| Error::Message(error.to_string()))
     }
 }
 
-/// One line, for golden scripts and logs: `1>2 append term=3 prev=4@2 entries=5..6 commit=4`.
+/// One line, for golden scripts and logs: `1>2 Append term=3 at=4@2 entries=5..6 commit=4`.
 impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let message = &self.0;

@@ -24,142 +24,70 @@
 //!
 //! Raft draws election time-outs from the thread's own generator, and so would be different in
 //! each run. The driver overwrites the time-out behind every call, and draws another, from its
-//! seed, whenever term, role or leader have changed.
+//! seed and its id, whenever term, role or leader have changed.
+//!
+//! # Where raft would stop the process
+//!
+//! Raft 0.7 asserts what its authors thought impossible. The driver keeps these from it:
+//!
+//! * Messages that it would not survive; see `check.rs`.
+//! * An election by a member whose disk does not have all of its log, or that is taking over
+//!   another's store. Raft assumes that who has asked for votes has written everything before; but
+//!   the only voter need not ask, and who installs a store has a gap behind what is applied.
+//! * A leader that is no voter any more. It would look for its own progress at the next commit. It
+//!   steps down when the change is applied, and the others elect another.
+//! * Figures of the owner that cannot be: errors, and the owner must stop.
 //!
 //! # Invariants
 //!
 //! * A message that speaks of something leaves only when that is durable.
 //! * Committed entries come out in order, each once, and only those that are in this member's log.
-//! * Everything that waits here is bounded: what is proposed and not committed by bytes, what is
-//!   sent to a follower and not acknowledged by number and size of messages.
+//! * Everything that waits here is bounded, and what does not fit is an error: what is proposed and
+//!   not committed by bytes and by number, what is forwarded or on its way to the disk by bytes,
+//!   reads by number, what is sent to a follower and not acknowledged by number and size of
+//!   messages.
 
 mod chance;
+mod check;
 mod convert;
 mod effects;
 mod error;
 mod message;
+mod settings;
+mod waiting;
 
-use std::collections::VecDeque;
 use std::fmt;
 
 use bytes::Bytes;
+use raft::eraftpb::MessageType;
 use raft::{RawNode, Ready, SnapshotStatus, StateRole};
 
 use self::chance::Chance;
 pub use self::effects::{Append, Effects, Leadership, ReadAnswer, Role};
 pub use self::error::{Error, Result};
 pub use self::message::Message;
+pub use self::settings::{Found, Settings};
+use self::waiting::{Done, Waiting};
 use crate::log::{Log, Position};
-use crate::wire::{ConfChange, ConfState, Entry, EntryKind, HardState};
-
-/// How a member takes part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Its id, which is not 0.
-    pub id: u64,
-    /// A follower waits for so many ticks, or up to twice as many, before it wants to lead.
-    pub election_ticks: usize,
-    /// A leader says that it is there every so many ticks.
-    pub heartbeat_ticks: usize,
-    /// So many appends to a follower may be on their way.
-    pub inflight_max: usize,
-    /// So many bytes of entries one message has, or a single entry that is larger.
-    pub message_bytes_max: u64,
-    /// So many bytes may be proposed and not committed.
-    pub uncommitted_bytes_max: u64,
-    /// So many bytes of entries are handed out to be applied at a time.
-    pub committed_bytes_max: u64,
-    /// Where election time-outs come from.
-    pub seed: u64,
-}
-
-impl Settings {
-    /// etcd's, in ticks of 100 ms.
-    pub fn new(id: u64, seed: u64) -> Settings {
-        Settings {
-            id,
-            election_ticks: 10,
-            heartbeat_ticks: 1,
-            inflight_max: 512,
-            message_bytes_max: 1 << 20,
-            uncommitted_bytes_max: 64 << 20,
-            committed_bytes_max: 8 << 20,
-            seed,
-        }
-    }
-}
-
-/// What a member has found on its disk.
-#[derive(Clone, Debug, Default)]
-pub struct Found {
-    /// The state of its store.
-    pub store: Position,
-    /// The last hard state of its log.
-    pub hard_state: HardState,
-    /// The entries of its log behind the store's position.
-    pub entries: Vec<Entry>,
-}
-
-impl Found {
-    /// The log as raft is to see it; an error if its parts do not fit together.
-    fn into_log(self) -> Result<Log> {
-        let Found { store, mut hard_state, mut entries } = self;
-        let damaged = |words: String| Err(Error::Stopped(words));
-        if let Some(same) = entries.iter().find(|entry| entry.index == store.index)
-            && same.term != store.term
-        {
-            let (index, term) = (store.index, store.term);
-            return damaged(format!(
-                "entry {index} is of term {}, the store's of {term}",
-                same.term
-            ));
-        }
-        entries.retain(|entry| entry.index > store.index);
-        let mut before = (store.index, store.term);
-        for entry in &entries {
-            if entry.index != before.0 + 1 || entry.term < before.1 {
-                let (index, term) = (entry.index, entry.term);
-                return damaged(format!("entry {index}@{term} follows {}@{}", before.0, before.1));
-            }
-            before = (entry.index, entry.term);
-        }
-        // A commit index alone is not synced: the store may know of more.
-        hard_state.commit = hard_state.commit.max(store.index);
-        if hard_state.commit > before.0 {
-            let commit = hard_state.commit;
-            return damaged(format!("{commit} is committed, and the log ends at {}", before.0));
-        }
-        if hard_state.term < before.1 {
-            let term = hard_state.term;
-            return damaged(format!("the term is {term}, and the log has one of {}", before.1));
-        }
-        let mut log = Log::at(store);
-        log.append(&entries.iter().map(Entry::to_raft).collect::<Vec<_>>());
-        log.hard_state = hard_state.to_raft();
-        Ok(log)
-    }
-}
+use crate::wire::{ConfChange, ConfChangeKind, ConfState, Entry, EntryKind, HardState};
 
 /// One member's raft.
 pub struct Driver {
     node: RawNode<Log>,
+    settings: Settings,
     chance: Chance,
     timeout: usize,
     /// What the time-out was drawn for.
     situation: Leadership,
-    election_ticks: usize,
-    /// Readies that are on their way to the disk, and what is to be said behind them.
-    on_the_way: VecDeque<OnTheWay>,
+    /// What the owner was told last.
+    told: Leadership,
+    waiting: Waiting,
     /// What may be said now.
     free: Vec<Message>,
-}
-
-#[derive(Debug)]
-struct OnTheWay {
-    number: u64,
-    /// Whether the owner was given something to write.
-    writes: bool,
-    messages: Vec<Message>,
+    /// Committed entries were handed out up to here.
+    handed_out: u64,
+    /// Bytes that were forwarded since the last effects.
+    forwarded_bytes: u64,
 }
 
 impl Driver {
@@ -167,71 +95,160 @@ impl Driver {
     /// its entries.
     pub fn new(settings: Settings, found: Found) -> Result<Driver> {
         let stopped = |error: raft::Error| Error::Stopped(error.to_string());
+        if settings.id == 0 {
+            return Err(Error::Stopped("a member's id is not 0".to_owned()));
+        }
         let applied = found.store.index;
         let log = found.into_log()?;
+        let durable_term = log.hard_state.term;
         let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let node = RawNode::new(&config(settings, applied), log, &logger).map_err(stopped)?;
+        let node = RawNode::new(&settings.to_raft(applied), log, &logger).map_err(stopped)?;
         let mut driver = Driver {
             node,
-            chance: Chance::from_seed(settings.seed),
+            settings,
+            chance: Chance::from_seed(settings.seed, settings.id),
             timeout: settings.election_ticks,
             situation: Leadership::default(),
-            election_ticks: settings.election_ticks,
-            on_the_way: VecDeque::new(),
+            told: Leadership::default(),
+            waiting: Waiting::new(durable_term),
             free: Vec::new(),
+            handed_out: applied,
+            forwarded_bytes: 0,
         };
         driver.draw();
+        driver.told = driver.leadership();
         Ok(driver)
     }
 
     /// A tick of the clock has passed.
     pub fn tick(&mut self) {
-        self.node.tick();
+        if self.may_campaign() || self.node.raft.state == StateRole::Leader {
+            self.node.tick();
+        } else {
+            // The time passes, and the election begins with the first tick that may begin it.
+            self.node.raft.election_elapsed += 1;
+        }
         self.settle();
     }
 
-    /// Wants to lead, without waiting for the time-out.
+    /// Wants to lead, without waiting for the time-out. Nothing happens if the member does not vote,
+    /// or its disk is behind.
     pub fn campaign(&mut self) {
-        // It fails for a member that may not, which then does not lead.
-        let _ = self.node.campaign();
+        if self.may_campaign() {
+            // It fails for a member that may not, which then does not lead.
+            let _ = self.node.campaign();
+        }
         self.settle();
     }
 
-    /// A message has come.
+    fn may_campaign(&self) -> bool {
+        self.node.raft.promotable() && !self.waiting.changes_the_log()
+    }
+
+    /// A message has come. What raft cannot use now it drops in silence, proposals too: who has
+    /// sent them tries again. After an error nothing has changed, and another message may be fine.
     pub fn step(&mut self, message: Message) -> Result<()> {
+        self.check(&message)?;
         let from = message.from();
         let kind = message.0.get_msg_type();
+        let leads = self.node.raft.state == StateRole::Leader;
+        // Who does not lead would forward it with the sender's term, which raft asserts not to do.
+        let lost = kind == MessageType::MsgTransferLeader && !leads;
+        if lost || (kind == MessageType::MsgTimeoutNow && !leads && !self.may_campaign()) {
+            return Ok(());
+        }
+        if !leads && kind == MessageType::MsgPropose {
+            self.forwarded_bytes += bytes_of(&message);
+        }
         let stepped = self.node.step(message.0);
         self.settle();
         match stepped {
             Ok(()) | Err(raft::Error::ProposalDropped) => Ok(()),
-            Err(raft::Error::StepLocalMsg) => Err(Error::Message(format!("{kind:?}"))),
             Err(raft::Error::StepPeerNotFound) => Err(Error::Stranger(from)),
             Err(error) => Err(Error::Stopped(error.to_string())),
         }
     }
 
-    /// Proposes a request. It is forwarded if another member leads, and may get lost.
+    fn check(&self, message: &Message) -> Result<()> {
+        let raft = &self.node.raft;
+        let nonsense = |words: &str| Err(Error::Message(format!("{message}: {words}")));
+        if message.to() != raft.id {
+            return nonsense("it is for somebody else");
+        }
+        let asked = self.waiting.durable_term() >= raft.term;
+        let shape = check::shape(&message.0);
+        if let Err(words) = shape.and_then(|()| check::circumstances(&message.0, raft, asked)) {
+            return nonsense(words);
+        }
+        let known = raft.prs().get(message.from()).is_some();
+        match message.0.get_msg_type() {
+            MessageType::MsgPropose | MessageType::MsgReadIndex if !known => {
+                Err(Error::Stranger(message.from()))
+            }
+            MessageType::MsgPropose => self.room_for(bytes_of(message)),
+            MessageType::MsgReadIndex => self.room_for_read(),
+            // The disk does not keep up, and the leader will ask again.
+            MessageType::MsgAppend
+                if !message.0.entries.is_empty()
+                    && self.waiting.bytes() > self.settings.uncommitted_bytes_max =>
+            {
+                Err(Error::QueueFull)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether so many bytes more may be proposed.
+    fn room_for(&self, bytes: u64) -> Result<()> {
+        let log = &self.node.raft.raft_log;
+        let entries = log.last_index() - log.committed.min(log.persisted);
+        let full = match self.node.raft.state {
+            // Raft counts the bytes.
+            StateRole::Leader => entries >= self.settings.uncommitted_entries_max,
+            _ => self.forwarded_bytes + bytes > self.settings.uncommitted_bytes_max,
+        };
+        if full { Err(Error::QueueFull) } else { Ok(()) }
+    }
+
+    fn room_for_read(&self) -> Result<()> {
+        let raft = &self.node.raft;
+        let waiting = raft.pending_read_count() + raft.ready_read_count() + raft.msgs.len();
+        if waiting >= self.settings.reads_max { Err(Error::QueueFull) } else { Ok(()) }
+    }
+
+    /// Proposes a request, which is not empty. It is forwarded if another member leads, and may get
+    /// lost.
     pub fn propose(&mut self, data: Bytes) -> Result<()> {
         self.propose_as(EntryKind::Normal, data)
     }
 
-    /// Proposes a change of the members, as [`ConfChange`] encodes it. One that is proposed while
+    /// Proposes a change of one member, as [`ConfChange`] encodes it. One that is proposed while
     /// another is under way becomes an entry that says nothing.
     pub fn propose_change(&mut self, data: Bytes) -> Result<()> {
         self.propose_as(EntryKind::ConfChange, data)
     }
 
+    /// Proposes changes of several members at once, as etcd's raft encodes them (`ConfChangeV2`).
+    pub fn propose_changes(&mut self, data: Bytes) -> Result<()> {
+        self.propose_as(EntryKind::ConfChangeV2, data)
+    }
+
     fn propose_as(&mut self, kind: EntryKind, data: Bytes) -> Result<()> {
+        check::own_proposal(kind, &data).map_err(|words| Error::Message(words.to_owned()))?;
+        let bytes = data.len() as u64;
+        if self.node.raft.leader_id == 0 {
+            return Err(Error::NoLeader);
+        }
+        self.room_for(bytes)?;
+        if self.node.raft.state != StateRole::Leader {
+            self.forwarded_bytes += bytes;
+        }
         let mut proposal = convert::proposal(kind, data);
         proposal.set_from(self.node.raft.id);
         let proposed = self.node.raft.step(proposal);
         self.settle();
         match proposed {
             Ok(()) => Ok(()),
-            Err(raft::Error::ProposalDropped) if self.node.raft.leader_id == 0 => {
-                Err(Error::NoLeader)
-            }
             Err(raft::Error::ProposalDropped) if self.node.raft.lead_transferee.is_some() => {
                 Err(Error::Transferring)
             }
@@ -242,15 +259,21 @@ impl Driver {
 
     /// Asks how far the log is committed. The answer is among the effects, some day or never: raft
     /// forgets the question if there is no leader, or it has not committed anything in its term.
-    /// `context` must never have been used before, by nobody.
-    pub fn read_index(&mut self, context: Vec<u8>) {
+    /// `context` has 1 to 64 bytes and must never have been used before, by nobody.
+    pub fn read_index(&mut self, context: Vec<u8>) -> Result<()> {
+        check::context(&context).map_err(|words| Error::Message(words.to_owned()))?;
+        self.room_for_read()?;
         self.node.read_index(context);
         self.settle();
+        Ok(())
     }
 
-    /// Hands leadership to another member.
+    /// Hands leadership to another member, if it is one that votes.
     pub fn transfer_leader(&mut self, to: u64) {
-        self.node.transfer_leader(to);
+        // To follow another member's request, raft takes "nobody" for this member.
+        if to != 0 {
+            self.node.transfer_leader(to);
+        }
         self.settle();
     }
 
@@ -267,67 +290,123 @@ impl Driver {
         self.settle();
     }
 
-    /// An append is durable, and with it all before.
-    pub fn persisted(&mut self, number: u64) {
-        let mut newest = None;
-        while let Some(first) = self.on_the_way.front()
-            && (first.number <= number || !first.writes)
-        {
-            let done = self.on_the_way.pop_front().expect("there is a first");
-            self.free.extend(done.messages);
-            newest = Some(done.number);
+    /// An append is durable, and with it all before. If it replaced the store, what that contains
+    /// is applied. Numbers may be told late or twice; one that was never handed out is an error.
+    pub fn persisted(&mut self, number: u64) -> Result<()> {
+        if number > self.waiting.newest() {
+            return Err(Error::Stopped(format!("append {number} is durable and was never made")));
         }
-        if let Some(newest) = newest {
-            self.node.on_persist_ready(newest);
-            self.settle();
+        if let Some(done) = self.waiting.take(number) {
+            self.done(done);
         }
+        Ok(())
     }
 
-    /// Entries up to this index are applied.
-    pub fn applied(&mut self, index: u64) {
-        self.node.advance_apply_to(index);
+    fn done(&mut self, done: Done) {
+        self.free.extend(done.messages);
+        self.node.on_persist_ready(done.ready);
+        if let Some(index) = done.install.filter(|index| *index > self.node.raft.raft_log.applied) {
+            self.node.advance_apply_to(index);
+        }
         self.settle();
     }
 
-    /// Tells raft of a change that was committed and is applied now, or was refused (`None`).
-    /// Returns who is a member from here on.
+    /// Entries up to this index are applied. It may be told late; an index that was not handed out
+    /// is an error.
+    pub fn applied(&mut self, index: u64) -> Result<()> {
+        let log = &self.node.raft.raft_log;
+        if index > self.handed_out.min(log.committed).min(log.persisted) {
+            return Err(Error::Stopped(format!("{index} is applied and was never handed out")));
+        }
+        if index > log.applied {
+            self.node.advance_apply_to(index);
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Tells raft of a change of one member that is applied now, or was refused (`None`). Returns
+    /// who is a member from here on.
     pub fn apply_change(&mut self, change: Option<&ConfChange>) -> Result<ConfState> {
-        let members = self.node.apply_conf_change(&convert::change_to_raft(change));
+        match change {
+            Some(change) if change.kind != ConfChangeKind::UpdateNode => {
+                self.apply_changes(std::slice::from_ref(change))
+            }
+            _ => Ok(self.members()),
+        }
+    }
+
+    /// Tells raft of changes that are applied now. Several make a joint configuration, in which the
+    /// old voters and the new ones must agree; the leader then proposes by itself to leave it, which
+    /// is an entry of kind [`EntryKind::ConfChangeV2`] without data, and no changes at all here.
+    pub fn apply_changes(&mut self, changes: &[ConfChange]) -> Result<ConfState> {
+        let changed = self.node.apply_conf_change(&convert::changes_to_raft(changes));
+        let raft = &mut self.node.raft;
+        if !raft.promotable() && raft.state != StateRole::Follower {
+            let term = raft.term;
+            raft.become_follower(term, 0);
+        }
         self.settle();
-        match members {
+        match changed {
             Ok(members) => Ok(ConfState::of_raft(&members)),
-            Err(error) => Err(Error::Stopped(error.to_string())),
+            Err(error) => Err(Error::Change(error.to_string())),
         }
     }
 
     /// The store was synced in this state.
-    pub fn durable(&mut self, position: Position) {
+    pub fn durable(&mut self, position: Position) -> Result<()> {
+        if position.index > self.handed_out {
+            let index = position.index;
+            return Err(Error::Stopped(format!("{index} is synced and was never handed out")));
+        }
         self.node.mut_store().set_durable(position);
+        Ok(())
     }
 
-    /// Lets go of entries up to an index, as far as the durable store has them.
+    /// Lets go of entries up to an index, as far as the durable store has them and raft was told
+    /// that they are applied.
     pub fn release(&mut self, up_to: u64) {
-        self.node.mut_store().release(up_to);
+        let applied = self.node.raft.raft_log.applied;
+        self.node.mut_store().release(up_to.min(applied));
     }
 
     /// What is to be done, if there is anything.
     pub fn effects(&mut self) -> Option<Effects> {
-        let mut effects = Effects { send: std::mem::take(&mut self.free), ..Effects::default() };
-        if !self.node.has_ready() {
-            return (!effects.send.is_empty()).then_some(effects);
+        self.forwarded_bytes = 0;
+        let mut effects = Effects::default();
+        if self.node.has_ready() {
+            self.take_ready(&mut effects);
+        } else if self.free.is_empty() {
+            return None;
         }
+        effects.send.append(&mut self.free);
+        // Raft goes through the members in the order of a hash map.
+        effects.send.sort_by_key(Message::to);
+        Some(effects)
+    }
+
+    fn take_ready(&mut self, effects: &mut Effects) {
         let mut ready = self.node.ready();
-        effects.leadership = ready.ss().map(|_| self.leadership());
+        let now = self.leadership();
+        effects.leadership = (self.told != now).then_some(now);
+        self.told = now;
         effects.reads = ready.take_read_states().into_iter().map(read_answer).collect();
         effects.committed = ready.take_committed_entries().iter().map(Entry::of_raft).collect();
-        effects.send.extend(ready.take_messages().into_iter().map(Message));
-        let messages = ready.take_persisted_messages().into_iter().map(Message).collect();
+        let mut messages = ready.take_messages();
+        messages.append(&mut ready.take_persisted_messages());
+        let term = self.waiting.durable_term();
+        let messages = messages.into_iter().map(Message);
+        let (at_once, later) = messages.partition(|message| message.may_leave(term));
+        effects.send = at_once;
         effects.append = self.append(&ready);
-        let writes = effects.append.is_some();
-        self.on_the_way.push_back(OnTheWay { number: ready.number(), writes, messages });
+        let installed = effects.append.as_ref().and_then(|append| append.install.as_ref());
+        let newest = effects.committed.last().map(|entry| entry.index);
+        self.handed_out = newest.or(installed.map(|at| at.index)).unwrap_or(self.handed_out);
+        let number = ready.number();
         self.node.advance_append_async(ready);
-        self.free_what_writes_nothing(&mut effects);
-        Some(effects)
+        if let Some(done) = self.waiting.push(number, effects.append.as_ref(), later) {
+            self.done(done);
+        }
     }
 
     /// What of a ready goes to the log. Raft must be able to read it from here on.
@@ -339,9 +418,6 @@ impl Driver {
             log.install(position.clone());
         }
         log.append(ready.entries());
-        if let Some(hard_state) = ready.hs() {
-            log.hard_state = hard_state.clone();
-        }
         let append = Append {
             number: ready.number(),
             install,
@@ -349,17 +425,7 @@ impl Driver {
             hard_state: ready.hs().map(HardState::of_raft),
             must_sync: ready.must_sync(),
         };
-        let writes =
-            append.install.is_some() || !append.entries.is_empty() || append.hard_state.is_some();
-        writes.then_some(append)
-    }
-
-    /// A ready with nothing to write is durable as soon as all before it are.
-    fn free_what_writes_nothing(&mut self, effects: &mut Effects) {
-        if self.on_the_way.front().is_some_and(|first| !first.writes) {
-            self.persisted(0);
-            effects.send.append(&mut self.free);
-        }
+        (append.must_sync || append.hard_state.is_some()).then_some(append)
     }
 
     /// Who leads, as far as this member knows.
@@ -403,6 +469,11 @@ impl Driver {
         matched
     }
 
+    /// Who is a member now, as far as this member has applied the log.
+    pub fn members(&self) -> ConfState {
+        ConfState::of_raft(&self.node.raft.prs().conf().to_conf_state())
+    }
+
     /// Behind every call: the time-out is ours, whatever raft has drawn.
     fn settle(&mut self) {
         if self.situation != self.leadership() {
@@ -413,25 +484,14 @@ impl Driver {
 
     fn draw(&mut self) {
         self.situation = self.leadership();
-        self.timeout = self.chance.pick(self.election_ticks, 2 * self.election_ticks);
+        let ticks = self.settings.election_ticks;
+        self.timeout = self.chance.pick(ticks, 2 * ticks);
         self.node.raft.set_randomized_election_timeout(self.timeout);
     }
 }
 
-fn config(settings: Settings, applied: u64) -> raft::Config {
-    raft::Config {
-        id: settings.id,
-        election_tick: settings.election_ticks,
-        heartbeat_tick: settings.heartbeat_ticks,
-        applied,
-        max_size_per_msg: settings.message_bytes_max,
-        max_inflight_msgs: settings.inflight_max,
-        check_quorum: true,
-        pre_vote: true,
-        max_uncommitted_size: settings.uncommitted_bytes_max,
-        max_committed_size_per_ready: settings.committed_bytes_max,
-        ..raft::Config::default()
-    }
+fn bytes_of(message: &Message) -> u64 {
+    message.0.entries.iter().map(|entry| entry.data.len() as u64).sum()
 }
 
 fn read_answer(state: raft::ReadState) -> ReadAnswer {
