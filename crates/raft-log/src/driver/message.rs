@@ -93,8 +93,10 @@ impl fmt::Display for Message {
         let name = format!("{:?}", message.get_msg_type());
         write!(f, "{}>{} {}", message.from, message.to, &name["Msg".len()..])?;
         write!(f, " term={}", message.term)?;
-        if message.index > 0 || message.log_term > 0 {
-            write!(f, " at={}@{}", message.index, message.log_term)?;
+        match (message.index, message.log_term) {
+            (0, 0) => {}
+            (index, 0) => write!(f, " at={index}")?,
+            (index, term) => write!(f, " at={index}@{term}")?,
         }
         if let (Some(first), Some(last)) = (message.entries.first(), message.entries.last())
             && first.index > 0
