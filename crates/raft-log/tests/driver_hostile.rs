@@ -70,7 +70,7 @@ prop_compose! {
             Just(vec![]),
             Just(b"x".to_vec()),
             proptest::collection::vec(any::<u8>(), 0..8),
-            (0..4u8, 0..5u8).prop_map(|(kind, id)| vec![0x10, kind, 0x18, id]),
+            (0..4u8, 0..5u8).prop_map(|(kind, id)| vec![0x7a, 4, 0x10, kind, 0x18, id]),
         ],
     ) -> eraftpb::Entry {
         let mut entry = eraftpb::Entry::default();

@@ -15,13 +15,13 @@
 //!   0 for "beyond the end", and would find it equal.
 //! * Nothing is said to be committed or stored that cannot be.
 
-use protobuf::Message as _;
-use raft::eraftpb::{ConfChange, ConfChangeV2, Entry, EntryType, Message, MessageType};
+use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use raft::{Raft, StateRole};
 
+use super::convert;
 use super::settings::NUMBER_MAX;
 use crate::log::{Log, Position};
-use crate::wire::{ConfState, EntryKind};
+use crate::wire::ConfState;
 
 /// What is wrong.
 type Check = std::result::Result<(), &'static str>;
@@ -70,29 +70,21 @@ fn proposals(message: &Message) -> Check {
     })
 }
 
-/// What may be proposed: raft's leader reads changes, and drops in silence what it cannot read.
-fn proposal(kind: EntryType, data: &[u8]) -> Check {
-    match kind {
-        // Without a word it is what a leader begins its term with, and is not counted.
-        EntryType::EntryNormal => ensure(!data.is_empty(), "a request without a word"),
-        EntryType::EntryConfChange => {
-            ensure(ConfChange::parse_from_bytes(data).is_ok(), "not a change of a member")
-        }
-        EntryType::EntryConfChangeV2 => {
-            ensure(ConfChangeV2::parse_from_bytes(data).is_ok(), "not a change of members")
-        }
-    }
-}
-
-/// The same for a proposal of this member.
-pub(super) fn own_proposal(kind: EntryKind, data: &[u8]) -> Check {
-    proposal(kind.to_raft(), data)
+/// What may be proposed. A request without a word is what a leader begins its term with, and raft
+/// does not count its bytes.
+pub(super) fn proposal(kind: EntryType, data: &[u8]) -> Check {
+    ensure(kind != EntryType::EntryNormal || !data.is_empty(), "a request without a word")
 }
 
 /// An entry has nothing that the log would not keep.
 fn plain(entry: &Entry) -> Check {
     let known = entry.unknown_fields.fields.is_none();
-    ensure(known && entry.context.is_empty() && !entry.sync_log, "an entry with more than we keep")
+    ensure(
+        known && entry.context.is_empty() && !entry.sync_log,
+        "an entry with more than we keep",
+    )?;
+    let readable = convert::bare(entry.get_entry_type(), &entry.data).is_some();
+    ensure(readable, "a change that is not wrapped")
 }
 
 fn read(message: &Message) -> Check {

@@ -1,8 +1,17 @@
 //! Between raft's own types and ours.
 //!
 //! tikv's raft counts the kinds of membership changes differently from etcd: "add a learner" is 2
-//! there and 3 in etcd, and etcd's 2, "update the addresses", does not exist. So a change is never
-//! decoded by raft: what lies in the log is etcd's, and raft is told what it means to raft.
+//! there and 3 in etcd, and etcd's 2, "update the addresses", does not exist. The leader reads each
+//! change that is proposed, only to see whether there is one, and drops in silence what it cannot
+//! read: etcd's 3 is such a thing. So raft never sees etcd's bytes. Inside raft, and in messages,
+//! they are wrapped in a field that raft skips; in the log and to the owner they are bare; and when
+//! a change is applied raft is told what it means to raft.
+//!
+//! ```text
+//!   one change        7a LENGTH etcd's bytes           a change of nobody, and a field 15
+//!   several changes   12 00 7a LENGTH etcd's bytes     the same in a list of one
+//!   leave             (nothing)                        nothing, as raft itself proposes it
+//! ```
 
 use bytes::Bytes;
 use raft::eraftpb;
@@ -68,7 +77,7 @@ impl Entry {
         entry.set_entry_type(self.kind.to_raft());
         entry.set_term(self.term);
         entry.set_index(self.index);
-        entry.set_data(self.data.clone());
+        entry.set_data(wrapped(self.kind, &self.data));
         entry
     }
 
@@ -78,8 +87,47 @@ impl Entry {
             eraftpb::EntryType::EntryConfChange => EntryKind::ConfChange,
             eraftpb::EntryType::EntryConfChangeV2 => EntryKind::ConfChangeV2,
         };
-        Entry { kind, term: entry.term, index: entry.index, data: entry.data.clone() }
+        // What comes from a peer is checked, what comes from the disk was wrapped here.
+        let data = bare(kind.to_raft(), &entry.data).expect("all changes in raft are wrapped");
+        Entry { kind, term: entry.term, index: entry.index, data }
     }
+}
+
+/// Field 15, bytes: one that raft does not know in changes of members.
+const WRAPPING: u8 = 15 << 3 | 2;
+
+/// Field 2 of several changes: one of them, without a word.
+const SOME_CHANGE: [u8; 2] = [2 << 3 | 2, 0];
+
+fn wrapped(kind: EntryKind, data: &Bytes) -> Bytes {
+    if kind == EntryKind::Normal || data.is_empty() {
+        return data.clone();
+    }
+    let some = if kind == EntryKind::ConfChangeV2 { &SOME_CHANGE[..] } else { &[] };
+    let mut wrapped = [some, &[WRAPPING]].concat();
+    let mut length = data.len();
+    while length >= 0x80 {
+        wrapped.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    wrapped.push(length as u8);
+    wrapped.extend_from_slice(data);
+    Bytes::from(wrapped)
+}
+
+/// What is in the wrapping; nothing if raft's data has another form.
+pub(super) fn bare(kind: eraftpb::EntryType, data: &Bytes) -> Option<Bytes> {
+    if kind == eraftpb::EntryType::EntryNormal || data.is_empty() {
+        return Some(data.clone());
+    }
+    let several = kind == eraftpb::EntryType::EntryConfChangeV2;
+    let some = if several { &SOME_CHANGE[..] } else { &[] };
+    let rest = data.strip_prefix(some)?.strip_prefix(&[WRAPPING])?;
+    let digits = rest.iter().take(4).position(|byte| byte & 0x80 == 0)? + 1;
+    let digit = |length: usize, byte: &u8| length << 7 | usize::from(byte & 0x7f);
+    let length = rest[..digits].iter().rev().fold(0, digit);
+    let bare = &rest[digits..];
+    (length > 0 && bare.len() == length).then(|| data.slice_ref(bare))
 }
 
 /// What changes mean to raft: one is made at once, several by way of a joint configuration, none at

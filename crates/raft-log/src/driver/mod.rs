@@ -229,12 +229,13 @@ impl Driver {
     }
 
     /// Proposes changes of several members at once, as etcd's raft encodes them (`ConfChangeV2`).
+    /// Without data, to leave a joint configuration.
     pub fn propose_changes(&mut self, data: Bytes) -> Result<()> {
         self.propose_as(EntryKind::ConfChangeV2, data)
     }
 
     fn propose_as(&mut self, kind: EntryKind, data: Bytes) -> Result<()> {
-        check::own_proposal(kind, &data).map_err(|words| Error::Message(words.to_owned()))?;
+        check::proposal(kind.to_raft(), &data).map_err(|words| Error::Message(words.to_owned()))?;
         let bytes = data.len() as u64;
         if self.node.raft.leader_id == 0 {
             return Err(Error::NoLeader);
