@@ -34,42 +34,42 @@ fn step(cluster: &mut Cluster, voters: u64, at: usize, (what, who, number): Step
     let other = u64::from(number) % voters + 1;
     let pooled = cluster.pool.len();
     let place = if pooled == 0 { 0 } else { usize::from(number) % pooled };
-    match what % 40 {
-        0..=8 => {
+    match what % 100 {
+        0..=19 => {
             for _ in 0..=number % 4 {
                 cluster.call(id, |driver| driver.tick());
             }
         }
-        9..=19 => {
+        20..=54 => {
             for _ in 0..=number % 8 {
                 if !cluster.pool.is_empty() {
                     cluster.deliver(0);
                 }
             }
         }
-        20..=22 if pooled > 0 => cluster.deliver(place),
-        23 if pooled > 0 => {
+        55..=58 if pooled > 0 => cluster.deliver(place),
+        59..=60 if pooled > 0 => {
             let sent = cluster.pool.remove(place);
             cluster.lose(&sent);
         }
-        24 if pooled > 0 => cluster.pool.push(cluster.pool[place].clone()),
-        25..=28 => {
+        61..=62 if pooled > 0 => cluster.pool.push(cluster.pool[place].clone()),
+        63..=74 => {
             let data = format!("{at} by {id}").into_bytes();
             cluster.call(id, |driver| driver.propose(data.into()).ok());
         }
-        29 => drop(cluster.read(id, &format!("r{at}"))),
-        30 => cluster.members.get_mut(&id).unwrap().slow = true,
-        31..=32 => cluster.persist(id, usize::from(number % 3)),
-        33 => {
+        75..=77 => drop(cluster.read(id, &format!("r{at}"))),
+        78..=79 => cluster.members.get_mut(&id).unwrap().slow = true,
+        80..=84 => cluster.persist(id, usize::from(number % 3)),
+        85..=87 => {
             cluster.members.get_mut(&id).unwrap().slow = false;
             cluster.persist(id, usize::MAX);
         }
-        34 if number % 2 == 0 => cluster.crash(id),
-        34..=35 if !cluster.is_up(id) => cluster.restart(id),
-        36 => cluster.cut(id, other),
-        37 => cluster.heal(),
-        38 => cluster.sync(id, u64::from(number)),
-        39 => drop(cluster.call(id, |driver| driver.transfer_leader(other))),
+        88 => cluster.crash(id),
+        89..=91 if !cluster.is_up(id) => cluster.restart(id),
+        92..=93 => cluster.cut(id, other),
+        94..=95 => cluster.heal(),
+        96..=98 => cluster.sync(id, u64::from(number)),
+        99 => drop(cluster.call(id, |driver| driver.transfer_leader(other))),
         _ => {}
     }
 }
@@ -171,7 +171,7 @@ fn digest(seed: u64) -> String {
     let mut cluster = run(5, seed, &steps_of_seed(seed));
     repair(&mut cluster);
     let applied = cluster.committed.len();
-    assert!(applied > 50, "seed {seed}: only {applied} entries came through");
+    assert!(applied > 20, "seed {seed}: only {applied} entries came through");
     format!("digest {seed} {applied} {:x}", cluster.digest.finish())
 }
 

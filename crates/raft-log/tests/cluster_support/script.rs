@@ -12,7 +12,7 @@
 //!   cut 1 2, isolate 1, heal
 //!   slow 1, fast 1, persist 1 2        the disk of member 1; writes two appends
 //!   propose 1 a, change 1 add 4, changes 1 add 4 remove 1, read 1 r1, transfer 1 2, campaign 1
-//!   sync 1 release=7, sent 1 3 lost, unreachable 1 3
+//!   sync 1 release=7, release 1 7, sent 1 3 lost, unreachable 1 3
 //!   crash 1, restart 1, start 4, status, log 1, store 1
 //! ```
 
@@ -161,6 +161,10 @@ impl ClusterRunner {
             ["transfer", id, to] => {
                 let to = to.parse()?;
                 cluster.call(id.parse()?, |driver| driver.transfer_leader(to)).map(Ok)
+            }
+            ["release", id, up_to] => {
+                let up_to = up_to.parse()?;
+                cluster.call(id.parse()?, |driver| driver.release(up_to)).map(Ok)
             }
             ["campaign", id] => cluster.call(id.parse()?, |driver| driver.campaign()).map(Ok),
             ["unreachable", id, other] => {
