@@ -184,7 +184,7 @@ fn mutate(message: &mut eraftpb::Message, part: u8, to: u64) {
         3 => message.set_commit(to),
         4 => message.set_commit_term(to),
         5 => message.set_reject_hint(to),
-        6 => message.set_reject(to % 2 == 0),
+        6 => message.set_reject(to.is_multiple_of(2)),
         7 => message.set_from(to),
         8 => drop(message.take_entries()),
         9 => message.mut_entries().iter_mut().for_each(|entry| entry.set_index(to)),
@@ -210,7 +210,7 @@ fn call(driver: &mut Driver, what: u8, number: u64) {
         2 => driver.release(number),
         3 => driver.transfer_leader(id),
         4 => driver.unreachable(id),
-        5 => driver.snapshot_sent(id, number % 2 == 0),
+        5 => driver.snapshot_sent(id, number.is_multiple_of(2)),
         6 => drop(driver.read_index(vec![1; (number % 70) as usize])),
         7 => drop(driver.propose(vec![0; (number % 3) as usize].into())),
         8 => drop(driver.propose_change(vec![0x10, (number % 4) as u8, 0x18, id as u8].into())),
@@ -352,4 +352,140 @@ fn figures_that_cannot_be_are_errors() {
     assert!(matches!(driver.applied(6), Err(Error::Stopped(_))));
     let beyond = Position { index: 6, term: 2, ..driver.durable_position().clone() };
     assert!(matches!(driver.durable(beyond), Err(Error::Stopped(_))));
+}
+
+/// A message from member 2 to member 1.
+fn from_two(kind: eraftpb::MessageType, term: u64) -> eraftpb::Message {
+    let mut message = eraftpb::Message::default();
+    message.set_msg_type(kind);
+    message.set_from(2);
+    message.set_to(1);
+    message.set_term(term);
+    message
+}
+
+fn step(driver: &mut Driver, message: &eraftpb::Message) -> Result<(), Error> {
+    driver.step(Message::decode(&message.write_to_bytes().unwrap()).unwrap())
+}
+
+/// What is wrong with a message, in the driver's words.
+fn refused(driver: &mut Driver, message: &eraftpb::Message) -> String {
+    let error = step(driver, message).unwrap_err().to_string();
+    error.rsplit(": ").next().unwrap().to_owned()
+}
+
+#[test]
+fn a_vote_that_was_not_asked_for_does_not_count() {
+    use eraftpb::MessageType::{
+        MsgAppendResponse, MsgRequestPreVoteResponse, MsgRequestVoteResponse,
+    };
+    let mut driver = member(1);
+    drain(&mut driver, true);
+    driver.campaign();
+    drain(&mut driver, true);
+    assert_eq!(step(&mut driver, &from_two(MsgRequestPreVoteResponse, 3)), Ok(()));
+    let append = driver.effects().unwrap().append.unwrap();
+    assert_eq!(driver.leadership().role, Role::Candidate);
+    // Its own vote is on its way to the disk, so nobody can have heard of its wish.
+    let vote = from_two(MsgRequestVoteResponse, 3);
+    assert_eq!(refused(&mut driver, &vote), "an answer to what was not asked yet");
+    driver.persisted(append.number).unwrap();
+    assert_eq!(step(&mut driver, &vote), Ok(()));
+    assert_eq!(driver.leadership().role, Role::Leader);
+
+    let mut has = from_two(MsgAppendResponse, 3);
+    has.set_index(10);
+    assert_eq!(refused(&mut driver, &has), "it has what the leader does not have");
+    has.set_index(9);
+    assert_eq!(step(&mut driver, &has), Ok(()));
+}
+
+#[test]
+fn copies_of_nonsense_are_refused() {
+    let mut driver = member(1);
+    drain(&mut driver, true);
+    let copy = |voters: &[u64], learners: &[u64], outgoing: &[u64], next: &[u64], leave: bool| {
+        let mut message = from_two(eraftpb::MessageType::MsgSnapshot, 2);
+        let metadata = message.mut_snapshot().mut_metadata();
+        metadata.set_index(20);
+        metadata.set_term(2);
+        let members = metadata.mut_conf_state();
+        members.set_voters(voters.to_vec());
+        members.set_learners(learners.to_vec());
+        members.set_voters_outgoing(outgoing.to_vec());
+        members.set_learners_next(next.to_vec());
+        members.set_auto_leave(leave);
+        message
+    };
+    for (message, words) in [
+        (copy(&[], &[1], &[], &[], false), "a copy without members"),
+        (copy(&[1, 0], &[], &[], &[], false), "nobody is a member"),
+        (copy(&[1, 1], &[], &[], &[], false), "a member twice"),
+        (copy(&[1, 2], &[2], &[], &[], false), "a learner that votes"),
+        (copy(&[1, 2], &[3], &[3], &[], false), "a learner that votes"),
+        (copy(&[1, 2], &[], &[2, 3], &[2], false), "a voter that is to stop voting, and is not"),
+        (copy(&[1, 2], &[], &[], &[3], false), "a learner-to-be that never voted"),
+        (copy(&[1, 2], &[], &[], &[], true), "nothing to leave"),
+    ] {
+        assert_eq!(refused(&mut driver, &message), words);
+    }
+    let mut impossible = copy(&[1], &[], &[], &[], false);
+    impossible.mut_snapshot().mut_metadata().set_term(3);
+    assert_eq!(refused(&mut driver, &impossible), "a copy of an impossible term");
+    assert!(drain(&mut driver, true).is_empty());
+
+    let joint = copy(&[1, 2], &[4], &[2, 3], &[3], true);
+    assert_eq!(step(&mut driver, &joint), Ok(()));
+    let install = driver.effects().unwrap().append.unwrap().install.unwrap();
+    assert_eq!((install.index, install.members.voters_outgoing), (20, vec![2, 3]));
+}
+
+#[test]
+fn what_raft_does_not_know_to_be_applied_is_not_released() {
+    let mut driver = member(1);
+    let effects = driver.effects().unwrap();
+    assert_eq!(effects.committed.len(), 1);
+    let synced = Position { index: 5, term: 2, ..driver.durable_position().clone() };
+    driver.durable(synced).unwrap();
+    driver.release(5);
+    assert_eq!(driver.kept(), (5, 8));
+    driver.applied(5).unwrap();
+    driver.release(8);
+    assert_eq!(driver.kept(), (6, 8), "no more than the synced store has");
+}
+
+#[test]
+fn a_disk_that_does_not_keep_up_takes_no_more() {
+    let mut driver = member(1);
+    drain(&mut driver, true);
+    let append = |index: u64| {
+        let mut message = from_two(eraftpb::MessageType::MsgAppend, 2);
+        message.set_index(index - 1);
+        message.set_log_term(2);
+        let mut entry = eraftpb::Entry::default();
+        entry.set_index(index);
+        entry.set_term(2);
+        entry.set_data(vec![0; 40 << 20].into());
+        message.set_entries(vec![entry].into());
+        message
+    };
+    step(&mut driver, &append(9)).unwrap();
+    let first = driver.effects().unwrap().append.unwrap();
+    step(&mut driver, &append(10)).unwrap();
+    let _ = driver.effects().unwrap();
+    assert_eq!(step(&mut driver, &append(11)), Err(Error::QueueFull));
+    driver.persisted(first.number).unwrap();
+    assert_eq!(step(&mut driver, &append(11)), Ok(()));
+}
+
+#[test]
+fn forwarded_proposals_are_bounded() {
+    let mut driver = member(1);
+    drain(&mut driver, true);
+    step(&mut driver, &from_two(eraftpb::MessageType::MsgHeartbeat, 2)).unwrap();
+    let large = || bytes::Bytes::from(vec![0; 40 << 20]);
+    assert_eq!(driver.propose(large()), Ok(()));
+    assert_eq!(driver.propose(large()), Err(Error::QueueFull));
+    drain(&mut driver, true);
+    assert_eq!(driver.propose(large()), Ok(()));
 }

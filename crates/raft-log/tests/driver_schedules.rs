@@ -113,11 +113,11 @@ fn repair(cluster: &mut Cluster) {
             return assert_holds_everything(cluster);
         }
     }
-    for id in cluster.ids() {
-        let member = &cluster.members[&id];
-        println!("{id}: {:?} {:?}", member.driver, member.store.position);
-    }
-    panic!("no agreement after 300 ticks without faults");
+    let state = |(id, member): (&u64, &cluster_support::Member)| {
+        format!("{id}: {:?} {:?}", member.driver, member.store.position)
+    };
+    let states: Vec<_> = cluster.members.iter().map(state).collect();
+    panic!("no agreement after 300 ticks without faults: {states:#?}");
 }
 
 fn assert_holds_everything(cluster: &Cluster) {
