@@ -483,7 +483,7 @@ fn forwarded_proposals_are_bounded() {
     let mut driver = member(1);
     drain(&mut driver, true);
     step(&mut driver, &from_two(eraftpb::MessageType::MsgHeartbeat, 2)).unwrap();
-    let large = || bytes::Bytes::from(vec![0; 40 << 20]);
+    let large = || bytes::Bytes::from(vec![0; 65 << 20]);
     assert_eq!(driver.propose(large()), Ok(()));
     assert_eq!(driver.propose(large()), Err(Error::QueueFull));
     drain(&mut driver, true);

@@ -203,8 +203,9 @@ impl Driver {
         let log = &self.node.raft.raft_log;
         let entries = log.last_index() - log.committed.min(log.persisted);
         let full = match self.node.raft.state {
-            // Raft counts the bytes.
+            // Raft counts the bytes, and takes one proposal of any size. So does a follower.
             StateRole::Leader => entries >= self.settings.uncommitted_entries_max,
+            _ if self.forwarded_bytes == 0 => false,
             _ => self.forwarded_bytes + bytes > self.settings.uncommitted_bytes_max,
         };
         if full { Err(Error::QueueFull) } else { Ok(()) }
