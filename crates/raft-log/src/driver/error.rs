@@ -1,0 +1,35 @@
+//! What the driver answers when it cannot do what was asked.
+
+/// The result of an operation of the driver.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What the driver reports.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    // The caller may try again, here or at another member.
+    /// Nobody leads, as far as this member knows.
+    #[error("there is no leader")]
+    NoLeader,
+    /// So much is on its way that no more is taken.
+    #[error("too much is proposed and not committed yet, or asked and not answered")]
+    QueueFull,
+    /// Leadership is being handed over.
+    #[error("leadership is being transferred")]
+    Transferring,
+
+    // Somebody has sent nonsense.
+    /// Not a message or a proposal that raft can take.
+    #[error("not a message for raft: {0}")]
+    Message(String),
+    /// The members cannot be changed like this. Nothing has changed.
+    #[error("not a change that the members allow: {0}")]
+    Change(String),
+    /// It comes from somebody who is no member.
+    #[error("a message from {0}, who is not a member")]
+    Stranger(u64),
+
+    // The process must stop.
+    /// Raft cannot work on this.
+    #[error("raft stopped: {0}")]
+    Stopped(String),
+}

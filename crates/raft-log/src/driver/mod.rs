@@ -1,0 +1,511 @@
+//! Raft as a state machine that does nothing itself.
+//!
+//! # The idea
+//!
+//! tikv's `raft` decides who leads and what is committed. It has no network, no disk and no clock,
+//! and this driver adds none: inputs go in by calls, and [`effects`](Driver::effects) says what is
+//! to be done. So the code that the server runs with threads, sockets and a disk is the code that
+//! a simulated cluster runs in one thread, under a seed.
+//!
+//! ```text
+//!   tick, message, proposal, read ──▶ ┌────────┐ ──▶ append to the log ── durable ─▶ persisted
+//!   persisted(n), applied(i) ───────▶ │ Driver │ ──▶ send
+//!                                     └────────┘ ──▶ apply ───────────── applied ──▶ applied
+//! ```
+//!
+//! # Nobody waits for the disk who need not
+//!
+//! An append gets a number, and raft goes on while it is on its way to the disk. A leader's
+//! messages may leave at once: followers write while the leader does. What a follower has to say
+//! about an append ("I have it", "you have my vote") must not be said before it is true, so such
+//! messages stay here until [`persisted`](Driver::persisted) has been told the number.
+//!
+//! # Chance
+//!
+//! Raft draws election time-outs from the thread's own generator, and so would be different in
+//! each run. The driver overwrites the time-out behind every call, and draws another, from its
+//! seed and its id, whenever term, role or leader have changed.
+//!
+//! # Where raft would stop the process
+//!
+//! Raft 0.7 asserts what its authors thought impossible. The driver keeps these from it:
+//!
+//! * Messages that it would not survive; see `check.rs`.
+//! * An election by a member whose disk does not have all of its log, or that is taking over
+//!   another's store. Raft assumes that who has asked for votes has written everything before; but
+//!   the only voter need not ask, and who installs a store has a gap behind what is applied.
+//! * A leader that is no voter any more. It would look for its own progress at the next commit. It
+//!   steps down when the change is applied, and the others elect another.
+//! * Figures of the owner that cannot be: errors, and the owner must stop.
+//!
+//! # Invariants
+//!
+//! * A message that speaks of something leaves only when that is durable.
+//! * Committed entries come out in order, each once, and only those that are in this member's log.
+//! * Everything that waits here is bounded, and what does not fit is an error: what is proposed and
+//!   not committed by bytes and by number, what is forwarded or on its way to the disk by bytes,
+//!   reads by number, what is sent to a follower and not acknowledged by number and size of
+//!   messages.
+
+mod chance;
+mod check;
+mod convert;
+mod effects;
+mod error;
+mod message;
+mod settings;
+mod waiting;
+
+use std::fmt;
+
+use bytes::Bytes;
+use raft::eraftpb::MessageType;
+use raft::{RawNode, Ready, SnapshotStatus, StateRole};
+
+use self::chance::Chance;
+pub use self::effects::{Append, Effects, Leadership, ReadAnswer, Role};
+pub use self::error::{Error, Result};
+pub use self::message::Message;
+pub use self::settings::{Found, Settings};
+use self::waiting::{Done, Waiting};
+use crate::log::{Log, Position};
+use crate::wire::{ConfChange, ConfChangeKind, ConfState, Entry, EntryKind, HardState};
+
+/// One member's raft.
+pub struct Driver {
+    node: RawNode<Log>,
+    settings: Settings,
+    chance: Chance,
+    timeout: usize,
+    /// What the time-out was drawn for.
+    situation: Leadership,
+    /// What the owner was told last.
+    told: Leadership,
+    waiting: Waiting,
+    /// What may be said now.
+    free: Vec<Message>,
+    /// Committed entries were handed out up to here.
+    handed_out: u64,
+    /// Bytes that were forwarded since the last effects.
+    forwarded_bytes: u64,
+}
+
+impl Driver {
+    /// A member as it finds itself. A new one finds a store at index 0, and the first members among
+    /// its entries.
+    pub fn new(settings: Settings, found: Found) -> Result<Driver> {
+        let stopped = |error: raft::Error| Error::Stopped(error.to_string());
+        if settings.id == 0 {
+            return Err(Error::Stopped("a member's id is not 0".to_owned()));
+        }
+        let applied = found.store.index;
+        let log = found.into_log()?;
+        let durable_term = log.hard_state.term;
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let node = RawNode::new(&settings.to_raft(applied), log, &logger).map_err(stopped)?;
+        let mut driver = Driver {
+            node,
+            settings,
+            chance: Chance::from_seed(settings.seed, settings.id),
+            timeout: settings.election_ticks,
+            situation: Leadership::default(),
+            told: Leadership::default(),
+            waiting: Waiting::new(durable_term),
+            free: Vec::new(),
+            handed_out: applied,
+            forwarded_bytes: 0,
+        };
+        driver.draw();
+        driver.told = driver.leadership();
+        Ok(driver)
+    }
+
+    /// A tick of the clock has passed.
+    pub fn tick(&mut self) {
+        if self.may_campaign() || self.node.raft.state == StateRole::Leader {
+            self.node.tick();
+        } else {
+            // The time passes, and the election begins with the first tick that may begin it.
+            self.node.raft.election_elapsed += 1;
+        }
+        self.settle();
+    }
+
+    /// Wants to lead, without waiting for the time-out. Nothing happens if the member does not vote,
+    /// or its disk is behind.
+    pub fn campaign(&mut self) {
+        if self.may_campaign() {
+            // It fails for a member that may not, which then does not lead.
+            let _ = self.node.campaign();
+        }
+        self.settle();
+    }
+
+    fn may_campaign(&self) -> bool {
+        self.node.raft.promotable() && !self.waiting.changes_the_log()
+    }
+
+    /// A message has come. What raft cannot use now it drops in silence, proposals too: who has
+    /// sent them tries again. After an error nothing has changed, and another message may be fine.
+    pub fn step(&mut self, message: Message) -> Result<()> {
+        self.check(&message)?;
+        let from = message.from();
+        let kind = message.0.get_msg_type();
+        let leads = self.node.raft.state == StateRole::Leader;
+        // Who does not lead would forward it with the sender's term, which raft asserts not to do.
+        let lost = kind == MessageType::MsgTransferLeader && !leads;
+        if lost || (kind == MessageType::MsgTimeoutNow && !leads && !self.may_campaign()) {
+            return Ok(());
+        }
+        if !leads && kind == MessageType::MsgPropose {
+            self.forwarded_bytes += bytes_of(&message);
+        }
+        let stepped = self.node.step(message.0);
+        self.settle();
+        match stepped {
+            Ok(()) | Err(raft::Error::ProposalDropped) => Ok(()),
+            Err(raft::Error::StepPeerNotFound) => Err(Error::Stranger(from)),
+            Err(error) => Err(Error::Stopped(error.to_string())),
+        }
+    }
+
+    fn check(&self, message: &Message) -> Result<()> {
+        let raft = &self.node.raft;
+        let nonsense = |words: &str| Err(Error::Message(format!("{message}: {words}")));
+        if message.to() != raft.id {
+            return nonsense("it is for somebody else");
+        }
+        let asked = self.waiting.durable_term() >= raft.term;
+        let shape = check::shape(&message.0);
+        if let Err(words) = shape.and_then(|()| check::circumstances(&message.0, raft, asked)) {
+            return nonsense(words);
+        }
+        let known = raft.prs().get(message.from()).is_some();
+        match message.0.get_msg_type() {
+            MessageType::MsgPropose | MessageType::MsgReadIndex if !known => {
+                Err(Error::Stranger(message.from()))
+            }
+            MessageType::MsgPropose => self.room_for(bytes_of(message)),
+            MessageType::MsgReadIndex => self.room_for_read(),
+            // The disk does not keep up, and the leader will ask again.
+            MessageType::MsgAppend
+                if !message.0.entries.is_empty()
+                    && self.waiting.bytes() > self.settings.uncommitted_bytes_max =>
+            {
+                Err(Error::QueueFull)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether so many bytes more may be proposed.
+    fn room_for(&self, bytes: u64) -> Result<()> {
+        let log = &self.node.raft.raft_log;
+        let entries = log.last_index() - log.committed.min(log.persisted);
+        let full = match self.node.raft.state {
+            // Raft counts the bytes, and takes one proposal of any size. So does a follower.
+            StateRole::Leader => entries >= self.settings.uncommitted_entries_max,
+            _ if self.forwarded_bytes == 0 => false,
+            _ => self.forwarded_bytes + bytes > self.settings.uncommitted_bytes_max,
+        };
+        if full { Err(Error::QueueFull) } else { Ok(()) }
+    }
+
+    fn room_for_read(&self) -> Result<()> {
+        let raft = &self.node.raft;
+        let waiting = raft.pending_read_count() + raft.ready_read_count() + raft.msgs.len();
+        if waiting >= self.settings.reads_max { Err(Error::QueueFull) } else { Ok(()) }
+    }
+
+    /// Proposes a request, which is not empty. It is forwarded if another member leads, and may get
+    /// lost.
+    pub fn propose(&mut self, data: Bytes) -> Result<()> {
+        self.propose_as(EntryKind::Normal, data)
+    }
+
+    /// Proposes a change of one member, as [`ConfChange`] encodes it. One that is proposed while
+    /// another is under way becomes an entry that says nothing.
+    pub fn propose_change(&mut self, data: Bytes) -> Result<()> {
+        self.propose_as(EntryKind::ConfChange, data)
+    }
+
+    /// Proposes changes of several members at once, as etcd's raft encodes them (`ConfChangeV2`).
+    /// Without data, to leave a joint configuration.
+    pub fn propose_changes(&mut self, data: Bytes) -> Result<()> {
+        self.propose_as(EntryKind::ConfChangeV2, data)
+    }
+
+    fn propose_as(&mut self, kind: EntryKind, data: Bytes) -> Result<()> {
+        check::proposal(kind.to_raft(), &data).map_err(|words| Error::Message(words.to_owned()))?;
+        let bytes = data.len() as u64;
+        if self.node.raft.leader_id == 0 {
+            return Err(Error::NoLeader);
+        }
+        self.room_for(bytes)?;
+        if self.node.raft.state != StateRole::Leader {
+            self.forwarded_bytes += bytes;
+        }
+        let mut proposal = convert::proposal(kind, data);
+        proposal.set_from(self.node.raft.id);
+        let proposed = self.node.raft.step(proposal);
+        self.settle();
+        match proposed {
+            Ok(()) => Ok(()),
+            Err(raft::Error::ProposalDropped) if self.node.raft.lead_transferee.is_some() => {
+                Err(Error::Transferring)
+            }
+            Err(raft::Error::ProposalDropped) => Err(Error::QueueFull),
+            Err(error) => Err(Error::Stopped(error.to_string())),
+        }
+    }
+
+    /// Asks how far the log is committed. The answer is among the effects, some day or never: raft
+    /// forgets the question if there is no leader, or it has not committed anything in its term.
+    /// `context` has 1 to 64 bytes and must never have been used before, by nobody.
+    pub fn read_index(&mut self, context: Vec<u8>) -> Result<()> {
+        check::context(&context).map_err(|words| Error::Message(words.to_owned()))?;
+        self.room_for_read()?;
+        self.node.read_index(context);
+        self.settle();
+        Ok(())
+    }
+
+    /// Hands leadership to another member, if it is one that votes.
+    pub fn transfer_leader(&mut self, to: u64) {
+        // To follow another member's request, raft takes "nobody" for this member.
+        if to != 0 {
+            self.node.transfer_leader(to);
+        }
+        self.settle();
+    }
+
+    /// A message to a member could not be sent.
+    pub fn unreachable(&mut self, id: u64) {
+        self.node.report_unreachable(id);
+        self.settle();
+    }
+
+    /// A copy of the store has arrived at a member, or has not.
+    pub fn snapshot_sent(&mut self, to: u64, arrived: bool) {
+        let status = if arrived { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
+        self.node.report_snapshot(to, status);
+        self.settle();
+    }
+
+    /// An append is durable, and with it all before. If it replaced the store, what that contains
+    /// is applied. Numbers may be told late or twice; one that was never handed out is an error.
+    pub fn persisted(&mut self, number: u64) -> Result<()> {
+        if number > self.waiting.newest() {
+            return Err(Error::Stopped(format!("append {number} is durable and was never made")));
+        }
+        if let Some(done) = self.waiting.take(number) {
+            self.done(done);
+        }
+        Ok(())
+    }
+
+    fn done(&mut self, done: Done) {
+        self.free.extend(done.messages);
+        self.node.on_persist_ready(done.ready);
+        if let Some(index) = done.install.filter(|index| *index > self.node.raft.raft_log.applied) {
+            self.node.advance_apply_to(index);
+        }
+        self.settle();
+    }
+
+    /// Entries up to this index are applied. It may be told late; an index that was not handed out
+    /// is an error.
+    pub fn applied(&mut self, index: u64) -> Result<()> {
+        let log = &self.node.raft.raft_log;
+        if index > self.handed_out.min(log.committed).min(log.persisted) {
+            return Err(Error::Stopped(format!("{index} is applied and was never handed out")));
+        }
+        if index > log.applied {
+            self.node.advance_apply_to(index);
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Tells raft of a change of one member that is applied now, or was refused (`None`). Returns
+    /// who is a member from here on.
+    pub fn apply_change(&mut self, change: Option<&ConfChange>) -> Result<ConfState> {
+        match change {
+            Some(change) if change.kind != ConfChangeKind::UpdateNode => {
+                self.apply_changes(std::slice::from_ref(change))
+            }
+            _ => Ok(self.members()),
+        }
+    }
+
+    /// Tells raft of changes that are applied now. Several make a joint configuration, in which the
+    /// old voters and the new ones must agree; the leader then proposes by itself to leave it, which
+    /// is an entry of kind [`EntryKind::ConfChangeV2`] without data, and no changes at all here.
+    pub fn apply_changes(&mut self, changes: &[ConfChange]) -> Result<ConfState> {
+        let changed = self.node.apply_conf_change(&convert::changes_to_raft(changes));
+        let raft = &mut self.node.raft;
+        if !raft.promotable() && raft.state != StateRole::Follower {
+            let term = raft.term;
+            raft.become_follower(term, 0);
+        }
+        self.settle();
+        match changed {
+            Ok(members) => Ok(ConfState::of_raft(&members)),
+            Err(error) => Err(Error::Change(error.to_string())),
+        }
+    }
+
+    /// The store was synced in this state.
+    pub fn durable(&mut self, position: Position) -> Result<()> {
+        if position.index > self.handed_out {
+            let index = position.index;
+            return Err(Error::Stopped(format!("{index} is synced and was never handed out")));
+        }
+        self.node.mut_store().set_durable(position);
+        Ok(())
+    }
+
+    /// Lets go of entries up to an index, as far as the durable store has them and raft was told
+    /// that they are applied.
+    pub fn release(&mut self, up_to: u64) {
+        let applied = self.node.raft.raft_log.applied;
+        self.node.mut_store().release(up_to.min(applied));
+    }
+
+    /// What is to be done, if there is anything.
+    pub fn effects(&mut self) -> Option<Effects> {
+        self.forwarded_bytes = 0;
+        let mut effects = Effects::default();
+        if self.node.has_ready() {
+            self.take_ready(&mut effects);
+        } else if self.free.is_empty() {
+            return None;
+        }
+        effects.send.append(&mut self.free);
+        // Raft goes through the members in the order of a hash map.
+        effects.send.sort_by_key(Message::to);
+        Some(effects)
+    }
+
+    fn take_ready(&mut self, effects: &mut Effects) {
+        let mut ready = self.node.ready();
+        let now = self.leadership();
+        effects.leadership = (self.told != now).then_some(now);
+        self.told = now;
+        effects.reads = ready.take_read_states().into_iter().map(read_answer).collect();
+        effects.committed = ready.take_committed_entries().iter().map(Entry::of_raft).collect();
+        let mut messages = ready.take_messages();
+        messages.append(&mut ready.take_persisted_messages());
+        let term = self.waiting.durable_term();
+        let messages = messages.into_iter().map(Message);
+        let (at_once, later) = messages.partition(|message| message.may_leave(term));
+        effects.send = at_once;
+        effects.append = self.append(&ready);
+        let installed = effects.append.as_ref().and_then(|append| append.install.as_ref());
+        let newest = effects.committed.last().map(|entry| entry.index);
+        self.handed_out = newest.or(installed.map(|at| at.index)).unwrap_or(self.handed_out);
+        let number = ready.number();
+        self.node.advance_append_async(ready);
+        if let Some(done) = self.waiting.push(number, effects.append.as_ref(), later) {
+            self.done(done);
+        }
+    }
+
+    /// What of a ready goes to the log. Raft must be able to read it from here on.
+    fn append(&mut self, ready: &Ready) -> Option<Append> {
+        let log = self.node.mut_store();
+        let metadata = ready.snapshot().get_metadata();
+        let install = (metadata.index > 0).then(|| Position::of_raft(metadata));
+        if let Some(position) = &install {
+            log.install(position.clone());
+        }
+        log.append(ready.entries());
+        let append = Append {
+            number: ready.number(),
+            install,
+            entries: ready.entries().iter().map(Entry::of_raft).collect(),
+            hard_state: ready.hs().map(HardState::of_raft),
+            must_sync: ready.must_sync(),
+        };
+        (append.must_sync || append.hard_state.is_some()).then_some(append)
+    }
+
+    /// Who leads, as far as this member knows.
+    pub fn leadership(&self) -> Leadership {
+        let raft = &self.node.raft;
+        let role = match raft.state {
+            StateRole::Follower => Role::Follower,
+            StateRole::PreCandidate => Role::PreCandidate,
+            StateRole::Candidate => Role::Candidate,
+            StateRole::Leader => Role::Leader,
+        };
+        Leadership { leader: raft.leader_id, term: raft.term, role }
+    }
+
+    /// Whether this member leads and has committed something in its term: before that it cannot
+    /// know what is committed, and answers no reads.
+    pub fn may_answer_reads(&self) -> bool {
+        self.node.raft.state == StateRole::Leader && self.node.raft.commit_to_current_term()
+    }
+
+    /// Up to where entries are committed, as far as this member knows.
+    pub fn committed(&self) -> u64 {
+        self.node.raft.raft_log.committed
+    }
+
+    /// The first and the last index that are kept in memory.
+    pub fn kept(&self) -> (u64, u64) {
+        (self.node.store().first(), self.node.store().last())
+    }
+
+    /// The state in which the store was last synced.
+    pub fn durable_position(&self) -> &Position {
+        self.node.store().durable()
+    }
+
+    /// How far each other member's log is known to agree with this leader's.
+    pub fn matched(&self) -> Vec<(u64, u64)> {
+        let mut matched: Vec<(u64, u64)> =
+            self.node.raft.prs().iter().map(|(id, progress)| (*id, progress.matched)).collect();
+        matched.sort_unstable();
+        matched
+    }
+
+    /// Who is a member now, as far as this member has applied the log.
+    pub fn members(&self) -> ConfState {
+        ConfState::of_raft(&self.node.raft.prs().conf().to_conf_state())
+    }
+
+    /// Behind every call: the time-out is ours, whatever raft has drawn.
+    fn settle(&mut self) {
+        if self.situation != self.leadership() {
+            self.draw();
+        }
+        self.node.raft.set_randomized_election_timeout(self.timeout);
+    }
+
+    fn draw(&mut self) {
+        self.situation = self.leadership();
+        let ticks = self.settings.election_ticks;
+        self.timeout = self.chance.pick(ticks, 2 * ticks);
+        self.node.raft.set_randomized_election_timeout(self.timeout);
+    }
+}
+
+fn bytes_of(message: &Message) -> u64 {
+    message.0.entries.iter().map(|entry| entry.data.len() as u64).sum()
+}
+
+fn read_answer(state: raft::ReadState) -> ReadAnswer {
+    ReadAnswer { index: state.index, context: state.request_ctx }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver")
+            .field("id", &self.node.raft.id)
+            .field("leadership", &self.leadership())
+            .field("committed", &self.committed())
+            .finish_non_exhaustive()
+    }
+}

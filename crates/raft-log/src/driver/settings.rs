@@ -1,0 +1,125 @@
+//! How a member takes part, and what it begins with.
+
+use super::error::{Error, Result};
+use crate::log::{Log, Position};
+use crate::wire::{Entry, HardState};
+
+/// Terms and indexes from outside are below this, so that counting on never overflows.
+pub(super) const NUMBER_MAX: u64 = 1 << 62;
+
+/// How a member takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Its id, which is not 0.
+    pub id: u64,
+    /// A follower waits for so many ticks, or up to twice as many, before it wants to lead.
+    pub election_ticks: usize,
+    /// A leader says that it is there every so many ticks.
+    pub heartbeat_ticks: usize,
+    /// So many appends to a follower may be on their way.
+    pub inflight_max: usize,
+    /// So many bytes of entries one message has, or a single entry that is larger.
+    pub message_bytes_max: u64,
+    /// So many bytes may be proposed and not committed; forwarded and not sent; taken from the
+    /// leader and not on disk.
+    pub uncommitted_bytes_max: u64,
+    /// So many entries may be proposed and not committed: small ones cost more than their bytes.
+    pub uncommitted_entries_max: u64,
+    /// So many bytes of entries are handed out to be applied at a time.
+    pub committed_bytes_max: u64,
+    /// So many questions for the commit index may wait for an answer.
+    pub reads_max: usize,
+    /// Where election time-outs come from, together with the id.
+    pub seed: u64,
+}
+
+impl Settings {
+    /// etcd's, in ticks of 100 ms.
+    pub fn new(id: u64, seed: u64) -> Settings {
+        Settings {
+            id,
+            election_ticks: 10,
+            heartbeat_ticks: 1,
+            inflight_max: 512,
+            message_bytes_max: 1 << 20,
+            uncommitted_bytes_max: 64 << 20,
+            uncommitted_entries_max: 1 << 16,
+            committed_bytes_max: 8 << 20,
+            reads_max: 4096,
+            seed,
+        }
+    }
+
+    pub(super) fn to_raft(self, applied: u64) -> raft::Config {
+        raft::Config {
+            id: self.id,
+            election_tick: self.election_ticks,
+            heartbeat_tick: self.heartbeat_ticks,
+            applied,
+            max_size_per_msg: self.message_bytes_max,
+            max_inflight_msgs: self.inflight_max,
+            check_quorum: true,
+            pre_vote: true,
+            max_uncommitted_size: self.uncommitted_bytes_max,
+            max_committed_size_per_ready: self.committed_bytes_max,
+            ..raft::Config::default()
+        }
+    }
+}
+
+/// What a member has found on its disk.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// The state of its store.
+    pub store: Position,
+    /// The last hard state of its log.
+    pub hard_state: HardState,
+    /// The entries of its log. Those that the store has may be among them.
+    pub entries: Vec<Entry>,
+}
+
+impl Found {
+    /// The log as raft is to see it; an error if its parts do not fit together.
+    pub(super) fn into_log(self) -> Result<Log> {
+        let Found { store, mut hard_state, mut entries } = self;
+        let damaged = |words: String| Err(Error::Stopped(words));
+        if let Err(words) = store.members.check() {
+            return damaged(format!("the store's members: {words}"));
+        }
+        if let Some(same) = entries.iter().find(|entry| entry.index == store.index)
+            && same.term != store.term
+        {
+            let (index, term) = (store.index, store.term);
+            return damaged(format!(
+                "entry {index} is of term {}, the store's of {term}",
+                same.term
+            ));
+        }
+        entries.retain(|entry| entry.index > store.index);
+        let mut before = (store.index, store.term);
+        for entry in &entries {
+            if entry.index != before.0 + 1 || entry.term < before.1.max(1) {
+                let (index, term) = (entry.index, entry.term);
+                return damaged(format!("entry {index}@{term} follows {}@{}", before.0, before.1));
+            }
+            before = (entry.index, entry.term);
+        }
+        // A commit index alone is not synced: the store may know of more.
+        hard_state.commit = hard_state.commit.max(store.index);
+        if hard_state.commit > before.0 {
+            let commit = hard_state.commit;
+            return damaged(format!("{commit} is committed, and the log ends at {}", before.0));
+        }
+        if hard_state.term < before.1 {
+            let term = hard_state.term;
+            return damaged(format!("the term is {term}, and the log has one of {}", before.1));
+        }
+        if before.0 > NUMBER_MAX || hard_state.term > NUMBER_MAX {
+            return damaged(format!("entry {}, term {}", before.0, hard_state.term));
+        }
+        let mut log = Log::at(store);
+        log.append(&entries.iter().map(Entry::to_raft).collect::<Vec<_>>());
+        log.hard_state = hard_state.to_raft();
+        Ok(log)
+    }
+}

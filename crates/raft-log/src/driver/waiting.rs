@@ -1,0 +1,119 @@
+//! What is on its way to the disk, and what is to be said behind it.
+//!
+//! ```text
+//!   append 4: term 2      append 6: entries 7..8
+//!   └ "you have my vote"  └ "I have up to 8", and of readies 7 and 8, which write nothing: "..."
+//! ```
+//!
+//! A ready that writes nothing, or only a commit index, joins the append before it. So there are
+//! never more elements than appends, however long the disk takes.
+
+use std::collections::VecDeque;
+
+use super::effects::Append;
+use super::message::Message;
+
+/// Appends on their way, oldest first.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    appends: VecDeque<OnTheWay>,
+    /// The newest ready.
+    newest: u64,
+    /// Bytes of entries on their way.
+    bytes: u64,
+    /// The term that is durable.
+    durable_term: u64,
+}
+
+#[derive(Debug, Default)]
+struct OnTheWay {
+    /// The append.
+    number: u64,
+    /// The newest ready that is durable with it.
+    covers: u64,
+    term: Option<u64>,
+    /// The index of the store that it installs.
+    install: Option<u64>,
+    entries: usize,
+    bytes: u64,
+    messages: Vec<Message>,
+}
+
+/// What has become durable.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    /// All readies up to this one.
+    pub(super) ready: u64,
+    /// A store that came from another member, of this index.
+    pub(super) install: Option<u64>,
+    /// What may be said now.
+    pub(super) messages: Vec<Message>,
+}
+
+impl Waiting {
+    pub(super) fn new(durable_term: u64) -> Waiting {
+        Waiting { appends: VecDeque::new(), newest: 0, bytes: 0, durable_term }
+    }
+
+    /// A ready was handed out. Returns what is durable already, if nothing is before it.
+    pub(super) fn push(
+        &mut self,
+        ready: u64,
+        append: Option<&Append>,
+        messages: Vec<Message>,
+    ) -> Option<Done> {
+        self.newest = ready;
+        if let Some(append) = append.filter(|append| append.must_sync) {
+            let bytes = append.entries.iter().map(|entry| entry.data.len() as u64).sum();
+            self.bytes += bytes;
+            self.appends.push_back(OnTheWay {
+                number: ready,
+                covers: ready,
+                term: append.hard_state.map(|state| state.term),
+                install: append.install.as_ref().map(|position| position.index),
+                entries: append.entries.len(),
+                bytes,
+                messages,
+            });
+            return None;
+        }
+        let Some(before) = self.appends.back_mut() else {
+            return Some(Done { ready, install: None, messages });
+        };
+        before.covers = ready;
+        before.messages.extend(messages);
+        None
+    }
+
+    /// An append is durable, and with it all before.
+    pub(super) fn take(&mut self, number: u64) -> Option<Done> {
+        let mut done: Option<Done> = None;
+        while let Some(append) = self.appends.pop_front_if(|append| append.number <= number) {
+            self.bytes -= append.bytes;
+            self.durable_term = append.term.unwrap_or(self.durable_term);
+            let done = done.get_or_insert_default();
+            done.ready = append.covers;
+            done.install = append.install.or(done.install);
+            done.messages.extend(append.messages);
+        }
+        done
+    }
+
+    pub(super) fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn durable_term(&self) -> u64 {
+        self.durable_term
+    }
+
+    /// Whether entries or a store are on their way: what this member has on disk is not what it
+    /// has in memory.
+    pub(super) fn changes_the_log(&self) -> bool {
+        self.appends.iter().any(|append| append.entries > 0 || append.install.is_some())
+    }
+}
