@@ -214,7 +214,8 @@ fn settle(
     // What was read may be in the system's memory only, if the process before died and did not
     // sync. The same goes for the names.
     tail.file.sync().map_err(failed)?;
-    let removed = |path: &PathBuf| files.remove(path).map_err(|e| Error::path(path, "remove it", e));
+    let removed =
+        |path: &PathBuf| files.remove(path).map_err(|e| Error::path(path, "remove it", e));
     let found = files.list(dir).map_err(|source| Error::path(dir, "list it", source))?;
     let leftovers = found.iter().filter(|name| super::TEMPORARY.contains(&name.as_str()));
     leftovers.map(|name| dir.join(name)).try_for_each(|path| removed(&path))?;

@@ -99,7 +99,10 @@ impl Rules {
             return Err(format!("commit {commit} after commit {}", old.commit));
         }
         if term == old.term && old.vote != 0 && vote != old.vote {
-            return Err(format!("term {term} has a vote for {vote:x} after one for {:x}", old.vote));
+            return Err(format!(
+                "term {term} has a vote for {vote:x} after one for {:x}",
+                old.vote
+            ));
         }
         if term == 0 && (vote, commit) != (0, 0) {
             return Err(format!("a vote for {vote:x} or commit {commit} in term 0"));
