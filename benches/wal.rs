@@ -11,13 +11,14 @@
 //!
 //! * `append`: **timed** is one append of 1, 10, 100 and 1,000 entries with a state, and its sync.
 //! * `bare`: the same number of bytes, written by one call into a file of the same size that was
-//!   allocated the same way, and synced. What `append` takes longer is the log's own work. Both
-//!   kinds take turns, sample by sample, because a disk that others use changes from one minute to
-//!   the next. The difference of their medians is printed, too.
-//! * `group`: **timed** are 64,000 entries. `one_writer` appends them in batches of 256 KiB, and
+//!   allocated the same way, and synced. What `append` takes longer is the log's own work.
+//! * `group`: **timed** are 65,536 entries. `one_writer` appends them in batches of 256 KiB, and
 //!   syncs each. `1000_writers` hand over one entry each and wait until it is durable before they
 //!   hand over the next, to a thread that runs the group sync. The writers are what clients are to
 //!   a server: a thousand counters in the one thread that would be raft's, not a thousand threads.
+//!
+//! A disk that others use changes from one minute to the next, more than these differ. So at the end
+//! `append` and `bare`, and the two of `group`, take turns, and their medians are printed.
 //!
 //! **Kept out:** making the log, and the entries' data.
 
@@ -44,6 +45,8 @@ const RECORD_SIZE: usize = 288;
 const WRITERS: u64 = 1_000;
 /// Entries in 256 KiB.
 const BATCH: u64 = 1_024;
+/// Entries of one run of the group.
+const ROUND: u64 = 64 * BATCH;
 
 /// A log in a directory that goes away.
 struct Log {
@@ -142,40 +145,45 @@ fn append(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Both in turn, so that a disk that is slow for a while is slow for both.
-fn above_bare(_: &mut Criterion) {
-    let rounds = if quick() { 20 } else { 4_000 };
+/// Runs two things in turn, so that a disk that is slow for a while is slow for both; the medians.
+fn in_turn(
+    rounds: usize,
+    mut one: impl FnMut() -> Duration,
+    mut other: impl FnMut() -> Duration,
+) -> (Duration, Duration) {
+    let times: Vec<(Duration, Duration)> = (0..rounds).map(|_| (one(), other())).collect();
+    let (mut ones, mut others): (Vec<Duration>, Vec<Duration>) = times.into_iter().unzip();
+    ones.sort();
+    others.sort();
+    (ones[rounds / 2], others[rounds / 2])
+}
+
+/// What the log adds to a bare write and sync, and what a thousand writers reach of one.
+#[allow(clippy::print_stdout, reason = "the result of a bench")]
+fn compared(_: &mut Criterion) {
+    let rounds = if quick() { 1 } else { 40 };
     let mut log = Log::new();
     let mut bare = Bare::new(log.home.path(), RECORD_SIZE + 48);
-    let (mut synced, mut alone) = (Vec::new(), Vec::new());
-    for _ in 0..rounds {
-        synced.push(log.append(1));
-        alone.push(bare.append());
-    }
-    let median = |times: &mut Vec<Duration>| {
-        times.sort();
-        times[times.len() / 2].as_secs_f64() * 1e6
-    };
-    let (synced, alone) = (median(&mut synced), median(&mut alone));
-    #[allow(clippy::print_stdout, reason = "the result of a bench")]
-    {
-        println!(
-            "one entry: append {synced:.0} us, bare {alone:.0} us, the log {:.0} us",
-            synced - alone
-        );
-    }
+    let (synced, alone) = in_turn(100 * rounds, || log.append(1), || bare.append());
+    let more_us = (synced.as_secs_f64() - alone.as_secs_f64()) * 1e6;
+    println!("one entry: append {synced:.1?}, bare {alone:.1?}, so the log takes {more_us:.0} us");
+    let (mut log, mut shared) = (Log::new(), Log::new());
+    let entries = if quick() { 4 * BATCH } else { ROUND };
+    let (one, many) =
+        in_turn(rounds, || one_writer(&mut log, entries), || many_writers(&mut shared, entries));
+    let reached = 100.0 * one.as_secs_f64() / many.as_secs_f64();
+    println!("{entries} entries: one writer {one:.1?}, 1000 writers {many:.1?}: {reached:.0} %");
 }
 
 fn group(criterion: &mut Criterion) {
-    let entries = if quick() { 4 * BATCH } else { 64 * WRITERS / BATCH * BATCH };
+    let entries = if quick() { 4 * BATCH } else { ROUND };
     let mut group = brief(criterion, "group");
     group.measurement_time(Duration::from_secs(6));
     group.throughput(Throughput::Bytes(entries * VALUE_SIZE as u64));
     let mut log = Log::new();
     group.bench_function("one_writer", |bencher| {
-        bencher.iter_custom(|iterations| {
-            (0..iterations * entries / BATCH).map(|_| log.append(BATCH)).sum()
-        });
+        bencher
+            .iter_custom(|iterations| (0..iterations).map(|_| one_writer(&mut log, entries)).sum());
     });
     let mut log = Log::new();
     group.bench_function("1000_writers", |bencher| {
@@ -184,6 +192,11 @@ fn group(criterion: &mut Criterion) {
         });
     });
     group.finish();
+}
+
+/// Synced batches of 256 KiB.
+fn one_writer(log: &mut Log, count: u64) -> Duration {
+    (0..count / BATCH).map(|_| log.append(BATCH)).sum()
 }
 
 /// Each writer hands over its next entry when its last one is durable.
@@ -214,5 +227,5 @@ fn many_writers(log: &mut Log, count: u64) -> Duration {
     start.elapsed()
 }
 
-criterion_group!(benches, append, above_bare, group);
+criterion_group!(benches, append, group, compared);
 criterion_main!(benches);
