@@ -70,7 +70,9 @@ impl GroupSync {
             return None;
         }
         self.is_running = true;
-        Some(Batch { appends: std::mem::take(&mut self.gathering), last: self.submitted })
+        // The next batch will be about as large as this one.
+        let next = Vec::with_capacity(self.gathering.len());
+        Some(Batch { appends: std::mem::replace(&mut self.gathering, next), last: self.submitted })
     }
 
     /// Takes note of what became of the batch; returns up to where everything is durable.
