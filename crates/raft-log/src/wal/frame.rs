@@ -32,8 +32,8 @@
 //! | any other record that does not fit | damaged |
 //!
 //! Before a frame counts as torn, there is one more question: does the record that begins behind
-//! the length end by itself, with the crc that is due? Then it was written whole, and it is the
-//! length that was changed later: damaged. In an earlier segment nothing can be torn, because it was
+//! the length end by itself, with the crc that is due? Then it was written whole, and the length or the
+//! zeros were changed later: damaged. In an earlier segment nothing can be torn, because it was
 //! synced before the next was begun.
 
 use crate::files::SECTOR;
@@ -155,18 +155,21 @@ impl Segment {
             Ok(record) => return Found::Record { record, next: frame.end() },
             Err(damage) => damage,
         };
-        if self.misses_a_sector(frame) && !self.has_another_length(frame, crc) {
+        if self.misses_a_sector(frame) && !self.was_written_whole(frame, crc) {
             return self.torn_if_last(&damage);
         }
         Found::Damaged(damage)
     }
 
-    /// Whether behind the frame's length lies a whole record, of another length.
-    fn has_another_length(&self, frame: &Frame, crc: u32) -> bool {
+    /// Whether behind the frame's length lies a whole record with the crc that is due, so that what
+    /// does not fit is the length, or the zeros behind the record. If it is of the frame's length,
+    /// the file may end within those zeros: that is torn.
+    fn was_written_whole(&self, frame: &Frame, crc: u32) -> bool {
         let body = self.from(frame.body());
+        let is_cut = frame.end() > self.bytes.len() as u64;
         Record::decode_front(body).is_ok_and(|(record, rest)| {
             let length = (body.len() - rest.len()) as u64;
-            length != frame.length && has_sum(&record, crc).is_ok()
+            has_sum(&record, crc).is_ok() && !(is_cut && length == frame.length)
         })
     }
 
