@@ -1,0 +1,235 @@
+//! What a synced append to the write-ahead log costs, and what sharing a sync brings.
+//!
+//! ```text
+//! cargo bench --bench wal                 # about a minute
+//! cargo bench --bench wal -- group        # one part
+//! cargo bench --bench wal -- --test       # each once
+//! ```
+//!
+//! Entries have 256 B of data, and the log is on the disk under the system's temporary directory, in
+//! segments of 64 MB as in a server, whose cuts are part of what is timed.
+//!
+//! * `append`: **timed** is one append of 1, 10, 100 and 1,000 entries with a state, and its sync.
+//! * `bare`: the same number of bytes, written by one call into a file of the same size that was
+//!   allocated the same way, and synced. What `append` takes longer is the log's own work.
+//! * `group`: **timed** are 65,536 entries. `one_writer` appends them in batches of 256 KiB, and
+//!   syncs each. `1000_writers` hand over one entry each and wait until it is durable before they
+//!   hand over the next, to a thread that runs the group sync. The writers are what clients are to
+//!   a server: a thousand counters in the one thread that would be raft's, not a thousand threads.
+//!
+//! A disk that others use changes from one minute to the next, more than these differ. So at the end
+//! `append` and `bare`, and the two of `group`, take turns, and their medians are printed.
+//!
+//! **Kept out:** making the log, and except in `group` the entries.
+
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use clearlane_raft_log::files::{Disk, File, Files};
+use clearlane_raft_log::wal::group::run;
+use clearlane_raft_log::wal::{Append, Options, Wal};
+use clearlane_raft_log::{Entry, EntryKind, HardState, Metadata};
+use criterion::measurement::WallTime;
+use criterion::{
+    BenchmarkGroup, BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group,
+    criterion_main,
+};
+use tempfile::TempDir;
+
+const VALUE_SIZE: usize = 256;
+/// What a record of such an entry takes in a segment, with its frame.
+const RECORD_SIZE: usize = 288;
+const WRITERS: u64 = 1_000;
+/// Entries in 256 KiB.
+const BATCH: u64 = 1_024;
+/// Entries of one run of the group.
+const ROUND: u64 = 64 * BATCH;
+
+/// A log in a directory that goes away.
+struct Log {
+    wal: Wal,
+    next: u64,
+    value: Bytes,
+    home: TempDir,
+}
+
+impl Log {
+    fn new() -> Log {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let options = Options { segments_max: None, ..Options::default() };
+        let dir = home.path().join("wal");
+        let wal = Wal::create(Arc::new(Disk), &dir, Metadata::default(), options);
+        let wal = wal.expect("an empty directory takes a log");
+        Log { wal, next: 1, value: vec![7; VALUE_SIZE].into(), home }
+    }
+
+    fn entries(&mut self, count: u64) -> Vec<Entry> {
+        let from = self.next;
+        self.next += count;
+        (from..self.next).map(|index| entry(index, &self.value)).collect()
+    }
+
+    /// Appends and syncs; how long that took.
+    fn append(&mut self, count: u64) -> Duration {
+        let entries = self.entries(count);
+        let state = HardState { term: 1, vote: 1, commit: self.next - count - 1 };
+        let start = Instant::now();
+        self.wal.save(&entries, Some(&state)).expect("a healthy disk");
+        self.wal.sync().expect("a healthy disk");
+        start.elapsed()
+    }
+}
+
+fn entry(index: u64, value: &Bytes) -> Entry {
+    // A put brings its own value.
+    let data = Bytes::copy_from_slice(value);
+    Entry { kind: EntryKind::Normal, term: 1, index, data }
+}
+
+/// A file to which bytes are written without any log.
+struct Bare {
+    file: Box<dyn File>,
+    offset: u64,
+    data: Vec<u8>,
+}
+
+impl Bare {
+    fn new(dir: &Path, size: usize) -> Bare {
+        let mut file = Disk.create(&dir.join("bare")).expect("a new file");
+        let length = Options::default().segment_bytes;
+        file.allocate(length).expect("space");
+        file.sync().expect("a healthy disk");
+        Bare { file, offset: 0, data: vec![7; size] }
+    }
+
+    fn append(&mut self) -> Duration {
+        let length = self.data.len() as u64;
+        if self.offset + length > Options::default().segment_bytes {
+            self.offset = 0;
+        }
+        let start = Instant::now();
+        self.file.write_at(self.offset, &self.data).expect("a healthy disk");
+        self.file.sync().expect("a healthy disk");
+        self.offset += length;
+        start.elapsed()
+    }
+}
+
+fn quick() -> bool {
+    std::env::args().any(|argument| argument == "--test")
+}
+
+fn brief<'a>(criterion: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, WallTime> {
+    let mut group = criterion.benchmark_group(name);
+    group.warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_secs(2));
+    group.sample_size(20).sampling_mode(SamplingMode::Flat);
+    group
+}
+
+fn append(criterion: &mut Criterion) {
+    let mut group = brief(criterion, "append");
+    for batch in [1, 10, 100, 1_000] {
+        group.throughput(Throughput::Bytes(batch * VALUE_SIZE as u64));
+        let mut log = Log::new();
+        group.bench_function(BenchmarkId::new("synced", batch), |bencher| {
+            bencher.iter_custom(|iterations| (0..iterations).map(|_| log.append(batch)).sum());
+        });
+        let mut bare = Bare::new(log.home.path(), RECORD_SIZE * batch as usize + 48);
+        group.bench_function(BenchmarkId::new("bare", batch), |bencher| {
+            bencher.iter_custom(|iterations| (0..iterations).map(|_| bare.append()).sum());
+        });
+    }
+    group.finish();
+}
+
+/// Runs two things in turn, so that a disk that is slow for a while is slow for both; the medians.
+fn in_turn(
+    rounds: usize,
+    mut one: impl FnMut() -> Duration,
+    mut other: impl FnMut() -> Duration,
+) -> (Duration, Duration) {
+    let times: Vec<(Duration, Duration)> = (0..rounds).map(|_| (one(), other())).collect();
+    let (mut ones, mut others): (Vec<Duration>, Vec<Duration>) = times.into_iter().unzip();
+    ones.sort();
+    others.sort();
+    (ones[rounds / 2], others[rounds / 2])
+}
+
+/// What the log adds to a bare write and sync, and what a thousand writers reach of one.
+#[allow(clippy::print_stdout, reason = "the result of a bench")]
+fn compared(_: &mut Criterion) {
+    let rounds = if quick() { 1 } else { 40 };
+    let mut log = Log::new();
+    let mut bare = Bare::new(log.home.path(), RECORD_SIZE + 48);
+    let (synced, alone) = in_turn(100 * rounds, || log.append(1), || bare.append());
+    let more_us = (synced.as_secs_f64() - alone.as_secs_f64()) * 1e6;
+    println!("one entry: append {synced:.1?}, bare {alone:.1?}, so the log takes {more_us:.0} us");
+    let (mut log, mut shared) = (Log::new(), Log::new());
+    let entries = if quick() { 4 * BATCH } else { ROUND };
+    let (one, many) =
+        in_turn(rounds, || one_writer(&mut log, entries), || many_writers(&mut shared, entries));
+    let reached = 100.0 * one.as_secs_f64() / many.as_secs_f64();
+    println!("{entries} entries: one writer {one:.1?}, 1000 writers {many:.1?}: {reached:.0} %");
+}
+
+fn group(criterion: &mut Criterion) {
+    let entries = if quick() { 4 * BATCH } else { ROUND };
+    let mut group = brief(criterion, "group");
+    group.measurement_time(Duration::from_secs(6));
+    group.throughput(Throughput::Bytes(entries * VALUE_SIZE as u64));
+    let mut log = Log::new();
+    group.bench_function("one_writer", |bencher| {
+        bencher
+            .iter_custom(|iterations| (0..iterations).map(|_| one_writer(&mut log, entries)).sum());
+    });
+    let mut log = Log::new();
+    group.bench_function("1000_writers", |bencher| {
+        bencher.iter_custom(|iterations| {
+            (0..iterations).map(|_| many_writers(&mut log, entries)).sum()
+        });
+    });
+    group.finish();
+}
+
+/// Synced batches of 256 KiB. Making the entries is timed, as it is with many writers.
+fn one_writer(log: &mut Log, count: u64) -> Duration {
+    let start = Instant::now();
+    for _ in 0..count / BATCH {
+        log.append(BATCH);
+    }
+    start.elapsed()
+}
+
+/// Each writer hands over its next entry when its last one is durable.
+fn many_writers(log: &mut Log, count: u64) -> Duration {
+    let (first, value) = (log.next, log.value.clone());
+    log.next += count;
+    let wal = &mut log.wal;
+    let (sender, appends) = mpsc::channel();
+    let (told, durable) = mpsc::channel();
+    let start = Instant::now();
+    thread::scope(|threads| {
+        let tell = move |ticket| told.send(ticket).expect("the writers wait");
+        let server = threads.spawn(move || run(wal, &appends, tell));
+        let (mut handed_over, mut done) = (0, 0);
+        while done < count {
+            let until = (done + WRITERS).min(count);
+            for number in handed_over..until {
+                let entries = vec![entry(first + number, &value)];
+                let append = Append { entries, ..Append::default() };
+                sender.send(append).expect("the log serves until the end");
+            }
+            handed_over = until;
+            done = durable.recv().expect("the log serves until the end");
+        }
+        drop(sender);
+        server.join().expect("no panic").expect("a healthy disk");
+    });
+    start.elapsed()
+}
+
+criterion_group!(benches, append, group, compared);
+criterion_main!(benches);

@@ -1,0 +1,96 @@
+//! What do we ask of a disk, and what may it do to us?
+//!
+//! # The problem
+//!
+//! A log is as good as its worst moment: the one between a write and its sync, or between a rename
+//! and the directory's sync. No test can cut the power of a real machine at each of those moments.
+//! So nothing in this crate calls the system's file functions, except [`Disk`], and everything
+//! else talks to [`Files`]. [`SimulatedDisk`] is the other implementation: it lives in memory, and
+//! at any operation it fails, or loses its power and then all that a real disk is allowed to lose.
+//!
+//! # The contract
+//!
+//! | | is on disk when |
+//! |---|---|
+//! | bytes and length of a file | [`File::sync`] of that file returned |
+//! | a name: created, renamed, removed | [`Files::sync_dir`] of its directory returned |
+//! | anything else | perhaps: all of it, parts of it, in any order |
+//!
+//! A sector of 512 bytes is written as a whole or not at all. Of several unsynced writes to one
+//! sector the disk has the first few, never a later one without an earlier: what goes to the disk
+//! is the system's copy of the sector at some moment.
+//!
+//! ```text
+//!   write A ── write B ── sync ── write C ── rename x→y ── write D ─✂
+//!   certain: A, B        perhaps: C, D by sectors; x or y or both or neither
+//! ```
+//!
+//! A lock belongs to an open file and goes with it, whatever happens to the file's name.
+
+mod disk;
+mod simulated;
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+pub use disk::Disk;
+pub use simulated::{Fault, SimulatedDisk};
+
+/// What a disk writes as a whole.
+pub const SECTOR: u64 = 512;
+
+/// A file system, as far as the log needs one.
+pub trait Files: fmt::Debug + Send + Sync {
+    /// The names in a directory, sorted. An error of kind `NotFound` if there is no such directory.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+
+    /// Makes a directory that is not there yet, for its owner alone.
+    fn create_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// Makes an empty file that is not there yet, for its owner alone.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>>;
+
+    /// Opens a file that is there, to read and to write.
+    fn open(&self, path: &Path) -> io::Result<Box<dyn File>>;
+
+    /// Opens a file that is there, to read it.
+    fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn File>>;
+
+    /// Gives a file or a directory another name. A file that has the new name goes.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Removes an empty directory.
+    fn remove_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// Returns when the names in a directory are on disk.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+}
+
+/// An open file.
+pub trait File: fmt::Debug + Send {
+    /// The length in bytes.
+    fn length(&self) -> io::Result<u64>;
+
+    /// Fills `out` with the bytes from `offset` on; an error if there are fewer.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `data` at `offset`. What lies beyond the end makes the file longer.
+    fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()>;
+
+    /// Cuts the file, or makes it longer with zeros.
+    fn set_length(&mut self, length: u64) -> io::Result<()>;
+
+    /// Makes the file at least this long with zeros, and sees to it that writing there cannot fail
+    /// for want of space.
+    fn allocate(&mut self, length: u64) -> io::Result<()>;
+
+    /// Returns when bytes and length are on disk.
+    fn sync(&mut self) -> io::Result<()>;
+
+    /// Locks the file against every other opening of it; `false` if another holds the lock.
+    fn try_lock(&mut self) -> io::Result<bool>;
+}

@@ -1,0 +1,566 @@
+//! A disk in memory on which operations fail and the power goes, as a seed says.
+//!
+//! # The model
+//!
+//! A file is a *node*; a name leads to it. Both are kept twice: as a program sees them, and as they
+//! are on the medium. What lies between the two is a list of what was done since the last sync.
+//!
+//! ```text
+//!   program   seen: bytes      ◀── synced bytes + every change since
+//!   medium    synced: bytes    ── power cut ──▶ synced bytes + some changes, by sectors
+//! ```
+//!
+//! [`SimulatedDisk::after_power_cut`] makes the disk that the machine finds when it starts again:
+//!
+//! * Of the changes of length, the first few happened, the file system being in order about those.
+//! * Each sector has had the first few of the writes that touched it. So a long write may be torn,
+//!   and a later write be there while an earlier one, to another sector, is missing.
+//! * Each change of a name happened or not, independently of the others.
+//!
+//! [`SimulatedDisk::after_kill`] is the disk after the process died and the machine did not: all
+//! that was written is there, and no lock is held any more. What was not synced still is not.
+//!
+//! # Faults
+//!
+//! Operations are counted from 1: writes, changes of length, syncs, changes of names, in one row.
+//! [`SimulatedDisk::fail_at`] says what happens at one of them. A disk can also
+//! [lie](SimulatedDisk::lie): skip syncs and report success. That is how a test of tests begins.
+//!
+//! # No clock
+//!
+//! A disk that stalls makes others wait, but there is no time here. An operation *costs* instead:
+//! [`SimulatedDisk::take_cost`] says how many microseconds those since the last call would have
+//! taken, and a simulation lets that much of its time pass before it tells anyone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::{File, Files, SECTOR};
+
+/// What one operation costs unless a test says otherwise, in microseconds.
+const COST_SYNC_US: u64 = 500;
+const COST_OTHER_US: u64 = 5;
+
+/// What happens at a chosen operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The power goes before the operation is done; it and all later ones fail.
+    PowerCut,
+    /// The operation fails, and whether it was done nobody knows. Later ones succeed.
+    Error,
+    /// The operation is done, and takes this many microseconds more.
+    Stall(u64),
+}
+
+/// A disk. Clones are the same disk.
+#[derive(Clone, Debug, Default)]
+pub struct SimulatedDisk {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    nodes: Vec<Node>,
+    /// Files by path, as a program sees them.
+    names: BTreeMap<PathBuf, usize>,
+    directories: BTreeSet<PathBuf>,
+    /// The same on the medium.
+    synced_names: BTreeMap<PathBuf, usize>,
+    synced_directories: BTreeSet<PathBuf>,
+    /// What happened to names since, in order, each with the directories whose sync settles it.
+    renames: Vec<NameChange>,
+    /// Who holds the lock of a node: the number of an opening.
+    locks: BTreeMap<usize, u64>,
+    openings: u64,
+    operations: u64,
+    faults: BTreeMap<u64, Fault>,
+    off: bool,
+    syncs: u64,
+    lie_every: Option<u64>,
+    cost_us: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Node {
+    seen: Vec<u8>,
+    synced: Vec<u8>,
+    unsynced: Vec<Change>,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Write { offset: u64, data: Vec<u8> },
+    Length(u64),
+}
+
+#[derive(Clone, Debug)]
+enum NameChange {
+    File { path: PathBuf, node: Option<usize> },
+    Renamed { from: PathBuf, to: PathBuf, node: usize },
+    Directory { path: PathBuf, made: bool },
+    DirectoryRenamed { from: PathBuf, to: PathBuf },
+}
+
+impl SimulatedDisk {
+    /// An empty disk, with these directories on it.
+    pub fn new<P: AsRef<Path>>(directories: impl IntoIterator<Item = P>) -> SimulatedDisk {
+        let directories: BTreeSet<PathBuf> =
+            directories.into_iter().map(|path| path.as_ref().to_owned()).collect();
+        let state = State {
+            directories: directories.clone(),
+            synced_directories: directories,
+            ..State::default()
+        };
+        SimulatedDisk { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Lets `fault` happen at the `operation`-th operation from now, counted from 1.
+    pub fn fail_at(&self, operation: u64, fault: Fault) {
+        let mut state = self.state.lock();
+        let at = state.operations + operation;
+        state.faults.insert(at, fault);
+    }
+
+    /// Makes each sync whose number `every` divides do nothing and report success.
+    pub fn lie(&self, every: u64) {
+        self.state.lock().lie_every = Some(every.max(1));
+    }
+
+    /// How many operations there were.
+    pub fn operations(&self) -> u64 {
+        self.state.lock().operations
+    }
+
+    /// How many syncs there were, of files and of directories.
+    pub fn syncs(&self) -> u64 {
+        self.state.lock().syncs
+    }
+
+    /// What the operations since the last call cost, in microseconds.
+    pub fn take_cost(&self) -> u64 {
+        std::mem::take(&mut self.state.lock().cost_us)
+    }
+
+    /// The disk after the process died, and the machine did not.
+    pub fn after_kill(&self) -> SimulatedDisk {
+        let state = self.state.lock();
+        let after = State {
+            nodes: state.nodes.clone(),
+            names: state.names.clone(),
+            directories: state.directories.clone(),
+            synced_names: state.synced_names.clone(),
+            synced_directories: state.synced_directories.clone(),
+            renames: state.renames.clone(),
+            ..State::default()
+        };
+        SimulatedDisk { state: Arc::new(Mutex::new(after)) }
+    }
+
+    /// The disk when the power is back. Everything on it is synced.
+    pub fn after_power_cut(&self, seed: u64) -> SimulatedDisk {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let state = self.state.lock();
+        // One cut loses nearly everything, another nearly nothing.
+        let kept_of_eight = rng.random_range(0..=8);
+        let nodes: Vec<Node> = state
+            .nodes
+            .iter()
+            .map(|node| {
+                let found = node.found(kept_of_eight, &mut rng);
+                Node { seen: found.clone(), synced: found, unsynced: Vec::new() }
+            })
+            .collect();
+        let mut names = state.synced_names.clone();
+        let mut directories = state.synced_directories.clone();
+        for change in &state.renames {
+            if rng.random_ratio(kept_of_eight, 8) {
+                change.apply(&mut names, &mut directories);
+            }
+        }
+        // A name in a directory that was lost leads nowhere.
+        names.retain(|path, _| path.parent().is_some_and(|dir| directories.contains(dir)));
+        let after = State {
+            nodes,
+            names: names.clone(),
+            directories: directories.clone(),
+            synced_names: names,
+            synced_directories: directories,
+            ..State::default()
+        };
+        SimulatedDisk { state: Arc::new(Mutex::new(after)) }
+    }
+}
+
+impl Change {
+    fn apply(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Change::Length(length) => bytes.resize(*length as usize, 0),
+            Change::Write { offset, data } => {
+                let (from, to) = (*offset as usize, *offset as usize + data.len());
+                if bytes.len() < to {
+                    bytes.resize(to, 0);
+                }
+                bytes[from..to].copy_from_slice(data);
+            }
+        }
+    }
+}
+
+impl Node {
+    /// Everything is on the medium.
+    fn settle(&mut self) {
+        for change in self.unsynced.drain(..) {
+            change.apply(&mut self.synced);
+        }
+    }
+
+    /// The bytes after a power cut.
+    fn found(&self, kept_of_eight: u32, rng: &mut StdRng) -> Vec<u8> {
+        let mut found = self.synced.clone();
+        let lengths = self.unsynced.iter().filter(|change| matches!(change, Change::Length(_)));
+        let lengths_kept = match kept_of_eight {
+            8 => usize::MAX,
+            _ => rng.random_range(0..=lengths.count()),
+        };
+        let (mut lengths_seen, mut stopped) = (0, BTreeSet::new());
+        for change in &self.unsynced {
+            match change {
+                Change::Length(length) => {
+                    lengths_seen += 1;
+                    if lengths_seen <= lengths_kept {
+                        found.resize(*length as usize, 0);
+                    }
+                }
+                Change::Write { offset, data } => {
+                    for (from, part) in sectors(*offset, data) {
+                        // Once a sector has missed a write, it misses those that follow.
+                        let sector = from / SECTOR;
+                        if stopped.contains(&sector) || !rng.random_ratio(kept_of_eight, 8) {
+                            stopped.insert(sector);
+                            continue;
+                        }
+                        let (from, to) = (from as usize, from as usize + part.len());
+                        if let Some(place) = found.get_mut(from..to) {
+                            place.copy_from_slice(part);
+                        }
+                    }
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The pieces of a write, each within one sector.
+fn sectors(offset: u64, data: &[u8]) -> Vec<(u64, &[u8])> {
+    let (mut from, end) = (offset, offset + data.len() as u64);
+    let mut pieces = Vec::new();
+    while from < end {
+        let to = ((from / SECTOR + 1) * SECTOR).min(end);
+        pieces.push((from, &data[(from - offset) as usize..(to - offset) as usize]));
+        from = to;
+    }
+    pieces
+}
+
+impl NameChange {
+    fn apply(&self, names: &mut BTreeMap<PathBuf, usize>, directories: &mut BTreeSet<PathBuf>) {
+        match self {
+            NameChange::File { path, node: Some(node) } => {
+                names.insert(path.clone(), *node);
+            }
+            NameChange::File { path, node: None } => {
+                names.remove(path);
+            }
+            NameChange::Renamed { from, to, node } => {
+                names.remove(from);
+                names.insert(to.clone(), *node);
+            }
+            NameChange::Directory { path, made: true } => {
+                directories.insert(path.clone());
+            }
+            NameChange::Directory { path, made: false } => {
+                directories.remove(path);
+            }
+            NameChange::DirectoryRenamed { from, to } => {
+                if directories.remove(from) {
+                    directories.insert(to.clone());
+                }
+                let inside = names.keys().filter(|path| path.parent() == Some(from.as_path()));
+                for path in inside.cloned().collect::<Vec<PathBuf>>() {
+                    let moved = path.file_name().map(|name| to.join(name));
+                    if let (Some(moved), Some(node)) = (moved, names.remove(&path)) {
+                        names.insert(moved, node);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a sync of `dir` settles this.
+    fn lies_in(&self, dir: &Path) -> bool {
+        let path = match self {
+            NameChange::File { path, .. } | NameChange::Directory { path, .. } => path,
+            NameChange::Renamed { to, .. } | NameChange::DirectoryRenamed { to, .. } => to,
+        };
+        path.parent() == Some(dir)
+    }
+}
+
+impl State {
+    /// Counts an operation and lets its fault happen.
+    fn count(&mut self, cost_us: u64) -> io::Result<()> {
+        self.powered()?;
+        self.operations += 1;
+        self.cost_us += cost_us;
+        match self.faults.get(&self.operations) {
+            None => Ok(()),
+            Some(Fault::Stall(more_us)) => {
+                self.cost_us += more_us;
+                Ok(())
+            }
+            Some(Fault::Error) => Err(io::Error::other("the disk reported an error")),
+            Some(Fault::PowerCut) => {
+                self.off = true;
+                self.powered()
+            }
+        }
+    }
+
+    fn powered(&self) -> io::Result<()> {
+        if self.off { Err(io::Error::other("the power failed")) } else { Ok(()) }
+    }
+
+    /// Counts a sync; whether it is an honest one.
+    fn count_sync(&mut self) -> io::Result<bool> {
+        self.count(COST_SYNC_US)?;
+        self.syncs += 1;
+        Ok(self.lie_every.is_none_or(|every| !self.syncs.is_multiple_of(every)))
+    }
+
+    fn change_name(&mut self, change: NameChange) {
+        change.apply(&mut self.names, &mut self.directories);
+        self.renames.push(change);
+    }
+
+    fn node(&self, path: &Path) -> io::Result<usize> {
+        self.names.get(path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn require_dir(&self, dir: Option<&Path>) -> io::Result<()> {
+        match dir.is_some_and(|dir| self.directories.contains(dir)) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn is_free(&self, path: &Path) -> io::Result<()> {
+        match self.names.contains_key(path) || self.directories.contains(path) {
+            true => Err(io::ErrorKind::AlreadyExists.into()),
+            false => Ok(()),
+        }
+    }
+
+    fn is_empty_dir(&self, dir: &Path) -> bool {
+        let mut inside = self.names.keys().chain(&self.directories);
+        !inside.any(|path| path.parent() == Some(dir))
+    }
+}
+
+impl SimulatedDisk {
+    fn opened(&self, state: &mut State, node: usize) -> Box<dyn File> {
+        state.openings += 1;
+        Box::new(SimulatedFile { disk: self.clone(), node, opening: state.openings })
+    }
+}
+
+impl Files for SimulatedDisk {
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let state = self.state.lock();
+        state.powered()?;
+        state.require_dir(Some(dir))?;
+        let inside = state.names.keys().chain(&state.directories);
+        let inside = inside.filter(|path| path.parent() == Some(dir));
+        let names = inside.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        Ok(names)
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.require_dir(dir.parent())?;
+        state.is_free(dir)?;
+        state.count(COST_OTHER_US)?;
+        state.change_name(NameChange::Directory { path: dir.to_owned(), made: true });
+        Ok(())
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        let mut state = self.state.lock();
+        state.require_dir(path.parent())?;
+        state.is_free(path)?;
+        state.count(COST_OTHER_US)?;
+        state.nodes.push(Node::default());
+        let node = state.nodes.len() - 1;
+        state.change_name(NameChange::File { path: path.to_owned(), node: Some(node) });
+        Ok(self.opened(&mut state, node))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.open_to_read(path)
+    }
+
+    fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        let mut state = self.state.lock();
+        state.powered()?;
+        let node = state.node(path)?;
+        Ok(self.opened(&mut state, node))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.require_dir(to.parent())?;
+        let (from, to) = (from.to_owned(), to.to_owned());
+        if state.directories.contains(&from) {
+            if state.names.contains_key(&to) || !state.is_empty_dir(&to) {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            state.count(COST_OTHER_US)?;
+            state.change_name(NameChange::DirectoryRenamed { from, to });
+        } else {
+            let node = state.node(&from)?;
+            state.count(COST_OTHER_US)?;
+            state.change_name(NameChange::Renamed { from, to, node });
+        }
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.node(path)?;
+        state.count(COST_OTHER_US)?;
+        state.change_name(NameChange::File { path: path.to_owned(), node: None });
+        Ok(())
+    }
+
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.require_dir(Some(dir))?;
+        if !state.is_empty_dir(dir) {
+            return Err(io::ErrorKind::DirectoryNotEmpty.into());
+        }
+        state.count(COST_OTHER_US)?;
+        state.change_name(NameChange::Directory { path: dir.to_owned(), made: false });
+        Ok(())
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.require_dir(Some(dir))?;
+        if !state.count_sync()? {
+            return Ok(());
+        }
+        let State { renames, synced_names, synced_directories, .. } = &mut *state;
+        renames.retain(|change| {
+            let settled = change.lies_in(dir);
+            if settled {
+                change.apply(synced_names, synced_directories);
+            }
+            !settled
+        });
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct SimulatedFile {
+    disk: SimulatedDisk,
+    node: usize,
+    opening: u64,
+}
+
+impl SimulatedFile {
+    /// Does a change, and keeps it in mind until a sync. A change at which the disk fails has
+    /// happened, too, perhaps: the next program or the seed of a power cut finds out.
+    fn change(&self, change: Change) -> io::Result<()> {
+        let mut state = self.disk.state.lock();
+        state.powered()?;
+        let counted = state.count(COST_OTHER_US);
+        let node = &mut state.nodes[self.node];
+        change.apply(&mut node.seen);
+        node.unsynced.push(change);
+        counted
+    }
+}
+
+impl File for SimulatedFile {
+    fn length(&self) -> io::Result<u64> {
+        let state = self.disk.state.lock();
+        state.powered()?;
+        Ok(state.nodes[self.node].seen.len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let state = self.disk.state.lock();
+        state.powered()?;
+        let from = offset as usize;
+        let bytes = state.nodes[self.node].seen.get(from..from + out.len());
+        out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let end = offset + data.len() as u64;
+        if self.length()? < end {
+            self.change(Change::Length(end))?;
+        }
+        self.change(Change::Write { offset, data: data.to_vec() })
+    }
+
+    fn set_length(&mut self, length: u64) -> io::Result<()> {
+        self.change(Change::Length(length))
+    }
+
+    fn allocate(&mut self, length: u64) -> io::Result<()> {
+        if self.length()? < length { self.change(Change::Length(length)) } else { Ok(()) }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        let mut state = self.disk.state.lock();
+        let counted = state.count_sync();
+        let off = state.off;
+        let node = &mut state.nodes[self.node];
+        match counted {
+            Ok(true) => node.settle(),
+            Ok(false) => {}
+            // As on Linux: what a sync failed to write counts as written from then on. A second
+            // sync would succeed, and the bytes be gone.
+            Err(_) if !off => node.unsynced.clear(),
+            Err(_) => {}
+        }
+        counted.map(|_| ())
+    }
+
+    fn try_lock(&mut self) -> io::Result<bool> {
+        let mut state = self.disk.state.lock();
+        state.powered()?;
+        let holder = *state.locks.entry(self.node).or_insert(self.opening);
+        Ok(holder == self.opening)
+    }
+}
+
+impl Drop for SimulatedFile {
+    fn drop(&mut self) {
+        let mut state = self.disk.state.lock();
+        if state.locks.get(&self.node) == Some(&self.opening) {
+            state.locks.remove(&self.node);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! How records lie in a segment, and how to tell a torn one from a damaged one.
+//!
+//! # The frame
+//!
+//! ```text
+//!   0        8                                  multiple of 8
+//!   ├─length─┤├────────── record ──────────┤├ zeros ┤├─length─┤ ...
+//!
+//!   length: 64 bits, little endian. The low 56 are the record's length. If zeros are needed to
+//!           get to a multiple of 8, the highest bit is set and the three lowest bits of its byte
+//!           say how many, otherwise that byte is 0.
+//! ```
+//!
+//! A length never crosses a sector, because frames begin at multiples of 8. A length of zero means
+//! that nothing was written from here on: segments are allocated ahead and full of zeros.
+//!
+//! # Torn, or damaged?
+//!
+//! The last segment can end in what a power cut left of a write: some of its sectors, in no order.
+//! That was never acknowledged, and is cut away. Anything else that does not fit means that bytes
+//! changed which *were* acknowledged, and the log is refused. The two are told apart by what a lost
+//! sector looks like, all zero:
+//!
+//! | found in the last segment | verdict |
+//! |---|---|
+//! | a length of zero, and all that follows is zero | the end |
+//! | a length of zero, zeros up to the end of its sector, then something | torn: the sector was lost |
+//! | a length of zero, and something else in its sector | damaged |
+//! | a length whose first byte and number of zeros disagree | damaged |
+//! | a frame that reaches beyond the file | torn: the file's new length was lost |
+//! | a record that does not fit, and a whole sector of it is zero | torn |
+//! | any other record that does not fit | damaged |
+//!
+//! Before a frame counts as torn, there is one more question: does the record that begins behind
+//! the length end by itself, with the crc that is due? Then it was written whole, and the length or the
+//! zeros were changed later: damaged. In an earlier segment nothing can be torn, because it was
+//! synced before the next was begun.
+
+use crate::files::SECTOR;
+use crate::wire::{Record, RecordKind};
+
+const ALIGNMENT: u64 = 8;
+const LENGTH_BITS: u32 = 56;
+const LENGTH_SIZE: u64 = 8;
+
+/// Appends a record with its frame. `out` must begin at a multiple of 8 in the segment.
+pub(super) fn put(out: &mut Vec<u8>, record: &Record<'_>) {
+    let start = out.len();
+    out.extend_from_slice(&[0; LENGTH_SIZE as usize]);
+    record.encode_to(out);
+    let length = (out.len() - start) as u64 - LENGTH_SIZE;
+    out.resize(out.len() + padding(length) as usize, 0);
+    out[start..start + LENGTH_SIZE as usize].copy_from_slice(&length_field(length).to_le_bytes());
+}
+
+fn padding(length: u64) -> u64 {
+    length.next_multiple_of(ALIGNMENT) - length
+}
+
+fn length_field(length: u64) -> u64 {
+    match padding(length) {
+        0 => length,
+        padding => (0x80 | padding) << LENGTH_BITS | length,
+    }
+}
+
+/// A segment that is being read.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) bytes: Vec<u8>,
+    /// Whether its end may be torn: whether it is the last one.
+    pub(super) is_last: bool,
+}
+
+/// What is found at an offset.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found<'a> {
+    /// A record that fits, and where the next one begins. The crc after a record of type crc is
+    /// the record's.
+    Record { record: Record<'a>, next: u64 },
+    /// Nothing was written from here on.
+    End,
+    /// From here on lies what a power cut left of a write.
+    Torn,
+    /// Bytes have changed.
+    Damaged(String),
+}
+
+/// A frame whose length makes sense.
+struct Frame {
+    offset: u64,
+    length: u64,
+}
+
+impl Frame {
+    fn body(&self) -> u64 {
+        self.offset + LENGTH_SIZE
+    }
+
+    fn end(&self) -> u64 {
+        self.body().saturating_add(self.length).saturating_add(padding(self.length))
+    }
+}
+
+impl Segment {
+    /// Looks at the frame that begins at `offset`, a multiple of 8; `crc` is the sum so far.
+    pub(super) fn at(&self, offset: u64, crc: u32) -> Found<'_> {
+        let rest = self.from(offset);
+        let Some(field) = rest.first_chunk() else {
+            return match rest.is_empty() {
+                true => Found::End,
+                false => self.torn_if_last("the file ends within a length"),
+            };
+        };
+        let field = u64::from_le_bytes(*field);
+        if field == 0 {
+            return self.unwritten(offset);
+        }
+        let frame = Frame { offset, length: field & ((1 << LENGTH_BITS) - 1) };
+        if frame.length == 0 || field != length_field(frame.length) {
+            return Found::Damaged("a length that contradicts itself".to_owned());
+        }
+        self.framed(&frame, crc)
+    }
+
+    /// All bytes from an offset on.
+    fn from(&self, offset: u64) -> &[u8] {
+        self.slice(offset, u64::MAX)
+    }
+
+    /// The bytes between two offsets, as far as the file reaches.
+    fn slice(&self, from: u64, to: u64) -> &[u8] {
+        let end = self.bytes.len() as u64;
+        &self.bytes[from.min(end) as usize..to.min(end).max(from.min(end)) as usize]
+    }
+
+    fn torn_if_last(&self, what: &str) -> Found<'_> {
+        if self.is_last { Found::Torn } else { Found::Damaged(what.to_owned()) }
+    }
+
+    /// A length of zero: is this the end?
+    fn unwritten(&self, offset: u64) -> Found<'_> {
+        let sector_end = (offset / SECTOR + 1) * SECTOR;
+        if !is_zero(self.slice(offset, sector_end)) {
+            Found::Damaged("a length of zero, and more behind it".to_owned())
+        } else if is_zero(self.from(sector_end)) {
+            Found::End
+        } else {
+            self.torn_if_last("a length of zero, and more in later sectors")
+        }
+    }
+
+    fn framed(&self, frame: &Frame, crc: u32) -> Found<'_> {
+        let damage = match self.whole(frame, crc) {
+            Ok(record) => return Found::Record { record, next: frame.end() },
+            Err(damage) => damage,
+        };
+        if self.misses_a_sector(frame) && !self.was_written_whole(frame, crc) {
+            return self.torn_if_last(&damage);
+        }
+        Found::Damaged(damage)
+    }
+
+    /// Whether behind the frame's length lies a whole record with the crc that is due, so that what
+    /// does not fit is the length, or the zeros behind the record. If it is of the frame's length,
+    /// the file may end within those zeros: that is torn.
+    fn was_written_whole(&self, frame: &Frame, crc: u32) -> bool {
+        let body = self.from(frame.body());
+        let is_cut = frame.end() > self.bytes.len() as u64;
+        Record::decode_front(body).is_ok_and(|(record, rest)| {
+            let length = (body.len() - rest.len()) as u64;
+            has_sum(&record, crc).is_ok() && !(is_cut && length == frame.length)
+        })
+    }
+
+    /// The record of a frame, if all of it fits.
+    fn whole(&self, frame: &Frame, crc: u32) -> Result<Record<'_>, String> {
+        if frame.end() > self.bytes.len() as u64 {
+            return Err("a frame that reaches beyond the file".to_owned());
+        }
+        let body = self.slice(frame.body(), frame.body() + frame.length);
+        let record = Record::decode(body).map_err(|garbage| garbage.to_string())?;
+        has_sum(&record, crc)?;
+        match is_zero(self.slice(frame.body() + frame.length, frame.end())) {
+            true => Ok(record),
+            false => Err("no zeros behind a record".to_owned()),
+        }
+    }
+
+    /// Whether a part of the frame looks as if it never got to the disk.
+    fn misses_a_sector(&self, frame: &Frame) -> bool {
+        if frame.end() > self.bytes.len() as u64 {
+            return true;
+        }
+        // The sector with the length is there, and with it all that lies in it.
+        let mut from = frame.body().next_multiple_of(SECTOR);
+        while from < frame.end() {
+            let to = (from + SECTOR).min(frame.end());
+            if is_zero(self.slice(from, to)) {
+                return true;
+            }
+            from = to;
+        }
+        false
+    }
+}
+
+/// Compares a record's crc with the sum that is due.
+fn has_sum(record: &Record<'_>, crc: u32) -> Result<(), String> {
+    let due = match (record.kind, record.data) {
+        // Whoever begins in the middle of a log has no sum yet.
+        (RecordKind::Crc, _) if crc == 0 => return Ok(()),
+        (RecordKind::Crc, _) => crc,
+        (_, data) => crc32c::crc32c_append(crc, data.unwrap_or_default()),
+    };
+    match record.crc == due {
+        true => Ok(()),
+        false => Err(format!("crc {:08x}, where {due:08x} is due", record.crc)),
+    }
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    // By words, which the compiler makes fast: tails of 64 MB are looked at when a log is opened.
+    let (words, rest) = bytes.as_chunks::<64>();
+    words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)
+}
+
+/// How far the written part of a file reaches: the end of its last byte that is not zero.
+pub(super) fn written_length(bytes: &[u8]) -> u64 {
+    let last = bytes.iter().rposition(|byte| *byte != 0);
+    last.map_or(0, |last| last as u64 + 1)
+}

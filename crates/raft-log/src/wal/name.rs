@@ -1,0 +1,60 @@
+//! The names of segments, and what can be read off them.
+//!
+//! ```text
+//!   0000000000000002-00000000000186a1.wal
+//!   └── the third one └── the first entry that may lie in it, 100,001
+//! ```
+//!
+//! So the segments that hold what follows an index are found without opening any: the last one
+//! whose index is not above it, and all later ones.
+
+use std::fmt;
+
+/// The name of a segment. They sort by sequence number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SegmentName {
+    pub(super) sequence: u64,
+    /// The index of the first entry that the segment may hold; 0 in the first one.
+    pub(super) index: u64,
+}
+
+impl SegmentName {
+    /// Reads a name; `None` if it is not one of a segment.
+    pub(super) fn parse(name: &str) -> Option<SegmentName> {
+        let (sequence, index) = name.strip_suffix(".wal")?.split_once('-')?;
+        let name_of = |sequence, index| SegmentName { sequence, index };
+        let parsed = name_of(hex(sequence)?, hex(index)?);
+        (parsed.to_string() == name).then_some(parsed)
+    }
+}
+
+fn hex(digits: &str) -> Option<u64> {
+    u64::from_str_radix(digits, 16).ok()
+}
+
+impl fmt::Display for SegmentName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}-{:016x}.wal", self.sequence, self.index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SegmentName;
+
+    #[test]
+    fn names_are_read_back_and_others_are_not_taken_for_one() {
+        let name = SegmentName { sequence: 2, index: 100_001 };
+        assert_eq!(name.to_string(), "0000000000000002-00000000000186a1.wal");
+        assert_eq!(SegmentName::parse(&name.to_string()), Some(name));
+        for other in [
+            "0.tmp",
+            "2-3.wal",
+            "0000000000000002-00000000000186A1.wal",
+            "0000000000000002-00000000000186a1.wal.broken",
+            "+000000000000002-00000000000186a1.wal",
+        ] {
+            assert_eq!(SegmentName::parse(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Finding a log: which segments there are, what they hold, and what to do with a torn end.
+//!
+//! # From where
+//!
+//! A member starts from a snapshot: a record that says "the engine has everything up to index i".
+//! [`valid_snapshots`] lists those that a start may choose from, and [`read`] or
+//! [`Wal::open`] reads what follows one of them.
+//!
+//! ```text
+//!   segment  0-0                 1-101                 2-201
+//!            1 ......... 100     101 ... S(150) ..200   201 ... S(220) ... 260
+//!   from S(150)                  └── read ────────────────────────────────▶
+//!   from S(220)                                        └── read ──────────▶
+//! ```
+//!
+//! A snapshot counts if the last state says that its index is committed. A record of a received
+//! snapshot is written before the state that covers it, and if the power failed in between, the
+//! snapshot never was taken.
+//!
+//! # A torn end
+//!
+//! [`read`] ignores it. [`Wal::open`] cuts it off: the segment as it was found goes to
+//! `<segment>.broken` first, without the zeros at its end, so that somebody may look at it. The
+//! segment is cut behind its last record and made long again, which leaves zeros there, and synced.
+//! etcd does the same in two steps, a repair and a second opening, and leaves the segment short.
+//!
+//! Why zeros must be on disk before anything is appended: otherwise what is torn now could lie
+//! behind the new records after the next power cut, and pass for damage, or worse, for records.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::name::SegmentName;
+use super::scan::{self, End, OpenSegment, Told, scan};
+use super::writer::{Place, Tail, Wal};
+use super::{Contents, Options};
+use crate::error::{Error, Result};
+use crate::files::Files;
+use crate::wire::{HardState, Snapshot};
+
+/// Whether there is a log in a directory.
+pub fn exists(files: &dyn Files, dir: &Path) -> Result<bool> {
+    match names(files, dir) {
+        Ok(_) => Ok(true),
+        Err(Error::Missing { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The snapshots from which a start may choose, in the order in which they were recorded. All
+/// segments are read, and none is changed.
+pub fn valid_snapshots(files: &dyn Files, dir: &Path) -> Result<Vec<Snapshot>> {
+    let segments = open_to_read(files, dir, &names(files, dir)?)?;
+    let mut found = Vec::new();
+    let end = scan(&segments, |told| {
+        if let Told::Snapshot { snapshot, .. } = told {
+            found.push(snapshot);
+        }
+        Ok(())
+    })?;
+    found.retain(|snapshot| snapshot.index <= end.rules.state().commit);
+    Ok(found)
+}
+
+/// What follows the snapshot of this index and term. Nothing is locked and nothing is changed; a
+/// torn end is left out.
+pub fn read(files: &dyn Files, dir: &Path, (index, term): (u64, u64)) -> Result<Contents> {
+    let names = names(files, dir)?;
+    let needed = needed(&names, index).ok_or_else(|| no_snapshot(dir, (index, term)))?;
+    let segments = open_to_read(files, dir, needed)?;
+    Ok(contents(dir, &segments, (index, term))?.0)
+}
+
+impl Wal {
+    /// Opens a log to append to it, and returns what follows the snapshot of this index and term.
+    /// A torn end is cut off. Everything that is returned is on disk.
+    pub fn open(
+        files: Arc<dyn Files>,
+        dir: &Path,
+        start: (u64, u64),
+        options: Options,
+    ) -> Result<(Wal, Contents)> {
+        let names = names(&*files, dir)?;
+        let needed = needed(&names, start.0).ok_or_else(|| no_snapshot(dir, start))?;
+        let mut segments = open_locked(&*files, dir, needed)?;
+        let (contents, end) = contents(dir, &segments, start)?;
+        let earlier = &names[..names.len() - needed.len()];
+        settle(&*files, dir, &mut segments, &end, &options)?;
+        let mut rules = end.rules;
+        // Behind a snapshot that was never taken, the log ends where what was returned ends.
+        rules.truncate(start.0 + contents.entries.len() as u64);
+        let snapshots = contents.snapshots.iter().map(|snapshot| snapshot.index);
+        let snapshot = snapshots.filter(|index| *index <= contents.state.commit).max();
+        let place = Place { files, dir: dir.to_owned(), options };
+        let end = Tail {
+            crc: end.crc,
+            offset: end.offset,
+            rules,
+            metadata: end.metadata,
+            snapshot: snapshot.unwrap_or(start.0),
+        };
+        Ok((Wal::resume(place, earlier, segments, end)?, contents))
+    }
+}
+
+fn no_snapshot(dir: &Path, (index, term): (u64, u64)) -> Error {
+    Error::NoSnapshot { path: dir.to_owned(), index, term }
+}
+
+/// The names of all segments, in order and without a gap.
+fn names(files: &dyn Files, dir: &Path) -> Result<Vec<SegmentName>> {
+    let missing = || Error::Missing { path: dir.to_owned() };
+    let found = files.list(dir).map_err(|source| match source.kind() {
+        std::io::ErrorKind::NotFound => missing(),
+        _ => Error::path(dir, "list it", source),
+    })?;
+    let mut names: Vec<SegmentName> =
+        found.iter().filter_map(|name| SegmentName::parse(name)).collect();
+    names.sort();
+    for pair in names.windows(2) {
+        if pair[0].sequence.checked_add(1) != Some(pair[1].sequence) {
+            let path = dir.join(pair[1].to_string());
+            return Err(Error::corrupt(&path, 0, format!("it does not follow {}", pair[0])));
+        }
+    }
+    if names.is_empty() { Err(missing()) } else { Ok(names) }
+}
+
+/// The segments in which everything after `index` lies.
+fn needed(names: &[SegmentName], index: u64) -> Option<&[SegmentName]> {
+    let first = names.iter().rposition(|name| name.index <= index)?;
+    Some(&names[first..])
+}
+
+fn open_to_read(files: &dyn Files, dir: &Path, names: &[SegmentName]) -> Result<Vec<OpenSegment>> {
+    let open = |name: &SegmentName| {
+        let path = dir.join(name.to_string());
+        let file = files.open_to_read(&path).map_err(|e| Error::path(&path, "open it", e))?;
+        Ok(OpenSegment { name: *name, path, file })
+    };
+    names.iter().map(open).collect()
+}
+
+fn open_locked(files: &dyn Files, dir: &Path, names: &[SegmentName]) -> Result<Vec<OpenSegment>> {
+    let open = |name: &SegmentName| {
+        let path = dir.join(name.to_string());
+        let mut file = files.open(&path).map_err(|e| Error::path(&path, "open it", e))?;
+        match file.try_lock().map_err(|source| Error::path(&path, "lock it", source))? {
+            true => Ok(OpenSegment { name: *name, path, file }),
+            false => Err(Error::Locked { path }),
+        }
+    };
+    names.iter().map(open).collect()
+}
+
+/// Reads what follows a snapshot.
+fn contents(
+    dir: &Path,
+    segments: &[OpenSegment],
+    (start, term): (u64, u64),
+) -> Result<(Contents, End)> {
+    let (mut entries, mut snapshots) = (Vec::new(), Vec::new());
+    let (mut state, mut is_there) = (HardState::default(), false);
+    let end = scan(segments, |told| {
+        match told {
+            Told::Entry(entry) if entry.index > start => {
+                let place = usize::try_from(entry.index - start - 1).unwrap_or(usize::MAX);
+                if place > entries.len() {
+                    let last = start + entries.len() as u64;
+                    return Err(format!("entry {} after entry {last}", entry.index));
+                }
+                entries.truncate(place);
+                entries.push(entry);
+            }
+            Told::Entry(_) => {}
+            Told::State(new) => state = new,
+            Told::Snapshot { snapshot, anew } => {
+                if snapshot.index == start {
+                    is_there = snapshot.term == term;
+                    if !is_there {
+                        return Err(format!("the snapshot at {start} has term {}", snapshot.term));
+                    }
+                }
+                if anew {
+                    let kept = snapshot.index.saturating_sub(start);
+                    entries.truncate(usize::try_from(kept).unwrap_or(usize::MAX));
+                }
+                snapshots.push(snapshot);
+            }
+        }
+        Ok(())
+    })?;
+    if !is_there {
+        return Err(no_snapshot(dir, (start, term)));
+    }
+    Ok((Contents { metadata: end.metadata, state, snapshots, entries }, end))
+}
+
+/// Makes what was read the end of the log, on disk.
+fn settle(
+    files: &dyn Files,
+    dir: &Path,
+    segments: &mut [OpenSegment],
+    end: &End,
+    options: &Options,
+) -> Result<()> {
+    let Some(tail) = segments.last_mut() else { return Ok(()) };
+    if end.written > end.offset {
+        keep_broken(files, tail, end.written)?;
+    }
+    let failed = |source| Error::path(&tail.path, "cut off its torn end", source);
+    tail.file.set_length(end.offset).map_err(failed)?;
+    tail.file.allocate(options.segment_bytes).map_err(failed)?;
+    // What was read may be in the system's memory only, if the process before died and did not
+    // sync. The same goes for the names.
+    tail.file.sync().map_err(failed)?;
+    let removed =
+        |path: &PathBuf| files.remove(path).map_err(|e| Error::path(path, "remove it", e));
+    let found = files.list(dir).map_err(|source| Error::path(dir, "list it", source))?;
+    let leftovers = found.iter().filter(|name| super::TEMPORARY.contains(&name.as_str()));
+    leftovers.map(|name| dir.join(name)).try_for_each(|path| removed(&path))?;
+    for dir in [Some(dir), dir.parent()].into_iter().flatten() {
+        files.sync_dir(dir).map_err(|source| Error::path(dir, "sync it", source))?;
+    }
+    Ok(())
+}
+
+/// Copies a segment with a torn end aside.
+fn keep_broken(files: &dyn Files, tail: &OpenSegment, written: u64) -> Result<()> {
+    let mut bytes = scan::read(&*tail.file, &tail.path)?;
+    bytes.truncate(usize::try_from(written).unwrap_or(usize::MAX));
+    let mut path = tail.path.clone().into_os_string();
+    path.push(".broken");
+    let path = PathBuf::from(path);
+    let copy = || {
+        match files.remove(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = files.create(&path)?;
+        file.write_at(0, &bytes)?;
+        file.sync()
+    };
+    copy().map_err(|source| Error::path(&path, "copy a torn segment to it", source))
+}

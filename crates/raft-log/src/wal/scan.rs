@@ -1,0 +1,163 @@
+//! Reading segments from the first record to the last.
+//!
+//! The sum runs on from segment to segment, and each begins with a record that says what it is by
+//! then, and with the metadata. So a segment that is missing, exchanged or taken from another log
+//! does not fit. What is read passes the [rules](super::rules) before anyone sees it.
+
+use std::path::{Path, PathBuf};
+
+use super::frame::{Found, Segment};
+use super::name::SegmentName;
+use super::rules::Rules;
+use crate::error::{Error, Result};
+use crate::files::File;
+use crate::wire::{Entry, Garbage, HardState, Metadata, Record, RecordKind, Snapshot};
+
+/// A segment that is open.
+#[derive(Debug)]
+pub(super) struct OpenSegment {
+    pub(super) name: SegmentName,
+    pub(super) path: PathBuf,
+    pub(super) file: Box<dyn File>,
+}
+
+/// What a reader is told, in the order of the log.
+#[derive(Debug)]
+pub(super) enum Told {
+    Entry(Entry),
+    State(HardState),
+    Snapshot {
+        snapshot: Snapshot,
+        /// The log begins anew behind it.
+        anew: bool,
+    },
+}
+
+/// Where the log ends.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) metadata: Metadata,
+    pub(super) rules: Rules,
+    pub(super) crc: u32,
+    /// In the last segment, behind the last record that fits.
+    pub(super) offset: u64,
+    /// How far something is written in that segment: beyond `offset` if the end is torn.
+    pub(super) written: u64,
+}
+
+/// Reads segments, at least one, without a gap in their sequence. `tell` gets what is in them, and
+/// may find that it does not fit.
+pub(super) fn scan(
+    segments: &[OpenSegment],
+    mut tell: impl FnMut(Told) -> std::result::Result<(), String>,
+) -> Result<End> {
+    let first = segments.first().map_or(0, |segment| segment.name.index);
+    let mut scan = Scan { rules: Rules::after(first.saturating_sub(1)), crc: 0, metadata: None };
+    let (mut offset, mut written) = (0, 0);
+    for (at, open) in segments.iter().enumerate() {
+        let is_last = at + 1 == segments.len();
+        let segment = Segment { bytes: read(&*open.file, &open.path)?, is_last };
+        offset = scan.segment(open, &segment, &mut tell)?;
+        written = super::frame::written_length(&segment.bytes);
+    }
+    let metadata = scan.metadata.unwrap_or_default();
+    Ok(End { metadata, rules: scan.rules, crc: scan.crc, offset, written })
+}
+
+/// All bytes of a file.
+pub(super) fn read(file: &dyn File, path: &Path) -> Result<Vec<u8>> {
+    let read = || {
+        let mut bytes = vec![0; usize::try_from(file.length()?).map_err(std::io::Error::other)?];
+        file.read_at(0, &mut bytes)?;
+        Ok(bytes)
+    };
+    read().map_err(|source| Error::path(path, "read it", source))
+}
+
+struct Scan {
+    rules: Rules,
+    crc: u32,
+    /// That of the first segment; the others have the same.
+    metadata: Option<Metadata>,
+}
+
+impl Scan {
+    /// Reads one segment; returns where its last record ends.
+    fn segment(
+        &mut self,
+        open: &OpenSegment,
+        segment: &Segment,
+        tell: &mut impl FnMut(Told) -> std::result::Result<(), String>,
+    ) -> Result<u64> {
+        let corrupt = |offset, detail| Error::corrupt(&open.path, offset, detail);
+        let mut offset = 0;
+        for number in 0_u64.. {
+            let (record, next) = match segment.at(offset, self.crc) {
+                Found::Record { record, next } => (record, next),
+                Found::Damaged(detail) => return Err(corrupt(offset, detail)),
+                // The head of a segment is synced before the segment gets its name.
+                Found::End | Found::Torn if number < 2 => {
+                    return Err(corrupt(offset, "a segment without its first records".to_owned()));
+                }
+                Found::End | Found::Torn => break,
+            };
+            let told = match number {
+                0 => self.first(&record, open.name),
+                1 => self.second(&record),
+                _ => self.later(&record).and_then(&mut *tell),
+            };
+            told.map_err(|detail| corrupt(offset, detail))?;
+            self.crc = record.crc;
+            offset = next;
+        }
+        Ok(offset)
+    }
+
+    fn first(&self, record: &Record<'_>, name: SegmentName) -> std::result::Result<(), String> {
+        match record.kind {
+            RecordKind::Crc if name.sequence == 0 && record.crc != 0 => {
+                Err(format!("a log that begins with crc {:08x}", record.crc))
+            }
+            RecordKind::Crc => Ok(()),
+            _ => Err("a segment that does not begin with a crc".to_owned()),
+        }
+    }
+
+    fn second(&mut self, record: &Record<'_>) -> std::result::Result<(), String> {
+        let data = match (record.kind, record.data) {
+            (RecordKind::Metadata, Some(data)) => data,
+            _ => return Err("a segment without metadata behind its crc".to_owned()),
+        };
+        let found = Metadata::decode(data).map_err(|garbage| garbage.to_string())?;
+        let of = self.metadata.get_or_insert(found);
+        match *of == found {
+            true => Ok(()),
+            false => Err(format!("the metadata of another log: {found:?} after {of:?}")),
+        }
+    }
+
+    fn later(&mut self, record: &Record<'_>) -> std::result::Result<Told, String> {
+        let data = record.data.unwrap_or_default();
+        let text = |garbage: Garbage| garbage.to_string();
+        match record.kind {
+            RecordKind::Entry => {
+                let entry = Entry::decode(data).map_err(text)?;
+                self.rules.entry(&entry)?;
+                Ok(Told::Entry(entry))
+            }
+            RecordKind::State => {
+                let state = HardState::decode(data).map_err(text)?;
+                self.rules.state_is(&state)?;
+                Ok(Told::State(state))
+            }
+            RecordKind::Snapshot => {
+                let snapshot = Snapshot::decode(data).map_err(text)?;
+                let anew = self.rules.snapshot(&snapshot)?;
+                Ok(Told::Snapshot { snapshot, anew })
+            }
+            RecordKind::Metadata | RecordKind::Crc => {
+                Err("the head of a segment in its middle".to_owned())
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Who belongs to the cluster, and how that changes.
+//!
+//! Careful with numbers: in etcd's messages 2 updates a member and 3 adds a learner. The raft
+//! library that we use calls 2 what is 3 here, and would take 3 for 0. These types are etcd's, and
+//! go no further than the log; what raft gets to see is translated.
+
+use bytes::Bytes;
+
+use super::fields::{Fields, Garbage, Value, put_bytes, put_number};
+
+/// The members at one point of the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfState {
+    /// Who votes.
+    pub voters: Vec<u64>,
+    /// Who only listens.
+    pub learners: Vec<u64>,
+    /// While two configurations overlap: the voters of the old one.
+    pub voters_outgoing: Vec<u64>,
+    /// While two configurations overlap: voters of the old one that become learners.
+    pub learners_next: Vec<u64>,
+    /// Whether raft ends the overlap on its own.
+    pub auto_leave: bool,
+}
+
+impl ConfState {
+    /// The message's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
+        for (ids, field) in lists.into_iter().zip(1..) {
+            for id in ids {
+                put_number(&mut out, field, *id);
+            }
+        }
+        put_number(&mut out, 5, u64::from(self.auto_leave));
+        out
+    }
+
+    /// Reads a message.
+    pub fn decode(bytes: &[u8]) -> Result<ConfState, Garbage> {
+        let mut fields = Fields::of("configuration", bytes);
+        let mut state = ConfState::default();
+        while let Some((field, value)) = fields.next()? {
+            match (field, value) {
+                (1, value) => fields.ids(value, &mut state.voters)?,
+                (2, value) => fields.ids(value, &mut state.learners)?,
+                (3, value) => fields.ids(value, &mut state.voters_outgoing)?,
+                (4, value) => fields.ids(value, &mut state.learners_next)?,
+                (5, Value::Number(leave)) => state.auto_leave = fields.bool(leave)?,
+                _ => return Err(fields.unknown()),
+            }
+        }
+        Ok(state)
+    }
+}
+
+/// What happens to a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ConfChangeKind {
+    /// It becomes a voter: a new member, or a learner that is promoted.
+    #[default]
+    AddNode,
+    /// It leaves.
+    RemoveNode,
+    /// It changes its addresses. Raft need not know.
+    UpdateNode,
+    /// It becomes a learner.
+    AddLearnerNode,
+}
+
+/// One change of one member: the data of an entry of kind `ConfChange`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfChange {
+    /// The request id of whoever waits for the change; 0, and not written, if nobody does.
+    pub id: u64,
+    /// What happens.
+    pub kind: ConfChangeKind,
+    /// To whom.
+    pub node_id: u64,
+    /// What the cluster should know of the member, in JSON: a
+    /// [`MemberContext`](super::MemberContext). Empty, and not written, for removals.
+    pub context: Bytes,
+}
+
+impl ConfChange {
+    /// The message's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.context.len() + 36);
+        if self.id != 0 {
+            put_number(&mut out, 1, self.id);
+        }
+        put_number(&mut out, 2, self.kind as u64);
+        put_number(&mut out, 3, self.node_id);
+        if !self.context.is_empty() {
+            put_bytes(&mut out, 4, &self.context);
+        }
+        out
+    }
+
+    /// Reads a message.
+    pub fn decode(bytes: &[u8]) -> Result<ConfChange, Garbage> {
+        let mut fields = Fields::of("configuration change", bytes);
+        let mut change = ConfChange::default();
+        while let Some(field) = fields.next()? {
+            match field {
+                (1, Value::Number(id)) => change.id = id,
+                (2, Value::Number(0)) => change.kind = ConfChangeKind::AddNode,
+                (2, Value::Number(1)) => change.kind = ConfChangeKind::RemoveNode,
+                (2, Value::Number(2)) => change.kind = ConfChangeKind::UpdateNode,
+                (2, Value::Number(3)) => change.kind = ConfChangeKind::AddLearnerNode,
+                (2, Value::Number(_)) => return Err(fields.garbage("a kind that does not exist")),
+                (3, Value::Number(id)) => change.node_id = id,
+                (4, Value::Bytes(context)) => change.context = Bytes::copy_from_slice(context),
+                _ => return Err(fields.unknown()),
+            }
+        }
+        Ok(change)
+    }
+}

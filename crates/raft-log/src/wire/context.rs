@@ -1,0 +1,153 @@
+//! What a change of members carries beside raft's ids: the member's description, in JSON.
+//!
+//! Every member applies this text to its own table of members, so all must read the same. We write
+//! what Go's encoder writes for etcd's structs: no spaces, keys in the order of the struct, what is
+//! empty left out or not as the struct says, and `<`, `>`, `&` as `\u003c`, `\u003e`, `\u0026`.
+//!
+//! ```text
+//!   a new voter     {"id":7,"peerURLs":["http://a:2380"],"name":"a"}
+//!   a new learner   {"id":7,"peerURLs":["http://a:2380"],"isLearner":true}
+//!   a promotion     {"id":7,"peerURLs":null,"isPromote":true}
+//! ```
+//!
+//! | key | written |
+//! |---|---|
+//! | `id` | always |
+//! | `peerURLs` | always; `null` if there are none |
+//! | `isLearner` | if true |
+//! | `name`, `clientURLs` | if not empty |
+//! | `isPromote` | if the proposer says either way: `None` is not written |
+//!
+//! Reading takes what has these keys, ignores others as Go does, and refuses a key whose value is
+//! of another type.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value};
+
+use super::fields::Garbage;
+
+/// The context of a configuration change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemberContext {
+    /// The member's id: that of the change.
+    pub id: u64,
+    /// Where its peers reach it.
+    pub peer_urls: Vec<String>,
+    /// Whether it is to be a learner.
+    pub is_learner: bool,
+    /// Its name, empty until it has told.
+    pub name: String,
+    /// Where clients reach it.
+    pub client_urls: Vec<String>,
+    /// Whether a learner becomes a voter. Absent where etcd describes just the member.
+    pub is_promote: Option<bool>,
+}
+
+impl MemberContext {
+    /// The text.
+    pub fn encode(&self) -> String {
+        let mut out = format!("{{\"id\":{},\"peerURLs\":", self.id);
+        match self.peer_urls.is_empty() {
+            true => out.push_str("null"),
+            false => put_list(&mut out, &self.peer_urls),
+        }
+        if self.is_learner {
+            out.push_str(",\"isLearner\":true");
+        }
+        if !self.name.is_empty() {
+            out.push_str(",\"name\":");
+            put_text(&mut out, &self.name);
+        }
+        if !self.client_urls.is_empty() {
+            out.push_str(",\"clientURLs\":");
+            put_list(&mut out, &self.client_urls);
+        }
+        if let Some(is_promote) = self.is_promote {
+            out.push_str(if is_promote { ",\"isPromote\":true" } else { ",\"isPromote\":false" });
+        }
+        out.push('}');
+        out
+    }
+
+    /// Reads the text.
+    pub fn decode(text: &[u8]) -> Result<MemberContext, Garbage> {
+        let object = match serde_json::from_slice(text) {
+            Ok(Value::Object(object)) => object,
+            _ => return Err(garbage("no JSON object")),
+        };
+        Ok(MemberContext {
+            id: number(&object, "id")?,
+            peer_urls: list(&object, "peerURLs")?,
+            is_learner: truth(&object, "isLearner")?.unwrap_or_default(),
+            name: text_of(&object, "name")?,
+            client_urls: list(&object, "clientURLs")?,
+            is_promote: truth(&object, "isPromote")?,
+        })
+    }
+}
+
+fn put_list(out: &mut String, list: &[String]) {
+    out.push('[');
+    for (at, text) in list.iter().enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        put_text(out, text);
+    }
+    out.push(']');
+}
+
+/// A string with the escapes that Go writes.
+fn put_text(out: &mut String, text: &str) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\0'..'\u{20}' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                write!(out, "\\u{:04x}", u32::from(c)).expect("a string takes all that is written");
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+fn garbage(what: &'static str) -> Garbage {
+    Garbage { message: "description of a member", what }
+}
+
+/// The value of a key; `null` is as good as none.
+fn get<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
+    object.get(key).filter(|value| !value.is_null())
+}
+
+fn number(object: &Map<String, Value>, key: &str) -> Result<u64, Garbage> {
+    let number = |value: &Value| value.as_u64().ok_or_else(|| garbage("an id that is no number"));
+    get(object, key).map_or(Ok(0), number)
+}
+
+fn truth(object: &Map<String, Value>, key: &str) -> Result<Option<bool>, Garbage> {
+    let truth = |value: &Value| value.as_bool().ok_or_else(|| garbage("neither true nor false"));
+    get(object, key).map(truth).transpose()
+}
+
+fn text(value: &Value) -> Result<String, Garbage> {
+    value.as_str().map(str::to_owned).ok_or_else(|| garbage("a text that is none"))
+}
+
+fn text_of(object: &Map<String, Value>, key: &str) -> Result<String, Garbage> {
+    get(object, key).map_or(Ok(String::new()), text)
+}
+
+fn list(object: &Map<String, Value>, key: &str) -> Result<Vec<String>, Garbage> {
+    let Some(value) = get(object, key) else { return Ok(Vec::new()) };
+    let list = value.as_array().ok_or_else(|| garbage("addresses that are no list"))?;
+    list.iter().map(text).collect()
+}

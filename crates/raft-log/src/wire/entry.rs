@@ -1,0 +1,110 @@
+//! What raft wants to have written down: entries, and the state that it must not forget.
+
+use bytes::Bytes;
+
+use super::fields::{Fields, Garbage, Value, put_bytes, put_number};
+
+/// What the data of an entry is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum EntryKind {
+    /// A request, or nothing: a new leader opens its term with an empty entry.
+    #[default]
+    Normal,
+    /// A [`ConfChange`](super::ConfChange).
+    ConfChange,
+    /// A change of several members at once. etcd stops when it has to apply one.
+    ConfChangeV2,
+}
+
+/// One place of the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// What the data is.
+    pub kind: EntryKind,
+    /// The term of the leader that made the entry.
+    pub term: u64,
+    /// Its place, from 1 on.
+    pub index: u64,
+    /// What was proposed.
+    pub data: Bytes,
+}
+
+impl Entry {
+    /// The message's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.data.len() + 36);
+        self.encode_to(&mut out);
+        out
+    }
+
+    /// Appends the message's bytes.
+    pub(crate) fn encode_to(&self, out: &mut Vec<u8>) {
+        put_number(out, 1, self.kind as u64);
+        put_number(out, 2, self.term);
+        put_number(out, 3, self.index);
+        if !self.data.is_empty() {
+            put_bytes(out, 4, &self.data);
+        }
+    }
+
+    /// Reads a message. The data is copied, so that an entry does not keep a segment in memory.
+    pub fn decode(bytes: &[u8]) -> Result<Entry, Garbage> {
+        let mut fields = Fields::of("raft entry", bytes);
+        let mut entry = Entry::default();
+        while let Some(field) = fields.next()? {
+            match field {
+                (1, Value::Number(0)) => entry.kind = EntryKind::Normal,
+                (1, Value::Number(1)) => entry.kind = EntryKind::ConfChange,
+                (1, Value::Number(2)) => entry.kind = EntryKind::ConfChangeV2,
+                (1, Value::Number(_)) => return Err(fields.garbage("a kind that does not exist")),
+                (2, Value::Number(term)) => entry.term = term,
+                (3, Value::Number(index)) => entry.index = index,
+                (4, Value::Bytes(data)) => entry.data = Bytes::copy_from_slice(data),
+                _ => return Err(fields.unknown()),
+            }
+        }
+        Ok(entry)
+    }
+}
+
+/// What a member must not forget, or it could vote twice in one term.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct HardState {
+    /// The newest term that the member has seen.
+    pub term: u64,
+    /// Who got its vote in that term; 0 for nobody.
+    pub vote: u64,
+    /// Up to where it knows the log to be committed.
+    pub commit: u64,
+}
+
+impl HardState {
+    /// Whether nothing ever happened.
+    pub fn is_empty(&self) -> bool {
+        *self == HardState::default()
+    }
+
+    /// The message's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(33);
+        put_number(&mut out, 1, self.term);
+        put_number(&mut out, 2, self.vote);
+        put_number(&mut out, 3, self.commit);
+        out
+    }
+
+    /// Reads a message.
+    pub fn decode(bytes: &[u8]) -> Result<HardState, Garbage> {
+        let mut fields = Fields::of("hard state", bytes);
+        let mut state = HardState::default();
+        while let Some(field) = fields.next()? {
+            match field {
+                (1, Value::Number(term)) => state.term = term,
+                (2, Value::Number(vote)) => state.vote = vote,
+                (3, Value::Number(commit)) => state.commit = commit,
+                _ => return Err(fields.unknown()),
+            }
+        }
+        Ok(state)
+    }
+}

@@ -1,0 +1,170 @@
+//! The grammar of protobuf: varints, tags, and a walk over the fields of a message.
+//!
+//! ```text
+//!   message = field*      field = tag value      tag = number << 3 | type
+//!   type 0: a varint      type 2: a length as a varint, then as many bytes
+//! ```
+//!
+//! The two other types that exist, fixed 64 and 32 bits, occur in none of our messages.
+
+/// Bytes that are not the message that they should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a {message}: {what}")]
+pub struct Garbage {
+    /// Which message was expected.
+    pub message: &'static str,
+    /// What does not fit.
+    pub what: &'static str,
+}
+
+/// Appends a varint.
+pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends a field with a number in it, zero or not.
+pub(super) fn put_number(out: &mut Vec<u8>, field: u8, value: u64) {
+    out.push(field << 3);
+    put_varint(out, value);
+}
+
+/// Appends a field with bytes in it, empty or not.
+pub(super) fn put_bytes(out: &mut Vec<u8>, field: u8, value: &[u8]) {
+    out.push(field << 3 | 2);
+    put_varint(out, value.len() as u64);
+    out.extend_from_slice(value);
+}
+
+/// What a field holds.
+#[derive(Clone, Copy)]
+pub(super) enum Value<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+/// A message that is read from its beginning to its end.
+pub(super) struct Fields<'a> {
+    message: &'static str,
+    rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn of(message: &'static str, bytes: &'a [u8]) -> Fields<'a> {
+        Fields { message, rest: bytes }
+    }
+
+    /// What was not read yet.
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    pub(super) fn garbage(&self, what: &'static str) -> Garbage {
+        Garbage { message: self.message, what }
+    }
+
+    /// The next field with its number; `None` at the end.
+    pub(super) fn next(&mut self) -> Result<Option<(u64, Value<'a>)>, Garbage> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        let tag = self.varint()?;
+        let value = match tag & 7 {
+            0 => Value::Number(self.varint()?),
+            2 => Value::Bytes(self.bytes()?),
+            _ => return Err(self.garbage("a field of a type that does not occur")),
+        };
+        Ok(Some((tag >> 3, value)))
+    }
+
+    /// Reads a varint of at most 64 bits.
+    pub(super) fn varint(&mut self) -> Result<u64, Garbage> {
+        let mut value = 0;
+        for (at, byte) in self.rest.iter().enumerate().take(10) {
+            let bits = u64::from(byte & 0x7f);
+            if at == 9 && bits > 1 {
+                break;
+            }
+            value |= bits << (7 * at);
+            if byte & 0x80 == 0 {
+                self.rest = &self.rest[at + 1..];
+                return Ok(value);
+            }
+        }
+        Err(self.garbage("a number that does not end"))
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8], Garbage> {
+        let length = usize::try_from(self.varint()?).ok();
+        let split = length.and_then(|length| self.rest.split_at_checked(length));
+        let (bytes, rest) = split.ok_or_else(|| self.garbage("a field longer than the message"))?;
+        self.rest = rest;
+        Ok(bytes)
+    }
+
+    /// The error for a field that the message does not have, or not of this type.
+    pub(super) fn unknown(&self) -> Garbage {
+        self.garbage("a field that it does not have")
+    }
+
+    /// A bool, which is 0 or 1.
+    pub(super) fn bool(&self, number: u64) -> Result<bool, Garbage> {
+        match number {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(self.garbage("neither true nor false")),
+        }
+    }
+
+    /// Adds ids that may come one by one or packed into one field.
+    pub(super) fn ids(&self, value: Value<'_>, ids: &mut Vec<u64>) -> Result<(), Garbage> {
+        match value {
+            Value::Number(id) => ids.push(id),
+            Value::Bytes(bytes) => {
+                let mut packed = Fields::of(self.message, bytes);
+                while !packed.rest.is_empty() {
+                    ids.push(packed.varint()?);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Fields, put_varint};
+
+    fn read(bytes: &[u8]) -> Option<(u64, usize)> {
+        let mut fields = Fields::of("number", bytes);
+        let number = fields.varint().ok()?;
+        Some((number, fields.rest.len()))
+    }
+
+    #[test]
+    fn varints_have_these_bytes() {
+        for (number, bytes) in [
+            (0, &[0_u8][..]),
+            (127, &[0x7f]),
+            (128, &[0x80, 1]),
+            (300, &[0xac, 2]),
+            (u64::MAX, &[255, 255, 255, 255, 255, 255, 255, 255, 255, 1]),
+        ] {
+            let mut out = Vec::new();
+            put_varint(&mut out, number);
+            assert_eq!(out, bytes);
+            assert_eq!(read(bytes), Some((number, 0)));
+        }
+    }
+
+    #[test]
+    fn varints_that_do_not_end_or_do_not_fit_are_refused() {
+        assert_eq!(read(&[]), None);
+        assert_eq!(read(&[0x80]), None);
+        assert_eq!(read(&[255, 255, 255, 255, 255, 255, 255, 255, 255, 2]), None);
+        assert_eq!(read(&[0x80; 11]), None);
+    }
+}

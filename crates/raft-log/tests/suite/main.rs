@@ -1,0 +1,12 @@
+//! The write-ahead log, from the bytes of a message to what a power cut leaves.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod damage;
+mod disk;
+mod golden;
+mod group;
+mod model;
+mod power_cut;
+mod refusals;
+mod support;
+mod wire;

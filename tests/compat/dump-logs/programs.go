@@ -1,0 +1,11 @@
+//go:build programs
+
+// Package programs names the programs of etcd that the tests of the raft log are run against, so
+// that the go command knows which module they come from. `go install` would not do: it refuses a
+// module with replace directives.
+package programs
+
+import (
+	_ "go.etcd.io/etcd/server/v3"
+	_ "go.etcd.io/etcd/v3/tools/etcd-dump-logs"
+)
