@@ -1,4 +1,4 @@
-//! Puts beside watchers that begin at the beginning.
+//! Puts beside a watcher that begins at the beginning.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -100,25 +100,21 @@ fn figures(played: &Played<Lags>) -> Vec<(&'static str, f64)> {
     let mut figures = put_figures(played);
     for lags in &played.took {
         figures.push(("1000 events/s", lags.events as f64 / 1e3 / played.time.as_secs_f64()));
-        figures.push(("caught up", lags.caught_up.len() as f64));
-        let mut times = lags.caught_up.clone();
-        times.sort_unstable();
-        if let Some(median) = times.get(times.len() / 2) {
-            figures.push(("in ms", median.as_secs_f64() * 1e3));
-        }
+        figures.push(("caught up", f64::from(u8::from(lags.caught_up.is_some()))));
+        figures.extend(lags.caught_up.map(|time| ("in ms", time.as_secs_f64() * 1e3)));
     }
     figures
 }
 
-/// What watchers met, one after the other.
+/// What a watcher met.
 #[derive(Default)]
 struct Lags {
     events: u64,
-    /// How long each took that has caught up.
-    caught_up: Vec<Duration>,
+    /// How long it took, if it has caught up.
+    caught_up: Option<Duration>,
 }
 
-/// Watches from the first revision on, again and again.
+/// Watches from the first revision on, and stays when it has caught up.
 struct Laggard<'w> {
     streams: Streams<'w>,
     request: WatchRequest,
@@ -137,7 +133,6 @@ impl<'w> Laggard<'w> {
     }
 
     fn begin(&mut self, progress: &Progress) {
-        self.streams.close_all();
         (self.next, self.last) = match self.request.keys {
             WatchedKeys::One(_) => (1, REVISIONS_PER_KEY),
             _ => (FIRST, progress.revision.load(Ordering::Acquire)),
@@ -156,9 +151,8 @@ impl<'w> Laggard<'w> {
                     lags.events += check(response, request, next);
                 }
             });
-            if self.next > self.last {
-                lags.caught_up.push(self.began.elapsed());
-                self.begin(progress);
+            if self.next > self.last && lags.caught_up.is_none() {
+                lags.caught_up = Some(self.began.elapsed());
             }
         }
         lags

@@ -20,7 +20,7 @@
 //! * `fan_out`: 2,000 puts per second to one key that up to a thousand watch, each in a stream of its
 //!   own (`own`) or all in one (`one`).
 //! * `lagging`: 2,000 puts per second beside a watcher that starts at revision 2 in a store of 200,000
-//!   revisions, and another one as soon as it has caught up; it watches every key, or a single one.
+//!   revisions, and stays when it has caught up; it watches every key, or a single one.
 //!
 //! In the last two, arrivals are random and do not depend on what became of the ones before, and the
 //! thread that puts spins until one is due. **Timed** is from then until the transaction has ended and

@@ -110,12 +110,6 @@ impl<'w> Streams<'w> {
         self.streams.push(stream);
     }
 
-    /// Ends all streams and their watchers.
-    pub(crate) fn close_all(&mut self) {
-        self.streams.clear();
-        self.ready.streams.lock().clear();
-    }
-
     /// Sleeps until a stream has something, but not for long; then calls `each` with all there is,
     /// and the number of the stream.
     pub(crate) fn take(&self, each: &mut dyn FnMut(usize, &[Response])) {
