@@ -172,7 +172,8 @@ fn contents(
                 entries.truncate(place);
                 entries.push(entry);
             }
-            Told::Entry(_) => {}
+            // What was read behind it was void when it was written, though it lies behind the start.
+            Told::Entry(_) => entries.clear(),
             Told::State(new) => state = new,
             Told::Snapshot { snapshot, anew } => {
                 if snapshot.index == start {

@@ -169,6 +169,20 @@ impl Race {
     }
 }
 
+/// An entry at or below the start that was written anew makes void what was there behind it, also
+/// what lies above the start.
+#[test]
+fn what_was_replaced_below_the_start_does_not_come_back() {
+    let disk = disk();
+    let wal = create(&disk, options(700)).unwrap();
+    let mut race = Race { disk, wal, model: Model::default() };
+    race.step(Step::Append { count: 2, size: 0 });
+    race.step(Step::Replace { count: 2 });
+    race.step(Step::Commit { more: 1 });
+    race.step(Step::Snapshot { back: 0 });
+    race.reopen();
+}
+
 proptest! {
     #[test]
     fn a_log_holds_what_a_list_holds(steps in steps()) {
