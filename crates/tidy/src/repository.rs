@@ -85,11 +85,12 @@ impl Repository {
         for entry in fs::read_dir(at)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if ignored.matches(&name, path.is_empty()) {
+            let is_directory = entry.file_type()?.is_dir();
+            if ignored.matches(&name, path.is_empty(), is_directory) {
                 continue;
             }
             let path = if path.is_empty() { name } else { format!("{path}/{name}") };
-            if entry.file_type()?.is_dir() {
+            if is_directory {
                 self.entries.insert(path.clone());
                 self.load_directory(&entry.path(), &path, ignored)?;
             } else {
@@ -110,8 +111,16 @@ impl Repository {
     }
 }
 
-/// What git does not look at: the forms that our `.gitignore` uses, which are `/name` and `*.end`.
-struct Ignored(Vec<String>);
+/// What git does not look at: the forms that our `.gitignore` uses, which are `/name` (at the top),
+/// `name/` (a directory, anywhere) and `*.end`. A form that is not understood is refused: taken for
+/// a name, it would let everything through that it was to keep out.
+struct Ignored(Vec<Pattern>);
+
+enum Pattern {
+    AtTop(String),
+    Directory(String),
+    End(String),
+}
 
 impl Ignored {
     fn load(top: &Path) -> io::Result<Self> {
@@ -119,16 +128,35 @@ impl Ignored {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             read => read?,
         };
-        Ok(Self(text.lines().map(str::to_owned).collect()))
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        lines.map(Pattern::parse).collect::<io::Result<_>>().map(Self)
     }
 
-    fn matches(&self, name: &str, at_top: bool) -> bool {
+    fn matches(&self, name: &str, at_top: bool, is_directory: bool) -> bool {
         at_top && name == ".git"
-            || self.0.iter().any(|pattern| match pattern.split_at_checked(1) {
-                Some(("/", pattern)) => at_top && name == pattern,
-                Some(("*", end)) => name.ends_with(end),
-                _ => name == pattern,
+            || self.0.iter().any(|pattern| match pattern {
+                Pattern::AtTop(ignored) => at_top && name == ignored,
+                Pattern::Directory(ignored) => is_directory && name == ignored,
+                Pattern::End(end) => name.ends_with(end),
             })
+    }
+}
+
+impl Pattern {
+    fn parse(line: &str) -> io::Result<Self> {
+        let plain = |name: &str| !name.is_empty() && !name.contains(['/', '*', '?', '[', '!']);
+        let pattern = if let Some(name) = line.strip_prefix('/') {
+            plain(name).then(|| Self::AtTop(name.to_owned()))
+        } else if let Some(name) = line.strip_suffix('/') {
+            plain(name).then(|| Self::Directory(name.to_owned()))
+        } else {
+            let end = line.strip_prefix('*').filter(|end| plain(end));
+            end.map(|end| Self::End(end.to_owned()))
+        };
+        pattern.ok_or_else(|| {
+            let known = "`/name`, `name/` and `*.end` are understood";
+            io::Error::new(io::ErrorKind::InvalidData, format!(".gitignore: {line:?}: {known}"))
+        })
     }
 }
 
@@ -141,8 +169,10 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         fs::create_dir_all(top.path().join("docs/empty")).unwrap();
         fs::create_dir_all(top.path().join("target/debug")).unwrap();
+        fs::create_dir_all(top.path().join("docs/built/debug")).unwrap();
         fs::create_dir_all(top.path().join(".git")).unwrap();
-        fs::write(top.path().join(".gitignore"), "/target\n*.profraw\n").unwrap();
+        fs::write(top.path().join(".gitignore"), "# Built.\n/target\nbuilt/\n\n*.profraw\n")
+            .unwrap();
         fs::write(top.path().join("docs/a.md"), "# A\n").unwrap();
         fs::write(top.path().join("docs/b.profraw"), "x").unwrap();
         fs::write(top.path().join("docs/picture.png"), [0xff, 0xfe]).unwrap();
@@ -153,5 +183,15 @@ mod tests {
         assert_eq!(docs, ["a.md", "empty", "picture.png"]);
         assert_eq!(repository.file("docs/a.md").unwrap().text, "# A\n");
         assert!(repository.file("docs/picture.png").is_none());
+    }
+
+    #[test]
+    fn refuses_what_it_does_not_understand_of_git() {
+        for pattern in ["docs/*.md", "target", "!kept", "a/b/", "/", "*"] {
+            let top = tempfile::tempdir().unwrap();
+            fs::write(top.path().join(".gitignore"), pattern).unwrap();
+            let told = Repository::load(top.path()).unwrap_err().to_string();
+            assert!(told.contains(pattern), "{told}");
+        }
     }
 }
