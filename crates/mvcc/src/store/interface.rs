@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_backend::{Design, Retired, Sizes};
-use clearlane_engine::KeyRange;
+use clearlane_backend::{Design, RangeVisitor, Retired, Sizes};
 use clearlane_engine::stream::Exporter;
+use clearlane_engine::{Bucket, KeyRange};
 use clearlane_locks::Registry;
 use clearlane_proto::mvccpb::KeyValue;
 
@@ -88,6 +88,12 @@ pub trait ReadTxn {
 
     /// The records of a range of keys.
     fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer>;
+
+    /// What lies in another bucket than the store's own, under a key.
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
+
+    /// Calls `visit` for all that lies in another bucket, in key order, until it breaks.
+    fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()>;
 }
 
 /// The one open write transaction. It sees its own changes.
@@ -106,6 +112,19 @@ pub trait WriteTxn<A> {
 
     /// The records of a range of keys, this transaction's changes included.
     fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer>;
+
+    /// Puts something into another bucket than the store's own, such as the members or the leases:
+    /// it becomes visible and durable together with the rest. A bucket of the store is a bug.
+    fn set(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()>;
+
+    /// Takes something out of another bucket; if it is not there, that is fine.
+    fn unset(&mut self, bucket: Bucket, key: &[u8]) -> Result<()>;
+
+    /// What lies in another bucket, this transaction's changes included.
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
+
+    /// Calls `visit` for all that lies in another bucket, this transaction's changes included.
+    fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()>;
 
     /// Ends the transaction: everything becomes visible at once. `applied` describes the state.
     fn end(self: Box<Self>, applied: A) -> Result<Ended>;

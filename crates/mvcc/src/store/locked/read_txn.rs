@@ -1,7 +1,8 @@
 //! An open read of the old eras: the backend's, and what it holds of `store`.
 
-use clearlane_backend::ReadTx;
-use clearlane_engine::KeyRange;
+use bytes::Bytes;
+use clearlane_backend::{RangeVisitor, ReadTx};
+use clearlane_engine::{Bucket, KeyRange};
 
 use super::protocol::Revisions;
 use crate::error::Result;
@@ -41,6 +42,14 @@ impl<V: IndexView, H> ReadTxn for LockedReadTxn<'_, V, H> {
 
     fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer> {
         moment::range(self, range, options)
+    }
+
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.tx.get(bucket, key)?)
+    }
+
+    fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()> {
+        Ok(self.tx.range(bucket, KeyRange::ALL, visit)?)
     }
 }
 

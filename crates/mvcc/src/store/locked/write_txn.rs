@@ -1,16 +1,17 @@
 //! The write transaction of the old eras: `store`, then `batchTx`, and at the end `revMu`.
 
-use clearlane_backend::WriteTx;
-use clearlane_engine::KeyRange;
+use bytes::Bytes;
+use clearlane_backend::{RangeVisitor, WriteTx};
+use clearlane_engine::{Bucket, KeyRange};
 use clearlane_locks::MutexGuard;
 
 use super::protocol::{Protocol, Revisions};
 use super::{LockedStore, Reached};
 use crate::error::Result;
-use crate::store::Applied;
 use crate::store::draft::Draft;
 use crate::store::interface::{Ended, RangeAnswer, RangeOptions, WriteTxn};
 use crate::store::shared_index::IndexWriter;
+use crate::store::{Applied, not_ours};
 use crate::tree_index::TreeIndex;
 use crate::watch::locked::watchable::{self, Watchable};
 
@@ -57,6 +58,24 @@ impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> WriteTxn<A> for LockedWrite
 
     fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer> {
         self.draft.range(&*self.index, &*self.tx, range, options)
+    }
+
+    fn set(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()> {
+        not_ours(bucket, key);
+        Ok(self.tx.put(bucket, key, value)?)
+    }
+
+    fn unset(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
+        not_ours(bucket, key);
+        Ok(self.tx.delete(bucket, key)?)
+    }
+
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.tx.get(bucket, key)?)
+    }
+
+    fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()> {
+        Ok(self.tx.range(bucket, KeyRange::ALL, visit)?)
     }
 
     fn end(self: Box<Self>, applied: A) -> Result<Ended> {

@@ -1,7 +1,8 @@
 //! Reading in the default era: one pointer, kept for as long as one likes.
 
-use clearlane_backend::{ReadTx, SnapshotReadTx};
-use clearlane_engine::KeyRange;
+use bytes::Bytes;
+use clearlane_backend::{RangeVisitor, ReadTx, SnapshotReadTx};
+use clearlane_engine::{Bucket, KeyRange};
 
 use crate::error::Result;
 use crate::store::Applied;
@@ -55,6 +56,14 @@ impl<A: Applied, V: IndexView> ReadTxn for ReadView<A, V> {
 
     fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer> {
         self.range(range, options)
+    }
+
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.tx.get(bucket, key)?)
+    }
+
+    fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()> {
+        Ok(self.tx.range(bucket, KeyRange::ALL, visit)?)
     }
 }
 

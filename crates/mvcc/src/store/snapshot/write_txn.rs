@@ -1,5 +1,7 @@
 //! Writing in the default era: records and state become visible with one pointer.
 
+use bytes::Bytes;
+use clearlane_backend::RangeVisitor;
 use clearlane_engine::{Bucket, KeyRange};
 use clearlane_locks::MutexGuard;
 
@@ -7,7 +9,7 @@ use crate::error::Result;
 use crate::store::draft::Draft;
 use crate::store::interface::{Ended, KeyLeases, RangeAnswer, RangeOptions, WriteTxn};
 use crate::store::snapshot::{SnapshotStore, State};
-use crate::store::{Applied, mark};
+use crate::store::{Applied, mark, not_ours};
 use crate::tree_index::TreeIndex;
 
 type BackendTx<'s, A, I> =
@@ -97,6 +99,24 @@ impl<A: Applied, I: TreeIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A, I> {
 
     fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer> {
         self.range(range, options)
+    }
+
+    fn set(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()> {
+        not_ours(bucket, key);
+        Ok(self.tx.put(bucket, key, value)?)
+    }
+
+    fn unset(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
+        not_ours(bucket, key);
+        Ok(self.tx.delete(bucket, key)?)
+    }
+
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.tx.get(bucket, key)?)
+    }
+
+    fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()> {
+        Ok(self.tx.range(bucket, KeyRange::ALL, visit)?)
     }
 
     fn end(self: Box<Self>, applied: A) -> Result<Ended> {

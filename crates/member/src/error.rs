@@ -1,0 +1,37 @@
+//! What makes a member stop. What a client is told is in [`requests`](crate::requests).
+
+/// The member cannot go on: what it has promised and what it has do not agree any more, or might
+/// not. Its owner stops the process and says why.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The engine has failed.
+    #[error(transparent)]
+    Engine(#[from] clearlane_engine::Error),
+    /// The store has failed.
+    #[error(transparent)]
+    Store(#[from] clearlane_mvcc::Error),
+    /// The write-ahead log has failed.
+    #[error(transparent)]
+    Log(#[from] clearlane_raft_log::Error),
+    /// Raft was told what cannot be.
+    #[error(transparent)]
+    Raft(#[from] clearlane_raft_log::driver::Error),
+    /// What was found on disk makes no sense.
+    #[error("{what} is damaged: {why}")]
+    Damaged {
+        /// Which part.
+        what: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// For what was found on disk.
+    pub(crate) fn damaged(what: &'static str, why: impl Into<String>) -> Error {
+        Error::Damaged { what, why: why.into() }
+    }
+}
