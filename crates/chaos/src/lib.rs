@@ -1,1 +1,10 @@
 //! A cluster in one thread, under a seed.
+
+pub mod chance;
+pub mod world;
+pub mod trace;
+pub mod network;
+pub mod history;
+pub mod proposals;
+pub mod clients;
+pub mod checkers;

@@ -1,0 +1,74 @@
+//! What the committed entries make of a plain map.
+//!
+//! The entries come as the bytes that are in the log, each once, in order, from whichever member
+//! applies them first. They are decoded again here and applied to the plain [`State`], so that it is
+//! known what any store must hold at any revision, without asking a store.
+
+use std::collections::BTreeMap;
+
+use clearlane_raft_log::{Entry, EntryKind};
+
+use super::{Rule, Violation};
+use crate::history::State;
+use crate::proposals::{self, Proposal};
+
+/// The states by revision, and where each request has come to lie.
+#[derive(Debug)]
+pub struct Ledger {
+    state: State,
+    states: BTreeMap<i64, State>,
+    revisions: BTreeMap<u64, i64>,
+    requests: BTreeMap<u64, (u64, i64)>,
+}
+
+impl Default for Ledger {
+    fn default() -> Ledger {
+        let state = State::default();
+        let states = BTreeMap::from([(state.revision, state.clone())]);
+        let revisions = BTreeMap::from([(0, state.revision)]);
+        Ledger { state, states, revisions, requests: BTreeMap::new() }
+    }
+}
+
+impl Ledger {
+    /// The next entry.
+    pub fn add(&mut self, entry: &Entry) -> Result<(), Violation> {
+        if entry.kind == EntryKind::Normal && !entry.data.is_empty() {
+            let index = entry.index;
+            let Some((id, proposal)) = proposals::decode(&entry.data) else {
+                let seen = format!("entry {index} is nothing that a client has asked for");
+                return Err(Violation::new(Rule::Committed, seen));
+            };
+            if let Proposal::Client(request) = &proposal {
+                self.state.apply(request);
+            }
+            if let Some((before, _)) = self.requests.insert(id, (index, self.state.revision)) {
+                let seen = format!("request {id:x} is entry {before} and again {index}");
+                return Err(Violation::new(Rule::Committed, seen));
+            }
+            self.states.entry(self.state.revision).or_insert_with(|| self.state.clone());
+        }
+        self.revisions.insert(entry.index, self.state.revision);
+        Ok(())
+    }
+
+    /// What every store holds at a revision; nothing if it has not been reached.
+    pub fn at_revision(&self, revision: i64) -> Option<&State> {
+        self.states.get(&revision)
+    }
+
+    /// What every store holds that has applied so much.
+    pub fn at_index(&self, index: u64) -> Option<&State> {
+        self.states.get(self.revisions.get(&index)?)
+    }
+
+    /// The entry that a request has become, and the revision behind it.
+    pub fn request(&self, id: u64) -> Option<(u64, i64)> {
+        self.requests.get(&id).copied()
+    }
+
+    /// What has become of everything.
+    pub fn newest(&self) -> &State {
+        &self.state
+    }
+}

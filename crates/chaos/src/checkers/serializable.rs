@@ -1,0 +1,26 @@
+//! A serializable read may be old, but what it shows was true once: all of it, at one revision.
+//!
+//! A member answers it from what it has, without asking anybody, also when it was cut off an hour
+//! ago. It must still be a *prefix* of what was committed: the state at the revision that the reply
+//! names, and not a mixture, and nothing that was never committed.
+
+use super::ledger::Ledger;
+use super::{Rule, Violation};
+use crate::history::Operation;
+
+/// Compares all serializable reads with what was committed.
+pub fn check(operations: &[Operation], ledger: &Ledger) -> Result<(), Violation> {
+    for (number, operation) in operations.iter().enumerate() {
+        let Some(reply) = operation.reply() else { continue };
+        if !operation.request.is_serializable() {
+            continue;
+        }
+        let state = ledger.at_revision(reply.revision);
+        let expected = state.map(|state| state.reply(&operation.request));
+        if expected.as_ref() != Some(reply) {
+            let seen = format!("#{number} {operation:?}; at that revision: {expected:?}");
+            return Err(Violation::new(Rule::Serializable, seen));
+        }
+    }
+    Ok(())
+}
