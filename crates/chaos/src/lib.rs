@@ -7,4 +7,5 @@ pub mod network;
 pub mod history;
 pub mod proposals;
 pub mod clients;
+pub mod faults;
 pub mod checkers;

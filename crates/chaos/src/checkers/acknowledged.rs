@@ -57,3 +57,35 @@ pub fn check_store(
     let seen = format!("{member} has applied {index} and holds {holds:?}, not {expected:?}");
     Err(Violation::new(Rule::Acknowledged, seen))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::ledger::tests::ledger;
+    use super::*;
+
+    #[test]
+    fn what_is_lost_is_found() {
+        let told = |id, revision| {
+            let mut acknowledged = Acknowledged::default();
+            acknowledged.acknowledge(12, 2);
+            acknowledged.acknowledge(id, revision);
+            assert_eq!(acknowledged.count(), 2);
+            acknowledged.check(&ledger())
+        };
+        assert_eq!(told(14, 3), Ok(()));
+        assert_eq!(told(14, 2).unwrap_err().rule, Rule::Acknowledged);
+        assert_eq!(told(15, 4).unwrap_err().rule, Rule::Acknowledged);
+    }
+
+    #[test]
+    fn a_store_that_differs_is_found() {
+        let ledger = ledger();
+        let state = ledger.at_revision(2).unwrap();
+        assert_eq!(check_store(1, 2, state, &ledger), Ok(()));
+        assert_eq!(check_store(1, 3, state, &ledger), Ok(()));
+        for (index, holds) in [(4, state), (1, state), (2, &State::default()), (9, state)] {
+            let told = check_store(1, index, holds, &ledger);
+            assert_eq!(told.unwrap_err().rule, Rule::Acknowledged);
+        }
+    }
+}

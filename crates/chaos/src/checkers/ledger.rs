@@ -72,3 +72,61 @@ impl Ledger {
         &self.state
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use bytes::Bytes;
+    use clearlane_proto::etcdserverpb::RequestHeader;
+    use prost::Message;
+
+    use super::*;
+    use crate::history::Request;
+
+    /// An entry with a proposal, or without one.
+    pub(crate) fn entry(index: u64, proposal: Option<(u64, Proposal)>) -> Entry {
+        let data = proposal.map_or(Bytes::new(), |(id, proposal)| {
+            let mut message = proposals::encode(&proposal);
+            message.header = Some(RequestHeader { id, ..RequestHeader::default() });
+            message.encode_to_vec().into()
+        });
+        Entry { index, term: 1, data, ..Entry::default() }
+    }
+
+    pub(crate) fn put(value: &str) -> Proposal {
+        Proposal::Client(Request::Put { key: "k1".into(), value: value.into() })
+    }
+
+    /// `a` as entry 2, `b` as entry 4, of requests 12 and 14.
+    pub(crate) fn ledger() -> Ledger {
+        let mut ledger = Ledger::default();
+        for entry in [
+            entry(1, None),
+            entry(2, Some((12, put("a")))),
+            entry(3, Some((13, Proposal::Compact(2)))),
+            entry(4, Some((14, put("b")))),
+        ] {
+            ledger.add(&entry).unwrap();
+        }
+        ledger
+    }
+
+    #[test]
+    fn states_are_found_by_index_and_by_revision() {
+        let ledger = ledger();
+        let value = |state: Option<&State>| state.map(|state| state.records["k1"].value.clone());
+        assert_eq!(ledger.at_index(1), Some(&State::default()));
+        assert_eq!(value(ledger.at_index(3)), Some("a".into()));
+        assert_eq!(value(ledger.at_revision(2)), Some("a".into()));
+        assert_eq!(value(Some(ledger.newest())), Some("b".into()));
+        assert_eq!((ledger.at_index(5), ledger.at_revision(4)), (None, None));
+        assert_eq!((ledger.request(14), ledger.request(15)), (Some((4, 3)), None));
+    }
+
+    #[test]
+    fn what_nobody_asked_for_is_found_and_what_comes_twice() {
+        let garbage = Entry { index: 5, data: "?".into(), ..Entry::default() };
+        assert_eq!(ledger().add(&garbage).unwrap_err().rule, Rule::Committed);
+        let again = entry(5, Some((12, put("a"))));
+        assert_eq!(ledger().add(&again).unwrap_err().rule, Rule::Committed);
+    }
+}

@@ -189,8 +189,8 @@ impl<'h> Places<'h> {
     }
 
     fn check_looks(&self, revision: i64, state: &State) -> Result<(), Violation> {
-        let looks = self.looks.get(&revision).into_iter().flatten();
-        looks.map(|number| self.compare(*number, state)).collect()
+        let mut looks = self.looks.get(&revision).into_iter().flatten();
+        looks.try_for_each(|number| self.compare(*number, state))
     }
 
     fn compare(&self, number: usize, state: &State) -> Result<(), Violation> {

@@ -24,3 +24,36 @@ pub fn check(operations: &[Operation], ledger: &Ledger) -> Result<(), Violation>
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::ledger::tests::ledger;
+    use super::*;
+    use crate::history::{History, Outcome, Reply, Request};
+
+    fn told(reply: Reply) -> Result<(), Violation> {
+        let mut history = History::default();
+        let number = history.invoke(0, 1, 1, Request::Read { key: None, serializable: true });
+        history.end(1, number, Outcome::Done(reply));
+        check(history.operations(), &ledger())
+    }
+
+    #[test]
+    fn the_past_is_fine_and_a_mixture_is_not() {
+        let ledger = ledger();
+        let at = |revision: i64| {
+            let state = ledger.at_revision(revision).unwrap();
+            Reply { revision, changed: false, records: state.records.values().cloned().collect() }
+        };
+        for revision in 1..=3 {
+            assert_eq!(told(at(revision)), Ok(()));
+        }
+        for wrong in [
+            Reply { revision: 3, ..at(2) },
+            Reply { revision: 1, ..at(2) },
+            Reply { revision: 4, ..at(3) },
+        ] {
+            assert_eq!(told(wrong).unwrap_err().rule, Rule::Serializable);
+        }
+    }
+}
