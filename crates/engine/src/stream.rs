@@ -84,6 +84,11 @@ impl Exporter {
         Exporter { snapshot, next: Next::Magic, records: 0, sum_of_sums: 0 }
     }
 
+    /// What is copied: whoever wants to know what the copy will say of itself reads it here.
+    pub fn snapshot(&self) -> &Arc<dyn Snapshot> {
+        &self.snapshot
+    }
+
     /// The next bytes of the stream; `None` at its end.
     pub fn next_chunk(&mut self) -> Result<Option<Bytes>> {
         match std::mem::replace(&mut self.next, Next::Nothing) {

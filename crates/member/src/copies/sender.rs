@@ -1,0 +1,74 @@
+//! The sending side: a message and a store, as chunks of bytes.
+//!
+//! ```text
+//!   magic (16), version (1) │ length (4) │ the message │ crc32c of all before (4) │ the records' stream
+//! ```
+//!
+//! The records' stream is the [engine's](clearlane_engine::stream), with its own sums.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use clearlane_engine::stream::Exporter;
+use clearlane_raft_log::Position;
+use clearlane_raft_log::driver::Message;
+
+use super::error::{Error, Result};
+use crate::progress::Progress;
+
+/// What a stream begins with.
+pub(super) const MAGIC: &[u8; 17] = b"clearlane-copy..\x01";
+/// A message with a copy has no entries. This is room for the ids of all members there could be.
+pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// Reads a store, chunk by chunk.
+#[derive(Debug)]
+pub struct Sender {
+    header: Option<Bytes>,
+    exporter: Exporter,
+    position: Position,
+}
+
+impl Sender {
+    /// Starts to send the store behind an exporter with one of
+    /// [`Outputs`](clearlane_raft_log::driver::Effects)' snapshot messages. The message that arrives
+    /// says of which position the copy is: that is what the copy itself says.
+    pub fn new(exporter: Exporter, mut message: Message) -> Result<Sender> {
+        if !message.is_snapshot() {
+            return Err(Error::NoSnapshot(message.to_string()));
+        }
+        let progress = Progress::read(&**exporter.snapshot());
+        let position = progress.map_err(|error| Error::Damaged(error.to_string()))?.position();
+        let promised = message.position().index;
+        if position.index < promised {
+            return Err(Error::Behind { promised, has: position.index });
+        }
+        message.set_position(&position);
+        let header = Some(header(&message.encode())?);
+        Ok(Sender { header, exporter, position })
+    }
+
+    /// Of which position the copy is.
+    pub fn position(&self) -> &Position {
+        &self.position
+    }
+
+    /// The next bytes to send; `None` at the end.
+    pub fn next_chunk(&mut self) -> Result<Option<Bytes>> {
+        match self.header.take() {
+            Some(header) => Ok(Some(header)),
+            None => Ok(self.exporter.next_chunk()?),
+        }
+    }
+}
+
+fn header(message: &[u8]) -> Result<Bytes> {
+    if message.len() > MESSAGE_BYTES_MAX {
+        return Err(Error::Damaged(format!("a message of {} bytes", message.len())));
+    }
+    let mut header = BytesMut::with_capacity(MAGIC.len() + 4 + message.len() + 4);
+    header.put_slice(MAGIC);
+    header.put_u32(message.len() as u32);
+    header.put_slice(message);
+    let sum = crc32c::crc32c(&header);
+    header.put_u32(sum);
+    Ok(header.freeze())
+}

@@ -1,0 +1,141 @@
+//! What may happen to a member, as the log says it.
+//!
+//! | change | kind | context |
+//! |---|---|---|
+//! | add a voter | `AddNode` | the member, `isPromote` false |
+//! | add a learner | `AddLearnerNode` | the same, `isLearner` |
+//! | promote | `AddNode` | its id, `isPromote` true |
+//! | update | `UpdateNode` | the member with its new addresses |
+//! | remove | `RemoveNode` | none |
+//!
+//! A cluster that begins writes its first members as such changes, too: [`Change::first`].
+
+use clearlane_raft_log::{ConfChange, ConfChangeKind, MemberContext};
+
+use super::ids::member_id;
+use super::member::Member;
+use super::refused::Refused;
+
+/// A change of one member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A new member comes.
+    Add {
+        /// Its number; see [`Change::add`].
+        id: u64,
+        /// Where its peers reach it.
+        peer_urls: Vec<String>,
+        /// Whether it only listens.
+        is_learner: bool,
+    },
+    /// A member leaves, for good.
+    Remove {
+        /// Its number.
+        id: u64,
+    },
+    /// A member can be reached elsewhere.
+    Update {
+        /// Its number.
+        id: u64,
+        /// Where its peers reach it from now on.
+        peer_urls: Vec<String>,
+    },
+    /// A learner becomes a voter.
+    Promote {
+        /// Its number.
+        id: u64,
+    },
+}
+
+impl Change {
+    /// A new member, under the number that its addresses and the time give it.
+    pub fn add(peer_urls: Vec<String>, is_learner: bool, unix_seconds: u64) -> Change {
+        Change::Add { id: member_id(&peer_urls, "", Some(unix_seconds)), peer_urls, is_learner }
+    }
+
+    /// How the log of a new cluster speaks of one of its first members.
+    pub fn first(member: &Member) -> ConfChange {
+        change(0, ConfChangeKind::AddNode, member.id, Some(member.to_context(None)))
+    }
+
+    /// Whom it is about.
+    pub fn id(&self) -> u64 {
+        match self {
+            Change::Add { id, .. }
+            | Change::Remove { id }
+            | Change::Update { id, .. }
+            | Change::Promote { id } => *id,
+        }
+    }
+
+    /// As the log says it. `request` is the number under which somebody waits for it.
+    pub fn to_conf_change(&self, request: u64) -> ConfChange {
+        let id = self.id();
+        let context = |peer_urls: &[String], is_learner, is_promote| {
+            let peer_urls = peer_urls.to_vec();
+            Some(MemberContext { id, peer_urls, is_learner, is_promote, ..Default::default() })
+        };
+        let (kind, context) = match self {
+            Change::Add { peer_urls, is_learner: false, .. } => {
+                (ConfChangeKind::AddNode, context(peer_urls, false, Some(false)))
+            }
+            Change::Add { peer_urls, is_learner: true, .. } => {
+                (ConfChangeKind::AddLearnerNode, context(peer_urls, true, Some(false)))
+            }
+            Change::Promote { .. } => (ConfChangeKind::AddNode, context(&[], false, Some(true))),
+            Change::Update { peer_urls, .. } => {
+                (ConfChangeKind::UpdateNode, context(peer_urls, false, None))
+            }
+            Change::Remove { .. } => (ConfChangeKind::RemoveNode, None),
+        };
+        change(request, kind, id, context)
+    }
+}
+
+fn change(
+    id: u64,
+    kind: ConfChangeKind,
+    node_id: u64,
+    context: Option<MemberContext>,
+) -> ConfChange {
+    let context = context.map(|context| context.encode().into()).unwrap_or_default();
+    ConfChange { id, kind, node_id, context }
+}
+
+/// What a change means to the table, if it makes sense at all.
+#[derive(Debug)]
+pub(super) enum Meaning {
+    Add(Member),
+    Promote,
+    Remove,
+    Update(Vec<String>),
+}
+
+impl Meaning {
+    /// A change whose parts contradict each other has none: raft and the table would take different
+    /// things from it.
+    pub(super) fn of(change: &ConfChange) -> Result<Meaning, Refused> {
+        if change.node_id == 0 {
+            return Err(Refused::Garbled);
+        }
+        if change.kind == ConfChangeKind::RemoveNode {
+            return Ok(Meaning::Remove);
+        }
+        let context = MemberContext::decode(&change.context).map_err(|_| Refused::Garbled)?;
+        if context.id != change.node_id {
+            return Err(Refused::Garbled);
+        }
+        let promotes = context.is_promote == Some(true);
+        match change.kind {
+            ConfChangeKind::AddNode if promotes => Ok(Meaning::Promote),
+            ConfChangeKind::AddNode if !context.is_learner => {
+                Ok(Meaning::Add(Member::of_context(context)))
+            }
+            ConfChangeKind::AddLearnerNode if context.is_learner && !promotes => {
+                Ok(Meaning::Add(Member::of_context(context)))
+            }
+            ConfChangeKind::UpdateNode => Ok(Meaning::Update(context.peer_urls)),
+            _ => Err(Refused::Garbled),
+        }
+    }
+}

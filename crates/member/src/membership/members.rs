@@ -1,0 +1,224 @@
+//! The table of members: loaded from two buckets, checked against, changed by entries of the log.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use clearlane_engine::Bucket;
+use clearlane_mvcc::{ReadTxn, WriteTxn};
+use clearlane_proto::membershippb::ClusterMemberAttrSetRequest;
+use clearlane_raft_log::{ConfChange, ConfState};
+
+use super::change::Meaning;
+use super::member::Member;
+use super::refused::Refused;
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+
+/// So many learners a cluster has, unless its members were told otherwise.
+pub const LEARNERS_MAX: usize = 1;
+
+/// What comes of a check.
+type Checked<T> = std::result::Result<T, Refused>;
+
+/// What stands for a member that was removed.
+const REMOVED: &[u8] = b"removed";
+
+/// Who belongs to the cluster, and who does no longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Members {
+    members: BTreeMap<u64, Member>,
+    removed: BTreeSet<u64>,
+    learners_max: usize,
+}
+
+impl Members {
+    /// What a state of the store says. All members of a cluster must be given the same
+    /// `learners_max`, or one would take what another refuses.
+    pub fn load(state: &dyn ReadTxn, learners_max: usize) -> Result<Members> {
+        let (mut members, mut removed) = (BTreeMap::new(), BTreeSet::new());
+        let mut failed = None;
+        state.scan(Bucket::Members, &mut |key, text| match Member::from_record(key, &text) {
+            Ok(member) => {
+                members.insert(member.id, member);
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        })?;
+        state.scan(Bucket::MembersRemoved, &mut |key, _| match Member::id_of_key(key) {
+            Some(id) => {
+                removed.insert(id);
+                ControlFlow::Continue(())
+            }
+            None => {
+                let why = format!("{} is no member's id", key.escape_ascii());
+                failed = Some(Error::damaged("bucket members_removed", why));
+                ControlFlow::Break(())
+            }
+        })?;
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(Members { members, removed, learners_max }),
+        }
+    }
+
+    /// The members, in the order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = &Member> {
+        self.members.values()
+    }
+
+    /// One of them.
+    pub fn get(&self, id: u64) -> Option<&Member> {
+        self.members.get(&id)
+    }
+
+    /// How many there are, with learners.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether nobody is a member, as on a new member that has not heard of anybody yet.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Whether it was a member once, and must not come back.
+    pub fn is_removed(&self, id: u64) -> bool {
+        self.removed.contains(&id)
+    }
+
+    /// As raft must see it.
+    pub fn conf_state(&self) -> ConfState {
+        let ids = |learners: bool| {
+            let members = self.iter().filter(|member| member.is_learner == learners);
+            members.map(|member| member.id).collect()
+        };
+        ConfState { voters: ids(false), learners: ids(true), ..ConfState::default() }
+    }
+
+    /// Whether a change is possible, as things are now.
+    pub fn check(&self, change: &ConfChange) -> Checked<()> {
+        self.meaning(change).map(drop)
+    }
+
+    fn meaning(&self, change: &ConfChange) -> Checked<Meaning> {
+        let id = change.node_id;
+        let meaning = Meaning::of(change)?;
+        if self.is_removed(id) {
+            return Err(Refused::Removed);
+        }
+        let there = self.get(id);
+        match (&meaning, there) {
+            (Meaning::Add(_), Some(_)) => return Err(Refused::Exists),
+            (Meaning::Add(member), None) => {
+                self.check_urls(id, &member.peer_urls)?;
+                self.check_learners(member)?;
+            }
+            (_, None) => return Err(Refused::NotFound),
+            (Meaning::Promote, Some(member)) if !member.is_learner => {
+                return Err(Refused::NotLearner);
+            }
+            (Meaning::Remove, Some(member)) => self.check_voters_without(member)?,
+            (Meaning::Update(peer_urls), Some(_)) => self.check_urls(id, peer_urls)?,
+            (Meaning::Promote, Some(_)) => {}
+        }
+        Ok(meaning)
+    }
+
+    /// No two members are reached under one address.
+    fn check_urls(&self, id: u64, peer_urls: &[String]) -> Checked<()> {
+        let mut others = self.iter().filter(|member| member.id != id);
+        let taken = others.any(|member| member.peer_urls.iter().any(|url| peer_urls.contains(url)));
+        if taken { Err(Refused::PeerUrlExists) } else { Ok(()) }
+    }
+
+    fn check_learners(&self, member: &Member) -> Checked<()> {
+        let learners = self.iter().filter(|member| member.is_learner).count();
+        let full = member.is_learner && learners >= self.learners_max;
+        if full { Err(Refused::TooManyLearners) } else { Ok(()) }
+    }
+
+    /// Raft refuses to remove the last voter: nobody would be left to add another.
+    fn check_voters_without(&self, member: &Member) -> Checked<()> {
+        let mut others = self.iter().filter(|other| other.id != member.id);
+        let left = member.is_learner || others.any(|other| !other.is_learner);
+        if left { Ok(()) } else { Err(Refused::NotEnoughStarted) }
+    }
+
+    /// Applies a committed change: writes it into the buckets, and returns what raft is to be told,
+    /// with [`apply_change`](clearlane_raft_log::driver::Driver::apply_change): the change, or
+    /// `None` for one that is refused.
+    pub fn apply<'c>(
+        &mut self,
+        change: &'c ConfChange,
+        txn: &mut dyn WriteTxn<Progress>,
+    ) -> Result<Checked<&'c ConfChange>> {
+        let id = change.node_id;
+        let meaning = match self.meaning(change) {
+            Ok(meaning) => meaning,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        match meaning {
+            Meaning::Add(member) => self.set(member, txn)?,
+            Meaning::Promote => self.edit(id, txn, |member| member.is_learner = false)?,
+            Meaning::Update(peer_urls) => {
+                self.edit(id, txn, |member| member.peer_urls = peer_urls)?;
+            }
+            Meaning::Remove => {
+                let key = Member::key(id);
+                txn.unset(Bucket::Members, key.as_bytes())?;
+                txn.set(Bucket::MembersRemoved, key.as_bytes(), Bytes::from_static(REMOVED))?;
+                self.members.remove(&id);
+                self.removed.insert(id);
+            }
+        }
+        Ok(Ok(change))
+    }
+
+    /// A member says what it is called and where clients reach it. Nothing happens if it is none
+    /// any more: it may have been removed since it said so.
+    pub fn publish(
+        &mut self,
+        request: &ClusterMemberAttrSetRequest,
+        txn: &mut dyn WriteTxn<Progress>,
+    ) -> Result<()> {
+        let said = request.member_attributes.clone().unwrap_or_default();
+        self.edit(request.member_id, txn, |member| {
+            member.name = said.name;
+            member.client_urls = said.client_urls;
+        })
+    }
+
+    fn edit(
+        &mut self,
+        id: u64,
+        txn: &mut dyn WriteTxn<Progress>,
+        change: impl FnOnce(&mut Member),
+    ) -> Result<()> {
+        let Some(mut member) = self.get(id).cloned() else { return Ok(()) };
+        change(&mut member);
+        self.set(member, txn)
+    }
+
+    fn set(&mut self, member: Member, txn: &mut dyn WriteTxn<Progress>) -> Result<()> {
+        let key = Member::key(member.id);
+        txn.set(Bucket::Members, key.as_bytes(), Bytes::from(member.to_json()))?;
+        self.members.insert(member.id, member);
+        Ok(())
+    }
+}
+
+/// Whether a learner has nine tenths of the leader's log, and may become a voter. Only the leader
+/// knows how far each member's log agrees with its own:
+/// [`matched`](clearlane_raft_log::driver::Driver::matched).
+pub fn learner_is_ready(learner: u64, leader: u64, matched: &[(u64, u64)]) -> Checked<()> {
+    let of = |wanted: u64| matched.iter().find(|(id, _)| *id == wanted).map(|(_, index)| *index);
+    let (Some(learner), Some(leader)) = (of(learner), of(leader)) else {
+        return Err(Refused::NotFound);
+    };
+    let ready = u128::from(learner) * 10 >= u128::from(leader) * 9;
+    if ready { Ok(()) } else { Err(Refused::LearnerNotReady) }
+}
