@@ -95,6 +95,12 @@ impl Client {
         }
     }
 
+    /// A put, under a key that nobody else uses.
+    pub fn put(&mut self) -> Request {
+        self.asked += 1;
+        Request::Put { key: "k0".into(), value: format!("{}.{}", self.id, self.asked) }
+    }
+
     /// It is told how an operation ended, or has lost its patience.
     pub fn hears(&mut self, request: &Request, outcome: &Outcome) {
         self.waits_for = None;

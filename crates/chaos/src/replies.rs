@@ -1,0 +1,54 @@
+//! What members answer, as the history has it.
+
+use clearlane_engine::KeyRange;
+use clearlane_member::Progress;
+use clearlane_member::requests::Reply as Answer;
+use clearlane_mvcc::{RangeOptions, Store};
+use clearlane_proto::etcdserverpb::{ResponseHeader, response_op};
+
+use crate::history::{Record, Reply, Request};
+use crate::machine::record;
+
+/// What a reader sees who may look now.
+pub fn read(store: &dyn Store<Progress>, key: Option<&str>) -> clearlane_mvcc::Result<Reply> {
+    let read = store.read();
+    let end = key.map(|key| format!("{key}\0"));
+    let range = match (key, &end) {
+        (Some(key), Some(end)) => KeyRange::new(key.as_bytes(), end.as_bytes()),
+        _ => KeyRange::new(b"k", b"l"),
+    };
+    let found = read.range(range, RangeOptions::default())?;
+    let records = found.records.iter().map(record).collect();
+    Ok(Reply { revision: read.revision(), changed: false, records })
+}
+
+/// What an answer says. One that does not fit what was asked says nothing that could be true.
+pub fn of(request: &Request, answer: &Answer) -> Reply {
+    match (request, answer) {
+        (Request::Put { .. }, Answer::Put(put)) => Reply {
+            revision: revision(put.header.as_ref()),
+            changed: true,
+            records: put.prev_kv.iter().map(record).collect(),
+        },
+        (Request::Delete { .. }, Answer::DeleteRange(deleted)) => Reply {
+            revision: revision(deleted.header.as_ref()),
+            changed: deleted.deleted > 0,
+            records: deleted.prev_kvs.iter().map(record).collect(),
+        },
+        (Request::Swap { .. }, Answer::Txn(txn)) => {
+            let first = txn.responses.first().and_then(|op| op.response.as_ref());
+            let records: Vec<Record> = match first {
+                Some(response_op::Response::ResponseRange(range)) => {
+                    range.kvs.iter().map(record).collect()
+                }
+                _ => Vec::new(),
+            };
+            Reply { revision: revision(txn.header.as_ref()), changed: txn.succeeded, records }
+        }
+        _ => Reply { revision: 0, changed: false, records: Vec::new() },
+    }
+}
+
+fn revision(header: Option<&ResponseHeader>) -> i64 {
+    header.map_or(0, |header| header.revision)
+}
