@@ -119,7 +119,8 @@ impl<'w> Streams<'w> {
         ready.dedup();
         for number in ready {
             loop {
-                let responses = self.streams[number].take(TAKEN_MAX);
+                let responses =
+                    self.streams[number].take(TAKEN_MAX).expect("the store can be read");
                 if responses.is_empty() {
                     break;
                 }

@@ -2,6 +2,7 @@
 
 pub mod progress;
 pub mod copies;
+pub mod core;
 pub mod membership;
 pub mod requests;
 mod error;

@@ -348,7 +348,7 @@ fn in_the_default_era_nobody_waits() {
 /// The revisions that a stream's watcher was told of since the last call.
 fn told(stream: &WatchStream) -> Vec<i64> {
     let mut revisions = Vec::new();
-    for response in stream.take(usize::MAX) {
+    for response in stream.take(usize::MAX).unwrap() {
         if let Says::Events { events, .. } = response.says {
             revisions.extend(events.iter().map(|event| match &event.change {
                 Change::Put(record) | Change::Delete(record) => record.mod_revision,

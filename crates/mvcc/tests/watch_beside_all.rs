@@ -233,7 +233,7 @@ impl Scene {
         let mut told: Vec<Told> = staying.iter().map(|(_, request)| Told::of(request)).collect();
         self.until_finished("staying", || {
             for ((stream, _), told) in staying.iter().zip(&mut told) {
-                stream.take(500).iter().for_each(|response| told.hear(response));
+                stream.take(500).unwrap().iter().for_each(|response| told.hear(response));
                 stream.interval_passed();
                 assert!(!told.compacted, "nobody who stays is overtaken");
             }
@@ -256,12 +256,12 @@ impl Scene {
             if ask % 5 == 0 {
                 stream.request_progress();
             }
-            stream.take(300).iter().for_each(|response| told.hear(response));
+            stream.take(300).unwrap().iter().for_each(|response| told.hear(response));
             thread::yield_now();
         }
         if visit % 2 == 0 {
             stream.cancel(0);
-            let rest = stream.take(usize::MAX);
+            let rest = stream.take(usize::MAX).unwrap();
             rest.iter().for_each(|response| told.hear(response));
             let end = rest.last().map(|response| &response.says);
             assert!(told.compacted || end == Some(&Says::Canceled), "{rest:?}");

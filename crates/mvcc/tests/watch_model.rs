@@ -355,7 +355,7 @@ impl World {
     /// Takes responses and checks each. Says how many there were.
     fn take(&mut self, number: usize, bytes: usize) -> usize {
         let Some(mut client) = self.clients[number].take() else { return 0 };
-        let responses = client.stream.take(bytes);
+        let responses = client.stream.take(bytes).unwrap();
         responses.iter().for_each(|response| self.check(&mut client, response));
         self.clients[number] = Some(client);
         responses.len()
@@ -492,7 +492,7 @@ impl World {
             client.stream.request_progress();
             let future = client.watchers.iter().any(|(_, watcher)| watcher.request.start > now);
             let answered = !future && !client.watchers.is_empty();
-            let answers = client.stream.take(usize::MAX);
+            let answers = client.stream.take(usize::MAX).unwrap();
             assert_eq!(answers.len(), usize::from(answered), "{answers:?}");
             for answer in answers {
                 assert_eq!((answer.id, answer.says), (NO_WATCHER, Says::Progress));

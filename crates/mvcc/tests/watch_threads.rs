@@ -209,7 +209,7 @@ impl Consumer<'_> {
             Pace::FewBytes => 1 + self.random.below(600) as usize,
             Pace::StopAndGo(_) => 1 << 14,
         };
-        let responses = self.stream.take(bytes);
+        let responses = self.stream.take(bytes).unwrap();
         responses.iter().for_each(|response| self.hear(response));
         !responses.is_empty()
     }

@@ -127,7 +127,9 @@ pub trait WatchHub: Send + Sync + Debug {
 
     /// Adds what is only looked up when a response is sent: in the old eras, records before. The
     /// default era has nothing to add.
-    fn complete(&self, _stream: &Outbox, _responses: &mut [Response]) {}
+    fn complete(&self, _stream: &Outbox, _responses: &mut [Response]) -> Result<()> {
+        Ok(())
+    }
 
     /// Ends a stream and all its watchers.
     fn close(&self, stream: &Outbox);

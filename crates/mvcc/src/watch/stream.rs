@@ -22,6 +22,7 @@ use clearlane_locks::{Mutex, Registry};
 
 use super::WatchHub;
 use super::response::{Response, Says, WatchId, WatchRequest};
+use crate::error::Result;
 
 /// What a response takes besides its events.
 const RESPONSE_BYTES: usize = 128;
@@ -99,14 +100,15 @@ impl WatchStream {
         self.hub.interval_passed(&self.outbox);
     }
 
-    /// Takes the next responses, up to about so many bytes but at least one if there is any.
-    pub fn take(&self, bytes_max: usize) -> Vec<Response> {
+    /// Takes the next responses, up to about so many bytes but at least one if there is any. After an
+    /// error they are lost, and the stream should be: the store cannot be read.
+    pub fn take(&self, bytes_max: usize) -> Result<Vec<Response>> {
         let (mut responses, drained) = self.outbox.take(bytes_max);
         if drained {
             self.hub.drained(&self.outbox);
         }
-        self.hub.complete(&self.outbox, &mut responses);
-        responses
+        self.hub.complete(&self.outbox, &mut responses)?;
+        Ok(responses)
     }
 }
 
@@ -123,6 +125,13 @@ pub(super) enum Bound {
     Bytes(usize),
     /// So many responses with events, whatever their size: etcd's channel.
     Responses(usize),
+}
+
+/// A watcher's place. By stream first, so that those of a stream come one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) stream: u64,
+    pub(super) id: WatchId,
 }
 
 /// The responses that wait for the client, and their bound.

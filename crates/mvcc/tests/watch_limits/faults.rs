@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
-use clearlane_mvcc::watch::{NO_WATCHER, Refusal, Says, WatchConfig, WatchRequest};
+use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_locks::Registry;
+use clearlane_mvcc::watch::{NO_WATCHER, Refusal, Says, WatchConfig, WatchRequest, WatchStream};
+use clearlane_mvcc::{Ground, Store, open};
 
+use crate::engine::CountingEngine;
 use crate::{World, drain, events, everything, one};
 
 #[test]
@@ -90,7 +94,7 @@ fn who_asks_again_and_again_is_answered() {
         stream.request_progress();
         hub.publish(std::mem::replace(&mut late, next));
         hub.settle();
-        let taken = stream.take(usize::MAX);
+        let taken = stream.take(usize::MAX).unwrap();
         answers += taken.iter().filter(|response| response.says == Says::Progress).count();
     }
     assert!(answers >= 10, "{answers} answers");
@@ -121,7 +125,8 @@ fn an_old_transaction_on_its_way_does_not_set_back_the_present() {
     hub.settle();
     let new = made.recv().unwrap();
     new.request_progress();
-    let told: Vec<_> = new.take(usize::MAX).into_iter().map(|told| told.revision).collect();
+    let told: Vec<_> =
+        new.take(usize::MAX).unwrap().into_iter().map(|told| told.revision).collect();
     assert_eq!(told, [4, 4], "created, and in step");
 }
 
@@ -148,4 +153,33 @@ fn no_number_does_harm() {
     ids.into_iter().for_each(|id| stream.cancel(id));
     assert_eq!(hub.hub.figures().watchers, 2);
     stream.request_progress();
+}
+
+/// In the old eras the record before is looked up when a response is taken. That the store cannot be
+/// read is not the same as that there is none.
+#[test]
+fn a_record_before_that_cannot_be_read_is_an_error() {
+    let engine = CountingEngine::new();
+    let reads = Arc::clone(&engine.reads);
+    let ground = Ground::new(Arc::new(engine), Config::default(), PreCommit::none(), ());
+    let store: Arc<dyn Store<()>> = Arc::from(open(Design::CachedReadTx.into(), ground).unwrap().0);
+    let put = || {
+        let mut txn = store.write().unwrap();
+        txn.put(b"a", b"", 0).unwrap();
+        txn.end(()).unwrap();
+        store.commit().unwrap();
+    };
+    let hub =
+        Arc::clone(&store).watch_hub(WatchConfig::default(), &Registry::new(), Box::new(|| {}));
+    let stream = WatchStream::open(hub, Arc::new(|| {}), 0);
+    stream.watch(WatchRequest { previous: true, ..everything() });
+    put();
+    put();
+    reads.fail_after(0);
+    let told = stream.take(usize::MAX).unwrap_err().to_string();
+    assert!(told.contains("on purpose"), "{told}");
+    reads.recover();
+    put();
+    let responses = stream.take(usize::MAX).unwrap();
+    assert!(events(&responses).iter().all(|event| event.previous.is_some()));
 }

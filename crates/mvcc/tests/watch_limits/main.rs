@@ -109,7 +109,7 @@ fn drain(hub: &Hub, stream: &WatchStream, bytes: usize) -> Vec<Response> {
     let mut all = Vec::new();
     loop {
         hub.settle();
-        let taken = stream.take(bytes);
+        let taken = stream.take(bytes).unwrap();
         if taken.is_empty() {
             return all;
         }

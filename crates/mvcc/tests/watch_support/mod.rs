@@ -66,7 +66,7 @@ impl WatchRunner {
         stream.watch(WatchRequest::of(WatchedKeys::From(Bytes::new())));
         self.puts("a", 1100).expect("nothing is in its way");
         let is_events = |response: &&Response| matches!(response.says, Says::Events { .. });
-        stream.take(usize::MAX).iter().filter(is_events).count()
+        stream.take(usize::MAX).unwrap().iter().filter(is_events).count()
     }
 
     fn txn(&mut self, operations: &[Vec<&str>]) -> Outcome {
@@ -124,7 +124,7 @@ impl WatchRunner {
     fn drain(&self, stream: &WatchStream) -> Outcome {
         let mut all = Vec::new();
         loop {
-            let taken = stream.take(usize::MAX);
+            let taken = stream.take(usize::MAX).unwrap();
             if taken.is_empty() {
                 return tally(&all);
             }
@@ -143,9 +143,9 @@ impl WatchRunner {
             "close" => drop(self.streams.remove(name)),
             "take" => {
                 let bytes = words(command).first().map_or(Ok(usize::MAX), |max| max.parse())?;
-                return Ok(stream.take(bytes).iter().map(show).collect());
+                return Ok(stream.take(bytes).unwrap().iter().map(show).collect());
             }
-            "tally" => return tally(&stream.take(usize::MAX)),
+            "tally" => return tally(&stream.take(usize::MAX).unwrap()),
             "drain" => return self.drain(stream),
             other => return Err(format!("no command {other:?} of a stream").into()),
         }

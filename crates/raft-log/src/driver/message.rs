@@ -42,6 +42,14 @@ impl Message {
         )
     }
 
+    /// Whether it asks for a vote, or whether it would get one.
+    pub fn asks_for_a_vote(&self) -> bool {
+        matches!(
+            self.0.get_msg_type(),
+            MessageType::MsgRequestVote | MessageType::MsgRequestPreVote
+        )
+    }
+
     /// Of a snapshot: the position of the copy that goes with it.
     pub fn position(&self) -> Position {
         Position::of_raft(self.0.get_snapshot().get_metadata())

@@ -442,6 +442,11 @@ impl Driver {
         Leadership { leader: raft.leader_id, term: raft.term, role }
     }
 
+    /// To whom this member, as the leader, is handing leadership over.
+    pub fn transferee(&self) -> Option<u64> {
+        self.node.raft.lead_transferee
+    }
+
     /// Whether this member leads and has committed something in its term: before that it cannot
     /// know what is committed, and answers no reads.
     pub fn may_answer_reads(&self) -> bool {

@@ -1,5 +1,7 @@
 //! How a member takes part, and what it begins with.
 
+use raft::ReadOnlyOption;
+
 use super::error::{Error, Result};
 use crate::log::{Log, Position};
 use crate::wire::{Entry, HardState};
@@ -31,6 +33,9 @@ pub struct Settings {
     pub reads_max: usize,
     /// Where election time-outs come from, together with the id.
     pub seed: u64,
+    /// Raft's own option for reads under a lease, which is not safe.
+    #[cfg(feature = "planted-bugs")]
+    pub lease_based: bool,
 }
 
 impl Settings {
@@ -47,6 +52,8 @@ impl Settings {
             committed_bytes_max: 8 << 20,
             reads_max: 4096,
             seed,
+            #[cfg(feature = "planted-bugs")]
+            lease_based: false,
         }
     }
 
@@ -62,8 +69,19 @@ impl Settings {
             pre_vote: true,
             max_uncommitted_size: self.uncommitted_bytes_max,
             max_committed_size_per_ready: self.committed_bytes_max,
+            read_only_option: self.read_only_option(),
             ..raft::Config::default()
         }
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    fn read_only_option(&self) -> ReadOnlyOption {
+        ReadOnlyOption::Safe
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    fn read_only_option(&self) -> ReadOnlyOption {
+        if self.lease_based { ReadOnlyOption::LeaseBased } else { ReadOnlyOption::Safe }
     }
 }
 

@@ -107,12 +107,18 @@ impl<S: WatchedStore> LockedHub<S> {
         outcome
     }
 
-    fn previous(&self, event: &Event) -> Option<KeyValue> {
+    fn previous(&self, event: &Event) -> Result<Option<KeyValue>> {
         let (Change::Put(record) | Change::Delete(record)) = &event.change;
         let before = record.mod_revision - 1;
         let created = event.mark() == Mark::Put && record.create_revision > before;
-        // Without it, if it was compacted meanwhile.
-        if created { None } else { self.store.record_at(&record.key, before).ok()? }
+        if created {
+            return Ok(None);
+        }
+        match self.store.record_at(&record.key, before) {
+            // It was compacted meanwhile; the event goes without it.
+            Err(Error::Compacted) => Ok(None),
+            found => found,
+        }
     }
 }
 
@@ -174,17 +180,18 @@ impl<S: WatchedStore> WatchHub for LockedHub<S> {
     /// Victims are retried by the clock.
     fn drained(&self, _stream: &Outbox) {}
 
-    fn complete(&self, stream: &Outbox, responses: &mut [Response]) {
+    fn complete(&self, stream: &Outbox, responses: &mut [Response]) -> Result<()> {
         for response in responses {
             let Says::Events { events, .. } = &mut response.says else { continue };
             if stream.completes(response.id) {
-                let completed = events.iter().map(|event| Event {
-                    change: event.change.clone(),
-                    previous: self.previous(event),
-                });
-                *events = completed.collect();
+                let complete = |event: &Event| {
+                    let (change, previous) = (event.change.clone(), self.previous(event)?);
+                    Ok(Event { change, previous })
+                };
+                *events = events.iter().map(complete).collect::<Result<_>>()?;
             }
         }
+        Ok(())
     }
 
     fn close(&self, stream: &Outbox) {

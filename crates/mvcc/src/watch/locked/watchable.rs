@@ -15,18 +15,12 @@ use crate::store::Change;
 use crate::watch::WatchFigures;
 use crate::watch::audience::Audience;
 use crate::watch::response::{Event, NO_WATCHER, Numbers, Response, Says, WatchId, WatchRequest};
-use crate::watch::stream::{Outbox, wake_all};
+use crate::watch::stream::{Outbox, Place, wake_all};
 
 /// So many watchers are synchronised in one round, as in etcd.
 const ROUND_MAX: usize = 512;
 /// So many revisions a watcher is told in one round, as in etcd.
 const REVISIONS_MAX: usize = 1000;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
-    stream: u64,
-    id: WatchId,
-}
 
 #[derive(Debug)]
 struct Watcher {

@@ -11,17 +11,10 @@ use crate::watch::WatchFigures;
 use crate::watch::audience::Audience;
 use crate::watch::catch_up::{CatchUp, Step};
 use crate::watch::response::{Event, NO_WATCHER, Numbers, Response, Says, WatchId, WatchRequest};
-use crate::watch::stream::{Open, Outbox};
+use crate::watch::stream::{Open, Outbox, Place};
 
 /// A transaction of which so many events are wanted, counted once per watcher, is not handed on.
 const WANTED_MAX: usize = 1 << 20;
-
-/// A watcher's place. By stream first, so that those of a stream come one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
-    stream: u64,
-    id: WatchId,
-}
 
 #[derive(Debug)]
 struct Watcher {

@@ -1,0 +1,140 @@
+//! Applying: committed entries, in order and each once, become a state of the store.
+//!
+//! Each entry ends one transaction of the store, also if it changes nothing or is refused, and the
+//! transaction says how far the store has come with it. So a state of the store and its place in
+//! the log are never apart: see [`progress`](crate::progress).
+//!
+//! | entry | what it does |
+//! |---|---|
+//! | empty | nothing: a new leader begins its term with it |
+//! | a request | see [`requests`](crate::requests) |
+//! | a member's attributes | see [`membership`](crate::membership) |
+//! | a change of members | bucket `members`, and raft is told who is one now |
+//!
+//! What all members must decide alike is decided here, from the store's state and the entry alone.
+
+use std::sync::Arc;
+
+use clearlane_mvcc::Ended;
+use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_raft_log::{ConfChange, ConfChangeKind, Entry, EntryKind};
+use clearlane_read_index::Event;
+use prost::Message as _;
+
+use super::{Answer, Core};
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::requests;
+
+impl Core {
+    pub(super) fn apply(&mut self, entries: Vec<Entry>) -> Result<()> {
+        let Some(last) = entries.last().map(|entry| entry.index) else { return Ok(()) };
+        for entry in &entries {
+            self.apply_entry(entry)?;
+        }
+        self.driver.applied(last)?;
+        self.barrier.hear(Event::Applied { index: last });
+        // A log that grows without commits could never be shortened.
+        self.out.commit_due |= last - self.recorded.min(last) >= self.settings.snapshot_count;
+        #[cfg(feature = "planted-bugs")]
+        self.out.applied.extend(entries);
+        Ok(())
+    }
+
+    fn apply_entry(&mut self, entry: &Entry) -> Result<()> {
+        if entry.index != self.progress.index + 1 {
+            let why = format!("entry {} comes after entry {}", entry.index, self.progress.index);
+            return Err(Error::damaged("the log", why));
+        }
+        let progress = Progress {
+            index: entry.index,
+            term: entry.term,
+            members: Arc::clone(&self.progress.members),
+        };
+        match entry.kind {
+            EntryKind::Normal if entry.data.is_empty() => {
+                // The first entry of a term: raft can answer reads from here on.
+                self.barrier.hear(Event::FirstCommit);
+                self.apply_nothing(progress)
+            }
+            EntryKind::Normal => self.apply_request(entry, progress),
+            EntryKind::ConfChange => self.apply_change(entry, progress),
+            EntryKind::ConfChangeV2 => {
+                let why = format!("entry {} changes several members at once", entry.index);
+                Err(Error::damaged("the log", why))
+            }
+        }
+    }
+
+    fn apply_nothing(&mut self, progress: Progress) -> Result<()> {
+        let ended = self.store.write()?.end(progress.clone())?;
+        self.ended(ended, progress);
+        Ok(())
+    }
+
+    fn apply_request(&mut self, entry: &Entry, progress: Progress) -> Result<()> {
+        let request = InternalRaftRequest::decode(entry.data.clone()).map_err(|error| {
+            Error::damaged("the log", format!("entry {} is no request: {error}", entry.index))
+        })?;
+        let id = request.header.as_ref().map_or(request.id, |header| header.id);
+        if let Some(attributes) = &request.cluster_member_attr_set {
+            let mut txn = self.store.write()?;
+            self.members.publish(attributes, &mut *txn)?;
+            let ended = txn.end(progress.clone())?;
+            self.ended(ended, progress);
+            self.answer(id, || Answer::Members(Ok(Vec::new())));
+            return Ok(());
+        }
+        #[cfg(feature = "planted-bugs")]
+        for _ in 1..self.times() {
+            requests::apply(&*self.store, &request, progress.clone())?;
+        }
+        let applied = requests::apply(&*self.store, &request, progress.clone())?;
+        self.ended(applied.ended, progress);
+        self.out.compactions.extend(applied.compaction);
+        if is_log_read(&request) {
+            self.barrier.hear(Event::Answered { context: id, index: entry.index });
+        }
+        self.answer(id, || Answer::Request(applied.answer));
+        Ok(())
+    }
+
+    /// Answers whoever has proposed it, if he is here and still waits.
+    fn answer(&mut self, id: u64, answer: impl FnOnce() -> Answer) {
+        if self.proposed.remove(&id) {
+            self.out.answers.push((id, answer()));
+        }
+    }
+
+    fn apply_change(&mut self, entry: &Entry, mut progress: Progress) -> Result<()> {
+        let change = ConfChange::decode(&entry.data).map_err(|error| {
+            Error::damaged("the log", format!("entry {}: {error}", entry.index))
+        })?;
+        let mut txn = self.store.write()?;
+        let applied = self.members.apply(&change, &mut *txn)?;
+        progress.members = Arc::new(self.driver.apply_change(applied.ok())?);
+        let ended = txn.end(progress.clone())?;
+        self.ended(ended, progress);
+        let is_removed =
+            change.kind == ConfChangeKind::RemoveNode && change.node_id == self.metadata.node_id;
+        self.out.removed |= is_removed && applied.is_ok();
+        let members: Vec<_> = self.members.iter().cloned().collect();
+        self.answer(change.id, || Answer::Members(applied.map(|_| members)));
+        Ok(())
+    }
+
+    fn ended(&mut self, ended: Ended, progress: Progress) {
+        let Ended { revision, changes, retired, commit_due } = ended;
+        if !changes.is_empty() {
+            self.out.changes.push((revision, changes));
+        }
+        self.out.retired.push(retired);
+        self.out.commit_due |= commit_due;
+        self.progress = progress;
+    }
+}
+
+/// Whether it is a read of mode `log`: see [`log_read`](super::log_read).
+fn is_log_read(request: &InternalRaftRequest) -> bool {
+    request.range.as_ref().is_some_and(|range| range.key.is_empty())
+}

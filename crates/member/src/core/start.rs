@@ -1,0 +1,238 @@
+//! How a member begins: for the first time, and ever after.
+//!
+//! # Which state is the right one?
+//!
+//! On disk are a log, a store, and perhaps copies that other members have sent. Which of them
+//! belong together is what the log says: it has a record of each position at which a state of the
+//! store was known to be durable.
+//!
+//! ```text
+//!   the newest record S      the store                           so
+//!   S ≤ store                has come further since              it is the state; go on behind it
+//!   S > store                a copy at S is there                a crash came between the record of
+//!                                                                an installation and its end: end it
+//!   S > store                no copy at S                        the store is older than the log: an
+//!                                                                error, for entries are missing
+//! ```
+//!
+//! Everything behind the store's position is read from the log and applied again when raft says
+//! that it is committed. What lies before is not needed for this member, but perhaps for another,
+//! which a few entries bring up to date more cheaply than a copy of the store; so some is read, too.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clearlane_backend::Config;
+use clearlane_engine::Engine;
+use clearlane_mvcc::{self as mvcc, KeyLeases, Store, StoreParts, Workers};
+use clearlane_raft_log::driver::{self, Driver, Found};
+use clearlane_raft_log::files::Files;
+use clearlane_raft_log::wal::{self, Contents, Wal};
+use clearlane_raft_log::{Entry, EntryKind, HardState, Metadata, Position, Snapshot};
+use clearlane_read_index::{self as read_index, ReadMode, RequestIds};
+
+use super::queue::Queue;
+use super::{Core, Outputs, Told, resumed};
+use crate::copies::{self, Vault};
+use crate::error::{Error, Result};
+use crate::membership::{Change, Member, Members};
+use crate::progress::Progress;
+
+/// How a member works.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Raft's. The id in it is not used: the log knows whose it is.
+    pub raft: driver::Settings,
+    /// The barrier's. Nor is the member's id in it.
+    pub reads: read_index::Config,
+    /// How a linearizable read is made one.
+    pub read_mode: ReadMode,
+    /// After so many applied entries the log takes note of the store's state and is shortened.
+    pub snapshot_count: u64,
+    /// So many entries are kept behind that, for members that are a little behind.
+    pub catch_up_entries: u64,
+    /// The time of the start, in milliseconds since 1970: ids begin with it.
+    pub unix_ms: u64,
+}
+
+impl Settings {
+    /// etcd's defaults.
+    pub fn new(seed: u64, unix_ms: u64) -> Settings {
+        Settings {
+            raft: driver::Settings::new(0, seed),
+            reads: read_index::Config::new(0),
+            read_mode: ReadMode::ReadIndex,
+            snapshot_count: 10_000,
+            catch_up_entries: 5_000,
+            unix_ms,
+        }
+    }
+}
+
+/// What a member stands on.
+#[derive(Clone)]
+pub struct Ground {
+    /// Where the log's files are.
+    pub files: Arc<dyn Files>,
+    /// The log's directory.
+    pub wal_dir: PathBuf,
+    /// How the log is kept.
+    pub wal: wal::Options,
+    /// Where the stores are.
+    pub vault: Arc<dyn Vault>,
+    /// Which era's store it is.
+    pub parts: StoreParts,
+    /// When the store commits.
+    pub backend: Config,
+    /// So many learners the cluster has; the same number at all members.
+    pub learners_max: usize,
+    /// Who must know on which lease a key hangs.
+    pub leases: Arc<dyn KeyLeases>,
+    /// Who shares the work of restoring.
+    pub workers: Arc<dyn Workers + Send + Sync>,
+}
+
+impl fmt::Debug for Ground {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (log, vault) = (&self.wal_dir, &self.vault);
+        f.debug_struct("Ground").field("log", log).field("vault", vault).finish_non_exhaustive()
+    }
+}
+
+impl Ground {
+    /// Opens the store of an engine.
+    pub(super) fn open(&self, engine: &Arc<dyn Engine>) -> Result<OpenedStore> {
+        let progress = Progress::read(&*engine.snapshot()?)?;
+        let ground = mvcc::Ground {
+            engine: Arc::clone(engine),
+            config: self.backend.clone(),
+            pre_commit: Progress::pre_commit(),
+            applied: progress.clone(),
+            leases: Arc::clone(&self.leases),
+            workers: &*self.workers,
+        };
+        let (store, opened) = mvcc::open(self.parts, ground)?;
+        for found in opened.leases {
+            self.leases.attach(&found.key, found.lease);
+        }
+        let members = Members::load(&*store.read(), self.learners_max)?;
+        Ok(OpenedStore {
+            store: Arc::from(store),
+            members,
+            progress,
+            compaction: opened.compaction,
+        })
+    }
+}
+
+/// A store with all that is known from its state.
+pub(super) struct OpenedStore {
+    pub(super) store: Arc<dyn Store<Progress>>,
+    pub(super) members: Members,
+    pub(super) progress: Progress,
+    pub(super) compaction: Option<mvcc::CompactionJob>,
+}
+
+/// Makes the log of a new member. The first members of a cluster begin with the same entries, which
+/// add all of them; a member that joins begins with none, and hears of everything from the others.
+pub fn bootstrap(ground: &Ground, metadata: Metadata, first: &[Member]) -> Result<()> {
+    let mut first: Vec<&Member> = first.iter().collect();
+    first.sort_by_key(|member| member.id);
+    let entries: Vec<Entry> = (1..).zip(first).map(|(index, member)| add(index, member)).collect();
+    let commit = entries.len() as u64;
+    let mut wal = Wal::create(Arc::clone(&ground.files), &ground.wal_dir, metadata, ground.wal)?;
+    if commit > 0 {
+        wal.save(&entries, Some(&HardState { term: 1, vote: 0, commit }))?;
+    }
+    Ok(wal.close()?)
+}
+
+fn add(index: u64, member: &Member) -> Entry {
+    let data = Change::first(member).encode().into();
+    Entry { kind: EntryKind::ConfChange, term: 1, index, data }
+}
+
+/// Begins where the member has ended, with what its disk has.
+pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
+    let snapshots = wal::valid_snapshots(&*ground.files, &ground.wal_dir)?;
+    let newest = snapshots.iter().max_by_key(|snapshot| snapshot.index).cloned();
+    let newest = newest.unwrap_or_default();
+    let engine = copies::at_start(&*ground.vault, newest.index)?;
+    let OpenedStore { store, members, progress, compaction } = ground.open(&engine)?;
+    let behind = progress.index.saturating_sub(settings.catch_up_entries);
+    let (wal, contents) = open_log(&ground, &snapshots, &newest, behind)?;
+    let metadata = contents.metadata;
+    (settings.raft.id, settings.reads.member) = (metadata.node_id, metadata.node_id);
+    let Contents { state, entries, .. } = contents;
+    // A member of which nobody has heard has promised nothing.
+    let was_running = state.vote != 0 || state.term > 1;
+    let found = Found { store: progress.position(), hard_state: state, entries };
+    Ok((
+        Core {
+            driver: Driver::new(settings.raft, found)?,
+            barrier: settings.read_mode.open(settings.reads),
+            ids: RequestIds::new(metadata.node_id, settings.unix_ms),
+            silent_ticks: if was_running { settings.raft.election_ticks } else { 0 },
+            recorded: newest.index,
+            metadata,
+            queue: Queue::default(),
+            engine,
+            store,
+            members,
+            progress,
+            proposed: Default::default(),
+            told: Told::default(),
+            offered: Default::default(),
+            copying: Default::default(),
+            out: Outputs { compactions: resumed(compaction), ..Outputs::default() },
+            ground,
+            settings,
+            #[cfg(feature = "planted-bugs")]
+            planted: Default::default(),
+        },
+        wal,
+    ))
+}
+
+/// Opens the log at a record that leaves entries for others, if there is one, or at the newest.
+fn open_log(
+    ground: &Ground,
+    snapshots: &[Snapshot],
+    newest: &Snapshot,
+    behind: u64,
+) -> Result<(Wal, Contents)> {
+    let open = |at: &Snapshot| {
+        let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
+        Wal::open(files, dir, (at.index, at.term), ground.wal)
+    };
+    let far_enough = snapshots.iter().rfind(|snapshot| snapshot.index <= behind);
+    let earlier = far_enough.or(snapshots.first()).filter(|at| at.index < newest.index);
+    // Between the two a copy may have been installed; then the entries have a gap, and the older
+    // ones are of no use.
+    match earlier.map(open) {
+        Some(Ok(opened)) => Ok(opened),
+        _ => Ok(open(newest)?),
+    }
+}
+
+impl Core {
+    /// The copy of this position takes the store's place. The log has a record of it.
+    pub(super) fn install(&mut self, position: &Position) -> Result<()> {
+        let engine = self.ground.vault.promote(position.index)?;
+        let opened = self.ground.open(&engine)?;
+        if opened.progress.position() != *position {
+            let has = opened.progress.index;
+            let why = format!("it was to be at entry {}, and is at {has}", position.index);
+            return Err(Error::damaged("a copy of the store", why));
+        }
+        let OpenedStore { store, members, progress, compaction } = opened;
+        (self.engine, self.store, self.members, self.progress) = (engine, store, members, progress);
+        self.recorded = position.index;
+        self.out.store_replaced = true;
+        self.out.compactions = resumed(compaction);
+        // They are of the old store, which nobody reads any more.
+        self.out.changes.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! A member that is too far behind gets a copy of the store.
+
+use crate::lab::Lab;
+use crate::settings;
+
+/// Member 3 of three is down while the others write so much that the log forgets it.
+fn one_far_behind() -> (Lab, u64) {
+    let mut lab = Lab::new(3, settings());
+    lab.leader();
+    lab.crash(3);
+    let leader = lab.leader();
+    for number in 0..100 {
+        lab.put(leader, &format!("k{number}"), "v");
+    }
+    lab.commit(leader);
+    lab.start(3);
+    lab.tick(20);
+    (lab, leader)
+}
+
+#[test]
+fn it_has_what_the_others_have_and_goes_on() {
+    let (mut lab, _) = one_far_behind();
+    let leader = lab.leader();
+    let message = lab.copies.pop().expect("a copy is wanted");
+    // The leader goes on, and what it writes now is not lost on the way.
+    lab.put(leader, "meanwhile", "v");
+    assert!(lab.send_copy(message, usize::MAX));
+    lab.tick(2);
+    assert_eq!(lab.bench(3).replaced, 1);
+    lab.put(leader, "after", "v");
+    lab.tick(2);
+    for key in ["k0", "k99", "meanwhile", "after"] {
+        assert_eq!(lab.bench(3).get(key), (Some("v".to_owned()), 103), "{key}");
+    }
+    assert!(lab.copies.is_empty(), "one is enough");
+    lab.crash(3);
+    lab.start(3);
+    lab.tick(3);
+    assert_eq!(lab.bench(3).get("after"), (Some("v".to_owned()), 103));
+}
+
+#[test]
+fn a_broken_transfer_leaves_nothing_and_is_tried_again() {
+    let (mut lab, _) = one_far_behind();
+    lab.leader();
+    let message = lab.copies.pop().expect("a copy is wanted");
+    assert!(!lab.send_copy(message, 2));
+    assert_eq!(lab.bench(3).replaced, 0);
+    lab.tick(5);
+    let message = lab.copies.pop().expect("another is wanted");
+    assert!(lab.send_copy(message, usize::MAX));
+    lab.tick(2);
+    assert_eq!(lab.bench(3).get("k99").0.as_deref(), Some("v"));
+}
+
+/// The copy is there and on record in the log, but not in its place yet: the start puts it there.
+#[test]
+fn a_crash_in_the_middle_of_an_installation_is_finished_at_the_start() {
+    let (mut lab, _) = one_far_behind();
+    lab.leader();
+    let message = lab.copies.pop().expect("a copy is wanted");
+    let stopped = lab.receive_and_stop(message);
+    assert_eq!(lab.bench(3).replaced, 0, "the record is written, nothing more");
+    lab.start(3);
+    assert!(lab.bench(3).core().progress().index >= stopped);
+    lab.tick(5);
+    lab.leader();
+    lab.tick(5);
+    assert_eq!(lab.bench(3).get("k99").0.as_deref(), Some("v"));
+}
+
+/// The copy is there, and the log knows nothing of it.
+#[test]
+fn a_copy_that_is_not_on_record_is_not_used() {
+    let (mut lab, _) = one_far_behind();
+    lab.leader();
+    let message = lab.copies.pop().expect("a copy is wanted");
+    lab.keep_copy(message);
+    assert_eq!(lab.bench(3).kept().len(), 1);
+    lab.crash(3);
+    lab.start(3);
+    assert_eq!(lab.bench(3).kept(), [0; 0]);
+    assert_eq!(lab.bench(3).get("k99").0, None);
+}
+
+/// It comes again while the first is on its way to its place, which must not be pulled away.
+#[test]
+fn the_same_copy_may_come_twice() {
+    let (mut lab, _) = one_far_behind();
+    lab.leader();
+    let message = lab.copies.pop().expect("a copy is wanted");
+    let (first, second) = (lab.keep_copy(message.clone()), lab.keep_copy(message));
+    assert_eq!(first.index, second.index);
+    lab.bench(3).core().copy_received(first).unwrap();
+    let batch = lab.poll_without_writing(3);
+    lab.call(3, |core| core.copy_received(second)).unwrap();
+    lab.write(3, batch);
+    lab.run();
+    lab.tick(3);
+    assert_eq!(lab.bench(3).replaced, 1);
+    assert_eq!(lab.bench(3).get("k99").0.as_deref(), Some("v"));
+    assert_eq!(lab.bench(3).kept(), [0; 0]);
+}

@@ -1,0 +1,89 @@
+//! Readers go when this member has applied enough, in every mode.
+
+use clearlane_member::core::{Reads, Settings};
+use clearlane_read_index::ReadMode;
+
+use crate::lab::Lab;
+use crate::settings;
+
+fn in_mode(read_mode: ReadMode) -> Lab {
+    let mut lab = Lab::new(3, Settings { read_mode, ..settings() });
+    lab.leader();
+    lab
+}
+
+#[test]
+fn every_mode_lets_readers_go_at_every_member() {
+    for mode in ReadMode::ALL {
+        let mut lab = in_mode(mode);
+        let leader = lab.leader();
+        lab.put(leader, "a", "1");
+        for id in 1..=3 {
+            lab.call(id, |core| core.read(id)).unwrap();
+            lab.run();
+            lab.tick(2);
+            let reads = std::mem::take(&mut lab.bench(id).reads);
+            assert_eq!(reads, [Reads::Go(vec![id])], "{mode:?} at {id}");
+            if mode != ReadMode::Serializable {
+                assert_eq!(lab.bench(id).get("a").0.as_deref(), Some("1"), "{mode:?} at {id}");
+            }
+        }
+    }
+}
+
+/// Those who come together go together, by one round.
+#[test]
+fn one_round_serves_all_who_wait() {
+    let mut lab = in_mode(ReadMode::ReadIndex);
+    let leader = lab.leader();
+    for reader in 0..100 {
+        lab.bench(leader).core().read(reader).unwrap();
+    }
+    lab.poll(leader);
+    lab.run();
+    let gone: usize = lab.bench(leader).reads.iter().map(readers).sum();
+    assert_eq!(gone, 100);
+    assert_eq!(lab.bench(leader).core().read_figures().rounds, 1);
+}
+
+fn readers(reads: &Reads) -> usize {
+    match reads {
+        Reads::Go(readers) => readers.len(),
+        Reads::Fail(error, _) => panic!("{error}"),
+    }
+}
+
+/// A leader that is cut off does not know that others have gone on.
+#[test]
+fn a_leader_that_is_cut_off_answers_no_reads() {
+    for mode in [ReadMode::Log, ReadMode::ReadIndex, ReadMode::Lease] {
+        let mut lab = in_mode(mode);
+        let old = lab.leader();
+        lab.put(old, "a", "1");
+        lab.cut.push(old);
+        let new = lab.leader();
+        assert_ne!(old, new);
+        lab.put(new, "a", "2");
+        lab.call(old, |core| core.read(1)).unwrap();
+        lab.run();
+        assert_eq!(lab.bench(old).reads, [], "{mode:?}");
+        lab.cut.clear();
+        lab.tick(80);
+        let reads = std::mem::take(&mut lab.bench(old).reads);
+        assert_eq!(reads.len(), 1, "{mode:?}");
+        if let [Reads::Go(_)] = &reads[..] {
+            assert_eq!(lab.bench(old).get("a").0.as_deref(), Some("2"), "{mode:?}");
+        }
+    }
+}
+
+#[test]
+fn who_gives_up_hears_nothing() {
+    let mut lab = in_mode(ReadMode::ReadIndex);
+    let leader = lab.leader();
+    lab.bench(leader).core().read(1).unwrap();
+    assert!(lab.bench(leader).core().cancel_read(1));
+    lab.poll(leader);
+    lab.run();
+    assert_eq!(lab.bench(leader).reads, []);
+}

@@ -1,0 +1,131 @@
+//! After a crash: what was answered is there, once, and the log is no longer than it must be.
+
+use clearlane_member::core::Answer;
+use clearlane_member::{Error, Progress};
+
+use crate::lab::Lab;
+use crate::settings;
+
+/// Nothing was committed, everything, or something: it is all there, at the same revision.
+#[test]
+fn every_write_is_there_once_whenever_the_store_was_committed() {
+    for commit_at in [None, Some(0), Some(3), Some(9)] {
+        let mut lab = Lab::new(1, settings());
+        lab.leader();
+        for number in 0..10 {
+            assert!(matches!(lab.put(1, "a", &number.to_string()), Answer::Request(Ok(_))));
+            if commit_at == Some(number) {
+                lab.commit(1);
+            }
+        }
+        lab.crash(1);
+        lab.start(1);
+        lab.leader();
+        assert_eq!(lab.bench(1).get("a"), (Some("9".to_owned()), 11), "commit at {commit_at:?}");
+        lab.put(1, "a", "10");
+        assert_eq!(lab.bench(1).get("a").1, 12, "no revision is used twice or left out");
+    }
+}
+
+#[test]
+fn the_log_is_shortened_behind_what_is_durable() {
+    let mut lab = Lab::new(1, settings());
+    lab.leader();
+    for number in 0..100 {
+        lab.put(1, "key", &format!("{number:0100}"));
+    }
+    assert!(lab.bench(1).segments() > 3, "nothing is durable, nothing may go");
+    let (first, _) = lab.bench(1).core().kept();
+    assert_eq!(first, 1);
+    lab.commit(1);
+    let applied = lab.bench(1).core().progress().index;
+    assert_eq!(lab.bench(1).core().kept().0, applied - 5 + 1, "a few are kept for others");
+    lab.put(1, "key", "last");
+    lab.put(1, "key", "last");
+    assert!(lab.bench(1).segments() <= 2, "{} segments", lab.bench(1).segments());
+    lab.crash(1);
+    lab.start(1);
+    lab.leader();
+    assert_eq!(lab.bench(1).get("key"), (Some("last".to_owned()), 103));
+}
+
+/// An entry that changes nothing in the store still moves what is durable, or the log of an idle
+/// cluster would grow for ever.
+#[test]
+fn entries_without_effect_are_durable_too() {
+    let mut lab = Lab::new(1, settings());
+    lab.leader();
+    lab.put(1, "a", "1");
+    lab.commit(1);
+    for _ in 0..3 {
+        lab.crash(1);
+        lab.start(1);
+        lab.leader();
+        lab.tick(1);
+    }
+    let applied = lab.bench(1).core().progress().clone();
+    lab.commit(1);
+    let engine = lab.bench(1).core().engine().snapshot().unwrap();
+    assert_eq!(Progress::read(&*engine).unwrap(), applied);
+}
+
+#[test]
+fn a_store_that_is_older_than_the_log_is_refused() {
+    let mut lab = Lab::new(1, settings());
+    lab.leader();
+    for number in 0..30 {
+        lab.put(1, "a", &number.to_string());
+    }
+    lab.commit(1);
+    lab.put(1, "a", "more");
+    let bench = lab.bench(1);
+    bench.running = None;
+    bench.vault = std::sync::Arc::default();
+    let error = bench.try_start(settings()).unwrap_err();
+    assert!(matches!(&error, Error::Damaged { what: "the store", .. }), "{error}");
+}
+
+#[test]
+fn a_whole_cluster_comes_back() {
+    let mut lab = Lab::new(3, settings());
+    let leader = lab.leader();
+    for number in 0..60 {
+        lab.put(leader, "a", &number.to_string());
+        if number % 7 == 0 {
+            lab.commit(number % 3 + 1);
+        }
+    }
+    for id in 1..=3 {
+        lab.crash(id);
+    }
+    for id in 1..=3 {
+        lab.start(id);
+    }
+    let leader = lab.leader();
+    lab.put(leader, "a", "60");
+    lab.tick(2);
+    for id in 1..=3 {
+        assert_eq!(lab.bench(id).get("a"), (Some("60".to_owned()), 62), "at {id}");
+    }
+}
+
+/// It has promised its leader not to vote, and has forgotten it.
+#[test]
+fn a_member_that_comes_back_votes_for_nobody_at_first() {
+    let mut lab = Lab::new(3, settings());
+    let leader = lab.leader();
+    lab.put(leader, "a", "1");
+    let other = leader % 3 + 1;
+    let third = other % 3 + 1;
+    lab.crash(third);
+    lab.cut.push(leader);
+    lab.start(third);
+    for tick in 0..9 {
+        lab.tick(1);
+        let leads = lab.bench(other).core().leadership().leader;
+        assert_ne!(leads, other, "elected {tick} ticks after a voter came back");
+    }
+    let new = lab.leader();
+    lab.put(new, "a", "2");
+    assert_eq!(lab.bench(third).get("a").0.as_deref(), Some("2"));
+}
