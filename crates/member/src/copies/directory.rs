@@ -210,6 +210,12 @@ impl DirectoryVault {
         }
         Ok(())
     }
+
+    /// The same, where the marks are as they should be by now. What cannot be removed takes room
+    /// and does no other harm, and is tried again the next time.
+    fn try_to_remove_nameless(&self, shelf: &mut Shelf) {
+        let _ = self.remove_nameless(shelf);
+    }
 }
 
 impl Vault for DirectoryVault {
@@ -243,12 +249,13 @@ impl Vault for DirectoryVault {
     fn keep(&self, staged: Staged, index: u64) -> Result<()> {
         let mut shelf = self.shelf.lock();
         let name = name_of_copy(index);
-        if self.mark(&name)?.is_some() {
+        if self.mark(&name)?.is_none() {
+            self.write_mark(&name, staged.number)?;
+            shelf.kept.insert(index, staged.engine);
+        } else {
             drop(staged);
-            return self.remove_nameless(&mut shelf);
+            self.try_to_remove_nameless(&mut shelf);
         }
-        self.write_mark(&name, staged.number)?;
-        shelf.kept.insert(index, staged.engine);
         Ok(())
     }
 
@@ -282,7 +289,7 @@ impl Vault for DirectoryVault {
                 self.remove_mark(&name)?;
             }
         }
-        self.remove_nameless(&mut shelf)?;
+        self.try_to_remove_nameless(&mut shelf);
         Ok(engine)
     }
 
@@ -290,7 +297,8 @@ impl Vault for DirectoryVault {
         let mut shelf = self.shelf.lock();
         self.remove_mark(&name_of_copy(index))?;
         shelf.kept.remove(&index);
-        self.remove_nameless(&mut shelf)
+        self.try_to_remove_nameless(&mut shelf);
+        Ok(())
     }
 
     fn discard_leftovers(&self) -> Result<()> {

@@ -164,6 +164,12 @@ impl Core {
         if self.silent_ticks > 0 && message.asks_for_a_vote() {
             return Ok(());
         }
+        if message.is_snapshot() {
+            // Raft would take it, and there would be nothing to install.
+            return Err(driver::Error::Message(format!(
+                "{message}: its copy did not come with it"
+            )));
+        }
         self.driver.step(message)
     }
 
@@ -261,7 +267,7 @@ impl Core {
     pub fn copy_received(&mut self, copy: Received) -> Result<()> {
         let index = copy.index;
         self.offered.insert(index);
-        if self.receive(copy.message).is_err() {
+        if self.driver.step(copy.message).is_err() {
             self.drop_copy(index)?;
         }
         Ok(())

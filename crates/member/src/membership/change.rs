@@ -15,6 +15,7 @@ use clearlane_raft_log::{ConfChange, ConfChangeKind, MemberContext};
 use super::ids::member_id;
 use super::member::Member;
 use super::refused::Refused;
+use super::urls;
 
 /// A change of one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,8 +50,19 @@ pub enum Change {
 
 impl Change {
     /// A new member, under the number that its addresses and the time give it.
-    pub fn add(peer_urls: Vec<String>, is_learner: bool, unix_seconds: u64) -> Change {
-        Change::Add { id: member_id(&peer_urls, "", Some(unix_seconds)), peer_urls, is_learner }
+    pub fn add(
+        peer_urls: &[String],
+        is_learner: bool,
+        unix_seconds: u64,
+    ) -> Result<Change, Refused> {
+        let peer_urls = urls::in_order(peer_urls)?;
+        let id = member_id(&peer_urls, "", Some(unix_seconds));
+        Ok(Change::Add { id, peer_urls, is_learner })
+    }
+
+    /// Other addresses for a member.
+    pub fn update(id: u64, peer_urls: &[String]) -> Result<Change, Refused> {
+        Ok(Change::Update { id, peer_urls: urls::in_order(peer_urls)? })
     }
 
     /// How the log of a new cluster speaks of one of its first members.

@@ -53,6 +53,7 @@ mod ids;
 mod member;
 mod members;
 mod refused;
+mod urls;
 
 pub use change::Change;
 pub use ids::{cluster_id, member_id};

@@ -1,0 +1,83 @@
+//! Which addresses a member may have: etcd's rules.
+//!
+//! `http://host:port` or `https://host:port`, without a path; or `unix://` and `unixs://` with a name
+//! of a socket. A member has at least one, and they are kept in order, for its number is a hash of
+//! them.
+
+use super::refused::Refused;
+
+/// The addresses in order and without blanks around them, if they are such.
+pub(super) fn in_order(urls: &[String]) -> Result<Vec<String>, Refused> {
+    let mut sorted: Vec<String> = urls.iter().map(|url| url.trim().to_owned()).collect();
+    sorted.sort_unstable();
+    match !sorted.is_empty() && sorted.iter().all(|url| is_address(url)) {
+        true => Ok(sorted),
+        false => Err(Refused::BadUrls),
+    }
+}
+
+fn is_address(url: &str) -> bool {
+    if url.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return false;
+    }
+    match url.split_once("://") {
+        Some(("http" | "https", rest)) => is_host_and_port(rest),
+        Some(("unix" | "unixs", rest)) => !rest.is_empty(),
+        _ => false,
+    }
+}
+
+fn is_host_and_port(text: &str) -> bool {
+    let authority = text.split(['?', '#']).next().unwrap_or_default();
+    let Some((host, port)) = authority.rsplit_once(':') else { return false };
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    // Colons and brackets belong to the sixth version of IP, and there the one needs the other.
+    let sane = match bare {
+        Some(host) => !host.contains(['[', ']', '/', '@']),
+        None => !host.contains([':', '[', ']', '/', '@']),
+    };
+    sane && port.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_from_what_is_none() {
+        for url in [
+            "http://127.0.0.1:2380",
+            "https://etcd-0.etcd.svc:2380",
+            "http://[::1]:2380",
+            "unix://localhost:m0",
+            "unixs:///tmp/socket",
+        ] {
+            assert!(is_address(url), "{url}");
+        }
+        for url in [
+            "",
+            "localhost:2380",
+            "http://localhost",
+            "http://localhost:2380/",
+            "http://localhost:2380/path",
+            "http://::1:2380",
+            "http://[::1:2380",
+            "http://host:port",
+            "http://a b:2380",
+            "http://a\n:2380",
+            "ftp://host:21",
+            "unix://",
+        ] {
+            assert!(!is_address(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn they_are_kept_in_order() {
+        let urls = |urls: &[&str]| urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>();
+        let sorted = in_order(&urls(&[" http://b:1 ", "http://a:1"]));
+        assert_eq!(sorted, Ok(urls(&["http://a:1", "http://b:1"])));
+        assert_eq!(in_order(&[]), Err(Refused::BadUrls));
+        assert_eq!(in_order(&urls(&["http://a:1", "a"])), Err(Refused::BadUrls));
+    }
+}

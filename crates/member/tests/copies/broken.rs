@@ -1,0 +1,210 @@
+//! Transfers that break: cut off at every byte, a wrong bit everywhere, nonsense, lies.
+
+use std::sync::Arc;
+
+use clearlane_engine::{Engine, EngineKind, Options};
+use clearlane_member::copies::{
+    DirectoryVault, Error, MemoryVault, Received, Receiver, Staged, Vault,
+};
+use clearlane_raft_log::files::Disk;
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::support::{chunks, contents, contents_of, filled, message, receive};
+
+/// A vault that counts what is staged, and what has become of it.
+#[derive(Debug, Default)]
+struct Counted {
+    vault: MemoryVault,
+    open: Mutex<i64>,
+}
+
+impl Vault for Counted {
+    fn open(&self) -> clearlane_engine::Result<Arc<dyn Engine>> {
+        self.vault.open()
+    }
+    fn stage(&self) -> clearlane_engine::Result<Staged> {
+        *self.open.lock() += 1;
+        self.vault.stage()
+    }
+    fn keep(&self, staged: Staged, index: u64) -> clearlane_engine::Result<()> {
+        *self.open.lock() -= 1;
+        self.vault.keep(staged, index)
+    }
+    fn abandon(&self, staged: Staged) -> clearlane_engine::Result<()> {
+        *self.open.lock() -= 1;
+        assert_eq!(Arc::strong_count(&staged.engine), 1, "abandoned while it is in use");
+        self.vault.abandon(staged)
+    }
+    fn kept(&self) -> clearlane_engine::Result<Vec<u64>> {
+        self.vault.kept()
+    }
+    fn promote(&self, index: u64) -> clearlane_engine::Result<Arc<dyn Engine>> {
+        self.vault.promote(index)
+    }
+    fn discard(&self, index: u64) -> clearlane_engine::Result<()> {
+        self.vault.discard(index)
+    }
+    fn discard_leftovers(&self) -> clearlane_engine::Result<()> {
+        self.vault.discard_leftovers()
+    }
+}
+
+fn receive_into(vault: &Arc<Counted>, bytes: &[u8]) -> Result<Received, Error> {
+    receive(&(Arc::clone(vault) as Arc<dyn Vault>), bytes.chunks(50))
+}
+
+#[test]
+fn one_that_ends_at_any_byte_leaves_nothing_and_the_next_one_succeeds() {
+    let store = filled(4, 30);
+    let whole = chunks(&*store, 1).concat();
+    let vault = Arc::new(Counted::default());
+    for length in 0..whole.len() {
+        receive_into(&vault, &whole[..length]).unwrap_err();
+        assert_eq!(*vault.open.lock(), 0, "{length} bytes left something");
+        assert_eq!(vault.kept().unwrap(), [0; 0]);
+    }
+    // A connection that breaks has no end: the receiver is dropped.
+    for length in 0..=whole.len() {
+        let mut receiver = Receiver::new(Arc::clone(&vault) as Arc<dyn Vault>);
+        receiver.chunk(&whole[..length]).unwrap();
+        drop(receiver);
+        assert_eq!((*vault.open.lock(), vault.kept().unwrap().len()), (0, 0));
+    }
+    assert_eq!(receive_into(&vault, &whole).unwrap().index, 4);
+    assert_eq!(contents(&*vault.promote(4).unwrap()), contents_of(&*store));
+}
+
+#[test]
+fn a_wrong_bit_anywhere_is_noticed() {
+    let store = filled(4, 30);
+    let whole = chunks(&*store, 1).concat();
+    let vault = Arc::new(Counted::default());
+    for bit in 0..whole.len() * 8 {
+        let mut damaged = whole.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(receive_into(&vault, &damaged).is_err(), "bit {bit}");
+        assert_eq!((*vault.open.lock(), vault.kept().unwrap().len()), (0, 0), "bit {bit}");
+    }
+    receive_into(&vault, &whole).unwrap();
+}
+
+#[test]
+fn what_follows_the_end_is_refused() {
+    let mut whole = chunks(&*filled(4, 30), 1).concat();
+    whole.push(0);
+    let vault = Arc::new(Counted::default());
+    receive_into(&vault, &whole).unwrap_err();
+    assert_eq!((*vault.open.lock(), vault.kept().unwrap().len()), (0, 0));
+}
+
+#[test]
+fn what_was_refused_stays_refused() {
+    let whole = chunks(&*filled(4, 30), 1).concat();
+    let mut receiver = Receiver::new(Arc::new(MemoryVault::new()));
+    receiver.chunk(b"PK").unwrap_err();
+    receiver.chunk(&whole).unwrap_err();
+    receiver.finish().unwrap_err();
+}
+
+/// A header by hand, with a sum that is right, before the records of a store.
+fn with_header(message: &[u8], length: u32, records: &[u8]) -> Vec<u8> {
+    let mut header = b"clearlane-copy..\x01".to_vec();
+    header.extend_from_slice(&length.to_be_bytes());
+    header.extend_from_slice(message);
+    let sum = crc32c::crc32c(&header);
+    header.extend_from_slice(&sum.to_be_bytes());
+    [&header, records].concat()
+}
+
+#[test]
+fn a_copy_that_is_of_another_position_than_it_says_is_refused() {
+    let all = chunks(&*filled(4, 30), 1);
+    let records = all[1..].concat();
+    let vault = Arc::new(Counted::default());
+    let mut other_term = message(4);
+    let mut position = other_term.position();
+    position.term = 2;
+    other_term.set_position(&position);
+    let mut other_members = message(4);
+    position.term = 3;
+    position.members.learners.clear();
+    other_members.set_position(&position);
+    for message in [message(3), message(5), other_term, other_members] {
+        let bytes = message.encode();
+        let lie = with_header(&bytes, bytes.len() as u32, &records);
+        let told = receive_into(&vault, &lie).unwrap_err();
+        assert!(matches!(told, Error::Damaged(_)), "{told}");
+        assert_eq!((*vault.open.lock(), vault.kept().unwrap().len()), (0, 0));
+    }
+    let truth = message(4).encode();
+    receive_into(&vault, &with_header(&truth, truth.len() as u32, &records)).unwrap();
+}
+
+#[test]
+fn nonsense_is_refused_and_never_believed() {
+    let records = chunks(&*filled(4, 30), 1)[1..].concat();
+    let vault = Arc::new(Counted::default());
+    let heartbeat = [8, 8, 16, 2, 24, 1, 32, 3];
+    for (message, length) in [
+        (&b""[..], 0),
+        (b"\xff\xff\xff", 3),
+        (&heartbeat, 8),
+        (b"", 1 << 21),
+        (b"", u32::MAX),
+        (b"short", 1 << 19),
+    ] {
+        receive_into(&vault, &with_header(message, length, &records)).unwrap_err();
+        assert_eq!((*vault.open.lock(), vault.kept().unwrap().len()), (0, 0));
+    }
+    for seed in 0..200 {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut bytes = chunks(&*filled(2, 30), 1).concat();
+        for _ in 0..rng.random_range(1..20) {
+            let at = rng.random_range(0..bytes.len());
+            match rng.random_range(0..3) {
+                0 => bytes[at] = rng.random(),
+                1 => bytes.insert(at, rng.random()),
+                _ => drop(bytes.remove(at)),
+            }
+        }
+        // Several changes may undo each other, and then it is the store's contents that count.
+        let _ = receive_into(&vault, &bytes);
+        assert_eq!(*vault.open.lock(), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn on_disk_nothing_is_left_either() {
+    let all = chunks(&*filled(30, 20_000), 1);
+    for kind in [EngineKind::Redb, EngineKind::Sled] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { cache_bytes: 1 << 20, ..Options::default() };
+        let vault = DirectoryVault::new(Arc::new(Disk), dir.path(), kind, options).unwrap();
+        let vault: Arc<dyn Vault> = Arc::new(vault);
+        let current = vault.open().unwrap();
+        let before = names(dir.path());
+        for length in 1..all.len() {
+            let cut = all[..length].iter().map(|chunk| &chunk[..]);
+            receive(&vault, cut.clone()).unwrap_err();
+            assert_eq!(names(dir.path()), before, "{kind}, {length} chunks");
+            let mut wrong = all[..=length].concat();
+            let last = wrong.len() - 1;
+            wrong[last] ^= 1;
+            receive(&vault, [&wrong[..]]).unwrap_err();
+            assert_eq!(names(dir.path()), before, "{kind}, a wrong bit in chunk {length}");
+        }
+        receive(&vault, all.iter().map(|chunk| &chunk[..])).unwrap();
+        assert_eq!(vault.kept().unwrap(), [30]);
+        drop(current);
+    }
+}
+
+fn names(dir: &std::path::Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,99 @@
+//! Stores with something in them, messages that go with copies, and both ends of a transfer.
+
+use std::sync::Arc;
+
+use clearlane_backend::{Config, Design};
+use clearlane_engine::stream::Exporter;
+use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
+use clearlane_member::Progress;
+use clearlane_member::copies::{Error, Received, Receiver, Sender, Vault};
+use clearlane_mvcc::{Ground, Store, StoreParts};
+use clearlane_raft_log::driver::Message;
+use clearlane_raft_log::{ConfState, Position};
+
+/// Members 1 to 3, of which one listens.
+pub(crate) fn members() -> ConfState {
+    ConfState { voters: vec![1, 2], learners: vec![3], ..ConfState::default() }
+}
+
+pub(crate) fn open_store(engine: Arc<dyn Engine>) -> Box<dyn Store<Progress>> {
+    let progress = Progress::read(&*engine.snapshot().unwrap()).unwrap();
+    let ground = Ground::new(engine, Config::default(), Progress::pre_commit(), progress);
+    let parts = StoreParts::from(Design::SnapshotReadTx);
+    clearlane_mvcc::open(parts, ground).unwrap().0
+}
+
+/// Applies entries up to `to` of term 3: each is a put of so many bytes.
+pub(crate) fn fill(store: &dyn Store<Progress>, to: u64, bytes: usize) {
+    let has = Progress::read(&**store.copy().unwrap().snapshot()).unwrap().index;
+    for index in has + 1..=to {
+        let mut txn = store.write().unwrap();
+        let value = vec![index as u8; bytes];
+        txn.put(format!("key {index}").as_bytes(), &value, 0).unwrap();
+        txn.set(Bucket::Members, b"1", "somebody".into()).unwrap();
+        txn.end(Progress { index, term: 3, members: Arc::new(members()) }).unwrap();
+    }
+    store.commit().unwrap();
+}
+
+/// A store in memory that has applied so many entries.
+pub(crate) fn filled(to: u64, bytes: usize) -> Box<dyn Store<Progress>> {
+    let store = open_store(Arc::new(MemoryEngine::new()));
+    fill(&*store, to, bytes);
+    store
+}
+
+/// "You are so far behind that you need the store at `promised` or later": from 1 to 2, in term 3.
+pub(crate) fn message(promised: u64) -> Message {
+    // Fields 1 to 4: a snapshot, to, from, term.
+    let mut message = Message::decode(&[8, 7, 16, 2, 24, 1, 32, 3]).unwrap();
+    message.set_position(&Position { index: promised, term: 3, members: members() });
+    message
+}
+
+pub(crate) fn chunks(store: &dyn Store<Progress>, promised: u64) -> Vec<bytes::Bytes> {
+    let mut sender = Sender::new(store.copy().unwrap(), message(promised)).unwrap();
+    std::iter::from_fn(|| sender.next_chunk().unwrap()).collect()
+}
+
+pub(crate) fn receive<'c>(
+    vault: &Arc<dyn Vault>,
+    chunks: impl IntoIterator<Item = &'c [u8]>,
+) -> Result<Received, Error> {
+    let mut receiver = Receiver::new(Arc::clone(vault));
+    for chunk in chunks {
+        receiver.chunk(chunk)?;
+    }
+    receiver.finish()
+}
+
+/// Everything that an engine holds.
+pub(crate) fn contents(engine: &dyn Engine) -> Vec<(Bucket, Vec<u8>, Vec<u8>)> {
+    let snapshot = engine.snapshot().unwrap();
+    let mut all = Vec::new();
+    for bucket in Bucket::ALL {
+        let each = &mut |key: &[u8], value: &[u8]| {
+            all.push((bucket, key.to_vec(), value.to_vec()));
+            std::ops::ControlFlow::Continue(())
+        };
+        snapshot.scan(bucket, KeyRange::ALL, each).unwrap();
+    }
+    all
+}
+
+/// What a copy of a store must hold.
+pub(crate) fn contents_of(store: &dyn Store<Progress>) -> Vec<(Bucket, Vec<u8>, Vec<u8>)> {
+    let target: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    let mut importer = clearlane_engine::stream::Importer::new(Arc::clone(&target)).unwrap();
+    let mut exporter: Exporter = store.copy().unwrap();
+    while let Some(chunk) = exporter.next_chunk().unwrap() {
+        importer.feed(&chunk).unwrap();
+    }
+    importer.finish().unwrap();
+    contents(&*target)
+}
+
+/// How far a store has come.
+pub(crate) fn index_of(engine: &dyn Engine) -> u64 {
+    Progress::read(&*engine.snapshot().unwrap()).unwrap().index
+}

@@ -1,0 +1,123 @@
+//! A copy from one member to another, with every engine at either end.
+
+use std::sync::Arc;
+
+use clearlane_engine::{EngineKind, Options};
+use clearlane_member::copies::{DirectoryVault, Error, MemoryVault, Receiver, Sender, Vault};
+use clearlane_raft_log::files::Disk;
+
+use crate::support::{
+    chunks, contents, contents_of, fill, filled, index_of, members, message, open_store, receive,
+};
+
+fn vault_of(kind: EngineKind, dir: &tempfile::TempDir) -> Arc<dyn Vault> {
+    let options = Options { cache_bytes: 1 << 20, ..Options::default() };
+    let path = dir.path().join("snap");
+    Arc::new(DirectoryVault::new(Arc::new(Disk), &path, kind, options).unwrap())
+}
+
+#[test]
+fn every_engine_fills_every_other() {
+    for from in EngineKind::ALL {
+        let from_dir = tempfile::tempdir().unwrap();
+        let store = open_store(vault_of(from, &from_dir).open().unwrap());
+        fill(&*store, 40, 20_000);
+        let chunks = chunks(&*store, 12);
+        for to in EngineKind::ALL {
+            let to_dir = tempfile::tempdir().unwrap();
+            let vault = vault_of(to, &to_dir);
+            let old = vault.open().unwrap();
+            let received = receive(&vault, chunks.iter().map(|chunk| &chunk[..])).unwrap();
+            assert_eq!((received.index, received.message.position().index), (40, 40));
+            assert_eq!(received.message.position().members, members());
+            assert_eq!(vault.kept().unwrap(), [40]);
+            let engine = vault.promote(40).unwrap();
+            assert_eq!(engine.kind(), to);
+            assert_eq!(contents(&*engine), contents_of(&*store), "{from} to {to}");
+            assert_eq!((vault.kept().unwrap(), index_of(&*old)), (vec![], 0));
+            // It goes on where the other one was.
+            let copy = open_store(engine);
+            fill(&*copy, 45, 10);
+        }
+    }
+}
+
+#[test]
+fn the_position_is_that_of_the_copy_and_not_of_the_store() {
+    let store = filled(10, 10);
+    let copy = store.copy().unwrap();
+    fill(&*store, 20, 10);
+    let mut sender = Sender::new(copy, message(7)).unwrap();
+    assert_eq!(sender.position().index, 10);
+    let vault: Arc<dyn Vault> = Arc::new(MemoryVault::new());
+    let mut receiver = Receiver::new(Arc::clone(&vault));
+    while let Some(chunk) = sender.next_chunk().unwrap() {
+        fill(&*store, index_of_store(&*store) + 1, 10);
+        receiver.chunk(&chunk).unwrap();
+    }
+    let received = receiver.finish().unwrap();
+    assert_eq!((received.index, received.message.position().index), (10, 10));
+    assert_eq!(index_of(&*vault.promote(10).unwrap()), 10);
+}
+
+fn index_of_store(store: &dyn clearlane_mvcc::Store<clearlane_member::Progress>) -> u64 {
+    let snapshot = Arc::clone(store.copy().unwrap().snapshot());
+    clearlane_member::Progress::read(&*snapshot).unwrap().index
+}
+
+#[test]
+fn a_sender_refuses_what_it_cannot_send() {
+    let store = filled(10, 10);
+    let behind = Sender::new(store.copy().unwrap(), message(11)).unwrap_err();
+    assert!(matches!(behind, Error::Behind { promised: 11, has: 10 }), "{behind}");
+    // Kind 8 is a heartbeat.
+    let heartbeat = clearlane_raft_log::driver::Message::decode(&[8, 8, 16, 2, 24, 1, 32, 3]);
+    let other = Sender::new(store.copy().unwrap(), heartbeat.unwrap()).unwrap_err();
+    assert!(matches!(other, Error::NoSnapshot(_)), "{other}");
+}
+
+#[test]
+fn neither_side_keeps_more_than_a_few_chunks() {
+    // 64 MiB in records of 64 KiB: a chunk is 256 KiB and the record that ends it.
+    let store = filled(1_000, 64 << 10);
+    let mut sender = Sender::new(store.copy().unwrap(), message(1)).unwrap();
+    let vault = Arc::new(MemoryVault::new());
+    let mut receiver = Receiver::new(Arc::clone(&vault) as Arc<dyn Vault>);
+    let (mut largest, mut sent) = (0, 0);
+    while let Some(chunk) = sender.next_chunk().unwrap() {
+        (largest, sent) = (largest.max(chunk.len()), sent + chunk.len());
+        receiver.chunk(&chunk).unwrap();
+        // What has come is in the staged store: the receiver waits for the end of one frame only.
+    }
+    receiver.finish().unwrap();
+    assert!(sent > 60 << 20 && largest < 400 << 10, "{largest} of {sent}");
+}
+
+#[test]
+fn the_cut_of_the_chunks_does_not_matter() {
+    let store = filled(5, 100);
+    let whole = chunks(&*store, 1).concat();
+    for cut in (1..40).chain([100, 1_000, whole.len()]) {
+        let vault: Arc<dyn Vault> = Arc::new(MemoryVault::new());
+        assert_eq!(receive(&vault, whole.chunks(cut)).unwrap().index, 5, "cut {cut}");
+        let engine = vault.promote(5).unwrap();
+        assert_eq!(contents(&*engine), contents_of(&*store));
+    }
+}
+
+#[test]
+fn two_copies_may_come_at_once() {
+    let vault: Arc<dyn Vault> = Arc::new(MemoryVault::new());
+    let (one, other) = (filled(5, 100), filled(9, 100));
+    let mut first = Receiver::new(Arc::clone(&vault));
+    let mut second = Receiver::new(Arc::clone(&vault));
+    for (left, right) in chunks(&*one, 1).iter().zip(&chunks(&*other, 1)) {
+        first.chunk(left).unwrap();
+        second.chunk(right).unwrap();
+    }
+    second.finish().unwrap();
+    first.finish().unwrap();
+    assert_eq!(vault.kept().unwrap(), [5, 9]);
+    assert_eq!(index_of(&*vault.promote(9).unwrap()), 9);
+    assert_eq!(vault.kept().unwrap(), [0; 0], "the older one is of no use");
+}
