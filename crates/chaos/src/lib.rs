@@ -14,3 +14,6 @@ pub mod judge;
 pub mod terms;
 pub mod machine;
 pub mod cluster;
+mod run;
+
+pub use run::{Report, run};

@@ -1,25 +1,26 @@
 //! What members answer, as the history has it.
 
-use clearlane_engine::KeyRange;
-use clearlane_member::Progress;
-use clearlane_member::requests::Reply as Answer;
-use clearlane_mvcc::{RangeOptions, Store};
-use clearlane_proto::etcdserverpb::{ResponseHeader, response_op};
+use clearlane_member::requests::{self, Refused, Reply as Answer};
+use clearlane_mvcc::ReadTxn;
+use clearlane_proto::etcdserverpb::{RangeResponse, ResponseHeader, response_op};
 
 use crate::history::{Record, Reply, Request};
 use crate::machine::record;
+use crate::proposals;
 
 /// What a reader sees who may look now.
-pub fn read(store: &dyn Store<Progress>, key: Option<&str>) -> clearlane_mvcc::Result<Reply> {
-    let read = store.read();
-    let end = key.map(|key| format!("{key}\0"));
-    let range = match (key, &end) {
-        (Some(key), Some(end)) => KeyRange::new(key.as_bytes(), end.as_bytes()),
-        _ => KeyRange::new(b"k", b"l"),
-    };
-    let found = read.range(range, RangeOptions::default())?;
-    let records = found.records.iter().map(record).collect();
-    Ok(Reply { revision: read.revision(), changed: false, records })
+pub fn read(
+    read: &dyn ReadTxn,
+    key: Option<&str>,
+    serializable: bool,
+) -> clearlane_member::Result<Result<Reply, Refused>> {
+    let found = requests::range(read, &proposals::range(key, serializable))?;
+    Ok(found.map(|found| seen(&found)))
+}
+
+fn seen(found: &RangeResponse) -> Reply {
+    let records = found.kvs.iter().map(record).collect();
+    Reply { revision: revision(found.header.as_ref()), changed: false, records }
 }
 
 /// What an answer says. One that does not fit what was asked says nothing that could be true.

@@ -234,7 +234,7 @@ impl Cluster {
         self.figures
     }
 
-    fn line(&mut self, what: std::fmt::Arguments<'_>) {
+    pub(crate) fn line(&mut self, what: std::fmt::Arguments<'_>) {
         self.trace.line(self.world.now(), what);
     }
 

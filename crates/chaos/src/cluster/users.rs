@@ -139,8 +139,9 @@ impl Cluster {
         let core = &mut running.core;
         match &request {
             Request::Read { key, serializable: true } => {
-                let reply = replies::read(&**core.store(), key.as_deref());
-                self.tell(number, Outcome::Done(reply.map_err(|error| broken(id, &error))?));
+                let reply = replies::read(&*core.store().read(), key.as_deref(), true);
+                let reply = reply.map_err(|error| broken(id, &error))?;
+                self.tell(number, reply.map_or(Outcome::Refused, Outcome::Done));
             }
             Request::Read { .. } => match core.read(number as u64) {
                 Ok(()) => drop(self.users.pending.insert(number, (id, None))),
@@ -174,8 +175,9 @@ impl Cluster {
             let core = self.machines.get(&id).and_then(Machine::core);
             let outcome = match core.filter(|_| may_look) {
                 Some(core) => {
-                    let reply = replies::read(&**core.store(), key.as_deref());
-                    Outcome::Done(reply.map_err(|error| broken(id, &error))?)
+                    let reply = replies::read(&*core.store().read(), key.as_deref(), false);
+                    let reply = reply.map_err(|error| broken(id, &error))?;
+                    reply.map_or(Outcome::Refused, Outcome::Done)
                 }
                 None => Outcome::Refused,
             };
