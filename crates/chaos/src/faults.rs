@@ -151,7 +151,7 @@ impl Faults {
         if taste.is_empty() {
             taste = KINDS.to_vec();
         }
-        let longest_pause = chance.of_any_size(100 * MILLISECOND, 5 * SECOND);
+        let longest_pause = chance.of_any_size(600 * MILLISECOND, 8 * SECOND);
         let voters_min = voters.saturating_sub(1).max(3);
         Faults { taste, longest_pause, drift_ppm_max, voters_min, chance }
     }
@@ -299,6 +299,6 @@ mod tests {
     fn a_cluster_of_which_nothing_runs_is_left_alone() {
         let mut faults = Faults::new(Chance::new(1), 3, 1000);
         assert!((0..100).all(|_| faults.draw(&Sight::default()).is_none()));
-        assert!((0..100).all(|_| faults.pause() <= 5 * SECOND));
+        assert!((0..100).all(|_| faults.pause() <= 8 * SECOND));
     }
 }

@@ -84,7 +84,7 @@ impl Terms {
             weather: if chance.permille(500) { Weather::FAIR } else { breeze(chance) },
             habits: Habits::any(chance),
             clients: chance.between(2, 8),
-            torment: chance.between(6, 24) * SECOND,
+            torment: chance.between(8, 30) * SECOND,
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use clearlane_member::Progress;
 use clearlane_member::core::Outputs;
+use clearlane_mvcc::Store;
 use clearlane_raft_log::driver::{Message, Role};
 use clearlane_raft_log::wal::group::Batch;
 
@@ -75,16 +77,30 @@ impl Cluster {
             self.figures.copies += 1;
         }
         self.judge.applied(id, &outputs.applied, &outputs.changes)?;
-        if outputs.store_replaced || !outputs.applied.is_empty() {
-            let holds = state_of(&*store).map_err(|error| broken(id, &error))?;
-            let revision = holds.revision;
-            self.line(format_args!("{id} has applied {index}, revision {revision}"));
-            self.judge.holds(id, index, &holds)?;
-            // Everybody's at the same indexes, so that there is something to compare.
-            if index.is_multiple_of(4) {
-                let hash = hash_of(&*store).map_err(|error| broken(id, &error))?;
-                self.judge.hash(id, index, hash)?;
-            }
+        match outputs.store_replaced || !outputs.applied.is_empty() {
+            true => self.judge_store(id, index, &*store, !outputs.compactions.is_empty()),
+            false => Ok(()),
+        }
+    }
+
+    fn judge_store(
+        &mut self,
+        id: u64,
+        index: u64,
+        store: &dyn Store<Progress>,
+        compacts: bool,
+    ) -> Verdict {
+        let holds = state_of(store).map_err(|error| broken(id, &error))?;
+        let revision = holds.revision;
+        self.line(format_args!("{id} has applied {index}, revision {revision}"));
+        self.judge.holds(id, index, &holds)?;
+        let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
+        let compacts = compacts || running.is_some_and(|running| !running.compactions.is_empty());
+        // Everybody's at the same indexes, so that there is something to compare. But for one oddity
+        // of etcd's: without any key, a hash counts what a compaction has not removed yet.
+        if index.is_multiple_of(4) && !(compacts && holds.records.is_empty()) {
+            let hash = hash_of(store).map_err(|error| broken(id, &error))?;
+            self.judge.hash(id, index, hash)?;
         }
         Ok(())
     }

@@ -48,7 +48,7 @@ use crate::machine::{Machine, Running, describe};
 use crate::network::{Cut, Link, Network};
 use crate::terms::{TICK, Terms};
 use crate::trace::{Keep, Trace};
-use crate::world::{Micros, World};
+use crate::world::{Micros, SECOND, World};
 
 /// More events than this are a loop. A simulation has some ten thousand.
 const EVENTS_MAX: u64 = 3_000_000;
@@ -212,7 +212,8 @@ impl Cluster {
         self.line(format_args!("{:?}", self.terms.clone()));
         self.plan_clients();
         let pause = self.faults.pause();
-        self.world.after(1_000_000 + pause, Event::Fault);
+        // First of all somebody is elected.
+        self.world.after(2 * SECOND + pause, Event::Fault);
         self.world.after(self.terms.torment, Event::Quiet);
         while !self.quiet.is_over {
             let event = self.world.next_event().expect("ticks never end");

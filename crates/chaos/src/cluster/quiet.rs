@@ -98,6 +98,11 @@ impl Cluster {
             return Ok(false);
         }
         let index = first.index;
+        if here.iter().any(|machine| {
+            machine.running.as_ref().is_some_and(|running| !running.compactions.is_empty())
+        }) {
+            return Ok(false);
+        }
         let stores = here.iter().filter_map(|machine| {
             machine.core().map(|core| (machine.id, Arc::clone(core.store())))
         });
