@@ -83,6 +83,13 @@ pub enum Fault {
         /// Whether the old leader is cut off as soon as it has asked the new one to take over.
         cut: Option<Micros>,
     },
+    /// Whoever votes next loses its power right then, and who gets the vote is cut off from the others.
+    Vote {
+        /// How long the voter is down.
+        down: Micros,
+        /// How long the cut lasts.
+        cut: Micros,
+    },
     /// Old revisions are to be forgotten.
     Compact,
 }
@@ -101,7 +108,7 @@ pub struct Sight {
 }
 
 /// The kinds, with how frequent they are in a seed that has a taste for them.
-const KINDS: [(Kind, u64); 12] = [
+const KINDS: [(Kind, u64); 13] = [
     (Kind::Crash, 10),
     (Kind::CrashMany, 5),
     (Kind::PowerCut, 10),
@@ -113,6 +120,7 @@ const KINDS: [(Kind, u64); 12] = [
     (Kind::Drift, 4),
     (Kind::Members, 8),
     (Kind::Transfer, 8),
+    (Kind::Vote, 6),
     (Kind::Compact, 5),
 ];
 
@@ -129,6 +137,7 @@ enum Kind {
     Drift,
     Members,
     Transfer,
+    Vote,
     Compact,
 }
 
@@ -221,6 +230,10 @@ impl Faults {
                 let cut = chance.permille(600).then(|| chance.between(SECOND, 3 * SECOND));
                 Fault::Transfer { to, cut }
             }
+            Kind::Vote => {
+                let down = chance.of_any_size(MILLISECOND, 2 * SECOND);
+                Fault::Vote { down, cut: chance.between(SECOND, 5 * SECOND) }
+            }
             Kind::Compact => Fault::Compact,
         })
     }
@@ -291,7 +304,7 @@ mod tests {
                 assert!(!matches!(other, Some(Fault::Leave(_))), "too few are left");
             }
         }
-        assert_eq!(kinds.len(), 12, "{kinds:?}");
+        assert_eq!(kinds.len(), 13, "{kinds:?}");
         assert!(tastes.len() > 40);
     }
 

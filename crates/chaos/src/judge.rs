@@ -1,5 +1,7 @@
 //! All checkers, and what each of them must be told.
 
+use std::collections::BTreeMap;
+
 use clearlane_mvcc::{Change, HashKv};
 use clearlane_raft_log::Entry;
 
@@ -70,10 +72,14 @@ impl Judge {
         self.hashes.has(member, index, hash)
     }
 
-    /// The end: all that clients were told.
-    pub fn conclude(&self, operations: &[Operation]) -> Verdict {
+    /// The end: all that clients were told. `ids` says under which id an operation was proposed.
+    pub fn conclude(&self, operations: &[Operation], ids: &BTreeMap<usize, u64>) -> Verdict {
         self.acknowledged.check(&self.ledger)?;
         serializable::check(operations, &self.ledger)?;
-        linearizability::check(operations)
+        let made = |(number, id): (&usize, &u64)| {
+            let place = self.ledger.request(*id).filter(|place| place.changed)?;
+            Some((place.revision, *number))
+        };
+        linearizability::check(operations, &ids.iter().filter_map(made).collect())
     }
 }

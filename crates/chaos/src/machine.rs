@@ -15,9 +15,7 @@ use clearlane_member::Progress;
 use clearlane_member::copies::{MemoryVault, Vault};
 use clearlane_member::core::{Core, Ground, Settings, bootstrap, start};
 use clearlane_member::membership::{LEARNERS_MAX, Member};
-use clearlane_mvcc::{
-    CompactionJob, HashKv, NoLeases, OneAfterTheOther, RangeOptions, Store,
-};
+use clearlane_mvcc::{CompactionJob, HashKv, NoLeases, OneAfterTheOther, RangeOptions, Store};
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Leadership, Role};
 use clearlane_raft_log::files::{Fault, SimulatedDisk};

@@ -138,6 +138,8 @@ pub enum Cut {
     Mute(u64),
     /// Between the two halves of the rest; only this member talks to both.
     Bridge(u64),
+    /// Between the first and all others but the second.
+    Private(u64, u64),
     /// One link, one way.
     Link(Link),
 }
@@ -161,6 +163,9 @@ impl Cut {
                 };
                 matches!((side(from), side(to)), (Some(one), Some(other)) if one != other)
             }
+            Cut::Private(one, friend) => {
+                (from == *one && to != *friend) || (to == *one && from != *friend)
+            }
             Cut::Link(link) => *link == (from, to),
         }
     }
@@ -182,6 +187,9 @@ mod tests {
         let bridge = Cut::Bridge(3).links(&MEMBERS);
         assert_eq!(bridge.len(), 8);
         assert!(bridge.contains(&(1, 4)) && bridge.iter().all(|(a, b)| *a != 3 && *b != 3));
+        let private = Cut::Private(1, 2).links(&MEMBERS);
+        assert_eq!(private.len(), 6);
+        assert!(private.contains(&(4, 1)) && !private.contains(&(1, 2)));
         assert_eq!(Cut::Link((2, 1)).links(&MEMBERS), BTreeSet::from([(2, 1)]));
     }
 

@@ -10,11 +10,7 @@
 //! thread. Ends with status 1 if a rule was broken, and with 2 if the arguments are wrong. With a
 //! planted bug it is the other way round: status 1 means that no seed has found it.
 
-#![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "what it finds goes to a terminal"
-)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "what it finds goes to a terminal")]
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -62,8 +58,7 @@ fn main() -> ExitCode {
 
 fn parse(arguments: &[String]) -> Result<Arguments, String> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut parsed =
-        Arguments { seeds: 0..100, members: None, bug: None, trace: false, threads };
+    let mut parsed = Arguments { seeds: 0..100, members: None, bug: None, trace: false, threads };
     let mut rest = arguments.iter();
     while let Some(name) = rest.next() {
         if name == "--trace" {

@@ -26,10 +26,9 @@ impl Acknowledged {
     pub fn check(&self, ledger: &Ledger) -> Result<(), Violation> {
         for (id, revision) in &self.writes {
             let entry = ledger.request(*id);
-            if entry.is_none_or(|(_, made)| made != *revision) {
+            if entry.is_none_or(|place| !place.changed || place.revision != *revision) {
                 let seen = format!(
-                    "request {id:x} was acknowledged at revision {revision}; entry and revision \
-                     in the log: {entry:?}"
+                    "request {id:x} was acknowledged at revision {revision}; in the log: {entry:?}"
                 );
                 return Err(Violation::new(Rule::Acknowledged, seen));
             }

@@ -18,7 +18,18 @@ pub struct Ledger {
     state: State,
     states: BTreeMap<i64, State>,
     revisions: BTreeMap<u64, i64>,
-    requests: BTreeMap<u64, (u64, i64)>,
+    requests: BTreeMap<u64, Place>,
+}
+
+/// Where a request has come to lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The entry that it is.
+    pub index: u64,
+    /// The revision behind it.
+    pub revision: i64,
+    /// Whether that revision is its own.
+    pub changed: bool,
 }
 
 impl Default for Ledger {
@@ -39,11 +50,14 @@ impl Ledger {
                 let seen = format!("entry {index} is nothing that a client has asked for");
                 return Err(Violation::new(Rule::Committed, seen));
             };
+            let before = self.state.revision;
             if let Proposal::Client(request) = &proposal {
                 self.state.apply(request);
             }
-            if let Some((before, _)) = self.requests.insert(id, (index, self.state.revision)) {
-                let seen = format!("request {id:x} is entry {before} and again {index}");
+            let revision = self.state.revision;
+            let place = Place { index, revision, changed: revision > before };
+            if let Some(before) = self.requests.insert(id, place) {
+                let seen = format!("request {id:x} is entry {} and again {index}", before.index);
                 return Err(Violation::new(Rule::Committed, seen));
             }
             self.states.entry(self.state.revision).or_insert_with(|| self.state.clone());
@@ -62,8 +76,8 @@ impl Ledger {
         self.states.get(self.revisions.get(&index)?)
     }
 
-    /// The entry that a request has become, and the revision behind it.
-    pub fn request(&self, id: u64) -> Option<(u64, i64)> {
+    /// Where a request has come to lie, if it has.
+    pub fn request(&self, id: u64) -> Option<Place> {
         self.requests.get(&id).copied()
     }
 
@@ -119,7 +133,9 @@ pub(crate) mod tests {
         assert_eq!(value(ledger.at_revision(2)), Some("a".into()));
         assert_eq!(value(Some(ledger.newest())), Some("b".into()));
         assert_eq!((ledger.at_index(5), ledger.at_revision(4)), (None, None));
-        assert_eq!((ledger.request(14), ledger.request(15)), (Some((4, 3)), None));
+        let place = |index, revision, changed| Some(Place { index, revision, changed });
+        assert_eq!(ledger.request(13), place(3, 2, false));
+        assert_eq!((ledger.request(14), ledger.request(15)), (place(4, 3, true), None));
     }
 
     #[test]

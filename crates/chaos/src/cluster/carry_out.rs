@@ -11,7 +11,6 @@ use clearlane_raft_log::wal::group::Batch;
 use super::{Cluster, Event, Input, broken};
 use crate::judge::Verdict;
 use crate::machine::{hash_of, state_of};
-use crate::network::Cut;
 use crate::world::MILLISECOND;
 
 impl Cluster {
@@ -159,13 +158,8 @@ impl Cluster {
         for wait in &waits {
             self.world.after(*wait, Event::Arrives { link, bytes: bytes.clone() });
         }
-        if let Some((leader, lasts)) = self.cut_after_transfer
-            && leader == id
-            && text.contains(" TimeoutNow ")
-            && let Some(wait) = waits.first()
-        {
-            self.cut_after_transfer = None;
-            self.cut_off_later(Cut::Split(vec![leader]), wait + 1, lasts);
+        if let Some(wait) = waits.first() {
+            self.strike(message, &text, *wait);
         }
     }
 
@@ -231,9 +225,15 @@ impl Cluster {
         let store = running.core.store();
         let committed = if is_timer { store.tick(time) } else { store.commit().map(|()| true) };
         if committed.map_err(|error| broken(id, &error))? {
-            self.store_committed(id)?;
+            self.plan_store_committed(id);
         }
         Ok(())
+    }
+
+    /// Who commits does so beside the core, which has gone on when it hears of it.
+    pub(super) fn plan_store_committed(&mut self, id: u64) {
+        let wait = self.chance.of_any_size(1, 30 * MILLISECOND);
+        self.plan(id, wait, Input::StoreCommitted);
     }
 
     pub(super) fn store_committed(&mut self, id: u64) -> Verdict {

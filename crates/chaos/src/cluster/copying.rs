@@ -34,9 +34,9 @@ impl Cluster {
             return Ok(());
         };
         let exporter = core.store().copy().map_err(|error| broken(id, &error))?;
-        // To take a copy commits.
-        self.store_committed(id)?;
         let sender = Sender::new(exporter, message).map_err(|error| broken(id, &error))?;
+        // To take a copy commits.
+        self.plan_store_committed(id);
         let receiver = self.machines.get(&to).map(|machine| Receiver::new(machine.vault()));
         let lives = (self.life(id), self.life(to));
         let (link, waiting) = ((id, to), Bytes::new());
@@ -87,10 +87,8 @@ impl Cluster {
         let to = transfer.to;
         let Some(receiver) = transfer.receiver.take() else { return Ok(()) };
         let copy = receiver.finish().map_err(|error| broken(to, &error))?;
-        self.trace.line(
-            self.world.now(),
-            format_args!("copy {number} has arrived: {}", copy.message),
-        );
+        self.trace
+            .line(self.world.now(), format_args!("copy {number} has arrived: {}", copy.message));
         let machine = self.machines.get_mut(&to).and_then(|machine| machine.running.as_mut());
         if let Some(running) = machine {
             let told = running.core.copy_received(copy);

@@ -22,8 +22,10 @@
 //! | [`copying`] | copies of stores, in pieces, over links that break |
 //! | [`users`] | clients |
 //! | [`trouble`] | faults, starts and crashes |
+//! | [`ambush`] | faults that wait for a certain message |
 //! | [`quiet`] | the end, at which all must be well |
 
+mod ambush;
 mod carry_out;
 mod copying;
 mod trouble;
@@ -36,6 +38,7 @@ use clearlane_member::core::Bug;
 use clearlane_raft_log::driver::Message;
 use clearlane_raft_log::wal::group::{Batch, Written};
 
+use self::ambush::Ambush;
 use self::copying::Transfer;
 use self::quiet::Quiet;
 use self::users::Users;
@@ -76,6 +79,8 @@ enum Event {
     Fault,
     /// Links are cut, for a while.
     Cut(Cut, Micros),
+    /// A member loses its power, for a while.
+    PowerCut(u64, Micros),
     /// Links are whole again.
     Mend(Vec<Link>),
     /// The weather is as usual again.
@@ -98,6 +103,8 @@ enum Input {
         /// Whether it is the timer's.
         is_timer: bool,
     },
+    /// The core hears that the store was committed.
+    StoreCommitted,
     Compact,
     /// What has become of a copy.
     CopySent(u64, bool),
@@ -135,8 +142,8 @@ pub struct Cluster {
     users: Users,
     judge: Judge,
     quiet: Quiet,
-    /// A leader that is to be cut off, and for how long, when it has handed over.
-    cut_after_transfer: Option<(u64, Micros)>,
+    /// What waits for its moment.
+    ambush: Ambush,
     newest_id: u64,
     /// What there was of everything.
     pub figures: Figures,
@@ -188,7 +195,7 @@ impl Cluster {
             users,
             judge: Judge::default(),
             quiet: Quiet::default(),
-            cut_after_transfer: None,
+            ambush: Ambush::default(),
             newest_id: order.members,
             figures: Figures::default(),
             terms,
@@ -223,7 +230,7 @@ impl Cluster {
             }
             self.happen(event)?;
         }
-        self.judge.conclude(self.users.history.operations())
+        self.judge.conclude(self.users.history.operations(), &self.users.ids)
     }
 
     /// Numbers, for whoever wonders whether anything has happened at all.
@@ -253,6 +260,7 @@ impl Cluster {
             Event::Told(operation, outcome) => self.told(operation, outcome),
             Event::Patience(operation) => self.loses_patience(operation),
             Event::Cut(cut, lasts) => self.cut_comes(&cut, lasts),
+            Event::PowerCut(id, down) => self.power_cut_comes(id, down),
             Event::Mend(links) => self.network.mend(&links.into_iter().collect()),
             Event::Clears => self.network.weather = self.terms.weather,
             Event::Quiet => self.fall_quiet(),
@@ -291,6 +299,7 @@ impl Cluster {
             Input::Poll => return self.poll(id),
             Input::Write(batch) => return self.write(id, batch),
             Input::Commit { is_timer } => return self.commit(id, is_timer),
+            Input::StoreCommitted => return self.store_committed(id),
             Input::Compact => return self.compact(id),
             Input::Written(written) => {
                 let told = core.written(written);

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use super::ambush::Ambush;
 use super::users::LAST_CLIENT;
 use super::{Cluster, Event};
 use crate::clients::Client;
@@ -35,7 +36,7 @@ impl Cluster {
         self.quiet.since = Some(now);
         self.network.heal();
         self.terms.weather = Weather::FAIR;
-        self.cut_after_transfer = None;
+        self.ambush = Ambush::default();
         for machine in self.machines.values_mut() {
             machine.paused_until = 0;
             machine.slow_disk = (0, 0);

@@ -53,7 +53,7 @@ impl Cluster {
     }
 
     /// A member crashes, with its machine or alone.
-    fn crash(&mut self, id: u64, power: bool) {
+    pub(super) fn crash(&mut self, id: u64, power: bool) {
         let seed = self.chance.number();
         let Some(machine) = self.machines.get_mut(&id) else { return };
         machine.crash(power.then_some(seed));
@@ -86,8 +86,7 @@ impl Cluster {
     pub(super) fn welcome_members(&mut self, id: u64) {
         let Some(core) = self.machines.get(&id).and_then(Machine::core) else { return };
         let is_new = |id: &u64| !self.machines.contains_key(id);
-        let new: Vec<u64> =
-            core.members().iter().map(|member| member.id).filter(is_new).collect();
+        let new: Vec<u64> = core.members().iter().map(|member| member.id).filter(is_new).collect();
         for id in new {
             self.line(format_args!("{id} joins"));
             self.figures.joined += 1;
@@ -160,6 +159,7 @@ impl Cluster {
             Fault::Promote(id) => self.change(Change::Promote { id })?,
             Fault::Leave(id) => self.change(Change::Remove { id })?,
             Fault::Transfer { to, cut } => self.transfer(to, cut),
+            Fault::Vote { down, cut } => self.ambush.vote = Some((down, cut)),
             Fault::Compact => self.propose_compaction()?,
         }
         Ok(())
@@ -171,29 +171,16 @@ impl Cluster {
         }
     }
 
-    fn cut_off(&mut self, cut: &Cut, lasts: Micros) {
+    pub(super) fn cut_off(&mut self, cut: &Cut, lasts: Micros) {
         let members: Vec<u64> = self.machines.keys().copied().collect();
         let links = cut.links(&members);
         self.network.cut(&links);
         self.world.after(lasts, Event::Mend(links.into_iter().collect::<Vec<Link>>()));
     }
 
-    /// Cuts after a while.
-    pub(super) fn cut_off_later(&mut self, cut: Cut, wait: Micros, lasts: Micros) {
-        self.world.after(wait, Event::Cut(cut, lasts));
-    }
-
-    /// A cut that was planned.
-    pub(super) fn cut_comes(&mut self, cut: &Cut, lasts: Micros) {
-        if self.quiet.since.is_none() {
-            self.line(format_args!("cut: {cut:?}"));
-            self.cut_off(cut, lasts);
-        }
-    }
-
     fn transfer(&mut self, to: u64, cut: Option<Micros>) {
         let Some(leader) = self.sight().leader else { return };
-        self.cut_after_transfer = cut.map(|lasts| (leader, lasts));
+        self.ambush.transfer = cut.map(|lasts| (leader, lasts));
         let running = self.machines.get_mut(&leader).and_then(|machine| machine.running.as_mut());
         if let Some(running) = running {
             running.core.transfer_leader(to);

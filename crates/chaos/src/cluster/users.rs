@@ -29,7 +29,7 @@ pub(super) struct Users {
     /// Operations by member and id.
     proposed: BTreeMap<(u64, u64), usize>,
     /// The ids under which operations were proposed.
-    ids: BTreeMap<usize, u64>,
+    pub(super) ids: BTreeMap<usize, u64>,
     pub(super) chance: Chance,
 }
 

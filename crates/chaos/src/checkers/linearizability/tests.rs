@@ -31,11 +31,12 @@ impl Story {
     }
 
     fn passes(self) {
-        check(self.history.operations()).unwrap();
+        check(self.history.operations(), &Hints::new()).unwrap();
     }
 
     fn fails(self, why: &str) {
-        let told = check(self.history.operations()).expect_err("nobody could have told that");
+        let told = check(self.history.operations(), &Hints::new())
+            .expect_err("nobody could have told that");
         assert!(told.seen.contains(why), "{told}");
     }
 }
@@ -215,13 +216,13 @@ fn serializable_reads_are_not_asked() {
 }
 
 /// Clients of a plain map: each operation takes its turn at some moment between its beginning and its
-/// end, and some are never told.
-fn linear(seed: u64, steps: usize) -> History {
+/// end, and `told_permille` of them are told. With who has made which revision.
+fn linear(seed: u64, steps: usize, told_permille: u64) -> (History, Hints) {
     let mut chance = Chance::new(seed);
     let habits = Habits { keys: 3, ..Habits::any(&mut chance) };
     let mut clients: Vec<Client> =
         (1..=5).map(|id| Client::new(id, habits, chance.part())).collect();
-    let mut history = History::default();
+    let (mut history, mut hints) = (History::default(), Hints::new());
     let mut state = State::default();
     // What clients wait for: not done yet, or done and not told.
     let mut asked: BTreeMap<usize, (usize, Option<Reply>)> = BTreeMap::new();
@@ -238,6 +239,9 @@ fn linear(seed: u64, steps: usize) -> History {
             }
             Some((number, None)) if chance.permille(900) => {
                 let reply = state.apply(&history.operations()[number].request);
+                if reply.changed {
+                    hints.insert(reply.revision, number);
+                }
                 asked.insert(who, (number, Some(reply)));
             }
             // It will never happen, or has happened and is never told.
@@ -246,7 +250,7 @@ fn linear(seed: u64, steps: usize) -> History {
                 client.hears(&request, &Outcome::Open);
             }
             Some((number, Some(reply))) => {
-                let told = chance.permille(900);
+                let told = chance.permille(told_permille);
                 let outcome = if told { Outcome::Done(reply) } else { Outcome::Open };
                 client.hears(&history.operations()[number].request.clone(), &outcome);
                 if told {
@@ -255,7 +259,7 @@ fn linear(seed: u64, steps: usize) -> History {
             }
         }
     }
-    history
+    (history, hints)
 }
 
 /// Tells one client something else. Whether there was somebody to be told.
@@ -279,15 +283,29 @@ proptest! {
 
     #[test]
     fn a_linear_execution_passes(seed in any::<u64>()) {
-        check(linear(seed, 400).operations()).unwrap();
+        let (history, _) = linear(seed, 400, 900);
+        check(history.operations(), &Hints::new()).unwrap();
+    }
+
+    #[test]
+    fn nearly_nobody_is_told_and_hints_help(seed in any::<u64>()) {
+        let (history, hints) = linear(seed, 1000, 150);
+        check(history.operations(), &hints).unwrap();
+    }
+
+    #[test]
+    fn wrong_hints_harm_nobody(seed in any::<u64>()) {
+        let (history, hints) = linear(seed, 400, 900);
+        let wrong = hints.iter().map(|(revision, number)| (revision + 1, *number)).collect();
+        check(history.operations(), &wrong).unwrap();
     }
 
     #[test]
     fn one_changed_reply_fails(seed in any::<u64>()) {
-        let history = linear(seed, 400);
+        let (history, hints) = linear(seed, 400, 900);
         let mut operations = history.operations().to_vec();
         if falsify(&mut operations, &mut Chance::new(!seed)) {
-            prop_assert!(check(&operations).is_err());
+            prop_assert!(check(&operations, &hints).is_err());
         }
     }
 }
