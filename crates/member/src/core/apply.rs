@@ -34,8 +34,12 @@ impl Core {
         }
         self.driver.applied(last)?;
         self.barrier.hear(Event::Applied { index: last });
-        // A log that grows without commits could never be shortened.
-        self.out.commit_due |= last - self.recorded.min(last) >= self.settings.snapshot_count;
+        // A log that grows without commits could never be shortened. Asked for once: a commit is a
+        // sync.
+        let is_long = last - self.recorded.min(last) >= self.settings.snapshot_count;
+        if is_long && !std::mem::replace(&mut self.wants_commit, true) {
+            self.out.commit_due = true;
+        }
         #[cfg(feature = "planted-bugs")]
         self.out.applied.extend(entries);
         Ok(())
