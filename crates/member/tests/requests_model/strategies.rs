@@ -12,9 +12,9 @@ use proptest::prelude::*;
 pub(crate) fn request() -> impl Strategy<Value = InternalRaftRequest> {
     let empty = InternalRaftRequest::default;
     prop_oneof![
-        3 => put().prop_map(move |put| InternalRaftRequest { put: Some(put), ..empty() }),
+        8 => put().prop_map(move |put| InternalRaftRequest { put: Some(put), ..empty() }),
         1 => delete().prop_map(move |it| InternalRaftRequest { delete_range: Some(it), ..empty() }),
-        3 => range().prop_map(move |range| InternalRaftRequest { range: Some(range), ..empty() }),
+        8 => range().prop_map(move |range| InternalRaftRequest { range: Some(range), ..empty() }),
         8 => txn(2).prop_map(move |txn| InternalRaftRequest { txn: Some(txn), ..empty() }),
         1 => revision().prop_map(move |revision| InternalRaftRequest {
             compaction: Some(CompactionRequest { revision, physical: false }),
@@ -24,12 +24,12 @@ pub(crate) fn request() -> impl Strategy<Value = InternalRaftRequest> {
 }
 
 fn key() -> impl Strategy<Value = Bytes> {
-    let one = prop::sample::select(vec!["a", "b", "c", "d", "e", "bb"]);
+    let one = prop::sample::select(vec!["0", "a", "b", "c", "d", "e", "bb"]);
     prop_oneof![60 => one, 1 => Just("")].prop_map(Bytes::from)
 }
 
 fn range_end() -> impl Strategy<Value = Bytes> {
-    prop_oneof![4 => Just(Bytes::new()), 1 => Just(Bytes::from("\0")), 2 => key()]
+    prop_oneof![3 => Just(Bytes::new()), 2 => Just(Bytes::from("\0")), 2 => key()]
 }
 
 fn value() -> impl Strategy<Value = Bytes> {
@@ -70,7 +70,7 @@ fn delete() -> impl Strategy<Value = DeleteRangeRequest> {
 }
 
 fn range() -> impl Strategy<Value = RangeRequest> {
-    let bound = || prop_oneof![4 => Just(0), 1 => -1..12_i64];
+    let bound = || prop_oneof![9 => Just(0), 1 => -1..12_i64];
     let sort = (prop_oneof![30 => 0..3, 1 => Just(9)], prop_oneof![30 => 0..5, 1 => Just(-1)]);
     let limit = prop_oneof![3 => Just(0), 3 => -1..4_i64, 1 => Just(i64::MAX)];
     let at = prop_oneof![3 => Just(0), 1 => revision()];
@@ -132,7 +132,7 @@ fn op(depth: u32) -> BoxedStrategy<RequestOp> {
     let flat = prop_oneof![
         30 => range().prop_map(|range| Some(Request::RequestRange(range))),
         30 => put().prop_map(|put| Some(Request::RequestPut(put))),
-        20 => delete().prop_map(|delete| Some(Request::RequestDeleteRange(delete))),
+        8 => delete().prop_map(|delete| Some(Request::RequestDeleteRange(delete))),
         1 => Just(None),
     ];
     let request = match depth {
