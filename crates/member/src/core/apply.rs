@@ -7,7 +7,7 @@
 //! | entry | what it does |
 //! |---|---|
 //! | empty | nothing: a new leader begins its term with it |
-//! | a request | see [`requests`](crate::requests) |
+//! | a request | see [`requests`] |
 //! | a member's attributes | see [`membership`](crate::membership) |
 //! | a change of members | bucket `members`, and raft is told who is one now |
 //!
@@ -34,8 +34,12 @@ impl Core {
         }
         self.driver.applied(last)?;
         self.barrier.hear(Event::Applied { index: last });
-        // A log that grows without commits could never be shortened.
-        self.out.commit_due |= last - self.recorded.min(last) >= self.settings.snapshot_count;
+        // A log that grows without commits could never be shortened. Asked for once: a commit is a
+        // sync.
+        let is_long = last - self.recorded.min(last) >= self.settings.snapshot_count;
+        if is_long && !std::mem::replace(&mut self.wants_commit, true) {
+            self.out.commit_due = true;
+        }
         #[cfg(feature = "planted-bugs")]
         self.out.applied.extend(entries);
         Ok(())

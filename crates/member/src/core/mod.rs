@@ -124,6 +124,8 @@ pub struct Core {
     silent_ticks: usize,
     /// The last position that the log has on record.
     recorded: u64,
+    /// The log has grown so long that a commit of the store was asked for.
+    wants_commit: bool,
     /// Copies that raft was offered, by index.
     offered: BTreeSet<u64>,
     /// From which index on each member that is being sent a copy will go on.
@@ -173,7 +175,7 @@ impl Core {
         self.driver.step(message)
     }
 
-    /// Proposes a request, which was [checked](crate::requests::check). Its answer comes out under
+    /// Proposes a request, which was [checked](crate::requests::check()). Its answer comes out under
     /// the id that is returned, or never, if the proposal gets lost: who waits has a time-out, and
     /// then [gives up](Core::give_up).
     pub fn propose(&mut self, mut request: InternalRaftRequest) -> driver::Result<u64> {
@@ -209,6 +211,11 @@ impl Core {
         self.barrier.cancel(reader)
     }
 
+    /// Wants to lead, without waiting for the time-out: for one who is the only voter.
+    pub fn campaign(&mut self) {
+        self.driver.campaign();
+    }
+
     /// Hands leadership to another member, if it votes and this one leads.
     pub fn transfer_leader(&mut self, to: u64) {
         self.driver.transfer_leader(to);
@@ -242,6 +249,7 @@ impl Core {
 
     /// Somebody has committed the store: more of it may be durable.
     pub fn store_committed(&mut self) -> Result<()> {
+        self.wants_commit = false;
         // What is on its way out need not be recorded any more.
         if self.queue.installs().next().is_some() {
             return Ok(());
