@@ -16,9 +16,8 @@
 //! ```
 //!
 //! Everything behind the store's position is read from the log and applied again when raft says
-//! that it is committed. What lies before is not read: another member that lacks some of it gets a
-//! copy of the store. It could be read from an older record, but an installed copy between the two
-//! makes entries void that the older one still shows.
+//! that it is committed. What lies before is not needed for this member, but perhaps for another,
+//! which a few entries bring up to date more cheaply than a copy of the store; so some is read, too.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -30,7 +29,7 @@ use clearlane_mvcc::{self as mvcc, KeyLeases, Store, StoreParts, Workers};
 use clearlane_raft_log::driver::{self, Driver, Found};
 use clearlane_raft_log::files::Files;
 use clearlane_raft_log::wal::{self, Contents, Wal};
-use clearlane_raft_log::{Entry, EntryKind, HardState, Metadata, Position};
+use clearlane_raft_log::{Entry, EntryKind, HardState, Metadata, Position, Snapshot};
 use clearlane_read_index::{self as read_index, ReadMode, RequestIds};
 
 use super::queue::Queue;
@@ -161,10 +160,8 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
     let newest = newest.unwrap_or_default();
     let engine = copies::at_start(&*ground.vault, newest.index)?;
     let OpenedStore { store, members, progress, compaction } = ground.open(&engine)?;
-    // At the newest record and no other: behind an earlier one may lie entries that an installed copy
-    // has made void.
-    let (files, at) = (Arc::clone(&ground.files), (newest.index, newest.term));
-    let (wal, contents) = Wal::open(files, &ground.wal_dir, at, ground.wal)?;
+    let behind = progress.index.saturating_sub(settings.catch_up_entries);
+    let (wal, contents) = open_log(&ground, &snapshots, &newest, behind)?;
     let metadata = contents.metadata;
     (settings.raft.id, settings.reads.member) = (metadata.node_id, metadata.node_id);
     let Contents { state, entries, .. } = contents;
@@ -197,6 +194,27 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
         },
         wal,
     ))
+}
+
+/// Opens the log at a record that leaves entries for others, if there is one, or at the newest.
+fn open_log(
+    ground: &Ground,
+    snapshots: &[Snapshot],
+    newest: &Snapshot,
+    behind: u64,
+) -> Result<(Wal, Contents)> {
+    let open = |at: &Snapshot| {
+        let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
+        Wal::open(files, dir, (at.index, at.term), ground.wal)
+    };
+    let far_enough = snapshots.iter().rfind(|snapshot| snapshot.index <= behind);
+    let earlier = far_enough.or(snapshots.first()).filter(|at| at.index < newest.index);
+    // Between the two a copy may have been installed; then the entries have a gap, and the older
+    // ones are of no use.
+    match earlier.map(open) {
+        Some(Ok(opened)) => Ok(opened),
+        _ => Ok(open(newest)?),
+    }
 }
 
 impl Core {
