@@ -88,7 +88,12 @@ impl Network {
             return Vec::new();
         }
         let doubled = self.chance.permille(self.weather.doubled_permille) && may_double;
-        (0..=u64::from(doubled)).map(|_| self.delay()).collect()
+        let mut waits = vec![self.delay()];
+        if doubled {
+            // Some doubles come when nobody thinks of the first any more.
+            waits.push(self.delay() + self.chance.of_any_size(100, 3000 * MILLISECOND));
+        }
+        waits
     }
 
     /// How long something takes that does arrive.

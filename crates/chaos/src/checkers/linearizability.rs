@@ -248,10 +248,10 @@ impl<'h> Places<'h> {
         Err(told.unwrap_or(nobody))
     }
 
+    /// Who may have made a revision, the likeliest first.
     fn candidates(&self, revision: i64, state: &State, used: &BTreeSet<usize>) -> Vec<usize> {
         let by = self.first_end.range(revision..).next().map_or(Micros::MAX, |(_, end)| *end);
         let seen = self.seen.get(&revision);
-        let mut deleted = BTreeSet::new();
         let fits = |number: &&usize| {
             let operation = &self.operations[**number];
             let request = &operation.request;
@@ -264,15 +264,16 @@ impl<'h> Places<'h> {
                 && operation.invoked <= by
                 && !used.contains(*number)
                 && state.reply(request).changed
-                // One delete of a key is as good as another.
-                && match request {
-                    Request::Delete { key } => deleted.insert(key.clone()),
-                    _ => true,
-                }
         };
         let hint = self.hints.get(&revision);
         let mut candidates: Vec<usize> = self.open.iter().filter(fits).copied().collect();
         candidates.sort_by_key(|number| Some(number) != hint);
+        // One delete of a key is as good as another.
+        let mut deleted = BTreeSet::new();
+        candidates.retain(|number| match &self.operations[*number].request {
+            Request::Delete { key } => deleted.insert(key.clone()),
+            _ => true,
+        });
         candidates
     }
 }
