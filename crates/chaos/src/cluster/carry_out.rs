@@ -240,7 +240,6 @@ impl Cluster {
         let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
         let Some(running) = running else { return Ok(()) };
         let told = running.core.store_committed();
-        self.line(format_args!("{id} has committed its store"));
         self.inputs_are_in(id, told)
     }
 

@@ -113,6 +113,25 @@ enum Input {
     GiveUp(usize),
 }
 
+impl Input {
+    /// For the trace.
+    fn name(&self) -> &'static str {
+        match self {
+            Input::Tick => "ticks",
+            Input::Poll => "polls",
+            Input::Write(_) => "writes",
+            Input::Written(_) => "hears that it is written",
+            Input::Commit { .. } => "commits its store",
+            Input::StoreCommitted => "hears that its store is committed",
+            Input::Compact => "compacts",
+            Input::CopySent(_, true) => "hears that a copy has arrived",
+            Input::CopySent(_, false) => "hears that a copy has not arrived",
+            Input::Unreachable(_) => "hears that somebody is out of reach",
+            Input::GiveUp(_) => "hears that somebody gives up",
+        }
+    }
+}
+
 /// What a simulation is to be.
 #[derive(Clone, Copy, Debug)]
 pub struct Order {
@@ -295,6 +314,7 @@ impl Cluster {
         };
         let clock = machine.clock;
         let Some(Running { core, .. }) = &mut machine.running else { return Ok(()) };
+        self.trace.line(now, format_args!("{id} {}", what.name()));
         match what {
             Input::Poll => return self.poll(id),
             Input::Write(batch) => return self.write(id, batch),
@@ -313,7 +333,6 @@ impl Cluster {
             Input::Unreachable(to) => core.unreachable(to),
             Input::GiveUp(operation) => self.users.give_up(operation, core),
         }
-        self.trace.line(now, format_args!("{id} hears"));
         self.plan_poll(id);
         Ok(())
     }
