@@ -53,12 +53,25 @@ pub(crate) struct Copied {
 
 /// What became of the third member between its start and its stop.
 pub(crate) struct Visit {
+    /// When it had opened what its disk has.
+    pub(crate) started: Instant,
     /// When it had a new store.
     pub(crate) replaced: Vec<Instant>,
     /// When it had first applied all that the leader had, and how much that was.
     pub(crate) caught_up: Option<(Instant, u64)>,
     /// How long its core was on a processor until then.
     pub(crate) processor: Duration,
+}
+
+/// The longest times at the leader since they were looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Longest {
+    /// Between two applies.
+    pub(crate) gap: Duration,
+    /// In one call of its core, while nothing else can be done.
+    pub(crate) call: Duration,
+    /// In which its log wrote and synced a batch.
+    pub(crate) write: Duration,
 }
 
 /// The cluster, seen from the thread of the two who serve.
@@ -78,8 +91,7 @@ pub(crate) struct Cluster {
     began: Instant,
     next_tick: Instant,
     last_apply: Instant,
-    /// The largest gap between two applies at the leader since it was looked at.
-    gap: Duration,
+    longest_gap: Duration,
     pub(crate) answered: Vec<u64>,
 }
 
@@ -112,7 +124,7 @@ impl Cluster {
             began: now,
             next_tick: now,
             last_apply: now,
-            gap: Duration::ZERO,
+            longest_gap: Duration::ZERO,
             answered: Vec::new(),
         };
         while cluster.leader == 0 {
@@ -171,7 +183,7 @@ impl Cluster {
             let applied = member.core.progress().index;
             if applied > before {
                 let now = Instant::now();
-                self.gap = self.gap.max(now - self.last_apply);
+                self.longest_gap = self.longest_gap.max(now - self.last_apply);
                 self.last_apply = now;
                 self.seen.leader.store(applied, Ordering::Release);
             }
@@ -289,12 +301,13 @@ impl Cluster {
         [&self.seen.copy_ns, &self.seen.third_ns].map(|ns| share(ns).min(1.0)).to_vec()
     }
 
-    /// The largest gap between two applies at the leader since the last call.
-    pub(crate) fn take_gap(&mut self) -> Duration {
+    /// The longest times at the leader since the last call.
+    pub(crate) fn take_longest(&mut self) -> Longest {
         let now = Instant::now();
-        let gap = std::mem::take(&mut self.gap).max(now - self.last_apply);
-        self.last_apply = now;
-        gap
+        let open_gap = now - std::mem::replace(&mut self.last_apply, now);
+        let gap = std::mem::take(&mut self.longest_gap);
+        let (call, write) = self.leader().take_longest();
+        Longest { gap: gap.max(open_gap), call, write }
     }
 
     /// The first entry that the leader has in memory.
@@ -316,7 +329,12 @@ fn visit(
     seen: &Seen,
 ) -> Visit {
     let mut next_tick = Instant::now() + TICK;
-    let mut visit = Visit { replaced: Vec::new(), caught_up: None, processor: Duration::ZERO };
+    let mut visit = Visit {
+        started: Instant::now(),
+        replaced: Vec::new(),
+        caught_up: None,
+        processor: Duration::ZERO,
+    };
     while !seen.stop_third.load(Ordering::Relaxed) {
         let first = match inbox.recv_timeout(next_tick.saturating_duration_since(Instant::now())) {
             Ok(input) => Some(input),

@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Longest};
 
 pub(crate) const PUTS_PER_SECOND: f64 = 2_000.0;
 pub(crate) const VALUE_SIZE: usize = 256;
@@ -30,8 +30,7 @@ pub(crate) struct Phase {
     pub(crate) latency: Histogram<u64>,
     /// Answers that came in this phase.
     pub(crate) answers: u64,
-    /// The longest time in which the leader applied nothing.
-    pub(crate) gap: Duration,
+    pub(crate) longest: Longest,
 }
 
 /// Who puts.
@@ -83,13 +82,13 @@ impl Load {
         cluster: &mut Cluster,
         mut is_over: impl FnMut(&Cluster, Duration) -> bool,
     ) {
-        let (latency, time, gap) = (histogram(), Duration::ZERO, Duration::ZERO);
-        self.phases.push(Phase { name, time, latency, answers: 0, gap });
+        let (latency, time, longest) = (histogram(), Duration::ZERO, Longest::default());
+        self.phases.push(Phase { name, time, latency, answers: 0, longest });
         let (begin, phase) = (Instant::now(), self.phases.len() - 1);
         if self.waiting.is_empty() {
             self.due = begin;
         }
-        cluster.take_gap();
+        cluster.take_longest();
         while !is_over(cluster, begin.elapsed()) {
             assert!(begin.elapsed() < PATIENCE, "phase {name} comes to an end");
             while self.due <= Instant::now() {
@@ -102,7 +101,7 @@ impl Load {
             self.hear(cluster, phase);
         }
         self.phases[phase].time = begin.elapsed();
-        self.phases[phase].gap = cluster.take_gap();
+        self.phases[phase].longest = cluster.take_longest();
     }
 
     /// Waits for the answers that are still to come.

@@ -11,6 +11,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -62,6 +63,8 @@ pub(crate) struct Member {
     pub(crate) id: u64,
     pub(crate) core: Core,
     began: Instant,
+    longest_call: Duration,
+    longest_write_ns: Arc<AtomicU64>,
     to_disk: Sender<DiskJob>,
     to_commits: Sender<CommitJob>,
     threads: Vec<std::thread::JoinHandle<()>>,
@@ -108,15 +111,19 @@ impl Member {
         let (to_commits, commit_jobs) = mpsc::channel();
         let store = Arc::clone(core.store());
         let (disk_inbox, commit_inbox) = (inbox.clone(), inbox.clone());
+        let longest_write_ns = Arc::new(AtomicU64::new(0));
+        let longest = Arc::clone(&longest_write_ns);
         let threads = vec![
-            std::thread::spawn(move || write_log(id, wal, &disk_jobs, &disk_inbox)),
+            std::thread::spawn(move || write_log(id, wal, &disk_jobs, &disk_inbox, &longest)),
             std::thread::spawn(move || commit(id, store, &commit_jobs, &commit_inbox)),
         ];
-        Member { id, core, began: Instant::now(), to_disk, to_commits, threads }
+        let (began, longest_call) = (Instant::now(), Duration::ZERO);
+        Member { id, core, began, longest_call, longest_write_ns, to_disk, to_commits, threads }
     }
 
     /// Takes an input.
     pub(crate) fn take(&mut self, input: Input) {
+        let begin = Instant::now();
         match input {
             // What raft cannot use is nobody's loss.
             Input::Message(message) => drop(self.core.receive(message)),
@@ -125,11 +132,20 @@ impl Member {
             Input::Copy(copy) => self.core.copy_received(copy).expect(HEALTHY),
             Input::CopySent { to, arrived } => self.core.copy_sent(to, arrived),
         }
+        self.longest_call = self.longest_call.max(begin.elapsed());
+    }
+
+    /// The longest call of the core and the longest write of the log since this was called last.
+    pub(crate) fn take_longest(&mut self) -> (Duration, Duration) {
+        let write = Duration::from_nanos(self.longest_write_ns.swap(0, Ordering::Relaxed));
+        (std::mem::take(&mut self.longest_call), write)
     }
 
     /// Does what there is to do. What is left in the outputs is for others.
     pub(crate) fn poll(&mut self) -> Outputs {
+        let begin = Instant::now();
         let mut outputs = self.core.poll(self.began.elapsed()).expect(HEALTHY);
+        self.longest_call = self.longest_call.max(begin.elapsed());
         if let Some(batch) = outputs.write.take() {
             self.to_disk.send(DiskJob::Write(batch)).expect(HEALTHY);
         }
@@ -161,12 +177,20 @@ impl Member {
     }
 }
 
-fn write_log(id: u64, mut wal: Wal, jobs: &Receiver<DiskJob>, inbox: &Inbox) {
+fn write_log(
+    id: u64,
+    mut wal: Wal,
+    jobs: &Receiver<DiskJob>,
+    inbox: &Inbox,
+    longest_ns: &AtomicU64,
+) {
     for job in jobs {
         match job {
             DiskJob::Purge(index) => drop(wal.purge(index).expect(HEALTHY)),
             DiskJob::Write(batch) => {
+                let begin = Instant::now();
                 let written = batch.write(&mut wal);
+                longest_ns.fetch_max(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
                 // If nobody hears it, the member is stopping.
                 let _ = inbox.send((id, Input::Written(written)));
             }

@@ -81,7 +81,9 @@ fn figures_of(phase: &Phase) -> Figures {
         ("p50 µs", us(0.5)),
         ("p99 µs", us(0.99)),
         ("max µs", us(1.0)),
-        ("largest gap between applies ms", ms(phase.gap)),
+        ("longest gap between applies ms", ms(phase.longest.gap)),
+        ("longest call of the core ms", ms(phase.longest.call)),
+        ("longest write of the log ms", ms(phase.longest.write)),
     ]
 }
 
@@ -91,7 +93,8 @@ fn figures_of_catch_up(came: Instant, visit: &Visit, copy: &Copied) -> Figures {
     let copied = copy.began + copy.time;
     let megabytes = copy.bytes as f64 / 1e6;
     vec![
-        ("asked after ms", ms(copy.began - came)),
+        ("started in ms", ms(visit.started - came)),
+        ("copy begun after ms", ms(copy.began - came)),
         ("copied in ms", ms(copy.time)),
         ("MB", megabytes),
         ("MB/s", megabytes / copy.time.as_secs_f64()),
