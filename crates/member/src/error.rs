@@ -16,6 +16,12 @@ pub enum Error {
     /// Raft was told what cannot be.
     #[error(transparent)]
     Raft(#[from] clearlane_raft_log::driver::Error),
+    /// An entry was agreed on by members that know more than this one.
+    #[error("entry {index} of the log asks for what this member does not know")]
+    UnknownRequest {
+        /// Which entry.
+        index: u64,
+    },
     /// What was found on disk makes no sense.
     #[error("{what} is damaged: {why}")]
     Damaged {

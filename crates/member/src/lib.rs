@@ -1,4 +1,32 @@
-//! In what order do things happen? From a proposal to the answer, and from a read to its moment.
+//! In what order do things happen? From a proposal to its answer, and from a question to the moment
+//! at which it may be answered.
+//!
+//! # The problem
+//!
+//! Below this crate lie a log that members agree on, a store, and a barrier that says how fresh a
+//! read is. Each keeps its own promises. That a client is told "done" only when a quorum has his write
+//! on disk and this member has applied it, that a crash between any two steps loses nothing and does
+//! nothing twice, that a member which was away for long comes back: these are promises about the
+//! order of steps, and the order is made here.
+//!
+//! # The parts, in reading order
+//!
+//! | module | its question |
+//! |---|---|
+//! | [`progress`] | how far has the store come in the log? |
+//! | [`requests`] | what does a request do to the store, and what is answered? |
+//! | [`membership`] | who belongs to the cluster, and how does that change? |
+//! | [`copies`] | how does the store of one member get to another, whole? |
+//! | [`core`] | in what order does all of it happen? |
+//!
+//! # What holds
+//!
+//! * Nothing here starts a thread, reads a clock or draws a random number: the simulated cluster
+//!   runs the same lines as a server.
+//! * What an entry does to the store depends on the store and the entry alone, so that all members
+//!   come to the same state.
+//! * An [`Error`] ends the member. What a client did wrong is a [`requests::Refused`], and ends
+//!   nothing.
 
 pub mod progress;
 pub mod copies;

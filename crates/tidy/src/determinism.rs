@@ -5,9 +5,9 @@
 //! that a seed decides, and can repeat. One clock read in between, and a failure that was found
 //! once can never be found again.
 //!
-//! Tests are free: the rule looks at `src` without what exists in tests only. So are rung 0, whose
-//! locks measure time for a living, and the rungs above 4, except for the part of `member` that
-//! says otherwise.
+//! Tests are free: the rule looks at `src` without what exists in tests only. So is rung 0, whose
+//! locks measure time for a living. Of what is above rung 4, the rule holds for the parts that the
+//! simulation runs and for the simulation itself, but those may draw numbers from a seed.
 
 use crate::manifests::{self, Crate, Place};
 use crate::rust::lines_with;
@@ -29,18 +29,35 @@ const WORDS: [(&str, &str); 9] = [
 /// Packages that are for tests only on these rungs.
 const PACKAGES: [&str; 4] = ["tokio", "rand", "quanta", "getrandom"];
 
+/// What the simulation runs of the upper rungs, and the simulation. Its program may have threads:
+/// each runs worlds of its own.
+const PARTS: [&str; 8] = [
+    "crates/raft-log/src/driver/",
+    "crates/raft-log/src/wire/",
+    "crates/read-index/src/",
+    "crates/member/src/core/",
+    "crates/member/src/copies/",
+    "crates/member/src/membership/",
+    "crates/member/src/requests/",
+    "crates/chaos/src/",
+];
+const PROGRAMS: &str = "/src/bin/";
+
 /// The rule of this module.
 pub fn check(repository: &Repository) -> Vec<Violation> {
     let (crates, _) = manifests::crates(repository);
     let deterministic = |found: &&Crate| matches!(found.place, Some(Place::Rung(1..=4)));
-    let deterministic = crates.iter().filter(deterministic);
-    deterministic
-        .flat_map(|found| {
-            let mut violations = dependencies(found);
-            violations.extend(code(repository, found));
-            violations
-        })
-        .collect()
+    let mut violations = Vec::new();
+    for found in crates.iter().filter(deterministic) {
+        violations.extend(dependencies(found));
+        let source = format!("{}/src/", found.directory);
+        violations.extend(code(repository, &source, "on rungs 1 to 4", |_| true));
+    }
+    for part in PARTS {
+        let is_seeded = |word: &str| word != "rand::";
+        violations.extend(code(repository, part, "in what is simulated", is_seeded));
+    }
+    violations
 }
 
 fn dependencies(found: &Crate) -> Vec<Violation> {
@@ -54,19 +71,24 @@ fn dependencies(found: &Crate) -> Vec<Violation> {
     forbidden.map(violation).collect()
 }
 
-fn code(repository: &Repository, found: &Crate) -> Vec<Violation> {
-    let source = format!("{}/src/", found.directory);
-    let tests = test_files(repository, &source);
+fn code(
+    repository: &Repository,
+    source: &str,
+    place: &str,
+    is_forbidden: impl Fn(&str) -> bool,
+) -> Vec<Violation> {
+    let tests = test_files(repository, source);
     let mut violations = Vec::new();
     for (file, views) in repository.rust_files() {
         let is_test = || tests.iter().any(|test| file.path.starts_with(test));
-        if !file.path.starts_with(&source) || is_test() {
+        let is_program = file.path.contains(PROGRAMS);
+        if !file.path.starts_with(source) || is_program || is_test() {
             continue;
         }
-        for (word, what) in WORDS {
+        for (word, what) in WORDS.into_iter().filter(|(word, _)| is_forbidden(word)) {
             violations.extend(lines_with(&views.code_without_tests, word).map(|line| {
                 let message = format!(
-                    "`{word}` {what}; on rungs 1 to 4 the caller supplies threads, time and \
+                    "`{word}` {what}; {place} the caller supplies threads, time and \
                      random numbers"
                 );
                 Violation::new(&file.path, line, message)
@@ -128,6 +150,17 @@ mod tests {
         for (rung, violations) in [(0, 0), (1, 1), (4, 1), (5, 0)] {
             assert_eq!(told(rung, "crates/a/src/b.rs", text).len(), violations, "rung {rung}");
         }
+    }
+
+    #[test]
+    fn what_is_simulated_keeps_the_rule_but_may_have_a_seed() {
+        let clock = "//! B.\nlet x = Instant::now();\n";
+        for part in PARTS {
+            assert_eq!(told(7, &format!("{part}b.rs"), clock).len(), 1, "{part}");
+        }
+        assert_eq!(told(7, "crates/chaos/src/b.rs", "//! B.\nuse rand::Rng;\n"), [""; 0]);
+        assert_eq!(told(7, "crates/chaos/src/bin/b.rs", clock), [""; 0]);
+        assert_eq!(told(7, "crates/member/src/node.rs", clock), [""; 0]);
     }
 
     #[test]

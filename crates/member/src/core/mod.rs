@@ -124,6 +124,8 @@ pub struct Core {
     silent_ticks: usize,
     /// The last position that the log has on record.
     recorded: u64,
+    /// The log has grown so long that a commit of the store was asked for.
+    wants_commit: bool,
     /// Copies that raft was offered, by index.
     offered: BTreeSet<u64>,
     /// From which index on each member that is being sent a copy will go on.
@@ -164,6 +166,12 @@ impl Core {
         if self.silent_ticks > 0 && message.asks_for_a_vote() {
             return Ok(());
         }
+        if message.is_snapshot() {
+            // Raft would take it, and there would be nothing to install.
+            return Err(driver::Error::Message(format!(
+                "{message}: its copy did not come with it"
+            )));
+        }
         self.driver.step(message)
     }
 
@@ -203,6 +211,11 @@ impl Core {
         self.barrier.cancel(reader)
     }
 
+    /// Wants to lead, without waiting for the time-out: for one who is the only voter.
+    pub fn campaign(&mut self) {
+        self.driver.campaign();
+    }
+
     /// Hands leadership to another member, if it votes and this one leads.
     pub fn transfer_leader(&mut self, to: u64) {
         self.driver.transfer_leader(to);
@@ -236,6 +249,7 @@ impl Core {
 
     /// Somebody has committed the store: more of it may be durable.
     pub fn store_committed(&mut self) -> Result<()> {
+        self.wants_commit = false;
         // What is on its way out need not be recorded any more.
         if self.queue.installs().next().is_some() {
             return Ok(());
@@ -261,7 +275,7 @@ impl Core {
     pub fn copy_received(&mut self, copy: Received) -> Result<()> {
         let index = copy.index;
         self.offered.insert(index);
-        if self.receive(copy.message).is_err() {
+        if self.driver.step(copy.message).is_err() {
             self.drop_copy(index)?;
         }
         Ok(())

@@ -175,6 +175,7 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
             ids: RequestIds::new(metadata.node_id, settings.unix_ms),
             silent_ticks: if was_running { settings.raft.election_ticks } else { 0 },
             recorded: newest.index,
+            wants_commit: false,
             metadata,
             queue: Queue::default(),
             engine,

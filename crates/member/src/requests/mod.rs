@@ -1,34 +1,194 @@
-//! To be told.
-#![allow(missing_docs, missing_debug_implementations, reason = "tmp")]
-use crate::Progress;
-use clearlane_mvcc::*;
-use clearlane_proto::etcdserverpb::*;
-pub type Answer = std::result::Result<Reply, Refused>;
-#[derive(Debug, Clone)]
-pub enum Refused {
-    X,
-}
-#[derive(Debug, Clone)]
+//! What does a request do? From an entry of the log to changes of the store and an answer.
+//!
+//! # The problem
+//!
+//! All members apply the same entries in the same order, and must come to the same store. Clients
+//! must get etcd's answers, its revisions and its words. And a crash may lie between any two
+//! entries: what an entry did and that it was applied become durable together.
+//!
+//! # The idea
+//!
+//! ```text
+//!   check    before it is proposed: what is wrong whatever the store holds
+//!     │ log
+//!   apply    one entry, one write transaction of the store, which ends with the entry's Progress
+//!     ├─ put, delete range       in that transaction
+//!     ├─ txn                     compares and permits first, on a read; then in that transaction
+//!     ├─ compaction              the store's own transaction that schedules it
+//!     └─ range without a key     the mark of a log read: changes nothing
+//! ```
+//!
+//! A refusal, too, ends a transaction. Nothing has changed then but how far the store has come in
+//! the log.
+//!
+//! # The parts, in reading order
+//!
+//! * [`check`](mod@check): what can be told without the store.
+//! * [`overlap`]: does a transaction touch a key twice?
+//! * [`range`](mod@range): sorted, filtered, cut off; for the log and for whoever reads without it.
+//! * [`write`]: a put and a delete.
+//! * [`compare`] and [`txn`]: if, then, else.
+//! * [`refused`]: etcd's words.
+//!
+//! # What holds
+//!
+//! * [`apply`] ends exactly one write transaction, unless it fails. Then the member stops, and the
+//!   entry is applied after the next start.
+//! * A refused request has changed nothing.
+//! * Nothing here asks a clock or draws a number: the answer depends on the store, the leases and
+//!   the entry.
+//!
+//! # What is not here
+//!
+//! A header has its revision only; who answers, for which cluster and in which term, is for the
+//! server to add. Requests about leases, users and alarms are not known here, and an entry that has
+//! one stops the member, as an entry from the future stops etcd.
+
+pub mod check;
+mod compare;
+mod overlap;
+pub mod range;
+mod refused;
+mod span;
+pub mod txn;
+mod write;
+
+use clearlane_mvcc::{CompactionJob, Ended, Store, WriteTxn};
+use clearlane_proto::etcdserverpb::{
+    CompactionRequest, CompactionResponse, DeleteRangeResponse, InternalRaftRequest, PutRequest,
+    PutResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
+};
+
+use self::refused::{Stop, apart};
+use self::txn::Plan;
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+
+pub use check::{Limits, check};
+pub use range::range;
+pub use refused::Refused;
+
+/// What a request did.
+#[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
+    /// A key was put.
     Put(PutResponse),
+    /// Keys were deleted.
+    DeleteRange(DeleteRangeResponse),
+    /// A range that went through the log; without records if it had no key.
     Range(RangeResponse),
+    /// A transaction ran.
+    Txn(TxnResponse),
+    /// A compaction is scheduled.
+    Compact(CompactionResponse),
 }
+
+/// What the client is told.
+pub type Answer = std::result::Result<Reply, Refused>;
+
+/// What an entry leaves.
 #[derive(Debug)]
 pub struct Applied {
+    /// For whoever waits for it.
     pub answer: Answer,
+    /// The end of its write transaction.
     pub ended: Ended,
+    /// The work of a compaction, which somebody must do.
     pub compaction: Option<CompactionJob>,
 }
-pub fn check(_: &InternalRaftRequest) {}
+
+/// Applies an entry. `has_lease` says whether there is a lease of that name.
 pub fn apply(
     store: &dyn Store<Progress>,
+    has_lease: &dyn Fn(i64) -> bool,
     request: &InternalRaftRequest,
     progress: Progress,
-) -> crate::Result<Applied> {
-    let mut txn = store.write()?;
-    if let Some(put) = &request.put {
-        txn.put(&put.key, &put.value, 0)?;
+) -> Result<Applied> {
+    if let Some(request) = &request.range {
+        in_transaction(store, progress, |txn| Ok(Reply::Range(range_of_log(txn, request)?)))
+    } else if let Some(request) = &request.put {
+        in_transaction(store, progress, |txn| Ok(Reply::Put(put(txn, has_lease, request)?)))
+    } else if let Some(request) = &request.delete_range {
+        in_transaction(store, progress, |txn| {
+            Ok(Reply::DeleteRange(write::delete_range(txn, request)?))
+        })
+    } else if let Some(request) = &request.txn {
+        apply_txn(store, has_lease, request, progress)
+    } else if let Some(request) = &request.compaction {
+        compact(store, request, progress)
+    } else {
+        Err(Error::UnknownRequest { index: progress.index })
     }
-    let ended = txn.end(progress)?;
-    Ok(Applied { answer: Ok(Reply::Put(PutResponse::default())), ended, compaction: None })
+}
+
+/// Does one thing in a write transaction. What it refuses it must refuse before it changes anything.
+fn in_transaction(
+    store: &dyn Store<Progress>,
+    progress: Progress,
+    work: impl FnOnce(&mut (dyn WriteTxn<Progress> + '_)) -> std::result::Result<Reply, Stop>,
+) -> Result<Applied> {
+    let mut txn = store.write()?;
+    let answer = apart(work(&mut *txn))?;
+    Ok(Applied { answer, ended: txn.end(progress)?, compaction: None })
+}
+
+fn range_of_log(
+    txn: &mut (dyn WriteTxn<Progress> + '_),
+    request: &RangeRequest,
+) -> std::result::Result<RangeResponse, Stop> {
+    if request.key.is_empty() {
+        let header = Some(header(txn.revision()));
+        return Ok(RangeResponse { header, ..RangeResponse::default() });
+    }
+    range::evaluate(txn, request)
+}
+
+/// A put alone asks for the lease first. (In a transaction it is the other way round, as in etcd.)
+fn put(
+    txn: &mut (dyn WriteTxn<Progress> + '_),
+    has_lease: &dyn Fn(i64) -> bool,
+    request: &PutRequest,
+) -> std::result::Result<PutResponse, Stop> {
+    if request.lease != 0 && !has_lease(request.lease) {
+        return Err(Refused::LeaseNotFound.into());
+    }
+    write::put(txn, request)
+}
+
+fn apply_txn(
+    store: &dyn Store<Progress>,
+    has_lease: &dyn Fn(i64) -> bool,
+    request: &TxnRequest,
+    progress: Progress,
+) -> Result<Applied> {
+    let plan = {
+        let read = store.read_for_writer();
+        let plan = Plan::of(&*read, request);
+        apart(plan.and_then(|plan| plan.permit(&*read, has_lease).map(|()| plan)))?
+    };
+    let mut txn = store.write()?;
+    let answer = match plan {
+        Ok(plan) => Ok(Reply::Txn(plan.run(&mut *txn)?)),
+        Err(refused) => Err(refused),
+    };
+    Ok(Applied { answer, ended: txn.end(progress)?, compaction: None })
+}
+
+fn compact(
+    store: &dyn Store<Progress>,
+    request: &CompactionRequest,
+    progress: Progress,
+) -> Result<Applied> {
+    match apart(store.compact(request.revision, progress.clone()).map_err(Stop::from))? {
+        Ok((job, ended)) => {
+            let response = CompactionResponse { header: Some(header(ended.revision)) };
+            Ok(Applied { answer: Ok(Reply::Compact(response)), ended, compaction: Some(job) })
+        }
+        Err(refused) => in_transaction(store, progress, |_| Err(refused.into())),
+    }
+}
+
+/// A header as far as the store knows it.
+fn header(revision: i64) -> ResponseHeader {
+    ResponseHeader { revision, ..ResponseHeader::default() }
 }

@@ -102,3 +102,14 @@ fn the_same_copy_may_come_twice() {
     assert_eq!(lab.bench(3).get("k99").0.as_deref(), Some("v"));
     assert_eq!(lab.bench(3).kept(), [0; 0]);
 }
+
+#[test]
+fn a_snapshot_without_its_copy_is_refused() {
+    let (mut lab, _) = one_far_behind();
+    let message = lab.copies.pop().expect("a copy is wanted");
+    let before = lab.bench(3).core().progress().clone();
+    let refused = lab.call(3, |core| core.receive(message)).unwrap_err().to_string();
+    assert!(refused.contains("its copy did not come with it"), "{refused}");
+    lab.tick(3);
+    assert_eq!(*lab.bench(3).core().progress(), before);
+}

@@ -1,0 +1,132 @@
+//! What can be told of a request before it is proposed.
+//!
+//! A request in the log is applied by every member, and nobody can take it out again. So what is
+//! wrong in itself, whatever the store holds, is refused here, by the member that was asked. The
+//! order in which things are looked at is etcd's: a request that is wrong twice gets the answer that
+//! etcd would give.
+//!
+//! # A budget for operations
+//!
+//! The longest of a transaction's three lists may have 128 elements, and what is left of the 128 is
+//! the budget of each transaction inside of it:
+//!
+//! ```text
+//!   100 operations, one of them a transaction of 28     100 + 28: fine
+//!   100 operations, one of them a transaction of 29     refused
+//! ```
+//!
+//! # What etcd does that is left out
+//!
+//! In etcd that budget alone bounds how deep transactions lie in each other: 128. Here an entry that
+//! deep could not be read back from the log, because the decoder stops at 100 messages (see
+//! [`clearlane_proto`]). So more than 49 transactions in each other are too many operations.
+
+use clearlane_proto::Message;
+use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
+use clearlane_proto::etcdserverpb::request_op::Request;
+use clearlane_proto::etcdserverpb::{
+    DeleteRangeRequest, InternalRaftRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+};
+
+use super::overlap::Touched;
+use super::refused::Refused;
+
+/// So many transactions in each other can be read back from the log.
+const TXNS_DEEP_MAX: usize = 49;
+
+/// How much a request may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// etcd's `--max-txn-ops`.
+    pub txn_ops_max: usize,
+    /// etcd's `--max-request-bytes`: how long an entry of the log may be.
+    pub request_bytes_max: usize,
+}
+
+/// etcd's.
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { txn_ops_max: 128, request_bytes_max: 3 << 19 }
+    }
+}
+
+/// Whether a request may be proposed. Its header counts: it is a part of the entry.
+pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), Refused> {
+    if let Some(request) = &request.range {
+        range(request)?;
+    }
+    if let Some(request) = &request.put {
+        put(request)?;
+    }
+    if let Some(request) = &request.delete_range {
+        delete_range(request)?;
+    }
+    if let Some(request) = &request.txn {
+        txn(request, limits)?;
+    }
+    match request.encoded_len() > limits.request_bytes_max {
+        true => Err(Refused::RequestTooLarge),
+        false => Ok(()),
+    }
+}
+
+/// Whether a range makes sense.
+pub fn range(request: &RangeRequest) -> Result<(), Refused> {
+    has_key(&request.key)?;
+    let order = SortOrder::try_from(request.sort_order);
+    let target = SortTarget::try_from(request.sort_target);
+    match order.is_ok() && target.is_ok() {
+        true => Ok(()),
+        false => Err(Refused::InvalidSortOption),
+    }
+}
+
+fn put(request: &PutRequest) -> Result<(), Refused> {
+    has_key(&request.key)?;
+    if request.ignore_value && !request.value.is_empty() {
+        return Err(Refused::ValueProvided);
+    }
+    if request.ignore_lease && request.lease != 0 {
+        return Err(Refused::LeaseProvided);
+    }
+    Ok(())
+}
+
+fn delete_range(request: &DeleteRangeRequest) -> Result<(), Refused> {
+    has_key(&request.key)
+}
+
+/// Whether a transaction makes sense.
+pub fn txn(request: &TxnRequest, limits: &Limits) -> Result<(), Refused> {
+    txn_within(request, limits.txn_ops_max, TXNS_DEEP_MAX)?;
+    Touched::by(&request.success)?;
+    Touched::by(&request.failure)?;
+    Ok(())
+}
+
+/// A transaction that may have so many operations and lie so deep.
+fn txn_within(request: &TxnRequest, ops_max: usize, deep_max: usize) -> Result<(), Refused> {
+    let TxnRequest { compare, success, failure } = request;
+    let longest = compare.len().max(success.len()).max(failure.len());
+    let left = ops_max.checked_sub(longest).ok_or(Refused::TooManyOps)?;
+    let deeper = deep_max.checked_sub(1).ok_or(Refused::TooManyOps)?;
+    compare.iter().try_for_each(|compare| has_key(&compare.key))?;
+    success.iter().chain(failure).try_for_each(|op| operation(op, left, deeper))
+}
+
+fn operation(op: &RequestOp, ops_max: usize, deep_max: usize) -> Result<(), Refused> {
+    match &op.request {
+        Some(Request::RequestRange(request)) => range(request),
+        Some(Request::RequestPut(request)) => put(request),
+        Some(Request::RequestDeleteRange(request)) => delete_range(request),
+        Some(Request::RequestTxn(request)) => txn_within(request, ops_max, deep_max),
+        None => Err(Refused::KeyNotFound),
+    }
+}
+
+fn has_key(key: &[u8]) -> Result<(), Refused> {
+    match key.is_empty() {
+        true => Err(Refused::EmptyKey),
+        false => Ok(()),
+    }
+}

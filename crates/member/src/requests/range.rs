@@ -1,0 +1,226 @@
+//! A range: from the records that the store finds to what the client asked for.
+//!
+//! # The problem
+//!
+//! The store knows one order, that of the keys, and one limit. A client may sort by five targets in
+//! two directions, leave out what is older or newer than some revision, and have the values left
+//! out, or everything but the number of keys.
+//!
+//! # The idea
+//!
+//! ```text
+//!   store ─ records in key order ─▶ filters ─▶ sort ─▶ limit ─▶ keys only ─▶ answer
+//!     └──── count: keys of the range, before all of that ──────────────────▶
+//! ```
+//!
+//! What can be left to the store is: a plain range reads no record that is not in the answer. Behind
+//! a filter, or for an order that somebody asked for, everything must be read. It makes no
+//! difference where the records come from: a view, one of etcd's read transactions, or the open
+//! write transaction of a [transaction](super::txn).
+//!
+//! # What holds
+//!
+//! * `count` is before filters and limit. `more` says that the limit cut something off behind the
+//!   filters.
+//! * The revision in the header is the current one, also for a read of the past.
+//! * The sort is stable: what compares equal comes in the order of the keys, in both directions.
+//! * A target without an order sorts ascending, but only what the limit has left, and one more. This
+//!   is etcd's, and clients see it.
+//!
+//! # What etcd does that is left out
+//!
+//! It sorts with Go's `sort.Sort`, which is stable for twelve records and mixes ties from there on
+//! in a way that depends on Go's release. No client can rest on that, and with a stable order a
+//! repeated read has the same first page.
+
+use std::cmp::Ordering;
+
+use bytes::Bytes;
+use clearlane_engine::KeyRange;
+use clearlane_mvcc::{RangeAnswer, RangeOptions, ReadTxn, WriteTxn};
+use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
+use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
+use clearlane_proto::mvccpb::KeyValue;
+
+use super::header;
+use super::refused::{Refused, Stop, apart};
+use super::span::Span;
+use crate::progress::Progress;
+
+/// Whatever has records to read.
+pub(crate) trait Source {
+    /// The revision that a read sees.
+    fn revision(&self) -> i64;
+
+    fn records(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+    ) -> clearlane_mvcc::Result<RangeAnswer>;
+}
+
+impl Source for dyn ReadTxn + '_ {
+    fn revision(&self) -> i64 {
+        self.revision()
+    }
+
+    fn records(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+    ) -> clearlane_mvcc::Result<RangeAnswer> {
+        self.range(range, options)
+    }
+}
+
+impl Source for dyn WriteTxn<Progress> + '_ {
+    fn revision(&self) -> i64 {
+        self.revision()
+    }
+
+    fn records(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+    ) -> clearlane_mvcc::Result<RangeAnswer> {
+        self.range(range, options)
+    }
+}
+
+/// Answers a range. The request has passed [`check::range`](super::check::range).
+pub fn range(
+    read: &(dyn ReadTxn + '_),
+    request: &RangeRequest,
+) -> crate::Result<Result<RangeResponse, Refused>> {
+    apart(evaluate(read, request))
+}
+
+/// The record of one key.
+pub(crate) fn record(
+    source: &(impl Source + ?Sized),
+    key: &[u8],
+) -> clearlane_mvcc::Result<Option<KeyValue>> {
+    let answer = source.records(Span::of(key).range(), RangeOptions::default())?;
+    Ok(answer.records.into_iter().next())
+}
+
+pub(crate) fn evaluate(
+    source: &(impl Source + ?Sized),
+    request: &RangeRequest,
+) -> Result<RangeResponse, Stop> {
+    let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
+    let options = RangeOptions {
+        revision: request.revision,
+        limit: limit_to_read(request),
+        count_only: request.count_only,
+    };
+    let span = Span::new(&request.key, &request.range_end);
+    let RangeAnswer { mut records, count } = source.records(span.range(), options)?;
+    let found = Found { request, count, limit };
+    let more = found.shape(&mut records);
+    Ok(RangeResponse {
+        header: Some(header(source.revision())),
+        kvs: records,
+        more,
+        count: count as i64,
+    })
+}
+
+/// How many records the store is to read; 0 is all.
+fn limit_to_read(request: &RangeRequest) -> i64 {
+    match order(request) {
+        _ if request.limit <= 0 || is_filtered(request) => 0,
+        None => request.limit,
+        // One more: the sort decides which one is cut off.
+        Some(_) if request.sort_order() == SortOrder::None => request.limit.saturating_add(1),
+        Some(_) => 0,
+    }
+}
+
+fn is_filtered(request: &RangeRequest) -> bool {
+    let bounds = [
+        request.min_mod_revision,
+        request.max_mod_revision,
+        request.min_create_revision,
+        request.max_create_revision,
+    ];
+    bounds.iter().any(|bound| *bound != 0)
+}
+
+/// The order of the answer, where it is not the one that the store reads in.
+fn order(request: &RangeRequest) -> Option<(SortTarget, SortOrder)> {
+    match (request.sort_target(), request.sort_order()) {
+        (SortTarget::Key, SortOrder::None | SortOrder::Ascend) => None,
+        (target, SortOrder::None) => Some((target, SortOrder::Ascend)),
+        (target, order) => Some((target, order)),
+    }
+}
+
+/// What the store has found, beside the records.
+struct Found<'r> {
+    request: &'r RangeRequest,
+    count: u64,
+    limit: Option<usize>,
+}
+
+impl Found<'_> {
+    /// Makes the answer's records of the store's, and says whether the limit has cut some off.
+    fn shape(&self, records: &mut Vec<KeyValue>) -> bool {
+        let request = self.request;
+        if request.count_only {
+            return false;
+        }
+        let is_filtered = is_filtered(request);
+        if is_filtered {
+            records.retain(|record| is_within(request, record));
+        }
+        let left = if is_filtered { records.len() as u64 } else { self.count };
+        let order = order(request);
+        if let Some((target, direction)) = order {
+            sort(records, target, direction);
+        }
+        if let Some(limit) = self.limit {
+            records.truncate(limit);
+        }
+        if request.keys_only {
+            let keeps_lease = request.sort_target() == SortTarget::Value;
+            records.iter_mut().for_each(|record| strip(record, keeps_lease));
+        }
+        self.limit.is_some_and(|limit| left > limit as u64)
+    }
+}
+
+fn is_within(request: &RangeRequest, record: &KeyValue) -> bool {
+    let within = |revision: i64, min: i64, max: i64| {
+        (min == 0 || revision >= min) && (max == 0 || revision <= max)
+    };
+    within(record.mod_revision, request.min_mod_revision, request.max_mod_revision)
+        && within(record.create_revision, request.min_create_revision, request.max_create_revision)
+}
+
+fn sort(records: &mut [KeyValue], target: SortTarget, direction: SortOrder) {
+    let compare = |a: &KeyValue, b: &KeyValue| -> Ordering {
+        match target {
+            SortTarget::Key => a.key.cmp(&b.key),
+            SortTarget::Version => a.version.cmp(&b.version),
+            SortTarget::Create => a.create_revision.cmp(&b.create_revision),
+            SortTarget::Mod => a.mod_revision.cmp(&b.mod_revision),
+            SortTarget::Value => a.value.cmp(&b.value),
+        }
+    };
+    match direction {
+        SortOrder::Descend => records.sort_by(|a, b| compare(b, a)),
+        SortOrder::Ascend | SortOrder::None => records.sort_by(compare),
+    }
+}
+
+/// Leaves the value out. etcd 3.7 answers from its index then, which does not know leases; where it
+/// sorts by value it has the record.
+fn strip(record: &mut KeyValue, keeps_lease: bool) {
+    record.value = Bytes::new();
+    // The key shares the record's bytes, and would keep the value in memory.
+    record.key = Bytes::copy_from_slice(&record.key);
+    if !keeps_lease {
+        record.lease = 0;
+    }
+}

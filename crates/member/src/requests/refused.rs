@@ -1,0 +1,80 @@
+//! Why a request is refused, in etcd's words: clients compare them letter by letter.
+
+use clearlane_mvcc::Error as StoreError;
+
+use crate::error::Error;
+
+/// Why a request is refused. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Refused {
+    // The shape of the request: it is told before it is proposed.
+    /// There is no key.
+    #[error("etcdserver: key is not provided")]
+    EmptyKey,
+    /// A put is to keep the old value, and brings one.
+    #[error("etcdserver: value is provided")]
+    ValueProvided,
+    /// A put is to keep the old lease, and brings one.
+    #[error("etcdserver: lease is provided")]
+    LeaseProvided,
+    /// A transaction has too many operations, or too many inside each other.
+    #[error("etcdserver: too many operations in txn request")]
+    TooManyOps,
+    /// A transaction puts a key twice, or puts what it deletes.
+    #[error("etcdserver: duplicate key given in txn request")]
+    DuplicateKey,
+    /// There is no such order, or no such target to sort by.
+    #[error("etcdserver: invalid sort option")]
+    InvalidSortOption,
+    /// It does not fit into an entry of the log.
+    #[error("etcdserver: request is too large")]
+    RequestTooLarge,
+
+    // What the store says, when the entry is applied.
+    /// A put is to keep something of a key that is not there. Also, before it is proposed: an
+    /// operation of a transaction that is none.
+    #[error("etcdserver: key not found")]
+    KeyNotFound,
+    /// There is no such lease.
+    #[error("etcdserver: requested lease not found")]
+    LeaseNotFound,
+    /// The past that was asked for is forgotten.
+    #[error("etcdserver: mvcc: required revision has been compacted")]
+    Compacted,
+    /// The revision is not there yet.
+    #[error("etcdserver: mvcc: required revision is a future revision")]
+    FutureRevision,
+}
+
+/// Why there is no answer: the client hears about it, or the member stops.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    Refused(Refused),
+    Failed(Error),
+}
+
+impl From<Refused> for Stop {
+    fn from(refused: Refused) -> Stop {
+        Stop::Refused(refused)
+    }
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Stop {
+        match error {
+            StoreError::Compacted => Stop::Refused(Refused::Compacted),
+            StoreError::FutureRevision => Stop::Refused(Refused::FutureRevision),
+            StoreError::EmptyKey => Stop::Refused(Refused::EmptyKey),
+            error => Stop::Failed(error.into()),
+        }
+    }
+}
+
+/// Takes the two kinds of failure apart: the outer one stops the member.
+pub(crate) fn apart<T>(outcome: Result<T, Stop>) -> crate::Result<Result<T, Refused>> {
+    match outcome {
+        Ok(done) => Ok(Ok(done)),
+        Err(Stop::Refused(refused)) => Ok(Err(refused)),
+        Err(Stop::Failed(error)) => Err(error),
+    }
+}
