@@ -32,6 +32,7 @@ struct Seen {
     leader: AtomicU64,
     /// What the third has applied.
     third: AtomicU64,
+    third_has_started: AtomicBool,
     third_has_caught_up: AtomicBool,
     stop_third: AtomicBool,
     /// How long copies have been on a processor.
@@ -59,7 +60,7 @@ pub(crate) struct Visit {
     pub(crate) replaced: Vec<Instant>,
     /// When it had first applied all that the leader had, and how much that was.
     pub(crate) caught_up: Option<(Instant, u64)>,
-    /// How long its core was on a processor until then.
+    /// How long its core was on a processor between these two.
     pub(crate) processor: Duration,
 }
 
@@ -70,7 +71,7 @@ pub(crate) struct Longest {
     pub(crate) gap: Duration,
     /// In one call of its core, while nothing else can be done.
     pub(crate) call: Duration,
-    /// In which its log wrote and synced a batch.
+    /// In which its log or the other's wrote and synced a batch: with the third away, both must.
     pub(crate) write: Duration,
 }
 
@@ -254,6 +255,7 @@ impl Cluster {
     /// The third member starts.
     pub(crate) fn third_comes(&mut self) {
         self.seen.stop_third.store(false, Ordering::Relaxed);
+        self.seen.third_has_started.store(false, Ordering::Relaxed);
         self.seen.third_has_caught_up.store(false, Ordering::Relaxed);
         let (to_third, inbox) = mpsc::channel();
         let ground = ground(&self.third_directory);
@@ -277,6 +279,11 @@ impl Cluster {
         self.third_vault = None;
         let copies = std::mem::take(&mut self.copies).into_iter();
         (visit, copies.map(|copy| copy.join().expect(no_panic)).collect())
+    }
+
+    /// Whether the third has opened what its disk has.
+    pub(crate) fn third_has_started(&self) -> bool {
+        self.seen.third_has_started.load(Ordering::Acquire)
     }
 
     /// Whether the third has had all that the leader has, since it came.
@@ -306,7 +313,9 @@ impl Cluster {
         let now = Instant::now();
         let open_gap = now - std::mem::replace(&mut self.last_apply, now);
         let gap = std::mem::take(&mut self.longest_gap);
-        let (call, write) = self.leader().take_longest();
+        let call = self.leader().take_longest_call();
+        let writes = self.two.values().map(Member::take_longest_write);
+        let write = writes.max().unwrap_or_default();
         Longest { gap: gap.max(open_gap), call, write }
     }
 
@@ -328,6 +337,8 @@ fn visit(
     two: &Sender<(u64, Input)>,
     seen: &Seen,
 ) -> Visit {
+    seen.third_has_started.store(true, Ordering::Release);
+    let at_start = processor_time();
     let mut next_tick = Instant::now() + TICK;
     let mut visit = Visit {
         started: Instant::now(),
@@ -364,7 +375,7 @@ fn visit(
         seen.third.store(applied, Ordering::Release);
         if visit.caught_up.is_none() && applied >= seen.leader.load(Ordering::Acquire) {
             visit.caught_up = Some((Instant::now(), applied));
-            visit.processor = processor_time();
+            visit.processor = processor_time() - at_start;
             seen.third_ns.store(visit.processor.as_nanos() as u64, Ordering::Release);
             seen.third_has_caught_up.store(true, Ordering::Release);
         }

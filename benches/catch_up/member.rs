@@ -135,10 +135,14 @@ impl Member {
         self.longest_call = self.longest_call.max(begin.elapsed());
     }
 
-    /// The longest call of the core and the longest write of the log since this was called last.
-    pub(crate) fn take_longest(&mut self) -> (Duration, Duration) {
-        let write = Duration::from_nanos(self.longest_write_ns.swap(0, Ordering::Relaxed));
-        (std::mem::take(&mut self.longest_call), write)
+    /// The longest call of the core since this was called last.
+    pub(crate) fn take_longest_call(&mut self) -> Duration {
+        std::mem::take(&mut self.longest_call)
+    }
+
+    /// The longest write of the log since this was called last.
+    pub(crate) fn take_longest_write(&self) -> Duration {
+        Duration::from_nanos(self.longest_write_ns.swap(0, Ordering::Relaxed))
     }
 
     /// Does what there is to do. What is left in the outputs is for others.
