@@ -279,7 +279,7 @@ fn falsify(operations: &mut [Operation], chance: &mut Chance) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
 
     #[test]
     fn a_linear_execution_passes(seed in any::<u64>()) {
