@@ -274,6 +274,11 @@ impl Core {
     /// A copy of another member's store is here, whole.
     pub fn copy_received(&mut self, copy: Received) -> Result<()> {
         let index = copy.index;
+        if !self.ground.vault.kept()?.contains(&index) {
+            // Another of the same index was refused or installed, and they were one in the vault.
+            // Raft must not take what is not there: its record in the log could not be undone.
+            return Ok(());
+        }
         self.offered.insert(index);
         if self.driver.step(copy.message).is_err() {
             self.drop_copy(index)?;
