@@ -165,6 +165,9 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
     let metadata = contents.metadata;
     (settings.raft.id, settings.reads.member) = (metadata.node_id, metadata.node_id);
     let Contents { state, entries, .. } = contents;
+    // It may have stopped before it could be told.
+    let removed = members.is_removed(metadata.node_id);
+    let out = Outputs { compactions: resumed(compaction), removed, ..Outputs::default() };
     // A member of which nobody has heard has promised nothing.
     let was_running = state.vote != 0 || state.term > 1;
     let found = Found { store: progress.position(), hard_state: state, entries };
@@ -186,7 +189,7 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
             told: Told::default(),
             offered: Default::default(),
             copying: Default::default(),
-            out: Outputs { compactions: resumed(compaction), ..Outputs::default() },
+            out,
             ground,
             settings,
             #[cfg(feature = "planted-bugs")]

@@ -1,6 +1,7 @@
 //! After a crash: what was answered is there, once, and the log is no longer than it must be.
 
 use clearlane_member::core::Answer;
+use clearlane_member::membership::Change;
 use clearlane_member::{Error, Progress};
 
 use crate::lab::Lab;
@@ -83,6 +84,28 @@ fn a_store_that_is_older_than_the_log_is_refused() {
     bench.vault = std::sync::Arc::default();
     let error = bench.try_start(settings()).unwrap_err();
     assert!(matches!(&error, Error::Damaged { what: "the store", .. }), "{error}");
+}
+
+/// Its removal is durable, and it was not stopped for long: the next start must stop, too.
+#[test]
+fn a_member_that_was_removed_is_told_so_at_each_start() {
+    let mut lab = Lab::new(3, settings());
+    let leader = lab.leader();
+    let leaves = leader % 3 + 1;
+    lab.call(leader, |core| core.change_members(&Change::Remove { id: leaves })).unwrap();
+    lab.run();
+    lab.tick(3);
+    assert!(lab.bench(leaves).removed);
+    lab.commit(leaves);
+    for _ in 0..2 {
+        lab.crash(leaves);
+        lab.bench(leaves).removed = false;
+        lab.start(leaves);
+        assert!(lab.bench(leaves).removed);
+    }
+    lab.crash(leader);
+    lab.start(leader);
+    assert!(!lab.bench(leader).removed);
 }
 
 #[test]
