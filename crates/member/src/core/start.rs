@@ -161,10 +161,11 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
     let engine = copies::at_start(&*ground.vault, newest.index)?;
     let OpenedStore { store, members, progress, compaction } = ground.open(&engine)?;
     let behind = progress.index.saturating_sub(settings.catch_up_entries);
-    let (wal, contents) = open_log(&ground, &snapshots, &newest, behind)?;
+    let (mut wal, contents) = open_log(&ground, &snapshots, &newest, behind)?;
     let metadata = contents.metadata;
     (settings.raft.id, settings.reads.member) = (metadata.node_id, metadata.node_id);
     let Contents { state, entries, .. } = contents;
+    commit_up_to(progress.index, &mut wal, state)?;
     // It may have stopped before it could be told.
     let removed = members.is_removed(metadata.node_id);
     let out = Outputs { compactions: resumed(compaction), removed, ..Outputs::default() };
@@ -197,6 +198,23 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
         },
         wal,
     ))
+}
+
+/// Tells the log that what the store has is committed.
+///
+/// It may not know: a commit index alone is not synced. Raft would not tell it before the next entry
+/// is committed, and until then a record of the store's position, which is beyond what the log knows
+/// to be committed, would not count, while a purge went by it.
+fn commit_up_to(index: u64, wal: &mut Wal, state: HardState) -> Result<()> {
+    let last = wal.last_index();
+    if last < index {
+        let why = format!("it ends at entry {last}, and the store is at {index}");
+        return Err(Error::damaged("the log", why));
+    }
+    if state.commit < index {
+        wal.save(&[], Some(&HardState { commit: index, ..state }))?;
+    }
+    Ok(())
 }
 
 /// Opens the log at a record that leaves entries for others, if there is one, or at the newest.

@@ -86,6 +86,33 @@ fn a_store_that_is_older_than_the_log_is_refused() {
     assert!(matches!(&error, Error::Damaged { what: "the store", .. }), "{error}");
 }
 
+/// A commit index alone is not synced. So a member that was killed may have a store that is further
+/// than its log is committed, and if nothing is written any more, nobody tells the log. What is
+/// recorded of the store then must count at the next start: the log goes by it.
+#[test]
+fn a_record_of_the_store_counts_although_the_commit_index_was_lost() {
+    let mut lab = Lab::new(3, settings());
+    let leader = lab.leader();
+    let follower = leader % 3 + 1;
+    for number in 0..60 {
+        lab.put(leader, "a", &format!("{number:0300}"));
+    }
+    lab.tick(2);
+    lab.bench(follower).core().store().commit().unwrap();
+    lab.crash(follower);
+    lab.start(follower);
+    lab.tick(3);
+    assert_eq!(lab.leader(), leader);
+    assert!(lab.bench(follower).segments() > 3);
+    lab.commit(follower);
+    assert!(lab.bench(follower).segments() <= 3, "the log was shortened");
+    lab.crash(follower);
+    lab.start(follower);
+    lab.put(leader, "a", "after");
+    lab.tick(2);
+    assert_eq!(lab.bench(follower).get("a").0.as_deref(), Some("after"));
+}
+
 /// Its removal is durable, and it was not stopped for long: the next start must stop, too.
 #[test]
 fn a_member_that_was_removed_is_told_so_at_each_start() {
