@@ -158,10 +158,12 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
     let snapshots = wal::valid_snapshots(&*ground.files, &ground.wal_dir)?;
     let newest = snapshots.iter().max_by_key(|snapshot| snapshot.index).cloned();
     let newest = newest.unwrap_or_default();
+    let behind = newest.index.saturating_sub(settings.catch_up_entries);
+    // The log first: what is read of it is on disk from here on, and then a copy may take the
+    // store's place because of it.
+    let (mut wal, contents) = open_log(&ground, &snapshots, &newest, behind)?;
     let engine = copies::at_start(&*ground.vault, newest.index)?;
     let OpenedStore { store, members, progress, compaction } = ground.open(&engine)?;
-    let behind = progress.index.saturating_sub(settings.catch_up_entries);
-    let (mut wal, contents) = open_log(&ground, &snapshots, &newest, behind)?;
     let metadata = contents.metadata;
     (settings.raft.id, settings.reads.member) = (metadata.node_id, metadata.node_id);
     let Contents { state, entries, .. } = contents;

@@ -142,3 +142,28 @@ fn a_copy_that_went_with_another_is_not_installed() {
     lab.tick(3);
     assert_eq!(lab.bench(3).get("k99").0.as_deref(), Some("v"));
 }
+
+/// The process was killed when the record of an installation was written and not synced. At the next
+/// start something fails, step by step later, and then the power.
+#[test]
+fn an_installation_is_not_finished_because_of_a_record_that_may_be_lost() {
+    for step in 1.. {
+        let (mut lab, leader) = one_far_behind();
+        let message = lab.copies.pop().expect("a copy is wanted");
+        lab.receive_and_be_killed(message);
+        lab.call(leader, |core| core.copy_sent(3, false));
+        let starts = lab.start_that_fails_at(3, step);
+        lab.crash(3);
+        lab.start(3);
+        lab.tick(20);
+        if let Some(message) = lab.copies.pop() {
+            assert!(lab.send_copy(message, usize::MAX));
+        }
+        lab.put(leader, "after", "v");
+        lab.tick(3);
+        assert_eq!(lab.bench(3).get("after").0.as_deref(), Some("v"), "step {step}");
+        if starts {
+            return;
+        }
+    }
+}

@@ -16,7 +16,7 @@ use clearlane_mvcc::{Change, NoLeases, OneAfterTheOther, RangeOptions};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest};
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Message, Role};
-use clearlane_raft_log::files::SimulatedDisk;
+use clearlane_raft_log::files::{Fault, SimulatedDisk};
 use clearlane_raft_log::wal::group::Batch;
 use clearlane_raft_log::wal::{Options, Wal};
 
@@ -308,6 +308,30 @@ impl Lab {
             receiver.chunk(&chunk).unwrap();
         }
         receiver.finish().unwrap()
+    }
+
+    /// Brings a copy to a member, whose process is killed between writing its record and the sync.
+    pub(crate) fn receive_and_be_killed(&mut self, message: Message) {
+        let to = message.to();
+        let copy = self.keep_copy(message);
+        let now = self.now;
+        let bench = self.bench(to);
+        let (core, wal) = bench.running.as_mut().unwrap();
+        core.copy_received(copy).unwrap();
+        let batch = core.poll(now).unwrap().write.expect("the record");
+        // The first operation writes, the second would sync.
+        bench.disk.fail_at(2, Fault::PowerCut);
+        core.written(batch.write(wal)).unwrap_err();
+        bench.running = None;
+        bench.disk = Arc::new(bench.disk.after_kill());
+    }
+
+    /// Starts a member whose disk fails at an operation, counted from here. Says whether it starts.
+    pub(crate) fn start_that_fails_at(&mut self, id: u64, operation: u64) -> bool {
+        let settings = self.settings.clone();
+        let bench = self.bench(id);
+        bench.disk.fail_at(operation, Fault::Error);
+        bench.try_start(settings).is_ok()
     }
 
     /// Brings a copy to a member, which stops when the log has its record. Returns its index.
