@@ -30,7 +30,7 @@ use clearlane_raft_log::driver::{self, Driver, Found};
 use clearlane_raft_log::files::Files;
 use clearlane_raft_log::wal::{self, Contents, Wal};
 use clearlane_raft_log::{Entry, EntryKind, HardState, Metadata, Position, Snapshot};
-use clearlane_read_index::{self as read_index, ReadMode, RequestIds};
+use clearlane_read_index::{self as read_index, Event, ReadMode, RequestIds};
 
 use super::queue::Queue;
 use super::{Core, Outputs, Told, resumed};
@@ -174,10 +174,13 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
     // A member of which nobody has heard has promised nothing.
     let was_running = state.vote != 0 || state.term > 1;
     let found = Found { store: progress.position(), hard_state: state, entries };
+    let mut barrier = settings.read_mode.open(settings.reads);
+    // In an idle cluster there is nothing to apply, and readers must not wait for it.
+    barrier.hear(Event::Applied { index: progress.index });
     Ok((
         Core {
             driver: Driver::new(settings.raft, found)?,
-            barrier: settings.read_mode.open(settings.reads),
+            barrier,
             ids: RequestIds::new(metadata.node_id, settings.unix_ms),
             silent_ticks: if was_running { settings.raft.election_ticks } else { 0 },
             recorded: newest.index,

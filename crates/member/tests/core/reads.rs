@@ -31,6 +31,28 @@ fn every_mode_lets_readers_go_at_every_member() {
     }
 }
 
+/// Its store is as far as the cluster, and nothing is written any more that it could apply.
+#[test]
+fn readers_go_at_a_member_that_comes_back_with_everything() {
+    for mode in [ReadMode::ReadIndex, ReadMode::Lease, ReadMode::Serializable] {
+        let mut lab = in_mode(mode);
+        let leader = lab.leader();
+        let other = leader % 3 + 1;
+        lab.put(leader, "a", "1");
+        lab.tick(2);
+        lab.commit(other);
+        lab.crash(other);
+        lab.start(other);
+        lab.tick(2);
+        lab.call(other, |core| core.read(1)).unwrap();
+        lab.run();
+        lab.tick(2);
+        let reads = std::mem::take(&mut lab.bench(other).reads);
+        assert_eq!(reads, [Reads::Go(vec![1])], "{mode:?}");
+        assert_eq!(lab.leader(), leader);
+    }
+}
+
 /// Those who come together go together, by one round.
 #[test]
 fn one_round_serves_all_who_wait() {
