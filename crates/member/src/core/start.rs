@@ -229,6 +229,7 @@ fn open_log(
     newest: &Snapshot,
     behind: u64,
 ) -> Result<(Wal, Contents)> {
+    use clearlane_raft_log::Error::{Corrupt, NoSnapshot, Refused};
     let open = |at: &Snapshot| {
         let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
         Wal::open(files, dir, (at.index, at.term), ground.wal)
@@ -236,10 +237,11 @@ fn open_log(
     let far_enough = snapshots.iter().rfind(|snapshot| snapshot.index <= behind);
     let earlier = far_enough.or(snapshots.first()).filter(|at| at.index < newest.index);
     // Between the two a copy may have been installed; then the entries have a gap, and the older
-    // ones are of no use.
+    // ones are of no use. Or a segment that they need is gone. Whatever else is wrong, a failed sync
+    // above all, does not become right by another attempt.
     match earlier.map(open) {
-        Some(Ok(opened)) => Ok(opened),
-        _ => Ok(open(newest)?),
+        None | Some(Err(Refused(_) | NoSnapshot { .. } | Corrupt { .. })) => Ok(open(newest)?),
+        Some(opened) => Ok(opened?),
     }
 }
 

@@ -152,7 +152,7 @@ fn an_installation_is_not_finished_because_of_a_record_that_may_be_lost() {
         let message = lab.copies.pop().expect("a copy is wanted");
         lab.receive_and_be_killed(message);
         lab.call(leader, |core| core.copy_sent(3, false));
-        let starts = lab.start_that_fails_at(3, step);
+        let (starts, _) = lab.start_that_fails_at(3, step);
         lab.crash(3);
         lab.start(3);
         lab.tick(20);

@@ -326,12 +326,15 @@ impl Lab {
         bench.disk = Arc::new(bench.disk.after_kill());
     }
 
-    /// Starts a member whose disk fails at an operation, counted from here. Says whether it starts.
-    pub(crate) fn start_that_fails_at(&mut self, id: u64, operation: u64) -> bool {
+    /// Starts a member whose disk fails at an operation, counted from here. Says whether it starts,
+    /// and how many operations there were.
+    pub(crate) fn start_that_fails_at(&mut self, id: u64, operation: u64) -> (bool, u64) {
         let settings = self.settings.clone();
         let bench = self.bench(id);
+        let before = bench.disk.operations();
         bench.disk.fail_at(operation, Fault::Error);
-        bench.try_start(settings).is_ok()
+        let starts = bench.try_start(settings).is_ok();
+        (starts, bench.disk.operations() - before)
     }
 
     /// Brings a copy to a member, which stops when the log has its record. Returns its index.

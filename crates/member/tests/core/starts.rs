@@ -135,6 +135,27 @@ fn a_member_that_was_removed_is_told_so_at_each_start() {
     assert!(!lab.bench(leader).removed);
 }
 
+/// Above all if a sync fails: a second one would succeed, whatever is on disk.
+#[test]
+fn whatever_fails_at_a_start_it_is_none() {
+    for step in 1.. {
+        let mut lab = Lab::new(1, settings());
+        lab.leader();
+        for number in 0..60 {
+            lab.put(1, "a", &number.to_string());
+            if number % 25 == 24 {
+                lab.commit(1);
+            }
+        }
+        lab.crash(1);
+        let (starts, operations) = lab.start_that_fails_at(1, step);
+        assert_eq!(starts, operations < step, "of {operations} operations, {step} fails");
+        if starts {
+            return;
+        }
+    }
+}
+
 #[test]
 fn a_whole_cluster_comes_back() {
     let mut lab = Lab::new(3, settings());
