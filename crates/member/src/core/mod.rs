@@ -157,6 +157,8 @@ impl Core {
     /// A tick of the clock has passed.
     pub fn tick(&mut self) {
         self.silent_ticks = self.silent_ticks.saturating_sub(1);
+        // It may end a transfer, and the lease must go although nobody has polled meanwhile.
+        self.tell_of_transfer();
         self.driver.tick();
     }
 
@@ -305,6 +307,8 @@ impl Core {
     /// moment, on a clock that goes forward; it is looked up after the last input and before this
     /// call. After an error the process stops.
     pub fn poll(&mut self, now: Duration) -> Result<Outputs> {
+        // An entry that removes the new leader ends the transfer.
+        self.tell_of_transfer();
         let enough = self.progress.index + APPLIED_MAX;
         loop {
             while self.progress.index < enough
@@ -378,8 +382,7 @@ impl Core {
         }
     }
 
-    /// What raft does not report by itself.
-    fn tell_barrier(&mut self) {
+    fn tell_of_transfer(&mut self) {
         let transferee = self.driver.transferee();
         if transferee != self.told.transferee {
             self.told.transferee = transferee;
@@ -387,6 +390,11 @@ impl Core {
                 self.barrier.hear(Event::TransferBegan);
             }
         }
+    }
+
+    /// What raft does not report by itself.
+    fn tell_barrier(&mut self) {
+        self.tell_of_transfer();
         let committed = self.driver.committed();
         if committed > self.told.committed {
             self.told.committed = committed;
