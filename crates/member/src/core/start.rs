@@ -141,10 +141,10 @@ pub fn bootstrap(ground: &Ground, metadata: Metadata, first: &[Member]) -> Resul
     first.sort_by_key(|member| member.id);
     let entries: Vec<Entry> = (1..).zip(first).map(|(index, member)| add(index, member)).collect();
     let commit = entries.len() as u64;
-    let mut wal = Wal::create(Arc::clone(&ground.files), &ground.wal_dir, metadata, ground.wal)?;
-    if commit > 0 {
-        wal.save(&entries, Some(&HardState { term: 1, vote: 0, commit }))?;
-    }
+    let state = (commit > 0).then_some(HardState { term: 1, vote: 0, commit });
+    let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
+    // In one step: a log without them could be started, and would wait for others for ever.
+    let wal = Wal::create_with(files, dir, metadata, ground.wal, &entries, state.as_ref())?;
     Ok(wal.close()?)
 }
 

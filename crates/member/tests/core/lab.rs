@@ -18,7 +18,7 @@ use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Message, Role};
 use clearlane_raft_log::files::{Fault, SimulatedDisk};
 use clearlane_raft_log::wal::group::Batch;
-use clearlane_raft_log::wal::{Options, Wal};
+use clearlane_raft_log::wal::{Options, Wal, exists};
 
 const DIR: &str = "/member/wal";
 
@@ -60,6 +60,25 @@ pub(crate) fn put(key: &str, value: &str) -> InternalRaftRequest {
 }
 
 impl Bench {
+    fn new(id: u64) -> Bench {
+        Bench {
+            id,
+            disk: Arc::new(SimulatedDisk::new(["/", "/member"])),
+            vault: Arc::new(MemoryVault::default()),
+            running: None,
+            answers: BTreeMap::new(),
+            reads: Vec::new(),
+            changes: Vec::new(),
+            removed: false,
+            replaced: 0,
+            starts: 0,
+        }
+    }
+
+    fn bootstrap(&self, first: &[Member]) -> clearlane_member::Result<()> {
+        bootstrap(&self.ground(), Metadata { node_id: self.id, cluster_id: 77 }, first)
+    }
+
     fn ground(&self) -> Ground {
         Ground {
             files: Arc::clone(&self.disk) as _,
@@ -123,21 +142,22 @@ impl Lab {
 
     /// A member that has never run.
     pub(crate) fn add(&mut self, id: u64, first: &[Member]) {
-        let bench = Bench {
-            id,
-            disk: Arc::new(SimulatedDisk::new(["/", "/member"])),
-            vault: Arc::new(MemoryVault::default()),
-            running: None,
-            answers: BTreeMap::new(),
-            reads: Vec::new(),
-            changes: Vec::new(),
-            removed: false,
-            replaced: 0,
-            starts: 0,
-        };
-        bootstrap(&bench.ground(), Metadata { node_id: id, cluster_id: 77 }, first).unwrap();
+        let bench = Bench::new(id);
+        bench.bootstrap(first).unwrap();
         self.benches.insert(id, bench);
         self.start(id);
+    }
+
+    /// A member that is being made when the power fails, at an operation of its disk. Says whether it
+    /// has a log then.
+    pub(crate) fn add_with_power_cut_at(&mut self, id: u64, operation: u64, seed: u64) -> bool {
+        let mut bench = Bench::new(id);
+        bench.disk.fail_at(operation, Fault::PowerCut);
+        let _ = bench.bootstrap(&[member(id)]);
+        bench.disk = Arc::new(bench.disk.after_power_cut(seed));
+        let has_log = exists(&*bench.disk, Path::new(DIR)).unwrap();
+        self.benches.insert(id, bench);
+        has_log
     }
 
     pub(crate) fn bench(&mut self, id: u64) -> &mut Bench {
