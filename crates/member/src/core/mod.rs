@@ -157,6 +157,8 @@ impl Core {
     /// A tick of the clock has passed.
     pub fn tick(&mut self) {
         self.silent_ticks = self.silent_ticks.saturating_sub(1);
+        // It may end a transfer, and the lease must go although nobody has polled meanwhile.
+        self.tell_of_transfer();
         self.driver.tick();
     }
 
@@ -274,6 +276,11 @@ impl Core {
     /// A copy of another member's store is here, whole.
     pub fn copy_received(&mut self, copy: Received) -> Result<()> {
         let index = copy.index;
+        if !self.ground.vault.kept()?.contains(&index) {
+            // Another of the same index was refused or installed, and they were one in the vault.
+            // Raft must not take what is not there: its record in the log could not be undone.
+            return Ok(());
+        }
         self.offered.insert(index);
         if self.driver.step(copy.message).is_err() {
             self.drop_copy(index)?;
@@ -300,6 +307,8 @@ impl Core {
     /// moment, on a clock that goes forward; it is looked up after the last input and before this
     /// call. After an error the process stops.
     pub fn poll(&mut self, now: Duration) -> Result<Outputs> {
+        // An entry that removes the new leader ends the transfer.
+        self.tell_of_transfer();
         let enough = self.progress.index + APPLIED_MAX;
         loop {
             while self.progress.index < enough
@@ -373,8 +382,7 @@ impl Core {
         }
     }
 
-    /// What raft does not report by itself.
-    fn tell_barrier(&mut self) {
+    fn tell_of_transfer(&mut self) {
         let transferee = self.driver.transferee();
         if transferee != self.told.transferee {
             self.told.transferee = transferee;
@@ -382,6 +390,11 @@ impl Core {
                 self.barrier.hear(Event::TransferBegan);
             }
         }
+    }
+
+    /// What raft does not report by itself.
+    fn tell_barrier(&mut self) {
+        self.tell_of_transfer();
         let committed = self.driver.committed();
         if committed > self.told.committed {
             self.told.committed = committed;

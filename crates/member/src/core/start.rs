@@ -30,7 +30,7 @@ use clearlane_raft_log::driver::{self, Driver, Found};
 use clearlane_raft_log::files::Files;
 use clearlane_raft_log::wal::{self, Contents, Wal};
 use clearlane_raft_log::{Entry, EntryKind, HardState, Metadata, Position, Snapshot};
-use clearlane_read_index::{self as read_index, ReadMode, RequestIds};
+use clearlane_read_index::{self as read_index, Event, ReadMode, RequestIds};
 
 use super::queue::Queue;
 use super::{Core, Outputs, Told, resumed};
@@ -141,10 +141,10 @@ pub fn bootstrap(ground: &Ground, metadata: Metadata, first: &[Member]) -> Resul
     first.sort_by_key(|member| member.id);
     let entries: Vec<Entry> = (1..).zip(first).map(|(index, member)| add(index, member)).collect();
     let commit = entries.len() as u64;
-    let mut wal = Wal::create(Arc::clone(&ground.files), &ground.wal_dir, metadata, ground.wal)?;
-    if commit > 0 {
-        wal.save(&entries, Some(&HardState { term: 1, vote: 0, commit }))?;
-    }
+    let state = (commit > 0).then_some(HardState { term: 1, vote: 0, commit });
+    let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
+    // In one step: a log without them could be started, and would wait for others for ever.
+    let wal = Wal::create_with(files, dir, metadata, ground.wal, &entries, state.as_ref())?;
     Ok(wal.close()?)
 }
 
@@ -158,20 +158,29 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
     let snapshots = wal::valid_snapshots(&*ground.files, &ground.wal_dir)?;
     let newest = snapshots.iter().max_by_key(|snapshot| snapshot.index).cloned();
     let newest = newest.unwrap_or_default();
+    let behind = newest.index.saturating_sub(settings.catch_up_entries);
+    // The log first: what is read of it is on disk from here on, and then a copy may take the
+    // store's place because of it.
+    let (mut wal, contents) = open_log(&ground, &snapshots, &newest, behind)?;
     let engine = copies::at_start(&*ground.vault, newest.index)?;
     let OpenedStore { store, members, progress, compaction } = ground.open(&engine)?;
-    let behind = progress.index.saturating_sub(settings.catch_up_entries);
-    let (wal, contents) = open_log(&ground, &snapshots, &newest, behind)?;
     let metadata = contents.metadata;
     (settings.raft.id, settings.reads.member) = (metadata.node_id, metadata.node_id);
     let Contents { state, entries, .. } = contents;
+    commit_up_to(progress.index, &mut wal, state)?;
+    // It may have stopped before it could be told.
+    let removed = members.is_removed(metadata.node_id);
+    let out = Outputs { compactions: resumed(compaction), removed, ..Outputs::default() };
     // A member of which nobody has heard has promised nothing.
     let was_running = state.vote != 0 || state.term > 1;
     let found = Found { store: progress.position(), hard_state: state, entries };
+    let mut barrier = settings.read_mode.open(settings.reads);
+    // In an idle cluster there is nothing to apply, and readers must not wait for it.
+    barrier.hear(Event::Applied { index: progress.index });
     Ok((
         Core {
             driver: Driver::new(settings.raft, found)?,
-            barrier: settings.read_mode.open(settings.reads),
+            barrier,
             ids: RequestIds::new(metadata.node_id, settings.unix_ms),
             silent_ticks: if was_running { settings.raft.election_ticks } else { 0 },
             recorded: newest.index,
@@ -186,7 +195,7 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
             told: Told::default(),
             offered: Default::default(),
             copying: Default::default(),
-            out: Outputs { compactions: resumed(compaction), ..Outputs::default() },
+            out,
             ground,
             settings,
             #[cfg(feature = "planted-bugs")]
@@ -196,6 +205,23 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
     ))
 }
 
+/// Tells the log that what the store has is committed.
+///
+/// It may not know: a commit index alone is not synced. Raft would not tell it before the next entry
+/// is committed, and until then a record of the store's position, which is beyond what the log knows
+/// to be committed, would not count, while a purge went by it.
+fn commit_up_to(index: u64, wal: &mut Wal, state: HardState) -> Result<()> {
+    let last = wal.last_index();
+    if last < index {
+        let why = format!("it ends at entry {last}, and the store is at {index}");
+        return Err(Error::damaged("the log", why));
+    }
+    if state.commit < index {
+        wal.save(&[], Some(&HardState { commit: index, ..state }))?;
+    }
+    Ok(())
+}
+
 /// Opens the log at a record that leaves entries for others, if there is one, or at the newest.
 fn open_log(
     ground: &Ground,
@@ -203,6 +229,7 @@ fn open_log(
     newest: &Snapshot,
     behind: u64,
 ) -> Result<(Wal, Contents)> {
+    use clearlane_raft_log::Error::{Corrupt, NoSnapshot, Refused};
     let open = |at: &Snapshot| {
         let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
         Wal::open(files, dir, (at.index, at.term), ground.wal)
@@ -210,10 +237,11 @@ fn open_log(
     let far_enough = snapshots.iter().rfind(|snapshot| snapshot.index <= behind);
     let earlier = far_enough.or(snapshots.first()).filter(|at| at.index < newest.index);
     // Between the two a copy may have been installed; then the entries have a gap, and the older
-    // ones are of no use.
+    // ones are of no use. Or a segment that they need is gone. Whatever else is wrong, a failed sync
+    // above all, does not become right by another attempt.
     match earlier.map(open) {
-        Some(Ok(opened)) => Ok(opened),
-        _ => Ok(open(newest)?),
+        None | Some(Err(Refused(_) | NoSnapshot { .. } | Corrupt { .. })) => Ok(open(newest)?),
+        Some(opened) => Ok(opened?),
     }
 }
 

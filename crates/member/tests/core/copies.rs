@@ -113,3 +113,57 @@ fn a_snapshot_without_its_copy_is_refused() {
     lab.tick(3);
     assert_eq!(*lab.bench(3).core().progress(), before);
 }
+
+/// Two leaders send copies of one index. Raft refuses the first, of a leader that was replaced, and
+/// with it goes what both have in the vault.
+#[test]
+fn a_copy_that_went_with_another_is_not_installed() {
+    let (mut lab, old) = one_far_behind();
+    lab.commit(3 - old);
+    let message = lab.copies.pop().expect("a copy is wanted");
+    let first = lab.keep_copy(message);
+    lab.cut.push(old);
+    let new = lab.leader();
+    assert_ne!(new, old);
+    lab.tick(3);
+    let message = lab.copies.pop().expect("the new leader wants to send one, too");
+    assert_eq!(message.from(), new);
+    let second = lab.keep_copy(message);
+    assert_eq!(first.index, second.index);
+    for copy in [first, second] {
+        lab.call(3, |core| core.copy_received(copy)).unwrap();
+    }
+    lab.crash(3);
+    lab.start(3);
+    lab.call(new, |core| core.copy_sent(3, true));
+    lab.tick(20);
+    let message = lab.copies.pop().expect("it is tried again");
+    assert!(lab.send_copy(message, usize::MAX));
+    lab.tick(3);
+    assert_eq!(lab.bench(3).get("k99").0.as_deref(), Some("v"));
+}
+
+/// The process was killed when the record of an installation was written and not synced. At the next
+/// start something fails, step by step later, and then the power.
+#[test]
+fn an_installation_is_not_finished_because_of_a_record_that_may_be_lost() {
+    for step in 1.. {
+        let (mut lab, leader) = one_far_behind();
+        let message = lab.copies.pop().expect("a copy is wanted");
+        lab.receive_and_be_killed(message);
+        lab.call(leader, |core| core.copy_sent(3, false));
+        let (starts, _) = lab.start_that_fails_at(3, step);
+        lab.crash(3);
+        lab.start(3);
+        lab.tick(20);
+        if let Some(message) = lab.copies.pop() {
+            assert!(lab.send_copy(message, usize::MAX));
+        }
+        lab.put(leader, "after", "v");
+        lab.tick(3);
+        assert_eq!(lab.bench(3).get("after").0.as_deref(), Some("v"), "step {step}");
+        if starts {
+            return;
+        }
+    }
+}

@@ -16,9 +16,9 @@ use clearlane_mvcc::{Change, NoLeases, OneAfterTheOther, RangeOptions};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest};
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Message, Role};
-use clearlane_raft_log::files::SimulatedDisk;
+use clearlane_raft_log::files::{Fault, SimulatedDisk};
 use clearlane_raft_log::wal::group::Batch;
-use clearlane_raft_log::wal::{Options, Wal};
+use clearlane_raft_log::wal::{Options, Wal, exists};
 
 const DIR: &str = "/member/wal";
 
@@ -60,6 +60,25 @@ pub(crate) fn put(key: &str, value: &str) -> InternalRaftRequest {
 }
 
 impl Bench {
+    fn new(id: u64) -> Bench {
+        Bench {
+            id,
+            disk: Arc::new(SimulatedDisk::new(["/", "/member"])),
+            vault: Arc::new(MemoryVault::default()),
+            running: None,
+            answers: BTreeMap::new(),
+            reads: Vec::new(),
+            changes: Vec::new(),
+            removed: false,
+            replaced: 0,
+            starts: 0,
+        }
+    }
+
+    fn bootstrap(&self, first: &[Member]) -> clearlane_member::Result<()> {
+        bootstrap(&self.ground(), Metadata { node_id: self.id, cluster_id: 77 }, first)
+    }
+
     fn ground(&self) -> Ground {
         Ground {
             files: Arc::clone(&self.disk) as _,
@@ -123,21 +142,22 @@ impl Lab {
 
     /// A member that has never run.
     pub(crate) fn add(&mut self, id: u64, first: &[Member]) {
-        let bench = Bench {
-            id,
-            disk: Arc::new(SimulatedDisk::new(["/", "/member"])),
-            vault: Arc::new(MemoryVault::default()),
-            running: None,
-            answers: BTreeMap::new(),
-            reads: Vec::new(),
-            changes: Vec::new(),
-            removed: false,
-            replaced: 0,
-            starts: 0,
-        };
-        bootstrap(&bench.ground(), Metadata { node_id: id, cluster_id: 77 }, first).unwrap();
+        let bench = Bench::new(id);
+        bench.bootstrap(first).unwrap();
         self.benches.insert(id, bench);
         self.start(id);
+    }
+
+    /// A member that is being made when the power fails, at an operation of its disk. Says whether it
+    /// has a log then.
+    pub(crate) fn add_with_power_cut_at(&mut self, id: u64, operation: u64, seed: u64) -> bool {
+        let mut bench = Bench::new(id);
+        bench.disk.fail_at(operation, Fault::PowerCut);
+        let _ = bench.bootstrap(&[member(id)]);
+        bench.disk = Arc::new(bench.disk.after_power_cut(seed));
+        let has_log = exists(&*bench.disk, Path::new(DIR)).unwrap();
+        self.benches.insert(id, bench);
+        has_log
     }
 
     pub(crate) fn bench(&mut self, id: u64) -> &mut Bench {
@@ -308,6 +328,33 @@ impl Lab {
             receiver.chunk(&chunk).unwrap();
         }
         receiver.finish().unwrap()
+    }
+
+    /// Brings a copy to a member, whose process is killed between writing its record and the sync.
+    pub(crate) fn receive_and_be_killed(&mut self, message: Message) {
+        let to = message.to();
+        let copy = self.keep_copy(message);
+        let now = self.now;
+        let bench = self.bench(to);
+        let (core, wal) = bench.running.as_mut().unwrap();
+        core.copy_received(copy).unwrap();
+        let batch = core.poll(now).unwrap().write.expect("the record");
+        // The first operation writes, the second would sync.
+        bench.disk.fail_at(2, Fault::PowerCut);
+        core.written(batch.write(wal)).unwrap_err();
+        bench.running = None;
+        bench.disk = Arc::new(bench.disk.after_kill());
+    }
+
+    /// Starts a member whose disk fails at an operation, counted from here. Says whether it starts,
+    /// and how many operations there were.
+    pub(crate) fn start_that_fails_at(&mut self, id: u64, operation: u64) -> (bool, u64) {
+        let settings = self.settings.clone();
+        let bench = self.bench(id);
+        let before = bench.disk.operations();
+        bench.disk.fail_at(operation, Fault::Error);
+        let starts = bench.try_start(settings).is_ok();
+        (starts, bench.disk.operations() - before)
     }
 
     /// Brings a copy to a member, which stops when the log has its record. Returns its index.

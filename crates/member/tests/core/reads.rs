@@ -31,6 +31,51 @@ fn every_mode_lets_readers_go_at_every_member() {
     }
 }
 
+/// Its store is as far as the cluster, and nothing is written any more that it could apply.
+#[test]
+fn readers_go_at_a_member_that_comes_back_with_everything() {
+    for mode in [ReadMode::ReadIndex, ReadMode::Lease, ReadMode::Serializable] {
+        let mut lab = in_mode(mode);
+        let leader = lab.leader();
+        let other = leader % 3 + 1;
+        lab.put(leader, "a", "1");
+        lab.tick(2);
+        lab.commit(other);
+        lab.crash(other);
+        lab.start(other);
+        lab.tick(2);
+        lab.call(other, |core| core.read(1)).unwrap();
+        lab.run();
+        lab.tick(2);
+        let reads = std::mem::take(&mut lab.bench(other).reads);
+        assert_eq!(reads, [Reads::Go(vec![1])], "{mode:?}");
+        assert_eq!(lab.leader(), leader);
+    }
+}
+
+/// Raft gives it up after some ticks, and the other is elected all the same if it hears of it then.
+#[test]
+fn a_transfer_that_ends_before_the_next_poll_takes_the_lease() {
+    let mut lab = in_mode(ReadMode::Lease);
+    let leader = lab.leader();
+    lab.put(leader, "a", "1");
+    lab.call(leader, |core| core.read(1)).unwrap();
+    lab.run();
+    lab.call(leader, |core| core.read(2)).unwrap();
+    let reads = std::mem::take(&mut lab.bench(leader).reads);
+    assert_eq!(reads, [Reads::Go(vec![1]), Reads::Go(vec![2])], "the second under the lease");
+    let core = lab.bench(leader).core();
+    core.transfer_leader(leader % 3 + 1);
+    for _ in 0..10 {
+        core.tick();
+    }
+    core.read(3).unwrap();
+    lab.poll(leader);
+    assert_eq!(lab.bench(leader).reads, [], "nobody goes without a round");
+    lab.run();
+    assert_ne!(lab.leader(), leader, "it was told to be elected");
+}
+
 /// Those who come together go together, by one round.
 #[test]
 fn one_round_serves_all_who_wait() {

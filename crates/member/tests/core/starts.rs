@@ -1,6 +1,7 @@
 //! After a crash: what was answered is there, once, and the log is no longer than it must be.
 
 use clearlane_member::core::Answer;
+use clearlane_member::membership::Change;
 use clearlane_member::{Error, Progress};
 
 use crate::lab::Lab;
@@ -83,6 +84,91 @@ fn a_store_that_is_older_than_the_log_is_refused() {
     bench.vault = std::sync::Arc::default();
     let error = bench.try_start(settings()).unwrap_err();
     assert!(matches!(&error, Error::Damaged { what: "the store", .. }), "{error}");
+}
+
+/// A commit index alone is not synced. So a member that was killed may have a store that is further
+/// than its log is committed, and if nothing is written any more, nobody tells the log. What is
+/// recorded of the store then must count at the next start: the log goes by it.
+#[test]
+fn a_record_of_the_store_counts_although_the_commit_index_was_lost() {
+    let mut lab = Lab::new(3, settings());
+    let leader = lab.leader();
+    let follower = leader % 3 + 1;
+    for number in 0..60 {
+        lab.put(leader, "a", &format!("{number:0300}"));
+    }
+    lab.tick(2);
+    lab.bench(follower).core().store().commit().unwrap();
+    lab.crash(follower);
+    lab.start(follower);
+    lab.tick(3);
+    assert_eq!(lab.leader(), leader);
+    assert!(lab.bench(follower).segments() > 3);
+    lab.commit(follower);
+    assert!(lab.bench(follower).segments() <= 3, "the log was shortened");
+    lab.crash(follower);
+    lab.start(follower);
+    lab.put(leader, "a", "after");
+    lab.tick(2);
+    assert_eq!(lab.bench(follower).get("a").0.as_deref(), Some("after"));
+}
+
+/// Its removal is durable, and it was not stopped for long: the next start must stop, too.
+#[test]
+fn a_member_that_was_removed_is_told_so_at_each_start() {
+    let mut lab = Lab::new(3, settings());
+    let leader = lab.leader();
+    let leaves = leader % 3 + 1;
+    lab.call(leader, |core| core.change_members(&Change::Remove { id: leaves })).unwrap();
+    lab.run();
+    lab.tick(3);
+    assert!(lab.bench(leaves).removed);
+    lab.commit(leaves);
+    for _ in 0..2 {
+        lab.crash(leaves);
+        lab.bench(leaves).removed = false;
+        lab.start(leaves);
+        assert!(lab.bench(leaves).removed);
+    }
+    lab.crash(leader);
+    lab.start(leader);
+    assert!(!lab.bench(leader).removed);
+}
+
+/// Whether there is a log is all that its owner looks at to tell a new member from an old one.
+#[test]
+fn a_new_member_has_no_log_or_one_with_its_first_members() {
+    for (step, seed) in (1..=12).flat_map(|step| (0..8).map(move |seed| (step, seed))) {
+        let mut lab = Lab::new(0, settings());
+        let has_log = lab.add_with_power_cut_at(1, step, seed);
+        if has_log {
+            lab.start(1);
+            lab.leader();
+            assert!(matches!(lab.put(1, "a", "1"), Answer::Request(Ok(_))), "{step} {seed}");
+        }
+        assert!(if step == 1 { !has_log } else { has_log || step < 12 }, "{step} {seed}");
+    }
+}
+
+/// Above all if a sync fails: a second one would succeed, whatever is on disk.
+#[test]
+fn whatever_fails_at_a_start_it_is_none() {
+    for step in 1.. {
+        let mut lab = Lab::new(1, settings());
+        lab.leader();
+        for number in 0..60 {
+            lab.put(1, "a", &number.to_string());
+            if number % 25 == 24 {
+                lab.commit(1);
+            }
+        }
+        lab.crash(1);
+        let (starts, operations) = lab.start_that_fails_at(1, step);
+        assert_eq!(starts, operations < step, "of {operations} operations, {step} fails");
+        if starts {
+            return;
+        }
+    }
 }
 
 #[test]

@@ -90,6 +90,18 @@ impl Wal {
         metadata: Metadata,
         options: Options,
     ) -> Result<Wal> {
+        Wal::create_with(files, dir, metadata, options, &[], None)
+    }
+
+    /// The same, with first entries and a state: all of it is there, or no log.
+    pub fn create_with(
+        files: Arc<dyn Files>,
+        dir: &Path,
+        metadata: Metadata,
+        options: Options,
+        entries: &[Entry],
+        state: Option<&HardState>,
+    ) -> Result<Wal> {
         if super::exists(&*files, dir)? {
             return Err(Error::Exists { path: dir.to_owned() });
         }
@@ -99,6 +111,7 @@ impl Wal {
         let mut head = Vec::new();
         end.put_head(&mut head);
         end.put(&mut head, RecordKind::Snapshot, &Snapshot::default().encode());
+        end.put_first(&mut head, entries, state).map_err(Error::Refused)?;
         let tail = place.build(&head).map_err(|source| Error::path(dir, "make a log", source))?;
         end.offset = head.len() as u64;
         Ok(Wal::new(place, VecDeque::new(), tail, end))
@@ -333,6 +346,27 @@ impl Tail {
     fn put(&mut self, out: &mut Vec<u8>, kind: RecordKind, data: &[u8]) {
         self.crc = crc32c::crc32c_append(self.crc, data);
         frame::put(out, &Record { kind, crc: self.crc, data: Some(data) });
+    }
+
+    /// Appends what a new log is to begin with.
+    fn put_first(
+        &mut self,
+        out: &mut Vec<u8>,
+        entries: &[Entry],
+        state: Option<&HardState>,
+    ) -> std::result::Result<(), String> {
+        let mut data = Vec::new();
+        for entry in entries {
+            self.rules.entry(entry)?;
+            data.clear();
+            entry.encode_to(&mut data);
+            self.put(out, RecordKind::Entry, &data);
+        }
+        if let Some(state) = state {
+            self.rules.state_is(state)?;
+            self.put(out, RecordKind::State, &state.encode());
+        }
+        Ok(())
     }
 
     /// Appends what every segment begins with.

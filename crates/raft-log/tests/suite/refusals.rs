@@ -119,6 +119,31 @@ fn a_snapshot_that_was_never_taken_does_not_count_when_the_log_has_passed_it() {
     assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [Snapshot::default(), snapshot(4, 1)]);
 }
 
+/// The copy of another leader, which is not as far, comes behind one that was never taken.
+#[test]
+fn a_snapshot_is_taken_below_one_that_never_was() {
+    for own in [1, 8] {
+        let disk = disk();
+        let mut wal = create(&disk, options(4096)).unwrap();
+        let entries: Vec<_> = (1..=own).map(|index| entry(1, index, "own")).collect();
+        wal.save(&entries, Some(&state(1, 0, 1))).unwrap();
+        wal.save_snapshot(&snapshot(9, 2)).unwrap();
+        drop(wal);
+        let (mut wal, _) = open(&disk, (0, 0)).unwrap();
+        assert_eq!(wal.last_index(), own);
+        let (snapshot, state) = (Some(snapshot(7, 3)), Some(state(3, 0, 7)));
+        wal.append_all(&Append { snapshot, state, ..Append::default() }).unwrap();
+        assert_eq!(wal.last_index(), 7);
+        wal.close().unwrap();
+        assert!(open(&disk, (0, 0)).is_err(), "from 2 to 7 the log has nothing that counts");
+        let newest = valid_snapshots(&disk, &dir()).unwrap().pop().unwrap();
+        assert_eq!((newest.index, newest.term), (7, 3));
+        let (mut wal, contents) = open(&disk, (7, 3)).unwrap();
+        assert_eq!((contents.entries, wal.last_index()), (vec![], 7), "{own} of its own");
+        wal.save(&[entry(3, 8, "next")], None).unwrap();
+    }
+}
+
 #[test]
 fn what_lies_before_a_received_snapshot_is_no_start() {
     for (last, entries) in [(1, vec![]), (1, vec![entry(2, 10, "b")]), (12, vec![])] {
