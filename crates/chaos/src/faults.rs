@@ -53,6 +53,15 @@ pub enum Fault {
         /// For how long.
         down: Micros,
     },
+    /// A disk reports an error, at the n-th operation from now. The member must stop.
+    DiskError {
+        /// Whose.
+        member: u64,
+        /// Which operation.
+        operation: u64,
+        /// For how long it is down.
+        down: Micros,
+    },
     /// Links are cut for a while.
     Cut(Cut, Micros),
     /// The network is in another state for a while.
@@ -108,10 +117,11 @@ pub struct Sight {
 }
 
 /// The kinds, with how frequent they are in a seed that has a taste for them.
-const KINDS: [(Kind, u64); 13] = [
+const KINDS: [(Kind, u64); 14] = [
     (Kind::Crash, 10),
     (Kind::CrashMany, 5),
     (Kind::PowerCut, 10),
+    (Kind::DiskError, 4),
     (Kind::Cut, 12),
     (Kind::CutLeader, 8),
     (Kind::Weather, 8),
@@ -129,6 +139,7 @@ enum Kind {
     Crash,
     CrashMany,
     PowerCut,
+    DiskError,
     Cut,
     CutLeader,
     Weather,
@@ -200,6 +211,10 @@ impl Faults {
             Kind::PowerCut => {
                 let (operation, down) = (chance.of_any_size(1, 40), a_while(chance));
                 Fault::PowerCut { member, operation, down }
+            }
+            Kind::DiskError => {
+                let (operation, down) = (chance.of_any_size(1, 40), a_while(chance));
+                Fault::DiskError { member, operation, down }
             }
             Kind::Cut => {
                 let cut = any_cut(chance, member, &sight.up)?;
@@ -304,7 +319,7 @@ mod tests {
                 assert!(!matches!(other, Some(Fault::Leave(_))), "too few are left");
             }
         }
-        assert_eq!(kinds.len(), 13, "{kinds:?}");
+        assert_eq!(kinds.len(), 14, "{kinds:?}");
         assert!(tastes.len() > 40);
     }
 

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use clearlane_mvcc::{Change, HashKv};
-use clearlane_raft_log::Entry;
+use clearlane_raft_log::{ConfState, Entry};
 
 use crate::checkers::acknowledged::{Acknowledged, check_store};
 use crate::checkers::committed::Committed;
 use crate::checkers::hashes::Hashes;
 use crate::checkers::leaders::Leaders;
 use crate::checkers::ledger::Ledger;
+use crate::checkers::members::Membership;
 use crate::checkers::revisions::Revisions;
 use crate::checkers::{Violation, linearizability, serializable};
 use crate::history::{Operation, State};
@@ -31,6 +32,7 @@ pub struct Judge {
     /// What clients were promised.
     pub acknowledged: Acknowledged,
     revisions: Revisions,
+    membership: Membership,
 }
 
 impl Judge {
@@ -65,6 +67,17 @@ impl Judge {
     pub fn holds(&mut self, member: u64, index: u64, holds: &State) -> Verdict {
         check_store(member, index, holds, &self.ledger)?;
         self.revisions.at(member, index, holds.revision)
+    }
+
+    /// A member that has applied so much counts these as members, and its store names these.
+    pub fn members(
+        &mut self,
+        member: u64,
+        index: u64,
+        raft: &ConfState,
+        table: &ConfState,
+    ) -> Verdict {
+        self.membership.is(member, index, raft, table)
     }
 
     /// A member's store has this hash, having applied so much.

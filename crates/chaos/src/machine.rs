@@ -48,6 +48,8 @@ pub struct Machine {
     pub slow_disk: (Micros, Micros),
     /// For how long it will be down when the power fails that was planned to fail.
     pub cut_planned: Option<Micros>,
+    /// For how long it will be down when its disk has reported the error that was planned.
+    pub error_planned: Option<Micros>,
     /// It has left, and will not run again.
     pub is_gone: bool,
     disk: SimulatedDisk,
@@ -95,6 +97,7 @@ impl Machine {
             paused_until: 0,
             slow_disk: (0, 0),
             cut_planned: None,
+            error_planned: None,
             is_gone: false,
             disk: SimulatedDisk::new(["/", "/member"]),
             vault: Arc::new(MemoryVault::new()),
@@ -152,6 +155,7 @@ impl Machine {
         self.running = None;
         self.life += 1;
         self.cut_planned = None;
+        self.error_planned = None;
         self.paused_until = 0;
         self.disk = match power {
             Some(seed) => self.disk.after_power_cut(seed),
@@ -163,6 +167,12 @@ impl Machine {
     pub fn plan_power_cut(&mut self, operation: u64, down: Micros) {
         self.disk.fail_at(operation, Fault::PowerCut);
         self.cut_planned = Some(down);
+    }
+
+    /// Lets the n-th operation of the disk from now fail. What it did nobody knows.
+    pub fn plan_disk_error(&mut self, operation: u64, down: Micros) {
+        self.disk.fail_at(operation, Fault::Error);
+        self.error_planned = Some(down);
     }
 
     /// Whether the planned moment has come.

@@ -12,6 +12,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "what it finds goes to a terminal")]
 
+use std::io::Write;
 use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -44,7 +45,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = std::env::args().skip(1).collect::<Vec<String>>();
     if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
-        println!("{USAGE}");
+        say(USAGE);
         return ExitCode::SUCCESS;
     }
     match parse(&arguments) {
@@ -118,7 +119,7 @@ fn play(arguments: &Arguments) -> ExitCode {
     let mut broken = broken.into_inner().unwrap_or_default();
     broken.sort_unstable();
     let count = arguments.seeds.end - arguments.seeds.start;
-    println!("{} of {count} seeds broke a rule: {broken:?}", broken.len());
+    say(&format!("{} of {count} seeds broke a rule: {broken:?}", broken.len()));
     if broken.is_empty() == arguments.bug.is_none() { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
@@ -145,8 +146,13 @@ fn work(arguments: &Arguments, next: &AtomicU64, broken: &Mutex<Vec<u64>>) {
 fn print(report: &Report) {
     let Report { order, violation, hash, figures, .. } = report;
     let (seed, members) = (order.seed, order.members);
-    println!("seed {seed} members {members} hash {hash:016x} {figures:?}");
+    say(&format!("seed {seed} members {members} hash {hash:016x} {figures:?}"));
     if let Some(violation) = violation {
-        println!("seed {seed} members {members} VIOLATION {violation}");
+        say(&format!("seed {seed} members {members} VIOLATION {violation}"));
     }
+}
+
+/// A line on the standard output. Who closes it has seen enough.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -13,6 +13,7 @@
 //! | [`leaders`] | two members lead in one term |
 //! | [`revisions`] | a revision is left out, or comes twice |
 //! | [`hashes`] | two stores that have applied the same differ |
+//! | [`members`] | two members disagree who belongs to the cluster |
 //!
 //! [`ledger`] is no rule: it is what the committed entries make of a plain map, for the others to
 //! compare with.
@@ -25,6 +26,7 @@ pub mod committed;
 pub mod leaders;
 pub mod revisions;
 pub mod hashes;
+pub mod members;
 
 use std::fmt;
 
@@ -45,6 +47,8 @@ pub enum Rule {
     Revisions,
     /// See [`hashes`].
     Hashes,
+    /// See [`members`].
+    Members,
     /// A member stops, refuses to start, or finds that its own code is wrong.
     Running,
     /// When all faults are over, the cluster works.

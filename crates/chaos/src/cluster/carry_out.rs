@@ -70,12 +70,14 @@ impl Cluster {
         };
         let index = core.progress().index;
         let store = Arc::clone(core.store());
+        let (raft, table) = (Arc::clone(&core.progress().members), core.members().conf_state());
         if outputs.store_replaced {
             let first = outputs.applied.first();
             self.judge.begins(id, first.map_or(index, |entry| entry.index - 1))?;
             self.figures.copies += 1;
         }
         self.judge.applied(id, &outputs.applied, &outputs.changes)?;
+        self.judge.members(id, index, &raft, &table)?;
         match outputs.store_replaced || !outputs.applied.is_empty() {
             true => self.judge_store(id, index, &*store, !outputs.compactions.is_empty()),
             false => Ok(()),
@@ -207,7 +209,10 @@ impl Cluster {
             self.power_fails(id);
             return Ok(());
         }
-        let segments = purged.map_err(|error| broken(id, &error))?;
+        let segments = match purged {
+            Ok(segments) => segments,
+            Err(error) => return self.stops(id, &error.into()),
+        };
         self.line(format_args!("{id} purges {segments} segments, for it is safe at {index}"));
         Ok(())
     }

@@ -183,6 +183,8 @@ pub struct Figures {
     pub crashes: u64,
     /// Power cuts in the midst of writing.
     pub torn: u64,
+    /// Members that stopped because their disk reported an error.
+    pub disk_errors: u64,
     /// Stores that were replaced by copies.
     pub copies: u64,
     /// Members that came.
@@ -322,8 +324,10 @@ impl Cluster {
             Input::StoreCommitted => return self.store_committed(id),
             Input::Compact => return self.compact(id),
             Input::Written(written) => {
-                let told = core.written(written);
-                return self.inputs_are_in(id, told);
+                return match core.written(written) {
+                    Ok(()) => self.inputs_are_in(id, Ok(())),
+                    Err(error) => self.stops(id, &error),
+                };
             }
             Input::Tick => {
                 core.tick();

@@ -1,5 +1,6 @@
 //! Faults come true here; members start and crash, come and leave.
 
+use clearlane_member::Error;
 use clearlane_member::membership::Change;
 use clearlane_raft_log::driver::Leadership;
 
@@ -29,7 +30,7 @@ impl Cluster {
                 self.power_fails(id);
                 return Ok(());
             }
-            return Err(broken(id, &error));
+            return self.stops(id, &error);
         }
         let Some(running) = &mut machine.running else { return Ok(()) };
         if let Some(bug) = self.bug {
@@ -69,6 +70,22 @@ impl Cluster {
         self.figures.torn += 1;
         self.crash(id, true);
         self.world.after(down.unwrap_or(MILLISECOND), Event::Start(id));
+    }
+
+    /// A member stops by itself. It must, after an error of its disk, and starts again later.
+    pub(super) fn stops(&mut self, id: u64, error: &Error) -> Verdict {
+        use clearlane_raft_log::Error::{Failed, Path};
+        let of_disk = matches!(error, Error::Log(Failed { .. } | Path { .. }));
+        let machine = self.machines.get_mut(&id).filter(|_| of_disk);
+        let planned = machine.and_then(|machine| machine.error_planned.take());
+        let Some(down) = planned else { return Err(broken(id, error)) };
+        self.line(format_args!("{id} stops: {error}"));
+        self.figures.disk_errors += 1;
+        // With its machine: what a failed sync has lost is still in the system's memory, and whoever
+        // reads it there takes it for written.
+        self.crash(id, true);
+        self.world.after(down, Event::Start(id));
+        Ok(())
     }
 
     /// A member has learned that it is none.
@@ -135,6 +152,9 @@ impl Cluster {
             }
             Fault::PowerCut { member, operation, down } => {
                 self.machine(member, |machine| machine.plan_power_cut(operation, down));
+            }
+            Fault::DiskError { member, operation, down } => {
+                self.machine(member, |machine| machine.plan_disk_error(operation, down));
             }
             Fault::Cut(cut, lasts) => self.cut_off(&cut, lasts),
             Fault::Weather(weather, lasts) => {
