@@ -249,13 +249,15 @@ impl Vault for DirectoryVault {
     fn keep(&self, staged: Staged, index: u64) -> Result<()> {
         let mut shelf = self.shelf.lock();
         let name = name_of_copy(index);
-        if self.mark(&name)?.is_none() {
+        // A mark that could not be synced is there to be seen, and counts for nothing: it is made
+        // again.
+        if shelf.kept.contains_key(&index) && self.mark(&name)?.is_some() {
+            drop(staged);
+        } else {
             self.write_mark(&name, staged.number)?;
             shelf.kept.insert(index, staged.engine);
-        } else {
-            drop(staged);
-            self.try_to_remove_nameless(&mut shelf);
         }
+        self.try_to_remove_nameless(&mut shelf);
         Ok(())
     }
 

@@ -107,6 +107,29 @@ fn a_copy_is_kept_or_nothing_is_there() {
     );
 }
 
+/// The first is refused because its name may not be on disk. That the name is there to be seen does
+/// not help the second.
+#[test]
+fn a_copy_is_kept_for_certain_behind_one_that_failed() {
+    for (operation, seed) in (1..).flat_map(|operation| (0..6).map(move |seed| (operation, seed))) {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = SimulatedDisk::new([dir.path()]);
+        let vault = open_vault(&disk, dir.path()).unwrap();
+        with_store_at_3(&vault);
+        disk.fail_at(operation, Fault::Error);
+        let first = receive_at(&vault, 8);
+        if !first {
+            assert!(receive_at(&vault, 8));
+        }
+        drop(vault);
+        let disk = disk.after_power_cut(seed);
+        assert_eq!(clean(&disk, dir.path()), (3, vec![8]), "{operation} {seed}");
+        if first {
+            return;
+        }
+    }
+}
+
 #[test]
 fn a_promotion_has_happened_or_not() {
     at_every_operation(
