@@ -122,6 +122,10 @@ impl Core {
         let is_removed =
             change.kind == ConfChangeKind::RemoveNode && change.node_id == self.metadata.node_id;
         self.out.removed |= is_removed && applied.is_ok();
+        if change.kind == ConfChangeKind::RemoveNode {
+            // Nobody will say what has become of a copy that was on its way.
+            self.copying.remove(&change.node_id);
+        }
         let members: Vec<_> = self.members.iter().cloned().collect();
         self.answer(change.id, || Answer::Members(applied.map(|_| members)));
         Ok(())

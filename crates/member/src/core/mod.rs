@@ -282,10 +282,11 @@ impl Core {
             return Ok(());
         }
         self.offered.insert(index);
-        if self.driver.step(copy.message).is_err() {
-            self.drop_copy(index)?;
+        match self.driver.step(copy.message) {
+            Ok(()) => Ok(()),
+            Err(error @ driver::Error::Stopped(_)) => Err(error.into()),
+            Err(_) => self.drop_copy(index),
         }
-        Ok(())
     }
 
     fn drop_copy(&mut self, index: u64) -> Result<()> {

@@ -26,11 +26,13 @@ use std::sync::Arc;
 use clearlane_backend::Config;
 use clearlane_engine::Engine;
 use clearlane_mvcc::{self as mvcc, KeyLeases, Store, StoreParts, Workers};
+use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_raft_log::driver::{self, Driver, Found};
 use clearlane_raft_log::files::Files;
 use clearlane_raft_log::wal::{self, Contents, Wal};
-use clearlane_raft_log::{Entry, EntryKind, HardState, Metadata, Position, Snapshot};
+use clearlane_raft_log::{ConfChange, Entry, EntryKind, HardState, Metadata, Position, Snapshot};
 use clearlane_read_index::{self as read_index, Event, ReadMode, RequestIds};
+use prost::Message as _;
 
 use super::queue::Queue;
 use super::{Core, Outputs, Told, resumed};
