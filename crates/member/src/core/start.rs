@@ -175,6 +175,7 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
     let out = Outputs { compactions: resumed(compaction), removed, ..Outputs::default() };
     // A member of which nobody has heard has promised nothing.
     let was_running = state.vote != 0 || state.term > 1;
+    let ids = ids_above(&entries, metadata.node_id, settings.unix_ms);
     let found = Found { store: progress.position(), hard_state: state, entries };
     let mut barrier = settings.read_mode.open(settings.reads);
     // In an idle cluster there is nothing to apply, and readers must not wait for it.
@@ -183,7 +184,7 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
         Core {
             driver: Driver::new(settings.raft, found)?,
             barrier,
-            ids: RequestIds::new(metadata.node_id, settings.unix_ms),
+            ids,
             silent_ticks: if was_running { settings.raft.election_ticks } else { 0 },
             recorded: newest.index,
             wants_commit: false,
@@ -205,6 +206,20 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
         },
         wal,
     ))
+}
+
+/// New ids are above those that this member's own proposals have in the log: a clock that was set
+/// back must not make two requests one.
+fn ids_above(entries: &[Entry], member: u64, unix_ms: u64) -> RequestIds {
+    let id = |entry: &Entry| match entry.kind {
+        EntryKind::Normal => {
+            let request = InternalRaftRequest::decode(entry.data.clone()).ok()?;
+            request.header.map(|header| header.id)
+        }
+        _ => ConfChange::decode(&entry.data).ok().map(|change| change.id),
+    };
+    let ids = RequestIds::new(member, unix_ms);
+    entries.iter().filter_map(id).fold(ids, RequestIds::above)
 }
 
 /// Tells the log that what the store has is committed.

@@ -106,6 +106,11 @@ impl Bench {
         start(self.ground(), settings).map(drop)
     }
 
+    /// The next start is at the time of the first.
+    pub(crate) fn set_back_the_clock(&mut self) {
+        self.starts = 0;
+    }
+
     /// The copies that it keeps.
     pub(crate) fn kept(&self) -> Vec<u64> {
         self.vault.kept().unwrap()

@@ -215,3 +215,18 @@ fn a_member_that_comes_back_votes_for_nobody_at_first() {
     lab.put(new, "a", "2");
     assert_eq!(lab.bench(third).get("a").0.as_deref(), Some("2"));
 }
+
+/// The clock was set back, or stands still. Entries from before come out of the log again, and are no
+/// answer to what is proposed now.
+#[test]
+fn new_requests_have_other_ids_than_those_in_the_log() {
+    let mut lab = Lab::new(1, settings());
+    lab.leader();
+    let before = lab.call(1, |core| core.propose(crate::lab::put("a", "1"))).unwrap();
+    lab.crash(1);
+    lab.bench(1).set_back_the_clock();
+    lab.start(1);
+    lab.leader();
+    let after = lab.call(1, |core| core.propose(crate::lab::put("a", "2"))).unwrap();
+    assert!(after > before, "{after:x} after {before:x}");
+}
