@@ -14,6 +14,10 @@
 //! member then. A follower that needs an entry that is released is sent the store instead, and
 //! what it is sent is at least that state.
 //!
+//! A member that starts again keeps what its disk has of the log before the durable index, too. If a
+//! whole cluster starts again, some of its members are a few entries behind, as always; without those
+//! entries each of them would have to be sent the whole store.
+//!
 //! # Invariants
 //!
 //! * Indexes rise by one, terms never fall.
@@ -49,10 +53,10 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// A log whose store is at a position, and nothing behind.
-    pub(crate) fn at(position: Position) -> Log {
-        let before = (position.index, position.term);
-        Log { before, durable: position, ..Log::default() }
+    /// A log without entries, the first of which is to follow on `before`, and whose store is at a
+    /// position, there or later.
+    pub(crate) fn new(before: (u64, u64), durable: Position) -> Log {
+        Log { before, durable, ..Log::default() }
     }
 
     pub(crate) fn durable(&self) -> &Position {

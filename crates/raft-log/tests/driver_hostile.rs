@@ -340,6 +340,55 @@ fn a_disk_that_does_not_fit_together_is_refused() {
     assert!(matches!(nobody, Err(Error::Stopped(_))));
 }
 
+/// The first and the last entry that a driver keeps of what a disk holds.
+fn kept(found: Found) -> Result<(u64, u64), String> {
+    let driver = Driver::new(Settings::new(1, 1), found);
+    driver.map(|driver| driver.kept()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn entries_that_the_store_has_are_kept_for_others() {
+    // From the very first on; or behind one that only says what came before.
+    assert_eq!(kept(found(3, 3, 2, &[(1, 1), (2, 2), (3, 2), (4, 2)])), Ok((1, 4)));
+    assert_eq!(kept(found(5, 5, 3, &[(3, 1), (4, 1), (5, 2), (6, 3)])), Ok((4, 6)));
+    assert_eq!(kept(found(5, 5, 2, &[(4, 1), (5, 2)])), Ok((5, 5)));
+    assert_eq!(kept(found(5, 5, 2, &[(5, 2)])), Ok((6, 5)));
+    assert_eq!(kept(found(5, 5, 2, &[(5, 2), (6, 2)])), Ok((6, 6)));
+    assert_eq!(kept(found(5, 5, 2, &[(6, 2)])), Ok((6, 6)));
+    assert_eq!(kept(found(5, 5, 2, &[])), Ok((6, 5)));
+    // A log that ends before the store says nothing of what follows on it.
+    assert_eq!(kept(found(5, 4, 2, &[(1, 1), (2, 2), (3, 2), (4, 2)])), Ok((6, 5)));
+}
+
+#[test]
+fn entries_that_the_store_has_must_fit_too() {
+    let refused = |store, entries: &[(u64, u64)]| kept(found(store, 0, 2, entries)).unwrap_err();
+    let gap = refused(5, &[(2, 1), (4, 2), (5, 2)]);
+    assert_eq!(gap, "raft stopped: entry 4@2 follows 2@1");
+    let gap = refused(5, &[(2, 1), (3, 1), (6, 2)]);
+    assert_eq!(gap, "raft stopped: entry 6@2 follows 3@1");
+    assert_eq!(refused(5, &[(3, 2), (4, 1), (5, 2)]), "raft stopped: entry 4@1 follows 3@2");
+    let other = "raft stopped: entry 5 is of term 1, the store's of 2";
+    assert_eq!(refused(5, &[(3, 1), (4, 1), (5, 1), (6, 2)]), other);
+    assert_eq!(refused(5, &[(5, 1)]), other);
+    assert_eq!(refused(5, &[(4, 0), (5, 2)]), "raft stopped: entry 4@0 follows 5@2");
+    assert_eq!(refused(5, &[(0, 0), (1, 1), (5, 2)]), "raft stopped: entry 0@0 follows 5@2");
+}
+
+#[test]
+fn what_is_kept_is_released_as_ever() {
+    let entries: Vec<_> = (2..=8).map(|index| (index, 2)).collect();
+    let mut driver = Driver::new(Settings::new(1, 1), found(6, 7, 2, &entries)).unwrap();
+    assert_eq!((driver.kept(), driver.committed()), ((3, 8), 7));
+    driver.release(4);
+    assert_eq!(driver.kept(), (5, 8));
+    // Not what the durable store does not have, also if it is committed.
+    driver.release(u64::MAX);
+    assert_eq!(driver.kept(), (7, 8));
+    let committed = driver.effects().unwrap().committed;
+    assert_eq!(committed.iter().map(|entry| entry.index).collect::<Vec<_>>(), [7]);
+}
+
 #[test]
 fn figures_that_cannot_be_are_errors() {
     let mut driver = member(1);

@@ -359,7 +359,7 @@ fn lock(files: &dyn Files, dir: &Path) -> Result<Box<dyn File>> {
         Ok(file.try_lock()?.then_some(file))
     };
     let file = take().map_err(at(&path))?;
-    file.ok_or_else(|| Error::Locked { path })
+    file.ok_or(Error::Locked { path })
 }
 
 fn remove_if_there(files: &dyn Files, path: &Path) -> io::Result<()> {

@@ -25,7 +25,7 @@ pub struct Receiver {
 enum State {
     /// What came of the header.
     Header(BytesMut),
-    Records(Records),
+    Records(Box<Records>),
     /// An error was reported; nothing more is taken.
     Broken,
 }
@@ -71,7 +71,7 @@ impl Receiver {
         };
         let staging = Staging::new(&self.vault)?;
         let importer = Importer::new(Arc::clone(&staging.staged().engine))?;
-        Records { message, importer, staging }.take(records)
+        Box::new(Records { message, importer, staging }).take(records)
     }
 
     /// The copy has come to its end. It is checked and kept, or an error says what is wrong with it.
@@ -85,7 +85,7 @@ impl Receiver {
 }
 
 impl Records {
-    fn take(mut self, bytes: &[u8]) -> Result<State> {
+    fn take(mut self: Box<Self>, bytes: &[u8]) -> Result<State> {
         self.importer.feed(bytes)?;
         Ok(State::Records(self))
     }

@@ -28,9 +28,8 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Starts to send the store behind an exporter with one of
-    /// [`Outputs`](clearlane_raft_log::driver::Effects)' snapshot messages. The message that arrives
-    /// says of which position the copy is: that is what the copy itself says.
+    /// Starts to send the store that an exporter copies, with a message that raft wants to have sent
+    /// with a copy. The message that arrives says of which position the copy is: what the copy says.
     pub fn new(exporter: Exporter, mut message: Message) -> Result<Sender> {
         if !message.is_snapshot() {
             return Err(Error::NoSnapshot(message.to_string()));

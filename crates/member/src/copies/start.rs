@@ -30,6 +30,5 @@ pub fn at_start(vault: &dyn Vault, installed: u64) -> Result<Arc<dyn Engine>> {
     for index in vault.kept()? {
         vault.discard(index)?;
     }
-    vault.discard_leftovers()?;
     Ok(engine)
 }

@@ -7,7 +7,7 @@
 //! | entry | what it does |
 //! |---|---|
 //! | empty | nothing: a new leader begins its term with it |
-//! | a request | see [`requests`](crate::requests) |
+//! | a request | see [`requests`] |
 //! | a member's attributes | see [`membership`](crate::membership) |
 //! | a change of members | bucket `members`, and raft is told who is one now |
 //!

@@ -175,7 +175,7 @@ impl Core {
         self.driver.step(message)
     }
 
-    /// Proposes a request, which was [checked](crate::requests::check). Its answer comes out under
+    /// Proposes a request, which was [checked](crate::requests::check()). Its answer comes out under
     /// the id that is returned, or never, if the proposal gets lost: who waits has a time-out, and
     /// then [gives up](Core::give_up).
     pub fn propose(&mut self, mut request: InternalRaftRequest) -> driver::Result<u64> {

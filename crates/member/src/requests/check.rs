@@ -50,7 +50,9 @@ impl Default for Limits {
     }
 }
 
-/// Whether a request may be proposed. Its header counts: it is a part of the entry.
+/// Whether a client's request may be proposed. Its header counts: it is a part of the entry.
+///
+/// The mark of a log read, a range without a key, comes from the member itself and not through here.
 pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), Refused> {
     if let Some(request) = &request.range {
         range(request)?;

@@ -26,7 +26,7 @@
 //! * [`check`](mod@check): what can be told without the store.
 //! * [`overlap`]: does a transaction touch a key twice?
 //! * [`range`](mod@range): sorted, filtered, cut off; for the log and for whoever reads without it.
-//! * [`write`]: a put and a delete.
+//! * [`write`](mod@write): a put and a delete.
 //! * [`compare`] and [`txn`]: if, then, else.
 //! * [`refused`]: etcd's words.
 //!

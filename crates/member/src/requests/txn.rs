@@ -60,18 +60,8 @@ use crate::progress::Progress;
 /// Whether a transaction can be answered without the log: all its operations are ranges, in both
 /// lists. As in etcd, one inside of it counts as a write.
 pub fn is_read_only(request: &TxnRequest) -> bool {
-    ops(request).all(|op| matches!(op.request, Some(Request::RequestRange(_))))
-}
-
-/// Whether a transaction can be answered from what this member has: it is read-only, and each of
-/// its ranges says so.
-pub fn is_serializable(request: &TxnRequest) -> bool {
-    ops(request)
-        .all(|op| matches!(&op.request, Some(Request::RequestRange(range)) if range.serializable))
-}
-
-fn ops(request: &TxnRequest) -> impl Iterator<Item = &RequestOp> {
-    request.success.iter().chain(&request.failure)
+    let mut ops = request.success.iter().chain(&request.failure);
+    ops.all(|op| matches!(op.request, Some(Request::RequestRange(_))))
 }
 
 /// Answers a transaction that [is read-only](is_read_only). Another one is a bug.

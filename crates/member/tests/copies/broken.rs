@@ -2,54 +2,13 @@
 
 use std::sync::Arc;
 
-use clearlane_engine::{Engine, EngineKind, Options};
-use clearlane_member::copies::{
-    DirectoryVault, Error, MemoryVault, Received, Receiver, Staged, Vault,
-};
+use clearlane_engine::{EngineKind, Options};
+use clearlane_member::copies::{DirectoryVault, Error, MemoryVault, Received, Receiver, Vault};
 use clearlane_raft_log::files::Disk;
-use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::support::{chunks, contents, contents_of, filled, message, receive};
-
-/// A vault that counts what is staged, and what has become of it.
-#[derive(Debug, Default)]
-struct Counted {
-    vault: MemoryVault,
-    open: Mutex<i64>,
-}
-
-impl Vault for Counted {
-    fn open(&self) -> clearlane_engine::Result<Arc<dyn Engine>> {
-        self.vault.open()
-    }
-    fn stage(&self) -> clearlane_engine::Result<Staged> {
-        *self.open.lock() += 1;
-        self.vault.stage()
-    }
-    fn keep(&self, staged: Staged, index: u64) -> clearlane_engine::Result<()> {
-        *self.open.lock() -= 1;
-        self.vault.keep(staged, index)
-    }
-    fn abandon(&self, staged: Staged) -> clearlane_engine::Result<()> {
-        *self.open.lock() -= 1;
-        assert_eq!(Arc::strong_count(&staged.engine), 1, "abandoned while it is in use");
-        self.vault.abandon(staged)
-    }
-    fn kept(&self) -> clearlane_engine::Result<Vec<u64>> {
-        self.vault.kept()
-    }
-    fn promote(&self, index: u64) -> clearlane_engine::Result<Arc<dyn Engine>> {
-        self.vault.promote(index)
-    }
-    fn discard(&self, index: u64) -> clearlane_engine::Result<()> {
-        self.vault.discard(index)
-    }
-    fn discard_leftovers(&self) -> clearlane_engine::Result<()> {
-        self.vault.discard_leftovers()
-    }
-}
+use crate::support::{Counted, chunks, contents, contents_of, filled, message, receive};
 
 fn receive_into(vault: &Arc<Counted>, bytes: &[u8]) -> Result<Received, Error> {
     receive(&(Arc::clone(vault) as Arc<dyn Vault>), bytes.chunks(50))

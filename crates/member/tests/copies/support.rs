@@ -1,15 +1,16 @@
 //! Stores with something in them, messages that go with copies, and both ends of a transfer.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use clearlane_backend::{Config, Design};
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
 use clearlane_member::Progress;
-use clearlane_member::copies::{Error, Received, Receiver, Sender, Vault};
+use clearlane_member::copies::{Error, MemoryVault, Received, Receiver, Sender, Staged, Vault};
 use clearlane_mvcc::{Ground, Store, StoreParts};
 use clearlane_raft_log::driver::Message;
 use clearlane_raft_log::{ConfState, Position};
+use parking_lot::Mutex;
 
 /// Members 1 to 3, of which one listens.
 pub(crate) fn members() -> ConfState {
@@ -96,4 +97,46 @@ pub(crate) fn contents_of(store: &dyn Store<Progress>) -> Vec<(Bucket, Vec<u8>, 
 /// How far a store has come.
 pub(crate) fn index_of(engine: &dyn Engine) -> u64 {
     Progress::read(&*engine.snapshot().unwrap()).unwrap().index
+}
+
+/// A vault that counts what is staged, and what has become of it.
+#[derive(Debug, Default)]
+pub(crate) struct Counted {
+    pub(crate) vault: MemoryVault,
+    pub(crate) open: Mutex<i64>,
+    /// What was staged last.
+    pub(crate) newest: Mutex<Option<Weak<dyn Engine>>>,
+}
+
+impl Vault for Counted {
+    fn open(&self) -> clearlane_engine::Result<Arc<dyn Engine>> {
+        self.vault.open()
+    }
+    fn stage(&self) -> clearlane_engine::Result<Staged> {
+        *self.open.lock() += 1;
+        let staged = self.vault.stage()?;
+        *self.newest.lock() = Some(Arc::downgrade(&staged.engine));
+        Ok(staged)
+    }
+    fn keep(&self, staged: Staged, index: u64) -> clearlane_engine::Result<()> {
+        *self.open.lock() -= 1;
+        self.vault.keep(staged, index)
+    }
+    fn abandon(&self, staged: Staged) -> clearlane_engine::Result<()> {
+        *self.open.lock() -= 1;
+        assert_eq!(Arc::strong_count(&staged.engine), 1, "abandoned while it is in use");
+        self.vault.abandon(staged)
+    }
+    fn kept(&self) -> clearlane_engine::Result<Vec<u64>> {
+        self.vault.kept()
+    }
+    fn promote(&self, index: u64) -> clearlane_engine::Result<Arc<dyn Engine>> {
+        self.vault.promote(index)
+    }
+    fn discard(&self, index: u64) -> clearlane_engine::Result<()> {
+        self.vault.discard(index)
+    }
+    fn discard_leftovers(&self) -> clearlane_engine::Result<()> {
+        self.vault.discard_leftovers()
+    }
 }

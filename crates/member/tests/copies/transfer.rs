@@ -7,7 +7,8 @@ use clearlane_member::copies::{DirectoryVault, Error, MemoryVault, Receiver, Sen
 use clearlane_raft_log::files::Disk;
 
 use crate::support::{
-    chunks, contents, contents_of, fill, filled, index_of, members, message, open_store, receive,
+    Counted, chunks, contents, contents_of, fill, filled, index_of, members, message, open_store,
+    receive,
 };
 
 fn vault_of(kind: EngineKind, dir: &tempfile::TempDir) -> Arc<dyn Vault> {
@@ -81,13 +82,19 @@ fn neither_side_keeps_more_than_a_few_chunks() {
     // 64 MiB in records of 64 KiB: a chunk is 256 KiB and the record that ends it.
     let store = filled(1_000, 64 << 10);
     let mut sender = Sender::new(store.copy().unwrap(), message(1)).unwrap();
-    let vault = Arc::new(MemoryVault::new());
+    let vault = Arc::new(Counted::default());
     let mut receiver = Receiver::new(Arc::clone(&vault) as Arc<dyn Vault>);
     let (mut largest, mut sent) = (0, 0);
     while let Some(chunk) = sender.next_chunk().unwrap() {
-        (largest, sent) = (largest.max(chunk.len()), sent + chunk.len());
-        receiver.chunk(&chunk).unwrap();
-        // What has come is in the staged store: the receiver waits for the end of one frame only.
+        largest = largest.max(chunk.len());
+        for piece in chunk.chunks(10_000) {
+            receiver.chunk(piece).unwrap();
+            sent += piece.len();
+            // What has come is in the staged store, but for the frame that is not whole yet.
+            let staged = vault.newest.lock().as_ref().and_then(std::sync::Weak::upgrade);
+            let has = staged.map_or(0, |engine| engine.size_in_use()) as usize;
+            assert!(sent - has < 512 << 10, "{} bytes wait", sent - has);
+        }
     }
     receiver.finish().unwrap();
     assert!(sent > 60 << 20 && largest < 400 << 10, "{largest} of {sent}");

@@ -92,7 +92,8 @@ pub struct Found {
     pub store: Position,
     /// The last hard state of its log.
     pub hard_state: HardState,
-    /// The entries of its log. Those that the store has may be among them.
+    /// The entries of its log, without a gap. Those that the store has may be among them: they are
+    /// kept for followers that are a little behind.
     pub entries: Vec<Entry>,
 }
 
@@ -113,8 +114,21 @@ impl Found {
                 same.term
             ));
         }
-        entries.retain(|entry| entry.index > store.index);
-        let mut before = (store.index, store.term);
+        // Nothing connects a log that ends before the store with what will come.
+        if entries.last().is_none_or(|last| last.index < store.index) {
+            entries.clear();
+        }
+        let begin = match entries.first() {
+            Some(first) if first.index == 1 => (0, 0),
+            // What came before it is not known, so it is itself the one before the rest.
+            Some(first) if (2..=store.index).contains(&first.index) && first.term > 0 => {
+                let mark = (first.index, first.term);
+                entries.remove(0);
+                mark
+            }
+            _ => (store.index, store.term),
+        };
+        let mut before = begin;
         for entry in &entries {
             if entry.index != before.0 + 1 || entry.term < before.1.max(1) {
                 let (index, term) = (entry.index, entry.term);
@@ -135,7 +149,7 @@ impl Found {
         if before.0 > NUMBER_MAX || hard_state.term > NUMBER_MAX {
             return damaged(format!("entry {}, term {}", before.0, hard_state.term));
         }
-        let mut log = Log::at(store);
+        let mut log = Log::new(begin, store);
         log.append(&entries.iter().map(Entry::to_raft).collect::<Vec<_>>());
         log.hard_state = hard_state.to_raft();
         Ok(log)

@@ -17,6 +17,19 @@
 //! snapshot is written before the state that covers it, and if the power failed in between, the
 //! snapshot never was taken.
 //!
+//! Such a record stays where it is, and later the log may grow past its index by entries. It must not
+//! count then: the store that it speaks of is gone. What tells it apart is what follows it. Behind a
+//! snapshot that was taken no entry at its index or below is ever written.
+//!
+//! ```text
+//!   1 2 3 │ S(9) │ 10 11        taken; 4 to 9 are in the store that was received
+//!   1 2 3 │ S(9) │ 4 5 ... 12   never taken
+//!   1 2 3'│ S(3) │ 4 5          taken; entry 3' is of another term, and void
+//! ```
+//!
+//! Where the log begins anew behind a snapshot that was taken, what lies before is void or has a
+//! gap. A start in front of it is refused.
+//!
 //! # A torn end
 //!
 //! [`read`] ignores it. [`Wal::open`] cuts it off: the segment as it was found goes to
@@ -53,8 +66,10 @@ pub fn valid_snapshots(files: &dyn Files, dir: &Path) -> Result<Vec<Snapshot>> {
     let segments = open_to_read(files, dir, &names(files, dir)?)?;
     let mut found = Vec::new();
     let end = scan(&segments, |told| {
-        if let Told::Snapshot { snapshot, .. } = told {
-            found.push(snapshot);
+        match told {
+            Told::Snapshot { snapshot, .. } => found.push(snapshot),
+            Told::Entry(entry) => found.retain(|snapshot: &Snapshot| snapshot.index < entry.index),
+            Told::State(_) => {}
         }
         Ok(())
     })?;
@@ -159,9 +174,15 @@ fn contents(
     segments: &[OpenSegment],
     (start, term): (u64, u64),
 ) -> Result<(Contents, End)> {
-    let (mut entries, mut snapshots) = (Vec::new(), Vec::new());
+    let (mut entries, mut snapshots) = (Vec::new(), Vec::<Snapshot>::new());
     let (mut state, mut is_there) = (HardState::default(), false);
+    // Behind which snapshots the log begins anew, if they were taken.
+    let mut begins = Vec::new();
     let end = scan(segments, |told| {
+        if let Told::Entry(entry) = &told {
+            snapshots.retain(|snapshot| snapshot.index < entry.index);
+            begins.retain(|begin| *begin < entry.index);
+        }
         match told {
             Told::Entry(entry) if entry.index > start => {
                 let place = usize::try_from(entry.index - start - 1).unwrap_or(usize::MAX);
@@ -185,6 +206,7 @@ fn contents(
                 if anew {
                     let kept = snapshot.index.saturating_sub(start);
                     entries.truncate(usize::try_from(kept).unwrap_or(usize::MAX));
+                    begins.push(snapshot.index);
                 }
                 snapshots.push(snapshot);
             }
@@ -193,6 +215,10 @@ fn contents(
     })?;
     if !is_there {
         return Err(no_snapshot(dir, (start, term)));
+    }
+    if let Some(begin) = begins.iter().find(|begin| (start + 1..=state.commit).contains(begin)) {
+        let why = format!("to start at {start}, the log having begun anew at {begin}");
+        return Err(Error::Refused(why));
     }
     Ok((Contents { metadata: end.metadata, state, snapshots, entries }, end))
 }

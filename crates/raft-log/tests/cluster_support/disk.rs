@@ -45,8 +45,7 @@ impl Disk {
 
     pub(crate) fn found(&self) -> Found {
         let store = self.store.position.clone();
-        let behind = self.entries.range(store.index + 1..);
-        let entries = behind.map(|(_, entry)| entry.clone()).collect();
+        let entries = self.entries.values().cloned().collect();
         Found { store, hard_state: self.hard_state, entries }
     }
 

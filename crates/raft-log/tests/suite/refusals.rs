@@ -98,6 +98,48 @@ fn a_snapshot_that_no_state_covers_is_not_valid() {
 }
 
 #[test]
+fn a_snapshot_that_was_never_taken_does_not_count_when_the_log_has_passed_it() {
+    let disk = disk();
+    let mut wal = create(&disk, options(4096)).unwrap();
+    wal.save(&[entry(1, 1, "a")], Some(&state(1, 0, 1))).unwrap();
+    wal.save_snapshot(&snapshot(4, 1)).unwrap();
+    drop(wal);
+    let (mut wal, _) = open(&disk, (0, 0)).unwrap();
+    for index in 2..=6 {
+        wal.save(&[entry(1, index, "b")], Some(&state(1, 0, index))).unwrap();
+        // Whatever is committed by now, the copy at 4 was thrown away long ago.
+        assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [Snapshot::default()]);
+    }
+    wal.close().unwrap();
+    let (mut wal, contents) = open(&disk, (0, 0)).unwrap();
+    assert_eq!((contents.entries.len(), contents.snapshots.len()), (6, 1));
+    // The member's own, made later, is another thing.
+    wal.save_snapshot(&snapshot(4, 1)).unwrap();
+    wal.save(&[entry(1, 7, "c")], None).unwrap();
+    assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [Snapshot::default(), snapshot(4, 1)]);
+}
+
+#[test]
+fn what_lies_before_a_received_snapshot_is_no_start() {
+    for (last, entries) in [(1, vec![]), (1, vec![entry(2, 10, "b")]), (12, vec![])] {
+        let disk = disk();
+        let mut wal = create(&disk, options(4096)).unwrap();
+        // Of a leader that was replaced: from 2 on these are others than those that are committed.
+        let own: Vec<_> = (1..=last).map(|index| entry(1, index, "void")).collect();
+        wal.save(&own, Some(&state(1, 0, 1))).unwrap();
+        let state = state(2, 0, 9 + entries.len() as u64);
+        let received = Append { snapshot: Some(snapshot(9, 2)), entries, state: Some(state) };
+        wal.append_all(&received).unwrap();
+        wal.close().unwrap();
+        let refused = read(&disk, &dir(), (0, 0)).unwrap_err();
+        assert!(matches!(refused, Error::Refused(_) | Error::Corrupt { .. }), "{refused}");
+        assert!(open(&disk, (0, 0)).is_err());
+        let (wal, contents) = open(&disk, (9, 2)).unwrap();
+        assert_eq!((contents.entries, wal.last_index()), (received.entries, state.commit));
+    }
+}
+
+#[test]
 fn entries_behind_a_received_snapshot_are_never_without_it() {
     let disk = disk();
     let mut wal = create(&disk, options(4096)).unwrap();

@@ -1,0 +1,73 @@
+//! Requests against etcd itself: recorded calls, replayed, must be answered as etcd did.
+//!
+//! # The recordings
+//!
+//! They lie in `crates/proto/oracle`, with a page on their format. Replayed are those that need the
+//! key space and little else:
+//!
+//! ```text
+//!   recording ─ request ─▶ check ─▶ entry, encoded and decoded ─▶ apply ─▶ our reply ─┐
+//!                  └─────▶ check ─▶ range or read-only txn, on a view ───▶ our reply ─┤
+//!             ─ reply, without what only a whole member knows ────────────────────────┴▶ equal
+//! ```
+//!
+//! Requests and replies are compared as protobuf's JSON, which is what was recorded; the names of
+//! all fields come from our own descriptors, so nothing is passed over because this test does not
+//! know it.
+//!
+//! # What is not compared literally
+//!
+//! * The order among records that compare equal in a sort, above twelve records: etcd's sort is not
+//!   stable there. That they are the same records, and in the order of what is sorted by, is.
+//! * The code of an error, for the server has that; its words are compared.
+//! * The remaining seconds of a lease: here is no clock.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod member;
+mod recording;
+mod ties;
+
+use clearlane_backend::Design;
+use member::Member;
+use recording::Taken;
+
+/// Each with its number of calls.
+const SCENARIOS: [(&str, usize); 6] = [
+    ("01-range", 100),
+    ("02-range-ties", 15),
+    ("03-put-delete", 56),
+    ("04-txn-compare", 110),
+    ("05-txn-ops", 61),
+    ("06-compact", 37),
+];
+
+/// Replays a scenario in an era. How many calls there were.
+fn replay(scenario: &str, design: Design) -> usize {
+    let pool = recording::pool();
+    let mut member = Member::new(design.into());
+    let mut calls = 0;
+    for step in recording::read(scenario) {
+        let place = format!("{design}: {scenario}, step {}", step.number);
+        match step.taken {
+            Taken::Call { method, request, outcome } => {
+                calls += 1;
+                let call = recording::method(&pool, &method);
+                let ours = member.call(&call, &request, &place);
+                ties::assert_same(&member, &method, &request, ours, outcome, &place);
+            }
+            Taken::Restart => member.restart(),
+        }
+        member.assert_progress(&place);
+    }
+    calls
+}
+
+#[test]
+fn every_era_answers_what_etcd_answered() {
+    for (scenario, calls) in SCENARIOS {
+        for design in Design::ALL {
+            assert_eq!(replay(scenario, design), calls, "{scenario}: the recording is whole");
+        }
+    }
+}

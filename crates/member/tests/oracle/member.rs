@@ -1,0 +1,209 @@
+//! As much of a member as the recordings need: a store, requests, and leases by name.
+//!
+//! What writes takes the way through a log: it is checked, encoded, decoded, and applied as the next
+//! entry. What only reads takes the server's way: it is checked and answered on a view.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use clearlane_backend::Config;
+use clearlane_engine::{Engine, MemoryEngine};
+use clearlane_member::Progress;
+use clearlane_member::requests::{self, Limits, Refused, Reply, check, txn};
+use clearlane_mvcc::{Ground, KeyLeases, OneAfterTheOther, Store, StoreParts};
+use clearlane_proto::Message;
+use clearlane_proto::etcdserverpb::{
+    CompactionRequest, InternalRaftRequest, LeaseGrantRequest, LeaseGrantResponse,
+    LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeRequest, RequestHeader, ResponseHeader,
+    TxnRequest,
+};
+use prost_reflect::{DynamicMessage, MethodDescriptor, SerializeOptions};
+use serde_json::Value;
+
+/// The reply, or the words of the refusal.
+pub(crate) type Outcome = Result<Value, String>;
+
+/// How many bytes etcd's server takes in.
+const MESSAGE_MAX: usize = 2 << 20;
+
+/// Which keys hang on which lease, as the store tells it.
+#[derive(Debug, Default)]
+struct Book(Mutex<BTreeMap<Bytes, i64>>);
+
+impl KeyLeases for Book {
+    fn attach(&self, key: &Bytes, lease: i64) {
+        let mut keys = self.0.lock().unwrap();
+        match lease {
+            0 => keys.remove(key),
+            lease => keys.insert(key.clone(), lease),
+        };
+    }
+}
+
+/// A member, for one scenario.
+pub(crate) struct Member {
+    engine: Arc<dyn Engine>,
+    parts: StoreParts,
+    store: Box<dyn Store<Progress>>,
+    /// The leases, and for how long they were granted.
+    leases: BTreeMap<i64, i64>,
+    book: Arc<Book>,
+    /// How many entries were applied.
+    index: u64,
+}
+
+fn open(parts: StoreParts, engine: &Arc<dyn Engine>, book: &Arc<Book>) -> Box<dyn Store<Progress>> {
+    let ground = Ground {
+        engine: Arc::clone(engine),
+        config: Config::default(),
+        pre_commit: Progress::pre_commit(),
+        applied: Progress::read(&*engine.snapshot().unwrap()).unwrap(),
+        leases: Arc::clone(book) as Arc<dyn KeyLeases>,
+        workers: &OneAfterTheOther,
+    };
+    let (store, opened) = clearlane_mvcc::open(parts, ground).unwrap();
+    assert!(opened.compaction.is_none(), "every compaction had come to its end");
+    store
+}
+
+impl Member {
+    pub(crate) fn new(parts: StoreParts) -> Member {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let book = Arc::new(Book::default());
+        let store = open(parts, &engine, &book);
+        Member { engine, parts, store, leases: BTreeMap::new(), book, index: 0 }
+    }
+
+    /// Stops in an orderly way, and starts on the same data.
+    pub(crate) fn restart(&mut self) {
+        self.store.commit().unwrap();
+        // An engine has one store at a time: the old one goes first.
+        let nowhere: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        self.store = open(self.parts, &nowhere, &self.book);
+        self.store = open(self.parts, &self.engine, &self.book);
+    }
+
+    /// Every entry has left its mark, the refused ones, too.
+    pub(crate) fn assert_progress(&self, place: &str) {
+        self.store.commit().unwrap();
+        let found = Progress::read(&*self.engine.snapshot().unwrap()).unwrap();
+        assert_eq!(found.index, self.index, "{place}");
+    }
+
+    /// The value of a key.
+    pub(crate) fn value(&self, key: &[u8]) -> Bytes {
+        let request = RangeRequest { key: Bytes::copy_from_slice(key), ..RangeRequest::default() };
+        let read = self.store.read();
+        requests::range(&*read, &request).unwrap().unwrap().kvs[0].value.clone()
+    }
+
+    /// Makes a call, with JSON on both sides.
+    pub(crate) fn call(&mut self, call: &MethodDescriptor, json: &Value, place: &str) -> Outcome {
+        let request = DynamicMessage::deserialize(call.input(), json)
+            .unwrap_or_else(|error| panic!("{place}: {error}"));
+        let bytes = Bytes::from(request.encode_to_vec());
+        if bytes.len() > MESSAGE_MAX {
+            // No request gets that far: the server's part turns it away.
+            let (len, max) = (bytes.len(), MESSAGE_MAX);
+            return Err(format!("grpc: received message larger than max ({len} vs. {max})"));
+        }
+        let reply = self.answer(call.full_name(), bytes).map_err(|refused| refused.to_string())?;
+        let reply = DynamicMessage::decode(call.output(), &reply[..]).unwrap();
+        let options = SerializeOptions::new().use_proto_field_name(true);
+        Ok(reply.serialize_with_options(serde_json::value::Serializer, &options).unwrap())
+    }
+
+    /// Makes a call, with bytes on both sides.
+    fn answer(&mut self, method: &str, bytes: Bytes) -> Result<Vec<u8>, Refused> {
+        let mut entry = InternalRaftRequest::default();
+        match method {
+            "etcdserverpb.KV.Range" => return self.range(&RangeRequest::decode(bytes).unwrap()),
+            "etcdserverpb.KV.Txn" => {
+                let request = TxnRequest::decode(bytes).unwrap();
+                if txn::is_read_only(&request) {
+                    return self.read_txn(&request);
+                }
+                entry.txn = Some(request);
+            }
+            "etcdserverpb.KV.Put" => entry.put = Some(Message::decode(bytes).unwrap()),
+            "etcdserverpb.KV.DeleteRange" => {
+                entry.delete_range = Some(Message::decode(bytes).unwrap());
+            }
+            "etcdserverpb.KV.Compact" => {
+                entry.compaction = Some(CompactionRequest::decode(bytes).unwrap());
+            }
+            "etcdserverpb.Lease.LeaseGrant" => {
+                return Ok(self.grant(Message::decode(bytes).unwrap()));
+            }
+            "etcdserverpb.Lease.LeaseTimeToLive" => {
+                return Ok(self.time_to_live(Message::decode(bytes).unwrap()));
+            }
+            other => panic!("no method {other}"),
+        }
+        self.write(entry)
+    }
+
+    fn range(&self, request: &RangeRequest) -> Result<Vec<u8>, Refused> {
+        check::range(request)?;
+        let read = self.store.read();
+        Ok(requests::range(&*read, request).unwrap()?.encode_to_vec())
+    }
+
+    fn read_txn(&self, request: &TxnRequest) -> Result<Vec<u8>, Refused> {
+        check::txn(request, &Limits::default())?;
+        let read = self.store.read();
+        Ok(txn::read_txn(&*read, request).unwrap()?.encode_to_vec())
+    }
+
+    /// Through the log, of which this is the only member.
+    fn write(&mut self, mut entry: InternalRaftRequest) -> Result<Vec<u8>, Refused> {
+        let header = RequestHeader { id: self.index + 1, ..RequestHeader::default() };
+        entry.header = Some(header);
+        requests::check(&entry, &Limits::default())?;
+        self.index += 1;
+        let entry = InternalRaftRequest::decode(entry.encode_to_vec().as_slice()).unwrap();
+        let progress = Progress { index: self.index, term: 2, ..Progress::default() };
+        let has_lease = |id| self.leases.contains_key(&id);
+        let applied = requests::apply(&*self.store, &has_lease, &entry, progress).unwrap();
+        assert_eq!(applied.ended.revision, self.store.read().revision());
+        if let Some(mut job) = applied.compaction {
+            // etcd was given the time for that, also where the call did not wait for it.
+            while !self.store.compact_step(&mut job, 2).unwrap() {}
+        }
+        Ok(match applied.answer? {
+            Reply::Put(reply) => reply.encode_to_vec(),
+            Reply::DeleteRange(reply) => reply.encode_to_vec(),
+            Reply::Range(reply) => reply.encode_to_vec(),
+            Reply::Txn(reply) => reply.encode_to_vec(),
+            Reply::Compact(reply) => reply.encode_to_vec(),
+        })
+    }
+
+    fn header(&self) -> Option<ResponseHeader> {
+        let revision = self.store.read().revision();
+        Some(ResponseHeader { revision, ..ResponseHeader::default() })
+    }
+
+    fn grant(&mut self, request: LeaseGrantRequest) -> Vec<u8> {
+        assert!(self.leases.insert(request.id, request.ttl).is_none(), "a new lease");
+        let header = self.header();
+        LeaseGrantResponse { header, id: request.id, ttl: request.ttl, ..Default::default() }
+            .encode_to_vec()
+    }
+
+    /// The keys of a lease. How long it will live nobody knows here.
+    fn time_to_live(&self, request: LeaseTimeToLiveRequest) -> Vec<u8> {
+        let book = self.book.0.lock().unwrap();
+        let keys: BTreeSet<&Bytes> =
+            book.iter().filter(|(_, lease)| **lease == request.id).map(|(key, _)| key).collect();
+        LeaseTimeToLiveResponse {
+            header: self.header(),
+            id: request.id,
+            granted_ttl: self.leases[&request.id],
+            keys: keys.into_iter().cloned().collect(),
+            ..Default::default()
+        }
+        .encode_to_vec()
+    }
+}

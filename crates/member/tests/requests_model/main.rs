@@ -1,0 +1,116 @@
+//! Random requests against a plain model: a whole map of records for every revision.
+//!
+//! The model goes about a transaction in the other way: it works on a copy of the map, refuses
+//! wherever it comes to something that cannot be done, and throws the copy away. What the real one
+//! finds out beforehand must be the same. Replies are compared as a whole, and behind each entry so
+//! is the store.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod model;
+mod strategies;
+
+use std::sync::Arc;
+
+use clearlane_backend::{Config, Design};
+use clearlane_engine::{Engine, MemoryEngine};
+use clearlane_member::Progress;
+use clearlane_member::requests::{self, Limits, check, txn};
+use clearlane_mvcc::{Ground, Store, StoreParts};
+use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest};
+use model::{Model, has_lease};
+use proptest::prelude::*;
+
+const LIMITS: Limits = Limits { txn_ops_max: 6, request_bytes_max: 1 << 20 };
+
+struct World {
+    engine: Arc<dyn Engine>,
+    store: Box<dyn Store<Progress>>,
+    model: Model,
+    index: u64,
+}
+
+impl World {
+    fn new(design: Design) -> World {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let ground = Ground::new(
+            Arc::clone(&engine),
+            Config::default(),
+            Progress::pre_commit(),
+            Progress::default(),
+        );
+        let (store, _) = clearlane_mvcc::open(StoreParts::from(design), ground).unwrap();
+        World { engine, store, model: Model::new(), index: 0 }
+    }
+
+    fn step(&mut self, request: &InternalRaftRequest) {
+        let checked = requests::check(request, &LIMITS);
+        assert_eq!(checked, self.model.check(request, LIMITS.txn_ops_max), "{request:?}");
+        if checked.is_ok() {
+            self.read_beside(request);
+            self.apply(request);
+        }
+    }
+
+    /// What can be answered without the log.
+    fn read_beside(&self, request: &InternalRaftRequest) {
+        let read = self.store.read();
+        if let Some(range) = &request.range {
+            let ours = requests::range(&*read, range).unwrap();
+            assert_eq!(ours, self.model.range(range), "{request:?}");
+        }
+        if let Some(request) = request.txn.as_ref().filter(|request| txn::is_read_only(request)) {
+            let ours = txn::read_txn(&*read, request).unwrap();
+            assert_eq!(ours, self.model.clone().txn(request), "{request:?}");
+        }
+    }
+
+    fn apply(&mut self, request: &InternalRaftRequest) {
+        self.index += 1;
+        let progress = Progress { index: self.index, term: 1, ..Progress::default() };
+        let applied = requests::apply(&*self.store, &has_lease, request, progress).unwrap();
+        assert_eq!(applied.answer, self.model.apply(request), "{request:?}");
+        assert_eq!(applied.ended.revision, self.model.revision());
+        if let Some(mut job) = applied.compaction {
+            while !self.store.compact_step(&mut job, 100).unwrap() {}
+        }
+        self.store.commit().unwrap();
+        let durable = Progress::read(&*self.engine.snapshot().unwrap()).unwrap();
+        assert_eq!(durable.index, self.index, "{request:?}");
+        let all =
+            RangeRequest { key: "\0".into(), range_end: "\0".into(), ..RangeRequest::default() };
+        assert_eq!(requests::range(&*self.store.read(), &all).unwrap(), self.model.range(&all));
+    }
+}
+
+proptest! {
+    #[test]
+    fn requests_do_what_the_model_does(
+        requests in prop::collection::vec(strategies::request(), 1..30),
+        design in prop::sample::select(Design::ALL.to_vec()),
+    ) {
+        let mut world = World::new(design);
+        requests.iter().for_each(|request| world.step(request));
+    }
+}
+
+#[test]
+fn the_histories_reach_both_ends_of_each_question() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+    let mut runner = TestRunner::deterministic();
+    let histories = prop::collection::vec(strategies::request(), 400);
+    let mut world = World::new(Design::SnapshotReadTx);
+    let mut told = std::collections::BTreeSet::new();
+    for _ in 0..5 {
+        for request in histories.new_tree(&mut runner).unwrap().current() {
+            let outcome = requests::check(&request, &LIMITS)
+                .and_then(|()| world.model.clone().apply(&request));
+            told.insert(outcome.map_or_else(|refused| refused.to_string(), |_| "done".into()));
+            world.step(&request);
+        }
+    }
+    // All but a request that is too large.
+    assert_eq!(told.len(), 11, "{told:?}");
+    assert_eq!(check::range(&RangeRequest::default()), Err(requests::Refused::EmptyKey));
+}

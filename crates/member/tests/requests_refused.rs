@@ -1,0 +1,340 @@
+//! Each refusal, by what brings it about: the words are etcd's, nothing has changed, and the entry is
+//! done with all the same.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use clearlane_backend::{Config, Design};
+use clearlane_engine::{Engine, MemoryEngine};
+use clearlane_member::requests::{self, Applied, Limits, Refused, Reply, txn};
+use clearlane_member::{Error, Progress};
+use clearlane_mvcc::{Ground, Store, StoreParts};
+use clearlane_proto::Message;
+use clearlane_proto::etcdserverpb::request_op::Request;
+use clearlane_proto::etcdserverpb::{
+    CompactionRequest, Compare, DeleteRangeRequest, InternalRaftRequest, LeaseGrantRequest,
+    PutRequest, RangeRequest, RangeResponse, RequestHeader, RequestOp, ResponseHeader, TxnRequest,
+};
+
+struct World {
+    engine: Arc<dyn Engine>,
+    store: Box<dyn Store<Progress>>,
+    index: u64,
+}
+
+impl World {
+    /// At revision 4, compacted at 3: `a` was put three times.
+    fn new(design: Design) -> World {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let progress = Progress::default();
+        let ground = Ground::new(
+            Arc::clone(&engine),
+            Config::default(),
+            Progress::pre_commit(),
+            progress.clone(),
+        );
+        let (store, _) = clearlane_mvcc::open(StoreParts::from(design), ground).unwrap();
+        let mut world = World { engine, store, index: 0 };
+        for value in ["1", "2", "3"] {
+            world.apply(&entry(put("a", value))).unwrap().answer.unwrap();
+        }
+        let mut job = world.apply(&compaction(3)).unwrap().compaction.unwrap();
+        while !world.store.compact_step(&mut job, 1).unwrap() {}
+        world
+    }
+
+    fn apply(&mut self, request: &InternalRaftRequest) -> clearlane_member::Result<Applied> {
+        self.index += 1;
+        let members = Arc::default();
+        let progress = Progress { index: self.index, term: 1, members };
+        requests::apply(&*self.store, &|id| id == 5, request, progress)
+    }
+
+    fn all(&self) -> RangeResponse {
+        let all = RangeRequest { range_end: "\0".into(), ..range("\0", 0) };
+        requests::range(&*self.store.read(), &all).unwrap().unwrap()
+    }
+
+    /// Passes the check, is refused by the store, and leaves its mark in the log alone.
+    fn assert_refused(&mut self, request: &InternalRaftRequest, refused: Refused) {
+        assert_eq!(requests::check(request, &Limits::default()), Ok(()), "{request:?}");
+        let before = self.all();
+        let applied = self.apply(request).unwrap();
+        assert_eq!(applied.answer, Err(refused), "{request:?}");
+        assert!(applied.ended.changes.is_empty() && applied.compaction.is_none());
+        assert_eq!(self.all(), before, "{request:?}");
+        self.assert_durable();
+    }
+
+    fn assert_durable(&self) {
+        self.store.commit().unwrap();
+        let durable = Progress::read(&*self.engine.snapshot().unwrap()).unwrap();
+        assert_eq!((durable.index, durable.term), (self.index, 1));
+    }
+}
+
+fn put(key: &'static str, value: &'static str) -> PutRequest {
+    PutRequest { key: key.into(), value: value.into(), ..PutRequest::default() }
+}
+
+fn range(key: &'static str, revision: i64) -> RangeRequest {
+    RangeRequest { key: key.into(), revision, ..RangeRequest::default() }
+}
+
+fn delete(key: &'static str, range_end: &'static str) -> DeleteRangeRequest {
+    let (key, range_end) = (key.into(), range_end.into());
+    DeleteRangeRequest { key, range_end, prev_kv: false }
+}
+
+fn compaction(revision: i64) -> InternalRaftRequest {
+    let compaction = Some(CompactionRequest { revision, physical: false });
+    InternalRaftRequest { compaction, ..InternalRaftRequest::default() }
+}
+
+/// Anything that an operation may be, as an operation and as an entry.
+trait Op: Sized {
+    fn op(self) -> Request;
+}
+
+impl Op for PutRequest {
+    fn op(self) -> Request {
+        Request::RequestPut(self)
+    }
+}
+
+impl Op for RangeRequest {
+    fn op(self) -> Request {
+        Request::RequestRange(self)
+    }
+}
+
+impl Op for DeleteRangeRequest {
+    fn op(self) -> Request {
+        Request::RequestDeleteRange(self)
+    }
+}
+
+impl Op for TxnRequest {
+    fn op(self) -> Request {
+        Request::RequestTxn(self)
+    }
+}
+
+fn entry(op: impl Op) -> InternalRaftRequest {
+    let empty = InternalRaftRequest::default();
+    match op.op() {
+        Request::RequestPut(put) => InternalRaftRequest { put: Some(put), ..empty },
+        Request::RequestRange(range) => InternalRaftRequest { range: Some(range), ..empty },
+        Request::RequestTxn(txn) => InternalRaftRequest { txn: Some(txn), ..empty },
+        Request::RequestDeleteRange(delete) => {
+            InternalRaftRequest { delete_range: Some(delete), ..empty }
+        }
+    }
+}
+
+fn then(ops: impl IntoIterator<Item = Request>) -> TxnRequest {
+    let success = ops.into_iter().map(|request| RequestOp { request: Some(request) }).collect();
+    TxnRequest { success, ..TxnRequest::default() }
+}
+
+/// What the store refuses, and why. Each comes alone, behind a put in a transaction, and behind a
+/// put in a nested one.
+fn refused_by_the_store() -> Vec<(Request, Refused)> {
+    let keep = |key, ignore_value| PutRequest {
+        ignore_value,
+        ignore_lease: !ignore_value,
+        ..put(key, "")
+    };
+    vec![
+        (range("a", 9).op(), Refused::FutureRevision),
+        (range("a", 2).op(), Refused::Compacted),
+        (keep("missing", true).op(), Refused::KeyNotFound),
+        (keep("missing", false).op(), Refused::KeyNotFound),
+        (PutRequest { lease: 6, ..put("a", "v") }.op(), Refused::LeaseNotFound),
+        (PutRequest { lease: -1, ..put("a", "v") }.op(), Refused::LeaseNotFound),
+    ]
+}
+
+#[test]
+fn what_the_store_refuses_changes_nothing_but_the_progress() {
+    struct Any(Request);
+    impl Op for Any {
+        fn op(self) -> Request {
+            self.0
+        }
+    }
+    for design in Design::ALL {
+        let mut world = World::new(design);
+        for (request, refused) in refused_by_the_store() {
+            world.assert_refused(&entry(Any(request.clone())), refused);
+            let behind_a_put = then([put("b", "1").op(), request.clone()]);
+            world.assert_refused(&entry(behind_a_put.clone()), refused);
+            world.assert_refused(&entry(then([put("d", "1").op(), behind_a_put.op()])), refused);
+        }
+        world.assert_refused(&compaction(3), Refused::Compacted);
+        world.assert_refused(&compaction(-1), Refused::Compacted);
+        world.assert_refused(&compaction(1000), Refused::FutureRevision);
+    }
+}
+
+#[test]
+fn a_list_that_does_not_run_is_not_asked() {
+    let mut world = World::new(Design::SnapshotReadTx);
+    for (request, _) in refused_by_the_store() {
+        let failure = then([request]).success;
+        let request = entry(TxnRequest { failure, ..TxnRequest::default() });
+        world.apply(&request).unwrap().answer.unwrap();
+    }
+}
+
+#[test]
+fn a_put_that_keeps_what_the_transaction_has_deleted_is_refused() {
+    let keep = PutRequest { ignore_value: true, ..put("a", "") };
+    for design in Design::ALL {
+        let mut world = World::new(design);
+        let gone = then([delete("0", "\0").op(), delete("b", "\0").op(), keep.clone().op()]);
+        world.assert_refused(&entry(gone.clone()), Refused::KeyNotFound);
+        world.assert_refused(&entry(then([put("z", "").op(), gone.op()])), Refused::KeyNotFound);
+        // Above it, or behind it, there is something to keep.
+        let kept = then([delete("b", "\0").op(), keep.clone().op()]);
+        world.apply(&entry(kept)).unwrap().answer.unwrap();
+        let kept = then([keep.clone().op(), delete("a", "\0").op()]);
+        world.apply(&entry(kept)).unwrap().answer.unwrap();
+        assert!(world.all().kvs.is_empty());
+    }
+}
+
+/// In a transaction a revision below zero counts; in a range it is the current one.
+#[test]
+fn a_negative_revision_is_compacted_in_a_transaction() {
+    let mut world = World::new(Design::SnapshotReadTx);
+    let negative = range("a", -1);
+    world.assert_refused(&entry(then([negative.clone().op()])), Refused::Compacted);
+    let read = world.store.read();
+    let by_a_reader = txn::read_txn(&*read, &then([negative.clone().op()])).unwrap();
+    assert_eq!(by_a_reader, Err(Refused::Compacted));
+    assert_eq!(requests::range(&*read, &negative).unwrap().unwrap().kvs.len(), 1);
+}
+
+/// Alone, the lease is asked for first; in a transaction, the key.
+#[test]
+fn a_put_that_is_wrong_twice_is_told_as_in_etcd() {
+    let mut world = World::new(Design::SnapshotReadTx);
+    let wrong = PutRequest { lease: 6, ignore_value: true, ..put("missing", "") };
+    world.assert_refused(&entry(wrong.clone()), Refused::LeaseNotFound);
+    world.assert_refused(&entry(then([wrong.op()])), Refused::KeyNotFound);
+}
+
+#[test]
+fn what_is_wrong_in_itself_is_not_proposed() {
+    let keep_value = PutRequest { ignore_value: true, ..put("a", "1") };
+    let keep_lease = PutRequest { ignore_lease: true, lease: 5, ..put("a", "1") };
+    let order = RangeRequest { sort_order: 3, ..range("a", 0) };
+    let target = RangeRequest { sort_target: -1, ..range("a", 0) };
+    let empty_op = TxnRequest { failure: vec![RequestOp::default()], ..TxnRequest::default() };
+    let compare = TxnRequest { compare: vec![Compare::default()], ..TxnRequest::default() };
+    for (request, refused) in [
+        (put("", "1").op(), Refused::EmptyKey),
+        (range("", 0).op(), Refused::EmptyKey),
+        (delete("", "b").op(), Refused::EmptyKey),
+        (compare.op(), Refused::EmptyKey),
+        (keep_value.op(), Refused::ValueProvided),
+        (keep_lease.op(), Refused::LeaseProvided),
+        (order.op(), Refused::InvalidSortOption),
+        (target.op(), Refused::InvalidSortOption),
+        (empty_op.op(), Refused::KeyNotFound),
+        (then([put("a", "").op(), put("a", "").op()]).op(), Refused::DuplicateKey),
+        (then([put("a", "").op(), delete("a", "b").op()]).op(), Refused::DuplicateKey),
+    ] {
+        let check = |request| requests::check(&entry(request), &Limits::default());
+        let nested = then([then([request]).op()]);
+        assert_eq!(check(nested), Err(refused));
+    }
+    let alone = requests::check(&entry(put("", "")), &Limits::default());
+    assert_eq!(alone, Err(Refused::EmptyKey));
+}
+
+#[test]
+fn operations_have_a_budget() {
+    let limits = Limits { txn_ops_max: 3, ..Limits::default() };
+    let many = |count: usize| (0..count).map(|_| delete("a", "").op());
+    let nested = |outer: usize, inner| then(many(outer - 1).chain([then(many(inner)).op()]));
+    for (request, fits) in [
+        (then(many(3)), true),
+        (then(many(4)), false),
+        (TxnRequest { failure: then(many(4)).success, ..TxnRequest::default() }, false),
+        (TxnRequest { compare: vec![Compare::default(); 4], ..TxnRequest::default() }, false),
+        (nested(2, 1), true),
+        (nested(2, 2), false),
+        (nested(1, 2), true),
+    ] {
+        let expected = if fits { Ok(()) } else { Err(Refused::TooManyOps) };
+        assert_eq!(requests::check(&entry(request.clone()), &limits), expected, "{request:?}");
+    }
+}
+
+/// What is let through can be read back from the log.
+#[test]
+fn transactions_lie_so_deep_and_no_deeper() {
+    let deep = |levels: usize| {
+        entry((1..levels).fold(then([put("a", "").op()]), |inner, _| then([inner.op()])))
+    };
+    assert_eq!(requests::check(&deep(49), &Limits::default()), Ok(()));
+    let entry = deep(49).encode_to_vec();
+    assert_eq!(InternalRaftRequest::decode(&entry[..]).unwrap(), deep(49));
+    assert_eq!(requests::check(&deep(50), &Limits::default()), Err(Refused::TooManyOps));
+    assert!(InternalRaftRequest::decode(&deep(50).encode_to_vec()[..]).is_err());
+}
+
+#[test]
+fn an_entry_has_a_longest_length() {
+    let mut request = entry(PutRequest { value: vec![b'x'; 100].into(), ..put("a", "") });
+    request.header = Some(RequestHeader { id: 7, ..RequestHeader::default() });
+    let request_bytes_max = request.encoded_len();
+    let limits = Limits { request_bytes_max, ..Limits::default() };
+    assert_eq!(requests::check(&request, &limits), Ok(()));
+    let limits = Limits { request_bytes_max: request_bytes_max - 1, ..limits };
+    assert_eq!(requests::check(&request, &limits), Err(Refused::RequestTooLarge));
+    assert_eq!(Limits::default().request_bytes_max, 1_572_864, "etcd's 1.5 MiB");
+}
+
+#[test]
+fn the_mark_of_a_log_read_changes_nothing() {
+    for design in Design::ALL {
+        let mut world = World::new(design);
+        let before = world.all();
+        let applied = world.apply(&entry(range("", 0))).unwrap();
+        let header = Some(ResponseHeader { revision: 4, ..ResponseHeader::default() });
+        let empty = RangeResponse { header, ..RangeResponse::default() };
+        assert_eq!(applied.answer, Ok(Reply::Range(empty)));
+        assert!(applied.ended.changes.is_empty());
+        assert_eq!(world.all(), before);
+        world.assert_durable();
+    }
+}
+
+#[test]
+fn an_entry_that_nobody_knows_here_stops_the_member() {
+    let grant = InternalRaftRequest {
+        lease_grant: Some(LeaseGrantRequest { id: 1, ttl: 1 }),
+        ..InternalRaftRequest::default()
+    };
+    for request in [InternalRaftRequest::default(), grant] {
+        let mut world = World::new(Design::SnapshotReadTx);
+        let stopped = world.apply(&request).unwrap_err();
+        assert!(matches!(stopped, Error::UnknownRequest { index: 5 }), "{stopped}");
+    }
+}
+
+#[test]
+fn an_entry_that_was_not_checked_does_not_panic() {
+    let gone = [delete("a", "b").op(), PutRequest { ignore_value: true, ..put("a", "") }.op()];
+    let mut world = World::new(Design::SnapshotReadTx);
+    let stopped = world.apply(&entry(then(gone))).unwrap_err();
+    assert!(stopped.to_string().contains("not checked before it was proposed"), "{stopped}");
+    let mut world = World::new(Design::SnapshotReadTx);
+    let applied = world.apply(&entry(put("", "1"))).unwrap();
+    assert_eq!(applied.answer, Err(Refused::EmptyKey));
+    world.assert_durable();
+}
