@@ -11,6 +11,7 @@
 //! From the view on nobody waits for anybody: in the default era the view is one pointer, and it
 //! shows the same state for as long as it is kept.
 
+use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
 
 use crate::handle::Handle;
@@ -31,11 +32,17 @@ pub async fn range(member: &Handle, request: &RangeRequest) -> Result<RangeRespo
 
 /// Runs a transaction that only reads.
 pub async fn read_txn(member: &Handle, request: &TxnRequest) -> Result<TxnResponse, Trouble> {
-    if !txn::is_serializable(request) {
+    if !is_serializable(request) {
         member.fresh().await?;
     }
     let store = member.store();
     let mut response = txn::read_txn(&*store.read(), request)??;
     member.stamp(&mut response.header);
     Ok(response)
+}
+
+/// Whether each of a transaction's ranges may be answered from what this member has.
+fn is_serializable(request: &TxnRequest) -> bool {
+    let mut ops = request.success.iter().chain(&request.failure);
+    ops.all(|op| matches!(&op.request, Some(Request::RequestRange(range)) if range.serializable))
 }
