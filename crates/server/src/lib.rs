@@ -6,9 +6,11 @@
 //! | module | its question |
 //! |---|---|
 //! | [`serve`] | which thread has which connection? |
+//! | [`data`] | where does a member lie on disk? |
 //! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
 //! | [`status`] | which code goes with which words? |
 
+pub mod data;
 pub mod kv;
 pub mod serve;
 pub mod status;
