@@ -40,7 +40,6 @@
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
 mod stage;
-mod pace;
 mod puts;
 mod ranges;
 mod watching;
@@ -50,6 +49,7 @@ mod lagging;
 mod report;
 
 use clearlane_backend::Design;
+use clearlane_benches::pace;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -2,8 +2,8 @@
 //!
 //! An [`Exporter`] reads one snapshot and hands out chunks; an [`Importer`] takes chunks and fills
 //! an empty engine. The two engines need not be of the same kind: the stream knows buckets, keys
-//! and values, and nothing of pages or logs. Both keep one chunk in memory, whatever the size of
-//! the store.
+//! and values, and nothing of pages or logs. The exporter keeps one chunk in memory and the importer a
+//! few megabytes, whatever the size of the store.
 //!
 //! # The format
 //!
@@ -20,13 +20,20 @@
 //! frames in order: it notices a frame that is missing, doubled or out of place although each
 //! frame is whole.
 //!
+//! # Commits
+//!
+//! An importer commits about every 4 MiB, and at the trailer. It could commit each frame; but a commit
+//! is a sync, and nobody waits for any but the last one. What is worse, others wait for it: the disk is
+//! also that of the log of the member, which goes on meanwhile. It could commit once; but an open
+//! transaction takes memory for all that it has.
+//!
 //! # An import that ends early
 //!
-//! Each frame is committed when it has come, long before the trailer is seen; to keep them back would
-//! take memory for the whole store. So an import that fails, or is killed, leaves a store that opens
-//! like any other and has part of the records. Whoever imports does it in a directory of its own,
-//! moves that to its place when [`Importer::finish`] has returned, and removes it otherwise. An
-//! import into the leftover of another one is refused, because that has records.
+//! Most of the records are committed long before the trailer is seen. So an import that fails, or is
+//! killed, leaves a store that opens like any other and has part of the records. Whoever imports does
+//! it in a directory of its own, moves that to its place when [`Importer::finish`] has returned, and
+//! removes it otherwise. An import into the leftover of another one is refused, because that has
+//! records.
 //!
 //! # Invariants
 //!
@@ -43,7 +50,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::interface::{Engine, KeyRange, Snapshot};
+use crate::interface::{Engine, KeyRange, Snapshot, WriteTxn};
 
 const MAGIC: &[u8; 17] = b"clearlane-stream\x02";
 const FRAME_RECORDS: u8 = 1;
@@ -58,6 +65,8 @@ const RECORD_HEAD: usize = 9;
 const TRAILER_BODY: usize = 12;
 /// A frame's body ends when it has grown to this.
 const BODY_BYTES: usize = 256 << 10;
+/// So many bytes of records are committed together.
+const COMMIT_BYTES: usize = 4 << 20;
 /// What a frame may claim to hold: one value of the greatest size that etcd ever takes, with room.
 const BODY_BYTES_MAX: usize = 1 << 30;
 
@@ -205,6 +214,9 @@ impl From<Damage> for Error {
 
 /// Fills an empty engine from chunks. The chunks may be cut anywhere.
 pub struct Importer {
+    /// Has what is not committed yet.
+    txn: Option<Box<dyn WriteTxn>>,
+    uncommitted_bytes: usize,
     engine: Arc<dyn Engine>,
     /// What came and is not a whole frame yet.
     waiting: BytesMut,
@@ -232,8 +244,16 @@ impl Importer {
                 return Err(Error::Storage("a stream is imported into an empty store".to_owned()));
             }
         }
-        let (waiting, state) = (BytesMut::new(), Importing::Magic);
-        Ok(Importer { engine, waiting, state, frames: 0, records: 0, sum_of_sums: 0 })
+        Ok(Importer {
+            txn: None,
+            uncommitted_bytes: 0,
+            engine,
+            waiting: BytesMut::new(),
+            state: Importing::Magic,
+            frames: 0,
+            records: 0,
+            sum_of_sums: 0,
+        })
     }
 
     /// Takes the next bytes of the stream.
@@ -242,6 +262,7 @@ impl Importer {
         let outcome = self.take_all();
         if outcome.is_err() {
             self.state = Importing::Refused;
+            self.txn = None;
         }
         outcome
     }
@@ -310,15 +331,24 @@ impl Importer {
             return self.take_trailer(body);
         }
         let records = parse_records(body).ok_or_else(|| self.damaged_frame())?;
-        let mut txn = self.engine.begin_write()?;
+        let mut txn = match self.txn.take() {
+            Some(txn) => txn,
+            None => self.engine.begin_write()?,
+        };
         for stretch in records.chunk_by(|a, b| a.bucket == b.bucket) {
             let pairs = &mut stretch.iter().map(|record| (record.key, record.value));
             txn.put_all(stretch[0].bucket, pairs)?;
         }
-        txn.commit()?;
+        self.txn = Some(txn);
+        self.uncommitted_bytes += body.len();
         self.records += records.len() as u64;
         self.frames += 1;
-        Ok(())
+        if self.uncommitted_bytes >= COMMIT_BYTES { self.commit() } else { Ok(()) }
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        self.uncommitted_bytes = 0;
+        self.txn.take().map_or(Ok(()), |txn| txn.commit())
     }
 
     fn take_trailer(&mut self, body: &[u8]) -> Result<()> {
@@ -329,6 +359,7 @@ impl Importer {
         if records != self.records.to_be_bytes() || sum != self.sum_of_sums.to_be_bytes() {
             return Err(Damage::Total.into());
         }
+        self.commit()?;
         self.state = Importing::Complete;
         Ok(())
     }

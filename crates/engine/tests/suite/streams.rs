@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use clearlane_engine::stream::{Exporter, Importer};
 use clearlane_engine::{Bucket, Engine, EngineKind, Error, MemoryEngine};
 
@@ -138,15 +139,46 @@ fn a_wrong_bit_in_a_frames_head_is_noticed_before_its_body_comes() {
     }
 }
 
+/// The chunks of a store of 12 MB.
+fn large_stream() -> Vec<Bytes> {
+    let source = Store::new(EngineKind::Memory);
+    source.commit(|txn| {
+        for number in 0..30u8 {
+            txn.put(Bucket::Key, &[number], &vec![number; 400_000]).unwrap();
+        }
+    });
+    let mut exporter = Exporter::new(source.engine.snapshot().unwrap());
+    std::iter::from_fn(|| exporter.next_chunk().unwrap()).collect()
+}
+
 #[test]
 fn an_import_that_ended_early_leaves_a_store_that_takes_no_other() {
-    let (source, _) = filled(EngineKind::Memory);
-    let stream = export(&*source.engine);
+    let stream = large_stream();
     let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
     let mut importer = Importer::new(Arc::clone(&engine)).unwrap();
-    importer.feed(&stream[..stream.len() / 2]).unwrap();
+    for chunk in &stream[..stream.len() / 2] {
+        importer.feed(chunk).unwrap();
+    }
     assert!(importer.finish().is_err());
     assert!(Importer::new(engine).is_err());
+}
+
+/// Each commit is a sync, and what is not committed takes memory.
+#[test]
+fn an_import_commits_seldom_and_keeps_little_back() {
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    let mut importer = Importer::new(Arc::clone(&engine)).unwrap();
+    let (mut fed, mut commits, mut committed) = (0, 0, 0);
+    for chunk in large_stream() {
+        importer.feed(&chunk).unwrap();
+        fed += chunk.len() as u64;
+        let now = engine.size_in_use();
+        commits += usize::from(now > committed);
+        committed = now;
+        assert!(fed - committed < 5 << 20, "{committed} bytes are committed of {fed}");
+    }
+    assert_eq!(importer.finish().unwrap(), 30);
+    assert_eq!(commits, 3, "at 4, at 8, and at 12 MB");
 }
 
 #[test]

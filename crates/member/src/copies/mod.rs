@@ -17,7 +17,7 @@
 //!   raft: "2 needs what is at 5,000 or later"
 //!   Sender: a snapshot of the store, 7,310
 //!     header: the message, now of 7,310 ────▶ Receiver: a new store beside the current one
-//!     records, 256 KiB a time ──────────────▶   filled, commit by commit
+//!     records, 256 KiB a time ──────────────▶   filled, 4 MiB a commit
 //!     trailer ──────────────────────────────▶   whole? and does it say of itself that it is
 //!                                               at 7,310?  kept as "the copy at 7,310"
 //!                                             raft takes the message: "install 7,310"
@@ -45,7 +45,7 @@
 //!
 //! * A store is current, or kept as a copy, only if it is whole and on disk.
 //! * A transfer that breaks leaves nothing that another one could stumble over.
-//! * Both sides keep one chunk in memory, whatever the size of the store.
+//! * Both sides keep a few megabytes in memory at most, whatever the size of the store.
 //!
 //! # What etcd does that is left out
 //!

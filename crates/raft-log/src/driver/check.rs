@@ -149,6 +149,8 @@ pub(super) fn circumstances(message: &Message, raft: &Raft<Log>, asked: bool) ->
     match message.get_msg_type() {
         // To transfer leadership to somebody, raft says that it comes from that member.
         MessageType::MsgTransferLeader => Ok(()),
+        // What this member has forwarded comes back if it leads by now, and the other one knows.
+        MessageType::MsgPropose | MessageType::MsgReadIndex => Ok(()),
         _ if message.from == raft.id => Err("it is from the member itself"),
         MessageType::MsgHeartbeat => {
             ensure(message.commit <= last, "it commits what this member does not have")

@@ -50,6 +50,12 @@ impl Message {
         )
     }
 
+    /// Whether it is a wish that a member forwards to the leader. All else is a statement, as true
+    /// the second time as the first; a proposal that arrives twice is proposed twice.
+    pub fn is_proposal(&self) -> bool {
+        self.0.get_msg_type() == MessageType::MsgPropose
+    }
+
     /// Of a snapshot: the position of the copy that goes with it.
     pub fn position(&self) -> Position {
         Position::of_raft(self.0.get_snapshot().get_metadata())

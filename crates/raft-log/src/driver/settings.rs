@@ -142,9 +142,10 @@ impl Found {
             let commit = hard_state.commit;
             return damaged(format!("{commit} is committed, and the log ends at {}", before.0));
         }
+        // Entries are written before the state that names their term, and a power cut may come between.
+        // In that term this member has said nothing yet, for what it says waits until both are on disk.
         if hard_state.term < before.1 {
-            let term = hard_state.term;
-            return damaged(format!("the term is {term}, and the log has one of {}", before.1));
+            (hard_state.term, hard_state.vote) = (before.1, 0);
         }
         if before.0 > NUMBER_MAX || hard_state.term > NUMBER_MAX {
             return damaged(format!("entry {}, term {}", before.0, hard_state.term));

@@ -132,6 +132,11 @@ impl SimulatedDisk {
         self.state.lock().lie_every = Some(every.max(1));
     }
 
+    /// Whether the power is on: no [`Fault::PowerCut`] has happened yet.
+    pub fn has_power(&self) -> bool {
+        !self.state.lock().off
+    }
+
     /// How many operations there were.
     pub fn operations(&self) -> u64 {
         self.state.lock().operations

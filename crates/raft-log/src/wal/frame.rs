@@ -227,6 +227,8 @@ fn is_zero(bytes: &[u8]) -> bool {
 
 /// How far the written part of a file reaches: the end of its last byte that is not zero.
 pub(super) fn written_length(bytes: &[u8]) -> u64 {
-    let last = bytes.iter().rposition(|byte| *byte != 0);
+    let unwritten = bytes.rchunks(4096).take_while(|chunk| is_zero(chunk));
+    let written = &bytes[..bytes.len() - unwritten.map(<[u8]>::len).sum::<usize>()];
+    let last = written.iter().rposition(|byte| *byte != 0);
     last.map_or(0, |last| last as u64 + 1)
 }

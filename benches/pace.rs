@@ -13,18 +13,23 @@ const LONGEST_NS: u64 = 60_000_000_000;
 /// A thread that burns looks so often whether it has burnt its share.
 const BURN: Duration = Duration::from_micros(250);
 
-pub(crate) fn histogram() -> Histogram<u64> {
+/// For times in nanoseconds, to three digits.
+pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are sound")
 }
 
 /// When operations are due, counted from the beginning of a window: random gaps, from a seed.
-pub(crate) struct Schedule {
-    pub(crate) due: Vec<Duration>,
-    pub(crate) window: Duration,
+#[derive(Debug)]
+pub struct Schedule {
+    /// Ascending.
+    pub due: Vec<Duration>,
+    /// How long it is.
+    pub window: Duration,
 }
 
 impl Schedule {
-    pub(crate) fn new(per_second: f64, window: Duration, seed: u64) -> Schedule {
+    /// So many arrivals per second on average.
+    pub fn new(per_second: f64, window: Duration, seed: u64) -> Schedule {
         let mut gaps = SmallRng::seed_from_u64(seed);
         let arrivals = std::iter::successors(Some(Duration::ZERO), |before| {
             let uniform: f64 = gaps.random_range(f64::EPSILON..1.0);
@@ -35,25 +40,26 @@ impl Schedule {
 }
 
 /// What the operations of a window met.
-pub(crate) struct Met {
+#[derive(Debug)]
+pub struct Met {
     /// From the moment when they were due.
-    pub(crate) latency: Histogram<u64>,
+    pub latency: Histogram<u64>,
     /// From the moment when they were begun.
-    pub(crate) service: Histogram<u64>,
+    pub service: Histogram<u64>,
     /// How long they waited for locks.
-    pub(crate) lock_wait: Histogram<u64>,
+    pub lock_wait: Histogram<u64>,
 }
 
 impl Met {
     /// How many of the operations were done before the window was over.
-    pub(crate) fn served(&self) -> f64 {
+    pub fn served(&self) -> f64 {
         self.service.len() as f64 / self.latency.len().max(1) as f64
     }
 }
 
 /// Runs an operation at each arrival, which says when its client could be answered. The thread
 /// spins in between: nobody has to wake it.
-pub(crate) fn open_loop(
+pub fn open_loop(
     schedule: &Schedule,
     start: Instant,
     mut operation: impl FnMut(usize) -> Instant,
@@ -85,14 +91,14 @@ fn ns(time: Duration) -> u64 {
 }
 
 /// How long this thread has run on a processor; nothing where the system does not say.
-pub(crate) fn processor_time() -> Duration {
+pub fn processor_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let ns = text.split_whitespace().next().and_then(|word| word.parse().ok());
     Duration::from_nanos(ns.unwrap_or(0))
 }
 
 /// Keeps a processor busy for that share of the time.
-pub(crate) fn burn(share: f64, over: &AtomicBool) {
+pub fn burn(share: f64, over: &AtomicBool) {
     let (begin, mut burnt) = (Instant::now(), Duration::ZERO);
     while !over.load(Ordering::Relaxed) {
         if burnt < begin.elapsed().mul_f64(share) {

@@ -1,0 +1,385 @@
+//! Two members on one thread, who serve, and a third one on another, who comes and goes.
+//!
+//! Messages between the two are handed over at once, in order. What goes to the third or comes from it
+//! passes a channel, as does a copy of the store, which has a thread of its own.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use clearlane_benches::pace::processor_time;
+use clearlane_member::copies::{self, Vault};
+use clearlane_member::core::{Answer, Outputs, Settings};
+use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest};
+use clearlane_raft_log::driver::{Message, Role};
+
+use crate::HEALTHY;
+use crate::member::{Inbox, Input, Member, ground, make};
+
+const TICK: Duration = Duration::from_millis(100);
+/// The one who comes and goes.
+pub(crate) const THIRD: u64 = 3;
+
+/// What is known of a thread to the others.
+#[derive(Debug, Default)]
+struct Seen {
+    /// What the leader has applied.
+    leader: AtomicU64,
+    /// What the third has applied.
+    third: AtomicU64,
+    third_has_started: AtomicBool,
+    third_has_caught_up: AtomicBool,
+    stop_third: AtomicBool,
+    /// How long copies have been on a processor.
+    copy_ns: AtomicU64,
+    /// How long the third's core was until it had caught up.
+    third_ns: AtomicU64,
+}
+
+/// How a copy was made.
+#[derive(Clone, Debug)]
+pub(crate) struct Copied {
+    pub(crate) began: Instant,
+    pub(crate) time: Duration,
+    pub(crate) processor: Duration,
+    pub(crate) bytes: u64,
+    /// What the copy has applied.
+    pub(crate) index: u64,
+}
+
+/// What became of the third member between its start and its stop.
+pub(crate) struct Visit {
+    /// When it had opened what its disk has.
+    pub(crate) started: Instant,
+    /// When it had a new store.
+    pub(crate) replaced: Vec<Instant>,
+    /// When it had first applied all that the leader had, and how much that was.
+    pub(crate) caught_up: Option<(Instant, u64)>,
+    /// How long its core was on a processor between these two.
+    pub(crate) processor: Duration,
+}
+
+/// The longest times at the leader since they were looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Longest {
+    /// Between two applies.
+    pub(crate) gap: Duration,
+    /// In one call of its core, while nothing else can be done.
+    pub(crate) call: Duration,
+    /// In which its log or the other's wrote and synced a batch: with the third away, both must.
+    pub(crate) write: Duration,
+}
+
+/// The cluster, seen from the thread of the two who serve.
+pub(crate) struct Cluster {
+    two: BTreeMap<u64, Member>,
+    leader: u64,
+    inbox: Receiver<(u64, Input)>,
+    to_inbox: Inbox,
+    /// Messages between the two.
+    between: VecDeque<Message>,
+    third: Option<(Inbox, JoinHandle<Visit>)>,
+    third_directory: PathBuf,
+    third_vault: Option<Arc<dyn Vault>>,
+    copies: Vec<JoinHandle<Copied>>,
+    seen: Arc<Seen>,
+    settings: Settings,
+    began: Instant,
+    next_tick: Instant,
+    last_apply: Instant,
+    longest_gap: Duration,
+    pub(crate) answered: Vec<u64>,
+}
+
+impl Cluster {
+    /// Three new members, of whom two run, and one of these leads.
+    pub(crate) fn new(directory: &Path, third_directory: &Path, settings: Settings) -> Cluster {
+        let (to_inbox, inbox) = mpsc::channel();
+        let mut two = BTreeMap::new();
+        for id in 1..THIRD {
+            let directory = directory.join(id.to_string());
+            std::fs::create_dir(&directory).expect(HEALTHY);
+            let ground = ground(&directory);
+            make(&ground, id);
+            two.insert(id, Member::start(id, ground, settings.clone(), &to_inbox));
+        }
+        make(&ground(third_directory), THIRD);
+        let now = Instant::now();
+        let mut cluster = Cluster {
+            two,
+            leader: 0,
+            inbox,
+            to_inbox,
+            between: VecDeque::new(),
+            third: None,
+            third_directory: third_directory.to_owned(),
+            third_vault: None,
+            copies: Vec::new(),
+            seen: Arc::default(),
+            settings,
+            began: now,
+            next_tick: now,
+            last_apply: now,
+            longest_gap: Duration::ZERO,
+            answered: Vec::new(),
+        };
+        while cluster.leader == 0 {
+            cluster.turn(now + TICK);
+            let leads = |member: &&Member| member.core.leadership().role == Role::Leader;
+            cluster.leader = cluster.two.values().find(leads).map_or(0, |member| member.id);
+        }
+        cluster
+    }
+
+    fn leader(&mut self) -> &mut Member {
+        self.two.get_mut(&self.leader).expect("it is one of the two")
+    }
+
+    /// Proposes a put at the leader, and returns under which name it will be answered.
+    pub(crate) fn put(&mut self, key: u64, value: &Bytes) -> u64 {
+        let key = Bytes::from(format!("key-{key:028}"));
+        let put = Some(PutRequest { key, value: value.clone(), ..PutRequest::default() });
+        let request = InternalRaftRequest { put, ..InternalRaftRequest::default() };
+        self.leader().core.propose(request).expect("the leader leads on")
+    }
+
+    /// Takes what has come, waiting for it until then at the longest, and does what there is to do.
+    pub(crate) fn turn(&mut self, until: Instant) {
+        let until = until.min(self.next_tick);
+        let wait = until.saturating_duration_since(Instant::now());
+        let first = match wait.is_zero() {
+            true => None,
+            false => self.inbox.recv_timeout(wait).ok(),
+        };
+        let inputs: Vec<_> = first.into_iter().chain(self.inbox.try_iter()).collect();
+        for (id, input) in inputs {
+            self.two.get_mut(&id).expect("the inbox is for the two").take(input);
+        }
+        if Instant::now() >= self.next_tick {
+            self.next_tick += TICK;
+            self.two.values_mut().for_each(|member| member.core.tick());
+        }
+        loop {
+            let mut is_more = false;
+            for id in 1..THIRD {
+                is_more |= self.poll(id);
+            }
+            if !is_more {
+                return;
+            }
+        }
+    }
+
+    /// Lets one of the two do what there is to do, and says whether somebody has more.
+    fn poll(&mut self, id: u64) -> bool {
+        let member = self.two.get_mut(&id).expect("one of the two");
+        let before = member.core.progress().index;
+        let outputs = member.poll();
+        if id == self.leader {
+            let applied = member.core.progress().index;
+            if applied > before {
+                let now = Instant::now();
+                self.longest_gap = self.longest_gap.max(now - self.last_apply);
+                self.last_apply = now;
+                self.seen.leader.store(applied, Ordering::Release);
+            }
+        }
+        let Outputs { send, copies, answers, is_more, .. } = outputs;
+        for (id, answer) in answers {
+            assert!(matches!(answer, Answer::Request(Ok(_))), "a put succeeds");
+            self.answered.push(id);
+        }
+        for message in send {
+            self.send(message);
+        }
+        for message in copies {
+            self.copy(message);
+        }
+        let is_more = is_more || !self.between.is_empty();
+        for message in std::mem::take(&mut self.between) {
+            let to = self.two.get_mut(&message.to()).expect("one of the two");
+            to.take(Input::Message(message));
+        }
+        is_more
+    }
+
+    fn send(&mut self, message: Message) {
+        let (from, to) = (message.from(), message.to());
+        if to != THIRD {
+            self.between.push_back(message);
+            return;
+        }
+        let is_sent = self
+            .third
+            .as_ref()
+            .is_some_and(|(inbox, _)| inbox.send((THIRD, Input::Message(message))).is_ok());
+        if !is_sent {
+            self.two.get_mut(&from).expect("one of the two").core.unreachable(to);
+        }
+    }
+
+    /// Sends a copy to the third, on a thread of its own.
+    fn copy(&mut self, message: Message) {
+        let (from, inbox) = (message.from(), self.to_inbox.clone());
+        let member = self.two.get_mut(&from).expect("one of the two");
+        let (Some((third, _)), Some(vault)) = (&self.third, &self.third_vault) else {
+            member.core.copy_sent(THIRD, false);
+            return;
+        };
+        let (store, third) = (Arc::clone(member.core.store()), third.clone());
+        let mut receiver = copies::Receiver::new(Arc::clone(vault));
+        let seen = Arc::clone(&self.seen);
+        self.copies.push(std::thread::spawn(move || {
+            let (began, mut bytes) = (Instant::now(), 0);
+            let exporter = store.copy().expect(HEALTHY);
+            let mut sender = copies::Sender::new(exporter, message).expect(HEALTHY);
+            while let Some(chunk) = sender.next_chunk().expect(HEALTHY) {
+                bytes += chunk.len() as u64;
+                receiver.chunk(&chunk).expect(HEALTHY);
+            }
+            let copy = receiver.finish().expect(HEALTHY);
+            let index = copy.index;
+            let (time, processor) = (began.elapsed(), processor_time());
+            seen.copy_ns.fetch_add(processor.as_nanos() as u64, Ordering::Release);
+            third.send((THIRD, Input::Copy(copy))).expect("the third stays");
+            inbox.send((from, Input::CopySent { to: THIRD, arrived: true })).expect("it stays");
+            Copied { began, time, processor, bytes, index }
+        }));
+    }
+
+    /// The third member starts.
+    pub(crate) fn third_comes(&mut self) {
+        self.seen.stop_third.store(false, Ordering::Relaxed);
+        self.seen.third_has_started.store(false, Ordering::Relaxed);
+        self.seen.third_has_caught_up.store(false, Ordering::Relaxed);
+        let (to_third, inbox) = mpsc::channel();
+        let ground = ground(&self.third_directory);
+        self.third_vault = Some(Arc::clone(&ground.vault));
+        // Ids of proposals must be others than before its stop.
+        let unix_ms = self.settings.unix_ms + self.began.elapsed().as_millis() as u64;
+        let settings = Settings { unix_ms, ..self.settings.clone() };
+        let (own, two, seen) = (to_third.clone(), self.to_inbox.clone(), Arc::clone(&self.seen));
+        let thread = std::thread::spawn(move || {
+            visit(Member::start(THIRD, ground, settings, &own), &inbox, &two, &seen)
+        });
+        self.third = Some((to_third, thread));
+    }
+
+    /// It stops. Says what became of it, and of the copies that it was sent.
+    pub(crate) fn third_goes(&mut self) -> (Visit, Vec<Copied>) {
+        let no_panic = "a thread of the bench does not panic";
+        self.seen.stop_third.store(true, Ordering::Relaxed);
+        let (_, thread) = self.third.take().expect("it is here");
+        let visit = thread.join().expect(no_panic);
+        self.third_vault = None;
+        let copies = std::mem::take(&mut self.copies).into_iter();
+        (visit, copies.map(|copy| copy.join().expect(no_panic)).collect())
+    }
+
+    /// Whether the third has opened what its disk has.
+    pub(crate) fn third_has_started(&self) -> bool {
+        self.seen.third_has_started.load(Ordering::Acquire)
+    }
+
+    /// Whether the third has had all that the leader has, since it came.
+    pub(crate) fn third_has_caught_up(&self) -> bool {
+        self.seen.third_has_caught_up.load(Ordering::Acquire)
+    }
+
+    /// Whether the third has all that the leader has, now.
+    pub(crate) fn third_is_level(&self) -> bool {
+        let has = self.seen.third.load(Ordering::Acquire);
+        has >= self.seen.leader.load(Ordering::Acquire)
+    }
+
+    /// What the third has applied.
+    pub(crate) fn third_has(&self) -> u64 {
+        self.seen.third.load(Ordering::Acquire)
+    }
+
+    /// What share of such a time the copies and the third's core have been on a processor.
+    pub(crate) fn busy(&self, time: Duration) -> Vec<f64> {
+        let share = |ns: &AtomicU64| ns.load(Ordering::Acquire) as f64 / time.as_nanos() as f64;
+        [&self.seen.copy_ns, &self.seen.third_ns].map(|ns| share(ns).min(1.0)).to_vec()
+    }
+
+    /// The longest times at the leader since the last call.
+    pub(crate) fn take_longest(&mut self) -> Longest {
+        let now = Instant::now();
+        let open_gap = now - std::mem::replace(&mut self.last_apply, now);
+        let gap = std::mem::take(&mut self.longest_gap);
+        let call = self.leader().take_longest_call();
+        let writes = self.two.values().map(Member::take_longest_write);
+        let write = writes.max().unwrap_or_default();
+        Longest { gap: gap.max(open_gap), call, write }
+    }
+
+    /// The first entry that the leader has in memory.
+    pub(crate) fn first_kept(&self) -> u64 {
+        self.two[&self.leader].core.kept().0
+    }
+
+    pub(crate) fn stop(self) {
+        assert!(self.third.is_none(), "it goes before the two");
+        self.two.into_values().for_each(Member::stop);
+    }
+}
+
+/// The third member, until it is told to stop.
+fn visit(
+    mut member: Member,
+    inbox: &Receiver<(u64, Input)>,
+    two: &Sender<(u64, Input)>,
+    seen: &Seen,
+) -> Visit {
+    seen.third_has_started.store(true, Ordering::Release);
+    let at_start = processor_time();
+    let mut next_tick = Instant::now() + TICK;
+    let mut visit = Visit {
+        started: Instant::now(),
+        replaced: Vec::new(),
+        caught_up: None,
+        processor: Duration::ZERO,
+    };
+    while !seen.stop_third.load(Ordering::Relaxed) {
+        let first = match inbox.recv_timeout(next_tick.saturating_duration_since(Instant::now())) {
+            Ok(input) => Some(input),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
+        for (_, input) in first.into_iter().chain(inbox.try_iter()) {
+            member.take(input);
+        }
+        if Instant::now() >= next_tick {
+            next_tick += TICK;
+            member.core.tick();
+        }
+        loop {
+            let outputs = member.poll();
+            if outputs.store_replaced {
+                visit.replaced.push(Instant::now());
+            }
+            for message in outputs.send {
+                let _ = two.send((message.to(), Input::Message(message)));
+            }
+            if !outputs.is_more {
+                break;
+            }
+        }
+        let applied = member.core.progress().index;
+        seen.third.store(applied, Ordering::Release);
+        if visit.caught_up.is_none() && applied >= seen.leader.load(Ordering::Acquire) {
+            visit.caught_up = Some((Instant::now(), applied));
+            visit.processor = processor_time() - at_start;
+            seen.third_ns.store(visit.processor.as_nanos() as u64, Ordering::Release);
+            seen.third_has_caught_up.store(true, Ordering::Release);
+        }
+    }
+    member.stop();
+    visit
+}

@@ -1,0 +1,130 @@
+//! Puts that wait for nobody, and what they met, phase by phase.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use clearlane_benches::pace::histogram;
+use hdrhistogram::Histogram;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::cluster::{Cluster, Longest};
+
+pub(crate) const PUTS_PER_SECOND: f64 = 2_000.0;
+pub(crate) const VALUE_SIZE: usize = 256;
+/// So many keys are put, in turn.
+const KEYS: u64 = 100_000;
+/// So many puts of a fill are on their way.
+const FILL_BATCH: usize = 2_048;
+/// The thread gives its processor away until shortly before a put is due, for waking is inexact.
+const SPIN_BEFORE: Duration = Duration::from_micros(80);
+/// What does not happen within this time does not happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What the puts of a phase met.
+pub(crate) struct Phase {
+    pub(crate) name: &'static str,
+    pub(crate) time: Duration,
+    /// Of the puts that were due in this phase, from then to their answers.
+    pub(crate) latency: Histogram<u64>,
+    /// Answers that came in this phase.
+    pub(crate) answers: u64,
+    pub(crate) longest: Longest,
+}
+
+/// Who puts.
+pub(crate) struct Load {
+    gaps: SmallRng,
+    due: Instant,
+    number: u64,
+    value: Bytes,
+    /// When a put was due, and in which phase.
+    waiting: HashMap<u64, (Instant, usize)>,
+    pub(crate) phases: Vec<Phase>,
+}
+
+impl Load {
+    pub(crate) fn new(seed: u64) -> Load {
+        Load {
+            gaps: SmallRng::seed_from_u64(seed),
+            due: Instant::now(),
+            number: 0,
+            value: clearlane_benches::store::value(VALUE_SIZE),
+            waiting: HashMap::new(),
+            phases: Vec::new(),
+        }
+    }
+
+    /// Puts so much as fast as it is answered.
+    pub(crate) fn fill(&mut self, cluster: &mut Cluster, count: u64) {
+        let mut open = 0;
+        let end = self.number + count;
+        while self.number < end || open > 0 {
+            while self.number < end && open < FILL_BATCH {
+                self.put(cluster);
+                open += 1;
+            }
+            cluster.turn(Instant::now() + PATIENCE);
+            open -= cluster.answered.drain(..).count();
+        }
+    }
+
+    fn put(&mut self, cluster: &mut Cluster) -> u64 {
+        self.number += 1;
+        cluster.put(self.number % KEYS, &self.value)
+    }
+
+    /// Puts at a steady rate until it is over.
+    pub(crate) fn phase(
+        &mut self,
+        name: &'static str,
+        cluster: &mut Cluster,
+        mut is_over: impl FnMut(&Cluster, Duration) -> bool,
+    ) {
+        let (latency, time, longest) = (histogram(), Duration::ZERO, Longest::default());
+        self.phases.push(Phase { name, time, latency, answers: 0, longest });
+        let (begin, phase) = (Instant::now(), self.phases.len() - 1);
+        if self.waiting.is_empty() {
+            self.due = begin;
+        }
+        cluster.take_longest();
+        while !is_over(cluster, begin.elapsed()) {
+            assert!(begin.elapsed() < PATIENCE, "phase {name} comes to an end");
+            while self.due <= Instant::now() {
+                let id = self.put(cluster);
+                self.waiting.insert(id, (self.due, phase));
+                let gap = self.next_gap();
+                self.due += gap;
+            }
+            cluster.turn(self.due - SPIN_BEFORE);
+            self.hear(cluster, phase);
+        }
+        self.phases[phase].time = begin.elapsed();
+        self.phases[phase].longest = cluster.take_longest();
+    }
+
+    /// Waits for the answers that are still to come.
+    pub(crate) fn finish(&mut self, cluster: &mut Cluster) {
+        let last = self.phases.len() - 1;
+        while !self.waiting.is_empty() {
+            cluster.turn(Instant::now() + PATIENCE);
+            self.hear(cluster, last);
+        }
+    }
+
+    fn hear(&mut self, cluster: &mut Cluster, phase: usize) {
+        let now = Instant::now();
+        for id in cluster.answered.drain(..) {
+            let (due, of) = self.waiting.remove(&id).expect("an answer comes once");
+            let latency = now.saturating_duration_since(due);
+            self.phases[of].latency.saturating_record(latency.as_nanos() as u64);
+            self.phases[phase].answers += 1;
+        }
+    }
+
+    fn next_gap(&mut self) -> Duration {
+        let uniform: f64 = self.gaps.random_range(f64::EPSILON..1.0);
+        Duration::from_secs_f64(-uniform.ln() / PUTS_PER_SECOND)
+    }
+}

@@ -1,0 +1,175 @@
+//! How long a member is behind that was away for 200,000 entries, and what the others feel of it.
+//!
+//! ```text
+//! cargo bench --bench catch_up                       # three rounds, about two minutes
+//! cargo bench --bench catch_up -- --test             # once, with little of everything
+//! CLEARLANE_THIRD_DIR=/dev/shm cargo bench ...       # the third member's files are somewhere else
+//! ```
+//!
+//! Three members in one process, each with a log, redb and etcd's defaults (a record of the store's
+//! position every 10,000 entries, 5,000 entries kept behind it), in the system's directory for
+//! temporary files. Two of them share the thread that puts; the third has a thread, and so have each
+//! member's log and each member's commits. The third sees the first 1,000 entries, stops, and misses
+//! the next 200,000 and what is put in phase `before`. It comes back when the log has forgotten them.
+//!
+//! All the time 2,000 puts of 256 B per second come to the leader, to 100,000 keys in turn. Arrivals
+//! are random and do not depend on what became of the ones before. The phases follow each other:
+//!
+//! * `before`: the third is away.
+//! * `start`: it comes back, and opens its log and its old store.
+//! * `during`: it gets a copy of the store, and the entries behind the copy. One thread sends and
+//!   receives the copy. The phase ends when the third has applied what the leader has.
+//! * `after`: the third follows like the other.
+//! * `spin`: as `after`, beside threads that keep processors as busy as the copy thread and the
+//!   third's core did, for as long as `during` took. What `during` costs beyond `spin` is not the
+//!   price of the processors.
+//!
+//! **Timed** are the puts, from when they are due to their answers, which come when a quorum has
+//! synced them and the leader has applied them; and the third, from its return: until the copy was
+//! begun, until it was whole, until it was the third's store, and until the third was level with the
+//! leader. **Kept out:** the 200,000 entries, which are put as fast as they are answered.
+//!
+//! The log of the third, of which 64 MB are allocated anew at its start, and the store that it receives
+//! lie on the same disk as the logs of the others, as they would not in a real cluster, and these wait
+//! for one another's syncs. `CLEARLANE_THIRD_DIR` tells that apart. The bench fails if there is not exactly one copy.
+//!
+//! Figures are medians over the rounds, go to the terminal, and to `target/catch_up/summary.json`.
+
+#![allow(clippy::print_stdout, reason = "a bench prints its figures")]
+
+mod member;
+mod cluster;
+mod load;
+mod report;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clearlane_benches::pace::burn;
+use clearlane_member::core::Settings;
+use tempfile::TempDir;
+
+use crate::cluster::{Cluster, Copied, Visit};
+use crate::load::{Load, PATIENCE};
+use crate::report::Report;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const HEALTHY: &str = "a healthy member goes on";
+const ROUNDS: u64 = 3;
+
+/// How much of everything.
+struct Size {
+    /// Entries that the third has seen.
+    seen: u64,
+    /// Entries that it misses.
+    missed: u64,
+    snapshot_count: u64,
+    catch_up_entries: u64,
+    window: Duration,
+}
+
+const FULL: Size = Size {
+    seen: 1_000,
+    missed: 200_000,
+    snapshot_count: 10_000,
+    catch_up_entries: 5_000,
+    window: Duration::from_secs(5),
+};
+
+const QUICK: Size = Size {
+    seen: 100,
+    missed: 2_000,
+    snapshot_count: 500,
+    catch_up_entries: 100,
+    window: Duration::from_millis(50),
+};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let is = |word: &str| arguments.iter().any(|argument| argument == word);
+    if is("--list") {
+        return;
+    }
+    let quick = is("--test");
+    let (size, rounds) = if quick { (QUICK, 1) } else { (FULL, ROUNDS) };
+    let mut report = Report::default();
+    for round in 0..rounds {
+        measure(&size, round, &mut report);
+    }
+    report.finish(quick);
+}
+
+/// Where the third member lies.
+fn third_directory() -> TempDir {
+    match std::env::var_os("CLEARLANE_THIRD_DIR") {
+        Some(parent) => TempDir::new_in(PathBuf::from(parent)),
+        None => TempDir::new(),
+    }
+    .expect("there is a place for temporary files")
+}
+
+fn measure(size: &Size, round: u64, report: &mut Report) {
+    let (directory, third) = (TempDir::new().expect(HEALTHY), third_directory());
+    let Size { snapshot_count, catch_up_entries, window, .. } = *size;
+    let settings = Settings { snapshot_count, catch_up_entries, ..Settings::new(round, 1) };
+    let mut cluster = Cluster::new(directory.path(), third.path(), settings);
+    let mut load = Load::new(round);
+    let left_at = leave_behind(size, &mut cluster, &mut load);
+
+    load.phase("before", &mut cluster, |_, time| time >= window);
+    let came = Instant::now();
+    cluster.third_comes();
+    load.phase("start", &mut cluster, |cluster, _| cluster.third_has_started());
+    load.phase("during", &mut cluster, |cluster, _| cluster.third_has_caught_up());
+    load.phase("after", &mut cluster, |_, time| time >= window);
+    let during = load.phases[2].time;
+    let shares = cluster.busy(during);
+    with_burners(&shares, || load.phase("spin", &mut cluster, |_, time| time >= during));
+    load.finish(&mut cluster);
+    let (visit, copies) = cluster.third_goes();
+    cluster.stop();
+    let copy = check(&visit, &copies, left_at);
+    report.add(&load.phases, came, &visit, copy);
+}
+
+/// Makes the third miss what the log then forgets. Returns what it has applied.
+fn leave_behind(size: &Size, cluster: &mut Cluster, load: &mut Load) -> u64 {
+    cluster.third_comes();
+    load.fill(cluster, size.seen);
+    wait(cluster, Cluster::third_is_level);
+    cluster.third_goes();
+    let left_at = cluster.third_has();
+    load.fill(cluster, size.missed);
+    wait(cluster, |cluster| cluster.first_kept() > left_at + 1);
+    left_at
+}
+
+fn wait(cluster: &mut Cluster, is_so: impl Fn(&Cluster) -> bool) {
+    let begin = Instant::now();
+    while !is_so(cluster) {
+        assert!(begin.elapsed() < PATIENCE, "it comes to pass");
+        cluster.turn(Instant::now() + Duration::from_millis(10));
+    }
+}
+
+fn with_burners(shares: &[f64], work: impl FnOnce()) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        for share in shares {
+            threads.spawn(|| burn(*share, &over));
+        }
+        work();
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// That it was what the bench is about.
+fn check<'c>(visit: &Visit, copies: &'c [Copied], left_at: u64) -> &'c Copied {
+    let [copy] = copies else { panic!("one copy is enough, and there were {}", copies.len()) };
+    assert_eq!(visit.replaced.len(), 1, "the copy took the store's place");
+    assert!(copy.index > left_at, "the copy has what was missed");
+    copy
+}

@@ -1,0 +1,90 @@
+//! A write that a client was told of survives: in the log that was committed, and in every store that
+//! has applied it.
+//!
+//! At the end each acknowledged request must be an entry that made the revision which the client was
+//! told. And whenever a member has applied something, has started, or has got a copy, all that its
+//! store holds is compared with what the log up to there makes of a plain map: a store that has lost
+//! or changed something has lost what somebody was told of.
+
+use super::ledger::Ledger;
+use super::{Rule, Violation};
+use crate::history::State;
+
+/// The writes that clients were told of.
+#[derive(Debug, Default)]
+pub struct Acknowledged {
+    writes: Vec<(u64, i64)>,
+}
+
+impl Acknowledged {
+    /// A client is told: this request has made this revision.
+    pub fn acknowledge(&mut self, id: u64, revision: i64) {
+        self.writes.push((id, revision));
+    }
+
+    /// At the end: all of them are in the log.
+    pub fn check(&self, ledger: &Ledger) -> Result<(), Violation> {
+        for (id, revision) in &self.writes {
+            let entry = ledger.request(*id);
+            if entry.is_none_or(|place| !place.changed || place.revision != *revision) {
+                let seen = format!(
+                    "request {id:x} was acknowledged at revision {revision}; in the log: {entry:?}"
+                );
+                return Err(Violation::new(Rule::Acknowledged, seen));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> usize {
+        self.writes.len()
+    }
+}
+
+/// A store that has applied so much holds what the log makes of nothing.
+pub fn check_store(
+    member: u64,
+    index: u64,
+    holds: &State,
+    ledger: &Ledger,
+) -> Result<(), Violation> {
+    let expected = ledger.at_index(index);
+    if expected == Some(holds) {
+        return Ok(());
+    }
+    let seen = format!("{member} has applied {index} and holds {holds:?}, not {expected:?}");
+    Err(Violation::new(Rule::Acknowledged, seen))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ledger::tests::ledger;
+    use super::*;
+
+    #[test]
+    fn what_is_lost_is_found() {
+        let told = |id, revision| {
+            let mut acknowledged = Acknowledged::default();
+            acknowledged.acknowledge(12, 2);
+            acknowledged.acknowledge(id, revision);
+            assert_eq!(acknowledged.count(), 2);
+            acknowledged.check(&ledger())
+        };
+        assert_eq!(told(14, 3), Ok(()));
+        assert_eq!(told(14, 2).unwrap_err().rule, Rule::Acknowledged);
+        assert_eq!(told(15, 4).unwrap_err().rule, Rule::Acknowledged);
+    }
+
+    #[test]
+    fn a_store_that_differs_is_found() {
+        let ledger = ledger();
+        let state = ledger.at_revision(2).unwrap();
+        assert_eq!(check_store(1, 2, state, &ledger), Ok(()));
+        assert_eq!(check_store(1, 3, state, &ledger), Ok(()));
+        for (index, holds) in [(4, state), (1, state), (2, &State::default()), (9, state)] {
+            let told = check_store(1, index, holds, &ledger);
+            assert_eq!(told.unwrap_err().rule, Rule::Acknowledged);
+        }
+    }
+}

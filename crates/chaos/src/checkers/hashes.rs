@@ -1,0 +1,53 @@
+//! Members that have applied the same have the same `HashKV`.
+//!
+//! It is the check that etcd's users run on a live cluster, over keys, values and all history that is
+//! kept. Two sums may be compared if both stores were compacted at the same revision; stores that
+//! have applied the same index were.
+
+use std::collections::BTreeMap;
+
+use clearlane_mvcc::HashKv;
+
+use super::{Rule, Violation};
+
+/// The hashes by index, and who had it first.
+#[derive(Debug, Default)]
+pub struct Hashes {
+    by_index: BTreeMap<u64, (u64, HashKv)>,
+    compared: u64,
+}
+
+impl Hashes {
+    /// A member's store has applied so much and has this hash.
+    pub fn has(&mut self, member: u64, index: u64, hash: HashKv) -> Result<(), Violation> {
+        let (first, expected) = *self.by_index.entry(index).or_insert((member, hash));
+        self.compared += u64::from(first != member);
+        if expected == hash {
+            return Ok(());
+        }
+        let seen = format!("at {index} {member} has {hash:?}, and {first} had {expected:?}");
+        Err(Violation::new(Rule::Hashes, seen))
+    }
+
+    /// How often one member's hash was compared with another's.
+    pub fn compared(&self) -> u64 {
+        self.compared
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_that_differ_are_found() {
+        let hash = |hash, compact_revision| HashKv { hash, compact_revision, hash_revision: 9 };
+        let mut hashes = Hashes::default();
+        assert_eq!(hashes.has(1, 5, hash(7, -1)), Ok(()));
+        assert_eq!(hashes.has(2, 5, hash(7, -1)), Ok(()));
+        assert_eq!(hashes.has(2, 6, hash(8, -1)), Ok(()));
+        assert_eq!(hashes.compared(), 1);
+        assert_eq!(hashes.has(1, 6, hash(9, -1)).unwrap_err().rule, Rule::Hashes);
+        assert_eq!(hashes.has(3, 5, hash(7, 4)).unwrap_err().rule, Rule::Hashes);
+    }
+}

@@ -1,0 +1,46 @@
+//! A term has one leader.
+//!
+//! Everything that raft promises stands on this. Who leads decides alone what comes next in the log;
+//! two who lead in one term give one index two meanings under one name.
+
+use std::collections::BTreeMap;
+
+use super::{Rule, Violation};
+
+/// Who has led.
+#[derive(Debug, Default)]
+pub struct Leaders {
+    by_term: BTreeMap<u64, u64>,
+}
+
+impl Leaders {
+    /// A member leads.
+    pub fn leads(&mut self, member: u64, term: u64) -> Result<(), Violation> {
+        let first = *self.by_term.entry(term).or_insert(member);
+        if first == member {
+            return Ok(());
+        }
+        let seen = format!("in term {term} {first} has led, and now {member} does");
+        Err(Violation::new(Rule::Leaders, seen))
+    }
+
+    /// How many terms had a leader.
+    pub fn count(&self) -> usize {
+        self.by_term.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_leader_of_a_term_is_found() {
+        let mut leaders = Leaders::default();
+        assert_eq!(leaders.leads(1, 2), Ok(()));
+        assert_eq!(leaders.leads(2, 3), Ok(()));
+        assert_eq!(leaders.leads(1, 2), Ok(()), "it is told again");
+        assert_eq!(leaders.leads(1, 3).unwrap_err().rule, Rule::Leaders);
+        assert_eq!(leaders.count(), 2);
+    }
+}

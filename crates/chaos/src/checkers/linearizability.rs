@@ -1,0 +1,282 @@
+//! Could one store, that does one thing after the other, have told clients all this?
+//!
+//! # The problem
+//!
+//! A history is *linearizable* if each operation can be given a moment between its beginning and its
+//! end so that a plain map, doing them in the order of their moments, would have given the same
+//! replies. To find such an order is hard in general: there are as many as permutations.
+//!
+//! # The idea
+//!
+//! Each reply carries the store's revision, and so claims its place: a change with reply 7 is what led
+//! from 6 to 7, and what changed nothing and was told 7 happened between 7 and 8. There is nothing to
+//! search for, only a claim to be checked:
+//!
+//! ```text
+//!   place         6  │ change │ 7    looks at 7     │ change │ 8
+//!   operations       │ put a  │      read, read     │   ?    │      read
+//! ```
+//!
+//! 1. **Time.** Nothing has ended before something began whose place is earlier. Who was told of
+//!    revision 8 at noon may not have somebody else read revision 7 in the afternoon.
+//! 2. **Values.** A plain map goes through the places, and must give every reply as it was given, with
+//!    the records' revisions and versions in it.
+//!
+//! A wrong revision does not help a wrong store: the claim would contradict the clock or the map. It
+//! may make a history fail that would pass without revisions. That is wanted; clients compare them.
+//!
+//! # The gaps
+//!
+//! An *open* operation has no reply and thus no place: it happened at any time after it began, or
+//! never. It is needed where a revision has no change, the `?` above. Values name their operations, so
+//! mostly some read has seen who it was: a record says which revision put it. What is left is searched
+//! for, gap by gap, among the open operations that began before anything that is placed later has
+//! ended, and that do change something there; with backtracking, and a memory of what has failed.
+//!
+//! When a member answers nobody for long, there may be fifty gaps in a row and sixty operations for
+//! them, and too many ways to try. So the search takes *hints*: what the cluster itself says has made a
+//! revision is tried first. A hint proves nothing and need not be true. If the order that it leads to
+//! agrees with clock and values, that is an order, wherever it came from; if not, others are tried.
+//!
+//! # What is left out
+//!
+//! Whether the cluster is the plain map's only user. It is here: a revision that nobody asked for is a
+//! gap that nothing fills.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Rule, Violation};
+use crate::history::{Operation, Reply, Request, State};
+use crate::world::Micros;
+
+/// So many gaps are tried to be filled in one way or another. With good hints each gap needs one try.
+const TRIES_MAX: usize = 20_000;
+
+/// Which operation is said to have made a revision.
+pub type Hints = BTreeMap<i64, usize>;
+
+/// Says what is wrong with a history, if it is not linearizable.
+pub fn check(operations: &[Operation], hints: &Hints) -> Result<(), Violation> {
+    let mut places = Places::of(operations, hints)?;
+    places.check_time()?;
+    places.check_values(1, State::default(), &mut BTreeSet::new())
+}
+
+fn violation(seen: String) -> Violation {
+    Violation::new(Rule::Linearizability, seen)
+}
+
+/// The operations that count, where their replies place them.
+struct Places<'h> {
+    operations: &'h [Operation],
+    hints: &'h Hints,
+    /// What led to a revision.
+    changes: BTreeMap<i64, usize>,
+    /// What looked at a revision and changed nothing.
+    looks: BTreeMap<i64, Vec<usize>>,
+    /// What has no place, and changes something if it happens.
+    open: Vec<usize>,
+    /// Which value a revision has put, as somebody saw.
+    seen: BTreeMap<i64, &'h str>,
+    /// The first end of all that happened at this revision or later.
+    first_end: BTreeMap<i64, Micros>,
+    last: i64,
+    tries: usize,
+    failed: BTreeSet<(i64, Vec<usize>, Vec<i64>)>,
+}
+
+impl<'h> Places<'h> {
+    fn of(operations: &'h [Operation], hints: &'h Hints) -> Result<Places<'h>, Violation> {
+        let mut places = Places {
+            operations,
+            hints,
+            changes: BTreeMap::new(),
+            looks: BTreeMap::new(),
+            open: Vec::new(),
+            seen: BTreeMap::new(),
+            first_end: BTreeMap::new(),
+            last: 1,
+            tries: 0,
+            failed: BTreeSet::new(),
+        };
+        for (number, operation) in operations.iter().enumerate() {
+            match operation.reply() {
+                _ if operation.request.is_serializable() => {}
+                Some(reply) => places.place(number, reply)?,
+                None if operation.ended.is_none() && !operation.request.is_read() => {
+                    places.open.push(number);
+                }
+                None => {}
+            }
+        }
+        let mut earliest = Micros::MAX;
+        for (_, end) in places.first_end.iter_mut().rev() {
+            earliest = earliest.min(*end);
+            *end = earliest;
+        }
+        Ok(places)
+    }
+
+    fn place(&mut self, number: usize, reply: &'h Reply) -> Result<(), Violation> {
+        let at = reply.revision;
+        if at < 1 || (reply.changed && at < 2) {
+            return Err(violation(format!("{} at revision {at}", self.name(number))));
+        }
+        if !reply.changed {
+            self.looks.entry(at).or_default().push(number);
+        } else if let Some(other) = self.changes.insert(at, number) {
+            let (one, other) = (self.name(number), self.name(other));
+            return Err(violation(format!("two changes made revision {at}: {one} and {other}")));
+        }
+        for record in &reply.records {
+            let first = *self.seen.entry(record.modified).or_insert(&record.value);
+            if first != record.value {
+                let (name, value) = (self.name(number), &record.value);
+                return Err(violation(format!(
+                    "revision {} has put {first}, and {value} in {name}",
+                    record.modified
+                )));
+            }
+        }
+        let end = self.operations[number].ended.unwrap_or(Micros::MAX);
+        let first = self.first_end.entry(at).or_insert(end);
+        *first = end.min(*first);
+        self.last = self.last.max(at);
+        Ok(())
+    }
+
+    fn name(&self, number: usize) -> String {
+        let operation = &self.operations[number];
+        let Operation { client, member, request, invoked, ended, .. } = operation;
+        format!("#{number} {request:?} of client {client} at {member}, {invoked} to {ended:?}")
+    }
+
+    /// Nothing has ended before something began whose place is earlier.
+    fn check_time(&self) -> Result<(), Violation> {
+        let changes = self.changes.iter().map(|(at, number)| ((*at, false), vec![*number]));
+        let looks = self.looks.iter().map(|(at, numbers)| ((*at, true), numbers.clone()));
+        let places: BTreeMap<(i64, bool), Vec<usize>> = changes.chain(looks).collect();
+        // Of all that is placed before, what began last.
+        let mut latest: Option<usize> = None;
+        for ((at, _), numbers) in places {
+            for number in &numbers {
+                let ended = self.operations[*number].ended.unwrap_or(Micros::MAX);
+                if let Some(latest) = latest
+                    && ended < self.operations[latest].invoked
+                {
+                    let (late, early) = (self.name(latest), self.name(*number));
+                    let told = self.operations[latest].reply();
+                    return Err(violation(format!(
+                        "{early} was told of revision {at}; {late} began later and was told {told:?}"
+                    )));
+                }
+            }
+            let began = |number: &usize| self.operations[*number].invoked;
+            latest = numbers.into_iter().chain(latest).max_by_key(began);
+        }
+        Ok(())
+    }
+
+    /// A plain map gives the same replies, from the change to a revision on.
+    fn check_values(
+        &mut self,
+        from: i64,
+        mut state: State,
+        used: &mut BTreeSet<usize>,
+    ) -> Result<(), Violation> {
+        for revision in from..=self.last {
+            if revision > 1 {
+                let Some(number) = self.changes.get(&revision) else {
+                    return self.fill_gap(revision, &state, used);
+                };
+                self.compare(*number, &state)?;
+                state.apply(&self.operations[*number].request);
+            }
+            self.check_looks(revision, &state)?;
+        }
+        Ok(())
+    }
+
+    fn check_looks(&self, revision: i64, state: &State) -> Result<(), Violation> {
+        let mut looks = self.looks.get(&revision).into_iter().flatten();
+        looks.try_for_each(|number| self.compare(*number, state))
+    }
+
+    fn compare(&self, number: usize, state: &State) -> Result<(), Violation> {
+        let operation = &self.operations[number];
+        let (was, is) = (operation.reply(), state.reply(&operation.request));
+        if was == Some(&is) {
+            return Ok(());
+        }
+        let name = self.name(number);
+        Err(violation(format!("{name} was told {was:?}, and a single store says {is:?}")))
+    }
+
+    /// Lets each open operation that may have made a revision have made it, until one fits.
+    fn fill_gap(
+        &mut self,
+        revision: i64,
+        state: &State,
+        used: &mut BTreeSet<usize>,
+    ) -> Result<(), Violation> {
+        let modified = state.records.values().map(|record| record.modified).collect();
+        let situation = (revision, used.iter().copied().collect(), modified);
+        let nobody = violation(format!("nobody has made revision {revision}"));
+        if self.failed.contains(&situation) {
+            return Err(nobody);
+        }
+        // The first way is the likeliest, and what is wrong with it is the best report.
+        let mut told = None;
+        for number in self.candidates(revision, state, used) {
+            self.tries += 1;
+            if self.tries > TRIES_MAX {
+                break;
+            }
+            let mut next = state.clone();
+            next.apply(&self.operations[number].request);
+            used.insert(number);
+            let fits = self
+                .check_looks(revision, &next)
+                .and_then(|()| self.check_values(revision + 1, next, used));
+            match fits {
+                Ok(()) => return Ok(()),
+                Err(error) => told = told.or(Some(error)),
+            }
+            used.remove(&number);
+        }
+        self.failed.insert(situation);
+        Err(told.unwrap_or(nobody))
+    }
+
+    /// Who may have made a revision, the likeliest first.
+    fn candidates(&self, revision: i64, state: &State, used: &BTreeSet<usize>) -> Vec<usize> {
+        let by = self.first_end.range(revision..).next().map_or(Micros::MAX, |(_, end)| *end);
+        let seen = self.seen.get(&revision);
+        let fits = |number: &&usize| {
+            let operation = &self.operations[**number];
+            let request = &operation.request;
+            let value_fits = match (seen, request.value()) {
+                (Some(seen), value) => value == Some(seen),
+                (None, Some(value)) => !self.seen.values().any(|seen| *seen == value),
+                (None, None) => true,
+            };
+            value_fits
+                && operation.invoked <= by
+                && !used.contains(*number)
+                && state.reply(request).changed
+        };
+        let hint = self.hints.get(&revision);
+        let mut candidates: Vec<usize> = self.open.iter().filter(fits).copied().collect();
+        candidates.sort_by_key(|number| Some(number) != hint);
+        // One delete of a key is as good as another.
+        let mut deleted = BTreeSet::new();
+        candidates.retain(|number| match &self.operations[*number].request {
+            Request::Delete { key } => deleted.insert(key.clone()),
+            _ => true,
+        });
+        candidates
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,311 @@
+//! Histories that one store could have given, and such that it could not.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::chance::Chance;
+use crate::clients::{Client, Habits};
+use crate::history::{History, Outcome, Record};
+
+/// A history, told operation by operation.
+struct Story {
+    history: History,
+}
+
+impl Story {
+    fn new() -> Story {
+        Story { history: History::default() }
+    }
+
+    /// An operation from one moment to another, with a reply.
+    fn done(mut self, from: Micros, to: Micros, request: Request, reply: Reply) -> Story {
+        let number = self.history.invoke(from, 1, 1, request);
+        self.history.end(to, number, Outcome::Done(reply));
+        self
+    }
+
+    /// An operation of which nothing was heard.
+    fn open(mut self, from: Micros, request: Request) -> Story {
+        self.history.invoke(from, 1, 1, request);
+        self
+    }
+
+    fn passes(self) {
+        check(self.history.operations(), &Hints::new()).unwrap();
+    }
+
+    fn fails(self, why: &str) {
+        let told = check(self.history.operations(), &Hints::new())
+            .expect_err("nobody could have told that");
+        assert!(told.seen.contains(why), "{told}");
+    }
+}
+
+fn put(value: &str) -> Request {
+    Request::Put { key: "k1".into(), value: value.into() }
+}
+
+fn read() -> Request {
+    Request::Read { key: Some("k1".into()), serializable: false }
+}
+
+fn delete() -> Request {
+    Request::Delete { key: "k1".into() }
+}
+
+fn swap(expected: Option<&str>, value: &str) -> Request {
+    let expected = expected.map(str::to_owned);
+    Request::Swap { key: "k1".into(), expected, value: value.into() }
+}
+
+/// What is under `k1`: value, and the revisions and the version.
+fn record(value: &str, created: i64, modified: i64, version: i64) -> Vec<Record> {
+    vec![Record { key: "k1".into(), value: value.into(), created, modified, version }]
+}
+
+fn changed(revision: i64, records: Vec<Record>) -> Reply {
+    Reply { revision, changed: true, records }
+}
+
+fn looked(revision: i64, records: Vec<Record>) -> Reply {
+    Reply { revision, changed: false, records }
+}
+
+#[test]
+fn one_after_the_other() {
+    Story::new()
+        .done(0, 1, read(), looked(1, vec![]))
+        .done(2, 3, put("a"), changed(2, vec![]))
+        .done(4, 5, read(), looked(2, record("a", 2, 2, 1)))
+        .done(6, 7, swap(Some("a"), "b"), changed(3, record("a", 2, 2, 1)))
+        .done(8, 9, swap(Some("a"), "c"), looked(3, record("b", 2, 3, 2)))
+        .done(10, 11, delete(), changed(4, record("b", 2, 3, 2)))
+        .done(12, 13, delete(), looked(4, vec![]))
+        .passes();
+}
+
+#[test]
+fn what_overlaps_may_have_any_order() {
+    Story::new()
+        .done(0, 9, put("a"), changed(3, record("b", 2, 2, 1)))
+        .done(1, 8, put("b"), changed(2, vec![]))
+        .done(2, 7, read(), looked(1, vec![]))
+        .done(3, 6, read(), looked(3, record("a", 2, 3, 2)))
+        .passes();
+}
+
+#[test]
+fn a_stale_read_fails() {
+    Story::new()
+        .done(0, 1, put("a"), changed(2, vec![]))
+        .done(2, 3, read(), looked(1, vec![]))
+        .fails("began later");
+    // After another read has seen more, although the write itself goes on.
+    Story::new()
+        .done(0, 9, put("a"), changed(2, vec![]))
+        .done(1, 2, read(), looked(2, record("a", 2, 2, 1)))
+        .done(3, 4, read(), looked(1, vec![]))
+        .fails("began later");
+}
+
+#[test]
+fn a_read_from_the_future_fails() {
+    Story::new()
+        .done(0, 1, read(), looked(2, record("a", 2, 2, 1)))
+        .done(2, 3, put("a"), changed(2, vec![]))
+        .fails("began later");
+    // The same, and nobody was told of the write.
+    Story::new()
+        .done(0, 1, read(), looked(2, record("a", 2, 2, 1)))
+        .open(2, put("a"))
+        .fails("nobody has made revision 2");
+}
+
+#[test]
+fn a_stale_read_that_lies_about_its_revision_fails() {
+    Story::new()
+        .done(0, 1, put("a"), changed(2, vec![]))
+        .done(2, 3, read(), looked(2, vec![]))
+        .fails("a single store says");
+}
+
+#[test]
+fn two_changes_cannot_make_one_revision() {
+    Story::new()
+        .done(0, 9, put("a"), changed(2, vec![]))
+        .done(0, 9, put("b"), changed(2, vec![]))
+        .fails("two changes");
+}
+
+#[test]
+fn a_lost_write_fails() {
+    Story::new()
+        .done(0, 1, put("a"), changed(2, vec![]))
+        .done(2, 3, put("b"), changed(2, vec![]))
+        .fails("two changes");
+    Story::new()
+        .done(0, 1, put("a"), changed(2, vec![]))
+        .done(2, 3, put("b"), changed(3, vec![]))
+        .fails("a single store says");
+}
+
+#[test]
+fn a_write_that_happened_twice_fails() {
+    Story::new()
+        .done(0, 1, put("a"), changed(2, vec![]))
+        .done(2, 3, put("b"), changed(3, record("a", 2, 2, 1)))
+        .done(4, 5, read(), looked(4, record("a", 2, 4, 3)))
+        .fails("nobody has made revision 4");
+}
+
+#[test]
+fn open_operations_may_have_happened_or_not() {
+    let begin = || Story::new().open(0, put("a")).open(0, put("b"));
+    begin().done(1, 2, read(), looked(1, vec![])).passes();
+    begin().done(1, 2, read(), looked(2, record("b", 2, 2, 1))).passes();
+    begin().done(1, 2, read(), looked(3, record("a", 2, 3, 2))).passes();
+    begin()
+        .done(1, 2, read(), looked(2, record("b", 2, 2, 1)))
+        .done(3, 4, read(), looked(3, record("a", 2, 3, 2)))
+        .done(5, 6, delete(), changed(4, record("a", 2, 3, 2)))
+        .passes();
+    begin().done(1, 2, read(), looked(4, record("a", 2, 4, 3))).fails("nobody has made revision");
+}
+
+#[test]
+fn gaps_are_filled_with_what_fits() {
+    // Nobody has seen "a", and it must have been there for the delete.
+    Story::new()
+        .open(0, delete())
+        .open(0, put("a"))
+        .done(1, 2, put("b"), changed(4, vec![]))
+        .passes();
+    // An open swap came true only if what it expects was there.
+    let swapped = |expected| {
+        Story::new()
+            .done(0, 1, put("a"), changed(2, vec![]))
+            .open(0, swap(Some(expected), "b"))
+            .done(2, 3, read(), looked(3, record("b", 2, 3, 2)))
+    };
+    swapped("a").passes();
+    swapped("x").fails("nobody has made revision 3");
+    // Two deletes that fill one gap, and one that began too late for it.
+    Story::new()
+        .done(0, 1, put("a"), changed(2, vec![]))
+        .done(2, 3, read(), looked(3, vec![]))
+        .open(4, delete())
+        .fails("nobody has made revision 3");
+}
+
+#[test]
+fn an_open_operation_happens_once() {
+    Story::new()
+        .open(0, put("a"))
+        .done(1, 2, delete(), changed(3, record("a", 2, 2, 1)))
+        .done(3, 4, read(), looked(4, record("a", 4, 4, 1)))
+        .fails("nobody has made revision 4");
+}
+
+#[test]
+fn serializable_reads_are_not_asked() {
+    let stale = Request::Read { key: Some("k1".into()), serializable: true };
+    Story::new()
+        .done(0, 1, put("a"), changed(2, vec![]))
+        .done(2, 3, stale, looked(1, vec![]))
+        .passes();
+}
+
+/// Clients of a plain map: each operation takes its turn at some moment between its beginning and its
+/// end, and `told_permille` of them are told. With who has made which revision.
+fn linear(seed: u64, steps: usize, told_permille: u64) -> (History, Hints) {
+    let mut chance = Chance::new(seed);
+    let habits = Habits { keys: 3, ..Habits::any(&mut chance) };
+    let mut clients: Vec<Client> =
+        (1..=5).map(|id| Client::new(id, habits, chance.part())).collect();
+    let (mut history, mut hints) = (History::default(), Hints::new());
+    let mut state = State::default();
+    // What clients wait for: not done yet, or done and not told.
+    let mut asked: BTreeMap<usize, (usize, Option<Reply>)> = BTreeMap::new();
+    for now in 0..steps as Micros {
+        let who = chance.between(0, clients.len() as u64 - 1) as usize;
+        let client = &mut clients[who];
+        match asked.remove(&who) {
+            None => {
+                let mut request = client.request();
+                if let Request::Read { serializable, .. } = &mut request {
+                    *serializable = false;
+                }
+                asked.insert(who, (history.invoke(now, client.id, 1, request), None));
+            }
+            Some((number, None)) if chance.permille(900) => {
+                let reply = state.apply(&history.operations()[number].request);
+                if reply.changed {
+                    hints.insert(reply.revision, number);
+                }
+                asked.insert(who, (number, Some(reply)));
+            }
+            // It will never happen, or has happened and is never told.
+            Some((number, None)) => {
+                let request = history.operations()[number].request.clone();
+                client.hears(&request, &Outcome::Open);
+            }
+            Some((number, Some(reply))) => {
+                let told = chance.permille(told_permille);
+                let outcome = if told { Outcome::Done(reply) } else { Outcome::Open };
+                client.hears(&history.operations()[number].request.clone(), &outcome);
+                if told {
+                    history.end(now, number, outcome);
+                }
+            }
+        }
+    }
+    (history, hints)
+}
+
+/// Tells one client something else. Whether there was somebody to be told.
+fn falsify(operations: &mut [Operation], chance: &mut Chance) -> bool {
+    let told: Vec<usize> = (0..operations.len())
+        .filter(|at| operations[*at].reply().is_some_and(|reply| !reply.records.is_empty()))
+        .collect();
+    let Some(at) = chance.one_of(&told) else { return false };
+    let Outcome::Done(reply) = &mut operations[*at].outcome else { return false };
+    match chance.between(0, 3) {
+        0 => reply.records[0].value += "!",
+        1 => reply.records[0].version += 1,
+        2 => reply.records[0].modified -= 1,
+        _ => drop(reply.records.pop()),
+    }
+    true
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
+
+    #[test]
+    fn a_linear_execution_passes(seed in any::<u64>()) {
+        let (history, _) = linear(seed, 400, 900);
+        check(history.operations(), &Hints::new()).unwrap();
+    }
+
+    #[test]
+    fn nearly_nobody_is_told_and_hints_help(seed in any::<u64>()) {
+        let (history, hints) = linear(seed, 1000, 150);
+        check(history.operations(), &hints).unwrap();
+    }
+
+    #[test]
+    fn wrong_hints_harm_nobody(seed in any::<u64>()) {
+        let (history, hints) = linear(seed, 400, 900);
+        let wrong = hints.iter().map(|(revision, number)| (revision + 1, *number)).collect();
+        check(history.operations(), &wrong).unwrap();
+    }
+
+    #[test]
+    fn one_changed_reply_fails(seed in any::<u64>()) {
+        let (history, hints) = linear(seed, 400, 900);
+        let mut operations = history.operations().to_vec();
+        if falsify(&mut operations, &mut Chance::new(!seed)) {
+            prop_assert!(check(&operations, &hints).is_err());
+        }
+    }
+}

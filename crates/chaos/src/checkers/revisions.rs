@@ -1,0 +1,99 @@
+//! Revisions rise by one, and an index of the log stands for the same revision everywhere.
+//!
+//! Watchers count on the first: whoever has seen revision 7 and is told of 9 has missed something. The
+//! second is what makes a revision mean something beyond the member that named it.
+
+use std::collections::BTreeMap;
+
+use super::{Rule, Violation};
+
+/// What revisions were seen.
+#[derive(Debug, Default)]
+pub struct Revisions {
+    by_index: BTreeMap<u64, i64>,
+    /// How far each member's watchers were told.
+    told: BTreeMap<u64, i64>,
+}
+
+impl Revisions {
+    /// The member has a store at this revision: it has just started, or got a copy.
+    pub fn begins(&mut self, member: u64, revision: i64) {
+        self.told.insert(member, revision);
+    }
+
+    /// The member tells its watchers what this revision has changed.
+    pub fn told(&mut self, member: u64, revision: i64, changes: usize) -> Result<(), Violation> {
+        let before = self.told.insert(member, revision).unwrap_or(1);
+        if revision != before + 1 || changes == 0 {
+            let seen = format!("{member} tells {changes} changes of {revision} after {before}");
+            return Err(Violation::new(Rule::Revisions, seen));
+        }
+        Ok(())
+    }
+
+    /// The member's store has applied so much, and is at this revision.
+    pub fn at(&mut self, member: u64, index: u64, revision: i64) -> Result<(), Violation> {
+        let told = self.told.get(&member).copied().unwrap_or(1);
+        let first = *self.by_index.entry(index).or_insert(revision);
+        let broken = |seen| Err(Violation::new(Rule::Revisions, seen));
+        if first != revision || told != revision {
+            return broken(format!(
+                "{member} has applied {index} and is at {revision}; others were at {first}, its \
+                 watchers are at {told}"
+            ));
+        }
+        // Each entry makes one revision or none.
+        let before = self.by_index.range(..index).next_back().map(|(at, is)| (*at, *is));
+        let after = self.by_index.range(index + 1..).next().map(|(at, is)| (*at, *is));
+        for (from, to) in [(before, Some((index, revision))), (Some((index, revision)), after)] {
+            let (Some(from), Some(to)) = (from, to) else { continue };
+            let risen = to.1 - from.1;
+            if risen < 0 || risen.unsigned_abs() > to.0 - from.0 {
+                return broken(format!(
+                    "from entry {} to {} revisions went from {} to {}",
+                    from.0, to.0, from.1, to.1
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_after_the_other_is_fine() {
+        let mut revisions = Revisions::default();
+        for revision in 2..5 {
+            assert_eq!(revisions.told(1, revision, 1), Ok(()));
+        }
+        assert_eq!(revisions.at(1, 10, 4), Ok(()));
+        revisions.begins(2, 4);
+        assert_eq!(revisions.at(2, 11, 4), Ok(()));
+        assert_eq!(revisions.told(2, 5, 2), Ok(()));
+        assert_eq!(revisions.at(2, 12, 5), Ok(()));
+    }
+
+    #[test]
+    fn a_gap_is_found_and_a_doubled_revision_and_one_too_many() {
+        let broken = |result: Result<(), Violation>| {
+            assert_eq!(result.unwrap_err().rule, Rule::Revisions);
+        };
+        let mut revisions = Revisions::default();
+        revisions.told(1, 2, 1).unwrap();
+        broken(revisions.told(1, 4, 1));
+        revisions.begins(1, 2);
+        broken(revisions.told(1, 2, 1));
+        broken(revisions.told(1, 3, 0));
+        revisions.begins(1, 5);
+        revisions.at(1, 10, 5).unwrap();
+        revisions.begins(2, 6);
+        broken(revisions.at(2, 10, 6));
+        revisions.begins(2, 7);
+        broken(revisions.at(2, 11, 7));
+        revisions.begins(2, 6);
+        broken(revisions.at(2, 9, 6));
+    }
+}

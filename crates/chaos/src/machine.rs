@@ -1,0 +1,228 @@
+//! One member and what it runs on: a disk, stores, a clock, and perhaps the power to run.
+//!
+//! The member is the real one: the core that the server runs, its write-ahead log, its store. What is
+//! simulated is below and around it. When it crashes, core and log are dropped as a process would
+//! drop them, in the midst of whatever they were about. Of the disk remains what was synced and some of
+//! the rest ([`SimulatedDisk`]); of the store what was committed; the clock goes on.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+
+use clearlane_backend::Config;
+use clearlane_engine::KeyRange;
+use clearlane_member::Progress;
+use clearlane_member::copies::{MemoryVault, Vault};
+use clearlane_member::core::{Core, Ground, Settings, bootstrap, start};
+use clearlane_member::membership::{LEARNERS_MAX, Member};
+use clearlane_mvcc::{CompactionJob, HashKv, NoLeases, OneAfterTheOther, RangeOptions, Store};
+use clearlane_raft_log::Metadata;
+use clearlane_raft_log::driver::{Leadership, Role};
+use clearlane_raft_log::files::{Fault, SimulatedDisk};
+use clearlane_raft_log::wal::Wal;
+use clearlane_read_index as read_index;
+
+use crate::history::{Record, State};
+use crate::terms::Terms;
+use crate::world::{Clock, MILLISECOND, Micros};
+
+const WAL_DIR: &str = "/member/wal";
+const CLUSTER: u64 = 0xc1ea;
+/// When the world begins, in milliseconds since 1970.
+const BEGINNING_UNIX_MS: u64 = 1_795_219_200_000;
+
+/// A member, whether it runs or not.
+#[derive(Debug)]
+pub struct Machine {
+    /// The member's id.
+    pub id: u64,
+    /// Counts starts and crashes. What was planned for another life does not happen.
+    pub life: u64,
+    /// What runs, if it does.
+    pub running: Option<Running>,
+    /// What it takes for the time.
+    pub clock: Clock,
+    /// Until then its process is stopped.
+    pub paused_until: Micros,
+    /// Until when its disk is slow, and how slow.
+    pub slow_disk: (Micros, Micros),
+    /// For how long it will be down when the power fails that was planned to fail.
+    pub cut_planned: Option<Micros>,
+    /// It has left, and will not run again.
+    pub is_gone: bool,
+    disk: SimulatedDisk,
+    vault: Arc<MemoryVault>,
+}
+
+/// What a crash ends.
+#[derive(Debug)]
+pub struct Running {
+    /// The member itself.
+    pub core: Core,
+    /// Its log.
+    pub wal: Wal,
+    /// A batch is on its way to the disk.
+    pub is_writing: bool,
+    /// The log is to be shortened when the disk is idle.
+    pub purge: Option<u64>,
+    /// A poll is planned.
+    pub is_poll_planned: bool,
+    /// When the barrier wants to be polled.
+    pub wake_at: Option<Micros>,
+    /// Compactions to be run.
+    pub compactions: VecDeque<CompactionJob>,
+}
+
+/// How the table of members describes one.
+pub fn describe(id: u64) -> Member {
+    let peer_urls = vec![peer_url(id)];
+    Member { id, peer_urls, name: format!("m{id}"), ..Member::default() }
+}
+
+/// Where a member is reached.
+pub fn peer_url(id: u64) -> String {
+    format!("http://10.0.0.{id}:2380")
+}
+
+impl Machine {
+    /// A machine with the log of a new member on its disk: one of the first, or one that joins.
+    pub fn new(id: u64, first: &[Member], terms: &Terms) -> clearlane_member::Result<Machine> {
+        let machine = Machine {
+            id,
+            life: 0,
+            running: None,
+            clock: Clock::new(id * 1000 * MILLISECOND),
+            paused_until: 0,
+            slow_disk: (0, 0),
+            cut_planned: None,
+            is_gone: false,
+            disk: SimulatedDisk::new(["/", "/member"]),
+            vault: Arc::new(MemoryVault::new()),
+        };
+        let metadata = Metadata { node_id: id, cluster_id: CLUSTER };
+        bootstrap(&machine.ground(terms), metadata, first)?;
+        Ok(machine)
+    }
+
+    fn ground(&self, terms: &Terms) -> Ground {
+        Ground {
+            files: Arc::new(self.disk.clone()),
+            wal_dir: Path::new(WAL_DIR).to_owned(),
+            wal: terms.wal,
+            vault: self.vault(),
+            parts: terms.parts,
+            backend: Config::default(),
+            learners_max: LEARNERS_MAX,
+            leases: Arc::new(NoLeases),
+            workers: Arc::new(OneAfterTheOther),
+        }
+    }
+
+    /// Where its stores are.
+    pub fn vault(&self) -> Arc<dyn Vault> {
+        Arc::clone(&self.vault) as Arc<dyn Vault>
+    }
+
+    /// Starts the member.
+    pub fn start(&mut self, now: Micros, terms: &Terms) -> clearlane_member::Result<()> {
+        let settings = Settings {
+            raft: terms.raft,
+            reads: read_index::Config::new(0),
+            read_mode: terms.read_mode,
+            snapshot_count: terms.snapshot_count,
+            catch_up_entries: terms.catch_up_entries,
+            unix_ms: BEGINNING_UNIX_MS + self.clock.shows(now) / MILLISECOND,
+        };
+        let (core, wal) = start(self.ground(terms), settings)?;
+        self.life += 1;
+        self.running = Some(Running {
+            core,
+            wal,
+            is_writing: false,
+            purge: None,
+            is_poll_planned: false,
+            wake_at: None,
+            compactions: VecDeque::new(),
+        });
+        Ok(())
+    }
+
+    /// Ends the member, and if `power` is a seed, what was not synced goes with it.
+    pub fn crash(&mut self, power: Option<u64>) {
+        self.running = None;
+        self.life += 1;
+        self.cut_planned = None;
+        self.paused_until = 0;
+        self.disk = match power {
+            Some(seed) => self.disk.after_power_cut(seed),
+            None => self.disk.after_kill(),
+        };
+    }
+
+    /// Lets the power fail before the n-th operation of the disk from now.
+    pub fn plan_power_cut(&mut self, operation: u64, down: Micros) {
+        self.disk.fail_at(operation, Fault::PowerCut);
+        self.cut_planned = Some(down);
+    }
+
+    /// Whether the planned moment has come.
+    pub fn has_power(&self) -> bool {
+        self.disk.has_power()
+    }
+
+    /// What the disk's operations since the last call took.
+    pub fn take_disk_time(&mut self) -> Micros {
+        self.disk.take_cost()
+    }
+
+    /// The longest time that a batch takes to get to the disk.
+    pub fn longest_write(&self, now: Micros, terms: &Terms) -> Micros {
+        let (until, slow) = self.slow_disk;
+        if now < until { slow.max(terms.write) } else { terms.write }
+    }
+
+    /// Its core, if it runs.
+    pub fn core(&self) -> Option<&Core> {
+        self.running.as_ref().map(|running| &running.core)
+    }
+
+    /// Who leads, as far as it knows; nobody if it does not run.
+    pub fn leadership(&self) -> Leadership {
+        self.core().map(Core::leadership).unwrap_or_default()
+    }
+
+    /// Whether it runs and takes itself for the leader.
+    pub fn leads(&self) -> bool {
+        self.leadership().role == Role::Leader
+    }
+}
+
+/// What a store holds of the keys that clients use.
+pub fn state_of(store: &dyn Store<Progress>) -> clearlane_mvcc::Result<State> {
+    let read = store.read();
+    let found = read.range(KeyRange::new(b"k", b"l"), RangeOptions::default())?;
+    let records = found.records.iter().map(record).map(|record| (record.key.clone(), record));
+    Ok(State { revision: read.revision(), records: records.collect() })
+}
+
+/// A record, as the history has it.
+pub fn record(found: &clearlane_proto::mvccpb::KeyValue) -> Record {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Record {
+        key: text(&found.key),
+        value: text(&found.value),
+        created: found.create_revision,
+        modified: found.mod_revision,
+        version: found.version,
+    }
+}
+
+/// The hash of a store as it is now.
+pub fn hash_of(store: &dyn Store<Progress>) -> clearlane_mvcc::Result<HashKv> {
+    let mut job = store.hash(0)?;
+    loop {
+        if let Some(hash) = job.step(usize::MAX)? {
+            return Ok(hash);
+        }
+    }
+}

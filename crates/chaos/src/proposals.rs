@@ -1,0 +1,165 @@
+//! What clients ask for, as etcd's messages.
+//!
+//! Both directions are here, and the way back is made for the checkers: they take the bytes that are
+//! in the log and ask what they mean, without the help of whoever wrote them there.
+
+use bytes::Bytes;
+use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use clearlane_proto::etcdserverpb::request_op;
+use clearlane_proto::etcdserverpb::{
+    CompactionRequest, Compare, DeleteRangeRequest, InternalRaftRequest, PutRequest, RangeRequest,
+    RequestOp, TxnRequest,
+};
+use prost::Message;
+
+use crate::history::Request;
+
+/// Behind the last key that clients use.
+const END_OF_KEYS: &[u8] = b"l";
+
+/// What an entry of the log wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proposal {
+    /// What a client asked for, which is not a read.
+    Client(Request),
+    /// To forget what was before a revision.
+    Compact(i64),
+    /// To stand in the log: a read in mode `log`.
+    Look,
+}
+
+/// A read, as etcd's message.
+pub fn range(key: Option<&str>, serializable: bool) -> RangeRequest {
+    let (key, range_end) = match key {
+        Some(key) => (key.to_owned().into(), Bytes::new()),
+        None => (Bytes::from_static(b"k"), Bytes::from_static(END_OF_KEYS)),
+    };
+    RangeRequest { key, range_end, serializable, ..RangeRequest::default() }
+}
+
+/// What is proposed.
+pub fn encode(proposal: &Proposal) -> InternalRaftRequest {
+    let mut out = InternalRaftRequest::default();
+    match proposal {
+        Proposal::Compact(revision) => {
+            out.compaction = Some(CompactionRequest { revision: *revision, physical: false });
+        }
+        Proposal::Look => out.range = Some(RangeRequest::default()),
+        Proposal::Client(request) => encode_request(request, &mut out),
+    }
+    out
+}
+
+fn encode_request(request: &Request, out: &mut InternalRaftRequest) {
+    match request {
+        Request::Read { key, serializable } => {
+            out.range = Some(range(key.as_deref(), *serializable));
+        }
+        Request::Put { key, value } => {
+            out.put = Some(PutRequest { prev_kv: true, ..put(key, value) });
+        }
+        Request::Delete { key } => {
+            let key = key.clone().into();
+            out.delete_range =
+                Some(DeleteRangeRequest { key, prev_kv: true, ..DeleteRangeRequest::default() });
+        }
+        Request::Swap { key, expected, value } => {
+            let look = || request_op::Request::RequestRange(range(Some(key), false));
+            let put = request_op::Request::RequestPut(put(key, value));
+            let op = |request| RequestOp { request: Some(request) };
+            out.txn = Some(TxnRequest {
+                compare: vec![compare(key, expected.as_deref())],
+                success: vec![op(look()), op(put)],
+                failure: vec![op(look())],
+            });
+        }
+    }
+}
+
+fn put(key: &str, value: &str) -> PutRequest {
+    let (key, value) = (key.to_owned().into(), value.to_owned().into());
+    PutRequest { key, value, ..PutRequest::default() }
+}
+
+/// The key has this value, or is not there.
+fn compare(key: &str, expected: Option<&str>) -> Compare {
+    let (target, union) = match expected {
+        Some(value) => (CompareTarget::Value, TargetUnion::Value(value.to_owned().into())),
+        None => (CompareTarget::Create, TargetUnion::CreateRevision(0)),
+    };
+    Compare {
+        result: CompareResult::Equal.into(),
+        target: target.into(),
+        key: key.to_owned().into(),
+        target_union: Some(union),
+        ..Compare::default()
+    }
+}
+
+/// What an entry's data means, and its id. Nothing if no client could have asked for it.
+pub fn decode(data: &Bytes) -> Option<(u64, Proposal)> {
+    let message = InternalRaftRequest::decode(data.clone()).ok()?;
+    let id = message.header.as_ref()?.id;
+    let InternalRaftRequest { put, delete_range, txn, compaction, range, .. } = message;
+    let proposal = match (put, delete_range, txn, compaction, range) {
+        (Some(put), None, None, None, None) => {
+            Proposal::Client(Request::Put { key: text(&put.key)?, value: text(&put.value)? })
+        }
+        (None, Some(delete), None, None, None) if delete.range_end.is_empty() => {
+            Proposal::Client(Request::Delete { key: text(&delete.key)? })
+        }
+        (None, None, Some(txn), None, None) => Proposal::Client(decode_swap(&txn)?),
+        (None, None, None, Some(compaction), None) => Proposal::Compact(compaction.revision),
+        (None, None, None, None, Some(range)) if range == RangeRequest::default() => Proposal::Look,
+        _ => return None,
+    };
+    Some((id, proposal))
+}
+
+fn decode_swap(txn: &TxnRequest) -> Option<Request> {
+    let [compare] = &txn.compare[..] else { return None };
+    let [_, put] = &txn.success[..] else { return None };
+    let request_op::Request::RequestPut(put) = put.request.as_ref()? else { return None };
+    let expected = match compare.target_union.as_ref()? {
+        TargetUnion::Value(value) => Some(text(value)?),
+        TargetUnion::CreateRevision(0) => None,
+        _ => return None,
+    };
+    (compare.key == put.key).then_some(())?;
+    Some(Request::Swap { key: text(&put.key)?, expected, value: text(&put.value)? })
+}
+
+fn text(bytes: &Bytes) -> Option<String> {
+    String::from_utf8(bytes.to_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use clearlane_proto::etcdserverpb::RequestHeader;
+
+    use super::*;
+
+    #[test]
+    fn what_is_proposed_is_understood() {
+        let (key, value) = (|| "k1".to_owned(), || "v".to_owned());
+        let swap = |expected: Option<&str>| Request::Swap {
+            key: key(),
+            expected: expected.map(str::to_owned),
+            value: value(),
+        };
+        for proposal in [
+            Proposal::Client(Request::Put { key: key(), value: value() }),
+            Proposal::Client(Request::Delete { key: key() }),
+            Proposal::Client(swap(None)),
+            Proposal::Client(swap(Some("old"))),
+            Proposal::Compact(7),
+            Proposal::Look,
+        ] {
+            let mut message = encode(&proposal);
+            assert_eq!(decode(&message.encode_to_vec().into()), None, "it has no id");
+            message.header = Some(RequestHeader { id: 5, ..RequestHeader::default() });
+            assert_eq!(decode(&message.encode_to_vec().into()), Some((5, proposal)));
+        }
+        assert_eq!(decode(&Bytes::from_static(b"\xff")), None);
+    }
+}

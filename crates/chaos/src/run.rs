@@ -1,0 +1,41 @@
+//! One seed, from its first event to its verdict.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::checkers::{Rule, Violation};
+use crate::cluster::{Cluster, Figures, Order};
+
+/// What became of a seed.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What was asked for.
+    pub order: Order,
+    /// The first rule that did not hold, if there is one.
+    pub violation: Option<Violation>,
+    /// The hash of the trace.
+    pub hash: u64,
+    /// The lines of the trace, if they were to be kept.
+    pub lines: Vec<String>,
+    /// How much happened.
+    pub figures: Figures,
+}
+
+/// Runs a seed. An assertion that fails in a member is a violation like others.
+pub fn run(order: Order) -> Report {
+    let mut cluster = Cluster::new(&order);
+    // What a panic leaves behind is only looked at for its trace.
+    let played = catch_unwind(AssertUnwindSafe(|| cluster.play()));
+    let violation = match played {
+        Ok(verdict) => verdict.err(),
+        Err(panic) => {
+            let words = panic.downcast_ref::<String>().map(String::as_str);
+            let words = words.or(panic.downcast_ref::<&str>().copied());
+            Some(Violation::new(Rule::Running, words.unwrap_or("a panic without words")))
+        }
+    };
+    if let Some(violation) = &violation {
+        cluster.line(format_args!("violation: {violation}"));
+    }
+    let (hash, lines) = (cluster.trace.hash(), cluster.trace.lines().to_vec());
+    Report { order, violation, hash, lines, figures: cluster.count() }
+}

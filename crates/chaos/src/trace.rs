@@ -1,0 +1,91 @@
+//! What has happened, a line for each event.
+//!
+//! The lines run into one hash. Two runs of a seed must end with the same one; if they do not,
+//! something in the code asked for the time, a random number or the order of a hash map, and a
+//! failure that a seed found could never be found again. To see where two runs part, keep the lines.
+
+use std::fmt::Arguments;
+use std::io::Write;
+
+use crate::world::Micros;
+
+/// What becomes of the lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// They are hashed and forgotten.
+    #[default]
+    Hash,
+    /// They are kept.
+    Lines,
+    /// They go to the standard output.
+    Print,
+}
+
+/// The lines so far.
+#[derive(Debug)]
+pub struct Trace {
+    keep: Keep,
+    hash: u64,
+    count: u64,
+    line: Vec<u8>,
+    lines: Vec<String>,
+}
+
+impl Trace {
+    /// Nothing has happened.
+    pub fn new(keep: Keep) -> Trace {
+        // FNV-1a, which is easily written down: the hash of a seed is the same everywhere.
+        Trace { keep, hash: 0xcbf2_9ce4_8422_2325, count: 0, line: Vec::new(), lines: Vec::new() }
+    }
+
+    /// Adds a line.
+    pub fn line(&mut self, now: Micros, what: Arguments<'_>) {
+        self.line.clear();
+        writeln!(self.line, "{:>3}.{:06} {what}", now / 1_000_000, now % 1_000_000)
+            .expect("memory takes what is written");
+        for byte in &self.line {
+            self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        self.count += 1;
+        match self.keep {
+            Keep::Hash => {}
+            Keep::Lines => self.lines.push(String::from_utf8_lossy(&self.line).into_owned()),
+            // Who closes the output has seen enough.
+            Keep::Print => drop(std::io::stdout().write_all(&self.line)),
+        }
+    }
+
+    /// A hash of all lines.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Those that were kept.
+    pub fn lines(&self) -> &[String] {
+        &self.lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_that_of_the_lines() {
+        let mut kept = Trace::new(Keep::Lines);
+        let mut hashed = Trace::new(Keep::Hash);
+        for trace in [&mut kept, &mut hashed] {
+            trace.line(1_000_002, format_args!("{} has {}", 1, 2));
+            trace.line(2_000_000, format_args!("end"));
+        }
+        assert_eq!(kept.lines(), ["  1.000002 1 has 2\n", "  2.000000 end\n"]);
+        assert_eq!((kept.hash(), kept.count()), (hashed.hash(), 2));
+        hashed.line(2_000_000, format_args!(""));
+        assert_ne!(kept.hash(), hashed.hash());
+    }
+}

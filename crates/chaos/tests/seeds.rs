@@ -1,0 +1,202 @@
+//! Seeds: those that must pass, one that nobody has seen, and those that find what was planted.
+//!
+//! ```text
+//!   cargo test --release -p clearlane-chaos --test seeds       200 seeds, every planted bug
+//!   CLEARLANE_SEEDS=2000 cargo test --release ...              so many seeds
+//!   CLEARLANE_SEED=17 cargo test --release ... fixed -- --nocapture
+//!                                                              this one, with its trace
+//! ```
+//!
+//! Even seeds have three members, odd ones five. Without `--release` there are fewer seeds, for each
+//! takes ten times as long.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "which seed has found what is worth knowing")]
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clearlane_chaos::checkers::Rule;
+use clearlane_chaos::cluster::Order;
+use clearlane_chaos::trace::Keep;
+use clearlane_chaos::{Report, run};
+use clearlane_member::core::Bug;
+
+/// Seeds, and those in a build without optimisation.
+const SEEDS: u64 = if cfg!(debug_assertions) { 6 } else { 200 };
+
+fn order(seed: u64, bug: Option<Bug>, keep: Keep) -> Order {
+    Order { seed, members: if seed.is_multiple_of(2) { 3 } else { 5 }, bug, keep }
+}
+
+fn from_environment(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{name}={value}: not a number")))
+}
+
+/// Runs seeds, two at a time, until there are no more or `enough` says so. Returns the reports.
+fn run_all(count: u64, bug: Option<Bug>, enough: impl Fn(&Report) -> bool + Sync) -> Vec<Report> {
+    let (next, reports) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= count {
+                return;
+            }
+            let report = run(order(seed, bug, Keep::Hash));
+            if enough(&report) {
+                next.store(count, Ordering::Relaxed);
+            }
+            reports.lock().unwrap().push(report);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(work);
+        work();
+    });
+    let mut reports = reports.into_inner().unwrap();
+    reports.sort_by_key(|report| report.order.seed);
+    reports
+}
+
+fn tell(report: &Report) -> String {
+    let Order { seed, members, .. } = report.order;
+    let violation = report.violation.as_ref().map(ToString::to_string).unwrap_or_default();
+    format!(
+        "seed {seed} with {members} members: {violation}\n  again, with its trace: cargo run \
+         --release -p clearlane-chaos --bin chaos -- --seed {seed} --members {members} --trace"
+    )
+}
+
+#[test]
+fn fixed_seeds_break_no_rule() {
+    if let Some(seed) = from_environment("CLEARLANE_SEED") {
+        let report = run(order(seed, None, Keep::Print));
+        assert!(report.violation.is_none(), "{}", tell(&report));
+        return;
+    }
+    let count = from_environment("CLEARLANE_SEEDS").unwrap_or(SEEDS);
+    let reports = run_all(count, None, |_| false);
+    let broken: Vec<String> =
+        reports.iter().filter(|report| report.violation.is_some()).map(tell).collect();
+    assert!(broken.is_empty(), "{} seeds:\n{}", broken.len(), broken.join("\n"));
+    // Something must have happened, or it is easily in order.
+    let sum = |what: fn(&Report) -> u64| reports.iter().map(what).sum::<u64>();
+    for (name, seen, each) in [
+        ("committed entries", sum(|report| report.figures.committed), 100),
+        ("terms with a leader", sum(|report| report.figures.terms), 2),
+        ("crashes", sum(|report| report.figures.crashes), 3),
+        ("compared hashes", sum(|report| report.figures.hashes), 50),
+    ] {
+        assert!(seen >= each * count, "only {seen} {name} in {count} seeds");
+    }
+    for (name, seen) in [
+        ("torn writes", sum(|report| report.figures.torn)),
+        ("installed copies", sum(|report| report.figures.copies)),
+        ("members that came", sum(|report| report.figures.joined)),
+        ("members that left", sum(|report| report.figures.left)),
+    ] {
+        assert!(seen > 0 || count < SEEDS, "no {name} in {count} seeds");
+    }
+}
+
+/// Not a failure of whoever happens to run it. But not to be overlooked, either.
+#[test]
+fn a_fresh_seed_is_reported() {
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let report = run(order(seed, None, Keep::Hash));
+    println!("a fresh seed: {seed}, {:?}", report.figures);
+    if report.violation.is_some() {
+        let line = "!".repeat(80);
+        eprintln!("{line}\nA FRESH SEED HAS BROKEN A RULE. {}\n{line}", tell(&report));
+    }
+}
+
+#[test]
+fn a_seed_run_twice_gives_the_same_trace() {
+    let seeds = if cfg!(debug_assertions) { 0..1 } else { 0..12 };
+    for seed in seeds {
+        let (first, second) =
+            (run(order(seed, None, Keep::Lines)), run(order(seed, None, Keep::Lines)));
+        let differs = first.lines.iter().zip(&second.lines).find(|(one, other)| one != other);
+        assert_eq!(differs, None, "seed {seed}");
+        assert_eq!((first.hash, first.lines.len()), (second.hash, second.lines.len()));
+        assert!(first.lines.len() > 1000, "seed {seed} has {} lines", first.lines.len());
+        // In another thread, beside another seed, it is the same.
+        let beside = std::thread::spawn(move || run(order(seed, None, Keep::Hash)).hash);
+        run(order(seed + 1, None, Keep::Hash));
+        assert_eq!(beside.join().unwrap(), first.hash, "seed {seed}");
+    }
+}
+
+/// So many seeds are tried, at most, to find what is planted.
+const SEEDS_FOR_A_BUG: u64 = 400;
+
+/// A seed finds what is planted, by one of these rules.
+fn is_found(bug: Bug, rules: &[Rule]) {
+    let reports = run_all(SEEDS_FOR_A_BUG, Some(bug), |report| report.violation.is_some());
+    let found = reports.iter().find_map(|report| {
+        report.violation.as_ref().map(|violation| (report.order.seed, violation))
+    });
+    let (name, count) = (bug.name(), SEEDS_FOR_A_BUG);
+    let Some((seed, violation)) = found else { panic!("{name} is not found in {count} seeds") };
+    println!("{name} is found by seed {seed}: {violation}");
+    assert!(rules.contains(&violation.rule), "{name} is found by {violation}, of all rules");
+}
+
+/// Whose data is lost is noticed in one way or another: the log differs, a leader hears that somebody
+/// has what it does not, a promised write is gone.
+const LOSSES: [Rule; 6] = [
+    Rule::Committed,
+    Rule::Running,
+    Rule::Acknowledged,
+    Rule::Linearizability,
+    Rule::Serializable,
+    Rule::Hashes,
+];
+
+#[test]
+fn acknowledge_before_sync_is_found() {
+    is_found(Bug::AcknowledgeBeforeSync, &LOSSES);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn reused_read_id_is_found() {
+    is_found(Bug::ReusedReadId, &[Rule::Linearizability]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn skipped_quorum_check_is_found() {
+    is_found(Bug::SkippedQuorumCheck, &[Rule::Linearizability]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn lost_vote_is_found() {
+    is_found(Bug::LostVote, &[Rule::Leaders]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn lease_based_option_is_found() {
+    is_found(Bug::LeaseBasedOption, &[Rule::Linearizability]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn lease_kept_over_transfer_is_found() {
+    is_found(Bug::LeaseKeptOverTransfer, &[Rule::Linearizability]);
+}
+
+#[test]
+fn release_by_applied_is_found() {
+    is_found(Bug::ReleaseByApplied, &[Rule::Running]);
+}
+
+#[test]
+fn apply_twice_is_found() {
+    is_found(Bug::ApplyTwice, &[Rule::Revisions, Rule::Acknowledged, Rule::Hashes]);
+}
