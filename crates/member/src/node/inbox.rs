@@ -7,7 +7,6 @@ use clearlane_raft_log::driver::Message;
 use clearlane_raft_log::wal::group::Written;
 use parking_lot::{Condvar, Mutex};
 
-use crate::copies::Received;
 use crate::membership::Change;
 
 /// Where an answer goes: a desk, and a place there. The question tells it from others that have
@@ -44,13 +43,6 @@ pub(super) enum Input {
     /// Nobody waits at this place any more.
     GiveUp(Place),
     Message(Message),
-    Copy(Box<Received>),
-    CopySent {
-        to: u64,
-        arrived: bool,
-    },
-    Unreachable(u64),
-    TransferLeader(u64),
     Written(Written),
     Committed,
     Stop,

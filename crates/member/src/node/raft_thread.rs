@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use clearlane_raft_log::driver::Role;
+use clearlane_proto::etcdserverpb::InternalRaftRequest;
 
 use super::commit_thread::ToCommit;
 use super::desk::Outcome;
@@ -15,6 +15,9 @@ use super::wal_thread::ToWal;
 use super::{Network, Shared};
 use crate::core::{Core, Outputs, Reads};
 use crate::error::Result;
+
+/// So many requests wait for a leader.
+const HELD_MAX: usize = 4096;
 
 /// What the thread owns.
 struct RaftThread<'s> {
@@ -26,6 +29,8 @@ struct RaftThread<'s> {
     /// Who waits for which proposal, and the reverse for those who give up.
     proposals: HashMap<u64, Place>,
     places: HashMap<Place, u64>,
+    /// Requests that wait for a leader.
+    held: Vec<(InternalRaftRequest, Place)>,
     /// What goes to each desk at the end of this turn.
     letters: Vec<Vec<(Place, Outcome)>>,
     begin: Instant,
@@ -48,9 +53,13 @@ pub(super) fn run(
         shared,
         proposals: HashMap::new(),
         places: HashMap::new(),
+        held: Vec::new(),
         letters: Vec::new(),
         begin: Instant::now(),
     };
+    // What is committed in the log says who votes, also on a member that has never run.
+    let outputs = thread.core.poll(Duration::ZERO)?;
+    thread.carry_out(outputs);
     thread.begin_alone();
     let mut next_tick = tick;
     loop {
@@ -86,10 +95,7 @@ impl RaftThread<'_> {
 
     fn take(&mut self, input: Input) -> Result<()> {
         match input {
-            Input::Propose(request, place) => match self.core.propose(*request) {
-                Ok(id) => self.waits(place, id),
-                Err(error) => self.tell(place, Outcome::NotProposed(error)),
-            },
+            Input::Propose(request, place) => self.propose(*request, place),
             Input::ChangeMembers(change, place) => match self.core.change_members(&change) {
                 Ok(id) => self.waits(place, id),
                 Err(error) => self.tell(place, Outcome::NotChanged(error)),
@@ -103,21 +109,29 @@ impl RaftThread<'_> {
                 if let Some(id) = self.places.remove(&place) {
                     self.proposals.remove(&id);
                     self.core.give_up(id);
-                } else {
-                    self.core.cancel_read(place.name());
+                } else if !self.core.cancel_read(place.name()) {
+                    self.held.retain(|(_, held)| *held != place);
                 }
             }
             // What raft cannot use is no fault of this member.
             Input::Message(message) => drop(self.core.receive(message)),
-            Input::Copy(copy) => self.core.copy_received(*copy)?,
-            Input::CopySent { to, arrived } => self.core.copy_sent(to, arrived),
-            Input::Unreachable(id) => self.core.unreachable(id),
-            Input::TransferLeader(to) => self.core.transfer_leader(to),
             Input::Written(written) => self.core.written(written)?,
             Input::Committed => self.core.store_committed()?,
             Input::Stop => {}
         }
         Ok(())
+    }
+
+    /// Without a leader a request is kept until there is one, or who waits for it gives up.
+    fn propose(&mut self, request: InternalRaftRequest, place: Place) {
+        if self.core.leadership().leader == 0 && self.held.len() < HELD_MAX {
+            self.held.push((request, place));
+            return;
+        }
+        match self.core.propose(request) {
+            Ok(id) => self.waits(place, id),
+            Err(error) => self.tell(place, Outcome::NotProposed(error)),
+        }
     }
 
     fn waits(&mut self, place: Place, id: u64) {
@@ -152,6 +166,9 @@ impl RaftThread<'_> {
         }
         if let Some(now) = outputs.leadership {
             self.shared.status.leadership_is(now);
+            for (request, place) in std::mem::take(&mut self.held) {
+                self.propose(request, place);
+            }
         }
         self.shared.status.progress_is(&self.core);
         for reads in outputs.reads {
@@ -200,11 +217,5 @@ impl RaftThread<'_> {
                 desk.put(letters);
             }
         }
-    }
-
-    /// Whether this member leads.
-    #[allow(dead_code, reason = "the status of the server asks for it")]
-    fn leads(&self) -> bool {
-        self.core.leadership().role == Role::Leader
     }
 }
