@@ -22,6 +22,9 @@ pub enum Error {
         /// Which entry.
         index: u64,
     },
+    /// A thread cannot be started.
+    #[error("a thread cannot be started: {0}")]
+    Thread(#[from] std::io::Error),
     /// What was found on disk makes no sense.
     #[error("{what} is damaged: {why}")]
     Damaged {

@@ -33,7 +33,13 @@ pub mod copies;
 pub mod core;
 pub mod membership;
 pub mod requests;
+pub mod node;
+pub mod range;
+mod handle;
+mod trouble;
 mod error;
 
 pub use error::{Error, Result};
+pub use handle::Handle;
 pub use progress::Progress;
+pub use trouble::Trouble;

@@ -1,0 +1,103 @@
+//! What a network thread has of a member: its desk, and the calls that requests become.
+
+use std::sync::Arc;
+
+use clearlane_mvcc::Store;
+use clearlane_proto::etcdserverpb::{InternalRaftRequest, ResponseHeader, TxnRequest};
+
+use crate::core::Answer;
+use crate::membership::{Change, Member};
+use crate::node::{Desk, Node, Outcome};
+use crate::progress::Progress;
+use crate::range;
+use crate::requests::{Limits, Reply, check, txn};
+use crate::trouble::Trouble;
+
+/// A member, for the requests of one thread.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    node: Arc<Node>,
+    desk: Desk,
+    limits: Limits,
+}
+
+impl Handle {
+    /// For one thread. The desk's [task](Desk::run) must run there.
+    pub fn new(node: &Arc<Node>, limits: Limits) -> Handle {
+        Handle { node: Arc::clone(node), desk: node.desk(), limits }
+    }
+
+    /// The desk.
+    pub fn desk(&self) -> &Desk {
+        &self.desk
+    }
+
+    /// The member.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// The store that answers now.
+    pub fn store(&self) -> Arc<dyn Store<Progress>> {
+        self.node.store()
+    }
+
+    /// Waits until this member has applied all that was acknowledged before.
+    pub async fn fresh(&self) -> Result<(), Trouble> {
+        match self.desk.read().await {
+            Outcome::MayNotRead(error) => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends a request through the log, and waits until it is applied here.
+    pub async fn write(&self, request: InternalRaftRequest) -> Result<Reply, Trouble> {
+        check(&request, &self.limits)?;
+        match self.desk.propose(request).await {
+            Outcome::Applied(Answer::Request(answer)) => {
+                let mut reply = answer?;
+                self.stamp(header_of(&mut reply));
+                Ok(reply)
+            }
+            Outcome::NotProposed(error) => Err(error.into()),
+            outcome => unreachable!("{outcome:?} is no answer to a request"),
+        }
+    }
+
+    /// Runs a transaction; one that only reads does not go through the log.
+    pub async fn txn(&self, request: TxnRequest) -> Result<Reply, Trouble> {
+        check::txn(&request, &self.limits)?;
+        if txn::is_read_only(&request) {
+            return Ok(Reply::Txn(range::read_txn(self, &request).await?));
+        }
+        self.write(InternalRaftRequest { txn: Some(request), ..Default::default() }).await
+    }
+
+    /// Changes the members.
+    pub async fn change_members(&self, change: Change) -> Result<Vec<Member>, Trouble> {
+        match self.desk.change_members(change).await {
+            Outcome::Applied(Answer::Members(answer)) => Ok(answer?),
+            Outcome::NotChanged(error) => Err(error.into()),
+            outcome => unreachable!("{outcome:?} is no answer to a change of members"),
+        }
+    }
+
+    /// Says who answers.
+    pub fn stamp(&self, header: &mut Option<ResponseHeader>) {
+        let metadata = self.node.metadata();
+        let header = header.get_or_insert_default();
+        header.cluster_id = metadata.cluster_id;
+        header.member_id = metadata.node_id;
+        header.raft_term = self.node.status().term();
+    }
+}
+
+fn header_of(reply: &mut Reply) -> &mut Option<ResponseHeader> {
+    match reply {
+        Reply::Put(response) => &mut response.header,
+        Reply::DeleteRange(response) => &mut response.header,
+        Reply::Range(response) => &mut response.header,
+        Reply::Txn(response) => &mut response.header,
+        Reply::Compact(response) => &mut response.header,
+    }
+}

@@ -1,0 +1,229 @@
+//! A network thread's place: what its requests ask goes out together, and what comes back is handed
+//! out together.
+//!
+//! # The idea
+//!
+//! Waking a thread costs more than answering a small request. Here the raft thread wakes a network
+//! thread once for all its answers, and that thread wakes its own tasks, which costs next to
+//! nothing. The other way it is the same: requests that are read from sockets in one turn of the
+//! runtime leave their questions in a list, and behind them runs the desk's task and sends it.
+//!
+//! ```text
+//!   one turn     read a, ask │ read b, ask │ read c, ask │ desk: send [a b c]
+//!   a later one  desk: take [a b c], wake them │ a answers │ b answers │ c answers
+//! ```
+//!
+//! The lock around a desk's list is taken by the tasks of one thread only, so nobody waits for it.
+//!
+//! # Giving up
+//!
+//! A task that is dropped, because its client went away or its time is over, frees its place when it
+//! goes. An answer may be on its way to it, and the next one who has the place must not get that: so
+//! each question has a number, and an answer to another one is dropped.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_raft_log::driver;
+use clearlane_read_index as read_index;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::Shared;
+use super::inbox::{Input, Place, SLOTS_MAX};
+use crate::core::{Answer, ChangeError};
+use crate::membership::Change;
+
+/// What has become of a question.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Of a proposal: it is applied, or was refused when it was.
+    Applied(Answer),
+    /// Raft does not take the proposal.
+    NotProposed(driver::Error),
+    /// The members do not allow the change.
+    NotChanged(ChangeError),
+    /// Of a read: this member has applied enough.
+    MayRead,
+    /// Of a read: why not.
+    MayNotRead(read_index::Error),
+}
+
+/// What the raft thread brings.
+#[derive(Debug, Default)]
+pub(super) struct Mailbox {
+    letters: Mutex<Vec<(Place, Outcome)>>,
+    arrived: Notify,
+}
+
+impl Mailbox {
+    pub(super) fn put(&self, letters: &mut Vec<(Place, Outcome)>) {
+        self.letters.lock().append(letters);
+        self.arrived.notify_one();
+    }
+}
+
+/// The place of one thread's requests.
+#[derive(Clone)]
+pub struct Desk {
+    shared: Arc<Shared>,
+    table: Arc<Table>,
+}
+
+struct Table {
+    number: u8,
+    mailbox: Arc<Mailbox>,
+    lists: Mutex<Lists>,
+}
+
+#[derive(Default)]
+struct Lists {
+    asks: Vec<Input>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+#[derive(Default)]
+struct Slot {
+    question: u32,
+    state: State,
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Free,
+    Waits(Option<Waker>),
+    Done(Box<Outcome>),
+}
+
+impl Desk {
+    pub(super) fn new(shared: &Arc<Shared>) -> Desk {
+        let mailbox = Arc::new(Mailbox::default());
+        let mut desks = shared.desks.lock();
+        let number = u8::try_from(desks.len()).expect("a thread each, and no more");
+        desks.push(Arc::clone(&mailbox));
+        let table = Arc::new(Table { number, mailbox, lists: Mutex::default() });
+        Desk { shared: Arc::clone(shared), table }
+    }
+
+    /// Proposes a request that was [checked](crate::requests::check()).
+    pub fn propose(&self, request: InternalRaftRequest) -> Asked {
+        self.ask(|place| Input::Propose(Box::new(request), place))
+    }
+
+    /// Proposes a change of members.
+    pub fn change_members(&self, change: Change) -> Asked {
+        self.ask(|place| Input::ChangeMembers(change, place))
+    }
+
+    /// Asks when this member has applied all that was acknowledged until now.
+    pub fn read(&self) -> Asked {
+        self.ask(Input::Read)
+    }
+
+    fn ask(&self, input: impl FnOnce(Place) -> Input) -> Asked {
+        let mut lists = self.table.lists.lock();
+        let slot = lists.free.pop().unwrap_or_else(|| {
+            lists.slots.push(Slot::default());
+            (lists.slots.len() - 1) as u32
+        });
+        assert!(slot < SLOTS_MAX, "requests are bounded long before");
+        let there = &mut lists.slots[slot as usize];
+        there.question = there.question.wrapping_add(1);
+        there.state = State::Waits(None);
+        let place = Place { desk: self.table.number, slot, question: there.question };
+        let is_first = lists.asks.is_empty();
+        lists.asks.push(input(place));
+        drop(lists);
+        if is_first {
+            self.table.mailbox.arrived.notify_one();
+        }
+        Asked { table: Arc::clone(&self.table), place }
+    }
+
+    /// The desk's task. It ends when it is dropped.
+    pub async fn run(self) {
+        loop {
+            self.table.mailbox.arrived.notified().await;
+            let asks = std::mem::take(&mut self.table.lists.lock().asks);
+            if !asks.is_empty() {
+                self.shared.inbox.push(asks);
+            }
+            self.table.hand_out();
+        }
+    }
+}
+
+impl Table {
+    fn hand_out(&self) {
+        let letters = std::mem::take(&mut *self.mailbox.letters.lock());
+        let mut lists = self.lists.lock();
+        for (place, outcome) in letters {
+            let there = &mut lists.slots[place.slot as usize];
+            // Otherwise who waited has given up meanwhile, and the raft thread did not know yet.
+            if there.question == place.question
+                && let State::Waits(waker) = &mut there.state
+            {
+                let waker = waker.take();
+                there.state = State::Done(Box::new(outcome));
+                waker.inspect(Waker::wake_by_ref);
+            }
+        }
+    }
+}
+
+/// Waits for what becomes of a question. Dropping it gives up.
+#[must_use = "nobody is asked for nothing"]
+pub struct Asked {
+    table: Arc<Table>,
+    place: Place,
+}
+
+impl Future for Asked {
+    type Output = Outcome;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        let mut lists = self.table.lists.lock();
+        let there = &mut lists.slots[self.place.slot as usize].state;
+        match std::mem::take(there) {
+            State::Done(outcome) => Poll::Ready(*outcome),
+            State::Waits(_) => {
+                *there = State::Waits(Some(context.waker().clone()));
+                Poll::Pending
+            }
+            State::Free => panic!("asked again after the answer"),
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let mut lists = self.table.lists.lock();
+        let there = std::mem::take(&mut lists.slots[self.place.slot as usize].state);
+        if let State::Waits(_) = there {
+            let is_first = lists.asks.is_empty();
+            lists.asks.push(Input::GiveUp(self.place));
+            if is_first {
+                self.table.mailbox.arrived.notify_one();
+            }
+        }
+        lists.free.push(self.place.slot);
+    }
+}
+
+impl fmt::Debug for Desk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Desk").field("number", &self.table.number).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Asked").field("place", &self.place).finish_non_exhaustive()
+    }
+}

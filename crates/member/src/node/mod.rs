@@ -1,0 +1,248 @@
+//! A member with its threads: the core, a disk, a clock, and those who ask.
+//!
+//! # The idea
+//!
+//! [`Core`](crate::core::Core) says what is to be done, and in which order; here are the threads
+//! that do it. Each owns what it works on, and they talk in batches: while one is busy, what is for
+//! it gathers, and it takes all of that with its next look.
+//!
+//! ```text
+//!   net threads ── asks ───────▶ ┌─────────────┐ ── batch ──▶ ┌────────────┐
+//!      ▲  a desk each            │ raft thread │              │ wal thread │  write, one sync
+//!      └───── answers, in bulk ─ │  the core   │ ◀─ written ─ └────────────┘
+//!                                └─────────────┘ ── commit ─▶ ┌───────────────┐
+//!                                       ▲ ──── committed ──── │ commit thread │ store, compaction
+//!                                                             └───────────────┘
+//! ```
+//!
+//! The raft thread applies, too: an entry that is committed is in the store before anybody else
+//! gets to run. It never touches the disk.
+//!
+//! # Asking
+//!
+//! Each network thread has a [`Desk`]. A request leaves its question there and waits; the desk's own
+//! task sends all that has gathered in one turn of the runtime, and hands out what comes back. So a
+//! thousand requests cost two wake-ups of a thread and not two thousand.
+//!
+//! # When something fails
+//!
+//! A failed write, a log or a store that makes no sense: the thread that finds it tells the owner by
+//! [`Node::failure`] and everything stops. Nobody is answered any more.
+
+mod commit_thread;
+mod desk;
+mod inbox;
+mod raft_thread;
+mod wal_thread;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use clearlane_mvcc::Store;
+use clearlane_raft_log::Metadata;
+use clearlane_raft_log::driver::{Leadership, Message};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use self::desk::Mailbox;
+pub use self::desk::{Asked, Desk, Outcome};
+use self::inbox::{Inbox, Input};
+use crate::core::{Core, Ground, Settings, start};
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+
+/// The store that answers, behind what may be exchanged at any time.
+pub type CurrentStore = ArcSwap<Arc<dyn Store<Progress>>>;
+
+/// Brings messages to other members. It must not block: what cannot be sent is dropped.
+pub trait Network: Send {
+    /// Sends a message to whoever it is for.
+    fn send(&mut self, message: Message);
+
+    /// Sends a copy of the store with a message.
+    fn send_copy(&mut self, message: Message, store: Arc<dyn Store<Progress>>);
+}
+
+/// For a member that is alone.
+#[derive(Clone, Copy, Debug)]
+pub struct NoNetwork;
+
+impl Network for NoNetwork {
+    fn send(&mut self, _message: Message) {}
+
+    fn send_copy(&mut self, _message: Message, _store: Arc<dyn Store<Progress>>) {}
+}
+
+/// A running member.
+#[derive(Debug)]
+pub struct Node {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    failure: watch::Receiver<Option<Arc<Error>>>,
+}
+
+/// What the threads have in common.
+#[derive(Debug)]
+struct Shared {
+    inbox: Inbox,
+    store: CurrentStore,
+    status: Status,
+    desks: Mutex<Vec<Arc<Mailbox>>>,
+    metadata: Metadata,
+    failed: watch::Sender<Option<Arc<Error>>>,
+}
+
+/// What anybody may look at, at any time.
+#[derive(Debug, Default)]
+pub struct Status {
+    leader: AtomicU64,
+    term: AtomicU64,
+    applied: AtomicU64,
+    applied_term: AtomicU64,
+    committed: AtomicU64,
+}
+
+impl Status {
+    /// Who leads; 0 if nobody is known to.
+    pub fn leader(&self) -> u64 {
+        self.leader.load(Ordering::Relaxed)
+    }
+
+    /// Raft's term.
+    pub fn term(&self) -> u64 {
+        self.term.load(Ordering::Relaxed)
+    }
+
+    /// The last entry that is applied.
+    pub fn applied(&self) -> u64 {
+        self.applied.load(Ordering::Acquire)
+    }
+
+    /// The last entry that is committed, as far as this member knows.
+    pub fn committed(&self) -> u64 {
+        self.committed.load(Ordering::Relaxed)
+    }
+
+    fn leadership_is(&self, now: Leadership) {
+        self.leader.store(now.leader, Ordering::Relaxed);
+        self.term.store(now.term, Ordering::Relaxed);
+    }
+
+    fn progress_is(&self, core: &Core) {
+        self.committed.store(core.committed(), Ordering::Relaxed);
+        self.applied_term.store(core.progress().term, Ordering::Relaxed);
+        self.applied.store(core.progress().index, Ordering::Release);
+    }
+}
+
+impl Node {
+    /// Opens what is on disk, and starts the threads.
+    pub fn start(ground: Ground, settings: Settings, network: Box<dyn Network>) -> Result<Node> {
+        let tick = settings.reads.tick;
+        let batch_interval = ground.backend.batch_interval;
+        let (core, wal) = start(ground, settings)?;
+        let (failed, failure) = watch::channel(None);
+        let shared = Arc::new(Shared {
+            inbox: Inbox::default(),
+            store: ArcSwap::from_pointee(Arc::clone(core.store())),
+            status: Status::default(),
+            desks: Mutex::default(),
+            metadata: core.metadata(),
+            failed,
+        });
+        shared.status.leadership_is(core.leadership());
+        shared.status.progress_is(&core);
+        let (to_wal, from_raft) = std::sync::mpsc::channel();
+        let (to_commit, commit_work) = std::sync::mpsc::channel();
+        let threads = [
+            spawn("wal", &shared, move |shared| wal_thread::run(wal, &from_raft, shared)),
+            spawn("commit", &shared, move |shared| {
+                commit_thread::run(&commit_work, batch_interval, shared)
+            }),
+            spawn("raft", &shared, move |shared| {
+                raft_thread::run(core, tick, to_wal, to_commit, network, shared)
+            }),
+        ];
+        let threads = Mutex::new(threads.into_iter().collect::<std::io::Result<_>>()?);
+        Ok(Node { shared, threads, failure })
+    }
+
+    /// A place for the requests of one thread. Its [task](Desk::run) must run on that thread.
+    pub fn desk(&self) -> Desk {
+        Desk::new(&self.shared)
+    }
+
+    /// The store that answers now.
+    pub fn store(&self) -> Arc<dyn Store<Progress>> {
+        Arc::clone(&self.shared.store.load())
+    }
+
+    /// Who leads, and how far this member has come.
+    pub fn status(&self) -> &Status {
+        &self.shared.status
+    }
+
+    /// This member and its cluster.
+    pub fn metadata(&self) -> Metadata {
+        self.shared.metadata
+    }
+
+    /// Messages of other members.
+    pub fn receive(&self, messages: Vec<Message>) {
+        self.shared.inbox.push(messages.into_iter().map(Input::Message));
+    }
+
+    /// Becomes something when the member cannot go on: then the process stops.
+    pub fn failure(&self) -> watch::Receiver<Option<Arc<Error>>> {
+        self.failure.clone()
+    }
+
+    /// Stops the threads, in an order in which nothing that was answered is lost: what is applied
+    /// is in the log, and what is not committed to the store is applied again at the next start.
+    pub fn stop(&self) {
+        self.shared.inbox.push([Input::Stop]);
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            // One that has panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Starts a thread that reports how it failed.
+fn spawn(
+    name: &str,
+    shared: &Arc<Shared>,
+    work: impl FnOnce(&Shared) -> Result<()> + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    let shared = Arc::clone(shared);
+    thread::Builder::new().name(name.to_owned()).spawn(move || {
+        if let Err(error) = work(&shared) {
+            shared.fail(error);
+        }
+    })
+}
+
+impl Shared {
+    fn fail(&self, error: Error) {
+        self.failed.send_if_modified(|failed| {
+            let first = failed.is_none();
+            failed.get_or_insert_with(|| Arc::new(error));
+            first
+        });
+        self.inbox.push([Input::Stop]);
+    }
+
+    /// For whoever has a time-out of his own.
+    fn wait(&self, timeout: Duration) -> Vec<Input> {
+        self.inbox.take(timeout)
+    }
+}

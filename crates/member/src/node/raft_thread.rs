@@ -1,0 +1,221 @@
+//! The raft thread: takes what has gathered, lets the core do its work, and carries out what it
+//! says.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use clearlane_proto::etcdserverpb::InternalRaftRequest;
+
+use super::commit_thread::ToCommit;
+use super::desk::Outcome;
+use super::inbox::{Input, Place};
+use super::wal_thread::ToWal;
+use super::{Network, Shared};
+use crate::core::{Core, Outputs, Reads};
+use crate::error::Result;
+
+/// So many requests wait for a leader.
+const HELD_MAX: usize = 4096;
+
+/// What the thread owns.
+struct RaftThread<'s> {
+    core: Core,
+    to_wal: Sender<ToWal>,
+    to_commit: Sender<ToCommit>,
+    network: Box<dyn Network>,
+    shared: &'s Shared,
+    /// Who waits for which proposal, and the reverse for those who give up.
+    proposals: HashMap<u64, Place>,
+    places: HashMap<Place, u64>,
+    /// Requests that wait for a leader.
+    held: Vec<(InternalRaftRequest, Place)>,
+    /// What goes to each desk at the end of this turn.
+    letters: Vec<Vec<(Place, Outcome)>>,
+    begin: Instant,
+}
+
+/// Works until it is told to stop, or something fails.
+pub(super) fn run(
+    core: Core,
+    tick: Duration,
+    to_wal: Sender<ToWal>,
+    to_commit: Sender<ToCommit>,
+    network: Box<dyn Network>,
+    shared: &Shared,
+) -> Result<()> {
+    let mut thread = RaftThread {
+        core,
+        to_wal,
+        to_commit,
+        network,
+        shared,
+        proposals: HashMap::new(),
+        places: HashMap::new(),
+        held: Vec::new(),
+        letters: Vec::new(),
+        begin: Instant::now(),
+    };
+    // What is committed in the log says who votes, also on a member that has never run.
+    let outputs = thread.core.poll(Duration::ZERO)?;
+    thread.carry_out(outputs);
+    thread.begin_alone();
+    let mut next_tick = tick;
+    loop {
+        let outputs = thread.core.poll(thread.begin.elapsed())?;
+        let is_more = outputs.is_more;
+        thread.carry_out(outputs);
+        let due = thread.core.next_poll().map_or(next_tick, |poll| poll.min(next_tick));
+        let wait =
+            if is_more { Duration::ZERO } else { due.saturating_sub(thread.begin.elapsed()) };
+        for input in shared.wait(wait) {
+            if matches!(input, Input::Stop) {
+                return Ok(());
+            }
+            thread.take(input)?;
+        }
+        let now = thread.begin.elapsed();
+        if now >= next_tick {
+            // Ticks that were missed are not made up for: a follower would forget its promise.
+            thread.core.tick();
+            next_tick = now.max(next_tick) + tick;
+        }
+    }
+}
+
+impl RaftThread<'_> {
+    /// Who is the only voter need not wait for others to lead.
+    fn begin_alone(&mut self) {
+        let voters = &self.core.progress().members.voters;
+        if voters[..] == [self.core.metadata().node_id] {
+            self.core.campaign();
+        }
+    }
+
+    fn take(&mut self, input: Input) -> Result<()> {
+        match input {
+            Input::Propose(request, place) => self.propose(*request, place),
+            Input::ChangeMembers(change, place) => match self.core.change_members(&change) {
+                Ok(id) => self.waits(place, id),
+                Err(error) => self.tell(place, Outcome::NotChanged(error)),
+            },
+            Input::Read(place) => {
+                if let Err(error) = self.core.read(place.name()) {
+                    self.tell(place, Outcome::MayNotRead(error));
+                }
+            }
+            Input::GiveUp(place) => {
+                if let Some(id) = self.places.remove(&place) {
+                    self.proposals.remove(&id);
+                    self.core.give_up(id);
+                } else if !self.core.cancel_read(place.name()) {
+                    self.held.retain(|(_, held)| *held != place);
+                }
+            }
+            // What raft cannot use is no fault of this member.
+            Input::Message(message) => drop(self.core.receive(message)),
+            Input::Written(written) => self.core.written(written)?,
+            Input::Committed => self.core.store_committed()?,
+            Input::Stop => {}
+        }
+        Ok(())
+    }
+
+    /// Without a leader a request is kept until there is one, or who waits for it gives up.
+    fn propose(&mut self, request: InternalRaftRequest, place: Place) {
+        if self.core.leadership().leader == 0 && self.held.len() < HELD_MAX {
+            self.held.push((request, place));
+            return;
+        }
+        match self.core.propose(request) {
+            Ok(id) => self.waits(place, id),
+            Err(error) => self.tell(place, Outcome::NotProposed(error)),
+        }
+    }
+
+    fn waits(&mut self, place: Place, id: u64) {
+        self.proposals.insert(id, place);
+        self.places.insert(place, id);
+    }
+
+    fn tell(&mut self, place: Place, outcome: Outcome) {
+        let desk = usize::from(place.desk);
+        if self.letters.len() <= desk {
+            self.letters.resize_with(desk + 1, Vec::new);
+        }
+        self.letters[desk].push((place, outcome));
+    }
+
+    /// The order is the core's: see [`Outputs`]. A thread that has gone has failed, and said so.
+    fn carry_out(&mut self, outputs: Outputs) {
+        for message in outputs.send {
+            self.network.send(message);
+        }
+        for message in outputs.copies {
+            self.network.send_copy(message, Arc::clone(self.core.store()));
+        }
+        if let Some(batch) = outputs.write {
+            let _ = self.to_wal.send(ToWal::Write(batch));
+        }
+        if let Some(below) = outputs.purge {
+            let _ = self.to_wal.send(ToWal::Purge(below));
+        }
+        if outputs.store_replaced {
+            self.shared.store.store(Arc::new(Arc::clone(self.core.store())));
+        }
+        if let Some(now) = outputs.leadership {
+            self.shared.status.leadership_is(now);
+            for (request, place) in std::mem::take(&mut self.held) {
+                self.propose(request, place);
+            }
+        }
+        self.shared.status.progress_is(&self.core);
+        for reads in outputs.reads {
+            self.tell_readers(reads);
+        }
+        for (id, answer) in outputs.answers {
+            if let Some(place) = self.proposals.remove(&id) {
+                self.places.remove(&place);
+                self.tell(place, Outcome::Applied(answer));
+            }
+        }
+        self.hand_out();
+        if !outputs.retired.is_empty() {
+            let _ = self.to_commit.send(ToCommit::Drop(outputs.retired));
+        }
+        for job in outputs.compactions {
+            let _ = self.to_commit.send(ToCommit::Compact(job));
+        }
+        if outputs.commit_due {
+            let _ = self.to_commit.send(ToCommit::Now);
+        }
+    }
+
+    fn tell_readers(&mut self, reads: Reads) {
+        match reads {
+            Reads::Go(readers) => {
+                for reader in readers {
+                    self.tell(Place::of_name(reader), Outcome::MayRead);
+                }
+            }
+            Reads::Fail(error, readers) => {
+                for reader in readers {
+                    self.tell(Place::of_name(reader), Outcome::MayNotRead(error));
+                }
+            }
+        }
+    }
+
+    fn hand_out(&mut self) {
+        if self.letters.iter().all(Vec::is_empty) {
+            return;
+        }
+        let desks = self.shared.desks.lock();
+        for (desk, letters) in desks.iter().zip(&mut self.letters) {
+            if !letters.is_empty() {
+                desk.put(letters);
+            }
+        }
+    }
+}

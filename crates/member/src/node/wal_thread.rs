@@ -1,0 +1,32 @@
+//! The thread of the write-ahead log: takes a batch, writes it with one sync, says so.
+
+use std::sync::mpsc::Receiver;
+
+use clearlane_raft_log::wal::Wal;
+use clearlane_raft_log::wal::group::Batch;
+
+use super::Shared;
+use super::inbox::Input;
+use crate::error::Result;
+
+/// What the raft thread wants of the log.
+#[derive(Debug)]
+pub(super) enum ToWal {
+    Write(Batch),
+    /// Segments below this index may go.
+    Purge(u64),
+}
+
+/// Works until the raft thread has gone.
+pub(super) fn run(mut wal: Wal, from_raft: &Receiver<ToWal>, shared: &Shared) -> Result<()> {
+    while let Ok(wanted) = from_raft.recv() {
+        match wanted {
+            ToWal::Write(batch) => {
+                let written = batch.write(&mut wal);
+                shared.inbox.push([Input::Written(written)]);
+            }
+            ToWal::Purge(below) => drop(wal.purge(below)?),
+        }
+    }
+    Ok(wal.close()?)
+}

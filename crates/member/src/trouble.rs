@@ -1,0 +1,54 @@
+//! Why a client gets no answer, whatever he asked for. The words are etcd's.
+
+use clearlane_raft_log::driver;
+use clearlane_read_index as read_index;
+
+use crate::core::ChangeError;
+use crate::error::Error;
+use crate::membership;
+use crate::requests;
+
+/// Why a client gets no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// The request is wrong, or does not fit what the store has.
+    #[error(transparent)]
+    Refused(#[from] requests::Refused),
+    /// The members cannot be changed like this.
+    #[error(transparent)]
+    Members(#[from] membership::Refused),
+    /// The read could not be made fresh.
+    #[error(transparent)]
+    Read(#[from] read_index::Error),
+    /// Nobody leads.
+    #[error("etcdserver: no leader")]
+    NoLeader,
+    /// So much is on its way that no more is taken.
+    #[error("etcdserver: too many requests")]
+    TooManyRequests,
+    /// No answer came in time: it may be applied, or not.
+    #[error("etcdserver: request timed out")]
+    TimedOut,
+    /// The store could not be read.
+    #[error("{0}")]
+    Failed(#[from] Error),
+}
+
+impl From<driver::Error> for Trouble {
+    fn from(error: driver::Error) -> Trouble {
+        match error {
+            driver::Error::NoLeader => Trouble::NoLeader,
+            driver::Error::QueueFull | driver::Error::Transferring => Trouble::TooManyRequests,
+            error => Trouble::Failed(error.into()),
+        }
+    }
+}
+
+impl From<ChangeError> for Trouble {
+    fn from(error: ChangeError) -> Trouble {
+        match error {
+            ChangeError::Refused(refused) => refused.into(),
+            ChangeError::Raft(error) => error.into(),
+        }
+    }
+}

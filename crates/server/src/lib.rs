@@ -1,0 +1,16 @@
+//! What does the wire say? gRPC in front of a member, and the threads that carry it.
+//!
+//! A service here takes a request apart, asks the [member](clearlane_member::Handle), and puts the
+//! answer on the wire. What a request means is decided below.
+//!
+//! | module | its question |
+//! |---|---|
+//! | [`serve`] | which thread has which connection? |
+//! | [`data`] | where does a member lie on disk? |
+//! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
+//! | [`status`] | which code goes with which words? |
+
+pub mod data;
+pub mod kv;
+pub mod serve;
+pub mod status;

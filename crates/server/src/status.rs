@@ -1,0 +1,48 @@
+//! Which gRPC code goes with which words.
+//!
+//! Clients of etcd tell errors apart by their text, and decide by the code whether to try again. Two
+//! codes are not what one would expect, and are etcd's all the same: "too many requests" and "not
+//! enough started members" come as `Unknown`.
+
+use clearlane_member::Trouble;
+use clearlane_member::membership::Refused as Members;
+use clearlane_member::requests::Refused as Request;
+use clearlane_read_index::Error as Read;
+use tonic::{Code, Status};
+
+/// The status of a failed request.
+pub fn of(trouble: &Trouble) -> Status {
+    let code = match trouble {
+        Trouble::Refused(refused) => of_request(*refused),
+        Trouble::Members(refused) => of_members(*refused),
+        Trouble::Read(Read::TooManyReaders) | Trouble::TooManyRequests => Code::Unknown,
+        Trouble::Read(Read::ReaderIsWaiting) => Code::Internal,
+        Trouble::Read(_) | Trouble::NoLeader | Trouble::TimedOut => Code::Unavailable,
+        Trouble::Failed(_) => Code::Unknown,
+    };
+    Status::new(code, trouble.to_string())
+}
+
+fn of_request(refused: Request) -> Code {
+    match refused {
+        Request::EmptyKey
+        | Request::ValueProvided
+        | Request::LeaseProvided
+        | Request::TooManyOps
+        | Request::DuplicateKey
+        | Request::InvalidSortOption
+        | Request::RequestTooLarge
+        | Request::KeyNotFound => Code::InvalidArgument,
+        Request::LeaseNotFound => Code::NotFound,
+        Request::Compacted | Request::FutureRevision => Code::OutOfRange,
+    }
+}
+
+fn of_members(refused: Members) -> Code {
+    match refused {
+        Members::Removed | Members::NotFound => Code::NotFound,
+        Members::BadUrls => Code::InvalidArgument,
+        Members::NotEnoughStarted => Code::Unknown,
+        _ => Code::FailedPrecondition,
+    }
+}
