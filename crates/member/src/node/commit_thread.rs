@@ -33,6 +33,7 @@ pub(super) fn run(
 ) -> Result<()> {
     let begin = Instant::now();
     let mut jobs: VecDeque<CompactionJob> = VecDeque::new();
+    let mut next_step = Duration::ZERO;
     loop {
         let pause = if jobs.is_empty() { batch_interval } else { COMPACTION_PAUSE };
         let commits_now = match work.recv_timeout(pause) {
@@ -49,10 +50,14 @@ pub(super) fn run(
             Err(RecvTimeoutError::Disconnected) => break,
         };
         let store = shared.store.load();
-        if let Some(job) = jobs.front_mut()
-            && store.compact_step(job, COMPACTION_BATCH)?
+        if begin.elapsed() >= next_step
+            && let Some(job) = jobs.front_mut()
         {
-            jobs.pop_front();
+            if store.compact_step(job, COMPACTION_BATCH)? {
+                jobs.pop_front();
+            }
+            // However often it is woken for something else.
+            next_step = begin.elapsed() + COMPACTION_PAUSE;
         }
         let has_committed = match commits_now {
             true => store.commit().map(|()| true)?,
