@@ -2,7 +2,7 @@
 //!
 //! # The idea
 //!
-//! [`Core`](crate::core::Core) says what is to be done, and in which order; here are the threads
+//! [`Core`] says what is to be done, and in which order; here are the threads
 //! that do it. Each owns what it works on, and they talk in batches: while one is busy, what is for
 //! it gathers, and it takes all of that with its next look.
 //!
