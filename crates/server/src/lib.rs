@@ -6,10 +6,12 @@
 //! | module | its question |
 //! |---|---|
 //! | [`serve`] | which thread has which connection? |
+//! | [`config`] | what does this member's owner want? flags, environment, config file |
 //! | [`data`] | where does a member lie on disk? |
 //! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
 //! | [`status`] | which code goes with which words? |
 
+pub mod config;
 pub mod data;
 pub mod kv;
 pub mod serve;
