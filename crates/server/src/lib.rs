@@ -8,11 +8,14 @@
 //! | [`serve`] | which thread has which connection? |
 //! | [`config`] | what does this member's owner want? flags, environment, config file |
 //! | [`data`] | where does a member lie on disk? |
+//! | [`front`] | who answers this request? |
 //! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
 //! | [`status`] | which code goes with which words? |
 
 pub mod config;
 pub mod data;
+pub mod front;
 pub mod kv;
+mod one_piece;
 pub mod serve;
 pub mod status;
