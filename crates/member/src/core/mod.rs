@@ -151,6 +151,9 @@ pub enum ChangeError {
     /// Raft does not take it now.
     #[error(transparent)]
     Raft(#[from] driver::Error),
+    /// Only the leader knows whether it may be: ask him.
+    #[error("etcdserver: not leader")]
+    NotLeader,
 }
 
 impl Core {

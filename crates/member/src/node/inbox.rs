@@ -7,6 +7,7 @@ use clearlane_raft_log::driver::Message;
 use clearlane_raft_log::wal::group::Written;
 use parking_lot::{Condvar, Mutex};
 
+use crate::copies::Received;
 use crate::membership::Change;
 
 /// Where an answer goes: a desk, and a place there. The question tells it from others that have
@@ -43,6 +44,19 @@ pub(super) enum Input {
     /// Nobody waits at this place any more.
     GiveUp(Place),
     Message(Message),
+    /// A copy of another member's store is here, whole.
+    Copy(Box<Received>),
+    /// A copy has arrived at a member, or has not.
+    CopySent {
+        to: u64,
+        arrived: bool,
+    },
+    /// Messages to this member get lost.
+    Unreachable(u64),
+    /// Somebody else is to lead.
+    TransferLeader(u64),
+    /// The others say that this member is none any more.
+    Removed,
     Written(Written),
     Committed,
     Stop,
