@@ -36,6 +36,7 @@ pub mod requests;
 pub mod node;
 pub mod range;
 mod handle;
+mod publish;
 mod trouble;
 mod error;
 

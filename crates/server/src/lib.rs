@@ -6,11 +6,15 @@
 //! | module | its question |
 //! |---|---|
 //! | [`serve`] | which thread has which connection? |
-//! | [`data`] | where does a member lie on disk? |
+//! | [`peer`] | what do members say to each other? |
+//! | [`data`] | where does a member lie on disk, and how does it begin? |
 //! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
+//! | [`cluster`] | who is a member? |
 //! | [`status`] | which code goes with which words? |
 
+pub mod cluster;
 pub mod data;
 pub mod kv;
+pub mod peer;
 pub mod serve;
 pub mod status;

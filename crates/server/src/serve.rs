@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use clearlane_member::Handle;
 use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
+use clearlane_proto::etcdserverpb::cluster_server::ClusterServer;
 use clearlane_proto::etcdserverpb::kv_server::KvServer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
@@ -20,6 +21,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Server as Tonic;
 
+use crate::cluster::{ClusterService, Rules};
 use crate::kv::KvService;
 
 /// A server on a port.
@@ -106,11 +108,15 @@ fn run(
             connection.set_nodelay(true)?;
             TcpStream::from_std(connection)
         });
+        let cluster = ClusterServer::new(ClusterService::new(member.clone(), Rules::default()));
         let kv = KvServer::new(KvService::new(member));
         let until = async move {
             let _ = stopped.changed().await;
         };
-        let served = Tonic::builder().add_service(kv).serve_with_incoming_shutdown(incoming, until);
+        let served = Tonic::builder()
+            .add_service(kv)
+            .add_service(cluster)
+            .serve_with_incoming_shutdown(incoming, until);
         let served = served.await.map_err(io::Error::other);
         desk.abort();
         served

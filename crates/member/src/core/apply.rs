@@ -84,9 +84,8 @@ impl Core {
         })?;
         let id = request.header.as_ref().map_or(request.id, |header| header.id);
         if let Some(attributes) = &request.cluster_member_attr_set {
-            return self.apply_to_members(id, progress, |members, txn| {
-                members.publish(attributes, txn)
-            });
+            return self
+                .apply_to_members(id, progress, |members, txn| members.publish(attributes, txn));
         }
         if let Some(version) = &request.cluster_version_set {
             return self.apply_to_members(id, progress, |members, txn| {

@@ -207,11 +207,7 @@ impl Members {
     }
 
     /// The leader says which version all members speak. The store's format has the same one.
-    pub fn set_version(
-        &mut self,
-        version: &str,
-        txn: &mut dyn WriteTxn<Progress>,
-    ) -> Result<()> {
+    pub fn set_version(&mut self, version: &str, txn: &mut dyn WriteTxn<Progress>) -> Result<()> {
         let text = || Bytes::copy_from_slice(version.as_bytes());
         txn.set(Bucket::Cluster, CLUSTER_VERSION, text())?;
         txn.set(Bucket::Meta, STORAGE_VERSION, text())?;

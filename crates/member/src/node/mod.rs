@@ -36,8 +36,8 @@ mod others;
 mod raft_thread;
 mod wal_thread;
 
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -207,7 +207,12 @@ impl Node {
 
     /// Messages of other members.
     pub fn receive(&self, messages: Vec<Message>) {
-        self.shared.inbox.push(messages.into_iter().map(Input::Message));
+        self.shared.inbox.push_messages(messages);
+    }
+
+    /// Waits while so many messages have gathered that no more should be received.
+    pub async fn has_room(&self) {
+        self.shared.inbox.has_room().await;
     }
 
     /// A copy of another member's store is here, whole. It came through a
