@@ -35,7 +35,9 @@ pub mod membership;
 pub mod requests;
 pub mod node;
 pub mod range;
+pub mod snapshot_file;
 mod handle;
+mod publish;
 mod trouble;
 mod error;
 

@@ -29,6 +29,12 @@ pub enum Trouble {
     /// No answer came in time: it may be applied, or not.
     #[error("etcdserver: request timed out")]
     TimedOut,
+    /// Only the leader can do it.
+    #[error("etcdserver: not leader")]
+    NotLeader,
+    /// Too few members are there to change who is one.
+    #[error("etcdserver: unhealthy cluster")]
+    Unhealthy,
     /// The store could not be read.
     #[error("{0}")]
     Failed(#[from] Error),
@@ -49,6 +55,7 @@ impl From<ChangeError> for Trouble {
         match error {
             ChangeError::Refused(refused) => refused.into(),
             ChangeError::Raft(error) => error.into(),
+            ChangeError::NotLeader => Trouble::NotLeader,
         }
     }
 }

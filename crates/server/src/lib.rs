@@ -6,16 +6,28 @@
 //! | module | its question |
 //! |---|---|
 //! | [`serve`] | which thread has which connection? |
-//! | [`config`] | what does this member's owner want? flags, environment, config file |
-//! | [`data`] | where does a member lie on disk? |
+//! | [`listen`] | where do connections come from? |
 //! | [`front`] | who answers this request? |
+//! | [`peer`] | what do members say to each other? |
+//! | [`data`] | where does a member lie on disk, and how does it begin? |
+//! | [`config`] | what does this member's owner want? flags, environment, config file |
+//! | [`run`] | how does the process begin and end? |
+//! | [`logging`] | what does it say meanwhile? |
+//! | [`tools`] | what can be done with the data of a member that does not run? |
 //! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
+//! | [`cluster`] | who is a member? |
 //! | [`status`] | which code goes with which words? |
 
+pub mod cluster;
 pub mod config;
 pub mod data;
 pub mod front;
 pub mod kv;
+pub mod listen;
+pub mod logging;
 mod one_piece;
+pub mod peer;
+pub mod run;
 pub mod serve;
 pub mod status;
+pub mod tools;

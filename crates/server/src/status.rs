@@ -18,6 +18,8 @@ pub fn of(trouble: &Trouble) -> Status {
         Trouble::Read(Read::TooManyReaders) | Trouble::TooManyRequests => Code::Unknown,
         Trouble::Read(Read::ReaderIsWaiting) => Code::Internal,
         Trouble::Read(_) | Trouble::NoLeader | Trouble::TimedOut => Code::Unavailable,
+        Trouble::NotLeader => Code::FailedPrecondition,
+        Trouble::Unhealthy => Code::Unavailable,
         Trouble::Failed(_) => Code::Unknown,
     };
     Status::new(code, trouble.to_string())

@@ -9,13 +9,14 @@
 //! | empty | nothing: a new leader begins its term with it |
 //! | a request | see [`requests`] |
 //! | a member's attributes | see [`membership`](crate::membership) |
+//! | the cluster's version | the same |
 //! | a change of members | bucket `members`, and raft is told who is one now |
 //!
 //! What all members must decide alike is decided here, from the store's state and the entry alone.
 
 use std::sync::Arc;
 
-use clearlane_mvcc::Ended;
+use clearlane_mvcc::{Ended, WriteTxn};
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_raft_log::{ConfChange, ConfChangeKind, Entry, EntryKind};
 use clearlane_read_index::Event;
@@ -23,6 +24,7 @@ use prost::Message as _;
 
 use super::{Answer, Core};
 use crate::error::{Error, Result};
+use crate::membership::Members;
 use crate::progress::Progress;
 use crate::requests;
 
@@ -82,12 +84,13 @@ impl Core {
         })?;
         let id = request.header.as_ref().map_or(request.id, |header| header.id);
         if let Some(attributes) = &request.cluster_member_attr_set {
-            let mut txn = self.store.write()?;
-            self.members.publish(attributes, &mut *txn)?;
-            let ended = txn.end(progress.clone())?;
-            self.ended(ended, progress);
-            self.answer(id, || Answer::Members(Ok(Vec::new())));
-            return Ok(());
+            return self
+                .apply_to_members(id, progress, |members, txn| members.publish(attributes, txn));
+        }
+        if let Some(version) = &request.cluster_version_set {
+            return self.apply_to_members(id, progress, |members, txn| {
+                members.set_version(&version.ver, txn)
+            });
         }
         #[cfg(feature = "planted-bugs")]
         for _ in 1..self.times() {
@@ -100,6 +103,22 @@ impl Core {
             self.barrier.hear(Event::Answered { context: id, index: entry.index });
         }
         self.answer(id, || Answer::Request(applied.answer));
+        Ok(())
+    }
+
+    /// What changes the table of members and is none of raft's business.
+    fn apply_to_members(
+        &mut self,
+        id: u64,
+        progress: Progress,
+        change: impl FnOnce(&mut Members, &mut dyn WriteTxn<Progress>) -> Result<()>,
+    ) -> Result<()> {
+        let mut txn = self.store.write()?;
+        change(&mut self.members, &mut *txn)?;
+        let ended = txn.end(progress.clone())?;
+        self.ended(ended, progress);
+        self.out.members_changed = true;
+        self.answer(id, || Answer::Members(Ok(Vec::new())));
         Ok(())
     }
 
@@ -122,6 +141,7 @@ impl Core {
         let is_removed =
             change.kind == ConfChangeKind::RemoveNode && change.node_id == self.metadata.node_id;
         self.out.removed |= is_removed && applied.is_ok();
+        self.out.members_changed |= applied.is_ok();
         if change.kind == ConfChangeKind::RemoveNode {
             // Nobody will say what has become of a copy that was on its way.
             self.copying.remove(&change.node_id);

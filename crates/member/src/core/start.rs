@@ -276,6 +276,9 @@ impl Core {
         (self.engine, self.store, self.members, self.progress) = (engine, store, members, progress);
         self.recorded = position.index;
         self.out.store_replaced = true;
+        self.out.members_changed = true;
+        // Its removal may be among what it did not see.
+        self.out.removed |= self.members.is_removed(self.metadata.node_id);
         self.out.compactions = resumed(compaction);
         // They are of the old store, which nobody reads any more.
         self.out.changes.clear();

@@ -32,11 +32,12 @@
 mod commit_thread;
 mod desk;
 mod inbox;
+mod others;
 mod raft_thread;
 mod wal_thread;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -50,8 +51,11 @@ use tokio::sync::watch;
 use self::desk::Mailbox;
 pub use self::desk::{Asked, Desk, Outcome};
 use self::inbox::{Inbox, Input};
+pub use self::others::{Asking, Others};
+use crate::copies::{Received, Vault};
 use crate::core::{Core, Ground, Settings, start};
 use crate::error::{Error, Result};
+use crate::membership::Members;
 use crate::progress::Progress;
 
 /// The store that answers, behind what may be exchanged at any time.
@@ -59,10 +63,12 @@ pub type CurrentStore = ArcSwap<Arc<dyn Store<Progress>>>;
 
 /// Brings messages to other members. It must not block: what cannot be sent is dropped.
 pub trait Network: Send {
-    /// Sends a message to whoever it is for.
-    fn send(&mut self, message: Message);
+    /// Sends a message to whoever it is for. Says whether it is on its way: of one that gets lost
+    /// later [`Node::unreachable`] is told.
+    fn send(&mut self, message: Message) -> bool;
 
-    /// Sends a copy of the store with a message.
+    /// Sends a copy of the store with a message. What has become of it is told to
+    /// [`Node::copy_sent`].
     fn send_copy(&mut self, message: Message, store: Arc<dyn Store<Progress>>);
 }
 
@@ -71,7 +77,9 @@ pub trait Network: Send {
 pub struct NoNetwork;
 
 impl Network for NoNetwork {
-    fn send(&mut self, _message: Message) {}
+    fn send(&mut self, _message: Message) -> bool {
+        false
+    }
 
     fn send_copy(&mut self, _message: Message, _store: Arc<dyn Store<Progress>>) {}
 }
@@ -92,6 +100,9 @@ struct Shared {
     status: Status,
     desks: Mutex<Vec<Arc<Mailbox>>>,
     metadata: Metadata,
+    members: watch::Sender<Arc<Members>>,
+    vault: Arc<dyn Vault>,
+    others: OnceLock<Arc<dyn Others>>,
     failed: watch::Sender<Option<Arc<Error>>>,
 }
 
@@ -143,6 +154,7 @@ impl Node {
     pub fn start(ground: Ground, settings: Settings, network: Box<dyn Network>) -> Result<Node> {
         let tick = settings.reads.tick;
         let batch_interval = ground.backend.batch_interval;
+        let vault = Arc::clone(&ground.vault);
         let (core, wal) = start(ground, settings)?;
         let (failed, failure) = watch::channel(None);
         let shared = Arc::new(Shared {
@@ -151,6 +163,9 @@ impl Node {
             status: Status::default(),
             desks: Mutex::default(),
             metadata: core.metadata(),
+            members: watch::Sender::new(Arc::new(core.members().clone())),
+            vault,
+            others: OnceLock::new(),
             failed,
         });
         shared.status.leadership_is(core.leadership());
@@ -192,7 +207,63 @@ impl Node {
 
     /// Messages of other members.
     pub fn receive(&self, messages: Vec<Message>) {
-        self.shared.inbox.push(messages.into_iter().map(Input::Message));
+        self.shared.inbox.push_messages(messages);
+    }
+
+    /// Waits while so many messages have gathered that no more should be received.
+    pub async fn has_room(&self) {
+        self.shared.inbox.has_room().await;
+    }
+
+    /// A copy of another member's store is here, whole. It came through a
+    /// [`Receiver`](crate::copies::Receiver) over this member's [`vault`](Node::vault).
+    pub fn copy_received(&self, copy: Received) {
+        self.shared.inbox.push([Input::Copy(Box::new(copy))]);
+    }
+
+    /// A copy has arrived at a member, or has not.
+    pub fn copy_sent(&self, to: u64, arrived: bool) {
+        self.shared.inbox.push([Input::CopySent { to, arrived }]);
+    }
+
+    /// Messages to this member get lost.
+    pub fn unreachable(&self, id: u64) {
+        self.shared.inbox.push([Input::Unreachable(id)]);
+    }
+
+    /// Hands leadership to another member, if this one leads and the other votes.
+    pub fn transfer_leader(&self, to: u64) {
+        self.shared.inbox.push([Input::TransferLeader(to)]);
+    }
+
+    /// Another member says that this one was removed. It stops.
+    pub fn was_removed(&self) {
+        self.shared.inbox.push([Input::Removed]);
+    }
+
+    /// Where this member's stores lie.
+    pub fn vault(&self) -> &Arc<dyn Vault> {
+        &self.shared.vault
+    }
+
+    /// Who is a member, what is known of them, and the cluster's version.
+    pub fn members(&self) -> Arc<Members> {
+        Arc::clone(&self.shared.members.borrow())
+    }
+
+    /// The same, for whoever waits for a change.
+    pub fn watch_members(&self) -> watch::Receiver<Arc<Members>> {
+        self.shared.members.subscribe()
+    }
+
+    /// Whom to ask at other members; `None` before the network is there.
+    pub fn others(&self) -> Option<&Arc<dyn Others>> {
+        self.shared.others.get()
+    }
+
+    /// The network is there. A second one is ignored.
+    pub fn meet(&self, others: Arc<dyn Others>) {
+        let _ = self.shared.others.set(others);
     }
 
     /// Becomes something when the member cannot go on: then the process stops.

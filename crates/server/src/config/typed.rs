@@ -2,6 +2,7 @@
 //!
 //! The rules are etcd's, and so are the words where tools look for them.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::arguments::Values;
 use super::refusal::Refusal;
 use super::table::{self, Status};
 use super::value;
+use crate::data::{self, InitialCluster, State};
 
 /// How a member is to run.
 #[derive(Clone, Debug)]
@@ -31,7 +33,7 @@ pub struct Config {
     /// What clients are told, as it was written.
     pub advertise_clients: Vec<String>,
     /// Where other members are heard.
-    pub listen_peers: Vec<Listen>,
+    pub listen_peers: Vec<SocketAddr>,
     /// How a cluster begins. A member that has data has begun.
     pub bootstrap: Bootstrap,
     /// How the log and its raft are kept.
@@ -54,20 +56,13 @@ pub struct Bootstrap {
     /// Where other members reach this one.
     pub advertise_peers: Vec<String>,
     /// The first members.
-    pub members: Vec<MemberUrls>,
-    /// Whether the cluster is there already, and this member joins it.
-    pub joins: bool,
+    pub members: InitialCluster,
+    /// Whether the cluster is new.
+    pub state: State,
     /// Tells clusters of equal members apart.
     pub token: String,
-}
-
-/// A member and where others reach it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberUrls {
-    /// Its name.
-    pub name: String,
-    /// Its addresses.
-    pub urls: Vec<String>,
+    /// Goes on alone with what is here.
+    pub force_new: bool,
 }
 
 /// How the log and its raft are kept.
@@ -155,6 +150,10 @@ impl Typed<'_> {
         self.values.contains_key(name)
     }
 
+    fn switch(&self, name: &str) -> bool {
+        value::switch(self.text(name)).expect("checked when it came")
+    }
+
     fn count(&self, name: &str) -> u64 {
         value::count(self.text(name)).expect("checked when it came")
     }
@@ -222,7 +221,7 @@ pub(super) fn config(values: &Values, mut warnings: Vec<String>) -> Result<Confi
         wal_dir: typed.path("wal-dir"),
         listen_clients: some(typed.listens("listen-client-urls")?, "listen-client-urls")?,
         advertise_clients: some(typed.written("advertise-client-urls"), "advertise-client-urls")?,
-        listen_peers: some(typed.listens("listen-peer-urls")?, "listen-peer-urls")?,
+        listen_peers: some(peers(&typed)?, "listen-peer-urls")?,
         raft: raft(&typed)?,
         store: store(&typed)?,
         limits,
@@ -230,6 +229,18 @@ pub(super) fn config(values: &Values, mut warnings: Vec<String>) -> Result<Confi
         log: log(&typed),
         warnings,
     })
+}
+
+/// Members talk over a network: there is no other machine at the end of a socket.
+fn peers(typed: &Typed<'_>) -> Result<Vec<SocketAddr>, Refusal> {
+    let ports = typed.listens("listen-peer-urls")?.into_iter().map(|listen| match listen {
+        Listen::Tcp(address) => Ok(address),
+        Listen::Unix(path) => {
+            let words = format!("--listen-peer-urls: a port is wanted, not a socket ({path:?})");
+            Err(Refusal::fatal(words))
+        }
+    });
+    ports.collect()
 }
 
 /// A place at a desk has eight bits for the thread.
@@ -257,74 +268,18 @@ fn some<T>(list: Vec<T>, name: &str) -> Result<Vec<T>, Refusal> {
 fn bootstrap(typed: &Typed<'_>, name: &str) -> Result<Bootstrap, Refusal> {
     let advertise_peers =
         some(typed.written("initial-advertise-peer-urls"), "initial-advertise-peer-urls")?;
+    let told = |error: data::Error| Refusal::fatal(error.to_string());
     let members = match typed.is_set("initial-cluster") {
-        true => initial_cluster(typed.text("initial-cluster"))?,
-        false => vec![MemberUrls { name: name.to_owned(), urls: advertise_peers.clone() }],
+        true => typed.text("initial-cluster").parse().map_err(told)?,
+        false => InitialCluster::of(name, &advertise_peers),
     };
     Ok(Bootstrap {
         advertise_peers,
         members,
-        joins: typed.text("initial-cluster-state") == "existing",
+        state: typed.text("initial-cluster-state").parse().map_err(told)?,
         token: typed.text("initial-cluster-token").to_owned(),
+        force_new: typed.switch("force-new-cluster"),
     })
-}
-
-/// Reads `a=http://a:2380,b=http://b:2380,b=http://b:2381`.
-pub(crate) fn initial_cluster(text: &str) -> Result<Vec<MemberUrls>, Refusal> {
-    let wrong = |why: &str| Refusal::fatal(format!("--initial-cluster: {why}"));
-    let mut members: Vec<MemberUrls> = Vec::new();
-    for part in text.split(',').filter(|part| !part.trim().is_empty()) {
-        let Some((name, url)) = part.trim().split_once('=') else {
-            return Err(wrong(&format!("\"{part}\" is not of the form NAME=URL")));
-        };
-        let url = Address::parse(url).map_err(|why| wrong(&why))?.to_string();
-        match members.iter_mut().find(|member| member.name == name) {
-            Some(member) => member.urls.push(url),
-            None => members.push(MemberUrls { name: name.to_owned(), urls: vec![url] }),
-        }
-    }
-    for member in &mut members {
-        member.urls.sort_unstable();
-    }
-    match members.is_empty() {
-        true => Err(wrong("it must name at least one member, as NAME=URL")),
-        false => Ok(members),
-    }
-}
-
-impl Bootstrap {
-    /// Whether this member may begin like this. A member that has data has begun, and all of this
-    /// does not matter any more.
-    pub fn check(&self, name: &str) -> Result<(), Refusal> {
-        let Some(own) = self.members.iter().find(|member| member.name == name) else {
-            let words =
-                format!("couldn't find local name \"{name}\" in the initial cluster configuration");
-            return Err(Refusal::fatal(words));
-        };
-        let mut advertised = self.advertise_peers.clone();
-        advertised.sort_unstable();
-        let lacks = |of: &[String], urls: &[String]| -> Vec<String> {
-            urls.iter().filter(|url| !of.contains(url)).cloned().collect()
-        };
-        let missing = lacks(&advertised, &own.urls);
-        if !missing.is_empty() {
-            return Err(Refusal::fatal(format!(
-                "--initial-cluster has {name}={} but missing from \
-                 --initial-advertise-peer-urls={}",
-                missing.join(","),
-                advertised.join(","),
-            )));
-        }
-        let missing = lacks(&own.urls, &advertised);
-        match missing.is_empty() {
-            true => Ok(()),
-            false => Err(Refusal::fatal(format!(
-                "--initial-advertise-peer-urls has {} but missing from --initial-cluster={name}={}",
-                missing.join(","),
-                own.urls.join(","),
-            ))),
-        }
-    }
 }
 
 /// Longer than this nobody waits for an election, in milliseconds.

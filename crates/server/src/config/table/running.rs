@@ -46,8 +46,7 @@ pub(super) const TRACING: &[Flag] = &[
 ];
 
 pub(super) const UNSAFE: &[Flag] = &[
-    flag("force-new-cluster", Switch, "false", "Go on alone with what is here.")
-        .ignored("not possible yet"),
+    flag("force-new-cluster", Switch, "false", "Go on alone with what is here."),
     flag("unsafe-no-fsync", Switch, "false", "Lose data when the power fails.")
         .ignored("what is acknowledged is on disk"),
 ];
