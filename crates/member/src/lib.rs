@@ -18,6 +18,8 @@
 //! | [`membership`] | who belongs to the cluster, and how does that change? |
 //! | [`copies`] | how does the store of one member get to another, whole? |
 //! | [`core`] | in what order does all of it happen? |
+//! | [`snapshot_file`] | the store as one file |
+//! | [`stages`] | where has a slow request spent its time? |
 //!
 //! # What holds
 //!
@@ -36,6 +38,7 @@ pub mod requests;
 pub mod node;
 pub mod range;
 pub mod snapshot_file;
+pub mod stages;
 mod handle;
 mod publish;
 mod trouble;

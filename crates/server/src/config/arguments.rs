@@ -14,25 +14,28 @@
 use std::collections::BTreeMap;
 
 use super::refusal::Refusal;
-use super::table::{self, Flag};
+use super::table::Flag;
 use super::value::Kind;
 
 /// Values by the names of their flags.
-pub(super) type Values = BTreeMap<&'static str, String>;
+pub(crate) type Values = BTreeMap<&'static str, String>;
 
 /// What a command line says.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Said {
+pub(crate) struct Said {
     /// Values, the last of each flag.
-    pub(super) values: Values,
+    pub(crate) values: Values,
     /// What is no flag.
-    pub(super) rest: Vec<String>,
+    pub(crate) rest: Vec<String>,
     /// Whether help was asked for. Nothing behind that was read.
-    pub(super) wants_help: bool,
+    pub(crate) wants_help: bool,
 }
 
-/// Reads a command line, without the name of the program.
-pub(super) fn read(arguments: &[String]) -> Result<Said, Refusal> {
+/// Reads a command line, without the name of the program; `find` knows the flags there are.
+pub(crate) fn read(
+    arguments: &[String],
+    find: impl Fn(&str) -> Option<&'static Flag>,
+) -> Result<Said, Refusal> {
     let mut said = Said::default();
     let mut left = arguments.iter();
     while let Some(argument) = left.next() {
@@ -50,7 +53,7 @@ pub(super) fn read(arguments: &[String]) -> Result<Said, Refusal> {
             Some((name, value)) => (name, Some(value.to_owned())),
             None => (name, None),
         };
-        let Some(flag) = table::find(name) else {
+        let Some(flag) = find(name) else {
             if matches!(name, "h" | "help") {
                 said.wants_help = true;
                 break;
@@ -91,6 +94,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::config::table;
 
     fn words(words: &[&str]) -> Vec<String> {
         words.iter().map(|word| (*word).to_owned()).collect()
@@ -116,19 +120,19 @@ mod tests {
                 }
                 wanted.insert(flag.name, value);
             }
-            let read = read(&arguments).unwrap();
+            let read = read(&arguments, table::find).unwrap();
             prop_assert_eq!(read, Said { values: wanted, ..Said::default() });
         }
 
         #[test]
         fn nothing_panics(arguments in prop::collection::vec("-{0,3}[a-z=]{0,6}.{0,3}", 0..6)) {
-            let _ = read(&arguments);
+            let _ = read(&arguments, table::find);
         }
     }
 
     #[test]
     fn switches_take_no_word() {
-        let read = read(&words(&["--pre-vote", "false", "--name", "a"])).unwrap();
+        let read = read(&words(&["--pre-vote", "false", "--name", "a"]), table::find).unwrap();
         assert_eq!(read.values["pre-vote"], "true");
         assert_eq!(read.rest, ["false", "--name", "a"], "as in Go");
     }

@@ -44,7 +44,7 @@ pub mod table;
 pub mod value;
 pub mod address;
 pub mod help;
-mod arguments;
+pub(crate) mod arguments;
 mod environment;
 mod file;
 mod refusal;
@@ -76,7 +76,7 @@ pub fn read(
     environment: impl IntoIterator<Item = (String, String)>,
     open: &dyn Fn(&Path) -> io::Result<String>,
 ) -> Result<Wanted, Refusal> {
-    let said = arguments::read(arguments)?;
+    let said = arguments::read(arguments, table::find)?;
     if said.wants_help {
         return Ok(Wanted::Help);
     }

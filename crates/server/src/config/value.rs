@@ -83,7 +83,7 @@ pub(super) fn are_equal(kind: Kind, a: &str, b: &str) -> bool {
 }
 
 /// On or off.
-pub(super) fn switch(text: &str) -> Option<bool> {
+pub(crate) fn switch(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
@@ -102,7 +102,7 @@ pub(super) fn number(text: &str) -> Option<i64> {
 }
 
 /// A whole number that is not below zero.
-pub(super) fn count(text: &str) -> Option<u64> {
+pub(crate) fn count(text: &str) -> Option<u64> {
     magnitude(text)
 }
 

@@ -137,6 +137,11 @@ impl Start {
         Ok(Opened { node: Arc::new(node), ends })
     }
 
+    /// Makes the data of a new member, as [`open`](Start::open) would, and starts nothing.
+    pub fn make(&self) -> Result<()> {
+        self.prepare().map(drop)
+    }
+
     /// What is on disk when this returns is a member's.
     fn prepare(&self) -> Result<Ground> {
         make(&self.member_dir())?;

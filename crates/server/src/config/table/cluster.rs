@@ -39,7 +39,7 @@ pub(super) const CLUSTER: &[Flag] = &[
     ),
     flag("initial-cluster-token", Text, "etcd-cluster", "Tells clusters of equal members apart."),
     flag("strict-reconfig-check", Switch, "true", "Refuse changes that would cost the quorum.")
-        .ignored("only what raft itself would not survive is refused"),
+        .ignored("it is always checked"),
     flag("max-learners", Count, "1", "So many learners the cluster may have."),
 ];
 

@@ -27,13 +27,13 @@ pub(super) const REQUESTS: &[Flag] = &[
     flag("max-txn-ops", Count, "128", "So many operations a transaction has."),
     flag("max-request-bytes", Count, "1572864", "So long a request is, as an entry of the log."),
     flag("max-concurrent-streams", Count, "4294967295", "So many streams a connection has.")
-        .ignored("the transport has its own limit"),
+        .ignored("there is no limit"),
     flag("grpc-keepalive-min-time", Duration, "5s", "Between two pings of a client, at least.")
         .ignored("pings are answered however often they come"),
     flag("grpc-keepalive-interval", Duration, "2h0m0s", "Until a silent client is asked.")
-        .ignored("silent clients are not asked"),
+        .ignored("it is etcd's default"),
     flag("grpc-keepalive-timeout", Duration, "20s", "Until a client that was asked is given up.")
-        .ignored("silent clients are not asked"),
+        .ignored("it is etcd's default"),
     flag("watch-progress-notify-interval", Duration, "10m0s", "Between two notes to a watcher.")
         .ignored("the interval is etcd's default"),
     flag("warning-apply-duration", Duration, "100ms", "What takes longer to apply is logged.")

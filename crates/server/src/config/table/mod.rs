@@ -100,6 +100,11 @@ impl Flag {
 }
 
 /// One that does what it says.
-const fn flag(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Flag {
+pub(crate) const fn flag(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    help: &'static str,
+) -> Flag {
     Flag { name, kind, default, help, status: Status::Honoured }
 }
