@@ -145,8 +145,9 @@ fn begin_anew(engine: &dyn Engine, bump: i64, marks: bool) -> Result<i64, Failur
     }
     if bump > 0 {
         now = now.checked_add(bump).ok_or("there is no revision so far on")?;
-        // As etcd does it: an empty record, of no key, has the revision.
-        txn.put(Bucket::Key, &Revision::new(now, 0).put_key(), b"")?;
+        // A store is at the revision of its last record. The end of a key that no client can name is
+        // seen by nobody, and goes with the next compaction. (etcd puts such a key, which stays.)
+        txn.put(Bucket::Key, &Revision::new(now, 0).tombstone_key(), b"")?;
         if marks {
             txn.put(Bucket::Meta, SCHEDULED, &Revision::new(now, 0).put_key())?;
         }
