@@ -10,7 +10,7 @@ use crate::membership::{Change, Member};
 use crate::node::{Desk, Node, Outcome};
 use crate::progress::Progress;
 use crate::range;
-use crate::requests::{Limits, Reply, check, txn};
+use crate::requests::{Limits, Refused, Reply, check, txn};
 use crate::trouble::Trouble;
 
 /// A member, for the requests of one thread.
@@ -55,6 +55,17 @@ impl Handle {
         }
     }
 
+    /// Has something done that takes long, or holds locks, by the pool for it.
+    pub(crate) async fn expensive<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> crate::Result<Result<T, Refused>> + Send + 'static,
+    ) -> Result<T, Trouble> {
+        match self.node.read_pool().run(work).await {
+            Some(done) => Ok(done??),
+            None => Err(Trouble::Stopped),
+        }
+    }
+
     /// Sends a request through the log, and waits until it is applied here.
     pub async fn write(&self, request: InternalRaftRequest) -> Result<Reply, Trouble> {
         check(&request, &self.limits)?;
@@ -73,7 +84,7 @@ impl Handle {
     pub async fn txn(&self, request: TxnRequest) -> Result<Reply, Trouble> {
         check::txn(&request, &self.limits)?;
         if txn::is_read_only(&request) {
-            return Ok(Reply::Txn(range::read_txn(self, &request).await?));
+            return Ok(Reply::Txn(range::read_txn(self, request).await?));
         }
         self.write(InternalRaftRequest { txn: Some(request), ..Default::default() }).await
     }

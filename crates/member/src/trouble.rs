@@ -26,6 +26,9 @@ pub enum Trouble {
     /// So much is on its way that no more is taken.
     #[error("etcdserver: too many requests")]
     TooManyRequests,
+    /// This member stops.
+    #[error("etcdserver: server stopped")]
+    Stopped,
     /// No answer came in time: it may be applied, or not.
     #[error("etcdserver: request timed out")]
     TimedOut,
