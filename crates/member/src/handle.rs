@@ -51,6 +51,7 @@ impl Handle {
     pub async fn fresh(&self) -> Result<(), Trouble> {
         match self.desk.read().await {
             Outcome::MayNotRead(error) => Err(error.into()),
+            Outcome::TimedOut => Err(Trouble::TimedOut),
             _ => Ok(()),
         }
     }
@@ -76,6 +77,7 @@ impl Handle {
                 Ok(reply)
             }
             Outcome::NotProposed(error) => Err(error.into()),
+            Outcome::TimedOut => Err(self.too_late()),
             outcome => unreachable!("{outcome:?} is no answer to a request"),
         }
     }
@@ -94,7 +96,16 @@ impl Handle {
         match self.desk.change_members(change).await {
             Outcome::Applied(Answer::Members(answer)) => Ok(answer?),
             Outcome::NotChanged(error) => Err(error.into()),
+            Outcome::TimedOut => Err(self.too_late()),
             outcome => unreachable!("{outcome:?} is no answer to a change of members"),
+        }
+    }
+
+    /// Without a leader a request was never proposed, and etcd has other words for that.
+    fn too_late(&self) -> Trouble {
+        match self.node.status().leader() {
+            0 => Trouble::DeadlineExceeded,
+            _ => Trouble::TimedOut,
         }
     }
 

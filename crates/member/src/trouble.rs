@@ -32,6 +32,9 @@ pub enum Trouble {
     /// No answer came in time: it may be applied, or not.
     #[error("etcdserver: request timed out")]
     TimedOut,
+    /// Nobody led for as long as the request could wait.
+    #[error("context deadline exceeded")]
+    DeadlineExceeded,
     /// The store could not be read.
     #[error("{0}")]
     Failed(#[from] Error),

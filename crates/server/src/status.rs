@@ -20,6 +20,7 @@ pub fn of(trouble: &Trouble) -> Status {
         Trouble::Read(_) | Trouble::NoLeader | Trouble::Stopped | Trouble::TimedOut => {
             Code::Unavailable
         }
+        Trouble::DeadlineExceeded => Code::DeadlineExceeded,
         Trouble::Failed(_) => Code::Unknown,
     };
     Status::new(code, trouble.to_string())
