@@ -8,9 +8,11 @@
 //! | [`serve`] | which thread has which connection? |
 //! | [`data`] | where does a member lie on disk? |
 //! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
+//! | [`lease`] | LeaseGrant, LeaseRevoke, LeaseKeepAlive, LeaseTimeToLive, LeaseLeases |
 //! | [`status`] | which code goes with which words? |
 
 pub mod data;
 pub mod kv;
+pub mod lease;
 pub mod serve;
 pub mod status;

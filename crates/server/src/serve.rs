@@ -13,6 +13,7 @@ use clearlane_member::Handle;
 use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::kv_server::KvServer;
+use clearlane_proto::etcdserverpb::lease_server::LeaseServer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
@@ -21,6 +22,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Server as Tonic;
 
 use crate::kv::KvService;
+use crate::lease::LeaseService;
 
 /// A server on a port.
 #[derive(Debug)]
@@ -106,11 +108,12 @@ fn run(
             connection.set_nodelay(true)?;
             TcpStream::from_std(connection)
         });
+        let lease = LeaseServer::new(LeaseService::new(member.clone()));
         let kv = KvServer::new(KvService::new(member));
         let until = async move {
             let _ = stopped.changed().await;
         };
-        let served = Tonic::builder().add_service(kv).serve_with_incoming_shutdown(incoming, until);
+        let served = Tonic::builder().add_service(kv).add_service(lease).serve_with_incoming_shutdown(incoming, until);
         let served = served.await.map_err(io::Error::other);
         desk.abort();
         served

@@ -18,6 +18,7 @@ pub fn of(trouble: &Trouble) -> Status {
         Trouble::Read(Read::TooManyReaders) | Trouble::TooManyRequests => Code::Unknown,
         Trouble::Read(Read::ReaderIsWaiting) => Code::Internal,
         Trouble::Read(_) | Trouble::NoLeader | Trouble::TimedOut => Code::Unavailable,
+        Trouble::NotLeader => Code::FailedPrecondition,
         Trouble::Failed(_) => Code::Unknown,
     };
     Status::new(code, trouble.to_string())
@@ -34,6 +35,8 @@ fn of_request(refused: Request) -> Code {
         | Request::RequestTooLarge
         | Request::KeyNotFound => Code::InvalidArgument,
         Request::LeaseNotFound => Code::NotFound,
+        Request::LeaseExists => Code::FailedPrecondition,
+        Request::LeaseTtlTooLarge => Code::OutOfRange,
         Request::Compacted | Request::FutureRevision => Code::OutOfRange,
     }
 }
