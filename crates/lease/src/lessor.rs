@@ -257,9 +257,7 @@ impl Lessor {
         }
         match state.book.get_mut(id) {
             Some(lease) if lease.has_ended(now) => Renewal::Gone,
-            Some(lease) if lease.left > 0 => {
-                Renewal::CheckpointFirst(Checkpoint { id, left: 0 })
-            }
+            Some(lease) if lease.left > 0 => Renewal::CheckpointFirst(Checkpoint { id, left: 0 }),
             Some(lease) => {
                 lease.expiry = now + lease.life();
                 Renewal::Renewed(lease.ttl)

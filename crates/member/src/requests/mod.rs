@@ -58,7 +58,8 @@ mod write;
 use clearlane_mvcc::{CompactionJob, Ended, Store, WriteTxn};
 use clearlane_proto::etcdserverpb::{
     CompactionRequest, CompactionResponse, DeleteRangeResponse, InternalRaftRequest,
-    LeaseCheckpointResponse, LeaseGrantResponse, LeaseRevokeResponse, PutRequest, PutResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
+    LeaseCheckpointResponse, LeaseGrantResponse, LeaseRevokeResponse, PutRequest, PutResponse,
+    RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
 };
 
 use self::refused::{Stop, apart};
