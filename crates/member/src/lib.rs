@@ -36,6 +36,7 @@ pub mod requests;
 pub mod node;
 pub mod range;
 mod leases;
+pub mod range_stream;
 mod handle;
 mod trouble;
 mod error;
