@@ -31,8 +31,10 @@
 
 mod commit_thread;
 mod desk;
+mod figures;
 mod inbox;
 mod raft_thread;
+mod timed_files;
 mod wal_thread;
 
 use std::sync::Arc;
@@ -49,7 +51,9 @@ use tokio::sync::watch;
 
 use self::desk::Mailbox;
 pub use self::desk::{Asked, Desk, Outcome};
+pub use self::figures::{Buckets, Figures};
 use self::inbox::{Inbox, Input};
+use self::timed_files::TimedFiles;
 use crate::core::{Core, Ground, Settings, start};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
@@ -90,6 +94,7 @@ struct Shared {
     inbox: Inbox,
     store: CurrentStore,
     status: Status,
+    figures: Arc<Figures>,
     desks: Mutex<Vec<Arc<Mailbox>>>,
     metadata: Metadata,
     failed: watch::Sender<Option<Arc<Error>>>,
@@ -143,12 +148,17 @@ impl Node {
     pub fn start(ground: Ground, settings: Settings, network: Box<dyn Network>) -> Result<Node> {
         let tick = settings.reads.tick;
         let batch_interval = ground.backend.batch_interval;
+        let figures = Arc::new(Figures::default());
+        let files = TimedFiles::new(ground.files, Arc::clone(&figures));
+        let ground = Ground { files: Arc::new(files), ..ground };
         let (core, wal) = start(ground, settings)?;
+        figures.keys_are(&**core.store())?;
         let (failed, failure) = watch::channel(None);
         let shared = Arc::new(Shared {
             inbox: Inbox::default(),
             store: ArcSwap::from_pointee(Arc::clone(core.store())),
             status: Status::default(),
+            figures,
             desks: Mutex::default(),
             metadata: core.metadata(),
             failed,
@@ -183,6 +193,11 @@ impl Node {
     /// Who leads, and how far this member has come.
     pub fn status(&self) -> &Status {
         &self.shared.status
+    }
+
+    /// What its threads have counted.
+    pub fn figures(&self) -> &Figures {
+        &self.shared.figures
     }
 
     /// This member and its cluster.

@@ -39,12 +39,8 @@ pub(super) enum Check {
 }
 
 const LIVE: [Check; 1] = [Check::SerializableRead];
-const READY: [Check; 4] = [
-    Check::DataCorruption,
-    Check::SerializableRead,
-    Check::LinearizableRead,
-    Check::NonLearner,
-];
+const READY: [Check; 4] =
+    [Check::DataCorruption, Check::SerializableRead, Check::LinearizableRead, Check::NonLearner];
 
 impl Check {
     fn name(self) -> &'static str {
@@ -126,11 +122,7 @@ impl Endpoints {
     }
 
     /// The new pages.
-    pub(super) async fn run_checks(
-        &self,
-        checks: &[Check],
-        query: Option<&str>,
-    ) -> Response<Body> {
+    pub(super) async fn run_checks(&self, checks: &[Check], query: Option<&str>) -> Response<Body> {
         let excluded: Vec<&str> = excluded(query).collect();
         let mut report = String::new();
         let mut is_well = true;

@@ -22,7 +22,7 @@
 //!
 //! # What holds
 //!
-//! * A request cannot use more memory than its limits say: see [`gateway`].
+//! * A request cannot use more memory than its limits say: see `gateway`.
 //! * A probe gets an answer in time: what a check waits for has a time-out.
 //! * Nothing here changes a member but through the services.
 //!
@@ -31,7 +31,7 @@
 //! Streams over a websocket, and etcd's pages for debugging (`/debug/…`): those show a Go runtime.
 
 mod access;
-pub mod gateway;
+mod gateway;
 mod health;
 mod listen;
 
@@ -41,7 +41,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use clearlane_engine::Bucket;
 use clearlane_member::Handle;
-use http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use tonic::body::Body;
@@ -49,6 +49,7 @@ use tonic::service::Routes;
 
 pub use self::access::{Access, Secure};
 use self::gateway::Gateway;
+pub(crate) use self::health::alarms;
 pub use self::listen::serve;
 use crate::metrics::{self, Metrics, ThreadMetrics};
 
@@ -122,10 +123,9 @@ impl Endpoints {
     async fn route(&self, request: Request<Body>) -> Response<Body> {
         let path = request.uri().path();
         if let Some(gateway) = &self.gateway
-            && let Some(rpc) = gateway::path_of_rpc(path)
+            && gateway::path_of_rpc(path).is_some()
         {
-            let rpc = rpc.into_owned();
-            return gateway.answer(&rpc, request).await;
+            return gateway.answer(request).await;
         }
         match path {
             "/version" => only_get(&request).unwrap_or_else(|| self.version()),
@@ -156,8 +156,10 @@ impl Endpoints {
         };
         let cluster = read(Bucket::Cluster, "clusterVersion", "not_decided");
         let storage = read(Bucket::Meta, "storageVersion", "unknown");
-        let line = serde_json::json!({ "etcdserver": VERSION, "etcdcluster": cluster, "storage": storage });
-        text(StatusCode::OK, "application/json", line.to_string())
+        let [cluster, storage] = [cluster, storage].map(serde_json::Value::from);
+        let line =
+            format!(r#"{{"etcdserver":"{VERSION}","etcdcluster":{cluster},"storage":{storage}}}"#);
+        text(StatusCode::OK, "application/json", line)
     }
 }
 
@@ -184,8 +186,7 @@ fn text(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Respo
 /// A refusal: a line that no browser shall take for a page.
 fn failed(status: StatusCode, why: &str) -> Response<Body> {
     let mut response = text(status, PLAIN, format!("{why}\n"));
-    const NO_SNIFF: (HeaderName, &str) = (X_CONTENT_TYPE_OPTIONS, "nosniff");
-    response.headers_mut().insert(NO_SNIFF.0, HeaderValue::from_static(NO_SNIFF.1));
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 

@@ -28,7 +28,9 @@ impl Frames {
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, Status> {
         let Some(mut head) = self.gathered.get(..HEAD) else { return Ok(None) };
         if head.get_u8() != 0 {
-            return Err(Status::internal("a compressed answer to a request that did not ask for it"));
+            return Err(Status::internal(
+                "a compressed answer to a request that did not ask for it",
+            ));
         }
         let length = head.get_u32() as usize;
         if self.gathered.len() < HEAD + length {

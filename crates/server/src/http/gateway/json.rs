@@ -1,9 +1,8 @@
 //! JSON to a message's bytes, and back.
 
 use bytes::Bytes;
-use prost_reflect::{
-    DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions,
-};
+use prost::Message;
+use prost_reflect::{DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions};
 use tonic::Status;
 
 /// The bytes of the message that some JSON stands for. No JSON at all is an empty message.
@@ -13,11 +12,10 @@ pub(super) fn to_message(kind: &MessageDescriptor, json: &[u8]) -> Result<Bytes,
     }
     let options = DeserializeOptions::new().deny_unknown_fields(false);
     let mut reader = serde_json::Deserializer::from_slice(json);
-    let message =
-        DynamicMessage::deserialize_with_options(kind.clone(), &mut reader, &options)
-            .and_then(|message| reader.end().map(|()| message))
-            .map_err(|error| invalid(&error))?;
-    Ok(prost_reflect::prost::Message::encode_to_vec(&message).into())
+    let message = DynamicMessage::deserialize_with_options(kind.clone(), &mut reader, &options)
+        .and_then(|message| reader.end().map(|()| message))
+        .map_err(|error| invalid(&error))?;
+    Ok(message.encode_to_vec().into())
 }
 
 /// What is wrong with it, and where.

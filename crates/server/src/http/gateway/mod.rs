@@ -46,7 +46,6 @@ mod reply;
 mod request;
 mod values;
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
@@ -60,7 +59,7 @@ use crate::metrics::{Metrics, ThreadMetrics, observe};
 
 /// So many bytes of JSON are one message at most: what fits into the 2 MiB of a gRPC message, as
 /// base64, with room for names and white space.
-pub const JSON_MAX: usize = 4 << 20;
+const JSON_MAX: usize = 4 << 20;
 
 const JSON: &str = "application/json";
 
@@ -68,10 +67,10 @@ const JSON: &str = "application/json";
 const METADATA: &str = "grpc-metadata-";
 
 /// The part of a path that names an rpc: what follows the version. `/v3beta` is an old name.
-pub(super) fn path_of_rpc(path: &str) -> Option<Cow<'_, str>> {
-    let rest = path.strip_prefix("/v3").or_else(|| path.strip_prefix("/v3beta"))?;
+pub(super) fn path_of_rpc(path: &str) -> Option<&str> {
+    let rest = path.strip_prefix("/v3")?;
     let rest = rest.strip_prefix("beta").unwrap_or(rest);
-    rest.starts_with('/').then_some(Cow::Borrowed(rest))
+    rest.starts_with('/').then_some(rest)
 }
 
 /// The gateway of one thread.
@@ -88,8 +87,8 @@ impl Gateway {
     }
 
     /// Answers a request for an rpc.
-    pub(super) async fn answer(&self, rpc: &str, request: Request<Body>) -> Response<Body> {
-        let Some(binding) = bindings::find(rpc) else {
+    pub(super) async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        let Some(binding) = path_of_rpc(request.uri().path()).and_then(bindings::find) else {
             return refused(&Status::not_found("Not Found"));
         };
         if request.method() != Method::POST {

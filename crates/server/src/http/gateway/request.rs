@@ -18,11 +18,11 @@ use super::values::{Values, too_large};
 
 /// A request of one message.
 pub(super) async fn single(body: Body, binding: &'static Binding) -> Result<Body, Status> {
-    let json = Limited::new(body, JSON_MAX).collect().await.map_err(|error| {
-        match error.is::<LengthLimitError>() {
-            true => too_large(JSON_MAX),
-            false => Status::cancelled("the request was cut off"),
-        }
+    let json = Limited::new(body, JSON_MAX).collect().await.map_err(|error| match error
+        .is::<LengthLimitError>(
+    ) {
+        true => too_large(JSON_MAX),
+        false => Status::cancelled("the request was cut off"),
     })?;
     let message = json::to_message(&binding.input, &json.to_bytes())?;
     Ok(Body::new(Full::new(frame(&message))))
