@@ -15,6 +15,8 @@
 //!                                                             └───────────────┘
 //! ```
 //!
+//! Beside them there are a few threads for [what takes long](ReadPool) to read.
+//!
 //! The raft thread applies, too: an entry that is committed is in the store before anybody else
 //! gets to run. It never touches the disk.
 //!
@@ -34,6 +36,7 @@ mod desk;
 mod figures;
 mod inbox;
 mod raft_thread;
+mod read_pool;
 mod timed_files;
 mod wal_thread;
 
@@ -53,10 +56,14 @@ use self::desk::Mailbox;
 pub use self::desk::{Asked, Desk, Outcome};
 pub use self::figures::{Buckets, Figures};
 use self::inbox::{Inbox, Input};
+pub use self::read_pool::ReadPool;
 use self::timed_files::TimedFiles;
 use crate::core::{Core, Ground, Settings, start};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
+
+/// So many threads read what takes long.
+const READERS: usize = 2;
 
 /// The store that answers, behind what may be exchanged at any time.
 pub type CurrentStore = ArcSwap<Arc<dyn Store<Progress>>>;
@@ -96,6 +103,7 @@ struct Shared {
     status: Status,
     figures: Arc<Figures>,
     desks: Mutex<Vec<Arc<Mailbox>>>,
+    read_pool: ReadPool,
     metadata: Metadata,
     failed: watch::Sender<Option<Arc<Error>>>,
 }
@@ -160,6 +168,7 @@ impl Node {
             status: Status::default(),
             figures,
             desks: Mutex::default(),
+            read_pool: ReadPool::default(),
             metadata: core.metadata(),
             failed,
         });
@@ -167,7 +176,7 @@ impl Node {
         shared.status.progress_is(&core);
         let (to_wal, from_raft) = std::sync::mpsc::channel();
         let (to_commit, commit_work) = std::sync::mpsc::channel();
-        let threads = [
+        let mut threads = vec![
             spawn("wal", &shared, move |shared| wal_thread::run(wal, &from_raft, shared)),
             spawn("commit", &shared, move |shared| {
                 commit_thread::run(&commit_work, batch_interval, shared)
@@ -176,6 +185,12 @@ impl Node {
                 raft_thread::run(core, tick, to_wal, to_commit, network, shared)
             }),
         ];
+        for number in 0..READERS {
+            threads.push(spawn(&format!("read-{number}"), &shared, |shared| {
+                shared.read_pool.work();
+                Ok(())
+            }));
+        }
         let threads = Mutex::new(threads.into_iter().collect::<std::io::Result<_>>()?);
         Ok(Node { shared, threads, failure })
     }
@@ -205,6 +220,11 @@ impl Node {
         self.shared.metadata
     }
 
+    /// For what takes long to read.
+    pub fn read_pool(&self) -> &ReadPool {
+        &self.shared.read_pool
+    }
+
     /// Messages of other members.
     pub fn receive(&self, messages: Vec<Message>) {
         self.shared.inbox.push(messages.into_iter().map(Input::Message));
@@ -219,6 +239,7 @@ impl Node {
     /// is in the log, and what is not committed to the store is applied again at the next start.
     pub fn stop(&self) {
         self.shared.inbox.push([Input::Stop]);
+        self.shared.read_pool.stop();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             // One that has panicked has said so.
             let _ = thread.join();

@@ -94,7 +94,7 @@ impl Endpoints {
 
     /// The same, and the API in JSON.
     pub fn with_gateway(mut self, services: Routes) -> Endpoints {
-        self.gateway = Some(Gateway::new(services, self.metrics.clone(), self.thread.clone()));
+        self.gateway = Some(Gateway::new(services, self.thread.clone()));
         self
     }
 

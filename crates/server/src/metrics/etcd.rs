@@ -8,6 +8,8 @@
 //! | `etcd_server_slow_apply_total` | those of them that took more than 102.4 ms (a bound of the histogram) |
 //! | `etcd_mvcc_range_total` | calls of Range; the ranges within transactions are not counted |
 //! | `etcd_server_request_duration_seconds`, `etcd_server_range_duration_seconds` | from the call to its answer, with the waits |
+//! | `etcd_debugging_mvcc_events_total` | responses that were sent to watchers; one has many events |
+//! | `etcd_debugging_mvcc_pending_events_total` | revisions that were not handed on yet |
 //! | hash, defragment, snapshot durations | of the calls that asked for them |
 //! | `etcd_debugging_lease_*_total` | calls that this member answered; etcd counts on every member |
 //! | `etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds` | one step of a compaction |
@@ -170,6 +172,25 @@ fn write_mvcc(page: &mut Page, sources: &Sources<'_>) {
     let watch = "/etcdserverpb.Watch/Watch";
     let help = "Total number of watch streams.";
     page.gauge("etcd_debugging_mvcc_watch_stream_total", help, sources.under_way(watch));
+    let watchers = [
+        ("etcd_debugging_mvcc_watcher_total", "Total number of watchers.", sources.watchers.watchers),
+        (
+            "etcd_debugging_mvcc_slow_watcher_total",
+            "Total number of unsynced slow watchers.",
+            sources.watchers.behind,
+        ),
+        (
+            "etcd_debugging_mvcc_pending_events_total",
+            "Total number of pending events to be sent.",
+            sources.watchers.queued,
+        ),
+    ];
+    for (name, help, value) in watchers {
+        page.gauge(name, help, value);
+    }
+    let sent = sources.sum(watch, |row| row.sent.load(Relaxed));
+    let help = "Total number of events sent by this member.";
+    page.counter("etcd_debugging_mvcc_events_total", help, sent);
     let leases = [
         ("etcd_debugging_lease_granted_total", "granted", "/etcdserverpb.Lease/LeaseGrant"),
         ("etcd_debugging_lease_revoked_total", "revoked", "/etcdserverpb.Lease/LeaseRevoke"),
@@ -280,7 +301,7 @@ fn write_calls(page: &mut Page, sources: &Sources<'_>) {
             family.histogram(&[("success", text), ("type", request)], &sums);
         }
     }
-    let range = rpcs().find("/etcdserverpb.KV/Range").expect("an rpc of the API");
+    let range = Method::of("/etcdserverpb.KV/Range").expect("an rpc of the API");
     let help = "The latency distributions of txn.Range.";
     let mut family = page.family("etcd_server_range_duration_seconds", "histogram", help);
     for (success, text) in [(true, "true"), (false, "false")] {
@@ -371,7 +392,7 @@ impl Sources<'_> {
     }
 
     fn sum(&self, path: &str, read: impl Fn(&Row) -> u64) -> u64 {
-        rpcs().find(path).map_or(0, |method| self.sum_of(method, read))
+        Method::of(path).map_or(0, |method| self.sum_of(method, read))
     }
 
     fn started(&self, path: &str) -> u64 {
@@ -388,7 +409,7 @@ impl Sources<'_> {
     }
 
     fn took(&self, path: &str) -> Sums {
-        rpcs().find(path).map_or_else(Sums::default, |method| self.took_so(method, true))
+        Method::of(path).map_or_else(Sums::default, |method| self.took_so(method, true))
     }
 
     fn took_so(&self, method: Method, is_well: bool) -> Sums {

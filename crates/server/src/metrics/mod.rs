@@ -37,16 +37,17 @@ mod process;
 mod rpcs;
 pub mod thread;
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use clearlane_locks::Registry;
 use clearlane_member::Handle;
+use clearlane_mvcc::watch::WatchFigures;
 use parking_lot::Mutex;
 
 use self::page::Page;
 use self::process::Process;
 pub use self::rpcs::Method;
-use self::rpcs::rpcs;
 use self::thread::Cells;
 pub use self::thread::{Call, Counter, ThreadMetrics};
 
@@ -69,12 +70,22 @@ pub struct Options {
 pub struct Metrics {
     options: Options,
     threads: Mutex<Vec<Arc<Cells>>>,
+    watchers: OnceLock<WatchersSource>,
+}
+
+/// Who knows of watchers.
+struct WatchersSource(Box<dyn Fn() -> WatchFigures + Send + Sync>);
+
+impl fmt::Debug for WatchersSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WatchersSource").finish_non_exhaustive()
+    }
 }
 
 impl Metrics {
     /// Nothing was counted yet.
     pub fn new(options: Options) -> Metrics {
-        Metrics { options, threads: Mutex::default() }
+        Metrics { options, threads: Mutex::default(), watchers: OnceLock::new() }
     }
 
     /// A place for the counts of one thread.
@@ -84,16 +95,17 @@ impl Metrics {
         thread
     }
 
-    /// The rpc of a path like `/etcdserverpb.KV/Range`. Whoever serves only a few asks once.
-    pub fn method(&self, path: &str) -> Option<Method> {
-        rpcs().find(path)
+    /// Says who knows of watchers; the first to say so is asked. Until then there are none.
+    pub fn watchers_from(&self, source: impl Fn() -> WatchFigures + Send + Sync + 'static) {
+        let _ = self.watchers.set(WatchersSource(Box::new(source)));
     }
 
     /// The page.
     pub fn render(&self, member: &Handle) -> String {
         let threads = self.threads.lock().clone();
         let mut page = Page::default();
-        let sources = Sources { member, threads: &threads, options: &self.options };
+        let watchers = self.watchers.get().map(|source| (source.0)()).unwrap_or_default();
+        let sources = Sources { member, threads: &threads, options: &self.options, watchers };
         etcd::write(&mut page, &sources);
         absent::write(&mut page);
         own::write(&mut page, &sources);
@@ -107,6 +119,7 @@ struct Sources<'s> {
     member: &'s Handle,
     threads: &'s [Arc<Cells>],
     options: &'s Options,
+    watchers: WatchFigures,
 }
 
 impl Sources<'_> {

@@ -22,6 +22,13 @@ const SERVICES: [&str; 9] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Method(pub(super) u16);
 
+impl Method {
+    /// The rpc of a path like `/etcdserverpb.KV/Range`. Whoever serves only a few asks once.
+    pub fn of(path: &str) -> Option<Method> {
+        RPCS.by_path.get(path).copied()
+    }
+}
+
 /// What is known of an rpc.
 #[derive(Debug)]
 pub(super) struct Rpc {
@@ -54,13 +61,6 @@ static RPCS: LazyLock<Rpcs> = LazyLock::new(|| {
 /// All of them.
 pub(super) fn rpcs() -> &'static Rpcs {
     &RPCS
-}
-
-impl Rpcs {
-    /// The one that a path names.
-    pub(super) fn find(&self, path: &str) -> Option<Method> {
-        self.by_path.get(path).copied()
-    }
 }
 
 impl Rpc {

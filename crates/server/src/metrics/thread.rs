@@ -137,6 +137,12 @@ impl Call {
         &self.thread.cells.rows[usize::from(self.method.0)]
     }
 
+    /// A message of so many bytes came from the client.
+    #[inline]
+    pub fn received(&self, bytes: usize) {
+        self.thread.received(self.method, bytes);
+    }
+
     /// A message of so many bytes goes to the client.
     #[inline]
     pub fn sent(&self, bytes: usize) {

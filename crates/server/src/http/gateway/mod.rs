@@ -46,8 +46,6 @@ mod reply;
 mod request;
 mod values;
 
-use std::sync::Arc;
-
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
 use http::{Method, Request, Response, StatusCode};
 use tonic::body::Body;
@@ -55,7 +53,7 @@ use tonic::service::Routes;
 use tonic::{Code, Status};
 
 use self::bindings::Binding;
-use crate::metrics::{Metrics, ThreadMetrics, observe};
+use crate::metrics::{Method as Rpc, ThreadMetrics, observe};
 
 /// So many bytes of JSON are one message at most: what fits into the 2 MiB of a gRPC message, as
 /// base64, with room for names and white space.
@@ -77,13 +75,12 @@ pub(super) fn path_of_rpc(path: &str) -> Option<&str> {
 #[derive(Clone, Debug)]
 pub(super) struct Gateway {
     services: Routes,
-    metrics: Arc<Metrics>,
     thread: ThreadMetrics,
 }
 
 impl Gateway {
-    pub(super) fn new(services: Routes, metrics: Arc<Metrics>, thread: ThreadMetrics) -> Gateway {
-        Gateway { services, metrics, thread }
+    pub(super) fn new(services: Routes, thread: ThreadMetrics) -> Gateway {
+        Gateway { services, thread }
     }
 
     /// Answers a request for an rpc.
@@ -115,7 +112,7 @@ impl Gateway {
         *call.uri_mut() = http::Uri::from_static(binding.rpc);
         *call.headers_mut() = metadata(&parts.headers);
         *call.extensions_mut() = parts.extensions;
-        let method = self.metrics.method(binding.rpc);
+        let method = Rpc::of(binding.rpc);
         let answer = observe::call(&self.thread, method, &mut self.services.clone(), call).await;
         match binding.is_server_streaming {
             true => reply::stream(answer, binding).await,
