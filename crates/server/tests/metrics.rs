@@ -5,8 +5,17 @@
 mod http_support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use clearlane_backend::Design;
+use clearlane_member::requests::Limits;
+use clearlane_proto::Message;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest};
+use clearlane_server::data;
+use clearlane_server::serve::Server;
 use http_support::Running;
+use tonic::transport::Endpoint;
 
 /// A family of samples: its type, and each sample's labels with its value.
 #[derive(Debug, Default)]
@@ -76,23 +85,14 @@ fn sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
     (name.to_owned(), labels, value.parse().unwrap_or_else(|_| panic!("{line}")))
 }
 
+/// The one sample that has these labels.
 fn value(families: &BTreeMap<String, Family>, name: &str, labels: &[(&str, &str)]) -> f64 {
-    let (name, ending) = match families.contains_key(name) {
-        true => (name, ""),
-        false => name.rsplit_once('_').map(|(name, _)| (name, &name[name.len()..])).unwrap(),
-    };
-    let ending = if ending.is_empty() { "" } else { ending };
-    let family = &families[name];
-    let matches = |have: &BTreeMap<String, String>| {
+    let has = |have: &BTreeMap<String, String>| {
         labels.iter().all(|(label, value)| have.get(*label).is_some_and(|have| have == value))
     };
-    let found: Vec<f64> = family
-        .samples
-        .iter()
-        .filter(|(of, have, _)| of == ending && matches(have))
-        .map(|(_, _, value)| *value)
-        .collect();
-    assert_eq!(found.len(), 1, "{name}{ending} {labels:?}: {found:?}");
+    let samples = families[name].samples.iter();
+    let found: Vec<f64> = samples.filter(|sample| has(&sample.1)).map(|sample| sample.2).collect();
+    assert_eq!(found.len(), 1, "{name} {labels:?}: {found:?}");
     found[0]
 }
 
@@ -212,4 +212,49 @@ fn what_is_done_is_counted() {
     assert!(handled("etcd_server_apply_duration_seconds", &[]) >= 5.0);
     assert!(handled("etcd_disk_wal_fsync_duration_seconds", &[]) >= 1.0);
     assert_eq!(handled("grpc_server_handling_seconds", &[("grpc_method", "Put")]), 4.0);
+}
+
+/// The port of the clients: gRPC past tonic, gRPC by tonic, and HTTP beside it.
+#[test]
+fn the_clients_port_counts_and_answers_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let parts = Design::SnapshotReadTx.into();
+    let node = data::open_alone(dir.path(), parts, "default", "http://localhost:2380").unwrap();
+    let node = Arc::new(node);
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let server = Server::start(&node, listen, 2, Limits::default()).unwrap();
+    let address = server.address();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+        let mut client = KvClient::new(endpoint.connect().await.unwrap());
+        let put = PutRequest { key: "a".into(), value: "1".into(), ..PutRequest::default() };
+        let sent = put.encoded_len();
+        let answer = client.put(put).await.unwrap().into_inner();
+        client.put(PutRequest::default()).await.unwrap_err();
+        let all = RangeRequest { key: "a".into(), ..RangeRequest::default() };
+        let found = client.range(all.clone()).await.unwrap().into_inner();
+        let page = parse(&http_support::ask(address, "GET /metrics", "", "").body);
+        histograms_make_sense(&page);
+        let expected = sent + all.encoded_len();
+        let received = value(&page, "etcd_network_client_grpc_received_bytes_total", &[]);
+        assert_eq!(received, expected as f64, "the second put is empty");
+        let expected = answer.encoded_len() + found.encoded_len();
+        let sent = value(&page, "etcd_network_client_grpc_sent_bytes_total", &[]);
+        assert_eq!(sent, expected as f64);
+        let of = |name, method, code| {
+            value(&page, name, &[("grpc_method", method), ("grpc_code", code)])
+        };
+        assert_eq!(of("grpc_server_handled_total", "Put", "OK"), 1.0);
+        assert_eq!(of("grpc_server_handled_total", "Put", "InvalidArgument"), 1.0);
+        assert_eq!(of("grpc_server_handled_total", "Range", "OK"), 1.0);
+        let started = value(&page, "grpc_server_started_total", &[("grpc_method", "Put")]);
+        assert_eq!(started, 2.0);
+    });
+    let put = http_support::ask(address, "POST /v3/kv/put", "", r#"{"key":"Yg=="}"#);
+    assert_eq!(put.status, 200, "{put:?}");
+    assert_eq!(http_support::ask(address, "GET /readyz", "", "").body, "ok\n");
+    drop(runtime);
+    server.stop().unwrap();
+    node.stop();
 }

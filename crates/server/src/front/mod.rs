@@ -95,9 +95,13 @@ impl Front {
             }
             Some("Put") => call(request, limit, counted(put), |q| kv::put(member, q), message),
             Some("Txn") => call(request, limit, counted(txn), |q| kv::txn(member, q), message),
-            Some("DeleteRange") => {
-                call(request, limit, counted(delete_range), |q| kv::delete_range(member, q), message)
-            }
+            Some("DeleteRange") => call(
+                request,
+                limit,
+                counted(delete_range),
+                |q| kv::delete_range(member, q),
+                message,
+            ),
             Some("Compact") => {
                 call(request, limit, counted(compact), |q| kv::compact(member, q), message)
             }

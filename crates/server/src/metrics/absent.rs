@@ -6,27 +6,29 @@
 use super::page::{Page, Sums, doubling};
 
 /// Of the store of version 2, of the proxy, of what a Go program has.
-const COUNTERS: [(&str, &str); 8] = [
+const COUNTERS: [(&str, &str); 7] = [
     ("etcd_debugging_mvcc_db_compaction_keys_total", "Total number of db keys compacted"),
+    ("etcd_debugging_server_lease_expired_total", "The total number of expired leases."),
     ("etcd_debugging_store_expires_total", "Total number of expired keys"),
     ("etcd_debugging_store_watch_requests_total", "Total number of incoming watch requests"),
-    ("etcd_grpc_proxy_cache_hits_total", "Total number of cache hits"),
-    ("etcd_grpc_proxy_cache_misses_total", "Total number of cache misses"),
     ("etcd_grpc_proxy_events_coalescing_total", "Total number of events coalescing"),
     ("etcd_server_heartbeat_send_failures_total", "Leader heartbeat send failures"),
     ("etcd_server_slow_read_indexes_total", "Pending read indexes not in sync with leader's"),
 ];
 
-const GAUGES: [(&str, &str); 5] = [
+const GAUGES: [(&str, &str); 7] = [
     ("etcd_debugging_store_watchers", "Count of currently active watchers"),
+    ("etcd_grpc_proxy_cache_hits_total", "Total number of cache hits"),
     ("etcd_grpc_proxy_cache_keys_total", "Total number of keys/ranges cached"),
+    ("etcd_grpc_proxy_cache_misses_total", "Total number of cache misses"),
     ("etcd_grpc_proxy_watchers_coalescing_total", "Total number of current watchers coalescing"),
     ("etcd_mvcc_db_open_read_transactions", "The number of currently open read transactions"),
     ("etcd_server_snapshot_apply_in_progress_total", "1 if the server is applying a snapshot"),
 ];
 
 /// With the first bound and the number of bounds.
-const HISTOGRAMS: [(&str, &str, f64, i32); 14] = [
+const HISTOGRAMS: [(&str, &str, f64, i32); 15] = [
+    ("etcd_debugging_lease_ttl_total", "Bucketed histogram of lease TTLs.", 1.0, 24),
     (
         "etcd_debugging_disk_backend_commit_rebalance_duration_seconds",
         "The latency distributions of commit.rebalance called by bboltdb backend.",

@@ -173,7 +173,11 @@ fn write_mvcc(page: &mut Page, sources: &Sources<'_>) {
     let help = "Total number of watch streams.";
     page.gauge("etcd_debugging_mvcc_watch_stream_total", help, sources.under_way(watch));
     let watchers = [
-        ("etcd_debugging_mvcc_watcher_total", "Total number of watchers.", sources.watchers.watchers),
+        (
+            "etcd_debugging_mvcc_watcher_total",
+            "Total number of watchers.",
+            sources.watchers.watchers,
+        ),
         (
             "etcd_debugging_mvcc_slow_watcher_total",
             "Total number of unsynced slow watchers.",

@@ -1,5 +1,6 @@
 //! A member behind a plain HTTP listener, and a client of a few lines.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "each test file uses another part of it")]
 
 use std::io::{Read, Write};
@@ -10,7 +11,6 @@ use std::time::Duration;
 
 use clearlane_backend::Design;
 use clearlane_member::Handle;
-use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::kv_server::KvServer;
 use clearlane_proto::etcdserverpb::lease_server::{Lease, LeaseServer};
@@ -24,19 +24,19 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 /// A member with its listener, on a thread of its own.
-pub struct Running {
-    pub address: SocketAddr,
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
     _dir: tempfile::TempDir,
 }
 
 impl Running {
-    pub fn start() -> Running {
+    pub(crate) fn start() -> Running {
         Running::open_to(&["*"], &["*"])
     }
 
-    pub fn open_to(hosts: &[&str], origins: &[&str]) -> Running {
+    pub(crate) fn open_to(hosts: &[&str], origins: &[&str]) -> Running {
         let dir = tempfile::tempdir().unwrap();
         let parts = Design::SnapshotReadTx.into();
         let node = data::open_alone(dir.path(), parts, "default", "http://localhost:2380");
@@ -70,35 +70,49 @@ impl Running {
         Running { address, stop: Some(stop), thread: Some(thread), _dir: dir }
     }
 
-    pub fn connect(&self) -> TcpStream {
-        let connection = TcpStream::connect(self.address).unwrap();
-        connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        connection
+    pub(crate) fn connect(&self) -> TcpStream {
+        connect(self.address)
     }
 
-    /// Sends some bytes, and reads until the server closes. Not all may be taken.
-    pub fn raw(&self, bytes: &[u8]) -> Vec<u8> {
-        let mut connection = self.connect();
-        let mut writing = connection.try_clone().unwrap();
-        let bytes = bytes.to_vec();
-        let writer = thread::spawn(move || {
-            let _ = writing.write_all(&bytes);
-            let _ = writing.shutdown(std::net::Shutdown::Write);
-        });
-        let mut reply = Vec::new();
-        let _ = connection.read_to_end(&mut reply);
-        writer.join().unwrap();
-        reply
+    /// Sends some bytes, and reads until the server closes.
+    pub(crate) fn raw(&self, bytes: &[u8]) -> Vec<u8> {
+        raw(self.address, bytes)
     }
 
     /// A request like `GET /health`.
-    pub fn ask(&self, request: &str, headers: &str, body: &str) -> Reply {
-        let length = body.len();
-        let head = format!(
-            "{request} HTTP/1.1\r\nHost: localhost:1\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n"
-        );
-        Reply::parse(&self.raw(format!("{head}{body}").as_bytes()))
+    pub(crate) fn ask(&self, request: &str, headers: &str, body: &str) -> Reply {
+        ask(self.address, request, headers, body)
     }
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let connection = TcpStream::connect(address).unwrap();
+    connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    connection
+}
+
+/// Not all of the bytes may be taken.
+fn raw(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+    let mut connection = connect(address);
+    let mut writing = connection.try_clone().unwrap();
+    let bytes = bytes.to_vec();
+    let writer = thread::spawn(move || {
+        // A server that has refused does not read on.
+        let _ = writing.write_all(&bytes);
+    });
+    let mut reply = Vec::new();
+    let _ = connection.read_to_end(&mut reply);
+    let _ = connection.shutdown(std::net::Shutdown::Both);
+    writer.join().unwrap();
+    reply
+}
+
+pub(crate) fn ask(address: SocketAddr, request: &str, headers: &str, body: &str) -> Reply {
+    let length = body.len();
+    let head = format!(
+        "{request} HTTP/1.1\r\nHost: localhost:1\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n"
+    );
+    Reply::parse(&raw(address, format!("{head}{body}").as_bytes()))
 }
 
 impl Drop for Running {
@@ -109,14 +123,14 @@ impl Drop for Running {
 }
 
 #[derive(Debug)]
-pub struct Reply {
-    pub status: u16,
-    pub headers: Vec<(String, String)>,
-    pub body: String,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: String,
 }
 
 impl Reply {
-    pub fn parse(bytes: &[u8]) -> Reply {
+    pub(crate) fn parse(bytes: &[u8]) -> Reply {
         let text = String::from_utf8(bytes.to_vec()).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text:?}"));
         let mut lines = head.lines();
@@ -132,7 +146,7 @@ impl Reply {
         reply
     }
 
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(of, _)| of == name).map(|(_, value)| &value[..])
     }
 }
