@@ -5,8 +5,8 @@
 mod http_support;
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::time::Duration;
+use std::net::Shutdown;
+use std::time::{Duration, Instant};
 
 use http_support::{Reply, Running};
 
@@ -180,7 +180,10 @@ fn a_stream_goes_both_ways_at_a_time() {
     let running = Running::start();
     let mut connection = running.connect();
     connection
-        .write_all(b"POST /v3/lease/keepalive HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        .write_all(
+            b"POST /v3/lease/keepalive HTTP/1.1\r\nHost: localhost\r\n\
+              Transfer-Encoding: chunked\r\n\r\n",
+        )
         .unwrap();
     let mut seen = String::new();
     for id in 1..=3 {
@@ -211,7 +214,8 @@ fn a_stream_goes_both_ways_at_a_time() {
 #[test]
 fn a_token_and_marked_headers_are_metadata_of_the_call() {
     let running = Running::start();
-    let headers = "Authorization: secret\r\nGrpc-Metadata-Token: other\r\nGrpc-Metadata-Te: x\r\nX-Else: 1\r\n";
+    let headers = "Authorization: secret\r\nGrpc-Metadata-Token: other\r\n\
+                   Grpc-Metadata-Te: x\r\nX-Else: 1\r\n";
     let reply = running.ask("POST /v3/lease/timetolive", headers, "{}");
     assert_eq!(reply.status, 401);
     let told = r#"{"code":16,"message":"authorization=secret token=other x-else="}"#;
@@ -288,18 +292,44 @@ fn requests_in_one_piece_are_answered_in_their_order() {
 /// A client that has said all and waits, and one that goes away in the middle.
 #[test]
 fn half_a_connection_is_enough_for_an_answer() {
-    let running = Running::start();
+    let running = Running::without_gateway();
     let mut connection = running.connect();
-    connection.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    connection.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     connection.shutdown(Shutdown::Write).unwrap();
     let mut reply = String::new();
     connection.read_to_string(&mut reply).unwrap();
     assert!(reply.ends_with("\r\n\r\nok\n"), "{reply}");
-    for cut in ["POST /v3/kv/put HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{", "GE"]
-    {
-        let mut connection: TcpStream = running.connect();
+    let head = "POST /v3/kv/put HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{";
+    for cut in [head, "GE"] {
+        let mut connection = running.connect();
         connection.write_all(cut.as_bytes()).unwrap();
-        drop(connection);
     }
     assert_eq!(running.ask("GET /health", "", "").status, 200);
+    assert_eq!(running.ask("POST /v3/kv/put", "", "{}").status, 404, "the API is elsewhere");
+}
+
+/// A stream ends with its client, also if nothing is sent on it.
+#[test]
+fn a_stream_to_nobody_ends() {
+    let running = Running::start();
+    let mut connection = running.connect();
+    let head =
+        "POST /v3/lease/keepalive HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n";
+    connection.write_all(format!("{head}\r\n8\r\n{{\"ID\":7}}\r\n").as_bytes()).unwrap();
+    let mut seen = String::new();
+    while !seen.contains("result") {
+        let mut piece = [0; 512];
+        let length = connection.read(&mut piece).unwrap();
+        seen.push_str(std::str::from_utf8(&piece[..length]).unwrap());
+    }
+    drop(connection);
+    let labels = "grpc_method=\"LeaseKeepAlive\",grpc_service=\"etcdserverpb.Lease\"";
+    let cancelled = format!(
+        "grpc_server_handled_total{{grpc_code=\"Canceled\",{labels},grpc_type=\"bidi_stream\"}} 1\n"
+    );
+    let begin = Instant::now();
+    while !running.ask("GET /metrics", "", "").body.contains(&cancelled) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "the stream goes on");
+        std::thread::yield_now();
+    }
 }

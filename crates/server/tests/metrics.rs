@@ -158,7 +158,8 @@ fn what_is_done_is_counted() {
     let families = parse(&running.ask("GET /metrics", "", "").body);
     histograms_make_sense(&families);
     let put = ("grpc_method", "Put");
-    let expected: &[(&str, &[(&str, &str)], f64)] = &[
+    type Labels<'a> = &'a [(&'a str, &'a str)];
+    let expected: &[(&str, Labels<'_>, f64)] = &[
         ("etcd_mvcc_put_total", &[], 3.0),
         ("etcd_mvcc_delete_total", &[], 1.0),
         ("etcd_mvcc_range_total", &[], 1.0),

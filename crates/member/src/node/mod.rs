@@ -46,6 +46,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use clearlane_locks::Registry;
 use clearlane_mvcc::Store;
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Leadership, Message};
@@ -102,6 +103,7 @@ struct Shared {
     store: CurrentStore,
     status: Status,
     figures: Arc<Figures>,
+    locks: Registry,
     desks: Mutex<Vec<Arc<Mailbox>>>,
     read_pool: ReadPool,
     metadata: Metadata,
@@ -157,6 +159,7 @@ impl Node {
         let tick = settings.reads.tick;
         let batch_interval = ground.backend.batch_interval;
         let figures = Arc::new(Figures::default());
+        let locks = ground.backend.locks.clone();
         let files = TimedFiles::new(ground.files, Arc::clone(&figures));
         let ground = Ground { files: Arc::new(files), ..ground };
         let (core, wal) = start(ground, settings)?;
@@ -167,6 +170,7 @@ impl Node {
             store: ArcSwap::from_pointee(Arc::clone(core.store())),
             status: Status::default(),
             figures,
+            locks,
             desks: Mutex::default(),
             read_pool: ReadPool::default(),
             metadata: core.metadata(),
@@ -213,6 +217,11 @@ impl Node {
     /// What its threads have counted.
     pub fn figures(&self) -> &Figures {
         &self.shared.figures
+    }
+
+    /// The locks of its store.
+    pub fn locks(&self) -> &Registry {
+        &self.shared.locks
     }
 
     /// This member and its cluster.

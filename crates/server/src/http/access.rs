@@ -55,19 +55,19 @@ impl Access {
         }
     }
 
-    /// Refuses a request that names a host which is not ours.
-    pub(super) fn check_host<B>(&self, request: &Request<B>) -> Result<(), Response<Body>> {
+    /// A refusal, if the request names a host which is not ours.
+    pub(super) fn refusal<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         if self.hosts.contains(ANY) || request.extensions().get::<Secure>().is_some() {
-            return Ok(());
+            return None;
         }
         // HTTP/2 and a request through a proxy have it in the address, HTTP/1.1 in a header.
         let named = request.headers().get(HOST).and_then(|host| host.to_str().ok());
         let host = request.uri().host().or(named.map(without_port)).unwrap_or_default();
         if self.hosts.contains(host) {
-            return Ok(());
+            return None;
         }
         let why = format!("{host} is not in the list of allowed hosts (--host-whitelist)");
-        Err(failed(StatusCode::MISDIRECTED_REQUEST, &why))
+        Some(failed(StatusCode::MISDIRECTED_REQUEST, &why))
     }
 
     /// Which origin the answer shall be open to.

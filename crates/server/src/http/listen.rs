@@ -35,11 +35,14 @@ pub async fn serve(listener: TcpListener, endpoints: Endpoints) {
 
 /// Serves one connection to its end. How it ended is the client's business.
 async fn one(connection: TokioIo<tokio::net::TcpStream>, endpoints: Endpoints) {
+    let mut http = http1::Builder::new();
+    // Who closes his half may still wait for an answer, or may be gone. For one answer it does not
+    // matter; a stream to nobody must end.
+    let has_streams = endpoints.gateway.is_some();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).half_close(!has_streams);
     let answer = service_fn(|request| {
         let endpoints = endpoints.clone();
         async move { Ok::<_, Infallible>(endpoints.answer(request).await) }
     });
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).half_close(true);
     let _ = http.serve_connection(connection, answer).await;
 }

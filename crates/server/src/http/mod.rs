@@ -106,7 +106,7 @@ impl Endpoints {
     {
         let request = request.map(Body::new);
         let access = &self.settings.access;
-        if let Err(refused) = access.check_host(&request) {
+        if let Some(refused) = access.refusal(&request) {
             return refused;
         }
         let origin = access.origin(&request);

@@ -40,7 +40,6 @@ pub mod thread;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use clearlane_locks::Registry;
 use clearlane_member::Handle;
 use clearlane_mvcc::watch::WatchFigures;
 use parking_lot::Mutex;
@@ -61,8 +60,6 @@ pub struct Options {
     pub quota_bytes: u64,
     /// Whether the time that calls take is shown for each rpc (`--metrics=extensive`).
     pub is_extensive: bool,
-    /// The locks of the store, if they shall be shown.
-    pub locks: Option<Registry>,
 }
 
 /// The figures of a server.

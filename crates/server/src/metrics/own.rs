@@ -16,8 +16,7 @@ pub(super) fn write(page: &mut Page, sources: &Sources<'_>) {
     let era = sources.member.store().design().name();
     let help = "How this server reads beside a writer. 1 for 'era' label with current era.";
     page.family("clearlane_era", "gauge", help).sample(&[("era", era)], 1);
-    let Some(locks) = &sources.options.locks else { return };
-    let report = locks.report();
+    let report = sources.member.node().locks().report();
     let waits = "How long it took to get a lock. Who did not wait is counted as 0.";
     write_locks(page, &report, "clearlane_lock_wait_seconds", waits, |mode| &mode.waits);
     let holds = "How long a lock was held.";

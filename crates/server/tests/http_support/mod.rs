@@ -33,16 +33,24 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start() -> Running {
-        Running::open_to(&["*"], &["*"])
+        Running::with(Settings::default(), true)
+    }
+
+    /// As on a port for metrics: nothing of the API.
+    pub(crate) fn without_gateway() -> Running {
+        Running::with(Settings::default(), false)
     }
 
     pub(crate) fn open_to(hosts: &[&str], origins: &[&str]) -> Running {
+        let access = Access::new(hosts.iter().copied(), origins.iter().copied());
+        Running::with(Settings { access, ..Settings::default() }, true)
+    }
+
+    fn with(settings: Settings, has_gateway: bool) -> Running {
         let dir = tempfile::tempdir().unwrap();
         let parts = Design::SnapshotReadTx.into();
         let node = data::open_alone(dir.path(), parts, "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
-        let access = Access::new(hosts.iter().copied(), origins.iter().copied());
-        let settings = Settings { access, ..Settings::default() };
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let (tell, told) = mpsc::channel();
         let thread = thread::spawn(move || {
@@ -57,8 +65,8 @@ impl Running {
                 let thread = metrics.thread();
                 let services = Routes::new(KvServer::new(KvService::new(member.clone())))
                     .add_service(LeaseServer::new(Echo));
-                let endpoints = Endpoints::new(member, metrics, thread, Arc::new(settings))
-                    .with_gateway(services);
+                let plain = Endpoints::new(member, metrics, thread, Arc::new(settings));
+                let endpoints = if has_gateway { plain.with_gateway(services) } else { plain };
                 tokio::select! {
                     () = serve(listener, endpoints) => {}
                     _ = stopped => {}
