@@ -10,12 +10,16 @@
 //! | [`front`] | who answers this request? |
 //! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
 //! | [`lease`] | LeaseGrant, LeaseRevoke, LeaseKeepAlive, LeaseTimeToLive, LeaseLeases |
+//! | [`http`] | version, health, metrics, and the API in JSON |
+//! | [`metrics`] | how is it doing, in numbers? |
 //! | [`status`] | which code goes with which words? |
 
 pub mod data;
 pub mod front;
+pub mod http;
 pub mod kv;
 pub mod lease;
+pub mod metrics;
 mod one_piece;
 pub mod serve;
 pub mod status;

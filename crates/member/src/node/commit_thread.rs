@@ -53,17 +53,23 @@ pub(super) fn run(
         if begin.elapsed() >= next_step
             && let Some(job) = jobs.front_mut()
         {
-            if store.compact_step(job, COMPACTION_BATCH)? {
+            let step = Instant::now();
+            let is_done = store.compact_step(job, COMPACTION_BATCH)?;
+            shared.figures.compaction_steps.record(step.elapsed());
+            if is_done {
                 jobs.pop_front();
+                shared.figures.compaction_ended();
             }
             // However often it is woken for something else.
             next_step = begin.elapsed() + COMPACTION_PAUSE;
         }
+        let commit = Instant::now();
         let has_committed = match commits_now {
             true => store.commit().map(|()| true)?,
             false => store.tick(begin.elapsed())?,
         };
         if has_committed {
+            shared.figures.commits.record(commit.elapsed());
             shared.inbox.push([Input::Committed]);
         }
     }

@@ -33,9 +33,11 @@
 
 mod commit_thread;
 mod desk;
+mod figures;
 mod inbox;
 mod raft_thread;
 mod read_pool;
+mod timed_files;
 mod wal_thread;
 
 use std::sync::Arc;
@@ -45,6 +47,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use clearlane_lease::Lessor;
+use clearlane_locks::Registry;
 use clearlane_mvcc::Store;
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Leadership, Message};
@@ -53,8 +56,10 @@ use tokio::sync::watch;
 
 use self::desk::Mailbox;
 pub use self::desk::{Asked, Desk, Outcome};
+pub use self::figures::{Buckets, Figures};
 use self::inbox::{Inbox, Input};
 pub use self::read_pool::ReadPool;
+use self::timed_files::TimedFiles;
 use crate::core::{Core, Ground, Settings, start};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
@@ -98,6 +103,8 @@ struct Shared {
     inbox: Inbox,
     store: CurrentStore,
     status: Status,
+    figures: Arc<Figures>,
+    locks: Registry,
     desks: Mutex<Vec<Arc<Mailbox>>>,
     read_pool: ReadPool,
     metadata: Metadata,
@@ -155,12 +162,19 @@ impl Node {
     pub fn start(ground: Ground, settings: Settings, network: Box<dyn Network>) -> Result<Node> {
         let tick = settings.reads.tick;
         let batch_interval = ground.backend.batch_interval;
+        let figures = Arc::new(Figures::default());
+        let locks = ground.backend.locks.clone();
+        let files = TimedFiles::new(ground.files, Arc::clone(&figures));
+        let ground = Ground { files: Arc::new(files), ..ground };
         let (core, wal) = start(ground, settings)?;
+        figures.keys_are(&**core.store())?;
         let (failed, failure) = watch::channel(None);
         let shared = Arc::new(Shared {
             inbox: Inbox::default(),
             store: ArcSwap::from_pointee(Arc::clone(core.store())),
             status: Status::default(),
+            figures,
+            locks,
             desks: Mutex::default(),
             read_pool: ReadPool::default(),
             metadata: core.metadata(),
@@ -214,6 +228,16 @@ impl Node {
     /// Who leads, and how far this member has come.
     pub fn status(&self) -> &Status {
         &self.shared.status
+    }
+
+    /// What its threads have counted.
+    pub fn figures(&self) -> &Figures {
+        &self.shared.figures
+    }
+
+    /// The locks of its store.
+    pub fn locks(&self) -> &Registry {
+        &self.shared.locks
     }
 
     /// This member and its cluster.
