@@ -34,6 +34,7 @@ mod desk;
 mod inbox;
 mod raft_thread;
 mod wal_thread;
+pub(crate) mod watch_thread;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,6 +54,7 @@ use self::inbox::{Inbox, Input};
 use crate::core::{Core, Ground, Settings, start};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
+use crate::watch::Watching;
 
 /// The store that answers, behind what may be exchanged at any time.
 pub type CurrentStore = ArcSwap<Arc<dyn Store<Progress>>>;
@@ -92,6 +94,7 @@ struct Shared {
     status: Status,
     desks: Mutex<Vec<Arc<Mailbox>>>,
     metadata: Metadata,
+    watching: Arc<Watching>,
     failed: watch::Sender<Option<Arc<Error>>>,
 }
 
@@ -143,6 +146,7 @@ impl Node {
     pub fn start(ground: Ground, settings: Settings, network: Box<dyn Network>) -> Result<Node> {
         let tick = settings.reads.tick;
         let batch_interval = ground.backend.batch_interval;
+        let locks = ground.backend.locks.clone();
         let (core, wal) = start(ground, settings)?;
         let (failed, failure) = watch::channel(None);
         let shared = Arc::new(Shared {
@@ -151,6 +155,7 @@ impl Node {
             status: Status::default(),
             desks: Mutex::default(),
             metadata: core.metadata(),
+            watching: Arc::new(Watching::new(core.store(), &locks)),
             failed,
         });
         shared.status.leadership_is(core.leadership());
@@ -165,6 +170,8 @@ impl Node {
             spawn("raft", &shared, move |shared| {
                 raft_thread::run(core, tick, to_wal, to_commit, network, shared)
             }),
+            spawn("watch", &shared, watch_thread::deliver),
+            spawn("catch-up", &shared, watch_thread::catch_up),
         ];
         let threads = Mutex::new(threads.into_iter().collect::<std::io::Result<_>>()?);
         Ok(Node { shared, threads, failure })
@@ -188,6 +195,11 @@ impl Node {
     /// This member and its cluster.
     pub fn metadata(&self) -> Metadata {
         self.shared.metadata
+    }
+
+    /// Its watchers.
+    pub fn watching(&self) -> &Arc<Watching> {
+        &self.shared.watching
     }
 
     /// Messages of other members.

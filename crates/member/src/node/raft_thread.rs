@@ -45,6 +45,7 @@ pub(super) fn run(
     network: Box<dyn Network>,
     shared: &Shared,
 ) -> Result<()> {
+    let _watching = EndsWithMe(shared);
     let mut thread = RaftThread {
         core,
         to_wal,
@@ -81,6 +82,15 @@ pub(super) fn run(
             thread.core.tick();
             next_tick = now.max(next_tick) + tick;
         }
+    }
+}
+
+/// Nobody rings for the threads that tell watchers when this one has gone, by a panic too.
+struct EndsWithMe<'s>(&'s Shared);
+
+impl Drop for EndsWithMe<'_> {
+    fn drop(&mut self) {
+        self.0.watching.end();
     }
 }
 
@@ -163,6 +173,8 @@ impl RaftThread<'_> {
         }
         if outputs.store_replaced {
             self.shared.store.store(Arc::new(Arc::clone(self.core.store())));
+            // Before the new store's changes are published; those of the old one are dropped.
+            self.shared.watching.replace(self.core.store());
         }
         if let Some(now) = outputs.leadership {
             self.shared.status.leadership_is(now);
@@ -181,6 +193,7 @@ impl RaftThread<'_> {
             }
         }
         self.hand_out();
+        self.shared.watching.publish(outputs.changes);
         if !outputs.retired.is_empty() {
             let _ = self.to_commit.send(ToCommit::Drop(outputs.retired));
         }
