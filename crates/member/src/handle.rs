@@ -99,5 +99,6 @@ fn header_of(reply: &mut Reply) -> &mut Option<ResponseHeader> {
         Reply::Range(response) => &mut response.header,
         Reply::Txn(response) => &mut response.header,
         Reply::Compact(response) => &mut response.header,
+        Reply::Alarm(response) => &mut response.header,
     }
 }

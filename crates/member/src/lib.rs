@@ -16,6 +16,8 @@
 //! | [`progress`] | how far has the store come in the log? |
 //! | [`requests`] | what does a request do to the store, and what is answered? |
 //! | [`membership`] | who belongs to the cluster, and how does that change? |
+//! | [`alarms`] | what may nobody do for the time being? |
+//! | [`quota`] | how large may the store become? |
 //! | [`copies`] | how does the store of one member get to another, whole? |
 //! | [`core`] | in what order does all of it happen? |
 //!
@@ -29,6 +31,8 @@
 //!   nothing.
 
 pub mod progress;
+pub mod alarms;
+pub mod quota;
 pub mod copies;
 pub mod core;
 pub mod membership;

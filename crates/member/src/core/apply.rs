@@ -9,6 +9,7 @@
 //! | empty | nothing: a new leader begins its term with it |
 //! | a request | see [`requests`] |
 //! | a member's attributes | see [`membership`](crate::membership) |
+//! | an alarm | see [`alarms`](crate::alarms); others may be refused because of one |
 //! | a change of members | bucket `members`, and raft is told who is one now |
 //!
 //! What all members must decide alike is decided here, from the store's state and the entry alone.
@@ -16,15 +17,16 @@
 use std::sync::Arc;
 
 use clearlane_mvcc::Ended;
-use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_proto::etcdserverpb::{AlarmRequest, AlarmResponse, InternalRaftRequest};
 use clearlane_raft_log::{ConfChange, ConfChangeKind, Entry, EntryKind};
 use clearlane_read_index::Event;
 use prost::Message as _;
 
 use super::{Answer, Core};
+use crate::alarms::Alarms;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
-use crate::requests;
+use crate::requests::{self, Reply};
 
 impl Core {
     pub(super) fn apply(&mut self, entries: Vec<Entry>) -> Result<()> {
@@ -89,6 +91,14 @@ impl Core {
             self.answer(id, || Answer::Members(Ok(Vec::new())));
             return Ok(());
         }
+        if let Some(refused) = self.alarms.forbid(&request) {
+            self.apply_nothing(progress)?;
+            self.answer(id, || Answer::Request(Err(refused)));
+            return Ok(());
+        }
+        if let Some(alarm) = &request.alarm {
+            return self.apply_alarm(id, alarm, progress);
+        }
         #[cfg(feature = "planted-bugs")]
         for _ in 1..self.times() {
             requests::apply(&*self.store, &has_lease, &request, progress.clone())?;
@@ -100,6 +110,22 @@ impl Core {
             self.barrier.hear(Event::Answered { context: id, index: entry.index });
         }
         self.answer(id, || Answer::Request(applied.answer));
+        Ok(())
+    }
+
+    fn apply_alarm(&mut self, id: u64, request: &AlarmRequest, progress: Progress) -> Result<()> {
+        let mut txn = self.store.write()?;
+        // Most requests only ask.
+        let mut alarms = Alarms::clone(&self.alarms);
+        let answer = alarms.apply(request, &mut *txn)?;
+        let header = Some(requests::header(txn.revision()));
+        let ended = txn.end(progress.clone())?;
+        self.ended(ended, progress);
+        if alarms != *self.alarms {
+            self.alarms = Arc::new(alarms);
+        }
+        let reply = answer.map(|alarms| Reply::Alarm(AlarmResponse { header, alarms }));
+        self.answer(id, || Answer::Request(reply));
         Ok(())
     }
 

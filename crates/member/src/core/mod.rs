@@ -93,6 +93,7 @@ pub use self::bugs::Bug;
 pub use self::outputs::{Answer, Outputs, Reads};
 use self::queue::{Behind, Queue};
 pub use self::start::{Ground, Settings, bootstrap, start};
+use crate::alarms::Alarms;
 use crate::copies::Received;
 use crate::error::Result;
 use crate::membership::{self, Change, Members};
@@ -112,6 +113,8 @@ pub struct Core {
     engine: Arc<dyn Engine>,
     store: Arc<dyn Store<Progress>>,
     members: Members,
+    /// Shared: they seldom change, and those who look do so at any time.
+    alarms: Arc<Alarms>,
     /// What is applied. The store says the same of its newest state.
     progress: Progress,
     barrier: Box<dyn ReadBarrier<u64>>,
@@ -466,6 +469,11 @@ impl Core {
     /// Who is a member, as far as this member has applied the log.
     pub fn members(&self) -> &Members {
         &self.members
+    }
+
+    /// Which alarms are raised, as far as this member has applied the log.
+    pub fn alarms(&self) -> &Arc<Alarms> {
+        &self.alarms
     }
 
     /// Up to where the log is committed, as far as this member knows.

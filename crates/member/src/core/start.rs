@@ -36,6 +36,7 @@ use prost::Message as _;
 
 use super::queue::Queue;
 use super::{Core, Outputs, Told, resumed};
+use crate::alarms::Alarms;
 use crate::copies::{self, Vault};
 use crate::error::{Error, Result};
 use crate::membership::{Change, Member, Members};
@@ -54,6 +55,9 @@ pub struct Settings {
     pub snapshot_count: u64,
     /// So many entries are kept behind that, for members that are a little behind.
     pub catch_up_entries: u64,
+    /// How large the store may become, as [`Quota`](crate::quota::Quota) takes it. The core does not
+    /// ask: see [`node`](crate::node).
+    pub quota_bytes: i64,
     /// The time of the start, in milliseconds since 1970: ids begin with it.
     pub unix_ms: u64,
 }
@@ -67,6 +71,7 @@ impl Settings {
             read_mode: ReadMode::ReadIndex,
             snapshot_count: 10_000,
             catch_up_entries: 5_000,
+            quota_bytes: 0,
             unix_ms,
         }
     }
@@ -119,9 +124,11 @@ impl Ground {
             self.leases.attach(&found.key, found.lease);
         }
         let members = Members::load(&*store.read(), self.learners_max)?;
+        let alarms = Arc::new(Alarms::load(&*store.read())?);
         Ok(OpenedStore {
             store: Arc::from(store),
             members,
+            alarms,
             progress,
             compaction: opened.compaction,
         })
@@ -132,6 +139,7 @@ impl Ground {
 pub(super) struct OpenedStore {
     pub(super) store: Arc<dyn Store<Progress>>,
     pub(super) members: Members,
+    pub(super) alarms: Arc<Alarms>,
     pub(super) progress: Progress,
     pub(super) compaction: Option<mvcc::CompactionJob>,
 }
@@ -165,7 +173,7 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
     // store's place because of it.
     let (mut wal, contents) = open_log(&ground, &snapshots, &newest, behind)?;
     let engine = copies::at_start(&*ground.vault, newest.index)?;
-    let OpenedStore { store, members, progress, compaction } = ground.open(&engine)?;
+    let OpenedStore { store, members, alarms, progress, compaction } = ground.open(&engine)?;
     let metadata = contents.metadata;
     (settings.raft.id, settings.reads.member) = (metadata.node_id, metadata.node_id);
     let Contents { state, entries, .. } = contents;
@@ -193,6 +201,7 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
             engine,
             store,
             members,
+            alarms,
             progress,
             proposed: Default::default(),
             told: Told::default(),
@@ -272,8 +281,9 @@ impl Core {
             let why = format!("it was to be at entry {}, and is at {has}", position.index);
             return Err(Error::damaged("a copy of the store", why));
         }
-        let OpenedStore { store, members, progress, compaction } = opened;
+        let OpenedStore { store, members, alarms, progress, compaction } = opened;
         (self.engine, self.store, self.members, self.progress) = (engine, store, members, progress);
+        self.alarms = alarms;
         self.recorded = position.index;
         self.out.store_replaced = true;
         self.out.compactions = resumed(compaction);

@@ -55,8 +55,8 @@ mod write;
 
 use clearlane_mvcc::{CompactionJob, Ended, Store, WriteTxn};
 use clearlane_proto::etcdserverpb::{
-    CompactionRequest, CompactionResponse, DeleteRangeResponse, InternalRaftRequest, PutRequest,
-    PutResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
+    AlarmResponse, CompactionRequest, CompactionResponse, DeleteRangeResponse, InternalRaftRequest,
+    PutRequest, PutResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
 };
 
 use self::refused::{Stop, apart};
@@ -81,6 +81,8 @@ pub enum Reply {
     Txn(TxnResponse),
     /// A compaction is scheduled.
     Compact(CompactionResponse),
+    /// Alarms were listed, raised or taken back.
+    Alarm(AlarmResponse),
 }
 
 /// What the client is told.
@@ -189,6 +191,6 @@ fn compact(
 }
 
 /// A header as far as the store knows it.
-fn header(revision: i64) -> ResponseHeader {
+pub(crate) fn header(revision: i64) -> ResponseHeader {
     ResponseHeader { revision, ..ResponseHeader::default() }
 }
