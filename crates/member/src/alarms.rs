@@ -49,6 +49,13 @@ use crate::progress::Progress;
 use crate::quota;
 use crate::requests::Refused;
 
+/// What a member proposes whose store is too large.
+pub fn no_space(member_id: u64) -> InternalRaftRequest {
+    let (action, alarm) = (AlarmAction::Activate as i32, AlarmType::Nospace as i32);
+    let alarm = Some(AlarmRequest { action, member_id, alarm });
+    InternalRaftRequest { alarm, ..InternalRaftRequest::default() }
+}
+
 /// The alarms that are raised.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Alarms {

@@ -23,6 +23,12 @@ pub enum Trouble {
     /// Nobody leads.
     #[error("etcdserver: no leader")]
     NoLeader,
+    /// Only the leader can do this, and it is another member.
+    #[error("etcdserver: not leader")]
+    NotLeader,
+    /// Leadership cannot go to this member.
+    #[error("etcdserver: bad leader transferee")]
+    BadTransferee,
     /// So much is on its way that no more is taken.
     #[error("etcdserver: too many requests")]
     TooManyRequests,

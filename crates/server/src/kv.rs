@@ -54,8 +54,7 @@ pub async fn compact(
     member: Handle,
     request: CompactionRequest,
 ) -> Result<CompactionResponse, Status> {
-    let compaction = Some(request);
-    match write(&member, InternalRaftRequest { compaction, ..Default::default() }).await? {
+    match member.compact(request).await.map_err(|trouble| status::of(&trouble))? {
         Reply::Compact(response) => Ok(response),
         reply => Err(mismatch(&reply)),
     }

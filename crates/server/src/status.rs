@@ -18,6 +18,7 @@ pub fn of(trouble: &Trouble) -> Status {
         Trouble::Read(Read::TooManyReaders) | Trouble::TooManyRequests => Code::Unknown,
         Trouble::Read(Read::ReaderIsWaiting) => Code::Internal,
         Trouble::Read(_) | Trouble::NoLeader | Trouble::TimedOut => Code::Unavailable,
+        Trouble::NotLeader | Trouble::BadTransferee => Code::FailedPrecondition,
         Trouble::Failed(_) => Code::Unknown,
     };
     Status::new(code, trouble.to_string())
@@ -32,9 +33,12 @@ fn of_request(refused: Request) -> Code {
         | Request::DuplicateKey
         | Request::InvalidSortOption
         | Request::RequestTooLarge
+        | Request::UnknownAlarmAction
         | Request::KeyNotFound => Code::InvalidArgument,
         Request::LeaseNotFound => Code::NotFound,
         Request::Compacted | Request::FutureRevision => Code::OutOfRange,
+        Request::NoSpace => Code::ResourceExhausted,
+        Request::Corrupt => Code::DataLoss,
     }
 }
 

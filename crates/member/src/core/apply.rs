@@ -85,7 +85,7 @@ impl Core {
         let id = request.header.as_ref().map_or(request.id, |header| header.id);
         if let Some(attributes) = &request.cluster_member_attr_set {
             let mut txn = self.store.write()?;
-            self.members.publish(attributes, &mut *txn)?;
+            Arc::make_mut(&mut self.members).publish(attributes, &mut *txn)?;
             let ended = txn.end(progress.clone())?;
             self.ended(ended, progress);
             self.answer(id, || Answer::Members(Ok(Vec::new())));
@@ -141,7 +141,7 @@ impl Core {
             Error::damaged("the log", format!("entry {}: {error}", entry.index))
         })?;
         let mut txn = self.store.write()?;
-        let applied = self.members.apply(&change, &mut *txn)?;
+        let applied = Arc::make_mut(&mut self.members).apply(&change, &mut *txn)?;
         progress.members = Arc::new(self.driver.apply_change(applied.ok())?);
         let ended = txn.end(progress.clone())?;
         self.ended(ended, progress);

@@ -101,6 +101,8 @@ use crate::progress::Progress;
 
 /// About so many entries are applied in one poll: nobody hears of this member meanwhile.
 const APPLIED_MAX: u64 = 4096;
+/// So many committed entries may wait to be applied. Who proposes more is told to come later: etcd's.
+const APPLY_GAP_MAX: u64 = 5000;
 
 /// One member.
 #[derive(Debug)]
@@ -112,8 +114,8 @@ pub struct Core {
     queue: Queue,
     engine: Arc<dyn Engine>,
     store: Arc<dyn Store<Progress>>,
-    members: Members,
-    /// Shared: they seldom change, and those who look do so at any time.
+    members: Arc<Members>,
+    /// Shared, like the members: they seldom change, and those who look do so at any time.
     alarms: Arc<Alarms>,
     /// What is applied. The store says the same of its newest state.
     progress: Progress,
@@ -184,6 +186,9 @@ impl Core {
     /// the id that is returned, or never, if the proposal gets lost: who waits has a time-out, and
     /// then [gives up](Core::give_up).
     pub fn propose(&mut self, mut request: InternalRaftRequest) -> driver::Result<u64> {
+        if self.driver.committed().saturating_sub(self.progress.index) > APPLY_GAP_MAX {
+            return Err(driver::Error::QueueFull);
+        }
         let id = self.ids.next();
         request.header.get_or_insert_default().id = id;
         self.driver.propose(request.encode_to_vec().into())?;
@@ -467,7 +472,7 @@ impl Core {
     }
 
     /// Who is a member, as far as this member has applied the log.
-    pub fn members(&self) -> &Members {
+    pub fn members(&self) -> &Arc<Members> {
         &self.members
     }
 

@@ -123,7 +123,7 @@ impl Ground {
         for found in opened.leases {
             self.leases.attach(&found.key, found.lease);
         }
-        let members = Members::load(&*store.read(), self.learners_max)?;
+        let members = Arc::new(Members::load(&*store.read(), self.learners_max)?);
         let alarms = Arc::new(Alarms::load(&*store.read())?);
         Ok(OpenedStore {
             store: Arc::from(store),
@@ -138,7 +138,7 @@ impl Ground {
 /// A store with all that is known from its state.
 pub(super) struct OpenedStore {
     pub(super) store: Arc<dyn Store<Progress>>,
-    pub(super) members: Members,
+    pub(super) members: Arc<Members>,
     pub(super) alarms: Arc<Alarms>,
     pub(super) progress: Progress,
     pub(super) compaction: Option<mvcc::CompactionJob>,

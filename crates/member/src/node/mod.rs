@@ -33,6 +33,7 @@ mod commit_thread;
 mod desk;
 mod inbox;
 mod raft_thread;
+mod sizes;
 mod wal_thread;
 
 use std::sync::Arc;
@@ -50,9 +51,13 @@ use tokio::sync::watch;
 use self::desk::Mailbox;
 pub use self::desk::{Asked, Desk, Outcome};
 use self::inbox::{Inbox, Input};
+pub use self::sizes::StoreSizes;
+use crate::alarms::Alarms;
 use crate::core::{Core, Ground, Settings, start};
 use crate::error::{Error, Result};
+use crate::membership::Members;
 use crate::progress::Progress;
+use crate::quota::Quota;
 
 /// The store that answers, behind what may be exchanged at any time.
 pub type CurrentStore = ArcSwap<Arc<dyn Store<Progress>>>;
@@ -93,6 +98,14 @@ struct Shared {
     desks: Mutex<Vec<Arc<Mailbox>>>,
     metadata: Metadata,
     failed: watch::Sender<Option<Arc<Error>>>,
+    members: ArcSwap<Members>,
+    alarms: ArcSwap<Alarms>,
+    leadership: watch::Sender<Leadership>,
+    /// Up to which revision compactions have done their work.
+    compacted: watch::Sender<i64>,
+    sizes: StoreSizes,
+    quota: Quota,
+    election_timeout: Duration,
 }
 
 /// What anybody may look at, at any time.
@@ -143,6 +156,9 @@ impl Node {
     pub fn start(ground: Ground, settings: Settings, network: Box<dyn Network>) -> Result<Node> {
         let tick = settings.reads.tick;
         let batch_interval = ground.backend.batch_interval;
+        let quota = Quota::new(settings.quota_bytes);
+        let election_timeout =
+            tick * u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
         let (core, wal) = start(ground, settings)?;
         let (failed, failure) = watch::channel(None);
         let shared = Arc::new(Shared {
@@ -152,7 +168,15 @@ impl Node {
             desks: Mutex::default(),
             metadata: core.metadata(),
             failed,
+            members: ArcSwap::new(Arc::clone(core.members())),
+            alarms: ArcSwap::new(Arc::clone(core.alarms())),
+            leadership: watch::Sender::new(core.leadership()),
+            compacted: watch::Sender::new(0),
+            sizes: StoreSizes::default(),
+            quota,
+            election_timeout,
         });
+        shared.sizes.begin_anew(core.store().sizes()?);
         shared.status.leadership_is(core.leadership());
         shared.status.progress_is(&core);
         let (to_wal, from_raft) = std::sync::mpsc::channel();
@@ -188,6 +212,56 @@ impl Node {
     /// This member and its cluster.
     pub fn metadata(&self) -> Metadata {
         self.shared.metadata
+    }
+
+    /// Who is a member, as far as this one has applied the log.
+    pub fn members(&self) -> Arc<Members> {
+        self.shared.members.load_full()
+    }
+
+    /// Which alarms are raised, as far as this member has applied the log.
+    pub fn alarms(&self) -> Arc<Alarms> {
+        self.shared.alarms.load_full()
+    }
+
+    /// Who leads, for those who wait for another.
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.shared.leadership.subscribe()
+    }
+
+    /// Up to which revision compactions have done their work since the start, for those who wait.
+    pub fn compacted(&self) -> watch::Receiver<i64> {
+        self.shared.compacted.subscribe()
+    }
+
+    /// How large the store is.
+    pub fn sizes(&self) -> &StoreSizes {
+        &self.shared.sizes
+    }
+
+    /// How large it may become.
+    pub fn quota(&self) -> Quota {
+        self.shared.quota
+    }
+
+    /// A leader that is silent for so long is not one any more.
+    pub fn election_timeout(&self) -> Duration {
+        self.shared.election_timeout
+    }
+
+    /// Asks the leader, who must be this member, to hand over to another. Whether it has shows in
+    /// [`leadership`](Node::leadership).
+    pub fn transfer_leader(&self, to: u64) {
+        self.shared.inbox.push([Input::TransferLeader(to)]);
+    }
+
+    /// Rewrites the store without the space of what was deleted. It takes long, and blocks nobody
+    /// but the caller in the default era.
+    pub fn defragment(&self) -> Result<()> {
+        let store = self.store();
+        store.defragment()?;
+        self.shared.sizes.begin_anew(store.sizes()?);
+        Ok(())
     }
 
     /// Messages of other members.
@@ -239,6 +313,17 @@ impl Shared {
             first
         });
         self.inbox.push([Input::Stop]);
+    }
+
+    /// Shows what the core has come to: before anybody is answered.
+    fn show(&self, core: &Core) {
+        self.status.progress_is(core);
+        if !Arc::ptr_eq(&self.members.load(), core.members()) {
+            self.members.store(Arc::clone(core.members()));
+        }
+        if !Arc::ptr_eq(&self.alarms.load(), core.alarms()) {
+            self.alarms.store(Arc::clone(core.alarms()));
+        }
     }
 
     /// For whoever has a time-out of his own.

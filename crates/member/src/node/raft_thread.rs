@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_proto::etcdserverpb::{AlarmType, InternalRaftRequest};
 
 use super::commit_thread::ToCommit;
 use super::desk::Outcome;
 use super::inbox::{Input, Place};
 use super::wal_thread::ToWal;
 use super::{Network, Shared};
+use crate::alarms;
 use crate::core::{Core, Outputs, Reads};
 use crate::error::Result;
 
@@ -116,7 +117,11 @@ impl RaftThread<'_> {
             // What raft cannot use is no fault of this member.
             Input::Message(message) => drop(self.core.receive(message)),
             Input::Written(written) => self.core.written(written)?,
-            Input::Committed => self.core.store_committed()?,
+            Input::Committed => {
+                self.core.store_committed()?;
+                self.mind_quota();
+            }
+            Input::TransferLeader(to) => self.core.transfer_leader(to),
             Input::Stop => {}
         }
         Ok(())
@@ -131,6 +136,17 @@ impl RaftThread<'_> {
         match self.core.propose(request) {
             Ok(id) => self.waits(place, id),
             Err(error) => self.tell(place, Outcome::NotProposed(error)),
+        }
+    }
+
+    /// A store that is beyond its quota stops the cluster from growing. If the alarm gets lost, the
+    /// next commit brings another.
+    fn mind_quota(&mut self) {
+        let member = self.core.metadata().node_id;
+        let has_room = self.shared.quota.has_room(self.shared.sizes.size(), 0);
+        if !has_room && !self.core.alarms().is_raised_by(member, AlarmType::Nospace) {
+            // Nobody waits for it, and without a leader there is no harm in trying.
+            let _ = self.core.propose(alarms::no_space(member));
         }
     }
 
@@ -163,14 +179,16 @@ impl RaftThread<'_> {
         }
         if outputs.store_replaced {
             self.shared.store.store(Arc::new(Arc::clone(self.core.store())));
+            let _ = self.to_commit.send(ToCommit::Replaced);
         }
         if let Some(now) = outputs.leadership {
             self.shared.status.leadership_is(now);
+            self.shared.leadership.send_replace(now);
             for (request, place) in std::mem::take(&mut self.held) {
                 self.propose(request, place);
             }
         }
-        self.shared.status.progress_is(&self.core);
+        self.shared.show(&self.core);
         for reads in outputs.reads {
             self.tell_readers(reads);
         }
