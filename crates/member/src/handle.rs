@@ -154,5 +154,6 @@ fn header_of(reply: &mut Reply) -> &mut Option<ResponseHeader> {
         Reply::Txn(response) => &mut response.header,
         Reply::Compact(response) => &mut response.header,
         Reply::Alarm(response) => &mut response.header,
+        Reply::Downgrade(response) => &mut response.header,
     }
 }

@@ -20,6 +20,9 @@
 //! | [`quota`] | how large may the store become? |
 //! | [`copies`] | how does the store of one member get to another, whole? |
 //! | [`core`] | in what order does all of it happen? |
+//! | [`downgrade`] | is the cluster to go back to an older version? |
+//! | [`checksums`] | do two members have the same? has this disk what it had? |
+//! | [`snapshot_file`] | the store as one file |
 //!
 //! # What holds
 //!
@@ -38,6 +41,9 @@ pub mod core;
 pub mod membership;
 pub mod requests;
 pub mod node;
+pub mod downgrade;
+pub mod checksums;
+pub mod snapshot_file;
 pub mod range;
 mod handle;
 mod trouble;

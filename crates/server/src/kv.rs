@@ -13,7 +13,7 @@ use clearlane_proto::etcdserverpb::{
 };
 use tonic::{Request, Response, Status};
 
-use crate::status;
+use crate::status::{self, mismatch};
 
 /// Reads a range of keys.
 pub async fn range(member: Handle, request: RangeRequest) -> Result<RangeResponse, Status> {
@@ -62,11 +62,6 @@ pub async fn compact(
 
 async fn write(member: &Handle, request: InternalRaftRequest) -> Result<Reply, Status> {
     member.write(request).await.map_err(|trouble| status::of(&trouble))
-}
-
-/// A reply of another kind than the request is a bug.
-fn mismatch(reply: &Reply) -> Status {
-    Status::internal(format!("{reply:?} answers another request"))
 }
 
 /// The service, for one thread.

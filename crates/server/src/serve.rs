@@ -23,6 +23,8 @@ use clearlane_member::Handle;
 use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::kv_server::KvServer;
+use clearlane_proto::etcdserverpb::maintenance_server::MaintenanceServer;
+use clearlane_proto::grpc::health::v1::health_server::HealthServer;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
@@ -32,7 +34,9 @@ use tokio::task::JoinSet;
 use tonic::service::Routes;
 
 use crate::front::Front;
+use crate::health::HealthService;
 use crate::kv::KvService;
+use crate::maintenance::MaintenanceService;
 use crate::one_piece::OnePiece;
 
 /// Requests that are under way when the server stops have so long to end.
@@ -143,6 +147,8 @@ fn run(
 fn services(member: &Handle) -> Routes {
     let mut services = Routes::builder();
     services.add_service(KvServer::new(KvService::new(member.clone())));
+    services.add_service(MaintenanceServer::new(MaintenanceService::new(member.clone())));
+    services.add_service(HealthServer::new(HealthService));
     services.routes()
 }
 

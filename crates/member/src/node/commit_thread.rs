@@ -2,7 +2,6 @@
 //! compactions, and dropping what nobody reads any more.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -51,8 +50,8 @@ pub(super) fn run(
             Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => break,
         };
-        let store = Arc::clone(&shared.store.load());
-        thread.compact(&*store)?;
+        let store = shared.store.load_full();
+        thread.compact(&**store)?;
         let has_committed = match commits_now {
             true => store.commit().map(|()| true)?,
             false => store.tick(thread.begin.elapsed())?,

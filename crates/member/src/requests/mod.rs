@@ -55,12 +55,14 @@ mod write;
 
 use clearlane_mvcc::{CompactionJob, Ended, Store, WriteTxn};
 use clearlane_proto::etcdserverpb::{
-    AlarmResponse, CompactionRequest, CompactionResponse, DeleteRangeResponse, InternalRaftRequest,
-    PutRequest, PutResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
+    AlarmResponse, CompactionRequest, CompactionResponse, DeleteRangeResponse, DowngradeResponse,
+    InternalRaftRequest, PutRequest, PutResponse, RangeRequest, RangeResponse, ResponseHeader,
+    TxnRequest, TxnResponse,
 };
 
 use self::refused::{Stop, apart};
 use self::txn::Plan;
+use crate::downgrade;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 
@@ -83,6 +85,8 @@ pub enum Reply {
     Compact(CompactionResponse),
     /// Alarms were listed, raised or taken back.
     Alarm(AlarmResponse),
+    /// A downgrade was announced, or called off.
+    Downgrade(DowngradeResponse),
 }
 
 /// What the client is told.
@@ -118,6 +122,10 @@ pub fn apply(
         apply_txn(store, has_lease, request, progress)
     } else if let Some(request) = &request.compaction {
         compact(store, request, progress)
+    } else if let Some(request) = &request.downgrade_info_set {
+        in_transaction(store, progress, |txn| {
+            Ok(Reply::Downgrade(downgrade::set(txn, request).map_err(Stop::Failed)?))
+        })
     } else {
         Err(Error::UnknownRequest { index: progress.index })
     }
