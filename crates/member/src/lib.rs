@@ -45,6 +45,7 @@ pub mod downgrade;
 pub mod checksums;
 pub mod snapshot_file;
 pub mod range;
+mod leases;
 mod handle;
 mod trouble;
 mod error;

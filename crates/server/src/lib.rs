@@ -12,6 +12,7 @@
 //! | [`caller`] | may this member answer this caller at all? |
 //! | [`maintenance`] | alarms, sizes, sums, copies; who leads |
 //! | [`health`] | is this server up? |
+//! | [`lease`] | LeaseGrant, LeaseRevoke, LeaseKeepAlive, LeaseTimeToLive, LeaseLeases |
 //! | [`status`] | which code goes with which words? |
 
 pub mod data;
@@ -20,6 +21,7 @@ pub mod kv;
 pub mod caller;
 pub mod health;
 pub mod maintenance;
+pub mod lease;
 mod one_piece;
 pub mod serve;
 pub mod status;

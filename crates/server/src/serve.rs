@@ -23,6 +23,7 @@ use clearlane_member::Handle;
 use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::kv_server::KvServer;
+use clearlane_proto::etcdserverpb::lease_server::LeaseServer;
 use clearlane_proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use clearlane_proto::grpc::health::v1::health_server::HealthServer;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -36,6 +37,7 @@ use tonic::service::Routes;
 use crate::front::Front;
 use crate::health::HealthService;
 use crate::kv::KvService;
+use crate::lease::LeaseService;
 use crate::maintenance::MaintenanceService;
 use crate::one_piece::OnePiece;
 
@@ -149,6 +151,7 @@ fn services(member: &Handle) -> Routes {
     services.add_service(KvServer::new(KvService::new(member.clone())));
     services.add_service(MaintenanceServer::new(MaintenanceService::new(member.clone())));
     services.add_service(HealthServer::new(HealthService));
+    services.add_service(LeaseServer::new(LeaseService::new(member.clone())));
     services.routes()
 }
 

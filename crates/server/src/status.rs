@@ -45,6 +45,8 @@ fn of_request(refused: Request) -> Code {
         | Request::UnknownAlarmAction
         | Request::KeyNotFound => Code::InvalidArgument,
         Request::LeaseNotFound => Code::NotFound,
+        Request::LeaseExists => Code::FailedPrecondition,
+        Request::LeaseTtlTooLarge => Code::OutOfRange,
         Request::Compacted | Request::FutureRevision => Code::OutOfRange,
         Request::NoSpace => Code::ResourceExhausted,
         Request::Corrupt => Code::DataLoss,

@@ -39,9 +39,10 @@ mod wal_thread;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use clearlane_lease::Lessor;
 use clearlane_mvcc::Store;
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Leadership, Message};
@@ -97,6 +98,9 @@ struct Shared {
     status: Status,
     desks: Mutex<Vec<Arc<Mailbox>>>,
     metadata: Metadata,
+    leases: Arc<Lessor>,
+    /// From here the core's time counts.
+    begin: Instant,
     failed: watch::Sender<Option<Arc<Error>>>,
     members: ArcSwap<Members>,
     alarms: ArcSwap<Alarms>,
@@ -167,6 +171,8 @@ impl Node {
             status: Status::default(),
             desks: Mutex::default(),
             metadata: core.metadata(),
+            leases: Arc::clone(core.leases()),
+            begin: Instant::now(),
             failed,
             members: ArcSwap::new(Arc::clone(core.members())),
             alarms: ArcSwap::new(Arc::clone(core.alarms())),
@@ -202,6 +208,16 @@ impl Node {
     /// The store that answers now.
     pub fn store(&self) -> Arc<dyn Store<Progress>> {
         Arc::clone(&self.shared.store.load())
+    }
+
+    /// The leases.
+    pub fn leases(&self) -> &Lessor {
+        &self.shared.leases
+    }
+
+    /// What time it is for the core, and for the leases.
+    pub fn now(&self) -> Duration {
+        self.shared.begin.elapsed()
     }
 
     /// Who leads, and how far this member has come.
