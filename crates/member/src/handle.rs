@@ -55,7 +55,19 @@ impl Handle {
     pub async fn fresh(&self) -> Result<(), Trouble> {
         match self.desk.read().await {
             Outcome::MayNotRead(error) => Err(error.into()),
+            Outcome::TimedOut => Err(Trouble::TimedOut),
             _ => Ok(()),
+        }
+    }
+
+    /// Has something done that takes long, or holds locks, by the pool for it.
+    pub(crate) async fn expensive<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> crate::Result<Result<T, Refused>> + Send + 'static,
+    ) -> Result<T, Trouble> {
+        match self.node.read_pool().run(work).await {
+            Some(done) => Ok(done??),
+            None => Err(Trouble::Stopped),
         }
     }
 
@@ -70,6 +82,7 @@ impl Handle {
                 Ok(reply)
             }
             Outcome::NotProposed(error) => Err(error.into()),
+            Outcome::TimedOut => Err(self.too_late()),
             outcome => unreachable!("{outcome:?} is no answer to a request"),
         }
     }
@@ -122,7 +135,7 @@ impl Handle {
     pub async fn txn(&self, request: TxnRequest) -> Result<Reply, Trouble> {
         check::txn(&request, &self.limits)?;
         if txn::is_read_only(&request) {
-            return Ok(Reply::Txn(range::read_txn(self, &request).await?));
+            return Ok(Reply::Txn(range::read_txn(self, request).await?));
         }
         self.write(InternalRaftRequest { txn: Some(request), ..Default::default() }).await
     }
@@ -132,7 +145,16 @@ impl Handle {
         match self.desk.change_members(change).await {
             Outcome::Applied(Answer::Members(answer)) => Ok(answer?),
             Outcome::NotChanged(error) => Err(error.into()),
+            Outcome::TimedOut => Err(self.too_late()),
             outcome => unreachable!("{outcome:?} is no answer to a change of members"),
+        }
+    }
+
+    /// Without a leader a request was never proposed, and etcd has other words for that.
+    fn too_late(&self) -> Trouble {
+        match self.node.status().leader() {
+            0 => Trouble::DeadlineExceeded,
+            _ => Trouble::TimedOut,
         }
     }
 

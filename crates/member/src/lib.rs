@@ -46,6 +46,7 @@ pub mod checksums;
 pub mod snapshot_file;
 pub mod range;
 mod leases;
+pub mod range_stream;
 mod handle;
 mod trouble;
 mod error;

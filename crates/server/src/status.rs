@@ -18,11 +18,14 @@ pub fn of(trouble: &Trouble) -> Status {
         Trouble::Members(refused) => of_members(*refused),
         Trouble::Read(Read::TooManyReaders) | Trouble::TooManyRequests => Code::Unknown,
         Trouble::Read(Read::ReaderIsWaiting) => Code::Internal,
-        Trouble::Read(_) | Trouble::NoLeader | Trouble::TimedOut => Code::Unavailable,
         Trouble::Downgrade(Downgrade::InProcess) => Code::FailedPrecondition,
         Trouble::Downgrade(_) => Code::InvalidArgument,
         Trouble::NotLeader | Trouble::BadTransferee | Trouble::Learner => Code::FailedPrecondition,
         Trouble::BadApiVersion => Code::InvalidArgument,
+        Trouble::Read(_) | Trouble::NoLeader | Trouble::Stopped | Trouble::TimedOut => {
+            Code::Unavailable
+        }
+        Trouble::DeadlineExceeded => Code::DeadlineExceeded,
         Trouble::Failed(_) => Code::Unknown,
     };
     Status::new(code, trouble.to_string())
@@ -44,6 +47,7 @@ fn of_request(refused: Request) -> Code {
         | Request::RequestTooLarge
         | Request::UnknownAlarmAction
         | Request::KeyNotFound => Code::InvalidArgument,
+        Request::StreamOrder | Request::StreamFilter => Code::Unimplemented,
         Request::LeaseNotFound => Code::NotFound,
         Request::LeaseExists => Code::FailedPrecondition,
         Request::LeaseTtlTooLarge => Code::OutOfRange,

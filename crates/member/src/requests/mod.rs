@@ -62,7 +62,8 @@ use clearlane_proto::etcdserverpb::{
     PutRequest, PutResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
 };
 
-use self::refused::{Stop, apart};
+pub(crate) use self::refused::{Stop, apart};
+pub(crate) use self::span::Span;
 use self::txn::Plan;
 use crate::downgrade;
 use crate::error::{Error, Result};
