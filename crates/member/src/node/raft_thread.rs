@@ -4,15 +4,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_proto::etcdserverpb::{AlarmType, InternalRaftRequest};
 
 use super::commit_thread::ToCommit;
 use super::desk::Outcome;
 use super::inbox::{Input, Place};
 use super::wal_thread::ToWal;
 use super::{Network, Shared};
+use crate::alarms;
 use crate::core::{Core, Outputs, Reads};
 use crate::error::Result;
 
@@ -33,7 +34,6 @@ struct RaftThread<'s> {
     held: Vec<(InternalRaftRequest, Place)>,
     /// What goes to each desk at the end of this turn.
     letters: Vec<Vec<(Place, Outcome)>>,
-    begin: Instant,
 }
 
 /// Works until it is told to stop, or something fails.
@@ -56,27 +56,26 @@ pub(super) fn run(
         places: HashMap::new(),
         held: Vec::new(),
         letters: Vec::new(),
-        begin: Instant::now(),
     };
     // What is committed in the log says who votes, also on a member that has never run.
-    let outputs = thread.core.poll(Duration::ZERO)?;
+    let outputs = thread.core.poll(shared.begin.elapsed())?;
     thread.carry_out(outputs);
     thread.begin_alone();
     let mut next_tick = tick;
     loop {
-        let outputs = thread.core.poll(thread.begin.elapsed())?;
+        let outputs = thread.core.poll(shared.begin.elapsed())?;
         let is_more = outputs.is_more;
         thread.carry_out(outputs);
         let due = thread.core.next_poll().map_or(next_tick, |poll| poll.min(next_tick));
         let wait =
-            if is_more { Duration::ZERO } else { due.saturating_sub(thread.begin.elapsed()) };
+            if is_more { Duration::ZERO } else { due.saturating_sub(shared.begin.elapsed()) };
         for input in shared.wait(wait) {
             if matches!(input, Input::Stop) {
                 return Ok(());
             }
             thread.take(input)?;
         }
-        let now = thread.begin.elapsed();
+        let now = shared.begin.elapsed();
         if now >= next_tick {
             // Ticks that were missed are not made up for: a follower would forget its promise.
             thread.core.tick();
@@ -126,7 +125,11 @@ impl RaftThread<'_> {
             // What raft cannot use is no fault of this member.
             Input::Message(message) => drop(self.core.receive(message)),
             Input::Written(written) => self.core.written(written)?,
-            Input::Committed => self.core.store_committed()?,
+            Input::Committed => {
+                self.core.store_committed()?;
+                self.mind_quota();
+            }
+            Input::TransferLeader(to) => self.core.transfer_leader(to),
             Input::Stop => {}
         }
         Ok(())
@@ -141,6 +144,17 @@ impl RaftThread<'_> {
         match self.core.propose(request) {
             Ok(id) => self.waits(place, id),
             Err(error) => self.tell(place, Outcome::NotProposed(error)),
+        }
+    }
+
+    /// A store that is beyond its quota stops the cluster from growing. If the alarm gets lost, the
+    /// next commit brings another.
+    fn mind_quota(&mut self) {
+        let member = self.core.metadata().node_id;
+        let has_room = self.shared.quota.has_room(self.shared.sizes.size(), 0);
+        if !has_room && !self.core.alarms().is_raised_by(member, AlarmType::Nospace) {
+            // Nobody waits for it, and without a leader there is no harm in trying.
+            let _ = self.core.propose(alarms::no_space(member));
         }
     }
 
@@ -175,14 +189,16 @@ impl RaftThread<'_> {
             self.shared.store.store(Arc::new(Arc::clone(self.core.store())));
             // Before the new store's changes are published; those of the old one are dropped.
             self.shared.watching.replace(self.core.store());
+            let _ = self.to_commit.send(ToCommit::Replaced);
         }
         if let Some(now) = outputs.leadership {
             self.shared.status.leadership_is(now);
+            self.shared.leadership.send_replace(now);
             for (request, place) in std::mem::take(&mut self.held) {
                 self.propose(request, place);
             }
         }
-        self.shared.status.progress_is(&self.core);
+        self.shared.show(&self.core);
         for reads in outputs.reads {
             self.tell_readers(reads);
         }
