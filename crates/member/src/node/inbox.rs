@@ -45,6 +45,8 @@ pub(super) enum Input {
     Message(Message),
     Written(Written),
     Committed,
+    /// Leadership goes to this member.
+    TransferLeader(u64),
     Stop,
 }
 

@@ -36,9 +36,11 @@ mod desk;
 mod figures;
 mod inbox;
 mod raft_thread;
+mod sizes;
 mod read_pool;
 mod timed_files;
 mod wal_thread;
+pub(crate) mod watch_thread;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,10 +61,15 @@ pub use self::desk::{Asked, Desk, Outcome};
 pub use self::figures::{Buckets, Figures};
 use self::inbox::{Inbox, Input};
 pub use self::read_pool::ReadPool;
+pub use self::sizes::StoreSizes;
 use self::timed_files::TimedFiles;
+use crate::alarms::Alarms;
 use crate::core::{Core, Ground, Settings, start};
 use crate::error::{Error, Result};
+use crate::membership::Members;
 use crate::progress::Progress;
+use crate::quota::Quota;
+use crate::watch::Watching;
 
 /// So many threads read what takes long.
 const READERS: usize = 2;
@@ -108,10 +115,19 @@ struct Shared {
     desks: Mutex<Vec<Arc<Mailbox>>>,
     read_pool: ReadPool,
     metadata: Metadata,
+    watching: Arc<Watching>,
     leases: Arc<Lessor>,
     /// From here the core's time counts.
     begin: Instant,
     failed: watch::Sender<Option<Arc<Error>>>,
+    members: ArcSwap<Members>,
+    alarms: ArcSwap<Alarms>,
+    leadership: watch::Sender<Leadership>,
+    /// Up to which revision compactions have done their work.
+    compacted: watch::Sender<i64>,
+    sizes: StoreSizes,
+    quota: Quota,
+    election_timeout: Duration,
 }
 
 /// What anybody may look at, at any time.
@@ -166,9 +182,13 @@ impl Node {
         let locks = ground.backend.locks.clone();
         let files = TimedFiles::new(ground.files, Arc::clone(&figures));
         let ground = Ground { files: Arc::new(files), ..ground };
+        let quota = Quota::new(settings.quota_bytes);
+        let election_timeout =
+            tick * u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
         let (core, wal) = start(ground, settings)?;
         figures.keys_are(&**core.store())?;
         let (failed, failure) = watch::channel(None);
+        let watching = Arc::new(Watching::new(core.store(), &locks));
         let shared = Arc::new(Shared {
             inbox: Inbox::default(),
             store: ArcSwap::from_pointee(Arc::clone(core.store())),
@@ -178,10 +198,19 @@ impl Node {
             desks: Mutex::default(),
             read_pool: ReadPool::default(),
             metadata: core.metadata(),
+            watching,
             leases: Arc::clone(core.leases()),
             begin: Instant::now(),
             failed,
+            members: ArcSwap::new(Arc::clone(core.members())),
+            alarms: ArcSwap::new(Arc::clone(core.alarms())),
+            leadership: watch::Sender::new(core.leadership()),
+            compacted: watch::Sender::new(0),
+            sizes: StoreSizes::default(),
+            quota,
+            election_timeout,
         });
+        shared.sizes.begin_anew(core.store().sizes()?);
         shared.status.leadership_is(core.leadership());
         shared.status.progress_is(&core);
         let (to_wal, from_raft) = std::sync::mpsc::channel();
@@ -194,6 +223,8 @@ impl Node {
             spawn("raft", &shared, move |shared| {
                 raft_thread::run(core, tick, to_wal, to_commit, network, shared)
             }),
+            spawn("watch", &shared, watch_thread::deliver),
+            spawn("catch-up", &shared, watch_thread::catch_up),
         ];
         for number in 0..READERS {
             threads.push(spawn(&format!("read-{number}"), &shared, |shared| {
@@ -243,6 +274,61 @@ impl Node {
     /// This member and its cluster.
     pub fn metadata(&self) -> Metadata {
         self.shared.metadata
+    }
+
+    /// Who is a member, as far as this one has applied the log.
+    pub fn members(&self) -> Arc<Members> {
+        self.shared.members.load_full()
+    }
+
+    /// Which alarms are raised, as far as this member has applied the log.
+    pub fn alarms(&self) -> Arc<Alarms> {
+        self.shared.alarms.load_full()
+    }
+
+    /// Who leads, for those who wait for another.
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.shared.leadership.subscribe()
+    }
+
+    /// Up to which revision compactions have done their work since the start, for those who wait.
+    pub fn compacted(&self) -> watch::Receiver<i64> {
+        self.shared.compacted.subscribe()
+    }
+
+    /// How large the store is.
+    pub fn sizes(&self) -> &StoreSizes {
+        &self.shared.sizes
+    }
+
+    /// How large it may become.
+    pub fn quota(&self) -> Quota {
+        self.shared.quota
+    }
+
+    /// A leader that is silent for so long is not one any more.
+    pub fn election_timeout(&self) -> Duration {
+        self.shared.election_timeout
+    }
+
+    /// Asks the leader, who must be this member, to hand over to another. Whether it has shows in
+    /// [`leadership`](Node::leadership).
+    pub fn transfer_leader(&self, to: u64) {
+        self.shared.inbox.push([Input::TransferLeader(to)]);
+    }
+
+    /// Rewrites the store without the space of what was deleted. It takes long, and blocks nobody
+    /// but the caller in the default era.
+    pub fn defragment(&self) -> Result<()> {
+        let store = self.store();
+        store.defragment()?;
+        self.shared.sizes.begin_anew(store.sizes()?);
+        Ok(())
+    }
+
+    /// Its watchers.
+    pub fn watching(&self) -> &Arc<Watching> {
+        &self.shared.watching
     }
 
     /// For what takes long to read.
@@ -300,6 +386,17 @@ impl Shared {
             first
         });
         self.inbox.push([Input::Stop]);
+    }
+
+    /// Shows what the core has come to: before anybody is answered.
+    fn show(&self, core: &Core) {
+        self.status.progress_is(core);
+        if !Arc::ptr_eq(&self.members.load(), core.members()) {
+            self.members.store(Arc::clone(core.members()));
+        }
+        if !Arc::ptr_eq(&self.alarms.load(), core.alarms()) {
+            self.alarms.store(Arc::clone(core.alarms()));
+        }
     }
 
     /// For whoever has a time-out of his own.

@@ -7,13 +7,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_proto::etcdserverpb::{AlarmType, InternalRaftRequest};
 
 use super::commit_thread::ToCommit;
 use super::desk::Outcome;
 use super::inbox::{Input, Place};
 use super::wal_thread::ToWal;
 use super::{Network, Shared};
+use crate::alarms;
 use crate::core::{Core, Outputs, Reads};
 use crate::error::Result;
 
@@ -45,6 +46,7 @@ pub(super) fn run(
     network: Box<dyn Network>,
     shared: &Shared,
 ) -> Result<()> {
+    let _watching = EndsWithMe(shared);
     let mut thread = RaftThread {
         core,
         to_wal,
@@ -92,6 +94,15 @@ pub(super) fn run(
     }
 }
 
+/// Nobody rings for the threads that tell watchers when this one has gone, by a panic too.
+struct EndsWithMe<'s>(&'s Shared);
+
+impl Drop for EndsWithMe<'_> {
+    fn drop(&mut self) {
+        self.0.watching.end();
+    }
+}
+
 impl RaftThread<'_> {
     /// Who is the only voter need not wait for others to lead.
     fn begin_alone(&mut self) {
@@ -124,7 +135,11 @@ impl RaftThread<'_> {
             // What raft cannot use is no fault of this member.
             Input::Message(message) => drop(self.core.receive(message)),
             Input::Written(written) => self.core.written(written)?,
-            Input::Committed => self.core.store_committed()?,
+            Input::Committed => {
+                self.core.store_committed()?;
+                self.mind_quota();
+            }
+            Input::TransferLeader(to) => self.core.transfer_leader(to),
             Input::Stop => {}
         }
         Ok(())
@@ -142,6 +157,17 @@ impl RaftThread<'_> {
                 self.shared.figures.proposals_failed.fetch_add(1, Relaxed);
                 self.tell(place, Outcome::NotProposed(error));
             }
+        }
+    }
+
+    /// A store that is beyond its quota stops the cluster from growing. If the alarm gets lost, the
+    /// next commit brings another.
+    fn mind_quota(&mut self) {
+        let member = self.core.metadata().node_id;
+        let has_room = self.shared.quota.has_room(self.shared.sizes.size(), 0);
+        if !has_room && !self.core.alarms().is_raised_by(member, AlarmType::Nospace) {
+            // Nobody waits for it, and without a leader there is no harm in trying.
+            let _ = self.core.propose(alarms::no_space(member));
         }
     }
 
@@ -178,15 +204,19 @@ impl RaftThread<'_> {
         }
         if outputs.store_replaced {
             self.shared.store.store(Arc::new(Arc::clone(self.core.store())));
+            // Before the new store's changes are published; those of the old one are dropped.
+            self.shared.watching.replace(self.core.store());
+            let _ = self.to_commit.send(ToCommit::Replaced);
         }
         if let Some(now) = outputs.leadership {
             figures.leads(now.leader);
             self.shared.status.leadership_is(now);
+            self.shared.leadership.send_replace(now);
             for (request, place) in std::mem::take(&mut self.held) {
                 self.propose(request, place);
             }
         }
-        self.shared.status.progress_is(&self.core);
+        self.shared.show(&self.core);
         for reads in outputs.reads {
             self.tell_readers(reads);
         }
@@ -198,6 +228,7 @@ impl RaftThread<'_> {
         }
         figures.proposals_pending.store(self.proposals.len() as u64, Relaxed);
         self.hand_out();
+        self.shared.watching.publish(outputs.changes);
         if !outputs.retired.is_empty() {
             let _ = self.to_commit.send(ToCommit::Drop(outputs.retired));
         }
