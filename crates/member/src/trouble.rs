@@ -26,6 +26,9 @@ pub enum Trouble {
     /// So much is on its way that no more is taken.
     #[error("etcdserver: too many requests")]
     TooManyRequests,
+    /// This member stops.
+    #[error("etcdserver: server stopped")]
+    Stopped,
     /// No answer came in time: it may be applied, or not.
     #[error("etcdserver: request timed out")]
     TimedOut,
@@ -35,6 +38,9 @@ pub enum Trouble {
     /// Too few members are there to change who is one.
     #[error("etcdserver: unhealthy cluster")]
     Unhealthy,
+    /// Nobody led for as long as the request could wait.
+    #[error("context deadline exceeded")]
+    DeadlineExceeded,
     /// The store could not be read.
     #[error("{0}")]
     Failed(#[from] Error),

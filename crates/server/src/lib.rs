@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`serve`] | which thread has which connection? |
 //! | [`peer`] | what do members say to each other? |
+//! | [`front`] | who answers this request? |
 //! | [`data`] | where does a member lie on disk, and how does it begin? |
 //! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
 //! | [`cluster`] | who is a member? |
@@ -14,7 +15,9 @@
 
 pub mod cluster;
 pub mod data;
+pub mod front;
 pub mod kv;
+mod one_piece;
 pub mod peer;
 pub mod serve;
 pub mod status;
