@@ -48,6 +48,7 @@ pub mod range;
 mod leases;
 pub mod range_stream;
 mod handle;
+mod publish;
 mod trouble;
 mod error;
 

@@ -51,6 +51,9 @@ pub enum Trouble {
     /// Nobody led for as long as the request could wait.
     #[error("context deadline exceeded")]
     DeadlineExceeded,
+    /// Too few members are there to change who is one.
+    #[error("etcdserver: unhealthy cluster")]
+    Unhealthy,
     /// The store could not be read.
     #[error("{0}")]
     Failed(#[from] Error),
@@ -71,6 +74,7 @@ impl From<ChangeError> for Trouble {
         match error {
             ChangeError::Refused(refused) => refused.into(),
             ChangeError::Raft(error) => error.into(),
+            ChangeError::NotLeader => Trouble::NotLeader,
         }
     }
 }

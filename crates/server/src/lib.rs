@@ -6,15 +6,18 @@
 //! | module | its question |
 //! |---|---|
 //! | [`serve`] | which thread has which connection? |
-//! | [`data`] | where does a member lie on disk? |
 //! | [`front`] | who answers this request? |
-//! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
 //! | [`caller`] | may this member answer this caller at all? |
 //! | [`maintenance`] | alarms, sizes, sums, copies; who leads |
 //! | [`health`] | is this server up? |
 //! | [`lease`] | LeaseGrant, LeaseRevoke, LeaseKeepAlive, LeaseTimeToLive, LeaseLeases |
+//! | [`peer`] | what do members say to each other? |
+//! | [`data`] | where does a member lie on disk, and how does it begin? |
+//! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
+//! | [`cluster`] | who is a member? |
 //! | [`status`] | which code goes with which words? |
 
+pub mod cluster;
 pub mod data;
 pub mod front;
 pub mod kv;
@@ -23,5 +26,6 @@ pub mod health;
 pub mod maintenance;
 pub mod lease;
 mod one_piece;
+pub mod peer;
 pub mod serve;
 pub mod status;

@@ -22,6 +22,7 @@ use std::time::Duration;
 use clearlane_member::Handle;
 use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
+use clearlane_proto::etcdserverpb::cluster_server::ClusterServer;
 use clearlane_proto::etcdserverpb::kv_server::KvServer;
 use clearlane_proto::etcdserverpb::lease_server::LeaseServer;
 use clearlane_proto::etcdserverpb::maintenance_server::MaintenanceServer;
@@ -34,6 +35,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tonic::service::Routes;
 
+use crate::cluster::{ClusterService, Rules};
 use crate::front::Front;
 use crate::health::HealthService;
 use crate::kv::KvService;
@@ -152,6 +154,8 @@ fn services(member: &Handle) -> Routes {
     services.add_service(MaintenanceServer::new(MaintenanceService::new(member.clone())));
     services.add_service(HealthServer::new(HealthService));
     services.add_service(LeaseServer::new(LeaseService::new(member.clone())));
+    let cluster = ClusterService::new(member.clone(), Rules::default());
+    services.add_service(ClusterServer::new(cluster));
     services.routes()
 }
 

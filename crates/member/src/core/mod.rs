@@ -67,6 +67,7 @@
 //! * A member that has been running before grants no vote until an election time-out has passed.
 //!   What it had promised to a leader's lease was in memory only.
 
+mod alone;
 mod apply;
 #[cfg(feature = "planted-bugs")]
 mod bugs;
@@ -90,6 +91,7 @@ use clearlane_raft_log::wal::group::Written;
 use clearlane_read_index::{self as read_index, Action, Event, Figures, ReadBarrier, RequestIds};
 use prost::Message as _;
 
+pub use self::alone::force_alone;
 #[cfg(feature = "planted-bugs")]
 pub use self::bugs::Bug;
 pub use self::outputs::{Answer, Outputs, Reads};
@@ -116,8 +118,8 @@ pub struct Core {
     queue: Queue,
     engine: Arc<dyn Engine>,
     store: Arc<dyn Store<Progress>>,
-    members: Arc<Members>,
-    /// Shared, like the members: they seldom change, and those who look do so at any time.
+    members: Members,
+    /// Shared: they seldom change, and those who look do so at any time.
     alarms: Arc<Alarms>,
     leases: Arc<Lessor>,
     /// The term in which this member has begun the leases' time, while it leads.
@@ -163,6 +165,9 @@ pub enum ChangeError {
     /// Raft does not take it now.
     #[error(transparent)]
     Raft(#[from] driver::Error),
+    /// Only the leader knows whether it may be: ask him.
+    #[error("etcdserver: not leader")]
+    NotLeader,
 }
 
 impl Core {
@@ -483,7 +488,7 @@ impl Core {
     }
 
     /// Who is a member, as far as this member has applied the log.
-    pub fn members(&self) -> &Arc<Members> {
+    pub fn members(&self) -> &Members {
         &self.members
     }
 
