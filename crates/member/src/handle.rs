@@ -3,14 +3,18 @@
 use std::sync::Arc;
 
 use clearlane_mvcc::Store;
-use clearlane_proto::etcdserverpb::{InternalRaftRequest, ResponseHeader, TxnRequest};
+use clearlane_proto::etcdserverpb::{
+    AlarmType, CompactionRequest, InternalRaftRequest, ResponseHeader, TxnRequest,
+};
 
+use crate::alarms;
 use crate::core::Answer;
 use crate::membership::{Change, Member};
 use crate::node::{Desk, Node, Outcome};
 use crate::progress::Progress;
+use crate::quota;
 use crate::range;
-use crate::requests::{Limits, Reply, check, txn};
+use crate::requests::{Limits, Refused, Reply, check, txn};
 use crate::trouble::Trouble;
 
 /// A member, for the requests of one thread.
@@ -51,13 +55,26 @@ impl Handle {
     pub async fn fresh(&self) -> Result<(), Trouble> {
         match self.desk.read().await {
             Outcome::MayNotRead(error) => Err(error.into()),
+            Outcome::TimedOut => Err(Trouble::TimedOut),
             _ => Ok(()),
+        }
+    }
+
+    /// Has something done that takes long, or holds locks, by the pool for it.
+    pub(crate) async fn expensive<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> crate::Result<Result<T, Refused>> + Send + 'static,
+    ) -> Result<T, Trouble> {
+        match self.node.read_pool().run(work).await {
+            Some(done) => Ok(done??),
+            None => Err(Trouble::Stopped),
         }
     }
 
     /// Sends a request through the log, and waits until it is applied here.
     pub async fn write(&self, request: InternalRaftRequest) -> Result<Reply, Trouble> {
         check(&request, &self.limits)?;
+        self.has_room(&request).await?;
         match self.desk.propose(request).await {
             Outcome::Applied(Answer::Request(answer)) => {
                 let mut reply = answer?;
@@ -65,15 +82,60 @@ impl Handle {
                 Ok(reply)
             }
             Outcome::NotProposed(error) => Err(error.into()),
+            Outcome::TimedOut => Err(self.too_late()),
             outcome => unreachable!("{outcome:?} is no answer to a request"),
         }
+    }
+
+    /// Whether the store may take a request. If not, everybody hears of it before the client does.
+    async fn has_room(&self, request: &InternalRaftRequest) -> Result<(), Trouble> {
+        let (cost, size) = (quota::cost(request), self.node.sizes().size());
+        if cost == 0 || self.node.quota().has_room(size, cost) {
+            return Ok(());
+        }
+        let member = self.node.metadata().node_id;
+        if !self.node.alarms().is_raised_by(member, AlarmType::Nospace) {
+            // Also if the alarm gets lost: the next one who asks raises it.
+            let _ = self.desk.propose(alarms::no_space(member)).await;
+        }
+        Err(Refused::NoSpace.into())
+    }
+
+    /// Forgets the past. A physical compaction has ended when this returns, any other has begun.
+    pub async fn compact(&self, request: CompactionRequest) -> Result<Reply, Trouble> {
+        let (at, is_physical) = (request.revision, request.physical);
+        let compaction = Some(request);
+        let reply = self.write(InternalRaftRequest { compaction, ..Default::default() }).await?;
+        if is_physical {
+            // The member's threads end with it, and then nobody waits here either.
+            let _ = self.node.compacted().wait_for(|done| *done >= at).await;
+        }
+        Ok(reply)
+    }
+
+    /// Hands leadership to another member, and waits until somebody else leads.
+    pub async fn move_leader(&self, to: u64) -> Result<(), Trouble> {
+        let this = self.node.metadata().node_id;
+        let mut leadership = self.node.leadership();
+        if leadership.borrow().leader != this {
+            return Err(Trouble::NotLeader);
+        }
+        if to == this {
+            return Ok(());
+        }
+        if self.node.members().get(to).is_none_or(|member| member.is_learner) {
+            return Err(Trouble::BadTransferee);
+        }
+        self.node.transfer_leader(to);
+        let _ = leadership.wait_for(|now| ![0, this].contains(&now.leader)).await;
+        Ok(())
     }
 
     /// Runs a transaction; one that only reads does not go through the log.
     pub async fn txn(&self, request: TxnRequest) -> Result<Reply, Trouble> {
         check::txn(&request, &self.limits)?;
         if txn::is_read_only(&request) {
-            return Ok(Reply::Txn(range::read_txn(self, &request).await?));
+            return Ok(Reply::Txn(range::read_txn(self, request).await?));
         }
         self.write(InternalRaftRequest { txn: Some(request), ..Default::default() }).await
     }
@@ -83,7 +145,16 @@ impl Handle {
         match self.desk.change_members(change).await {
             Outcome::Applied(Answer::Members(answer)) => Ok(answer?),
             Outcome::NotChanged(error) => Err(error.into()),
+            Outcome::TimedOut => Err(self.too_late()),
             outcome => unreachable!("{outcome:?} is no answer to a change of members"),
+        }
+    }
+
+    /// Without a leader a request was never proposed, and etcd has other words for that.
+    fn too_late(&self) -> Trouble {
+        match self.node.status().leader() {
+            0 => Trouble::DeadlineExceeded,
+            _ => Trouble::TimedOut,
         }
     }
 
@@ -104,5 +175,10 @@ fn header_of(reply: &mut Reply) -> &mut Option<ResponseHeader> {
         Reply::Range(response) => &mut response.header,
         Reply::Txn(response) => &mut response.header,
         Reply::Compact(response) => &mut response.header,
+        Reply::Alarm(response) => &mut response.header,
+        Reply::Downgrade(response) => &mut response.header,
+        Reply::LeaseGrant(response) => &mut response.header,
+        Reply::LeaseRevoke(response) => &mut response.header,
+        Reply::LeaseCheckpoint(response) => &mut response.header,
     }
 }

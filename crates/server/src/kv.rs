@@ -3,6 +3,10 @@
 //! Each call is a function here, and has two callers: [`front`](crate::front), which is lean, and
 //! tonic, for whoever comes to the service another way, such as the JSON gateway.
 
+use std::pin::Pin;
+
+use clearlane_member::range::Found;
+use clearlane_member::range_stream::RangeStream;
 use clearlane_member::requests::Reply;
 use clearlane_member::{Handle, range};
 use clearlane_proto::etcdserverpb::kv_server::Kv;
@@ -11,13 +15,14 @@ use clearlane_proto::etcdserverpb::{
     InternalRaftRequest, PutRequest, PutResponse, RangeRequest, RangeResponse, RangeStreamResponse,
     TxnRequest, TxnResponse,
 };
+use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
-use crate::status;
+use crate::status::{self, mismatch};
 
 /// Reads a range of keys.
-pub async fn range(member: Handle, request: RangeRequest) -> Result<RangeResponse, Status> {
-    range::range(&member, &request).await.map_err(|trouble| status::of(&trouble))
+pub async fn range(member: Handle, request: RangeRequest) -> Result<Found, Status> {
+    range::range(&member, request).await.map_err(|trouble| status::of(&trouble))
 }
 
 /// Puts a key.
@@ -54,8 +59,7 @@ pub async fn compact(
     member: Handle,
     request: CompactionRequest,
 ) -> Result<CompactionResponse, Status> {
-    let compaction = Some(request);
-    match write(&member, InternalRaftRequest { compaction, ..Default::default() }).await? {
+    match member.compact(request).await.map_err(|trouble| status::of(&trouble))? {
         Reply::Compact(response) => Ok(response),
         reply => Err(mismatch(&reply)),
     }
@@ -65,9 +69,21 @@ async fn write(member: &Handle, request: InternalRaftRequest) -> Result<Reply, S
     member.write(request).await.map_err(|trouble| status::of(&trouble))
 }
 
-/// A reply of another kind than the request is a bug.
-fn mismatch(reply: &Reply) -> Status {
-    Status::internal(format!("{reply:?} answers another request"))
+/// The pages of a range.
+pub type PageStream = Pin<Box<dyn Stream<Item = Result<RangeStreamResponse, Status>> + Send>>;
+
+/// Reads the next page when the one before has gone.
+fn pages(range: RangeStream) -> PageStream {
+    Box::pin(futures_util::stream::unfold(Some(range), |range| async {
+        let mut range = range?;
+        match range.next().await {
+            Ok(page) => {
+                let range_response = Some(page?);
+                Some((Ok(RangeStreamResponse { range_response }), Some(range)))
+            }
+            Err(trouble) => Some((Err(status::of(&trouble)), None)),
+        }
+    }))
 }
 
 /// The service, for one thread.
@@ -85,21 +101,22 @@ impl KvService {
 
 #[tonic::async_trait]
 impl Kv for KvService {
-    type RangeStreamStream = tokio_stream::Empty<Result<RangeStreamResponse, Status>>;
+    type RangeStreamStream = PageStream;
 
     async fn range(
         &self,
         request: Request<RangeRequest>,
     ) -> Result<Response<RangeResponse>, Status> {
-        range(self.member.clone(), request.into_inner()).await.map(Response::new)
+        let found = range(self.member.clone(), request.into_inner()).await?;
+        found.into_response().map(Response::new).map_err(|error| status::of(&error.into()))
     }
 
     async fn range_stream(
         &self,
-        _request: Request<RangeRequest>,
-    ) -> Result<Response<Self::RangeStreamStream>, Status> {
-        // Clients that know it ask whether a server does, and go on with Range.
-        Err(Status::unimplemented("RangeStream is not served yet"))
+        request: Request<RangeRequest>,
+    ) -> Result<Response<PageStream>, Status> {
+        let opened = RangeStream::open(self.member.clone(), request.into_inner());
+        Ok(Response::new(pages(opened.map_err(|trouble| status::of(&trouble))?)))
     }
 
     async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {

@@ -15,19 +15,33 @@
 //! | [`logging`] | what does it say meanwhile? |
 //! | [`tools`] | what can be done with the data of a member that does not run? |
 //! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
+//! | [`caller`] | may this member answer this caller at all? |
+//! | [`maintenance`] | alarms, sizes, sums, copies; who leads |
+//! | [`health`] | is this server up? |
+//! | [`lease`] | LeaseGrant, LeaseRevoke, LeaseKeepAlive, LeaseTimeToLive, LeaseLeases |
+//! | [`http`] | version, health, metrics, and the API in JSON |
+//! | [`metrics`] | how is it doing, in numbers? |
+//! | [`watch`] | watchers, and how their events reach a socket |
 //! | [`cluster`] | who is a member? |
 //! | [`status`] | which code goes with which words? |
 
+pub mod caller;
 pub mod cluster;
 pub mod config;
 pub mod data;
 pub mod front;
+pub mod health;
+pub mod http;
 pub mod kv;
+pub mod lease;
 pub mod listen;
 pub mod logging;
+pub mod maintenance;
+pub mod metrics;
 mod one_piece;
 pub mod peer;
 pub mod run;
 pub mod serve;
 pub mod status;
 pub mod tools;
+pub mod watch;

@@ -21,7 +21,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
+use clearlane_lease::{self as lease, Lessor};
 use clearlane_raft_log::wal::{self, Wal};
 use clearlane_raft_log::{ConfChange, ConfChangeKind, Entry, EntryKind, HardState, MemberContext};
 
@@ -40,7 +42,9 @@ pub fn force_alone(ground: &Ground) -> Result<Vec<u64>> {
     let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
     let (mut wal, contents) = Wal::open(files, dir, start, ground.wal)?;
     let engine = copies::at_start(&*ground.vault, newest.index)?;
-    let opened = ground.open(&engine)?;
+    // Nobody asks for leases here: they come along with the store.
+    let leases = Lessor::new(lease::Config::new(Duration::ZERO), &ground.backend.locks);
+    let opened = ground.open(&engine, &Arc::new(leases))?;
     let own = contents.metadata.node_id;
     let applied = opened.progress.index;
     let commit = contents.state.commit.max(applied);

@@ -15,6 +15,8 @@
 //!                                                             └───────────────┘
 //! ```
 //!
+//! Beside them there are a few threads for [what takes long](ReadPool) to read.
+//!
 //! The raft thread applies, too: an entry that is committed is in the store before anybody else
 //! gets to run. It never touches the disk.
 //!
@@ -31,17 +33,24 @@
 
 mod commit_thread;
 mod desk;
+mod figures;
 mod inbox;
 mod others;
 mod raft_thread;
+mod sizes;
+mod read_pool;
+mod timed_files;
 mod wal_thread;
+pub(crate) mod watch_thread;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use clearlane_lease::Lessor;
+use clearlane_locks::Registry;
 use clearlane_mvcc::Store;
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Leadership, Message};
@@ -50,13 +59,23 @@ use tokio::sync::watch;
 
 use self::desk::Mailbox;
 pub use self::desk::{Asked, Desk, Outcome};
+pub use self::figures::{Buckets, Figures};
 use self::inbox::{Inbox, Input};
 pub use self::others::{Asking, Others};
+pub use self::read_pool::ReadPool;
+pub use self::sizes::StoreSizes;
+use self::timed_files::TimedFiles;
+use crate::alarms::Alarms;
 use crate::copies::{Received, Vault};
 use crate::core::{Core, Ground, Settings, start};
 use crate::error::{Error, Result};
 use crate::membership::Members;
 use crate::progress::Progress;
+use crate::quota::Quota;
+use crate::watch::Watching;
+
+/// So many threads read what takes long.
+const READERS: usize = 2;
 
 /// The store that answers, behind what may be exchanged at any time.
 pub type CurrentStore = ArcSwap<Arc<dyn Store<Progress>>>;
@@ -98,12 +117,26 @@ struct Shared {
     inbox: Inbox,
     store: CurrentStore,
     status: Status,
+    figures: Arc<Figures>,
+    locks: Registry,
     desks: Mutex<Vec<Arc<Mailbox>>>,
+    read_pool: ReadPool,
     metadata: Metadata,
+    watching: Arc<Watching>,
+    leases: Arc<Lessor>,
+    /// From here the core's time counts.
+    begin: Instant,
     members: watch::Sender<Arc<Members>>,
     vault: Arc<dyn Vault>,
     others: OnceLock<Arc<dyn Others>>,
     failed: watch::Sender<Option<Arc<Error>>>,
+    alarms: ArcSwap<Alarms>,
+    leadership: watch::Sender<Leadership>,
+    /// Up to which revision compactions have done their work.
+    compacted: watch::Sender<i64>,
+    sizes: StoreSizes,
+    quota: Quota,
+    election_timeout: Duration,
 }
 
 /// What anybody may look at, at any time.
@@ -154,25 +187,47 @@ impl Node {
     pub fn start(ground: Ground, settings: Settings, network: Box<dyn Network>) -> Result<Node> {
         let tick = settings.reads.tick;
         let batch_interval = ground.backend.batch_interval;
+        let figures = Arc::new(Figures::default());
+        let locks = ground.backend.locks.clone();
+        let files = TimedFiles::new(ground.files, Arc::clone(&figures));
+        let ground = Ground { files: Arc::new(files), ..ground };
+        let quota = Quota::new(settings.quota_bytes);
+        let election_timeout =
+            tick * u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
         let vault = Arc::clone(&ground.vault);
         let (core, wal) = start(ground, settings)?;
+        figures.keys_are(&**core.store())?;
         let (failed, failure) = watch::channel(None);
+        let watching = Arc::new(Watching::new(core.store(), &locks));
         let shared = Arc::new(Shared {
             inbox: Inbox::default(),
             store: ArcSwap::from_pointee(Arc::clone(core.store())),
             status: Status::default(),
+            figures,
+            locks,
             desks: Mutex::default(),
+            read_pool: ReadPool::default(),
             metadata: core.metadata(),
-            members: watch::Sender::new(Arc::new(core.members().clone())),
+            watching,
+            leases: Arc::clone(core.leases()),
+            begin: Instant::now(),
             vault,
             others: OnceLock::new(),
             failed,
+            members: watch::Sender::new(Arc::clone(core.members())),
+            alarms: ArcSwap::new(Arc::clone(core.alarms())),
+            leadership: watch::Sender::new(core.leadership()),
+            compacted: watch::Sender::new(0),
+            sizes: StoreSizes::default(),
+            quota,
+            election_timeout,
         });
+        shared.sizes.begin_anew(core.store().sizes()?);
         shared.status.leadership_is(core.leadership());
         shared.status.progress_is(&core);
         let (to_wal, from_raft) = std::sync::mpsc::channel();
         let (to_commit, commit_work) = std::sync::mpsc::channel();
-        let threads = [
+        let mut threads = vec![
             spawn("wal", &shared, move |shared| wal_thread::run(wal, &from_raft, shared)),
             spawn("commit", &shared, move |shared| {
                 commit_thread::run(&commit_work, batch_interval, shared)
@@ -180,7 +235,15 @@ impl Node {
             spawn("raft", &shared, move |shared| {
                 raft_thread::run(core, tick, to_wal, to_commit, network, shared)
             }),
+            spawn("watch", &shared, watch_thread::deliver),
+            spawn("catch-up", &shared, watch_thread::catch_up),
         ];
+        for number in 0..READERS {
+            threads.push(spawn(&format!("read-{number}"), &shared, |shared| {
+                shared.read_pool.work();
+                Ok(())
+            }));
+        }
         let threads = Mutex::new(threads.into_iter().collect::<std::io::Result<_>>()?);
         Ok(Node { shared, threads, failure })
     }
@@ -195,14 +258,89 @@ impl Node {
         Arc::clone(&self.shared.store.load())
     }
 
+    /// The leases.
+    pub fn leases(&self) -> &Lessor {
+        &self.shared.leases
+    }
+
+    /// What time it is for the core, and for the leases.
+    pub fn now(&self) -> Duration {
+        self.shared.begin.elapsed()
+    }
+
     /// Who leads, and how far this member has come.
     pub fn status(&self) -> &Status {
         &self.shared.status
     }
 
+    /// What its threads have counted.
+    pub fn figures(&self) -> &Figures {
+        &self.shared.figures
+    }
+
+    /// The locks of its store.
+    pub fn locks(&self) -> &Registry {
+        &self.shared.locks
+    }
+
     /// This member and its cluster.
     pub fn metadata(&self) -> Metadata {
         self.shared.metadata
+    }
+
+    /// Which alarms are raised, as far as this member has applied the log.
+    pub fn alarms(&self) -> Arc<Alarms> {
+        self.shared.alarms.load_full()
+    }
+
+    /// Who leads, for those who wait for another.
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.shared.leadership.subscribe()
+    }
+
+    /// Up to which revision compactions have done their work since the start, for those who wait.
+    pub fn compacted(&self) -> watch::Receiver<i64> {
+        self.shared.compacted.subscribe()
+    }
+
+    /// How large the store is.
+    pub fn sizes(&self) -> &StoreSizes {
+        &self.shared.sizes
+    }
+
+    /// How large it may become.
+    pub fn quota(&self) -> Quota {
+        self.shared.quota
+    }
+
+    /// A leader that is silent for so long is not one any more.
+    pub fn election_timeout(&self) -> Duration {
+        self.shared.election_timeout
+    }
+
+    /// Asks the leader, who must be this member, to hand over to another. Whether it has shows in
+    /// [`leadership`](Node::leadership).
+    pub fn transfer_leader(&self, to: u64) {
+        self.shared.inbox.push([Input::TransferLeader(to)]);
+    }
+
+    /// Rewrites the store without the space of what was deleted. It takes long, and blocks nobody
+    /// but the caller in the default era.
+    pub fn defragment(&self) -> Result<()> {
+        let store = self.store();
+        store.defragment()?;
+        self.shared.sizes.begin_anew(store.sizes()?);
+        Ok(())
+    }
+
+    /// Its watchers.
+    pub fn watching(&self) -> &Arc<Watching> {
+        &self.shared.watching
+    }
+
+    /// For what takes long to read.
+    pub fn read_pool(&self) -> &ReadPool {
+        &self.shared.read_pool
     }
 
     /// Messages of other members.
@@ -229,11 +367,6 @@ impl Node {
     /// Messages to this member get lost.
     pub fn unreachable(&self, id: u64) {
         self.shared.inbox.push([Input::Unreachable(id)]);
-    }
-
-    /// Hands leadership to another member, if this one leads and the other votes.
-    pub fn transfer_leader(&self, to: u64) {
-        self.shared.inbox.push([Input::TransferLeader(to)]);
     }
 
     /// Another member says that this one was removed. It stops.
@@ -275,6 +408,7 @@ impl Node {
     /// is in the log, and what is not committed to the store is applied again at the next start.
     pub fn stop(&self) {
         self.shared.inbox.push([Input::Stop]);
+        self.shared.read_pool.stop();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             // One that has panicked has said so.
             let _ = thread.join();
@@ -327,6 +461,17 @@ impl Shared {
             first
         });
         self.inbox.push([Input::Stop]);
+    }
+
+    /// Shows what the core has come to: before anybody is answered.
+    fn show(&self, core: &Core) {
+        self.status.progress_is(core);
+        if !Arc::ptr_eq(&self.members.borrow(), core.members()) {
+            self.members.send_replace(Arc::clone(core.members()));
+        }
+        if !Arc::ptr_eq(&self.alarms.load(), core.alarms()) {
+            self.alarms.store(Arc::clone(core.alarms()));
+        }
     }
 
     /// For whoever has a time-out of his own.

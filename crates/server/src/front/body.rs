@@ -1,13 +1,17 @@
 //! What goes out: the bodies of answers.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 
-type Error = Box<dyn std::error::Error + Send + Sync>;
+use super::range::Pieces;
+use super::unary::PREFIX;
+
+/// A message cannot be completed: the call is cut off.
+pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
@@ -19,18 +23,22 @@ pub enum Answer {
     Empty,
     /// One message of gRPC, and behind it the word that all went well.
     Message(Bytes),
+    /// The same, encoded while it is sent.
+    Range(Box<Pieces>),
     /// Only that word is left to send.
     Well,
-    /// Plain bytes.
-    Plain(Bytes),
     /// What tonic says.
     Tonic(tonic::body::Body),
 }
 
 impl Answer {
-    /// For whoever reads it with his eyes.
-    pub fn text(text: &'static str) -> Answer {
-        Answer::Plain(Bytes::from_static(text.as_bytes()))
+    /// How long the message in it is.
+    pub(super) fn message_len(&self) -> usize {
+        match self {
+            Answer::Message(bytes) => bytes.len() - PREFIX,
+            Answer::Range(pieces) => pieces.message_len(),
+            Answer::Empty | Answer::Well | Answer::Tonic(_) => 0,
+        }
     }
 }
 
@@ -45,11 +53,16 @@ impl Body for Answer {
         if let Answer::Tonic(body) = &mut *self {
             return Pin::new(body).poll_frame(context).map_err(Error::from);
         }
+        if let Answer::Range(pieces) = &mut *self {
+            match ready!(pieces.poll(context)) {
+                Some(piece) => return Poll::Ready(Some(piece)),
+                None => *self = Answer::Well,
+            }
+        }
         let (frame, rest) = match std::mem::take(&mut *self) {
             Answer::Message(bytes) => (Some(Frame::data(bytes)), Answer::Well),
             Answer::Well => (Some(Frame::trailers(all_well())), Answer::Empty),
-            Answer::Plain(bytes) => (Some(Frame::data(bytes)), Answer::Empty),
-            Answer::Empty | Answer::Tonic(_) => (None, Answer::Empty),
+            Answer::Empty | Answer::Tonic(_) | Answer::Range(_) => (None, Answer::Empty),
         };
         *self = rest;
         Poll::Ready(frame.map(Ok))
@@ -59,16 +72,15 @@ impl Body for Answer {
         match self {
             Answer::Empty => true,
             Answer::Tonic(body) => body.is_end_stream(),
-            Answer::Message(_) | Answer::Well | Answer::Plain(_) => false,
+            Answer::Message(_) | Answer::Range(_) | Answer::Well => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Answer::Empty => SizeHint::with_exact(0),
-            Answer::Plain(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Answer::Tonic(body) => body.size_hint(),
-            Answer::Message(_) | Answer::Well => SizeHint::default(),
+            Answer::Message(_) | Answer::Range(_) | Answer::Well => SizeHint::default(),
         }
     }
 }

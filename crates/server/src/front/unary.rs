@@ -17,29 +17,57 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use prost::Message;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::{Answer, Answering, failed};
+use crate::metrics::{Call, Method, ThreadMetrics};
 
 /// What lies before a message.
-const PREFIX: usize = 5;
+pub(super) const PREFIX: usize = 5;
 
-/// Answers a call by what `work` makes of its message.
+/// A call that is counted. One that is dropped was cancelled.
+pub(super) struct Counted(Call);
+
+impl Counted {
+    pub(super) fn new(thread: &ThreadMetrics, method: Method) -> Counted {
+        Counted(thread.begin(method))
+    }
+
+    /// An answer may still say that it went wrong: what was found is too large for it.
+    fn ends(self, answer: Response<Answer>) -> Response<Answer> {
+        let status = Status::from_header_map(answer.headers());
+        if status.is_none() {
+            self.0.sent(answer.body().message_len());
+        }
+        self.0.end(status.map_or(Code::Ok, |status| status.code()));
+        answer
+    }
+
+    fn failed(self, status: &Status) -> Response<Answer> {
+        self.0.end(status.code());
+        failed(status)
+    }
+}
+
+/// Answers a call by what `work` makes of its message; `encode` says how that goes out.
 pub(super) fn call<Q, A, F>(
     request: Request<Incoming>,
     limit: usize,
+    counted: Counted,
     work: impl FnOnce(Q) -> F + Send + 'static,
+    encode: fn(A) -> Response<Answer>,
 ) -> Answering
 where
     Q: Message + Default,
-    A: Message,
+    A: 'static,
     F: Future<Output = Result<A, Status>> + Send + 'static,
 {
     Box::pin(async move {
         let message = match read(request.into_body(), limit).await {
             Ok(message) => message,
-            Err(status) => return Ok(failed(&status)),
+            Err(status) => return Ok(counted.failed(&status)),
         };
+        counted.0.received(message.len());
         let answer = match Q::decode(message) {
             Ok(message) => work(message).await,
             Err(error) => {
@@ -47,10 +75,15 @@ where
             }
         };
         Ok(match answer {
-            Ok(answer) => well(frame(&answer)),
-            Err(status) => failed(&status),
+            Ok(answer) => counted.ends(encode(answer)),
+            Err(status) => counted.failed(&status),
         })
     })
+}
+
+/// How a message is answered.
+pub(super) fn message(message: impl Message) -> Response<Answer> {
+    well(Answer::Message(frame(&message)))
 }
 
 /// The message of a request that has one. Whoever sends more than he has announced is cut off
@@ -117,7 +150,8 @@ fn unframed(mut bytes: Bytes, limit: usize) -> Result<Bytes, Status> {
     }
 }
 
-fn frame(message: &impl Message) -> Bytes {
+/// A message with what lies before it.
+pub(super) fn frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut bytes = BytesMut::with_capacity(PREFIX + length);
     bytes.put_u8(0);
@@ -126,8 +160,9 @@ fn frame(message: &impl Message) -> Bytes {
     bytes.freeze()
 }
 
-fn well(frame: Bytes) -> Response<Answer> {
-    let mut response = Response::new(Answer::Message(frame));
+/// An answer that is one.
+pub(super) fn well(answer: Answer) -> Response<Answer> {
+    let mut response = Response::new(answer);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     response
 }
