@@ -37,6 +37,11 @@ impl Handle {
         &self.node
     }
 
+    /// How much a request may ask for.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// The store that answers now.
     pub fn store(&self) -> Arc<dyn Store<Progress>> {
         self.node.store()

@@ -1,7 +1,10 @@
 //! The service KV: etcd's keys and values.
+//!
+//! Each call is a function here, and has two callers: [`front`](crate::front), which is lean, and
+//! tonic, for whoever comes to the service another way, such as the JSON gateway.
 
 use clearlane_member::requests::Reply;
-use clearlane_member::{Handle, Trouble, range};
+use clearlane_member::{Handle, range};
 use clearlane_proto::etcdserverpb::kv_server::Kv;
 use clearlane_proto::etcdserverpb::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse,
@@ -11,6 +14,61 @@ use clearlane_proto::etcdserverpb::{
 use tonic::{Request, Response, Status};
 
 use crate::status;
+
+/// Reads a range of keys.
+pub async fn range(member: Handle, request: RangeRequest) -> Result<RangeResponse, Status> {
+    range::range(&member, &request).await.map_err(|trouble| status::of(&trouble))
+}
+
+/// Puts a key.
+pub async fn put(member: Handle, request: PutRequest) -> Result<PutResponse, Status> {
+    let put = Some(request);
+    match write(&member, InternalRaftRequest { put, ..Default::default() }).await? {
+        Reply::Put(response) => Ok(response),
+        reply => Err(mismatch(&reply)),
+    }
+}
+
+/// Deletes a range of keys.
+pub async fn delete_range(
+    member: Handle,
+    request: DeleteRangeRequest,
+) -> Result<DeleteRangeResponse, Status> {
+    let delete_range = Some(request);
+    match write(&member, InternalRaftRequest { delete_range, ..Default::default() }).await? {
+        Reply::DeleteRange(response) => Ok(response),
+        reply => Err(mismatch(&reply)),
+    }
+}
+
+/// Runs a transaction.
+pub async fn txn(member: Handle, request: TxnRequest) -> Result<TxnResponse, Status> {
+    match member.txn(request).await.map_err(|trouble| status::of(&trouble))? {
+        Reply::Txn(response) => Ok(response),
+        reply => Err(mismatch(&reply)),
+    }
+}
+
+/// Forgets the past.
+pub async fn compact(
+    member: Handle,
+    request: CompactionRequest,
+) -> Result<CompactionResponse, Status> {
+    let compaction = Some(request);
+    match write(&member, InternalRaftRequest { compaction, ..Default::default() }).await? {
+        Reply::Compact(response) => Ok(response),
+        reply => Err(mismatch(&reply)),
+    }
+}
+
+async fn write(member: &Handle, request: InternalRaftRequest) -> Result<Reply, Status> {
+    member.write(request).await.map_err(|trouble| status::of(&trouble))
+}
+
+/// A reply of another kind than the request is a bug.
+fn mismatch(reply: &Reply) -> Status {
+    Status::internal(format!("{reply:?} answers another request"))
+}
 
 /// The service, for one thread.
 #[derive(Clone, Debug)]
@@ -23,19 +81,6 @@ impl KvService {
     pub fn new(member: Handle) -> KvService {
         KvService { member }
     }
-
-    async fn write(&self, request: InternalRaftRequest) -> Result<Reply, Status> {
-        self.member.write(request).await.map_err(|trouble| status::of(&trouble))
-    }
-}
-
-/// A reply of another kind than the request is a bug.
-fn mismatch(reply: &Reply) -> Status {
-    Status::internal(format!("{reply:?} answers another request"))
-}
-
-fn answered<T>(outcome: Result<T, Trouble>) -> Result<Response<T>, Status> {
-    outcome.map(Response::new).map_err(|trouble| status::of(&trouble))
 }
 
 #[tonic::async_trait]
@@ -46,7 +91,7 @@ impl Kv for KvService {
         &self,
         request: Request<RangeRequest>,
     ) -> Result<Response<RangeResponse>, Status> {
-        answered(range::range(&self.member, request.get_ref()).await)
+        range(self.member.clone(), request.into_inner()).await.map(Response::new)
     }
 
     async fn range_stream(
@@ -58,39 +103,24 @@ impl Kv for KvService {
     }
 
     async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
-        let put = Some(request.into_inner());
-        match self.write(InternalRaftRequest { put, ..Default::default() }).await? {
-            Reply::Put(response) => Ok(Response::new(response)),
-            reply => Err(mismatch(&reply)),
-        }
+        put(self.member.clone(), request.into_inner()).await.map(Response::new)
     }
 
     async fn delete_range(
         &self,
         request: Request<DeleteRangeRequest>,
     ) -> Result<Response<DeleteRangeResponse>, Status> {
-        let delete_range = Some(request.into_inner());
-        match self.write(InternalRaftRequest { delete_range, ..Default::default() }).await? {
-            Reply::DeleteRange(response) => Ok(Response::new(response)),
-            reply => Err(mismatch(&reply)),
-        }
+        delete_range(self.member.clone(), request.into_inner()).await.map(Response::new)
     }
 
     async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
-        match answered(self.member.txn(request.into_inner()).await)?.into_inner() {
-            Reply::Txn(response) => Ok(Response::new(response)),
-            reply => Err(mismatch(&reply)),
-        }
+        txn(self.member.clone(), request.into_inner()).await.map(Response::new)
     }
 
     async fn compact(
         &self,
         request: Request<CompactionRequest>,
     ) -> Result<Response<CompactionResponse>, Status> {
-        let compaction = Some(request.into_inner());
-        match self.write(InternalRaftRequest { compaction, ..Default::default() }).await? {
-            Reply::Compact(response) => Ok(Response::new(response)),
-            reply => Err(mismatch(&reply)),
-        }
+        compact(self.member.clone(), request.into_inner()).await.map(Response::new)
     }
 }

@@ -7,10 +7,13 @@
 //! |---|---|
 //! | [`serve`] | which thread has which connection? |
 //! | [`data`] | where does a member lie on disk? |
+//! | [`front`] | who answers this request? |
 //! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
 //! | [`status`] | which code goes with which words? |
 
 pub mod data;
+pub mod front;
 pub mod kv;
+mod one_piece;
 pub mod serve;
 pub mod status;

@@ -3,24 +3,46 @@
 //! A few threads with a runtime each, and no task ever moves from one to another: what a connection
 //! needs is in the cache of one core, and waking a task is a push on a list. Connections are dealt in
 //! turn by the thread that accepts them.
+//!
+//! ```text
+//!   accept ── deals ──┬─▶ net-0   its connections, its services, its desk
+//!                     └─▶ net-1
+//! ```
+//!
+//! A connection speaks HTTP/2 or HTTP/1.1; its first bytes say which. Each request goes to the
+//! thread's [`Front`].
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use clearlane_member::Handle;
 use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::kv_server::KvServer;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::transport::Server as Tonic;
+use tokio::task::JoinSet;
+use tonic::service::Routes;
 
+use crate::front::Front;
 use crate::kv::KvService;
+use crate::one_piece::OnePiece;
+
+/// Requests that are under way when the server stops have so long to end.
+const DRAIN: Duration = Duration::from_secs(7);
+/// A client of HTTP/1.1 has so long for the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// A connection on which nothing happens is asked after so long whether its client is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(2 * 60 * 60);
+/// And has so long to answer.
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server on a port.
 #[derive(Debug)]
@@ -85,7 +107,7 @@ fn accept(
                 accepted = listener.accept() => match accepted {
                     Ok((connection, _)) => drop(deal.send(connection.into_std()?)),
                     // Too many files are open, or the client has gone: the next one may do.
-                    Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
                 },
                 _ = stopped.changed() => break,
             }
@@ -97,22 +119,60 @@ fn accept(
 /// One network thread.
 fn run(
     member: Handle,
-    connections: mpsc::UnboundedReceiver<std::net::TcpStream>,
-    mut stopped: watch::Receiver<bool>,
+    mut connections: mpsc::UnboundedReceiver<std::net::TcpStream>,
+    stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         let desk = tokio::spawn(member.desk().clone().run());
-        let incoming = UnboundedReceiverStream::new(connections).map(|connection| {
-            connection.set_nodelay(true)?;
-            TcpStream::from_std(connection)
-        });
-        let kv = KvServer::new(KvService::new(member));
-        let until = async move {
-            let _ = stopped.changed().await;
-        };
-        let served = Tonic::builder().add_service(kv).serve_with_incoming_shutdown(incoming, until);
-        let served = served.await.map_err(io::Error::other);
+        let front = Front::new(member.clone(), services(&member));
+        let mut open = JoinSet::new();
+        // It ends when the accepting thread does.
+        while let Some(connection) = connections.recv().await {
+            open.spawn(serve(connection, front.clone(), stopped.clone()));
+            while open.try_join_next().is_some() {}
+        }
+        // What is not done by then is cut off.
+        let _ =
+            tokio::time::timeout(DRAIN, async { while open.join_next().await.is_some() {} }).await;
         desk.abort();
-        served
+        Ok(())
     })
+}
+
+/// All that is answered by tonic.
+fn services(member: &Handle) -> Routes {
+    let mut services = Routes::builder();
+    services.add_service(KvServer::new(KvService::new(member.clone())));
+    services.routes()
+}
+
+/// One connection, to its end.
+async fn serve(connection: std::net::TcpStream, front: Front, mut stopped: watch::Receiver<bool>) {
+    // A client that has gone already, and nothing else, makes these fail.
+    if connection.set_nodelay(true).is_err() {
+        return;
+    }
+    let Ok(connection) = TcpStream::from_std(connection) else { return };
+    let protocols = protocols();
+    let served = protocols.serve_connection(TokioIo::new(OnePiece(connection)), front);
+    let mut served = pin!(served);
+    tokio::select! {
+        // A broken connection is the client's business.
+        _ = served.as_mut() => return,
+        _ = stopped.changed() => served.as_mut().graceful_shutdown(),
+    }
+    let _ = served.await;
+}
+
+fn protocols() -> auto::Builder<TokioExecutor> {
+    let mut protocols = auto::Builder::new(TokioExecutor::new());
+    protocols.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    protocols
+        .http2()
+        .timer(TokioTimer::new())
+        .auto_date_header(false)
+        .max_concurrent_streams(u32::MAX)
+        .keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT);
+    protocols
 }

@@ -1,0 +1,80 @@
+//! What goes out: the bodies of answers.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use http_body::{Body, Frame, SizeHint};
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
+/// The body of an answer.
+#[derive(Debug, Default)]
+pub enum Answer {
+    /// Nothing (any more).
+    #[default]
+    Empty,
+    /// One message of gRPC, and behind it the word that all went well.
+    Message(Bytes),
+    /// Only that word is left to send.
+    Well,
+    /// Plain bytes.
+    Plain(Bytes),
+    /// What tonic says.
+    Tonic(tonic::body::Body),
+}
+
+impl Answer {
+    /// For whoever reads it with his eyes.
+    pub fn text(text: &'static str) -> Answer {
+        Answer::Plain(Bytes::from_static(text.as_bytes()))
+    }
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        if let Answer::Tonic(body) = &mut *self {
+            return Pin::new(body).poll_frame(context).map_err(Error::from);
+        }
+        let (frame, rest) = match std::mem::take(&mut *self) {
+            Answer::Message(bytes) => (Some(Frame::data(bytes)), Answer::Well),
+            Answer::Well => (Some(Frame::trailers(all_well())), Answer::Empty),
+            Answer::Plain(bytes) => (Some(Frame::data(bytes)), Answer::Empty),
+            Answer::Empty | Answer::Tonic(_) => (None, Answer::Empty),
+        };
+        *self = rest;
+        Poll::Ready(frame.map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Answer::Empty => true,
+            Answer::Tonic(body) => body.is_end_stream(),
+            Answer::Message(_) | Answer::Well | Answer::Plain(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Answer::Empty => SizeHint::with_exact(0),
+            Answer::Plain(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Answer::Tonic(body) => body.size_hint(),
+            Answer::Message(_) | Answer::Well => SizeHint::default(),
+        }
+    }
+}
+
+fn all_well() -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(1);
+    trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"));
+    trailers
+}

@@ -1,0 +1,133 @@
+//! A call with one message each way.
+//!
+//! ```text
+//!   on the wire     0 │ length: 4 bytes │ message
+//! ```
+//!
+//! A message that comes in one piece is decoded where it lies; its keys and values are slices of what
+//! was read from the socket, and whoever keeps them must copy them. The answer is encoded once, into
+//! memory of just its length.
+
+use std::future::Future;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Request, Response};
+use http_body::Body;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use prost::Message;
+use tonic::Status;
+
+use super::{Answer, Answering, failed};
+
+/// What lies before a message.
+const PREFIX: usize = 5;
+
+/// Answers a call by what `work` makes of its message.
+pub(super) fn call<Q, A, F>(
+    request: Request<Incoming>,
+    limit: usize,
+    work: impl FnOnce(Q) -> F + Send + 'static,
+) -> Answering
+where
+    Q: Message + Default,
+    A: Message,
+    F: Future<Output = Result<A, Status>> + Send + 'static,
+{
+    Box::pin(async move {
+        let message = match read(request.into_body(), limit).await {
+            Ok(message) => message,
+            Err(status) => return Ok(failed(&status)),
+        };
+        let answer = match Q::decode(message) {
+            Ok(message) => work(message).await,
+            Err(error) => {
+                Err(Status::internal(format!("grpc: error unmarshalling request: {error}")))
+            }
+        };
+        Ok(match answer {
+            Ok(answer) => well(frame(&answer)),
+            Err(status) => failed(&status),
+        })
+    })
+}
+
+/// The message of a request that has one. Whoever sends more than he has announced is cut off
+/// before that takes memory.
+async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Status> {
+    let Some(first) = next(&mut body).await? else {
+        return Err(Status::internal("grpc: a call without a message"));
+    };
+    let length = announced(&first, limit)?;
+    let Some(mut more) = next(&mut body).await? else { return unframed(first, limit) };
+    let mut gathered = BytesMut::with_capacity(length.unwrap_or(first.len() + more.len()));
+    gathered.put(first);
+    loop {
+        gathered.put(more);
+        announced(&gathered, limit)?;
+        match next(&mut body).await? {
+            Some(bytes) => more = bytes,
+            None => return unframed(gathered.freeze(), limit),
+        }
+    }
+}
+
+/// The next piece that has something in it.
+async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
+    while !body.is_end_stream() {
+        match body.frame().await {
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) if data.is_empty() => {}
+                Ok(data) => return Ok(Some(data)),
+                Err(_trailers) => return Ok(None),
+            },
+            Some(Err(error)) => return Err(Status::cancelled(error.to_string())),
+            None => return Ok(None),
+        }
+    }
+    Ok(None)
+}
+
+/// How long the frame at hand will be, if it says so already.
+fn announced(bytes: &[u8], limit: usize) -> Result<Option<usize>, Status> {
+    let Some((head, message)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
+    if head[0] != 0 {
+        let why = "grpc: Decompressor is not installed for grpc-encoding of this message";
+        return Err(Status::unimplemented(why));
+    }
+    let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+    if length > limit {
+        let why = format!("grpc: received message larger than max ({length} vs. {limit})");
+        return Err(Status::resource_exhausted(why));
+    }
+    if message.len() > length {
+        return Err(Status::internal("grpc: more than one message in a call that takes one"));
+    }
+    Ok(Some(PREFIX + length))
+}
+
+fn unframed(mut bytes: Bytes, limit: usize) -> Result<Bytes, Status> {
+    match announced(&bytes, limit)? {
+        Some(length) if length == bytes.len() => {
+            bytes.advance(PREFIX);
+            Ok(bytes)
+        }
+        _ => Err(Status::internal("grpc: the message ends before its length")),
+    }
+}
+
+fn frame(message: &impl Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut bytes = BytesMut::with_capacity(PREFIX + length);
+    bytes.put_u8(0);
+    bytes.put_u32(length as u32);
+    message.encode(&mut bytes).expect("there is room for all of it");
+    bytes.freeze()
+}
+
+fn well(frame: Bytes) -> Response<Answer> {
+    let mut response = Response::new(Answer::Message(frame));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
+}
