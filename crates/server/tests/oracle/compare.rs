@@ -18,6 +18,9 @@ pub(crate) fn level(method: &str, etcds: &mut Value, ours: &mut Value) {
             for name in ["dbSize", "dbSizeInUse"] {
                 take_from_both(name, etcds, ours);
             }
+            one_space(etcds);
+            one_space(ours);
+            sort_both("errors", etcds, ours);
         }
         "/etcdserverpb.Maintenance/Hash" => take_from_both("hash", etcds, ours),
         "/etcdserverpb.Maintenance/Alarm" => sort_both("alarms", etcds, ours),
@@ -50,6 +53,17 @@ fn sort_both(name: &str, etcds: &mut Value, ours: &mut Value) {
         if let Some(Value::Array(values)) = value.get_mut(name) {
             values.sort_by_key(Value::to_string);
         }
+    }
+}
+
+/// Go writes messages with one space between fields, or two, or one that does not break: nobody shall
+/// rely on it.
+pub(crate) fn one_space(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = text.replace('\u{a0}', " ").replace("  ", " "),
+        Value::Array(values) => values.iter_mut().for_each(one_space),
+        Value::Object(fields) => fields.values_mut().for_each(one_space),
+        _ => {}
     }
 }
 

@@ -31,6 +31,7 @@
 
 mod accepted;
 mod compare;
+mod etcd;
 mod http;
 mod names;
 mod recording;
@@ -42,6 +43,7 @@ mod wire;
 use clearlane_backend::Design;
 
 use replay::Difference;
+use served::Whose;
 
 /// What is known of a scenario.
 enum Known {
@@ -52,27 +54,27 @@ enum Known {
 }
 use Known::{Passes, WaitsFor};
 
-/// Runs a scenario to its end.
-fn run(scenario: &str, design: Design, to_the_end: bool) -> Vec<Difference> {
+/// Runs a scenario to its end, or until something differs.
+fn run(scenario: &str, whose: Whose, to_the_end: bool) -> Vec<Difference> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(replay::replay(scenario, design, to_the_end))
+    runtime.block_on(replay::replay(scenario, whose, to_the_end))
+}
+
+fn told(differences: &[Difference]) -> String {
+    let line =
+        |difference: &Difference| format!("\n  step {}: {}", difference.step, difference.what);
+    differences.iter().map(line).collect()
 }
 
 fn check(scenario: &str, known: &Known, design: Design) {
     match known {
         Passes => {
-            let differences = run(scenario, design, true);
-            let lines: Vec<String> = differences
-                .iter()
-                .map(|difference| format!("  step {}: {}", difference.step, difference.what))
-                .collect();
-            let count = lines.len();
-            let lines = lines.join("\n");
-            assert!(count == 0, "{scenario} ({design}) differs in {count} places:\n{lines}");
+            let found = run(scenario, Whose::Ours(design), true);
+            assert!(found.is_empty(), "{scenario} ({design}) differs:{}", told(&found));
         }
         WaitsFor(what) => {
-            let differences = run(scenario, design, false);
-            assert!(!differences.is_empty(), "{scenario} passes: it does not wait for {what}");
+            let found = run(scenario, Whose::Ours(design), false);
+            assert!(!found.is_empty(), "{scenario} passes: it does not wait for {what}");
         }
     }
 }
@@ -143,4 +145,30 @@ fn every_era_answers_alike() {
             }
         }
     }
+}
+
+/// The replay may judge others if it finds no fault with etcd. By hand:
+///
+/// ```text
+/// CLEARLANE_ETCD=.../etcd cargo test -p clearlane-server --test oracle -- --ignored
+/// ```
+///
+/// With `CLEARLANE_SCENARIO` only those with this in their names.
+#[test]
+#[ignore = "needs etcd, which `.ci/etcd-dump-logs` builds"]
+fn etcd_agrees_with_itself() {
+    let program = std::env::var_os("CLEARLANE_ETCD").expect("it must name etcd's program");
+    let only = std::env::var("CLEARLANE_SCENARIO").unwrap_or_default();
+    let mut differences = String::new();
+    for (scenario, _) in SCENARIOS {
+        // Its process ends there.
+        if *scenario == "30-alarm-crash" || !scenario.contains(&only) {
+            continue;
+        }
+        let found = run(scenario, Whose::Etcds(program.clone().into()), true);
+        if !found.is_empty() {
+            differences += &format!("\n{scenario}{}", told(&found));
+        }
+    }
+    assert!(differences.is_empty(), "{differences}");
 }

@@ -22,6 +22,11 @@ impl Names {
         self.0.insert(recorded.to_owned(), ours.to_owned());
     }
 
+    /// What that of the recording is here.
+    pub(crate) fn get(&self, recorded: &str) -> &str {
+        &self.0[recorded]
+    }
+
     /// Looks for names that come up for the first time.
     pub(crate) fn learn(&mut self, recorded: &Value, ours: &Value) {
         match (recorded, ours) {

@@ -5,23 +5,28 @@
 //! when something else was expected, or at the end of its stream.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use clearlane_backend::Design;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
+use tonic::transport::Channel;
 
 use crate::compare::{self, cut};
-use crate::recording::{self, Call, Failure, Http, HttpAnswer, Outcome, Step, Stream, Taken};
-use crate::served::Served;
+use crate::recording::{self, Call, Failure, Head, Http, HttpAnswer, Outcome, Step, Stream, Taken};
+use crate::served::{Place, Served, Whose};
 use crate::wire::{self, Conversation, Event, Methods, PATIENCE};
-use crate::{accepted, http, names::Names, streams};
+use crate::{accepted, etcd, http, names::Names, streams};
 
 /// How long a stream may take to say what is expected of it.
 const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A client listens for so long to what nobody expects, before it goes away.
 const LISTENING: Duration = Duration::from_millis(50);
+
+/// In the recordings.
+const CLUSTER_ID: &str = "9735334494912078063";
+const MEMBER_ID: &str = "12886971399916175087";
+const LEARNER_URL: &str = "http://127.0.0.1:27003";
 
 /// Something that etcd did in another way.
 #[derive(Debug)]
@@ -54,16 +59,23 @@ struct Player<'a> {
     scenario: &'a str,
     methods: Methods,
     names: Names,
+    /// Whether what we do in another way is expected.
+    as_ours: bool,
     served: Served,
+    /// The second one, of the scenarios that have it.
+    learner: Option<Served>,
     streams: BTreeMap<u64, Open>,
     pending: Vec<Pending>,
     differences: Vec<Difference>,
 }
 
 /// Replays a scenario to its end, or to where something differs if that is enough.
-pub(crate) async fn replay(scenario: &str, design: Design, to_the_end: bool) -> Vec<Difference> {
+pub(crate) async fn replay(scenario: &str, whose: Whose, to_the_end: bool) -> Vec<Difference> {
     let recording = recording::read(scenario);
-    let served = match Served::start(design, &recording.flags).await {
+    let has_second = recording.steps.iter().any(|step| matches!(step.taken, Taken::StartLearner));
+    let place = if has_second { Place::first(etcd::free_address()) } else { Place::alone() };
+    let as_ours = matches!(whose, Whose::Ours(_));
+    let served = match Served::start(whose, place, recording.flags).await {
         Ok(served) => served,
         Err(what) => return vec![Difference { step: 0, what }],
     };
@@ -71,11 +83,16 @@ pub(crate) async fn replay(scenario: &str, design: Design, to_the_end: bool) -> 
         scenario,
         methods: Methods::new(),
         names: Names::default(),
+        as_ours,
         served,
+        learner: None,
         streams: BTreeMap::new(),
         pending: Vec::new(),
         differences: Vec::new(),
     };
+    if has_second {
+        player.name_places().await;
+    }
     let mut steps = recording.steps.into_iter().peekable();
     while let Some(Step { number, taken }) = steps.next() {
         player = player.step(number, taken).await;
@@ -94,13 +111,35 @@ impl Player<'_> {
         self.differences.push(Difference { step, what: what.into() });
     }
 
+    /// Where servers have to reach each other, they are where there is room, and have other ids.
+    async fn name_places(&mut self) {
+        let header = &self.range(json!({"key": "AA=="})).await["header"];
+        for (recorded, field) in [(CLUSTER_ID, "cluster_id"), (MEMBER_ID, "member_id")] {
+            self.names.set(recorded, header[field].as_str().unwrap_or_default());
+        }
+        self.names.set("http://127.0.0.1:27001", &self.served.place().peer_url);
+        let learner = format!("http://{}", etcd::free_address());
+        self.names.set(LEARNER_URL, &learner);
+    }
+
+    async fn start_learner(&mut self, number: u64) {
+        let address = self.names.get(LEARNER_URL).trim_start_matches("http://").parse().unwrap();
+        let place = Place::second(self.served.place(), address);
+        match Served::start(self.served.whose().clone(), place, Vec::new()).await {
+            Ok(served) => self.learner = Some(served),
+            Err(what) => self.differs(number, what),
+        }
+    }
+
     async fn end(mut self) -> Vec<Difference> {
         self.streams.clear();
         for pending in self.pending.drain(..) {
             pending.task.abort();
         }
-        if let Err(failure) = self.served.stop().await {
-            self.differences.push(Difference { step: u64::MAX, what: failure });
+        for served in self.learner.into_iter().chain([self.served]) {
+            if let Err(failure) = served.stop().await {
+                self.differences.push(Difference { step: u64::MAX, what: failure });
+            }
         }
         self.differences
     }
@@ -130,7 +169,7 @@ impl Player<'_> {
                     tokio::time::sleep(time).await;
                 }
             }
-            Taken::StartLearner => self.differs(number, "there is no second server"),
+            Taken::StartLearner => self.start_learner(number).await,
             // It is in this process; a panic is found when it is stopped.
             Taken::LookAtServer => {}
         }
@@ -138,53 +177,74 @@ impl Player<'_> {
     }
 
     async fn call(&mut self, number: u64, mut call: Call) {
-        if call.head.to_learner {
+        let Some(channel) = self.channel(&call.head) else {
             return self.differs(number, "there is no second server");
-        }
+        };
         self.names.put_into(&mut call.request);
-        let channel = self.served.channel();
         let method = self.methods.get(&call.head.path);
-        let made =
-            wire::call(channel, call.head.clone(), method, call.request.clone(), call.deadline);
+        let made = || {
+            let (head, request) = (call.head.clone(), call.request.clone());
+            wire::call(channel.clone(), head, method.clone(), request, call.deadline)
+        };
         if call.answered_after.is_some() {
             // All that are recorded write a key, and wait then. The next step comes behind that.
             let before = self.revision().await;
-            let task = tokio::spawn(made);
+            let task = tokio::spawn(made());
+            self.until(number, before + 1).await;
             self.pending.push(Pending { step: number, call, task });
-            self.until_written(number, before).await;
+        } else if call.deadline.is_some() {
+            // A key is written, and removed when the client gave up.
+            let before = self.revision().await;
+            let ours = made().await;
+            self.until(number, before + 2).await;
+            self.compare(number, call, ours).await;
         } else {
-            let ours = made.await;
+            let since = Instant::now();
+            let mut ours = made().await;
+            while call.outcome.is_ok() && is_too_early(&ours) && since.elapsed() < PATIENCE {
+                tokio::time::sleep(LISTENING).await;
+                ours = made().await;
+            }
             self.compare(number, call, ours).await;
         }
     }
 
+    /// To the server that is asked.
+    fn channel(&self, head: &Head) -> Option<Channel> {
+        match head.to_learner {
+            true => self.learner.as_ref().map(Served::channel),
+            false => Some(self.served.channel()),
+        }
+    }
+
     /// The revision of the store.
-    async fn revision(&self) -> Value {
+    async fn revision(&self) -> u64 {
         let request = json!({"key": "AA==", "serializable": true, "count_only": true});
-        self.range(request).await["header"]["revision"].clone()
+        let revision = self.range(request).await["header"]["revision"].clone();
+        revision.as_str().map_or(0, |revision| revision.parse().unwrap())
     }
 
     async fn range(&self, request: Value) -> Value {
         let path = "/etcdserverpb.KV/Range".to_owned();
         let method = self.methods.get(&path);
-        let head = recording::Head { path, metadata: BTreeMap::new(), to_learner: false };
+        let head = Head { path, metadata: BTreeMap::new(), to_learner: false };
         wire::call(self.served.channel(), head, method, request, None).await.unwrap_or_default()
     }
 
-    async fn until_written(&mut self, number: u64, before: Value) {
+    async fn until(&mut self, number: u64, revision: u64) {
         let written = async {
-            while self.revision().await == before {
+            while self.revision().await < revision {
                 tokio::task::yield_now().await;
             }
         };
         if tokio::time::timeout(PATIENCE, written).await.is_err() {
-            self.differs(number, "nothing is written");
+            self.differs(number, format!("revision {revision} is not reached"));
         }
     }
 
     async fn compare(&mut self, number: u64, call: Call, ours: Outcome) {
         let Call { head, request, outcome, .. } = call;
-        match (accepted::instead(self.scenario, number, outcome), ours) {
+        match (accepted::expected(self.scenario, number, outcome, &ours, self.as_ours), ours) {
             (Ok(mut etcds), Ok(mut ours)) => {
                 self.names.learn(&etcds, &ours);
                 self.names.put_into(&mut etcds);
@@ -249,6 +309,8 @@ impl Player<'_> {
         if let (Some(mut etcds), Some(mut ours)) = (parsed(&etcds), parsed(&ours)) {
             self.names.learn(&etcds, &ours);
             self.names.put_into(&mut etcds);
+            compare::one_space(&mut etcds);
+            compare::one_space(&mut ours);
             compare::level(line, &mut etcds, &mut ours);
             let found = compare::differences(&etcds, &ours);
             if !found.is_empty() {
@@ -267,6 +329,12 @@ impl Player<'_> {
     }
 }
 
+/// A learner is promoted when it has caught up, and nothing tells when that is.
+fn is_too_early(outcome: &Outcome) -> bool {
+    let words = "etcdserver: can only promote a learner member which is in sync with leader";
+    outcome.as_ref().is_err_and(|failure| failure.message == words)
+}
+
 fn shown(outcome: &Outcome) -> String {
     match outcome {
         Ok(reply) => cut(&reply.to_string()),
@@ -277,11 +345,11 @@ fn shown(outcome: &Outcome) -> String {
 /// Streams, and calls that wait.
 impl Player<'_> {
     fn open(&mut self, number: u64, stream: Stream) {
-        if stream.head.to_learner {
+        let Some(channel) = self.channel(&stream.head) else {
             return self.differs(number, "there is no second server");
-        }
+        };
         let method = self.methods.get(&stream.head.path);
-        let conversation = Conversation::open(self.served.channel(), &stream.head, method);
+        let conversation = Conversation::open(channel, &stream.head, method);
         let open = Open { stream, conversation, last: None, cancelled: false, broken: false };
         self.streams.insert(number, open);
     }
