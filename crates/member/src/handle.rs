@@ -10,7 +10,7 @@ use crate::membership::{Change, Member};
 use crate::node::{Desk, Node, Outcome};
 use crate::progress::Progress;
 use crate::range;
-use crate::requests::{Limits, Reply, check, txn};
+use crate::requests::{Limits, Refused, Reply, check, txn};
 use crate::trouble::Trouble;
 
 /// A member, for the requests of one thread.
@@ -51,7 +51,19 @@ impl Handle {
     pub async fn fresh(&self) -> Result<(), Trouble> {
         match self.desk.read().await {
             Outcome::MayNotRead(error) => Err(error.into()),
+            Outcome::TimedOut => Err(Trouble::TimedOut),
             _ => Ok(()),
+        }
+    }
+
+    /// Has something done that takes long, or holds locks, by the pool for it.
+    pub(crate) async fn expensive<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> crate::Result<Result<T, Refused>> + Send + 'static,
+    ) -> Result<T, Trouble> {
+        match self.node.read_pool().run(work).await {
+            Some(done) => Ok(done??),
+            None => Err(Trouble::Stopped),
         }
     }
 
@@ -65,6 +77,7 @@ impl Handle {
                 Ok(reply)
             }
             Outcome::NotProposed(error) => Err(error.into()),
+            Outcome::TimedOut => Err(self.too_late()),
             outcome => unreachable!("{outcome:?} is no answer to a request"),
         }
     }
@@ -73,7 +86,7 @@ impl Handle {
     pub async fn txn(&self, request: TxnRequest) -> Result<Reply, Trouble> {
         check::txn(&request, &self.limits)?;
         if txn::is_read_only(&request) {
-            return Ok(Reply::Txn(range::read_txn(self, &request).await?));
+            return Ok(Reply::Txn(range::read_txn(self, request).await?));
         }
         self.write(InternalRaftRequest { txn: Some(request), ..Default::default() }).await
     }
@@ -83,7 +96,16 @@ impl Handle {
         match self.desk.change_members(change).await {
             Outcome::Applied(Answer::Members(answer)) => Ok(answer?),
             Outcome::NotChanged(error) => Err(error.into()),
+            Outcome::TimedOut => Err(self.too_late()),
             outcome => unreachable!("{outcome:?} is no answer to a change of members"),
+        }
+    }
+
+    /// Without a leader a request was never proposed, and etcd has other words for that.
+    fn too_late(&self) -> Trouble {
+        match self.node.status().leader() {
+            0 => Trouble::DeadlineExceeded,
+            _ => Trouble::TimedOut,
         }
     }
 

@@ -26,9 +26,15 @@ pub enum Trouble {
     /// So much is on its way that no more is taken.
     #[error("etcdserver: too many requests")]
     TooManyRequests,
+    /// This member stops.
+    #[error("etcdserver: server stopped")]
+    Stopped,
     /// No answer came in time: it may be applied, or not.
     #[error("etcdserver: request timed out")]
     TimedOut,
+    /// Nobody led for as long as the request could wait.
+    #[error("context deadline exceeded")]
+    DeadlineExceeded,
     /// The store could not be read.
     #[error("{0}")]
     Failed(#[from] Error),

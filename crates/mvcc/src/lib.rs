@@ -65,7 +65,7 @@ pub use key_history::{KeyHistory, Version};
 pub use revision::{Mark, NoRecordKey, RecordKey, Revision};
 pub use store::{
     Applied, Change, CompactionJob, Ended, Ground, HashJob, IndexKind, KeyLeases, LeaseOfKey,
-    NoLeases, Opened, RangeAnswer, RangeOptions, ReadTxn, ReadView, SnapshotStore,
+    NoLeases, Opened, RangeAnswer, RangeOptions, ReadTxn, ReadView, RecordVisitor, SnapshotStore,
     SnapshotWriteTxn, State, Store, StoreParts, WriteTxn, open,
 };
 pub use tree_index::locked::{CompactionLock, LockedIndex};

@@ -3,6 +3,10 @@
 //! Each call is a function here, and has two callers: [`front`](crate::front), which is lean, and
 //! tonic, for whoever comes to the service another way, such as the JSON gateway.
 
+use std::pin::Pin;
+
+use clearlane_member::range::Found;
+use clearlane_member::range_stream::RangeStream;
 use clearlane_member::requests::Reply;
 use clearlane_member::{Handle, range};
 use clearlane_proto::etcdserverpb::kv_server::Kv;
@@ -11,13 +15,14 @@ use clearlane_proto::etcdserverpb::{
     InternalRaftRequest, PutRequest, PutResponse, RangeRequest, RangeResponse, RangeStreamResponse,
     TxnRequest, TxnResponse,
 };
+use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use crate::status;
 
 /// Reads a range of keys.
-pub async fn range(member: Handle, request: RangeRequest) -> Result<RangeResponse, Status> {
-    range::range(&member, &request).await.map_err(|trouble| status::of(&trouble))
+pub async fn range(member: Handle, request: RangeRequest) -> Result<Found, Status> {
+    range::range(&member, request).await.map_err(|trouble| status::of(&trouble))
 }
 
 /// Puts a key.
@@ -70,6 +75,23 @@ fn mismatch(reply: &Reply) -> Status {
     Status::internal(format!("{reply:?} answers another request"))
 }
 
+/// The pages of a range.
+pub type PageStream = Pin<Box<dyn Stream<Item = Result<RangeStreamResponse, Status>> + Send>>;
+
+/// Reads the next page when the one before has gone.
+fn pages(range: RangeStream) -> PageStream {
+    Box::pin(futures_util::stream::unfold(Some(range), |range| async {
+        let mut range = range?;
+        match range.next().await {
+            Ok(page) => {
+                let range_response = Some(page?);
+                Some((Ok(RangeStreamResponse { range_response }), Some(range)))
+            }
+            Err(trouble) => Some((Err(status::of(&trouble)), None)),
+        }
+    }))
+}
+
 /// The service, for one thread.
 #[derive(Clone, Debug)]
 pub struct KvService {
@@ -85,21 +107,22 @@ impl KvService {
 
 #[tonic::async_trait]
 impl Kv for KvService {
-    type RangeStreamStream = tokio_stream::Empty<Result<RangeStreamResponse, Status>>;
+    type RangeStreamStream = PageStream;
 
     async fn range(
         &self,
         request: Request<RangeRequest>,
     ) -> Result<Response<RangeResponse>, Status> {
-        range(self.member.clone(), request.into_inner()).await.map(Response::new)
+        let found = range(self.member.clone(), request.into_inner()).await?;
+        found.into_response().map(Response::new).map_err(|error| status::of(&error.into()))
     }
 
     async fn range_stream(
         &self,
-        _request: Request<RangeRequest>,
-    ) -> Result<Response<Self::RangeStreamStream>, Status> {
-        // Clients that know it ask whether a server does, and go on with Range.
-        Err(Status::unimplemented("RangeStream is not served yet"))
+        request: Request<RangeRequest>,
+    ) -> Result<Response<PageStream>, Status> {
+        let opened = RangeStream::open(self.member.clone(), request.into_inner());
+        Ok(Response::new(pages(opened.map_err(|trouble| status::of(&trouble))?)))
     }
 
     async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {

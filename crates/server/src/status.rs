@@ -17,7 +17,10 @@ pub fn of(trouble: &Trouble) -> Status {
         Trouble::Members(refused) => of_members(*refused),
         Trouble::Read(Read::TooManyReaders) | Trouble::TooManyRequests => Code::Unknown,
         Trouble::Read(Read::ReaderIsWaiting) => Code::Internal,
-        Trouble::Read(_) | Trouble::NoLeader | Trouble::TimedOut => Code::Unavailable,
+        Trouble::Read(_) | Trouble::NoLeader | Trouble::Stopped | Trouble::TimedOut => {
+            Code::Unavailable
+        }
+        Trouble::DeadlineExceeded => Code::DeadlineExceeded,
         Trouble::Failed(_) => Code::Unknown,
     };
     Status::new(code, trouble.to_string())
@@ -33,6 +36,7 @@ fn of_request(refused: Request) -> Code {
         | Request::InvalidSortOption
         | Request::RequestTooLarge
         | Request::KeyNotFound => Code::InvalidArgument,
+        Request::StreamOrder | Request::StreamFilter => Code::Unimplemented,
         Request::LeaseNotFound => Code::NotFound,
         Request::Compacted | Request::FutureRevision => Code::OutOfRange,
     }

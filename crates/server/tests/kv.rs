@@ -15,7 +15,8 @@ use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
 use clearlane_proto::etcdserverpb::response_op::Response as Done;
 use clearlane_proto::etcdserverpb::{
-    CompactionRequest, Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+    CompactionRequest, Compare, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse,
+    RequestOp, TxnRequest,
 };
 use clearlane_server::data;
 use clearlane_server::serve::Server;
@@ -55,6 +56,15 @@ async fn connect(address: SocketAddr) -> KvClient<Channel> {
 fn put(key: &str, value: &str) -> PutRequest {
     let (key, value) = (key.to_owned().into(), value.to_owned().into());
     PutRequest { key, value, ..PutRequest::default() }
+}
+
+/// Puts many keys, a hundred in a transaction.
+async fn load(client: &mut KvClient<Channel>, puts: impl IntoIterator<Item = PutRequest>) {
+    let ops = puts.into_iter().map(|put| RequestOp { request: Some(Op::RequestPut(put)) });
+    for success in ops.collect::<Vec<_>>().chunks(100) {
+        let txn = TxnRequest { success: success.to_vec(), ..TxnRequest::default() };
+        client.txn(txn).await.unwrap();
+    }
 }
 
 fn get(key: &str) -> RangeRequest {
@@ -161,7 +171,8 @@ fn what_is_wrong_is_told_in_etcds_words_and_codes() {
         let future = client.range(future).await.unwrap_err();
         let words = "etcdserver: mvcc: required revision is a future revision";
         assert_eq!(told(future), (Code::OutOfRange, words.to_owned()));
-        let stream = client.range_stream(get("a")).await.unwrap_err();
+        let oldest = RangeRequest { min_mod_revision: 2, ..get("a") };
+        let stream = client.range_stream(oldest).await.unwrap_err();
         assert_eq!(stream.code(), Code::Unimplemented);
     });
     running.stop();
@@ -185,6 +196,78 @@ fn who_goes_away_is_nobodys_loss() {
             let read = client.range(get(&key)).await.unwrap().into_inner();
             assert_eq!(read.kvs[0].key, key);
         }
+    });
+    running.stop();
+}
+
+/// Ranges of every size: one piece, kept in memory, and read while they are sent.
+#[test]
+fn a_range_is_the_same_however_large_it_is() {
+    for design in [Design::SnapshotReadTx, Design::ReadTx] {
+        let dir = tempfile::tempdir().unwrap();
+        let running = Running::start(dir.path(), design);
+        block_on(async {
+            let mut client = running.client().await.max_decoding_message_size(usize::MAX);
+            let value = |number: usize| format!("{number}").repeat(1 + number % 900);
+            let puts = (0..3000).map(|number| put(&format!("k{number:05}"), &value(number)));
+            load(&mut client, puts).await;
+            for limit in [0, 1, 100, 128, 129, 500, 1000, 2999, 3000, 3001] {
+                let request = RangeRequest { range_end: "l".into(), limit, ..get("k") };
+                let whole = client.range(request.clone()).await.unwrap().into_inner();
+                let found = if limit == 0 { 3000 } else { limit.min(3000) as usize };
+                assert_eq!((whole.kvs.len(), whole.count), (found, 3000), "limit {limit}");
+                assert_eq!(whole.more, found < 3000, "limit {limit}");
+                for (number, record) in whole.kvs.iter().enumerate() {
+                    assert_eq!(record.key, format!("k{number:05}"));
+                    assert_eq!(record.value, value(number), "limit {limit}");
+                }
+                let mut pages = client.range_stream(request).await.unwrap().into_inner();
+                let mut joined = RangeResponse::default();
+                while let Some(page) = pages.message().await.unwrap() {
+                    let page = page.range_response.unwrap();
+                    assert!(joined.header.is_none(), "only the last page has a header");
+                    joined.kvs.extend(page.kvs);
+                    joined = RangeResponse { kvs: joined.kvs, ..page };
+                }
+                assert_eq!(joined, whole, "limit {limit}");
+            }
+        });
+        running.stop();
+    }
+}
+
+/// A range that is being sent shows what it showed when it began, and a reader who stops reading
+/// holds up nobody.
+#[test]
+fn a_long_range_is_of_one_revision() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = Running::start(dir.path(), Design::SnapshotReadTx);
+    block_on(async {
+        let mut writer = running.client().await;
+        let mut reader = running.client().await.max_decoding_message_size(usize::MAX);
+        let value = "a".repeat(1000);
+        load(&mut writer, (0..4000).map(|number| put(&format!("k{number:05}"), &value))).await;
+        let all = RangeRequest { range_end: "l".into(), ..get("k") };
+        for round in 0..10 {
+            let reading = tokio::spawn({
+                let (mut reader, all) = (reader.clone(), all.clone());
+                async move { reader.range(all).await.unwrap().into_inner() }
+            });
+            if round % 2 == 1 {
+                tokio::task::yield_now().await;
+                reading.abort();
+            }
+            for number in 0..40 {
+                writer.put(put(&format!("k{number:05}"), &round.to_string())).await.unwrap();
+            }
+            let Ok(found) = reading.await else { continue };
+            let seen = found.header.unwrap().revision;
+            assert_eq!(found.kvs.len(), 4000);
+            assert!(found.kvs.iter().all(|record| record.mod_revision <= seen));
+            let newest = found.kvs.iter().map(|record| record.mod_revision).max();
+            assert_eq!(newest, Some(seen), "everything up to its revision");
+        }
+        assert_eq!(reader.range(all).await.unwrap().into_inner().count, 4000);
     });
     running.stop();
 }

@@ -15,6 +15,12 @@
 //!
 //! The lock around a desk's list is taken by the tasks of one thread only, so nobody waits for it.
 //!
+//! # Time-outs
+//!
+//! A question that gets no answer for etcd's seven seconds is answered by the desk. A timer for each
+//! would cost more than most answers; so the desk counts half seconds, each question remembers in
+//! which one it was asked, and now and then all are looked through.
+//!
 //! # Giving up
 //!
 //! A task that is dropped, because its client went away or its time is over, frees its place when it
@@ -26,12 +32,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_raft_log::driver;
 use clearlane_read_index as read_index;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::MissedTickBehavior;
 
 use super::Shared;
 use super::inbox::{Input, Place, SLOTS_MAX};
@@ -51,7 +59,15 @@ pub enum Outcome {
     MayRead,
     /// Of a read: why not.
     MayNotRead(read_index::Error),
+    /// Nothing came back in time. What was proposed may still be applied.
+    TimedOut,
 }
+
+/// How often the desk looks for questions that are too old.
+const ROUND: Duration = Duration::from_millis(500);
+/// So many rounds a question waits: at least etcd's time-out with its default settings, 5 s and twice
+/// an election time-out.
+const ROUNDS_MAX: u32 = 15;
 
 /// What the raft thread brings.
 #[derive(Debug, Default)]
@@ -82,6 +98,8 @@ struct Table {
 
 #[derive(Default)]
 struct Lists {
+    /// Half seconds since the desk was opened.
+    round: u32,
     asks: Vec<Input>,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -90,6 +108,8 @@ struct Lists {
 #[derive(Default)]
 struct Slot {
     question: u32,
+    /// When it was asked.
+    round: u32,
     state: State,
 }
 
@@ -133,8 +153,10 @@ impl Desk {
             (lists.slots.len() - 1) as u32
         });
         assert!(slot < SLOTS_MAX, "requests are bounded long before");
+        let round = lists.round;
         let there = &mut lists.slots[slot as usize];
         there.question = there.question.wrapping_add(1);
+        there.round = round;
         there.state = State::Waits(None);
         let place = Place { desk: self.table.number, slot, question: there.question };
         let is_first = lists.asks.is_empty();
@@ -148,8 +170,13 @@ impl Desk {
 
     /// The desk's task. It ends when it is dropped.
     pub async fn run(self) {
+        let mut rounds = tokio::time::interval(ROUND);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            self.table.mailbox.arrived.notified().await;
+            tokio::select! {
+                () = self.table.mailbox.arrived.notified() => {}
+                _ = rounds.tick() => self.table.next_round(),
+            }
             let asks = std::mem::take(&mut self.table.lists.lock().asks);
             if !asks.is_empty() {
                 self.shared.inbox.push(asks);
@@ -160,6 +187,24 @@ impl Desk {
 }
 
 impl Table {
+    /// Answers what is too old.
+    fn next_round(&self) {
+        let mut lists = self.lists.lock();
+        let lists = &mut *lists;
+        lists.round += 1;
+        for (slot, there) in lists.slots.iter_mut().enumerate() {
+            if let State::Waits(waker) = &mut there.state
+                && lists.round - there.round >= ROUNDS_MAX
+            {
+                let waker = waker.take();
+                there.state = State::Done(Box::new(Outcome::TimedOut));
+                waker.inspect(Waker::wake_by_ref);
+                let (desk, slot) = (self.number, slot as u32);
+                lists.asks.push(Input::GiveUp(Place { desk, slot, question: there.question }));
+            }
+        }
+    }
+
     fn hand_out(&self) {
         let letters = std::mem::take(&mut *self.mailbox.letters.lock());
         let mut lists = self.lists.lock();

@@ -15,6 +15,8 @@
 //!                                                             └───────────────┘
 //! ```
 //!
+//! Beside them there are a few threads for [what takes long](ReadPool) to read.
+//!
 //! The raft thread applies, too: an entry that is committed is in the store before anybody else
 //! gets to run. It never touches the disk.
 //!
@@ -33,6 +35,7 @@ mod commit_thread;
 mod desk;
 mod inbox;
 mod raft_thread;
+mod read_pool;
 mod wal_thread;
 
 use std::sync::Arc;
@@ -50,9 +53,13 @@ use tokio::sync::watch;
 use self::desk::Mailbox;
 pub use self::desk::{Asked, Desk, Outcome};
 use self::inbox::{Inbox, Input};
+pub use self::read_pool::ReadPool;
 use crate::core::{Core, Ground, Settings, start};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
+
+/// So many threads read what takes long.
+const READERS: usize = 2;
 
 /// The store that answers, behind what may be exchanged at any time.
 pub type CurrentStore = ArcSwap<Arc<dyn Store<Progress>>>;
@@ -91,6 +98,7 @@ struct Shared {
     store: CurrentStore,
     status: Status,
     desks: Mutex<Vec<Arc<Mailbox>>>,
+    read_pool: ReadPool,
     metadata: Metadata,
     failed: watch::Sender<Option<Arc<Error>>>,
 }
@@ -150,6 +158,7 @@ impl Node {
             store: ArcSwap::from_pointee(Arc::clone(core.store())),
             status: Status::default(),
             desks: Mutex::default(),
+            read_pool: ReadPool::default(),
             metadata: core.metadata(),
             failed,
         });
@@ -157,7 +166,7 @@ impl Node {
         shared.status.progress_is(&core);
         let (to_wal, from_raft) = std::sync::mpsc::channel();
         let (to_commit, commit_work) = std::sync::mpsc::channel();
-        let threads = [
+        let mut threads = vec![
             spawn("wal", &shared, move |shared| wal_thread::run(wal, &from_raft, shared)),
             spawn("commit", &shared, move |shared| {
                 commit_thread::run(&commit_work, batch_interval, shared)
@@ -166,6 +175,12 @@ impl Node {
                 raft_thread::run(core, tick, to_wal, to_commit, network, shared)
             }),
         ];
+        for number in 0..READERS {
+            threads.push(spawn(&format!("read-{number}"), &shared, |shared| {
+                shared.read_pool.work();
+                Ok(())
+            }));
+        }
         let threads = Mutex::new(threads.into_iter().collect::<std::io::Result<_>>()?);
         Ok(Node { shared, threads, failure })
     }
@@ -190,6 +205,11 @@ impl Node {
         self.shared.metadata
     }
 
+    /// For what takes long to read.
+    pub fn read_pool(&self) -> &ReadPool {
+        &self.shared.read_pool
+    }
+
     /// Messages of other members.
     pub fn receive(&self, messages: Vec<Message>) {
         self.shared.inbox.push(messages.into_iter().map(Input::Message));
@@ -204,6 +224,7 @@ impl Node {
     /// is in the log, and what is not committed to the store is applied again at the next start.
     pub fn stop(&self) {
         self.shared.inbox.push([Input::Stop]);
+        self.shared.read_pool.stop();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             // One that has panicked has said so.
             let _ = thread.join();

@@ -72,6 +72,15 @@ pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), Refus
     }
 }
 
+/// Whether a range can be sent in pages: only in the order in which the store reads.
+pub fn range_stream(request: &RangeRequest) -> Result<(), Refused> {
+    match (super::range::has_order(request), super::range::is_filtered(request)) {
+        (true, _) => Err(Refused::StreamOrder),
+        (_, true) => Err(Refused::StreamFilter),
+        _ => Ok(()),
+    }
+}
+
 /// Whether a range makes sense.
 pub fn range(request: &RangeRequest) -> Result<(), Refused> {
     has_key(&request.key)?;

@@ -59,7 +59,8 @@ use clearlane_proto::etcdserverpb::{
     PutResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
 };
 
-use self::refused::{Stop, apart};
+pub(crate) use self::refused::{Stop, apart};
+pub(crate) use self::span::Span;
 use self::txn::Plan;
 use crate::error::{Error, Result};
 use crate::progress::Progress;

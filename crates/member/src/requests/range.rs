@@ -137,7 +137,13 @@ fn limit_to_read(request: &RangeRequest) -> i64 {
     }
 }
 
-fn is_filtered(request: &RangeRequest) -> bool {
+/// Whether the answer's records are the store's as they are, in the order in which it reads.
+pub(crate) fn is_plain(request: &RangeRequest) -> bool {
+    !request.keys_only && !is_filtered(request) && order(request).is_none()
+}
+
+/// Whether it leaves out what is too old or too new.
+pub(super) fn is_filtered(request: &RangeRequest) -> bool {
     let bounds = [
         request.min_mod_revision,
         request.max_mod_revision,
@@ -145,6 +151,11 @@ fn is_filtered(request: &RangeRequest) -> bool {
         request.max_create_revision,
     ];
     bounds.iter().any(|bound| *bound != 0)
+}
+
+/// Whether somebody asks for another order than the store's.
+pub(super) fn has_order(request: &RangeRequest) -> bool {
+    order(request).is_some()
 }
 
 /// The order of the answer, where it is not the one that the store reads in.

@@ -26,6 +26,12 @@ pub enum Refused {
     /// There is no such order, or no such target to sort by.
     #[error("etcdserver: invalid sort option")]
     InvalidSortOption,
+    /// A range cannot be streamed in another order than that of the keys.
+    #[error("RangeStream does not support custom sort orders")]
+    StreamOrder,
+    /// Nor with a filter.
+    #[error("RangeStream does not support revision filters")]
+    StreamFilter,
     /// It does not fit into an entry of the log.
     #[error("etcdserver: request is too large")]
     RequestTooLarge,

@@ -8,6 +8,7 @@
 //! and may be sent to another thread. See [`SnapshotStore`](crate::store::SnapshotStore).
 
 use std::fmt::Debug;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use clearlane_proto::mvccpb::KeyValue;
 use crate::error::Result;
 use crate::hash::HashKv;
 use crate::store::compaction::CompactionJob;
+use crate::store::moment;
 use crate::watch::{Waker, WatchConfig, WatchHub};
 
 /// A store of any era. `A` is what the crate above says of each state: etcd's consistent index and
@@ -31,6 +33,12 @@ pub trait Store<A>: Send + Sync + Debug {
 
     /// Opens a read. It shows one state until it is dropped.
     fn read(&self) -> Box<dyn ReadTxn + '_>;
+
+    /// Opens a read that may be kept for long and handed to another thread: nobody stands still for
+    /// it. The old eras have none.
+    fn view(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
+        None
+    }
 
     /// Opens a read for the writer's own compares, which it ends before it writes.
     fn read_for_writer(&self) -> Box<dyn ReadTxn + '_> {
@@ -86,8 +94,20 @@ pub trait ReadTxn {
     /// The revision up to which the past was dropped; -1 if never.
     fn compact_revision(&self) -> i64;
 
+    /// Calls `visit` for the records of a range of keys, in key order, until it breaks. Each is an
+    /// encoded [`KeyValue`], as it is stored and as it goes on the wire. Says how many keys there
+    /// are in the range, whatever the limit, and whether `visit` has broken or not.
+    fn records(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut RecordVisitor<'_>,
+    ) -> Result<u64>;
+
     /// The records of a range of keys.
-    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer>;
+    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer> {
+        moment::decoded(|visit| self.records(range, options, visit))
+    }
 
     /// What lies in another bucket than the store's own, under a key.
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
@@ -129,6 +149,9 @@ pub trait WriteTxn<A> {
     /// Ends the transaction: everything becomes visible at once. `applied` describes the state.
     fn end(self: Box<Self>, applied: A) -> Result<Ended>;
 }
+
+/// What a range calls for each record that it finds; `Break` ends it.
+pub type RecordVisitor<'v> = dyn FnMut(Bytes) -> ControlFlow<()> + 'v;
 
 /// A hash under way. Whoever runs it decides when to pause.
 pub trait HashJob {

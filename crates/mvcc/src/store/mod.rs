@@ -62,8 +62,8 @@ use crate::workers::{OneAfterTheOther, Workers};
 
 pub use compaction::CompactionJob;
 pub use interface::{
-    Change, Ended, HashJob, KeyLeases, NoLeases, RangeAnswer, RangeOptions, ReadTxn, Store,
-    WriteTxn,
+    Change, Ended, HashJob, KeyLeases, NoLeases, RangeAnswer, RangeOptions, ReadTxn, RecordVisitor,
+    Store, WriteTxn,
 };
 pub use restore::LeaseOfKey;
 pub use snapshot::{ReadView, SnapshotStore, SnapshotWriteTxn, State};

@@ -13,6 +13,7 @@
 
 use std::ops::ControlFlow;
 
+use bytes::Bytes;
 use clearlane_backend::ReadTx;
 use clearlane_engine::{Bucket, KeyRange};
 use clearlane_proto::mvccpb::KeyValue;
@@ -20,7 +21,7 @@ use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::revision::Revision;
-use crate::store::interface::{RangeAnswer, RangeOptions};
+use crate::store::interface::{RangeAnswer, RangeOptions, RecordVisitor};
 use crate::tree_index::IndexView;
 
 /// One state of a store: revisions, index and records that belong together.
@@ -31,16 +32,6 @@ pub(crate) trait Moment {
     fn compact_revision(&self) -> i64;
     fn index(&self) -> &Self::Index;
     fn tx(&self) -> &dyn ReadTx;
-}
-
-/// The records of a range of keys.
-pub(crate) fn range<M: Moment>(
-    moment: &M,
-    range: KeyRange<'_>,
-    options: RangeOptions,
-) -> Result<RangeAnswer> {
-    let at = revision_to_read(moment.revision(), moment.compact_revision(), options.revision)?;
-    range_of(moment.index(), moment.tx(), range, at, options)
 }
 
 /// The revision that a request means, if it can be read. `current` is the state's own, or one more
@@ -54,7 +45,18 @@ pub(crate) fn revision_to_read(current: i64, compacted: i64, asked: i64) -> Resu
     }
 }
 
-/// A range: the index names the records, the transaction has them.
+/// The records of a range of keys as they are stored, one after the other until `visit` breaks.
+pub(crate) fn records<M: Moment>(
+    moment: &M,
+    range: KeyRange<'_>,
+    options: RangeOptions,
+    visit: &mut RecordVisitor<'_>,
+) -> Result<u64> {
+    let at = revision_to_read(moment.revision(), moment.compact_revision(), options.revision)?;
+    records_of(moment.index(), moment.tx(), range, at, options, visit)
+}
+
+/// A range of keys, with its records decoded.
 pub(crate) fn range_of<V: IndexView>(
     index: &V,
     tx: &dyn ReadTx,
@@ -62,9 +64,40 @@ pub(crate) fn range_of<V: IndexView>(
     at: i64,
     options: RangeOptions,
 ) -> Result<RangeAnswer> {
+    decoded(|visit| records_of(index, tx, range, at, options, visit))
+}
+
+/// Takes the records that `read` finds apart.
+pub(crate) fn decoded(
+    read: impl FnOnce(&mut RecordVisitor<'_>) -> Result<u64>,
+) -> Result<RangeAnswer> {
+    let mut records = Vec::new();
+    let mut failure = None;
+    let count = read(&mut |bytes| match decode(bytes) {
+        Ok(record) => {
+            records.push(record);
+            ControlFlow::Continue(())
+        }
+        Err(error) => {
+            failure = Some(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    failure.map_or(Ok(RangeAnswer { records, count }), Err)
+}
+
+/// A range: the index names the records, the transaction has them.
+fn records_of<V: IndexView>(
+    index: &V,
+    tx: &dyn ReadTx,
+    range: KeyRange<'_>,
+    at: i64,
+    options: RangeOptions,
+    visit: &mut RecordVisitor<'_>,
+) -> Result<u64> {
     if options.count_only {
         let count = index.count(range, at);
-        return whole(index, at).map(|()| RangeAnswer { records: Vec::new(), count });
+        return whole(index, at).map(|()| count);
     }
     let limit = if options.limit > 0 { options.limit as u64 } else { u64::MAX };
     if V::LIVE {
@@ -74,19 +107,23 @@ pub(crate) fn range_of<V: IndexView>(
             ControlFlow::Continue(())
         });
         whole(index, at)?;
-        let records = found.into_iter().map(|modified| fetch(tx, modified)).collect::<Result<_>>();
-        return Ok(RangeAnswer { records: records?, count });
-    }
-    let mut records = Vec::new();
-    let mut failure = None;
-    let count = index.page(range, at, limit, &mut |_, version| {
-        match fetch(tx, version.modified) {
-            Ok(record) => records.push(record),
-            Err(error) => failure = Some(error),
+        for modified in found {
+            if visit(stored(tx, modified)?).is_break() {
+                break;
+            }
         }
-        if failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    failure.map_or(Ok(RangeAnswer { records, count }), Err)
+        return Ok(count);
+    }
+    let mut failure = None;
+    let count =
+        index.page(range, at, limit, &mut |_, version| match stored(tx, version.modified) {
+            Ok(record) => visit(record),
+            Err(error) => {
+                failure = Some(error);
+                ControlFlow::Break(())
+            }
+        });
+    failure.map_or(Ok(count), Err)
 }
 
 /// Asked behind a walk: whether it saw all that there was at `at`, or a compaction was there first.
@@ -94,11 +131,18 @@ pub(crate) fn whole(index: &impl IndexView, at: i64) -> Result<()> {
     if index.is_compacted_above(at) { Err(Error::Compacted) } else { Ok(()) }
 }
 
-/// The record that the index named. It is there: one moment has every record that its index names.
+/// The record that the index named.
 pub(crate) fn fetch(tx: &dyn ReadTx, modified: Revision) -> Result<KeyValue> {
+    decode(stored(tx, modified)?)
+}
+
+/// The same, as it is stored. It is there: one moment has every record that its index names.
+fn stored(tx: &dyn ReadTx, modified: Revision) -> Result<Bytes> {
     let bytes = tx.get(Bucket::Key, &modified.put_key())?;
-    let bytes = bytes.ok_or_else(|| Error::Damaged(format!("no record of revision {modified}")))?;
-    // Key and value share the record's bytes.
-    KeyValue::decode(bytes)
-        .map_err(|error| Error::Damaged(format!("the record of revision {modified}: {error}")))
+    bytes.ok_or_else(|| Error::Damaged(format!("no record of revision {modified}")))
+}
+
+/// Key and value share the record's bytes.
+fn decode(bytes: Bytes) -> Result<KeyValue> {
+    KeyValue::decode(bytes).map_err(|error| Error::Damaged(format!("a record: {error}")))
 }

@@ -1,13 +1,16 @@
 //! What goes out: the bodies of answers.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 
-type Error = Box<dyn std::error::Error + Send + Sync>;
+use super::range::Pieces;
+
+/// A message cannot be completed: the call is cut off.
+pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
@@ -19,6 +22,8 @@ pub enum Answer {
     Empty,
     /// One message of gRPC, and behind it the word that all went well.
     Message(Bytes),
+    /// The same, encoded while it is sent.
+    Range(Box<Pieces>),
     /// Only that word is left to send.
     Well,
     /// Plain bytes.
@@ -45,11 +50,17 @@ impl Body for Answer {
         if let Answer::Tonic(body) = &mut *self {
             return Pin::new(body).poll_frame(context).map_err(Error::from);
         }
+        if let Answer::Range(pieces) = &mut *self {
+            match ready!(pieces.poll(context)) {
+                Some(piece) => return Poll::Ready(Some(piece)),
+                None => *self = Answer::Well,
+            }
+        }
         let (frame, rest) = match std::mem::take(&mut *self) {
             Answer::Message(bytes) => (Some(Frame::data(bytes)), Answer::Well),
             Answer::Well => (Some(Frame::trailers(all_well())), Answer::Empty),
             Answer::Plain(bytes) => (Some(Frame::data(bytes)), Answer::Empty),
-            Answer::Empty | Answer::Tonic(_) => (None, Answer::Empty),
+            Answer::Empty | Answer::Tonic(_) | Answer::Range(_) => (None, Answer::Empty),
         };
         *self = rest;
         Poll::Ready(frame.map(Ok))
@@ -59,7 +70,7 @@ impl Body for Answer {
         match self {
             Answer::Empty => true,
             Answer::Tonic(body) => body.is_end_stream(),
-            Answer::Message(_) | Answer::Well | Answer::Plain(_) => false,
+            Answer::Message(_) | Answer::Range(_) | Answer::Well | Answer::Plain(_) => false,
         }
     }
 
@@ -68,7 +79,7 @@ impl Body for Answer {
             Answer::Empty => SizeHint::with_exact(0),
             Answer::Plain(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Answer::Tonic(body) => body.size_hint(),
-            Answer::Message(_) | Answer::Well => SizeHint::default(),
+            Answer::Message(_) | Answer::Range(_) | Answer::Well => SizeHint::default(),
         }
     }
 }

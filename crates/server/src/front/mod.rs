@@ -14,6 +14,7 @@
 //! service would do the same.
 
 mod body;
+mod range;
 mod unary;
 
 use std::convert::Infallible;
@@ -29,6 +30,7 @@ use tonic::service::Routes;
 use tower_service::Service;
 
 pub use self::body::Answer;
+use self::unary::{call, message};
 use crate::kv;
 
 /// Beside the request itself, a message may have so many bytes more: etcd's.
@@ -57,13 +59,11 @@ impl Front {
             return Box::pin(async { Ok(not_found()) });
         }
         match request.uri().path().strip_prefix("/etcdserverpb.KV/") {
-            Some("Range") => unary::call(request, limit, |message| kv::range(member, message)),
-            Some("Put") => unary::call(request, limit, |message| kv::put(member, message)),
-            Some("Txn") => unary::call(request, limit, |message| kv::txn(member, message)),
-            Some("DeleteRange") => {
-                unary::call(request, limit, |message| kv::delete_range(member, message))
-            }
-            Some("Compact") => unary::call(request, limit, |message| kv::compact(member, message)),
+            Some("Range") => call(request, limit, |q| kv::range(member, q), range::answer),
+            Some("Put") => call(request, limit, |q| kv::put(member, q), message),
+            Some("Txn") => call(request, limit, |q| kv::txn(member, q), message),
+            Some("DeleteRange") => call(request, limit, |q| kv::delete_range(member, q), message),
+            Some("Compact") => call(request, limit, |q| kv::compact(member, q), message),
             _ => Box::pin(self.by_tonic(request)),
         }
     }

@@ -22,17 +22,18 @@ use tonic::Status;
 use super::{Answer, Answering, failed};
 
 /// What lies before a message.
-const PREFIX: usize = 5;
+pub(super) const PREFIX: usize = 5;
 
-/// Answers a call by what `work` makes of its message.
+/// Answers a call by what `work` makes of its message; `encode` says how that goes out.
 pub(super) fn call<Q, A, F>(
     request: Request<Incoming>,
     limit: usize,
     work: impl FnOnce(Q) -> F + Send + 'static,
+    encode: fn(A) -> Response<Answer>,
 ) -> Answering
 where
     Q: Message + Default,
-    A: Message,
+    A: 'static,
     F: Future<Output = Result<A, Status>> + Send + 'static,
 {
     Box::pin(async move {
@@ -47,10 +48,15 @@ where
             }
         };
         Ok(match answer {
-            Ok(answer) => well(frame(&answer)),
+            Ok(answer) => encode(answer),
             Err(status) => failed(&status),
         })
     })
+}
+
+/// How a message is answered.
+pub(super) fn message(message: impl Message) -> Response<Answer> {
+    well(Answer::Message(frame(&message)))
 }
 
 /// The message of a request that has one. Whoever sends more than he has announced is cut off
@@ -117,7 +123,8 @@ fn unframed(mut bytes: Bytes, limit: usize) -> Result<Bytes, Status> {
     }
 }
 
-fn frame(message: &impl Message) -> Bytes {
+/// A message with what lies before it.
+pub(super) fn frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut bytes = BytesMut::with_capacity(PREFIX + length);
     bytes.put_u8(0);
@@ -126,8 +133,9 @@ fn frame(message: &impl Message) -> Bytes {
     bytes.freeze()
 }
 
-fn well(frame: Bytes) -> Response<Answer> {
-    let mut response = Response::new(Answer::Message(frame));
+/// An answer that is one.
+pub(super) fn well(answer: Answer) -> Response<Answer> {
+    let mut response = Response::new(answer);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     response
 }

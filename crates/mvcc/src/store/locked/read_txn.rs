@@ -6,7 +6,7 @@ use clearlane_engine::{Bucket, KeyRange};
 
 use super::protocol::Revisions;
 use crate::error::Result;
-use crate::store::interface::{RangeAnswer, RangeOptions, ReadTxn};
+use crate::store::interface::{RangeOptions, ReadTxn, RecordVisitor};
 use crate::store::moment::{self, Moment};
 use crate::tree_index::IndexView;
 
@@ -40,8 +40,13 @@ impl<V: IndexView, H> ReadTxn for LockedReadTxn<'_, V, H> {
         self.revisions.compacted
     }
 
-    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer> {
-        moment::range(self, range, options)
+    fn records(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut RecordVisitor<'_>,
+    ) -> Result<u64> {
+        moment::records(self, range, options, visit)
     }
 
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {

@@ -135,6 +135,10 @@ impl<A: Applied, I: TreeIndex> Store<A> for SnapshotStore<A, I> {
         Box::new(self.read())
     }
 
+    fn view(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
+        Some(Arc::new(self.read()))
+    }
+
     fn write(&self) -> Result<Box<dyn WriteTxn<A> + '_>> {
         Ok(Box::new(self.write()?))
     }

@@ -6,7 +6,7 @@ use clearlane_engine::{Bucket, KeyRange};
 
 use crate::error::Result;
 use crate::store::Applied;
-use crate::store::interface::{RangeAnswer, RangeOptions, ReadTxn};
+use crate::store::interface::{RangeAnswer, RangeOptions, ReadTxn, RecordVisitor};
 use crate::store::moment::{self, Moment};
 use crate::store::snapshot::State;
 use crate::tree_index::IndexView;
@@ -41,7 +41,7 @@ impl<A: Applied, V: IndexView> ReadView<A, V> {
 
     /// The records of a range of keys.
     pub fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer> {
-        moment::range(self, range, options)
+        ReadTxn::range(self, range, options)
     }
 }
 
@@ -54,8 +54,13 @@ impl<A: Applied, V: IndexView> ReadTxn for ReadView<A, V> {
         self.compact_revision()
     }
 
-    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer> {
-        self.range(range, options)
+    fn records(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut RecordVisitor<'_>,
+    ) -> Result<u64> {
+        moment::records(self, range, options, visit)
     }
 
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
