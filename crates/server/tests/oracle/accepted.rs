@@ -30,7 +30,13 @@ enum What {
 }
 use What::{Also, AnyOrder, AnyValue, Instead};
 
-const ACCEPTED: [Accepted; 6] = [
+const ACCEPTED: [Accepted; 7] = [
+    Accepted {
+        scenario: "07-range-stream",
+        step: 31,
+        what: Instead("Unimplemented", "RangeStream does not support custom sort orders"),
+        reason: "etcd sorts each chunk for itself, goes on behind its last key, and sends a key twice",
+    },
     Accepted {
         scenario: "12-lease",
         step: 60,

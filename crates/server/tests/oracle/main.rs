@@ -100,7 +100,7 @@ scenarios! {
     txn_compare "04-txn-compare" WaitsFor("lease");
     txn_ops "05-txn-ops" Passes;
     compact "06-compact" Passes;
-    range_stream "07-range-stream" WaitsFor("range stream");
+    range_stream "07-range-stream" Passes;
     watch "08-watch" WaitsFor("watch");
     watch_progress "09-watch-progress" WaitsFor("watch");
     watch_fragment "10-watch-fragment" WaitsFor("watch");

@@ -472,32 +472,29 @@ impl Player<'_> {
 
     /// A stream that only means something as a whole.
     async fn whole_answer(&mut self, opened: u64, mut open: Open) {
+        let path = &open.stream.head.path;
         let mut messages = Vec::new();
         let ours = loop {
             match open.conversation.next(STREAM_PATIENCE).await {
                 Some(Event::Message(message)) => messages.push(message),
-                Some(Event::Ended(Ok(()))) => break streams::whole_range(&messages),
-                Some(Event::Ended(Err(failure))) => break Err(format!("{failure:?}")),
-                None => break Err("no end".to_owned()),
+                Some(Event::Ended(Ok(()))) => break Ok(streams::whole(path, &messages)),
+                Some(Event::Ended(Err(failure))) => break Err(failure),
+                None => panic!("step {opened}: the stream does not end"),
             }
         };
         let recorded: Vec<Value> = open.stream.out.into_iter().map(|(_, reply)| reply).collect();
-        let etcds = match open.stream.ended.1 {
-            Ok(()) => streams::whole_range(&recorded),
-            Err(failure) => Err(format!("{failure:?}")),
-        };
-        let path = &open.stream.head.path;
-        match (etcds, ours) {
-            (Ok(mut etcds), Ok(mut ours)) => {
-                accepted::level(self.scenario, opened, &mut etcds, &mut ours);
+        let etcds = open.stream.ended.1.map(|()| streams::whole(path, &recorded));
+        match (accepted::expected(self.scenario, opened, etcds, &ours, self.as_ours), ours) {
+            (Ok(mut etcds), Ok(ours)) => {
+                self.names.put_into(&mut etcds);
                 for difference in compare::differences(&etcds, &ours) {
                     self.differs(opened, format!("{path}{difference}"));
                 }
             }
             (Err(etcds), Err(ours)) if etcds == ours => {}
             (etcds, ours) => {
-                let text = cut(&format!("etcd {etcds:?}, ours {ours:?}"));
-                self.differs(opened, format!("{path}: {text}"));
+                let (etcds, ours) = (shown(&etcds), shown(&ours));
+                self.differs(opened, format!("{path}: etcd {etcds}, ours {ours}"));
             }
         }
     }

@@ -5,31 +5,76 @@
 //! together again before they are compared. Progress is reported from time to time; being told the
 //! same twice is being told once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Map, Value};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 /// Whether only the whole stream means something.
 pub(crate) fn is_one_answer(path: &str) -> bool {
     ["/etcdserverpb.KV/RangeStream", "/etcdserverpb.Maintenance/Snapshot"].contains(&path)
 }
 
-/// The parts of a streamed range as one: the records of all, and what the last one says of them.
-pub(crate) fn whole_range(parts: &[Value]) -> Result<Value, String> {
+/// The messages of such a stream as one answer.
+pub(crate) fn whole(path: &str, parts: &[Value]) -> Value {
+    match path {
+        "/etcdserverpb.KV/RangeStream" => whole_range(parts),
+        _ => whole_snapshot(parts),
+    }
+}
+
+/// The records of all parts, and what the last one says of them. What another says is under `early`.
+fn whole_range(parts: &[Value]) -> Value {
     let mut whole = Map::new();
     let mut records = Vec::new();
+    let mut early = Vec::new();
     for (part, left) in parts.iter().zip((0..parts.len()).rev()) {
         let mut part = part["range_response"].as_object().cloned().unwrap_or_default();
         if let Some(Value::Array(found)) = part.remove("kvs") {
             records.extend(found);
         }
-        if left > 0 && !part.is_empty() {
-            return Err(format!("{left} parts before the last one: {}", Value::Object(part)));
+        if left == 0 {
+            whole.extend(part);
+        } else if !part.is_empty() {
+            early.push(Value::Object(part));
         }
-        whole.extend(part);
     }
     whole.insert("kvs".to_owned(), Value::Array(records));
-    Ok(Value::Object(whole))
+    whole.insert("early".to_owned(), Value::Array(early));
+    Value::Object(whole)
+}
+
+/// A copy of the store is another one for each server. What can be said of any:
+///
+/// * each part says of which version it is,
+/// * each part says how much comes behind it, the hash at the end not counted,
+/// * the hash is that of all before it.
+///
+/// The recorded file itself was not kept; that it satisfies this was seen when etcd was asked again.
+fn whole_snapshot(parts: &[Value]) -> Value {
+    let versions: BTreeSet<String> =
+        parts.iter().map(|part| part["version"].as_str().unwrap_or("none").to_owned()).collect();
+    let mut blobs: Vec<Vec<u8>> = parts.iter().filter_map(blob).collect();
+    if blobs.len() < parts.len() {
+        return json!({"versions": versions, "adds_up": true, "hash_is_right": true});
+    }
+    let hash = blobs.pop().unwrap_or_default();
+    let mut left: usize = blobs.iter().map(Vec::len).sum();
+    let mut adds_up = left > 0;
+    for (part, blob) in parts.iter().zip(&blobs) {
+        left -= blob.len();
+        let told = part.get("remaining_bytes").map_or(Some("0"), Value::as_str);
+        adds_up &= told == Some(&left.to_string());
+    }
+    let hash_is_right = Sha256::digest(blobs.concat())[..] == hash[..];
+    json!({"versions": versions, "adds_up": adds_up, "hash_is_right": hash_is_right})
+}
+
+/// The bytes of a part, unless they were recorded by their length alone.
+fn blob(part: &Value) -> Option<Vec<u8>> {
+    STANDARD.decode(part["blob"].as_str()?).ok()
 }
 
 /// The messages of a watch stream, complete ones only, fragments joined, each progress told once.
