@@ -126,5 +126,8 @@ fn header_of(reply: &mut Reply) -> &mut Option<ResponseHeader> {
         Reply::Range(response) => &mut response.header,
         Reply::Txn(response) => &mut response.header,
         Reply::Compact(response) => &mut response.header,
+        Reply::LeaseGrant(response) => &mut response.header,
+        Reply::LeaseRevoke(response) => &mut response.header,
+        Reply::LeaseCheckpoint(response) => &mut response.header,
     }
 }

@@ -35,6 +35,7 @@ pub mod membership;
 pub mod requests;
 pub mod node;
 pub mod range;
+mod leases;
 pub mod range_stream;
 mod handle;
 mod trouble;

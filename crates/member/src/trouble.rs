@@ -23,6 +23,9 @@ pub enum Trouble {
     /// Nobody leads.
     #[error("etcdserver: no leader")]
     NoLeader,
+    /// Only the leader can answer, and this member is none.
+    #[error("etcdserver: not leader")]
+    NotLeader,
     /// So much is on its way that no more is taken.
     #[error("etcdserver: too many requests")]
     TooManyRequests,

@@ -15,7 +15,7 @@ use clearlane_member::copies::DirectoryVault;
 use clearlane_member::core::{Ground, Settings, bootstrap};
 use clearlane_member::membership::{self, Member};
 use clearlane_member::node::{NoNetwork, Node};
-use clearlane_mvcc::{NoLeases, OneAfterTheOther, StoreParts};
+use clearlane_mvcc::{OneAfterTheOther, StoreParts};
 use clearlane_raft_log::files::Disk;
 use clearlane_raft_log::{Metadata, wal};
 
@@ -41,7 +41,6 @@ pub fn open_alone(
         parts,
         backend: Default::default(),
         learners_max: membership::LEARNERS_MAX,
-        leases: Arc::new(NoLeases),
         workers: Arc::new(OneAfterTheOther),
     };
     if !wal::exists(&*ground.files, &ground.wal_dir)? {

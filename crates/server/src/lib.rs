@@ -9,11 +9,13 @@
 //! | [`data`] | where does a member lie on disk? |
 //! | [`front`] | who answers this request? |
 //! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
+//! | [`lease`] | LeaseGrant, LeaseRevoke, LeaseKeepAlive, LeaseTimeToLive, LeaseLeases |
 //! | [`status`] | which code goes with which words? |
 
 pub mod data;
 pub mod front;
 pub mod kv;
+pub mod lease;
 mod one_piece;
 pub mod serve;
 pub mod status;

@@ -23,6 +23,7 @@ use clearlane_member::Handle;
 use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::kv_server::KvServer;
+use clearlane_proto::etcdserverpb::lease_server::LeaseServer;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
@@ -33,6 +34,7 @@ use tonic::service::Routes;
 
 use crate::front::Front;
 use crate::kv::KvService;
+use crate::lease::LeaseService;
 use crate::one_piece::OnePiece;
 
 /// Requests that are under way when the server stops have so long to end.
@@ -143,6 +145,7 @@ fn run(
 fn services(member: &Handle) -> Routes {
     let mut services = Routes::builder();
     services.add_service(KvServer::new(KvService::new(member.clone())));
+    services.add_service(LeaseServer::new(LeaseService::new(member.clone())));
     services.routes()
 }
 

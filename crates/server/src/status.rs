@@ -20,6 +20,7 @@ pub fn of(trouble: &Trouble) -> Status {
         Trouble::Read(_) | Trouble::NoLeader | Trouble::Stopped | Trouble::TimedOut => {
             Code::Unavailable
         }
+        Trouble::NotLeader => Code::FailedPrecondition,
         Trouble::DeadlineExceeded => Code::DeadlineExceeded,
         Trouble::Failed(_) => Code::Unknown,
     };
@@ -38,6 +39,8 @@ fn of_request(refused: Request) -> Code {
         | Request::KeyNotFound => Code::InvalidArgument,
         Request::StreamOrder | Request::StreamFilter => Code::Unimplemented,
         Request::LeaseNotFound => Code::NotFound,
+        Request::LeaseExists => Code::FailedPrecondition,
+        Request::LeaseTtlTooLarge => Code::OutOfRange,
         Request::Compacted | Request::FutureRevision => Code::OutOfRange,
     }
 }

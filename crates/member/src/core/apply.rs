@@ -7,7 +7,7 @@
 //! | entry | what it does |
 //! |---|---|
 //! | empty | nothing: a new leader begins its term with it |
-//! | a request | see [`requests`] |
+//! | a request | see [`requests`], and of leases [`requests::lease`] |
 //! | a member's attributes | see [`membership`](crate::membership) |
 //! | a change of members | bucket `members`, and raft is told who is one now |
 //!
@@ -89,6 +89,20 @@ impl Core {
             self.answer(id, || Answer::Members(Ok(Vec::new())));
             return Ok(());
         }
+        let leased = requests::lease::apply(
+            &*self.store,
+            &self.leases,
+            self.now,
+            &request,
+            progress.clone(),
+        )?;
+        if let Some(applied) = leased {
+            self.ended(applied.ended, progress);
+            self.answer(id, || Answer::Request(applied.answer));
+            return Ok(());
+        }
+        let leases = Arc::clone(&self.leases);
+        let has_lease = |lease| leases.has(lease);
         #[cfg(feature = "planted-bugs")]
         for _ in 1..self.times() {
             requests::apply(&*self.store, &has_lease, &request, progress.clone())?;
@@ -140,11 +154,6 @@ impl Core {
         self.out.commit_due |= commit_due;
         self.progress = progress;
     }
-}
-
-/// Nobody keeps leases yet, so there is none of any name.
-fn has_lease(_lease: i64) -> bool {
-    false
 }
 
 /// Whether it is a read of mode `log`: see [`log_read`](super::log_read).

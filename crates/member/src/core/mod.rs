@@ -70,6 +70,7 @@
 mod apply;
 #[cfg(feature = "planted-bugs")]
 mod bugs;
+mod leases;
 mod outputs;
 mod queue;
 mod start;
@@ -80,6 +81,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_engine::Engine;
+use clearlane_lease::Lessor;
 use clearlane_mvcc::{CompactionJob, Store};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest, RequestHeader};
 use clearlane_raft_log::Metadata;
@@ -112,6 +114,11 @@ pub struct Core {
     engine: Arc<dyn Engine>,
     store: Arc<dyn Store<Progress>>,
     members: Members,
+    leases: Arc<Lessor>,
+    /// The term in which this member has begun the leases' time, while it leads.
+    leases_in: Option<u64>,
+    /// What the last poll was told.
+    now: Duration,
     /// What is applied. The store says the same of its newest state.
     progress: Progress,
     barrier: Box<dyn ReadBarrier<u64>>,
@@ -181,6 +188,7 @@ impl Core {
     /// the id that is returned, or never, if the proposal gets lost: who waits has a time-out, and
     /// then [gives up](Core::give_up).
     pub fn propose(&mut self, mut request: InternalRaftRequest) -> driver::Result<u64> {
+        self.name_lease(&mut request);
         let id = self.ids.next();
         request.header.get_or_insert_default().id = id;
         self.driver.propose(request.encode_to_vec().into())?;
@@ -308,6 +316,7 @@ impl Core {
     /// moment, on a clock that goes forward; it is looked up after the last input and before this
     /// call. After an error the process stops.
     pub fn poll(&mut self, now: Duration) -> Result<Outputs> {
+        self.now = now;
         // An entry that removes the new leader ends the transfer.
         self.tell_of_transfer();
         let enough = self.progress.index + APPLIED_MAX;
@@ -318,7 +327,8 @@ impl Core {
                 self.carry_out(effects)?;
             }
             self.tell_barrier();
-            if !self.act(now) {
+            let asked = self.act(now);
+            if !self.propose_due() && !asked {
                 break;
             }
         }
@@ -332,7 +342,7 @@ impl Core {
 
     /// When to poll again if nothing happens before.
     pub fn next_poll(&self) -> Option<Duration> {
-        self.barrier.next_poll()
+        self.barrier.next_poll().into_iter().chain(self.next_lease()).min()
     }
 
     fn carry_out(&mut self, effects: Effects) -> Result<()> {
@@ -376,6 +386,7 @@ impl Core {
         let leader = (now.leader != 0).then_some(now.leader);
         self.barrier.hear(Event::Leader { leader, term: now.term });
         self.told.transferee = None;
+        self.lead_leases(now);
         self.out.leadership = Some(now);
         if now.role != Role::Leader {
             // Who was sent a copy by this member is another's to look after.
@@ -466,6 +477,11 @@ impl Core {
     /// Who is a member, as far as this member has applied the log.
     pub fn members(&self) -> &Members {
         &self.members
+    }
+
+    /// The leases, as far as this member has applied the log.
+    pub fn leases(&self) -> &Arc<Lessor> {
+        &self.leases
     }
 
     /// Up to where the log is committed, as far as this member knows.

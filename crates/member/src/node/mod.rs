@@ -41,9 +41,10 @@ mod wal_thread;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use clearlane_lease::Lessor;
 use clearlane_mvcc::Store;
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Leadership, Message};
@@ -100,6 +101,9 @@ struct Shared {
     desks: Mutex<Vec<Arc<Mailbox>>>,
     read_pool: ReadPool,
     metadata: Metadata,
+    leases: Arc<Lessor>,
+    /// From here the core's time counts.
+    begin: Instant,
     failed: watch::Sender<Option<Arc<Error>>>,
 }
 
@@ -160,6 +164,8 @@ impl Node {
             desks: Mutex::default(),
             read_pool: ReadPool::default(),
             metadata: core.metadata(),
+            leases: Arc::clone(core.leases()),
+            begin: Instant::now(),
             failed,
         });
         shared.status.leadership_is(core.leadership());
@@ -193,6 +199,16 @@ impl Node {
     /// The store that answers now.
     pub fn store(&self) -> Arc<dyn Store<Progress>> {
         Arc::clone(&self.shared.store.load())
+    }
+
+    /// The leases.
+    pub fn leases(&self) -> &Lessor {
+        &self.shared.leases
+    }
+
+    /// What time it is for the core, and for the leases.
+    pub fn now(&self) -> Duration {
+        self.shared.begin.elapsed()
     }
 
     /// Who leads, and how far this member has come.

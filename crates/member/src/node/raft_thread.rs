@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 
@@ -33,7 +33,6 @@ struct RaftThread<'s> {
     held: Vec<(InternalRaftRequest, Place)>,
     /// What goes to each desk at the end of this turn.
     letters: Vec<Vec<(Place, Outcome)>>,
-    begin: Instant,
 }
 
 /// Works until it is told to stop, or something fails.
@@ -55,27 +54,26 @@ pub(super) fn run(
         places: HashMap::new(),
         held: Vec::new(),
         letters: Vec::new(),
-        begin: Instant::now(),
     };
     // What is committed in the log says who votes, also on a member that has never run.
-    let outputs = thread.core.poll(Duration::ZERO)?;
+    let outputs = thread.core.poll(shared.begin.elapsed())?;
     thread.carry_out(outputs);
     thread.begin_alone();
     let mut next_tick = tick;
     loop {
-        let outputs = thread.core.poll(thread.begin.elapsed())?;
+        let outputs = thread.core.poll(shared.begin.elapsed())?;
         let is_more = outputs.is_more;
         thread.carry_out(outputs);
         let due = thread.core.next_poll().map_or(next_tick, |poll| poll.min(next_tick));
         let wait =
-            if is_more { Duration::ZERO } else { due.saturating_sub(thread.begin.elapsed()) };
+            if is_more { Duration::ZERO } else { due.saturating_sub(shared.begin.elapsed()) };
         for input in shared.wait(wait) {
             if matches!(input, Input::Stop) {
                 return Ok(());
             }
             thread.take(input)?;
         }
-        let now = thread.begin.elapsed();
+        let now = shared.begin.elapsed();
         if now >= next_tick {
             // Ticks that were missed are not made up for: a follower would forget its promise.
             thread.core.tick();

@@ -28,6 +28,7 @@
 //! * [`range`](mod@range): sorted, filtered, cut off; for the log and for whoever reads without it.
 //! * [`write`](mod@write): a put and a delete.
 //! * [`compare`] and [`txn`]: if, then, else.
+//! * [`lease`]: granted, revoked.
 //! * [`refused`]: etcd's words.
 //!
 //! # What holds
@@ -41,11 +42,12 @@
 //! # What is not here
 //!
 //! A header has its revision only; who answers, for which cluster and in which term, is for the
-//! server to add. Requests about leases, users and alarms are not known here, and an entry that has
-//! one stops the member, as an entry from the future stops etcd.
+//! server to add. Requests about users and alarms are not known here, and an entry that has one
+//! stops the member, as an entry from the future stops etcd.
 
 pub mod check;
 mod compare;
+pub mod lease;
 mod overlap;
 pub mod range;
 mod refused;
@@ -55,8 +57,9 @@ mod write;
 
 use clearlane_mvcc::{CompactionJob, Ended, Store, WriteTxn};
 use clearlane_proto::etcdserverpb::{
-    CompactionRequest, CompactionResponse, DeleteRangeResponse, InternalRaftRequest, PutRequest,
-    PutResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
+    CompactionRequest, CompactionResponse, DeleteRangeResponse, InternalRaftRequest,
+    LeaseCheckpointResponse, LeaseGrantResponse, LeaseRevokeResponse, PutRequest, PutResponse,
+    RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
 };
 
 pub(crate) use self::refused::{Stop, apart};
@@ -82,6 +85,12 @@ pub enum Reply {
     Txn(TxnResponse),
     /// A compaction is scheduled.
     Compact(CompactionResponse),
+    /// A lease is granted.
+    LeaseGrant(LeaseGrantResponse),
+    /// A lease is gone, with its keys.
+    LeaseRevoke(LeaseRevokeResponse),
+    /// Members know how much is left of leases.
+    LeaseCheckpoint(LeaseCheckpointResponse),
 }
 
 /// What the client is told.

@@ -44,6 +44,12 @@ pub enum Refused {
     /// There is no such lease.
     #[error("etcdserver: requested lease not found")]
     LeaseNotFound,
+    /// There is a lease of that id.
+    #[error("etcdserver: lease already exists")]
+    LeaseExists,
+    /// Nobody may have a lease for that long.
+    #[error("etcdserver: too large lease TTL")]
+    LeaseTtlTooLarge,
     /// The past that was asked for is forgotten.
     #[error("etcdserver: mvcc: required revision has been compacted")]
     Compacted,
