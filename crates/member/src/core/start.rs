@@ -201,6 +201,7 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
             members,
             leases,
             leases_in: None,
+            leases_expired: 0,
             now: Duration::ZERO,
             progress,
             proposed: Default::default(),

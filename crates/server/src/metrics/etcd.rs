@@ -202,6 +202,12 @@ fn write_mvcc(page: &mut Page, sources: &Sources<'_>) {
     for (name, what, path) in leases {
         page.counter(name, &format!("The total number of {what} leases."), sources.well(path));
     }
+    let figures = sources.member.node().figures();
+    let help = "The total number of expired leases.";
+    let expired = figures.leases_expired.load(Relaxed);
+    page.counter("etcd_debugging_server_lease_expired_total", help, expired);
+    let help = "Bucketed histogram of lease TTLs.";
+    page.seconds("etcd_debugging_lease_ttl_total", help, &figures.lease_ttls);
     let renewed = sources.sum("/etcdserverpb.Lease/LeaseKeepAlive", |row| row.sent.load(Relaxed));
     let help = "The number of renewed leases seen by the leader.";
     page.counter("etcd_debugging_lease_renewed_total", help, renewed);
