@@ -22,8 +22,12 @@ use std::time::Duration;
 use clearlane_member::Handle;
 use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
+use clearlane_proto::etcdserverpb::cluster_server::ClusterServer;
 use clearlane_proto::etcdserverpb::kv_server::KvServer;
 use clearlane_proto::etcdserverpb::lease_server::LeaseServer;
+use clearlane_proto::etcdserverpb::maintenance_server::MaintenanceServer;
+use clearlane_proto::etcdserverpb::watch_server::WatchServer;
+use clearlane_proto::grpc::health::v1::health_server::HealthServer;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
@@ -32,12 +36,16 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tonic::service::Routes;
 
+use crate::cluster::{ClusterService, Rules};
 use crate::front::Front;
+use crate::health::HealthService;
 use crate::http::{Endpoints, Settings};
 use crate::kv::KvService;
 use crate::lease::LeaseService;
+use crate::maintenance::MaintenanceService;
 use crate::metrics::{Metrics, Options, ThreadMetrics};
 use crate::one_piece::OnePiece;
+use crate::watch::WatchService;
 
 /// Requests that are under way when the server stops have so long to end.
 const DRAIN: Duration = Duration::from_secs(7);
@@ -165,7 +173,7 @@ fn run(
 ) -> io::Result<()> {
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         let desk = tokio::spawn(member.desk().clone().run());
-        let (services, thread) = (services(&member), http.metrics.thread());
+        let (services, thread) = (services(&member, &stopped), http.metrics.thread());
         let endpoints = http.endpoints(&member, &thread).with_gateway(services.clone());
         let front = Front::new(member.clone(), services, endpoints, thread);
         let mut open = JoinSet::new();
@@ -183,10 +191,15 @@ fn run(
 }
 
 /// All that is answered by tonic.
-fn services(member: &Handle) -> Routes {
+fn services(member: &Handle, stopped: &watch::Receiver<bool>) -> Routes {
     let mut services = Routes::builder();
     services.add_service(KvServer::new(KvService::new(member.clone())));
+    services.add_service(MaintenanceServer::new(MaintenanceService::new(member.clone())));
+    services.add_service(HealthServer::new(HealthService));
     services.add_service(LeaseServer::new(LeaseService::new(member.clone())));
+    services.add_service(WatchServer::new(WatchService::new(member.clone(), stopped.clone())));
+    let cluster = ClusterService::new(member.clone(), Rules::default());
+    services.add_service(ClusterServer::new(cluster));
     services.routes()
 }
 
