@@ -18,6 +18,7 @@
 //! | [`http`] | version, health, metrics, and the API in JSON |
 //! | [`metrics`] | how is it doing, in numbers? |
 //! | [`watch`] | watchers, and how their events reach a socket |
+//! | [`succession`], [`lock`], [`election`] | who is next? |
 //! | [`status`] | which code goes with which words? |
 
 pub mod cluster;
@@ -35,3 +36,6 @@ pub mod peer;
 pub mod serve;
 pub mod status;
 pub mod watch;
+pub mod succession;
+pub mod lock;
+pub mod election;
