@@ -23,6 +23,7 @@
 //! | [`metrics`] | how is it doing, in numbers? |
 //! | [`watch`] | watchers, and how their events reach a socket |
 //! | [`cluster`] | who is a member? |
+//! | [`succession`], [`lock`], [`election`] | who is next? |
 //! | [`status`] | which code goes with which words? |
 
 pub mod cluster;
@@ -45,3 +46,6 @@ pub mod listen;
 pub mod logging;
 pub mod run;
 pub mod tools;
+pub mod succession;
+pub mod lock;
+pub mod election;
