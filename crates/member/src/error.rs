@@ -10,6 +10,9 @@ pub enum Error {
     /// The store has failed.
     #[error(transparent)]
     Store(#[from] clearlane_mvcc::Error),
+    /// The leases have failed, or what the store has of them.
+    #[error(transparent)]
+    Lease(#[from] clearlane_lease::Error),
     /// The write-ahead log has failed.
     #[error(transparent)]
     Log(#[from] clearlane_raft_log::Error),

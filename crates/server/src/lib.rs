@@ -6,8 +6,12 @@
 //! | module | its question |
 //! |---|---|
 //! | [`serve`] | which thread has which connection? |
-//! | [`peer`] | what do members say to each other? |
 //! | [`front`] | who answers this request? |
+//! | [`caller`] | may this member answer this caller at all? |
+//! | [`maintenance`] | alarms, sizes, sums, copies; who leads |
+//! | [`health`] | is this server up? |
+//! | [`lease`] | LeaseGrant, LeaseRevoke, LeaseKeepAlive, LeaseTimeToLive, LeaseLeases |
+//! | [`peer`] | what do members say to each other? |
 //! | [`data`] | where does a member lie on disk, and how does it begin? |
 //! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
 //! | [`cluster`] | who is a member? |
@@ -17,6 +21,10 @@ pub mod cluster;
 pub mod data;
 pub mod front;
 pub mod kv;
+pub mod caller;
+pub mod health;
+pub mod maintenance;
+pub mod lease;
 mod one_piece;
 pub mod peer;
 pub mod serve;

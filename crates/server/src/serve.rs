@@ -24,6 +24,9 @@ use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::cluster_server::ClusterServer;
 use clearlane_proto::etcdserverpb::kv_server::KvServer;
+use clearlane_proto::etcdserverpb::lease_server::LeaseServer;
+use clearlane_proto::etcdserverpb::maintenance_server::MaintenanceServer;
+use clearlane_proto::grpc::health::v1::health_server::HealthServer;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
@@ -34,7 +37,10 @@ use tonic::service::Routes;
 
 use crate::cluster::{ClusterService, Rules};
 use crate::front::Front;
+use crate::health::HealthService;
 use crate::kv::KvService;
+use crate::lease::LeaseService;
+use crate::maintenance::MaintenanceService;
 use crate::one_piece::OnePiece;
 
 /// Requests that are under way when the server stops have so long to end.
@@ -145,6 +151,9 @@ fn run(
 fn services(member: &Handle) -> Routes {
     let mut services = Routes::builder();
     services.add_service(KvServer::new(KvService::new(member.clone())));
+    services.add_service(MaintenanceServer::new(MaintenanceService::new(member.clone())));
+    services.add_service(HealthServer::new(HealthService));
+    services.add_service(LeaseServer::new(LeaseService::new(member.clone())));
     let cluster = ClusterService::new(member.clone(), Rules::default());
     services.add_service(ClusterServer::new(cluster));
     services.routes()

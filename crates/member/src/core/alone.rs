@@ -21,7 +21,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
+use clearlane_lease::{self as lease, Lessor};
 use clearlane_raft_log::wal::{self, Wal};
 use clearlane_raft_log::{ConfChange, ConfChangeKind, Entry, EntryKind, HardState, MemberContext};
 
@@ -40,7 +42,10 @@ pub fn force_alone(ground: &Ground) -> Result<Vec<u64>> {
     let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
     let (mut wal, contents) = Wal::open(files, dir, start, ground.wal)?;
     let engine = copies::at_start(&*ground.vault, newest.index)?;
-    let opened = ground.open(&engine)?;
+    // Only looked at: the start that follows has its own.
+    let config = lease::Config { election_timeout: Duration::ZERO, checkpoint_interval: None };
+    let leases = Arc::new(Lessor::new(config, &ground.backend.locks));
+    let opened = ground.open(&engine, &leases)?;
     let own = contents.metadata.node_id;
     let applied = opened.progress.index;
     let commit = contents.state.commit.max(applied);

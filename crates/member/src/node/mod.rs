@@ -36,15 +36,17 @@ mod desk;
 mod inbox;
 mod others;
 mod raft_thread;
+mod sizes;
 mod read_pool;
 mod wal_thread;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use clearlane_lease::Lessor;
 use clearlane_mvcc::Store;
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Leadership, Message};
@@ -56,11 +58,14 @@ pub use self::desk::{Asked, Desk, Outcome};
 use self::inbox::{Inbox, Input};
 pub use self::others::{Asking, Others};
 pub use self::read_pool::ReadPool;
+pub use self::sizes::StoreSizes;
+use crate::alarms::Alarms;
 use crate::copies::{Received, Vault};
 use crate::core::{Core, Ground, Settings, start};
 use crate::error::{Error, Result};
 use crate::membership::Members;
 use crate::progress::Progress;
+use crate::quota::Quota;
 
 /// So many threads read what takes long.
 const READERS: usize = 2;
@@ -108,10 +113,20 @@ struct Shared {
     desks: Mutex<Vec<Arc<Mailbox>>>,
     read_pool: ReadPool,
     metadata: Metadata,
+    leases: Arc<Lessor>,
+    /// From here the core's time counts.
+    begin: Instant,
     members: watch::Sender<Arc<Members>>,
     vault: Arc<dyn Vault>,
     others: OnceLock<Arc<dyn Others>>,
     failed: watch::Sender<Option<Arc<Error>>>,
+    alarms: ArcSwap<Alarms>,
+    leadership: watch::Sender<Leadership>,
+    /// Up to which revision compactions have done their work.
+    compacted: watch::Sender<i64>,
+    sizes: StoreSizes,
+    quota: Quota,
+    election_timeout: Duration,
 }
 
 /// What anybody may look at, at any time.
@@ -162,6 +177,9 @@ impl Node {
     pub fn start(ground: Ground, settings: Settings, network: Box<dyn Network>) -> Result<Node> {
         let tick = settings.reads.tick;
         let batch_interval = ground.backend.batch_interval;
+        let quota = Quota::new(settings.quota_bytes);
+        let election_timeout =
+            tick * u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
         let vault = Arc::clone(&ground.vault);
         let (core, wal) = start(ground, settings)?;
         let (failed, failure) = watch::channel(None);
@@ -172,11 +190,20 @@ impl Node {
             desks: Mutex::default(),
             read_pool: ReadPool::default(),
             metadata: core.metadata(),
+            leases: Arc::clone(core.leases()),
+            begin: Instant::now(),
             members: watch::Sender::new(Arc::new(core.members().clone())),
             vault,
             others: OnceLock::new(),
             failed,
+            alarms: ArcSwap::new(Arc::clone(core.alarms())),
+            leadership: watch::Sender::new(core.leadership()),
+            compacted: watch::Sender::new(0),
+            sizes: StoreSizes::default(),
+            quota,
+            election_timeout,
         });
+        shared.sizes.begin_anew(core.store().sizes()?);
         shared.status.leadership_is(core.leadership());
         shared.status.progress_is(&core);
         let (to_wal, from_raft) = std::sync::mpsc::channel();
@@ -210,6 +237,16 @@ impl Node {
         Arc::clone(&self.shared.store.load())
     }
 
+    /// The leases.
+    pub fn leases(&self) -> &Lessor {
+        &self.shared.leases
+    }
+
+    /// What time it is for the core, and for the leases.
+    pub fn now(&self) -> Duration {
+        self.shared.begin.elapsed()
+    }
+
     /// Who leads, and how far this member has come.
     pub fn status(&self) -> &Status {
         &self.shared.status
@@ -218,6 +255,45 @@ impl Node {
     /// This member and its cluster.
     pub fn metadata(&self) -> Metadata {
         self.shared.metadata
+    }
+
+    /// Which alarms are raised, as far as this member has applied the log.
+    pub fn alarms(&self) -> Arc<Alarms> {
+        self.shared.alarms.load_full()
+    }
+
+    /// Who leads, for those who wait for another.
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.shared.leadership.subscribe()
+    }
+
+    /// Up to which revision compactions have done their work since the start, for those who wait.
+    pub fn compacted(&self) -> watch::Receiver<i64> {
+        self.shared.compacted.subscribe()
+    }
+
+    /// How large the store is.
+    pub fn sizes(&self) -> &StoreSizes {
+        &self.shared.sizes
+    }
+
+    /// How large it may become.
+    pub fn quota(&self) -> Quota {
+        self.shared.quota
+    }
+
+    /// A leader that is silent for so long is not one any more.
+    pub fn election_timeout(&self) -> Duration {
+        self.shared.election_timeout
+    }
+
+    /// Rewrites the store without the space of what was deleted. It takes long, and blocks nobody
+    /// but the caller in the default era.
+    pub fn defragment(&self) -> Result<()> {
+        let store = self.store();
+        store.defragment()?;
+        self.shared.sizes.begin_anew(store.sizes()?);
+        Ok(())
     }
 
     /// For what takes long to read.
@@ -331,6 +407,14 @@ impl Shared {
             first
         });
         self.inbox.push([Input::Stop]);
+    }
+
+    /// Shows what the core has come to: before anybody is answered.
+    fn show(&self, core: &Core) {
+        self.status.progress_is(core);
+        if !Arc::ptr_eq(&self.alarms.load(), core.alarms()) {
+            self.alarms.store(Arc::clone(core.alarms()));
+        }
     }
 
     /// For whoever has a time-out of his own.

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_proto::etcdserverpb::{AlarmType, InternalRaftRequest};
 use clearlane_raft_log::driver::Role;
 
 use super::commit_thread::ToCommit;
@@ -14,6 +14,7 @@ use super::desk::Outcome;
 use super::inbox::{Input, Place};
 use super::wal_thread::ToWal;
 use super::{Network, Shared};
+use crate::alarms;
 use crate::core::{ChangeError, Core, Outputs, Reads};
 use crate::error::{Error, Result};
 use crate::membership::{Change, Refused, learner_is_ready};
@@ -38,7 +39,6 @@ struct RaftThread<'s> {
     held: Vec<(InternalRaftRequest, Place)>,
     /// What goes to each desk at the end of this turn.
     letters: Vec<Vec<(Place, Outcome)>>,
-    begin: Instant,
     /// When this member, which was removed, stops.
     ends_at: Option<Duration>,
     tick: Duration,
@@ -63,29 +63,28 @@ pub(super) fn run(
         places: HashMap::new(),
         held: Vec::new(),
         letters: Vec::new(),
-        begin: Instant::now(),
         ends_at: None,
         tick,
     };
     // What is committed in the log says who votes, also on a member that has never run.
-    let outputs = thread.core.poll(Duration::ZERO)?;
+    let outputs = thread.core.poll(shared.begin.elapsed())?;
     thread.carry_out(outputs);
     thread.begin_alone();
     let mut next_tick = tick;
     loop {
-        let outputs = thread.core.poll(thread.begin.elapsed())?;
+        let outputs = thread.core.poll(shared.begin.elapsed())?;
         let is_more = outputs.is_more;
         thread.carry_out(outputs);
         let due = thread.core.next_poll().map_or(next_tick, |poll| poll.min(next_tick));
         let wait =
-            if is_more { Duration::ZERO } else { due.saturating_sub(thread.begin.elapsed()) };
+            if is_more { Duration::ZERO } else { due.saturating_sub(shared.begin.elapsed()) };
         for input in shared.wait(wait) {
             if matches!(input, Input::Stop) {
                 return Ok(());
             }
             thread.take(input)?;
         }
-        let now = thread.begin.elapsed();
+        let now = shared.begin.elapsed();
         if thread.ends_at.is_some_and(|end| now >= end) {
             return Err(Error::Removed);
         }
@@ -134,7 +133,10 @@ impl RaftThread<'_> {
             Input::TransferLeader(to) => self.core.transfer_leader(to),
             Input::Removed => return Err(Error::Removed),
             Input::Written(written) => self.core.written(written)?,
-            Input::Committed => self.core.store_committed()?,
+            Input::Committed => {
+                self.core.store_committed()?;
+                self.mind_quota();
+            }
             Input::Stop => {}
         }
         Ok(())
@@ -149,6 +151,17 @@ impl RaftThread<'_> {
         match self.core.propose(request) {
             Ok(id) => self.waits(place, id),
             Err(error) => self.tell(place, Outcome::NotProposed(error)),
+        }
+    }
+
+    /// A store that is beyond its quota stops the cluster from growing. If the alarm gets lost, the
+    /// next commit brings another.
+    fn mind_quota(&mut self) {
+        let member = self.core.metadata().node_id;
+        let has_room = self.shared.quota.has_room(self.shared.sizes.size(), 0);
+        if !has_room && !self.core.alarms().is_raised_by(member, AlarmType::Nospace) {
+            // Nobody waits for it, and without a leader there is no harm in trying.
+            let _ = self.core.propose(alarms::no_space(member));
         }
     }
 
@@ -200,21 +213,23 @@ impl RaftThread<'_> {
         }
         if outputs.store_replaced {
             self.shared.store.store(Arc::new(Arc::clone(self.core.store())));
+            let _ = self.to_commit.send(ToCommit::Replaced);
         }
         if outputs.members_changed {
             self.shared.members.send_replace(Arc::new(self.core.members().clone()));
         }
         if outputs.removed && self.ends_at.is_none() {
             // The others are to hear first that it is committed.
-            self.ends_at = Some(self.begin.elapsed() + LAST_TICKS * self.tick);
+            self.ends_at = Some(self.shared.begin.elapsed() + LAST_TICKS * self.tick);
         }
         if let Some(now) = outputs.leadership {
             self.shared.status.leadership_is(now);
+            self.shared.leadership.send_replace(now);
             for (request, place) in std::mem::take(&mut self.held) {
                 self.propose(request, place);
             }
         }
-        self.shared.status.progress_is(&self.core);
+        self.shared.show(&self.core);
         for reads in outputs.reads {
             self.tell_readers(reads);
         }

@@ -12,7 +12,7 @@ use clearlane_backend::{Config, Design};
 use clearlane_member::copies::{MemoryVault, Received, Receiver, Sender, Vault};
 use clearlane_member::core::{Answer, Core, Ground, Outputs, Reads, Settings, bootstrap, start};
 use clearlane_member::membership::Member;
-use clearlane_mvcc::{Change, NoLeases, OneAfterTheOther, RangeOptions};
+use clearlane_mvcc::{Change, OneAfterTheOther, RangeOptions};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest};
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Message, Role};
@@ -88,7 +88,6 @@ impl Bench {
             parts: Design::SnapshotReadTx.into(),
             backend: Config::default(),
             learners_max: 1,
-            leases: Arc::new(NoLeases),
             workers: Arc::new(OneAfterTheOther),
         }
     }
