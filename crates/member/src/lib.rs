@@ -47,6 +47,7 @@ pub mod snapshot_file;
 pub mod range;
 mod leases;
 pub mod range_stream;
+pub mod watch;
 mod handle;
 mod publish;
 mod trouble;

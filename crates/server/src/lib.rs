@@ -15,17 +15,23 @@
 //! | [`data`] | where does a member lie on disk, and how does it begin? |
 //! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
 //! | [`cluster`] | who is a member? |
+//! | [`http`] | version, health, metrics, and the API in JSON |
+//! | [`metrics`] | how is it doing, in numbers? |
+//! | [`watch`] | watchers, and how their events reach a socket |
 //! | [`status`] | which code goes with which words? |
 
 pub mod cluster;
 pub mod data;
 pub mod front;
+pub mod http;
 pub mod kv;
 pub mod caller;
 pub mod health;
 pub mod maintenance;
 pub mod lease;
+pub mod metrics;
 mod one_piece;
 pub mod peer;
 pub mod serve;
 pub mod status;
+pub mod watch;

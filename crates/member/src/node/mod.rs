@@ -33,12 +33,15 @@
 
 mod commit_thread;
 mod desk;
+mod figures;
 mod inbox;
 mod others;
 mod raft_thread;
 mod sizes;
 mod read_pool;
+mod timed_files;
 mod wal_thread;
+pub(crate) mod watch_thread;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -47,6 +50,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use clearlane_lease::Lessor;
+use clearlane_locks::Registry;
 use clearlane_mvcc::Store;
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Leadership, Message};
@@ -55,10 +59,12 @@ use tokio::sync::watch;
 
 use self::desk::Mailbox;
 pub use self::desk::{Asked, Desk, Outcome};
+pub use self::figures::{Buckets, Figures};
 use self::inbox::{Inbox, Input};
 pub use self::others::{Asking, Others};
 pub use self::read_pool::ReadPool;
 pub use self::sizes::StoreSizes;
+use self::timed_files::TimedFiles;
 use crate::alarms::Alarms;
 use crate::copies::{Received, Vault};
 use crate::core::{Core, Ground, Settings, start};
@@ -66,6 +72,7 @@ use crate::error::{Error, Result};
 use crate::membership::Members;
 use crate::progress::Progress;
 use crate::quota::Quota;
+use crate::watch::Watching;
 
 /// So many threads read what takes long.
 const READERS: usize = 2;
@@ -110,9 +117,12 @@ struct Shared {
     inbox: Inbox,
     store: CurrentStore,
     status: Status,
+    figures: Arc<Figures>,
+    locks: Registry,
     desks: Mutex<Vec<Arc<Mailbox>>>,
     read_pool: ReadPool,
     metadata: Metadata,
+    watching: Arc<Watching>,
     leases: Arc<Lessor>,
     /// From here the core's time counts.
     begin: Instant,
@@ -177,19 +187,28 @@ impl Node {
     pub fn start(ground: Ground, settings: Settings, network: Box<dyn Network>) -> Result<Node> {
         let tick = settings.reads.tick;
         let batch_interval = ground.backend.batch_interval;
+        let figures = Arc::new(Figures::default());
+        let locks = ground.backend.locks.clone();
+        let files = TimedFiles::new(ground.files, Arc::clone(&figures));
+        let ground = Ground { files: Arc::new(files), ..ground };
         let quota = Quota::new(settings.quota_bytes);
         let election_timeout =
             tick * u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
         let vault = Arc::clone(&ground.vault);
         let (core, wal) = start(ground, settings)?;
+        figures.keys_are(&**core.store())?;
         let (failed, failure) = watch::channel(None);
+        let watching = Arc::new(Watching::new(core.store(), &locks));
         let shared = Arc::new(Shared {
             inbox: Inbox::default(),
             store: ArcSwap::from_pointee(Arc::clone(core.store())),
             status: Status::default(),
+            figures,
+            locks,
             desks: Mutex::default(),
             read_pool: ReadPool::default(),
             metadata: core.metadata(),
+            watching,
             leases: Arc::clone(core.leases()),
             begin: Instant::now(),
             members: watch::Sender::new(Arc::new(core.members().clone())),
@@ -216,6 +235,8 @@ impl Node {
             spawn("raft", &shared, move |shared| {
                 raft_thread::run(core, tick, to_wal, to_commit, network, shared)
             }),
+            spawn("watch", &shared, watch_thread::deliver),
+            spawn("catch-up", &shared, watch_thread::catch_up),
         ];
         for number in 0..READERS {
             threads.push(spawn(&format!("read-{number}"), &shared, |shared| {
@@ -250,6 +271,16 @@ impl Node {
     /// Who leads, and how far this member has come.
     pub fn status(&self) -> &Status {
         &self.shared.status
+    }
+
+    /// What its threads have counted.
+    pub fn figures(&self) -> &Figures {
+        &self.shared.figures
+    }
+
+    /// The locks of its store.
+    pub fn locks(&self) -> &Registry {
+        &self.shared.locks
     }
 
     /// This member and its cluster.
@@ -294,6 +325,11 @@ impl Node {
         store.defragment()?;
         self.shared.sizes.begin_anew(store.sizes()?);
         Ok(())
+    }
+
+    /// Its watchers.
+    pub fn watching(&self) -> &Arc<Watching> {
+        &self.shared.watching
     }
 
     /// For what takes long to read.

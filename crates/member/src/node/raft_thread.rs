@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -53,6 +54,7 @@ pub(super) fn run(
     network: Box<dyn Network>,
     shared: &Shared,
 ) -> Result<()> {
+    let _watching = EndsWithMe(shared);
     let mut thread = RaftThread {
         core,
         to_wal,
@@ -72,9 +74,18 @@ pub(super) fn run(
     thread.begin_alone();
     let mut next_tick = tick;
     loop {
-        let outputs = thread.core.poll(shared.begin.elapsed())?;
-        let is_more = outputs.is_more;
+        let now = shared.begin.elapsed();
+        let applied = thread.core.progress().index;
+        let outputs = thread.core.poll(now)?;
+        let entries = thread.core.progress().index.saturating_sub(applied);
+        if entries > 0 {
+            shared.figures.applied(entries, shared.begin.elapsed().saturating_sub(now));
+        }
+        let (is_more, is_replaced) = (outputs.is_more, outputs.store_replaced);
         thread.carry_out(outputs);
+        if is_replaced {
+            shared.figures.keys_are(&**thread.core.store())?;
+        }
         let due = thread.core.next_poll().map_or(next_tick, |poll| poll.min(next_tick));
         let wait =
             if is_more { Duration::ZERO } else { due.saturating_sub(shared.begin.elapsed()) };
@@ -93,6 +104,15 @@ pub(super) fn run(
             thread.core.tick();
             next_tick = now.max(next_tick) + tick;
         }
+    }
+}
+
+/// Nobody rings for the threads that tell watchers when this one has gone, by a panic too.
+struct EndsWithMe<'s>(&'s Shared);
+
+impl Drop for EndsWithMe<'_> {
+    fn drop(&mut self) {
+        self.0.watching.end();
     }
 }
 
@@ -150,7 +170,10 @@ impl RaftThread<'_> {
         }
         match self.core.propose(request) {
             Ok(id) => self.waits(place, id),
-            Err(error) => self.tell(place, Outcome::NotProposed(error)),
+            Err(error) => {
+                self.shared.figures.proposals_failed.fetch_add(1, Relaxed);
+                self.tell(place, Outcome::NotProposed(error));
+            }
         }
     }
 
@@ -211,8 +234,14 @@ impl RaftThread<'_> {
         if let Some(below) = outputs.purge {
             let _ = self.to_wal.send(ToWal::Purge(below));
         }
+        let figures = &self.shared.figures;
+        for (_, changes) in &outputs.changes {
+            figures.changed(changes);
+        }
         if outputs.store_replaced {
             self.shared.store.store(Arc::new(Arc::clone(self.core.store())));
+            // Before the new store's changes are published; those of the old one are dropped.
+            self.shared.watching.replace(self.core.store());
             let _ = self.to_commit.send(ToCommit::Replaced);
         }
         if outputs.members_changed {
@@ -223,6 +252,7 @@ impl RaftThread<'_> {
             self.ends_at = Some(self.shared.begin.elapsed() + LAST_TICKS * self.tick);
         }
         if let Some(now) = outputs.leadership {
+            figures.leads(now.leader);
             self.shared.status.leadership_is(now);
             self.shared.leadership.send_replace(now);
             for (request, place) in std::mem::take(&mut self.held) {
@@ -239,7 +269,9 @@ impl RaftThread<'_> {
                 self.tell(place, Outcome::Applied(answer));
             }
         }
+        figures.proposals_pending.store(self.proposals.len() as u64, Relaxed);
         self.hand_out();
+        self.shared.watching.publish(outputs.changes);
         if !outputs.retired.is_empty() {
             let _ = self.to_commit.send(ToCommit::Drop(outputs.retired));
         }
@@ -259,6 +291,7 @@ impl RaftThread<'_> {
                 }
             }
             Reads::Fail(error, readers) => {
+                self.shared.figures.reads_failed.fetch_add(readers.len() as u64, Relaxed);
                 for reader in readers {
                     self.tell(Place::of_name(reader), Outcome::MayNotRead(error));
                 }
