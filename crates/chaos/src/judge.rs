@@ -60,10 +60,10 @@ impl Judge {
         changes: &[(i64, Vec<Change>)],
     ) -> Verdict {
         for entry in entries {
-            if self.committed.applies(member, entry)? {
-                if let Some((request, Act::Revoke(id))) = self.ledger.add(entry)? {
-                    self.promises.ends(now, request, id)?;
-                }
+            if self.committed.applies(member, entry)?
+                && let Some((request, Act::Revoke(id))) = self.ledger.add(entry)?
+            {
+                self.promises.ends(now, request, id)?;
             }
         }
         for (revision, changes) in changes {
