@@ -13,16 +13,20 @@
 //! | [`maintenance`] | alarms, sizes, sums, copies; who leads |
 //! | [`health`] | is this server up? |
 //! | [`lease`] | LeaseGrant, LeaseRevoke, LeaseKeepAlive, LeaseTimeToLive, LeaseLeases |
+//! | [`http`] | version, health, metrics, and the API in JSON |
+//! | [`metrics`] | how is it doing, in numbers? |
 //! | [`watch`] | watchers, and how their events reach a socket |
 //! | [`status`] | which code goes with which words? |
 
 pub mod data;
 pub mod front;
+pub mod http;
 pub mod kv;
 pub mod caller;
 pub mod health;
 pub mod maintenance;
 pub mod lease;
+pub mod metrics;
 mod one_piece;
 pub mod serve;
 pub mod status;

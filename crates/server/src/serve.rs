@@ -37,9 +37,11 @@ use tonic::service::Routes;
 
 use crate::front::Front;
 use crate::health::HealthService;
+use crate::http::{Endpoints, Settings};
 use crate::kv::KvService;
 use crate::lease::LeaseService;
 use crate::maintenance::MaintenanceService;
+use crate::metrics::{Metrics, Options, ThreadMetrics};
 use crate::one_piece::OnePiece;
 use crate::watch::WatchService;
 
@@ -51,6 +53,30 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const KEEP_ALIVE: Duration = Duration::from_secs(2 * 60 * 60);
 /// And has so long to answer.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What all threads have in common for what is not gRPC.
+#[derive(Clone, Debug)]
+pub struct Http {
+    /// The figures of the server.
+    pub metrics: Arc<Metrics>,
+    /// How HTTP is answered.
+    pub settings: Arc<Settings>,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        let metrics = Arc::new(Metrics::new(Options::default()));
+        Http { metrics, settings: Arc::default() }
+    }
+}
+
+impl Http {
+    /// Health, version and metrics, for one thread.
+    pub fn endpoints(&self, member: &Handle, thread: &ThreadMetrics) -> Endpoints {
+        let (metrics, settings) = (Arc::clone(&self.metrics), Arc::clone(&self.settings));
+        Endpoints::new(member.clone(), metrics, thread.clone(), settings)
+    }
+}
 
 /// A server on a port.
 #[derive(Debug)]
@@ -68,6 +94,17 @@ impl Server {
         threads: usize,
         limits: Limits,
     ) -> io::Result<Server> {
+        Server::start_with(node, listen, threads, limits, Http::default())
+    }
+
+    /// The same, with what is not gRPC set up by the caller.
+    pub fn start_with(
+        node: &Arc<Node>,
+        listen: SocketAddr,
+        threads: usize,
+        limits: Limits,
+        http: Http,
+    ) -> io::Result<Server> {
         let (stop, stopped) = watch::channel(false);
         let listener = std::net::TcpListener::bind(listen)?;
         listener.set_nonblocking(true)?;
@@ -79,8 +116,9 @@ impl Server {
             dealt.push(deal);
             let member = Handle::new(node, limits);
             let stopped = stopped.clone();
+            let http = http.clone();
             let thread = thread::Builder::new().name(format!("net-{number}"));
-            started.push(thread.spawn(move || run(member, connections, stopped))?);
+            started.push(thread.spawn(move || run(member, http, connections, stopped))?);
         }
         let thread = thread::Builder::new().name("accept".to_owned());
         started.push(thread.spawn(move || accept(listener, &dealt, stopped))?);
@@ -127,12 +165,15 @@ fn accept(
 /// One network thread.
 fn run(
     member: Handle,
+    http: Http,
     mut connections: mpsc::UnboundedReceiver<std::net::TcpStream>,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         let desk = tokio::spawn(member.desk().clone().run());
-        let front = Front::new(member.clone(), services(&member, &stopped));
+        let (services, thread) = (services(&member, &stopped), http.metrics.thread());
+        let endpoints = http.endpoints(&member, &thread).with_gateway(services.clone());
+        let front = Front::new(member.clone(), services, endpoints, thread);
         let mut open = JoinSet::new();
         // It ends when the accepting thread does.
         while let Some(connection) = connections.recv().await {

@@ -212,3 +212,42 @@ fn after_a_restart_leases_have_their_keys_and_their_time_again() {
     });
     running.stop();
 }
+
+/// Thousands of leases end together, and clients that put meanwhile hardly notice. (A hundred thousand
+/// do in `clearlane-lease`, in no time; here time is real.)
+#[test]
+fn puts_go_on_while_thousands_end() {
+    const LEASES: i64 = 3_000;
+    let dir = tempfile::tempdir().unwrap();
+    let running = Running::start(dir.path());
+    block_on(async {
+        let mut client = running.client().await;
+        let mut grants = tokio::task::JoinSet::new();
+        for first in 0..50 {
+            let mut client = client.clone();
+            grants.spawn(async move {
+                for id in (first + 1..=LEASES).step_by(50) {
+                    client.grant(id, 8).await.unwrap();
+                    client.put(&format!("leased/{id}"), id).await.unwrap();
+                }
+            });
+        }
+        while let Some(granted) = grants.join_next().await {
+            granted.unwrap();
+        }
+        while client.count("leased/").await.0 == LEASES {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let (mut worst, mut puts) = (Duration::ZERO, 0);
+        while client.count("leased/").await.0 > 0 {
+            let begin = Instant::now();
+            client.put("beside", 0).await.unwrap();
+            worst = worst.max(begin.elapsed());
+            puts += 1;
+        }
+        assert_eq!(client.list().await, [0; 0]);
+        assert!(puts > 20, "{puts} puts while they ended: they must have gone all at once");
+        assert!(worst < Duration::from_secs(2), "a put took {worst:?}");
+    });
+    running.stop();
+}

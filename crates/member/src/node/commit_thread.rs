@@ -52,11 +52,13 @@ pub(super) fn run(
         };
         let store = shared.store.load_full();
         thread.compact(&**store)?;
+        let commit = Instant::now();
         let has_committed = match commits_now {
             true => store.commit().map(|()| true)?,
             false => store.tick(thread.begin.elapsed())?,
         };
         if has_committed {
+            shared.figures.commits.record(commit.elapsed());
             shared.sizes.are(store.sizes()?);
             shared.inbox.push([Input::Committed]);
         }
@@ -90,8 +92,12 @@ impl CommitThread<'_> {
         }
         let Some(job) = self.jobs.front_mut() else { return Ok(()) };
         let at = job.at();
-        if store.compact_step(job, COMPACTION_BATCH)? {
+        let step = Instant::now();
+        let is_done = store.compact_step(job, COMPACTION_BATCH)?;
+        self.shared.figures.compaction_steps.record(step.elapsed());
+        if is_done {
             self.jobs.pop_front();
+            self.shared.figures.compaction_ended();
             // Who waits for it looks at the sizes next.
             store.commit()?;
             self.shared.sizes.are(store.sizes()?);

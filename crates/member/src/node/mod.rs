@@ -33,10 +33,12 @@
 
 mod commit_thread;
 mod desk;
+mod figures;
 mod inbox;
 mod raft_thread;
 mod sizes;
 mod read_pool;
+mod timed_files;
 mod wal_thread;
 pub(crate) mod watch_thread;
 
@@ -47,6 +49,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use clearlane_lease::Lessor;
+use clearlane_locks::Registry;
 use clearlane_mvcc::Store;
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Leadership, Message};
@@ -55,9 +58,11 @@ use tokio::sync::watch;
 
 use self::desk::Mailbox;
 pub use self::desk::{Asked, Desk, Outcome};
+pub use self::figures::{Buckets, Figures};
 use self::inbox::{Inbox, Input};
 pub use self::read_pool::ReadPool;
 pub use self::sizes::StoreSizes;
+use self::timed_files::TimedFiles;
 use crate::alarms::Alarms;
 use crate::core::{Core, Ground, Settings, start};
 use crate::error::{Error, Result};
@@ -105,6 +110,8 @@ struct Shared {
     inbox: Inbox,
     store: CurrentStore,
     status: Status,
+    figures: Arc<Figures>,
+    locks: Registry,
     desks: Mutex<Vec<Arc<Mailbox>>>,
     read_pool: ReadPool,
     metadata: Metadata,
@@ -171,20 +178,27 @@ impl Node {
     pub fn start(ground: Ground, settings: Settings, network: Box<dyn Network>) -> Result<Node> {
         let tick = settings.reads.tick;
         let batch_interval = ground.backend.batch_interval;
+        let figures = Arc::new(Figures::default());
         let locks = ground.backend.locks.clone();
+        let files = TimedFiles::new(ground.files, Arc::clone(&figures));
+        let ground = Ground { files: Arc::new(files), ..ground };
         let quota = Quota::new(settings.quota_bytes);
         let election_timeout =
             tick * u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
         let (core, wal) = start(ground, settings)?;
+        figures.keys_are(&**core.store())?;
         let (failed, failure) = watch::channel(None);
+        let watching = Arc::new(Watching::new(core.store(), &locks));
         let shared = Arc::new(Shared {
             inbox: Inbox::default(),
             store: ArcSwap::from_pointee(Arc::clone(core.store())),
             status: Status::default(),
+            figures,
+            locks,
             desks: Mutex::default(),
             read_pool: ReadPool::default(),
             metadata: core.metadata(),
-            watching: Arc::new(Watching::new(core.store(), &locks)),
+            watching,
             leases: Arc::clone(core.leases()),
             begin: Instant::now(),
             failed,
@@ -245,6 +259,16 @@ impl Node {
     /// Who leads, and how far this member has come.
     pub fn status(&self) -> &Status {
         &self.shared.status
+    }
+
+    /// What its threads have counted.
+    pub fn figures(&self) -> &Figures {
+        &self.shared.figures
+    }
+
+    /// The locks of its store.
+    pub fn locks(&self) -> &Registry {
+        &self.shared.locks
     }
 
     /// This member and its cluster.

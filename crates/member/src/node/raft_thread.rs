@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -63,9 +64,18 @@ pub(super) fn run(
     thread.begin_alone();
     let mut next_tick = tick;
     loop {
-        let outputs = thread.core.poll(shared.begin.elapsed())?;
-        let is_more = outputs.is_more;
+        let now = shared.begin.elapsed();
+        let applied = thread.core.progress().index;
+        let outputs = thread.core.poll(now)?;
+        let entries = thread.core.progress().index.saturating_sub(applied);
+        if entries > 0 {
+            shared.figures.applied(entries, shared.begin.elapsed().saturating_sub(now));
+        }
+        let (is_more, is_replaced) = (outputs.is_more, outputs.store_replaced);
         thread.carry_out(outputs);
+        if is_replaced {
+            shared.figures.keys_are(&**thread.core.store())?;
+        }
         let due = thread.core.next_poll().map_or(next_tick, |poll| poll.min(next_tick));
         let wait =
             if is_more { Duration::ZERO } else { due.saturating_sub(shared.begin.elapsed()) };
@@ -143,7 +153,10 @@ impl RaftThread<'_> {
         }
         match self.core.propose(request) {
             Ok(id) => self.waits(place, id),
-            Err(error) => self.tell(place, Outcome::NotProposed(error)),
+            Err(error) => {
+                self.shared.figures.proposals_failed.fetch_add(1, Relaxed);
+                self.tell(place, Outcome::NotProposed(error));
+            }
         }
     }
 
@@ -185,6 +198,10 @@ impl RaftThread<'_> {
         if let Some(below) = outputs.purge {
             let _ = self.to_wal.send(ToWal::Purge(below));
         }
+        let figures = &self.shared.figures;
+        for (_, changes) in &outputs.changes {
+            figures.changed(changes);
+        }
         if outputs.store_replaced {
             self.shared.store.store(Arc::new(Arc::clone(self.core.store())));
             // Before the new store's changes are published; those of the old one are dropped.
@@ -192,6 +209,7 @@ impl RaftThread<'_> {
             let _ = self.to_commit.send(ToCommit::Replaced);
         }
         if let Some(now) = outputs.leadership {
+            figures.leads(now.leader);
             self.shared.status.leadership_is(now);
             self.shared.leadership.send_replace(now);
             for (request, place) in std::mem::take(&mut self.held) {
@@ -208,6 +226,7 @@ impl RaftThread<'_> {
                 self.tell(place, Outcome::Applied(answer));
             }
         }
+        figures.proposals_pending.store(self.proposals.len() as u64, Relaxed);
         self.hand_out();
         self.shared.watching.publish(outputs.changes);
         if !outputs.retired.is_empty() {
@@ -229,6 +248,7 @@ impl RaftThread<'_> {
                 }
             }
             Reads::Fail(error, readers) => {
+                self.shared.figures.reads_failed.fetch_add(readers.len() as u64, Relaxed);
                 for reader in readers {
                     self.tell(Place::of_name(reader), Outcome::MayNotRead(error));
                 }
