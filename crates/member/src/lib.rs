@@ -49,6 +49,7 @@ mod leases;
 pub mod range_stream;
 pub mod watch;
 mod handle;
+mod publish;
 mod trouble;
 mod error;
 

@@ -48,6 +48,9 @@ pub enum Trouble {
     /// No answer came in time: it may be applied, or not.
     #[error("etcdserver: request timed out")]
     TimedOut,
+    /// Too few members are there to change who is one.
+    #[error("etcdserver: unhealthy cluster")]
+    Unhealthy,
     /// Nobody led for as long as the request could wait.
     #[error("context deadline exceeded")]
     DeadlineExceeded,
@@ -71,6 +74,7 @@ impl From<ChangeError> for Trouble {
         match error {
             ChangeError::Refused(refused) => refused.into(),
             ChangeError::Raft(error) => error.into(),
+            ChangeError::NotLeader => Trouble::NotLeader,
         }
     }
 }

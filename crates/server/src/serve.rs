@@ -22,6 +22,7 @@ use std::time::Duration;
 use clearlane_member::Handle;
 use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
+use clearlane_proto::etcdserverpb::cluster_server::ClusterServer;
 use clearlane_proto::etcdserverpb::kv_server::KvServer;
 use clearlane_proto::etcdserverpb::lease_server::LeaseServer;
 use clearlane_proto::etcdserverpb::maintenance_server::MaintenanceServer;
@@ -35,6 +36,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tonic::service::Routes;
 
+use crate::cluster::{ClusterService, Rules};
 use crate::front::Front;
 use crate::health::HealthService;
 use crate::http::{Endpoints, Settings};
@@ -196,6 +198,8 @@ fn services(member: &Handle, stopped: &watch::Receiver<bool>) -> Routes {
     services.add_service(HealthServer::new(HealthService));
     services.add_service(LeaseServer::new(LeaseService::new(member.clone())));
     services.add_service(WatchServer::new(WatchService::new(member.clone(), stopped.clone())));
+    let cluster = ClusterService::new(member.clone(), Rules::default());
+    services.add_service(ClusterServer::new(cluster));
     services.routes()
 }
 

@@ -26,6 +26,7 @@ pub fn of(trouble: &Trouble) -> Status {
             Code::Unavailable
         }
         Trouble::DeadlineExceeded => Code::DeadlineExceeded,
+        Trouble::Unhealthy => Code::Unavailable,
         Trouble::Failed(_) => Code::Unknown,
     };
     Status::new(code, trouble.to_string())

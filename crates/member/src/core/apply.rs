@@ -10,13 +10,14 @@
 //! | a request | see [`requests`], and of leases [`requests::lease`] |
 //! | a member's attributes | see [`membership`](crate::membership) |
 //! | an alarm | see [`alarms`](crate::alarms); others may be refused because of one |
+//! | the cluster's version | the same |
 //! | a change of members | bucket `members`, and raft is told who is one now |
 //!
 //! What all members must decide alike is decided here, from the store's state and the entry alone.
 
 use std::sync::Arc;
 
-use clearlane_mvcc::Ended;
+use clearlane_mvcc::{Ended, WriteTxn};
 use clearlane_proto::etcdserverpb::{AlarmRequest, AlarmResponse, InternalRaftRequest};
 use clearlane_raft_log::{ConfChange, ConfChangeKind, Entry, EntryKind};
 use clearlane_read_index::Event;
@@ -25,6 +26,7 @@ use prost::Message as _;
 use super::{Answer, Core};
 use crate::alarms::Alarms;
 use crate::error::{Error, Result};
+use crate::membership::Members;
 use crate::progress::Progress;
 use crate::requests::{self, Reply};
 
@@ -84,12 +86,13 @@ impl Core {
         })?;
         let id = request.header.as_ref().map_or(request.id, |header| header.id);
         if let Some(attributes) = &request.cluster_member_attr_set {
-            let mut txn = self.store.write()?;
-            Arc::make_mut(&mut self.members).publish(attributes, &mut *txn)?;
-            let ended = txn.end(progress.clone())?;
-            self.ended(ended, progress);
-            self.answer(id, || Answer::Members(Ok(Vec::new())));
-            return Ok(());
+            return self
+                .apply_to_members(id, progress, |members, txn| members.publish(attributes, txn));
+        }
+        if let Some(version) = &request.cluster_version_set {
+            return self.apply_to_members(id, progress, |members, txn| {
+                members.set_version(&version.ver, txn)
+            });
         }
         if let Some(refused) = self.alarms.forbid(&request) {
             self.apply_nothing(progress)?;
@@ -140,6 +143,21 @@ impl Core {
         }
         let reply = answer.map(|alarms| Reply::Alarm(AlarmResponse { header, alarms }));
         self.answer(id, || Answer::Request(reply));
+        Ok(())
+    }
+
+    /// What changes the table of members and is none of raft's business.
+    fn apply_to_members(
+        &mut self,
+        id: u64,
+        progress: Progress,
+        change: impl FnOnce(&mut Members, &mut dyn WriteTxn<Progress>) -> Result<()>,
+    ) -> Result<()> {
+        let mut txn = self.store.write()?;
+        change(Arc::make_mut(&mut self.members), &mut *txn)?;
+        let ended = txn.end(progress.clone())?;
+        self.ended(ended, progress);
+        self.answer(id, || Answer::Members(Ok(Vec::new())));
         Ok(())
     }
 

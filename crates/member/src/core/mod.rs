@@ -67,6 +67,7 @@
 //! * A member that has been running before grants no vote until an election time-out has passed.
 //!   What it had promised to a leader's lease was in memory only.
 
+mod alone;
 mod apply;
 #[cfg(feature = "planted-bugs")]
 mod bugs;
@@ -90,6 +91,7 @@ use clearlane_raft_log::wal::group::Written;
 use clearlane_read_index::{self as read_index, Action, Event, Figures, ReadBarrier, RequestIds};
 use prost::Message as _;
 
+pub use self::alone::force_alone;
 #[cfg(feature = "planted-bugs")]
 pub use self::bugs::Bug;
 pub use self::outputs::{Answer, Outputs, Reads};
@@ -163,6 +165,9 @@ pub enum ChangeError {
     /// Raft does not take it now.
     #[error(transparent)]
     Raft(#[from] driver::Error),
+    /// Only the leader knows whether it may be: ask him.
+    #[error("etcdserver: not leader")]
+    NotLeader,
 }
 
 impl Core {

@@ -304,6 +304,8 @@ impl Core {
         self.alarms = alarms;
         self.recorded = position.index;
         self.out.store_replaced = true;
+        // Its removal may be among what it did not see.
+        self.out.removed |= self.members.is_removed(self.metadata.node_id);
         self.out.compactions = resumed(compaction);
         // They are of the old store, which nobody reads any more.
         self.out.changes.clear();

@@ -35,6 +35,7 @@ mod commit_thread;
 mod desk;
 mod figures;
 mod inbox;
+mod others;
 mod raft_thread;
 mod sizes;
 mod read_pool;
@@ -42,8 +43,8 @@ mod timed_files;
 mod wal_thread;
 pub(crate) mod watch_thread;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -60,10 +61,12 @@ use self::desk::Mailbox;
 pub use self::desk::{Asked, Desk, Outcome};
 pub use self::figures::{Buckets, Figures};
 use self::inbox::{Inbox, Input};
+pub use self::others::{Asking, Others};
 pub use self::read_pool::ReadPool;
 pub use self::sizes::StoreSizes;
 use self::timed_files::TimedFiles;
 use crate::alarms::Alarms;
+use crate::copies::{Received, Vault};
 use crate::core::{Core, Ground, Settings, start};
 use crate::error::{Error, Result};
 use crate::membership::Members;
@@ -79,10 +82,12 @@ pub type CurrentStore = ArcSwap<Arc<dyn Store<Progress>>>;
 
 /// Brings messages to other members. It must not block: what cannot be sent is dropped.
 pub trait Network: Send {
-    /// Sends a message to whoever it is for.
-    fn send(&mut self, message: Message);
+    /// Sends a message to whoever it is for. Says whether it is on its way: of one that gets lost
+    /// later [`Node::unreachable`] is told.
+    fn send(&mut self, message: Message) -> bool;
 
-    /// Sends a copy of the store with a message.
+    /// Sends a copy of the store with a message. What has become of it is told to
+    /// [`Node::copy_sent`].
     fn send_copy(&mut self, message: Message, store: Arc<dyn Store<Progress>>);
 }
 
@@ -91,7 +96,9 @@ pub trait Network: Send {
 pub struct NoNetwork;
 
 impl Network for NoNetwork {
-    fn send(&mut self, _message: Message) {}
+    fn send(&mut self, _message: Message) -> bool {
+        false
+    }
 
     fn send_copy(&mut self, _message: Message, _store: Arc<dyn Store<Progress>>) {}
 }
@@ -119,8 +126,10 @@ struct Shared {
     leases: Arc<Lessor>,
     /// From here the core's time counts.
     begin: Instant,
+    members: watch::Sender<Arc<Members>>,
+    vault: Arc<dyn Vault>,
+    others: OnceLock<Arc<dyn Others>>,
     failed: watch::Sender<Option<Arc<Error>>>,
-    members: ArcSwap<Members>,
     alarms: ArcSwap<Alarms>,
     leadership: watch::Sender<Leadership>,
     /// Up to which revision compactions have done their work.
@@ -185,6 +194,7 @@ impl Node {
         let quota = Quota::new(settings.quota_bytes);
         let election_timeout =
             tick * u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
+        let vault = Arc::clone(&ground.vault);
         let (core, wal) = start(ground, settings)?;
         figures.keys_are(&**core.store())?;
         let (failed, failure) = watch::channel(None);
@@ -201,8 +211,10 @@ impl Node {
             watching,
             leases: Arc::clone(core.leases()),
             begin: Instant::now(),
+            vault,
+            others: OnceLock::new(),
             failed,
-            members: ArcSwap::new(Arc::clone(core.members())),
+            members: watch::Sender::new(Arc::clone(core.members())),
             alarms: ArcSwap::new(Arc::clone(core.alarms())),
             leadership: watch::Sender::new(core.leadership()),
             compacted: watch::Sender::new(0),
@@ -276,11 +288,6 @@ impl Node {
         self.shared.metadata
     }
 
-    /// Who is a member, as far as this one has applied the log.
-    pub fn members(&self) -> Arc<Members> {
-        self.shared.members.load_full()
-    }
-
     /// Which alarms are raised, as far as this member has applied the log.
     pub fn alarms(&self) -> Arc<Alarms> {
         self.shared.alarms.load_full()
@@ -338,7 +345,58 @@ impl Node {
 
     /// Messages of other members.
     pub fn receive(&self, messages: Vec<Message>) {
-        self.shared.inbox.push(messages.into_iter().map(Input::Message));
+        self.shared.inbox.push_messages(messages);
+    }
+
+    /// Waits while so many messages have gathered that no more should be received.
+    pub async fn has_room(&self) {
+        self.shared.inbox.has_room().await;
+    }
+
+    /// A copy of another member's store is here, whole. It came through a
+    /// [`Receiver`](crate::copies::Receiver) over this member's [`vault`](Node::vault).
+    pub fn copy_received(&self, copy: Received) {
+        self.shared.inbox.push([Input::Copy(Box::new(copy))]);
+    }
+
+    /// A copy has arrived at a member, or has not.
+    pub fn copy_sent(&self, to: u64, arrived: bool) {
+        self.shared.inbox.push([Input::CopySent { to, arrived }]);
+    }
+
+    /// Messages to this member get lost.
+    pub fn unreachable(&self, id: u64) {
+        self.shared.inbox.push([Input::Unreachable(id)]);
+    }
+
+    /// Another member says that this one was removed. It stops.
+    pub fn was_removed(&self) {
+        self.shared.inbox.push([Input::Removed]);
+    }
+
+    /// Where this member's stores lie.
+    pub fn vault(&self) -> &Arc<dyn Vault> {
+        &self.shared.vault
+    }
+
+    /// Who is a member, what is known of them, and the cluster's version.
+    pub fn members(&self) -> Arc<Members> {
+        Arc::clone(&self.shared.members.borrow())
+    }
+
+    /// The same, for whoever waits for a change.
+    pub fn watch_members(&self) -> watch::Receiver<Arc<Members>> {
+        self.shared.members.subscribe()
+    }
+
+    /// Whom to ask at other members; `None` before the network is there.
+    pub fn others(&self) -> Option<&Arc<dyn Others>> {
+        self.shared.others.get()
+    }
+
+    /// The network is there. A second one is ignored.
+    pub fn meet(&self, others: Arc<dyn Others>) {
+        let _ = self.shared.others.set(others);
     }
 
     /// Becomes something when the member cannot go on: then the process stops.
@@ -391,8 +449,8 @@ impl Shared {
     /// Shows what the core has come to: before anybody is answered.
     fn show(&self, core: &Core) {
         self.status.progress_is(core);
-        if !Arc::ptr_eq(&self.members.load(), core.members()) {
-            self.members.store(Arc::clone(core.members()));
+        if !Arc::ptr_eq(&self.members.borrow(), core.members()) {
+            self.members.send_replace(Arc::clone(core.members()));
         }
         if !Arc::ptr_eq(&self.alarms.load(), core.alarms()) {
             self.alarms.store(Arc::clone(core.alarms()));

@@ -8,6 +8,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::{AlarmType, InternalRaftRequest};
+use clearlane_raft_log::driver::Role;
 
 use super::commit_thread::ToCommit;
 use super::desk::Outcome;
@@ -15,11 +16,15 @@ use super::inbox::{Input, Place};
 use super::wal_thread::ToWal;
 use super::{Network, Shared};
 use crate::alarms;
-use crate::core::{Core, Outputs, Reads};
-use crate::error::Result;
+use crate::core::{ChangeError, Core, Outputs, Reads};
+use crate::error::{Error, Result};
+use crate::membership::{Change, Refused, learner_is_ready};
 
 /// So many requests wait for a leader.
 const HELD_MAX: usize = 4096;
+
+/// So many ticks a member goes on that was removed.
+const LAST_TICKS: u32 = 10;
 
 /// What the thread owns.
 struct RaftThread<'s> {
@@ -35,6 +40,9 @@ struct RaftThread<'s> {
     held: Vec<(InternalRaftRequest, Place)>,
     /// What goes to each desk at the end of this turn.
     letters: Vec<Vec<(Place, Outcome)>>,
+    /// When this member, which was removed, stops.
+    ends_at: Option<Duration>,
+    tick: Duration,
 }
 
 /// Works until it is told to stop, or something fails.
@@ -57,6 +65,8 @@ pub(super) fn run(
         places: HashMap::new(),
         held: Vec::new(),
         letters: Vec::new(),
+        ends_at: None,
+        tick,
     };
     // What is committed in the log says who votes, also on a member that has never run.
     let outputs = thread.core.poll(shared.begin.elapsed())?;
@@ -86,6 +96,9 @@ pub(super) fn run(
             thread.take(input)?;
         }
         let now = shared.begin.elapsed();
+        if thread.ends_at.is_some_and(|end| now >= end) {
+            return Err(Error::Removed);
+        }
         if now >= next_tick {
             // Ticks that were missed are not made up for: a follower would forget its promise.
             thread.core.tick();
@@ -115,7 +128,7 @@ impl RaftThread<'_> {
     fn take(&mut self, input: Input) -> Result<()> {
         match input {
             Input::Propose(request, place) => self.propose(*request, place),
-            Input::ChangeMembers(change, place) => match self.core.change_members(&change) {
+            Input::ChangeMembers(change, place) => match self.change_members(&change) {
                 Ok(id) => self.waits(place, id),
                 Err(error) => self.tell(place, Outcome::NotChanged(error)),
             },
@@ -134,12 +147,16 @@ impl RaftThread<'_> {
             }
             // What raft cannot use is no fault of this member.
             Input::Message(message) => drop(self.core.receive(message)),
+            Input::Copy(copy) => self.core.copy_received(*copy)?,
+            Input::CopySent { to, arrived } => self.core.copy_sent(to, arrived),
+            Input::Unreachable(id) => self.core.unreachable(id),
+            Input::TransferLeader(to) => self.core.transfer_leader(to),
+            Input::Removed => return Err(Error::Removed),
             Input::Written(written) => self.core.written(written)?,
             Input::Committed => {
                 self.core.store_committed()?;
                 self.mind_quota();
             }
-            Input::TransferLeader(to) => self.core.transfer_leader(to),
             Input::Stop => {}
         }
         Ok(())
@@ -171,6 +188,22 @@ impl RaftThread<'_> {
         }
     }
 
+    /// Only the leader knows how far a learner has come.
+    fn change_members(&mut self, change: &Change) -> std::result::Result<u64, ChangeError> {
+        if let Change::Promote { id } = *change {
+            let leadership = self.core.leadership();
+            if leadership.role != Role::Leader {
+                return Err(ChangeError::NotLeader);
+            }
+            match self.core.members().get(id) {
+                None => return Err(Refused::NotFound.into()),
+                Some(member) if !member.is_learner => return Err(Refused::NotLearner.into()),
+                Some(_) => learner_is_ready(id, leadership.leader, &self.core.matched())?,
+            }
+        }
+        self.core.change_members(change)
+    }
+
     fn waits(&mut self, place: Place, id: u64) {
         self.proposals.insert(id, place);
         self.places.insert(place, id);
@@ -187,7 +220,10 @@ impl RaftThread<'_> {
     /// The order is the core's: see [`Outputs`]. A thread that has gone has failed, and said so.
     fn carry_out(&mut self, outputs: Outputs) {
         for message in outputs.send {
-            self.network.send(message);
+            let to = message.to();
+            if !self.network.send(message) {
+                self.core.unreachable(to);
+            }
         }
         for message in outputs.copies {
             self.network.send_copy(message, Arc::clone(self.core.store()));
@@ -207,6 +243,10 @@ impl RaftThread<'_> {
             // Before the new store's changes are published; those of the old one are dropped.
             self.shared.watching.replace(self.core.store());
             let _ = self.to_commit.send(ToCommit::Replaced);
+        }
+        if outputs.removed && self.ends_at.is_none() {
+            // The others are to hear first that it is committed.
+            self.ends_at = Some(self.shared.begin.elapsed() + LAST_TICKS * self.tick);
         }
         if let Some(now) = outputs.leadership {
             figures.leads(now.leader);
