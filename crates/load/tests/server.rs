@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use clearlane_backend::Design;
@@ -62,12 +64,12 @@ struct Running {
 }
 
 impl Running {
-    fn start(dir: &Path) -> Running {
+    fn start(dir: &Path, limits: Limits) -> Running {
         let design = Design::SnapshotReadTx;
         let node = data::open_alone(dir, design.into(), "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         let address = "127.0.0.1:0".parse().unwrap();
-        let server = Server::start(&node, address, 2, Limits::default()).unwrap();
+        let server = Server::start(&node, address, 2, limits).unwrap();
         Running { node, server }
     }
 
@@ -99,7 +101,7 @@ fn answered(report: &Report, class: &str) -> u64 {
 #[test]
 fn every_request_is_answered_with_what_it_asked_for() {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path());
+    let running = Running::start(dir.path(), Limits::default());
     let workload = Workload::parse(WORKLOAD).unwrap();
     let order = order(running.server.address());
     block_on(async {
@@ -132,7 +134,7 @@ fn every_request_is_answered_with_what_it_asked_for() {
 #[test]
 fn keys_that_are_missing_are_told_before_and_during_a_run() {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path());
+    let running = Running::start(dir.path(), Limits::default());
     let workload = Workload::parse(WORKLOAD).unwrap();
     let order = order(running.server.address());
     block_on(async {
@@ -153,35 +155,64 @@ fn keys_that_are_missing_are_told_before_and_during_a_run() {
     running.stop();
 }
 
+/// Nothing that needs a fill.
+const WRITES: &str = "
+    seconds = 2
+    [keys]
+    count = 10
+    size = 20
+    value = 5
+    [[class]]
+    name = 'put'
+    operation = 'put'
+    rate = 50
+    [[class]]
+    name = 'txn'
+    operation = 'txn'
+    keys = 3
+    rate = 20
+";
+
 #[test]
 fn what_a_server_refuses_is_counted_by_its_words() {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path());
-    // An empty key is refused.
-    let text = "
-        seconds = 1
-        [keys]
-        count = 10
-        size = 65536
-        value = 0
-        [[class]]
-        name = 'large'
-        operation = 'txn'
-        keys = 10
-        rate = 20
-        [[class]]
-        name = 'put'
-        operation = 'put'
-        rate = 20
-        value = 900_000
-    ";
-    let workload = Workload::parse(text).unwrap();
+    let running = Running::start(dir.path(), Limits { txn_ops_max: 2, ..Limits::default() });
+    let mut workload = Workload::parse(WRITES).unwrap();
+    workload.seconds = 1;
     let order = order(running.server.address());
+    let report = block_on(run_quietly(&workload, &order)).unwrap();
     running.stop();
-    block_on(async {
-        let trouble = run_quietly(&workload, &order).await.map(drop).unwrap_err().to_string();
-        let uri = order.endpoint.uri();
-        assert!(trouble.starts_with(&format!("no connection to {uri}: ")), "{trouble}");
-        assert!(!trouble.contains('\n'), "{trouble}");
-    });
+    let (put, txn) = (&report.lines[0].tally, &report.lines[1].tally);
+    assert_eq!((put.answered(), put.failed()), (50, 0), "{}", report.table());
+    let words = "InvalidArgument: etcdserver: too many operations in txn request";
+    let expected = BTreeMap::from([(words.to_owned(), 20)]);
+    assert_eq!((txn.answered(), txn.errors()), (0, &expected), "{}", report.table());
+}
+
+#[test]
+fn a_server_that_stops_halfway_leaves_errors_and_the_rest_is_still_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = Running::start(dir.path(), Limits::default());
+    let workload = Workload::parse(WRITES).unwrap();
+    let order = order(running.server.address());
+    let (mut running, mut stopping) = (Some(running), None);
+    let mut seconds = 0;
+    let mut stop_in_the_middle = |_: &str| {
+        seconds += 1;
+        // The first is told at the beginning.
+        if seconds == 2 {
+            stopping = running.take().map(|running| thread::spawn(|| running.stop()));
+        }
+    };
+    let report = block_on(run(&workload, &order, &mut stop_in_the_middle)).unwrap();
+    stopping.unwrap().join().unwrap();
+    for (line, due) in report.lines.iter().zip([100, 40]) {
+        let (answered, failed) = (line.tally.answered(), line.tally.failed());
+        assert_eq!(answered + failed, due, "{}", report.table());
+        assert!(answered > 0 && failed > 0, "{}", report.table());
+    }
+    let trouble = block_on(run_quietly(&workload, &order)).map(drop).unwrap_err().to_string();
+    let uri = order.endpoint.uri();
+    assert!(trouble.starts_with(&format!("no connection to {uri}: ")), "{trouble}");
+    assert!(!trouble.contains('\n'), "{trouble}");
 }
