@@ -67,7 +67,7 @@ fn processor(stat: &str) -> Option<Duration> {
     Some(Duration::from_millis((ticks()? + ticks()?) * 1000 / TICKS_PER_SECOND))
 }
 
-/// A line as `VmRSS:	   1234 kB`.
+/// A line as `VmRSS: 1234 kB`, with blanks of any kind.
 fn memory_bytes(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
