@@ -21,7 +21,7 @@ use clearlane_member::Progress;
 use clearlane_member::copies::{DirectoryVault, Received, Vault};
 use clearlane_member::core::{Core, Ground, Outputs, Settings, bootstrap, start};
 use clearlane_member::membership;
-use clearlane_mvcc::{NoLeases, OneAfterTheOther, Store};
+use clearlane_mvcc::{OneAfterTheOther, Store};
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::Message;
 use clearlane_raft_log::files::Disk;
@@ -81,7 +81,6 @@ pub(crate) fn ground(directory: &Path) -> Ground {
         parts: Design::SnapshotReadTx.into(),
         backend: Config::default(),
         learners_max: 1,
-        leases: Arc::new(NoLeases),
         workers: Arc::new(OneAfterTheOther),
     }
 }

@@ -15,7 +15,7 @@ use clearlane_member::Progress;
 use clearlane_member::copies::{MemoryVault, Vault};
 use clearlane_member::core::{Core, Ground, Settings, bootstrap, start};
 use clearlane_member::membership::{LEARNERS_MAX, Member};
-use clearlane_mvcc::{CompactionJob, HashKv, NoLeases, OneAfterTheOther, RangeOptions, Store};
+use clearlane_mvcc::{CompactionJob, HashKv, OneAfterTheOther, RangeOptions, Store};
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Leadership, Role};
 use clearlane_raft_log::files::{Fault, SimulatedDisk};
@@ -116,7 +116,6 @@ impl Machine {
             parts: terms.parts,
             backend: Config::default(),
             learners_max: LEARNERS_MAX,
-            leases: Arc::new(NoLeases),
             workers: Arc::new(OneAfterTheOther),
         }
     }
@@ -135,6 +134,8 @@ impl Machine {
             snapshot_count: terms.snapshot_count,
             catch_up_entries: terms.catch_up_entries,
             unix_ms: BEGINNING_UNIX_MS + self.clock.shows(now) / MILLISECOND,
+            lease_checkpoint_interval: None,
+            quota_bytes: 0,
         };
         let (core, wal) = start(self.ground(terms), settings)?;
         self.life += 1;

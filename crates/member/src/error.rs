@@ -10,6 +10,9 @@ pub enum Error {
     /// The store has failed.
     #[error(transparent)]
     Store(#[from] clearlane_mvcc::Error),
+    /// The leases have failed, or what the store has of them.
+    #[error(transparent)]
+    Lease(#[from] clearlane_lease::Error),
     /// The write-ahead log has failed.
     #[error(transparent)]
     Log(#[from] clearlane_raft_log::Error),
@@ -22,9 +25,21 @@ pub enum Error {
         /// Which entry.
         index: u64,
     },
+    /// The others have removed this member. Its data is of no use any more.
+    #[error(
+        "this member has been removed from the cluster: it stops, and its data directory must not be \
+         used again"
+    )]
+    Removed,
     /// A thread cannot be started.
     #[error("a thread cannot be started: {0}")]
     Thread(#[from] std::io::Error),
+    /// A thread has panicked.
+    #[error("thread {thread} has panicked")]
+    Panicked {
+        /// Which one.
+        thread: String,
+    },
     /// What was found on disk makes no sense.
     #[error("{what} is damaged: {why}")]
     Damaged {

@@ -67,9 +67,11 @@
 //! * A member that has been running before grants no vote until an election time-out has passed.
 //!   What it had promised to a leader's lease was in memory only.
 
+mod alone;
 mod apply;
 #[cfg(feature = "planted-bugs")]
 mod bugs;
+mod leases;
 mod outputs;
 mod queue;
 mod start;
@@ -80,6 +82,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_engine::Engine;
+use clearlane_lease::Lessor;
 use clearlane_mvcc::{CompactionJob, Store};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest, RequestHeader};
 use clearlane_raft_log::Metadata;
@@ -88,11 +91,13 @@ use clearlane_raft_log::wal::group::Written;
 use clearlane_read_index::{self as read_index, Action, Event, Figures, ReadBarrier, RequestIds};
 use prost::Message as _;
 
+pub use self::alone::force_alone;
 #[cfg(feature = "planted-bugs")]
 pub use self::bugs::Bug;
 pub use self::outputs::{Answer, Outputs, Reads};
 use self::queue::{Behind, Queue};
 pub use self::start::{Ground, Settings, bootstrap, start};
+use crate::alarms::Alarms;
 use crate::copies::Received;
 use crate::error::Result;
 use crate::membership::{self, Change, Members};
@@ -100,6 +105,8 @@ use crate::progress::Progress;
 
 /// About so many entries are applied in one poll: nobody hears of this member meanwhile.
 const APPLIED_MAX: u64 = 4096;
+/// So many committed entries may wait to be applied. Who proposes more is told to come later: etcd's.
+const APPLY_GAP_MAX: u64 = 5000;
 
 /// One member.
 #[derive(Debug)]
@@ -111,7 +118,16 @@ pub struct Core {
     queue: Queue,
     engine: Arc<dyn Engine>,
     store: Arc<dyn Store<Progress>>,
-    members: Members,
+    members: Arc<Members>,
+    /// Shared, like the members: they seldom change, and those who look do so at any time.
+    alarms: Arc<Alarms>,
+    leases: Arc<Lessor>,
+    /// The term in which this member has begun the leases' time, while it leads.
+    leases_in: Option<u64>,
+    /// Leases that ran out while this member led.
+    leases_expired: u64,
+    /// What the last poll was told.
+    now: Duration,
     /// What is applied. The store says the same of its newest state.
     progress: Progress,
     barrier: Box<dyn ReadBarrier<u64>>,
@@ -151,6 +167,9 @@ pub enum ChangeError {
     /// Raft does not take it now.
     #[error(transparent)]
     Raft(#[from] driver::Error),
+    /// Only the leader knows whether it may be: ask him.
+    #[error("etcdserver: not leader")]
+    NotLeader,
 }
 
 impl Core {
@@ -181,6 +200,10 @@ impl Core {
     /// the id that is returned, or never, if the proposal gets lost: who waits has a time-out, and
     /// then [gives up](Core::give_up).
     pub fn propose(&mut self, mut request: InternalRaftRequest) -> driver::Result<u64> {
+        if self.driver.committed().saturating_sub(self.progress.index) > APPLY_GAP_MAX {
+            return Err(driver::Error::QueueFull);
+        }
+        self.name_lease(&mut request);
         let id = self.ids.next();
         request.header.get_or_insert_default().id = id;
         self.driver.propose(request.encode_to_vec().into())?;
@@ -308,6 +331,7 @@ impl Core {
     /// moment, on a clock that goes forward; it is looked up after the last input and before this
     /// call. After an error the process stops.
     pub fn poll(&mut self, now: Duration) -> Result<Outputs> {
+        self.now = now;
         // An entry that removes the new leader ends the transfer.
         self.tell_of_transfer();
         let enough = self.progress.index + APPLIED_MAX;
@@ -318,7 +342,8 @@ impl Core {
                 self.carry_out(effects)?;
             }
             self.tell_barrier();
-            if !self.act(now) {
+            let asked = self.act(now);
+            if !self.propose_due() && !asked {
                 break;
             }
         }
@@ -332,7 +357,7 @@ impl Core {
 
     /// When to poll again if nothing happens before.
     pub fn next_poll(&self) -> Option<Duration> {
-        self.barrier.next_poll()
+        self.barrier.next_poll().into_iter().chain(self.next_lease()).min()
     }
 
     fn carry_out(&mut self, effects: Effects) -> Result<()> {
@@ -376,6 +401,7 @@ impl Core {
         let leader = (now.leader != 0).then_some(now.leader);
         self.barrier.hear(Event::Leader { leader, term: now.term });
         self.told.transferee = None;
+        self.lead_leases(now);
         self.out.leadership = Some(now);
         if now.role != Role::Leader {
             // Who was sent a copy by this member is another's to look after.
@@ -464,8 +490,18 @@ impl Core {
     }
 
     /// Who is a member, as far as this member has applied the log.
-    pub fn members(&self) -> &Members {
+    pub fn members(&self) -> &Arc<Members> {
         &self.members
+    }
+
+    /// Which alarms are raised, as far as this member has applied the log.
+    pub fn alarms(&self) -> &Arc<Alarms> {
+        &self.alarms
+    }
+
+    /// The leases, as far as this member has applied the log.
+    pub fn leases(&self) -> &Arc<Lessor> {
+        &self.leases
     }
 
     /// Up to where the log is committed, as far as this member knows.

@@ -22,9 +22,11 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clearlane_backend::Config;
 use clearlane_engine::Engine;
+use clearlane_lease::{self as lease, Lessor};
 use clearlane_mvcc::{self as mvcc, KeyLeases, Store, StoreParts, Workers};
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_raft_log::driver::{self, Driver, Found};
@@ -36,6 +38,7 @@ use prost::Message as _;
 
 use super::queue::Queue;
 use super::{Core, Outputs, Told, resumed};
+use crate::alarms::Alarms;
 use crate::copies::{self, Vault};
 use crate::error::{Error, Result};
 use crate::membership::{Change, Member, Members};
@@ -54,6 +57,11 @@ pub struct Settings {
     pub snapshot_count: u64,
     /// So many entries are kept behind that, for members that are a little behind.
     pub catch_up_entries: u64,
+    /// How large the store may become, as [`Quota`](crate::quota::Quota) takes it. The core does not
+    /// ask: see [`node`](crate::node).
+    pub quota_bytes: i64,
+    /// How often the leader tells the others how much is left of each lease; never, if it is none.
+    pub lease_checkpoint_interval: Option<Duration>,
     /// The time of the start, in milliseconds since 1970: ids begin with it.
     pub unix_ms: u64,
 }
@@ -67,6 +75,8 @@ impl Settings {
             read_mode: ReadMode::ReadIndex,
             snapshot_count: 10_000,
             catch_up_entries: 5_000,
+            quota_bytes: 0,
+            lease_checkpoint_interval: None,
             unix_ms,
         }
     }
@@ -89,8 +99,6 @@ pub struct Ground {
     pub backend: Config,
     /// So many learners the cluster has; the same number at all members.
     pub learners_max: usize,
-    /// Who must know on which lease a key hangs.
-    pub leases: Arc<dyn KeyLeases>,
     /// Who shares the work of restoring.
     pub workers: Arc<dyn Workers + Send + Sync>,
 }
@@ -104,24 +112,28 @@ impl fmt::Debug for Ground {
 
 impl Ground {
     /// Opens the store of an engine.
-    pub(super) fn open(&self, engine: &Arc<dyn Engine>) -> Result<OpenedStore> {
+    pub(super) fn open(
+        &self,
+        engine: &Arc<dyn Engine>,
+        leases: &Arc<Lessor>,
+    ) -> Result<OpenedStore> {
         let progress = Progress::read(&*engine.snapshot()?)?;
         let ground = mvcc::Ground {
             engine: Arc::clone(engine),
             config: self.backend.clone(),
             pre_commit: Progress::pre_commit(),
             applied: progress.clone(),
-            leases: Arc::clone(&self.leases),
+            leases: Arc::clone(leases) as Arc<dyn KeyLeases>,
             workers: &*self.workers,
         };
         let (store, opened) = mvcc::open(self.parts, ground)?;
-        for found in opened.leases {
-            self.leases.attach(&found.key, found.lease);
-        }
-        let members = Members::load(&*store.read(), self.learners_max)?;
+        leases.restore(&*store.read(), &opened.leases)?;
+        let members = Arc::new(Members::load(&*store.read(), self.learners_max)?);
+        let alarms = Arc::new(Alarms::load(&*store.read())?);
         Ok(OpenedStore {
             store: Arc::from(store),
             members,
+            alarms,
             progress,
             compaction: opened.compaction,
         })
@@ -131,7 +143,8 @@ impl Ground {
 /// A store with all that is known from its state.
 pub(super) struct OpenedStore {
     pub(super) store: Arc<dyn Store<Progress>>,
-    pub(super) members: Members,
+    pub(super) members: Arc<Members>,
+    pub(super) alarms: Arc<Alarms>,
     pub(super) progress: Progress,
     pub(super) compaction: Option<mvcc::CompactionJob>,
 }
@@ -165,7 +178,9 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
     // store's place because of it.
     let (mut wal, contents) = open_log(&ground, &snapshots, &newest, behind)?;
     let engine = copies::at_start(&*ground.vault, newest.index)?;
-    let OpenedStore { store, members, progress, compaction } = ground.open(&engine)?;
+    let leases = Arc::new(Lessor::new(lease_config(&settings), &ground.backend.locks));
+    let OpenedStore { store, members, alarms, progress, compaction } =
+        ground.open(&engine, &leases)?;
     let metadata = contents.metadata;
     (settings.raft.id, settings.reads.member) = (metadata.node_id, metadata.node_id);
     let Contents { state, entries, .. } = contents;
@@ -193,6 +208,11 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
             engine,
             store,
             members,
+            alarms,
+            leases,
+            leases_in: None,
+            leases_expired: 0,
+            now: Duration::ZERO,
             progress,
             proposed: Default::default(),
             told: Told::default(),
@@ -206,6 +226,14 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
         },
         wal,
     ))
+}
+
+fn lease_config(settings: &Settings) -> lease::Config {
+    let ticks = u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
+    lease::Config {
+        election_timeout: settings.reads.tick * ticks,
+        checkpoint_interval: settings.lease_checkpoint_interval,
+    }
 }
 
 /// New ids are above those that this member's own proposals have in the log: a clock that was set
@@ -266,16 +294,19 @@ impl Core {
     /// The copy of this position takes the store's place. The log has a record of it.
     pub(super) fn install(&mut self, position: &Position) -> Result<()> {
         let engine = self.ground.vault.promote(position.index)?;
-        let opened = self.ground.open(&engine)?;
+        let opened = self.ground.open(&engine, &self.leases)?;
         if opened.progress.position() != *position {
             let has = opened.progress.index;
             let why = format!("it was to be at entry {}, and is at {has}", position.index);
             return Err(Error::damaged("a copy of the store", why));
         }
-        let OpenedStore { store, members, progress, compaction } = opened;
+        let OpenedStore { store, members, alarms, progress, compaction } = opened;
         (self.engine, self.store, self.members, self.progress) = (engine, store, members, progress);
+        self.alarms = alarms;
         self.recorded = position.index;
         self.out.store_replaced = true;
+        // Its removal may be among what it did not see.
+        self.out.removed |= self.members.is_removed(self.metadata.node_id);
         self.out.compactions = resumed(compaction);
         // They are of the old store, which nobody reads any more.
         self.out.changes.clear();

@@ -28,6 +28,7 @@
 //! * [`range`](mod@range): sorted, filtered, cut off; for the log and for whoever reads without it.
 //! * [`write`](mod@write): a put and a delete.
 //! * [`compare`] and [`txn`]: if, then, else.
+//! * [`lease`]: granted, revoked.
 //! * [`refused`]: etcd's words.
 //!
 //! # What holds
@@ -41,11 +42,12 @@
 //! # What is not here
 //!
 //! A header has its revision only; who answers, for which cluster and in which term, is for the
-//! server to add. Requests about leases, users and alarms are not known here, and an entry that has
-//! one stops the member, as an entry from the future stops etcd.
+//! server to add. Requests about users and alarms are not known here, and an entry that has one
+//! stops the member, as an entry from the future stops etcd.
 
 pub mod check;
 mod compare;
+pub mod lease;
 mod overlap;
 pub mod range;
 mod refused;
@@ -55,13 +57,15 @@ mod write;
 
 use clearlane_mvcc::{CompactionJob, Ended, Store, WriteTxn};
 use clearlane_proto::etcdserverpb::{
-    CompactionRequest, CompactionResponse, DeleteRangeResponse, InternalRaftRequest, PutRequest,
-    PutResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
+    AlarmResponse, CompactionRequest, CompactionResponse, DeleteRangeResponse, DowngradeResponse,
+    InternalRaftRequest, LeaseCheckpointResponse, LeaseGrantResponse, LeaseRevokeResponse,
+    PutRequest, PutResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
 };
 
 pub(crate) use self::refused::{Stop, apart};
 pub(crate) use self::span::Span;
 use self::txn::Plan;
+use crate::downgrade;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 
@@ -82,6 +86,16 @@ pub enum Reply {
     Txn(TxnResponse),
     /// A compaction is scheduled.
     Compact(CompactionResponse),
+    /// Alarms were listed, raised or taken back.
+    Alarm(AlarmResponse),
+    /// A downgrade was announced, or called off.
+    Downgrade(DowngradeResponse),
+    /// A lease is granted.
+    LeaseGrant(LeaseGrantResponse),
+    /// A lease is gone, with its keys.
+    LeaseRevoke(LeaseRevokeResponse),
+    /// Members know how much is left of leases.
+    LeaseCheckpoint(LeaseCheckpointResponse),
 }
 
 /// What the client is told.
@@ -117,6 +131,10 @@ pub fn apply(
         apply_txn(store, has_lease, request, progress)
     } else if let Some(request) = &request.compaction {
         compact(store, request, progress)
+    } else if let Some(request) = &request.downgrade_info_set {
+        in_transaction(store, progress, |txn| {
+            Ok(Reply::Downgrade(downgrade::set(txn, request).map_err(Stop::Failed)?))
+        })
     } else {
         Err(Error::UnknownRequest { index: progress.index })
     }
@@ -190,6 +208,6 @@ fn compact(
 }
 
 /// A header as far as the store knows it.
-fn header(revision: i64) -> ResponseHeader {
+pub(crate) fn header(revision: i64) -> ResponseHeader {
     ResponseHeader { revision, ..ResponseHeader::default() }
 }

@@ -44,12 +44,29 @@ pub enum Refused {
     /// There is no such lease.
     #[error("etcdserver: requested lease not found")]
     LeaseNotFound,
+    /// There is a lease of that id.
+    #[error("etcdserver: lease already exists")]
+    LeaseExists,
+    /// Nobody may have a lease for that long.
+    #[error("etcdserver: too large lease TTL")]
+    LeaseTtlTooLarge,
     /// The past that was asked for is forgotten.
     #[error("etcdserver: mvcc: required revision has been compacted")]
     Compacted,
     /// The revision is not there yet.
     #[error("etcdserver: mvcc: required revision is a future revision")]
     FutureRevision,
+
+    // What an alarm forbids, and alarms themselves.
+    /// A store is as large as it may become.
+    #[error("etcdserver: mvcc: database space exceeded")]
+    NoSpace,
+    /// Members differ.
+    #[error("etcdserver: corrupt cluster")]
+    Corrupt,
+    /// An alarm is to be neither listed nor raised nor taken back.
+    #[error("etcdserver: unknown alarm action")]
+    UnknownAlarmAction,
 }
 
 /// Why there is no answer: the client hears about it, or the member stops.

@@ -12,7 +12,7 @@ use clearlane_backend::{Config, Design};
 use clearlane_member::copies::{MemoryVault, Received, Receiver, Sender, Vault};
 use clearlane_member::core::{Answer, Core, Ground, Outputs, Reads, Settings, bootstrap, start};
 use clearlane_member::membership::Member;
-use clearlane_mvcc::{Change, NoLeases, OneAfterTheOther, RangeOptions};
+use clearlane_mvcc::{Change, OneAfterTheOther, RangeOptions};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest};
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Message, Role};
@@ -28,7 +28,7 @@ pub(crate) struct Lab {
     pool: Vec<Message>,
     /// Snapshots, by who sends them.
     pub(crate) copies: Vec<Message>,
-    now: Duration,
+    pub(crate) now: Duration,
     pub(crate) settings: Settings,
     /// From whom and to whom nothing gets through.
     pub(crate) cut: Vec<u64>,
@@ -88,7 +88,6 @@ impl Bench {
             parts: Design::SnapshotReadTx.into(),
             backend: Config::default(),
             learners_max: 1,
-            leases: Arc::new(NoLeases),
             workers: Arc::new(OneAfterTheOther),
         }
     }
@@ -194,30 +193,31 @@ impl Lab {
 
     /// Lets a member do what there is to do.
     pub(crate) fn poll(&mut self, id: u64) {
-        loop {
-            let now = self.now;
-            let Some((core, wal)) = &mut self.bench(id).running else { return };
-            let outputs = core.poll(now).unwrap();
-            let Outputs { send, copies, write, purge, reads, answers, changes, .. } = outputs;
-            if let Some(index) = purge {
-                wal.purge(index).unwrap();
-            }
-            let is_done = write.is_none() && !outputs.is_more;
-            if let Some(batch) = write {
-                core.written(batch.write(wal)).unwrap();
-            }
-            let bench = self.bench(id);
-            bench.reads.extend(reads);
-            bench.answers.extend(answers);
-            bench.changes.extend(changes);
-            bench.removed |= outputs.removed;
-            bench.replaced += usize::from(outputs.store_replaced);
-            self.pool.extend(send);
-            self.copies.extend(copies);
-            if is_done {
-                return;
-            }
+        while !self.poll_once(id) {}
+    }
+
+    /// Lets it poll once, writes what it wants to have written, and says whether that was all.
+    pub(crate) fn poll_once(&mut self, id: u64) -> bool {
+        let now = self.now;
+        let Some((core, wal)) = &mut self.bench(id).running else { return true };
+        let outputs = core.poll(now).unwrap();
+        let Outputs { send, copies, write, purge, reads, answers, changes, .. } = outputs;
+        if let Some(index) = purge {
+            wal.purge(index).unwrap();
         }
+        let is_done = write.is_none() && !outputs.is_more;
+        if let Some(batch) = write {
+            core.written(batch.write(wal)).unwrap();
+        }
+        let bench = self.bench(id);
+        bench.reads.extend(reads);
+        bench.answers.extend(answers);
+        bench.changes.extend(changes);
+        bench.removed |= outputs.removed;
+        bench.replaced += usize::from(outputs.store_replaced);
+        self.pool.extend(send);
+        self.copies.extend(copies);
+        is_done
     }
 
     /// What a member wants to have written, which stays on its way.
@@ -282,7 +282,12 @@ impl Lab {
 
     /// Proposes at a member and waits for the answer.
     pub(crate) fn put(&mut self, id: u64, key: &str, value: &str) -> Answer {
-        let request = self.call(id, |core| core.propose(put(key, value))).unwrap();
+        self.ask(id, put(key, value))
+    }
+
+    /// Proposes at a member and waits for the answer.
+    pub(crate) fn ask(&mut self, id: u64, request: InternalRaftRequest) -> Answer {
+        let request = self.call(id, |core| core.propose(request)).unwrap();
         self.run();
         // A follower hears with the next heartbeat that it is committed.
         for _ in 0..20 {

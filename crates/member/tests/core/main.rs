@@ -4,6 +4,7 @@
 
 mod copies;
 mod lab;
+mod leases;
 mod reads;
 mod starts;
 mod writes;

@@ -1,22 +1,23 @@
-//! As much of a member as the recordings need: a store, requests, and leases by name.
+//! As much of a member as the recordings need: a store, requests, and leases without a clock.
 //!
 //! What writes takes the way through a log: it is checked, encoded, decoded, and applied as the next
 //! entry. What only reads takes the server's way: it is checked and answered on a view.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_backend::Config;
 use clearlane_engine::{Engine, MemoryEngine};
+use clearlane_lease::{Config as LeaseConfig, Lessor};
+use clearlane_locks::Registry;
 use clearlane_member::Progress;
 use clearlane_member::requests::{self, Limits, Refused, Reply, check, txn};
 use clearlane_mvcc::{Ground, KeyLeases, OneAfterTheOther, Store, StoreParts};
 use clearlane_proto::Message;
 use clearlane_proto::etcdserverpb::{
-    CompactionRequest, InternalRaftRequest, LeaseGrantRequest, LeaseGrantResponse,
-    LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeRequest, RequestHeader, ResponseHeader,
-    TxnRequest,
+    CompactionRequest, InternalRaftRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+    RangeRequest, RequestHeader, ResponseHeader, TxnRequest,
 };
 use prost_reflect::{DynamicMessage, MethodDescriptor, SerializeOptions};
 use serde_json::Value;
@@ -27,52 +28,42 @@ pub(crate) type Outcome = Result<Value, String>;
 /// How many bytes etcd's server takes in.
 const MESSAGE_MAX: usize = 2 << 20;
 
-/// Which keys hang on which lease, as the store tells it.
-#[derive(Debug, Default)]
-struct Book(Mutex<BTreeMap<Bytes, i64>>);
-
-impl KeyLeases for Book {
-    fn attach(&self, key: &Bytes, lease: i64) {
-        let mut keys = self.0.lock().unwrap();
-        match lease {
-            0 => keys.remove(key),
-            lease => keys.insert(key.clone(), lease),
-        };
-    }
-}
-
 /// A member, for one scenario.
 pub(crate) struct Member {
     engine: Arc<dyn Engine>,
     parts: StoreParts,
     store: Box<dyn Store<Progress>>,
-    /// The leases, and for how long they were granted.
-    leases: BTreeMap<i64, i64>,
-    book: Arc<Book>,
+    leases: Arc<Lessor>,
     /// How many entries were applied.
     index: u64,
 }
 
-fn open(parts: StoreParts, engine: &Arc<dyn Engine>, book: &Arc<Book>) -> Box<dyn Store<Progress>> {
+fn open(
+    parts: StoreParts,
+    engine: &Arc<dyn Engine>,
+    leases: &Arc<Lessor>,
+) -> Box<dyn Store<Progress>> {
     let ground = Ground {
         engine: Arc::clone(engine),
         config: Config::default(),
         pre_commit: Progress::pre_commit(),
         applied: Progress::read(&*engine.snapshot().unwrap()).unwrap(),
-        leases: Arc::clone(book) as Arc<dyn KeyLeases>,
+        leases: Arc::clone(leases) as Arc<dyn KeyLeases>,
         workers: &OneAfterTheOther,
     };
     let (store, opened) = clearlane_mvcc::open(parts, ground).unwrap();
     assert!(opened.compaction.is_none(), "every compaction had come to its end");
+    leases.restore(&*store.read(), &opened.leases).unwrap();
     store
 }
 
 impl Member {
     pub(crate) fn new(parts: StoreParts) -> Member {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-        let book = Arc::new(Book::default());
-        let store = open(parts, &engine, &book);
-        Member { engine, parts, store, leases: BTreeMap::new(), book, index: 0 }
+        let config = LeaseConfig::new(Duration::from_secs(1));
+        let leases = Arc::new(Lessor::new(config, &Registry::new()));
+        let store = open(parts, &engine, &leases);
+        Member { engine, parts, store, leases, index: 0 }
     }
 
     /// Stops in an orderly way, and starts on the same data.
@@ -80,8 +71,8 @@ impl Member {
         self.store.commit().unwrap();
         // An engine has one store at a time: the old one goes first.
         let nowhere: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-        self.store = open(self.parts, &nowhere, &self.book);
-        self.store = open(self.parts, &self.engine, &self.book);
+        self.store = open(self.parts, &nowhere, &self.leases);
+        self.store = open(self.parts, &self.engine, &self.leases);
     }
 
     /// Every entry has left its mark, the refused ones, too.
@@ -134,7 +125,7 @@ impl Member {
                 entry.compaction = Some(CompactionRequest::decode(bytes).unwrap());
             }
             "etcdserverpb.Lease.LeaseGrant" => {
-                return Ok(self.grant(Message::decode(bytes).unwrap()));
+                entry.lease_grant = Some(Message::decode(bytes).unwrap());
             }
             "etcdserverpb.Lease.LeaseTimeToLive" => {
                 return Ok(self.time_to_live(Message::decode(bytes).unwrap()));
@@ -164,8 +155,11 @@ impl Member {
         self.index += 1;
         let entry = InternalRaftRequest::decode(entry.encode_to_vec().as_slice()).unwrap();
         let progress = Progress { index: self.index, term: 2, ..Progress::default() };
-        let has_lease = |id| self.leases.contains_key(&id);
-        let applied = requests::apply(&*self.store, &has_lease, &entry, progress).unwrap();
+        let (store, leases, now) = (&*self.store, &*self.leases, Duration::ZERO);
+        let leased = requests::lease::apply(store, leases, now, &entry, progress.clone()).unwrap();
+        let has_lease = |id| leases.has(id);
+        let applied =
+            leased.unwrap_or_else(|| requests::apply(store, &has_lease, &entry, progress).unwrap());
         assert_eq!(applied.ended.revision, self.store.read().revision());
         if let Some(mut job) = applied.compaction {
             // etcd was given the time for that, also where the call did not wait for it.
@@ -177,6 +171,9 @@ impl Member {
             Reply::Range(reply) => reply.encode_to_vec(),
             Reply::Txn(reply) => reply.encode_to_vec(),
             Reply::Compact(reply) => reply.encode_to_vec(),
+            Reply::LeaseGrant(reply) => reply.encode_to_vec(),
+            Reply::LeaseRevoke(reply) => reply.encode_to_vec(),
+            Reply::LeaseCheckpoint(reply) => reply.encode_to_vec(),
         })
     }
 
@@ -185,23 +182,13 @@ impl Member {
         Some(ResponseHeader { revision, ..ResponseHeader::default() })
     }
 
-    fn grant(&mut self, request: LeaseGrantRequest) -> Vec<u8> {
-        assert!(self.leases.insert(request.id, request.ttl).is_none(), "a new lease");
-        let header = self.header();
-        LeaseGrantResponse { header, id: request.id, ttl: request.ttl, ..Default::default() }
-            .encode_to_vec()
-    }
-
     /// The keys of a lease. How long it will live nobody knows here.
     fn time_to_live(&self, request: LeaseTimeToLiveRequest) -> Vec<u8> {
-        let book = self.book.0.lock().unwrap();
-        let keys: BTreeSet<&Bytes> =
-            book.iter().filter(|(_, lease)| **lease == request.id).map(|(key, _)| key).collect();
         LeaseTimeToLiveResponse {
             header: self.header(),
             id: request.id,
-            granted_ttl: self.leases[&request.id],
-            keys: keys.into_iter().cloned().collect(),
+            granted_ttl: self.leases.standing(request.id, Duration::ZERO).unwrap().granted,
+            keys: self.leases.keys(request.id),
             ..Default::default()
         }
         .encode_to_vec()

@@ -1,0 +1,353 @@
+//! What a member has: its leases under one lock, and what the store's transactions do to them.
+//!
+//! # Who calls what
+//!
+//! ```text
+//!   the thread that applies           threads that answer        the thread that leads
+//!   grant, delete + forget,           renew, standing,           promote, demote,
+//!   checkpoint, attach, restore       keys, list                 due, next_due, not_proposed
+//! ```
+//!
+//! In a server the first and the last are one thread. The lock is held for as long as it takes to
+//! change a map, never while the store works or a disk is written. Where an answer may be long (the
+//! keys of a lease) it is gathered in pages, and the lock let go of in between.
+//!
+//! # A transaction with leases in it
+//!
+//! ```text
+//!   begin     the store's write transaction
+//!   delete    the keys, sorted, and the record in bucket `lease`
+//!   end       the store tells of each key that it hangs on no lease now (attach)
+//!   forget    the lease is gone, and whoever renews it is told so
+//! ```
+//!
+//! In this order: who hears that a lease is gone and then reads finds that its keys are gone, too.
+//!
+//! A put that names no lease asks for the lock only if there is a key that has one: a store in which
+//! nobody uses leases pays one look at a number. Only the thread that applies changes that number, so
+//! what it reads there is true.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_engine::{Bucket, KeyRange};
+use clearlane_locks::{Mutex, Registry};
+use clearlane_mvcc::{KeyLeases, LeaseOfKey, ReadTxn, WriteTxn};
+use clearlane_proto::{Message, leasepb};
+
+use crate::book::{Book, Checkpoint, Contents, Lease, NEVER, seconds_of};
+use crate::error::{Error, Refused, Result};
+use crate::schedule::{Due, Schedule};
+
+/// So many keys are listed under the lock at once.
+const PAGE: usize = 1024;
+
+/// How leases are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How long it takes at least until another member leads.
+    pub election_timeout: Duration,
+    /// How often the leader tells the others what is left of a lease; never, if it is none.
+    pub checkpoint_interval: Option<Duration>,
+}
+
+impl Config {
+    /// etcd's for an election time-out.
+    pub fn new(election_timeout: Duration) -> Config {
+        Config { election_timeout, checkpoint_interval: None }
+    }
+
+    /// No lease is granted for less, or it would run out while members elect a leader.
+    pub fn ttl_min(&self) -> i64 {
+        let nanos = self.election_timeout.as_nanos() * 3 / 2;
+        nanos.div_ceil(1_000_000_000).try_into().unwrap_or(i64::MAX)
+    }
+}
+
+/// What has become of a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// It lives so many seconds from now on.
+    Renewed(i64),
+    /// There is none, or its time is over.
+    Gone,
+    /// Members count on less than its whole time. Propose the checkpoint "all of it", and when that is
+    /// applied, ask again.
+    CheckpointFirst(Checkpoint),
+    /// This member does not lead.
+    NotLeading,
+}
+
+/// How it stands with a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Seconds it was granted with.
+    pub granted: i64,
+    /// Whole seconds that are left. Only the leader knows.
+    pub left: Option<i64>,
+}
+
+/// The leases of a member.
+#[derive(Debug)]
+pub struct Lessor {
+    config: Config,
+    state: Mutex<State>,
+    /// How many keys hang on a lease.
+    attached: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    book: Book,
+    /// While this member leads.
+    schedule: Option<Schedule>,
+}
+
+impl Lessor {
+    /// Without leases.
+    pub fn new(config: Config, locks: &Registry) -> Lessor {
+        let state = Mutex::new(locks, "lessor", State::default());
+        Lessor { config, state, attached: AtomicUsize::new(0) }
+    }
+
+    /// How they are kept.
+    pub fn config(&self) -> Config {
+        self.config
+    }
+
+    /// All that was there is forgotten, and what a store has takes its place. Nobody leads yet.
+    pub fn restore(&self, store: &(dyn ReadTxn + '_), keys: &[LeaseOfKey]) -> Result<()> {
+        let mut book = Book::default();
+        let mut damaged = None;
+        store.scan(Bucket::Lease, &mut |key, value| match leasepb::Lease::decode(&*value) {
+            Ok(lease) => {
+                book.add(lease.id, lease.ttl.max(self.config.ttl_min()), lease.remaining_ttl);
+                std::ops::ControlFlow::Continue(())
+            }
+            Err(error) => {
+                damaged = Some(Error::Damaged(format!("{key:x?}: {error}")));
+                std::ops::ControlFlow::Break(())
+            }
+        })?;
+        if let Some(damaged) = damaged {
+            return Err(damaged);
+        }
+        for LeaseOfKey { key, lease } in keys {
+            book.attach(key, *lease);
+        }
+        self.attached.store(book.attached(), Ordering::Relaxed);
+        *self.state.lock() = State { book, schedule: None };
+        Ok(())
+    }
+
+    /// Grants a lease, and says for how many seconds.
+    pub fn grant<A>(
+        &self,
+        id: i64,
+        ttl: i64,
+        now: Duration,
+        txn: &mut (dyn WriteTxn<A> + '_),
+    ) -> Result<std::result::Result<i64, Refused>> {
+        let ttl = match self.state.lock().book.check_grant(id, ttl, self.config.ttl_min()) {
+            Ok(ttl) => ttl,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        save(leasepb::Lease { id, ttl, remaining_ttl: 0 }, txn)?;
+        let mut state = self.state.lock();
+        let State { book, schedule } = &mut *state;
+        let lease = book.add(id, ttl, 0);
+        if let Some(schedule) = schedule {
+            lease.expiry = now + seconds_of(ttl);
+            schedule.add(id, lease, now);
+        }
+        Ok(Ok(ttl))
+    }
+
+    /// Deletes the keys that hang on a lease, and its record. Once the transaction has ended the lease
+    /// is to be [forgotten](Lessor::forget).
+    pub fn delete<A>(
+        &self,
+        id: i64,
+        txn: &mut (dyn WriteTxn<A> + '_),
+    ) -> Result<std::result::Result<(), Refused>> {
+        let keys: Vec<Bytes> = match self.state.lock().book.get(id) {
+            Some(lease) => lease.keys().cloned().collect(),
+            None => return Ok(Err(Refused::NotFound)),
+        };
+        let mut end = Vec::new();
+        for key in keys {
+            end.clear();
+            end.extend_from_slice(&key);
+            end.push(0);
+            txn.delete_range(KeyRange::new(&key, &end))?;
+        }
+        txn.unset(Bucket::Lease, &key_of(id))?;
+        Ok(Ok(()))
+    }
+
+    /// The transaction that has deleted a lease has ended.
+    pub fn forget(&self, id: i64) {
+        let mut state = self.state.lock();
+        let State { book, schedule } = &mut *state;
+        if let Some(lease) = book.remove(id)
+            && let Some(schedule) = schedule
+        {
+            schedule.forget(id, &lease);
+        }
+        self.attached.store(book.attached(), Ordering::Relaxed);
+    }
+
+    /// Takes note of how much is left of leases. Of those that are gone it is not said any more.
+    pub fn checkpoint<A>(
+        &self,
+        checkpoints: &[Checkpoint],
+        txn: &mut (dyn WriteTxn<A> + '_),
+    ) -> Result<()> {
+        for Checkpoint { id, left } in checkpoints {
+            let record = self.state.lock().book.get_mut(*id).map(|lease| {
+                lease.left = *left;
+                lease.record(*id)
+            });
+            if let Some(record) = record {
+                save(record, txn)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there is a lease of this id.
+    pub fn has(&self, id: i64) -> bool {
+        self.state.lock().book.get(id).is_some()
+    }
+
+    /// How many leases there are.
+    pub fn count(&self) -> usize {
+        self.state.lock().book.len()
+    }
+
+    /// This member leads from now on. All leases have their time again, and an election time-out more.
+    pub fn promote(&self, now: Duration) {
+        let mut state = self.state.lock();
+        let (extra, interval) = (self.config.election_timeout, self.config.checkpoint_interval);
+        let schedule = Schedule::begin(&mut state.book, now, extra, interval);
+        state.schedule = Some(schedule);
+    }
+
+    /// This member does not lead any more.
+    pub fn demote(&self) {
+        let mut state = self.state.lock();
+        if state.schedule.take().is_some() {
+            for (_, lease) in state.book.iter_mut() {
+                (lease.expiry, lease.queued, lease.checkpoint) = (NEVER, None, None);
+            }
+        }
+    }
+
+    /// Whether this member believes that it leads, and thus knows when leases end.
+    pub fn is_leading(&self) -> bool {
+        self.state.lock().schedule.is_some()
+    }
+
+    /// Lets a lease begin its time anew.
+    pub fn renew(&self, id: i64, now: Duration) -> Renewal {
+        let mut state = self.state.lock();
+        if state.schedule.is_none() {
+            return Renewal::NotLeading;
+        }
+        match state.book.get_mut(id) {
+            Some(lease) if lease.has_ended(now) => Renewal::Gone,
+            Some(lease) if lease.left > 0 => Renewal::CheckpointFirst(Checkpoint { id, left: 0 }),
+            Some(lease) => {
+                lease.expiry = now + lease.life();
+                Renewal::Renewed(lease.ttl)
+            }
+            None => Renewal::Gone,
+        }
+    }
+
+    /// How it stands with a lease, if there is one.
+    pub fn standing(&self, id: i64, now: Duration) -> Option<Standing> {
+        let state = self.state.lock();
+        let lease = state.book.get(id)?;
+        let left = || lease.expiry.saturating_sub(now).as_secs() as i64;
+        Some(Standing { granted: lease.ttl, left: state.schedule.is_some().then(left) })
+    }
+
+    /// The keys that hang on a lease. One that comes or goes while they are listed may be among them
+    /// or not; any other is, exactly if it hangs there.
+    pub fn keys(&self, id: i64) -> Vec<Bytes> {
+        let mut keys: Vec<Bytes> = Vec::new();
+        loop {
+            let page = |lease: &Lease| lease.keys_behind(keys.last(), PAGE);
+            let page = self.state.lock().book.get(id).map(page).unwrap_or_default();
+            let is_last = page.len() < PAGE;
+            keys.extend(page);
+            if is_last {
+                return keys;
+            }
+        }
+    }
+
+    /// The ids of all leases, the one that ends first in front.
+    pub fn list(&self) -> Vec<i64> {
+        let list = |state: &State| -> Vec<(Duration, i64)> {
+            state.book.iter().map(|(id, lease)| (lease.expiry, id)).collect()
+        };
+        let mut leases = list(&self.state.lock());
+        leases.sort_unstable();
+        leases.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// What all members agree on.
+    pub fn contents(&self) -> Vec<Contents> {
+        let state = self.state.lock();
+        let contents = |(id, lease): (i64, &Lease)| Contents {
+            id,
+            ttl: lease.ttl,
+            left: lease.left,
+            keys: lease.keys().cloned().collect(),
+        };
+        state.book.iter().map(contents).collect()
+    }
+
+    /// What this member, if it leads, is to propose now.
+    pub fn due(&self, now: Duration) -> Due {
+        let mut state = self.state.lock();
+        let State { book, schedule } = &mut *state;
+        schedule.as_mut().map(|schedule| schedule.due(book, now)).unwrap_or_default()
+    }
+
+    /// When to ask for that again, if nothing happens before.
+    pub fn next_due(&self) -> Option<Duration> {
+        self.state.lock().schedule.as_ref()?.next_due()
+    }
+
+    /// A revocation that was due could not be proposed now.
+    pub fn not_proposed(&self, id: i64, now: Duration) {
+        let mut state = self.state.lock();
+        let State { book, schedule } = &mut *state;
+        if let Some(schedule) = schedule {
+            schedule.not_proposed(book, id, now);
+        }
+    }
+}
+
+impl KeyLeases for Lessor {
+    fn attach(&self, key: &Bytes, lease: i64) {
+        if lease == 0 && self.attached.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut state = self.state.lock();
+        state.book.attach(key, lease);
+        self.attached.store(state.book.attached(), Ordering::Relaxed);
+    }
+}
+
+fn key_of(id: i64) -> [u8; 8] {
+    id.to_be_bytes()
+}
+
+fn save<A>(record: leasepb::Lease, txn: &mut (dyn WriteTxn<A> + '_)) -> Result<()> {
+    Ok(txn.set(Bucket::Lease, &key_of(record.id), record.encode_to_vec().into())?)
+}

@@ -1,0 +1,97 @@
+//! A hundred thousand leases end at once: how fast they go, and how little is done at a time.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clearlane_lease::schedule::{PROPOSED_MAX, REVOKED_PER_SECOND, SCAN_INTERVAL};
+use clearlane_lease::{Config, Renewal};
+use support::Lab;
+
+const MANY: i64 = 100_000;
+
+fn lab(leases: i64) -> Lab {
+    let lab = Lab::new(Config::new(Duration::from_secs(1)));
+    lab.lessor.promote(lab.now);
+    for id in 1..=leases {
+        assert_eq!(lab.grant(id, 10), Ok(10));
+    }
+    lab
+}
+
+/// Carries out all that is due until nothing is left, and says how many were revoked in each scan.
+fn run(lab: &mut Lab) -> BTreeMap<Duration, usize> {
+    let mut revoked = BTreeMap::new();
+    while let Some(next) = lab.lessor.next_due() {
+        lab.now = lab.now.max(next);
+        let due = lab.lessor.due(lab.now);
+        assert!(due.revoke.len() <= PROPOSED_MAX, "{} at once", due.revoke.len());
+        *revoked.entry(lab.now).or_default() += due.revoke.len();
+        due.revoke.iter().for_each(|id| assert!(lab.revoke(*id).is_ok()));
+    }
+    assert_eq!(lab.lessor.count(), 0);
+    revoked
+}
+
+#[test]
+fn they_go_at_a_pace() {
+    let mut lab = lab(MANY);
+    let revoked = run(&mut lab);
+    assert_eq!(revoked.values().sum::<usize>(), MANY as usize);
+    assert!(revoked.values().all(|count| *count <= REVOKED_PER_SECOND / 2), "{revoked:?}");
+    let took = lab.now - Duration::from_secs(10);
+    let expected = SCAN_INTERVAL * (MANY as u32 * 2 / REVOKED_PER_SECOND as u32 - 1);
+    assert_eq!(took, expected);
+}
+
+#[test]
+fn a_new_leader_spreads_them() {
+    let mut lab = lab(20_000);
+    lab.now = Duration::from_secs(60);
+    lab.lessor.promote(lab.now);
+    let list = lab.lessor.list();
+    let left = |id: &i64| lab.lessor.standing(*id, lab.now).unwrap().left.unwrap();
+    assert_eq!(left(&list[0]), 11, "none is shorter");
+    let mut per_second: BTreeMap<i64, usize> = BTreeMap::new();
+    list.iter().for_each(|id| *per_second.entry(left(id)).or_default() += 1);
+    let most = per_second.values().max().copied().unwrap();
+    assert!(most <= REVOKED_PER_SECOND * 3 / 4 + 1, "{most} in a second");
+    assert_eq!(per_second.len(), 27, "as many seconds as it takes, and no more");
+}
+
+#[test]
+fn a_few_are_not_spread() {
+    let lab = Lab::new(Config::new(Duration::from_secs(1)));
+    (1..=900).for_each(|id| assert!(lab.grant(id, 10).is_ok()));
+    lab.lessor.promote(lab.now);
+    let at = lab.now + Duration::from_secs(11);
+    let just_before = at - Duration::from_nanos(1);
+    assert!((1..=900).all(|id| lab.lessor.renew(id, just_before) == Renewal::Renewed(10)));
+    lab.lessor.promote(lab.now);
+    assert!((1..=900).all(|id| lab.lessor.renew(id, at) == Renewal::Gone));
+}
+
+/// Those that live must not keep the scan from finding those that do not.
+#[test]
+fn what_is_kept_alive_hides_nothing() {
+    let many = 30_000;
+    let mut lab = lab(many);
+    lab.now = Duration::from_secs(9);
+    (1..=many).for_each(|id| assert_eq!(lab.lessor.renew(id, lab.now), Renewal::Renewed(10)));
+    lab.grant(many + 1, 2).unwrap();
+    lab.now += Duration::from_secs(2);
+    let mut steps = 0;
+    let revoked = loop {
+        let due = lab.lessor.due(lab.now);
+        steps += 1;
+        if !due.revoke.is_empty() {
+            break due.revoke;
+        }
+        assert!(lab.lessor.next_due().unwrap() <= lab.now, "it wants to go on");
+    };
+    assert_eq!(revoked, [many + 1]);
+    assert!(steps > 10, "{steps} steps, not one long one");
+}

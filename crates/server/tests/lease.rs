@@ -1,0 +1,253 @@
+//! Leases over real sockets: granted, kept alive, run out, revoked, and there after a restart.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clearlane_backend::Design;
+use clearlane_member::node::Node;
+use clearlane_member::requests::Limits;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
+use clearlane_proto::etcdserverpb::{
+    LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest, LeaseRevokeRequest,
+    LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, PutRequest, RangeRequest,
+};
+use clearlane_server::data;
+use clearlane_server::serve::Server;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+struct Running {
+    node: Arc<Node>,
+    server: Server,
+}
+
+#[derive(Clone)]
+struct Client {
+    kv: KvClient<Channel>,
+    lease: LeaseClient<Channel>,
+}
+
+impl Running {
+    fn start(dir: &Path) -> Running {
+        let design = Design::SnapshotReadTx;
+        let node = data::open_alone(dir, design.into(), "default", "http://localhost:2380");
+        let node = Arc::new(node.unwrap());
+        let address = "127.0.0.1:0".parse().unwrap();
+        let server = Server::start(&node, address, 2, Limits::default()).unwrap();
+        Running { node, server }
+    }
+
+    async fn client(&self) -> Client {
+        let address = format!("http://{}", self.server.address());
+        let channel = Endpoint::from_shared(address).unwrap().connect().await.unwrap();
+        Client { kv: KvClient::new(channel.clone()), lease: LeaseClient::new(channel) }
+    }
+
+    fn stop(self) {
+        self.server.stop().unwrap();
+        self.node.stop();
+        assert!(self.node.failure().borrow().is_none());
+    }
+}
+
+impl Client {
+    async fn grant(&mut self, id: i64, ttl: i64) -> Result<(i64, i64), Status> {
+        let granted = self.lease.lease_grant(LeaseGrantRequest { id, ttl }).await?.into_inner();
+        Ok((granted.id, granted.ttl))
+    }
+
+    async fn put(&mut self, key: &str, lease: i64) -> Result<i64, Status> {
+        let request = PutRequest { key: key.to_owned().into(), lease, ..PutRequest::default() };
+        Ok(self.kv.put(request).await?.into_inner().header.unwrap().revision)
+    }
+
+    /// How many keys begin so, and the revision.
+    async fn count(&mut self, prefix: &str) -> (i64, i64) {
+        let (key, range_end) = (prefix.to_owned(), format!("{prefix}\u{7f}"));
+        let (key, range_end) = (key.into(), range_end.into());
+        let request = RangeRequest { key, range_end, count_only: true, ..Default::default() };
+        let found = self.kv.range(request).await.unwrap().into_inner();
+        (found.count, found.header.unwrap().revision)
+    }
+
+    async fn standing(&mut self, id: i64) -> LeaseTimeToLiveResponse {
+        let request = LeaseTimeToLiveRequest { id, keys: true };
+        self.lease.lease_time_to_live(request).await.unwrap().into_inner()
+    }
+
+    async fn list(&mut self) -> Vec<i64> {
+        let list = self.lease.lease_leases(LeaseLeasesRequest {}).await.unwrap().into_inner();
+        list.leases.iter().map(|lease| lease.id).collect()
+    }
+
+    async fn revoke(&mut self, id: i64) -> Result<i64, Status> {
+        let revoked = self.lease.lease_revoke(LeaseRevokeRequest { id }).await?.into_inner();
+        Ok(revoked.header.unwrap().revision)
+    }
+
+    /// Waits until no key begins so.
+    async fn gone(&mut self, prefix: &str) -> i64 {
+        loop {
+            let (count, revision) = self.count(prefix).await;
+            if count == 0 {
+                return revision;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), work).await.unwrap() })
+}
+
+fn told(status: &Status) -> (Code, &str) {
+    (status.code(), status.message())
+}
+
+#[test]
+fn granted_listed_and_revoked_with_its_keys_at_one_revision() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = Running::start(dir.path());
+    block_on(async {
+        let mut client = running.client().await;
+        assert_eq!(client.grant(100, 600).await.unwrap(), (100, 600));
+        assert_eq!(client.grant(-9, 5).await.unwrap(), (-9, 5));
+        assert_eq!(client.grant(7, 0).await.unwrap(), (7, 2), "the least there is");
+        let (chosen, ttl) = client.grant(0, 60).await.unwrap();
+        assert!(chosen > 0 && ttl == 60);
+        let words = "etcdserver: lease already exists";
+        let refused = client.grant(100, 5).await.unwrap_err();
+        assert_eq!(told(&refused), (Code::FailedPrecondition, words));
+        let words = "etcdserver: too large lease TTL";
+        let refused = client.grant(8, 9_000_000_001).await.unwrap_err();
+        assert_eq!(told(&refused), (Code::OutOfRange, words));
+
+        for (key, revision) in [("k/b", 2), ("k/a", 3), ("k/c", 4)] {
+            assert_eq!(client.put(key, 100).await.unwrap(), revision);
+        }
+        assert_eq!(client.put("k/c", -9).await.unwrap(), 5, "it moves");
+        let standing = client.standing(100).await;
+        assert_eq!((standing.ttl, standing.granted_ttl), (599, 600));
+        assert_eq!(standing.keys, ["k/a", "k/b"]);
+        assert_eq!(client.list().await, [7, -9, chosen, 100], "by their end");
+
+        assert_eq!(client.revoke(100).await.unwrap(), 6, "two keys, one revision");
+        assert_eq!(client.count("k/").await, (1, 6));
+        let words = "etcdserver: requested lease not found";
+        let refused = client.revoke(100).await.unwrap_err();
+        assert_eq!(told(&refused), (Code::NotFound, words));
+        let refused = client.put("k/d", 100).await.unwrap_err();
+        assert_eq!(told(&refused), (Code::NotFound, words));
+        let standing = client.standing(100).await;
+        assert_eq!((standing.ttl, standing.granted_ttl, standing.keys.len()), (-1, 0, 0));
+    });
+    running.stop();
+}
+
+#[test]
+fn kept_alive_it_lives_and_then_it_takes_its_keys_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = Running::start(dir.path());
+    block_on(async {
+        let mut client = running.client().await;
+        client.grant(60, 2).await.unwrap();
+        client.put("x", 60).await.unwrap();
+        let (ask, asked) = tokio::sync::mpsc::channel(1);
+        let asked = tokio_stream::wrappers::ReceiverStream::new(asked);
+        let answers = client.lease.lease_keep_alive(asked).await.unwrap();
+        let mut answers = answers.into_inner();
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(4) {
+            ask.send(LeaseKeepAliveRequest { id: 60 }).await.unwrap();
+            let answer = answers.message().await.unwrap().unwrap();
+            assert_eq!((answer.id, answer.ttl, answer.header.unwrap().revision), (60, 2, 2));
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+        assert_eq!(client.count("x").await, (1, 2), "it has lived two lives");
+        let last = Instant::now();
+        assert_eq!(client.gone("x").await, 3);
+        let after = last.elapsed();
+        assert!(after > Duration::from_millis(1500), "gone after {after:?} is too early");
+        for id in [60, 4711] {
+            ask.send(LeaseKeepAliveRequest { id }).await.unwrap();
+            let answer = answers.message().await.unwrap().unwrap();
+            assert_eq!((answer.id, answer.ttl), (id, 0), "and the stream goes on");
+        }
+        drop(ask);
+        assert!(answers.message().await.unwrap().is_none(), "no more is asked");
+        assert_eq!(client.list().await, [0; 0]);
+    });
+    running.stop();
+}
+
+#[test]
+fn after_a_restart_leases_have_their_keys_and_their_time_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = Running::start(dir.path());
+    block_on(async {
+        let mut client = running.client().await;
+        for (id, ttl) in [(70, 600), (71, 3), (72, 900)] {
+            client.grant(id, ttl).await.unwrap();
+        }
+        client.put("long", 70).await.unwrap();
+        client.put("short", 71).await.unwrap();
+        client.revoke(72).await.unwrap();
+    });
+    running.stop();
+    let running = Running::start(dir.path());
+    block_on(async {
+        let mut client = running.client().await;
+        let standing = client.standing(70).await;
+        assert_eq!((standing.ttl, standing.granted_ttl), (600, 600), "and an election time-out");
+        assert_eq!(standing.keys, ["long"]);
+        assert_eq!(client.list().await, [71, 70]);
+        assert_eq!(client.gone("short").await, 4);
+        assert_eq!(client.count("long").await, (1, 4));
+    });
+    running.stop();
+}
+
+/// Thousands of leases end together, and clients that put meanwhile hardly notice. (A hundred thousand
+/// do in `clearlane-lease`, in no time; here time is real.)
+#[test]
+fn puts_go_on_while_thousands_end() {
+    const LEASES: i64 = 3_000;
+    let dir = tempfile::tempdir().unwrap();
+    let running = Running::start(dir.path());
+    block_on(async {
+        let mut client = running.client().await;
+        let mut grants = tokio::task::JoinSet::new();
+        for first in 0..50 {
+            let mut client = client.clone();
+            grants.spawn(async move {
+                for id in (first + 1..=LEASES).step_by(50) {
+                    client.grant(id, 8).await.unwrap();
+                    client.put(&format!("leased/{id}"), id).await.unwrap();
+                }
+            });
+        }
+        while let Some(granted) = grants.join_next().await {
+            granted.unwrap();
+        }
+        while client.count("leased/").await.0 == LEASES {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let (mut worst, mut puts) = (Duration::ZERO, 0);
+        while client.count("leased/").await.0 > 0 {
+            let begin = Instant::now();
+            client.put("beside", 0).await.unwrap();
+            worst = worst.max(begin.elapsed());
+            puts += 1;
+        }
+        assert_eq!(client.list().await, [0; 0]);
+        assert!(puts > 20, "{puts} puts while they ended: they must have gone all at once");
+        assert!(worst < Duration::from_secs(2), "a put took {worst:?}");
+    });
+    running.stop();
+}
