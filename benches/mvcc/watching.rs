@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use clearlane_backend::Design;
 use clearlane_locks::Registry;
-use clearlane_mvcc::watch::{Response, Takers, WatchConfig, WatchHub, WatchRequest, WatchStream};
+use clearlane_mvcc::watch::{
+    Due, Response, Takers, WatchConfig, WatchHub, WatchRequest, WatchStream,
+};
 use parking_lot::Mutex;
 
 use crate::pace::processor_time;
@@ -31,12 +33,15 @@ pub(crate) struct Watching {
 
 impl Watching {
     pub(crate) fn of(stage: &Stage) -> Watching {
-        let deliver = Arc::new(Bell::default());
-        let bell = Arc::clone(&deliver);
-        let wake = Box::new(move || bell.ring());
+        let (deliver, catch_up) = (Arc::new(Bell::default()), Arc::new(Bell::default()));
+        let bells = (Arc::clone(&deliver), Arc::clone(&catch_up));
+        let wake = Box::new(move |due| match due {
+            Due::Delivery => bells.0.ring(),
+            Due::CatchUp => bells.1.ring(),
+        });
         let store = Arc::clone(&stage.store);
         let hub = store.watch_hub(WatchConfig::default(), &Registry::new(), wake);
-        Watching { hub, era: stage.era, deliver, catch_up: Arc::new(Bell::default()) }
+        Watching { hub, era: stage.era, deliver, catch_up }
     }
 
     fn is_old(&self) -> bool {
@@ -50,8 +55,6 @@ impl Watching {
             if self.is_old() {
                 std::thread::sleep(RETRY);
             } else if !more {
-                // The writer wakes one thread only; the other one is woken from here.
-                self.catch_up.ring();
                 self.deliver.wait(LOOK);
             }
         }

@@ -25,6 +25,12 @@ pub enum Error {
         /// Which entry.
         index: u64,
     },
+    /// The others have removed this member. Its data is of no use any more.
+    #[error(
+        "this member has been removed from the cluster: it stops, and its data directory must not be \
+         used again"
+    )]
+    Removed,
     /// A thread cannot be started.
     #[error("a thread cannot be started: {0}")]
     Thread(#[from] std::io::Error),

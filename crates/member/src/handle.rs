@@ -3,12 +3,16 @@
 use std::sync::Arc;
 
 use clearlane_mvcc::Store;
-use clearlane_proto::etcdserverpb::{InternalRaftRequest, ResponseHeader, TxnRequest};
+use clearlane_proto::etcdserverpb::{
+    AlarmType, CompactionRequest, InternalRaftRequest, ResponseHeader, TxnRequest,
+};
 
+use crate::alarms;
 use crate::core::Answer;
 use crate::membership::{Change, Member};
 use crate::node::{Desk, Node, Outcome};
 use crate::progress::Progress;
+use crate::quota;
 use crate::range;
 use crate::requests::{Limits, Refused, Reply, check, txn};
 use crate::trouble::Trouble;
@@ -70,6 +74,7 @@ impl Handle {
     /// Sends a request through the log, and waits until it is applied here.
     pub async fn write(&self, request: InternalRaftRequest) -> Result<Reply, Trouble> {
         check(&request, &self.limits)?;
+        self.has_room(&request).await?;
         match self.desk.propose(request).await {
             Outcome::Applied(Answer::Request(answer)) => {
                 let mut reply = answer?;
@@ -80,6 +85,50 @@ impl Handle {
             Outcome::TimedOut => Err(self.too_late()),
             outcome => unreachable!("{outcome:?} is no answer to a request"),
         }
+    }
+
+    /// Whether the store may take a request. If not, everybody hears of it before the client does.
+    async fn has_room(&self, request: &InternalRaftRequest) -> Result<(), Trouble> {
+        let (cost, size) = (quota::cost(request), self.node.sizes().size());
+        if cost == 0 || self.node.quota().has_room(size, cost) {
+            return Ok(());
+        }
+        let member = self.node.metadata().node_id;
+        if !self.node.alarms().is_raised_by(member, AlarmType::Nospace) {
+            // Also if the alarm gets lost: the next one who asks raises it.
+            let _ = self.desk.propose(alarms::no_space(member)).await;
+        }
+        Err(Refused::NoSpace.into())
+    }
+
+    /// Forgets the past. A physical compaction has ended when this returns, any other has begun.
+    pub async fn compact(&self, request: CompactionRequest) -> Result<Reply, Trouble> {
+        let (at, is_physical) = (request.revision, request.physical);
+        let compaction = Some(request);
+        let reply = self.write(InternalRaftRequest { compaction, ..Default::default() }).await?;
+        if is_physical {
+            // The member's threads end with it, and then nobody waits here either.
+            let _ = self.node.compacted().wait_for(|done| *done >= at).await;
+        }
+        Ok(reply)
+    }
+
+    /// Hands leadership to another member, and waits until somebody else leads.
+    pub async fn move_leader(&self, to: u64) -> Result<(), Trouble> {
+        let this = self.node.metadata().node_id;
+        let mut leadership = self.node.leadership();
+        if leadership.borrow().leader != this {
+            return Err(Trouble::NotLeader);
+        }
+        if to == this {
+            return Ok(());
+        }
+        if self.node.members().get(to).is_none_or(|member| member.is_learner) {
+            return Err(Trouble::BadTransferee);
+        }
+        self.node.transfer_leader(to);
+        let _ = leadership.wait_for(|now| ![0, this].contains(&now.leader)).await;
+        Ok(())
     }
 
     /// Runs a transaction; one that only reads does not go through the log.
@@ -126,6 +175,8 @@ fn header_of(reply: &mut Reply) -> &mut Option<ResponseHeader> {
         Reply::Range(response) => &mut response.header,
         Reply::Txn(response) => &mut response.header,
         Reply::Compact(response) => &mut response.header,
+        Reply::Alarm(response) => &mut response.header,
+        Reply::Downgrade(response) => &mut response.header,
         Reply::LeaseGrant(response) => &mut response.header,
         Reply::LeaseRevoke(response) => &mut response.header,
         Reply::LeaseCheckpoint(response) => &mut response.header,

@@ -16,8 +16,13 @@
 //! | [`progress`] | how far has the store come in the log? |
 //! | [`requests`] | what does a request do to the store, and what is answered? |
 //! | [`membership`] | who belongs to the cluster, and how does that change? |
+//! | [`alarms`] | what may nobody do for the time being? |
+//! | [`quota`] | how large may the store become? |
 //! | [`copies`] | how does the store of one member get to another, whole? |
 //! | [`core`] | in what order does all of it happen? |
+//! | [`downgrade`] | is the cluster to go back to an older version? |
+//! | [`checksums`] | do two members have the same? has this disk what it had? |
+//! | [`snapshot_file`] | the store as one file |
 //!
 //! # What holds
 //!
@@ -29,15 +34,22 @@
 //!   nothing.
 
 pub mod progress;
+pub mod alarms;
+pub mod quota;
 pub mod copies;
 pub mod core;
 pub mod membership;
 pub mod requests;
 pub mod node;
+pub mod downgrade;
+pub mod checksums;
+pub mod snapshot_file;
 pub mod range;
 mod leases;
 pub mod range_stream;
+pub mod watch;
 mod handle;
+mod publish;
 mod trouble;
 mod error;
 

@@ -4,6 +4,7 @@ use clearlane_raft_log::driver;
 use clearlane_read_index as read_index;
 
 use crate::core::ChangeError;
+use crate::downgrade;
 use crate::error::Error;
 use crate::membership;
 use crate::requests;
@@ -17,15 +18,27 @@ pub enum Trouble {
     /// The members cannot be changed like this.
     #[error(transparent)]
     Members(#[from] membership::Refused),
+    /// The cluster cannot go back to this version.
+    #[error(transparent)]
+    Downgrade(#[from] downgrade::Refused),
     /// The read could not be made fresh.
     #[error(transparent)]
     Read(#[from] read_index::Error),
     /// Nobody leads.
     #[error("etcdserver: no leader")]
     NoLeader,
-    /// Only the leader can answer, and this member is none.
+    /// Only the leader can do this, and it is another member.
     #[error("etcdserver: not leader")]
     NotLeader,
+    /// Leadership cannot go to this member.
+    #[error("etcdserver: bad leader transferee")]
+    BadTransferee,
+    /// A learner does not answer this.
+    #[error("etcdserver: rpc not supported for learner")]
+    Learner,
+    /// The client names a version of the API that is no text.
+    #[error("etcdserver: invalid client api version")]
+    BadApiVersion,
     /// So much is on its way that no more is taken.
     #[error("etcdserver: too many requests")]
     TooManyRequests,
@@ -35,6 +48,9 @@ pub enum Trouble {
     /// No answer came in time: it may be applied, or not.
     #[error("etcdserver: request timed out")]
     TimedOut,
+    /// Too few members are there to change who is one.
+    #[error("etcdserver: unhealthy cluster")]
+    Unhealthy,
     /// Nobody led for as long as the request could wait.
     #[error("context deadline exceeded")]
     DeadlineExceeded,
@@ -58,6 +74,7 @@ impl From<ChangeError> for Trouble {
         match error {
             ChangeError::Refused(refused) => refused.into(),
             ChangeError::Raft(error) => error.into(),
+            ChangeError::NotLeader => Trouble::NotLeader,
         }
     }
 }

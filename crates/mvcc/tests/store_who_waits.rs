@@ -233,7 +233,7 @@ impl Stage {
         let store = open(parts, Ground::new(engine, config, PreCommit::none(), ())).unwrap().0;
         let store: Arc<dyn Store<()>> = Arc::from(store);
         let watching = WatchConfig::default();
-        let hub = Arc::clone(&store).watch_hub(watching, &locks, Box::new(|| {}));
+        let hub = Arc::clone(&store).watch_hub(watching, &locks, Box::new(|_| {}));
         let stream = || WatchStream::open(Arc::clone(&hub), Arc::new(|| {}), 0);
         let (in_step, behind) = (stream(), stream());
         let job = Mutex::default();

@@ -156,7 +156,7 @@ impl Scene {
             step_records: 10,
             ..WatchConfig::default()
         };
-        let hub = Arc::clone(&store).watch_hub(watching, locks, Box::new(|| {}));
+        let hub = Arc::clone(&store).watch_hub(watching, locks, Box::new(|_| {}));
         let (finished, told) = (AtomicBool::new(false), AtomicI64::new(0));
         Scene { parts, store, hub, finished, told }
     }

@@ -202,7 +202,7 @@ impl World {
                 .unwrap()
                 .0;
         let store = Arc::new(store);
-        let hub = SnapshotHub::new(Arc::clone(&store), config, &Registry::new(), Box::new(|| {}));
+        let hub = SnapshotHub::new(Arc::clone(&store), config, &Registry::new(), Box::new(|_| {}));
         World {
             store,
             hub: Arc::new(hub),

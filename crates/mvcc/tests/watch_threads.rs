@@ -24,7 +24,7 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_engine::MemoryEngine;
 use clearlane_locks::Registry;
 use clearlane_mvcc::watch::{
-    Event, Response, Says, SnapshotHub, WatchConfig, WatchHub, WatchRequest, WatchStream,
+    Due, Event, Response, Says, SnapshotHub, WatchConfig, WatchHub, WatchRequest, WatchStream,
     WatchedKeys,
 };
 use clearlane_mvcc::{Change, CompactionJob, Ground, SnapshotStore, Store as _};
@@ -332,7 +332,10 @@ fn run(config: WatchConfig, seed: u64, kept: i64) -> (usize, usize) {
     let (deliver, catch_up) = (Bell::default(), Bell::default());
     let (compactor, jobs) = mpsc::channel();
     let bells = [deliver.clone(), catch_up.clone()];
-    let wake = Box::new(move || bells.iter().for_each(Bell::ring));
+    let wake = Box::new(move |due| match due {
+        Due::Delivery => bells[0].ring(),
+        Due::CatchUp => bells[1].ring(),
+    });
     let hub = SnapshotHub::new(Arc::clone(&world.store), config, &Registry::new(), wake);
     let hub: Arc<dyn WatchHub> = Arc::new(hub);
     let paces = [Pace::Fast, Pace::FewBytes, Pace::StopAndGo(200), Pace::StopAndGo(900)];

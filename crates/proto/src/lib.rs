@@ -16,9 +16,10 @@
 //! | [`v3electionpb`], [`v3lockpb`] | elections and locks | client to server | |
 //! | [`grpc::health::v1`] | the health service | client to server | |
 //! | [`raftpb`], [`walpb`], [`snappb`] | raft messages and the frames of its files | member to member | raft log, snapshots |
+//! | [`peerpb`] | what our members say to each other | member to member | |
 //!
-//! Packages, names and numbers are etcd's, so that etcd's clients and tools work with us. How they
-//! are spread over files, and every comment, is ours.
+//! But for the last, packages, names and numbers are etcd's, so that etcd's clients and tools work
+//! with us. How they are spread over files, and every comment, is ours.
 //!
 //! # Why it is at the bottom
 //!
@@ -163,6 +164,10 @@ package! {
 package! {
     /// The file that holds a raft snapshot. For readers and tests: see the crate's docs.
     snappb, "snappb"
+}
+package! {
+    /// What our members say to each other. Not etcd's.
+    peerpb, "peerpb"
 }
 
 /// What all gRPC servers share.

@@ -18,7 +18,7 @@ use clearlane_proto::etcdserverpb::{
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
-use crate::status;
+use crate::status::{self, mismatch};
 
 /// Reads a range of keys.
 pub async fn range(member: Handle, request: RangeRequest) -> Result<Found, Status> {
@@ -59,8 +59,7 @@ pub async fn compact(
     member: Handle,
     request: CompactionRequest,
 ) -> Result<CompactionResponse, Status> {
-    let compaction = Some(request);
-    match write(&member, InternalRaftRequest { compaction, ..Default::default() }).await? {
+    match member.compact(request).await.map_err(|trouble| status::of(&trouble))? {
         Reply::Compact(response) => Ok(response),
         reply => Err(mismatch(&reply)),
     }
@@ -68,11 +67,6 @@ pub async fn compact(
 
 async fn write(member: &Handle, request: InternalRaftRequest) -> Result<Reply, Status> {
     member.write(request).await.map_err(|trouble| status::of(&trouble))
-}
-
-/// A reply of another kind than the request is a bug.
-fn mismatch(reply: &Reply) -> Status {
-    Status::internal(format!("{reply:?} answers another request"))
 }
 
 /// The pages of a range.

@@ -22,8 +22,12 @@ use std::time::Duration;
 use clearlane_member::Handle;
 use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
+use clearlane_proto::etcdserverpb::cluster_server::ClusterServer;
 use clearlane_proto::etcdserverpb::kv_server::KvServer;
 use clearlane_proto::etcdserverpb::lease_server::LeaseServer;
+use clearlane_proto::etcdserverpb::maintenance_server::MaintenanceServer;
+use clearlane_proto::etcdserverpb::watch_server::WatchServer;
+use clearlane_proto::grpc::health::v1::health_server::HealthServer;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
@@ -32,10 +36,16 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tonic::service::Routes;
 
+use crate::cluster::{ClusterService, Rules};
 use crate::front::Front;
+use crate::health::HealthService;
+use crate::http::{Endpoints, Settings};
 use crate::kv::KvService;
 use crate::lease::LeaseService;
+use crate::maintenance::MaintenanceService;
+use crate::metrics::{Metrics, Options, ThreadMetrics};
 use crate::one_piece::OnePiece;
+use crate::watch::WatchService;
 
 /// Requests that are under way when the server stops have so long to end.
 const DRAIN: Duration = Duration::from_secs(7);
@@ -45,6 +55,30 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const KEEP_ALIVE: Duration = Duration::from_secs(2 * 60 * 60);
 /// And has so long to answer.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What all threads have in common for what is not gRPC.
+#[derive(Clone, Debug)]
+pub struct Http {
+    /// The figures of the server.
+    pub metrics: Arc<Metrics>,
+    /// How HTTP is answered.
+    pub settings: Arc<Settings>,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        let metrics = Arc::new(Metrics::new(Options::default()));
+        Http { metrics, settings: Arc::default() }
+    }
+}
+
+impl Http {
+    /// Health, version and metrics, for one thread.
+    pub fn endpoints(&self, member: &Handle, thread: &ThreadMetrics) -> Endpoints {
+        let (metrics, settings) = (Arc::clone(&self.metrics), Arc::clone(&self.settings));
+        Endpoints::new(member.clone(), metrics, thread.clone(), settings)
+    }
+}
 
 /// A server on a port.
 #[derive(Debug)]
@@ -62,6 +96,17 @@ impl Server {
         threads: usize,
         limits: Limits,
     ) -> io::Result<Server> {
+        Server::start_with(node, listen, threads, limits, Http::default())
+    }
+
+    /// The same, with what is not gRPC set up by the caller.
+    pub fn start_with(
+        node: &Arc<Node>,
+        listen: SocketAddr,
+        threads: usize,
+        limits: Limits,
+        http: Http,
+    ) -> io::Result<Server> {
         let (stop, stopped) = watch::channel(false);
         let listener = std::net::TcpListener::bind(listen)?;
         listener.set_nonblocking(true)?;
@@ -73,8 +118,9 @@ impl Server {
             dealt.push(deal);
             let member = Handle::new(node, limits);
             let stopped = stopped.clone();
+            let http = http.clone();
             let thread = thread::Builder::new().name(format!("net-{number}"));
-            started.push(thread.spawn(move || run(member, connections, stopped))?);
+            started.push(thread.spawn(move || run(member, http, connections, stopped))?);
         }
         let thread = thread::Builder::new().name("accept".to_owned());
         started.push(thread.spawn(move || accept(listener, &dealt, stopped))?);
@@ -121,12 +167,15 @@ fn accept(
 /// One network thread.
 fn run(
     member: Handle,
+    http: Http,
     mut connections: mpsc::UnboundedReceiver<std::net::TcpStream>,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         let desk = tokio::spawn(member.desk().clone().run());
-        let front = Front::new(member.clone(), services(&member));
+        let (services, thread) = (services(&member, &stopped), http.metrics.thread());
+        let endpoints = http.endpoints(&member, &thread).with_gateway(services.clone());
+        let front = Front::new(member.clone(), services, endpoints, thread);
         let mut open = JoinSet::new();
         // It ends when the accepting thread does.
         while let Some(connection) = connections.recv().await {
@@ -142,10 +191,15 @@ fn run(
 }
 
 /// All that is answered by tonic.
-fn services(member: &Handle) -> Routes {
+fn services(member: &Handle, stopped: &watch::Receiver<bool>) -> Routes {
     let mut services = Routes::builder();
     services.add_service(KvServer::new(KvService::new(member.clone())));
+    services.add_service(MaintenanceServer::new(MaintenanceService::new(member.clone())));
+    services.add_service(HealthServer::new(HealthService));
     services.add_service(LeaseServer::new(LeaseService::new(member.clone())));
+    services.add_service(WatchServer::new(WatchService::new(member.clone(), stopped.clone())));
+    let cluster = ClusterService::new(member.clone(), Rules::default());
+    services.add_service(ClusterServer::new(cluster));
     services.routes()
 }
 

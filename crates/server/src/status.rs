@@ -5,8 +5,9 @@
 //! enough started members" come as `Unknown`.
 
 use clearlane_member::Trouble;
+use clearlane_member::downgrade::Refused as Downgrade;
 use clearlane_member::membership::Refused as Members;
-use clearlane_member::requests::Refused as Request;
+use clearlane_member::requests::{Refused as Request, Reply};
 use clearlane_read_index::Error as Read;
 use tonic::{Code, Status};
 
@@ -17,14 +18,23 @@ pub fn of(trouble: &Trouble) -> Status {
         Trouble::Members(refused) => of_members(*refused),
         Trouble::Read(Read::TooManyReaders) | Trouble::TooManyRequests => Code::Unknown,
         Trouble::Read(Read::ReaderIsWaiting) => Code::Internal,
+        Trouble::Downgrade(Downgrade::InProcess) => Code::FailedPrecondition,
+        Trouble::Downgrade(_) => Code::InvalidArgument,
+        Trouble::NotLeader | Trouble::BadTransferee | Trouble::Learner => Code::FailedPrecondition,
+        Trouble::BadApiVersion => Code::InvalidArgument,
         Trouble::Read(_) | Trouble::NoLeader | Trouble::Stopped | Trouble::TimedOut => {
             Code::Unavailable
         }
-        Trouble::NotLeader => Code::FailedPrecondition,
         Trouble::DeadlineExceeded => Code::DeadlineExceeded,
+        Trouble::Unhealthy => Code::Unavailable,
         Trouble::Failed(_) => Code::Unknown,
     };
     Status::new(code, trouble.to_string())
+}
+
+/// A reply of another kind than the request is a bug.
+pub fn mismatch(reply: &Reply) -> Status {
+    Status::internal(format!("{reply:?} answers another request"))
 }
 
 fn of_request(refused: Request) -> Code {
@@ -36,12 +46,15 @@ fn of_request(refused: Request) -> Code {
         | Request::DuplicateKey
         | Request::InvalidSortOption
         | Request::RequestTooLarge
+        | Request::UnknownAlarmAction
         | Request::KeyNotFound => Code::InvalidArgument,
         Request::StreamOrder | Request::StreamFilter => Code::Unimplemented,
         Request::LeaseNotFound => Code::NotFound,
         Request::LeaseExists => Code::FailedPrecondition,
         Request::LeaseTtlTooLarge => Code::OutOfRange,
         Request::Compacted | Request::FutureRevision => Code::OutOfRange,
+        Request::NoSpace => Code::ResourceExhausted,
+        Request::Corrupt => Code::DataLoss,
     }
 }
 

@@ -9,22 +9,26 @@
 //! | empty | nothing: a new leader begins its term with it |
 //! | a request | see [`requests`], and of leases [`requests::lease`] |
 //! | a member's attributes | see [`membership`](crate::membership) |
+//! | an alarm | see [`alarms`](crate::alarms); others may be refused because of one |
+//! | the cluster's version | the same |
 //! | a change of members | bucket `members`, and raft is told who is one now |
 //!
 //! What all members must decide alike is decided here, from the store's state and the entry alone.
 
 use std::sync::Arc;
 
-use clearlane_mvcc::Ended;
-use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_mvcc::{Ended, WriteTxn};
+use clearlane_proto::etcdserverpb::{AlarmRequest, AlarmResponse, InternalRaftRequest};
 use clearlane_raft_log::{ConfChange, ConfChangeKind, Entry, EntryKind};
 use clearlane_read_index::Event;
 use prost::Message as _;
 
 use super::{Answer, Core};
+use crate::alarms::Alarms;
 use crate::error::{Error, Result};
+use crate::membership::Members;
 use crate::progress::Progress;
-use crate::requests;
+use crate::requests::{self, Reply};
 
 impl Core {
     pub(super) fn apply(&mut self, entries: Vec<Entry>) -> Result<()> {
@@ -82,12 +86,21 @@ impl Core {
         })?;
         let id = request.header.as_ref().map_or(request.id, |header| header.id);
         if let Some(attributes) = &request.cluster_member_attr_set {
-            let mut txn = self.store.write()?;
-            self.members.publish(attributes, &mut *txn)?;
-            let ended = txn.end(progress.clone())?;
-            self.ended(ended, progress);
-            self.answer(id, || Answer::Members(Ok(Vec::new())));
+            return self
+                .apply_to_members(id, progress, |members, txn| members.publish(attributes, txn));
+        }
+        if let Some(version) = &request.cluster_version_set {
+            return self.apply_to_members(id, progress, |members, txn| {
+                members.set_version(&version.ver, txn)
+            });
+        }
+        if let Some(refused) = self.alarms.forbid(&request) {
+            self.apply_nothing(progress)?;
+            self.answer(id, || Answer::Request(Err(refused)));
             return Ok(());
+        }
+        if let Some(alarm) = &request.alarm {
+            return self.apply_alarm(id, alarm, progress);
         }
         let leased = requests::lease::apply(
             &*self.store,
@@ -117,6 +130,37 @@ impl Core {
         Ok(())
     }
 
+    fn apply_alarm(&mut self, id: u64, request: &AlarmRequest, progress: Progress) -> Result<()> {
+        let mut txn = self.store.write()?;
+        // Most requests only ask.
+        let mut alarms = Alarms::clone(&self.alarms);
+        let answer = alarms.apply(request, &mut *txn)?;
+        let header = Some(requests::header(txn.revision()));
+        let ended = txn.end(progress.clone())?;
+        self.ended(ended, progress);
+        if alarms != *self.alarms {
+            self.alarms = Arc::new(alarms);
+        }
+        let reply = answer.map(|alarms| Reply::Alarm(AlarmResponse { header, alarms }));
+        self.answer(id, || Answer::Request(reply));
+        Ok(())
+    }
+
+    /// What changes the table of members and is none of raft's business.
+    fn apply_to_members(
+        &mut self,
+        id: u64,
+        progress: Progress,
+        change: impl FnOnce(&mut Members, &mut dyn WriteTxn<Progress>) -> Result<()>,
+    ) -> Result<()> {
+        let mut txn = self.store.write()?;
+        change(Arc::make_mut(&mut self.members), &mut *txn)?;
+        let ended = txn.end(progress.clone())?;
+        self.ended(ended, progress);
+        self.answer(id, || Answer::Members(Ok(Vec::new())));
+        Ok(())
+    }
+
     /// Answers whoever has proposed it, if he is here and still waits.
     fn answer(&mut self, id: u64, answer: impl FnOnce() -> Answer) {
         if self.proposed.remove(&id) {
@@ -129,7 +173,7 @@ impl Core {
             Error::damaged("the log", format!("entry {}: {error}", entry.index))
         })?;
         let mut txn = self.store.write()?;
-        let applied = self.members.apply(&change, &mut *txn)?;
+        let applied = Arc::make_mut(&mut self.members).apply(&change, &mut *txn)?;
         progress.members = Arc::new(self.driver.apply_change(applied.ok())?);
         let ended = txn.end(progress.clone())?;
         self.ended(ended, progress);

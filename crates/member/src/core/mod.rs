@@ -67,6 +67,7 @@
 //! * A member that has been running before grants no vote until an election time-out has passed.
 //!   What it had promised to a leader's lease was in memory only.
 
+mod alone;
 mod apply;
 #[cfg(feature = "planted-bugs")]
 mod bugs;
@@ -90,11 +91,13 @@ use clearlane_raft_log::wal::group::Written;
 use clearlane_read_index::{self as read_index, Action, Event, Figures, ReadBarrier, RequestIds};
 use prost::Message as _;
 
+pub use self::alone::force_alone;
 #[cfg(feature = "planted-bugs")]
 pub use self::bugs::Bug;
 pub use self::outputs::{Answer, Outputs, Reads};
 use self::queue::{Behind, Queue};
 pub use self::start::{Ground, Settings, bootstrap, start};
+use crate::alarms::Alarms;
 use crate::copies::Received;
 use crate::error::Result;
 use crate::membership::{self, Change, Members};
@@ -102,6 +105,8 @@ use crate::progress::Progress;
 
 /// About so many entries are applied in one poll: nobody hears of this member meanwhile.
 const APPLIED_MAX: u64 = 4096;
+/// So many committed entries may wait to be applied. Who proposes more is told to come later: etcd's.
+const APPLY_GAP_MAX: u64 = 5000;
 
 /// One member.
 #[derive(Debug)]
@@ -113,7 +118,9 @@ pub struct Core {
     queue: Queue,
     engine: Arc<dyn Engine>,
     store: Arc<dyn Store<Progress>>,
-    members: Members,
+    members: Arc<Members>,
+    /// Shared, like the members: they seldom change, and those who look do so at any time.
+    alarms: Arc<Alarms>,
     leases: Arc<Lessor>,
     /// The term in which this member has begun the leases' time, while it leads.
     leases_in: Option<u64>,
@@ -158,6 +165,9 @@ pub enum ChangeError {
     /// Raft does not take it now.
     #[error(transparent)]
     Raft(#[from] driver::Error),
+    /// Only the leader knows whether it may be: ask him.
+    #[error("etcdserver: not leader")]
+    NotLeader,
 }
 
 impl Core {
@@ -188,6 +198,9 @@ impl Core {
     /// the id that is returned, or never, if the proposal gets lost: who waits has a time-out, and
     /// then [gives up](Core::give_up).
     pub fn propose(&mut self, mut request: InternalRaftRequest) -> driver::Result<u64> {
+        if self.driver.committed().saturating_sub(self.progress.index) > APPLY_GAP_MAX {
+            return Err(driver::Error::QueueFull);
+        }
         self.name_lease(&mut request);
         let id = self.ids.next();
         request.header.get_or_insert_default().id = id;
@@ -475,8 +488,13 @@ impl Core {
     }
 
     /// Who is a member, as far as this member has applied the log.
-    pub fn members(&self) -> &Members {
+    pub fn members(&self) -> &Arc<Members> {
         &self.members
+    }
+
+    /// Which alarms are raised, as far as this member has applied the log.
+    pub fn alarms(&self) -> &Arc<Alarms> {
+        &self.alarms
     }
 
     /// The leases, as far as this member has applied the log.

@@ -41,6 +41,7 @@ pub struct Outputs {
     pub is_more: bool,
     /// Who leads has changed, or in which term.
     pub leadership: Option<Leadership>,
+    /// [`Core::members`](super::Core::members) has changed: who is one, what is known of one, or the
     /// This member is none any more, and stops.
     pub removed: bool,
     /// Every entry that was applied, for those who check that all members apply the same.

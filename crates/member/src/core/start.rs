@@ -38,6 +38,7 @@ use prost::Message as _;
 
 use super::queue::Queue;
 use super::{Core, Outputs, Told, resumed};
+use crate::alarms::Alarms;
 use crate::copies::{self, Vault};
 use crate::error::{Error, Result};
 use crate::membership::{Change, Member, Members};
@@ -56,6 +57,9 @@ pub struct Settings {
     pub snapshot_count: u64,
     /// So many entries are kept behind that, for members that are a little behind.
     pub catch_up_entries: u64,
+    /// How large the store may become, as [`Quota`](crate::quota::Quota) takes it. The core does not
+    /// ask: see [`node`](crate::node).
+    pub quota_bytes: i64,
     /// How often the leader tells the others how much is left of each lease; never, if it is none.
     pub lease_checkpoint_interval: Option<Duration>,
     /// The time of the start, in milliseconds since 1970: ids begin with it.
@@ -71,6 +75,7 @@ impl Settings {
             read_mode: ReadMode::ReadIndex,
             snapshot_count: 10_000,
             catch_up_entries: 5_000,
+            quota_bytes: 0,
             lease_checkpoint_interval: None,
             unix_ms,
         }
@@ -123,10 +128,12 @@ impl Ground {
         };
         let (store, opened) = mvcc::open(self.parts, ground)?;
         leases.restore(&*store.read(), &opened.leases)?;
-        let members = Members::load(&*store.read(), self.learners_max)?;
+        let members = Arc::new(Members::load(&*store.read(), self.learners_max)?);
+        let alarms = Arc::new(Alarms::load(&*store.read())?);
         Ok(OpenedStore {
             store: Arc::from(store),
             members,
+            alarms,
             progress,
             compaction: opened.compaction,
         })
@@ -136,7 +143,8 @@ impl Ground {
 /// A store with all that is known from its state.
 pub(super) struct OpenedStore {
     pub(super) store: Arc<dyn Store<Progress>>,
-    pub(super) members: Members,
+    pub(super) members: Arc<Members>,
+    pub(super) alarms: Arc<Alarms>,
     pub(super) progress: Progress,
     pub(super) compaction: Option<mvcc::CompactionJob>,
 }
@@ -171,7 +179,8 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
     let (mut wal, contents) = open_log(&ground, &snapshots, &newest, behind)?;
     let engine = copies::at_start(&*ground.vault, newest.index)?;
     let leases = Arc::new(Lessor::new(lease_config(&settings), &ground.backend.locks));
-    let OpenedStore { store, members, progress, compaction } = ground.open(&engine, &leases)?;
+    let OpenedStore { store, members, alarms, progress, compaction } =
+        ground.open(&engine, &leases)?;
     let metadata = contents.metadata;
     (settings.raft.id, settings.reads.member) = (metadata.node_id, metadata.node_id);
     let Contents { state, entries, .. } = contents;
@@ -199,6 +208,7 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
             engine,
             store,
             members,
+            alarms,
             leases,
             leases_in: None,
             now: Duration::ZERO,
@@ -289,10 +299,13 @@ impl Core {
             let why = format!("it was to be at entry {}, and is at {has}", position.index);
             return Err(Error::damaged("a copy of the store", why));
         }
-        let OpenedStore { store, members, progress, compaction } = opened;
+        let OpenedStore { store, members, alarms, progress, compaction } = opened;
         (self.engine, self.store, self.members, self.progress) = (engine, store, members, progress);
+        self.alarms = alarms;
         self.recorded = position.index;
         self.out.store_replaced = true;
+        // Its removal may be among what it did not see.
+        self.out.removed |= self.members.is_removed(self.metadata.node_id);
         self.out.compactions = resumed(compaction);
         // They are of the old store, which nobody reads any more.
         self.out.changes.clear();

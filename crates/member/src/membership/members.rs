@@ -1,4 +1,4 @@
-//! The table of members: loaded from two buckets, checked against, changed by entries of the log.
+//! The table of members: loaded from three buckets, checked against, changed by entries of the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -21,14 +21,19 @@ pub const LEARNERS_MAX: usize = 1;
 /// What comes of a check.
 type Checked<T> = std::result::Result<T, Refused>;
 
+/// Where the cluster's version lies, and each store's own mark that says the same.
+const CLUSTER_VERSION: &[u8] = b"clusterVersion";
+const STORAGE_VERSION: &[u8] = b"storageVersion";
+
 /// What stands for a member that was removed.
 const REMOVED: &[u8] = b"removed";
 
-/// Who belongs to the cluster, and who does no longer.
+/// Who belongs to the cluster, who does no longer, and which version all of them speak.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Members {
     members: BTreeMap<u64, Member>,
     removed: BTreeSet<u64>,
+    version: Option<String>,
     learners_max: usize,
 }
 
@@ -61,7 +66,11 @@ impl Members {
         })?;
         match failed {
             Some(error) => Err(error),
-            None => Ok(Members { members, removed, learners_max }),
+            None => {
+                let version = state.get(Bucket::Cluster, CLUSTER_VERSION)?;
+                let version = version.map(|text| text_of(&text)).transpose()?;
+                Ok(Members { members, removed, version, learners_max })
+            }
         }
     }
 
@@ -88,6 +97,11 @@ impl Members {
     /// Whether it was a member once, and must not come back.
     pub fn is_removed(&self, id: u64) -> bool {
         self.removed.contains(&id)
+    }
+
+    /// The version that all members speak, such as `3.7.0`; `None` until the first leader has said.
+    pub fn version(&self) -> Option<&str> {
+        self.version.as_deref()
     }
 
     /// As raft must see it.
@@ -192,6 +206,15 @@ impl Members {
         })
     }
 
+    /// The leader says which version all members speak. The store's format has the same one.
+    pub fn set_version(&mut self, version: &str, txn: &mut dyn WriteTxn<Progress>) -> Result<()> {
+        let text = || Bytes::copy_from_slice(version.as_bytes());
+        txn.set(Bucket::Cluster, CLUSTER_VERSION, text())?;
+        txn.set(Bucket::Meta, STORAGE_VERSION, text())?;
+        self.version = Some(version.to_owned());
+        Ok(())
+    }
+
     fn edit(
         &mut self,
         id: u64,
@@ -209,6 +232,11 @@ impl Members {
         self.members.insert(member.id, member);
         Ok(())
     }
+}
+
+fn text_of(bytes: &[u8]) -> Result<String> {
+    let text = std::str::from_utf8(bytes).map(str::to_owned);
+    text.map_err(|_| Error::damaged("bucket cluster", "its version is no text"))
 }
 
 /// Whether a learner has nine tenths of the leader's log, and may become a voter. Only the leader

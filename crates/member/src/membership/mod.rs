@@ -60,3 +60,7 @@ pub use ids::{cluster_id, member_id};
 pub use member::Member;
 pub use members::{LEARNERS_MAX, Members, learner_is_ready};
 pub use refused::Refused;
+pub use urls::in_order as addresses;
+
+/// The version that members of this program speak, as the cluster writes it down: etcd's.
+pub const CLUSTER_VERSION: &str = "3.7.0";

@@ -35,3 +35,23 @@ pub enum Refused {
     #[error("etcdserver: the change of members contradicts itself")]
     Garbled,
 }
+
+impl Refused {
+    const ALL: [Refused; 10] = [
+        Refused::NotFound,
+        Refused::Removed,
+        Refused::Exists,
+        Refused::PeerUrlExists,
+        Refused::NotLearner,
+        Refused::LearnerNotReady,
+        Refused::TooManyLearners,
+        Refused::NotEnoughStarted,
+        Refused::BadUrls,
+        Refused::Garbled,
+    ];
+
+    /// The refusal that has these words: another member's, on its way to a client.
+    pub fn of_words(words: &str) -> Option<Refused> {
+        Refused::ALL.into_iter().find(|refused| refused.to_string() == words)
+    }
+}

@@ -7,7 +7,7 @@
 use super::refused::Refused;
 
 /// The addresses in order and without blanks around them, if they are such.
-pub(super) fn in_order(urls: &[String]) -> Result<Vec<String>, Refused> {
+pub fn in_order(urls: &[String]) -> Result<Vec<String>, Refused> {
     let mut sorted: Vec<String> = urls.iter().map(|url| url.trim().to_owned()).collect();
     sorted.sort_unstable();
     match !sorted.is_empty() && sorted.iter().all(|url| is_address(url)) {

@@ -6,11 +6,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use clearlane_backend::Retired;
-use clearlane_mvcc::CompactionJob;
+use clearlane_mvcc::{CompactionJob, Store};
 
 use super::Shared;
 use super::inbox::Input;
 use crate::error::Result;
+use crate::progress::Progress;
 
 /// So many keys or records a compaction does in one step, and how long it rests behind each: etcd's.
 const COMPACTION_BATCH: usize = 1000;
@@ -23,6 +24,15 @@ pub(super) enum ToCommit {
     Now,
     Drop(Vec<Retired>),
     Compact(CompactionJob),
+    /// The store is another one: what was begun on the old one is of no use.
+    Replaced,
+}
+
+struct CommitThread<'s> {
+    shared: &'s Shared,
+    begin: Instant,
+    jobs: VecDeque<CompactionJob>,
+    next_step: Duration,
 }
 
 /// Works until the raft thread has gone, and then commits once more.
@@ -31,41 +41,70 @@ pub(super) fn run(
     batch_interval: Duration,
     shared: &Shared,
 ) -> Result<()> {
-    let begin = Instant::now();
-    let mut jobs: VecDeque<CompactionJob> = VecDeque::new();
-    let mut next_step = Duration::ZERO;
+    let (begin, jobs) = (Instant::now(), VecDeque::new());
+    let mut thread = CommitThread { shared, begin, jobs, next_step: Duration::ZERO };
     loop {
-        let pause = if jobs.is_empty() { batch_interval } else { COMPACTION_PAUSE };
+        let pause = if thread.jobs.is_empty() { batch_interval } else { COMPACTION_PAUSE };
         let commits_now = match work.recv_timeout(pause) {
-            Ok(ToCommit::Now) => true,
-            Ok(ToCommit::Drop(retired)) => {
-                drop(retired);
-                false
-            }
-            Ok(ToCommit::Compact(job)) => {
-                jobs.push_back(job);
-                false
-            }
+            Ok(wanted) => thread.take(wanted)?,
             Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => break,
         };
-        let store = shared.store.load();
-        if begin.elapsed() >= next_step
-            && let Some(job) = jobs.front_mut()
-        {
-            if store.compact_step(job, COMPACTION_BATCH)? {
-                jobs.pop_front();
-            }
-            // However often it is woken for something else.
-            next_step = begin.elapsed() + COMPACTION_PAUSE;
-        }
+        let store = shared.store.load_full();
+        thread.compact(&**store)?;
+        let commit = Instant::now();
         let has_committed = match commits_now {
             true => store.commit().map(|()| true)?,
-            false => store.tick(begin.elapsed())?,
+            false => store.tick(thread.begin.elapsed())?,
         };
         if has_committed {
+            shared.figures.commits.record(commit.elapsed());
+            shared.sizes.are(store.sizes()?);
             shared.inbox.push([Input::Committed]);
         }
     }
     Ok(shared.store.load().commit()?)
+}
+
+impl CommitThread<'_> {
+    /// Says whether to commit now.
+    fn take(&mut self, wanted: ToCommit) -> Result<bool> {
+        match wanted {
+            ToCommit::Now => return Ok(true),
+            ToCommit::Drop(retired) => drop(retired),
+            ToCommit::Compact(job) => self.jobs.push_back(job),
+            ToCommit::Replaced => {
+                self.jobs.clear();
+                let store = self.shared.store.load();
+                self.shared.sizes.begin_anew(store.sizes()?);
+                // What its compactions have left to do, if anything, comes as the next job.
+                let compacted = store.read().compact_revision();
+                self.shared.compacted.send_modify(|done| *done = compacted.max(*done));
+            }
+        }
+        Ok(false)
+    }
+
+    /// One step, however often the thread is woken for something else.
+    fn compact(&mut self, store: &dyn Store<Progress>) -> Result<()> {
+        if self.begin.elapsed() < self.next_step {
+            return Ok(());
+        }
+        let Some(job) = self.jobs.front_mut() else { return Ok(()) };
+        let at = job.at();
+        let step = Instant::now();
+        let is_done = store.compact_step(job, COMPACTION_BATCH)?;
+        self.shared.figures.compaction_steps.record(step.elapsed());
+        if is_done {
+            self.jobs.pop_front();
+            self.shared.figures.compaction_ended();
+            // Who waits for it looks at the sizes next.
+            store.commit()?;
+            self.shared.sizes.are(store.sizes()?);
+            self.shared.inbox.push([Input::Committed]);
+            self.shared.compacted.send_modify(|done| *done = at.max(*done));
+        }
+        self.next_step = self.begin.elapsed() + COMPACTION_PAUSE;
+        Ok(())
+    }
 }

@@ -1,12 +1,15 @@
 //! What the raft thread is asked and told: a list that gathers while it works.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_raft_log::driver::Message;
 use clearlane_raft_log::wal::group::Written;
 use parking_lot::{Condvar, Mutex};
+use tokio::sync::Notify;
 
+use crate::copies::Received;
 use crate::membership::Change;
 
 /// Where an answer goes: a desk, and a place there. The question tells it from others that have
@@ -43,6 +46,19 @@ pub(super) enum Input {
     /// Nobody waits at this place any more.
     GiveUp(Place),
     Message(Message),
+    /// A copy of another member's store is here, whole.
+    Copy(Box<Received>),
+    /// A copy has arrived at a member, or has not.
+    CopySent {
+        to: u64,
+        arrived: bool,
+    },
+    /// Messages to this member get lost.
+    Unreachable(u64),
+    /// Somebody else is to lead.
+    TransferLeader(u64),
+    /// The others say that this member is none any more.
+    Removed,
     Written(Written),
     Committed,
     Stop,
@@ -53,7 +69,13 @@ pub(super) enum Input {
 pub(super) struct Inbox {
     gathering: Mutex<Vec<Input>>,
     arrived: Condvar,
+    /// Of messages that gather.
+    message_bytes: AtomicU64,
+    taken: Notify,
 }
+
+/// While more than this gathers, members' streams are not read.
+const MESSAGE_BYTES_MAX: u64 = 64 << 20;
 
 impl Inbox {
     pub(super) fn push(&self, inputs: impl IntoIterator<Item = Input>) {
@@ -67,12 +89,36 @@ impl Inbox {
         }
     }
 
+    /// Messages of other members.
+    pub(super) fn push_messages(&self, messages: Vec<Message>) {
+        let bytes = messages.iter().map(Message::bytes).sum();
+        self.message_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.push(messages.into_iter().map(Input::Message));
+    }
+
+    /// Waits until not too much has gathered.
+    pub(super) async fn has_room(&self) {
+        loop {
+            let taken = self.taken.notified();
+            if self.message_bytes.load(Ordering::Relaxed) <= MESSAGE_BYTES_MAX {
+                return;
+            }
+            taken.await;
+        }
+    }
+
     /// All that has gathered; waits for it, but not longer than this.
     pub(super) fn take(&self, timeout: Duration) -> Vec<Input> {
         let mut gathering = self.gathering.lock();
         if gathering.is_empty() {
             self.arrived.wait_for(&mut gathering, timeout);
         }
-        std::mem::take(&mut *gathering)
+        let taken = std::mem::take(&mut *gathering);
+        drop(gathering);
+        // What was counted and not taken yet is little.
+        if self.message_bytes.swap(0, Ordering::Relaxed) > MESSAGE_BYTES_MAX {
+            self.taken.notify_waiters();
+        }
+        taken
     }
 }

@@ -33,18 +33,24 @@
 
 mod commit_thread;
 mod desk;
+mod figures;
 mod inbox;
+mod others;
 mod raft_thread;
+mod sizes;
 mod read_pool;
+mod timed_files;
 mod wal_thread;
+pub(crate) mod watch_thread;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use clearlane_lease::Lessor;
+use clearlane_locks::Registry;
 use clearlane_mvcc::Store;
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Leadership, Message};
@@ -53,11 +59,20 @@ use tokio::sync::watch;
 
 use self::desk::Mailbox;
 pub use self::desk::{Asked, Desk, Outcome};
+pub use self::figures::{Buckets, Figures};
 use self::inbox::{Inbox, Input};
+pub use self::others::{Asking, Others};
 pub use self::read_pool::ReadPool;
+pub use self::sizes::StoreSizes;
+use self::timed_files::TimedFiles;
+use crate::alarms::Alarms;
+use crate::copies::{Received, Vault};
 use crate::core::{Core, Ground, Settings, start};
 use crate::error::{Error, Result};
+use crate::membership::Members;
 use crate::progress::Progress;
+use crate::quota::Quota;
+use crate::watch::Watching;
 
 /// So many threads read what takes long.
 const READERS: usize = 2;
@@ -67,10 +82,12 @@ pub type CurrentStore = ArcSwap<Arc<dyn Store<Progress>>>;
 
 /// Brings messages to other members. It must not block: what cannot be sent is dropped.
 pub trait Network: Send {
-    /// Sends a message to whoever it is for.
-    fn send(&mut self, message: Message);
+    /// Sends a message to whoever it is for. Says whether it is on its way: of one that gets lost
+    /// later [`Node::unreachable`] is told.
+    fn send(&mut self, message: Message) -> bool;
 
-    /// Sends a copy of the store with a message.
+    /// Sends a copy of the store with a message. What has become of it is told to
+    /// [`Node::copy_sent`].
     fn send_copy(&mut self, message: Message, store: Arc<dyn Store<Progress>>);
 }
 
@@ -79,7 +96,9 @@ pub trait Network: Send {
 pub struct NoNetwork;
 
 impl Network for NoNetwork {
-    fn send(&mut self, _message: Message) {}
+    fn send(&mut self, _message: Message) -> bool {
+        false
+    }
 
     fn send_copy(&mut self, _message: Message, _store: Arc<dyn Store<Progress>>) {}
 }
@@ -98,13 +117,26 @@ struct Shared {
     inbox: Inbox,
     store: CurrentStore,
     status: Status,
+    figures: Arc<Figures>,
+    locks: Registry,
     desks: Mutex<Vec<Arc<Mailbox>>>,
     read_pool: ReadPool,
     metadata: Metadata,
+    watching: Arc<Watching>,
     leases: Arc<Lessor>,
     /// From here the core's time counts.
     begin: Instant,
+    members: watch::Sender<Arc<Members>>,
+    vault: Arc<dyn Vault>,
+    others: OnceLock<Arc<dyn Others>>,
     failed: watch::Sender<Option<Arc<Error>>>,
+    alarms: ArcSwap<Alarms>,
+    leadership: watch::Sender<Leadership>,
+    /// Up to which revision compactions have done their work.
+    compacted: watch::Sender<i64>,
+    sizes: StoreSizes,
+    quota: Quota,
+    election_timeout: Duration,
 }
 
 /// What anybody may look at, at any time.
@@ -155,19 +187,42 @@ impl Node {
     pub fn start(ground: Ground, settings: Settings, network: Box<dyn Network>) -> Result<Node> {
         let tick = settings.reads.tick;
         let batch_interval = ground.backend.batch_interval;
+        let figures = Arc::new(Figures::default());
+        let locks = ground.backend.locks.clone();
+        let files = TimedFiles::new(ground.files, Arc::clone(&figures));
+        let ground = Ground { files: Arc::new(files), ..ground };
+        let quota = Quota::new(settings.quota_bytes);
+        let election_timeout =
+            tick * u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
+        let vault = Arc::clone(&ground.vault);
         let (core, wal) = start(ground, settings)?;
+        figures.keys_are(&**core.store())?;
         let (failed, failure) = watch::channel(None);
+        let watching = Arc::new(Watching::new(core.store(), &locks));
         let shared = Arc::new(Shared {
             inbox: Inbox::default(),
             store: ArcSwap::from_pointee(Arc::clone(core.store())),
             status: Status::default(),
+            figures,
+            locks,
             desks: Mutex::default(),
             read_pool: ReadPool::default(),
             metadata: core.metadata(),
+            watching,
             leases: Arc::clone(core.leases()),
             begin: Instant::now(),
+            vault,
+            others: OnceLock::new(),
             failed,
+            members: watch::Sender::new(Arc::clone(core.members())),
+            alarms: ArcSwap::new(Arc::clone(core.alarms())),
+            leadership: watch::Sender::new(core.leadership()),
+            compacted: watch::Sender::new(0),
+            sizes: StoreSizes::default(),
+            quota,
+            election_timeout,
         });
+        shared.sizes.begin_anew(core.store().sizes()?);
         shared.status.leadership_is(core.leadership());
         shared.status.progress_is(&core);
         let (to_wal, from_raft) = std::sync::mpsc::channel();
@@ -180,6 +235,8 @@ impl Node {
             spawn("raft", &shared, move |shared| {
                 raft_thread::run(core, tick, to_wal, to_commit, network, shared)
             }),
+            spawn("watch", &shared, watch_thread::deliver),
+            spawn("catch-up", &shared, watch_thread::catch_up),
         ];
         for number in 0..READERS {
             threads.push(spawn(&format!("read-{number}"), &shared, |shared| {
@@ -216,9 +273,69 @@ impl Node {
         &self.shared.status
     }
 
+    /// What its threads have counted.
+    pub fn figures(&self) -> &Figures {
+        &self.shared.figures
+    }
+
+    /// The locks of its store.
+    pub fn locks(&self) -> &Registry {
+        &self.shared.locks
+    }
+
     /// This member and its cluster.
     pub fn metadata(&self) -> Metadata {
         self.shared.metadata
+    }
+
+    /// Which alarms are raised, as far as this member has applied the log.
+    pub fn alarms(&self) -> Arc<Alarms> {
+        self.shared.alarms.load_full()
+    }
+
+    /// Who leads, for those who wait for another.
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.shared.leadership.subscribe()
+    }
+
+    /// Up to which revision compactions have done their work since the start, for those who wait.
+    pub fn compacted(&self) -> watch::Receiver<i64> {
+        self.shared.compacted.subscribe()
+    }
+
+    /// How large the store is.
+    pub fn sizes(&self) -> &StoreSizes {
+        &self.shared.sizes
+    }
+
+    /// How large it may become.
+    pub fn quota(&self) -> Quota {
+        self.shared.quota
+    }
+
+    /// A leader that is silent for so long is not one any more.
+    pub fn election_timeout(&self) -> Duration {
+        self.shared.election_timeout
+    }
+
+    /// Asks the leader, who must be this member, to hand over to another. Whether it has shows in
+    /// [`leadership`](Node::leadership).
+    pub fn transfer_leader(&self, to: u64) {
+        self.shared.inbox.push([Input::TransferLeader(to)]);
+    }
+
+    /// Rewrites the store without the space of what was deleted. It takes long, and blocks nobody
+    /// but the caller in the default era.
+    pub fn defragment(&self) -> Result<()> {
+        let store = self.store();
+        store.defragment()?;
+        self.shared.sizes.begin_anew(store.sizes()?);
+        Ok(())
+    }
+
+    /// Its watchers.
+    pub fn watching(&self) -> &Arc<Watching> {
+        &self.shared.watching
     }
 
     /// For what takes long to read.
@@ -228,7 +345,58 @@ impl Node {
 
     /// Messages of other members.
     pub fn receive(&self, messages: Vec<Message>) {
-        self.shared.inbox.push(messages.into_iter().map(Input::Message));
+        self.shared.inbox.push_messages(messages);
+    }
+
+    /// Waits while so many messages have gathered that no more should be received.
+    pub async fn has_room(&self) {
+        self.shared.inbox.has_room().await;
+    }
+
+    /// A copy of another member's store is here, whole. It came through a
+    /// [`Receiver`](crate::copies::Receiver) over this member's [`vault`](Node::vault).
+    pub fn copy_received(&self, copy: Received) {
+        self.shared.inbox.push([Input::Copy(Box::new(copy))]);
+    }
+
+    /// A copy has arrived at a member, or has not.
+    pub fn copy_sent(&self, to: u64, arrived: bool) {
+        self.shared.inbox.push([Input::CopySent { to, arrived }]);
+    }
+
+    /// Messages to this member get lost.
+    pub fn unreachable(&self, id: u64) {
+        self.shared.inbox.push([Input::Unreachable(id)]);
+    }
+
+    /// Another member says that this one was removed. It stops.
+    pub fn was_removed(&self) {
+        self.shared.inbox.push([Input::Removed]);
+    }
+
+    /// Where this member's stores lie.
+    pub fn vault(&self) -> &Arc<dyn Vault> {
+        &self.shared.vault
+    }
+
+    /// Who is a member, what is known of them, and the cluster's version.
+    pub fn members(&self) -> Arc<Members> {
+        Arc::clone(&self.shared.members.borrow())
+    }
+
+    /// The same, for whoever waits for a change.
+    pub fn watch_members(&self) -> watch::Receiver<Arc<Members>> {
+        self.shared.members.subscribe()
+    }
+
+    /// Whom to ask at other members; `None` before the network is there.
+    pub fn others(&self) -> Option<&Arc<dyn Others>> {
+        self.shared.others.get()
+    }
+
+    /// The network is there. A second one is ignored.
+    pub fn meet(&self, others: Arc<dyn Others>) {
+        let _ = self.shared.others.set(others);
     }
 
     /// Becomes something when the member cannot go on: then the process stops.
@@ -276,6 +444,17 @@ impl Shared {
             first
         });
         self.inbox.push([Input::Stop]);
+    }
+
+    /// Shows what the core has come to: before anybody is answered.
+    fn show(&self, core: &Core) {
+        self.status.progress_is(core);
+        if !Arc::ptr_eq(&self.members.borrow(), core.members()) {
+            self.members.send_replace(Arc::clone(core.members()));
+        }
+        if !Arc::ptr_eq(&self.alarms.load(), core.alarms()) {
+            self.alarms.store(Arc::clone(core.alarms()));
+        }
     }
 
     /// For whoever has a time-out of his own.

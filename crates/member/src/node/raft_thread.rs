@@ -3,21 +3,28 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_proto::etcdserverpb::{AlarmType, InternalRaftRequest};
+use clearlane_raft_log::driver::Role;
 
 use super::commit_thread::ToCommit;
 use super::desk::Outcome;
 use super::inbox::{Input, Place};
 use super::wal_thread::ToWal;
 use super::{Network, Shared};
-use crate::core::{Core, Outputs, Reads};
-use crate::error::Result;
+use crate::alarms;
+use crate::core::{ChangeError, Core, Outputs, Reads};
+use crate::error::{Error, Result};
+use crate::membership::{Change, Refused, learner_is_ready};
 
 /// So many requests wait for a leader.
 const HELD_MAX: usize = 4096;
+
+/// So many ticks a member goes on that was removed.
+const LAST_TICKS: u32 = 10;
 
 /// What the thread owns.
 struct RaftThread<'s> {
@@ -33,6 +40,9 @@ struct RaftThread<'s> {
     held: Vec<(InternalRaftRequest, Place)>,
     /// What goes to each desk at the end of this turn.
     letters: Vec<Vec<(Place, Outcome)>>,
+    /// When this member, which was removed, stops.
+    ends_at: Option<Duration>,
+    tick: Duration,
 }
 
 /// Works until it is told to stop, or something fails.
@@ -44,6 +54,7 @@ pub(super) fn run(
     network: Box<dyn Network>,
     shared: &Shared,
 ) -> Result<()> {
+    let _watching = EndsWithMe(shared);
     let mut thread = RaftThread {
         core,
         to_wal,
@@ -54,6 +65,8 @@ pub(super) fn run(
         places: HashMap::new(),
         held: Vec::new(),
         letters: Vec::new(),
+        ends_at: None,
+        tick,
     };
     // What is committed in the log says who votes, also on a member that has never run.
     let outputs = thread.core.poll(shared.begin.elapsed())?;
@@ -61,9 +74,18 @@ pub(super) fn run(
     thread.begin_alone();
     let mut next_tick = tick;
     loop {
-        let outputs = thread.core.poll(shared.begin.elapsed())?;
-        let is_more = outputs.is_more;
+        let now = shared.begin.elapsed();
+        let applied = thread.core.progress().index;
+        let outputs = thread.core.poll(now)?;
+        let entries = thread.core.progress().index.saturating_sub(applied);
+        if entries > 0 {
+            shared.figures.applied(entries, shared.begin.elapsed().saturating_sub(now));
+        }
+        let (is_more, is_replaced) = (outputs.is_more, outputs.store_replaced);
         thread.carry_out(outputs);
+        if is_replaced {
+            shared.figures.keys_are(&**thread.core.store())?;
+        }
         let due = thread.core.next_poll().map_or(next_tick, |poll| poll.min(next_tick));
         let wait =
             if is_more { Duration::ZERO } else { due.saturating_sub(shared.begin.elapsed()) };
@@ -74,11 +96,23 @@ pub(super) fn run(
             thread.take(input)?;
         }
         let now = shared.begin.elapsed();
+        if thread.ends_at.is_some_and(|end| now >= end) {
+            return Err(Error::Removed);
+        }
         if now >= next_tick {
             // Ticks that were missed are not made up for: a follower would forget its promise.
             thread.core.tick();
             next_tick = now.max(next_tick) + tick;
         }
+    }
+}
+
+/// Nobody rings for the threads that tell watchers when this one has gone, by a panic too.
+struct EndsWithMe<'s>(&'s Shared);
+
+impl Drop for EndsWithMe<'_> {
+    fn drop(&mut self) {
+        self.0.watching.end();
     }
 }
 
@@ -94,7 +128,7 @@ impl RaftThread<'_> {
     fn take(&mut self, input: Input) -> Result<()> {
         match input {
             Input::Propose(request, place) => self.propose(*request, place),
-            Input::ChangeMembers(change, place) => match self.core.change_members(&change) {
+            Input::ChangeMembers(change, place) => match self.change_members(&change) {
                 Ok(id) => self.waits(place, id),
                 Err(error) => self.tell(place, Outcome::NotChanged(error)),
             },
@@ -113,8 +147,16 @@ impl RaftThread<'_> {
             }
             // What raft cannot use is no fault of this member.
             Input::Message(message) => drop(self.core.receive(message)),
+            Input::Copy(copy) => self.core.copy_received(*copy)?,
+            Input::CopySent { to, arrived } => self.core.copy_sent(to, arrived),
+            Input::Unreachable(id) => self.core.unreachable(id),
+            Input::TransferLeader(to) => self.core.transfer_leader(to),
+            Input::Removed => return Err(Error::Removed),
             Input::Written(written) => self.core.written(written)?,
-            Input::Committed => self.core.store_committed()?,
+            Input::Committed => {
+                self.core.store_committed()?;
+                self.mind_quota();
+            }
             Input::Stop => {}
         }
         Ok(())
@@ -128,8 +170,38 @@ impl RaftThread<'_> {
         }
         match self.core.propose(request) {
             Ok(id) => self.waits(place, id),
-            Err(error) => self.tell(place, Outcome::NotProposed(error)),
+            Err(error) => {
+                self.shared.figures.proposals_failed.fetch_add(1, Relaxed);
+                self.tell(place, Outcome::NotProposed(error));
+            }
         }
+    }
+
+    /// A store that is beyond its quota stops the cluster from growing. If the alarm gets lost, the
+    /// next commit brings another.
+    fn mind_quota(&mut self) {
+        let member = self.core.metadata().node_id;
+        let has_room = self.shared.quota.has_room(self.shared.sizes.size(), 0);
+        if !has_room && !self.core.alarms().is_raised_by(member, AlarmType::Nospace) {
+            // Nobody waits for it, and without a leader there is no harm in trying.
+            let _ = self.core.propose(alarms::no_space(member));
+        }
+    }
+
+    /// Only the leader knows how far a learner has come.
+    fn change_members(&mut self, change: &Change) -> std::result::Result<u64, ChangeError> {
+        if let Change::Promote { id } = *change {
+            let leadership = self.core.leadership();
+            if leadership.role != Role::Leader {
+                return Err(ChangeError::NotLeader);
+            }
+            match self.core.members().get(id) {
+                None => return Err(Refused::NotFound.into()),
+                Some(member) if !member.is_learner => return Err(Refused::NotLearner.into()),
+                Some(_) => learner_is_ready(id, leadership.leader, &self.core.matched())?,
+            }
+        }
+        self.core.change_members(change)
     }
 
     fn waits(&mut self, place: Place, id: u64) {
@@ -148,7 +220,10 @@ impl RaftThread<'_> {
     /// The order is the core's: see [`Outputs`]. A thread that has gone has failed, and said so.
     fn carry_out(&mut self, outputs: Outputs) {
         for message in outputs.send {
-            self.network.send(message);
+            let to = message.to();
+            if !self.network.send(message) {
+                self.core.unreachable(to);
+            }
         }
         for message in outputs.copies {
             self.network.send_copy(message, Arc::clone(self.core.store()));
@@ -159,16 +234,29 @@ impl RaftThread<'_> {
         if let Some(below) = outputs.purge {
             let _ = self.to_wal.send(ToWal::Purge(below));
         }
+        let figures = &self.shared.figures;
+        for (_, changes) in &outputs.changes {
+            figures.changed(changes);
+        }
         if outputs.store_replaced {
             self.shared.store.store(Arc::new(Arc::clone(self.core.store())));
+            // Before the new store's changes are published; those of the old one are dropped.
+            self.shared.watching.replace(self.core.store());
+            let _ = self.to_commit.send(ToCommit::Replaced);
+        }
+        if outputs.removed && self.ends_at.is_none() {
+            // The others are to hear first that it is committed.
+            self.ends_at = Some(self.shared.begin.elapsed() + LAST_TICKS * self.tick);
         }
         if let Some(now) = outputs.leadership {
+            figures.leads(now.leader);
             self.shared.status.leadership_is(now);
+            self.shared.leadership.send_replace(now);
             for (request, place) in std::mem::take(&mut self.held) {
                 self.propose(request, place);
             }
         }
-        self.shared.status.progress_is(&self.core);
+        self.shared.show(&self.core);
         for reads in outputs.reads {
             self.tell_readers(reads);
         }
@@ -178,7 +266,9 @@ impl RaftThread<'_> {
                 self.tell(place, Outcome::Applied(answer));
             }
         }
+        figures.proposals_pending.store(self.proposals.len() as u64, Relaxed);
         self.hand_out();
+        self.shared.watching.publish(outputs.changes);
         if !outputs.retired.is_empty() {
             let _ = self.to_commit.send(ToCommit::Drop(outputs.retired));
         }
@@ -198,6 +288,7 @@ impl RaftThread<'_> {
                 }
             }
             Reads::Fail(error, readers) => {
+                self.shared.figures.reads_failed.fetch_add(readers.len() as u64, Relaxed);
                 for reader in readers {
                     self.tell(Place::of_name(reader), Outcome::MayNotRead(error));
                 }

@@ -22,6 +22,7 @@
 //! [`clearlane_proto`]). So more than 49 transactions in each other are too many operations.
 
 use clearlane_proto::Message;
+use clearlane_proto::etcdserverpb::alarm_request::AlarmAction;
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{
@@ -65,6 +66,9 @@ pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), Refus
     }
     if let Some(request) = &request.txn {
         txn(request, limits)?;
+    }
+    if let Some(request) = &request.alarm {
+        AlarmAction::try_from(request.action).map_err(|_| Refused::UnknownAlarmAction)?;
     }
     match request.encoded_len() > limits.request_bytes_max {
         true => Err(Refused::RequestTooLarge),

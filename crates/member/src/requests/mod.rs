@@ -57,14 +57,15 @@ mod write;
 
 use clearlane_mvcc::{CompactionJob, Ended, Store, WriteTxn};
 use clearlane_proto::etcdserverpb::{
-    CompactionRequest, CompactionResponse, DeleteRangeResponse, InternalRaftRequest,
-    LeaseCheckpointResponse, LeaseGrantResponse, LeaseRevokeResponse, PutRequest, PutResponse,
-    RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
+    AlarmResponse, CompactionRequest, CompactionResponse, DeleteRangeResponse, DowngradeResponse,
+    InternalRaftRequest, LeaseCheckpointResponse, LeaseGrantResponse, LeaseRevokeResponse,
+    PutRequest, PutResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
 };
 
 pub(crate) use self::refused::{Stop, apart};
 pub(crate) use self::span::Span;
 use self::txn::Plan;
+use crate::downgrade;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 
@@ -85,6 +86,10 @@ pub enum Reply {
     Txn(TxnResponse),
     /// A compaction is scheduled.
     Compact(CompactionResponse),
+    /// Alarms were listed, raised or taken back.
+    Alarm(AlarmResponse),
+    /// A downgrade was announced, or called off.
+    Downgrade(DowngradeResponse),
     /// A lease is granted.
     LeaseGrant(LeaseGrantResponse),
     /// A lease is gone, with its keys.
@@ -126,6 +131,10 @@ pub fn apply(
         apply_txn(store, has_lease, request, progress)
     } else if let Some(request) = &request.compaction {
         compact(store, request, progress)
+    } else if let Some(request) = &request.downgrade_info_set {
+        in_transaction(store, progress, |txn| {
+            Ok(Reply::Downgrade(downgrade::set(txn, request).map_err(Stop::Failed)?))
+        })
     } else {
         Err(Error::UnknownRequest { index: progress.index })
     }
@@ -199,6 +208,6 @@ fn compact(
 }
 
 /// A header as far as the store knows it.
-fn header(revision: i64) -> ResponseHeader {
+pub(crate) fn header(revision: i64) -> ResponseHeader {
     ResponseHeader { revision, ..ResponseHeader::default() }
 }

@@ -56,6 +56,17 @@ pub enum Refused {
     /// The revision is not there yet.
     #[error("etcdserver: mvcc: required revision is a future revision")]
     FutureRevision,
+
+    // What an alarm forbids, and alarms themselves.
+    /// A store is as large as it may become.
+    #[error("etcdserver: mvcc: database space exceeded")]
+    NoSpace,
+    /// Members differ.
+    #[error("etcdserver: corrupt cluster")]
+    Corrupt,
+    /// An alarm is to be neither listed nor raised nor taken back.
+    #[error("etcdserver: unknown alarm action")]
+    UnknownAlarmAction,
 }
 
 /// Why there is no answer: the client hears about it, or the member stops.

@@ -34,6 +34,7 @@
 //! * `catch_up.rs`: what did a watcher miss?
 //! * `snapshot/`: the hub of the default era, which writers hand their changes to.
 //! * `locked/`: the hub of the old eras, which is etcd's: one lock over all of it.
+//! * `moving.rs`: from one hub to another, when a store is replaced.
 //!
 //! # Invariants, for every hub
 //!
@@ -44,6 +45,7 @@
 mod audience;
 mod catch_up;
 mod interval_tree;
+mod moving;
 pub(crate) mod locked;
 mod response;
 mod snapshot;
@@ -56,13 +58,23 @@ use crate::error::Result;
 use crate::store::Change;
 
 pub use audience::WatchedKeys;
+pub use moving::{CurrentHub, MovingStream};
 pub use response::{Event, NO_WATCHER, Refusal, Response, Says, WatchId, WatchRequest, fragments};
 pub use snapshot::SnapshotHub;
 pub use stream::{Outbox, Takers, WatchStream};
 
-/// Wakes whoever sleeps until there is something to do. Called with no lock held, and perhaps for
-/// nothing.
-pub type Waker = Box<dyn Fn() + Send + Sync>;
+/// Wakes whoever sleeps until there is something of this kind to do. Called with no lock held, and
+/// perhaps for nothing.
+pub type Waker = Box<dyn Fn(Due) + Send + Sync>;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// [`WatchHub::deliver`].
+    Delivery,
+    /// [`WatchHub::catch_up`].
+    CatchUp,
+}
 
 /// The bounds of watching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,9 +146,14 @@ pub trait WatchHub: Send + Sync + Debug {
     /// Ends a stream and all its watchers.
     fn close(&self, stream: &Outbox);
 
-    /// Hands over what a write transaction has changed, in the order of revisions, once readers
+    /// Hands over what write transactions have changed, in the order of revisions, once readers
     /// can see it.
-    fn publish(&self, revision: i64, changes: Vec<Change>);
+    fn publish_all(&self, transactions: Vec<(i64, Vec<Change>)>);
+
+    /// Hands over what one has changed.
+    fn publish(&self, revision: i64, changes: Vec<Change>) {
+        self.publish_all(vec![(revision, changes)]);
+    }
 
     /// Hands on some of what was published. Says whether there is more.
     fn deliver(&self) -> Result<bool>;
@@ -144,6 +161,14 @@ pub trait WatchHub: Send + Sync + Debug {
     /// Does a step of catching up for a watcher that is behind and has room. Says whether there
     /// may be more to do.
     fn catch_up(&self) -> Result<bool>;
+
+    /// Takes all streams out, for the hub of a store that replaces this one. What was published and
+    /// not handed on is forgotten.
+    fn leave(&self) -> Vec<MovingStream>;
+
+    /// Takes streams in that have left the hub of another store, before any other stream is
+    /// opened. What they were told there was the same as it would have been here.
+    fn adopt(&self, streams: Vec<MovingStream>);
 
     /// The figures.
     fn figures(&self) -> WatchFigures;

@@ -131,7 +131,16 @@ impl Event {
         &record.key
     }
 
-    /// About how much memory it keeps, and how long it is on the wire.
+    /// How long it is on the wire, as part of a response.
+    pub fn wire_size(&self) -> usize {
+        let field = |length: usize| 1 + prost::length_delimiter_len(length) + length;
+        let (Change::Put(record) | Change::Delete(record)) = &self.change;
+        let kind = if self.mark() == Mark::Put { 0 } else { 2 };
+        let previous = self.previous.as_ref().map_or(0, |record| field(record.encoded_len()));
+        field(kind + field(record.encoded_len()) + previous)
+    }
+
+    /// About how much memory it keeps.
     pub fn size(&self) -> usize {
         self.change_size() + self.previous_size()
     }
@@ -186,7 +195,7 @@ pub enum Says {
     Progress,
 }
 
-/// Cuts events into pieces of at most so many bytes, or of one event that is greater: the pieces
+/// Cuts events into pieces of at most so many bytes on the wire, or of one event that is greater: the pieces
 /// that go into one message each, for clients that allow it.
 pub fn fragments(events: &[Event], bytes_max: usize) -> impl Iterator<Item = Range<usize>> {
     let mut next = 0;
@@ -194,7 +203,7 @@ pub fn fragments(events: &[Event], bytes_max: usize) -> impl Iterator<Item = Ran
         let from = next;
         let mut left = bytes_max;
         while let Some(event) = events.get(next) {
-            let size = event.size();
+            let size = event.wire_size();
             if size > left && next > from {
                 break;
             }
@@ -207,6 +216,9 @@ pub fn fragments(events: &[Event], bytes_max: usize) -> impl Iterator<Item = Ran
 
 #[cfg(test)]
 mod tests {
+    use clearlane_proto::etcdserverpb::WatchResponse;
+    use clearlane_proto::mvccpb;
+
     use super::*;
 
     fn event(value: usize) -> Event {
@@ -220,10 +232,33 @@ mod tests {
     }
 
     #[test]
+    fn the_size_on_the_wire_is_that_of_the_message() {
+        for (value, previous) in [(0, None), (100, None), (200, Some(20_000)), (70_000, Some(1))] {
+            for deleted in [false, true] {
+                let record = |value| match event(value).change {
+                    Change::Put(record) | Change::Delete(record) => record,
+                };
+                let change = match deleted {
+                    true => Change::Delete(record(value)),
+                    false => Change::Put(record(value)),
+                };
+                let event = Event { change, previous: previous.map(record) };
+                let message = mvccpb::Event {
+                    r#type: i32::from(deleted),
+                    kv: Some(record(value)),
+                    prev_kv: event.previous.clone(),
+                };
+                let response = WatchResponse { events: vec![message], ..WatchResponse::default() };
+                assert_eq!(event.wire_size(), response.encoded_len());
+            }
+        }
+    }
+
+    #[test]
     fn fragments_are_as_long_as_they_may_be_and_never_empty() {
         assert_eq!(cut(&[]), vec![]);
         assert_eq!(cut(&[5000]), vec![0..1]);
-        assert_eq!(cut(&[300, 300, 300]), vec![0..2, 2..3]);
+        assert_eq!(cut(&[400, 400, 400]), vec![0..2, 2..3]);
         assert_eq!(cut(&[5000, 1, 1, 5000, 5000]), vec![0..1, 1..3, 3..4, 4..5]);
     }
 }

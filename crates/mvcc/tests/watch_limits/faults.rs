@@ -170,7 +170,7 @@ fn a_record_before_that_cannot_be_read_is_an_error() {
         store.commit().unwrap();
     };
     let hub =
-        Arc::clone(&store).watch_hub(WatchConfig::default(), &Registry::new(), Box::new(|| {}));
+        Arc::clone(&store).watch_hub(WatchConfig::default(), &Registry::new(), Box::new(|_| {}));
     let stream = WatchStream::open(hub, Arc::new(|| {}), 0);
     stream.watch(WatchRequest { previous: true, ..everything() });
     put();

@@ -49,7 +49,7 @@ impl World {
     fn hub(&self, config: WatchConfig) -> Hub {
         let woken = Arc::new(AtomicUsize::new(0));
         let wakes = Arc::clone(&woken);
-        let wake = Box::new(move || {
+        let wake = Box::new(move |_| {
             wakes.fetch_add(1, Ordering::Relaxed);
         });
         let hub = SnapshotHub::new(Arc::clone(&self.store), config, &Registry::new(), wake);

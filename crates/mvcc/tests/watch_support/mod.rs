@@ -55,7 +55,8 @@ impl WatchRunner {
         let ground = Ground::new(engine, of_backend, PreCommit::none(), ());
         let store: Arc<dyn Store<()>> =
             Arc::from(open(parts, ground).expect("an empty engine opens").0);
-        let hub = Arc::clone(&store).watch_hub(config, &locks, Box::new(unlocked(&locks)));
+        let wake = unlocked(&locks);
+        let hub = Arc::clone(&store).watch_hub(config, &locks, Box::new(move |_| wake()));
         let (streams, unpublished) = (BTreeMap::new(), Vec::new());
         WatchRunner { parts, locks, store, hub, streams, unpublished, holds: false }
     }

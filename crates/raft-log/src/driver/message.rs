@@ -34,12 +34,16 @@ impl Message {
         self.0.get_msg_type() == MessageType::MsgSnapshot
     }
 
-    /// Whether it is small and must not stand in line behind large ones.
-    pub fn is_heartbeat(&self) -> bool {
-        matches!(
-            self.0.get_msg_type(),
-            MessageType::MsgHeartbeat | MessageType::MsgHeartbeatResponse
-        )
+    /// Whether it may carry entries, which can be long. All others are small, and must not stand in
+    /// line behind long ones.
+    pub fn is_long(&self) -> bool {
+        matches!(self.0.get_msg_type(), MessageType::MsgAppend | MessageType::MsgPropose)
+    }
+
+    /// About so many bytes it takes while it waits somewhere.
+    pub fn bytes(&self) -> u64 {
+        let entries = self.0.entries.iter().map(|entry| entry.data.len() as u64 + 64);
+        64 + entries.sum::<u64>()
     }
 
     /// Whether it asks for a vote, or whether it would get one.

@@ -54,6 +54,7 @@ mod effects;
 mod error;
 mod message;
 mod settings;
+mod split;
 mod waiting;
 
 use std::fmt;
@@ -397,7 +398,9 @@ impl Driver {
         let mut messages = ready.take_messages();
         messages.append(&mut ready.take_persisted_messages());
         let term = self.waiting.durable_term();
-        let messages = messages.into_iter().map(Message);
+        let bytes_max = self.settings.message_bytes_max;
+        let messages = messages.into_iter().flat_map(|message| split::split(message, bytes_max));
+        let messages = messages.map(Message);
         let (at_once, later) = messages.partition(|message| message.may_leave(term));
         effects.send = at_once;
         effects.append = self.append(&ready);

@@ -67,6 +67,8 @@ impl Settings {
             max_inflight_msgs: self.inflight_max,
             check_quorum: true,
             pre_vote: true,
+            // Entries that are proposed in one turn leave in one message, not in one each.
+            batch_append: true,
             max_uncommitted_size: self.uncommitted_bytes_max,
             max_committed_size_per_ready: self.committed_bytes_max,
             read_only_option: self.read_only_option(),

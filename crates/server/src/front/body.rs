@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 
 use super::range::Pieces;
+use super::unary::PREFIX;
 
 /// A message cannot be completed: the call is cut off.
 pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -26,16 +27,18 @@ pub enum Answer {
     Range(Box<Pieces>),
     /// Only that word is left to send.
     Well,
-    /// Plain bytes.
-    Plain(Bytes),
     /// What tonic says.
     Tonic(tonic::body::Body),
 }
 
 impl Answer {
-    /// For whoever reads it with his eyes.
-    pub fn text(text: &'static str) -> Answer {
-        Answer::Plain(Bytes::from_static(text.as_bytes()))
+    /// How long the message in it is.
+    pub(super) fn message_len(&self) -> usize {
+        match self {
+            Answer::Message(bytes) => bytes.len() - PREFIX,
+            Answer::Range(pieces) => pieces.message_len(),
+            Answer::Empty | Answer::Well | Answer::Tonic(_) => 0,
+        }
     }
 }
 
@@ -59,7 +62,6 @@ impl Body for Answer {
         let (frame, rest) = match std::mem::take(&mut *self) {
             Answer::Message(bytes) => (Some(Frame::data(bytes)), Answer::Well),
             Answer::Well => (Some(Frame::trailers(all_well())), Answer::Empty),
-            Answer::Plain(bytes) => (Some(Frame::data(bytes)), Answer::Empty),
             Answer::Empty | Answer::Tonic(_) | Answer::Range(_) => (None, Answer::Empty),
         };
         *self = rest;
@@ -70,14 +72,13 @@ impl Body for Answer {
         match self {
             Answer::Empty => true,
             Answer::Tonic(body) => body.is_end_stream(),
-            Answer::Message(_) | Answer::Range(_) | Answer::Well | Answer::Plain(_) => false,
+            Answer::Message(_) | Answer::Range(_) | Answer::Well => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Answer::Empty => SizeHint::with_exact(0),
-            Answer::Plain(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Answer::Tonic(body) => body.size_hint(),
             Answer::Message(_) | Answer::Range(_) | Answer::Well => SizeHint::default(),
         }

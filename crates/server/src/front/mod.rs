@@ -23,15 +23,16 @@ use std::pin::Pin;
 
 use clearlane_member::Handle;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use hyper::body::Incoming;
 use tonic::Status;
 use tonic::service::Routes;
-use tower_service::Service;
 
 pub use self::body::Answer;
-use self::unary::{call, message};
+use self::unary::{Counted, call, message};
+use crate::http::Endpoints;
 use crate::kv;
+use crate::metrics::{Method, ThreadMetrics, observe};
 
 /// Beside the request itself, a message may have so many bytes more: etcd's.
 const MESSAGE_OVERHEAD: usize = 512 << 10;
@@ -41,14 +42,41 @@ const MESSAGE_OVERHEAD: usize = 512 << 10;
 pub struct Front {
     member: Handle,
     grpc: Routes,
+    http: Endpoints,
+    thread: ThreadMetrics,
+    methods: Methods,
+}
+
+/// The calls that are answered here, as they are counted.
+#[derive(Clone, Copy, Debug)]
+struct Methods {
+    range: Method,
+    put: Method,
+    txn: Method,
+    delete_range: Method,
+    compact: Method,
+}
+
+impl Methods {
+    fn new() -> Methods {
+        let of = |name| Method::of(&format!("/etcdserverpb.KV/{name}")).expect("an rpc of the API");
+        Methods {
+            range: of("Range"),
+            put: of("Put"),
+            txn: of("Txn"),
+            delete_range: of("DeleteRange"),
+            compact: of("Compact"),
+        }
+    }
 }
 
 type Answering = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
 
 impl Front {
-    /// In front of a member; `grpc` has the services that are not answered here.
-    pub fn new(member: Handle, grpc: Routes) -> Front {
-        Front { member, grpc: grpc.prepare() }
+    /// In front of a member; `grpc` has the services that are not answered here, and `http` answers
+    /// what is not gRPC.
+    pub fn new(member: Handle, grpc: Routes, http: Endpoints, thread: ThreadMetrics) -> Front {
+        Front { member, grpc: grpc.prepare(), http, thread, methods: Methods::new() }
     }
 
     /// Starts to answer.
@@ -56,14 +84,27 @@ impl Front {
         let member = self.member.clone();
         let limit = member.limits().request_bytes_max + MESSAGE_OVERHEAD;
         if !is_grpc(&request) {
-            return Box::pin(async { Ok(not_found()) });
+            let http = self.http.clone();
+            return Box::pin(async move { Ok(http.answer(request).await.map(Answer::Tonic)) });
         }
+        let Methods { range, put, txn, delete_range, compact } = self.methods;
+        let counted = |method| Counted::new(&self.thread, method);
         match request.uri().path().strip_prefix("/etcdserverpb.KV/") {
-            Some("Range") => call(request, limit, |q| kv::range(member, q), range::answer),
-            Some("Put") => call(request, limit, |q| kv::put(member, q), message),
-            Some("Txn") => call(request, limit, |q| kv::txn(member, q), message),
-            Some("DeleteRange") => call(request, limit, |q| kv::delete_range(member, q), message),
-            Some("Compact") => call(request, limit, |q| kv::compact(member, q), message),
+            Some("Range") => {
+                call(request, limit, counted(range), |q| kv::range(member, q), range::answer)
+            }
+            Some("Put") => call(request, limit, counted(put), |q| kv::put(member, q), message),
+            Some("Txn") => call(request, limit, counted(txn), |q| kv::txn(member, q), message),
+            Some("DeleteRange") => call(
+                request,
+                limit,
+                counted(delete_range),
+                |q| kv::delete_range(member, q),
+                message,
+            ),
+            Some("Compact") => {
+                call(request, limit, counted(compact), |q| kv::compact(member, q), message)
+            }
             _ => Box::pin(self.by_tonic(request)),
         }
     }
@@ -72,10 +113,12 @@ impl Front {
         &self,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Answer>, Infallible>> + Send + use<> {
-        let answer = self.grpc.clone().call(request);
+        let (mut grpc, thread) = (self.grpc.clone(), self.thread.clone());
         async move {
-            let answer: Result<_, Infallible> = answer.await;
-            answer.map(|response| response.map(Answer::Tonic))
+            let method = Method::of(request.uri().path());
+            let request = request.map(tonic::body::Body::new);
+            let answer = observe::call(&thread, method, &mut grpc, request).await;
+            Ok(answer.map(Answer::Tonic))
         }
     }
 }
@@ -93,12 +136,6 @@ impl hyper::service::Service<Request<Incoming>> for Front {
 fn is_grpc<B>(request: &Request<B>) -> bool {
     let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
-}
-
-fn not_found() -> Response<Answer> {
-    let mut response = Response::new(Answer::text("404 page not found\n"));
-    *response.status_mut() = StatusCode::NOT_FOUND;
-    response
 }
 
 /// A call that went wrong: a head and nothing behind it.

@@ -146,6 +146,12 @@ pub struct Pieces {
 }
 
 impl Pieces {
+    /// How long the whole message is, if nothing of it has gone.
+    pub(super) fn message_len(&self) -> usize {
+        let length = self.bytes.get(1..PREFIX).and_then(|length| length.try_into().ok());
+        length.map_or(0, |length| u32::from_be_bytes(length) as usize)
+    }
+
     /// The next piece; nothing when the message is complete.
     pub(super) fn poll(
         &mut self,

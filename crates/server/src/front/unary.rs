@@ -17,17 +17,43 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use prost::Message;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::{Answer, Answering, failed};
+use crate::metrics::{Call, Method, ThreadMetrics};
 
 /// What lies before a message.
 pub(super) const PREFIX: usize = 5;
+
+/// A call that is counted. One that is dropped was cancelled.
+pub(super) struct Counted(Call);
+
+impl Counted {
+    pub(super) fn new(thread: &ThreadMetrics, method: Method) -> Counted {
+        Counted(thread.begin(method))
+    }
+
+    /// An answer may still say that it went wrong: what was found is too large for it.
+    fn ends(self, answer: Response<Answer>) -> Response<Answer> {
+        let status = Status::from_header_map(answer.headers());
+        if status.is_none() {
+            self.0.sent(answer.body().message_len());
+        }
+        self.0.end(status.map_or(Code::Ok, |status| status.code()));
+        answer
+    }
+
+    fn failed(self, status: &Status) -> Response<Answer> {
+        self.0.end(status.code());
+        failed(status)
+    }
+}
 
 /// Answers a call by what `work` makes of its message; `encode` says how that goes out.
 pub(super) fn call<Q, A, F>(
     request: Request<Incoming>,
     limit: usize,
+    counted: Counted,
     work: impl FnOnce(Q) -> F + Send + 'static,
     encode: fn(A) -> Response<Answer>,
 ) -> Answering
@@ -39,8 +65,9 @@ where
     Box::pin(async move {
         let message = match read(request.into_body(), limit).await {
             Ok(message) => message,
-            Err(status) => return Ok(failed(&status)),
+            Err(status) => return Ok(counted.failed(&status)),
         };
+        counted.0.received(message.len());
         let answer = match Q::decode(message) {
             Ok(message) => work(message).await,
             Err(error) => {
@@ -48,8 +75,8 @@ where
             }
         };
         Ok(match answer {
-            Ok(answer) => encode(answer),
-            Err(status) => failed(&status),
+            Ok(answer) => counted.ends(encode(answer)),
+            Err(status) => counted.failed(&status),
         })
     })
 }

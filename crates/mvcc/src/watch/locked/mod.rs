@@ -47,7 +47,7 @@ use prost::Message;
 use self::watchable::{ToWake, Watchable, wake};
 use super::response::{Event, Response, Says, WatchId, WatchRequest};
 use super::stream::{Bound, Outbox};
-use super::{Takers, WatchFigures, WatchHub};
+use super::{MovingStream, Takers, WatchFigures, WatchHub};
 use crate::error::{Error, Result};
 use crate::revision::{Mark, RecordKey, Revision};
 use crate::store::Change;
@@ -199,7 +199,7 @@ impl<S: WatchedStore> WatchHub for LockedHub<S> {
     }
 
     /// The write transaction has told everybody when it ended.
-    fn publish(&self, _revision: i64, _changes: Vec<Change>) {}
+    fn publish_all(&self, _transactions: Vec<(i64, Vec<Change>)>) {}
 
     /// Retries the victims, as etcd does every 10 ms.
     fn deliver(&self) -> Result<bool> {
@@ -219,6 +219,16 @@ impl<S: WatchedStore> WatchHub for LockedHub<S> {
         drop(watchable);
         wake(&to_wake);
         done.map(|()| is_more)
+    }
+
+    fn leave(&self) -> Vec<MovingStream> {
+        self.store.watchable().lock().leave()
+    }
+
+    fn adopt(&self, streams: Vec<MovingStream>) {
+        self.with(|watchable, now| {
+            streams.into_iter().for_each(|stream| watchable.adopt(stream, now));
+        });
     }
 
     fn figures(&self) -> WatchFigures {

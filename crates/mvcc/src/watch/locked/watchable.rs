@@ -14,6 +14,7 @@ use std::sync::Arc;
 use crate::store::Change;
 use crate::watch::WatchFigures;
 use crate::watch::audience::Audience;
+use crate::watch::moving::{MovingStream, MovingWatcher};
 use crate::watch::response::{Event, NO_WATCHER, Numbers, Response, Says, WatchId, WatchRequest};
 use crate::watch::stream::{Outbox, Place, wake_all};
 
@@ -44,6 +45,15 @@ struct Stream {
 struct Victim {
     response: Response,
     rest: Option<i64>,
+}
+
+impl Victim {
+    /// The first revision that it has to tell.
+    fn first(self) -> Option<i64> {
+        let Says::Events { events, .. } = self.response.says else { return None };
+        let (Change::Put(record) | Change::Delete(record)) = &events.first()?.change;
+        Some(record.mod_revision)
+    }
 }
 
 /// All watchers of a store.
@@ -81,6 +91,43 @@ impl Watchable {
         }
     }
 
+    /// Takes everybody out.
+    pub(super) fn leave(&mut self) -> Vec<MovingStream> {
+        let gone = std::mem::take(self);
+        self.made = gone.made;
+        let mut victims = gone.victims;
+        let leave = |(stream, of): (u64, Stream)| {
+            let watchers = of.watchers.into_iter().map(|(id, watcher)| {
+                // What a victim has to tell is in the other store, too.
+                let victim = victims.remove(&Place { stream, id });
+                let next = victim.and_then(Victim::first).unwrap_or(watcher.from);
+                let Watcher { request, quiet, .. } = watcher;
+                MovingWatcher { id, request, next, quiet }
+            });
+            MovingStream { watchers: watchers.collect(), outbox: of.outbox, numbers: of.numbers }
+        };
+        gone.streams.into_iter().map(leave).collect()
+    }
+
+    /// Takes somebody in. `now` is the store's revision.
+    pub(super) fn adopt(&mut self, moving: MovingStream, now: i64) {
+        let MovingStream { outbox, numbers, watchers } = moving;
+        let number = outbox.stream;
+        self.made = self.made.max(number);
+        let mut stream = Stream { outbox, numbers, watchers: BTreeMap::new() };
+        for MovingWatcher { id, request, next: from, quiet } in watchers {
+            let (place, synced) = (Place { stream: number, id }, from > now);
+            if synced {
+                self.synced.insert(&request.keys, place);
+            } else {
+                self.unsynced.insert(place);
+            }
+            stream.watchers.insert(id, Watcher { request, from, synced, quiet });
+        }
+        let was_there = self.streams.insert(number, stream).is_some();
+        assert!(!was_there, "stream {number} came to a hub that has its own");
+    }
+
     /// Makes a watcher, or refuses. `now` is the store's revision.
     pub(super) fn watch(&mut self, stream: u64, request: WatchRequest, now: i64) {
         let Some(of) = self.streams.get_mut(&stream) else { return };
@@ -98,7 +145,7 @@ impl Watchable {
             self.unsynced.insert(place);
         }
         of.outbox.complete_for(id, request.previous);
-        of.watchers.insert(id, Watcher { request, from, synced, quiet: false });
+        of.watchers.insert(id, Watcher { request, from, synced, quiet: true });
         of.outbox.answer(id, now, Says::Created);
     }
 

@@ -45,7 +45,7 @@ use self::watchers::{HandedOn, Watchers};
 use super::catch_up::{self, Budget};
 use super::response::{Event, WatchId, WatchRequest};
 use super::stream::{Bound, Outbox, wake_all};
-use super::{Takers, Waker, WatchConfig, WatchFigures, WatchHub};
+use super::{Due, MovingStream, Takers, Waker, WatchConfig, WatchFigures, WatchHub};
 use crate::error::Result;
 use crate::store::{Applied, Change, SnapshotStore};
 use crate::tree_index::TreeIndex;
@@ -157,7 +157,7 @@ impl<A: Applied, I: TreeIndex> WatchHub for SnapshotHub<A, I> {
         drop(watchers);
         stream.wake();
         if behind {
-            (self.wake)();
+            (self.wake)(Due::CatchUp);
         }
     }
 
@@ -182,7 +182,7 @@ impl<A: Applied, I: TreeIndex> WatchHub for SnapshotHub<A, I> {
 
     fn drained(&self, stream: &Outbox) {
         self.queue.lock().drained(stream.stream);
-        (self.wake)();
+        (self.wake)(Due::CatchUp);
     }
 
     fn close(&self, stream: &Outbox) {
@@ -191,10 +191,15 @@ impl<A: Applied, I: TreeIndex> WatchHub for SnapshotHub<A, I> {
         self.note_absence(&watchers);
     }
 
-    fn publish(&self, revision: i64, changes: Vec<Change>) {
-        let may_sleep = self.queue.lock().publish(revision, changes);
+    fn publish_all(&self, transactions: Vec<(i64, Vec<Change>)>) {
+        let mut queue = self.queue.lock();
+        let mut may_sleep = false;
+        for (revision, changes) in transactions {
+            may_sleep |= queue.publish(revision, changes);
+        }
+        drop(queue);
         if may_sleep {
-            (self.wake)();
+            (self.wake)(Due::Delivery);
         }
     }
 
@@ -204,7 +209,7 @@ impl<A: Applied, I: TreeIndex> WatchHub for SnapshotHub<A, I> {
         wake_all(&handed_on.to_wake);
         if handed_on.lost {
             // Whoever catches up may be another thread than this one, and asleep.
-            (self.wake)();
+            (self.wake)(Due::CatchUp);
         }
         more
     }
@@ -231,6 +236,24 @@ impl<A: Applied, I: TreeIndex> WatchHub for SnapshotHub<A, I> {
             outbox.wake();
         }
         Ok(true)
+    }
+
+    fn leave(&self) -> Vec<MovingStream> {
+        let mut watchers = self.watchers.lock();
+        let streams = watchers.leave();
+        self.note_absence(&watchers);
+        streams
+    }
+
+    fn adopt(&self, streams: Vec<MovingStream>) {
+        let mut watchers = self.watchers.lock();
+        self.queue.lock().watched = true;
+        let now = self.store.read().revision();
+        watchers.skip_to(now);
+        streams.into_iter().for_each(|stream| watchers.adopt(stream, now));
+        self.note_absence(&watchers);
+        drop(watchers);
+        (self.wake)(Due::CatchUp);
     }
 
     fn figures(&self) -> WatchFigures {

@@ -10,6 +10,7 @@ use super::counted::Counted;
 use crate::watch::WatchFigures;
 use crate::watch::audience::Audience;
 use crate::watch::catch_up::{CatchUp, Step};
+use crate::watch::moving::{MovingStream, MovingWatcher};
 use crate::watch::response::{Event, NO_WATCHER, Numbers, Response, Says, WatchId, WatchRequest};
 use crate::watch::stream::{Open, Outbox, Place};
 
@@ -33,8 +34,8 @@ enum Standing {
     InStep { from: i64 },
     /// Waits for its turn to read what it has missed.
     Behind(CatchUp),
-    /// A thread is reading for it.
-    Reading,
+    /// A thread is reading for it, from this revision on.
+    Reading { next: i64 },
 }
 
 #[derive(Debug)]
@@ -131,6 +132,53 @@ impl Watchers {
         }
     }
 
+    /// Takes everybody out. Whoever reads for somebody who was here finds him gone.
+    pub(super) fn leave(&mut self) -> Vec<MovingStream> {
+        let gone = std::mem::replace(self, Watchers::new(self.handed_on));
+        (self.made, self.handed_on) = (gone.made, gone.handed_on);
+        let leave = |of: Stream| MovingStream {
+            watchers: of
+                .watchers
+                .into_iter()
+                .map(|(id, it)| it.leave(id, gone.handed_on))
+                .collect(),
+            outbox: of.outbox,
+            numbers: of.numbers,
+        };
+        gone.streams.into_values().map(leave).collect()
+    }
+
+    /// Takes somebody in, at the revision `now` up to which nothing will be handed on.
+    pub(super) fn adopt(&mut self, moving: MovingStream, now: i64) {
+        let MovingStream { outbox, numbers, watchers } = moving;
+        let number = outbox.stream;
+        self.made = self.made.max(number);
+        let none = BTreeMap::new();
+        let mut stream =
+            Stream { outbox, numbers, watchers: none, behind: VecDeque::new(), ready: false };
+        for MovingWatcher { id, request, next, quiet } in watchers {
+            let place = Place { stream: number, id };
+            let in_step = next > now;
+            let standing = if in_step {
+                self.in_step.insert(&request.keys, place);
+                Standing::InStep { from: next }
+            } else {
+                stream.behind.push_back(id);
+                Standing::Behind(CatchUp::from(next))
+            };
+            self.made += 1;
+            self.count += 1;
+            self.behind += usize::from(!in_step);
+            if request.previous {
+                self.want_previous.insert(&request.keys, place);
+            }
+            stream.watchers.insert(id, Watcher { serial: self.made, request, standing, quiet });
+        }
+        let was_there = self.streams.insert(number, stream).is_some();
+        assert!(!was_there, "stream {number} came to a hub that has its own");
+        self.make_ready(number);
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -171,7 +219,7 @@ impl Watchers {
         if request.previous {
             self.want_previous.insert(&request.keys, place);
         }
-        let watcher = Watcher { serial: self.made, request, standing, quiet: false };
+        let watcher = Watcher { serial: self.made, request, standing, quiet: true };
         of.watchers.insert(id, watcher);
         of.outbox.answer(id, now, Says::Created);
         if !in_step {
@@ -198,7 +246,7 @@ impl Watchers {
     fn forget(&mut self, place: Place, watcher: &Watcher) {
         match watcher.standing {
             Standing::InStep { .. } => self.in_step.remove(&watcher.request.keys, &place),
-            Standing::Behind(_) | Standing::Reading => self.behind -= 1,
+            Standing::Behind(_) | Standing::Reading { .. } => self.behind -= 1,
         }
         self.count -= 1;
         if watcher.request.previous {
@@ -442,10 +490,9 @@ impl Stream {
         while let Some(id) = self.behind.pop_front() {
             let Some(watcher) = self.watchers.get_mut(&id) else { continue };
             // One that was canceled and made anew is in the row twice.
-            if !matches!(watcher.standing, Standing::Behind(_)) {
-                continue;
-            }
-            let standing = std::mem::replace(&mut watcher.standing, Standing::Reading);
+            let Standing::Behind(behind) = &watcher.standing else { continue };
+            let reading = Standing::Reading { next: behind.next() };
+            let standing = std::mem::replace(&mut watcher.standing, reading);
             let Standing::Behind(catch_up) = standing else { unreachable!("looked at above") };
             let (serial, request) = (watcher.serial, watcher.request.clone());
             return Some(Turn { place: Place { stream, id }, serial, request, catch_up });
@@ -460,6 +507,15 @@ impl Stream {
 }
 
 impl Watcher {
+    fn leave(self, id: WatchId, handed_on: i64) -> MovingWatcher {
+        let next = match self.standing {
+            Standing::InStep { from } => from.max(handed_on + 1),
+            Standing::Behind(catch_up) => catch_up.next(),
+            Standing::Reading { next } => next,
+        };
+        MovingWatcher { id, request: self.request, next, quiet: self.quiet }
+    }
+
     /// Up to which revision everything was told, if that is all that was handed on, or even more:
     /// one that has just come or caught up is ahead of what waits in the queue. One that waits for
     /// the future has not even begun.

@@ -1,0 +1,147 @@
+//! Which alarms are raised, and what they forbid.
+//!
+//! # The problem
+//!
+//! A member whose disk is nearly full must stop the whole cluster from growing, not only itself: an
+//! entry that one member could not store is one that the others have. And if two members differ,
+//! nobody should write on top of that. In both cases all members must refuse the same requests,
+//! from the same entry on.
+//!
+//! # The idea
+//!
+//! An alarm is a pair of a kind and a member, and it is raised and taken back through the log, like
+//! any write. Whoever applies an entry looks at the alarms as they are at that entry:
+//!
+//! ```text
+//!   entry   7  put a          done
+//!           8  alarm NOSPACE  raised, by whoever found his store too large
+//!           9  put b          refused, by every member
+//!          10  delete a       done: it makes room in the end
+//!          11  alarm NOSPACE  taken back, by a person
+//!          12  put c          done
+//! ```
+//!
+//! | raised | refused |
+//! |---|---|
+//! | `NOSPACE` | puts, transactions with a put in any list, new leases |
+//! | `CORRUPT` | whatever changes keys or leases, compactions, too |
+//!
+//! # On disk
+//!
+//! Bucket `alarm` has an empty record for each, under the encoded pair. That is etcd's format.
+//!
+//! # What etcd does that is left out
+//!
+//! An unknown action ends its process. Here it is refused, before the log and behind it.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use clearlane_engine::Bucket;
+use clearlane_mvcc::{ReadTxn, WriteTxn};
+use clearlane_proto::etcdserverpb::alarm_request::AlarmAction;
+use clearlane_proto::etcdserverpb::{AlarmMember, AlarmRequest, AlarmType, InternalRaftRequest};
+use prost::Message as _;
+
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::quota;
+use crate::requests::Refused;
+
+/// What a member proposes whose store is too large.
+pub fn no_space(member_id: u64) -> InternalRaftRequest {
+    let (action, alarm) = (AlarmAction::Activate as i32, AlarmType::Nospace as i32);
+    let alarm = Some(AlarmRequest { action, member_id, alarm });
+    InternalRaftRequest { alarm, ..InternalRaftRequest::default() }
+}
+
+/// The alarms that are raised.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Alarms {
+    /// Kind and member. A kind may be one that this version has no name for.
+    raised: BTreeSet<(i32, u64)>,
+}
+
+impl Alarms {
+    /// What a state of the store says.
+    pub fn load(state: &dyn ReadTxn) -> Result<Alarms> {
+        let (mut raised, mut failed) = (BTreeSet::new(), None);
+        state.scan(Bucket::Alarm, &mut |key, _| match AlarmMember::decode(key) {
+            Ok(alarm) => {
+                raised.insert((alarm.alarm, alarm.member_id));
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                failed = Some(Error::damaged("bucket alarm", error.to_string()));
+                ControlFlow::Break(())
+            }
+        })?;
+        failed.map_or(Ok(Alarms { raised }), Err)
+    }
+
+    /// All of them, by kind and member.
+    pub fn iter(&self) -> impl Iterator<Item = AlarmMember> {
+        self.raised.iter().map(|&(alarm, member_id)| AlarmMember { alarm, member_id })
+    }
+
+    /// Whether any member has raised this one.
+    pub fn is_raised(&self, kind: AlarmType) -> bool {
+        self.iter().any(|alarm| alarm.alarm == kind as i32)
+    }
+
+    /// Whether this member has raised it.
+    pub fn is_raised_by(&self, member: u64, kind: AlarmType) -> bool {
+        self.raised.contains(&(kind as i32, member))
+    }
+
+    /// Whether a request may not be applied now, and why.
+    pub fn forbid(&self, request: &InternalRaftRequest) -> Option<Refused> {
+        if self.raised.is_empty() {
+            return None;
+        }
+        let grows = request.lease_grant.is_some() || quota::cost(request) > 0;
+        let writes = grows
+            || request.delete_range.is_some()
+            || request.txn.is_some()
+            || request.compaction.is_some()
+            || request.lease_revoke.is_some();
+        if writes && self.is_raised(AlarmType::Corrupt) {
+            return Some(Refused::Corrupt);
+        }
+        (grows && self.is_raised(AlarmType::Nospace)).then_some(Refused::NoSpace)
+    }
+
+    /// Does what a request wants, and says of which alarms it spoke.
+    pub fn apply(
+        &mut self,
+        request: &AlarmRequest,
+        txn: &mut (dyn WriteTxn<Progress> + '_),
+    ) -> Result<std::result::Result<Vec<AlarmMember>, Refused>> {
+        let alarm = AlarmMember { alarm: request.alarm, member_id: request.member_id };
+        let pair = (alarm.alarm, alarm.member_id);
+        let is_none = alarm.alarm == AlarmType::None as i32;
+        let key = alarm.encode_to_vec();
+        match AlarmAction::try_from(request.action) {
+            Ok(AlarmAction::Get) => {
+                return Ok(Ok(self
+                    .iter()
+                    .filter(|of| is_none || of.alarm == alarm.alarm)
+                    .collect()));
+            }
+            _ if is_none => return Ok(Ok(Vec::new())),
+            Ok(AlarmAction::Activate) => {
+                txn.set(Bucket::Alarm, &key, Bytes::new())?;
+                self.raised.insert(pair);
+            }
+            Ok(AlarmAction::Deactivate) => {
+                if !self.raised.remove(&pair) {
+                    return Ok(Ok(Vec::new()));
+                }
+                txn.unset(Bucket::Alarm, &key)?;
+            }
+            Err(_) => return Ok(Err(Refused::UnknownAlarmAction)),
+        }
+        Ok(Ok(vec![alarm]))
+    }
+}

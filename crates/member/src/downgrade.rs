@@ -1,0 +1,125 @@
+//! A cluster that is to go back to an older version: etcd's preparations for it.
+//!
+//! An operator first asks whether it is possible (*validate*), then announces it (*enable*), replaces
+//! the members one by one, or changes his mind (*cancel*). The announcement goes through the log and
+//! lies in bucket `cluster`, under `downgrade`:
+//!
+//! ```text
+//!   {"target-version":"3.6.0","enabled":true}
+//! ```
+//!
+//! The target is always one minor version below the cluster's. While one is announced there cannot be
+//! another.
+//!
+//! # What etcd does that is left out
+//!
+//! Its leader then lowers the cluster's version, and each member rewrites its store so that the older
+//! version can read it. What lies in our files is of one version only, so the announcement is kept
+//! and shown, and nothing is rewritten.
+
+use bytes::Bytes;
+use clearlane_engine::Bucket;
+use clearlane_mvcc::{ReadTxn, WriteTxn};
+use clearlane_proto::etcdserverpb::{DowngradeInfo, DowngradeResponse};
+use clearlane_proto::membershippb::DowngradeInfoSetRequest;
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::requests;
+
+const KEY: &[u8] = b"downgrade";
+const CLUSTER_VERSION: &[u8] = b"clusterVersion";
+/// Of a cluster whose members have not agreed on one yet.
+const NEWEST: Version = Version { major: 3, minor: 7 };
+
+/// Why a downgrade is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// It is no version.
+    #[error("etcdserver: wrong downgrade target version format")]
+    WrongFormat,
+    /// It is not the one below.
+    #[error("etcdserver: invalid downgrade target version")]
+    InvalidTarget,
+    /// Another one is announced.
+    #[error("etcdserver: cluster has a downgrade job in progress")]
+    InProcess,
+}
+
+/// The part of a version that decides who can talk to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// 3 in 3.7.
+    pub major: u64,
+    /// 7 in 3.7.
+    pub minor: u64,
+}
+
+impl Version {
+    /// Of `X.Y` or `X.Y.Z`.
+    pub fn parse(text: &str) -> Option<Version> {
+        let numbers: Option<Vec<u64>> = text.split('.').map(|part| part.parse().ok()).collect();
+        match numbers?[..] {
+            [major, minor] | [major, minor, _] => Some(Version { major, minor }),
+            _ => None,
+        }
+    }
+}
+
+/// What a state of the store says of the cluster's version.
+pub fn cluster_version(state: &dyn ReadTxn) -> Result<Version> {
+    let Some(text) = state.get(Bucket::Cluster, CLUSTER_VERSION)? else { return Ok(NEWEST) };
+    let version = std::str::from_utf8(&text).ok().and_then(Version::parse);
+    version.ok_or_else(|| Error::damaged("clusterVersion", text.escape_ascii().to_string()))
+}
+
+/// What is announced.
+pub fn announced(state: &dyn ReadTxn) -> Result<DowngradeInfo> {
+    let Some(text) = state.get(Bucket::Cluster, KEY)? else { return Ok(DowngradeInfo::default()) };
+    let found: Option<Value> = serde_json::from_slice(&text).ok();
+    let damaged = || Error::damaged("downgrade", text.escape_ascii().to_string());
+    let found = found.ok_or_else(damaged)?;
+    let target_version = found["target-version"].as_str().ok_or_else(damaged)?.to_owned();
+    let enabled = found["enabled"].as_bool().ok_or_else(damaged)?;
+    Ok(DowngradeInfo { enabled, target_version })
+}
+
+/// Whether a downgrade to this version could be announced. Returns it in full.
+pub fn validate(state: &dyn ReadTxn, target: &str) -> Result<std::result::Result<String, Refused>> {
+    let Some(target) = Version::parse(target) else { return Ok(Err(Refused::WrongFormat)) };
+    let Version { major, minor } = cluster_version(state)?;
+    if minor.checked_sub(1).map(|minor| Version { major, minor }) != Some(target) {
+        return Ok(Err(Refused::InvalidTarget));
+    }
+    Ok(match announced(state)?.enabled {
+        true => Err(Refused::InProcess),
+        false => Ok(format!("{}.{}.0", target.major, target.minor)),
+    })
+}
+
+/// Applies an announcement, or its end.
+pub(crate) fn set(
+    txn: &mut (dyn WriteTxn<Progress> + '_),
+    request: &DowngradeInfoSetRequest,
+) -> Result<DowngradeResponse> {
+    let target = if request.enabled { request.ver.as_str() } else { "" };
+    let text = format!("{{\"target-version\":{},\"enabled\":{}}}", json!(target), request.enabled);
+    txn.set(Bucket::Cluster, KEY, Bytes::from(text))?;
+    let header = Some(requests::header(txn.revision()));
+    Ok(DowngradeResponse { header, ..DowngradeResponse::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_have_two_numbers_or_three() {
+        let version = Some(Version { major: 3, minor: 6 });
+        assert_eq!((Version::parse("3.6"), Version::parse("3.6.9")), (version, version));
+        for text in ["", "abc", "3", "3.6.1.2", "3.", "v3.6", "-3.6"] {
+            assert_eq!(Version::parse(text), None, "{text}");
+        }
+    }
+}

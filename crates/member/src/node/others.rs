@@ -1,0 +1,25 @@
+//! Asking other members: what one cannot answer alone, and what is known of who is there.
+//!
+//! A promotion is for the leader to decide, a lease is kept by the leader, a hash is compared with
+//! everybody's. Such questions go from member to member outside of raft. Whoever carries messages
+//! carries them, too; to this crate he is [`Others`].
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Instant;
+
+use crate::membership::Member;
+use crate::trouble::Trouble;
+
+/// An answer that is on its way.
+pub type Asking<'a, T> = Pin<Box<dyn Future<Output = Result<T, Trouble>> + Send + 'a>>;
+
+/// The other members, as somebody who may be asked.
+pub trait Others: Send + Sync + Debug {
+    /// Since when there is an unbroken connection to a member; `None` if there is none.
+    fn active_since(&self, id: u64) -> Option<Instant>;
+
+    /// Asks a member, who should be the leader, to promote a learner.
+    fn promote(&self, leader: u64, learner: u64) -> Asking<'_, Vec<Member>>;
+}

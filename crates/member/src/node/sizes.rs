@@ -1,0 +1,44 @@
+//! The sizes of the store, for those who ask at any time. What they mean: [`quota`](crate::quota).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use clearlane_backend::Sizes;
+
+/// The sizes as of the last commit.
+#[derive(Debug, Default)]
+pub struct StoreSizes {
+    on_disk: AtomicU64,
+    in_use: AtomicU64,
+    height: AtomicU64,
+}
+
+impl StoreSizes {
+    /// Bytes of all keys and values, history included, at their height since the store was
+    /// last rewritten: what counts for the quota.
+    pub fn size(&self) -> u64 {
+        self.height.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of all keys and values, history included.
+    pub fn in_use(&self) -> u64 {
+        self.in_use.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the files.
+    pub fn on_disk(&self) -> u64 {
+        self.on_disk.load(Ordering::Relaxed)
+    }
+
+    /// After a commit.
+    pub(super) fn are(&self, sizes: Sizes) {
+        self.on_disk.store(sizes.on_disk, Ordering::Relaxed);
+        self.in_use.store(sizes.in_use, Ordering::Relaxed);
+        self.height.fetch_max(sizes.in_use, Ordering::Relaxed);
+    }
+
+    /// Of a store that was rewritten, or is another one.
+    pub(super) fn begin_anew(&self, sizes: Sizes) {
+        self.are(sizes);
+        self.height.store(sizes.in_use, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,112 @@
+//! How long do writes and syncs of the log take? Files that look at the clock.
+//!
+//! The log itself must not know what time it is, since the simulated cluster runs it; so the clock is
+//! put under it.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use clearlane_raft_log::files::{File, Files};
+
+use super::figures::Figures;
+
+/// Files whose writes and syncs are counted.
+#[derive(Debug)]
+pub(super) struct TimedFiles {
+    files: Arc<dyn Files>,
+    figures: Arc<Figures>,
+}
+
+impl TimedFiles {
+    pub(super) fn new(files: Arc<dyn Files>, figures: Arc<Figures>) -> TimedFiles {
+        TimedFiles { files, figures }
+    }
+
+    fn timed(&self, file: Box<dyn File>) -> Box<dyn File> {
+        Box::new(TimedFile { file, figures: Arc::clone(&self.figures) })
+    }
+}
+
+impl Files for TimedFiles {
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.files.list(dir)
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        self.files.create_dir(dir)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.files.create(path).map(|file| self.timed(file))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.files.open(path).map(|file| self.timed(file))
+    }
+
+    fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.files.open_to_read(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.files.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.files.remove(path)
+    }
+
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        self.files.remove_dir(dir)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.files.sync_dir(dir)
+    }
+}
+
+#[derive(Debug)]
+struct TimedFile {
+    file: Box<dyn File>,
+    figures: Arc<Figures>,
+}
+
+impl File for TimedFile {
+    fn length(&self) -> io::Result<u64> {
+        self.file.length()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(offset, out)
+    }
+
+    fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let begin = Instant::now();
+        self.file.write_at(offset, data)?;
+        self.figures.log_writes.record(begin.elapsed());
+        self.figures.log_bytes.fetch_add(data.len() as u64, Relaxed);
+        Ok(())
+    }
+
+    fn set_length(&mut self, length: u64) -> io::Result<()> {
+        self.file.set_length(length)
+    }
+
+    fn allocate(&mut self, length: u64) -> io::Result<()> {
+        self.file.allocate(length)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        let begin = Instant::now();
+        self.file.sync()?;
+        self.figures.log_syncs.record(begin.elapsed());
+        Ok(())
+    }
+
+    fn try_lock(&mut self) -> io::Result<bool> {
+        self.file.try_lock()
+    }
+}

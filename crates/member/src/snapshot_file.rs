@@ -1,0 +1,182 @@
+//! The store as one file: what `etcdctl snapshot save` gets, and what a restore reads.
+//!
+//! # The problem
+//!
+//! A client of etcd saves a snapshot without knowing what is in it. It takes what comes, and it
+//! insists on two things: the last message is the SHA-256 of all before it, and all before it is a
+//! multiple of 512 bytes long. It writes both to the file, one behind the other, and that is how it
+//! knows later whether a file is whole: a length of 32 beyond a multiple of 512.
+//!
+//! # The format
+//!
+//! The stream in which a store travels to another member ([`clearlane_engine::stream`]) knows when
+//! it ends, and takes nothing behind its end. So the filling says how long the stream is:
+//!
+//! ```text
+//!   stream of the store                          any number of bytes
+//!   zeros                                        0 to 511
+//!   length of the stream                         8 bytes, big endian
+//!                                                ─── here: a multiple of 512
+//!   SHA-256 of everything before                 32 bytes
+//! ```
+//!
+//! The stream is of one state, which is on disk: a [`Writer`] commits first, then reads one snapshot
+//! of the engine. It reads that twice, once for the length, because every message tells how much is
+//! still to come. The store's [`Progress`](crate::Progress) is in it, like every other record.
+//!
+//! # What holds
+//!
+//! * Nobody waits for a writer; what it keeps is the snapshot and one frame of the stream.
+//! * [`restore`] reads the sum before it believes a word. Whoever asks it not to still has the
+//!   stream's own sums.
+
+use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use clearlane_engine::Engine;
+use clearlane_engine::stream::{Exporter, Importer};
+use clearlane_mvcc::Store;
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+
+/// No piece is longer: etcd's.
+const PIECE: usize = 32 << 10;
+/// What the length is a multiple of.
+const UNIT: u64 = 512;
+const LENGTH: u64 = 8;
+const SUM: u64 = 32;
+
+/// Gives a store away, piece by piece.
+#[derive(Debug)]
+pub struct Writer {
+    exporter: Exporter,
+    /// What the exporter has given and nobody has got yet.
+    chunk: Bytes,
+    stream_length: u64,
+    /// How much is still to come before the sum.
+    left: u64,
+    sum: Option<Sha256>,
+}
+
+impl Writer {
+    /// Of the store as it is now.
+    pub fn new(store: &dyn Store<Progress>) -> Result<Writer> {
+        let exporter = store.copy()?;
+        let mut first_pass = Exporter::new(Arc::clone(exporter.snapshot()));
+        let mut stream_length = 0;
+        while let Some(chunk) = first_pass.next_chunk()? {
+            stream_length += chunk.len() as u64;
+        }
+        let left = (stream_length + LENGTH).next_multiple_of(UNIT);
+        let sum = Some(Sha256::new());
+        Ok(Writer { exporter, chunk: Bytes::new(), stream_length, left, sum })
+    }
+
+    /// How much comes after what was given, the sum left out.
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// The next piece. The last one, when nothing is left, is the sum.
+    pub fn next_piece(&mut self) -> Result<Option<Bytes>> {
+        if self.left == 0 {
+            let sum = self.sum.take();
+            return Ok(sum.map(|sum| Bytes::copy_from_slice(&sum.finalize())));
+        }
+        if self.chunk.is_empty() {
+            self.chunk = match self.exporter.next_chunk()? {
+                Some(chunk) => chunk,
+                None => self.filling(),
+            };
+        }
+        let piece = self.chunk.split_to(self.chunk.len().min(PIECE));
+        self.left -= piece.len() as u64;
+        if let Some(sum) = &mut self.sum {
+            sum.update(&piece);
+        }
+        Ok(Some(piece))
+    }
+
+    fn filling(&self) -> Bytes {
+        let mut filling = BytesMut::zeroed((self.left - LENGTH) as usize);
+        filling.put_u64(self.stream_length);
+        filling.freeze()
+    }
+}
+
+/// Fills an empty engine from a file, and commits. If it fails, the engine's directory is to be
+/// thrown away. Without `checks_sum` the file may lack the sum, as one that was copied from a disk.
+pub fn restore(
+    file: &mut (impl Read + Seek),
+    engine: Arc<dyn Engine>,
+    checks_sum: bool,
+) -> Result<()> {
+    let stream_length = stream_length(file, checks_sum)?;
+    file.rewind().map_err(unread)?;
+    let mut importer = Importer::new(engine)?;
+    pieces(file, stream_length, |piece| Ok(importer.feed(piece)?))?;
+    importer.finish()?;
+    Ok(())
+}
+
+/// Where the stream ends, after a look at the sum.
+fn stream_length(file: &mut (impl Read + Seek), checks_sum: bool) -> Result<u64> {
+    let length = file.seek(SeekFrom::End(0)).map_err(unread)?;
+    let has_sum = length % UNIT == SUM;
+    if !has_sum && (checks_sum || length % UNIT != 0) {
+        let why = format!("it has {length} bytes, and no sum behind a multiple of {UNIT}");
+        return Err(damaged(why));
+    }
+    let data = if has_sum { length - SUM } else { length };
+    if data < UNIT {
+        return Err(damaged("it is empty"));
+    }
+    if checks_sum {
+        file.rewind().map_err(unread)?;
+        let mut sum = Sha256::new();
+        pieces(file, data, |piece| {
+            sum.update(piece);
+            Ok(())
+        })?;
+        let mut there = [0; SUM as usize];
+        file.read_exact(&mut there).map_err(unread)?;
+        if there[..] != sum.finalize()[..] {
+            return Err(damaged("its sum does not match"));
+        }
+    }
+    let mut bytes = [0; LENGTH as usize];
+    file.seek(SeekFrom::Start(data - LENGTH)).map_err(unread)?;
+    file.read_exact(&mut bytes).map_err(unread)?;
+    let stream = u64::from_be_bytes(bytes);
+    match stream.checked_add(LENGTH).map(|end| end.next_multiple_of(UNIT)) == Some(data) {
+        true => Ok(stream),
+        false => Err(damaged(format!("its stream cannot be {stream} bytes long"))),
+    }
+}
+
+/// Hands out the next bytes of a file, some at a time.
+fn pieces(
+    file: &mut impl Read,
+    length: u64,
+    mut take: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let (mut buffer, mut left) = (vec![0; PIECE], length);
+    while left > 0 {
+        let piece = &mut buffer[..left.min(PIECE as u64) as usize];
+        file.read_exact(piece).map_err(unread)?;
+        take(piece)?;
+        left -= piece.len() as u64;
+    }
+    Ok(())
+}
+
+fn damaged(why: impl Into<String>) -> Error {
+    Error::damaged("the snapshot", why)
+}
+
+fn unread(error: io::Error) -> Error {
+    damaged(format!("it cannot be read: {error}"))
+}

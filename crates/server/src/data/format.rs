@@ -1,0 +1,58 @@
+//! The mark that says how a member's data is written.
+//!
+//! A program must not open what a newer one has written: it would read what it understands and lose
+//! the rest. So the first thing that lies in a member's directory is a number, and one that is higher
+//! than ours is refused.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::error::{Error, Result};
+
+/// How this program writes: 1 is the log and the buckets of etcd 3.7 in an engine of ours.
+const FORMAT: u32 = 1;
+
+/// Checks the mark of a member's directory, or makes it.
+pub(super) fn check(member_dir: &Path) -> Result<()> {
+    let path = member_dir.join("format");
+    let found = match fs::read_to_string(&path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(write(member_dir, &path)?);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    match found.trim().parse::<u32>() {
+        Ok(found) if (1..=FORMAT).contains(&found) => Ok(()),
+        _ => Err(Error::NewerFormat { path, found: found.trim().to_owned(), known: FORMAT }),
+    }
+}
+
+/// Under another name first: a mark that is half written would be one that is refused.
+fn write(member_dir: &Path, path: &Path) -> io::Result<()> {
+    let half = member_dir.join("format.tmp");
+    let mut file = File::create(&half)?;
+    writeln!(file, "{FORMAT}")?;
+    file.sync_all()?;
+    fs::rename(&half, path)?;
+    File::open(member_dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_newer_format_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        check(dir.path()).unwrap();
+        check(dir.path()).unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("format")).unwrap(), "1\n");
+        for newer in ["2", "0", "", "one"] {
+            fs::write(dir.path().join("format"), newer).unwrap();
+            let told = check(dir.path()).unwrap_err().to_string();
+            assert!(told.contains(&format!("of format {newer}, and")), "{told}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! A member's data, and how it begins: for the first time, together with others, or again.
+//!
+//! # What lies where
+//!
+//! ```text
+//!   data-dir/member/format   the version of all that follows
+//!   data-dir/member/wal/     the write-ahead log, unless it was given a directory of its own
+//!   data-dir/member/snap/    the store, and copies of others' stores on their way in
+//! ```
+//!
+//! # Which beginning is it?
+//!
+//! | the log | the state | so |
+//! |---|---|---|
+//! | is there | | go on with what is on disk; who the first members were is not asked again |
+//! | is not | `new` | the first members are those of `--initial-cluster`, and this is one of them |
+//! | is not | `existing` | ask the others who is a member: one of those has this one's addresses |
+//!
+//! In a new cluster nobody talks to anybody before the first election: from the same flags all work
+//! out the same numbers and write the same first entries. A flag that differs gives another cluster,
+//! whose calls are refused. In an existing cluster, somebody has added this member under a number that
+//! only the others know.
+
+mod error;
+mod format;
+mod initial;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clearlane_engine::{EngineKind, Options};
+use clearlane_member::copies::DirectoryVault;
+use clearlane_member::core::{Ground, Settings, bootstrap, force_alone};
+use clearlane_member::membership::{self, Member};
+use clearlane_member::node::{NoNetwork, Node};
+use clearlane_mvcc::{OneAfterTheOther, StoreParts};
+use clearlane_raft_log::files::Disk;
+use clearlane_raft_log::{Metadata, wal};
+use clearlane_read_index::ReadMode;
+
+pub use self::error::{Error, Result};
+pub use self::initial::{InitialCluster, State};
+use crate::peer::{self, Ends};
+
+/// How a member begins.
+#[derive(Clone, Debug)]
+pub struct Start {
+    /// What it is called.
+    pub name: String,
+    /// Where its data lies.
+    pub data_dir: PathBuf,
+    /// Where its log lies, if not there.
+    pub wal_dir: Option<PathBuf>,
+    /// Where its peers reach it.
+    pub peer_urls: Vec<String>,
+    /// The first members of a new cluster, or those of the one that it joins, by name.
+    pub initial_cluster: InitialCluster,
+    /// Tells clusters apart that began with the same addresses.
+    pub token: String,
+    /// Whether the cluster is new.
+    pub state: State,
+    /// Goes on alone: all other members are removed, without asking them.
+    pub force_new: bool,
+    /// Which era's store it is.
+    pub parts: StoreParts,
+    /// When the store commits.
+    pub backend: clearlane_backend::Config,
+    /// What the engine may use.
+    pub engine: Options,
+    /// How the log is kept.
+    pub wal: wal::Options,
+    /// How a linearizable read is made one.
+    pub read_mode: ReadMode,
+    /// So many learners there may be, at all members alike.
+    pub learners_max: usize,
+    /// A leader says that it is there so often.
+    pub heartbeat: Duration,
+    /// Who has not heard of one for so long wants to lead.
+    pub election_timeout: Duration,
+    /// After so many entries the log is shortened.
+    pub snapshot_count: u64,
+    /// So many are kept for members that are a little behind.
+    pub catch_up_entries: u64,
+}
+
+/// A member that runs, and what its network needs: see [`peer::Peers::start`].
+#[derive(Debug)]
+pub struct Opened {
+    /// The member.
+    pub node: Arc<Node>,
+    /// The network's ends.
+    pub ends: Ends,
+}
+
+impl Start {
+    /// etcd's defaults: a cluster of one.
+    pub fn new(name: &str, data_dir: &Path, peer_url: &str, parts: StoreParts) -> Start {
+        let peer_urls = vec![peer_url.to_owned()];
+        let settings = Settings::new(0, 0);
+        Start {
+            name: name.to_owned(),
+            data_dir: data_dir.to_owned(),
+            wal_dir: None,
+            initial_cluster: InitialCluster::of(name, &peer_urls),
+            peer_urls,
+            token: "etcd-cluster".to_owned(),
+            state: State::New,
+            force_new: false,
+            parts,
+            backend: Default::default(),
+            engine: Options::default(),
+            wal: wal::Options::default(),
+            read_mode: ReadMode::ReadIndex,
+            learners_max: membership::LEARNERS_MAX,
+            heartbeat: Duration::from_millis(100),
+            election_timeout: Duration::from_secs(1),
+            snapshot_count: settings.snapshot_count,
+            catch_up_entries: settings.catch_up_entries,
+        }
+    }
+
+    /// Whether there is data already: then the first members are read from it.
+    pub fn has_begun(&self) -> Result<bool> {
+        Ok(wal::exists(&Disk, &self.wal_dir()).map_err(clearlane_member::Error::from)?)
+    }
+
+    /// Begins, or goes on.
+    pub fn open(&self) -> Result<Opened> {
+        let (post, ends) = peer::network();
+        let ground = self.prepare()?;
+        let node = Node::start(ground, self.settings()?, Box::new(post))?;
+        Ok(Opened { node: Arc::new(node), ends })
+    }
+
+    /// What is on disk when this returns is a member's.
+    fn prepare(&self) -> Result<Ground> {
+        make(&self.member_dir())?;
+        format::check(&self.member_dir())?;
+        let ground = self.ground()?;
+        if !self.has_begun()? {
+            if self.force_new {
+                return Err(Error::NothingToForce(self.wal_dir()));
+            }
+            let (metadata, first) = self.first()?;
+            bootstrap(&ground, metadata, &first)?;
+        } else if self.force_new {
+            let removed = force_alone(&ground)?;
+            let removed: Vec<String> = removed.iter().map(|id| format!("{id:x}")).collect();
+            tracing::warn!(?removed, "goes on alone, as a new cluster");
+        }
+        Ok(ground)
+    }
+
+    /// Who this member is, and with whom it begins.
+    fn first(&self) -> Result<(Metadata, Vec<Member>)> {
+        let own = membership::addresses(&self.peer_urls)
+            .map_err(|_| Error::BadUrls { flag: "initial-advertise-peer-urls" })?;
+        match self.state {
+            State::New => {
+                let first = self.initial_cluster.first(&self.name, &own, &self.token)?;
+                let ids: Vec<u64> = first.iter().map(|member| member.id).collect();
+                let node_id = membership::member_id(&own, &self.token, None);
+                Ok((Metadata { node_id, cluster_id: membership::cluster_id(&ids) }, first))
+            }
+            State::Existing => Ok((self.initial_cluster.found(&self.name, &own)?, Vec::new())),
+        }
+    }
+
+    fn ground(&self) -> Result<Ground> {
+        let files = Arc::new(Disk);
+        let snap = self.member_dir().join("snap");
+        let vault = DirectoryVault::new(
+            Arc::clone(&files) as _,
+            &snap,
+            EngineKind::Redb,
+            self.engine.clone(),
+        );
+        Ok(Ground {
+            files,
+            wal_dir: self.wal_dir(),
+            wal: self.wal,
+            vault: Arc::new(vault.map_err(clearlane_member::Error::from)?),
+            parts: self.parts,
+            backend: self.backend.clone(),
+            learners_max: self.learners_max,
+            workers: Arc::new(OneAfterTheOther),
+        })
+    }
+
+    fn settings(&self) -> Result<Settings> {
+        let ticks = self.election_timeout.as_millis() / self.heartbeat.as_millis().max(1);
+        // Raft asks for more than one heartbeat in a time-out; etcd for five.
+        if ticks < 5 {
+            let (heartbeat, election) = (self.heartbeat, self.election_timeout);
+            return Err(Error::Timeouts { heartbeat, election });
+        }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut settings = Settings::new(since.as_nanos() as u64, since.as_millis() as u64);
+        settings.raft.election_ticks = ticks as usize;
+        settings.reads.tick = self.heartbeat;
+        settings.reads.election_timeout = self.heartbeat * ticks as u32;
+        settings.reads.drift_margin = settings.reads.election_timeout / 10;
+        settings.read_mode = self.read_mode;
+        settings.snapshot_count = self.snapshot_count;
+        settings.catch_up_entries = self.catch_up_entries;
+        Ok(settings)
+    }
+
+    fn member_dir(&self) -> PathBuf {
+        self.data_dir.join("member")
+    }
+
+    fn wal_dir(&self) -> PathBuf {
+        self.wal_dir.clone().unwrap_or_else(|| self.member_dir().join("wal"))
+    }
+}
+
+/// Starts the member whose data lies in a directory, without a network: it is the only one of its
+/// cluster. If there is no data yet it begins, under this name and peer address.
+pub fn open_alone(data_dir: &Path, parts: StoreParts, name: &str, peer_url: &str) -> Result<Node> {
+    let start = Start::new(name, data_dir, peer_url, parts);
+    Ok(Node::start(start.prepare()?, start.settings()?, Box::new(NoNetwork))?)
+}
+
+fn make(dir: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    std::fs::File::open(dir)?.sync_all()
+}

@@ -1,0 +1,61 @@
+//! The service Health of gRPC: is this server up? Load balancers and Kubernetes ask.
+//!
+//! There is one thing to ask about, the server as a whole, which is called by the empty name. It is up
+//! for as long as it answers: a member without a leader or with an alarm still serves those who want
+//! what it has. Whether it is of use is asked over HTTP.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+
+use clearlane_proto::grpc::health::v1::health_check_response::ServingStatus;
+use clearlane_proto::grpc::health::v1::health_server::Health;
+use clearlane_proto::grpc::health::v1::{
+    HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse,
+};
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Request, Response, Status};
+
+/// The service.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HealthService;
+
+fn is(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse { status: status as i32 }
+}
+
+#[tonic::async_trait]
+impl Health for HealthService {
+    type WatchStream =
+        Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send + 'static>>;
+
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        match request.get_ref().service.is_empty() {
+            true => Ok(Response::new(is(ServingStatus::Serving))),
+            false => Err(Status::not_found("unknown service")),
+        }
+    }
+
+    async fn list(
+        &self,
+        _request: Request<HealthListRequest>,
+    ) -> Result<Response<HealthListResponse>, Status> {
+        let statuses = HashMap::from([(String::new(), is(ServingStatus::Serving))]);
+        Ok(Response::new(HealthListResponse { statuses: statuses.into_iter().collect() }))
+    }
+
+    /// Says it once. It does not change for as long as there is somebody to say it.
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let now = match request.get_ref().service.is_empty() {
+            true => ServingStatus::Serving,
+            false => ServingStatus::ServiceUnknown,
+        };
+        let once = tokio_stream::once(Ok(is(now))).chain(tokio_stream::pending());
+        Ok(Response::new(Box::pin(once)))
+    }
+}

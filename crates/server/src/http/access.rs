@@ -1,0 +1,99 @@
+//! Who may ask? The host that a request names, and the page it comes from.
+//!
+//! A browser that was lured to a page can be made to ask any address, one's own machine included.
+//! Two lists stand against it, and each is open unless its owner closes it:
+//!
+//! * **Hosts**: under which names this server may be asked. A page of a stranger can let his own name
+//!   point to our address (DNS rebinding), but then the request names *his* host. An encrypted
+//!   connection needs no such list: his name is not in our certificate.
+//! * **Origins**: which pages may read our answers (CORS). The browser asks, and obeys.
+
+use std::collections::BTreeSet;
+
+use http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, HOST,
+    HeaderValue, ORIGIN,
+};
+use http::{Request, Response, StatusCode};
+use tonic::body::Body;
+
+use super::failed;
+
+/// Stands for everybody.
+const ANY: &str = "*";
+
+/// Among a request's extensions: it came over an encrypted connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Secure;
+
+/// Two lists; `*` in one of them opens it.
+#[derive(Clone, Debug)]
+pub struct Access {
+    hosts: BTreeSet<String>,
+    origins: BTreeSet<String>,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Access::new([ANY], [ANY])
+    }
+}
+
+impl Access {
+    /// For requests to these hosts, from pages of these origins. An empty list is an open one.
+    pub fn new<S: Into<String>>(
+        hosts: impl IntoIterator<Item = S>,
+        origins: impl IntoIterator<Item = S>,
+    ) -> Access {
+        let set = |names: &mut dyn Iterator<Item = String>| {
+            let names: BTreeSet<String> = names.filter(|name| !name.is_empty()).collect();
+            if names.is_empty() { BTreeSet::from([ANY.to_owned()]) } else { names }
+        };
+        Access {
+            hosts: set(&mut hosts.into_iter().map(Into::into)),
+            origins: set(&mut origins.into_iter().map(Into::into)),
+        }
+    }
+
+    /// A refusal, if the request names a host which is not ours.
+    pub(super) fn refusal<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
+        if self.hosts.contains(ANY) || request.extensions().get::<Secure>().is_some() {
+            return None;
+        }
+        // HTTP/2 and a request through a proxy have it in the address, HTTP/1.1 in a header.
+        let named = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        let host = request.uri().host().or(named.map(without_port)).unwrap_or_default();
+        if self.hosts.contains(host) {
+            return None;
+        }
+        let why = format!("{host} is not in the list of allowed hosts (--host-whitelist)");
+        Some(failed(StatusCode::MISDIRECTED_REQUEST, &why))
+    }
+
+    /// Which origin the answer shall be open to.
+    pub(super) fn origin<B>(&self, request: &Request<B>) -> Option<HeaderValue> {
+        if self.origins.contains(ANY) {
+            return Some(HeaderValue::from_static(ANY));
+        }
+        let origin = request.headers().get(ORIGIN)?;
+        self.origins.contains(origin.to_str().ok()?).then(|| origin.clone())
+    }
+}
+
+/// `[::1]:2379` and `[::1]` are the host `::1`.
+fn without_port(host: &str) -> &str {
+    if let Some(rest) = host.strip_prefix('[') {
+        return rest.split(']').next().unwrap_or(rest);
+    }
+    host.split(':').next().unwrap_or(host)
+}
+
+/// Tells a browser that a page of this origin may read the answer.
+pub(super) fn allow(response: &mut Response<Body>, origin: HeaderValue) {
+    const METHODS: &str = "POST, GET, OPTIONS, PUT, DELETE";
+    const HEADERS: &str = "accept, content-type, authorization";
+    let headers = response.headers_mut();
+    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(METHODS));
+    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(HEADERS));
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+}

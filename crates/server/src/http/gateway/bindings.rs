@@ -1,0 +1,129 @@
+//! Which path is which rpc? The table, and what the descriptors say about each.
+//!
+//! etcd's `.proto` files carry the paths as options; ours do not carry options of others. That no
+//! rpc is forgotten is a test's business.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use prost_reflect::{DescriptorPool, MessageDescriptor};
+
+/// Paths behind `/v3`, and what they call.
+pub(super) const TABLE: [(&str, &str); 51] = [
+    ("/kv/range", "/etcdserverpb.KV/Range"),
+    ("/kv/put", "/etcdserverpb.KV/Put"),
+    ("/kv/deleterange", "/etcdserverpb.KV/DeleteRange"),
+    ("/kv/txn", "/etcdserverpb.KV/Txn"),
+    ("/kv/compaction", "/etcdserverpb.KV/Compact"),
+    ("/watch", "/etcdserverpb.Watch/Watch"),
+    ("/lease/grant", "/etcdserverpb.Lease/LeaseGrant"),
+    ("/lease/revoke", "/etcdserverpb.Lease/LeaseRevoke"),
+    ("/kv/lease/revoke", "/etcdserverpb.Lease/LeaseRevoke"),
+    ("/lease/keepalive", "/etcdserverpb.Lease/LeaseKeepAlive"),
+    ("/lease/timetolive", "/etcdserverpb.Lease/LeaseTimeToLive"),
+    ("/kv/lease/timetolive", "/etcdserverpb.Lease/LeaseTimeToLive"),
+    ("/lease/leases", "/etcdserverpb.Lease/LeaseLeases"),
+    ("/kv/lease/leases", "/etcdserverpb.Lease/LeaseLeases"),
+    ("/cluster/member/add", "/etcdserverpb.Cluster/MemberAdd"),
+    ("/cluster/member/remove", "/etcdserverpb.Cluster/MemberRemove"),
+    ("/cluster/member/update", "/etcdserverpb.Cluster/MemberUpdate"),
+    ("/cluster/member/list", "/etcdserverpb.Cluster/MemberList"),
+    ("/cluster/member/promote", "/etcdserverpb.Cluster/MemberPromote"),
+    ("/maintenance/alarm", "/etcdserverpb.Maintenance/Alarm"),
+    ("/maintenance/status", "/etcdserverpb.Maintenance/Status"),
+    ("/maintenance/defragment", "/etcdserverpb.Maintenance/Defragment"),
+    ("/maintenance/hash", "/etcdserverpb.Maintenance/Hash"),
+    ("/maintenance/hashkv", "/etcdserverpb.Maintenance/HashKV"),
+    ("/maintenance/snapshot", "/etcdserverpb.Maintenance/Snapshot"),
+    ("/maintenance/transfer-leadership", "/etcdserverpb.Maintenance/MoveLeader"),
+    ("/maintenance/downgrade", "/etcdserverpb.Maintenance/Downgrade"),
+    ("/auth/enable", "/etcdserverpb.Auth/AuthEnable"),
+    ("/auth/disable", "/etcdserverpb.Auth/AuthDisable"),
+    ("/auth/status", "/etcdserverpb.Auth/AuthStatus"),
+    ("/auth/authenticate", "/etcdserverpb.Auth/Authenticate"),
+    ("/auth/user/add", "/etcdserverpb.Auth/UserAdd"),
+    ("/auth/user/get", "/etcdserverpb.Auth/UserGet"),
+    ("/auth/user/list", "/etcdserverpb.Auth/UserList"),
+    ("/auth/user/delete", "/etcdserverpb.Auth/UserDelete"),
+    ("/auth/user/changepw", "/etcdserverpb.Auth/UserChangePassword"),
+    ("/auth/user/grant", "/etcdserverpb.Auth/UserGrantRole"),
+    ("/auth/user/revoke", "/etcdserverpb.Auth/UserRevokeRole"),
+    ("/auth/role/add", "/etcdserverpb.Auth/RoleAdd"),
+    ("/auth/role/get", "/etcdserverpb.Auth/RoleGet"),
+    ("/auth/role/list", "/etcdserverpb.Auth/RoleList"),
+    ("/auth/role/delete", "/etcdserverpb.Auth/RoleDelete"),
+    ("/auth/role/grant", "/etcdserverpb.Auth/RoleGrantPermission"),
+    ("/auth/role/revoke", "/etcdserverpb.Auth/RoleRevokePermission"),
+    ("/election/campaign", "/v3electionpb.Election/Campaign"),
+    ("/election/proclaim", "/v3electionpb.Election/Proclaim"),
+    ("/election/leader", "/v3electionpb.Election/Leader"),
+    ("/election/observe", "/v3electionpb.Election/Observe"),
+    ("/election/resign", "/v3electionpb.Election/Resign"),
+    ("/lock/lock", "/v3lockpb.Lock/Lock"),
+    ("/lock/unlock", "/v3lockpb.Lock/Unlock"),
+];
+
+/// One rpc.
+#[derive(Debug)]
+pub(super) struct Binding {
+    /// Its path in gRPC.
+    pub(super) rpc: &'static str,
+    pub(super) input: MessageDescriptor,
+    pub(super) output: MessageDescriptor,
+    pub(super) is_client_streaming: bool,
+    pub(super) is_server_streaming: bool,
+}
+
+/// By path. Made when the first request comes, for all threads.
+static BINDINGS: LazyLock<HashMap<&str, Binding>> = LazyLock::new(|| {
+    let pool = DescriptorPool::decode(clearlane_proto::DESCRIPTORS).expect("compiled by the build");
+    TABLE.into_iter().map(|(path, rpc)| (path, Binding::new(&pool, rpc))).collect()
+});
+
+/// The rpc of a path.
+pub(super) fn find(path: &str) -> Option<&'static Binding> {
+    BINDINGS.get(path)
+}
+
+impl Binding {
+    fn new(pool: &DescriptorPool, rpc: &'static str) -> Binding {
+        let name = rpc.trim_start_matches('/').split_once('/');
+        let (service, method) = name.expect("a service and a method");
+        let service = pool.get_service_by_name(service).expect("a service of the API");
+        let method = service.methods().find(|of_service| of_service.name() == method);
+        let method = method.expect("a method of the service");
+        Binding {
+            rpc,
+            input: method.input(),
+            output: method.output(),
+            is_client_streaming: method.is_client_streaming(),
+            is_server_streaming: method.is_server_streaming(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// RangeStream has no path in etcd either; health is gRPC's own.
+    #[test]
+    fn every_rpc_has_a_path() {
+        let pool = DescriptorPool::decode(clearlane_proto::DESCRIPTORS).unwrap();
+        let bound: BTreeSet<&str> = TABLE.iter().map(|(_, rpc)| *rpc).collect();
+        let mut unbound = Vec::new();
+        for service in pool.services() {
+            for method in service.methods() {
+                let rpc = format!("/{}/{}", service.full_name(), method.name());
+                let is_ours = !service.full_name().starts_with("grpc.");
+                if is_ours && !bound.contains(&rpc[..]) {
+                    unbound.push(rpc);
+                }
+            }
+        }
+        assert_eq!(unbound, ["/etcdserverpb.KV/RangeStream"]);
+        assert!(TABLE.iter().all(|(path, rpc)| find(path).is_some_and(|found| found.rpc == *rpc)));
+    }
+}

@@ -1,0 +1,43 @@
+//! gRPC's frames: a byte that says "not compressed", four of length, the message.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use tonic::Status;
+
+const HEAD: usize = 5;
+
+/// A frame around a message.
+pub(super) fn frame(message: &[u8]) -> Bytes {
+    let mut frame = BytesMut::with_capacity(HEAD + message.len());
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(message.len()).expect("requests are bounded far below"));
+    frame.put_slice(message);
+    frame.freeze()
+}
+
+/// Takes messages out of their frames, wherever the pieces of the stream are cut.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    gathered: BytesMut,
+}
+
+impl Frames {
+    pub(super) fn push(&mut self, piece: &[u8]) {
+        self.gathered.extend_from_slice(piece);
+    }
+
+    pub(super) fn next(&mut self) -> Result<Option<Bytes>, Status> {
+        let Some(mut head) = self.gathered.get(..HEAD) else { return Ok(None) };
+        if head.get_u8() != 0 {
+            return Err(Status::internal(
+                "a compressed answer to a request that did not ask for it",
+            ));
+        }
+        let length = head.get_u32() as usize;
+        if self.gathered.len() < HEAD + length {
+            self.gathered.reserve(HEAD + length - self.gathered.len());
+            return Ok(None);
+        }
+        self.gathered.advance(HEAD);
+        Ok(Some(self.gathered.split_to(length).freeze()))
+    }
+}

@@ -1,0 +1,185 @@
+//! The API for whoever has only HTTP and JSON.
+//!
+//! # The idea
+//!
+//! A POST to the address of an rpc carries its request as JSON. It is translated by the descriptors
+//! that the `.proto` files compile to, called through the same services that gRPC clients reach, with
+//! a frame of bytes as if it came from the network, and the frames that come back are translated the
+//! other way. So the gateway knows no service, only names, and every service is behind it the day it
+//! is registered.
+//!
+//! ```text
+//!   POST /v3/kv/put {"key":"YQ=="}
+//!        │ bindings   /kv/put is etcdserverpb.KV/Put
+//!        │ json       {"key":"YQ=="} → 0a 01 61
+//!        │ frames     → 00 00000003 0a 01 61
+//!        ▼ services
+//!        │ frames     00 00000011 … → …, then the status
+//!        ▼ json       → {"header":{"revision":"2",…}}
+//! ```
+//!
+//! # How JSON stands for a message
+//!
+//! Fields have the names of the `.proto` files (the request may use lowerCamel as well), what has its
+//! default value is left out, 64-bit numbers are strings, because a JavaScript number has 53 bits,
+//! bytes are base64, enums are names. A request is read more generously than an answer is written:
+//! numbers or strings, unknown fields are skipped.
+//!
+//! # Streams
+//!
+//! A stream is answered with one line per message, `{"result":…}`, as long as the connection lives. If
+//! it fails, the last line is `{"error":…}`. A request stream is one JSON object behind the other.
+//!
+//! # What holds
+//!
+//! A JSON request has at most [`JSON_MAX`] bytes, and one message of a request stream, too. What it
+//! becomes is bounded once more by the services.
+//!
+//! # Left out
+//!
+//! The words for malformed JSON are not etcd's, which are those of Go's decoder; the code is.
+
+mod bindings;
+mod frames;
+mod json;
+mod reply;
+mod request;
+mod values;
+
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
+use http::{Method, Request, Response, StatusCode};
+use tonic::body::Body;
+use tonic::service::Routes;
+use tonic::{Code, Status};
+
+use self::bindings::Binding;
+use crate::metrics::{Method as Rpc, ThreadMetrics, observe};
+
+/// So many bytes of JSON are one message at most: what fits into the 2 MiB of a gRPC message, as
+/// base64, with room for names and white space.
+const JSON_MAX: usize = 4 << 20;
+
+const JSON: &str = "application/json";
+
+/// Headers with this prefix are metadata of the call, without it.
+const METADATA: &str = "grpc-metadata-";
+
+/// The part of a path that names an rpc: what follows the version. `/v3beta` is an old name.
+pub(super) fn path_of_rpc(path: &str) -> Option<&str> {
+    let rest = path.strip_prefix("/v3")?;
+    let rest = rest.strip_prefix("beta").unwrap_or(rest);
+    rest.starts_with('/').then_some(rest)
+}
+
+/// The gateway of one thread.
+#[derive(Clone, Debug)]
+pub(super) struct Gateway {
+    services: Routes,
+    thread: ThreadMetrics,
+}
+
+impl Gateway {
+    pub(super) fn new(services: Routes, thread: ThreadMetrics) -> Gateway {
+        Gateway { services, thread }
+    }
+
+    /// Answers a request for an rpc.
+    pub(super) async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        let Some(binding) = path_of_rpc(request.uri().path()).and_then(bindings::find) else {
+            return refused(&Status::not_found("Not Found"));
+        };
+        if request.method() != Method::POST {
+            return refused(&Status::unimplemented("Method Not Allowed"));
+        }
+        match self.call(binding, request).await {
+            Ok(response) => response,
+            Err(status) => refused(&status),
+        }
+    }
+
+    async fn call(
+        &self,
+        binding: &'static Binding,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, Status> {
+        let (parts, body) = request.into_parts();
+        let body = match binding.is_client_streaming {
+            true => request::stream(body, binding).await?,
+            false => request::single(body, binding).await?,
+        };
+        let mut call = Request::new(body);
+        *call.method_mut() = Method::POST;
+        *call.uri_mut() = http::Uri::from_static(binding.rpc);
+        *call.headers_mut() = metadata(&parts.headers);
+        *call.extensions_mut() = parts.extensions;
+        let method = Rpc::of(binding.rpc);
+        let answer = observe::call(&self.thread, method, &mut self.services.clone(), call).await;
+        match binding.is_server_streaming {
+            true => reply::stream(answer, binding).await,
+            false => reply::single(answer, binding).await,
+        }
+    }
+}
+
+/// What of an HTTP request's headers belongs to the call: the token, and what is marked.
+fn metadata(headers: &HeaderMap) -> HeaderMap {
+    let mut call = HeaderMap::new();
+    call.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    call.insert(TE, HeaderValue::from_static("trailers"));
+    for (name, value) in headers {
+        if *name == AUTHORIZATION {
+            call.append(AUTHORIZATION, value.clone());
+        } else if let Some(name) = name.as_str().strip_prefix(METADATA)
+            && let Ok(name) = name.parse::<HeaderName>()
+            && !is_of_the_transport(&name)
+        {
+            call.append(name, value.clone());
+        }
+    }
+    call
+}
+
+/// Names that no metadata has.
+fn is_of_the_transport(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with("grpc-") || matches!(name, "content-type" | "te" | "host" | "content-length")
+}
+
+/// A response of some JSON.
+fn answered(status: StatusCode, body: Body) -> Response<Body> {
+    const OF_GRPC: HeaderName = HeaderName::from_static("grpc-metadata-content-type");
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    if status == StatusCode::OK {
+        response.headers_mut().insert(OF_GRPC, HeaderValue::from_static("application/grpc"));
+    }
+    response
+}
+
+/// A response that says why not.
+fn refused(status: &Status) -> Response<Body> {
+    let body = Body::new(http_body_util::Full::from(json::of_status(status)));
+    answered(http_status(status.code()), body)
+}
+
+/// Which HTTP status goes with which code.
+fn http_status(code: Code) -> StatusCode {
+    match code {
+        Code::Ok => StatusCode::OK,
+        Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => {
+            StatusCode::BAD_REQUEST
+        }
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::AlreadyExists | Code::Aborted => StatusCode::CONFLICT,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        // A number of nginx, which has no name: the client has gone.
+        Code::Cancelled => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
+        Code::Unknown | Code::Internal | Code::DataLoss => StatusCode::INTERNAL_SERVER_ERROR,
+        Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+    }
+}

@@ -1,0 +1,79 @@
+//! From the body of an HTTP request to the body of a call.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::Body as _;
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use tonic::Status;
+use tonic::body::Body;
+
+use super::JSON_MAX;
+use super::bindings::Binding;
+use super::frames::frame;
+use super::json;
+use super::values::{Values, too_large};
+
+/// A request of one message.
+pub(super) async fn single(body: Body, binding: &'static Binding) -> Result<Body, Status> {
+    let json = Limited::new(body, JSON_MAX).collect().await.map_err(|error| match error
+        .is::<LengthLimitError>(
+    ) {
+        true => too_large(JSON_MAX),
+        false => Status::cancelled("the request was cut off"),
+    })?;
+    let message = json::to_message(&binding.input, &json.to_bytes())?;
+    Ok(Body::new(Full::new(frame(&message))))
+}
+
+/// A stream of requests. Its first message is waited for, so that what is wrong with it can be told
+/// in the status of the response.
+pub(super) async fn stream(body: Body, binding: &'static Binding) -> Result<Body, Status> {
+    let mut messages = Messages { body, binding, values: Values::default(), first: None };
+    let first = std::future::poll_fn(|context| messages.poll_message(context)).await;
+    messages.first = first.transpose()?;
+    Ok(Body::new(messages))
+}
+
+/// Objects as they come, each as a frame.
+struct Messages {
+    body: Body,
+    binding: &'static Binding,
+    values: Values,
+    first: Option<Bytes>,
+}
+
+impl Messages {
+    fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        loop {
+            if let Some(value) = self.values.next(JSON_MAX).transpose() {
+                let message = value.and_then(|json| json::to_message(&self.binding.input, &json));
+                return Poll::Ready(Some(message.map(|message| frame(&message))));
+            }
+            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(piece)) => piece.into_data().iter().for_each(|data| self.values.push(data)),
+                None if !self.values.is_cut_off() => return Poll::Ready(None),
+                None | Some(Err(_)) => {
+                    return Poll::Ready(Some(Err(Status::cancelled("the request was cut off"))));
+                }
+            }
+        }
+    }
+}
+
+impl http_body::Body for Messages {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        self.poll_message(context).map(|message| message.map(|framed| framed.map(Frame::data)))
+    }
+}

@@ -1,0 +1,184 @@
+//! Is this member well? etcd's two generations of answers.
+//!
+//! `/health` is the old one: a line of JSON about everything at once, alarms, leader, and a read.
+//! Kubernetes asks two questions instead, because what to do differs. `/livez`: shall I restart it?
+//! Only if it cannot read what it has. `/readyz`: shall I send it requests? Not without a leader,
+//! not to a learner, not if its data may be wrong. A full disk is a reason for neither.
+//!
+//! ```text
+//!                       /livez   /readyz   /health
+//!   data_corruption                 x         x     alarm CORRUPT (/health: any alarm)
+//!   serializable_read     x         x               a read of what is here
+//!   linearizable_read               x         x     the same, once this member is up to date
+//!   non_learner                     x
+//! ```
+//!
+//! Each check has an address of its own below these, and `?exclude=` leaves one out. A failure says
+//! which check failed and why; `?verbose` tells of those that did not, too.
+
+use std::fmt::Write as _;
+use std::ops::ControlFlow;
+
+use clearlane_engine::Bucket;
+use clearlane_member::{Handle, Trouble, membership, requests};
+use clearlane_proto::Message;
+use clearlane_proto::etcdserverpb::{AlarmMember, AlarmType, RangeRequest};
+use http::{Response, StatusCode};
+use tonic::body::Body;
+
+use super::{Endpoints, PLAIN, failed, query_parts, text};
+use crate::metrics::Counter;
+
+/// What may be checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Check {
+    DataCorruption,
+    SerializableRead,
+    LinearizableRead,
+    NonLearner,
+}
+
+const LIVE: [Check; 1] = [Check::SerializableRead];
+const READY: [Check; 4] =
+    [Check::DataCorruption, Check::SerializableRead, Check::LinearizableRead, Check::NonLearner];
+
+impl Check {
+    fn name(self) -> &'static str {
+        match self {
+            Check::DataCorruption => "data_corruption",
+            Check::SerializableRead => "serializable_read",
+            Check::LinearizableRead => "linearizable_read",
+            Check::NonLearner => "non_learner",
+        }
+    }
+}
+
+/// What a path asks for: all checks of a page, or one of them.
+pub(super) fn checks_of(path: &str) -> Option<&'static [Check]> {
+    let (all, rest): (&'static [Check], _) = match (path.strip_prefix("/livez"), path) {
+        (Some(rest), _) => (&LIVE, rest),
+        (None, path) => (&READY, path.strip_prefix("/readyz")?),
+    };
+    if rest.is_empty() {
+        return Some(all);
+    }
+    let name = rest.strip_prefix('/')?;
+    all.iter().position(|check| check.name() == name).map(|at| &all[at..=at])
+}
+
+/// The alarms that are raised, as this member's store has them.
+pub(crate) fn alarms(member: &Handle) -> Result<Vec<AlarmMember>, Trouble> {
+    let store = member.store();
+    let mut alarms = Vec::new();
+    let scanned = store.read().scan(Bucket::Alarm, &mut |key, _| {
+        // What lies there is checked when a store is opened; what is no alarm is none.
+        alarms.extend(AlarmMember::decode(key).ok());
+        ControlFlow::Continue(())
+    });
+    scanned.map_err(clearlane_member::Error::from)?;
+    Ok(alarms)
+}
+
+/// Whether this member has a voice.
+pub(crate) fn is_learner(member: &Handle) -> Result<bool, Trouble> {
+    let store = member.store();
+    let members = membership::Members::load(&*store.read(), membership::LEARNERS_MAX)?;
+    Ok(members.get(member.node().metadata().node_id).is_some_and(|member| member.is_learner))
+}
+
+impl Endpoints {
+    /// The old page.
+    pub(super) async fn health(&self, query: Option<&str>) -> Response<Body> {
+        let excluded: Vec<&str> = excluded(query).collect();
+        let is_serializable = query_parts(query).any(|part| part == ("serializable", "true"));
+        match self.ill(&excluded, is_serializable).await {
+            None => {
+                self.thread.count(Counter::HealthSuccess);
+                text(StatusCode::OK, PLAIN, r#"{"health":"true","reason":""}"#)
+            }
+            Some(reason) => {
+                self.thread.count(Counter::HealthFailure);
+                let line = serde_json::json!({ "health": "false", "reason": reason });
+                failed(StatusCode::SERVICE_UNAVAILABLE, &line.to_string())
+            }
+        }
+    }
+
+    /// Why the member is not well.
+    async fn ill(&self, excluded: &[&str], is_serializable: bool) -> Option<String> {
+        let alarms = match alarms(&self.member) {
+            Ok(alarms) => alarms,
+            Err(trouble) => return Some(format!("RANGE ERROR:{trouble}")),
+        };
+        let names = alarms.iter().map(|alarm| alarm.alarm().as_str_name());
+        if let Some(name) = names.into_iter().find(|name| !excluded.contains(name)) {
+            return Some(format!("ALARM {name}"));
+        }
+        if !is_serializable && self.member.node().status().leader() == 0 {
+            return Some("RAFT NO LEADER".to_owned());
+        }
+        let read = self.read(is_serializable).await;
+        read.err().map(|trouble| format!("RANGE ERROR:{trouble}"))
+    }
+
+    /// The new pages.
+    pub(super) async fn run_checks(&self, checks: &[Check], query: Option<&str>) -> Response<Body> {
+        let excluded: Vec<&str> = excluded(query).collect();
+        let mut report = String::new();
+        let mut is_well = true;
+        for check in checks.iter().filter(|check| !excluded.contains(&check.name())) {
+            let name = check.name();
+            let outcome = self.run_check(*check).await;
+            let _ = match &outcome {
+                Ok(()) => writeln!(report, "[+]{name} ok"),
+                Err(why) => writeln!(report, "[-]{name} failed: {why}"),
+            };
+            is_well &= outcome.is_ok();
+        }
+        if !is_well {
+            return failed(StatusCode::SERVICE_UNAVAILABLE, &report);
+        }
+        if !query_parts(query).any(|(name, _)| name == "verbose") {
+            report.clear();
+        }
+        report.push_str("ok\n");
+        text(StatusCode::OK, PLAIN, report)
+    }
+
+    async fn run_check(&self, check: Check) -> Result<(), String> {
+        let told = |trouble: Trouble| trouble.to_string();
+        match check {
+            Check::DataCorruption => {
+                let alarms = alarms(&self.member).map_err(told)?;
+                match alarms.iter().any(|alarm| alarm.alarm() == AlarmType::Corrupt) {
+                    true => Err("alarm activated: CORRUPT".to_owned()),
+                    false => Ok(()),
+                }
+            }
+            Check::SerializableRead => self.read(true).await.map_err(told),
+            Check::LinearizableRead => self.read(false).await.map_err(told),
+            Check::NonLearner => match is_learner(&self.member).map_err(told)? {
+                true => Err("this member is a learner".to_owned()),
+                false => Ok(()),
+            },
+        }
+    }
+
+    /// One key of the store, whichever; as things are here, or once this member is up to date.
+    async fn read(&self, is_serializable: bool) -> Result<(), Trouble> {
+        if !is_serializable {
+            let fresh = tokio::time::timeout(self.settings.read_timeout, self.member.fresh());
+            fresh.await.unwrap_or(Err(Trouble::TimedOut))?;
+        }
+        let (key, range_end) = (vec![0].into(), vec![0].into());
+        let one = RangeRequest { key, range_end, limit: 1, keys_only: true, ..Default::default() };
+        let store = self.member.store();
+        let read = requests::range(&*store.read(), &one);
+        read?.map(drop).map_err(Trouble::from)
+    }
+}
+
+/// What a query leaves out.
+fn excluded(query: Option<&str>) -> impl Iterator<Item = &str> {
+    query_parts(query).filter(|(name, _)| *name == "exclude").map(|(_, value)| value)
+}

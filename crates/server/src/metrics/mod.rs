@@ -1,0 +1,149 @@
+//! How is it doing, in numbers? The page that Prometheus reads.
+//!
+//! # The problem
+//!
+//! There are dashboards, alerts and tests for etcd, and all of them ask for names. A server that
+//! calls its leader's age differently has no dashboard. And there are things to see here that etcd
+//! does not measure.
+//!
+//! # The idea
+//!
+//! The names, types and labels are etcd's; ours begin with `clearlane_`. Nothing is collected that
+//! lies somewhere already: the page is written when it is asked for, and whoever knows is asked then.
+//!
+//! ```text
+//!                      ┌─ store      revision, sizes, alarms, members
+//!   GET /metrics ──▶ page ─ node     what its threads have counted
+//!                      ├─ threads    rpcs, summed over the network threads    thread
+//!                      ├─ locks      who waited, how long
+//!                      └─ process    memory, files
+//! ```
+//!
+//! What remains to be counted on the way of a request is in [`thread`]: a few additions to memory
+//! that no other thread writes to.
+//!
+//! # What differs
+//!
+//! Some of etcd's figures are of parts that are not here: a store of version 2, a proxy, pages of
+//! bbolt. They are on the page, and stay zero, so that whoever asks for a name finds it:
+//! [`absent`]. What etcd measures elsewhere than we do, [`etcd`] tells case by case.
+
+mod absent;
+mod etcd;
+pub mod observe;
+mod own;
+mod page;
+mod process;
+mod rpcs;
+pub mod thread;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use clearlane_member::Handle;
+use clearlane_mvcc::watch::WatchFigures;
+use parking_lot::Mutex;
+
+use self::page::Page;
+use self::process::Process;
+pub use self::rpcs::Method;
+use self::thread::Cells;
+pub use self::thread::{Call, Counter, ThreadMetrics};
+
+/// What the page is: text, in the form of this version.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What is shown besides what is counted.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// How large the store may become; 0 for any size.
+    pub quota_bytes: u64,
+    /// Whether the time that calls take is shown for each rpc (`--metrics=extensive`).
+    pub is_extensive: bool,
+}
+
+/// The figures of a server.
+#[derive(Debug)]
+pub struct Metrics {
+    options: Options,
+    threads: Mutex<Vec<Arc<Cells>>>,
+    watchers: OnceLock<WatchersSource>,
+}
+
+/// Who knows of watchers.
+struct WatchersSource(Box<dyn Fn() -> WatchFigures + Send + Sync>);
+
+impl fmt::Debug for WatchersSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WatchersSource").finish_non_exhaustive()
+    }
+}
+
+impl Metrics {
+    /// Nothing was counted yet.
+    pub fn new(options: Options) -> Metrics {
+        Metrics { options, threads: Mutex::default(), watchers: OnceLock::new() }
+    }
+
+    /// A place for the counts of one thread.
+    pub fn thread(&self) -> ThreadMetrics {
+        let thread = ThreadMetrics::new();
+        self.threads.lock().push(Arc::clone(&thread.cells));
+        thread
+    }
+
+    /// Says who knows of watchers; the first to say so is asked. Until then there are none.
+    pub fn watchers_from(&self, source: impl Fn() -> WatchFigures + Send + Sync + 'static) {
+        let _ = self.watchers.set(WatchersSource(Box::new(source)));
+    }
+
+    /// The page.
+    pub fn render(&self, member: &Handle) -> String {
+        let threads = self.threads.lock().clone();
+        let mut page = Page::default();
+        let watchers = self.watchers.get().map(|source| (source.0)()).unwrap_or_default();
+        let sources = Sources { member, threads: &threads, options: &self.options, watchers };
+        etcd::write(&mut page, &sources);
+        absent::write(&mut page);
+        own::write(&mut page, &sources);
+        write_process(&mut page, &Process::look());
+        page.end()
+    }
+}
+
+/// Who is asked.
+struct Sources<'s> {
+    member: &'s Handle,
+    threads: &'s [Arc<Cells>],
+    options: &'s Options,
+    watchers: WatchFigures,
+}
+
+impl Sources<'_> {
+    fn count(&self, counter: Counter) -> u64 {
+        self.threads.iter().map(|cells| cells.count(counter)).sum()
+    }
+}
+
+fn write_process(page: &mut Page, process: &Process) {
+    if let Some(seconds) = process.cpu_seconds {
+        let help = "Total user and system CPU time spent in seconds.";
+        page.counter("process_cpu_seconds_total", help, seconds);
+    }
+    let start = process.start_seconds;
+    let help = "Start time of the process since unix epoch in seconds.";
+    page.gauge("process_start_time_seconds", help, start);
+    let gauges = [
+        ("process_resident_memory_bytes", "Resident memory size in bytes.", process.resident_bytes),
+        ("process_virtual_memory_bytes", "Virtual memory size in bytes.", process.virtual_bytes),
+        ("process_open_fds", "Number of open file descriptors.", process.fds),
+        ("process_max_fds", "Maximum number of open file descriptors.", process.fds_max),
+        ("os_fd_used", "The number of used file descriptors", process.fds),
+        ("os_fd_limit", "The file descriptor limit", process.fds_max),
+    ];
+    for (name, help, value) in gauges {
+        if let Some(value) = value {
+            page.gauge(name, help, value);
+        }
+    }
+}

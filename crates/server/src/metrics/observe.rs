@@ -1,0 +1,183 @@
+//! Counts a call from outside: what goes into a service, and what comes out.
+//!
+//! tonic's services show neither how many messages a stream had nor how it ended; the frames that
+//! pass by do. [`call`] wraps the bodies of a request and of its response, and looks at the heads of
+//! the frames: 5 bytes each, wherever the pieces are cut.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use http::{Request, Response};
+use http_body::{Frame, SizeHint};
+use tonic::body::Body;
+use tonic::{Code, Status};
+use tower_service::Service;
+
+use super::rpcs::Method;
+use super::thread::{Call, ThreadMetrics};
+
+/// Calls a service, and counts it. What is no rpc of ours is not counted.
+pub async fn call<S>(
+    thread: &ThreadMetrics,
+    method: Option<Method>,
+    service: &mut S,
+    request: Request<Body>,
+) -> Response<Body>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+{
+    let Some(method) = method else { return answer(service, request).await };
+    let call = thread.begin(method);
+    let thread = thread.clone();
+    let request =
+        request.map(|body| Body::new(Incoming { body, heads: Heads::default(), thread, method }));
+    let response = answer(service, request).await;
+    if let Some(status) = Status::from_header_map(response.headers()) {
+        // There is no message, and no trailer.
+        call.end(status.code());
+        return response;
+    }
+    response.map(|body| Body::new(Outgoing { body, heads: Heads::default(), call: Some(call) }))
+}
+
+async fn answer<S>(service: &mut S, request: Request<Body>) -> Response<Body>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+{
+    let Ok(()) = std::future::poll_fn(|context| service.poll_ready(context)).await;
+    let Ok(response) = service.call(request).await;
+    response
+}
+
+/// Sees frames pass by.
+#[derive(Debug, Default)]
+struct Heads {
+    head: [u8; 5],
+    /// So much of a head has come.
+    has: usize,
+    /// So much of a message is still to come.
+    rest: usize,
+}
+
+impl Heads {
+    fn pass(&mut self, mut piece: &[u8], mut found: impl FnMut(usize)) {
+        loop {
+            let message = self.rest.min(piece.len());
+            piece.advance(message);
+            self.rest -= message;
+            if piece.is_empty() {
+                return;
+            }
+            let head = piece.len().min(self.head.len() - self.has);
+            piece.copy_to_slice(&mut self.head[self.has..self.has + head]);
+            self.has += head;
+            if self.has == self.head.len() {
+                let [_, length @ ..] = self.head;
+                (self.has, self.rest) = (0, u32::from_be_bytes(length) as usize);
+                found(self.rest);
+            }
+        }
+    }
+}
+
+struct Incoming {
+    body: Body,
+    heads: Heads,
+    thread: ThreadMetrics,
+    method: Method,
+}
+
+impl http_body::Body for Incoming {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
+        if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
+            this.heads.pass(data, |bytes| this.thread.received(this.method, bytes));
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Whoever drops it before its end has cancelled the call.
+struct Outgoing {
+    body: Body,
+    heads: Heads,
+    call: Option<Call>,
+}
+
+impl Outgoing {
+    fn saw(&mut self, frame: Option<&Result<Frame<Bytes>, Status>>) {
+        let Some(call) = &self.call else { return };
+        let code = match frame {
+            Some(Ok(frame)) => match (frame.data_ref(), frame.trailers_ref()) {
+                (Some(data), _) => return self.heads.pass(data, |bytes| call.sent(bytes)),
+                (None, trailers) => trailers
+                    .and_then(Status::from_header_map)
+                    .map_or(Code::Ok, |status| status.code()),
+            },
+            Some(Err(status)) => status.code(),
+            None => Code::Unknown,
+        };
+        if let Some(call) = self.call.take() {
+            call.end(code);
+        }
+    }
+}
+
+impl http_body::Body for Outgoing {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        self.saw(frame.as_ref());
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_seen_wherever_the_pieces_are_cut() {
+        let mut stream = Vec::new();
+        for length in [3u8, 0, 7] {
+            stream.extend([0, 0, 0, 0, length]);
+            stream.extend(std::iter::repeat_n(9, usize::from(length)));
+        }
+        for piece in 1..=stream.len() {
+            let mut heads = Heads::default();
+            let mut found = Vec::new();
+            stream.chunks(piece).for_each(|piece| heads.pass(piece, |bytes| found.push(bytes)));
+            assert_eq!(found, [3, 0, 7], "in pieces of {piece}");
+        }
+    }
+}

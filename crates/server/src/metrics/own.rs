@@ -1,0 +1,62 @@
+//! What etcd does not measure: the era, and who waited for which lock.
+//!
+//! The locks keep finer histograms than a page can show, with buckets that are a sixteenth wide. They
+//! are put together into buckets that double, from a microsecond on.
+
+use clearlane_locks::{LockReport, ModeReport, Snapshot};
+
+use super::Sources;
+use super::page::{Page, Sums, doubling};
+
+/// From 1 µs to 8 s.
+const FIRST_SECONDS: f64 = 1e-6;
+const BOUNDS: i32 = 24;
+
+pub(super) fn write(page: &mut Page, sources: &Sources<'_>) {
+    let era = sources.member.store().design().name();
+    let help = "How this server reads beside a writer. 1 for 'era' label with current era.";
+    page.family("clearlane_era", "gauge", help).sample(&[("era", era)], 1);
+    let report = sources.member.node().locks().report();
+    let waits = "How long it took to get a lock. Who did not wait is counted as 0.";
+    write_locks(page, &report, "clearlane_lock_wait_seconds", waits, |mode| &mode.waits);
+    let holds = "How long a lock was held.";
+    write_locks(page, &report, "clearlane_lock_hold_seconds", holds, |mode| &mode.holds);
+    let help = "Waiting that one kind of work caused another. stance: held it, or waited itself.";
+    let mut family = page.family("clearlane_lock_blame_seconds_total", "counter", help);
+    for lock in &report {
+        for blame in &lock.blame {
+            let labels = [
+                ("lock", lock.name),
+                ("waiter", blame.waiter.name()),
+                ("waiter_mode", &format!("{:?}", blame.mode).to_lowercase()),
+                ("holder", blame.holder.name()),
+                ("holder_mode", &format!("{:?}", blame.holder_mode).to_lowercase()),
+                ("stance", &format!("{:?}", blame.stance).to_lowercase()),
+            ];
+            family.sample(&labels, seconds(blame.total_ns));
+        }
+    }
+}
+
+fn write_locks(
+    page: &mut Page,
+    report: &[LockReport],
+    name: &str,
+    help: &str,
+    times: impl Fn(&ModeReport) -> &Snapshot,
+) {
+    let mut family = page.family(name, "histogram", help);
+    for lock in report {
+        for (mode, of_mode) in [("read", &lock.read), ("write", &lock.write)] {
+            let times = times(of_mode);
+            let values = times.buckets().map(|(ns, count)| (seconds(ns), count));
+            let bounds = doubling(FIRST_SECONDS, BOUNDS);
+            let sums = Sums::rounded_up(bounds, values, seconds(times.sum()));
+            family.histogram(&[("lock", lock.name), ("mode", mode)], &sums);
+        }
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}

@@ -1,0 +1,86 @@
+//! The rpcs by number: what is counted for each of them has a row of its own.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use prost_reflect::{DescriptorPool, MethodDescriptor};
+
+/// Services that a client may call, in the order in which they are shown.
+const SERVICES: [&str; 9] = [
+    "etcdserverpb.Auth",
+    "etcdserverpb.Cluster",
+    "etcdserverpb.KV",
+    "etcdserverpb.Lease",
+    "etcdserverpb.Maintenance",
+    "etcdserverpb.Watch",
+    "grpc.health.v1.Health",
+    "v3electionpb.Election",
+    "v3lockpb.Lock",
+];
+
+/// One rpc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Method(pub(super) u16);
+
+impl Method {
+    /// The rpc of a path like `/etcdserverpb.KV/Range`. Whoever serves only a few asks once.
+    pub fn of(path: &str) -> Option<Method> {
+        RPCS.by_path.get(path).copied()
+    }
+}
+
+/// What is known of an rpc.
+#[derive(Debug)]
+pub(super) struct Rpc {
+    pub(super) service: String,
+    pub(super) name: String,
+    pub(super) kind: &'static str,
+    /// As etcd calls it where it times requests; no stream has such a name.
+    pub(super) request: Option<&'static str>,
+}
+
+pub(super) struct Rpcs {
+    pub(super) all: Vec<Rpc>,
+    by_path: HashMap<String, Method>,
+}
+
+static RPCS: LazyLock<Rpcs> = LazyLock::new(|| {
+    let pool = DescriptorPool::decode(clearlane_proto::DESCRIPTORS).expect("compiled by the build");
+    let mut rpcs = Rpcs { all: Vec::new(), by_path: HashMap::new() };
+    for service in SERVICES {
+        let found = pool.get_service_by_name(service).expect("a service of the API");
+        for method in found.methods() {
+            let number = Method(rpcs.all.len() as u16);
+            rpcs.by_path.insert(format!("/{service}/{}", method.name()), number);
+            rpcs.all.push(Rpc::new(service, &method));
+        }
+    }
+    rpcs
+});
+
+/// All of them.
+pub(super) fn rpcs() -> &'static Rpcs {
+    &RPCS
+}
+
+impl Rpc {
+    fn new(service: &str, method: &MethodDescriptor) -> Rpc {
+        let kind = match (method.is_client_streaming(), method.is_server_streaming()) {
+            (false, false) => "unary",
+            (true, false) => "client_stream",
+            (false, true) => "server_stream",
+            (true, true) => "bidi_stream",
+        };
+        let request = match method.name() {
+            "Range" => Some("range"),
+            "Put" => Some("put"),
+            "DeleteRange" => Some("delete_range"),
+            "Txn" => Some("txn"),
+            "Compact" => Some("compaction"),
+            "LeaseGrant" => Some("lease_grant"),
+            "LeaseRevoke" => Some("lease_revoke"),
+            _ => None,
+        };
+        Rpc { service: service.to_owned(), name: method.name().to_owned(), kind, request }
+    }
+}

@@ -1,0 +1,158 @@
+//! Who calls, and whom: what each call between members carries in its metadata, and what is checked.
+//!
+//! ```text
+//!   clearlane-cluster: cdf818194e3a8c32      both must be of this cluster
+//!   clearlane-from: 8e9e05c52164694d         must not have been removed
+//!   clearlane-to: 91bc3c398fb3c146           must be who is called
+//!   clearlane-protocol: 1                    must be one that is spoken here
+//!   clearlane-peer-urls: http://10.0.0.1:2380
+//! ```
+//!
+//! Addresses are given to somebody else after a while, and containers are started from the wrong
+//! directory. Without these checks a member of one cluster would put its entries into another's log.
+
+use std::fmt;
+
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Status};
+
+/// The oldest protocol that is spoken here.
+pub const PROTOCOL_MIN: u32 = 1;
+/// The newest.
+pub const PROTOCOL_MAX: u32 = 1;
+
+/// What a member is told that was removed.
+const REMOVED: &str = "the member has been permanently removed from the cluster";
+
+/// Who calls, and whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Badge {
+    /// Of which cluster the caller is.
+    pub cluster: u64,
+    /// Who calls.
+    pub from: u64,
+    /// Who is called.
+    pub to: u64,
+    /// Where the caller listens.
+    pub peer_urls: Vec<String>,
+}
+
+impl Badge {
+    /// Puts it into the metadata of a call.
+    pub fn write(&self, metadata: &mut MetadataMap) {
+        let texts = [
+            ("clearlane-cluster", format!("{:x}", self.cluster)),
+            ("clearlane-from", format!("{:x}", self.from)),
+            ("clearlane-to", format!("{:x}", self.to)),
+            ("clearlane-protocol", PROTOCOL_MAX.to_string()),
+            ("clearlane-peer-urls", self.peer_urls.join(",")),
+        ];
+        for (key, text) in texts {
+            // An address has no signs that metadata cannot have: it was checked when it was given.
+            if let Ok(text) = text.parse() {
+                metadata.insert(key, text);
+            }
+        }
+    }
+
+    /// Reads it.
+    pub fn read(metadata: &MetadataMap) -> Result<Badge, Status> {
+        let text = |key: &'static str| {
+            let value = metadata.get(key).and_then(|value| value.to_str().ok());
+            value.ok_or_else(|| refused(format!("no {key} in the call: is this a member?")))
+        };
+        let id = |key| {
+            let text = text(key)?;
+            u64::from_str_radix(text, 16).map_err(|_| refused(format!("{key} is {text}: no id")))
+        };
+        let protocol: u32 = text("clearlane-protocol")?.parse().unwrap_or_default();
+        spoken_here(protocol, protocol)?;
+        let urls = text("clearlane-peer-urls")?;
+        Ok(Badge {
+            cluster: id("clearlane-cluster")?,
+            from: id("clearlane-from")?,
+            to: id("clearlane-to")?,
+            peer_urls: urls.split(',').filter(|url| !url.is_empty()).map(str::to_owned).collect(),
+        })
+    }
+
+    /// Whether it is for this member.
+    pub fn check(&self, cluster: u64, member: u64) -> Result<(), Status> {
+        if self.cluster != cluster {
+            let theirs = self.cluster;
+            return Err(refused(format!(
+                "cluster ID mismatch: member {:x} is of cluster {theirs:x}, and member {member:x} of \
+                 cluster {cluster:x}",
+                self.from
+            )));
+        }
+        if self.to != member {
+            let to = self.to;
+            return Err(refused(format!("member {to:x} is called, and this is {member:x}")));
+        }
+        Ok(())
+    }
+}
+
+/// Which protocol two members speak: the newest that both know.
+pub fn spoken_here(min: u32, max: u32) -> Result<u32, Status> {
+    let common = max.min(PROTOCOL_MAX);
+    if common < min.max(PROTOCOL_MIN) {
+        return Err(refused(format!(
+            "no common protocol: there it is {min} to {max}, here {PROTOCOL_MIN} to {PROTOCOL_MAX}"
+        )));
+    }
+    Ok(common)
+}
+
+fn refused(words: impl fmt::Display) -> Status {
+    Status::new(Code::FailedPrecondition, words.to_string())
+}
+
+/// For a member that was removed.
+pub fn removed() -> Status {
+    Status::new(Code::PermissionDenied, REMOVED)
+}
+
+/// Whether a refusal says so.
+pub fn says_removed(status: &Status) -> bool {
+    status.code() == Code::PermissionDenied && status.message() == REMOVED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn badge() -> Badge {
+        let peer_urls = vec!["http://a:1".to_owned(), "http://b:2".to_owned()];
+        Badge { cluster: 0xc, from: 1, to: u64::MAX, peer_urls }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut metadata = MetadataMap::new();
+        badge().write(&mut metadata);
+        assert_eq!(Badge::read(&metadata).unwrap(), badge());
+        metadata.insert("clearlane-protocol", "9".parse().unwrap());
+        let told = Badge::read(&metadata).unwrap_err();
+        assert!(told.message().contains("no common protocol"), "{told}");
+        let told = Badge::read(&MetadataMap::new()).unwrap_err();
+        assert_eq!(told.code(), Code::FailedPrecondition);
+    }
+
+    #[test]
+    fn strangers_are_told_why() {
+        badge().check(0xc, u64::MAX).unwrap();
+        let told = badge().check(0xd, u64::MAX).unwrap_err();
+        let words = "member 1 is of cluster c, and member ffffffffffffffff of cluster d";
+        assert!(told.message().contains(words), "{told}");
+        assert!(badge().check(0xc, 2).is_err());
+        assert!(says_removed(&removed()) && !says_removed(&told));
+    }
+
+    #[test]
+    fn the_newest_common_protocol_is_spoken() {
+        assert_eq!(spoken_here(1, 7).unwrap(), 1);
+        assert!(spoken_here(2, 7).is_err() && spoken_here(0, 0).is_err());
+    }
+}

@@ -1,0 +1,173 @@
+//! What other members ask of this one.
+
+use std::sync::Arc;
+
+use clearlane_member::Handle;
+use clearlane_member::membership::Change;
+use clearlane_proto::peerpb::peer_server::Peer;
+use clearlane_proto::peerpb::{
+    CopyChunk, CopyDone, Echo, Greeting, MembersReply, MembersRequest, Parcel, PromoteReply,
+    PromoteRequest,
+};
+use clearlane_raft_log::driver::Message;
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{self, Sender};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::badge::{self, Badge, PROTOCOL_MAX, PROTOCOL_MIN};
+use super::links::Stranger;
+use super::{Context, copies};
+use crate::cluster::to_wire;
+use crate::status;
+
+/// So many copies are taken at a time.
+const COPIES_MAX: usize = 2;
+
+/// Lets others in.
+#[derive(Clone, Debug)]
+pub(super) struct Door {
+    context: Context,
+    member: Handle,
+    learned: Sender<Stranger>,
+    copies: Arc<Semaphore>,
+}
+
+impl Door {
+    pub(super) fn new(context: &Context, member: Handle, learned: Sender<Stranger>) -> Door {
+        let copies = Arc::new(Semaphore::new(COPIES_MAX));
+        Door { context: context.clone(), member, learned, copies }
+    }
+
+    /// Who calls, if he may.
+    fn admit(&self, metadata: &MetadataMap) -> Result<Badge, Status> {
+        let own = self.context.node.metadata();
+        let badge = Badge::read(metadata)?;
+        badge.check(own.cluster_id, own.node_id).inspect_err(|status| {
+            tracing::error!(why = status.message(), "another member's call is refused");
+        })?;
+        self.is_welcome(badge.from)?;
+        if self.context.table.get(badge.from).is_none() {
+            // If too many are waiting to be noticed, it calls again.
+            let _ = self.learned.try_send((badge.from, badge.peer_urls.clone()));
+        }
+        Ok(badge)
+    }
+
+    fn is_welcome(&self, from: u64) -> Result<(), Status> {
+        if self.context.node.members().is_removed(from) {
+            return Err(badge::removed());
+        }
+        match self.context.table.get(from) {
+            Some(link) if link.is_cut() => Err(Status::unavailable("the way is cut")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Hands on what comes in one stream.
+    async fn listen(
+        self,
+        from: u64,
+        mut parcels: Streaming<Parcel>,
+        echoes: Sender<Result<Echo, Status>>,
+    ) {
+        let mut members = self.context.node.watch_members();
+        let ended = loop {
+            let parcel = tokio::select! {
+                parcel = parcels.message() => parcel,
+                _ = members.changed() => Ok(Some(Parcel::default())),
+            };
+            let taken = match parcel {
+                Ok(Some(parcel)) => self.is_welcome(from).and_then(|()| self.take(from, &parcel)),
+                // It has broken, or the other side ends it.
+                Ok(None) | Err(_) => return,
+            };
+            match taken {
+                Ok(0) => {}
+                // Who does not take echoes does not get them.
+                Ok(ping) => drop(echoes.try_send(Ok(Echo { ping }))),
+                Err(status) => break status,
+            }
+            self.context.node.has_room().await;
+        };
+        let _ = echoes.send(Err(ended)).await;
+    }
+
+    /// Hands on a parcel, and returns its ping.
+    fn take(&self, from: u64, parcel: &Parcel) -> Result<u64, Status> {
+        let mut messages = Vec::with_capacity(parcel.messages.len());
+        for bytes in &parcel.messages {
+            let message = Message::decode(bytes);
+            let message = message.map_err(|error| Status::invalid_argument(error.to_string()))?;
+            if message.from() != from {
+                let words = format!("a message of {:x} in a stream of {from:x}", message.from());
+                return Err(Status::invalid_argument(words));
+            }
+            messages.push(message);
+        }
+        if !messages.is_empty() {
+            self.context.node.receive(messages);
+        }
+        Ok(parcel.ping)
+    }
+}
+
+#[tonic::async_trait]
+impl Peer for Door {
+    type MessagesStream = ReceiverStream<Result<Echo, Status>>;
+
+    async fn greet(&self, request: Request<Greeting>) -> Result<Response<Greeting>, Status> {
+        self.admit(request.metadata())?;
+        let theirs = request.get_ref();
+        badge::spoken_here(theirs.protocol_min, theirs.protocol_max)?;
+        Ok(Response::new(Greeting {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol_min: PROTOCOL_MIN,
+            protocol_max: PROTOCOL_MAX,
+        }))
+    }
+
+    async fn messages(
+        &self,
+        request: Request<Streaming<Parcel>>,
+    ) -> Result<Response<Self::MessagesStream>, Status> {
+        let badge = self.admit(request.metadata())?;
+        let (echoes, answer) = mpsc::channel(4);
+        tokio::spawn(self.clone().listen(badge.from, request.into_inner(), echoes));
+        Ok(Response::new(ReceiverStream::new(answer)))
+    }
+
+    async fn copy(
+        &self,
+        request: Request<Streaming<CopyChunk>>,
+    ) -> Result<Response<CopyDone>, Status> {
+        let badge = self.admit(request.metadata())?;
+        let permit = self.copies.try_acquire();
+        let _permit =
+            permit.map_err(|_| Status::resource_exhausted("other copies are coming in"))?;
+        copies::receive(&self.context, &badge, request.into_inner()).await?;
+        Ok(Response::new(CopyDone {}))
+    }
+
+    async fn members(
+        &self,
+        _request: Request<MembersRequest>,
+    ) -> Result<Response<MembersReply>, Status> {
+        let members = self.context.node.members();
+        let cluster_id = self.context.node.metadata().cluster_id;
+        let members = members.iter().map(to_wire).collect();
+        Ok(Response::new(MembersReply { cluster_id, members }))
+    }
+
+    async fn promote(
+        &self,
+        request: Request<PromoteRequest>,
+    ) -> Result<Response<PromoteReply>, Status> {
+        self.admit(request.metadata())?;
+        let id = request.get_ref().learner;
+        let promoted = self.member.change_members(Change::Promote { id }).await;
+        let members = promoted.map_err(|trouble| status::of(&trouble))?;
+        Ok(Response::new(PromoteReply { members: members.iter().map(to_wire).collect() }))
+    }
+}

@@ -1,0 +1,68 @@
+//! Questions to other members.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use clearlane_member::Trouble;
+use clearlane_member::membership::{Member, Refused};
+use clearlane_member::node::{Asking, Others};
+use clearlane_proto::peerpb::PromoteRequest;
+use clearlane_proto::peerpb::peer_client::PeerClient;
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+
+use super::Context;
+use super::badge::Badge;
+use super::links::Table;
+use crate::cluster::of_wire;
+
+/// Asks over the urgent connections: questions are short.
+#[derive(Debug)]
+pub(super) struct Calls {
+    table: Arc<Table>,
+    /// But for whom it is for.
+    badge: Badge,
+}
+
+impl Calls {
+    pub(super) fn new(context: &Context) -> Calls {
+        Calls { table: Arc::clone(&context.table), badge: context.badge(0) }
+    }
+
+    fn client(&self, id: u64) -> Result<PeerClient<Channel>, Trouble> {
+        let link = self.table.get(id).filter(|link| !link.is_cut());
+        let channel = link.and_then(|link| link.channel());
+        channel.map(PeerClient::new).ok_or(Trouble::NoLeader)
+    }
+
+    fn dressed<T>(&self, to: u64, question: T) -> Request<T> {
+        let mut request = Request::new(question);
+        Badge { to, ..self.badge.clone() }.write(request.metadata_mut());
+        request
+    }
+}
+
+/// What another member's refusal means to a client of this one.
+fn trouble(status: &Status) -> Trouble {
+    let not_leader = Trouble::NotLeader;
+    match Refused::of_words(status.message()) {
+        Some(refused) => Trouble::Members(refused),
+        None if status.message() == not_leader.to_string() => not_leader,
+        None => Trouble::NoLeader,
+    }
+}
+
+impl Others for Calls {
+    fn active_since(&self, id: u64) -> Option<Instant> {
+        self.table.get(id)?.active_since()
+    }
+
+    fn promote(&self, leader: u64, learner: u64) -> Asking<'_, Vec<Member>> {
+        Box::pin(async move {
+            let mut client = self.client(leader)?;
+            let request = self.dressed(leader, PromoteRequest { learner });
+            let reply = client.promote(request).await.map_err(|status| trouble(&status))?;
+            Ok(reply.into_inner().members.into_iter().map(of_wire).collect())
+        })
+    }
+}
