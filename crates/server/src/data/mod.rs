@@ -83,6 +83,8 @@ pub struct Start {
     pub snapshot_count: u64,
     /// So many are kept for members that are a little behind.
     pub catch_up_entries: u64,
+    /// How large the store may become; 0 is the default, below is no limit.
+    pub quota_bytes: i64,
 }
 
 /// A member that runs, and what its network needs: see [`peer::Peers::start`].
@@ -118,6 +120,7 @@ impl Start {
             election_timeout: Duration::from_secs(1),
             snapshot_count: settings.snapshot_count,
             catch_up_entries: settings.catch_up_entries,
+            quota_bytes: settings.quota_bytes,
         }
     }
 
@@ -205,6 +208,7 @@ impl Start {
         settings.read_mode = self.read_mode;
         settings.snapshot_count = self.snapshot_count;
         settings.catch_up_entries = self.catch_up_entries;
+        settings.quota_bytes = self.quota_bytes;
         Ok(settings)
     }
 

@@ -143,9 +143,11 @@ fn ours(
     let mut start = Start::new(place.name, dir, &place.peer_url, design.into());
     start.initial_cluster = place.initial_cluster.parse()?;
     start.state = place.state.parse()?;
+    let set = Settings::of(flags)?;
+    start.quota_bytes = set.quota_bytes;
     let listener = TcpListener::bind(place.peer_listen)?;
     let Opened { node, ends } = start.open()?;
-    set(&node, flags)?;
+    node.watching().set_progress_interval(set.progress_interval);
     let settings = peer::Settings {
         name: place.name.to_owned(),
         client_urls: vec![place.client_url.to_owned()],
@@ -158,18 +160,29 @@ fn ours(
     Ok(Running::Ours { node, peers, server })
 }
 
-/// What a recording has beside etcd's defaults.
-fn set(node: &Node, flags: &[String]) -> Result<(), Box<dyn Error>> {
-    for pair in flags.chunks(2) {
-        match pair {
-            [name, value] if name == "--watch-progress-notify-interval" => {
-                let seconds = value.strip_suffix('s').ok_or("not in seconds")?.parse()?;
-                node.watching().set_progress_interval(Duration::from_secs(seconds));
+/// What a recording may have beside etcd's defaults.
+struct Settings {
+    progress_interval: Duration,
+    quota_bytes: i64,
+}
+
+impl Settings {
+    fn of(flags: &[String]) -> Result<Settings, Box<dyn Error>> {
+        let mut set = Settings { progress_interval: Duration::from_secs(600), quota_bytes: 0 };
+        for pair in flags.chunks(2) {
+            match pair {
+                [name, value] if name == "--watch-progress-notify-interval" => {
+                    let seconds = value.strip_suffix('s').ok_or("not in seconds")?.parse()?;
+                    set.progress_interval = Duration::from_secs(seconds);
+                }
+                [name, value] if name == "--quota-backend-bytes" => {
+                    set.quota_bytes = value.parse()?;
+                }
+                other => return Err(format!("there is no flag {other:?}").into()),
             }
-            other => return Err(format!("there is no flag {other:?}").into()),
         }
+        Ok(set)
     }
-    Ok(())
 }
 
 impl Served {
