@@ -6,9 +6,14 @@
 //! | module | its question |
 //! |---|---|
 //! | [`serve`] | which thread has which connection? |
+//! | [`listen`] | where do connections come from? |
 //! | [`peer`] | what do members say to each other? |
 //! | [`front`] | who answers this request? |
 //! | [`data`] | where does a member lie on disk, and how does it begin? |
+//! | [`config`] | what does this member's owner want? flags, environment, config file |
+//! | [`run`] | how does the process begin and end? |
+//! | [`logging`] | what does it say meanwhile? |
+//! | [`tools`] | what can be done with the data of a member that does not run? |
 //! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
 //! | [`caller`] | may this member answer this caller at all? |
 //! | [`maintenance`] | alarms, sizes, sums, copies; who leads |
@@ -18,9 +23,11 @@
 //! | [`metrics`] | how is it doing, in numbers? |
 //! | [`watch`] | watchers, and how their events reach a socket |
 //! | [`cluster`] | who is a member? |
+//! | [`succession`], [`lock`], [`election`] | who is next? |
 //! | [`status`] | which code goes with which words? |
 
 pub mod cluster;
+pub mod config;
 pub mod data;
 pub mod front;
 pub mod http;
@@ -35,3 +42,10 @@ pub mod peer;
 pub mod serve;
 pub mod status;
 pub mod watch;
+pub mod listen;
+pub mod logging;
+pub mod run;
+pub mod tools;
+pub mod succession;
+pub mod lock;
+pub mod election;

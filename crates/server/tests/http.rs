@@ -308,28 +308,33 @@ fn half_a_connection_is_enough_for_an_answer() {
     assert_eq!(running.ask("POST /v3/kv/put", "", "{}").status, 404, "the API is elsewhere");
 }
 
-/// A stream ends with its client, also if nothing is sent on it.
+/// A stream ends with its client, also if nothing is sent on it; whether he has said all or not.
 #[test]
 fn a_stream_to_nobody_ends() {
     let running = Running::start();
-    let mut connection = running.connect();
-    let head =
-        "POST /v3/lease/keepalive HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n";
-    connection.write_all(format!("{head}\r\n8\r\n{{\"ID\":7}}\r\n").as_bytes()).unwrap();
-    let mut seen = String::new();
-    while !seen.contains("result") {
-        let mut piece = [0; 512];
-        let length = connection.read(&mut piece).unwrap();
-        seen.push_str(std::str::from_utf8(&piece[..length]).unwrap());
-    }
-    drop(connection);
-    let labels = "grpc_method=\"LeaseKeepAlive\",grpc_service=\"etcdserverpb.Lease\"";
-    let cancelled = format!(
-        "grpc_server_handled_total{{grpc_code=\"Canceled\",{labels},grpc_type=\"bidi_stream\"}} 1\n"
-    );
-    let begin = Instant::now();
-    while !running.ask("GET /metrics", "", "").body.contains(&cancelled) {
-        assert!(begin.elapsed() < Duration::from_secs(60), "the stream goes on");
-        std::thread::yield_now();
+    for (gone, body) in
+        ["8\r\n{\"ID\":7}\r\n0\r\n\r\n", "8\r\n{\"ID\":7}\r\n"].into_iter().enumerate()
+    {
+        let mut connection = running.connect();
+        let head = "POST /v3/lease/keepalive HTTP/1.1\r\nHost: localhost\r\n\
+                    Grpc-Metadata-Never-Ends: 1\r\nTransfer-Encoding: chunked\r\n\r\n";
+        connection.write_all(format!("{head}{body}").as_bytes()).unwrap();
+        let mut seen = String::new();
+        while !seen.contains("result") {
+            let mut piece = [0; 512];
+            let length = connection.read(&mut piece).unwrap();
+            seen.push_str(std::str::from_utf8(&piece[..length]).unwrap());
+        }
+        drop(connection);
+        let labels = "grpc_method=\"LeaseKeepAlive\",grpc_service=\"etcdserverpb.Lease\"";
+        let cancelled = format!(
+            "grpc_server_handled_total{{grpc_code=\"Canceled\",{labels},grpc_type=\"bidi_stream\"}} {}\n",
+            gone + 1
+        );
+        let begin = Instant::now();
+        while !running.ask("GET /metrics", "", "").body.contains(&cancelled) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the stream goes on: {body:?}");
+            std::thread::yield_now();
+        }
     }
 }

@@ -49,7 +49,6 @@ use tonic::service::Routes;
 
 pub use self::access::{Access, Secure};
 use self::gateway::Gateway;
-pub(crate) use self::health::alarms;
 pub use self::listen::serve;
 use crate::metrics::{self, Metrics, ThreadMetrics};
 

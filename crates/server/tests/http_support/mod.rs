@@ -56,6 +56,9 @@ impl Running {
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async move {
+                while node.status().leader() == 0 {
+                    tokio::task::yield_now().await;
+                }
                 let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
                 tell.send(listener.local_addr().unwrap()).unwrap();
                 let member = Handle::new(&node, Limits::default());
@@ -172,7 +175,8 @@ fn dechunked(mut body: &str) -> String {
     }
 }
 
-/// A service with streams that needs nothing: it says 60 seconds for every lease but number 13.
+/// A service with streams that needs nothing: it says 60 seconds for every lease but number 13. With
+/// metadata `never-ends` its stream goes on when the client has said all, as that of watchers does.
 #[derive(Clone, Copy, Debug)]
 struct Echo;
 
@@ -185,11 +189,15 @@ impl Lease for Echo {
         &self,
         request: Request<Streaming<LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        let never_ends = request.metadata().contains_key("never-ends");
         let answers = request.into_inner().map(|asked| match asked?.id {
             13 => Err(Status::not_found("not that one")),
             id => Ok(LeaseKeepAliveResponse { id, ttl: 60, header: None }),
         });
-        Ok(Response::new(Box::pin(answers)))
+        Ok(Response::new(match never_ends {
+            true => Box::pin(answers.chain(tokio_stream::pending())),
+            false => Box::pin(answers),
+        }))
     }
 
     async fn lease_time_to_live(
