@@ -134,6 +134,8 @@ impl Machine {
             snapshot_count: terms.snapshot_count,
             catch_up_entries: terms.catch_up_entries,
             unix_ms: BEGINNING_UNIX_MS + self.clock.shows(now) / MILLISECOND,
+            lease_checkpoint_interval: None,
+            quota_bytes: 0,
         };
         let (core, wal) = start(self.ground(terms), settings)?;
         self.life += 1;

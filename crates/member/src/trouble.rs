@@ -48,12 +48,12 @@ pub enum Trouble {
     /// No answer came in time: it may be applied, or not.
     #[error("etcdserver: request timed out")]
     TimedOut,
-    /// Nobody led for as long as the request could wait.
-    #[error("context deadline exceeded")]
-    DeadlineExceeded,
     /// Too few members are there to change who is one.
     #[error("etcdserver: unhealthy cluster")]
     Unhealthy,
+    /// Nobody led for as long as the request could wait.
+    #[error("context deadline exceeded")]
+    DeadlineExceeded,
     /// The store could not be read.
     #[error("{0}")]
     Failed(#[from] Error),

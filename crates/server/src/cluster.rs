@@ -131,7 +131,7 @@ impl ClusterService {
         if !self.rules.is_strict || (all.len(), started) == (1, 1) {
             return Ok(());
         }
-        let quorum = (all.len() + 1) / 2 + 1;
+        let quorum = quorum(all.len() + 1);
         if !learns && started < quorum {
             return Err(Refused::NotEnoughStarted.into());
         }
@@ -146,7 +146,7 @@ impl ClusterService {
         }
         let all = voters(&members);
         let stay: Vec<&Member> = all.iter().copied().filter(|voter| voter.id != id).collect();
-        let quorum = stay.len() / 2 + 1;
+        let quorum = quorum(stay.len());
         if started(&stay) < quorum {
             return Err(Refused::NotEnoughStarted.into());
         }
@@ -165,7 +165,7 @@ impl ClusterService {
         let members = self.member.node().members();
         let all = voters(&members);
         let is_learner = members.get(id).is_some_and(|member| member.is_learner);
-        let quorum = (all.len() + 1) / 2 + 1;
+        let quorum = quorum(all.len() + 1);
         // Of what is no learner the change itself says what is wrong.
         let too_few = self.rules.is_strict && is_learner && started(&all) + 1 < quorum;
         if too_few { Err(Refused::NotEnoughStarted.into()) } else { Ok(()) }
@@ -190,6 +190,11 @@ fn voters(members: &Members) -> Vec<&Member> {
 /// Who has started once has published its name.
 fn started(members: &[&Member]) -> usize {
     members.iter().filter(|member| !member.name.is_empty()).count()
+}
+
+/// So many of this many voters decide.
+fn quorum(voters: usize) -> usize {
+    voters / 2 + 1
 }
 
 fn all_to_wire(members: &[Member]) -> Vec<wire::Member> {

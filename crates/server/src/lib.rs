@@ -6,19 +6,19 @@
 //! | module | its question |
 //! |---|---|
 //! | [`serve`] | which thread has which connection? |
+//! | [`peer`] | what do members say to each other? |
 //! | [`front`] | who answers this request? |
+//! | [`data`] | where does a member lie on disk, and how does it begin? |
+//! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
 //! | [`caller`] | may this member answer this caller at all? |
 //! | [`maintenance`] | alarms, sizes, sums, copies; who leads |
 //! | [`health`] | is this server up? |
 //! | [`lease`] | LeaseGrant, LeaseRevoke, LeaseKeepAlive, LeaseTimeToLive, LeaseLeases |
-//! | [`peer`] | what do members say to each other? |
-//! | [`data`] | where does a member lie on disk, and how does it begin? |
-//! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
-//! | [`cluster`] | who is a member? |
 //! | [`http`] | version, health, metrics, and the API in JSON |
 //! | [`metrics`] | how is it doing, in numbers? |
 //! | [`watch`] | watchers, and how their events reach a socket |
 //! | [`succession`], [`lock`], [`election`] | who is next? |
+//! | [`cluster`] | who is a member? |
 //! | [`status`] | which code goes with which words? |
 
 pub mod cluster;

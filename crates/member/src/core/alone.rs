@@ -42,10 +42,9 @@ pub fn force_alone(ground: &Ground) -> Result<Vec<u64>> {
     let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
     let (mut wal, contents) = Wal::open(files, dir, start, ground.wal)?;
     let engine = copies::at_start(&*ground.vault, newest.index)?;
-    // Only looked at: the start that follows has its own.
-    let config = lease::Config { election_timeout: Duration::ZERO, checkpoint_interval: None };
-    let leases = Arc::new(Lessor::new(config, &ground.backend.locks));
-    let opened = ground.open(&engine, &leases)?;
+    // Nobody asks for leases here: they come along with the store.
+    let leases = Lessor::new(lease::Config::new(Duration::ZERO), &ground.backend.locks);
+    let opened = ground.open(&engine, &Arc::new(leases))?;
     let own = contents.metadata.node_id;
     let applied = opened.progress.index;
     let commit = contents.state.commit.max(applied);

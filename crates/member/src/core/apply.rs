@@ -154,10 +154,9 @@ impl Core {
         change: impl FnOnce(&mut Members, &mut dyn WriteTxn<Progress>) -> Result<()>,
     ) -> Result<()> {
         let mut txn = self.store.write()?;
-        change(&mut self.members, &mut *txn)?;
+        change(Arc::make_mut(&mut self.members), &mut *txn)?;
         let ended = txn.end(progress.clone())?;
         self.ended(ended, progress);
-        self.out.members_changed = true;
         self.answer(id, || Answer::Members(Ok(Vec::new())));
         Ok(())
     }
@@ -174,14 +173,13 @@ impl Core {
             Error::damaged("the log", format!("entry {}: {error}", entry.index))
         })?;
         let mut txn = self.store.write()?;
-        let applied = self.members.apply(&change, &mut *txn)?;
+        let applied = Arc::make_mut(&mut self.members).apply(&change, &mut *txn)?;
         progress.members = Arc::new(self.driver.apply_change(applied.ok())?);
         let ended = txn.end(progress.clone())?;
         self.ended(ended, progress);
         let is_removed =
             change.kind == ConfChangeKind::RemoveNode && change.node_id == self.metadata.node_id;
         self.out.removed |= is_removed && applied.is_ok();
-        self.out.members_changed |= applied.is_ok();
         if change.kind == ConfChangeKind::RemoveNode {
             // Nobody will say what has become of a copy that was on its way.
             self.copying.remove(&change.node_id);

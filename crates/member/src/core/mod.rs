@@ -118,8 +118,8 @@ pub struct Core {
     queue: Queue,
     engine: Arc<dyn Engine>,
     store: Arc<dyn Store<Progress>>,
-    members: Members,
-    /// Shared: they seldom change, and those who look do so at any time.
+    members: Arc<Members>,
+    /// Shared, like the members: they seldom change, and those who look do so at any time.
     alarms: Arc<Alarms>,
     leases: Arc<Lessor>,
     /// The term in which this member has begun the leases' time, while it leads.
@@ -488,7 +488,7 @@ impl Core {
     }
 
     /// Who is a member, as far as this member has applied the log.
-    pub fn members(&self) -> &Members {
+    pub fn members(&self) -> &Arc<Members> {
         &self.members
     }
 

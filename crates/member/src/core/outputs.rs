@@ -42,8 +42,6 @@ pub struct Outputs {
     /// Who leads has changed, or in which term.
     pub leadership: Option<Leadership>,
     /// [`Core::members`](super::Core::members) has changed: who is one, what is known of one, or the
-    /// cluster's version.
-    pub members_changed: bool,
     /// This member is none any more, and stops.
     pub removed: bool,
     /// Every entry that was applied, for those who check that all members apply the same.

@@ -128,7 +128,7 @@ impl Ground {
         };
         let (store, opened) = mvcc::open(self.parts, ground)?;
         leases.restore(&*store.read(), &opened.leases)?;
-        let members = Members::load(&*store.read(), self.learners_max)?;
+        let members = Arc::new(Members::load(&*store.read(), self.learners_max)?);
         let alarms = Arc::new(Alarms::load(&*store.read())?);
         Ok(OpenedStore {
             store: Arc::from(store),
@@ -143,7 +143,7 @@ impl Ground {
 /// A store with all that is known from its state.
 pub(super) struct OpenedStore {
     pub(super) store: Arc<dyn Store<Progress>>,
-    pub(super) members: Members,
+    pub(super) members: Arc<Members>,
     pub(super) alarms: Arc<Alarms>,
     pub(super) progress: Progress,
     pub(super) compaction: Option<mvcc::CompactionJob>,
@@ -304,7 +304,6 @@ impl Core {
         self.alarms = alarms;
         self.recorded = position.index;
         self.out.store_replaced = true;
-        self.out.members_changed = true;
         // Its removal may be among what it did not see.
         self.out.removed |= self.members.is_removed(self.metadata.node_id);
         self.out.compactions = resumed(compaction);

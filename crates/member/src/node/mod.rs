@@ -211,10 +211,10 @@ impl Node {
             watching,
             leases: Arc::clone(core.leases()),
             begin: Instant::now(),
-            members: watch::Sender::new(Arc::new(core.members().clone())),
             vault,
             others: OnceLock::new(),
             failed,
+            members: watch::Sender::new(Arc::clone(core.members())),
             alarms: ArcSwap::new(Arc::clone(core.alarms())),
             leadership: watch::Sender::new(core.leadership()),
             compacted: watch::Sender::new(0),
@@ -318,6 +318,12 @@ impl Node {
         self.shared.election_timeout
     }
 
+    /// Asks the leader, who must be this member, to hand over to another. Whether it has shows in
+    /// [`leadership`](Node::leadership).
+    pub fn transfer_leader(&self, to: u64) {
+        self.shared.inbox.push([Input::TransferLeader(to)]);
+    }
+
     /// Rewrites the store without the space of what was deleted. It takes long, and blocks nobody
     /// but the caller in the default era.
     pub fn defragment(&self) -> Result<()> {
@@ -361,11 +367,6 @@ impl Node {
     /// Messages to this member get lost.
     pub fn unreachable(&self, id: u64) {
         self.shared.inbox.push([Input::Unreachable(id)]);
-    }
-
-    /// Hands leadership to another member, if this one leads and the other votes.
-    pub fn transfer_leader(&self, to: u64) {
-        self.shared.inbox.push([Input::TransferLeader(to)]);
     }
 
     /// Another member says that this one was removed. It stops.
@@ -448,6 +449,9 @@ impl Shared {
     /// Shows what the core has come to: before anybody is answered.
     fn show(&self, core: &Core) {
         self.status.progress_is(core);
+        if !Arc::ptr_eq(&self.members.borrow(), core.members()) {
+            self.members.send_replace(Arc::clone(core.members()));
+        }
         if !Arc::ptr_eq(&self.alarms.load(), core.alarms()) {
             self.alarms.store(Arc::clone(core.alarms()));
         }

@@ -244,9 +244,6 @@ impl RaftThread<'_> {
             self.shared.watching.replace(self.core.store());
             let _ = self.to_commit.send(ToCommit::Replaced);
         }
-        if outputs.members_changed {
-            self.shared.members.send_replace(Arc::new(self.core.members().clone()));
-        }
         if outputs.removed && self.ends_at.is_none() {
             // The others are to hear first that it is committed.
             self.ends_at = Some(self.shared.begin.elapsed() + LAST_TICKS * self.tick);

@@ -67,6 +67,7 @@ async fn send(
     let mut request = Request::new(stream);
     context.badge(to).write(request.metadata_mut());
     client.copy(request).await?;
+    link.copy_arrived();
     reader.await.map_err(|_| Status::internal("the reading thread has panicked"))?
 }
 

@@ -1,5 +1,7 @@
 //! Asking a running cluster who its members are, before this member is one of the threads' business.
 
+use std::io;
+use std::thread;
 use std::time::Duration;
 
 use clearlane_member::membership::Member;
@@ -24,16 +26,23 @@ pub struct Found {
 }
 
 /// What the members at these addresses say, of those that answer. The rest says why not.
-pub fn ask(urls: &[String]) -> std::io::Result<Vec<Result<Found, String>>> {
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(async {
-        let mut said = Vec::new();
-        for url in urls {
-            let asked = timeout(PATIENCE, ask_one(url)).await;
-            said.push(asked.unwrap_or_else(|_| Err(format!("{url}: no answer"))));
-        }
-        said
-    }))
+pub fn ask(urls: &[String]) -> io::Result<Vec<Result<Found, String>>> {
+    let work = || {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        Ok(runtime.block_on(ask_all(urls)))
+    };
+    // Whoever calls may have a runtime of his own, and must not start another on that thread.
+    let joined = thread::scope(|scope| scope.spawn(work).join());
+    joined.unwrap_or_else(|_| Err(io::Error::other("the asking thread has panicked")))
+}
+
+async fn ask_all(urls: &[String]) -> Vec<Result<Found, String>> {
+    let mut said = Vec::new();
+    for url in urls {
+        let asked = timeout(PATIENCE, ask_one(url)).await;
+        said.push(asked.unwrap_or_else(|_| Err(format!("{url}: no answer"))));
+    }
+    said
 }
 
 async fn ask_one(url: &str) -> Result<Found, String> {

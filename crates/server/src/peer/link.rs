@@ -25,6 +25,7 @@ pub(super) struct Link {
     /// There while the urgent stream is.
     up: Mutex<Option<Up>>,
     round_trip_us: AtomicU64,
+    copies_sent: AtomicU64,
     is_cut: AtomicBool,
     tasks: Mutex<Vec<AbortHandle>>,
 }
@@ -46,6 +47,8 @@ pub struct Figures {
     pub round_trip: Duration,
     /// Bytes of messages that were given to a stream, about.
     pub sent_bytes: u64,
+    /// Copies of the store that have arrived there.
+    pub copies_sent: u64,
     /// Messages that were dropped, because the queue was full or nobody was there.
     pub dropped: u64,
 }
@@ -65,6 +68,7 @@ impl Link {
             long,
             up: Mutex::default(),
             round_trip_us: AtomicU64::new(0),
+            copies_sent: AtomicU64::new(0),
             is_cut: AtomicBool::new(false),
             tasks: Mutex::default(),
         };
@@ -107,6 +111,10 @@ impl Link {
         self.round_trip_us.store(round_trip.as_micros() as u64, Ordering::Relaxed);
     }
 
+    pub(super) fn copy_arrived(&self) {
+        self.copies_sent.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(super) fn active_since(&self) -> Option<Instant> {
         self.up.lock().as_ref().map(|up| up.since)
     }
@@ -126,6 +134,7 @@ impl Link {
             active_since: self.active_since(),
             round_trip: Duration::from_micros(self.round_trip_us.load(Ordering::Relaxed)),
             sent_bytes: sum(|queue| &queue.sent),
+            copies_sent: self.copies_sent.load(Ordering::Relaxed),
             dropped: sum(|queue| &queue.dropped),
         }
     }
