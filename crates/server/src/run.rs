@@ -135,9 +135,7 @@ fn start_of(config: &Config) -> Start {
 
 /// What all threads have in common for what is not gRPC.
 fn http_of(config: &Config) -> Http {
-    let quota = Quota::new(config.store.quota_bytes).bytes();
-    let quota_bytes = u64::try_from(quota).unwrap_or_default();
-    let options = metrics::Options { quota_bytes, is_extensive: config.http.is_extensive };
+    let options = metrics::Options { is_extensive: config.http.is_extensive };
     let access = Access::new(config.http.hosts.clone(), config.http.origins.clone());
     let settings = http::Settings { access, ..http::Settings::default() };
     Http { metrics: Arc::new(Metrics::new(options)), settings: Arc::new(settings) }
