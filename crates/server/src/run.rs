@@ -29,7 +29,6 @@ use std::time::Duration;
 
 use clearlane_member::Handle;
 use clearlane_member::node::Node;
-use clearlane_member::quota::Quota;
 use clearlane_raft_log::wal;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
@@ -76,7 +75,7 @@ pub fn version() -> String {
     format!(
         "etcd Version: {}\nGit SHA: clearlane-{}\nGo Version: none, this is Rust\n\
          Go OS/Arch: {}/{}\n",
-        http::VERSION,
+        maintenance::VERSION,
         env!("CARGO_PKG_VERSION"),
         std::env::consts::OS,
         std::env::consts::ARCH,
@@ -160,7 +159,13 @@ fn member(config: &Config, arguments: &[String]) -> Result<Never, Failure> {
     logging::start(&config.log)?;
     end_by_panic();
     let (ours, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
-    tracing::info!(version = http::VERSION, clearlane = ours, pid, ?arguments, "starting a member");
+    tracing::info!(
+        version = maintenance::VERSION,
+        clearlane = ours,
+        pid,
+        ?arguments,
+        "starting a member"
+    );
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
