@@ -20,10 +20,10 @@
 //! | [`quota`] | how large may the store become? |
 //! | [`copies`] | how does the store of one member get to another, whole? |
 //! | [`core`] | in what order does all of it happen? |
-//! | [`stages`] | where has a slow request spent its time? |
 //! | [`downgrade`] | is the cluster to go back to an older version? |
 //! | [`checksums`] | do two members have the same? has this disk what it had? |
 //! | [`snapshot_file`] | the store as one file |
+//! | [`stages`] | where has a slow request spent its time? |
 //!
 //! # What holds
 //!
@@ -46,10 +46,10 @@ pub mod downgrade;
 pub mod checksums;
 pub mod snapshot_file;
 pub mod range;
-pub mod stages;
 mod leases;
 pub mod range_stream;
 pub mod watch;
+pub mod stages;
 mod handle;
 mod publish;
 mod trouble;

@@ -23,18 +23,21 @@
 //! | [`metrics`] | how is it doing, in numbers? |
 //! | [`watch`] | watchers, and how their events reach a socket |
 //! | [`cluster`] | who is a member? |
+//! | [`succession`], [`lock`], [`election`] | who is next? |
 //! | [`status`] | which code goes with which words? |
 
 pub mod caller;
 pub mod cluster;
 pub mod config;
 pub mod data;
+pub mod election;
 pub mod front;
 pub mod health;
 pub mod http;
 pub mod kv;
 pub mod lease;
 pub mod listen;
+pub mod lock;
 pub mod logging;
 pub mod maintenance;
 pub mod metrics;
@@ -43,5 +46,6 @@ pub mod peer;
 pub mod run;
 pub mod serve;
 pub mod status;
+pub mod succession;
 pub mod tools;
 pub mod watch;

@@ -29,7 +29,6 @@ use std::time::Duration;
 
 use clearlane_member::Handle;
 use clearlane_member::node::Node;
-use clearlane_member::quota::Quota;
 use clearlane_raft_log::wal;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
@@ -42,7 +41,7 @@ use crate::listen::Listener;
 use crate::metrics::{self, Metrics};
 use crate::peer::{self, Peers};
 use crate::serve::{Http, Server};
-use crate::{logging, tools};
+use crate::{logging, maintenance, tools};
 
 /// Between two looks at who leads.
 const LOOK: Duration = Duration::from_millis(10);
@@ -76,7 +75,7 @@ pub fn version() -> String {
     format!(
         "etcd Version: {}\nGit SHA: clearlane-{}\nGo Version: none, this is Rust\n\
          Go OS/Arch: {}/{}\n",
-        http::VERSION,
+        maintenance::VERSION,
         env!("CARGO_PKG_VERSION"),
         std::env::consts::OS,
         std::env::consts::ARCH,
@@ -135,9 +134,7 @@ fn start_of(config: &Config) -> Start {
 
 /// What all threads have in common for what is not gRPC.
 fn http_of(config: &Config) -> Http {
-    let quota = Quota::new(config.store.quota_bytes).bytes();
-    let quota_bytes = u64::try_from(quota).unwrap_or_default();
-    let options = metrics::Options { quota_bytes, is_extensive: config.http.is_extensive };
+    let options = metrics::Options { is_extensive: config.http.is_extensive };
     let access = Access::new(config.http.hosts.clone(), config.http.origins.clone());
     let settings = http::Settings { access, ..http::Settings::default() };
     Http { metrics: Arc::new(Metrics::new(options)), settings: Arc::new(settings) }
@@ -162,7 +159,13 @@ fn member(config: &Config, arguments: &[String]) -> Result<Never, Failure> {
     logging::start(&config.log)?;
     end_by_panic();
     let (ours, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
-    tracing::info!(version = http::VERSION, clearlane = ours, pid, ?arguments, "starting a member");
+    tracing::info!(
+        version = maintenance::VERSION,
+        clearlane = ours,
+        pid,
+        ?arguments,
+        "starting a member"
+    );
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
