@@ -29,6 +29,8 @@ use clearlane_proto::etcdserverpb::lease_server::LeaseServer;
 use clearlane_proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use clearlane_proto::etcdserverpb::watch_server::WatchServer;
 use clearlane_proto::grpc::health::v1::health_server::HealthServer;
+use clearlane_proto::v3electionpb::election_server::ElectionServer;
+use clearlane_proto::v3lockpb::lock_server::LockServer;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -40,15 +42,18 @@ use tonic::service::Routes;
 
 use crate::cluster::{ClusterService, Rules};
 use crate::config::address::Listen;
+use crate::election::ElectionService;
 use crate::front::Front;
 use crate::health::HealthService;
 use crate::http::{Endpoints, Settings};
 use crate::kv::KvService;
 use crate::lease::LeaseService;
 use crate::listen::{Connection, Listener, Waiting};
+use crate::lock::LockService;
 use crate::maintenance::MaintenanceService;
 use crate::metrics::{Metrics, Options, ThreadMetrics};
 use crate::one_piece::OnePiece;
+use crate::succession::Succession;
 use crate::watch::WatchService;
 
 /// So long nobody is accepted when the last attempt has failed.
@@ -252,9 +257,13 @@ fn services(member: &Handle, stopped: &watch::Receiver<bool>) -> Routes {
     services.add_service(MaintenanceServer::new(MaintenanceService::new(member.clone())));
     services.add_service(HealthServer::new(HealthService));
     services.add_service(LeaseServer::new(LeaseService::new(member.clone())));
-    services.add_service(WatchServer::new(WatchService::new(member.clone(), stopped.clone())));
     let cluster = ClusterService::new(member.clone(), Rules::default());
     services.add_service(ClusterServer::new(cluster));
+    let watch = WatchService::new(member.clone(), stopped.clone());
+    let line = Succession::new(member.clone(), watch.clone(), stopped.clone());
+    services.add_service(WatchServer::new(watch));
+    services.add_service(LockServer::new(LockService::new(line.clone())));
+    services.add_service(ElectionServer::new(ElectionService::new(line)));
     services.routes()
 }
 
