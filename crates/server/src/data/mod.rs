@@ -67,6 +67,8 @@ pub struct Start {
     pub parts: StoreParts,
     /// When the store commits.
     pub backend: clearlane_backend::Config,
+    /// What has the data on disk.
+    pub engine_kind: EngineKind,
     /// What the engine may use.
     pub engine: Options,
     /// How the log is kept.
@@ -112,6 +114,7 @@ impl Start {
             force_new: false,
             parts,
             backend: Default::default(),
+            engine_kind: EngineKind::Redb,
             engine: Options::default(),
             wal: wal::Options::default(),
             read_mode: ReadMode::ReadIndex,
@@ -135,6 +138,11 @@ impl Start {
         let ground = self.prepare()?;
         let node = Node::start(ground, self.settings()?, Box::new(post))?;
         Ok(Opened { node: Arc::new(node), ends })
+    }
+
+    /// Makes the data of a new member, as [`open`](Start::open) would, and starts nothing.
+    pub fn make(&self) -> Result<()> {
+        self.prepare().map(drop)
     }
 
     /// What is on disk when this returns is a member's.
@@ -177,7 +185,7 @@ impl Start {
         let vault = DirectoryVault::new(
             Arc::clone(&files) as _,
             &snap,
-            EngineKind::Redb,
+            self.engine_kind,
             self.engine.clone(),
         );
         Ok(Ground {

@@ -9,7 +9,7 @@ const STABLE: usize = 12;
 const SECONDS_APART: i64 = 2;
 
 /// Longer values are cut in what is told about a difference.
-const SHOWN_MAX: usize = 300;
+const SHOWN_MAX: usize = 120;
 
 /// Takes away what depends on time, on the layout of files, or on the order of a Go map.
 pub(crate) fn level(method: &str, etcds: &mut Value, ours: &mut Value) {

@@ -1,19 +1,13 @@
 //! etcd itself, as a process: what the replay must agree with before it judges anybody.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use serde_json::Value;
-
-use crate::http;
 use crate::served::Place;
-use crate::wire::PATIENCE;
 
 /// A running etcd.
 pub(crate) struct Etcd {
-    program: PathBuf,
     process: Child,
     pub(crate) address: SocketAddr,
 }
@@ -24,7 +18,7 @@ pub(crate) fn free_address() -> SocketAddr {
 }
 
 impl Etcd {
-    pub(crate) async fn start(
+    pub(crate) fn start(
         program: &Path,
         dir: &Path,
         place: &Place,
@@ -45,31 +39,14 @@ impl Etcd {
             .stdout(Stdio::null())
             .spawn();
         let process = process.map_err(|error| format!("{}: {error}", program.display()))?;
-        let etcd = Etcd { program: program.to_owned(), process, address };
-        tokio::time::timeout(PATIENCE, etcd.ready()).await.map_err(|_| "etcd is not ready")?;
-        Ok(etcd)
+        Ok(Etcd { process, address })
     }
 
-    /// The first call of a recording came when the version of the cluster was known. A learner need
-    /// not know it.
-    async fn ready(&self) {
-        loop {
-            if let Ok(answer) = http::ask(self.address, "GET /version", "").await
-                && let Ok(answer) = serde_json::from_str::<Value>(&answer.body)
-                && answer["etcdcluster"] != "not_decided"
-            {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    /// Ends it in an orderly way. Which program it was.
-    pub(crate) fn stop(mut self) -> Result<PathBuf, String> {
+    /// Ends it in an orderly way.
+    pub(crate) fn stop(mut self) -> Result<(), String> {
         let asked = Command::new("kill").arg(self.process.id().to_string()).status();
         asked.map_err(|error| error.to_string())?;
-        self.process.wait().map_err(|error| error.to_string())?;
-        Ok(self.program.clone())
+        self.process.wait().map(drop).map_err(|error| error.to_string())
     }
 }
 

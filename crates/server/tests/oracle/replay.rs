@@ -284,7 +284,7 @@ impl Player<'_> {
     async fn http(&mut self, number: u64, http: Http) {
         match http::ask(self.served.address(), &http.line, &http.body).await {
             Ok(ours) => {
-                for difference in self.http_differences(http.answer, ours, &http.line) {
+                for difference in self.http_differences(number, http.answer, ours, &http.line) {
                     self.differs(number, format!("{} {difference}", http.line));
                 }
             }
@@ -294,6 +294,7 @@ impl Player<'_> {
 
     fn http_differences(
         &mut self,
+        number: u64,
         mut etcds: HttpAnswer,
         mut ours: HttpAnswer,
         line: &str,
@@ -312,6 +313,7 @@ impl Player<'_> {
             compare::one_space(&mut etcds);
             compare::one_space(&mut ours);
             compare::level(line, &mut etcds, &mut ours);
+            accepted::level(self.scenario, number, &mut etcds, &mut ours);
             let found = compare::differences(&etcds, &ours);
             if !found.is_empty() {
                 return found;
@@ -412,9 +414,11 @@ impl Player<'_> {
         let after = |(after, message): &(u64, Value)| (*after == number).then(|| message.clone());
         let etcds: Vec<Value> = stream.out.iter().filter_map(after).collect();
         let is_watch = stream.head.path == "/etcdserverpb.Watch/Watch";
-        let complete = |messages: &[Value], before: Option<&Value>| match is_watch {
-            true => streams::watch_responses(messages, before),
-            false => messages.to_vec(),
+        let joined = accepted::is_joined(self.scenario, number);
+        let complete = |messages: &[Value], before: Option<&Value>| match (is_watch, joined) {
+            (true, true) => streams::joined(streams::watch_responses(messages, before)),
+            (true, false) => streams::watch_responses(messages, before),
+            (false, _) => messages.to_vec(),
         };
         let etcds = complete(&etcds, None);
         let mut messages = Vec::new();

@@ -2,19 +2,25 @@
 //!
 //! Or etcd, if the replay itself is in question.
 
-use std::net::SocketAddr;
+use std::error::Error;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clearlane_backend::Design;
 use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
-use clearlane_server::data;
+use clearlane_server::data::{Opened, Start};
+use clearlane_server::peer::{self, Peers};
 use clearlane_server::serve::Server;
+use serde_json::Value;
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::etcd::{self, Etcd};
+use crate::http;
+use crate::wire::PATIENCE;
 
 /// Whose server.
 #[derive(Clone, Debug)]
@@ -84,7 +90,7 @@ pub(crate) struct Served {
 }
 
 enum Running {
-    Ours { node: Arc<Node>, server: Server },
+    Ours { node: Arc<Node>, peers: Peers, server: Server },
     Etcds(Etcd),
 }
 
@@ -95,12 +101,15 @@ impl Running {
         place: &Place,
         flags: &[String],
     ) -> Result<Running, String> {
-        match whose {
-            Whose::Ours(design) => ours(dir, *design, place, flags),
-            Whose::Etcds(program) => {
-                Etcd::start(program, dir, place, flags).await.map(Running::Etcds)
+        let running = match whose {
+            Whose::Ours(design) => {
+                ours(dir, *design, place, flags).map_err(|error| error.to_string())?
             }
-        }
+            Whose::Etcds(program) => Running::Etcds(Etcd::start(program, dir, place, flags)?),
+        };
+        let ready = tokio::time::timeout(PATIENCE, ready(running.address()));
+        ready.await.map_err(|_| "the server is not ready")?;
+        Ok(running)
     }
 
     fn address(&self) -> SocketAddr {
@@ -112,11 +121,11 @@ impl Running {
 
     /// What was wrong, if anything.
     fn stop(self) -> Result<(), String> {
-        let (node, server) = match self {
-            Running::Ours { node, server } => (node, server),
-            Running::Etcds(etcd) => return etcd.stop().map(drop),
+        let (node, peers, server) = match self {
+            Running::Ours { node, peers, server } => (node, peers, server),
+            Running::Etcds(etcd) => return etcd.stop(),
         };
-        let stopped = server.stop().map_err(|error| error.to_string());
+        let stopped = server.stop().and_then(|()| peers.stop()).map_err(|error| error.to_string());
         node.stop();
         match &*node.failure().borrow() {
             Some(failure) => Err(failure.to_string()),
@@ -125,18 +134,55 @@ impl Running {
     }
 }
 
-fn ours(dir: &Path, design: Design, place: &Place, flags: &[String]) -> Result<Running, String> {
-    if !flags.is_empty() {
-        return Err(format!("there is no flag {flags:?}"));
+fn ours(
+    dir: &Path,
+    design: Design,
+    place: &Place,
+    flags: &[String],
+) -> Result<Running, Box<dyn Error>> {
+    let mut start = Start::new(place.name, dir, &place.peer_url, design.into());
+    start.initial_cluster = place.initial_cluster.parse()?;
+    start.state = place.state.parse()?;
+    let set = Settings::of(flags)?;
+    start.quota_bytes = set.quota_bytes;
+    let listener = TcpListener::bind(place.peer_listen)?;
+    let Opened { node, ends } = start.open()?;
+    node.watching().set_progress_interval(set.progress_interval);
+    let settings = peer::Settings {
+        name: place.name.to_owned(),
+        client_urls: vec![place.client_url.to_owned()],
+        peer_urls: vec![place.peer_url.clone()],
+        listeners: vec![listener],
+    };
+    let peers = Peers::start(&node, ends, settings)?;
+    let free = "127.0.0.1:0".parse()?;
+    let server = Server::start(&node, free, 2, Limits::default())?;
+    Ok(Running::Ours { node, peers, server })
+}
+
+/// What a recording may have beside etcd's defaults.
+struct Settings {
+    progress_interval: Duration,
+    quota_bytes: i64,
+}
+
+impl Settings {
+    fn of(flags: &[String]) -> Result<Settings, Box<dyn Error>> {
+        let mut set = Settings { progress_interval: Duration::from_secs(600), quota_bytes: 0 };
+        for pair in flags.chunks(2) {
+            match pair {
+                [name, value] if name == "--watch-progress-notify-interval" => {
+                    let seconds = value.strip_suffix('s').ok_or("not in seconds")?.parse()?;
+                    set.progress_interval = Duration::from_secs(seconds);
+                }
+                [name, value] if name == "--quota-backend-bytes" => {
+                    set.quota_bytes = value.parse()?;
+                }
+                other => return Err(format!("there is no flag {other:?}").into()),
+            }
+        }
+        Ok(set)
     }
-    if place.state == "existing" {
-        return Err("ours does not join others".to_owned());
-    }
-    let node = data::open_alone(dir, design.into(), place.name, &place.peer_url);
-    let node = Arc::new(node.map_err(|trouble| trouble.to_string())?);
-    let free = "127.0.0.1:0".parse().unwrap();
-    let server = Server::start(&node, free, 2, Limits::default());
-    Ok(Running::Ours { node, server: server.map_err(|error| error.to_string())? })
 }
 
 impl Served {
@@ -181,6 +227,19 @@ impl Served {
     pub(crate) async fn stop(self) -> Result<(), String> {
         drop(self.channel);
         stop(self.running).await
+    }
+}
+
+/// The first call of a recording came when the version of the cluster was known.
+async fn ready(address: SocketAddr) {
+    loop {
+        if let Ok(answer) = http::ask(address, "GET /version", "").await
+            && let Ok(answer) = serde_json::from_str::<Value>(&answer.body)
+            && answer["etcdcluster"] != "not_decided"
+        {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -119,3 +119,21 @@ fn is_progress(message: &Value) -> bool {
 fn id_of(message: &Value) -> i64 {
     message.get("watch_id").map_or(0, |id| id.as_str().unwrap().parse().unwrap())
 }
+
+/// The responses with events of a watcher that follow each other, as one.
+pub(crate) fn joined(responses: Vec<Value>) -> Vec<Value> {
+    let mut joined: Vec<Value> = Vec::new();
+    for mut response in responses {
+        if let Some(last) = joined.last_mut()
+            && id_of(last) == id_of(&response)
+            && last["header"] == response["header"]
+            && let Some(Value::Array(before)) = last.get_mut("events")
+            && let Some(Value::Array(events)) = response.get_mut("events")
+        {
+            before.append(events);
+        } else {
+            joined.push(response);
+        }
+    }
+    joined
+}
