@@ -174,6 +174,8 @@ impl Member {
             Reply::LeaseGrant(reply) => reply.encode_to_vec(),
             Reply::LeaseRevoke(reply) => reply.encode_to_vec(),
             Reply::LeaseCheckpoint(reply) => reply.encode_to_vec(),
+            Reply::Alarm(reply) => reply.encode_to_vec(),
+            Reply::Downgrade(reply) => reply.encode_to_vec(),
         })
     }
 
