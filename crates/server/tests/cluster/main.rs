@@ -8,3 +8,4 @@ mod lab;
 mod leaders;
 mod members;
 mod strangers;
+mod watched;
