@@ -35,7 +35,7 @@ use std::{
 use parking_lot::MutexGuard;
 
 use crate::{
-    Actor, Event, Mode,
+    Actor, Event, Mode, Stance,
     events::Studio,
     figures::Figures,
     gate::{Gate, Party, Stretch, Ticket, Waiting},
@@ -47,12 +47,31 @@ mod tests;
 
 thread_local! {
     static WAITED_NS: Cell<u64> = const { Cell::new(0) };
+    static LONGEST_WAIT: Cell<Option<Wait>> = const { Cell::new(None) };
+}
+
+/// One wait of a thread for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The lock.
+    pub lock: &'static str,
+    /// How long.
+    pub waited_ns: u64,
+    /// Who stood in front when the wait began, and whether he held the lock or waited himself.
+    /// `None`: the way was free, and the thread was only late to go it.
+    pub front: Option<(Actor, Stance)>,
 }
 
 /// How long this thread has waited for locks of this crate so far. The difference around an
 /// operation is what the operation waited.
 pub fn waited_ns() -> u64 {
     WAITED_NS.get()
+}
+
+/// The longest wait of this thread since it was asked for this the last time. Together with
+/// [`waited_ns`] it says why an operation took long.
+pub fn take_longest_wait() -> Option<Wait> {
+    LONGEST_WAIT.take()
 }
 
 /// A gate, the threads that sleep before it, and where its figures go.
@@ -93,7 +112,7 @@ impl Door {
             self.wait(inner, arrival.ticket, mode, asked_ns);
         } else if asked_ns < taken_ns {
             drop(inner);
-            self.waited(mode, taken_ns - asked_ns);
+            self.waited(mode, taken_ns - asked_ns, None);
         }
         Stay { door: self, ticket: arrival.ticket, mode }
     }
@@ -136,6 +155,8 @@ impl Door {
     #[cold]
     fn wait(&self, mut inner: MutexGuard<'_, Inner>, ticket: Ticket, mode: Mode, asked_ns: u64) {
         inner.sleepers.insert(ticket, thread::current());
+        let own = inner.gate.waiting().find(|waiting| waiting.waiter.ticket == ticket);
+        let front = own.and_then(|own| own.front).map(|front| (front.actor, front.stance));
         let mut inside = false;
         while !inside {
             MutexGuard::unlocked(&mut inner, thread::park);
@@ -144,12 +165,15 @@ impl Door {
         inner.sleepers.remove(&ticket);
         drop(inner);
 
-        self.waited(mode, now_ns().saturating_sub(asked_ns));
+        self.waited(mode, now_ns().saturating_sub(asked_ns), front);
     }
 
     #[cold]
-    fn waited(&self, mode: Mode, waited_ns: u64) {
+    fn waited(&self, mode: Mode, waited_ns: u64, front: Option<(Actor, Stance)>) {
         WAITED_NS.set(WAITED_NS.get() + waited_ns);
+        if LONGEST_WAIT.get().is_none_or(|longest| longest.waited_ns < waited_ns) {
+            LONGEST_WAIT.set(Some(Wait { lock: self.figures.name, waited_ns, front }));
+        }
         self.figures.waited(mode, waited_ns);
     }
 

@@ -36,7 +36,7 @@
 //! |---|---|
 //! | how much waiting was there, and whose fault was it? | [`Registry::report`] |
 //! | who waits at this moment? | [`Registry::waiting`], [`Registry::holding`] |
-//! | what did this one operation wait? | [`waited_ns`] before and after it |
+//! | what did this one operation wait? | [`waited_ns`] before and after it, and [`take_longest_wait`] |
 //! | when exactly, for a timeline? | [`Registry::record`] |
 //!
 //! # Reading order
@@ -73,7 +73,7 @@ mod clock;
 
 pub use actor::{Actor, Entered};
 pub use clock::now_ns;
-pub use door::waited_ns;
+pub use door::{Wait, take_longest_wait, waited_ns};
 pub use events::{Event, Recorder};
 pub use figures::{Blame, Holder, LockReport, ModeReport};
 pub use gate::{Mode, Stance};

@@ -34,6 +34,12 @@ pub enum Error {
     /// A thread cannot be started.
     #[error("a thread cannot be started: {0}")]
     Thread(#[from] std::io::Error),
+    /// A thread has panicked.
+    #[error("thread {thread} has panicked")]
+    Panicked {
+        /// Which one.
+        thread: String,
+    },
     /// What was found on disk makes no sense.
     #[error("{what} is damaged: {why}")]
     Damaged {

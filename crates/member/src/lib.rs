@@ -23,6 +23,7 @@
 //! | [`downgrade`] | is the cluster to go back to an older version? |
 //! | [`checksums`] | do two members have the same? has this disk what it had? |
 //! | [`snapshot_file`] | the store as one file |
+//! | [`stages`] | where has a slow request spent its time? |
 //!
 //! # What holds
 //!
@@ -48,6 +49,7 @@ pub mod range;
 mod leases;
 pub mod range_stream;
 pub mod watch;
+pub mod stages;
 mod handle;
 mod publish;
 mod trouble;

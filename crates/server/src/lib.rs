@@ -6,9 +6,14 @@
 //! | module | its question |
 //! |---|---|
 //! | [`serve`] | which thread has which connection? |
-//! | [`peer`] | what do members say to each other? |
+//! | [`listen`] | where do connections come from? |
 //! | [`front`] | who answers this request? |
+//! | [`peer`] | what do members say to each other? |
 //! | [`data`] | where does a member lie on disk, and how does it begin? |
+//! | [`config`] | what does this member's owner want? flags, environment, config file |
+//! | [`run`] | how does the process begin and end? |
+//! | [`logging`] | what does it say meanwhile? |
+//! | [`tools`] | what can be done with the data of a member that does not run? |
 //! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
 //! | [`caller`] | may this member answer this caller at all? |
 //! | [`maintenance`] | alarms, sizes, sums, copies; who leads |
@@ -18,20 +23,29 @@
 //! | [`metrics`] | how is it doing, in numbers? |
 //! | [`watch`] | watchers, and how their events reach a socket |
 //! | [`cluster`] | who is a member? |
+//! | [`succession`], [`lock`], [`election`] | who is next? |
 //! | [`status`] | which code goes with which words? |
 
+pub mod caller;
 pub mod cluster;
+pub mod config;
 pub mod data;
+pub mod election;
 pub mod front;
+pub mod health;
 pub mod http;
 pub mod kv;
-pub mod caller;
-pub mod health;
-pub mod maintenance;
 pub mod lease;
+pub mod listen;
+pub mod lock;
+pub mod logging;
+pub mod maintenance;
 pub mod metrics;
 mod one_piece;
 pub mod peer;
+pub mod run;
 pub mod serve;
 pub mod status;
+pub mod succession;
+pub mod tools;
 pub mod watch;

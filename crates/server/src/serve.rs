@@ -16,6 +16,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -28,25 +29,35 @@ use clearlane_proto::etcdserverpb::lease_server::LeaseServer;
 use clearlane_proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use clearlane_proto::etcdserverpb::watch_server::WatchServer;
 use clearlane_proto::grpc::health::v1::health_server::HealthServer;
+use clearlane_proto::v3electionpb::election_server::ElectionServer;
+use clearlane_proto::v3lockpb::lock_server::LockServer;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tonic::service::Routes;
 
 use crate::cluster::{ClusterService, Rules};
+use crate::config::address::Listen;
+use crate::election::ElectionService;
 use crate::front::Front;
 use crate::health::HealthService;
 use crate::http::{Endpoints, Settings};
 use crate::kv::KvService;
 use crate::lease::LeaseService;
+use crate::listen::{Connection, Listener, Waiting};
+use crate::lock::LockService;
 use crate::maintenance::MaintenanceService;
 use crate::metrics::{Metrics, Options, ThreadMetrics};
 use crate::one_piece::OnePiece;
+use crate::succession::Succession;
 use crate::watch::WatchService;
 
+/// So long nobody is accepted when the last attempt has failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// Requests that are under way when the server stops have so long to end.
 const DRAIN: Duration = Duration::from_secs(7);
 /// A client of HTTP/1.1 has so long for the head of a request.
@@ -80,16 +91,16 @@ impl Http {
     }
 }
 
-/// A server on a port.
+/// A server, on ports and sockets.
 #[derive(Debug)]
 pub struct Server {
-    address: SocketAddr,
+    places: Vec<Listen>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
 impl Server {
-    /// Listens, and answers from so many threads.
+    /// Listens on a port, and answers from so many threads.
     pub fn start(
         node: &Arc<Node>,
         listen: SocketAddr,
@@ -107,10 +118,20 @@ impl Server {
         limits: Limits,
         http: Http,
     ) -> io::Result<Server> {
+        let listener = Listener::bind(&Listen::Tcp(listen))?;
+        Server::start_on(node, vec![listener], threads, limits, http)
+    }
+
+    /// Answers whoever comes through these listeners, from so many threads.
+    pub fn start_on(
+        node: &Arc<Node>,
+        listeners: Vec<Listener>,
+        threads: usize,
+        limits: Limits,
+        http: Http,
+    ) -> io::Result<Server> {
         let (stop, stopped) = watch::channel(false);
-        let listener = std::net::TcpListener::bind(listen)?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
+        let places = listeners.iter().map(Listener::place).collect::<io::Result<_>>()?;
         let mut dealt = Vec::new();
         let mut started = Vec::new();
         for number in 0..threads {
@@ -123,13 +144,22 @@ impl Server {
             started.push(thread.spawn(move || run(member, http, connections, stopped))?);
         }
         let thread = thread::Builder::new().name("accept".to_owned());
-        started.push(thread.spawn(move || accept(listener, &dealt, stopped))?);
-        Ok(Server { address, stop, threads: started })
+        started.push(thread.spawn(move || accept(listeners, dealt, stopped))?);
+        Ok(Server { places, stop, threads: started })
     }
 
     /// Where it listens.
+    pub fn places(&self) -> &[Listen] {
+        &self.places
+    }
+
+    /// The first port on which it listens; port 0 of nowhere if there is none.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        let mut ports = self.places.iter().filter_map(|place| match place {
+            Listen::Tcp(address) => Some(*address),
+            Listen::Unix(_) => None,
+        });
+        ports.next().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)))
     }
 
     /// Stops to accept, lets what is under way come to its end, and returns then.
@@ -144,31 +174,61 @@ impl Server {
 
 /// Takes connections and deals them in turn.
 fn accept(
-    listener: std::net::TcpListener,
-    dealt: &[mpsc::UnboundedSender<std::net::TcpStream>],
+    listeners: Vec<Listener>,
+    dealt: Vec<mpsc::UnboundedSender<Connection>>,
     mut stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
     Builder::new_current_thread().enable_all().build()?.block_on(async {
-        let listener = TcpListener::from_std(listener)?;
-        for deal in dealt.iter().cycle() {
-            tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((connection, _)) => drop(deal.send(connection.into_std()?)),
-                    // Too many files are open, or the client has gone: the next one may do.
-                    Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-                },
-                _ = stopped.changed() => break,
-            }
+        let dealer = Arc::new(Dealer { threads: dealt, turn: AtomicUsize::new(0) });
+        let mut accepting = JoinSet::new();
+        for listener in listeners {
+            accepting.spawn(accept_from(listener.into_waiting()?, Arc::clone(&dealer)));
         }
+        let _ = stopped.changed().await;
         Ok(())
     })
+}
+
+/// Who gets the next connection.
+struct Dealer {
+    threads: Vec<mpsc::UnboundedSender<Connection>>,
+    turn: AtomicUsize,
+}
+
+impl Dealer {
+    fn deal(&self, connection: Connection) {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.threads.len();
+        // A thread that has gone has said why.
+        let _ = self.threads[turn].send(connection);
+    }
+}
+
+/// Takes the connections of one listener, for ever.
+async fn accept_from(listener: Waiting, dealer: Arc<Dealer>) {
+    let mut has_failed = false;
+    loop {
+        match listener.accept().await {
+            Ok(connection) => {
+                has_failed = false;
+                dealer.deal(connection);
+            }
+            // Too many files are open, or the client has gone: the next one may do.
+            Err(error) => {
+                if !has_failed {
+                    tracing::warn!(%error, "failed to accept a connection");
+                }
+                has_failed = true;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
 }
 
 /// One network thread.
 fn run(
     member: Handle,
     http: Http,
-    mut connections: mpsc::UnboundedReceiver<std::net::TcpStream>,
+    mut connections: mpsc::UnboundedReceiver<Connection>,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
     Builder::new_current_thread().enable_all().build()?.block_on(async {
@@ -197,21 +257,41 @@ fn services(member: &Handle, stopped: &watch::Receiver<bool>) -> Routes {
     services.add_service(MaintenanceServer::new(MaintenanceService::new(member.clone())));
     services.add_service(HealthServer::new(HealthService));
     services.add_service(LeaseServer::new(LeaseService::new(member.clone())));
-    services.add_service(WatchServer::new(WatchService::new(member.clone(), stopped.clone())));
     let cluster = ClusterService::new(member.clone(), Rules::default());
     services.add_service(ClusterServer::new(cluster));
+    let watch = WatchService::new(member.clone(), stopped.clone());
+    let line = Succession::new(member.clone(), watch.clone(), stopped.clone());
+    services.add_service(WatchServer::new(watch));
+    services.add_service(LockServer::new(LockService::new(line.clone())));
+    services.add_service(ElectionServer::new(ElectionService::new(line)));
     services.routes()
 }
 
 /// One connection, to its end.
-async fn serve(connection: std::net::TcpStream, front: Front, mut stopped: watch::Receiver<bool>) {
+async fn serve(connection: Connection, front: Front, stopped: watch::Receiver<bool>) {
     // A client that has gone already, and nothing else, makes these fail.
-    if connection.set_nodelay(true).is_err() {
-        return;
+    match connection {
+        Connection::Tcp(connection) if connection.set_nodelay(true).is_ok() => {
+            if let Ok(connection) = TcpStream::from_std(connection) {
+                speak(OnePiece(connection), front, stopped).await;
+            }
+        }
+        Connection::Tcp(_) => {}
+        Connection::Unix(connection) => {
+            if let Ok(connection) = UnixStream::from_std(connection) {
+                speak(OnePiece(connection), front, stopped).await;
+            }
+        }
     }
-    let Ok(connection) = TcpStream::from_std(connection) else { return };
+}
+
+async fn speak<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    connection: C,
+    front: Front,
+    mut stopped: watch::Receiver<bool>,
+) {
     let protocols = protocols();
-    let served = protocols.serve_connection(TokioIo::new(OnePiece(connection)), front);
+    let served = protocols.serve_connection(TokioIo::new(connection), front);
     let mut served = pin!(served);
     tokio::select! {
         // A broken connection is the client's business.

@@ -101,6 +101,11 @@ impl WatchService {
         WatchService { member, desk, stopped, opened: Arc::default(), _task: task }
     }
 
+    /// Where others on this thread open streams of their own.
+    pub fn desk(&self) -> &WatchDesk {
+        &self.desk
+    }
+
     /// The time between notices of progress, for the next stream.
     fn progress_interval(&self) -> Duration {
         let interval = self.desk.watching().progress_interval().max(PROGRESS_INTERVAL_MIN);

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-use http_support::{Reply, Running};
+use http_support::{Reply, Running, Whole, connect};
 
 #[test]
 fn health_is_told_in_etcds_words() {
@@ -308,28 +308,89 @@ fn half_a_connection_is_enough_for_an_answer() {
     assert_eq!(running.ask("POST /v3/kv/put", "", "{}").status, 404, "the API is elsewhere");
 }
 
-/// A stream ends with its client, also if nothing is sent on it.
+/// A stream ends with its client, also if nothing is sent on it; whether he has said all or not.
 #[test]
 fn a_stream_to_nobody_ends() {
     let running = Running::start();
-    let mut connection = running.connect();
-    let head =
-        "POST /v3/lease/keepalive HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n";
-    connection.write_all(format!("{head}\r\n8\r\n{{\"ID\":7}}\r\n").as_bytes()).unwrap();
+    for (gone, body) in
+        ["8\r\n{\"ID\":7}\r\n0\r\n\r\n", "8\r\n{\"ID\":7}\r\n"].into_iter().enumerate()
+    {
+        let mut connection = running.connect();
+        let head = "POST /v3/lease/keepalive HTTP/1.1\r\nHost: localhost\r\n\
+                    Grpc-Metadata-Never-Ends: 1\r\nTransfer-Encoding: chunked\r\n\r\n";
+        connection.write_all(format!("{head}{body}").as_bytes()).unwrap();
+        let mut seen = String::new();
+        while !seen.contains("result") {
+            let mut piece = [0; 512];
+            let length = connection.read(&mut piece).unwrap();
+            seen.push_str(std::str::from_utf8(&piece[..length]).unwrap());
+        }
+        drop(connection);
+        let labels = "grpc_method=\"LeaseKeepAlive\",grpc_service=\"etcdserverpb.Lease\"";
+        let cancelled = format!(
+            "grpc_server_handled_total{{grpc_code=\"Canceled\",{labels},grpc_type=\"bidi_stream\"}} {}\n",
+            gone + 1
+        );
+        let begin = Instant::now();
+        while !running.ask("GET /metrics", "", "").body.contains(&cancelled) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the stream goes on: {body:?}");
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn alarms_make_a_member_ill() {
+    let whole = Whole::start();
+    let raise = |alarm: &str, action: &str| {
+        let body = format!(r#"{{"action":"{action}","alarm":"{alarm}","memberID":"7"}}"#);
+        assert_eq!(whole.ask("POST /v3/maintenance/alarm", &body).status, 200);
+    };
+    let told = |request: &str| {
+        let reply = whole.ask(request, "");
+        (reply.status, reply.body)
+    };
+    raise("NOSPACE", "ACTIVATE");
+    let no_space = "{\"health\":\"false\",\"reason\":\"ALARM NOSPACE\"}\n".to_owned();
+    assert_eq!(told("GET /health"), (503, no_space));
+    let well = r#"{"health":"true","reason":""}"#.to_owned();
+    assert_eq!(told("GET /health?exclude=NOSPACE"), (200, well.clone()));
+    assert_eq!(told("GET /readyz"), (200, "ok\n".to_owned()), "a full disk is no reason");
+    raise("CORRUPT", "ACTIVATE");
+    let report = "[-]data_corruption failed: alarm activated: CORRUPT\n\
+                  [+]serializable_read ok\n[+]linearizable_read ok\n[+]non_learner ok\n\n";
+    assert_eq!(told("GET /readyz"), (503, report.to_owned()));
+    assert_eq!(told("GET /livez"), (200, "ok\n".to_owned()));
+    let page = whole.ask("GET /metrics", "").body;
+    let alarm = "etcd_debugging_server_alarms{alarm_type=\"CORRUPT\",server_id=\"7\"} 1\n";
+    assert!(page.contains(alarm));
+    raise("CORRUPT", "DEACTIVATE");
+    raise("NOSPACE", "DEACTIVATE");
+    assert_eq!(told("GET /health"), (200, well));
+}
+
+/// With the body that curl sends: it ends at once, and the watch goes on.
+#[test]
+fn a_watch_comes_line_by_line() {
+    let whole = Whole::start();
+    let mut connection = connect(whole.address);
+    let body = r#"{"create_request":{"key":"YQ=="}}"#;
+    let head = "POST /v3/watch HTTP/1.1\r\nHost: localhost\r\nContent-Length:";
+    connection.write_all(format!("{head} {}\r\n\r\n{body}", body.len()).as_bytes()).unwrap();
     let mut seen = String::new();
-    while !seen.contains("result") {
-        let mut piece = [0; 512];
-        let length = connection.read(&mut piece).unwrap();
-        seen.push_str(std::str::from_utf8(&piece[..length]).unwrap());
+    let mut read_until = |words: &str| {
+        while !seen.contains(words) {
+            let mut piece = [0; 1024];
+            let length = connection.read(&mut piece).unwrap();
+            assert!(length > 0, "closed after {seen}");
+            seen.push_str(std::str::from_utf8(&piece[..length]).unwrap());
+        }
+    };
+    read_until("\"created\":true}}\n");
+    for value in ["MQ==", "Mg=="] {
+        let put = format!(r#"{{"key":"YQ==","value":"{value}"}}"#);
+        assert_eq!(whole.ask("POST /v3/kv/put", &put).status, 200);
+        read_until(&format!("\"value\":\"{value}\"}}}}]}}}}\n"));
     }
-    drop(connection);
-    let labels = "grpc_method=\"LeaseKeepAlive\",grpc_service=\"etcdserverpb.Lease\"";
-    let cancelled = format!(
-        "grpc_server_handled_total{{grpc_code=\"Canceled\",{labels},grpc_type=\"bidi_stream\"}} 1\n"
-    );
-    let begin = Instant::now();
-    while !running.ask("GET /metrics", "", "").body.contains(&cancelled) {
-        assert!(begin.elapsed() < Duration::from_secs(60), "the stream goes on");
-        std::thread::yield_now();
-    }
+    assert!(whole.ask("GET /metrics", "").body.contains("etcd_debugging_mvcc_watcher_total 1\n"));
 }

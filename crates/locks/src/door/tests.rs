@@ -64,3 +64,29 @@ fn being_blocked_on_the_way_out_is_no_hold_of_the_next() {
         assert!(freed_ns <= since_ns, "held since {since_ns}, free at {freed_ns}");
     });
 }
+
+#[test]
+fn a_thread_knows_its_longest_wait_and_for_whom() {
+    let door = door();
+    let (tell, told) = channel();
+    thread::scope(|scope| {
+        let holding = {
+            let _as = Actor::named("holder").enter();
+            door.enter(Mode::Write)
+        };
+        scope.spawn(|| {
+            let _as = Actor::named("waiter").enter();
+            drop(door.enter(Mode::Read));
+            let wait = take_longest_wait();
+            tell.send((wait, waited_ns(), take_longest_wait())).expect("the test listens");
+        });
+        while door.waiting().is_empty() {
+            thread::yield_now();
+        }
+        drop(holding);
+    });
+    let (wait, all_ns, again) = told.recv().expect("it was told");
+    let front = Some((Actor::named("holder"), Stance::Holding));
+    assert_eq!(wait, Some(Wait { lock: "door", waited_ns: all_ns, front }));
+    assert_eq!(again, None);
+}

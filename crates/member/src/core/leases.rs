@@ -49,7 +49,9 @@ impl Core {
         let due = self.leases.due(self.now);
         for id in &due.revoke {
             let lease_revoke = Some(LeaseRevokeRequest { id: *id });
-            if !self.propose_own(InternalRaftRequest { lease_revoke, ..Default::default() }) {
+            if self.propose_own(InternalRaftRequest { lease_revoke, ..Default::default() }) {
+                self.leases_expired += 1;
+            } else {
                 self.leases.not_proposed(*id, self.now);
             }
         }
@@ -70,6 +72,11 @@ impl Core {
     fn propose_own(&mut self, mut request: InternalRaftRequest) -> bool {
         request.header.get_or_insert_default().id = self.ids.next();
         self.driver.propose(request.encode_to_vec().into()).is_ok()
+    }
+
+    /// How many leases have run out while this member led.
+    pub fn leases_expired(&self) -> u64 {
+        self.leases_expired
     }
 
     /// When something will be due.

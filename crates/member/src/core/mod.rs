@@ -124,6 +124,8 @@ pub struct Core {
     leases: Arc<Lessor>,
     /// The term in which this member has begun the leases' time, while it leads.
     leases_in: Option<u64>,
+    /// Leases that ran out while this member led.
+    leases_expired: u64,
     /// What the last poll was told.
     now: Duration,
     /// What is applied. The store says the same of its newest state.

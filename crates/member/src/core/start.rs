@@ -211,6 +211,7 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
             alarms,
             leases,
             leases_in: None,
+            leases_expired: 0,
             now: Duration::ZERO,
             progress,
             proposed: Default::default(),

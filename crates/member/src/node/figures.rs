@@ -13,8 +13,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::{Change, RangeOptions, Store};
 
+use crate::core::Answer;
 use crate::error::Result;
 use crate::progress::Progress;
+use crate::requests::Reply;
 
 /// How long something took, in buckets: the first up to a bound, each of the others up to twice the
 /// bound of the one before, the last without one.
@@ -108,6 +110,10 @@ pub struct Figures {
     /// Times that somebody else than before came to lead.
     pub leader_changes: AtomicU64,
     leader: AtomicU64,
+    /// Time to live of the leases that were granted by way of this member.
+    pub lease_ttls: Buckets,
+    /// Leases that ran out while this member led.
+    pub leases_expired: AtomicU64,
     /// Proposals that wait to be applied.
     pub proposals_pending: AtomicU64,
     /// Proposals that were refused by raft.
@@ -135,6 +141,8 @@ impl Default for Figures {
             keys: AtomicI64::default(),
             leader_changes: count(),
             leader: count(),
+            lease_ttls: Buckets::new(Duration::from_secs(1), 24),
+            leases_expired: count(),
             proposals_pending: count(),
             proposals_failed: count(),
             reads_failed: count(),
@@ -184,6 +192,13 @@ impl Figures {
     pub(super) fn compaction_ended(&self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.compacted_at.store(now.as_secs(), Relaxed);
+    }
+
+    /// Somebody is told what has become of his proposal.
+    pub(super) fn answered(&self, answer: &Answer) {
+        if let Answer::Request(Ok(Reply::LeaseGrant(granted))) = answer {
+            self.lease_ttls.record(Duration::from_secs(u64::try_from(granted.ttl).unwrap_or(0)));
+        }
     }
 
     /// So many entries were applied in this time.

@@ -429,11 +429,28 @@ fn spawn(
     work: impl FnOnce(&Shared) -> Result<()> + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
     let shared = Arc::clone(shared);
+    let thread = name.to_owned();
     thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let guard = Guard { thread, shared: &shared };
         if let Err(error) = work(&shared) {
             shared.fail(error);
         }
+        drop(guard);
     })
+}
+
+/// A thread that panics fails its member: the others would wait for it for ever.
+struct Guard<'s> {
+    thread: String,
+    shared: &'s Shared,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.shared.fail(Error::Panicked { thread: std::mem::take(&mut self.thread) });
+        }
+    }
 }
 
 impl Shared {

@@ -263,9 +263,11 @@ impl RaftThread<'_> {
         for (id, answer) in outputs.answers {
             if let Some(place) = self.proposals.remove(&id) {
                 self.places.remove(&place);
+                figures.answered(&answer);
                 self.tell(place, Outcome::Applied(answer));
             }
         }
+        figures.leases_expired.store(self.core.leases_expired(), Relaxed);
         figures.proposals_pending.store(self.proposals.len() as u64, Relaxed);
         self.hand_out();
         self.shared.watching.publish(outputs.changes);

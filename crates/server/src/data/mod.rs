@@ -67,6 +67,8 @@ pub struct Start {
     pub parts: StoreParts,
     /// When the store commits.
     pub backend: clearlane_backend::Config,
+    /// What has the data on disk.
+    pub engine_kind: EngineKind,
     /// What the engine may use.
     pub engine: Options,
     /// How the log is kept.
@@ -83,6 +85,8 @@ pub struct Start {
     pub snapshot_count: u64,
     /// So many are kept for members that are a little behind.
     pub catch_up_entries: u64,
+    /// How large the store may become; 0 is the default, below is no limit.
+    pub quota_bytes: i64,
 }
 
 /// A member that runs, and what its network needs: see [`peer::Peers::start`].
@@ -110,6 +114,7 @@ impl Start {
             force_new: false,
             parts,
             backend: Default::default(),
+            engine_kind: EngineKind::Redb,
             engine: Options::default(),
             wal: wal::Options::default(),
             read_mode: ReadMode::ReadIndex,
@@ -118,6 +123,7 @@ impl Start {
             election_timeout: Duration::from_secs(1),
             snapshot_count: settings.snapshot_count,
             catch_up_entries: settings.catch_up_entries,
+            quota_bytes: settings.quota_bytes,
         }
     }
 
@@ -132,6 +138,11 @@ impl Start {
         let ground = self.prepare()?;
         let node = Node::start(ground, self.settings()?, Box::new(post))?;
         Ok(Opened { node: Arc::new(node), ends })
+    }
+
+    /// Makes the data of a new member, as [`open`](Start::open) would, and starts nothing.
+    pub fn make(&self) -> Result<()> {
+        self.prepare().map(drop)
     }
 
     /// What is on disk when this returns is a member's.
@@ -174,7 +185,7 @@ impl Start {
         let vault = DirectoryVault::new(
             Arc::clone(&files) as _,
             &snap,
-            EngineKind::Redb,
+            self.engine_kind,
             self.engine.clone(),
         );
         Ok(Ground {
@@ -205,6 +216,7 @@ impl Start {
         settings.read_mode = self.read_mode;
         settings.snapshot_count = self.snapshot_count;
         settings.catch_up_entries = self.catch_up_entries;
+        settings.quota_bytes = self.quota_bytes;
         Ok(settings)
     }
 

@@ -17,12 +17,9 @@
 //! which check failed and why; `?verbose` tells of those that did not, too.
 
 use std::fmt::Write as _;
-use std::ops::ControlFlow;
 
-use clearlane_engine::Bucket;
-use clearlane_member::{Handle, Trouble, membership, requests};
-use clearlane_proto::Message;
-use clearlane_proto::etcdserverpb::{AlarmMember, AlarmType, RangeRequest};
+use clearlane_member::{Trouble, requests};
+use clearlane_proto::etcdserverpb::{AlarmType, RangeRequest};
 use http::{Response, StatusCode};
 use tonic::body::Body;
 
@@ -66,26 +63,6 @@ pub(super) fn checks_of(path: &str) -> Option<&'static [Check]> {
     all.iter().position(|check| check.name() == name).map(|at| &all[at..=at])
 }
 
-/// The alarms that are raised, as this member's store has them.
-pub(crate) fn alarms(member: &Handle) -> Result<Vec<AlarmMember>, Trouble> {
-    let store = member.store();
-    let mut alarms = Vec::new();
-    let scanned = store.read().scan(Bucket::Alarm, &mut |key, _| {
-        // What lies there is checked when a store is opened; what is no alarm is none.
-        alarms.extend(AlarmMember::decode(key).ok());
-        ControlFlow::Continue(())
-    });
-    scanned.map_err(clearlane_member::Error::from)?;
-    Ok(alarms)
-}
-
-/// Whether this member has a voice.
-pub(crate) fn is_learner(member: &Handle) -> Result<bool, Trouble> {
-    let store = member.store();
-    let members = membership::Members::load(&*store.read(), membership::LEARNERS_MAX)?;
-    Ok(members.get(member.node().metadata().node_id).is_some_and(|member| member.is_learner))
-}
-
 impl Endpoints {
     /// The old page.
     pub(super) async fn health(&self, query: Option<&str>) -> Response<Body> {
@@ -106,12 +83,9 @@ impl Endpoints {
 
     /// Why the member is not well.
     async fn ill(&self, excluded: &[&str], is_serializable: bool) -> Option<String> {
-        let alarms = match alarms(&self.member) {
-            Ok(alarms) => alarms,
-            Err(trouble) => return Some(format!("RANGE ERROR:{trouble}")),
-        };
-        let names = alarms.iter().map(|alarm| alarm.alarm().as_str_name());
-        if let Some(name) = names.into_iter().find(|name| !excluded.contains(name)) {
+        let alarms = self.member.node().alarms();
+        let mut names = alarms.iter().map(|alarm| alarm.alarm().as_str_name());
+        if let Some(name) = names.find(|name| !excluded.contains(name)) {
             return Some(format!("ALARM {name}"));
         }
         if !is_serializable && self.member.node().status().leader() == 0 {
@@ -149,19 +123,24 @@ impl Endpoints {
         let told = |trouble: Trouble| trouble.to_string();
         match check {
             Check::DataCorruption => {
-                let alarms = alarms(&self.member).map_err(told)?;
-                match alarms.iter().any(|alarm| alarm.alarm() == AlarmType::Corrupt) {
+                match self.member.node().alarms().is_raised(AlarmType::Corrupt) {
                     true => Err("alarm activated: CORRUPT".to_owned()),
                     false => Ok(()),
                 }
             }
             Check::SerializableRead => self.read(true).await.map_err(told),
             Check::LinearizableRead => self.read(false).await.map_err(told),
-            Check::NonLearner => match is_learner(&self.member).map_err(told)? {
+            Check::NonLearner => match self.is_learner() {
                 true => Err("this member is a learner".to_owned()),
                 false => Ok(()),
             },
         }
+    }
+
+    /// Whether this member has no voice.
+    fn is_learner(&self) -> bool {
+        let node = self.member.node();
+        node.members().get(node.metadata().node_id).is_some_and(|member| member.is_learner)
     }
 
     /// One key of the store, whichever; as things are here, or once this member is up to date.

@@ -6,9 +6,8 @@
 use super::page::{Page, Sums, doubling};
 
 /// Of the store of version 2, of the proxy, of what a Go program has.
-const COUNTERS: [(&str, &str); 7] = [
+const COUNTERS: [(&str, &str); 6] = [
     ("etcd_debugging_mvcc_db_compaction_keys_total", "Total number of db keys compacted"),
-    ("etcd_debugging_server_lease_expired_total", "The total number of expired leases."),
     ("etcd_debugging_store_expires_total", "Total number of expired keys"),
     ("etcd_debugging_store_watch_requests_total", "Total number of incoming watch requests"),
     ("etcd_grpc_proxy_events_coalescing_total", "Total number of events coalescing"),
@@ -27,8 +26,7 @@ const GAUGES: [(&str, &str); 7] = [
 ];
 
 /// With the first bound and the number of bounds.
-const HISTOGRAMS: [(&str, &str, f64, i32); 15] = [
-    ("etcd_debugging_lease_ttl_total", "Bucketed histogram of lease TTLs.", 1.0, 24),
+const HISTOGRAMS: [(&str, &str, f64, i32); 14] = [
     (
         "etcd_debugging_disk_backend_commit_rebalance_duration_seconds",
         "The latency distributions of commit.rebalance called by bboltdb backend.",

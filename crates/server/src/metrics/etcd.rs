@@ -13,13 +13,13 @@
 //! | hash, defragment, snapshot durations | of the calls that asked for them |
 //! | `etcd_debugging_lease_*_total` | calls that this member answered; etcd counts on every member |
 //! | `etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds` | one step of a compaction |
+//! | `etcd_mvcc_db_total_size_in_bytes` | what the quota is compared with: bytes of keys and values at their height since the last defragmentation |
 //! | `etcd_server_client_requests_total` | the version is not looked at: a header per request is not worth it |
 //! | `etcd_server_go_version` | there is none |
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use clearlane_engine::Bucket;
-use clearlane_member::membership::{LEARNERS_MAX, Members};
 use clearlane_member::node::{Buckets, Figures};
 use clearlane_mvcc::ReadTxn;
 use tonic::Code;
@@ -28,17 +28,16 @@ use super::Sources;
 use super::page::{Page, Sums, doubling};
 use super::rpcs::{Method, Rpc, rpcs};
 use super::thread::{CODES, Counter, Row};
-use crate::http::{VERSION, alarms};
+use crate::maintenance::VERSION;
 
 pub(super) fn write(page: &mut Page, sources: &Sources<'_>) {
     let store = sources.member.store();
     write_state(page, &*store.read());
-    if let Ok(sizes) = store.sizes() {
-        let help = "Total size of the underlying database physically allocated in bytes.";
-        page.gauge("etcd_mvcc_db_total_size_in_bytes", help, sizes.on_disk);
-        let help = "Total size of the underlying database logically in use in bytes.";
-        page.gauge("etcd_mvcc_db_total_size_in_use_in_bytes", help, sizes.in_use);
-    }
+    let sizes = sources.member.node().sizes();
+    let help = "Total size of the underlying database physically allocated in bytes.";
+    page.gauge("etcd_mvcc_db_total_size_in_bytes", help, sizes.size());
+    let help = "Total size of the underlying database logically in use in bytes.";
+    page.gauge("etcd_mvcc_db_total_size_in_use_in_bytes", help, sizes.in_use());
     write_member(page, sources);
     write_figures(page, sources.member.node().figures());
     write_mvcc(page, sources);
@@ -90,21 +89,19 @@ fn write_member(page: &mut Page, sources: &Sources<'_>) {
     let version = [("server_go_version", "none")];
     page.family("etcd_server_go_version", "gauge", help).sample(&version, 1);
     let help = "Current backend storage quota size in bytes.";
-    page.gauge("etcd_server_quota_backend_bytes", help, sources.options.quota_bytes);
-    let store = sources.member.store();
-    if let Ok(members) = Members::load(&*store.read(), LEARNERS_MAX) {
-        let is_learner = members.get(id).is_some_and(|member| member.is_learner);
-        let help = "Whether or not this member is a learner. 1 if is, 0 otherwise.";
-        page.gauge("etcd_server_is_learner", help, gauge(is_learner));
-        let help = "The current number of known peers.";
-        let mut family = page.family("etcd_network_known_peers", "gauge", help);
-        for member in members.iter() {
-            family.sample(&[("Local", &hex(id)), ("Remote", &hex(member.id))], 1);
-        }
+    page.gauge("etcd_server_quota_backend_bytes", help, node.quota().bytes());
+    let members = node.members();
+    let is_learner = members.get(id).is_some_and(|member| member.is_learner);
+    let help = "Whether or not this member is a learner. 1 if is, 0 otherwise.";
+    page.gauge("etcd_server_is_learner", help, gauge(is_learner));
+    let help = "The current number of known peers.";
+    let mut family = page.family("etcd_network_known_peers", "gauge", help);
+    for member in members.iter() {
+        family.sample(&[("Local", &hex(id)), ("Remote", &hex(member.id))], 1);
     }
     let help = "Alarms for every member in cluster.";
     let mut family = page.family("etcd_debugging_server_alarms", "gauge", help);
-    for alarm in alarms(sources.member).unwrap_or_default() {
+    for alarm in node.alarms().iter() {
         let labels =
             [("alarm_type", alarm.alarm().as_str_name()), ("server_id", &hex(alarm.member_id))];
         family.sample(&labels, 1);
@@ -172,21 +169,18 @@ fn write_mvcc(page: &mut Page, sources: &Sources<'_>) {
     let watch = "/etcdserverpb.Watch/Watch";
     let help = "Total number of watch streams.";
     page.gauge("etcd_debugging_mvcc_watch_stream_total", help, sources.under_way(watch));
+    let watching = sources.member.node().watching().figures();
     let watchers = [
-        (
-            "etcd_debugging_mvcc_watcher_total",
-            "Total number of watchers.",
-            sources.watchers.watchers,
-        ),
+        ("etcd_debugging_mvcc_watcher_total", "Total number of watchers.", watching.watchers),
         (
             "etcd_debugging_mvcc_slow_watcher_total",
             "Total number of unsynced slow watchers.",
-            sources.watchers.behind,
+            watching.behind,
         ),
         (
             "etcd_debugging_mvcc_pending_events_total",
             "Total number of pending events to be sent.",
-            sources.watchers.queued,
+            watching.queued,
         ),
     ];
     for (name, help, value) in watchers {
@@ -202,6 +196,12 @@ fn write_mvcc(page: &mut Page, sources: &Sources<'_>) {
     for (name, what, path) in leases {
         page.counter(name, &format!("The total number of {what} leases."), sources.well(path));
     }
+    let figures = sources.member.node().figures();
+    let help = "The total number of expired leases.";
+    let expired = figures.leases_expired.load(Relaxed);
+    page.counter("etcd_debugging_server_lease_expired_total", help, expired);
+    let help = "Bucketed histogram of lease TTLs.";
+    page.seconds("etcd_debugging_lease_ttl_total", help, &figures.lease_ttls);
     let renewed = sources.sum("/etcdserverpb.Lease/LeaseKeepAlive", |row| row.sent.load(Relaxed));
     let help = "The number of renewed leases seen by the leader.";
     page.counter("etcd_debugging_lease_renewed_total", help, renewed);

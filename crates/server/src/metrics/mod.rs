@@ -37,11 +37,9 @@ mod process;
 mod rpcs;
 pub mod thread;
 
-use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use clearlane_member::Handle;
-use clearlane_mvcc::watch::WatchFigures;
 use parking_lot::Mutex;
 
 use self::page::Page;
@@ -56,8 +54,6 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// What is shown besides what is counted.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// How large the store may become; 0 for any size.
-    pub quota_bytes: u64,
     /// Whether the time that calls take is shown for each rpc (`--metrics=extensive`).
     pub is_extensive: bool,
 }
@@ -67,22 +63,12 @@ pub struct Options {
 pub struct Metrics {
     options: Options,
     threads: Mutex<Vec<Arc<Cells>>>,
-    watchers: OnceLock<WatchersSource>,
-}
-
-/// Who knows of watchers.
-struct WatchersSource(Box<dyn Fn() -> WatchFigures + Send + Sync>);
-
-impl fmt::Debug for WatchersSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WatchersSource").finish_non_exhaustive()
-    }
 }
 
 impl Metrics {
     /// Nothing was counted yet.
     pub fn new(options: Options) -> Metrics {
-        Metrics { options, threads: Mutex::default(), watchers: OnceLock::new() }
+        Metrics { options, threads: Mutex::default() }
     }
 
     /// A place for the counts of one thread.
@@ -92,17 +78,11 @@ impl Metrics {
         thread
     }
 
-    /// Says who knows of watchers; the first to say so is asked. Until then there are none.
-    pub fn watchers_from(&self, source: impl Fn() -> WatchFigures + Send + Sync + 'static) {
-        let _ = self.watchers.set(WatchersSource(Box::new(source)));
-    }
-
     /// The page.
     pub fn render(&self, member: &Handle) -> String {
         let threads = self.threads.lock().clone();
         let mut page = Page::default();
-        let watchers = self.watchers.get().map(|source| (source.0)()).unwrap_or_default();
-        let sources = Sources { member, threads: &threads, options: &self.options, watchers };
+        let sources = Sources { member, threads: &threads, options: &self.options };
         etcd::write(&mut page, &sources);
         absent::write(&mut page);
         own::write(&mut page, &sources);
@@ -116,7 +96,6 @@ struct Sources<'s> {
     member: &'s Handle,
     threads: &'s [Arc<Cells>],
     options: &'s Options,
-    watchers: WatchFigures,
 }
 
 impl Sources<'_> {

@@ -6,6 +6,7 @@ mod alone;
 mod behind;
 mod lab;
 mod leaders;
+mod leases;
 mod members;
 mod strangers;
 mod watched;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clearlane_backend::Design;
 use clearlane_member::Handle;
+use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::kv_server::KvServer;
 use clearlane_proto::etcdserverpb::lease_server::{Lease, LeaseServer};
@@ -19,6 +20,7 @@ use clearlane_server::data;
 use clearlane_server::http::{Access, Endpoints, Settings, serve};
 use clearlane_server::kv::KvService;
 use clearlane_server::metrics::{Metrics, Options};
+use clearlane_server::serve::Server;
 use tokio_stream::{Stream, StreamExt};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
@@ -56,6 +58,9 @@ impl Running {
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async move {
+                while node.status().leader() == 0 {
+                    tokio::task::yield_now().await;
+                }
                 let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
                 tell.send(listener.local_addr().unwrap()).unwrap();
                 let member = Handle::new(&node, Limits::default());
@@ -93,7 +98,7 @@ impl Running {
     }
 }
 
-fn connect(address: SocketAddr) -> TcpStream {
+pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let connection = TcpStream::connect(address).unwrap();
     connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     connection
@@ -172,7 +177,8 @@ fn dechunked(mut body: &str) -> String {
     }
 }
 
-/// A service with streams that needs nothing: it says 60 seconds for every lease but number 13.
+/// A service with streams that needs nothing: it says 60 seconds for every lease but number 13. With
+/// metadata `never-ends` its stream goes on when the client has said all, as that of watchers does.
 #[derive(Clone, Copy, Debug)]
 struct Echo;
 
@@ -185,11 +191,15 @@ impl Lease for Echo {
         &self,
         request: Request<Streaming<LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        let never_ends = request.metadata().contains_key("never-ends");
         let answers = request.into_inner().map(|asked| match asked?.id {
             13 => Err(Status::not_found("not that one")),
             id => Ok(LeaseKeepAliveResponse { id, ttl: 60, header: None }),
         });
-        Ok(Response::new(Box::pin(answers)))
+        Ok(Response::new(match never_ends {
+            true => Box::pin(answers.chain(tokio_stream::pending())),
+            false => Box::pin(answers),
+        }))
     }
 
     async fn lease_time_to_live(
@@ -222,5 +232,40 @@ impl Lease for Echo {
         _: Request<LeaseLeasesRequest>,
     ) -> Result<Response<LeaseLeasesResponse>, Status> {
         Err(Status::unimplemented(""))
+    }
+}
+
+/// A whole server: the port of the clients.
+pub(crate) struct Whole {
+    pub(crate) address: SocketAddr,
+    server: Option<Server>,
+    node: Arc<Node>,
+    _dir: tempfile::TempDir,
+}
+
+impl Whole {
+    pub(crate) fn start() -> Whole {
+        let dir = tempfile::tempdir().unwrap();
+        let parts = Design::SnapshotReadTx.into();
+        let node = data::open_alone(dir.path(), parts, "default", "http://localhost:2380");
+        let node = Arc::new(node.unwrap());
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let server = Server::start(&node, listen, 2, Limits::default()).unwrap();
+        let address = server.address();
+        while ask(address, "GET /readyz", "", "").status != 200 {
+            thread::yield_now();
+        }
+        Whole { address, server: Some(server), node, _dir: dir }
+    }
+
+    pub(crate) fn ask(&self, request: &str, body: &str) -> Reply {
+        ask(self.address, request, "", body)
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        self.server.take().unwrap().stop().unwrap();
+        self.node.stop();
     }
 }

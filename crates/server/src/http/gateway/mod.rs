@@ -103,9 +103,11 @@ impl Gateway {
         request: Request<Body>,
     ) -> Result<Response<Body>, Status> {
         let (parts, body) = request.into_parts();
-        let body = match binding.is_client_streaming {
-            true => request::stream(body, binding).await?,
-            false => request::single(body, binding).await?,
+        let (body, cut_off) = if binding.is_client_streaming {
+            let (body, cut_off) = request::stream(body, binding).await?;
+            (body, Some(cut_off))
+        } else {
+            (request::single(body, binding).await?, None)
         };
         let mut call = Request::new(body);
         *call.method_mut() = Method::POST;
@@ -115,7 +117,7 @@ impl Gateway {
         let method = Rpc::of(binding.rpc);
         let answer = observe::call(&self.thread, method, &mut self.services.clone(), call).await;
         match binding.is_server_streaming {
-            true => reply::stream(answer, binding).await,
+            true => reply::stream(answer, binding, cut_off).await,
             false => reply::single(answer, binding).await,
         }
     }

@@ -4,6 +4,7 @@
 //! or among the headers if there is no message. An HTTP client wants to know first. So the first
 //! message or the status, whatever comes earlier, is waited for before the response begins.
 
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -11,6 +12,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body::{Body as _, Frame};
 use http_body_util::Full;
+use tokio::sync::oneshot;
 use tonic::body::Body;
 use tonic::{Code, Status};
 
@@ -32,14 +34,17 @@ pub(super) async fn single(
     Ok(answered(StatusCode::OK, Body::new(Full::from(json))))
 }
 
-/// A stream of answers.
+/// A stream of answers. It ends early when its request was cut off.
 pub(super) async fn stream(
     answer: Response<Body>,
     binding: &'static Binding,
+    cut_off: Option<oneshot::Receiver<()>>,
 ) -> Result<Response<Body>, Status> {
-    let mut messages = Messages::new(answer, binding);
-    let first = messages.next().await.transpose()?;
-    Ok(answered(StatusCode::OK, Body::new(Lines { first, messages })))
+    let messages = Messages::new(answer, binding);
+    let mut lines = Lines { first: None, messages, cut_off };
+    let first = std::future::poll_fn(|context| lines.poll_next(context)).await;
+    lines.first = first.transpose()?;
+    Ok(answered(StatusCode::OK, Body::new(lines)))
 }
 
 /// What a call answers, as JSON, one message after the other.
@@ -106,6 +111,28 @@ impl Messages {
 struct Lines {
     first: Option<Vec<u8>>,
     messages: Messages,
+    cut_off: Option<oneshot::Receiver<()>>,
+}
+
+impl Lines {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Vec<u8>, Status>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(first)));
+        }
+        match self.cut_off.as_mut().map(|cut_off| Pin::new(cut_off).poll(context)) {
+            Some(Poll::Ready(Ok(()))) => {
+                self.cut_off = None;
+                self.messages.body = None;
+                Poll::Ready(None)
+            }
+            // The request has come to its end.
+            Some(Poll::Ready(Err(_))) => {
+                self.cut_off = None;
+                self.messages.poll_next(context)
+            }
+            Some(Poll::Pending) | None => self.messages.poll_next(context),
+        }
+    }
 }
 
 impl http_body::Body for Lines {
@@ -116,10 +143,7 @@ impl http_body::Body for Lines {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let next = match self.first.take() {
-            Some(first) => Some(Ok(first)),
-            None => ready!(self.messages.poll_next(context)),
-        };
+        let next = ready!(self.poll_next(context));
         let line = next.map(|next| match next {
             Ok(json) => line(b"{\"result\":", &json),
             Err(status) => line(b"{\"error\":", json::of_status(&status).as_bytes()),

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http_body::Body as _;
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use tokio::sync::oneshot;
 use tonic::Status;
 use tonic::body::Body;
 
@@ -28,13 +29,21 @@ pub(super) async fn single(body: Body, binding: &'static Binding) -> Result<Body
     Ok(Body::new(Full::new(frame(&message))))
 }
 
-/// A stream of requests. Its first message is waited for, so that what is wrong with it can be told
-/// in the status of the response.
-pub(super) async fn stream(body: Body, binding: &'static Binding) -> Result<Body, Status> {
-    let mut messages = Messages { body, binding, values: Values::default(), first: None };
+/// A stream of requests, and the word that it was cut off: then its client has gone, and the answers
+/// are for nobody. A request stream that ends well may have answers for long.
+///
+/// The first message is waited for, so that what is wrong with it can be told in the status of the
+/// response.
+pub(super) async fn stream(
+    body: Body,
+    binding: &'static Binding,
+) -> Result<(Body, oneshot::Receiver<()>), Status> {
+    let (tell, cut_off) = oneshot::channel();
+    let (values, cut_off_to) = (Values::default(), Some(tell));
+    let mut messages = Messages { body, binding, values, first: None, cut_off_to };
     let first = std::future::poll_fn(|context| messages.poll_message(context)).await;
     messages.first = first.transpose()?;
-    Ok(Body::new(messages))
+    Ok((Body::new(messages), cut_off))
 }
 
 /// Objects as they come, each as a frame.
@@ -43,6 +52,7 @@ struct Messages {
     binding: &'static Binding,
     values: Values,
     first: Option<Bytes>,
+    cut_off_to: Option<oneshot::Sender<()>>,
 }
 
 impl Messages {
@@ -56,6 +66,8 @@ impl Messages {
                 Some(Ok(piece)) => piece.into_data().iter().for_each(|data| self.values.push(data)),
                 None if !self.values.is_cut_off() => return Poll::Ready(None),
                 None | Some(Err(_)) => {
+                    // Nobody listens if there is no answer yet.
+                    let _ = self.cut_off_to.take().map(|tell| tell.send(()));
                     return Poll::Ready(Some(Err(Status::cancelled("the request was cut off"))));
                 }
             }

@@ -1,0 +1,318 @@
+//! Where has a slow request spent its time?
+//!
+//! # The problem
+//!
+//! "It took 900 ms" is what a client knows by himself. What he asks next is: for what? Nobody can say
+//! that afterwards unless it was written down before, for every request, because nobody knows which
+//! one is going to be slow.
+//!
+//! # The idea
+//!
+//! A request carries a [`Card`], and it is stamped when a stage is over: one reading of the clock, a
+//! dozen nanoseconds. All time since the last stamp belongs to the stage that was over; so the
+//! stages' times add up to the whole, and nothing is left that belongs to nobody.
+//!
+//! ```text
+//!   begin ──── read index ────┬─ index ─┬──── backend ────┬─ sending ─┐
+//!              stamp ─────────┘         │    of that: 7 ms for lock   │
+//!                          stamp ───────┘    "readTx", held by "put"  │
+//!                                             stamp ──────┘   stamp ──┘
+//! ```
+//!
+//! Waiting for a lock is no stage of its own: it happens inside of one. The [locks](clearlane_locks)
+//! know what a thread waited, and for whom. A card that is told to [look at
+//! them](Card::stamp_with_locks) takes that time out of the stage, and remembers who stood in front.
+//! That must happen on the thread that waited.
+//!
+//! What is quick throws its card away. Of what was not, [`Card::end`] makes a [`Story`], and
+//! [`Story::tell`] a line of the log, in etcd's words, with our stages behind them.
+//!
+//! # What etcd does that is left out
+//!
+//! It keeps a trace of named steps for each request, and allocates for it. A card lies on the stack.
+
+use std::fmt;
+use std::time::Duration;
+
+use clearlane_locks::{Stance, Wait, now_ns, take_longest_wait, waited_ns};
+
+/// A part of a request's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Until others had confirmed how far the log is committed.
+    ReadIndex,
+    /// Until this member had applied what it had to: the write itself, or what a read must see.
+    Apply,
+    /// Until others let go of locks.
+    Locks,
+    /// To find out which records are wanted.
+    Index,
+    /// To get them.
+    Backend,
+    /// To hand over the answer.
+    Sending,
+}
+
+impl Stage {
+    /// All of them, in the order in which a read comes through.
+    pub const ALL: [Stage; 6] = [
+        Stage::ReadIndex,
+        Stage::Apply,
+        Stage::Locks,
+        Stage::Index,
+        Stage::Backend,
+        Stage::Sending,
+    ];
+
+    /// What it is called in a log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::ReadIndex => "read index",
+            Stage::Apply => "apply",
+            Stage::Locks => "locks",
+            Stage::Index => "index",
+            Stage::Backend => "backend",
+            Stage::Sending => "sending",
+        }
+    }
+}
+
+/// What a request carries.
+#[derive(Clone, Copy, Debug)]
+pub struct Card {
+    begun_ns: u64,
+    stamped_ns: u64,
+    spent_ns: [u64; Stage::ALL.len()],
+    wait: Option<Wait>,
+}
+
+/// What a thread had waited for locks before a stage began.
+#[derive(Clone, Copy, Debug)]
+pub struct LocksBefore {
+    waited_ns: u64,
+}
+
+impl LocksBefore {
+    /// As it is now, on this thread.
+    pub fn now() -> LocksBefore {
+        // What waited before was somebody else.
+        take_longest_wait();
+        LocksBefore { waited_ns: waited_ns() }
+    }
+}
+
+impl Card {
+    /// Begins now.
+    pub fn begin() -> Card {
+        Card::begin_at(now_ns())
+    }
+
+    fn begin_at(now_ns: u64) -> Card {
+        Card { begun_ns: now_ns, stamped_ns: now_ns, spent_ns: Default::default(), wait: None }
+    }
+
+    /// A stage is over.
+    pub fn stamp(&mut self, over: Stage) {
+        self.stamp_at(over, now_ns());
+    }
+
+    fn stamp_at(&mut self, over: Stage, now_ns: u64) {
+        self.spent_ns[over as usize] += now_ns.saturating_sub(self.stamped_ns);
+        self.stamped_ns = now_ns;
+    }
+
+    /// A stage is over that was begun on this thread, and never left it: what it waited for locks is
+    /// counted apart.
+    pub fn stamp_with_locks(&mut self, over: Stage, before: LocksBefore) {
+        self.stamp(over);
+        let waited_ns = waited_ns() - before.waited_ns;
+        if waited_ns > 0 {
+            self.move_to_locks(over, waited_ns, take_longest_wait());
+        }
+    }
+
+    fn move_to_locks(&mut self, from: Stage, waited_ns: u64, wait: Option<Wait>) {
+        // The locks' clock and ours are one, but were not read at the same moments.
+        let moved = waited_ns.min(self.spent_ns[from as usize]);
+        self.spent_ns[from as usize] -= moved;
+        self.spent_ns[Stage::Locks as usize] += moved;
+        let longest = |wait: &Option<Wait>| wait.map_or(0, |wait| wait.waited_ns);
+        if longest(&wait) > longest(&self.wait) {
+            self.wait = wait;
+        }
+    }
+
+    /// How long it has taken until the last stamp.
+    pub fn spent(&self) -> Duration {
+        Duration::from_nanos(self.stamped_ns.saturating_sub(self.begun_ns))
+    }
+
+    /// The request is over, and was so with its last stamp. If it has taken longer than this, there
+    /// is a story to tell.
+    pub fn end(&self, limit: Duration) -> Option<Story> {
+        (self.spent() > limit).then_some(Story { card: *self })
+    }
+}
+
+/// Where a slow request has spent its time: prints as `read index 1ms, locks 7ms (readTx, held by
+/// put), backend 20ms`.
+#[derive(Clone, Copy, Debug)]
+pub struct Story {
+    card: Card,
+}
+
+/// What is known of a request beside its time. Values are not among it: they may be secret.
+#[derive(Clone, Copy)]
+pub struct About<'a> {
+    /// Which call: `/etcdserverpb.KV/Range`.
+    pub call: &'a str,
+    /// Who asked.
+    pub remote: &'a str,
+    /// The request, in short.
+    pub request: &'a dyn fmt::Display,
+    /// So many records were sent.
+    pub response_count: i64,
+    /// And so many bytes.
+    pub response_size: usize,
+}
+
+impl fmt::Debug for About<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}: {}", self.call, self.remote, self.request)
+    }
+}
+
+impl Story {
+    /// Warns that a call has taken long: etcd's `request stats`, past
+    /// `--warning-unary-request-duration`.
+    pub fn tell(&self, about: &About<'_>) {
+        tracing::warn!(
+            "time spent" = ?self.card.spent(),
+            stages = %self,
+            remote = about.remote,
+            "response type" = about.call,
+            "request content" = %about.request,
+            "response count" = about.response_count,
+            "response size" = about.response_size,
+            "request stats"
+        );
+    }
+
+    /// Warns that a write, or what a read does behind its waiting, has taken long: past
+    /// `--warning-apply-duration`, which `expected` was.
+    pub fn tell_of_apply(&self, request: &dyn fmt::Display, expected: Duration) {
+        tracing::warn!(
+            took = ?self.card.spent(),
+            "expected-duration" = ?expected,
+            stages = %self,
+            request = %request,
+            "apply request took too long"
+        );
+    }
+}
+
+impl fmt::Display for Story {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut gap = "";
+        for stage in Stage::ALL {
+            let spent_ns = self.card.spent_ns[stage as usize];
+            if spent_ns == 0 {
+                continue;
+            }
+            write!(f, "{gap}{} {:?}", stage.name(), Duration::from_nanos(spent_ns))?;
+            gap = ", ";
+            if let (Stage::Locks, Some(wait)) = (stage, self.card.wait) {
+                write!(f, " (longest for {}", wait.lock)?;
+                match wait.front {
+                    Some((actor, Stance::Holding)) => write!(f, ", held by {})", actor.name())?,
+                    Some((actor, Stance::Waiting)) => {
+                        write!(f, ", behind {}, who waited for it, too)", actor.name())?;
+                    }
+                    None => write!(f, ")")?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use clearlane_locks::{Actor, Registry, RwLock};
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn story(card: &Card) -> String {
+        card.end(Duration::ZERO).map(|story| story.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn all_time_belongs_to_a_stage() {
+        let mut card = Card::begin_at(100 * MS);
+        card.stamp_at(Stage::ReadIndex, 103 * MS);
+        card.stamp_at(Stage::Apply, 103 * MS);
+        card.stamp_at(Stage::Index, 104 * MS);
+        card.stamp_at(Stage::Backend, 134 * MS);
+        let front = Some((Actor::named("put"), Stance::Holding));
+        let wait = Wait { lock: "readTx", waited_ns: 7 * MS, front };
+        card.move_to_locks(Stage::Backend, 9 * MS, Some(wait));
+        card.stamp_at(Stage::Sending, 135 * MS);
+        assert_eq!(
+            story(&card),
+            "read index 3ms, locks 9ms (longest for readTx, held by put), index 1ms, backend 21ms, \
+             sending 1ms"
+        );
+        assert_eq!(card.spent_ns.iter().sum::<u64>(), 35 * MS);
+        assert_eq!(card.spent(), Duration::from_millis(35));
+    }
+
+    #[test]
+    fn what_is_quick_has_no_story() {
+        let mut card = Card::begin_at(0);
+        card.stamp_at(Stage::Apply, 300 * MS);
+        assert!(card.end(Duration::from_millis(300)).is_none());
+        assert!(card.end(Duration::from_millis(299)).is_some());
+    }
+
+    #[test]
+    fn a_convoy_is_told_from_a_hold() {
+        let front = Some((Actor::named("put"), Stance::Waiting));
+        let mut card = Card::begin_at(0);
+        card.stamp_at(Stage::Backend, 2 * MS);
+        let wait = Wait { lock: "readTx", waited_ns: MS, front };
+        // More than the stage has cannot be taken out of it.
+        card.move_to_locks(Stage::Backend, 3 * MS, Some(wait));
+        let told = "locks 2ms (longest for readTx, behind put, who waited for it, too)";
+        assert_eq!(story(&card), told);
+    }
+
+    #[test]
+    fn the_locks_of_the_stage_are_asked() {
+        let registry = Registry::new();
+        let lock = RwLock::new(&registry, "readTx", 0);
+        let told = thread::scope(|scope| {
+            let held = {
+                let _as = Actor::named("expensive_read").enter();
+                lock.write()
+            };
+            let waiting = scope.spawn(|| {
+                let _as = Actor::named("get").enter();
+                let before = LocksBefore::now();
+                let mut card = Card::begin();
+                drop(lock.read());
+                card.stamp_with_locks(Stage::Backend, before);
+                story(&card)
+            });
+            while registry.waiting().is_empty() {
+                thread::yield_now();
+            }
+            drop(held);
+            waiting.join().unwrap()
+        });
+        assert!(told.contains("(longest for readTx, held by expensive_read)"), "{told}");
+    }
+}

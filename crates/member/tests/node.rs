@@ -1,0 +1,67 @@
+//! A member with its threads, on a disk.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clearlane_backend::Design;
+use clearlane_engine::{EngineKind, Options};
+use clearlane_member::Progress;
+use clearlane_member::copies::DirectoryVault;
+use clearlane_member::core::{Ground, Settings, bootstrap};
+use clearlane_member::membership::{self, Member};
+use clearlane_member::node::{Network, Node};
+use clearlane_mvcc::{NoLeases, OneAfterTheOther, Store};
+use clearlane_raft_log::driver::Message;
+use clearlane_raft_log::files::Disk;
+use clearlane_raft_log::{Metadata, wal};
+
+/// Breaks the thread that uses it.
+struct Broken;
+
+impl Network for Broken {
+    fn send(&mut self, _message: Message) -> bool {
+        panic!("broken on purpose");
+    }
+
+    fn send_copy(&mut self, _message: Message, _store: Arc<dyn Store<Progress>>) {}
+}
+
+/// Somebody waits for answers that a thread will never give: he must be told.
+#[test]
+fn a_thread_that_panics_fails_the_member() {
+    let dir = tempfile::tempdir().unwrap();
+    let (files, snap) = (Arc::new(Disk), dir.path().join("snap"));
+    let vault = DirectoryVault::new(files.clone(), &snap, EngineKind::Memory, Options::default());
+    let ground = Ground {
+        files,
+        wal_dir: dir.path().join("wal"),
+        wal: wal::Options::default(),
+        vault: Arc::new(vault.unwrap()),
+        parts: Design::SnapshotReadTx.into(),
+        backend: Default::default(),
+        learners_max: membership::LEARNERS_MAX,
+        leases: Arc::new(NoLeases),
+        workers: Arc::new(OneAfterTheOther),
+    };
+    let first = [1, 2].map(|id| {
+        let peer_urls = vec![format!("http://localhost:{id}")];
+        Member { id, peer_urls, ..Member::default() }
+    });
+    bootstrap(&ground, Metadata { node_id: 1, cluster_id: 7 }, &first).unwrap();
+    let mut settings = Settings::new(7, 7);
+    settings.reads.tick = Duration::from_millis(1);
+    let node = Node::start(ground, settings, Box::new(Broken)).unwrap();
+    // It asks the other one for a vote.
+    let failure = node.failure();
+    let end = Instant::now() + Duration::from_secs(60);
+    while failure.borrow().is_none() {
+        assert!(Instant::now() < end, "nobody was told");
+        thread::yield_now();
+    }
+    let told = failure.borrow().as_ref().unwrap().to_string();
+    assert_eq!(told, "thread raft has panicked");
+    node.stop();
+}

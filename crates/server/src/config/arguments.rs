@@ -1,0 +1,139 @@
+//! A command line, in the syntax of Go's package `flag`.
+//!
+//! | written | means |
+//! |---|---|
+//! | `-name=a`, `--name=a` | a value |
+//! | `-name a` | the same, unless the flag is a switch |
+//! | `--switch` | on; `--switch false` would leave `false` over |
+//! | `--` | all flags are said |
+//! | `a`, `-` | no flag: from here on nothing is one |
+//!
+//! A flag that is repeated has its last value. A value may begin with a dash. Each value is checked
+//! when it comes, also one that a later one replaces.
+
+use std::collections::BTreeMap;
+
+use super::refusal::Refusal;
+use super::table::Flag;
+use super::value::Kind;
+
+/// Values by the names of their flags.
+pub(crate) type Values = BTreeMap<&'static str, String>;
+
+/// What a command line says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Said {
+    /// Values, the last of each flag.
+    pub(crate) values: Values,
+    /// What is no flag.
+    pub(crate) rest: Vec<String>,
+    /// Whether help was asked for. Nothing behind that was read.
+    pub(crate) wants_help: bool,
+}
+
+/// Reads a command line, without the name of the program; `find` knows the flags there are.
+pub(crate) fn read(
+    arguments: &[String],
+    find: impl Fn(&str) -> Option<&'static Flag>,
+) -> Result<Said, Refusal> {
+    let mut said = Said::default();
+    let mut left = arguments.iter();
+    while let Some(argument) = left.next() {
+        let Some(name) = name_in(argument) else {
+            if argument != "--" {
+                said.rest.push(argument.clone());
+            }
+            said.rest.extend(left.cloned());
+            break;
+        };
+        if name.is_empty() || name.starts_with(['-', '=']) {
+            return Err(Refusal::usage(format!("bad flag syntax: {argument}")));
+        }
+        let (name, value) = match name.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (name, None),
+        };
+        let Some(flag) = find(name) else {
+            if matches!(name, "h" | "help") {
+                said.wants_help = true;
+                break;
+            }
+            return Err(Refusal::usage(format!("flag provided but not defined: -{name}")));
+        };
+        let value = match (value, flag.kind) {
+            (Some(value), _) => value,
+            (None, Kind::Switch) => "true".to_owned(),
+            (None, _) => match left.next() {
+                Some(value) => value.clone(),
+                None => return Err(Refusal::usage(format!("flag needs an argument: -{name}"))),
+            },
+        };
+        checked(flag, &value, &format!("flag -{name}"))?;
+        said.values.insert(flag.name, value);
+    }
+    Ok(said)
+}
+
+/// What follows one dash or two; nothing if this is no flag.
+fn name_in(argument: &str) -> Option<&str> {
+    match argument {
+        "-" | "--" => None,
+        _ => argument.strip_prefix("--").or_else(|| argument.strip_prefix('-')),
+    }
+}
+
+/// Says what is wrong with a value, and where it came from.
+pub(super) fn checked(flag: &Flag, value: &str, source: &str) -> Result<(), Refusal> {
+    flag.kind
+        .check(value)
+        .map_err(|wrong| Refusal::value(format!("invalid value \"{value}\" for {source}: {wrong}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::table;
+
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    fn names_and_values() -> impl Strategy<Value = Vec<(&'static Flag, String, u8)>> {
+        let flags: Vec<&'static Flag> = table::all().collect();
+        let one = (prop::sample::select(flags), "[-a-z=. ]{0,8}", 0..4_u8);
+        prop::collection::vec(one, 0..12)
+    }
+
+    proptest! {
+        /// However a value is written, the last one of a flag counts.
+        #[test]
+        fn what_was_written_is_read(said in names_and_values()) {
+            let (mut arguments, mut wanted) = (Vec::new(), Values::new());
+            for (flag, value, form) in said {
+                let value = if flag.kind == Kind::Text { value } else { flag.default.to_owned() };
+                let dashes = if form % 2 == 0 { "-" } else { "--" };
+                match form < 2 || flag.kind == Kind::Switch {
+                    true => arguments.push(format!("{dashes}{}={value}", flag.name)),
+                    false => arguments.extend([format!("{dashes}{}", flag.name), value.clone()]),
+                }
+                wanted.insert(flag.name, value);
+            }
+            let read = read(&arguments, table::find).unwrap();
+            prop_assert_eq!(read, Said { values: wanted, ..Said::default() });
+        }
+
+        #[test]
+        fn nothing_panics(arguments in prop::collection::vec("-{0,3}[a-z=]{0,6}.{0,3}", 0..6)) {
+            let _ = read(&arguments, table::find);
+        }
+    }
+
+    #[test]
+    fn switches_take_no_word() {
+        let read = read(&words(&["--pre-vote", "false", "--name", "a"]), table::find).unwrap();
+        assert_eq!(read.values["pre-vote"], "true");
+        assert_eq!(read.rest, ["false", "--name", "a"], "as in Go");
+    }
+}

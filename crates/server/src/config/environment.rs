@@ -1,0 +1,57 @@
+//! The environment: `ETCD_` and the flag's name in capitals.
+//!
+//! A flag that is set in both ways is refused: somebody believes that his setting counts, and for
+//! one of the two it would not. An empty variable is none.
+
+use super::arguments::{Values, checked};
+use super::refusal::Refusal;
+use super::table::{self, Flag};
+
+const PREFIX: &str = "ETCD_";
+
+/// Set by etcd's own tests for processors that it does not support.
+const NOT_FLAGS: [&str; 1] = ["ETCD_UNSUPPORTED_ARCH"];
+
+/// The variables that are meant for us, with the flags that they set.
+pub(super) fn read(
+    environment: impl IntoIterator<Item = (String, String)>,
+    warnings: &mut Vec<String>,
+) -> Result<Values, Refusal> {
+    let mut values = Values::new();
+    let mut unknown = Vec::new();
+    for (variable, value) in environment {
+        if !variable.starts_with(PREFIX) || value.is_empty() {
+            continue;
+        }
+        match flag_of(&variable) {
+            Some(flag) => {
+                checked(flag, &value, &format!("environment variable {variable}"))?;
+                values.insert(flag.name, value);
+            }
+            None if NOT_FLAGS.contains(&variable.as_str()) => {}
+            None => unknown.push(format!("unrecognized environment variable {variable}")),
+        }
+    }
+    unknown.sort();
+    warnings.extend(unknown);
+    Ok(values)
+}
+
+/// Puts together what the command line and the environment say.
+pub(super) fn joined(mut flags: Values, variables: Values) -> Result<Values, Refusal> {
+    for (name, value) in variables {
+        if flags.contains_key(name) {
+            let variable = table::find(name).map(Flag::variable).unwrap_or_default();
+            return Err(Refusal::fatal(format!(
+                "conflicting environment variable \"{variable}\" is shadowed by corresponding \
+                 command-line flag (either unset environment variable or disable flag)"
+            )));
+        }
+        flags.insert(name, value);
+    }
+    Ok(flags)
+}
+
+fn flag_of(variable: &str) -> Option<&'static Flag> {
+    table::all().find(|flag| flag.variable() == variable)
+}

@@ -1,0 +1,110 @@
+//! Which flags are there? One table, from which everything that knows of flags is made.
+//!
+//! ```text
+//!   name │ kind │ default │ help │ status
+//!    ├─────────▶ the parser      --name=v
+//!    ├─────────▶ the environment ETCD_NAME=v
+//!    ├─────────▶ the config file name: v
+//!    ├─────────▶ --help
+//!    └─────────▶ docs/flags.md   (a test compares)
+//! ```
+//!
+//! A flag of etcd is never unknown here: whoever starts us with etcd's command line gets a member.
+//! But a flag that changes nothing must say so. [`Status::Ignored`] does, in the help, in the docs,
+//! and as a warning when somebody sets it to something else than its default.
+
+mod cluster;
+mod limits;
+mod ours;
+mod running;
+mod security;
+
+use super::value::{self, Kind};
+
+/// One flag.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag {
+    /// Without its dashes.
+    pub name: &'static str,
+    /// What its value may be.
+    pub kind: Kind,
+    /// What it is when nobody says.
+    pub default: &'static str,
+    /// What it does, in a line.
+    pub help: &'static str,
+    /// Whether it does it.
+    pub status: Status,
+}
+
+/// Whether a flag does what it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// It does.
+    Honoured,
+    /// It is taken, and changes nothing. Why.
+    Ignored(&'static str),
+}
+
+/// Flags that belong together.
+#[derive(Clone, Copy, Debug)]
+pub struct Section {
+    /// What they are about.
+    pub title: &'static str,
+    /// The flags.
+    pub flags: &'static [Flag],
+}
+
+/// All flags.
+pub const SECTIONS: &[Section] = &[
+    Section { title: "Member", flags: cluster::MEMBER },
+    Section { title: "Cluster", flags: cluster::CLUSTER },
+    Section { title: "Raft", flags: cluster::RAFT },
+    Section { title: "Store", flags: limits::STORE },
+    Section { title: "Limits of requests", flags: limits::REQUESTS },
+    Section { title: "Compaction and corruption checks", flags: limits::UPKEEP },
+    Section { title: "Who reads how: Clearlane's own", flags: ours::ERAS },
+    Section { title: "Security", flags: security::TLS },
+    Section { title: "Authentication", flags: security::AUTH },
+    Section { title: "HTTP", flags: running::HTTP },
+    Section { title: "Logging", flags: running::LOGGING },
+    Section { title: "Tracing", flags: running::TRACING },
+    Section { title: "Discovery", flags: cluster::DISCOVERY },
+    Section { title: "Unsafe", flags: running::UNSAFE },
+    Section { title: "The rest", flags: running::REST },
+];
+
+/// All flags, in the order of the help.
+pub fn all() -> impl Iterator<Item = &'static Flag> {
+    SECTIONS.iter().flat_map(|section| section.flags)
+}
+
+/// The flag of this name.
+pub fn find(name: &str) -> Option<&'static Flag> {
+    all().find(|flag| flag.name == name)
+}
+
+impl Flag {
+    /// The variable that sets it.
+    pub fn variable(&self) -> String {
+        format!("ETCD_{}", self.name.to_uppercase().replace('-', "_"))
+    }
+
+    /// Whether a value is the default, however it is written.
+    pub fn is_default(&self, text: &str) -> bool {
+        text == self.default || value::are_equal(self.kind, text, self.default)
+    }
+
+    const fn ignored(self, why: &'static str) -> Flag {
+        Flag { status: Status::Ignored(why), ..self }
+    }
+}
+
+/// One that does what it says.
+pub(crate) const fn flag(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    help: &'static str,
+) -> Flag {
+    Flag { name, kind, default, help, status: Status::Honoured }
+}

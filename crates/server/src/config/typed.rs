@@ -1,0 +1,418 @@
+//! What the values mean, and whether they fit together.
+//!
+//! The rules are etcd's, and so are the words where tools look for them.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clearlane_backend::Design;
+use clearlane_engine::EngineKind;
+use clearlane_member::requests::Limits;
+use clearlane_mvcc::{IndexKind, StoreParts};
+use clearlane_read_index::ReadMode;
+
+use super::address::{Address, Listen};
+use super::arguments::Values;
+use super::refusal::Refusal;
+use super::table::{self, Status};
+use super::value;
+use crate::data::{self, InitialCluster, State};
+
+/// How a member is to run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Its name.
+    pub name: String,
+    /// Where its data lies.
+    pub data_dir: PathBuf,
+    /// Where its log lies, if not in the data directory.
+    pub wal_dir: Option<PathBuf>,
+    /// Where clients are served.
+    pub listen_clients: Vec<Listen>,
+    /// What clients are told, as it was written.
+    pub advertise_clients: Vec<String>,
+    /// Where other members are heard.
+    pub listen_peers: Vec<SocketAddr>,
+    /// How a cluster begins. A member that has data has begun.
+    pub bootstrap: Bootstrap,
+    /// How the log and its raft are kept.
+    pub raft: RaftConfig,
+    /// How the store is kept.
+    pub store: StoreConfig,
+    /// How much a request may ask for.
+    pub limits: Limits,
+    /// What is answered that is not gRPC.
+    pub http: HttpConfig,
+    /// So many threads serve clients.
+    pub net_threads: usize,
+    /// What is logged, and where.
+    pub log: LogConfig,
+    /// What is to be told when there is a log.
+    pub warnings: Vec<String>,
+}
+
+/// How a cluster begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bootstrap {
+    /// Where other members reach this one.
+    pub advertise_peers: Vec<String>,
+    /// The first members.
+    pub members: InitialCluster,
+    /// Whether the cluster is new.
+    pub state: State,
+    /// Tells clusters of equal members apart.
+    pub token: String,
+    /// Goes on alone with what is here.
+    pub force_new: bool,
+}
+
+/// How the log and its raft are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RaftConfig {
+    /// Between two signs of life of a leader: raft's tick.
+    pub heartbeat: Duration,
+    /// Until a silent leader is given up.
+    pub election_timeout: Duration,
+    /// Applied entries between two notes in the log.
+    pub snapshot_count: u64,
+    /// Entries that are kept behind such a note.
+    pub catch_up_entries: u64,
+    /// So many segments of the log are kept, if there is a bound.
+    pub segments_max: Option<usize>,
+    /// So many learners there may be.
+    pub learners_max: usize,
+}
+
+/// How the store is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreConfig {
+    /// What has the data on disk.
+    pub engine: EngineKind,
+    /// Which generation of the read path.
+    pub eras: Eras,
+    /// So much data is taken; 0 is etcd's default, and below 0 there is no limit.
+    pub quota_bytes: i64,
+    /// Between two commits.
+    pub batch_interval: Duration,
+    /// So many changes are committed at once.
+    pub batch_limit: u64,
+}
+
+/// Which generation of the read path is used: a preset, or its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Eras {
+    /// How a linearizable read is made one.
+    pub read_mode: ReadMode,
+    /// How a read goes beside the writer, and how keys are found.
+    pub parts: StoreParts,
+}
+
+/// What is answered that is not gRPC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpConfig {
+    /// Where else metrics and health are served.
+    pub listen_metrics: Vec<SocketAddr>,
+    /// Whether metrics tell the time of each kind of call.
+    pub is_extensive: bool,
+    /// Under which names this server may be asked.
+    pub hosts: Vec<String>,
+    /// From which pages.
+    pub origins: Vec<String>,
+}
+
+/// What is logged, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogConfig {
+    /// What is less is not logged.
+    pub level: String,
+    /// How a line looks.
+    pub format: LogFormat,
+    /// Where lines go.
+    pub outputs: Vec<LogOutput>,
+}
+
+/// How a line of the log looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object.
+    Json,
+    /// For people.
+    Console,
+}
+
+/// Where lines of the log go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogOutput {
+    /// Standard error.
+    Stderr,
+    /// Standard output.
+    Stdout,
+    /// To the end of a file.
+    File(PathBuf),
+}
+
+/// Values that were checked, and the defaults of those that were not given.
+struct Typed<'v> {
+    values: &'v Values,
+}
+
+impl Typed<'_> {
+    fn text(&self, name: &str) -> &str {
+        let flag = table::find(name).expect("asked for by its name in the table");
+        self.values.get(name).map_or(flag.default, String::as_str)
+    }
+
+    fn is_set(&self, name: &str) -> bool {
+        self.values.contains_key(name)
+    }
+
+    fn switch(&self, name: &str) -> bool {
+        value::switch(self.text(name)).expect("checked when it came")
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        value::count(self.text(name)).expect("checked when it came")
+    }
+
+    /// One that counts what fits into memory.
+    fn size(&self, name: &str) -> usize {
+        usize::try_from(self.count(name)).unwrap_or(usize::MAX)
+    }
+
+    fn time(&self, name: &str) -> Result<Duration, Refusal> {
+        let text = self.text(name);
+        let below = || Refusal::fatal(format!("--{name} must not be below 0 (set to {text})"));
+        value::time(text).ok_or_else(below)
+    }
+
+    fn urls(&self, name: &str) -> Vec<Address> {
+        value::urls(self.text(name)).expect("checked when they came")
+    }
+
+    fn written(&self, name: &str) -> Vec<String> {
+        self.urls(name).iter().map(ToString::to_string).collect()
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        Some(self.text(name)).filter(|path| !path.is_empty()).map(PathBuf::from)
+    }
+
+    /// Where to listen. TLS is refused here and not ignored: it would be its absence that is served.
+    fn listens(&self, name: &str) -> Result<Vec<Listen>, Refusal> {
+        let urls = self.urls(name);
+        if let Some(secure) = urls.iter().find(|url| url.is_secure()) {
+            return Err(Refusal::fatal(format!("--{name}: TLS is not served yet ({secure})")));
+        }
+        let listens = urls.iter().map(Address::to_listen);
+        listens
+            .collect::<Result<_, _>>()
+            .map_err(|wrong| Refusal::fatal(format!("--{name}: {wrong}")))
+    }
+}
+
+impl Typed<'_> {
+    /// Where to listen for those who come over a network.
+    fn ports(&self, name: &str) -> Result<Vec<SocketAddr>, Refusal> {
+        let ports = self.listens(name)?.into_iter().map(|listen| match listen {
+            Listen::Tcp(address) => Ok(address),
+            Listen::Unix(path) => {
+                let words = format!("--{name}: a port is wanted, not a socket ({path:?})");
+                Err(Refusal::fatal(words))
+            }
+        });
+        ports.collect()
+    }
+
+    fn list(&self, name: &str) -> Vec<String> {
+        self.text(name).split(',').map(|word| word.trim().to_owned()).collect()
+    }
+}
+
+/// What all values mean together.
+pub(super) fn config(values: &Values, mut warnings: Vec<String>) -> Result<Config, Refusal> {
+    warnings.extend(not_honoured(values));
+    let typed = Typed { values };
+    if typed.is_set("listen-client-urls") && !typed.is_set("advertise-client-urls") {
+        return Err(Refusal::fatal(
+            "--advertise-client-urls is required when --listen-client-urls is set explicitly",
+        ));
+    }
+    let name = typed.text("name").to_owned();
+    let data_dir = typed.path("data-dir").unwrap_or_else(|| format!("{name}.etcd").into());
+    let limits = Limits {
+        txn_ops_max: typed.size("max-txn-ops"),
+        request_bytes_max: typed.size("max-request-bytes"),
+    };
+    let net_threads = typed.size("net-threads");
+    if !(1..=NET_THREADS_MAX).contains(&net_threads) {
+        let wrong = format!("--net-threads must be 1 to {NET_THREADS_MAX} (set to {net_threads})");
+        return Err(Refusal::fatal(wrong));
+    }
+    Ok(Config {
+        bootstrap: bootstrap(&typed, &name)?,
+        name,
+        data_dir,
+        wal_dir: typed.path("wal-dir"),
+        listen_clients: some(typed.listens("listen-client-urls")?, "listen-client-urls")?,
+        advertise_clients: some(typed.written("advertise-client-urls"), "advertise-client-urls")?,
+        listen_peers: some(typed.ports("listen-peer-urls")?, "listen-peer-urls")?,
+        raft: raft(&typed)?,
+        store: store(&typed)?,
+        limits,
+        http: http(&typed)?,
+        net_threads,
+        log: log(&typed),
+        warnings,
+    })
+}
+
+/// A place at a desk has eight bits for the thread.
+const NET_THREADS_MAX: usize = 64;
+
+fn not_honoured(values: &Values) -> impl Iterator<Item = String> {
+    values.iter().filter_map(|(name, text)| {
+        let flag = table::find(name)?;
+        match flag.status {
+            Status::Ignored(why) if !flag.is_default(text) => {
+                Some(format!("--{name}={text} is not honoured: {why}"))
+            }
+            _ => None,
+        }
+    })
+}
+
+fn some<T>(list: Vec<T>, name: &str) -> Result<Vec<T>, Refusal> {
+    match list.is_empty() {
+        true => Err(Refusal::fatal(format!("--{name} must name at least one address"))),
+        false => Ok(list),
+    }
+}
+
+fn bootstrap(typed: &Typed<'_>, name: &str) -> Result<Bootstrap, Refusal> {
+    let advertise_peers =
+        some(typed.written("initial-advertise-peer-urls"), "initial-advertise-peer-urls")?;
+    let told = |error: data::Error| Refusal::fatal(error.to_string());
+    let members = match typed.is_set("initial-cluster") {
+        true => typed.text("initial-cluster").parse().map_err(told)?,
+        false => InitialCluster::of(name, &advertise_peers),
+    };
+    Ok(Bootstrap {
+        advertise_peers,
+        members,
+        state: typed.text("initial-cluster-state").parse().map_err(told)?,
+        token: typed.text("initial-cluster-token").to_owned(),
+        force_new: typed.switch("force-new-cluster"),
+    })
+}
+
+/// Longer than this nobody waits for an election, in milliseconds.
+const ELECTION_MS_MAX: u64 = 50_000;
+
+fn raft(typed: &Typed<'_>) -> Result<RaftConfig, Refusal> {
+    let (heartbeat, election) =
+        (typed.count("heartbeat-interval"), typed.count("election-timeout"));
+    for (name, ms) in [("heartbeat-interval", heartbeat), ("election-timeout", election)] {
+        if ms == 0 {
+            return Err(Refusal::fatal(format!("--{name} must be >0 (set to {ms}ms)")));
+        }
+    }
+    if heartbeat.saturating_mul(5) > election {
+        return Err(Refusal::fatal(format!(
+            "--election-timeout[{election}ms] should be at least as 5 times as \
+             --heartbeat-interval[{heartbeat}ms]"
+        )));
+    }
+    if election > ELECTION_MS_MAX {
+        return Err(Refusal::fatal(format!(
+            "--election-timeout[{election}ms] is too long, and should be set less than \
+             {ELECTION_MS_MAX}ms"
+        )));
+    }
+    let snapshot_count = typed.count("snapshot-count");
+    if snapshot_count == 0 {
+        return Err(Refusal::fatal("--snapshot-count must be >0 (set to 0)"));
+    }
+    let segments = typed.size("max-wals");
+    Ok(RaftConfig {
+        heartbeat: Duration::from_millis(heartbeat),
+        election_timeout: Duration::from_millis(election),
+        snapshot_count,
+        catch_up_entries: typed.count("snapshot-catchup-entries"),
+        segments_max: (segments > 0).then_some(segments),
+        learners_max: typed.size("max-learners"),
+    })
+}
+
+fn store(typed: &Typed<'_>) -> Result<StoreConfig, Refusal> {
+    let engine = typed.text("engine").parse();
+    let (interval, limit) =
+        (typed.time("backend-batch-interval")?, typed.count("backend-batch-limit"));
+    let by_default = clearlane_backend::Config::default();
+    Ok(StoreConfig {
+        engine: engine.expect("its names are those of the table"),
+        eras: eras(typed),
+        quota_bytes: value::number(typed.text("quota-backend-bytes"))
+            .expect("checked when it came"),
+        batch_interval: if interval.is_zero() { by_default.batch_interval } else { interval },
+        batch_limit: if limit == 0 { by_default.batch_limit } else { limit },
+    })
+}
+
+fn http(typed: &Typed<'_>) -> Result<HttpConfig, Refusal> {
+    Ok(HttpConfig {
+        listen_metrics: typed.ports("listen-metrics-urls")?,
+        is_extensive: typed.text("metrics") == "extensive",
+        hosts: typed.list("host-whitelist"),
+        origins: typed.list("cors"),
+    })
+}
+
+fn eras(typed: &Typed<'_>) -> Eras {
+    // 3.0 and 3.1 differ in how a read is made fresh only.
+    let (read_mode, design) = match typed.text("era") {
+        "3.0" => (ReadMode::Log, Design::Mutex),
+        "3.1" => (ReadMode::ReadIndex, Design::Mutex),
+        "3.2" => (ReadMode::ReadIndex, Design::ReadTx),
+        "3.4" => (ReadMode::ReadIndex, Design::ConcurrentReadTx),
+        "3.5" => (ReadMode::ReadIndex, Design::CachedReadTx),
+        _ => (ReadMode::ReadIndex, Design::SnapshotReadTx),
+    };
+    let mode = typed.text("read-mode");
+    let read_mode =
+        ReadMode::ALL.into_iter().find(|known| known.name() == mode).unwrap_or(read_mode);
+    let design = match typed.text("read-tx") {
+        "mutex" => Design::Mutex,
+        "read-tx" => Design::ReadTx,
+        "concurrent-read-tx" => Design::ConcurrentReadTx,
+        "cached-read-tx" => Design::CachedReadTx,
+        "snapshot-read-tx" => Design::SnapshotReadTx,
+        _ => design,
+    };
+    let index = match typed.text("tree-index") {
+        "locked" => IndexKind::Locked,
+        "persistent" => IndexKind::Persistent,
+        _ => StoreParts::from(design).index,
+    };
+    Eras { read_mode, parts: StoreParts { design, index } }
+}
+
+fn log(typed: &Typed<'_>) -> LogConfig {
+    let mut outputs: Vec<LogOutput> = Vec::new();
+    let written = typed.text("log-outputs").split(',').filter(|output| !output.is_empty());
+    for output in written {
+        let output = match output {
+            "default" | "stderr" | "/dev/stderr" => LogOutput::Stderr,
+            "stdout" | "/dev/stdout" => LogOutput::Stdout,
+            path => LogOutput::File(Path::new(path).to_owned()),
+        };
+        if !outputs.contains(&output) {
+            outputs.push(output);
+        }
+    }
+    let format = match typed.text("log-format") {
+        "console" => LogFormat::Console,
+        _ => LogFormat::Json,
+    };
+    LogConfig { level: typed.text("log-level").to_owned(), format, outputs }
+}

@@ -1,0 +1,264 @@
+//! How are values written? As Go writes them, for etcd's users do.
+//!
+//! | kind | examples |
+//! |---|---|
+//! | switch | `true`, `1`, `t`, `FALSE` |
+//! | number, count | `42`, `0x2a`, `1_000`; a count is not below zero |
+//! | duration | `1h30m`, `100ms`, `1.5s`, `-1s`, `0` |
+//! | addresses | `http://127.0.0.1:2379,unix:///run/clearlane.sock` |
+//!
+//! A value is checked where it comes in, so that the message can say from where it came. Later it is
+//! read without doubt.
+
+use std::time::Duration;
+
+use super::address::Address;
+
+/// What the value of a flag may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Anything.
+    Text,
+    /// On or off. On a command line the name alone means on.
+    Switch,
+    /// A whole number.
+    Number,
+    /// A whole number that is not below zero.
+    Count,
+    /// A time.
+    Duration,
+    /// Addresses, with commas in between.
+    Urls,
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+}
+
+impl Kind {
+    /// What the help calls a value.
+    pub fn noun(self) -> &'static str {
+        match self {
+            Kind::Text => "text",
+            Kind::Switch => "true|false",
+            Kind::Number | Kind::Count => "number",
+            Kind::Duration => "duration",
+            Kind::Urls => "urls",
+            Kind::OneOf(_) => "word",
+        }
+    }
+
+    /// What is wrong with a value, and what is allowed.
+    pub fn check(self, text: &str) -> Result<(), String> {
+        match self {
+            Kind::Text => Ok(()),
+            Kind::Switch => wants(switch(text).is_some(), "true or false"),
+            Kind::Number => wants(number(text).is_some(), "a whole number"),
+            Kind::Count => wants(count(text).is_some(), "a whole number, 0 or more"),
+            Kind::Duration => wants(duration(text).is_some(), "a duration such as 100ms or 1h30m"),
+            Kind::Urls => urls(text).map(drop),
+            Kind::OneOf(words) => wants(words.contains(&text), &listed(words)),
+        }
+    }
+}
+
+fn wants(holds: bool, what: &str) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(format!("it must be {what}")) }
+}
+
+fn listed(words: &[&str]) -> String {
+    let words: Vec<_> = words.iter().filter(|word| !word.is_empty()).copied().collect();
+    match words[..] {
+        [only] => only.to_owned(),
+        _ => format!("one of {}", words.join(", ")),
+    }
+}
+
+/// Whether two values of a kind mean the same.
+pub(super) fn are_equal(kind: Kind, a: &str, b: &str) -> bool {
+    match kind {
+        Kind::Switch => switch(a) == switch(b),
+        Kind::Number | Kind::Count => number(a) == number(b),
+        Kind::Duration => duration(a) == duration(b),
+        Kind::Text | Kind::Urls | Kind::OneOf(_) => a == b,
+    }
+}
+
+/// On or off.
+pub(crate) fn switch(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// A whole number. An underscore may stand between two digits, as in Go.
+pub(super) fn number(text: &str) -> Option<i64> {
+    let (is_negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let size = i128::from(magnitude(digits)?);
+    i64::try_from(if is_negative { -size } else { size }).ok()
+}
+
+/// A whole number that is not below zero.
+pub(crate) fn count(text: &str) -> Option<u64> {
+    magnitude(text)
+}
+
+fn magnitude(digits: &str) -> Option<u64> {
+    let lower = digits.to_ascii_lowercase();
+    let (radix, digits) = match lower.get(..2) {
+        Some("0x") => (16, &lower[2..]),
+        Some("0o") => (8, &lower[2..]),
+        Some("0b") => (2, &lower[2..]),
+        _ if lower.len() > 1 && lower.starts_with('0') => (8, &lower[1..]),
+        _ => (10, &lower[..]),
+    };
+    // Behind a prefix an underscore may come first; two in a row may not come anywhere.
+    let digits = match digits.len() < lower.len() {
+        true => digits.strip_prefix('_').unwrap_or(digits),
+        false => digits,
+    };
+    let groups: Vec<&str> = digits.split('_').collect();
+    let are_digits = |group: &&str| !group.is_empty() && group.chars().all(|c| c.is_digit(radix));
+    if !groups.iter().all(are_digits) {
+        return None;
+    }
+    u64::from_str_radix(&groups.concat(), radix).ok()
+}
+
+/// A time as Go writes it, in nanoseconds: it may be below zero.
+pub(super) fn duration(text: &str) -> Option<i64> {
+    let (is_negative, mut rest) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if rest == "0" {
+        return Some(0);
+    }
+    if rest.is_empty() {
+        return None;
+    }
+    let mut total: i128 = 0;
+    while !rest.is_empty() {
+        let length = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (digits, behind) = rest.split_at(length);
+        let length = behind.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(behind.len());
+        let (unit, behind) = behind.split_at(length);
+        total = total.checked_add(part(digits, unit_ns(unit)?)?)?;
+        rest = behind;
+    }
+    let size = i64::try_from(total).ok()?;
+    Some(if is_negative { -size } else { size })
+}
+
+/// A decimal number of units.
+fn part(digits: &str, unit: i128) -> Option<i128> {
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    if whole.len() + fraction.len() == 0 || fraction.contains('.') || whole.len() > 19 {
+        return None;
+    }
+    let whole = if whole.is_empty() { 0 } else { whole.parse::<i128>().ok()? };
+    // What is less than a nanosecond is cut off, and so are digits that could not matter.
+    let kept = &fraction[..fraction.len().min(18)];
+    let fraction = if kept.is_empty() { 0 } else { kept.parse::<i128>().ok()? };
+    let smaller = fraction * unit / 10_i128.pow(kept.len() as u32);
+    whole.checked_mul(unit)?.checked_add(smaller)
+}
+
+fn unit_ns(unit: &str) -> Option<i128> {
+    Some(match unit {
+        "ns" => 1,
+        "us" | "µs" | "μs" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => return None,
+    })
+}
+
+/// A time that is not below zero.
+pub(super) fn time(text: &str) -> Option<Duration> {
+    u64::try_from(duration(text)?).ok().map(Duration::from_nanos)
+}
+
+/// Addresses; none if nothing is written.
+pub(super) fn urls(text: &str) -> Result<Vec<Address>, String> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    text.split(',').map(Address::parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn durations_are_gos() {
+        for (text, ns) in [
+            ("0", 0),
+            ("100ms", 100_000_000),
+            ("1h30m", 5_400_000_000_000),
+            ("1.5s", 1_500_000_000),
+            (".5s", 500_000_000),
+            ("1.s", 1_000_000_000),
+            ("-1us", -1_000),
+            ("+3ns", 3),
+            ("2h0m0s", 7_200_000_000_000),
+            ("0.9999999999999999999999s", 999_999_999),
+        ] {
+            assert_eq!(duration(text), Some(ns), "{text}");
+        }
+        for text in ["", "-", "1", "s", ".s", "1.2.3s", "1 s", "3d", "99999999999h", "0x1s"] {
+            assert_eq!(duration(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_gos() {
+        for (text, wanted) in [
+            ("0", 0),
+            ("-5", -5),
+            ("+5", 5),
+            ("0x10", 16),
+            ("0X_1f", 31),
+            ("010", 8),
+            ("0b11", 3),
+            ("1_000", 1000),
+            ("-9223372036854775808", i64::MIN),
+        ] {
+            assert_eq!(number(text), Some(wanted), "{text}");
+        }
+        for text in ["", "-", "1.0", "1e3", "_1", "1__0", "1_", "09", "9223372036854775808", "+-1"]
+        {
+            assert_eq!(number(text), None, "{text}");
+        }
+        assert_eq!(count("18446744073709551615"), Some(u64::MAX));
+        assert_eq!(count("-1"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_is_written_panics(text in ".{0,40}") {
+            for kind in [Kind::Switch, Kind::Number, Kind::Count, Kind::Duration, Kind::Urls] {
+                let _ = kind.check(&text);
+            }
+        }
+
+        #[test]
+        fn what_looks_like_a_duration_does_not_panic(text in "[-+0-9.hmsnuµ_x]{0,40}") {
+            let _ = (duration(&text), number(&text), count(&text));
+        }
+
+        #[test]
+        fn a_duration_is_the_sum_of_its_parts(h in 0..1000_i64, m in 0..1000_i64, ms in 0..1000_i64) {
+            let text = format!("{h}h{m}m{ms}ms");
+            prop_assert_eq!(duration(&text), Some(((h * 60 + m) * 60_000 + ms) * 1_000_000));
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! What does the server say while it runs? One line each, for programs or for people.
+//!
+//! etcd's users collect its log as JSON, and their tools look for four keys; whatever else a line
+//! says follows them.
+//!
+//! ```text
+//!   {"level":"info","ts":"2026-02-03T04:05:06.789012Z","caller":"src/run.rs:120",
+//!    "msg":"ready to serve client requests","address":"127.0.0.1:2379"}
+//! ```
+//!
+//! Code everywhere says what it has to say through `tracing`. Here is what takes it: no spans, no
+//! filters by module, a line is written whole or not at all. Of libraries only warnings and errors
+//! are taken: what they have to say below that is about themselves.
+
+use std::fmt::{self, Write as _};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Metadata, Subscriber, span};
+
+use crate::config::{LogConfig, LogFormat, LogOutput};
+
+/// Why no log can be written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file cannot be opened.
+    #[error("--log-outputs: {path}: {source}")]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Somebody has begun before.
+    #[error("a log is written already")]
+    Twice,
+}
+
+/// From here on, what is said is written.
+pub fn start(config: &LogConfig) -> Result<(), Error> {
+    let log = Log::open(config)?;
+    tracing::subscriber::set_global_default(log).map_err(|_| Error::Twice)
+}
+
+/// Writes lines.
+struct Log {
+    level: LevelFilter,
+    format: LogFormat,
+    outputs: Mutex<Vec<Output>>,
+}
+
+enum Output {
+    Stderr,
+    Stdout,
+    File(File),
+}
+
+impl Log {
+    fn open(config: &LogConfig) -> Result<Log, Error> {
+        let level = match config.level.as_str() {
+            "debug" => LevelFilter::DEBUG,
+            "info" => LevelFilter::INFO,
+            "warn" => LevelFilter::WARN,
+            _ => LevelFilter::ERROR,
+        };
+        let outputs = config.outputs.iter().map(Output::open).collect::<Result<_, _>>()?;
+        Ok(Log { level, format: config.format, outputs: Mutex::new(outputs) })
+    }
+}
+
+impl Output {
+    fn open(output: &LogOutput) -> Result<Output, Error> {
+        Ok(match output {
+            LogOutput::Stderr => Output::Stderr,
+            LogOutput::Stdout => Output::Stdout,
+            LogOutput::File(path) => {
+                let opened = OpenOptions::new().create(true).append(true).open(path);
+                let failed = |source| Error::File { path: path.clone(), source };
+                Output::File(opened.map_err(failed)?)
+            }
+        })
+    }
+
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        match self {
+            Output::Stderr => io::stderr().write_all(line),
+            Output::Stdout => io::stdout().write_all(line).and_then(|()| io::stdout().flush()),
+            Output::File(file) => file.write_all(line),
+        }
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        let is_ours = metadata.target().starts_with("clearlane");
+        *metadata.level() <= self.level && (is_ours || *metadata.level() <= Level::WARN)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(self.level)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut words = Words::default();
+        event.record(&mut words);
+        let line = match self.format {
+            LogFormat::Json => json(event.metadata(), words, now()),
+            LogFormat::Console => console(event.metadata(), words, now()),
+        };
+        for output in self.outputs.lock().iter_mut() {
+            // Whoever cannot hear it cannot be told either.
+            let _ = output.write(line.as_bytes());
+        }
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// What an event says.
+#[derive(Default)]
+struct Words {
+    message: String,
+    fields: Map<String, Value>,
+}
+
+impl Words {
+    fn put(&mut self, field: &Field, value: impl Into<Value>) {
+        self.fields.insert(field.name().to_owned(), value.into());
+    }
+}
+
+impl Visit for Words {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        match field.name() {
+            "message" => self.message = format!("{value:?}"),
+            _ => self.put(field, format!("{value:?}")),
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "message" => self.message = value.to_owned(),
+            _ => self.put(field, value),
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field, value);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put(field, value);
+    }
+}
+
+fn json(metadata: &Metadata<'_>, words: Words, now: String) -> String {
+    let text = |text: String| Value::String(text).to_string();
+    let mut line = format!(
+        "{{\"level\":\"{}\",\"ts\":\"{now}\",\"caller\":{},\"msg\":{}",
+        name(*metadata.level()),
+        text(caller(metadata)),
+        text(words.message),
+    );
+    for (name, value) in words.fields {
+        let _ = write!(line, ",{}:{value}", text(name));
+    }
+    line + "}\n"
+}
+
+fn console(metadata: &Metadata<'_>, words: Words, now: String) -> String {
+    let level = name(*metadata.level());
+    let mut line = format!("{now}\t{level}\t{}\t{}", caller(metadata), words.message);
+    if !words.fields.is_empty() {
+        let _ = write!(line, "\t{}", Value::Object(words.fields));
+    }
+    // A line is a line, whatever somebody has put into it.
+    line.replace('\n', "\\n") + "\n"
+}
+
+fn name(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "error",
+        Level::WARN => "warn",
+        Level::INFO => "info",
+        _ => "debug",
+    }
+}
+
+/// The file and the line, without the directories in which somebody has built this.
+fn caller(metadata: &Metadata<'_>) -> String {
+    let file = metadata.file().unwrap_or("unknown");
+    let end = file.rmatch_indices('/').nth(1).map_or(0, |(at, _)| at + 1);
+    format!("{}:{}", &file[end..], metadata.line().unwrap_or(0))
+}
+
+fn now() -> String {
+    timestamp(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+/// A time since 1970 as a date of UTC. The year begins in March here, so that its last day is the
+/// one that may be missing.
+fn timestamp(since: Duration) -> String {
+    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let leaps = day_of_era / 1_460 + day_of_era / 146_096 - day_of_era / 36_524;
+    let year_of_era = (day_of_era - leaps) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+    let micros = since.subsec_micros();
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn logged(level: &str, format: LogFormat, speak: impl FnOnce()) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let outputs = vec![LogOutput::File(path.clone())];
+        let log = Log::open(&LogConfig { level: level.to_owned(), format, outputs }).unwrap();
+        tracing::subscriber::with_default(log, speak);
+        std::fs::read_to_string(path).unwrap()
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, date) in [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (951_782_399, "2000-02-28T23:59:59.000000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000000Z"),
+            (951_868_800, "2000-03-01T00:00:00.000000Z"),
+            (1_735_689_599, "2024-12-31T23:59:59.000000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
+        ] {
+            assert_eq!(timestamp(Duration::from_secs(seconds)), date);
+        }
+        assert!(timestamp(Duration::from_micros(1_000_007)).ends_with(":01.000007Z"));
+    }
+
+    #[test]
+    fn a_line_is_an_object_with_etcds_keys() {
+        let text = logged("info", LogFormat::Json, || {
+            tracing::info!(address = "a\"b", count = 7, took = ?Duration::from_millis(3), "a\nb");
+            tracing::debug!("too little");
+            tracing::info!(target: "hyper", "about itself");
+        });
+        let lines: Vec<Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 1, "{text}");
+        let line = lines[0].as_object().unwrap();
+        assert_eq!(line["level"], "info");
+        assert_eq!(line["msg"], "a\nb");
+        assert!(line["caller"].as_str().unwrap().starts_with("src/logging.rs:"), "{text}");
+        assert_eq!(
+            (&line["address"], &line["count"], &line["took"]),
+            (&"a\"b".into(), &7.into(), &"3ms".into())
+        );
+        assert!(text.starts_with("{\"level\":\"info\",\"ts\":\"2"), "{text}");
+    }
+
+    #[test]
+    fn for_people_it_is_one_line_too() {
+        let text = logged("warn", LogFormat::Console, || tracing::warn!(a = 1, "one\ntwo"));
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains("\twarn\t") && text.ends_with("\tone\\ntwo\t{\"a\":1}\n"), "{text}");
+    }
+}

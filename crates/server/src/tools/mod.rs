@@ -1,0 +1,178 @@
+//! What can be done with a member's data, apart from running it.
+//!
+//! | command | what it does |
+//! |---|---|
+//! | [`snapshot save`](save) | asks a member for its store, as a file |
+//! | [`snapshot status`](status) | says what is in such a file |
+//! | [`snapshot restore`](restore) | makes a new member's data of it |
+//! | [`defrag`] | rewrites the store of a member that does not run, without what was deleted |
+//! | [`wal dump`](wal_dump) | prints a log |
+//! | `version` | says which version this is |
+//!
+//! Flags are written as everywhere, but may also follow the words that are none, as in etcd's tools.
+
+mod defrag;
+mod restore;
+mod save;
+mod status;
+mod wal_dump;
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::config::arguments::{self, Values};
+use crate::config::table::Flag;
+use crate::run;
+
+/// Why a tool has not done what it was asked.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// One of the tools.
+struct Tool {
+    /// What it is called: one word or two.
+    name: &'static [&'static str],
+    /// The words that it takes.
+    takes: &'static [&'static str],
+    flags: &'static [Flag],
+    /// What it prints comes back.
+    work: fn(&Asked) -> Result<String, Failure>,
+}
+
+/// What a tool is asked for.
+struct Asked {
+    words: Vec<String>,
+    values: Values,
+    flags: &'static [Flag],
+}
+
+const TOOLS: [Tool; 6] = [
+    Tool { name: &["version"], takes: &[], flags: &[], work: |_| Ok(run::version()) },
+    save::TOOL,
+    status::TOOL,
+    restore::TOOL,
+    defrag::TOOL,
+    wal_dump::TOOL,
+];
+
+/// Runs the tool that a command line names; nothing if it names none.
+pub(crate) fn run(arguments: &[String]) -> Option<ExitCode> {
+    let is_named = |tool: &&Tool| {
+        arguments.len() >= tool.name.len() && tool.name.iter().zip(arguments).all(|(a, b)| a == b)
+    };
+    match TOOLS.iter().find(is_named) {
+        Some(tool) => Some(tool.run(&arguments[tool.name.len()..])),
+        None if TOOLS
+            .iter()
+            .any(|tool| Some(tool.name[0]) == arguments.first().map(String::as_str)) =>
+        {
+            Some(run::complain(&format!("there are these commands:\n{}", usages()), 2))
+        }
+        None => None,
+    }
+}
+
+fn usages() -> String {
+    TOOLS.iter().map(|tool| format!("  {}\n", tool.usage())).collect()
+}
+
+impl Tool {
+    fn run(&self, arguments: &[String]) -> ExitCode {
+        let asked = match self.read(arguments) {
+            Ok(Some(asked)) => asked,
+            Ok(None) => return run::say(&self.help()),
+            Err(words) => return run::complain(&format!("{words}\n{}", self.help()), 2),
+        };
+        match (self.work)(&asked) {
+            Ok(text) => run::say(&text),
+            Err(failure) => run::complain(&failure.to_string(), 1),
+        }
+    }
+
+    /// Nothing if help is wanted.
+    fn read(&self, arguments: &[String]) -> Result<Option<Asked>, String> {
+        let mut asked = Asked { words: Vec::new(), values: Values::new(), flags: self.flags };
+        let mut left = arguments.to_vec();
+        let find = |name: &str| self.flags.iter().find(|flag| flag.name == name);
+        while !left.is_empty() {
+            let said = arguments::read(&left, find).map_err(|refusal| refusal.to_string())?;
+            if said.wants_help {
+                return Ok(None);
+            }
+            asked.values.extend(said.values);
+            left = said.rest;
+            if !left.is_empty() {
+                asked.words.push(left.remove(0));
+            }
+        }
+        match asked.words.len() == self.takes.len() {
+            true => Ok(Some(asked)),
+            false => Err(format!("{} takes {}", self.name.join(" "), self.wants())),
+        }
+    }
+
+    fn wants(&self) -> String {
+        if self.takes.is_empty() { "no words".to_owned() } else { self.takes.join(" ") }
+    }
+
+    fn usage(&self) -> String {
+        let words = ["clearlane"].iter().chain(self.name).chain(self.takes).copied();
+        let flags = if self.flags.is_empty() { "" } else { " [flags]" };
+        words.collect::<Vec<_>>().join(" ") + flags
+    }
+
+    fn help(&self) -> String {
+        let mut help = format!("Usage: {}\n", self.usage());
+        for flag in self.flags {
+            let (noun, default) = (flag.kind.noun(), flag.default);
+            let _ = write!(
+                help,
+                "  --{}={noun} (default '{default}')\n        {}\n",
+                flag.name, flag.help
+            );
+        }
+        help
+    }
+}
+
+impl Asked {
+    fn text(&self, name: &str) -> &str {
+        let flag = self.flags.iter().find(|flag| flag.name == name);
+        let default = flag.expect("asked for by its name in the tool's list").default;
+        self.values.get(name).map_or(default, String::as_str)
+    }
+
+    fn is_set(&self, name: &str) -> bool {
+        self.values.contains_key(name)
+    }
+
+    fn switch(&self, name: &str) -> bool {
+        crate::config::value::switch(self.text(name)).expect("checked when it came")
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        Some(self.text(name)).filter(|path| !path.is_empty()).map(PathBuf::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(tool: &Tool, words: &[&str]) -> Result<Option<Asked>, String> {
+        tool.read(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn flags_may_stand_before_and_behind_words() {
+        for words in [["--data-dir=a", "file"], ["file", "--data-dir=a"]] {
+            let asked = read(&restore::TOOL, &words).unwrap().unwrap();
+            assert_eq!((&asked.words[..], asked.text("data-dir")), (&["file".to_owned()][..], "a"));
+        }
+        assert!(read(&restore::TOOL, &["file", "-h"]).unwrap().is_none());
+        let told = |words: &[&str]| read(&restore::TOOL, words).err().unwrap();
+        assert_eq!(told(&[]), "snapshot restore takes FILE");
+        assert_eq!(told(&["a", "b"]), "snapshot restore takes FILE");
+        assert_eq!(told(&["a", "--bogus"]), "flag provided but not defined: -bogus");
+    }
+}

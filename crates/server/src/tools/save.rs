@@ -1,0 +1,115 @@
+//! `snapshot save`: a member's store as a file, whole or not at all.
+//!
+//! The file gets its name only when everything has come, the sum matches, and the disk has it. What
+//! an interrupted attempt leaves is called `.part`.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clearlane_proto::etcdserverpb::SnapshotRequest;
+use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use sha2::{Digest, Sha256};
+use tonic::transport::Endpoint;
+
+use super::{Asked, Failure, Tool};
+
+pub(super) const TOOL: Tool =
+    Tool { name: &["snapshot", "save"], takes: &["ENDPOINT", "FILE"], flags: &[], work: save };
+
+/// What the sum at the end is long.
+const SUM: usize = 32;
+/// What is before it is a multiple of this, in every snapshot of etcd's.
+const UNIT: u64 = 512;
+
+fn save(asked: &Asked) -> Result<String, Failure> {
+    let (endpoint, path) = (&asked.words[0], Path::new(&asked.words[1]));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let part = named_part(path);
+    let length = runtime.block_on(fetch(endpoint, &part))?;
+    std::fs::rename(&part, path)?;
+    let dir = path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
+    File::open(dir)?.sync_all()?;
+    Ok(format!("Snapshot saved at {} ({length} bytes)\n", path.display()))
+}
+
+fn named_part(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
+}
+
+async fn fetch(endpoint: &str, part: &Path) -> Result<u64, Failure> {
+    let url = match endpoint.contains("://") {
+        true => endpoint.to_owned(),
+        false => format!("http://{endpoint}"),
+    };
+    let channel = Endpoint::from_shared(url)?.connect().await;
+    let channel = channel.map_err(|error| format!("{endpoint}: {error:?}"))?;
+    let mut pieces =
+        MaintenanceClient::new(channel).snapshot(SnapshotRequest {}).await?.into_inner();
+    let mut file = File::create(part).map_err(|error| format!("{}: {error}", part.display()))?;
+    let mut tail = Tail::default();
+    while let Some(piece) = pieces.message().await? {
+        file.write_all(&piece.blob)?;
+        tail.take(&piece.blob);
+    }
+    let length = tail.check()?;
+    file.sync_all()?;
+    Ok(length)
+}
+
+/// Sums up what comes, but for the last bytes, which are the sum.
+#[derive(Default)]
+struct Tail {
+    sum: Sha256,
+    held: Vec<u8>,
+    summed: u64,
+}
+
+impl Tail {
+    fn take(&mut self, bytes: &[u8]) {
+        self.held.extend_from_slice(bytes);
+        let ready = self.held.len().saturating_sub(SUM);
+        self.sum.update(&self.held[..ready]);
+        self.held.drain(..ready);
+        self.summed += ready as u64;
+    }
+
+    /// How long all of it is, if the sum matches.
+    fn check(self) -> Result<u64, Failure> {
+        if self.held.len() < SUM || !self.summed.is_multiple_of(UNIT) {
+            return Err("the snapshot ends without its sum; it was cut off".into());
+        }
+        match self.sum.finalize()[..] == self.held[..] {
+            true => Ok(self.summed + SUM as u64),
+            false => Err("the snapshot's sum does not match; it was damaged on its way".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(bytes: &[u8], piece: usize) -> Result<u64, String> {
+        let mut tail = Tail::default();
+        bytes.chunks(piece).for_each(|piece| tail.take(piece));
+        tail.check().map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn the_sum_is_found_however_it_is_cut() {
+        let mut bytes = vec![7; 1024];
+        let sum = Sha256::digest(&bytes);
+        bytes.extend_from_slice(&sum);
+        for piece in [1, 31, 32, 33, 512, 2000] {
+            assert_eq!(check(&bytes, piece), Ok(1056));
+            assert!(check(&bytes[..1040], piece).unwrap_err().contains("cut off"));
+            let mut damaged = bytes.clone();
+            damaged[100] = 8;
+            assert!(check(&damaged, piece).unwrap_err().contains("damaged"));
+        }
+        assert!(check(&[], 1).is_err());
+    }
+}

@@ -1,0 +1,310 @@
+//! The program itself, as somebody starts it: it gets ready, serves, stops, is killed, and comes back.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tonic::transport::{Channel, Endpoint};
+
+/// Nothing here takes nearly so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+const BY_DEFAULT: [&str; 4] = [
+    "--listen-client-urls=http://127.0.0.1:0",
+    "--advertise-client-urls=http://127.0.0.1:2379",
+    "--listen-peer-urls=http://127.0.0.1:0",
+    "--initial-cluster-token=new",
+];
+
+fn program(arguments: &[&str]) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_clearlane"));
+    program.args(arguments).env_clear();
+    program
+}
+
+/// What a start that ends says.
+fn refused(arguments: &[&str]) -> Output {
+    program(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// A member that runs, and what it has said.
+struct Running {
+    process: Child,
+    lines: Receiver<String>,
+    said: Vec<String>,
+}
+
+impl Running {
+    fn start(data_dir: &Path, more: &[&str]) -> Running {
+        let data_dir = format!("--data-dir={}", data_dir.display());
+        let mut program = program(&BY_DEFAULT);
+        program.arg(data_dir).args(more).stderr(Stdio::piped());
+        let mut process = program.spawn().unwrap();
+        let stderr = BufReader::new(process.stderr.take().unwrap());
+        let (tell, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in stderr.lines() {
+                // The test may have seen enough.
+                let _ = tell.send(line.unwrap());
+            }
+        });
+        Running { process, lines, said: Vec::new() }
+    }
+
+    /// Waits for a line with these words.
+    fn line(&mut self, words: &str) -> String {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left);
+            let line = line.unwrap_or_else(|_| panic!("no {words} in {:#?}", self.said));
+            self.said.push(line.clone());
+            if line.contains(words) {
+                return line;
+            }
+        }
+    }
+
+    /// Waits until clients are served, and says where.
+    fn ready(&mut self) -> String {
+        self.line("ready to serve client requests");
+        let line: Value = serde_json::from_str(&self.line("serving client traffic")).unwrap();
+        line["address"].as_str().unwrap().to_owned()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.process.id() as i32), signal).unwrap();
+    }
+
+    fn end(mut self) -> (ExitStatus, Vec<String>) {
+        let status = self.process.wait().unwrap();
+        self.said.extend(self.lines.iter());
+        (status, std::mem::take(&mut self.said))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended cannot be killed.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+async fn connect(address: &str) -> KvClient<Channel> {
+    let address = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    KvClient::new(address.connect().await.unwrap())
+}
+
+fn put(key: String, value: &str) -> PutRequest {
+    PutRequest { key: key.into(), value: value.to_owned().into(), ..Default::default() }
+}
+
+fn get(key: String) -> RangeRequest {
+    RangeRequest { key: key.into(), ..Default::default() }
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.unwrap() })
+}
+
+#[test]
+fn it_serves_stops_and_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = Running::start(dir.path(), &[]);
+    let address = running.ready();
+    block_on(async {
+        let mut client = connect(&address).await;
+        client.put(put("a".to_owned(), "1")).await.unwrap();
+        client.put(put("b".to_owned(), "2")).await.unwrap();
+    });
+    running.signal(Signal::SIGTERM);
+    let (status, said) = running.end();
+    assert_eq!(status.signal(), Some(Signal::SIGTERM as i32), "{said:#?}");
+    for line in &said {
+        let line: Value = serde_json::from_str(line).unwrap();
+        for key in ["level", "ts", "caller", "msg"] {
+            assert!(line[key].is_string(), "{line}");
+        }
+        assert!(["info", "warn"].contains(&line["level"].as_str().unwrap()), "{line}");
+    }
+    let mut running = Running::start(dir.path(), &[]);
+    let address = running.ready();
+    block_on(async {
+        let read = connect(&address).await.range(get("b".to_owned())).await.unwrap().into_inner();
+        assert_eq!(&read.kvs[0].value[..], b"2");
+    });
+    running.signal(Signal::SIGINT);
+    assert_eq!(running.end().0.signal(), Some(Signal::SIGINT as i32));
+}
+
+/// Killed at moments that nobody chose, it has all that it acknowledged. The moments are those of a
+/// seed, as far as a machine lets one choose them.
+#[test]
+fn what_was_acknowledged_survives_a_kill() {
+    let seed = std::process::id();
+    println!("seed {seed}");
+    let dir = tempfile::tempdir().unwrap();
+    let mut acknowledged = 0;
+    for round in 0..6_u32 {
+        let mut running = Running::start(dir.path(), &[]);
+        let address = running.ready();
+        let wanted = acknowledged + 1 + seed.wrapping_mul(round * 2_654_435 + 1) % 97;
+        acknowledged = block_on(async {
+            let mut client = connect(&address).await;
+            let all = RangeRequest { range_end: vec![0].into(), ..get("\0".to_owned()) };
+            let found = client.range(all).await.unwrap().into_inner();
+            assert!(found.count >= i64::from(acknowledged), "{} of {acknowledged}", found.count);
+            for (number, found) in found.kvs.iter().enumerate().take(acknowledged as usize) {
+                assert_eq!(text(&found.key), format!("{number:08}"), "round {round}");
+            }
+            let mut number = acknowledged;
+            // The last ones are under way when the blow falls.
+            let mut under_way = tokio::task::JoinSet::new();
+            while number < wanted {
+                client.put(put(format!("{number:08}"), "v")).await.unwrap();
+                number += 1;
+            }
+            for more in 0..20 {
+                let mut client = client.clone();
+                under_way.spawn(async move {
+                    client.put(put(format!("{:08}", number + more), "v")).await
+                });
+            }
+            tokio::task::yield_now().await;
+            running.signal(Signal::SIGKILL);
+            number
+        });
+        assert_eq!(running.end().0.signal(), Some(Signal::SIGKILL as i32));
+    }
+}
+
+#[test]
+fn clients_come_through_several_doors() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("socket");
+    let urls = format!("--listen-client-urls=http://127.0.0.1:0,unix://{}", socket.display());
+    let log = format!("--log-outputs=stderr,{}", dir.path().join("log").display());
+    let mut running = Running::start(&dir.path().join("data"), &[&urls, &log, "--era=3.2"]);
+    let first = running.ready();
+    assert_eq!(running.ready(), socket.display().to_string());
+    block_on(async {
+        connect(&first).await.put(put("a".to_owned(), "1")).await.unwrap();
+        let at = Endpoint::from_shared(format!("unix:{}", socket.display())).unwrap();
+        let mut through_socket = KvClient::new(at.connect().await.unwrap());
+        let read = through_socket.range(get("a".to_owned())).await.unwrap().into_inner();
+        assert_eq!(read.count, 1);
+    });
+    running.signal(Signal::SIGTERM);
+    let (status, said) = running.end();
+    assert_eq!(status.signal(), Some(Signal::SIGTERM as i32));
+    assert!(!socket.exists());
+    let log = std::fs::read_to_string(dir.path().join("log")).unwrap();
+    assert_eq!(log.lines().collect::<Vec<_>>(), said);
+}
+
+#[test]
+fn metrics_have_a_port_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = Running::start(dir.path(), &["--listen-metrics-urls=http://127.0.0.1:0"]);
+    let line: Value = serde_json::from_str(&running.line("serving metrics")).unwrap();
+    running.ready();
+    for (path, words) in [("/metrics", "etcd_server_has_leader 1"), ("/health", "\"true\"")] {
+        let mut stream = TcpStream::connect(line["address"].as_str().unwrap()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(words), "{answer}");
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_told() {
+    let told = refused(&["--bogus"]);
+    assert_eq!(told.status.code(), Some(2));
+    assert!(
+        text(&told.stderr).starts_with("clearlane: flag provided but not defined: -bogus\nUsage:")
+    );
+    let told = refused(&["surplus"]);
+    assert_eq!(told.status.code(), Some(1));
+    assert_eq!(text(&told.stderr), "clearlane: \"surplus\" is not a valid flag\n");
+    let told = refused(&["--election-timeout=1"]);
+    assert_eq!(told.status.code(), Some(1));
+    assert_eq!(text(&told.stderr).lines().count(), 1);
+    for arguments in [["--version"], ["version"]] {
+        let told = refused(&arguments);
+        assert_eq!((told.status.code(), text(&told.stderr)), (Some(0), ""));
+        assert!(text(&told.stdout).starts_with("etcd Version: 3.7.1\n"));
+        assert_eq!(text(&told.stdout).lines().count(), 4);
+    }
+    let told = refused(&["--help"]);
+    assert_eq!((told.status.code(), text(&told.stderr)), (Some(0), ""));
+    assert!(text(&told.stdout).contains("--initial-cluster-token="));
+}
+
+/// The last line, which people see.
+fn last_line(said: &[String]) -> &str {
+    said.last().unwrap()
+}
+
+#[test]
+fn data_in_use_and_newer_data_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = Running::start(dir.path(), &[]);
+    first.ready();
+    let (status, said) = Running::start(dir.path(), &[]).end();
+    assert_eq!(status.code(), Some(1));
+    assert!(last_line(&said).contains("already open elsewhere"), "{said:#?}");
+    first.signal(Signal::SIGTERM);
+    first.end();
+    std::fs::write(dir.path().join("member/format"), "7\n").unwrap();
+    let (status, said) = Running::start(dir.path(), &[]).end();
+    assert_eq!(status.code(), Some(1));
+    assert!(last_line(&said).contains("the data is of format 7"), "{said:#?}");
+}
+
+#[test]
+fn a_port_in_use_is_told_before_data_is_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("--listen-client-urls=http://{}", taken.local_addr().unwrap());
+    let (status, said) = Running::start(&dir.path().join("data"), &[&url]).end();
+    assert_eq!(status.code(), Some(1));
+    assert!(last_line(&said).contains("--listen-client-urls: 127.0.0.1:"), "{said:#?}");
+    assert!(!dir.path().join("data").exists());
+}
+
+#[test]
+fn systemd_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut program = program(&BY_DEFAULT);
+    program.arg(format!("--data-dir={}", dir.path().join("data").display()));
+    program.env("NOTIFY_SOCKET", &path).stderr(Stdio::null());
+    let mut process = program.spawn().unwrap();
+    let mut words = [0; 64];
+    let told = socket.recv(&mut words);
+    process.kill().unwrap();
+    process.wait().unwrap();
+    assert_eq!(&words[..told.unwrap()], b"READY=1");
+}

@@ -1,0 +1,101 @@
+//! What cannot be the same here as in the recording, and is called by another name.
+//!
+//! Ids that a server chooses were recorded as `<lease:1>`, `<member:2>`. Where one of them comes up
+//! for the first time in a reply, ours at the same place is learned; from then on it is expected
+//! wherever the recording has the name, and is sent where a request has it.
+//!
+//! A key may have such an id in its text, in hex: `{"text":"name/<hex of lease:1>"}`.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+/// Names in the recording, and what they are here.
+#[derive(Debug, Default)]
+pub(crate) struct Names(BTreeMap<String, String>);
+
+impl Names {
+    /// From now on, that of the recording is this of ours.
+    pub(crate) fn set(&mut self, recorded: &str, ours: &str) {
+        self.0.insert(recorded.to_owned(), ours.to_owned());
+    }
+
+    /// What that of the recording is here.
+    pub(crate) fn get(&self, recorded: &str) -> &str {
+        &self.0[recorded]
+    }
+
+    /// Looks for names that come up for the first time.
+    pub(crate) fn learn(&mut self, recorded: &Value, ours: &Value) {
+        match (recorded, ours) {
+            (Value::String(name), Value::String(id)) if is_id(name) => {
+                let id_is_one = id.parse::<i128>().is_ok_and(|id| id > 0);
+                if id_is_one && !self.0.contains_key(name) {
+                    self.set(name, id);
+                }
+            }
+            (Value::Object(fields), Value::String(key)) => {
+                if let Some((name, id)) = in_key(fields.get("text"), key)
+                    && !self.0.contains_key(&name)
+                {
+                    self.set(&name, &id);
+                }
+            }
+            (Value::Object(fields), Value::Object(ours)) => {
+                for (name, recorded) in fields {
+                    if let Some(ours) = ours.get(name) {
+                        self.learn(recorded, ours);
+                    }
+                }
+            }
+            (Value::Array(recorded), Value::Array(ours)) => {
+                recorded.iter().zip(ours).for_each(|(recorded, ours)| self.learn(recorded, ours));
+            }
+            _ => {}
+        }
+    }
+
+    /// Puts what is known in the place of the names.
+    pub(crate) fn put_into(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => {
+                if let Some(ours) = self.0.get(text) {
+                    ours.clone_into(text);
+                }
+            }
+            Value::Object(fields) => match fields.get("text").and_then(|text| self.key(text)) {
+                Some(key) => *value = key,
+                None => fields.values_mut().for_each(|value| self.put_into(value)),
+            },
+            Value::Array(values) => values.iter_mut().for_each(|value| self.put_into(value)),
+            _ => {}
+        }
+    }
+
+    /// The key with such a text.
+    fn key(&self, text: &Value) -> Option<Value> {
+        let (prefix, name) = split(text.as_str()?)?;
+        let id: i64 = self.0.get(&name)?.parse().ok()?;
+        Some(STANDARD.encode(format!("{prefix}{id:x}")).into())
+    }
+}
+
+fn is_id(text: &str) -> bool {
+    text.starts_with("<lease:") || text.starts_with("<member:")
+}
+
+/// `a/<hex of lease:1>` is `a/` and `<lease:1>`.
+fn split(text: &str) -> Option<(&str, String)> {
+    let (prefix, name) = text.split_once("<hex of ")?;
+    Some((prefix, format!("<{name}")))
+}
+
+/// The name in the text of a recorded key, and the id in ours.
+fn in_key(text: Option<&Value>, ours: &str) -> Option<(String, String)> {
+    let (prefix, name) = split(text?.as_str()?)?;
+    let ours = String::from_utf8(STANDARD.decode(ours).ok()?).ok()?;
+    let id = i64::from_str_radix(ours.strip_prefix(prefix)?, 16).ok()?;
+    Some((name, id.to_string()))
+}

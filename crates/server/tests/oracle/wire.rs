@@ -1,0 +1,226 @@
+//! A client that knows methods by their path and messages by their descriptors.
+//!
+//! Nothing of our generated code is between the recording and the socket: JSON becomes protobuf by
+//! what the `.proto` files say, bytes go out, bytes come back and become JSON the same way.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes};
+use prost::Message;
+use prost_reflect::{DescriptorPool, DynamicMessage, MethodDescriptor, SerializeOptions};
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::metadata::{AsciiMetadataKey, MetadataValue};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+
+use crate::recording::{Failure, Head, Outcome};
+
+/// Longer than any server lets a request wait.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The methods of all services.
+pub(crate) struct Methods(DescriptorPool);
+
+impl Methods {
+    pub(crate) fn new() -> Methods {
+        Methods(DescriptorPool::decode(clearlane_proto::DESCRIPTORS).unwrap())
+    }
+
+    /// From `/package.Service/Method` to what goes in and out.
+    pub(crate) fn get(&self, path: &str) -> MethodDescriptor {
+        let (service, method) = path.trim_start_matches('/').split_once('/').unwrap();
+        let service = self.0.get_service_by_name(service).unwrap();
+        service.methods().find(|descriptor| descriptor.name() == method).unwrap()
+    }
+}
+
+pub(crate) fn encode(method: &MethodDescriptor, json: &Value) -> Bytes {
+    DynamicMessage::deserialize(method.input(), json).unwrap().encode_to_vec().into()
+}
+
+pub(crate) fn decode(method: &MethodDescriptor, bytes: &Bytes) -> Value {
+    let message = DynamicMessage::decode(method.output(), bytes.clone()).unwrap();
+    let options = SerializeOptions::new().use_proto_field_name(true);
+    message.serialize_with_options(serde_json::value::Serializer, &options).unwrap()
+}
+
+/// Makes a call, with JSON on both sides.
+pub(crate) async fn call(
+    channel: Channel,
+    head: Head,
+    method: MethodDescriptor,
+    request: Value,
+    deadline: Option<Duration>,
+) -> Outcome {
+    let mut client = client(channel);
+    let request = with_metadata(encode(&method, &request), &head.metadata);
+    let answered = async {
+        client.ready().await.map_err(|error| Status::unknown(error.to_string()))?;
+        client.unary(request, path(&head), Raw).await
+    };
+    match tokio::time::timeout(deadline.unwrap_or(PATIENCE), answered).await {
+        Ok(Ok(reply)) => Ok(decode(&method, reply.get_ref())),
+        Ok(Err(status)) => Err(failure(&status)),
+        // The words of Go's client.
+        Err(_) if deadline.is_some() => Err(Failure {
+            code: "DeadlineExceeded".to_owned(),
+            message: "context deadline exceeded".to_owned(),
+        }),
+        Err(_) => Err(Failure {
+            code: "none".to_owned(),
+            message: format!("no answer within {} s", PATIENCE.as_secs()),
+        }),
+    }
+}
+
+/// What a stream brings.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Message(Value),
+    Ended(Result<(), Failure>),
+}
+
+/// A stream under way.
+pub(crate) struct Conversation {
+    /// Until the client has nothing more to say.
+    sends: Option<mpsc::UnboundedSender<Bytes>>,
+    events: mpsc::UnboundedReceiver<Event>,
+    task: JoinHandle<()>,
+    method: MethodDescriptor,
+}
+
+impl Conversation {
+    pub(crate) fn open(channel: Channel, head: &Head, method: MethodDescriptor) -> Conversation {
+        let (sends, outgoing) = mpsc::unbounded_channel();
+        let (incoming, events) = mpsc::unbounded_channel();
+        let outgoing = UnboundedReceiverStream::new(outgoing);
+        let request = with_metadata(outgoing, &head.metadata);
+        let (path, output) = (path(head), method.clone());
+        let task = tokio::spawn(async move {
+            let ended = converse(channel, request, path, &output, &incoming).await;
+            let ended = ended.map_err(|status| failure(&status));
+            let _ = incoming.send(Event::Ended(ended));
+        });
+        Conversation { sends: Some(sends), events, task, method }
+    }
+
+    pub(crate) fn send(&mut self, request: &Value) {
+        // A stream that has ended hears no more; that it has is told as an event.
+        let _ = self.sends.as_ref().unwrap().send(encode(&self.method, request));
+        if !self.method.is_client_streaming() {
+            self.half_close();
+        }
+    }
+
+    pub(crate) fn half_close(&mut self) {
+        self.sends = None;
+    }
+
+    /// Goes away, as a client does that lost interest.
+    pub(crate) fn cancel(&mut self) {
+        self.task.abort();
+    }
+
+    /// The next event, if it comes within some time.
+    pub(crate) async fn next(&mut self, patience: Duration) -> Option<Event> {
+        tokio::time::timeout(patience, self.events.recv()).await.ok().flatten()
+    }
+
+    /// An event that is already here.
+    pub(crate) fn at_hand(&mut self) -> Option<Event> {
+        self.events.try_recv().ok()
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn converse(
+    channel: Channel,
+    request: Request<UnboundedReceiverStream<Bytes>>,
+    path: PathAndQuery,
+    method: &MethodDescriptor,
+    events: &mpsc::UnboundedSender<Event>,
+) -> Result<(), Status> {
+    let mut client = client(channel);
+    client.ready().await.map_err(|error| Status::unknown(error.to_string()))?;
+    let mut incoming = client.streaming(request, path, Raw).await?.into_inner();
+    while let Some(message) = incoming.message().await? {
+        let _ = events.send(Event::Message(decode(method, &message)));
+    }
+    Ok(())
+}
+
+fn client(channel: Channel) -> Grpc<Channel> {
+    Grpc::new(channel).max_decoding_message_size(usize::MAX)
+}
+
+fn path(head: &Head) -> PathAndQuery {
+    PathAndQuery::from_str(&head.path).unwrap()
+}
+
+fn with_metadata<T>(message: T, metadata: &BTreeMap<String, String>) -> Request<T> {
+    let mut request = Request::new(message);
+    for (name, value) in metadata {
+        let name = AsciiMetadataKey::from_str(name).unwrap();
+        request.metadata_mut().insert(name, MetadataValue::from_str(value).unwrap());
+    }
+    request
+}
+
+fn failure(status: &Status) -> Failure {
+    let code = match status.code() {
+        Code::Cancelled => "Canceled".to_owned(),
+        code => format!("{code:?}"),
+    };
+    Failure { code, message: status.message().to_owned() }
+}
+
+/// Messages as the bytes that they are.
+#[derive(Clone, Copy, Debug)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Raw;
+    type Decoder = Raw;
+
+    fn encoder(&mut self) -> Raw {
+        Raw
+    }
+
+    fn decoder(&mut self) -> Raw {
+        Raw
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        into.put(item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(from.copy_to_bytes(from.remaining())))
+    }
+}
