@@ -37,7 +37,9 @@ fn nobody_misses_what_lies_between_a_store_and_its_copy() {
         lab.start(&away);
         let mut client = WatchClient::new(lab.channel(&away).await);
         let (requests, receiver) = mpsc::unbounded_channel();
-        [everything(2), everything(0)].map(|request| requests.send(request).unwrap());
+        for request in [everything(2), everything(0)] {
+            requests.send(request).unwrap();
+        }
         let told = client.watch(UnboundedReceiverStream::new(receiver)).await;
         let mut told = told.unwrap().into_inner();
         // The revision that each watcher is to be told next.
