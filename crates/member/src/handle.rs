@@ -181,6 +181,7 @@ fn header_of(reply: &mut Reply) -> &mut Option<ResponseHeader> {
         Reply::Compact(response) => &mut response.header,
         Reply::Alarm(response) => &mut response.header,
         Reply::Downgrade(response) => &mut response.header,
+        Reply::Users(header) => header,
         Reply::LeaseGrant(response) => &mut response.header,
         Reply::LeaseRevoke(response) => &mut response.header,
         Reply::LeaseCheckpoint(response) => &mut response.header,

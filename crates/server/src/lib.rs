@@ -24,6 +24,7 @@
 //! | [`watch`] | watchers, and how their events reach a socket |
 //! | [`cluster`] | who is a member? |
 //! | [`succession`], [`lock`], [`election`] | who is next? |
+//! | [`auth_off`] | users and roles, on a server that asks for no password |
 //! | [`status`] | which code goes with which words? |
 
 pub mod caller;
@@ -47,5 +48,6 @@ pub mod run;
 pub mod serve;
 pub mod status;
 pub mod succession;
+pub mod auth_off;
 pub mod tools;
 pub mod watch;

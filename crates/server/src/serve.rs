@@ -23,6 +23,7 @@ use std::time::Duration;
 use clearlane_member::Handle;
 use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
+use clearlane_proto::etcdserverpb::auth_server::AuthServer;
 use clearlane_proto::etcdserverpb::cluster_server::ClusterServer;
 use clearlane_proto::etcdserverpb::kv_server::KvServer;
 use clearlane_proto::etcdserverpb::lease_server::LeaseServer;
@@ -40,6 +41,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tonic::service::Routes;
 
+use crate::auth_off::AuthService;
 use crate::cluster::{ClusterService, Rules};
 use crate::config::address::Listen;
 use crate::election::ElectionService;
@@ -266,6 +268,7 @@ fn services(member: &Handle, stopped: &watch::Receiver<bool>) -> Routes {
     let watch = WatchService::new(member.clone(), stopped.clone());
     let line = Succession::new(member.clone(), watch.clone(), stopped.clone());
     services.add_service(WatchServer::new(watch));
+    services.add_service(AuthServer::new(AuthService::new(member.clone())));
     services.add_service(LockServer::new(LockService::new(line.clone())));
     services.add_service(ElectionServer::new(ElectionService::new(line)));
     services.routes()
