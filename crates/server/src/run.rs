@@ -41,7 +41,7 @@ use crate::listen::Listener;
 use crate::metrics::{self, Metrics};
 use crate::peer::{self, Peers};
 use crate::serve::{Http, Server};
-use crate::{logging, tools};
+use crate::{logging, maintenance, tools};
 
 /// Between two looks at who leads.
 const LOOK: Duration = Duration::from_millis(10);
