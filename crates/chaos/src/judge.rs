@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use clearlane_lease::Contents;
 use clearlane_mvcc::{Change, HashKv};
 use clearlane_raft_log::{ConfState, Entry};
 
@@ -9,11 +10,14 @@ use crate::checkers::acknowledged::{Acknowledged, check_store};
 use crate::checkers::committed::Committed;
 use crate::checkers::hashes::Hashes;
 use crate::checkers::leaders::Leaders;
+use crate::checkers::leases::{Promises, check_leases};
 use crate::checkers::ledger::Ledger;
 use crate::checkers::members::Membership;
 use crate::checkers::revisions::Revisions;
 use crate::checkers::{Violation, linearizability, serializable};
 use crate::history::{Operation, State};
+use crate::tenancy::Act;
+use crate::world::Micros;
 
 /// Whether a rule still holds.
 pub type Verdict = Result<(), Violation>;
@@ -31,6 +35,8 @@ pub struct Judge {
     pub hashes: Hashes,
     /// What clients were promised.
     pub acknowledged: Acknowledged,
+    /// What tenants were promised.
+    pub promises: Promises,
     revisions: Revisions,
     membership: Membership,
 }
@@ -48,13 +54,16 @@ impl Judge {
     /// A member has applied entries, and told its watchers what they changed.
     pub fn applied(
         &mut self,
+        now: Micros,
         member: u64,
         entries: &[Entry],
         changes: &[(i64, Vec<Change>)],
     ) -> Verdict {
         for entry in entries {
-            if self.committed.applies(member, entry)? {
-                self.ledger.add(entry)?;
+            if self.committed.applies(member, entry)?
+                && let Some((request, Act::Revoke(id))) = self.ledger.add(entry)?
+            {
+                self.promises.ends(now, request, id)?;
             }
         }
         for (revision, changes) in changes {
@@ -67,6 +76,18 @@ impl Judge {
     pub fn holds(&mut self, member: u64, index: u64, holds: &State) -> Verdict {
         check_store(member, index, holds, &self.ledger)?;
         self.revisions.at(member, index, holds.revision)
+    }
+
+    /// A member that has applied so much has these leases, and its store these keys of tenants.
+    pub fn leases(
+        &mut self,
+        member: u64,
+        index: u64,
+        leases: &[Contents],
+        keys: &BTreeMap<String, i64>,
+    ) -> Verdict {
+        let expected = self.ledger.tenancy(index).expect("there is one from the beginning on");
+        check_leases(member, index, leases, keys, expected)
     }
 
     /// A member that has applied so much counts these as members, and its store names these.
@@ -93,6 +114,7 @@ impl Judge {
             let place = self.ledger.request(*id).filter(|place| place.changed)?;
             Some((place.revision, *number))
         };
-        linearizability::check(operations, &ids.iter().filter_map(made).collect())
+        let hints = ids.iter().filter_map(made).collect();
+        linearizability::check(operations, &hints, self.ledger.of_tenants())
     }
 }

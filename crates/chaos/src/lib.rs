@@ -37,6 +37,7 @@
 //! | [`terms`] | what does a seed decide beforehand? |
 //! | [`machine`] | what does a member run on, and what does a crash leave? |
 //! | [`history`], [`clients`] | what do people want, and what are they told? |
+//! | [`tenancy`] | what must become of leases? |
 //! | [`proposals`], [`replies`] | how does etcd say that? |
 //! | [`cluster`] | how do all of these meet? |
 //! | [`checkers`], [`judge`] | what must never happen? |
@@ -57,6 +58,7 @@ pub mod world;
 pub mod trace;
 pub mod network;
 pub mod history;
+pub mod tenancy;
 pub mod proposals;
 pub mod replies;
 pub mod clients;

@@ -5,9 +5,10 @@
 //! drop them, in the midst of whatever they were about. Of the disk remains what was synced and some of
 //! the rest ([`SimulatedDisk`]); of the store what was committed; the clock goes on.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clearlane_backend::Config;
 use clearlane_engine::KeyRange;
@@ -23,6 +24,7 @@ use clearlane_raft_log::wal::Wal;
 use clearlane_read_index as read_index;
 
 use crate::history::{Record, State};
+use crate::tenancy::{END_OF_KEYS, KEY};
 use crate::terms::Terms;
 use crate::world::{Clock, MILLISECOND, Micros};
 
@@ -133,6 +135,7 @@ impl Machine {
             read_mode: terms.read_mode,
             snapshot_count: terms.snapshot_count,
             catch_up_entries: terms.catch_up_entries,
+            lease_checkpoint_interval: terms.lease_checkpoints.map(Duration::from_micros),
             unix_ms: BEGINNING_UNIX_MS + self.clock.shows(now) / MILLISECOND,
             lease_checkpoint_interval: None,
             quota_bytes: 0,
@@ -214,6 +217,14 @@ pub fn state_of(store: &dyn Store<Progress>) -> clearlane_mvcc::Result<State> {
     let found = read.range(KeyRange::new(b"k", b"l"), RangeOptions::default())?;
     let records = found.records.iter().map(record).map(|record| (record.key.clone(), record));
     Ok(State { revision: read.revision(), records: records.collect() })
+}
+
+/// On which lease each key of the tenants hangs, as the records in a store say.
+pub fn tenants_of(store: &dyn Store<Progress>) -> clearlane_mvcc::Result<BTreeMap<String, i64>> {
+    let keys = KeyRange::new(KEY.as_bytes(), END_OF_KEYS.as_bytes());
+    let found = store.read().range(keys, RangeOptions::default())?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok(found.records.iter().map(|record| (text(&record.key), record.lease)).collect())
 }
 
 /// A record, as the history has it.

@@ -7,12 +7,14 @@ use bytes::Bytes;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use clearlane_proto::etcdserverpb::request_op;
 use clearlane_proto::etcdserverpb::{
-    CompactionRequest, Compare, DeleteRangeRequest, InternalRaftRequest, PutRequest, RangeRequest,
+    CompactionRequest, Compare, DeleteRangeRequest, InternalRaftRequest, LeaseCheckpoint,
+    LeaseCheckpointRequest, LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RangeRequest,
     RequestOp, TxnRequest,
 };
 use prost::Message;
 
 use crate::history::Request;
+use crate::tenancy::{Act, KEY};
 
 /// Behind the last key that clients use.
 const END_OF_KEYS: &[u8] = b"l";
@@ -22,6 +24,8 @@ const END_OF_KEYS: &[u8] = b"l";
 pub enum Proposal {
     /// What a client asked for, which is not a read.
     Client(Request),
+    /// What a tenant or a leader does to leases.
+    Lease(Act),
     /// To forget what was before a revision.
     Compact(i64),
     /// To stand in the log: a read in mode `log`.
@@ -46,8 +50,24 @@ pub fn encode(proposal: &Proposal) -> InternalRaftRequest {
         }
         Proposal::Look => out.range = Some(RangeRequest::default()),
         Proposal::Client(request) => encode_request(request, &mut out),
+        Proposal::Lease(act) => encode_act(act, &mut out),
     }
     out
+}
+
+fn encode_act(act: &Act, out: &mut InternalRaftRequest) {
+    match act {
+        Act::Grant { id, ttl } => {
+            out.lease_grant = Some(LeaseGrantRequest { id: *id, ttl: *ttl });
+        }
+        Act::Revoke(id) => out.lease_revoke = Some(LeaseRevokeRequest { id: *id }),
+        Act::Checkpoint(checkpoints) => {
+            let left = |(id, left): &(i64, i64)| LeaseCheckpoint { id: *id, remaining_ttl: *left };
+            let checkpoints = checkpoints.iter().map(left).collect();
+            out.lease_checkpoint = Some(LeaseCheckpointRequest { checkpoints });
+        }
+        Act::Put { key, lease } => out.put = Some(PutRequest { lease: *lease, ..put(key, "") }),
+    }
 }
 
 fn encode_request(request: &Request, out: &mut InternalRaftRequest) {
@@ -100,6 +120,10 @@ fn compare(key: &str, expected: Option<&str>) -> Compare {
 pub fn decode(data: &Bytes) -> Option<(u64, Proposal)> {
     let message = InternalRaftRequest::decode(data.clone()).ok()?;
     let id = message.header.as_ref()?.id;
+    let act = decode_act(&message);
+    if let Some(act) = act {
+        return Some((id, Proposal::Lease(act)));
+    }
     let InternalRaftRequest { put, delete_range, txn, compaction, range, .. } = message;
     let proposal = match (put, delete_range, txn, compaction, range) {
         (Some(put), None, None, None, None) => {
@@ -114,6 +138,22 @@ pub fn decode(data: &Bytes) -> Option<(u64, Proposal)> {
         _ => return None,
     };
     Some((id, proposal))
+}
+
+fn decode_act(message: &InternalRaftRequest) -> Option<Act> {
+    let InternalRaftRequest { put, lease_grant, lease_revoke, lease_checkpoint, .. } = message;
+    Some(match (put, lease_grant, lease_revoke, lease_checkpoint) {
+        (Some(put), None, None, None) if put.key.starts_with(KEY.as_bytes()) => {
+            Act::Put { key: text(&put.key)?, lease: put.lease }
+        }
+        (None, Some(grant), None, None) => Act::Grant { id: grant.id, ttl: grant.ttl },
+        (None, None, Some(revoke), None) => Act::Revoke(revoke.id),
+        (None, None, None, Some(LeaseCheckpointRequest { checkpoints })) => {
+            let left = |of: &LeaseCheckpoint| (of.id, of.remaining_ttl);
+            Act::Checkpoint(checkpoints.iter().map(left).collect())
+        }
+        _ => return None,
+    })
 }
 
 fn decode_swap(txn: &TxnRequest) -> Option<Request> {
@@ -154,6 +194,10 @@ mod tests {
             Proposal::Client(swap(Some("old"))),
             Proposal::Compact(7),
             Proposal::Look,
+            Proposal::Lease(Act::Grant { id: 3, ttl: 9 }),
+            Proposal::Lease(Act::Revoke(3)),
+            Proposal::Lease(Act::Checkpoint(vec![(3, 0), (4, 7)])),
+            Proposal::Lease(Act::Put { key: "m1".to_owned(), lease: 3 }),
         ] {
             let mut message = encode(&proposal);
             assert_eq!(decode(&message.encode_to_vec().into()), None, "it has no id");

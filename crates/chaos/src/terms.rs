@@ -46,6 +46,8 @@ pub struct Terms {
     pub habits: Habits,
     /// How many there are.
     pub clients: u64,
+    /// How often a leader says how much is left of leases, if it does.
+    pub lease_checkpoints: Option<Micros>,
     /// How long faults happen.
     pub torment: Micros,
 }
@@ -85,6 +87,7 @@ impl Terms {
             habits: Habits::any(chance),
             clients: chance.between(2, 8),
             torment: chance.between(8, 30) * SECOND,
+            lease_checkpoints: chance.permille(300).then_some(2 * SECOND),
         }
     }
 }

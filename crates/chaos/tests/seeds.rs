@@ -97,6 +97,8 @@ fn fixed_seeds_break_no_rule() {
         ("torn writes", sum(|report| report.figures.torn)),
         ("installed copies", sum(|report| report.figures.copies)),
         ("members that came", sum(|report| report.figures.joined)),
+        ("leases that were kept alive", sum(|report| report.figures.kept_alive)),
+        ("leases that ran out", sum(|report| report.figures.expired)),
         ("members that left", sum(|report| report.figures.left)),
     ] {
         assert!(seen > 0 || count < 100, "no {name} in {count} seeds");

@@ -13,7 +13,7 @@ use clearlane_member::copies::DirectoryVault;
 use clearlane_member::core::{Ground, Settings, bootstrap};
 use clearlane_member::membership::{self, Member};
 use clearlane_member::node::{Network, Node};
-use clearlane_mvcc::{NoLeases, OneAfterTheOther, Store};
+use clearlane_mvcc::{OneAfterTheOther, Store};
 use clearlane_raft_log::driver::Message;
 use clearlane_raft_log::files::Disk;
 use clearlane_raft_log::{Metadata, wal};
@@ -43,7 +43,6 @@ fn a_thread_that_panics_fails_the_member() {
         parts: Design::SnapshotReadTx.into(),
         backend: Default::default(),
         learners_max: membership::LEARNERS_MAX,
-        leases: Arc::new(NoLeases),
         workers: Arc::new(OneAfterTheOther),
     };
     let first = [1, 2].map(|id| {

@@ -29,7 +29,7 @@ use clearlane_proto::etcdserverpb::{
 use tokio::time::{sleep, timeout};
 use tonic::{Request, Response, Status};
 
-use crate::status;
+use crate::{peer, status};
 
 /// Between two looks for a leader.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -112,8 +112,7 @@ impl ClusterService {
                 Err(Trouble::NotLeader) => {}
                 done => return done,
             }
-            let leader = self.member.node().status().leader();
-            if let Some(others) = self.member.node().others().filter(|_| leader != 0) {
+            if let Some((others, leader)) = peer::leader(&self.member) {
                 match others.promote(leader, id).await {
                     // It has stepped down meanwhile, or has gone.
                     Err(Trouble::NotLeader | Trouble::NoLeader) => {}

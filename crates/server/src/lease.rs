@@ -5,8 +5,10 @@
 //! ends it.
 //!
 //! What only the leader knows is asked of the [member](clearlane_member::Handle), which says
-//! [`NotLeader`](clearlane_member::Trouble::NotLeader) if it is another. [`renew`](LeaseService::renew)
-//! and [`time_to_live`](LeaseService::time_to_live) are the one place each where that comes out.
+//! [`NotLeader`](clearlane_member::Trouble::NotLeader) if it is another. Then that one is asked, over the
+//! [peers' connections](crate::peer), until somebody answers or the time is over.
+
+use std::time::Duration;
 
 use clearlane_member::requests::Reply;
 use clearlane_member::{Handle, Trouble};
@@ -18,11 +20,16 @@ use clearlane_proto::etcdserverpb::{
     ResponseHeader,
 };
 use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::status;
+use crate::{peer, status};
 
+/// A request may take so long.
+const PATIENCE: Duration = Duration::from_secs(7);
+/// Between two looks for a leader.
+const PAUSE: Duration = Duration::from_millis(50);
 /// So many answers of a stream may wait for the client to take them.
 const ANSWERS_MAX: usize = 16;
 
@@ -43,14 +50,46 @@ impl LeaseService {
     }
 
     async fn renew(&self, id: i64) -> Result<i64, Trouble> {
-        self.member.renew(id).await
+        loop {
+            let renewed = match peer::leader(&self.member) {
+                Some((others, leader)) => others.renew(leader, id).await,
+                None => self.member.renew(id).await,
+            };
+            match renewed {
+                // It has stepped down meanwhile, or has gone.
+                Err(Trouble::NotLeader | Trouble::NoLeader) => sleep(PAUSE).await,
+                done => return done,
+            }
+        }
     }
 
     async fn time_to_live(
         &self,
         request: &LeaseTimeToLiveRequest,
     ) -> Result<LeaseTimeToLiveResponse, Trouble> {
-        self.member.time_to_live(request.id, request.keys).await
+        loop {
+            let told = match peer::leader(&self.member) {
+                Some((others, leader)) => others.time_to_live(leader, *request).await,
+                None => self.member.time_to_live(request.id, request.keys).await,
+            };
+            match told {
+                Err(Trouble::NotLeader | Trouble::NoLeader) => sleep(PAUSE).await,
+                Ok(mut response) => {
+                    self.member.stamp(&mut response.header);
+                    return Ok(response);
+                }
+                failed => return failed,
+            }
+        }
+    }
+
+    /// Without a leader there is no answer, and who asks waits for one no longer than this.
+    async fn in_time<T>(
+        &self,
+        work: impl Future<Output = Result<T, Trouble>>,
+    ) -> Result<T, Status> {
+        let done = timeout(PATIENCE, work).await.unwrap_or(Err(Trouble::NoLeader));
+        done.map_err(|trouble| status::of(&trouble))
     }
 
     /// The revision is of before the renewal: what the client knows then is true at least.
@@ -59,7 +98,7 @@ impl LeaseService {
         request: &LeaseKeepAliveRequest,
     ) -> Result<LeaseKeepAliveResponse, Status> {
         let header = Some(self.header());
-        let ttl = self.renew(request.id).await.map_err(|trouble| status::of(&trouble))?;
+        let ttl = self.in_time(self.renew(request.id)).await?;
         Ok(LeaseKeepAliveResponse { header, id: request.id, ttl })
     }
 
@@ -136,8 +175,7 @@ impl Lease for LeaseService {
         &self,
         request: Request<LeaseTimeToLiveRequest>,
     ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
-        let answer = self.time_to_live(request.get_ref()).await;
-        answer.map(Response::new).map_err(|trouble| status::of(&trouble))
+        self.in_time(self.time_to_live(request.get_ref())).await.map(Response::new)
     }
 
     async fn lease_leases(

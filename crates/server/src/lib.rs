@@ -7,8 +7,8 @@
 //! |---|---|
 //! | [`serve`] | which thread has which connection? |
 //! | [`listen`] | where do connections come from? |
-//! | [`peer`] | what do members say to each other? |
 //! | [`front`] | who answers this request? |
+//! | [`peer`] | what do members say to each other? |
 //! | [`data`] | where does a member lie on disk, and how does it begin? |
 //! | [`config`] | what does this member's owner want? flags, environment, config file |
 //! | [`run`] | how does the process begin and end? |
@@ -26,26 +26,26 @@
 //! | [`succession`], [`lock`], [`election`] | who is next? |
 //! | [`status`] | which code goes with which words? |
 
+pub mod caller;
 pub mod cluster;
 pub mod config;
 pub mod data;
+pub mod election;
 pub mod front;
+pub mod health;
 pub mod http;
 pub mod kv;
-pub mod caller;
-pub mod health;
-pub mod maintenance;
 pub mod lease;
+pub mod listen;
+pub mod lock;
+pub mod logging;
+pub mod maintenance;
 pub mod metrics;
 mod one_piece;
 pub mod peer;
+pub mod run;
 pub mod serve;
 pub mod status;
-pub mod watch;
-pub mod listen;
-pub mod logging;
-pub mod run;
-pub mod tools;
 pub mod succession;
-pub mod lock;
-pub mod election;
+pub mod tools;
+pub mod watch;

@@ -20,13 +20,14 @@
 //! * Who is stopped twice does not wait.
 
 use std::io::Write as _;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{ExitCode, exit};
 use std::sync::Arc;
 use std::time::Duration;
 
+use clearlane_member::Handle;
 use clearlane_member::node::Node;
 use clearlane_raft_log::wal;
 use tokio::runtime::Builder;
@@ -35,13 +36,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::config::{self, Config, Refusal, Wanted, help};
 use crate::data::{Opened, Start};
+use crate::http::{self, Access};
 use crate::listen::Listener;
+use crate::metrics::{self, Metrics};
 use crate::peer::{self, Peers};
 use crate::serve::{Http, Server};
-use crate::{logging, tools};
-
-/// The etcd whose surface this is.
-pub const ETCD_VERSION: &str = "3.7.1";
+use crate::{logging, maintenance, tools};
 
 /// Between two looks at who leads.
 const LOOK: Duration = Duration::from_millis(10);
@@ -73,8 +73,9 @@ pub fn main() -> ExitCode {
 /// What tools read the version of etcd from, and people ours.
 pub fn version() -> String {
     format!(
-        "etcd Version: {ETCD_VERSION}\nGit SHA: clearlane-{}\nGo Version: none, this is Rust\n\
+        "etcd Version: {}\nGit SHA: clearlane-{}\nGo Version: none, this is Rust\n\
          Go OS/Arch: {}/{}\n",
+        maintenance::VERSION,
         env!("CARGO_PKG_VERSION"),
         std::env::consts::OS,
         std::env::consts::ARCH,
@@ -126,8 +127,17 @@ fn start_of(config: &Config) -> Start {
         election_timeout: raft.election_timeout,
         snapshot_count: raft.snapshot_count,
         catch_up_entries: raft.catch_up_entries,
+        quota_bytes: store.quota_bytes,
         ..by_default
     }
+}
+
+/// What all threads have in common for what is not gRPC.
+fn http_of(config: &Config) -> Http {
+    let options = metrics::Options { is_extensive: config.http.is_extensive };
+    let access = Access::new(config.http.hosts.clone(), config.http.origins.clone());
+    let settings = http::Settings { access, ..http::Settings::default() };
+    Http { metrics: Arc::new(Metrics::new(options)), settings: Arc::new(settings) }
 }
 
 /// Nothing has this type: a member that runs ends the process.
@@ -138,6 +148,9 @@ struct Running {
     node: Arc<Node>,
     server: Server,
     peers: Peers,
+    /// Where metrics are served apart.
+    metrics: Vec<TcpListener>,
+    http: Http,
     /// So long a transfer of leadership may take.
     election_timeout: Duration,
 }
@@ -146,7 +159,13 @@ fn member(config: &Config, arguments: &[String]) -> Result<Never, Failure> {
     logging::start(&config.log)?;
     end_by_panic();
     let (ours, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
-    tracing::info!(version = ETCD_VERSION, clearlane = ours, pid, ?arguments, "starting a member");
+    tracing::info!(
+        version = maintenance::VERSION,
+        clearlane = ours,
+        pid,
+        ?arguments,
+        "starting a member"
+    );
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -167,11 +186,8 @@ fn begin(config: &Config) -> Result<Running, Failure> {
         let bound = Listener::bind(at);
         clients.push(bound.map_err(|error| format!("--listen-client-urls: {at}: {error}"))?);
     }
-    let mut listeners = Vec::new();
-    for at in &config.listen_peers {
-        let bound = TcpListener::bind(at);
-        listeners.push(bound.map_err(|error| format!("--listen-peer-urls: {at}: {error}"))?);
-    }
+    let listeners = bind("listen-peer-urls", &config.listen_peers)?;
+    let metrics = bind("listen-metrics-urls", &config.http.listen_metrics)?;
     let Opened { node, ends } = start_of(config).open()?;
     let metadata = node.metadata();
     tracing::info!(
@@ -188,13 +204,42 @@ fn begin(config: &Config) -> Result<Running, Failure> {
         listeners,
     };
     let peers = Peers::start(&node, ends, settings)?;
-    let server =
-        Server::start_on(&node, clients, config.net_threads, config.limits, Http::default())?;
-    Ok(Running { node, server, peers, election_timeout: config.raft.election_timeout })
+    let http = http_of(config);
+    let (threads, limits) = (config.net_threads, config.limits);
+    let server = Server::start_on(&node, clients, threads, limits, http.clone())?;
+    let election_timeout = config.raft.election_timeout;
+    Ok(Running { node, server, peers, metrics, http, election_timeout })
+}
+
+fn bind(flag: &str, places: &[SocketAddr]) -> Result<Vec<TcpListener>, Failure> {
+    let bound = places.iter().map(|at| {
+        let listener = TcpListener::bind(at).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        listener.map_err(|error| format!("--{flag}: {at}: {error}").into())
+    });
+    bound.collect()
+}
+
+/// Serves metrics apart, from this thread.
+fn serve_metrics(running: &mut Running, config: &Config) -> std::io::Result<()> {
+    for listener in running.metrics.drain(..) {
+        let at = listener.local_addr()?;
+        let member = Handle::new(&running.node, config.limits);
+        tokio::spawn(member.desk().clone().run());
+        let endpoints = running.http.endpoints(&member, &running.http.metrics.thread());
+        tokio::spawn(http::serve(tokio::net::TcpListener::from_std(listener)?, endpoints));
+        tracing::info!(address = %at, "serving metrics");
+    }
+    Ok(())
 }
 
 /// Waits until there is something to say, or to do. Comes back when the member has failed.
-async fn attend(running: Running, config: &Config) -> Failure {
+async fn attend(mut running: Running, config: &Config) -> Failure {
+    if let Err(error) = serve_metrics(&mut running, config) {
+        return error.into();
+    }
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (mut terminate, mut interrupt) = match signals {
         (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
@@ -247,7 +292,7 @@ async fn be_ready(running: &Running, config: &Config) -> Never {
 
 /// Ends in an order in which nobody is left without an answer.
 async fn end(running: Running) -> Result<(), Failure> {
-    let Running { node, server, peers, election_timeout } = running;
+    let Running { node, server, peers, election_timeout, .. } = running;
     if timeout(election_timeout, hand_over(&node)).await.is_err() {
         tracing::warn!("nobody has taken over leadership");
     }

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -216,6 +217,23 @@ fn clients_come_through_several_doors() {
     assert!(!socket.exists());
     let log = std::fs::read_to_string(dir.path().join("log")).unwrap();
     assert_eq!(log.lines().collect::<Vec<_>>(), said);
+}
+
+#[test]
+fn metrics_have_a_port_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = Running::start(dir.path(), &["--listen-metrics-urls=http://127.0.0.1:0"]);
+    let line: Value = serde_json::from_str(&running.line("serving metrics")).unwrap();
+    running.ready();
+    for (path, words) in [("/metrics", "etcd_server_has_leader 1"), ("/health", "\"true\"")] {
+        let mut stream = TcpStream::connect(line["address"].as_str().unwrap()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(words), "{answer}");
+    }
 }
 
 #[test]

@@ -64,6 +64,8 @@ fn lines(config: &Config) -> Vec<String> {
             store.engine, store.batch_interval, store.batch_limit
         ),
         format!("{:?}", store.eras),
+        format!("quota: {}", store.quota_bytes),
+        format!("{:?}", config.http),
         format!("{limits:?}"),
         format!("net threads: {}", config.net_threads),
         format!("log: {} {:?} {:?}", log.level, log.format, log.outputs),

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-use http_support::{Reply, Running};
+use http_support::{Reply, Running, Whole, connect};
 
 #[test]
 fn health_is_told_in_etcds_words() {
@@ -337,4 +337,60 @@ fn a_stream_to_nobody_ends() {
             std::thread::yield_now();
         }
     }
+}
+
+#[test]
+fn alarms_make_a_member_ill() {
+    let whole = Whole::start();
+    let raise = |alarm: &str, action: &str| {
+        let body = format!(r#"{{"action":"{action}","alarm":"{alarm}","memberID":"7"}}"#);
+        assert_eq!(whole.ask("POST /v3/maintenance/alarm", &body).status, 200);
+    };
+    let told = |request: &str| {
+        let reply = whole.ask(request, "");
+        (reply.status, reply.body)
+    };
+    raise("NOSPACE", "ACTIVATE");
+    let no_space = "{\"health\":\"false\",\"reason\":\"ALARM NOSPACE\"}\n".to_owned();
+    assert_eq!(told("GET /health"), (503, no_space));
+    let well = r#"{"health":"true","reason":""}"#.to_owned();
+    assert_eq!(told("GET /health?exclude=NOSPACE"), (200, well.clone()));
+    assert_eq!(told("GET /readyz"), (200, "ok\n".to_owned()), "a full disk is no reason");
+    raise("CORRUPT", "ACTIVATE");
+    let report = "[-]data_corruption failed: alarm activated: CORRUPT\n\
+                  [+]serializable_read ok\n[+]linearizable_read ok\n[+]non_learner ok\n\n";
+    assert_eq!(told("GET /readyz"), (503, report.to_owned()));
+    assert_eq!(told("GET /livez"), (200, "ok\n".to_owned()));
+    let page = whole.ask("GET /metrics", "").body;
+    let alarm = "etcd_debugging_server_alarms{alarm_type=\"CORRUPT\",server_id=\"7\"} 1\n";
+    assert!(page.contains(alarm));
+    raise("CORRUPT", "DEACTIVATE");
+    raise("NOSPACE", "DEACTIVATE");
+    assert_eq!(told("GET /health"), (200, well));
+}
+
+/// With the body that curl sends: it ends at once, and the watch goes on.
+#[test]
+fn a_watch_comes_line_by_line() {
+    let whole = Whole::start();
+    let mut connection = connect(whole.address);
+    let body = r#"{"create_request":{"key":"YQ=="}}"#;
+    let head = "POST /v3/watch HTTP/1.1\r\nHost: localhost\r\nContent-Length:";
+    connection.write_all(format!("{head} {}\r\n\r\n{body}", body.len()).as_bytes()).unwrap();
+    let mut seen = String::new();
+    let mut read_until = |words: &str| {
+        while !seen.contains(words) {
+            let mut piece = [0; 1024];
+            let length = connection.read(&mut piece).unwrap();
+            assert!(length > 0, "closed after {seen}");
+            seen.push_str(std::str::from_utf8(&piece[..length]).unwrap());
+        }
+    };
+    read_until("\"created\":true}}\n");
+    for value in ["MQ==", "Mg=="] {
+        let put = format!(r#"{{"key":"YQ==","value":"{value}"}}"#);
+        assert_eq!(whole.ask("POST /v3/kv/put", &put).status, 200);
+        read_until(&format!("\"value\":\"{value}\"}}}}]}}}}\n"));
+    }
+    assert!(whole.ask("GET /metrics", "").body.contains("etcd_debugging_mvcc_watcher_total 1\n"));
 }

@@ -5,16 +5,11 @@
 mod http_support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use clearlane_backend::Design;
-use clearlane_member::requests::Limits;
 use clearlane_proto::Message;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest};
-use clearlane_server::data;
-use clearlane_server::serve::Server;
-use http_support::Running;
+use http_support::{Running, Whole};
 use tonic::transport::Endpoint;
 
 /// A family of samples: its type, and each sample's labels with its value.
@@ -218,13 +213,8 @@ fn what_is_done_is_counted() {
 /// The port of the clients: gRPC past tonic, gRPC by tonic, and HTTP beside it.
 #[test]
 fn the_clients_port_counts_and_answers_both() {
-    let dir = tempfile::tempdir().unwrap();
-    let parts = Design::SnapshotReadTx.into();
-    let node = data::open_alone(dir.path(), parts, "default", "http://localhost:2380").unwrap();
-    let node = Arc::new(node);
-    let listen = "127.0.0.1:0".parse().unwrap();
-    let server = Server::start(&node, listen, 2, Limits::default()).unwrap();
-    let address = server.address();
+    let whole = Whole::start();
+    let address = whole.address;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
@@ -256,6 +246,4 @@ fn the_clients_port_counts_and_answers_both() {
     assert_eq!(put.status, 200, "{put:?}");
     assert_eq!(http_support::ask(address, "GET /readyz", "", "").body, "ok\n");
     drop(runtime);
-    server.stop().unwrap();
-    node.stop();
 }

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use clearlane_backend::Design;
@@ -74,12 +75,8 @@ fn make(data_dir: &Path, file: &Path) {
     node.stop();
 }
 
-/// Starts a member and asks it.
-fn asked(
-    data_dir: &str,
-    era: &str,
-    requests: Vec<RangeRequest>,
-) -> Vec<Result<(i64, i64), String>> {
+/// Starts a member, and kills it when the work is done.
+fn while_it_runs<T>(data_dir: &str, era: &str, work: impl FnOnce(&str) -> T) -> T {
     let (data_dir, era) = (format!("--data-dir={data_dir}"), format!("--era={era}"));
     let mut process = Command::new(env!("CARGO_BIN_EXE_clearlane"))
         .args([&data_dir, &era, "--name=new", "--listen-client-urls=http://127.0.0.1:0"])
@@ -88,23 +85,37 @@ fn asked(
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let lines = BufReader::new(process.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let serving = lines.filter(|line| line.contains("serving client traffic")).next();
+    let mut lines = BufReader::new(process.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let serving = lines.find(|line| line.contains("serving client traffic"));
+    // Somebody must go on reading what it says.
+    let reading = thread::spawn(move || lines.count());
     let line: Value = serde_json::from_str(&serving.expect("it has not become ready")).unwrap();
-    let answers = block_on(async {
-        let at = format!("http://{}", line["address"].as_str().unwrap());
-        let mut client = KvClient::new(Endpoint::from_shared(at).unwrap().connect().await.unwrap());
-        let mut answers = Vec::new();
-        for request in requests {
-            let answer = client.range(request).await.map(|answer| answer.into_inner());
-            let answer = answer.map(|answer| (answer.count, answer.header.unwrap().revision));
-            answers.push(answer.map_err(|status| status.message().to_owned()));
-        }
-        answers
-    });
+    let done = work(line["address"].as_str().unwrap());
     process.kill().unwrap();
     process.wait().unwrap();
-    answers
+    reading.join().unwrap();
+    done
+}
+
+/// Starts a member and asks it.
+fn asked(
+    data_dir: &str,
+    era: &str,
+    requests: Vec<RangeRequest>,
+) -> Vec<Result<(i64, i64), String>> {
+    while_it_runs(data_dir, era, |address| {
+        block_on(async {
+            let at = Endpoint::from_shared(format!("http://{address}")).unwrap();
+            let mut client = KvClient::new(at.connect().await.unwrap());
+            let mut answers = Vec::new();
+            for request in requests {
+                let answer = client.range(request).await.map(|answer| answer.into_inner());
+                let answer = answer.map(|answer| (answer.count, answer.header.unwrap().revision));
+                answers.push(answer.map_err(|status| status.message().to_owned()));
+            }
+            answers
+        })
+    })
 }
 
 fn all() -> RangeRequest {
@@ -194,6 +205,24 @@ fn a_store_is_defragmented() {
     assert_eq!(asked(old, "clearlane", vec![all()]), [Ok((5, 6))]);
     assert!(refused(&["defrag", &flag, "--engine=sled"], 1).contains("engine redb"));
     assert!(refused(&["defrag"], 1).contains("--data-dir=DIR"));
+}
+
+/// The whole way: out of a member that runs, and into a new one.
+#[test]
+fn a_running_member_is_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = dir.path().join("old");
+    make(&old, &dir.path().join("by hand"));
+    let (file, new) = (dir.path().join("file"), dir.path().join("new"));
+    let (file, new) = (file.to_str().unwrap(), new.to_str().unwrap());
+    while_it_runs(old.to_str().unwrap(), "clearlane", |address| {
+        let told = done(&["snapshot", "save", address, file]);
+        assert!(told.starts_with(&format!("Snapshot saved at {file} (")), "{told}");
+    });
+    assert!(!Path::new(&format!("{file}.part")).exists());
+    assert!(done(&["snapshot", "status", file]).contains("revision 6, "));
+    done(&["snapshot", "restore", file, "--name=new", "--data-dir", new]);
+    assert_eq!(asked(new, "clearlane", vec![all()]), [Ok((5, 6))]);
 }
 
 #[test]

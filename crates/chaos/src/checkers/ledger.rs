@@ -4,13 +4,14 @@
 //! applies them first. They are decoded again here and applied to the plain [`State`], so that it is
 //! known what any store must hold at any revision, without asking a store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clearlane_raft_log::{Entry, EntryKind};
 
 use super::{Rule, Violation};
 use crate::history::State;
 use crate::proposals::{self, Proposal};
+use crate::tenancy::{Act, Tenancy};
 
 /// The states by revision, and where each request has come to lie.
 #[derive(Debug)]
@@ -19,6 +20,11 @@ pub struct Ledger {
     states: BTreeMap<i64, State>,
     revisions: BTreeMap<u64, i64>,
     requests: BTreeMap<u64, Place>,
+    tenancy: Tenancy,
+    /// What became of leases, by the index that changed something.
+    tenancies: BTreeMap<u64, Tenancy>,
+    /// Revisions that are no client's.
+    of_tenants: BTreeSet<i64>,
 }
 
 /// Where a request has come to lie.
@@ -37,13 +43,23 @@ impl Default for Ledger {
         let state = State::default();
         let states = BTreeMap::from([(state.revision, state.clone())]);
         let revisions = BTreeMap::from([(0, state.revision)]);
-        Ledger { state, states, revisions, requests: BTreeMap::new() }
+        let tenancies = BTreeMap::from([(0, Tenancy::default())]);
+        Ledger {
+            state,
+            states,
+            revisions,
+            requests: BTreeMap::new(),
+            tenancy: Tenancy::default(),
+            tenancies,
+            of_tenants: BTreeSet::new(),
+        }
     }
 }
 
 impl Ledger {
-    /// The next entry.
-    pub fn add(&mut self, entry: &Entry) -> Result<(), Violation> {
+    /// The next entry. Says what it does to leases, and by which request.
+    pub fn add(&mut self, entry: &Entry) -> Result<Option<(u64, Act)>, Violation> {
+        let mut told = None;
         if entry.kind == EntryKind::Normal && !entry.data.is_empty() {
             let index = entry.index;
             let Some((id, proposal)) = proposals::decode(&entry.data) else {
@@ -51,8 +67,13 @@ impl Ledger {
                 return Err(Violation::new(Rule::Committed, seen));
             };
             let before = self.state.revision;
-            if let Proposal::Client(request) = &proposal {
-                self.state.apply(request);
+            match &proposal {
+                Proposal::Client(request) => drop(self.state.apply(request)),
+                Proposal::Lease(act) => {
+                    self.act(index, act);
+                    told = Some((id, act.clone()));
+                }
+                Proposal::Compact(_) | Proposal::Look => {}
             }
             let revision = self.state.revision;
             let place = Place { index, revision, changed: revision > before };
@@ -63,7 +84,25 @@ impl Ledger {
             self.states.entry(self.state.revision).or_insert_with(|| self.state.clone());
         }
         self.revisions.insert(entry.index, self.state.revision);
-        Ok(())
+        Ok(told)
+    }
+
+    fn act(&mut self, index: u64, act: &Act) {
+        if self.tenancy.apply(act) {
+            self.state.revision += 1;
+            self.of_tenants.insert(self.state.revision);
+        }
+        self.tenancies.insert(index, self.tenancy.clone());
+    }
+
+    /// The leases of every member that has applied so much, and the keys of tenants.
+    pub fn tenancy(&self, index: u64) -> Option<&Tenancy> {
+        self.tenancies.range(..=index).next_back().map(|(_, tenancy)| tenancy)
+    }
+
+    /// The revisions that tenants have made.
+    pub fn of_tenants(&self) -> &BTreeSet<i64> {
+        &self.of_tenants
     }
 
     /// What every store holds at a revision; nothing if it has not been reached.

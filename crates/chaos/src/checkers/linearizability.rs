@@ -40,8 +40,8 @@
 //!
 //! # What is left out
 //!
-//! Whether the cluster is the plain map's only user. It is here: a revision that nobody asked for is a
-//! gap that nothing fills.
+//! Whether the cluster is the plain map's only user. It is here, but for tenants, whose revisions the
+//! checker is told: any other revision that nobody asked for is a gap that nothing fills.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,9 +55,14 @@ const TRIES_MAX: usize = 20_000;
 /// Which operation is said to have made a revision.
 pub type Hints = BTreeMap<i64, usize>;
 
-/// Says what is wrong with a history, if it is not linearizable.
-pub fn check(operations: &[Operation], hints: &Hints) -> Result<(), Violation> {
-    let mut places = Places::of(operations, hints)?;
+/// Says what is wrong with a history, if it is not linearizable. `others` are the revisions that were
+/// made by somebody else, under keys that no operation looks at.
+pub fn check(
+    operations: &[Operation],
+    hints: &Hints,
+    others: &BTreeSet<i64>,
+) -> Result<(), Violation> {
+    let mut places = Places::of(operations, hints, others)?;
     places.check_time()?;
     places.check_values(1, State::default(), &mut BTreeSet::new())
 }
@@ -70,6 +75,7 @@ fn violation(seen: String) -> Violation {
 struct Places<'h> {
     operations: &'h [Operation],
     hints: &'h Hints,
+    others: &'h BTreeSet<i64>,
     /// What led to a revision.
     changes: BTreeMap<i64, usize>,
     /// What looked at a revision and changed nothing.
@@ -86,10 +92,15 @@ struct Places<'h> {
 }
 
 impl<'h> Places<'h> {
-    fn of(operations: &'h [Operation], hints: &'h Hints) -> Result<Places<'h>, Violation> {
+    fn of(
+        operations: &'h [Operation],
+        hints: &'h Hints,
+        others: &'h BTreeSet<i64>,
+    ) -> Result<Places<'h>, Violation> {
         let mut places = Places {
             operations,
             hints,
+            others,
             changes: BTreeMap::new(),
             looks: BTreeMap::new(),
             open: Vec::new(),
@@ -185,7 +196,9 @@ impl<'h> Places<'h> {
         used: &mut BTreeSet<usize>,
     ) -> Result<(), Violation> {
         for revision in from..=self.last {
-            if revision > 1 {
+            if self.others.contains(&revision) && !self.changes.contains_key(&revision) {
+                state.revision = revision;
+            } else if revision > 1 {
                 let Some(number) = self.changes.get(&revision) else {
                     return self.fill_gap(revision, &state, used);
                 };

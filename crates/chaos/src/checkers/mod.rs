@@ -14,6 +14,7 @@
 //! | [`revisions`] | a revision is left out, or comes twice |
 //! | [`hashes`] | two stores that have applied the same differ |
 //! | [`members`] | two members disagree who belongs to the cluster |
+//! | [`leases`] | two members disagree about leases, or one ends that is kept alive |
 //!
 //! [`ledger`] is no rule: it is what the committed entries make of a plain map, for the others to
 //! compare with.
@@ -27,6 +28,7 @@ pub mod leaders;
 pub mod revisions;
 pub mod hashes;
 pub mod members;
+pub mod leases;
 
 use std::fmt;
 
@@ -49,6 +51,8 @@ pub enum Rule {
     Hashes,
     /// See [`members`].
     Members,
+    /// See [`leases`].
+    Leases,
     /// A member stops, refuses to start, or finds that its own code is wrong.
     Running,
     /// When all faults are over, the cluster works.

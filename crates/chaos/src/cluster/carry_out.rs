@@ -10,7 +10,7 @@ use clearlane_raft_log::wal::group::Batch;
 
 use super::{Cluster, Event, Input, broken};
 use crate::judge::Verdict;
-use crate::machine::{hash_of, state_of};
+use crate::machine::{hash_of, state_of, tenants_of};
 use crate::world::MILLISECOND;
 
 impl Cluster {
@@ -68,7 +68,7 @@ impl Cluster {
         let Some(core) = self.machines.get(&id).and_then(|machine| machine.core()) else {
             return Ok(());
         };
-        let index = core.progress().index;
+        let (now, index) = (self.world.now(), core.progress().index);
         let store = Arc::clone(core.store());
         let (raft, table) = (Arc::clone(&core.progress().members), core.members().conf_state());
         if outputs.store_replaced {
@@ -76,7 +76,7 @@ impl Cluster {
             self.judge.begins(id, first.map_or(index, |entry| entry.index - 1))?;
             self.figures.copies += 1;
         }
-        self.judge.applied(id, &outputs.applied, &outputs.changes)?;
+        self.judge.applied(now, id, &outputs.applied, &outputs.changes)?;
         self.judge.members(id, index, &raft, &table)?;
         match outputs.store_replaced || !outputs.applied.is_empty() {
             true => self.judge_store(id, index, &*store, !outputs.compactions.is_empty()),
@@ -95,6 +95,7 @@ impl Cluster {
         let revision = holds.revision;
         self.line(format_args!("{id} has applied {index}, revision {revision}"));
         self.judge.holds(id, index, &holds)?;
+        self.judge_leases(id, index)?;
         let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
         let compacts = compacts || running.is_some_and(|running| !running.compactions.is_empty());
         // Everybody's at the same indexes, so that there is something to compare. But for one oddity
@@ -104,6 +105,15 @@ impl Cluster {
             self.judge.hash(id, index, hash)?;
         }
         Ok(())
+    }
+
+    /// What a member has of leases, now that it has applied so much.
+    pub(super) fn judge_leases(&mut self, id: u64, index: u64) -> Verdict {
+        let Some(core) = self.machines.get(&id).and_then(|machine| machine.core()) else {
+            return Ok(());
+        };
+        let keys = tenants_of(&**core.store()).map_err(|error| broken(id, &error))?;
+        self.judge.leases(id, index, &core.leases().contents(), &keys)
     }
 
     fn carry_out(&mut self, id: u64, outputs: Outputs) -> Verdict {

@@ -21,6 +21,7 @@
 //! | [`carry_out`] | polls, and turns outputs into events |
 //! | [`copying`] | copies of stores, in pieces, over links that break |
 //! | [`users`] | clients |
+//! | [`tenants`] | those who have leases |
 //! | [`trouble`] | faults, starts and crashes |
 //! | [`ambush`] | faults that wait for a certain message |
 //! | [`quiet`] | the end, at which all must be well |
@@ -31,6 +32,7 @@ mod copying;
 mod trouble;
 mod users;
 mod quiet;
+mod tenants;
 
 use std::collections::BTreeMap;
 
@@ -41,6 +43,7 @@ use clearlane_raft_log::wal::group::{Batch, Written};
 use self::ambush::Ambush;
 use self::copying::Transfer;
 use self::quiet::Quiet;
+use self::tenants::Tenants;
 use self::users::Users;
 use crate::chance::Chance;
 use crate::checkers::{Rule, Violation};
@@ -75,6 +78,8 @@ enum Event {
     Told(usize, Outcome),
     /// A client loses its patience.
     Patience(usize),
+    /// A tenant does something.
+    Tenant,
     /// Something goes wrong.
     Fault,
     /// Links are cut, for a while.
@@ -159,6 +164,7 @@ pub struct Cluster {
     machines: BTreeMap<u64, Machine>,
     transfers: BTreeMap<u64, Transfer>,
     users: Users,
+    tenants: Tenants,
     judge: Judge,
     quiet: Quiet,
     /// What waits for its moment.
@@ -191,6 +197,10 @@ pub struct Figures {
     pub joined: u64,
     /// Members that left.
     pub left: u64,
+    /// How often a lease was kept alive.
+    pub kept_alive: u64,
+    /// Leases that ended because they were not.
+    pub expired: u64,
     /// Hashes of one member that were compared with another's.
     pub hashes: u64,
 }
@@ -204,6 +214,7 @@ impl Cluster {
         let mut network = Network::new(chance.part());
         network.weather = terms.weather;
         let users = Users::new(&terms, &mut chance);
+        let tenants = Tenants::new(chance.part());
         let mut cluster = Cluster {
             bug: order.bug,
             world: World::default(),
@@ -214,6 +225,7 @@ impl Cluster {
             machines: BTreeMap::new(),
             transfers: BTreeMap::new(),
             users,
+            tenants,
             judge: Judge::default(),
             quiet: Quiet::default(),
             ambush: Ambush::default(),
@@ -239,6 +251,7 @@ impl Cluster {
     pub fn play(&mut self) -> Verdict {
         self.line(format_args!("{:?}", self.terms.clone()));
         self.plan_clients();
+        self.plan_tenant();
         let pause = self.faults.pause();
         // First of all somebody is elected.
         self.world.after(2 * SECOND + pause, Event::Fault);
@@ -259,6 +272,7 @@ impl Cluster {
         self.figures.operations = self.users.history.operations().len() as u64;
         self.figures.committed = self.judge.committed.newest();
         self.figures.terms = self.judge.leaders.count() as u64;
+        (self.figures.kept_alive, self.figures.expired) = self.judge.promises.count();
         self.figures.hashes = self.judge.hashes.compared();
         self.figures
     }
@@ -275,6 +289,7 @@ impl Cluster {
             Event::Piece(number) => return self.piece_arrives(number),
             Event::Start(id) => return self.start(id),
             Event::Asks(operation) => return self.asked(operation),
+            Event::Tenant => return self.tenant_acts(),
             Event::Fault => return self.something_goes_wrong(),
             Event::Look => return self.look(),
             Event::Wants(client) => self.wants(client),

@@ -58,7 +58,7 @@ impl Cluster {
         if self.quiet.clients_rest && !self.users.anybody_waits() {
             self.begin_last_write();
         }
-        if self.quiet.last_write_done && self.all_agree()? {
+        if self.quiet.last_write_done && self.no_leases() && self.all_agree()? {
             self.quiet.is_over = true;
             return Ok(());
         }

@@ -41,6 +41,7 @@ impl Cluster {
         let has_left = running.core.members().is_removed(id);
         self.judge.begins(id, index)?;
         self.judge.holds(id, index, &holds)?;
+        self.judge_leases(id, index)?;
         self.line(format_args!("{id} starts at {index}"));
         if has_left {
             self.leaves(id);

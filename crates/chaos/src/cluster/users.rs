@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use clearlane_member::core::{Answer, Core, Reads};
 use clearlane_raft_log::driver::Error;
 
+use super::tenants::READERS;
 use super::{Cluster, Event, Input, broken};
 use crate::chance::Chance;
 use crate::clients::Client;
@@ -168,6 +169,10 @@ impl Cluster {
             Reads::Fail(_, readers) => (readers, false),
         };
         for reader in readers {
+            if reader >= READERS {
+                self.tenant_hears(id, reader, may_look)?;
+                continue;
+            }
             let number = reader as usize;
             self.users.pending.remove(&number);
             let request = &self.users.history.operations()[number].request;

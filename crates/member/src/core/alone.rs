@@ -48,7 +48,12 @@ pub fn force_alone(ground: &Ground) -> Result<Vec<u64>> {
     let own = contents.metadata.node_id;
     let applied = opened.progress.index;
     let commit = contents.state.commit.max(applied);
-    let state = HardState { term: contents.state.term.max(1), ..contents.state };
+    // An entry may be written before the state that names its term.
+    let terms = contents.entries.iter().filter(|entry| entry.index <= commit);
+    let term = terms.map(|entry| entry.term).fold(contents.state.term.max(1), u64::max);
+    // A vote stays in its term.
+    let vote = if term == contents.state.term { contents.state.vote } else { 0 };
+    let state = HardState { term, vote, commit };
     let mut known = Known::default();
     for member in opened.members.iter() {
         known.set(member.id, member.is_learner);

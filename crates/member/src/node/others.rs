@@ -9,6 +9,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Instant;
 
+use clearlane_proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};
+
 use crate::membership::Member;
 use crate::trouble::Trouble;
 
@@ -22,4 +24,15 @@ pub trait Others: Send + Sync + Debug {
 
     /// Asks a member, who should be the leader, to promote a learner.
     fn promote(&self, leader: u64, learner: u64) -> Asking<'_, Vec<Member>>;
+
+    /// Asks a member, who should be the leader, to let a lease begin its time anew. The answer is in
+    /// seconds, and 0 if there is no such lease.
+    fn renew(&self, leader: u64, lease: i64) -> Asking<'_, i64>;
+
+    /// Asks a member, who should be the leader, how it stands with a lease.
+    fn time_to_live(
+        &self,
+        leader: u64,
+        request: LeaseTimeToLiveRequest,
+    ) -> Asking<'_, LeaseTimeToLiveResponse>;
 }

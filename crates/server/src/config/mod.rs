@@ -55,7 +55,7 @@ use std::path::Path;
 
 pub use refusal::Refusal;
 pub use typed::{
-    Bootstrap, Config, Eras, LogConfig, LogFormat, LogOutput, RaftConfig, StoreConfig,
+    Bootstrap, Config, Eras, HttpConfig, LogConfig, LogFormat, LogOutput, RaftConfig, StoreConfig,
 };
 
 /// What is to be done.

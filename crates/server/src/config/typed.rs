@@ -42,6 +42,8 @@ pub struct Config {
     pub store: StoreConfig,
     /// How much a request may ask for.
     pub limits: Limits,
+    /// What is answered that is not gRPC.
+    pub http: HttpConfig,
     /// So many threads serve clients.
     pub net_threads: usize,
     /// What is logged, and where.
@@ -89,6 +91,8 @@ pub struct StoreConfig {
     pub engine: EngineKind,
     /// Which generation of the read path.
     pub eras: Eras,
+    /// So much data is taken; 0 is etcd's default, and below 0 there is no limit.
+    pub quota_bytes: i64,
     /// Between two commits.
     pub batch_interval: Duration,
     /// So many changes are committed at once.
@@ -102,6 +106,19 @@ pub struct Eras {
     pub read_mode: ReadMode,
     /// How a read goes beside the writer, and how keys are found.
     pub parts: StoreParts,
+}
+
+/// What is answered that is not gRPC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpConfig {
+    /// Where else metrics and health are served.
+    pub listen_metrics: Vec<SocketAddr>,
+    /// Whether metrics tell the time of each kind of call.
+    pub is_extensive: bool,
+    /// Under which names this server may be asked.
+    pub hosts: Vec<String>,
+    /// From which pages.
+    pub origins: Vec<String>,
 }
 
 /// What is logged, and where.
@@ -194,6 +211,24 @@ impl Typed<'_> {
     }
 }
 
+impl Typed<'_> {
+    /// Where to listen for those who come over a network.
+    fn ports(&self, name: &str) -> Result<Vec<SocketAddr>, Refusal> {
+        let ports = self.listens(name)?.into_iter().map(|listen| match listen {
+            Listen::Tcp(address) => Ok(address),
+            Listen::Unix(path) => {
+                let words = format!("--{name}: a port is wanted, not a socket ({path:?})");
+                Err(Refusal::fatal(words))
+            }
+        });
+        ports.collect()
+    }
+
+    fn list(&self, name: &str) -> Vec<String> {
+        self.text(name).split(',').map(|word| word.trim().to_owned()).collect()
+    }
+}
+
 /// What all values mean together.
 pub(super) fn config(values: &Values, mut warnings: Vec<String>) -> Result<Config, Refusal> {
     warnings.extend(not_honoured(values));
@@ -221,26 +256,15 @@ pub(super) fn config(values: &Values, mut warnings: Vec<String>) -> Result<Confi
         wal_dir: typed.path("wal-dir"),
         listen_clients: some(typed.listens("listen-client-urls")?, "listen-client-urls")?,
         advertise_clients: some(typed.written("advertise-client-urls"), "advertise-client-urls")?,
-        listen_peers: some(peers(&typed)?, "listen-peer-urls")?,
+        listen_peers: some(typed.ports("listen-peer-urls")?, "listen-peer-urls")?,
         raft: raft(&typed)?,
         store: store(&typed)?,
         limits,
+        http: http(&typed)?,
         net_threads,
         log: log(&typed),
         warnings,
     })
-}
-
-/// Members talk over a network: there is no other machine at the end of a socket.
-fn peers(typed: &Typed<'_>) -> Result<Vec<SocketAddr>, Refusal> {
-    let ports = typed.listens("listen-peer-urls")?.into_iter().map(|listen| match listen {
-        Listen::Tcp(address) => Ok(address),
-        Listen::Unix(path) => {
-            let words = format!("--listen-peer-urls: a port is wanted, not a socket ({path:?})");
-            Err(Refusal::fatal(words))
-        }
-    });
-    ports.collect()
 }
 
 /// A place at a desk has eight bits for the thread.
@@ -328,8 +352,19 @@ fn store(typed: &Typed<'_>) -> Result<StoreConfig, Refusal> {
     Ok(StoreConfig {
         engine: engine.expect("its names are those of the table"),
         eras: eras(typed),
+        quota_bytes: value::number(typed.text("quota-backend-bytes"))
+            .expect("checked when it came"),
         batch_interval: if interval.is_zero() { by_default.batch_interval } else { interval },
         batch_limit: if limit == 0 { by_default.batch_limit } else { limit },
+    })
+}
+
+fn http(typed: &Typed<'_>) -> Result<HttpConfig, Refusal> {
+    Ok(HttpConfig {
+        listen_metrics: typed.ports("listen-metrics-urls")?,
+        is_extensive: typed.text("metrics") == "extensive",
+        hosts: typed.list("host-whitelist"),
+        origins: typed.list("cors"),
     })
 }
 

@@ -50,10 +50,8 @@ use tonic::service::Routes;
 pub use self::access::{Access, Secure};
 use self::gateway::Gateway;
 pub use self::listen::serve;
+use crate::maintenance::{STORAGE_VERSION, VERSION};
 use crate::metrics::{self, Metrics, ThreadMetrics};
-
-/// The version of etcd whose API this is.
-pub const VERSION: &str = "3.7.1";
 
 /// What all threads of a server have in common here.
 #[derive(Clone, Debug)]
@@ -148,16 +146,16 @@ impl Endpoints {
 
     fn version(&self) -> Response<Body> {
         let store = self.member.store();
-        let state = store.read();
-        let read = |bucket, key: &str, default: &str| match state.get(bucket, key.as_bytes()) {
-            Ok(Some(version)) => String::from_utf8_lossy(&version).into_owned(),
-            _ => default.to_owned(),
+        let decided = store.read().get(Bucket::Cluster, b"clusterVersion");
+        // How the store is written follows from what the cluster's members agree on.
+        let (cluster, storage) = match decided {
+            Ok(Some(version)) => (String::from_utf8_lossy(&version).into_owned(), STORAGE_VERSION),
+            _ => ("not_decided".to_owned(), "unknown"),
         };
-        let cluster = read(Bucket::Cluster, "clusterVersion", "not_decided");
-        let storage = read(Bucket::Meta, "storageVersion", "unknown");
-        let [cluster, storage] = [cluster, storage].map(serde_json::Value::from);
-        let line =
-            format!(r#"{{"etcdserver":"{VERSION}","etcdcluster":{cluster},"storage":{storage}}}"#);
+        let cluster = serde_json::Value::from(cluster);
+        let line = format!(
+            r#"{{"etcdserver":"{VERSION}","etcdcluster":{cluster},"storage":"{storage}"}}"#
+        );
         text(StatusCode::OK, "application/json", line)
     }
 }

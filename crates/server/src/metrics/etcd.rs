@@ -28,7 +28,7 @@ use super::Sources;
 use super::page::{Page, Sums, doubling};
 use super::rpcs::{Method, Rpc, rpcs};
 use super::thread::{CODES, Counter, Row};
-use crate::http::VERSION;
+use crate::maintenance::VERSION;
 
 pub(super) fn write(page: &mut Page, sources: &Sources<'_>) {
     let store = sources.member.store();

@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use clearlane_member::Handle;
 use clearlane_member::membership::Change;
+use clearlane_proto::etcdserverpb::{
+    LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+};
 use clearlane_proto::peerpb::peer_server::Peer;
 use clearlane_proto::peerpb::{
     CopyChunk, CopyDone, Echo, Greeting, MembersReply, MembersRequest, Parcel, PromoteReply,
@@ -169,5 +172,25 @@ impl Peer for Door {
         let promoted = self.member.change_members(Change::Promote { id }).await;
         let members = promoted.map_err(|trouble| status::of(&trouble))?;
         Ok(Response::new(PromoteReply { members: members.iter().map(to_wire).collect() }))
+    }
+
+    async fn renew_lease(
+        &self,
+        request: Request<LeaseKeepAliveRequest>,
+    ) -> Result<Response<LeaseKeepAliveResponse>, Status> {
+        self.admit(request.metadata())?;
+        let id = request.get_ref().id;
+        let ttl = self.member.renew(id).await.map_err(|trouble| status::of(&trouble))?;
+        Ok(Response::new(LeaseKeepAliveResponse { header: None, id, ttl }))
+    }
+
+    async fn time_to_live(
+        &self,
+        request: Request<LeaseTimeToLiveRequest>,
+    ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
+        self.admit(request.metadata())?;
+        let LeaseTimeToLiveRequest { id, keys } = *request.get_ref();
+        let answer = self.member.time_to_live(id, keys).await;
+        answer.map(Response::new).map_err(|trouble| status::of(&trouble))
     }
 }

@@ -33,6 +33,16 @@ pub(super) enum Kind {
     Long,
 }
 
+impl Kind {
+    /// Behind entries an echo may take long; whether anybody is there the urgent stream knows.
+    fn patience(self) -> Duration {
+        match self {
+            Kind::Urgent => PATIENCE,
+            Kind::Long => 6 * PATIENCE,
+        }
+    }
+}
+
 /// Carries messages until the link is closed.
 pub(super) async fn run(
     context: Context,
@@ -171,7 +181,7 @@ impl Lane {
 
     async fn read(&self, mut echoes: Streaming<Echo>) -> Result<(), Status> {
         loop {
-            let echo = timeout(PATIENCE, echoes.message()).await;
+            let echo = timeout(self.kind.patience(), echoes.message()).await;
             let echo = echo.map_err(|_| Status::deadline_exceeded("no echo for too long"))??;
             let echo = echo.ok_or_else(|| Status::unavailable("the other side has ended it"))?;
             let sent = Duration::from_micros(echo.ping);

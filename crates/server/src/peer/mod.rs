@@ -84,6 +84,7 @@ use self::door::Door;
 pub use self::link::Figures;
 use self::links::{Links, Table};
 use self::others::Calls;
+pub(crate) use self::others::leader;
 pub use self::post::{Ends, Post, network};
 
 /// A message is at most so long: more than any entry.

@@ -3,17 +3,20 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use clearlane_member::Trouble;
 use clearlane_member::membership::{Member, Refused};
 use clearlane_member::node::{Asking, Others};
+use clearlane_member::{Handle, Trouble};
+use clearlane_proto::etcdserverpb::{
+    LeaseKeepAliveRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+};
 use clearlane_proto::peerpb::PromoteRequest;
 use clearlane_proto::peerpb::peer_client::PeerClient;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-use super::Context;
 use super::badge::Badge;
 use super::links::Table;
+use super::{Context, MESSAGE_BYTES_MAX};
 use crate::cluster::of_wire;
 
 /// Asks over the urgent connections: questions are short.
@@ -32,7 +35,9 @@ impl Calls {
     fn client(&self, id: u64) -> Result<PeerClient<Channel>, Trouble> {
         let link = self.table.get(id).filter(|link| !link.is_cut());
         let channel = link.and_then(|link| link.channel());
-        channel.map(PeerClient::new).ok_or(Trouble::NoLeader)
+        let client = channel.map(PeerClient::new).ok_or(Trouble::NoLeader)?;
+        // Many keys may hang on a lease.
+        Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX))
     }
 
     fn dressed<T>(&self, to: u64, question: T) -> Request<T> {
@@ -65,4 +70,33 @@ impl Others for Calls {
             Ok(reply.into_inner().members.into_iter().map(of_wire).collect())
         })
     }
+
+    fn renew(&self, leader: u64, lease: i64) -> Asking<'_, i64> {
+        Box::pin(async move {
+            let mut client = self.client(leader)?;
+            let request = self.dressed(leader, LeaseKeepAliveRequest { id: lease });
+            let reply = client.renew_lease(request).await.map_err(|status| trouble(&status))?;
+            Ok(reply.into_inner().ttl)
+        })
+    }
+
+    fn time_to_live(
+        &self,
+        leader: u64,
+        request: LeaseTimeToLiveRequest,
+    ) -> Asking<'_, LeaseTimeToLiveResponse> {
+        Box::pin(async move {
+            let mut client = self.client(leader)?;
+            let request = self.dressed(leader, request);
+            let reply = client.time_to_live(request).await.map_err(|status| trouble(&status))?;
+            Ok(reply.into_inner())
+        })
+    }
+}
+
+/// Who leads, if it is another, and how to ask him.
+pub(crate) fn leader(member: &Handle) -> Option<(&Arc<dyn Others>, u64)> {
+    let leader = member.node().status().leader();
+    let is_another = leader != 0 && leader != member.node().metadata().node_id;
+    member.node().others().filter(|_| is_another).map(|others| (others, leader))
 }

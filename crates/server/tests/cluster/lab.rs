@@ -166,7 +166,7 @@ impl Lab {
             let all = names.iter().all(|name| self.node(name).status().leader() == leader);
             names.iter().find(|name| all && self.id(name) == leader).cloned()
         };
-        eventually("a leader", || agreed()).await
+        eventually("a leader", agreed).await
     }
 
     pub(crate) async fn leader(&self) -> String {
@@ -235,7 +235,7 @@ impl Lab {
             let first = hashes.next()?;
             hashes.all(|other| other == first).then_some(())
         };
-        eventually("that all agree", || same()).await;
+        eventually("that all agree", same).await;
     }
 }
 

@@ -6,5 +6,6 @@ mod alone;
 mod behind;
 mod lab;
 mod leaders;
+mod leases;
 mod members;
 mod strangers;

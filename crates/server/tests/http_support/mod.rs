@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clearlane_backend::Design;
 use clearlane_member::Handle;
+use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::kv_server::KvServer;
 use clearlane_proto::etcdserverpb::lease_server::{Lease, LeaseServer};
@@ -19,6 +20,7 @@ use clearlane_server::data;
 use clearlane_server::http::{Access, Endpoints, Settings, serve};
 use clearlane_server::kv::KvService;
 use clearlane_server::metrics::{Metrics, Options};
+use clearlane_server::serve::Server;
 use tokio_stream::{Stream, StreamExt};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
@@ -96,7 +98,7 @@ impl Running {
     }
 }
 
-fn connect(address: SocketAddr) -> TcpStream {
+pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let connection = TcpStream::connect(address).unwrap();
     connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     connection
@@ -230,5 +232,40 @@ impl Lease for Echo {
         _: Request<LeaseLeasesRequest>,
     ) -> Result<Response<LeaseLeasesResponse>, Status> {
         Err(Status::unimplemented(""))
+    }
+}
+
+/// A whole server: the port of the clients.
+pub(crate) struct Whole {
+    pub(crate) address: SocketAddr,
+    server: Option<Server>,
+    node: Arc<Node>,
+    _dir: tempfile::TempDir,
+}
+
+impl Whole {
+    pub(crate) fn start() -> Whole {
+        let dir = tempfile::tempdir().unwrap();
+        let parts = Design::SnapshotReadTx.into();
+        let node = data::open_alone(dir.path(), parts, "default", "http://localhost:2380");
+        let node = Arc::new(node.unwrap());
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let server = Server::start(&node, listen, 2, Limits::default()).unwrap();
+        let address = server.address();
+        while ask(address, "GET /readyz", "", "").status != 200 {
+            thread::yield_now();
+        }
+        Whole { address, server: Some(server), node, _dir: dir }
+    }
+
+    pub(crate) fn ask(&self, request: &str, body: &str) -> Reply {
+        ask(self.address, request, "", body)
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        self.server.take().unwrap().stop().unwrap();
+        self.node.stop();
     }
 }

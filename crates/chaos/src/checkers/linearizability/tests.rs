@@ -7,6 +7,11 @@ use crate::chance::Chance;
 use crate::clients::{Client, Habits};
 use crate::history::{History, Outcome, Record};
 
+/// Nobody has made a revision but those who tell.
+fn check(operations: &[Operation], hints: &Hints) -> Result<(), Violation> {
+    super::check(operations, hints, &BTreeSet::new())
+}
+
 /// A history, told operation by operation.
 struct Story {
     history: History,
@@ -307,5 +312,26 @@ proptest! {
         if falsify(&mut operations, &mut Chance::new(!seed)) {
             prop_assert!(check(&operations, &hints).is_err());
         }
+    }
+}
+
+#[test]
+fn revisions_of_others_have_no_operation() {
+    let reply = |revision, changed, records| Reply { revision, changed, records };
+    let record =
+        Record { key: "k1".into(), value: "a".into(), created: 3, modified: 3, version: 1 };
+    let story = Story::new().done(0, 1, put("a"), reply(3, true, vec![])).done(
+        2,
+        3,
+        read(),
+        reply(5, false, vec![record]),
+    );
+    let told = |others: &[i64]| {
+        let others = others.iter().copied().collect();
+        super::check(story.history.operations(), &Hints::new(), &others)
+    };
+    told(&[2, 4, 5]).unwrap();
+    for wrong in [&[][..], &[2, 4], &[4, 5]] {
+        assert!(told(wrong).unwrap_err().seen.contains("nobody has made"), "{wrong:?}");
     }
 }

@@ -14,8 +14,7 @@ pub(super) const MEMBER: &[Flag] = &[
     flag("listen-peer-urls", Urls, "http://localhost:2380", "Where other members are heard."),
     flag("listen-client-http-urls", Urls, "", "Where HTTP is served, if apart from gRPC.")
         .ignored("HTTP is served on the clients' port"),
-    flag("listen-metrics-urls", Urls, "", "More places for /metrics and /health.")
-        .ignored("metrics are served on the clients' port only"),
+    flag("listen-metrics-urls", Urls, "", "More places for /metrics and /health."),
 ];
 
 pub(super) const CLUSTER: &[Flag] = &[

@@ -11,8 +11,7 @@ pub(super) const STORE: &[Flag] = &[
         Number,
         "0",
         "So much data is taken; 0 is 2 GiB, below 0 no limit.",
-    )
-    .ignored("there is no quota yet"),
+    ),
     flag("backend-batch-interval", Duration, "0s", "Between two commits; 0 is 100 ms."),
     flag("backend-batch-limit", Count, "0", "So many changes are committed at once; 0 is 10,000."),
     flag("backend-bbolt-freelist-type", OneOf(&["map", "array"]), "map", "How bbolt counts pages.")

@@ -7,13 +7,12 @@ const NO_ROTATION: &str = "logs are not rotated; leave that to who collects them
 const NO_TRACING: &str = "there is no tracing";
 
 pub(super) const HTTP: &[Flag] = &[
-    flag("cors", Text, "*", "Which origins a browser may come from.").ignored("all may"),
-    flag("host-whitelist", Text, "*", "Which names of this host are taken.").ignored("all are"),
+    flag("cors", Text, "*", "Which origins a browser may come from."),
+    flag("host-whitelist", Text, "*", "Which names of this host are taken."),
     flag("enable-grpc-gateway", Switch, "true", "Serve /v3/... as JSON.")
-        .ignored("there is no gateway yet"),
+        .ignored("it is always served"),
     flag("enable-pprof", Switch, "false", "Serve Go's profiles.").ignored("this is no Go program"),
-    flag("metrics", OneOf(&["basic", "extensive"]), "basic", "How much is measured.")
-        .ignored("all is measured always"),
+    flag("metrics", OneOf(&["basic", "extensive"]), "basic", "How much is measured."),
 ];
 
 pub(super) const LOGGING: &[Flag] = &[

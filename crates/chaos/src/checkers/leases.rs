@@ -1,0 +1,140 @@
+//! Members that have applied the same have the same leases, on which the same keys hang; and a lease
+//! that is kept alive does not end.
+//!
+//! What each member has is compared with what the log makes of plain maps, whenever it has applied
+//! something, has started, or has got a copy. A lease is in three places (the member's memory, its
+//! record, and the records of its keys), and a crash between two of them, or an entry that is applied
+//! again on a store that is older, would show as a difference.
+//!
+//! For the second rule somebody has to be told that a lease lives on. He counts from the moment at
+//! which he *asked*: the leader that has answered led at some time after that, and whoever leads next
+//! begins later. Clocks run up to so much faster than they should, and the lease may end by so much
+//! earlier.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use clearlane_lease::Contents;
+
+use super::{Rule, Violation};
+use crate::tenancy::{Granted, Tenancy};
+use crate::world::{Micros, SECOND};
+
+/// What was promised to tenants.
+#[derive(Debug, Default)]
+pub struct Promises {
+    /// Until when each lease lives, whoever leads.
+    until: BTreeMap<i64, Micros>,
+    /// The requests by which tenants end leases themselves.
+    own: BTreeSet<u64>,
+    /// How often a lease was kept alive.
+    kept: u64,
+    /// How many leases have ended by a clock.
+    expired: u64,
+}
+
+impl Promises {
+    /// A tenant ends a lease himself, by this request.
+    pub fn ends_itself(&mut self, request: u64) {
+        self.own.insert(request);
+    }
+
+    /// A tenant has asked at this time to keep a lease alive, and was told that it lives so many
+    /// seconds. No clock is faster than so many parts of a million.
+    pub fn keeps_alive(&mut self, id: i64, asked: Micros, ttl: i64, drift_ppm_max: u64) {
+        let lives = ttl.unsigned_abs() * SECOND * 1_000_000 / (1_000_000 + drift_ppm_max);
+        let until = self.until.entry(id).or_default();
+        *until = (*until).max(asked + lives);
+        self.kept += 1;
+    }
+
+    /// The first member applies a revocation.
+    pub fn ends(&mut self, now: Micros, request: u64, id: i64) -> Result<(), Violation> {
+        let until = self.until.remove(&id).unwrap_or(0);
+        if self.own.remove(&request) {
+            return Ok(());
+        }
+        self.expired += 1;
+        if now >= until {
+            return Ok(());
+        }
+        let seen = format!("lease {id} has ended at {now}, and was to live until {until}");
+        Err(Violation::new(Rule::Leases, seen))
+    }
+
+    /// How often a lease was kept alive, and how many have ended because they were not.
+    pub fn count(&self) -> (u64, u64) {
+        (self.kept, self.expired)
+    }
+}
+
+/// A member that has applied so much has these leases, and its store these keys of tenants.
+pub fn check_leases(
+    member: u64,
+    index: u64,
+    leases: &[Contents],
+    keys: &BTreeMap<String, i64>,
+    expected: &Tenancy,
+) -> Result<(), Violation> {
+    let granted = |lease: &Contents| (lease.id, Granted { ttl: lease.ttl, left: lease.left });
+    let attached = leases.iter().flat_map(|lease| {
+        let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+        lease.keys.iter().map(move |key| (text(key), lease.id))
+    });
+    let in_memory: BTreeMap<String, i64> = attached.collect();
+    let on_leases = || keys.iter().filter(|(_, lease)| **lease != 0);
+    let holds = Tenancy { leases: leases.iter().map(granted).collect(), keys: keys.clone() };
+    if holds == *expected && in_memory.iter().eq(on_leases()) {
+        return Ok(());
+    }
+    let seen = format!(
+        "{member} has applied {index} and has {holds:?}, in memory {in_memory:?}, not {expected:?}"
+    );
+    Err(Violation::new(Rule::Leases, seen))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tenancy::Act;
+
+    #[test]
+    fn leases_that_differ_are_found() {
+        let mut tenancy = Tenancy::default();
+        tenancy.apply(&Act::Grant { id: 7, ttl: 3 });
+        tenancy.apply(&Act::Put { key: "m1".to_owned(), lease: 7 });
+        tenancy.apply(&Act::Put { key: "m2".to_owned(), lease: 0 });
+        let of = |id, left, keys: &[&'static str]| Contents {
+            id,
+            ttl: 3,
+            left,
+            keys: keys.iter().map(|key| (*key).into()).collect(),
+        };
+        let (right, keys) = (of(7, 0, &["m1"]), tenancy.keys.clone());
+        assert_eq!(check_leases(1, 9, std::slice::from_ref(&right), &keys, &tenancy), Ok(()));
+        for wrong in [vec![], vec![of(8, 0, &["m1"])], vec![of(7, 1, &["m1"])], vec![of(7, 0, &[])]]
+        {
+            let told = check_leases(1, 9, &wrong, &keys, &tenancy);
+            assert_eq!(told.unwrap_err().rule, Rule::Leases, "{wrong:?}");
+        }
+        let moved = BTreeMap::from([("m1".to_owned(), 7)]);
+        let told = check_leases(1, 9, &[right], &moved, &tenancy);
+        assert_eq!(told.unwrap_err().rule, Rule::Leases);
+    }
+
+    #[test]
+    fn a_lease_that_ends_too_early_is_found() {
+        let promises = || {
+            let mut promises = Promises::default();
+            promises.keeps_alive(7, SECOND, 10, 250_000);
+            promises.keeps_alive(7, 0, 10, 250_000);
+            promises
+        };
+        assert_eq!(promises().ends(9 * SECOND, 1, 7), Ok(()));
+        assert_eq!(promises().ends(9 * SECOND - 1, 1, 7).unwrap_err().rule, Rule::Leases);
+        assert_eq!(promises().ends(0, 1, 8), Ok(()), "nobody was promised anything");
+        let mut own = promises();
+        own.ends_itself(1);
+        assert_eq!(own.ends(0, 1, 7), Ok(()));
+        assert_eq!((promises().count(), own.count()), ((2, 0), (2, 0)));
+    }
+}

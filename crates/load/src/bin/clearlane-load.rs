@@ -1,0 +1,105 @@
+//! Fills a server with keys, and runs workloads against it, from the command line.
+//!
+//! ```text
+//!   clearlane-load fill crates/load/workloads/head-of-line.toml --endpoint http://127.0.0.1:2379
+//!   clearlane-load run crates/load/workloads/head-of-line.toml --json with.json
+//!   clearlane-load run crates/load/workloads/head-of-line.toml --without expensive
+//!   clearlane-load keys --count 1000000 --key-size 32 --value-size 64
+//! ```
+//!
+//! Results go to the standard output, progress to the standard error if that is a terminal. Ends with
+//! status 1 if something went wrong or no class has answers, and with 2 if the arguments are wrong.
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use clearlane_load::arguments::{self, Asked, How};
+use clearlane_load::fill::fill;
+use clearlane_load::keys::KeySpace;
+use clearlane_load::process::Process;
+use clearlane_load::run::{Order, run};
+use clearlane_load::workload::{self, Workload};
+use clearlane_load::{Result, Trouble, connection};
+
+fn main() -> ExitCode {
+    let asked = match arguments::parse(std::env::args_os()) {
+        Ok(asked) => asked,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(error.exit_code() as u8);
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Trouble::Here(format!("no runtime: {error}")));
+    match runtime.and_then(|runtime| runtime.block_on(carry_out(asked))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(trouble) => {
+            let _ = writeln!(io::stderr(), "clearlane-load: {trouble}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn carry_out(asked: Asked) -> Result<()> {
+    match asked {
+        Asked::Fill { workload, how } => put(&read(&workload)?.space, &how).await,
+        Asked::Keys { count, key_size, value_size, how } => {
+            put(&workload::key_space(count, key_size, value_size)?, &how).await
+        }
+        Asked::Run { workload, endpoint, without, seconds, seed, json, pid } => {
+            let mut workload = read(&workload)?.without(&without)?;
+            workload.seconds = seconds.unwrap_or(workload.seconds);
+            let endpoint = connection::endpoint(&endpoint)?;
+            let process = pid.map(Process::of).transpose()?;
+            // Before the run: it would be a pity afterwards.
+            let json = json.map(|path| create(&path)).transpose()?;
+            let report = run(&workload, &Order { endpoint, seed, process }, &mut tell()).await?;
+            say(report.table().trim_end())?;
+            match json {
+                Some(mut file) => writeln!(file, "{:#}", report.json()).map_err(unwritten),
+                None => Ok(()),
+            }?;
+            let is_answered = report.lines.iter().any(|line| line.tally.answered() > 0);
+            let silent = || Trouble::Server("no request was answered".to_owned());
+            is_answered.then_some(()).ok_or_else(silent)
+        }
+    }
+}
+
+async fn put(space: &KeySpace, how: &How) -> Result<()> {
+    let endpoint = connection::endpoint(&how.endpoint)?;
+    let filled = fill(space, &endpoint, how.connections, how.seed, &mut tell()).await?;
+    let (seconds, mb) = (filled.took.as_secs_f64(), filled.bytes as f64 / 1e6);
+    let keys = filled.keys;
+    say(&format!("{keys} keys, {mb:.0} MB, in {seconds:.1} s: {:.0} keys/s", keys as f64 / seconds))
+}
+
+fn read(path: &Path) -> Result<Workload> {
+    let of = |what: String| format!("{}: {what}", path.display());
+    let text = fs::read_to_string(path).map_err(|error| Trouble::Here(of(error.to_string())))?;
+    Workload::parse(&text).map_err(|trouble| Trouble::Workload(of(trouble.to_string())))
+}
+
+fn create(path: &Path) -> Result<File> {
+    File::create(path).map_err(|error| Trouble::Here(format!("{}: {error}", path.display())))
+}
+
+fn unwritten(error: io::Error) -> Trouble {
+    Trouble::Here(format!("the results could not be written: {error}"))
+}
+
+fn say(text: &str) -> Result<()> {
+    writeln!(io::stdout(), "{text}").map_err(unwritten)
+}
+
+/// For progress: who has redirected it wants to see errors there, and nothing else.
+fn tell() -> impl FnMut(&str) {
+    let is_terminal = io::stderr().is_terminal();
+    move |line| {
+        if is_terminal {
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! One connection to the server, and a call on it.
+//!
+//! tonic has the connection: HTTP/2, many calls at once, and a new one if it breaks. The stubs above it
+//! are used where nothing is measured. Where it is, the bytes of an answer go past them and into
+//! [`answer`](crate::answer): a stub hands out a message when all of it has come, and has to hold it till
+//! then.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, Method, Request, Version, header};
+use http_body_util::{BodyExt, Full};
+use tonic::body::Body;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+use tower_service::Service;
+
+use crate::answer::{Scanner, Seen};
+use crate::requests::Call;
+use crate::{Result, Trouble};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where a server listens: an address, with or without `http://` before it.
+pub fn endpoint(text: &str) -> Result<Endpoint> {
+    let wrong = |why: &str| {
+        let allowed = "it must be HOST:PORT or http://HOST:PORT";
+        Trouble::Here(format!("--endpoint {text}: {why}; {allowed}"))
+    };
+    let host = match text.split_once("://") {
+        None => text,
+        Some(("http", host)) => host,
+        Some((scheme, _)) => return Err(wrong(&format!("cannot speak {scheme}"))),
+    };
+    let host = host.trim_end_matches('/');
+    let endpoint = Endpoint::from_shared(format!("http://{host}"));
+    let endpoint = endpoint.map_err(|_| wrong("not an address"))?;
+    if endpoint.uri().port().is_none() || endpoint.uri().path() != "/" {
+        return Err(wrong("not an address"));
+    }
+    Ok(endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true))
+}
+
+/// So many connections.
+pub async fn open(endpoint: &Endpoint, count: u64) -> Result<Vec<Channel>> {
+    let mut opened = Vec::new();
+    for _ in 0..count {
+        let channel = endpoint.connect().await.map_err(|error| {
+            let why = innermost(&error);
+            Trouble::Server(format!("no connection to {}: {why}", endpoint.uri()))
+        });
+        opened.push(channel?);
+    }
+    Ok(opened)
+}
+
+/// What an error says at its bottom; above it, each layer says that something went wrong below.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+/// Sends a request, and reads its answer to the end. An error is a short text: they are counted by it.
+pub async fn call(mut channel: Channel, call: Call) -> std::result::Result<Seen, String> {
+    let broken = |error: tonic::transport::Error| innermost(&error);
+    std::future::poll_fn(|context| channel.poll_ready(context)).await.map_err(broken)?;
+    let answer = channel.call(request(&call)).await.map_err(broken)?;
+    if answer.status() != http::StatusCode::OK {
+        return Err(format!("HTTP status {}", answer.status().as_u16()));
+    }
+    // An answer that is an error has no body, and its status is in front.
+    let mut status = Status::from_header_map(answer.headers());
+    let mut body = answer.into_body();
+    let mut scanner = Scanner::default();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|status| text(&status))?;
+        match frame.into_data() {
+            Ok(data) => scanner.feed(&data)?,
+            Err(frame) => {
+                status = frame.trailers_ref().and_then(Status::from_header_map).or(status)
+            }
+        }
+    }
+    match status {
+        None => return Err("the answer has no status".to_owned()),
+        Some(status) if status.code() != Code::Ok => return Err(text(&status)),
+        Some(_) => {}
+    }
+    let seen = scanner.end()?;
+    match call.keys {
+        Some(keys) if keys != seen.keys => Err(format!("{} keys instead of {keys}", seen.keys)),
+        _ => Ok(seen),
+    }
+}
+
+fn text(status: &Status) -> String {
+    format!("{:?}: {}", status.code(), status.message())
+}
+
+fn request(call: &Call) -> Request<Body> {
+    let mut headers = HeaderMap::with_capacity(2);
+    headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    let mut request = Request::new(Body::new(Full::new(call.body.clone())));
+    *request.method_mut() = Method::POST;
+    *request.version_mut() = Version::HTTP_2;
+    *request.uri_mut() = http::Uri::from_static(call.path);
+    *request.headers_mut() = headers;
+    request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_taken_with_and_without_a_scheme() {
+        for text in ["127.0.0.1:2379", "http://127.0.0.1:2379", "http://127.0.0.1:2379/"] {
+            let uri = endpoint(text).map(|endpoint| endpoint.uri().to_string());
+            assert_eq!(uri, Ok("http://127.0.0.1:2379/".to_owned()), "{text}");
+        }
+        assert!(endpoint("[::1]:2379").is_ok());
+    }
+
+    #[test]
+    fn what_is_no_address_is_told_in_one_line() {
+        for (text, why) in [
+            ("https://a:1", "cannot speak https"),
+            ("localhost", "not an address"),
+            ("http://a:1/path", "not an address"),
+            ("", "not an address"),
+            ("a b:1", "not an address"),
+        ] {
+            let told = endpoint(text).map(drop).expect_err(text).to_string();
+            let expected =
+                format!("--endpoint {text}: {why}; it must be HOST:PORT or http://HOST:PORT");
+            assert_eq!(told, expected);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Puts the key space into a server, quickly.
+//!
+//! A put alone waits for a sync of the log. So many go into one transaction, as many as etcd takes:
+//! 128, or 1 MiB; and several transactions are under way, so that a sync serves several of them.
+
+use std::time::{Duration, Instant};
+
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::request_op::Request as Op;
+use clearlane_proto::etcdserverpb::{RequestOp, TxnRequest};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use tokio::task::JoinSet;
+use tonic::transport::Endpoint;
+use tonic::{Response, Status};
+
+use crate::keys::{KeySpace, Values};
+use crate::workload::{TXN_BYTES_MAX, TXN_OPERATIONS_MAX};
+use crate::{Result, Trouble, connection, requests};
+
+/// So many transactions are under way at each connection.
+const UNDER_WAY: usize = 4;
+
+/// What was put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filled {
+    /// How many keys.
+    pub keys: u64,
+    /// Of keys and values.
+    pub bytes: u64,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Puts every key of the space. `tell` hears once per second how it goes.
+pub async fn fill(
+    space: &KeySpace,
+    endpoint: &Endpoint,
+    connections: u64,
+    seed: u64,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Filled> {
+    let channels = connection::open(endpoint, connections).await?;
+    let begin = Instant::now();
+    let mut told = begin;
+    let mut batches = Batches::new(space, seed);
+    let mut under_way = JoinSet::new();
+    for channel in channels.iter().cycle() {
+        let Some(txn) = batches.next() else { break };
+        if under_way.len() >= channels.len() * UNDER_WAY {
+            check(under_way.join_next().await)?;
+        }
+        let mut client = KvClient::new(channel.clone());
+        under_way.spawn(async move { client.txn(txn).await });
+        if told.elapsed() >= Duration::from_secs(1) {
+            told = Instant::now();
+            tell(&format!("{} of {} keys", batches.next, space.count));
+        }
+    }
+    while let Some(done) = under_way.join_next().await {
+        check(Some(done))?;
+    }
+    Ok(Filled { keys: batches.next, bytes: batches.bytes, took: begin.elapsed() })
+}
+
+fn check<T>(
+    done: Option<
+        std::result::Result<std::result::Result<Response<T>, Status>, tokio::task::JoinError>,
+    >,
+) -> Result<()> {
+    let Some(done) = done else { return Ok(()) };
+    let done = done.expect("a request neither panics nor is stopped");
+    let refused = |status: Status| {
+        Trouble::Server(format!("a transaction of the fill failed: {}", status.message()))
+    };
+    done.map(drop).map_err(refused)
+}
+
+/// The keys, in transactions.
+#[derive(Debug)]
+struct Batches<'s> {
+    space: &'s KeySpace,
+    values: Values,
+    choices: SmallRng,
+    next: u64,
+    bytes: u64,
+}
+
+impl<'s> Batches<'s> {
+    fn new(space: &'s KeySpace, seed: u64) -> Batches<'s> {
+        let (values, choices) = (Values::new(space.value, seed), SmallRng::seed_from_u64(seed));
+        Batches { space, values, choices, next: 0, bytes: 0 }
+    }
+}
+
+impl Iterator for Batches<'_> {
+    type Item = TxnRequest;
+
+    fn next(&mut self) -> Option<TxnRequest> {
+        let (mut puts, mut bytes) = (Vec::new(), 0);
+        // Whether another one of the largest size would still fit; the first always does.
+        let largest = self.space.key_size + self.space.value.max;
+        while self.next < self.space.count
+            && (puts.len() as u64) < TXN_OPERATIONS_MAX
+            && (puts.is_empty() || bytes + largest <= TXN_BYTES_MAX)
+        {
+            let put = requests::put(self.space, self.next, self.values.some(&mut self.choices));
+            bytes += (put.key.len() + put.value.len()) as u64;
+            puts.push(RequestOp { request: Some(Op::RequestPut(put)) });
+            self.next += 1;
+        }
+        self.bytes += bytes;
+        (!puts.is_empty()).then(|| TxnRequest { success: puts, ..TxnRequest::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clearlane_proto::Message;
+
+    use super::*;
+    use crate::keys::Sizes;
+
+    #[test]
+    fn batches_are_bounded_and_hold_every_key_once() {
+        let prefix = KeySpace::PREFIX.to_owned();
+        for value in [Sizes::constant(0), Sizes::constant(1 << 20), Sizes { min: 1, max: 40_000 }] {
+            let space = KeySpace { prefix: prefix.clone(), count: 300, key_size: 20, value };
+            let mut batches = Batches::new(&space, 1);
+            let txns: Vec<TxnRequest> = batches.by_ref().collect();
+            assert!(txns.iter().all(|txn| txn.success.len() <= 128));
+            assert!(txns.iter().all(|txn| txn.encoded_len() < 1_500_000));
+            let puts =
+                txns.iter().flat_map(|txn| &txn.success).filter_map(|op| match &op.request {
+                    Some(Op::RequestPut(put)) => Some((put.key.clone(), put.value.len())),
+                    _ => None,
+                });
+            let (keys, values): (Vec<_>, Vec<_>) = puts.unzip();
+            assert_eq!(keys, (0..300).map(|number| space.key(number)).collect::<Vec<_>>());
+            assert_eq!(batches.bytes, 300 * 20 + values.iter().sum::<usize>() as u64);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What has the server used? Linux says it of every process, under `/proc`.
+//!
+//! `/proc/PID/stat` has its processor time, in ticks of 10 ms, over all its threads, also those that have
+//! ended. `/proc/PID/status` has its memory: what is resident now, and the most that ever was. "Ever" is
+//! since the process started, so the peak of a run is known only if the run went beyond it; a server that
+//! has been filled by the same process keeps the peak of the fill.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::{Result, Trouble};
+
+/// Linux shows times to programs in hundredths of a second, whatever its own ticks are.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// A process of this machine.
+#[derive(Clone, Debug)]
+pub struct Process {
+    pid: u32,
+    directory: PathBuf,
+}
+
+/// At one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used {
+    /// User and system time, since it started.
+    pub processor: Duration,
+    /// Resident now.
+    pub resident_bytes: u64,
+    /// The most that was ever resident.
+    pub peak_bytes: u64,
+}
+
+impl Process {
+    /// The process of that number, if it can be looked at.
+    pub fn of(pid: u32) -> Result<Process> {
+        if !PathBuf::from("/proc/self/stat").exists() {
+            let why = "this system has no /proc, so what the server uses is not known";
+            return Err(Trouble::Here(format!("--pid {pid}: {why}; leave --pid out")));
+        }
+        let process = Process { pid, directory: PathBuf::from(format!("/proc/{pid}")) };
+        process.look().map(|_| process)
+    }
+
+    /// What it has used up to now.
+    pub fn look(&self) -> Result<Used> {
+        let read = |name| {
+            let gone =
+                |error| Trouble::Here(format!("--pid {}: no such process: {error}", self.pid));
+            fs::read_to_string(self.directory.join(name)).map_err(gone)
+        };
+        let strange = || Trouble::Here(format!("--pid {}: /proc is not as on Linux", self.pid));
+        let processor = processor(&read("stat")?).ok_or_else(strange)?;
+        let status = read("status")?;
+        let bytes = |name| memory_bytes(&status, name).ok_or_else(strange);
+        let (resident_bytes, peak_bytes) = (bytes("VmRSS:")?, bytes("VmHWM:")?);
+        Ok(Used { processor, resident_bytes, peak_bytes })
+    }
+}
+
+/// Fields 14 and 15. Field 2 is a name in brackets that may hold anything, brackets too.
+fn processor(stat: &str) -> Option<Duration> {
+    let (_, behind_name) = stat.rsplit_once(')')?;
+    let mut fields = behind_name.split_whitespace().skip(14 - 3);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    Some(Duration::from_millis((ticks()? + ticks()?) * 1000 / TICKS_PER_SECOND))
+}
+
+/// A line as `VmRSS: 1234 kB`, with blanks of any kind.
+fn memory_bytes(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_found_behind_any_name() {
+        let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194560 9 0 0 0 123 77 5 6 20 0 3 0 100 1 2";
+        assert_eq!(processor(stat), Some(Duration::from_secs(2)));
+        assert_eq!(processor("42 (a) S 1 2 3"), None);
+        assert_eq!(processor(""), None);
+    }
+
+    #[test]
+    fn memory_is_given_in_kib() {
+        let status = "Name:\ta\nVmHWM:\t    2048 kB\nVmRSS:\t 1024 kB\n";
+        assert_eq!(memory_bytes(status, "VmHWM:"), Some(2 << 20));
+        assert_eq!(memory_bytes(status, "VmRSS:"), Some(1 << 20));
+        assert_eq!(memory_bytes(status, "VmSwap:"), None);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_told() {
+        // Beyond the largest number that Linux gives to a process.
+        let told = Process::of(u32::MAX).map(drop).expect_err("no process has it").to_string();
+        assert!(told.starts_with("--pid 4294967295: "), "{told}");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn this_process_uses_something() {
+        let used = Process::of(std::process::id()).and_then(|this| this.look());
+        let used = used.expect("this process is there");
+        assert!(used.peak_bytes >= used.resident_bytes && used.resident_bytes > 0, "{used:?}");
+    }
+}

@@ -1,0 +1,194 @@
+//! What came out, for people and for programs.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::process::Used;
+use crate::tally::Tally;
+use crate::workload::Class;
+
+/// The quantiles that are told; the last is the largest.
+pub const QUANTILES: [(&str, f64); 5] =
+    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
+const MB: f64 = 1e6;
+
+/// A run that is over.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Against what.
+    pub endpoint: String,
+    /// With which seed.
+    pub seed: u64,
+    /// For how long requests were due.
+    pub window: Duration,
+    /// By class.
+    pub lines: Vec<Line>,
+    /// What the server had used before and after.
+    pub used: Option<(Used, Used)>,
+}
+
+/// What a class met.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// What was asked for.
+    pub class: Class,
+    /// What came.
+    pub tally: Tally,
+}
+
+impl Report {
+    /// For people. Times are in milliseconds, from when a request was due.
+    pub fn table(&self) -> String {
+        let widest = self.lines.iter().map(|line| line.class.name.chars().count()).max();
+        let name = widest.unwrap_or(0).max("class".len());
+        let mut table = format!("{:name$} {:>9} {:>10}", "class", "rate/s", "answered/s");
+        let mut row = |cells: &[String]| {
+            cells.iter().for_each(|cell| _ = write!(table, " {cell:>9}"));
+        };
+        row(&["answered".to_owned(), "errors".to_owned()]);
+        row(&QUANTILES.map(|(name, _)| name.to_owned()));
+        row(&["late p99".to_owned()]);
+        table.push('\n');
+        self.lines.iter().for_each(|line| line.row(&mut table, name, self.window));
+        for Line { class, tally } in &self.lines {
+            for (text, count) in tally.errors() {
+                let _ = writeln!(table, "{}: {count} x {text}", class.name);
+            }
+        }
+        if let Some((before, after)) = &self.used {
+            let processor = (after.processor - before.processor).as_secs_f64();
+            let (resident, peak) = (after.resident_bytes as f64 / MB, after.peak_bytes as f64 / MB);
+            let _ = writeln!(
+                table,
+                "server: {processor:.2} s of processor time, {resident:.0} MB resident, \
+                 {peak:.0} MB at its peak since it started"
+            );
+        }
+        table
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let used = self.used.as_ref().map(|(before, after)| {
+            json!({
+                "processor_s": (after.processor - before.processor).as_secs_f64(),
+                "resident_bytes": after.resident_bytes,
+                "peak_bytes": after.peak_bytes,
+                "peak_before_bytes": before.peak_bytes,
+            })
+        });
+        json!({
+            "endpoint": self.endpoint,
+            "seed": self.seed,
+            "seconds": self.window.as_secs(),
+            "classes": self.lines.iter().map(|line| line.json(self.window)).collect::<Vec<_>>(),
+            "server": used,
+        })
+    }
+}
+
+impl Line {
+    fn row(&self, table: &mut String, name: usize, window: Duration) {
+        let Line { class, tally } = self;
+        let rate = tally.answered_per_second(window);
+        let _ = write!(table, "{:name$} {:>9} {rate:>10.2}", class.name, class.rate);
+        let _ = write!(table, " {:>9} {:>9}", tally.answered(), tally.failed());
+        let times = QUANTILES.map(|(_, quantile)| tally.latency_ms(quantile));
+        for time in times.into_iter().chain([tally.late_ms(0.99)]) {
+            let cell = time.map_or_else(|| "-".to_owned(), |time| format!("{time:.2}"));
+            let _ = write!(table, " {cell:>9}");
+        }
+        table.push('\n');
+    }
+
+    fn json(&self, window: Duration) -> Value {
+        let Line { class, tally } = self;
+        let latency = QUANTILES.map(|(name, quantile)| (name, tally.latency_ms(quantile).into()));
+        let latency: serde_json::Map<String, Value> =
+            latency.map(|(name, time)| (name.to_owned(), time)).into_iter().collect();
+        json!({
+            "name": class.name,
+            "operation": class.operation.name(),
+            "rate": class.rate,
+            "answered_per_second": tally.answered_per_second(window),
+            "answered": tally.answered(),
+            "failed": tally.failed(),
+            "errors": tally.errors(),
+            "latency_ms": latency,
+            "late_p99_ms": tally.late_ms(0.99),
+            "keys_per_answer": tally.keys_per_answer(),
+            "bytes_per_answer": tally.bytes_per_answer(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::Seen;
+    use crate::arrivals::Spacing;
+    use crate::tally::Done;
+    use crate::workload::Operation;
+
+    fn line(name: &str, rate: f64, tally: Tally) -> Line {
+        let (spacing, operation) = (Spacing::Constant, Operation::Delete { keys: 1 });
+        let class =
+            Class { name: name.to_owned(), place: 0, operation, rate, spacing, connections: 1 };
+        Line { class, tally }
+    }
+
+    fn report() -> Report {
+        let mut tally = Tally::default();
+        for number in 1..=100 {
+            let (due, sent) = (Duration::ZERO, Duration::from_millis(1));
+            let (answered, outcome) =
+                (Duration::from_millis(number), Ok(Seen { keys: 3, bytes: 40 }));
+            tally.add(Done { class: 0, due, sent, answered, outcome });
+        }
+        let mut failed = Tally::default();
+        failed.fail("Unavailable: gone".to_owned(), 7);
+        let used = |processor, resident_bytes, peak_bytes| Used {
+            processor: Duration::from_millis(processor),
+            resident_bytes,
+            peak_bytes,
+        };
+        Report {
+            endpoint: "http://127.0.0.1:2379/".to_owned(),
+            seed: 3,
+            window: Duration::from_secs(10),
+            lines: vec![line("cheap", 10.0, tally), line("a-longer-name", 0.7, failed)],
+            used: Some((used(1000, 5_000_000, 9_000_000), used(3500, 6_000_000, 9_600_000))),
+        }
+    }
+
+    #[test]
+    fn the_table_has_a_row_per_class_and_tells_errors_and_use() {
+        let expected = "\
+class            rate/s answered/s  answered    errors       p50       p90       p99     p99.9       max  late p99
+cheap                10      10.00       100         0     50.00     90.05     99.02    100.01    100.01      1.00
+a-longer-name       0.7       0.00         0         7         -         -         -         -         -         -
+a-longer-name: 7 x Unavailable: gone
+server: 2.50 s of processor time, 6 MB resident, 10 MB at its peak since it started
+";
+        let table = report().table();
+        assert_eq!(table, expected, "\n{table}");
+    }
+
+    #[test]
+    fn the_json_has_the_same_figures() {
+        let json = report().json();
+        let cheap = &json["classes"][0];
+        assert_eq!((&cheap["name"], &cheap["operation"]), (&json!("cheap"), &json!("delete")));
+        assert_eq!((&cheap["answered"], &cheap["failed"]), (&json!(100), &json!(0)));
+        assert_eq!(cheap["keys_per_answer"], json!(3.0));
+        assert!((cheap["latency_ms"]["p50"].as_f64().unwrap_or(0.0) - 50.0).abs() < 0.1, "{cheap}");
+        let failed = &json["classes"][1];
+        assert_eq!(failed["errors"], json!({ "Unavailable: gone": 7 }));
+        assert_eq!(failed["latency_ms"]["max"], Value::Null);
+        assert_eq!(json["server"]["processor_s"], json!(2.5));
+        assert_eq!(json["server"]["peak_before_bytes"], json!(9_000_000));
+        assert_eq!((&json["seed"], &json["seconds"]), (&json!(3), &json!(10)));
+    }
+}

@@ -1,0 +1,197 @@
+//! The requests of a class, as the bytes that are sent.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use clearlane_proto::Message;
+use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use clearlane_proto::etcdserverpb::request_op::Request as Op;
+use clearlane_proto::etcdserverpb::{
+    Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use crate::keys::{KeySpace, Values};
+use crate::workload::{Class, Operation};
+
+/// A request, ready to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Where to.
+    pub path: &'static str,
+    /// The message, and in front of it that it is not compressed, and its length.
+    pub body: Bytes,
+    /// How many keys its answer must hold, if that is known.
+    pub keys: Option<u64>,
+}
+
+impl Call {
+    fn new(path: &'static str, message: &impl Message, keys: Option<u64>) -> Call {
+        let length = message.encoded_len();
+        let mut body = BytesMut::with_capacity(length + 5);
+        body.put_u8(0);
+        // Bounded by what a workload may ask for, a few MiB.
+        body.put_u32(length as u32);
+        message.encode(&mut body).expect("a buffer of bytes grows");
+        Call { path, body: body.freeze(), keys }
+    }
+
+    /// How many keys are there?
+    pub fn count(space: &KeySpace) -> RangeRequest {
+        RangeRequest { count_only: true, ..range(space, 0, space.count) }
+    }
+}
+
+/// Makes the requests of a class.
+#[derive(Clone, Debug)]
+pub struct Maker {
+    space: KeySpace,
+    operation: Operation,
+    values: Option<Values>,
+    /// Whether an answer with too few keys is an error.
+    all_there: bool,
+    choices: SmallRng,
+}
+
+impl Maker {
+    /// For a class of a workload; `all_there`: no key is ever missing.
+    pub fn new(class: &Class, space: &KeySpace, all_there: bool, seed: u64) -> Maker {
+        let values = match class.operation {
+            Operation::Put { value } | Operation::Txn { value, .. } => {
+                Some(Values::new(value, seed))
+            }
+            Operation::Range { .. } | Operation::Delete { .. } => None,
+        };
+        let choices = SmallRng::seed_from_u64(seed);
+        let (space, operation) = (space.clone(), class.operation);
+        Maker { space, operation, values, all_there, choices }
+    }
+
+    /// The next one.
+    pub fn call(&mut self) -> Call {
+        match self.operation {
+            Operation::Range { keys, limit, serializable } => {
+                let from = self.space.somewhere(keys, &mut self.choices);
+                let range = RangeRequest {
+                    limit: limit.map_or(0, |limit| limit as i64),
+                    serializable,
+                    ..range(&self.space, from, keys)
+                };
+                let found = self.all_there.then_some(limit.unwrap_or(keys));
+                Call::new("/etcdserverpb.KV/Range", &range, found)
+            }
+            Operation::Put { .. } => {
+                let number = self.space.somewhere(1, &mut self.choices);
+                Call::new("/etcdserverpb.KV/Put", &self.put(number), None)
+            }
+            Operation::Delete { keys } => {
+                let from = self.space.somewhere(keys, &mut self.choices);
+                let RangeRequest { key, range_end, .. } = range(&self.space, from, keys);
+                let delete = DeleteRangeRequest { key, range_end, prev_kv: false };
+                Call::new("/etcdserverpb.KV/DeleteRange", &delete, None)
+            }
+            Operation::Txn { keys, .. } => {
+                let txn = self.txn(keys);
+                Call::new("/etcdserverpb.KV/Txn", &txn, None)
+            }
+        }
+    }
+
+    fn put(&mut self, number: u64) -> PutRequest {
+        let value = self.values.as_ref().map(|values| values.some(&mut self.choices));
+        put(&self.space, number, value.unwrap_or_default())
+    }
+
+    /// If the first key is there, puts as many; else reads it.
+    fn txn(&mut self, keys: u64) -> TxnRequest {
+        let from = self.space.somewhere(keys, &mut self.choices);
+        let is_there = Compare {
+            key: self.space.key(from),
+            target: CompareTarget::Version as i32,
+            result: CompareResult::Greater as i32,
+            target_union: Some(TargetUnion::Version(0)),
+            ..Compare::default()
+        };
+        let puts = (from..from + keys).map(|number| Op::RequestPut(self.put(number)));
+        let success = puts.map(|put| RequestOp { request: Some(put) }).collect();
+        let read = Op::RequestRange(range(&self.space, from, 1));
+        let failure = vec![RequestOp { request: Some(read) }];
+        TxnRequest { compare: vec![is_there], success, failure }
+    }
+}
+
+/// A put of one key of the space.
+pub(crate) fn put(space: &KeySpace, number: u64, value: Bytes) -> PutRequest {
+    PutRequest { key: space.key(number), value, ..PutRequest::default() }
+}
+
+/// So many keys from one on; of one key, the key alone.
+fn range(space: &KeySpace, from: u64, keys: u64) -> RangeRequest {
+    let range_end = if keys == 1 { Bytes::new() } else { space.key(from + keys) };
+    RangeRequest { key: space.key(from), range_end, ..RangeRequest::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arrivals::Spacing;
+    use crate::keys::Sizes;
+
+    const SPACE: &str = "/load/";
+
+    fn call(operation: Operation) -> Call {
+        let value = Sizes::constant(4);
+        let space = KeySpace { prefix: SPACE.to_owned(), count: 20, key_size: 9, value };
+        let name = "some".to_owned();
+        let (rate, spacing) = (1.0, Spacing::Constant);
+        let class = Class { name, place: 0, operation, rate, spacing, connections: 1 };
+        Maker::new(&class, &space, true, 11).call()
+    }
+
+    fn decoded<M: Message + Default>(call: &Call) -> M {
+        let (prefix, message) = call.body.split_at(5);
+        assert_eq!(prefix, [&[0], &(message.len() as u32).to_be_bytes()[..]].concat());
+        M::decode(message).expect("what was encoded")
+    }
+
+    #[test]
+    fn a_range_goes_to_the_key_behind_its_last() {
+        let call = call(Operation::Range { keys: 20, limit: Some(7), serializable: true });
+        let range: RangeRequest = decoded(&call);
+        assert_eq!((call.path, call.keys), ("/etcdserverpb.KV/Range", Some(7)));
+        assert_eq!((&range.key[..], &range.range_end[..]), (&b"/load/000"[..], &b"/load/020"[..]));
+        assert_eq!((range.limit, range.serializable), (7, true));
+    }
+
+    #[test]
+    fn one_key_is_asked_for_alone() {
+        let call = call(Operation::Range { keys: 1, limit: None, serializable: false });
+        let range: RangeRequest = decoded(&call);
+        assert_eq!((call.keys, range.key.len(), range.range_end.len()), (Some(1), 9, 0));
+        assert_eq!((range.limit, range.serializable), (0, false));
+    }
+
+    #[test]
+    fn puts_and_deletes_stay_in_the_space() {
+        let call_of_put = call(Operation::Put { value: Sizes { min: 2, max: 5 } });
+        let put: PutRequest = decoded(&call_of_put);
+        assert!(put.key.starts_with(SPACE.as_bytes()) && (2..=5).contains(&put.value.len()));
+        let delete: DeleteRangeRequest = decoded(&call(Operation::Delete { keys: 20 }));
+        assert_eq!(
+            (&delete.key[..], &delete.range_end[..]),
+            (&b"/load/000"[..], &b"/load/020"[..])
+        );
+    }
+
+    #[test]
+    fn a_txn_writes_different_keys() {
+        let txn: TxnRequest = decoded(&call(Operation::Txn { keys: 3, value: Sizes::constant(2) }));
+        let keys = txn.success.iter().filter_map(|op| match &op.request {
+            Some(Op::RequestPut(put)) => Some(put.key.clone()),
+            _ => None,
+        });
+        let keys = keys.collect::<Vec<_>>();
+        assert!(keys.len() == 3 && keys.is_sorted_by(|a, b| a < b), "{keys:?}");
+        assert_eq!((txn.compare.len(), txn.failure.len()), (1, 1));
+        assert_eq!(txn.compare[0].key, keys[0]);
+    }
+}

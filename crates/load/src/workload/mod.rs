@@ -1,0 +1,142 @@
+//! What is asked for: a key space, and classes of requests with their rates.
+//!
+//! ```toml
+//! seconds = 30                     # how long requests are due, 1 to 86,400
+//!
+//! [keys]                           # what `clearlane-load fill` makes
+//! count = 100_000
+//! size = 256                       # bytes of each key
+//! value = 1024                     # or { min = 1024, max = 32768 }: each size as likely
+//! prefix = "/load/"                # may be left out
+//!
+//! [[class]]
+//! name = "cheap"
+//! operation = "range"              # range, put, delete or txn
+//! rate = 100                       # per second, on average
+//! arrivals = "poisson"             # or "constant", which it is if left out
+//! connections = 4                  # 1 if left out
+//! keys = 10                        # range: from some key so many; 1 asks for the key alone
+//! limit = 5                        # range: at most so many of them; may be left out
+//! consistency = "linearizable"     # range: or "serializable"
+//! ```
+//!
+//! * A **put** writes some key. `value` is as in `[keys]`, which is what it is if left out.
+//! * A **delete** takes away `keys` keys in a row, one if left out.
+//! * A **txn** asks whether some key is there: if so it puts that one and those behind it, `keys` in all,
+//!   and if not, it reads it.
+//!
+//! Every class has connections of its own. Who shares one with a large answer waits for its bytes, at
+//! every server; whoever wants to measure that makes it one class.
+//!
+//! A file is read strictly. What is misspelt would be left out, and what is left out would be measured.
+
+mod fields;
+mod parse;
+
+pub use parse::key_space;
+pub(crate) use parse::{TXN_BYTES_MAX, TXN_OPERATIONS_MAX};
+
+use crate::arrivals::Spacing;
+use crate::keys::{KeySpace, Sizes};
+use crate::{Result, Trouble};
+
+/// A file that has been read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    /// For how long requests are due.
+    pub seconds: u64,
+    /// Which keys there are.
+    pub space: KeySpace,
+    /// In the order of the file; never empty.
+    pub classes: Vec<Class>,
+}
+
+/// Requests of one kind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Class {
+    /// What it is called in results.
+    pub name: String,
+    /// Its place in the file. It decides, with the seed, when requests are due, so that a class does not
+    /// change when others are left out.
+    pub place: u64,
+    /// What a request does.
+    pub operation: Operation,
+    /// Requests per second, on average.
+    pub rate: f64,
+    /// How they follow each other.
+    pub spacing: Spacing,
+    /// How many connections they are dealt to.
+    pub connections: u64,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Reads.
+    Range {
+        /// How many keys in a row.
+        keys: u64,
+        /// How many of them are sent.
+        limit: Option<u64>,
+        /// Whether the past will do.
+        serializable: bool,
+    },
+    /// Writes one key.
+    Put {
+        /// With so much.
+        value: Sizes,
+    },
+    /// Takes keys away.
+    Delete {
+        /// How many in a row.
+        keys: u64,
+    },
+    /// Writes several keys if the first is there, else reads it.
+    Txn {
+        /// How many in a row.
+        keys: u64,
+        /// With so much each.
+        value: Sizes,
+    },
+}
+
+impl Operation {
+    /// As in a file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Range { .. } => "range",
+            Operation::Put { .. } => "put",
+            Operation::Delete { .. } => "delete",
+            Operation::Txn { .. } => "txn",
+        }
+    }
+}
+
+impl Workload {
+    /// Leaves classes out.
+    pub fn without(mut self, names: &[String]) -> Result<Workload> {
+        let there = self.classes.iter().map(|class| class.name.as_str());
+        let there = there.collect::<Vec<_>>().join(", ");
+        if let Some(name) = names.iter().find(|name| self.classes.iter().all(|c| c.name != **name))
+        {
+            let wrong = format!("--without {name}: there is no such class; there are {there}");
+            return Err(Trouble::Workload(wrong));
+        }
+        self.classes.retain(|class| !names.contains(&class.name));
+        if self.classes.is_empty() {
+            let wrong = format!("--without leaves no class of {there}");
+            return Err(Trouble::Workload(wrong));
+        }
+        Ok(self)
+    }
+
+    /// Whether keys may be missing while it runs.
+    pub fn deletes(&self) -> bool {
+        self.classes.iter().any(|class| matches!(class.operation, Operation::Delete { .. }))
+    }
+
+    /// Whether it needs the keys that a fill makes.
+    pub fn reads(&self) -> bool {
+        self.classes.iter().any(|class| matches!(class.operation, Operation::Range { .. }))
+    }
+}

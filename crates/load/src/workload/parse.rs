@@ -1,0 +1,138 @@
+//! From the text of a file to a workload, or to one line that says why not.
+//!
+//! The bounds are those of etcd as it is shipped, where it has them: a request has at most 1.5 MiB, and
+//! a transaction at most 128 operations.
+
+use toml::{Table, Value};
+
+use super::fields::Fields;
+use super::{Class, Operation, Workload};
+use crate::arrivals::Spacing;
+use crate::keys::{KeySpace, Sizes};
+use crate::{Result, Trouble};
+
+const SECONDS_MAX: u64 = 86_400;
+/// More does not fit into a store that etcd would be run with.
+const KEYS_MAX: u64 = 100_000_000;
+const KEY_SIZE_MAX: u64 = 64 << 10;
+const VALUE_SIZE_MAX: u64 = 1 << 20;
+const RATE_MAX: f64 = 1e6;
+const CONNECTIONS_MAX: u64 = 1000;
+/// As many operations as a transaction may have at etcd.
+pub(crate) const TXN_OPERATIONS_MAX: u64 = 128;
+/// So many bytes of keys and values we put into one transaction: enough below what etcd takes.
+pub(crate) const TXN_BYTES_MAX: u64 = 1 << 20;
+
+const OF_ALL: [&str; 5] = ["name", "operation", "rate", "arrivals", "connections"];
+
+/// What `operation` may be, and which fields a class has then beside those of all.
+const OPERATIONS: [(&str, &[&str]); 4] = [
+    ("range", &["keys", "limit", "consistency"]),
+    ("put", &["value"]),
+    ("delete", &["keys"]),
+    ("txn", &["keys", "value"]),
+];
+
+impl Workload {
+    /// Reads a file.
+    pub fn parse(text: &str) -> Result<Workload> {
+        let file: Table = text.parse().map_err(|error| not_toml(text, &error))?;
+        let fields = Fields::of("workload", &file, &["seconds", "keys", "class"])?;
+        let seconds = fields.needed("seconds", fields.whole("seconds", 1..=SECONDS_MAX)?)?;
+        let keys = fields.needed("keys", file.get("keys"))?.as_table();
+        let space = space(keys.ok_or_else(|| fields.wrong("`keys` must be a table, [keys]"))?)?;
+        let tables = fields.needed("class", file.get("class"))?.as_array();
+        let tables =
+            tables.filter(|tables| !tables.is_empty() && tables.iter().all(Value::is_table));
+        let tables =
+            tables.ok_or_else(|| fields.wrong("`class` must be tables, each [[class]]"))?;
+        let mut classes: Vec<Class> = Vec::new();
+        for (place, table) in (0..).zip(tables.iter().filter_map(Value::as_table)) {
+            let class = class(place, table, &space)?;
+            if classes.iter().any(|other| other.name == class.name) {
+                let name = class.name;
+                return Err(fields.wrong(format!("there are two classes \"{name}\"")));
+            }
+            classes.push(class);
+        }
+        Ok(Workload { seconds, space, classes })
+    }
+}
+
+/// What the parser says, in one line.
+fn not_toml(text: &str, error: &toml::de::Error) -> Trouble {
+    let at = error.span().map_or(0, |span| span.start);
+    let line = text.get(..at).unwrap_or_default().matches('\n').count() + 1;
+    let message = error.message().lines().collect::<Vec<_>>().join("; ");
+    Trouble::Workload(format!("workload: line {line} is no TOML: {message}"))
+}
+
+fn space(table: &Table) -> Result<KeySpace> {
+    let fields = Fields::of("[keys]", table, &["count", "size", "value", "prefix"])?;
+    let prefix = fields.text("prefix")?.unwrap_or(KeySpace::PREFIX).to_owned();
+    let count = fields.needed("count", fields.whole("count", 1..=KEYS_MAX)?)?;
+    let shortest = KeySpace::shortest(&prefix, count);
+    if shortest > KEY_SIZE_MAX {
+        return Err(fields.wrong(format!("`prefix` is longer than a key may be, {KEY_SIZE_MAX}")));
+    }
+    let key_size = fields.needed("size", fields.whole("size", shortest..=KEY_SIZE_MAX)?)?;
+    let value = fields.needed("value", fields.sizes("value", 0..=VALUE_SIZE_MAX)?)?;
+    Ok(KeySpace { prefix, count, key_size, value })
+}
+
+fn class(place: u64, table: &Table, space: &KeySpace) -> Result<Class> {
+    let name = table.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
+    let called = name.map_or(format!("class {}", place + 1), |name| format!("class \"{name}\""));
+    let asked = table.get("operation").and_then(Value::as_str);
+    let known = OPERATIONS.iter().find(|(operation, _)| Some(*operation) == asked);
+    let of_operation = known.map(|(_, fields)| *fields).unwrap_or_default();
+    // Of an operation that is unknown or missing, that is what will be complained of.
+    let allowed = match known {
+        Some(_) => [&OF_ALL, of_operation].concat(),
+        None => table.keys().map(String::as_str).collect(),
+    };
+    let fields = Fields::of(&called, table, &allowed)?;
+    let name = fields.needed("name", name)?.to_owned();
+    let operation = operation(&fields, space)?;
+    let spacings = [("constant", Spacing::Constant), ("poisson", Spacing::Poisson)];
+    let spacing = fields.one_of("arrivals", &spacings)?.unwrap_or(Spacing::Constant);
+    let connections = fields.whole("connections", 1..=CONNECTIONS_MAX)?.unwrap_or(1);
+    let rate = fields.rate("rate", RATE_MAX)?;
+    Ok(Class { name, place, operation, rate, spacing, connections })
+}
+
+fn operation(fields: &Fields<'_>, space: &KeySpace) -> Result<Operation> {
+    let words = OPERATIONS.map(|(word, _)| (word, word));
+    let operation = fields.needed("operation", fields.one_of("operation", &words)?)?;
+    let value = || Ok(fields.sizes("value", 0..=VALUE_SIZE_MAX)?.unwrap_or(space.value));
+    let keys = |most| Ok(fields.whole("keys", 1..=most)?.unwrap_or(1));
+    match operation {
+        "range" => {
+            let keys = keys(space.count)?;
+            let limit = fields.whole("limit", 1..=keys)?;
+            let words = [("linearizable", false), ("serializable", true)];
+            let serializable = fields.one_of("consistency", &words)?.unwrap_or(false);
+            Ok(Operation::Range { keys, limit, serializable })
+        }
+        "put" => Ok(Operation::Put { value: value()? }),
+        "delete" => Ok(Operation::Delete { keys: keys(space.count)? }),
+        _ => txn(fields, space, keys(space.count.min(TXN_OPERATIONS_MAX))?, value()?),
+    }
+}
+
+fn txn(fields: &Fields<'_>, space: &KeySpace, keys: u64, value: Sizes) -> Result<Operation> {
+    let bytes = keys * (space.key_size + value.max);
+    if keys > 1 && bytes > TXN_BYTES_MAX {
+        return Err(fields.wrong(format!(
+            "`keys` is {keys}, which is up to {bytes} bytes; a transaction may have {TXN_BYTES_MAX}"
+        )));
+    }
+    Ok(Operation::Txn { keys, value })
+}
+
+/// A key space that no file asks for, within the same bounds.
+pub fn key_space(count: u64, key_size: u64, value_size: u64) -> Result<KeySpace> {
+    let fields = [("count", count), ("size", key_size), ("value", value_size)];
+    let number = |number| Value::Integer(i64::try_from(number).unwrap_or(i64::MAX));
+    space(&fields.map(|(name, value)| (name.to_owned(), number(value))).into_iter().collect())
+}
