@@ -423,7 +423,8 @@ impl Player<'_> {
         let etcds = complete(&etcds, None);
         let mut messages = Vec::new();
         let mut end = None;
-        while complete(&messages, last.as_ref()).len() < etcds.len() {
+        let size = |responses: &[Value]| responses.len() + streams::events_in(responses);
+        while size(&complete(&messages, last.as_ref())) < size(&etcds) {
             match conversation.next(STREAM_PATIENCE).await {
                 Some(Event::Message(message)) => messages.push(message),
                 Some(Event::Ended(how)) => end = Some(how),

@@ -137,3 +137,8 @@ pub(crate) fn joined(responses: Vec<Value>) -> Vec<Value> {
     }
     joined
 }
+
+/// How many events these responses tell of.
+pub(crate) fn events_in(responses: &[Value]) -> usize {
+    responses.iter().filter_map(|response| response["events"].as_array()).map(Vec::len).sum()
+}
