@@ -103,7 +103,7 @@ macro_rules! changes {
         let $field = Some($request.into_inner());
         let request = InternalRaftRequest { $field, ..Default::default() };
         let header = $service.change(request).await?;
-        Ok(Response::new($response { header, ..Default::default() }))
+        Ok(Response::new($response { header }))
     }};
 }
 

@@ -27,6 +27,7 @@
 //! | [`auth_off`] | users and roles, on a server that asks for no password |
 //! | [`status`] | which code goes with which words? |
 
+pub mod auth_off;
 pub mod caller;
 pub mod cluster;
 pub mod config;
@@ -48,6 +49,5 @@ pub mod run;
 pub mod serve;
 pub mod status;
 pub mod succession;
-pub mod auth_off;
 pub mod tools;
 pub mod watch;
