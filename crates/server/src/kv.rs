@@ -8,7 +8,7 @@ use std::pin::Pin;
 use clearlane_member::range::Found;
 use clearlane_member::range_stream::RangeStream;
 use clearlane_member::requests::Reply;
-use clearlane_member::{Handle, range};
+use clearlane_member::{Handle, Trouble, range};
 use clearlane_proto::etcdserverpb::kv_server::Kv;
 use clearlane_proto::etcdserverpb::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse,
@@ -18,10 +18,14 @@ use clearlane_proto::etcdserverpb::{
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
+use crate::caller::{self, Who, admit};
 use crate::status::{self, mismatch};
 
-/// Reads a range of keys.
+/// Reads a range of keys. Of a learner, only what it has itself is to be had.
 pub async fn range(member: Handle, request: RangeRequest) -> Result<Found, Status> {
+    if !request.serializable && caller::is_learner(member.node()) {
+        return Err(status::of(&Trouble::Learner));
+    }
     range::range(&member, request).await.map_err(|trouble| status::of(&trouble))
 }
 
@@ -97,6 +101,10 @@ impl KvService {
     pub fn new(member: Handle) -> KvService {
         KvService { member }
     }
+
+    fn admit<T>(&self, request: &Request<T>, who: Who) -> Result<(), Status> {
+        admit(&self.member, request.metadata().as_ref(), who)
+    }
 }
 
 #[tonic::async_trait]
@@ -107,6 +115,7 @@ impl Kv for KvService {
         &self,
         request: Request<RangeRequest>,
     ) -> Result<Response<RangeResponse>, Status> {
+        self.admit(&request, Who::Anybody)?;
         let found = range(self.member.clone(), request.into_inner()).await?;
         found.into_response().map(Response::new).map_err(|error| status::of(&error.into()))
     }
@@ -115,11 +124,13 @@ impl Kv for KvService {
         &self,
         request: Request<RangeRequest>,
     ) -> Result<Response<PageStream>, Status> {
+        self.admit(&request, Who::Voters)?;
         let opened = RangeStream::open(self.member.clone(), request.into_inner());
         Ok(Response::new(pages(opened.map_err(|trouble| status::of(&trouble))?)))
     }
 
     async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
+        self.admit(&request, Who::Voters)?;
         put(self.member.clone(), request.into_inner()).await.map(Response::new)
     }
 
@@ -127,10 +138,12 @@ impl Kv for KvService {
         &self,
         request: Request<DeleteRangeRequest>,
     ) -> Result<Response<DeleteRangeResponse>, Status> {
+        self.admit(&request, Who::Voters)?;
         delete_range(self.member.clone(), request.into_inner()).await.map(Response::new)
     }
 
     async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
+        self.admit(&request, Who::Voters)?;
         txn(self.member.clone(), request.into_inner()).await.map(Response::new)
     }
 
@@ -138,6 +151,7 @@ impl Kv for KvService {
         &self,
         request: Request<CompactionRequest>,
     ) -> Result<Response<CompactionResponse>, Status> {
+        self.admit(&request, Who::Voters)?;
         compact(self.member.clone(), request.into_inner()).await.map(Response::new)
     }
 }

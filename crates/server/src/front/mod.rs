@@ -30,6 +30,7 @@ use tonic::service::Routes;
 
 pub use self::body::Answer;
 use self::unary::{Counted, call, message};
+use crate::caller::{Who, admit};
 use crate::http::Endpoints;
 use crate::kv;
 use crate::metrics::{Method, ThreadMetrics, observe};
@@ -89,21 +90,27 @@ impl Front {
         }
         let Methods { range, put, txn, delete_range, compact } = self.methods;
         let counted = |method| Counted::new(&self.thread, method);
+        let admitted = |who| admit(&self.member, request.headers(), who);
         match request.uri().path().strip_prefix("/etcdserverpb.KV/") {
             Some("Range") => {
-                call(request, limit, counted(range), |q| kv::range(member, q), range::answer)
+                let work = |q| kv::range(member, q);
+                call(admitted(Who::Anybody), request, limit, counted(range), work, range::answer)
             }
-            Some("Put") => call(request, limit, counted(put), |q| kv::put(member, q), message),
-            Some("Txn") => call(request, limit, counted(txn), |q| kv::txn(member, q), message),
-            Some("DeleteRange") => call(
-                request,
-                limit,
-                counted(delete_range),
-                |q| kv::delete_range(member, q),
-                message,
-            ),
+            Some("Put") => {
+                let work = |q| kv::put(member, q);
+                call(admitted(Who::Voters), request, limit, counted(put), work, message)
+            }
+            Some("Txn") => {
+                let work = |q| kv::txn(member, q);
+                call(admitted(Who::Voters), request, limit, counted(txn), work, message)
+            }
+            Some("DeleteRange") => {
+                let work = |q| kv::delete_range(member, q);
+                call(admitted(Who::Voters), request, limit, counted(delete_range), work, message)
+            }
             Some("Compact") => {
-                call(request, limit, counted(compact), |q| kv::compact(member, q), message)
+                let work = |q| kv::compact(member, q);
+                call(admitted(Who::Voters), request, limit, counted(compact), work, message)
             }
             _ => Box::pin(self.by_tonic(request)),
         }

@@ -49,8 +49,10 @@ impl Counted {
     }
 }
 
-/// Answers a call by what `work` makes of its message; `encode` says how that goes out.
+/// Answers a call by what `work` makes of its message; `encode` says how that goes out. One that is
+/// not admitted is refused unread.
 pub(super) fn call<Q, A, F>(
+    admitted: Result<(), Status>,
     request: Request<Incoming>,
     limit: usize,
     counted: Counted,
@@ -63,7 +65,11 @@ where
     F: Future<Output = Result<A, Status>> + Send + 'static,
 {
     Box::pin(async move {
-        let message = match read(request.into_body(), limit).await {
+        let message = match admitted {
+            Ok(()) => read(request.into_body(), limit).await,
+            Err(status) => Err(status),
+        };
+        let message = match message {
             Ok(message) => message,
             Err(status) => return Ok(counted.failed(&status)),
         };
