@@ -1,7 +1,8 @@
 //! What does the wire say? gRPC in front of a member, and the threads that carry it.
 //!
 //! A service here takes a request apart, asks the [member](clearlane_member::Handle), and puts the
-//! answer on the wire. What a request means is decided below.
+//! answer on the wire. What a request means is decided below. Two pages follow a request all the way
+//! down and back: [the life of a Range](life_of_a_range) and [the life of a Put](life_of_a_put).
 //!
 //! | module | its question |
 //! |---|---|
@@ -25,6 +26,7 @@
 //! | [`cluster`] | who is a member? |
 //! | [`succession`], [`lock`], [`election`] | who is next? |
 //! | [`auth_off`] | users and roles, on a server that asks for no password |
+//! | [`upkeep`] | what does a member do by itself? |
 //! | [`status`] | which code goes with which words? |
 
 pub mod auth_off;
@@ -38,6 +40,8 @@ pub mod health;
 pub mod http;
 pub mod kv;
 pub mod lease;
+pub mod life_of_a_put;
+pub mod life_of_a_range;
 pub mod listen;
 pub mod lock;
 pub mod logging;
@@ -50,4 +54,5 @@ pub mod serve;
 pub mod status;
 pub mod succession;
 pub mod tools;
+pub mod upkeep;
 pub mod watch;

@@ -29,19 +29,21 @@ use std::time::Duration;
 
 use clearlane_member::Handle;
 use clearlane_member::node::Node;
+use clearlane_mvcc::AutoCompaction;
 use clearlane_raft_log::wal;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
-use crate::config::{self, Config, Refusal, Wanted, help};
+use crate::cluster::Rules;
+use crate::config::{self, Config, Refusal, Upkeep, Wanted, help};
 use crate::data::{Opened, Start};
 use crate::http::{self, Access};
 use crate::listen::Listener;
 use crate::metrics::{self, Metrics};
 use crate::peer::{self, Peers};
 use crate::serve::{Common, Server};
-use crate::{logging, maintenance, tools};
+use crate::{logging, maintenance, tools, upkeep};
 
 /// Between two looks at who leads.
 const LOOK: Duration = Duration::from_millis(10);
@@ -139,6 +141,7 @@ fn common_of(config: &Config) -> Common {
     let settings = http::Settings { access, ..http::Settings::default() };
     Common {
         slow: config.slow,
+        rules: Rules { is_strict: config.upkeep.is_strict, ..Rules::default() },
         metrics: Arc::new(Metrics::new(options)),
         settings: Arc::new(settings),
     }
@@ -239,11 +242,24 @@ fn serve_metrics(running: &mut Running, config: &Config) -> std::io::Result<()> 
     Ok(())
 }
 
+/// Starts what the member does by itself, on this thread.
+fn mind(running: &Running, config: &Config) {
+    let Upkeep { progress_interval, compaction: (mode, retention), .. } = &config.upkeep;
+    running.node.watching().set_progress_interval(*progress_interval);
+    let policy = AutoCompaction::parse(mode, retention).expect("checked when it came");
+    if let Some(policy) = policy {
+        let member = Handle::new(&running.node, config.limits);
+        tokio::spawn(member.desk().clone().run());
+        tokio::spawn(upkeep::compact_by_the_clock(member, policy));
+    }
+}
+
 /// Waits until there is something to say, or to do. Comes back when the member has failed.
 async fn attend(mut running: Running, config: &Config) -> Failure {
     if let Err(error) = serve_metrics(&mut running, config) {
         return error.into();
     }
+    mind(&running, config);
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (mut terminate, mut interrupt) = match signals {
         (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),

@@ -78,6 +78,8 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Common {
     /// A call that takes longer is told of in the log.
     pub slow: Duration,
+    /// What changes of members are held to.
+    pub rules: Rules,
     /// The figures of the server.
     pub metrics: Arc<Metrics>,
     /// How HTTP is answered.
@@ -87,7 +89,7 @@ pub struct Common {
 impl Default for Common {
     fn default() -> Self {
         let metrics = Arc::new(Metrics::new(Options::default()));
-        Common { slow: SLOW, metrics, settings: Arc::default() }
+        Common { slow: SLOW, rules: Rules::default(), metrics, settings: Arc::default() }
     }
 }
 
@@ -241,7 +243,8 @@ fn run(
 ) -> io::Result<()> {
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         let desk = tokio::spawn(member.desk().clone().run());
-        let (services, thread) = (services(&member, &stopped), common.metrics.thread());
+        let (services, thread) =
+            (services(&member, common.rules, &stopped), common.metrics.thread());
         let endpoints = common.endpoints(&member, &thread).with_gateway(services.clone());
         let front = Front::new(member.clone(), services, endpoints, thread, common.slow);
         let mut open = JoinSet::new();
@@ -259,7 +262,7 @@ fn run(
 }
 
 /// All that is answered by tonic.
-fn services(member: &Handle, stopped: &watch::Receiver<bool>) -> Routes {
+fn services(member: &Handle, rules: Rules, stopped: &watch::Receiver<bool>) -> Routes {
     let mut services = Routes::builder();
     services.add_service(KvServer::new(KvService::new(member.clone())));
     services.add_service(MaintenanceServer::new(MaintenanceService::new(member.clone())));
@@ -272,7 +275,7 @@ fn services(member: &Handle, stopped: &watch::Receiver<bool>) -> Routes {
     services.add_service(HealthServer::with_interceptor(HealthService, voters(member)));
     let lease = LeaseService::new(member.clone());
     services.add_service(LeaseServer::with_interceptor(lease, voters(member)));
-    let cluster = ClusterService::new(member.clone(), Rules::default());
+    let cluster = ClusterService::new(member.clone(), rules);
     services.add_service(ClusterServer::with_interceptor(cluster, voters(member)));
     let watch = WatchService::new(member.clone(), stopped.clone());
     let line = Succession::new(member.clone(), watch.clone(), stopped.clone());

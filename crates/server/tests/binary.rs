@@ -308,3 +308,39 @@ fn systemd_is_told() {
     process.wait().unwrap();
     assert_eq!(&words[..told.unwrap()], b"READY=1");
 }
+
+/// A second is the whole past that is kept.
+#[test]
+fn the_past_is_forgotten_by_the_clock() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = Running::start(dir.path(), &["--auto-compaction-retention=1s"]);
+    let address = running.ready();
+    block_on(async {
+        let mut client = connect(&address).await;
+        for number in 0..10 {
+            client.put(put("a".to_owned(), &number.to_string())).await.unwrap();
+        }
+        running.line("completed auto compaction");
+        let old = RangeRequest { revision: 2, ..get("a".to_owned()) };
+        let refused = client.range(old).await.unwrap_err();
+        assert!(refused.message().contains("compacted"), "{refused}");
+        let now = client.range(get("a".to_owned())).await.unwrap().into_inner();
+        assert_eq!(now.kvs[0].value, "9");
+    });
+}
+
+#[test]
+fn what_takes_long_says_where_its_time_went() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = Running::start(dir.path(), &["--warning-unary-request-duration=0s"]);
+    let address = running.ready();
+    block_on(async {
+        let mut client = connect(&address).await;
+        client.put(put("slow".to_owned(), "secret")).await.unwrap();
+    });
+    let line: Value = serde_json::from_str(&running.line("request stats")).unwrap();
+    assert_eq!(line["response type"], "/etcdserverpb.KV/Put");
+    assert_eq!(line["request content"], "key:\"slow\" value_size:6");
+    assert!(line["stages"].as_str().unwrap().starts_with("apply "), "{line}");
+    assert!(line["remote"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
+}

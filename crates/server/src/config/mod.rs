@@ -56,6 +56,7 @@ use std::path::Path;
 pub use refusal::Refusal;
 pub use typed::{
     Bootstrap, Config, Eras, HttpConfig, LogConfig, LogFormat, LogOutput, RaftConfig, StoreConfig,
+    Upkeep,
 };
 
 /// What is to be done.

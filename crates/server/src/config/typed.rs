@@ -9,7 +9,7 @@ use std::time::Duration;
 use clearlane_backend::Design;
 use clearlane_engine::EngineKind;
 use clearlane_member::requests::Limits;
-use clearlane_mvcc::{IndexKind, StoreParts};
+use clearlane_mvcc::{AutoCompaction, IndexKind, StoreParts};
 use clearlane_read_index::ReadMode;
 
 use super::address::{Address, Listen};
@@ -48,10 +48,23 @@ pub struct Config {
     pub net_threads: usize,
     /// A call that takes longer is told of in the log.
     pub slow: Duration,
+    /// What this member does by itself.
+    pub upkeep: Upkeep,
     /// What is logged, and where.
     pub log: LogConfig,
     /// What is to be told when there is a log.
     pub warnings: Vec<String>,
+}
+
+/// What a member does by itself, and what it minds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upkeep {
+    /// Between two notes to a watcher to whom nothing happens.
+    pub progress_interval: Duration,
+    /// Whether a change of members that could cost the quorum is refused.
+    pub is_strict: bool,
+    /// Policy and retention of the compactions that nobody asks for.
+    pub compaction: (String, String),
 }
 
 /// How a cluster begins.
@@ -265,9 +278,28 @@ pub(super) fn config(values: &Values, mut warnings: Vec<String>) -> Result<Confi
         http: http(&typed)?,
         net_threads,
         slow: typed.time("warning-unary-request-duration")?,
+        upkeep: upkeep(&typed)?,
         log: log(&typed),
         warnings,
     })
+}
+
+/// etcd's least.
+const PROGRESS_MIN: Duration = Duration::from_millis(100);
+
+fn upkeep(typed: &Typed<'_>) -> Result<Upkeep, Refusal> {
+    let name = "watch-progress-notify-interval";
+    let progress_interval = typed.time(name)?;
+    if progress_interval < PROGRESS_MIN {
+        let text = typed.text(name);
+        return Err(Refusal::fatal(format!("--{name} must be at least 100ms (set to {text})")));
+    }
+    let mode = typed.text("auto-compaction-mode").to_owned();
+    let retention = typed.text("auto-compaction-retention").to_owned();
+    AutoCompaction::parse(&mode, &retention)
+        .map_err(|wrong| Refusal::fatal(format!("--auto-compaction-retention: {wrong}")))?;
+    let is_strict = typed.switch("strict-reconfig-check");
+    Ok(Upkeep { progress_interval, is_strict, compaction: (mode, retention) })
 }
 
 /// A place at a desk has eight bits for the thread.

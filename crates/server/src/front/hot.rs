@@ -23,7 +23,7 @@ const MESSAGE_OVERHEAD: usize = 512 << 10;
 
 /// One of the five.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Range,
     Put,
     DeleteRange,
@@ -62,7 +62,7 @@ impl Kinds {
 }
 
 /// What there is to know of who asks, beside his request.
-pub(super) struct Asker {
+pub(crate) struct Asker {
     pub(super) member: Handle,
     pub(super) head: HeaderMap,
     pub(super) remote: super::Remote,
@@ -71,7 +71,7 @@ pub(super) struct Asker {
 }
 
 /// Answers one of the five. One that is dropped was cancelled, and is counted as that.
-pub(super) async fn answer(
+pub(crate) async fn answer(
     kind: Kind,
     asker: Asker,
     counted: Call,

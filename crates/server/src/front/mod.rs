@@ -14,9 +14,9 @@
 //! service would do the same.
 
 mod body;
-mod hot;
-mod range;
-mod unary;
+pub(crate) mod hot;
+pub(crate) mod range;
+pub(crate) mod unary;
 
 use std::convert::Infallible;
 use std::fmt;

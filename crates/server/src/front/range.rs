@@ -37,7 +37,7 @@ const MORE: u32 = 3;
 const COUNT: u32 = 4;
 
 /// What goes out for what a range has found.
-pub(super) fn answer(found: Found) -> Response<Answer> {
+pub(crate) fn answer(found: Found) -> Response<Answer> {
     match found {
         Found::Shaped(response) => well(Answer::Message(frame(&response))),
         Found::Records(Records { about, records }) => {

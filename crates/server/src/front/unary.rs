@@ -35,7 +35,7 @@ pub(super) fn message(message: impl Message) -> Response<Answer> {
 
 /// The message of a request that has one. Whoever sends more than he has announced is cut off
 /// before that takes memory.
-pub(super) async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Status> {
+pub(crate) async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Status> {
     let Some(first) = next(&mut body).await? else {
         return Err(Status::internal("grpc: a call without a message"));
     };

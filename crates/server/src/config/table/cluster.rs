@@ -37,8 +37,7 @@ pub(super) const CLUSTER: &[Flag] = &[
         "Whether the cluster begins, or this member joins one.",
     ),
     flag("initial-cluster-token", Text, "etcd-cluster", "Tells clusters of equal members apart."),
-    flag("strict-reconfig-check", Switch, "true", "Refuse changes that would cost the quorum.")
-        .ignored("it is always checked"),
+    flag("strict-reconfig-check", Switch, "true", "Refuse changes that would cost the quorum."),
     flag("max-learners", Count, "1", "So many learners the cluster may have."),
 ];
 

@@ -33,8 +33,7 @@ pub(super) const REQUESTS: &[Flag] = &[
         .ignored("it is etcd's default"),
     flag("grpc-keepalive-timeout", Duration, "20s", "Until a client that was asked is given up.")
         .ignored("it is etcd's default"),
-    flag("watch-progress-notify-interval", Duration, "10m0s", "Between two notes to a watcher.")
-        .ignored("the interval is etcd's default"),
+    flag("watch-progress-notify-interval", Duration, "10m0s", "Between two notes to a watcher."),
     flag("warning-apply-duration", Duration, "100ms", "What takes longer to apply is logged.")
         .ignored("see --warning-unary-request-duration, which tells where the time went"),
     flag("warning-unary-request-duration", Duration, "300ms", "What takes longer is logged."),
@@ -46,10 +45,8 @@ pub(super) const UPKEEP: &[Flag] = &[
         OneOf(&["periodic", "revision"]),
         "periodic",
         "Whether the retention is a time or a number of revisions.",
-    )
-    .ignored("nothing is compacted without being asked"),
-    flag("auto-compaction-retention", Text, "0", "So much of the past is kept; 0 keeps all.")
-        .ignored("nothing is compacted without being asked"),
+    ),
+    flag("auto-compaction-retention", Text, "0", "So much of the past is kept; 0 keeps all."),
     flag("compaction-batch-limit", Count, "1000", "So many revisions in one step.")
         .ignored("the step is etcd's default"),
     flag("compaction-sleep-interval", Duration, "10ms", "Rest behind each step.")

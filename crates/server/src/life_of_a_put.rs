@@ -1,0 +1,56 @@
+//! The life of a Put, function by function. There is no code here: each name is a link that is
+//! checked when the documentation is built.
+//!
+//! ```text
+//!   net      message ─ ask ─┐                                                 ┌─ answer
+//!   raft                    └▶ propose ─ append ─┐    ┌ committed ─ apply ─ publish ─ wake
+//!   wal                                          └▶ write, sync ┘                  │
+//!   watch                                                                          └▶ events
+//!   commit                                                     every 100 ms: engine, sync
+//! ```
+//!
+//! # From the socket to the log
+//!
+//! 1. The way in is that of [a Range](crate::life_of_a_range), down to
+//!    [`Errand::put`](crate::kv::Errand::put).
+//! 2. [`Handle::write`](clearlane_member::Handle::write) checks what can be told without the store
+//!    ([`check`](clearlane_member::requests::check::check)) and whether there is room
+//!    ([`quota`](clearlane_member::quota)), and leaves the request at the thread's
+//!    [`Desk`](clearlane_member::node::Desk).
+//! 3. On the raft thread [`Core::propose`](clearlane_member::core::Core::propose) gives it an id and
+//!    encodes it: from here on it is bytes, and what was read from the socket is let go.
+//! 4. [`Driver::propose`](clearlane_raft_log::driver::Driver::propose) hands it to raft. The leader
+//!    appends it, and sends it to the others in the same turn: nobody waits for the leader's disk
+//!    first.
+//!
+//! # To the disk
+//!
+//! 5. All that was appended in a turn leaves in one
+//!    [batch](clearlane_member::core::Outputs::write). The wal thread
+//!    [writes it](clearlane_raft_log::wal::group::Batch::write) with one sync. Meanwhile the next batch
+//!    gathers.
+//! 6. [`Core::written`](clearlane_member::core::Core::written) tells raft what is on disk. Once a quorum
+//!    has it, the entry is committed.
+//!
+//! # Into the store
+//!
+//! 7. [`Core::poll`](clearlane_member::core::Core::poll) takes what is committed and applies it in order,
+//!    on the raft thread: no other thread writes the store.
+//! 8. [`requests::apply`](clearlane_member::requests::apply) runs it in one
+//!    [write transaction](clearlane_mvcc::WriteTxn), which ends with the entry's place in the log: data
+//!    and [consistent index](clearlane_member::progress) are never apart.
+//! 9. [`WriteTxn::end`](clearlane_mvcc::WriteTxn::end) publishes: index, pending records and revision
+//!    become visible with one pointer. Readers that open a view now see the put; those that have one
+//!    do not notice.
+//! 10. In the order of [`Outputs`](clearlane_member::core::Outputs): readers who waited for this entry
+//!     go, then the writer is answered, then watchers hear of it.
+//!
+//! # Afterwards
+//!
+//! 11. The answer comes to the desk, and the frame of a few bytes goes out.
+//! 12. The [hub](clearlane_mvcc::watch::WatchHub) finds who watches the key; its threads hand out events.
+//! 13. The commit thread calls [`Store::tick`](clearlane_mvcc::Store::tick): what is pending goes to the
+//!     engine in one transaction, is synced, and leaves memory. Until then a crash is no loss: the log
+//!     has it, and the consistent index says from where it is applied again.
+//! 14. When the engine has come far enough, [`Core::store_committed`](clearlane_member::core::Core::store_committed)
+//!     notes that in the log, and the log is cut off behind it.
