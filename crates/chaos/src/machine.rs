@@ -137,7 +137,6 @@ impl Machine {
             catch_up_entries: terms.catch_up_entries,
             lease_checkpoint_interval: terms.lease_checkpoints.map(Duration::from_micros),
             unix_ms: BEGINNING_UNIX_MS + self.clock.shows(now) / MILLISECOND,
-            lease_checkpoint_interval: None,
             quota_bytes: 0,
         };
         let (core, wal) = start(self.ground(terms), settings)?;

@@ -67,7 +67,7 @@ fn every_operation_is_read() {
 }
 
 #[test]
-fn what_is_wrong_with_a_class_is_said_in_one_line() {
+fn what_is_wrong_with_fields_and_rates_is_said_in_one_line() {
     let rest = "name = \"a\"\noperation = \"put\"\n";
     for (fields, line) in [
         (
@@ -101,6 +101,15 @@ fn what_is_wrong_with_a_class_is_said_in_one_line() {
             format!("{rest}rate = \"fast\""),
             "class \"a\": `rate` is \"fast\"; it must be a number above 0 and at most 1000000",
         ),
+    ] {
+        assert_eq!(told(&with_class(&fields)), line, "{fields}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_sizes_and_words_is_said_in_one_line() {
+    let rest = "name = \"a\"\noperation = \"put\"\n";
+    for (fields, line) in [
         (
             format!("{rest}rate = 1\narrivals = \"random\""),
             "class \"a\": `arrivals` is \"random\"; it must be constant or poisson",
@@ -205,6 +214,8 @@ fn what_is_wrong_with_the_rest_is_said_in_one_line() {
 fn a_key_space_without_a_file_has_the_same_bounds() {
     let space = key_space(1_000_000, 32, 64).unwrap();
     assert_eq!((space.key(7).len(), space.value), (32, Sizes::constant(64)));
+    let files = shipped("head-of-line.toml").space;
+    assert!(space.key(0) > files.key(files.count) || space.key(space.count) < files.key(0));
     let told = key_space(1_000_000, 8, 64).map(drop).unwrap_err().to_string();
     assert_eq!(told, "[keys]: `size` is 8; it must be a whole number from 13 to 65536");
     assert!(key_space(u64::MAX, 8, 64).is_err());

@@ -15,6 +15,7 @@ use crate::progress::Progress;
 use crate::quota;
 use crate::range;
 use crate::requests::{Limits, Refused, Reply, check, txn};
+use crate::stages::{Card, Stage};
 use crate::trouble::Trouble;
 
 /// A member, for the requests of one thread.
@@ -132,12 +133,15 @@ impl Handle {
     }
 
     /// Runs a transaction; one that only reads does not go through the log.
-    pub async fn txn(&self, request: TxnRequest) -> Result<Reply, Trouble> {
+    pub async fn txn(&self, request: TxnRequest, card: &mut Card) -> Result<Reply, Trouble> {
         check::txn(&request, &self.limits)?;
         if txn::is_read_only(&request) {
-            return Ok(Reply::Txn(range::read_txn(self, request).await?));
+            return Ok(Reply::Txn(range::read_txn(self, request, card).await?));
         }
-        self.write(InternalRaftRequest { txn: Some(request), ..Default::default() }).await
+        let request = InternalRaftRequest { txn: Some(request), ..Default::default() };
+        let reply = self.write(request).await;
+        card.stamp(Stage::Apply);
+        reply
     }
 
     /// Changes the members.
@@ -177,6 +181,7 @@ fn header_of(reply: &mut Reply) -> &mut Option<ResponseHeader> {
         Reply::Compact(response) => &mut response.header,
         Reply::Alarm(response) => &mut response.header,
         Reply::Downgrade(response) => &mut response.header,
+        Reply::Users(header) => header,
         Reply::LeaseGrant(response) => &mut response.header,
         Reply::LeaseRevoke(response) => &mut response.header,
         Reply::LeaseCheckpoint(response) => &mut response.header,

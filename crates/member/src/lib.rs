@@ -20,6 +20,7 @@
 //! | [`quota`] | how large may the store become? |
 //! | [`copies`] | how does the store of one member get to another, whole? |
 //! | [`core`] | in what order does all of it happen? |
+//! | [`users`] | who is to be known by name, and with which permissions? |
 //! | [`downgrade`] | is the cluster to go back to an older version? |
 //! | [`checksums`] | do two members have the same? has this disk what it had? |
 //! | [`snapshot_file`] | the store as one file |
@@ -43,6 +44,7 @@ pub mod membership;
 pub mod requests;
 pub mod node;
 pub mod downgrade;
+pub mod users;
 pub mod checksums;
 pub mod snapshot_file;
 pub mod range;

@@ -38,6 +38,7 @@ use prost::Message;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::requests::{self, Refused, Span, Stop, apart, check, txn};
+use crate::stages::{Card, LocksBefore, Stage};
 use crate::trouble::Trouble;
 
 /// What a range may find on the network thread.
@@ -46,10 +47,15 @@ const AT_ONCE: Budget = Budget { records: 128, bytes: 128 << 10 };
 const KEPT: Budget = Budget { records: usize::MAX, bytes: 1 << 20 };
 
 /// Reads a range.
-pub async fn range(member: &Handle, request: RangeRequest) -> std::result::Result<Found, Trouble> {
+pub async fn range(
+    member: &Handle,
+    request: RangeRequest,
+    card: &mut Card,
+) -> std::result::Result<Found, Trouble> {
     check::range(&request)?;
     if !request.serializable {
         member.fresh().await?;
+        card.stamp(Stage::ReadIndex);
     }
     let store = member.store();
     let mut found = match store.view() {
@@ -65,9 +71,13 @@ pub async fn range(member: &Handle, request: RangeRequest) -> std::result::Resul
                 Some(view) => requests::range(&*view, &request),
                 None => requests::range(&*store.read(), &request),
             };
-            Found::Shaped(if is_one_key { work()?? } else { member.expensive(work).await? })
+            Found::Shaped(match is_one_key {
+                true => work()??,
+                false => watched(member, card, work).await?,
+            })
         }
     };
+    card.stamp(Stage::Backend);
     member.stamp(found.header());
     Ok(found)
 }
@@ -76,16 +86,38 @@ pub async fn range(member: &Handle, request: RangeRequest) -> std::result::Resul
 pub async fn read_txn(
     member: &Handle,
     request: TxnRequest,
+    card: &mut Card,
 ) -> std::result::Result<TxnResponse, Trouble> {
     if !is_serializable(&request) {
         member.fresh().await?;
+        card.stamp(Stage::ReadIndex);
     }
     let store = member.store();
     let is_small = ranges(&request).all(|range| range.range_end.is_empty());
     let work = move || txn::read_txn(&*store.read(), &request);
-    let mut response = if is_small { work()?? } else { member.expensive(work).await? };
+    let mut response = if is_small { work()?? } else { watched(member, card, work).await? };
+    card.stamp(Stage::Backend);
     member.stamp(&mut response.header);
     Ok(response)
+}
+
+/// Has something read by the pool, and writes down which locks it waited for there.
+async fn watched<T: Send + 'static>(
+    member: &Handle,
+    card: &mut Card,
+    work: impl FnOnce() -> Result<std::result::Result<T, Refused>> + Send + 'static,
+) -> std::result::Result<T, Trouble> {
+    let mut stamped = *card;
+    let (done, stamped) = member
+        .expensive(move || {
+            let before = LocksBefore::now();
+            let done = work()?;
+            stamped.stamp_with_locks(Stage::Backend, before);
+            Ok(done.map(|done| (done, stamped)))
+        })
+        .await?;
+    *card = stamped;
+    Ok(done)
 }
 
 /// Whether each of a transaction's ranges may be answered from what this member has.
@@ -140,6 +172,15 @@ impl Found {
             Found::Records(found) => &mut found.about.header,
             Found::Long(found) => &mut found.about.header,
             Found::Shaped(response) => &mut response.header,
+        }
+    }
+
+    /// How many records there are in the answer.
+    pub fn records(&self) -> usize {
+        match self {
+            Found::Records(found) => found.records.len(),
+            Found::Long(found) => found.records as usize,
+            Found::Shaped(response) => response.kvs.len(),
         }
     }
 

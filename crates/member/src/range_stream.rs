@@ -14,6 +14,7 @@ use prost::Message;
 use crate::handle::Handle;
 use crate::range::{Found, range};
 use crate::requests;
+use crate::stages::Card;
 use crate::trouble::Trouble;
 
 /// So many keys the first page has.
@@ -42,7 +43,7 @@ impl RangeStream {
     pub async fn next(&mut self) -> Result<Option<RangeResponse>, Trouble> {
         let Some(request) = self.left.take() else { return Ok(None) };
         if request.count_only {
-            return Ok(Some(range(&self.member, request).await?.into_response()?));
+            return Ok(Some(self.read(request).await?));
         }
         let limit = if request.limit > 0 { request.limit } else { i64::MAX };
         let page = RangeRequest { limit: limit.min(self.keys), ..request.clone() };
@@ -62,7 +63,7 @@ impl RangeStream {
     }
 
     async fn read(&self, page: RangeRequest) -> Result<RangeResponse, Trouble> {
-        let found: Found = range(&self.member, page).await?;
+        let found: Found = range(&self.member, page, &mut Card::begin()).await?;
         Ok(found.into_response()?)
     }
 

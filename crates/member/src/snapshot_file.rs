@@ -22,7 +22,7 @@
 //!
 //! The stream is of one state, which is on disk: a [`Writer`] commits first, then reads one snapshot
 //! of the engine. It reads that twice, once for the length, because every message tells how much is
-//! still to come. The store's [`Progress`](crate::Progress) is in it, like every other record.
+//! still to come. The store's [`Progress`] is in it, like every other record.
 //!
 //! # What holds
 //!

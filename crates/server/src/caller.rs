@@ -16,7 +16,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use clearlane_member::node::Node;
 use clearlane_member::{Handle, Trouble};
 use clearlane_raft_log::driver::Leadership;
 use http::HeaderMap;
@@ -41,7 +40,7 @@ pub enum Who {
 /// Whether this member may answer a call with this head.
 pub fn admit(member: &Handle, head: &HeaderMap, who: Who) -> Result<(), Status> {
     let node = member.node();
-    if who == Who::Voters && is_learner(node) {
+    if who == Who::Voters && node.status().is_learner() {
         return Err(status::of(&Trouble::Learner));
     }
     if head.get("client-api-version").is_some_and(|version| version.to_str().is_err()) {
@@ -51,12 +50,6 @@ pub fn admit(member: &Handle, head: &HeaderMap, who: Who) -> Result<(), Status> 
         true => Err(status::of(&Trouble::NoLeader)),
         false => Ok(()),
     }
-}
-
-/// Whether a member only learns.
-pub fn is_learner(node: &Node) -> bool {
-    let this = node.metadata().node_id;
-    node.members().get(this).is_some_and(|member| member.is_learner)
 }
 
 fn requires_leader(head: &HeaderMap) -> bool {

@@ -1,13 +1,14 @@
 //! The service KV: etcd's keys and values.
 //!
-//! Each call is a function here, and has two callers: [`front`](crate::front), which is lean, and
-//! tonic, for whoever comes to the service another way, such as the JSON gateway.
+//! Each call is a function of [`Errand`] here, and has two callers: [`front`](crate::front), which is
+//! lean, and tonic, for whoever comes to the service another way, such as the JSON gateway.
 
 use std::pin::Pin;
 
 use clearlane_member::range::Found;
 use clearlane_member::range_stream::RangeStream;
 use clearlane_member::requests::Reply;
+use clearlane_member::stages::{Card, Stage};
 use clearlane_member::{Handle, Trouble, range};
 use clearlane_proto::etcdserverpb::kv_server::Kv;
 use clearlane_proto::etcdserverpb::{
@@ -15,62 +16,96 @@ use clearlane_proto::etcdserverpb::{
     InternalRaftRequest, PutRequest, PutResponse, RangeRequest, RangeResponse, RangeStreamResponse,
     TxnRequest, TxnResponse,
 };
+use http::HeaderMap;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
-use crate::caller::{self, Who, admit};
+use crate::caller::{self, Who};
 use crate::status::{self, mismatch};
 
-/// Reads a range of keys. Of a learner, only what it has itself is to be had.
-pub async fn range(member: Handle, request: RangeRequest) -> Result<Found, Status> {
-    if !request.serializable && caller::is_learner(member.node()) {
-        return Err(status::of(&Trouble::Learner));
-    }
-    range::range(&member, request).await.map_err(|trouble| status::of(&trouble))
-}
-
-/// Puts a key.
-pub async fn put(member: Handle, request: PutRequest) -> Result<PutResponse, Status> {
-    let put = Some(request);
-    match write(&member, InternalRaftRequest { put, ..Default::default() }).await? {
-        Reply::Put(response) => Ok(response),
-        reply => Err(mismatch(&reply)),
-    }
-}
-
-/// Deletes a range of keys.
-pub async fn delete_range(
+/// One call of a client: at which member, and where its time goes.
+#[derive(Debug)]
+pub struct Errand {
     member: Handle,
-    request: DeleteRangeRequest,
-) -> Result<DeleteRangeResponse, Status> {
-    let delete_range = Some(request);
-    match write(&member, InternalRaftRequest { delete_range, ..Default::default() }).await? {
-        Reply::DeleteRange(response) => Ok(response),
-        reply => Err(mismatch(&reply)),
-    }
+    /// Stamped at the end of each stage.
+    pub card: Card,
 }
 
-/// Runs a transaction.
-pub async fn txn(member: Handle, request: TxnRequest) -> Result<TxnResponse, Status> {
-    match member.txn(request).await.map_err(|trouble| status::of(&trouble))? {
-        Reply::Txn(response) => Ok(response),
-        reply => Err(mismatch(&reply)),
+impl Errand {
+    /// Begins, if this member may answer a call with this head at all.
+    pub fn begin(member: &Handle, head: &HeaderMap) -> Result<Errand, Status> {
+        caller::admit(member, head, Who::Anybody)?;
+        Ok(Errand { member: member.clone(), card: Card::begin() })
     }
-}
 
-/// Forgets the past.
-pub async fn compact(
-    member: Handle,
-    request: CompactionRequest,
-) -> Result<CompactionResponse, Status> {
-    match member.compact(request).await.map_err(|trouble| status::of(&trouble))? {
-        Reply::Compact(response) => Ok(response),
-        reply => Err(mismatch(&reply)),
+    /// A learner answers only what may be old.
+    fn votes(&self) -> Result<(), Status> {
+        match self.member.node().status().is_learner() {
+            true => Err(status::of(&Trouble::Learner)),
+            false => Ok(()),
+        }
     }
-}
 
-async fn write(member: &Handle, request: InternalRaftRequest) -> Result<Reply, Status> {
-    member.write(request).await.map_err(|trouble| status::of(&trouble))
+    /// Reads a range of keys.
+    pub async fn range(&mut self, request: RangeRequest) -> Result<Found, Status> {
+        if !request.serializable {
+            self.votes()?;
+        }
+        let found = range::range(&self.member, request, &mut self.card).await;
+        found.map_err(|trouble| status::of(&trouble))
+    }
+
+    /// Puts a key.
+    pub async fn put(&mut self, request: PutRequest) -> Result<PutResponse, Status> {
+        let put = Some(request);
+        match self.write(InternalRaftRequest { put, ..Default::default() }).await? {
+            Reply::Put(response) => Ok(response),
+            reply => Err(mismatch(&reply)),
+        }
+    }
+
+    /// Deletes a range of keys.
+    pub async fn delete_range(
+        &mut self,
+        request: DeleteRangeRequest,
+    ) -> Result<DeleteRangeResponse, Status> {
+        let delete_range = Some(request);
+        match self.write(InternalRaftRequest { delete_range, ..Default::default() }).await? {
+            Reply::DeleteRange(response) => Ok(response),
+            reply => Err(mismatch(&reply)),
+        }
+    }
+
+    /// Runs a transaction.
+    pub async fn txn(&mut self, request: TxnRequest) -> Result<TxnResponse, Status> {
+        self.votes()?;
+        let reply = self.member.txn(request, &mut self.card).await;
+        match reply.map_err(|trouble| status::of(&trouble))? {
+            Reply::Txn(response) => Ok(response),
+            reply => Err(mismatch(&reply)),
+        }
+    }
+
+    /// Forgets the past.
+    pub async fn compact(
+        &mut self,
+        request: CompactionRequest,
+    ) -> Result<CompactionResponse, Status> {
+        self.votes()?;
+        let reply = self.member.compact(request).await;
+        self.card.stamp(Stage::Apply);
+        match reply.map_err(|trouble| status::of(&trouble))? {
+            Reply::Compact(response) => Ok(response),
+            reply => Err(mismatch(&reply)),
+        }
+    }
+
+    async fn write(&mut self, request: InternalRaftRequest) -> Result<Reply, Status> {
+        self.votes()?;
+        let reply = self.member.write(request).await;
+        self.card.stamp(Stage::Apply);
+        reply.map_err(|trouble| status::of(&trouble))
+    }
 }
 
 /// The pages of a range.
@@ -102,8 +137,8 @@ impl KvService {
         KvService { member }
     }
 
-    fn admit<T>(&self, request: &Request<T>, who: Who) -> Result<(), Status> {
-        admit(&self.member, request.metadata().as_ref(), who)
+    fn errand<M>(&self, request: &Request<M>) -> Result<Errand, Status> {
+        Errand::begin(&self.member, request.metadata().as_ref())
     }
 }
 
@@ -115,8 +150,7 @@ impl Kv for KvService {
         &self,
         request: Request<RangeRequest>,
     ) -> Result<Response<RangeResponse>, Status> {
-        self.admit(&request, Who::Anybody)?;
-        let found = range(self.member.clone(), request.into_inner()).await?;
+        let found = self.errand(&request)?.range(request.into_inner()).await?;
         found.into_response().map(Response::new).map_err(|error| status::of(&error.into()))
     }
 
@@ -124,34 +158,37 @@ impl Kv for KvService {
         &self,
         request: Request<RangeRequest>,
     ) -> Result<Response<PageStream>, Status> {
-        self.admit(&request, Who::Voters)?;
-        let opened = RangeStream::open(self.member.clone(), request.into_inner());
+        let errand = self.errand(&request)?;
+        if !request.get_ref().serializable {
+            errand.votes()?;
+        }
+        let opened = RangeStream::open(errand.member, request.into_inner());
         Ok(Response::new(pages(opened.map_err(|trouble| status::of(&trouble))?)))
     }
 
     async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
-        self.admit(&request, Who::Voters)?;
-        put(self.member.clone(), request.into_inner()).await.map(Response::new)
+        let mut errand = self.errand(&request)?;
+        errand.put(request.into_inner()).await.map(Response::new)
     }
 
     async fn delete_range(
         &self,
         request: Request<DeleteRangeRequest>,
     ) -> Result<Response<DeleteRangeResponse>, Status> {
-        self.admit(&request, Who::Voters)?;
-        delete_range(self.member.clone(), request.into_inner()).await.map(Response::new)
+        let mut errand = self.errand(&request)?;
+        errand.delete_range(request.into_inner()).await.map(Response::new)
     }
 
     async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
-        self.admit(&request, Who::Voters)?;
-        txn(self.member.clone(), request.into_inner()).await.map(Response::new)
+        let mut errand = self.errand(&request)?;
+        errand.txn(request.into_inner()).await.map(Response::new)
     }
 
     async fn compact(
         &self,
         request: Request<CompactionRequest>,
     ) -> Result<Response<CompactionResponse>, Status> {
-        self.admit(&request, Who::Voters)?;
-        compact(self.member.clone(), request.into_inner()).await.map(Response::new)
+        let mut errand = self.errand(&request)?;
+        errand.compact(request.into_inner()).await.map(Response::new)
     }
 }

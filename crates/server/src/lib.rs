@@ -24,8 +24,10 @@
 //! | [`watch`] | watchers, and how their events reach a socket |
 //! | [`cluster`] | who is a member? |
 //! | [`succession`], [`lock`], [`election`] | who is next? |
+//! | [`auth_off`] | users and roles, on a server that asks for no password |
 //! | [`status`] | which code goes with which words? |
 
+pub mod auth_off;
 pub mod caller;
 pub mod cluster;
 pub mod config;

@@ -40,7 +40,7 @@ use crate::http::{self, Access};
 use crate::listen::Listener;
 use crate::metrics::{self, Metrics};
 use crate::peer::{self, Peers};
-use crate::serve::{Http, Server};
+use crate::serve::{Common, Server};
 use crate::{logging, maintenance, tools};
 
 /// Between two looks at who leads.
@@ -132,12 +132,16 @@ fn start_of(config: &Config) -> Start {
     }
 }
 
-/// What all threads have in common for what is not gRPC.
-fn http_of(config: &Config) -> Http {
+/// What all threads have in common.
+fn common_of(config: &Config) -> Common {
     let options = metrics::Options { is_extensive: config.http.is_extensive };
     let access = Access::new(config.http.hosts.clone(), config.http.origins.clone());
     let settings = http::Settings { access, ..http::Settings::default() };
-    Http { metrics: Arc::new(Metrics::new(options)), settings: Arc::new(settings) }
+    Common {
+        slow: config.slow,
+        metrics: Arc::new(Metrics::new(options)),
+        settings: Arc::new(settings),
+    }
 }
 
 /// Nothing has this type: a member that runs ends the process.
@@ -150,7 +154,7 @@ struct Running {
     peers: Peers,
     /// Where metrics are served apart.
     metrics: Vec<TcpListener>,
-    http: Http,
+    common: Common,
     /// So long a transfer of leadership may take.
     election_timeout: Duration,
 }
@@ -204,11 +208,11 @@ fn begin(config: &Config) -> Result<Running, Failure> {
         listeners,
     };
     let peers = Peers::start(&node, ends, settings)?;
-    let http = http_of(config);
+    let common = common_of(config);
     let (threads, limits) = (config.net_threads, config.limits);
-    let server = Server::start_on(&node, clients, threads, limits, http.clone())?;
+    let server = Server::start_on(&node, clients, threads, limits, common.clone())?;
     let election_timeout = config.raft.election_timeout;
-    Ok(Running { node, server, peers, metrics, http, election_timeout })
+    Ok(Running { node, server, peers, metrics, common, election_timeout })
 }
 
 fn bind(flag: &str, places: &[SocketAddr]) -> Result<Vec<TcpListener>, Failure> {
@@ -228,7 +232,7 @@ fn serve_metrics(running: &mut Running, config: &Config) -> std::io::Result<()> 
         let at = listener.local_addr()?;
         let member = Handle::new(&running.node, config.limits);
         tokio::spawn(member.desk().clone().run());
-        let endpoints = running.http.endpoints(&member, &running.http.metrics.thread());
+        let endpoints = running.common.endpoints(&member, &running.common.metrics.thread());
         tokio::spawn(http::serve(tokio::net::TcpListener::from_std(listener)?, endpoints));
         tracing::info!(address = %at, "serving metrics");
     }

@@ -23,6 +23,7 @@ use std::time::Duration;
 use clearlane_member::Handle;
 use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
+use clearlane_proto::etcdserverpb::auth_server::AuthServer;
 use clearlane_proto::etcdserverpb::cluster_server::ClusterServer;
 use clearlane_proto::etcdserverpb::kv_server::KvServer;
 use clearlane_proto::etcdserverpb::lease_server::LeaseServer;
@@ -38,14 +39,13 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tonic::Request;
 use tonic::service::Routes;
 
-use crate::caller::{Who, admit};
+use crate::auth_off::AuthService;
 use crate::cluster::{ClusterService, Rules};
 use crate::config::address::Listen;
 use crate::election::ElectionService;
-use crate::front::Front;
+use crate::front::{Front, Remote};
 use crate::health::HealthService;
 use crate::http::{Endpoints, Settings};
 use crate::kv::KvService;
@@ -60,6 +60,8 @@ use crate::watch::WatchService;
 
 /// So long nobody is accepted when the last attempt has failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// What takes longer is worth a line in the log: etcd's `--warning-unary-request-duration`.
+const SLOW: Duration = Duration::from_millis(300);
 /// Requests that are under way when the server stops have so long to end.
 const DRAIN: Duration = Duration::from_secs(7);
 /// A client of HTTP/1.1 has so long for the head of a request.
@@ -69,23 +71,25 @@ const KEEP_ALIVE: Duration = Duration::from_secs(2 * 60 * 60);
 /// And has so long to answer.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What all threads have in common for what is not gRPC.
+/// What all threads have in common.
 #[derive(Clone, Debug)]
-pub struct Http {
+pub struct Common {
+    /// A call that takes longer is told of in the log.
+    pub slow: Duration,
     /// The figures of the server.
     pub metrics: Arc<Metrics>,
     /// How HTTP is answered.
     pub settings: Arc<Settings>,
 }
 
-impl Default for Http {
+impl Default for Common {
     fn default() -> Self {
         let metrics = Arc::new(Metrics::new(Options::default()));
-        Http { metrics, settings: Arc::default() }
+        Common { slow: SLOW, metrics, settings: Arc::default() }
     }
 }
 
-impl Http {
+impl Common {
     /// Health, version and metrics, for one thread.
     pub fn endpoints(&self, member: &Handle, thread: &ThreadMetrics) -> Endpoints {
         let (metrics, settings) = (Arc::clone(&self.metrics), Arc::clone(&self.settings));
@@ -109,7 +113,7 @@ impl Server {
         threads: usize,
         limits: Limits,
     ) -> io::Result<Server> {
-        Server::start_with(node, listen, threads, limits, Http::default())
+        Server::start_with(node, listen, threads, limits, Common::default())
     }
 
     /// The same, with what is not gRPC set up by the caller.
@@ -118,10 +122,10 @@ impl Server {
         listen: SocketAddr,
         threads: usize,
         limits: Limits,
-        http: Http,
+        common: Common,
     ) -> io::Result<Server> {
         let listener = Listener::bind(&Listen::Tcp(listen))?;
-        Server::start_on(node, vec![listener], threads, limits, http)
+        Server::start_on(node, vec![listener], threads, limits, common)
     }
 
     /// Answers whoever comes through these listeners, from so many threads.
@@ -130,7 +134,7 @@ impl Server {
         listeners: Vec<Listener>,
         threads: usize,
         limits: Limits,
-        http: Http,
+        common: Common,
     ) -> io::Result<Server> {
         let (stop, stopped) = watch::channel(false);
         let places = listeners.iter().map(Listener::place).collect::<io::Result<_>>()?;
@@ -141,9 +145,9 @@ impl Server {
             dealt.push(deal);
             let member = Handle::new(node, limits);
             let stopped = stopped.clone();
-            let http = http.clone();
+            let common = common.clone();
             let thread = thread::Builder::new().name(format!("net-{number}"));
-            started.push(thread.spawn(move || run(member, http, connections, stopped))?);
+            started.push(thread.spawn(move || run(member, common, connections, stopped))?);
         }
         let thread = thread::Builder::new().name("accept".to_owned());
         started.push(thread.spawn(move || accept(listeners, dealt, stopped))?);
@@ -229,15 +233,15 @@ async fn accept_from(listener: Waiting, dealer: Arc<Dealer>) {
 /// One network thread.
 fn run(
     member: Handle,
-    http: Http,
+    common: Common,
     mut connections: mpsc::UnboundedReceiver<Connection>,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         let desk = tokio::spawn(member.desk().clone().run());
-        let (services, thread) = (services(&member, &stopped), http.metrics.thread());
-        let endpoints = http.endpoints(&member, &thread).with_gateway(services.clone());
-        let front = Front::new(member.clone(), services, endpoints, thread);
+        let (services, thread) = (services(&member, &stopped), common.metrics.thread());
+        let endpoints = common.endpoints(&member, &thread).with_gateway(services.clone());
+        let front = Front::new(member.clone(), services, endpoints, thread, common.slow);
         let mut open = JoinSet::new();
         // It ends when the accepting thread does.
         while let Some(connection) = connections.recv().await {
@@ -257,20 +261,14 @@ fn services(member: &Handle, stopped: &watch::Receiver<bool>) -> Routes {
     let mut services = Routes::builder();
     services.add_service(KvServer::new(KvService::new(member.clone())));
     services.add_service(MaintenanceServer::new(MaintenanceService::new(member.clone())));
-    let voters = |member: &Handle| {
-        let member = member.clone();
-        move |request: Request<()>| {
-            admit(&member, request.metadata().as_ref(), Who::Voters).map(|()| request)
-        }
-    };
-    services.add_service(HealthServer::with_interceptor(HealthService, voters(member)));
-    let lease = LeaseService::new(member.clone());
-    services.add_service(LeaseServer::with_interceptor(lease, voters(member)));
+    services.add_service(HealthServer::new(HealthService));
+    services.add_service(LeaseServer::new(LeaseService::new(member.clone())));
     let cluster = ClusterService::new(member.clone(), Rules::default());
-    services.add_service(ClusterServer::with_interceptor(cluster, voters(member)));
+    services.add_service(ClusterServer::new(cluster));
     let watch = WatchService::new(member.clone(), stopped.clone());
     let line = Succession::new(member.clone(), watch.clone(), stopped.clone());
     services.add_service(WatchServer::new(watch));
+    services.add_service(AuthServer::new(AuthService::new(member.clone())));
     services.add_service(LockServer::new(LockService::new(line.clone())));
     services.add_service(ElectionServer::new(ElectionService::new(line)));
     services.routes()
@@ -280,15 +278,17 @@ fn services(member: &Handle, stopped: &watch::Receiver<bool>) -> Routes {
 async fn serve(connection: Connection, front: Front, stopped: watch::Receiver<bool>) {
     // A client that has gone already, and nothing else, makes these fail.
     match connection {
-        Connection::Tcp(connection) if connection.set_nodelay(true).is_ok() => {
-            if let Ok(connection) = TcpStream::from_std(connection) {
-                speak(OnePiece(connection), front, stopped).await;
+        Connection::Tcp(connection) => {
+            let Ok(remote) = connection.peer_addr().map(Remote::Tcp) else { return };
+            if connection.set_nodelay(true).is_ok()
+                && let Ok(connection) = TcpStream::from_std(connection)
+            {
+                speak(OnePiece(connection), front.at(remote), stopped).await;
             }
         }
-        Connection::Tcp(_) => {}
         Connection::Unix(connection) => {
             if let Ok(connection) = UnixStream::from_std(connection) {
-                speak(OnePiece(connection), front, stopped).await;
+                speak(OnePiece(connection), front.at(Remote::Unix), stopped).await;
             }
         }
     }

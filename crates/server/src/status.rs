@@ -8,6 +8,7 @@ use clearlane_member::Trouble;
 use clearlane_member::downgrade::Refused as Downgrade;
 use clearlane_member::membership::Refused as Members;
 use clearlane_member::requests::{Refused as Request, Reply};
+use clearlane_member::users::Refused as Users;
 use clearlane_read_index::Error as Read;
 use tonic::{Code, Status};
 
@@ -53,8 +54,18 @@ fn of_request(refused: Request) -> Code {
         Request::LeaseExists => Code::FailedPrecondition,
         Request::LeaseTtlTooLarge => Code::OutOfRange,
         Request::Compacted | Request::FutureRevision => Code::OutOfRange,
+        Request::Users(refused) => of_users(refused),
         Request::NoSpace => Code::ResourceExhausted,
         Request::Corrupt => Code::DataLoss,
+    }
+}
+
+fn of_users(refused: Users) -> Code {
+    match refused {
+        Users::UserEmpty | Users::RoleEmpty | Users::PermissionNotGiven | Users::InvalidRange => {
+            Code::InvalidArgument
+        }
+        _ => Code::FailedPrecondition,
     }
 }
 

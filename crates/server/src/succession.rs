@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_member::requests::{self, Reply, check};
+use clearlane_member::stages::Card;
 use clearlane_member::watch::Stream;
 use clearlane_member::{Handle, Trouble};
 use clearlane_mvcc::Change;
@@ -231,7 +232,7 @@ impl Succession {
     }
 
     async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Trouble> {
-        match self.member.txn(request).await? {
+        match self.member.txn(request, &mut Card::begin()).await? {
             Reply::Txn(done) => Ok(done),
             reply => unreachable!("{reply:?} is no answer to a transaction"),
         }

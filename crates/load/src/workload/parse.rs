@@ -130,9 +130,14 @@ fn txn(fields: &Fields<'_>, space: &KeySpace, keys: u64, value: Sizes) -> Result
     Ok(Operation::Txn { keys, value })
 }
 
-/// A key space that no file asks for, within the same bounds.
+/// A key space that no file asks for, within the same bounds, and beside the keys of the files.
 pub fn key_space(count: u64, key_size: u64, value_size: u64) -> Result<KeySpace> {
-    let fields = [("count", count), ("size", key_size), ("value", value_size)];
     let number = |number| Value::Integer(i64::try_from(number).unwrap_or(i64::MAX));
-    space(&fields.map(|(name, value)| (name.to_owned(), number(value))).into_iter().collect())
+    let fields = [
+        ("prefix", Value::String("/keys/".to_owned())),
+        ("count", number(count)),
+        ("size", number(key_size)),
+        ("value", number(value_size)),
+    ];
+    space(&fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect())
 }

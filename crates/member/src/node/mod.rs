@@ -43,7 +43,7 @@ mod timed_files;
 mod wal_thread;
 pub(crate) mod watch_thread;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -147,6 +147,7 @@ pub struct Status {
     applied: AtomicU64,
     applied_term: AtomicU64,
     committed: AtomicU64,
+    is_learner: AtomicBool,
 }
 
 impl Status {
@@ -168,6 +169,16 @@ impl Status {
     /// The last entry that is committed, as far as this member knows.
     pub fn committed(&self) -> u64 {
         self.committed.load(Ordering::Relaxed)
+    }
+
+    /// Whether this member only learns.
+    pub fn is_learner(&self) -> bool {
+        self.is_learner.load(Ordering::Relaxed)
+    }
+
+    fn members_are(&self, members: &Members, this: u64) {
+        let is_learner = members.get(this).is_some_and(|member| member.is_learner);
+        self.is_learner.store(is_learner, Ordering::Relaxed);
     }
 
     fn leadership_is(&self, now: Leadership) {
@@ -225,6 +236,7 @@ impl Node {
         shared.sizes.begin_anew(core.store().sizes()?);
         shared.status.leadership_is(core.leadership());
         shared.status.progress_is(&core);
+        shared.status.members_are(core.members(), shared.metadata.node_id);
         let (to_wal, from_raft) = std::sync::mpsc::channel();
         let (to_commit, commit_work) = std::sync::mpsc::channel();
         let mut threads = vec![
@@ -467,6 +479,7 @@ impl Shared {
     fn show(&self, core: &Core) {
         self.status.progress_is(core);
         if !Arc::ptr_eq(&self.members.borrow(), core.members()) {
+            self.status.members_are(core.members(), self.metadata.node_id);
             self.members.send_replace(Arc::clone(core.members()));
         }
         if !Arc::ptr_eq(&self.alarms.load(), core.alarms()) {

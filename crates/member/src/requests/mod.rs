@@ -42,8 +42,8 @@
 //! # What is not here
 //!
 //! A header has its revision only; who answers, for which cluster and in which term, is for the
-//! server to add. Requests about users and alarms are not known here, and an entry that has one
-//! stops the member, as an entry from the future stops etcd.
+//! server to add. An entry whose request neither this module nor the core knows stops the member, as
+//! an entry from the future stops etcd.
 
 pub mod check;
 mod compare;
@@ -68,6 +68,7 @@ use self::txn::Plan;
 use crate::downgrade;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
+use crate::users;
 
 pub use check::{Limits, check};
 pub use range::range;
@@ -90,6 +91,8 @@ pub enum Reply {
     Alarm(AlarmResponse),
     /// A downgrade was announced, or called off.
     Downgrade(DowngradeResponse),
+    /// Users, roles or permissions are changed.
+    Users(Option<ResponseHeader>),
     /// A lease is granted.
     LeaseGrant(LeaseGrantResponse),
     /// A lease is gone, with its keys.
@@ -131,6 +134,11 @@ pub fn apply(
         apply_txn(store, has_lease, request, progress)
     } else if let Some(request) = &request.compaction {
         compact(store, request, progress)
+    } else if users::is_one(request) {
+        in_transaction(store, progress, |txn| {
+            users::apply(txn, request).map_err(Stop::Failed)?.map_err(Refused::from)?;
+            Ok(Reply::Users(Some(header(txn.revision()))))
+        })
     } else if let Some(request) = &request.downgrade_info_set {
         in_transaction(store, progress, |txn| {
             Ok(Reply::Downgrade(downgrade::set(txn, request).map_err(Stop::Failed)?))

@@ -3,6 +3,7 @@
 use clearlane_mvcc::Error as StoreError;
 
 use crate::error::Error;
+use crate::users;
 
 /// Why a request is refused. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -64,6 +65,9 @@ pub enum Refused {
     /// Members differ.
     #[error("etcdserver: corrupt cluster")]
     Corrupt,
+    /// Users and roles are left as they are.
+    #[error(transparent)]
+    Users(#[from] users::Refused),
     /// An alarm is to be neither listed nor raised nor taken back.
     #[error("etcdserver: unknown alarm action")]
     UnknownAlarmAction,

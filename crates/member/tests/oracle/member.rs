@@ -174,6 +174,9 @@ impl Member {
             Reply::LeaseGrant(reply) => reply.encode_to_vec(),
             Reply::LeaseRevoke(reply) => reply.encode_to_vec(),
             Reply::LeaseCheckpoint(reply) => reply.encode_to_vec(),
+            reply @ (Reply::Alarm(_) | Reply::Downgrade(_) | Reply::Users(_)) => {
+                panic!("{reply:?} is asked for over a socket only")
+            }
         })
     }
 

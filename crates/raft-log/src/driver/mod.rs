@@ -52,6 +52,7 @@ mod check;
 mod convert;
 mod effects;
 mod error;
+mod mend;
 mod message;
 mod settings;
 mod split;
@@ -399,7 +400,9 @@ impl Driver {
         messages.append(&mut ready.take_persisted_messages());
         let term = self.waiting.durable_term();
         let bytes_max = self.settings.message_bytes_max;
-        let messages = messages.into_iter().flat_map(|message| split::split(message, bytes_max));
+        let term_at = |index| self.node.raft.raft_log.term(index).ok();
+        let messages = messages.into_iter().map(|message| mend::mend(message, term_at));
+        let messages = messages.flat_map(|message| split::split(message, bytes_max));
         let messages = messages.map(Message);
         let (at_once, later) = messages.partition(|message| message.may_leave(term));
         effects.send = at_once;

@@ -46,6 +46,8 @@ pub struct Config {
     pub http: HttpConfig,
     /// So many threads serve clients.
     pub net_threads: usize,
+    /// A call that takes longer is told of in the log.
+    pub slow: Duration,
     /// What is logged, and where.
     pub log: LogConfig,
     /// What is to be told when there is a log.
@@ -262,6 +264,7 @@ pub(super) fn config(values: &Values, mut warnings: Vec<String>) -> Result<Confi
         limits,
         http: http(&typed)?,
         net_threads,
+        slow: typed.time("warning-unary-request-duration")?,
         log: log(&typed),
         warnings,
     })

@@ -3,23 +3,27 @@
 //! A port carries three kinds of requests. They are told apart by what is in their heads:
 //!
 //! ```text
-//!                           ┌─ Range, Put, DeleteRange, Txn, Compact ─▶ unary    this module
+//!                           ┌─ Range, Put, DeleteRange, Txn, Compact ─▶ hot      this module
 //!   connection ─▶ request ──┼─ other gRPC calls ─────────────────────▶ tonic    kv, watch, lease ...
 //!                           └─ HTTP ─────────────────────────────────▶ http     health, metrics ...
 //! ```
 //!
 //! The five calls that a busy server gets go past tonic: its router and its codec cost as much as
 //! looking a key up. Here the message is decoded where it lies, and the answer is encoded into one
-//! frame of the right length. What the calls do is said once, in [`kv`], and tonic's
+//! frame of the right length. What the calls do is said once, in [`kv`](crate::kv), and tonic's
 //! service would do the same.
 
 mod body;
+mod hot;
 mod range;
 mod unary;
 
 use std::convert::Infallible;
+use std::fmt;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
+use std::time::Duration;
 
 use clearlane_member::Handle;
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -29,14 +33,9 @@ use tonic::Status;
 use tonic::service::Routes;
 
 pub use self::body::Answer;
-use self::unary::{Counted, call, message};
-use crate::caller::{Who, admit};
+use self::hot::{Asker, Kinds};
 use crate::http::Endpoints;
-use crate::kv;
 use crate::metrics::{Method, ThreadMetrics, observe};
-
-/// Beside the request itself, a message may have so many bytes more: etcd's.
-const MESSAGE_OVERHEAD: usize = 512 << 10;
 
 /// What answers the requests of one thread.
 #[derive(Clone, Debug)]
@@ -45,28 +44,25 @@ pub struct Front {
     grpc: Routes,
     http: Endpoints,
     thread: ThreadMetrics,
-    methods: Methods,
+    kinds: Kinds,
+    remote: Remote,
+    slow: Duration,
 }
 
-/// The calls that are answered here, as they are counted.
+/// From where a connection comes.
 #[derive(Clone, Copy, Debug)]
-struct Methods {
-    range: Method,
-    put: Method,
-    txn: Method,
-    delete_range: Method,
-    compact: Method,
+pub enum Remote {
+    /// Over the network.
+    Tcp(SocketAddr),
+    /// From a process of this machine.
+    Unix,
 }
 
-impl Methods {
-    fn new() -> Methods {
-        let of = |name| Method::of(&format!("/etcdserverpb.KV/{name}")).expect("an rpc of the API");
-        Methods {
-            range: of("Range"),
-            put: of("Put"),
-            txn: of("Txn"),
-            delete_range: of("DeleteRange"),
-            compact: of("Compact"),
+impl fmt::Display for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Remote::Tcp(address) => write!(f, "{address}"),
+            Remote::Unix => f.write_str("unix"),
         }
     }
 }
@@ -75,45 +71,37 @@ type Answering = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible
 
 impl Front {
     /// In front of a member; `grpc` has the services that are not answered here, and `http` answers
-    /// what is not gRPC.
-    pub fn new(member: Handle, grpc: Routes, http: Endpoints, thread: ThreadMetrics) -> Front {
-        Front { member, grpc: grpc.prepare(), http, thread, methods: Methods::new() }
+    /// what is not gRPC. A call that takes longer than `slow` is told of in the log.
+    pub fn new(
+        member: Handle,
+        grpc: Routes,
+        http: Endpoints,
+        thread: ThreadMetrics,
+        slow: Duration,
+    ) -> Front {
+        let (grpc, kinds, remote) = (grpc.prepare(), Kinds::new(), Remote::Unix);
+        Front { member, grpc, http, thread, kinds, remote, slow }
     }
 
     /// Starts to answer.
     pub fn answer(&self, request: Request<Incoming>) -> Answering {
-        let member = self.member.clone();
-        let limit = member.limits().request_bytes_max + MESSAGE_OVERHEAD;
         if !is_grpc(&request) {
             let http = self.http.clone();
             return Box::pin(async move { Ok(http.answer(request).await.map(Answer::Tonic)) });
         }
-        let Methods { range, put, txn, delete_range, compact } = self.methods;
-        let counted = |method| Counted::new(&self.thread, method);
-        let admitted = |who| admit(&self.member, request.headers(), who);
-        match request.uri().path().strip_prefix("/etcdserverpb.KV/") {
-            Some("Range") => {
-                let work = |q| kv::range(member, q);
-                call(admitted(Who::Anybody), request, limit, counted(range), work, range::answer)
-            }
-            Some("Put") => {
-                let work = |q| kv::put(member, q);
-                call(admitted(Who::Voters), request, limit, counted(put), work, message)
-            }
-            Some("Txn") => {
-                let work = |q| kv::txn(member, q);
-                call(admitted(Who::Voters), request, limit, counted(txn), work, message)
-            }
-            Some("DeleteRange") => {
-                let work = |q| kv::delete_range(member, q);
-                call(admitted(Who::Voters), request, limit, counted(delete_range), work, message)
-            }
-            Some("Compact") => {
-                let work = |q| kv::compact(member, q);
-                call(admitted(Who::Voters), request, limit, counted(compact), work, message)
-            }
-            _ => Box::pin(self.by_tonic(request)),
-        }
+        let Some((kind, method)) = self.kinds.of(request.uri().path()) else {
+            return Box::pin(self.by_tonic(request));
+        };
+        let (head, body) = request.into_parts();
+        let (member, remote, slow) = (self.member.clone(), self.remote, self.slow);
+        let asker = Asker { member, head: head.headers, remote, slow };
+        let counted = self.thread.begin(method);
+        Box::pin(async move { Ok(hot::answer(kind, asker, counted, body).await) })
+    }
+
+    /// The same for one connection.
+    pub fn at(&self, remote: Remote) -> Front {
+        Front { remote, ..self.clone() }
     }
 
     fn by_tonic(

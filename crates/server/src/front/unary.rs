@@ -8,83 +8,24 @@
 //! was read from the socket, and whoever keeps them must copy them. The answer is encoded once, into
 //! memory of just its length.
 
-use std::future::Future;
-
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{Request, Response};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use prost::Message;
-use tonic::{Code, Status};
+use tonic::Status;
 
-use super::{Answer, Answering, failed};
-use crate::metrics::{Call, Method, ThreadMetrics};
+use super::Answer;
 
 /// What lies before a message.
 pub(super) const PREFIX: usize = 5;
 
-/// A call that is counted. One that is dropped was cancelled.
-pub(super) struct Counted(Call);
-
-impl Counted {
-    pub(super) fn new(thread: &ThreadMetrics, method: Method) -> Counted {
-        Counted(thread.begin(method))
-    }
-
-    /// An answer may still say that it went wrong: what was found is too large for it.
-    fn ends(self, answer: Response<Answer>) -> Response<Answer> {
-        let status = Status::from_header_map(answer.headers());
-        if status.is_none() {
-            self.0.sent(answer.body().message_len());
-        }
-        self.0.end(status.map_or(Code::Ok, |status| status.code()));
-        answer
-    }
-
-    fn failed(self, status: &Status) -> Response<Answer> {
-        self.0.end(status.code());
-        failed(status)
-    }
-}
-
-/// Answers a call by what `work` makes of its message; `encode` says how that goes out. One that is
-/// not admitted is refused unread.
-pub(super) fn call<Q, A, F>(
-    admitted: Result<(), Status>,
-    request: Request<Incoming>,
-    limit: usize,
-    counted: Counted,
-    work: impl FnOnce(Q) -> F + Send + 'static,
-    encode: fn(A) -> Response<Answer>,
-) -> Answering
-where
-    Q: Message + Default,
-    A: 'static,
-    F: Future<Output = Result<A, Status>> + Send + 'static,
-{
-    Box::pin(async move {
-        let message = match admitted {
-            Ok(()) => read(request.into_body(), limit).await,
-            Err(status) => Err(status),
-        };
-        let message = match message {
-            Ok(message) => message,
-            Err(status) => return Ok(counted.failed(&status)),
-        };
-        counted.0.received(message.len());
-        let answer = match Q::decode(message) {
-            Ok(message) => work(message).await,
-            Err(error) => {
-                Err(Status::internal(format!("grpc: error unmarshalling request: {error}")))
-            }
-        };
-        Ok(match answer {
-            Ok(answer) => counted.ends(encode(answer)),
-            Err(status) => counted.failed(&status),
-        })
-    })
+/// The message that lies in these bytes.
+pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Status> {
+    let decoded = M::decode(bytes);
+    decoded.map_err(|error| Status::internal(format!("grpc: error unmarshalling request: {error}")))
 }
 
 /// How a message is answered.
@@ -94,7 +35,7 @@ pub(super) fn message(message: impl Message) -> Response<Answer> {
 
 /// The message of a request that has one. Whoever sends more than he has announced is cut off
 /// before that takes memory.
-async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Status> {
+pub(super) async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Status> {
     let Some(first) = next(&mut body).await? else {
         return Err(Status::internal("grpc: a call without a message"));
     };

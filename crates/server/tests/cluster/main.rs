@@ -9,3 +9,4 @@ mod leaders;
 mod leases;
 mod members;
 mod strangers;
+mod watched;

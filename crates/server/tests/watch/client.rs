@@ -191,6 +191,7 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// On a server of each era.
+#[allow(clippy::print_stdout, reason = "a test that fails shows its era")]
 pub(crate) fn in_every_era(work: impl AsyncFn(&Running)) {
     for design in Design::ALL {
         println!("{design:?}");

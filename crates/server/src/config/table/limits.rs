@@ -36,9 +36,8 @@ pub(super) const REQUESTS: &[Flag] = &[
     flag("watch-progress-notify-interval", Duration, "10m0s", "Between two notes to a watcher.")
         .ignored("the interval is etcd's default"),
     flag("warning-apply-duration", Duration, "100ms", "What takes longer to apply is logged.")
-        .ignored("slow requests are not logged yet"),
-    flag("warning-unary-request-duration", Duration, "300ms", "What takes longer is logged.")
-        .ignored("slow requests are not logged yet"),
+        .ignored("see --warning-unary-request-duration, which tells where the time went"),
+    flag("warning-unary-request-duration", Duration, "300ms", "What takes longer is logged."),
 ];
 
 pub(super) const UPKEEP: &[Flag] = &[
