@@ -39,9 +39,11 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tonic::Request;
 use tonic::service::Routes;
 
 use crate::auth_off::AuthService;
+use crate::caller::{Who, admit};
 use crate::cluster::{ClusterService, Rules};
 use crate::config::address::Listen;
 use crate::election::ElectionService;
@@ -261,10 +263,17 @@ fn services(member: &Handle, stopped: &watch::Receiver<bool>) -> Routes {
     let mut services = Routes::builder();
     services.add_service(KvServer::new(KvService::new(member.clone())));
     services.add_service(MaintenanceServer::new(MaintenanceService::new(member.clone())));
-    services.add_service(HealthServer::new(HealthService));
-    services.add_service(LeaseServer::new(LeaseService::new(member.clone())));
+    let voters = |member: &Handle| {
+        let member = member.clone();
+        move |request: Request<()>| {
+            admit(&member, request.metadata().as_ref(), Who::Voters).map(|()| request)
+        }
+    };
+    services.add_service(HealthServer::with_interceptor(HealthService, voters(member)));
+    let lease = LeaseService::new(member.clone());
+    services.add_service(LeaseServer::with_interceptor(lease, voters(member)));
     let cluster = ClusterService::new(member.clone(), Rules::default());
-    services.add_service(ClusterServer::new(cluster));
+    services.add_service(ClusterServer::with_interceptor(cluster, voters(member)));
     let watch = WatchService::new(member.clone(), stopped.clone());
     let line = Succession::new(member.clone(), watch.clone(), stopped.clone());
     services.add_service(WatchServer::new(watch));
