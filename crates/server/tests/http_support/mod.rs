@@ -65,7 +65,7 @@ impl Running {
                 tell.send(listener.local_addr().unwrap()).unwrap();
                 let member = Handle::new(&node, Limits::default());
                 let desk = tokio::spawn(member.desk().clone().run());
-                let options = Options { is_extensive: true, ..Options::default() };
+                let options = Options { is_extensive: true };
                 let metrics = Arc::new(Metrics::new(options));
                 let thread = metrics.thread();
                 let services = Routes::new(KvServer::new(KvService::new(member.clone())))
