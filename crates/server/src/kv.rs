@@ -159,9 +159,7 @@ impl Kv for KvService {
         request: Request<RangeRequest>,
     ) -> Result<Response<PageStream>, Status> {
         let errand = self.errand(&request)?;
-        if !request.get_ref().serializable {
-            errand.votes()?;
-        }
+        errand.votes()?;
         let opened = RangeStream::open(errand.member, request.into_inner());
         Ok(Response::new(pages(opened.map_err(|trouble| status::of(&trouble))?)))
     }

@@ -109,19 +109,33 @@ impl MaintenanceService {
         Ok(validate(&*store.read(), target)??)
     }
 
+    /// Whether a downgrade is announced.
+    fn is_downgraded(&self) -> Result<bool, Status> {
+        let announced = announced(&*self.member.store().read());
+        Ok(announced.map_err(|error| status::of(&error.into()))?.enabled)
+    }
+
+    fn without_change(&self) -> DowngradeResponse {
+        let header = self.header(self.member.store().read().revision());
+        DowngradeResponse { header, ..DowngradeResponse::default() }
+    }
+
     async fn downgraded(&self, request: &DowngradeRequest) -> Result<DowngradeResponse, Status> {
         let told = |trouble: Trouble| status::of(&trouble);
         let mut response = match DowngradeAction::try_from(request.action) {
             Ok(DowngradeAction::Validate) => {
                 self.validate(&request.version).await.map_err(told)?;
-                let header = self.header(self.member.store().read().revision());
-                DowngradeResponse { header, ..DowngradeResponse::default() }
+                self.without_change()
             }
             Ok(DowngradeAction::Enable) => {
                 let target = self.validate(&request.version).await.map_err(told)?;
                 self.announce(true, target).await?
             }
-            Ok(DowngradeAction::Cancel) => self.announce(false, String::new()).await?,
+            Ok(DowngradeAction::Cancel) if self.is_downgraded()? => {
+                self.announce(false, String::new()).await?
+            }
+            // There is nothing to call off, and nothing to put into the log.
+            Ok(DowngradeAction::Cancel) => self.without_change(),
             Err(_) => return Err(Status::unknown("etcdserver: unknown method")),
         };
         let store = self.member.store();

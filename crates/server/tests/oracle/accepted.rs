@@ -102,6 +102,12 @@ const ACCEPTED: &[Accepted] = &[
         reason: "the promotion of step 31 is in the log or not; a learner's file keeps its version",
     },
     Accepted {
+        scenario: "15-maintenance",
+        step: 78,
+        what: AnyValue(&["reason"]),
+        reason: "two alarms are active, and one of them is named",
+    },
+    Accepted {
         scenario: "16-quota",
         step: 1,
         what: AnyValue(&["dbSizeQuota"]),

@@ -184,6 +184,8 @@ impl Settings {
                     assert_eq!(value, "2097152", "what OUR_QUOTA stands for");
                     set.quota_bytes = OUR_QUOTA;
                 }
+                // How long a password takes to be checked, and nothing else.
+                [name, _] if name == "--bcrypt-cost" => {}
                 other => return Err(format!("there is no flag {other:?}").into()),
             }
         }
@@ -218,6 +220,20 @@ impl Served {
 
     pub(crate) fn whose(&self) -> &Whose {
         &self.whose
+    }
+
+    /// Waits until what a compaction has to remove is gone. etcd does not tell when that is; it needs
+    /// less than the recorder's patience.
+    pub(crate) async fn compacted(&self, revision: i64) {
+        match &self.running {
+            Running::Ours { node, .. } => {
+                let mut compacted = node.compacted();
+                let done = compacted.wait_for(|compacted| *compacted >= revision);
+                let done = tokio::time::timeout(PATIENCE, done).await;
+                done.expect("a compaction ends").expect("the member runs");
+            }
+            Running::Etcds(_) => tokio::time::sleep(Duration::from_millis(400)).await,
+        }
     }
 
     /// Stops in an orderly way, and starts on the same data.

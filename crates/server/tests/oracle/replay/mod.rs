@@ -4,6 +4,8 @@
 //! known what has to come, and the next step begins when it has come. What should not come is found
 //! when something else was expected, or at the end of its stream.
 
+mod hearing;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -11,14 +13,12 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 
+use self::hearing::Open;
 use crate::compare::{self, cut};
-use crate::recording::{self, Call, Failure, Head, Http, HttpAnswer, Outcome, Step, Stream, Taken};
+use crate::recording::{self, Call, Failure, Head, Http, HttpAnswer, Outcome, Step, Taken};
 use crate::served::{Place, Served, Whose};
-use crate::wire::{self, Conversation, Event, Methods, PATIENCE};
-use crate::{accepted, etcd, http, names::Names, streams};
-
-/// How long a stream may take to say what is expected of it.
-const STREAM_PATIENCE: Duration = Duration::from_secs(10);
+use crate::wire::{self, Methods, PATIENCE};
+use crate::{accepted, etcd, http, names::Names};
 
 /// A client listens for so long to what nobody expects, before it goes away.
 const LISTENING: Duration = Duration::from_millis(50);
@@ -42,18 +42,6 @@ struct Pending {
     task: JoinHandle<Outcome>,
 }
 
-/// A stream under way.
-struct Open {
-    stream: Stream,
-    conversation: Conversation,
-    /// The last message that came.
-    last: Option<Value>,
-    /// The client has gone away.
-    cancelled: bool,
-    /// It said other things than expected, or nothing: it is not waited for any longer.
-    broken: bool,
-}
-
 /// A scenario being replayed.
 struct Player<'a> {
     scenario: &'a str,
@@ -69,8 +57,8 @@ struct Player<'a> {
     differences: Vec<Difference>,
 }
 
-/// Replays a scenario to its end, or to where something differs if that is enough.
-pub(crate) async fn replay(scenario: &str, whose: Whose, to_the_end: bool) -> Vec<Difference> {
+/// Replays a scenario to its end.
+pub(crate) async fn replay(scenario: &str, whose: Whose) -> Vec<Difference> {
     let recording = recording::read(scenario);
     let has_second = recording.steps.iter().any(|step| matches!(step.taken, Taken::StartLearner));
     let place = if has_second { Place::first(etcd::free_address()) } else { Place::alone() };
@@ -98,9 +86,6 @@ pub(crate) async fn replay(scenario: &str, whose: Whose, to_the_end: bool) -> Ve
         player = player.step(number, taken).await;
         if steps.peek().is_none_or(|next| next.number != number) {
             player.settle(number).await;
-        }
-        if !to_the_end && !player.differences.is_empty() {
-            break;
         }
     }
     player.end().await
@@ -151,12 +136,12 @@ impl Player<'_> {
             Taken::Send(stream, mut request) => {
                 self.names.put_into(&mut request);
                 if let Some(open) = self.streams.get_mut(&stream) {
-                    open.conversation.send(&request);
+                    open.send(&request);
                 }
             }
             Taken::HalfClose(stream) => {
                 if let Some(open) = self.streams.get_mut(&stream) {
-                    open.conversation.half_close();
+                    open.half_close();
                 }
             }
             Taken::Cancel(stream) => self.cancel(number, stream).await,
@@ -164,8 +149,7 @@ impl Player<'_> {
             Taken::Restart => self.served = self.served.restart().await.unwrap(),
             Taken::Sleep(time) => {
                 // A stream that has something to say tells when the time is over.
-                let told = |open: &Open| open.stream.out.iter().any(|(after, _)| *after == number);
-                if !self.streams.values().any(told) {
+                if !self.streams.values().any(|open| open.speaks_after(number)) {
                     tokio::time::sleep(time).await;
                 }
             }
@@ -204,6 +188,10 @@ impl Player<'_> {
             while call.outcome.is_ok() && is_too_early(&ours) && since.elapsed() < PATIENCE {
                 tokio::time::sleep(LISTENING).await;
                 ours = made().await;
+            }
+            if call.head.path == "/etcdserverpb.KV/Compact" && ours.is_ok() {
+                let revision = call.request["revision"].as_str().unwrap_or("0").parse().unwrap();
+                self.served.compacted(revision).await;
             }
             self.compare(number, call, ours).await;
         }
@@ -341,166 +329,5 @@ fn shown(outcome: &Outcome) -> String {
     match outcome {
         Ok(reply) => cut(&reply.to_string()),
         Err(Failure { code, message }) => format!("{code}: {message}"),
-    }
-}
-
-/// Streams, and calls that wait.
-impl Player<'_> {
-    fn open(&mut self, number: u64, stream: Stream) {
-        let Some(channel) = self.channel(&stream.head) else {
-            return self.differs(number, "there is no second server");
-        };
-        let method = self.methods.get(&stream.head.path);
-        let conversation = Conversation::open(channel, &stream.head, method);
-        let open = Open { stream, conversation, last: None, cancelled: false, broken: false };
-        self.streams.insert(number, open);
-    }
-
-    async fn cancel(&mut self, number: u64, stream: u64) {
-        let Some(open) = self.streams.get_mut(&stream) else { return };
-        // Not a wait for luck: what is expected has come, and what comes now is too much.
-        let too_much = match open.broken {
-            true => None,
-            false => open.conversation.next(LISTENING).await,
-        };
-        open.conversation.cancel();
-        open.cancelled = true;
-        if let Some(event) = too_much {
-            self.differs(number, format!("nobody expected {}", cut(&format!("{event:?}"))));
-        }
-    }
-
-    /// Behind a step: all that etcd had said by then must be said.
-    async fn settle(&mut self, number: u64) {
-        for pending in std::mem::take(&mut self.pending) {
-            if pending.call.answered_after == Some(number) {
-                let ours = pending.task.await.unwrap();
-                self.compare(pending.step, pending.call, ours).await;
-                continue;
-            }
-            if pending.task.is_finished() {
-                self.differs(pending.step, format!("is answered after step {number} already"));
-            }
-            self.pending.push(pending);
-        }
-        let open: Vec<u64> = self.streams.keys().copied().collect();
-        for opened in open {
-            let mut open = self.streams.remove(&opened).unwrap();
-            if streams::is_one_answer(&open.stream.head.path) {
-                if open.stream.ended.0 == number {
-                    self.whole_answer(opened, open).await;
-                } else {
-                    self.streams.insert(opened, open);
-                }
-                continue;
-            }
-            if !open.broken {
-                self.hear(number, &mut open).await;
-            }
-            if open.stream.ended.0 == number {
-                self.ended(number, open).await;
-            } else {
-                self.streams.insert(opened, open);
-            }
-        }
-    }
-
-    /// What came of a stream after a step.
-    async fn hear(&mut self, number: u64, open: &mut Open) {
-        let Open { stream, conversation, last, cancelled, broken } = open;
-        if *cancelled {
-            return;
-        }
-        let after = |(after, message): &(u64, Value)| (*after == number).then(|| message.clone());
-        let etcds: Vec<Value> = stream.out.iter().filter_map(after).collect();
-        let is_watch = stream.head.path == "/etcdserverpb.Watch/Watch";
-        let joined = accepted::is_joined(self.scenario, number);
-        let complete = |messages: &[Value], before: Option<&Value>| match (is_watch, joined) {
-            (true, true) => streams::joined(streams::watch_responses(messages, before)),
-            (true, false) => streams::watch_responses(messages, before),
-            (false, _) => messages.to_vec(),
-        };
-        let etcds = complete(&etcds, None);
-        let mut messages = Vec::new();
-        let mut end = None;
-        let size = |responses: &[Value]| responses.len() + streams::events_in(responses);
-        while size(&complete(&messages, last.as_ref())) < size(&etcds) {
-            match conversation.next(STREAM_PATIENCE).await {
-                Some(Event::Message(message)) => messages.push(message),
-                Some(Event::Ended(how)) => end = Some(how),
-                None => end = Some(Ok(())),
-            }
-            if end.is_some() {
-                break;
-            }
-        }
-        while let Some(Event::Message(message)) = conversation.at_hand() {
-            messages.push(message);
-        }
-        let ours = complete(&messages, last.as_ref());
-        *broken = end.is_some();
-        if let Some(message) = messages.pop() {
-            *last = Some(message);
-        }
-        let (mut etcds, mut ours) = (Value::Array(etcds), Value::Array(ours));
-        self.names.learn(&etcds, &ours);
-        self.names.put_into(&mut etcds);
-        accepted::level(self.scenario, number, &mut etcds, &mut ours);
-        for difference in compare::differences(&etcds, &ours) {
-            self.differs(number, format!("{}{difference}", stream.head.path));
-        }
-        if let Some(how) = end {
-            self.differs(number, format!("{} is silent: {how:?}", stream.head.path));
-        }
-    }
-
-    /// How a stream ended.
-    async fn ended(&mut self, number: u64, mut open: Open) {
-        let path = &open.stream.head.path;
-        let etcds = open.stream.ended.1;
-        if open.cancelled {
-            let by_client = etcds.as_ref().is_err_and(|failure| failure.code == "Canceled");
-            assert!(by_client, "{number}: etcd said {etcds:?}");
-            return;
-        }
-        if open.broken {
-            return;
-        }
-        match open.conversation.next(STREAM_PATIENCE).await {
-            Some(Event::Ended(ours)) if ours == etcds => {}
-            other => {
-                let other = cut(&format!("{other:?}"));
-                self.differs(number, format!("{path}: end: etcd {etcds:?}, ours {other}"));
-            }
-        }
-    }
-
-    /// A stream that only means something as a whole.
-    async fn whole_answer(&mut self, opened: u64, mut open: Open) {
-        let path = &open.stream.head.path;
-        let mut messages = Vec::new();
-        let ours = loop {
-            match open.conversation.next(STREAM_PATIENCE).await {
-                Some(Event::Message(message)) => messages.push(message),
-                Some(Event::Ended(Ok(()))) => break Ok(streams::whole(path, &messages)),
-                Some(Event::Ended(Err(failure))) => break Err(failure),
-                None => panic!("step {opened}: the stream does not end"),
-            }
-        };
-        let recorded: Vec<Value> = open.stream.out.into_iter().map(|(_, reply)| reply).collect();
-        let etcds = open.stream.ended.1.map(|()| streams::whole(path, &recorded));
-        match (accepted::expected(self.scenario, opened, etcds, &ours, self.as_ours), ours) {
-            (Ok(mut etcds), Ok(ours)) => {
-                self.names.put_into(&mut etcds);
-                for difference in compare::differences(&etcds, &ours) {
-                    self.differs(opened, format!("{path}{difference}"));
-                }
-            }
-            (Err(etcds), Err(ours)) if etcds == ours => {}
-            (etcds, ours) => {
-                let (etcds, ours) = (shown(&etcds), shown(&ours));
-                self.differs(opened, format!("{path}: etcd {etcds}, ours {ours}"));
-            }
-        }
     }
 }
