@@ -193,7 +193,31 @@ impl Player<'_> {
                 let revision = call.request["revision"].as_str().unwrap_or("0").parse().unwrap();
                 self.served.compacted(revision).await;
             }
+            if call.head.path == "/etcdserverpb.Cluster/MemberPromote" && ours.is_ok() {
+                self.until_promoted(number).await;
+            }
             self.compare(number, call, ours).await;
+        }
+    }
+
+    /// The one who is promoted hears of it last.
+    async fn until_promoted(&mut self, number: u64) {
+        let Some(learner) = self.learner.as_ref().map(Served::channel) else { return };
+        let path = "/etcdserverpb.Maintenance/Status".to_owned();
+        let method = self.methods.get(&path);
+        let head = Head { path, metadata: BTreeMap::new(), to_learner: true };
+        let promoted = async {
+            loop {
+                let asked =
+                    wire::call(learner.clone(), head.clone(), method.clone(), json!({}), None);
+                if asked.await.is_ok_and(|status| status.get("isLearner").is_none()) {
+                    return;
+                }
+                tokio::time::sleep(LISTENING).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, promoted).await.is_err() {
+            self.differs(number, "the learner does not hear of its promotion");
         }
     }
 
