@@ -20,7 +20,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::etcd::{self, Etcd};
 use crate::http;
-use crate::wire::PATIENCE;
+use crate::wire::{self, PATIENCE};
 
 /// Whose server.
 #[derive(Clone, Debug)]
@@ -252,12 +252,14 @@ impl Served {
     }
 }
 
-/// The first call of a recording came when the version of the cluster was known.
+/// The first call of a recording came when the version of the cluster was known, and there was a
+/// leader.
 async fn ready(address: SocketAddr) {
     loop {
         if let Ok(answer) = http::ask(address, "GET /version", "").await
             && let Ok(answer) = serde_json::from_str::<Value>(&answer.body)
             && answer["etcdcluster"] != "not_decided"
+            && wire::status(connect(address).await).await.get("leader").is_some()
         {
             return;
         }

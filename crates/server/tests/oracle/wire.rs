@@ -81,6 +81,14 @@ pub(crate) async fn call(
     }
 }
 
+/// What a member says of itself; nothing if it does not answer.
+pub(crate) async fn status(channel: Channel) -> Value {
+    let path = "/etcdserverpb.Maintenance/Status".to_owned();
+    let method = Methods::new().get(&path);
+    let head = Head { path, metadata: BTreeMap::new(), to_learner: false };
+    call(channel, head, method, Value::Object(Default::default()), None).await.unwrap_or_default()
+}
+
 /// What a stream brings.
 #[derive(Debug)]
 pub(crate) enum Event {

@@ -114,6 +114,7 @@ impl Player<'_> {
             Ok(served) => self.learner = Some(served),
             Err(what) => self.differs(number, what),
         }
+        self.until_it_learns(number, true).await;
     }
 
     async fn end(mut self) -> Vec<Difference> {
@@ -194,30 +195,22 @@ impl Player<'_> {
                 self.served.compacted(revision).await;
             }
             if call.head.path == "/etcdserverpb.Cluster/MemberPromote" && ours.is_ok() {
-                self.until_promoted(number).await;
+                self.until_it_learns(number, false).await;
             }
             self.compare(number, call, ours).await;
         }
     }
 
-    /// The one who is promoted hears of it last.
-    async fn until_promoted(&mut self, number: u64) {
+    /// A member hears of what it is now after the one who made it that.
+    async fn until_it_learns(&mut self, number: u64, is_learner: bool) {
         let Some(learner) = self.learner.as_ref().map(Served::channel) else { return };
-        let path = "/etcdserverpb.Maintenance/Status".to_owned();
-        let method = self.methods.get(&path);
-        let head = Head { path, metadata: BTreeMap::new(), to_learner: true };
-        let promoted = async {
-            loop {
-                let asked =
-                    wire::call(learner.clone(), head.clone(), method.clone(), json!({}), None);
-                if asked.await.is_ok_and(|status| status.get("isLearner").is_none()) {
-                    return;
-                }
+        let heard = async {
+            while wire::status(learner.clone()).await.get("isLearner").is_some() != is_learner {
                 tokio::time::sleep(LISTENING).await;
             }
         };
-        if tokio::time::timeout(PATIENCE, promoted).await.is_err() {
-            self.differs(number, "the learner does not hear of its promotion");
+        if tokio::time::timeout(PATIENCE, heard).await.is_err() {
+            self.differs(number, "the learner does not hear what it is");
         }
     }
 
