@@ -2,6 +2,10 @@
 
 use std::process::ExitCode;
 
+/// Requests are made of many small pieces: see `docs/decisions/server-allocator.md`.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     clearlane_server::run::main()
 }
