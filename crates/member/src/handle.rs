@@ -1,5 +1,6 @@
 //! What a network thread has of a member: its desk, and the calls that requests become.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use clearlane_mvcc::Store;
@@ -73,7 +74,15 @@ impl Handle {
     }
 
     /// Sends a request through the log, and waits until it is applied here.
-    pub async fn write(&self, request: InternalRaftRequest) -> Result<Reply, Trouble> {
+    pub fn write(
+        &self,
+        request: impl Into<Box<InternalRaftRequest>>,
+    ) -> impl Future<Output = Result<Reply, Trouble>> + Send {
+        // It has a place for every kind of request. From here on a pointer is handed on.
+        self.write_boxed(request.into())
+    }
+
+    async fn write_boxed(&self, request: Box<InternalRaftRequest>) -> Result<Reply, Trouble> {
         check(&request, &self.limits)?;
         self.has_room(&request).await?;
         match self.desk.propose(request).await {
@@ -97,7 +106,7 @@ impl Handle {
         let member = self.node.metadata().node_id;
         if !self.node.alarms().is_raised_by(member, AlarmType::Nospace) {
             // Also if the alarm gets lost: the next one who asks raises it.
-            let _ = self.desk.propose(alarms::no_space(member)).await;
+            let _ = self.desk.propose(Box::new(alarms::no_space(member))).await;
         }
         Err(Refused::NoSpace.into())
     }
@@ -136,7 +145,7 @@ impl Handle {
     pub async fn txn(&self, request: TxnRequest, card: &mut Card) -> Result<Reply, Trouble> {
         check::txn(&request, &self.limits)?;
         if txn::is_read_only(&request) {
-            return Ok(Reply::Txn(range::read_txn(self, request, card).await?));
+            return Ok(Reply::Txn(Box::pin(range::read_txn(self, request, card)).await?));
         }
         let request = InternalRaftRequest { txn: Some(request), ..Default::default() };
         let reply = self.write(request).await;

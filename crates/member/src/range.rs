@@ -62,7 +62,8 @@ pub async fn range(
         Some(view) if requests::range::is_plain(&request) => {
             match gather(&*view, &request, AT_ONCE)?? {
                 Some(records) => Found::Records(records),
-                None => member.expensive(move || Long::measure(view, request)).await?,
+                // What is rare has a place of its own, or every range would make room for it.
+                None => Box::pin(member.expensive(move || Long::measure(view, request))).await?,
             }
         }
         view => {
@@ -73,7 +74,7 @@ pub async fn range(
             };
             Found::Shaped(match is_one_key {
                 true => work()??,
-                false => watched(member, card, work).await?,
+                false => Box::pin(watched(member, card, work)).await?,
             })
         }
     };
@@ -95,7 +96,8 @@ pub async fn read_txn(
     let store = member.store();
     let is_small = ranges(&request).all(|range| range.range_end.is_empty());
     let work = move || txn::read_txn(&*store.read(), &request);
-    let mut response = if is_small { work()?? } else { watched(member, card, work).await? };
+    let mut response =
+        if is_small { work()?? } else { Box::pin(watched(member, card, work)).await? };
     card.stamp(Stage::Backend);
     member.stamp(&mut response.header);
     Ok(response)

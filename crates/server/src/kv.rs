@@ -58,7 +58,7 @@ impl Errand {
     /// Puts a key.
     pub async fn put(&mut self, request: PutRequest) -> Result<PutResponse, Status> {
         let put = Some(request);
-        match self.write(InternalRaftRequest { put, ..Default::default() }).await? {
+        match self.write(Box::new(InternalRaftRequest { put, ..Default::default() })).await? {
             Reply::Put(response) => Ok(response),
             reply => Err(mismatch(&reply)),
         }
@@ -70,7 +70,10 @@ impl Errand {
         request: DeleteRangeRequest,
     ) -> Result<DeleteRangeResponse, Status> {
         let delete_range = Some(request);
-        match self.write(InternalRaftRequest { delete_range, ..Default::default() }).await? {
+        match self
+            .write(Box::new(InternalRaftRequest { delete_range, ..Default::default() }))
+            .await?
+        {
             Reply::DeleteRange(response) => Ok(response),
             reply => Err(mismatch(&reply)),
         }
@@ -100,7 +103,7 @@ impl Errand {
         }
     }
 
-    async fn write(&mut self, request: InternalRaftRequest) -> Result<Reply, Status> {
+    async fn write(&mut self, request: Box<InternalRaftRequest>) -> Result<Reply, Status> {
         self.votes()?;
         let reply = self.member.write(request).await;
         self.card.stamp(Stage::Apply);

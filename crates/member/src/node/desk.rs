@@ -132,8 +132,8 @@ impl Desk {
     }
 
     /// Proposes a request that was [checked](crate::requests::check()).
-    pub fn propose(&self, request: InternalRaftRequest) -> Asked {
-        self.ask(|place| Input::Propose(Box::new(request), place))
+    pub fn propose(&self, request: impl Into<Box<InternalRaftRequest>>) -> Asked {
+        self.ask(|place| Input::Propose(request.into(), place))
     }
 
     /// Proposes a change of members.

@@ -180,3 +180,19 @@ impl fmt::Display for Said {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<F, A, B, C, D>(_: impl FnOnce(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// It is allocated for each call, and moved about before it runs.
+    #[test]
+    fn a_call_under_way_is_small() {
+        let size = size_of_future(answer);
+        assert!(size <= 3072, "{size} bytes");
+    }
+}
