@@ -42,6 +42,9 @@ pub const VERSION: &str = "3.7.1";
 /// The version of etcd whose records these are.
 pub const STORAGE_VERSION: &str = "3.7.0";
 
+/// A store that has not committed yet has a page all the same: `etcdctl` divides by its size.
+const SIZE_MIN: u64 = 4096;
+
 /// So many long calls run at a time on behalf of one network thread.
 const LONG_CALLS_MAX: usize = 4;
 /// So many pieces of a snapshot wait for a slow client.
@@ -185,7 +188,7 @@ impl Maintenance for MaintenanceService {
         Ok(Response::new(StatusResponse {
             header: self.header(read.revision()),
             version: VERSION.to_owned(),
-            db_size: sizes.size() as i64,
+            db_size: sizes.size().max(SIZE_MIN) as i64,
             leader: status.leader(),
             raft_index: status.committed(),
             raft_term: status.term(),
