@@ -1,7 +1,9 @@
 //! What does etcd count that is not here?
 //!
-//! Names of parts that this server does not have, or that do not measure themselves. Whoever asks
-//! for one finds it, and it stays zero: nothing of the kind ever happens here.
+//! Names of parts that this server does not have, such as bbolt's pages or a proxy, and of a few that
+//! it has and does not measure yet: keys that a compaction removes, heartbeats that could not be sent,
+//! read indexes that come late, copies being installed. Whoever asks for one finds it, and it is zero.
+//! Nobody should take that for a measurement: `docs/clearlane-and-etcd.md` says so, too.
 
 use super::page::{Page, Sums, doubling};
 

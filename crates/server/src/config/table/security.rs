@@ -5,7 +5,7 @@ use crate::config::value::Kind::{Count, OneOf, Switch, Text};
 
 /// A listener for https is refused; these alone change nothing, as in etcd on an http listener.
 const NO_TLS: &str = "TLS is not served yet; https URLs are refused";
-const NO_AUTH: &str = "there are no users yet";
+const NO_AUTH: &str = "authentication cannot be switched on yet";
 
 pub(super) const TLS: &[Flag] = &[
     flag("cert-file", Text, "", "The certificate for clients.").ignored(NO_TLS),
