@@ -64,7 +64,7 @@ pub fn main() -> ExitCode {
     match config::read(&arguments, environment, &|path: &Path| std::fs::read_to_string(path)) {
         Ok(Wanted::Help) => say(&help::help()),
         Ok(Wanted::Version) => say(&version()),
-        Ok(Wanted::Member(config)) => match member(&config, &arguments) {
+        Ok(Wanted::Member(config)) => match member(&config) {
             Ok(never) => match never {},
             Err(failure) => complain(&failure.to_string(), 1),
         },
@@ -162,17 +162,12 @@ struct Running {
     election_timeout: Duration,
 }
 
-fn member(config: &Config, arguments: &[String]) -> Result<Never, Failure> {
+fn member(config: &Config) -> Result<Never, Failure> {
     logging::start(&config.log)?;
     end_by_panic();
     let (ours, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
-    tracing::info!(
-        version = maintenance::VERSION,
-        clearlane = ours,
-        pid,
-        ?arguments,
-        "starting a member"
-    );
+    // Not with its arguments: there may be a password among them.
+    tracing::info!(version = maintenance::VERSION, clearlane = ours, pid, "starting a member");
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }

@@ -310,6 +310,7 @@ fn not_honoured(values: &Values) -> impl Iterator<Item = String> {
         let flag = table::find(name)?;
         match flag.status {
             Status::Ignored(why) if !flag.is_default(text) => {
+                let text = if name.contains("password") { "***" } else { text };
                 Some(format!("--{name}={text} is not honoured: {why}"))
             }
             _ => None,
