@@ -96,6 +96,27 @@ impl Log {
         }
     }
 
+    /// From which entry up to an index, and beyond, there are no more bytes than so many: the last
+    /// index that would have to be released.
+    pub(crate) fn beyond_bytes(&self, up_to: u64, bytes: u64) -> u64 {
+        let known = up_to.saturating_sub(self.before.0).min(self.entries.len() as u64) as usize;
+        let mut left = bytes;
+        let fits = |entry: &&Entry| {
+            let size = entry.data.len() as u64;
+            let fits = size <= left;
+            left = left.saturating_sub(size);
+            fits
+        };
+        let kept = self.entries.range(..known).rev().take_while(fits).count();
+        self.before.0 + (known - kept) as u64
+    }
+
+    /// Bytes of the entries behind an index.
+    pub(crate) fn bytes_behind(&self, index: u64) -> u64 {
+        let known = index.saturating_sub(self.before.0).min(self.entries.len() as u64) as usize;
+        self.entries.range(known..).map(|entry| entry.data.len() as u64).sum()
+    }
+
     pub(crate) fn first(&self) -> u64 {
         self.before.0 + 1
     }

@@ -69,6 +69,14 @@ impl EntryKind {
             EntryKind::ConfChangeV2 => eraftpb::EntryType::EntryConfChangeV2,
         }
     }
+
+    pub(super) fn of_raft(kind: eraftpb::EntryType) -> EntryKind {
+        match kind {
+            eraftpb::EntryType::EntryNormal => EntryKind::Normal,
+            eraftpb::EntryType::EntryConfChange => EntryKind::ConfChange,
+            eraftpb::EntryType::EntryConfChangeV2 => EntryKind::ConfChangeV2,
+        }
+    }
 }
 
 impl Entry {
@@ -82,11 +90,7 @@ impl Entry {
     }
 
     pub(crate) fn of_raft(entry: &eraftpb::Entry) -> Entry {
-        let kind = match entry.get_entry_type() {
-            eraftpb::EntryType::EntryNormal => EntryKind::Normal,
-            eraftpb::EntryType::EntryConfChange => EntryKind::ConfChange,
-            eraftpb::EntryType::EntryConfChangeV2 => EntryKind::ConfChangeV2,
-        };
+        let kind = EntryKind::of_raft(entry.get_entry_type());
         // What comes from a peer is checked, what comes from the disk was wrapped here.
         let data = bare(kind.to_raft(), &entry.data).expect("all changes in raft are wrapped");
         Entry { kind, term: entry.term, index: entry.index, data }

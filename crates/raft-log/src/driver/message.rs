@@ -2,11 +2,14 @@
 
 use std::fmt;
 
+use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{self, MessageType};
 
+use super::convert::bare;
 use super::error::{Error, Result};
 use crate::log::Position;
+use crate::wire::EntryKind;
 
 /// A message from one member's raft to another's. What is in it is raft's affair.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,6 +61,16 @@ impl Message {
     /// the second time as the first; a proposal that arrives twice is proposed twice.
     pub fn is_proposal(&self) -> bool {
         self.0.get_msg_type() == MessageType::MsgPropose
+    }
+
+    /// What it proposes, as far as it makes sense.
+    pub fn proposed(&self) -> Vec<(EntryKind, Bytes)> {
+        let entries = self.0.entries.iter().filter(|_| self.is_proposal());
+        let proposed = entries.filter_map(|entry| {
+            let kind = entry.get_entry_type();
+            Some((EntryKind::of_raft(kind), bare(kind, &entry.data)?))
+        });
+        proposed.collect()
     }
 
     /// Of a snapshot: the position of the copy that goes with it.

@@ -52,6 +52,7 @@ mod check;
 mod convert;
 mod effects;
 mod error;
+mod heartbeats;
 mod mend;
 mod message;
 mod settings;
@@ -237,6 +238,21 @@ impl Driver {
         self.propose_as(EntryKind::ConfChangeV2, data)
     }
 
+    /// Proposes what another member has forwarded to this one, as if it were this one's own: raft itself
+    /// drops it while leadership goes from one member to another, and would send it on under the name of
+    /// its first sender. What is no proposal has nothing to pass on.
+    pub fn pass_on(&mut self, proposal: &Message) -> Result<()> {
+        let nonsense = |words: &str| Error::Message(format!("{proposal}: {words}"));
+        check::shape(&proposal.0).map_err(nonsense)?;
+        if self.node.raft.prs().get(proposal.from()).is_none() {
+            return Err(Error::Stranger(proposal.from()));
+        }
+        for (kind, data) in proposal.proposed() {
+            self.propose_as(kind, data)?;
+        }
+        Ok(())
+    }
+
     fn propose_as(&mut self, kind: EntryKind, data: Bytes) -> Result<()> {
         check::proposal(kind.to_raft(), &data).map_err(|words| Error::Message(words.to_owned()))?;
         let bytes = data.len() as u64;
@@ -374,6 +390,17 @@ impl Driver {
         self.node.mut_store().release(up_to.min(applied));
     }
 
+    /// Up to where entries would have to be released, for those between there and `up_to` to have no more
+    /// than so many bytes.
+    pub fn beyond_bytes(&self, up_to: u64, bytes: u64) -> u64 {
+        self.node.store().beyond_bytes(up_to, bytes)
+    }
+
+    /// Bytes of the log that the durable store does not have.
+    pub fn bytes_to_apply_again(&self) -> u64 {
+        self.node.store().bytes_behind(self.durable_position().index)
+    }
+
     /// What is to be done, if there is anything.
     pub fn effects(&mut self) -> Option<Effects> {
         self.forwarded_bytes = 0;
@@ -386,6 +413,7 @@ impl Driver {
         effects.send.append(&mut self.free);
         // Raft goes through the members in the order of a hash map.
         effects.send.sort_by_key(Message::to);
+        heartbeats::keep_last(&mut effects.send);
         Some(effects)
     }
 
@@ -495,10 +523,30 @@ impl Driver {
         self.node.raft.set_randomized_election_timeout(self.timeout);
     }
 
+    /// Each of those who may miss the leader has a part of the second time-out to himself, and draws
+    /// from the first half of it:
+    ///
+    /// ```text
+    ///   silence since   1 ──────── 1.5 ──────── 2    time-outs
+    ///   three members   │ one ┄┄┄  │ other ┄┄┄  │
+    /// ```
+    ///
+    /// If they drew from all of it, as in raft's paper, two of three would want to lead at the same
+    /// tick one time in ten, share the votes, and have to wait for another time-out. Whose turn comes
+    /// late, because the others before him are gone too, is still in time. Nobody draws the first tick:
+    /// the others' clocks tick between his, and who thinks that he has heard the leader within a time-out
+    /// does not answer.
     fn draw(&mut self) {
         self.situation = self.leadership();
         let ticks = self.settings.election_ticks;
-        self.timeout = self.chance.pick(ticks, 2 * ticks);
+        let (id, leader) = (self.node.raft.id, self.situation.leader);
+        let mut rivals = self.members().voters;
+        rivals.retain(|voter| *voter != leader);
+        rivals.sort_unstable();
+        let turn = rivals.iter().position(|voter| *voter == id).unwrap_or(0);
+        let of = |turn: usize| ticks + 1 + turn * (ticks - 1) / rivals.len().max(1);
+        let (from, to) = (of(turn), of(turn + 1));
+        self.timeout = self.chance.pick(from, from + (to - from).div_ceil(2).max(1));
         self.node.raft.set_randomized_election_timeout(self.timeout);
     }
 }

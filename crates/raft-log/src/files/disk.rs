@@ -73,6 +73,16 @@ impl Files for Disk {
         let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
         fs::File::open(dir)?.sync_all()
     }
+
+    fn free_space(&self, dir: &Path) -> u64 {
+        let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+        let Ok(found) = nix::sys::statvfs::statvfs(dir) else { return u64::MAX };
+        // How wide these are depends on the system.
+        #[allow(clippy::useless_conversion, reason = "not useless everywhere")]
+        let (blocks, size) =
+            (u64::from(found.blocks_available()), u64::from(found.fragment_size()));
+        blocks.saturating_mul(size)
+    }
 }
 
 #[derive(Debug)]

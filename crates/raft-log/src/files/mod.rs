@@ -68,6 +68,15 @@ pub trait Files: fmt::Debug + Send + Sync {
 
     /// Returns when the names in a directory are on disk.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// So many bytes may still be written to the disk that a directory is on. Without bound, if the
+    /// file system does not say.
+    fn free_space(&self, dir: &Path) -> u64;
+}
+
+/// Whether something failed for want of room, on the disk or in somebody's share of it.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// An open file.

@@ -466,6 +466,11 @@ impl Files for SimulatedDisk {
         Ok(())
     }
 
+    /// It is never full.
+    fn free_space(&self, _dir: &Path) -> u64 {
+        u64::MAX
+    }
+
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let mut state = self.state.lock();
         state.require_dir(Some(dir))?;

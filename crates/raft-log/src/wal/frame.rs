@@ -64,9 +64,10 @@ fn length_field(length: u64) -> u64 {
     }
 }
 
-/// A segment that is being read.
+/// A segment that is being read, from some sector on.
 #[derive(Debug)]
 pub(super) struct Segment {
+    /// To its end, or what is found counts only if it is a whole record.
     pub(super) bytes: Vec<u8>,
     /// Whether its end may be torn: whether it is the last one.
     pub(super) is_last: bool,
@@ -86,6 +87,16 @@ pub(super) enum Found<'a> {
     Damaged(String),
 }
 
+impl Found<'_> {
+    /// The same in a segment of which `start` bytes were left out.
+    pub(super) fn moved_by(mut self, start: u64) -> Self {
+        if let Found::Record { next, .. } = &mut self {
+            *next += start;
+        }
+        self
+    }
+}
+
 /// A frame whose length makes sense.
 struct Frame {
     offset: u64,
@@ -103,7 +114,7 @@ impl Frame {
 }
 
 impl Segment {
-    /// Looks at the frame that begins at `offset`, a multiple of 8; `crc` is the sum so far.
+    /// Looks at the frame that begins at `offset` in `bytes`, a multiple of 8; `crc` is the sum so far.
     pub(super) fn at(&self, offset: u64, crc: u32) -> Found<'_> {
         let rest = self.from(offset);
         let Some(field) = rest.first_chunk() else {
@@ -219,16 +230,8 @@ fn has_sum(record: &Record<'_>, crc: u32) -> Result<(), String> {
     }
 }
 
-fn is_zero(bytes: &[u8]) -> bool {
+pub(super) fn is_zero(bytes: &[u8]) -> bool {
     // By words, which the compiler makes fast: tails of 64 MB are looked at when a log is opened.
     let (words, rest) = bytes.as_chunks::<64>();
     words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)
-}
-
-/// How far the written part of a file reaches: the end of its last byte that is not zero.
-pub(super) fn written_length(bytes: &[u8]) -> u64 {
-    let unwritten = bytes.rchunks(4096).take_while(|chunk| is_zero(chunk));
-    let written = &bytes[..bytes.len() - unwritten.map(<[u8]>::len).sum::<usize>()];
-    let last = written.iter().rposition(|byte| *byte != 0);
-    last.map_or(0, |last| last as u64 + 1)
 }

@@ -78,12 +78,17 @@ mod name;
 mod open;
 mod rules;
 mod scan;
+mod window;
 mod writer;
 pub mod group;
 
 pub use open::{exists, read, valid_snapshots};
 pub use writer::Wal;
 
+use std::io;
+use std::path::Path;
+
+use crate::files::{File, Files, is_full};
 use crate::wire::{Entry, HardState, Metadata, Snapshot};
 
 /// The names of segments that are being made. They are removed when a log is opened.
@@ -92,7 +97,8 @@ const TEMPORARY: [&str; 2] = ["0.tmp", "1.tmp"];
 /// How a log is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// A segment that has reached this size is cut. It is allocated as a whole when it is begun.
+    /// A segment that has reached this size is cut. It is allocated as a whole when it is begun, if
+    /// the disk has room for it and for others.
     pub segment_bytes: u64,
     /// How many segments [`Wal::purge`] leaves although they are not needed; `None`: all.
     pub segments_max: Option<usize>,
@@ -102,6 +108,43 @@ impl Default for Options {
     /// As in etcd: 64 MB (of 1000 x 1000), and five segments.
     fn default() -> Options {
         Options { segment_bytes: 64_000_000, segments_max: Some(5) }
+    }
+}
+
+/// What the log leaves free when it allocates ahead: the store needs room, too, above all to give some
+/// back.
+const LEFT_FREE: u64 = 64 << 20;
+/// What it keeps for itself all the same, behind its end: a delete, too, is an entry, and a disk that is
+/// full is one on which somebody wants to delete.
+const RESERVE_MAX: u64 = 2 << 20;
+
+impl Options {
+    /// Allocates a segment that ends here as far as there is room, and a reserve in any case; says how far.
+    fn allocate_ahead(
+        &self,
+        files: &dyn Files,
+        dir: &Path,
+        file: &mut dyn File,
+        end: u64,
+    ) -> io::Result<u64> {
+        let room = files.free_space(dir).saturating_sub(LEFT_FREE);
+        let ahead = self.segment_bytes.min(end.saturating_add(room));
+        allocate(file, ahead.max(end + self.reserve()))
+    }
+
+    /// What is kept free behind the end of the log, for itself alone.
+    fn reserve(&self) -> u64 {
+        RESERVE_MAX.min(self.segment_bytes / 32)
+    }
+}
+
+/// Allocates up to there; if somebody has taken the room, the file grows as it is written. Says how far
+/// there is room.
+fn allocate(file: &mut dyn File, length: u64) -> io::Result<u64> {
+    match file.allocate(length) {
+        Ok(()) => Ok(length),
+        Err(error) if is_full(&error) => Ok(0),
+        Err(error) => Err(error),
     }
 }
 

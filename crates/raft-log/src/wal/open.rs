@@ -44,7 +44,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::name::SegmentName;
-use super::scan::{self, End, OpenSegment, Told, scan};
+use super::scan::{End, OpenSegment, Told, scan};
 use super::writer::{Place, Tail, Wal};
 use super::{Contents, Options};
 use crate::error::{Error, Result};
@@ -151,7 +151,7 @@ fn open_to_read(files: &dyn Files, dir: &Path, names: &[SegmentName]) -> Result<
     let open = |name: &SegmentName| {
         let path = dir.join(name.to_string());
         let file = files.open_to_read(&path).map_err(|e| Error::path(&path, "open it", e))?;
-        Ok(OpenSegment { name: *name, path, file })
+        Ok(OpenSegment { name: *name, path, file, reserved: 0 })
     };
     names.iter().map(open).collect()
 }
@@ -161,7 +161,7 @@ fn open_locked(files: &dyn Files, dir: &Path, names: &[SegmentName]) -> Result<V
         let path = dir.join(name.to_string());
         let mut file = files.open(&path).map_err(|e| Error::path(&path, "open it", e))?;
         match file.try_lock().map_err(|source| Error::path(&path, "lock it", source))? {
-            true => Ok(OpenSegment { name: *name, path, file }),
+            true => Ok(OpenSegment { name: *name, path, file, reserved: 0 }),
             false => Err(Error::Locked { path }),
         }
     };
@@ -236,8 +236,12 @@ fn settle(
         keep_broken(files, tail, end.written)?;
     }
     let failed = |source| Error::path(&tail.path, "cut off its torn end", source);
-    tail.file.set_length(end.offset).map_err(failed)?;
-    tail.file.allocate(options.segment_bytes).map_err(failed)?;
+    if end.written > end.offset {
+        tail.file.set_length(end.offset).map_err(failed)?;
+    }
+    // Behind the end there are zeros at most, and room that is kept.
+    tail.reserved =
+        options.allocate_ahead(files, dir, &mut *tail.file, end.offset).map_err(failed)?;
     // What was read may be in the system's memory only, if the process before died and did not
     // sync. The same goes for the names.
     tail.file.sync().map_err(failed)?;
@@ -254,8 +258,11 @@ fn settle(
 
 /// Copies a segment with a torn end aside.
 fn keep_broken(files: &dyn Files, tail: &OpenSegment, written: u64) -> Result<()> {
-    let mut bytes = scan::read(&*tail.file, &tail.path)?;
-    bytes.truncate(usize::try_from(written).unwrap_or(usize::MAX));
+    let bytes = || {
+        let mut bytes = vec![0; usize::try_from(written).map_err(std::io::Error::other)?];
+        tail.file.read_at(0, &mut bytes).map(|()| bytes)
+    };
+    let bytes = bytes().map_err(|source| Error::path(&tail.path, "read it", source))?;
     let mut path = tail.path.clone().into_os_string();
     path.push(".broken");
     let path = PathBuf::from(path);

@@ -3,12 +3,16 @@
 //! The sum runs on from segment to segment, and each begins with a record that says what it is by
 //! then, and with the metadata. So a segment that is missing, exchanged or taken from another log
 //! does not fit. What is read passes the [rules](super::rules) before anyone sees it.
+//!
+//! A segment is looked at [through a window](super::window), so that a start needs memory for a piece
+//! of the log and not for 64 MB of it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::frame::{Found, Segment};
+use super::frame::Found;
 use super::name::SegmentName;
 use super::rules::Rules;
+use super::window::Window;
 use crate::error::{Error, Result};
 use crate::files::File;
 use crate::wire::{Entry, Garbage, HardState, Metadata, Record, RecordKind, Snapshot};
@@ -19,6 +23,8 @@ pub(super) struct OpenSegment {
     pub(super) name: SegmentName,
     pub(super) path: PathBuf,
     pub(super) file: Box<dyn File>,
+    /// Writing up to here cannot fail for want of space, as far as we know.
+    pub(super) reserved: u64,
 }
 
 /// What a reader is told, in the order of the log.
@@ -56,22 +62,13 @@ pub(super) fn scan(
     let (mut offset, mut written) = (0, 0);
     for (at, open) in segments.iter().enumerate() {
         let is_last = at + 1 == segments.len();
-        let segment = Segment { bytes: read(&*open.file, &open.path)?, is_last };
-        offset = scan.segment(open, &segment, &mut tell)?;
-        written = super::frame::written_length(&segment.bytes);
+        let unread = |source| Error::path(&open.path, "read it", source);
+        let mut window = Window::open(&*open.file, is_last).map_err(unread)?;
+        offset = scan.segment(open, &mut window, &mut tell)?;
+        written = window.written();
     }
     let metadata = scan.metadata.unwrap_or_default();
     Ok(End { metadata, rules: scan.rules, crc: scan.crc, offset, written })
-}
-
-/// All bytes of a file.
-pub(super) fn read(file: &dyn File, path: &Path) -> Result<Vec<u8>> {
-    let read = || {
-        let mut bytes = vec![0; usize::try_from(file.length()?).map_err(std::io::Error::other)?];
-        file.read_at(0, &mut bytes)?;
-        Ok(bytes)
-    };
-    read().map_err(|source| Error::path(path, "read it", source))
 }
 
 struct Scan {
@@ -86,13 +83,20 @@ impl Scan {
     fn segment(
         &mut self,
         open: &OpenSegment,
-        segment: &Segment,
+        window: &mut Window<'_>,
         tell: &mut impl FnMut(Told) -> std::result::Result<(), String>,
     ) -> Result<u64> {
+        let unread = |source| Error::path(&open.path, "read it", source);
         let corrupt = |offset, detail| Error::corrupt(&open.path, offset, detail);
         let mut offset = 0;
         for number in 0_u64.. {
-            let (record, next) = match segment.at(offset, self.crc) {
+            let found = loop {
+                match window.at(offset, self.crc) {
+                    Some(found) => break found,
+                    None => window.widen(offset).map_err(unread)?,
+                }
+            };
+            let (record, next) = match found {
                 Found::Record { record, next } => (record, next),
                 Found::Damaged(detail) => return Err(corrupt(offset, detail)),
                 // The head of a segment is synced before the segment gets its name.

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   append ── check rules ── encode into the buffer ── (128 KiB: write, no sync)
-//!   sync   ── write the rest ── segment full? ─ no ─ sync
+//!   sync   ── write the rest ── segment full? ─ no ─ reserve room ── sync
 //!                                             └ yes ─ cut
 //! ```
 //!
 //! # The cut
 //!
-//! A segment is full when what was written reaches its size; it may be longer by one batch. Then,
-//! in this order, each step on disk before the next:
+//! A segment is full when what was written reaches its size; it may be longer by one batch, and by more
+//! while the disk has no room for another. Then, in this order, each step on disk before the next:
 //!
 //! 1. The old segment is cut to what was written, and synced: this is the sync that was asked for.
 //! 2. The new one is made under a temporary name, locked, made long, and gets its head: the sum so
@@ -34,7 +34,7 @@ use super::frame;
 use super::name::SegmentName;
 use super::rules::Rules;
 use super::scan::OpenSegment;
-use super::{Append, Options, TEMPORARY};
+use super::{Append, Options, TEMPORARY, allocate};
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::wire::{Entry, HardState, Metadata, Record, RecordKind, Snapshot};
@@ -251,9 +251,10 @@ impl Wal {
             return Ok(());
         }
         self.flush()?;
-        if self.end.offset >= self.place.options.segment_bytes {
+        if self.is_due() {
             self.cut()?;
         } else {
+            self.reserve()?;
             let synced = self.tail.file.sync();
             self.kept(synced, "sync")?;
         }
@@ -269,6 +270,25 @@ impl Wal {
         self.end.offset += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
+    }
+
+    /// Sees to it that there is room behind the end when others have filled the disk.
+    fn reserve(&mut self) -> Result<()> {
+        let reserve = self.place.options.reserve();
+        if self.end.offset + reserve / 2 > self.tail.reserved {
+            let allocated = allocate(&mut *self.tail.file, self.end.offset + reserve);
+            self.tail.reserved = self.kept(allocated, "reserve room")?.max(self.tail.reserved);
+        }
+        Ok(())
+    }
+
+    /// Whether the segment is full, and there is room for another: if not, this one still has a reserve.
+    fn is_due(&self) -> bool {
+        let Place { files, dir, options } = &self.place;
+        // What was reserved and not used is given back by the cut.
+        let given_back = self.tail.reserved.saturating_sub(self.end.offset);
+        self.end.offset >= options.segment_bytes
+            && files.free_space(dir).saturating_add(given_back) >= 2 * options.reserve()
     }
 
     /// Ends the segment and begins the next.
@@ -298,7 +318,9 @@ impl Wal {
         let needed = durable_index.min(self.durable_snapshot);
         let max = self.place.options.segments_max.unwrap_or(usize::MAX).max(1);
         let mut removed = 0;
-        while self.earlier.len() >= max && self.second().index <= needed {
+        // A full one counts although there was no room yet to begin the next: removing makes some.
+        let is_full = self.end.offset >= self.place.options.segment_bytes;
+        while self.earlier.len() + usize::from(is_full) >= max && self.second().index <= needed {
             let Some((name, segment)) = self.earlier.pop_front() else { break };
             let path = self.place.dir.join(name.to_string());
             // One by one, or a power cut could bring back the older of two.
@@ -426,9 +448,10 @@ impl Place {
         if !file.try_lock()? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        file.allocate(self.options.segment_bytes)?;
+        let dir = path.parent().unwrap_or(&self.dir);
+        let reserved = self.options.allocate_ahead(&*self.files, dir, &mut *file, 0)?;
         file.write_at(0, head)?;
         file.sync()?;
-        Ok(OpenSegment { name, path, file })
+        Ok(OpenSegment { name, path, file, reserved })
     }
 }
