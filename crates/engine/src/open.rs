@@ -27,7 +27,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { cache_bytes: 256 << 20, quick_repair: false }
+        Options { cache_bytes: 64 << 20, quick_repair: false }
     }
 }
 

@@ -28,8 +28,11 @@ static NAMES: [OnceLock<&str>; Actor::MAX] = [const { OnceLock::new() }; Actor::
 /// The names of the first actors.
 const RESERVED: [&str; 2] = ["unnamed", "other"];
 
+/// In whose name a thread acts, and as which one of that name; 0 if nobody has counted.
+pub(crate) type Acting = (Actor, u32);
+
 thread_local! {
-    static CURRENT: Cell<Actor> = const { Cell::new(Actor::UNNAMED) };
+    static CURRENT: Cell<Acting> = const { Cell::new((Actor::UNNAMED, 0)) };
 }
 
 /// The kind of work in whose name a lock is taken. See the module documentation.
@@ -63,6 +66,12 @@ impl Actor {
     /// The actor that this thread acts as.
     #[inline]
     pub fn current() -> Actor {
+        CURRENT.get().0
+    }
+
+    /// The same, and which one of that name.
+    #[inline]
+    pub(crate) fn acting() -> Acting {
         CURRENT.get()
     }
 
@@ -70,7 +79,14 @@ impl Actor {
     /// whatever it acted as before.
     #[must_use = "the thread acts as this actor only until the result is dropped"]
     pub fn enter(self) -> Entered {
-        Entered { before: CURRENT.replace(self), _this_thread: PhantomData }
+        self.enter_as(0)
+    }
+
+    /// The same, as the one with this number: [events](crate::Event) say it, so that those of one request can
+    /// be told from those of another. Figures do not.
+    #[must_use = "the thread acts as this actor only until the result is dropped"]
+    pub fn enter_as(self, number: u32) -> Entered {
+        Entered { before: CURRENT.replace((self, number)), _this_thread: PhantomData }
     }
 
     /// The name it was interned under.
@@ -106,7 +122,7 @@ impl fmt::Debug for Actor {
 /// do by themselves.
 #[derive(Debug)]
 pub struct Entered {
-    before: Actor,
+    before: Acting,
     /// Keeps the scope on the thread whose label it changed.
     _this_thread: PhantomData<*const ()>,
 }
@@ -140,12 +156,13 @@ mod tests {
     fn scopes_nest_and_restore() {
         let (outer, inner) = (Actor::named("outer"), Actor::named("inner"));
         assert_eq!(Actor::current(), Actor::UNNAMED);
-        let _as = outer.enter();
+        let _as = outer.enter_as(7);
         {
             let _as = inner.enter();
             assert_eq!(Actor::current(), inner);
+            assert_eq!(Actor::acting(), (inner, 0));
         }
-        assert_eq!(Actor::current(), outer);
+        assert_eq!(Actor::acting(), (outer, 7));
     }
 
     #[test]

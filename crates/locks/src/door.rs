@@ -107,20 +107,22 @@ impl Door {
     #[inline]
     pub(crate) fn enter(&self, mode: Mode) -> Stay<'_> {
         let Taken { mut inner, asked_ns, taken_ns } = self.take_inner();
-        let arrival = inner.gate.arrive(Actor::current(), mode, taken_ns);
+        let (actor, number) = Actor::acting();
+        let arrival = inner.gate.arrive(actor, mode, taken_ns);
         if !arrival.inside {
             self.wait(inner, arrival.ticket, mode, asked_ns);
         } else if asked_ns < taken_ns {
             drop(inner);
-            self.waited(mode, taken_ns - asked_ns, None);
+            self.waited(mode, (asked_ns, taken_ns), None);
         }
-        Stay { door: self, ticket: arrival.ticket, mode }
+        Stay { door: self, ticket: arrival.ticket, mode, number }
     }
 
     /// Goes in if that takes no waiting.
     pub(crate) fn try_enter(&self, mode: Mode) -> Option<Stay<'_>> {
-        let ticket = self.inner.lock().gate.try_arrive(Actor::current(), mode, now_ns())?;
-        Some(Stay { door: self, ticket, mode })
+        let (actor, number) = Actor::acting();
+        let ticket = self.inner.lock().gate.try_arrive(actor, mode, now_ns())?;
+        Some(Stay { door: self, ticket, mode, number })
     }
 
     /// Who is inside.
@@ -165,20 +167,25 @@ impl Door {
         inner.sleepers.remove(&ticket);
         drop(inner);
 
-        self.waited(mode, now_ns().saturating_sub(asked_ns), front);
+        self.waited(mode, (asked_ns, now_ns()), front);
     }
 
     #[cold]
-    fn waited(&self, mode: Mode, waited_ns: u64, front: Option<(Actor, Stance)>) {
+    fn waited(&self, mode: Mode, (start_ns, end_ns): (u64, u64), front: Option<(Actor, Stance)>) {
+        let waited_ns = end_ns.saturating_sub(start_ns);
         WAITED_NS.set(WAITED_NS.get() + waited_ns);
         if LONGEST_WAIT.get().is_none_or(|longest| longest.waited_ns < waited_ns) {
             LONGEST_WAIT.set(Some(Wait { lock: self.figures.name, waited_ns, front }));
         }
         self.figures.waited(mode, waited_ns);
+        if self.studio.is_on() {
+            let (lock, (actor, number)) = (self.figures.name, Actor::acting());
+            self.studio.write(Event::Came { lock, mode, actor, number, front, start_ns, end_ns });
+        }
     }
 
     #[inline]
-    fn leave(&self, ticket: Ticket, mode: Mode) {
+    fn leave(&self, ticket: Ticket, mode: Mode, number: u32) {
         let Taken { mut inner, asked_ns: left_ns, taken_ns } = self.take_inner();
         let left = inner.gate.leave(ticket, mode, taken_ns);
         if left.wake.is_empty() {
@@ -188,7 +195,7 @@ impl Door {
         }
         self.figures.held(left.party.actor, mode, left_ns.saturating_sub(left.party.since_ns));
         if self.studio.is_on() {
-            self.studio.write(self.held_event(&left.party, left_ns));
+            self.studio.write(self.held_event(&left.party, number, left_ns));
         }
     }
 
@@ -209,11 +216,12 @@ impl Door {
         }
     }
 
-    fn held_event(&self, party: &Party, end_ns: u64) -> Event {
+    fn held_event(&self, party: &Party, number: u32, end_ns: u64) -> Event {
         Event::Held {
             lock: self.figures.name,
             mode: party.mode,
             actor: party.actor,
+            number,
             start_ns: party.since_ns,
             end_ns,
         }
@@ -239,11 +247,13 @@ pub(crate) struct Stay<'a> {
     door: &'a Door,
     ticket: Ticket,
     mode: Mode,
+    /// Of who came, who may act as another when he leaves.
+    number: u32,
 }
 
 impl Drop for Stay<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.door.leave(self.ticket, self.mode);
+        self.door.leave(self.ticket, self.mode, self.number);
     }
 }

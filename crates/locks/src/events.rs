@@ -42,6 +42,25 @@ pub enum Event {
         /// Until when.
         end_ns: u64,
     },
+    /// A wait as a whole: an actor is inside who could not go in at once. It writes so itself, once it is
+    /// inside.
+    Came {
+        /// The lock.
+        lock: &'static str,
+        /// To do what.
+        mode: Mode,
+        /// Who waited.
+        actor: Actor,
+        /// Which one of that name, as [`Actor::enter_as`] was told.
+        number: u32,
+        /// Who stood in front when the wait began, and whether it held the lock or waited itself. `None`: the
+        /// way was free, and the thread was only late to go it.
+        front: Option<(Actor, Stance)>,
+        /// From when.
+        start_ns: u64,
+        /// Until when.
+        end_ns: u64,
+    },
     /// An actor held a lock; written when it is released.
     Held {
         /// The lock.
@@ -50,6 +69,8 @@ pub enum Event {
         mode: Mode,
         /// Who held.
         actor: Actor,
+        /// Which one of that name.
+        number: u32,
         /// From when.
         start_ns: u64,
         /// Until when.
@@ -68,6 +89,11 @@ impl Recorder {
     /// The events recorded so far, in the order in which they ended.
     pub fn events(&self) -> Vec<Event> {
         self.tape.slots.iter().filter_map(OnceLock::get).copied().collect()
+    }
+
+    /// Whether half of the tape is full, so that it is time for another.
+    pub fn is_half_full(&self) -> bool {
+        self.tape.claimed.load(Relaxed) >= self.tape.slots.len() / 2
     }
 
     /// How many events found the tape full.

@@ -255,7 +255,7 @@ fn a_recording_tells_the_convoy_with_times() {
         });
         until_waits(&registry, put, expensive, Stance::Holding);
         scope.spawn(|| {
-            let _as = cheap.enter();
+            let _as = cheap.enter_as(7);
             drop(lock.read());
         });
         until_waits(&registry, cheap, put, Stance::Waiting);
@@ -272,7 +272,26 @@ fn a_recording_tells_the_convoy_with_times() {
     assert_eq!(waited(cheap, Stance::Waiting).1, held(put).0);
     assert_eq!(waited(cheap, Stance::Holding), held(put));
     assert_eq!(held(cheap).0, held(put).1);
-    assert_eq!(events.len(), 6);
+    // And once as a whole, with the one in front when it began, by the one who came.
+    let came = |by| {
+        events.iter().find_map(|event| match *event {
+            Event::Came { actor, number, front, start_ns, end_ns, .. } if actor == by => {
+                Some((number, front, start_ns, end_ns))
+            }
+            _ => None,
+        })
+    };
+    let (number, front, start_ns, end_ns) = came(cheap).unwrap();
+    assert_eq!((number, front), (7, Some((put, Stance::Waiting))));
+    assert_eq!(start_ns, waited(cheap, Stance::Waiting).0);
+    assert!(end_ns >= held(put).1, "it is inside when the put has left");
+    assert_eq!(came(put).unwrap().1, Some((expensive, Stance::Holding)));
+    let numbers = events.iter().filter_map(|event| match *event {
+        Event::Held { actor, number, .. } if actor == cheap => Some(number),
+        _ => None,
+    });
+    assert_eq!(numbers.collect::<Vec<_>>(), [7]);
+    assert_eq!(events.len(), 8);
 }
 
 fn held_by(event: &Event, by: Actor) -> Option<(u64, u64)> {

@@ -23,6 +23,13 @@
 //! A reader waits for one and a half round trips on average, two at most. However many there are, there
 //! is one round at a time, which grows as the load does.
 //!
+//! # When many read
+//!
+//! Then the rounds themselves become the load: each is a dozen messages among three members, and that
+//! costs more than the reads. So behind a round that has served many, the next one gathers for as long as
+//! that one took, at most 2 ms: half as many rounds, for a wait that a member which has so much to do
+//! would make its clients wait anyway. Who is alone, or one of a few, never waits for others.
+//!
 //! # What ends a round
 //!
 //! | | |
@@ -54,19 +61,36 @@ use crate::interface::{Action, Config, Event, Figures, ReadBarrier, Reader};
 use crate::room::Room;
 use crate::round::Round;
 
+/// A round with so many readers has served many.
+const CROWD: usize = 8;
+/// The longest that they gather.
+const GATHER_MAX: Duration = Duration::from_millis(2);
+
 /// Rounds, one after the other.
 #[derive(Debug)]
 pub(crate) struct ReadIndex<T> {
     config: Config,
     pub(crate) room: Room<T>,
     in_flight: Option<Round<T>>,
+    /// When the round was asked that has just served many.
+    crowd_asked_at: Option<Duration>,
+    /// Until then the next round gathers.
+    gathers_until: Duration,
     leader: Option<u64>,
     term: u64,
 }
 
 impl<T: Reader> ReadIndex<T> {
     pub(crate) fn new(config: Config) -> ReadIndex<T> {
-        ReadIndex { config, room: Room::new(&config), in_flight: None, leader: None, term: 0 }
+        ReadIndex {
+            config,
+            room: Room::new(&config),
+            in_flight: None,
+            crowd_asked_at: None,
+            gathers_until: Duration::ZERO,
+            leader: None,
+            term: 0,
+        }
     }
 
     /// Says whether anything is new. A leader that is new ends the round.
@@ -95,6 +119,8 @@ impl<T: Reader> ReadIndex<T> {
             return None;
         };
         let round = self.in_flight.take()?;
+        let waiting = round.group.iter().filter(|seat| self.room.readers.waits(seat)).count();
+        self.crowd_asked_at = asked_at.filter(|_| waiting >= CROWD);
         self.room.wait_behind(index, round.group);
         asked_at
     }
@@ -107,6 +133,12 @@ impl<T: Reader> ReadIndex<T> {
             round.forget_times();
         }
         let now = moment.now;
+        if moment.stepped_back {
+            (self.crowd_asked_at, self.gathers_until) = (None, now);
+        }
+        if let Some(asked_at) = self.crowd_asked_at.take() {
+            self.gathers_until = now + now.saturating_sub(asked_at).min(GATHER_MAX);
+        }
         if let Some(round) = self.in_flight.take_if(|round| round.is_over(now)) {
             self.room.figures.timed_out += 1;
             self.room.fail(Error::TimedOut, round.group);
@@ -114,7 +146,7 @@ impl<T: Reader> ReadIndex<T> {
         if let Some(round) = self.in_flight.take_if(|round| round.is_due(now)) {
             self.ask(round, now, ids);
         }
-        if self.in_flight.is_none() && !self.room.queue_is_empty() {
+        if self.in_flight.is_none() && !self.room.queue_is_empty() && self.gathers_until <= now {
             let group = self.room.take_queue();
             self.room.figures.rounds += 1;
             self.ask(Round::new(group, now, self.config.request_timeout()), now, ids);
@@ -169,7 +201,12 @@ impl<T: Reader> ReadBarrier<T> for ReadIndex<T> {
     }
 
     fn next_poll(&self) -> Option<Duration> {
-        self.in_flight.as_ref().map(|round| self.room.untold(round.next_poll()))
+        let next = match &self.in_flight {
+            Some(round) => round.next_poll(),
+            None if !self.room.queue_is_empty() => self.gathers_until,
+            None => return None,
+        };
+        Some(self.room.untold(next))
     }
 
     fn figures(&self) -> Figures {

@@ -8,6 +8,8 @@ use std::time::Duration;
 use clearlane_read_index::{Action, Config, Error, Event, ReadMode, RequestIds};
 
 const RETRY: Duration = Duration::from_millis(500);
+const CROWD: usize = 8;
+const GATHER_MAX: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -33,6 +35,9 @@ pub(crate) struct Plain {
     /// In the order in which they came.
     readers: Vec<(u64, State)>,
     round: Option<Round>,
+    /// When the last round was asked, if it has served many and nobody has polled since.
+    crowd: Option<Duration>,
+    gathers_until: Duration,
     leader: (Option<u64>, u64),
     applied: u64,
     committed: u64,
@@ -51,6 +56,8 @@ impl Plain {
             config,
             readers: Vec::new(),
             round: None,
+            crowd: None,
+            gathers_until: Duration::ZERO,
             leader: (None, 0),
             applied: 0,
             committed: 0,
@@ -165,6 +172,8 @@ impl Plain {
         });
         if let Some(asked) = asked {
             self.round = None;
+            let in_round = self.readers.iter().filter(|(_, state)| *state == State::InRound);
+            self.crowd = asked.filter(|_| in_round.count() >= CROWD);
             self.change(|state| state == State::InRound, State::Behind { index });
             if let Some(asked) = asked.filter(|_| self.leads() && !self.barred) {
                 self.lease = self.lease.max(Some(asked + self.config.lease_length()));
@@ -175,6 +184,7 @@ impl Plain {
     pub(crate) fn poll(&mut self, told: Duration, ids: &mut RequestIds) -> Vec<Action<u64>> {
         if told < self.told {
             self.lease = None;
+            (self.crowd, self.gathers_until) = (None, self.now);
             let asked = self.round.iter_mut().flat_map(|round| &mut round.asked);
             asked.for_each(|(_, at)| *at = None);
         }
@@ -214,6 +224,9 @@ impl Plain {
 
     fn poll_round(&mut self, ids: &mut RequestIds) {
         let now = self.now;
+        if let Some(asked) = self.crowd.take() {
+            self.gathers_until = now + (now - asked).min(GATHER_MAX);
+        }
         let timeout = self.config.request_timeout();
         if self.round.take_if(|round| now - round.begun >= timeout).is_some() {
             self.fail(Error::TimedOut, |state| state == State::InRound);
@@ -222,7 +235,8 @@ impl Plain {
         if let Some(round) = self.round.take_if(due) {
             self.ask(round, ids);
         }
-        if self.round.is_none() && self.readers.iter().any(|(_, state)| *state == State::Queued) {
+        let has_queue = self.readers.iter().any(|(_, state)| *state == State::Queued);
+        if self.round.is_none() && has_queue && self.gathers_until <= now {
             self.change(|state| state == State::Queued, State::InRound);
             self.ask(Round { begun: now, ..Round::default() }, ids);
         }
