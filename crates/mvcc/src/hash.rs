@@ -65,6 +65,10 @@ impl StoredHashes {
         self.hashes.iter().find(|stored| stored.hash_revision == revision).copied()
     }
 
+    pub(crate) fn all(&self) -> &[HashKv] {
+        &self.hashes
+    }
+
     pub(crate) fn store(&mut self, hash: HashKv) {
         self.hashes.push(hash);
         self.hashes.sort_by_key(|stored| std::cmp::Reverse(stored.hash_revision));

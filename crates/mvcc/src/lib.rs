@@ -61,7 +61,7 @@ mod error;
 pub use auto_compaction::AutoCompaction;
 pub use error::{Error, Result};
 pub use hash::HashKv;
-pub use key_history::{KeyHistory, Version};
+pub use key_history::{KeyHistory, Payload, Version};
 pub use revision::{Mark, NoRecordKey, RecordKey, Revision};
 pub use store::{
     Applied, Change, CompactionJob, Ended, Ground, HashJob, IndexKind, KeyLeases, LeaseOfKey,

@@ -61,6 +61,7 @@ fn one_job_at_a_time_until_it_is_done() {
         store.compact_step(&mut first, 1).unwrap();
         assert!(matches!(store.compact_step(&mut second, 1), Err(Error::CompactionBusy)));
         finish(&*store, &mut first);
+        assert_eq!(first.removed(), 2, "of the revisions 2, 3 and 4 the last one stays");
         // It may be kept, and asked again.
         assert!(store.compact_step(&mut first, 1).unwrap());
         finish(&*store, &mut second);
@@ -176,4 +177,21 @@ fn a_view_of_the_locked_index_says_when_it_was_compacted() {
     let options = RangeOptions { revision: 10, ..RangeOptions::default() };
     assert!(matches!(view.range(KeyRange::ALL, options), Err(Error::FutureRevision)));
     assert_eq!(store.read().range(KeyRange::ALL, options).unwrap().records[0].version, 9);
+}
+
+/// Who compares members goes by what is remembered, from the newest on.
+#[test]
+fn the_last_ten_hashes_are_remembered_newest_first() {
+    for parts in all_parts() {
+        let store = store(parts);
+        (10..15).for_each(|_| put(&*store));
+        assert_eq!(store.compaction_hashes(), []);
+        for at in 2..14 {
+            finish(&*store, &mut schedule(&*store, at));
+        }
+        let hashes = store.compaction_hashes();
+        let revisions: Vec<i64> = hashes.iter().map(|hash| hash.hash_revision).collect();
+        assert_eq!(revisions, (4..14).rev().collect::<Vec<i64>>(), "{parts:?}");
+        assert_eq!(hashes[0], hash(&*store, 13), "{parts:?}");
+    }
 }

@@ -1,6 +1,6 @@
 //! One change of a key, and a row of them that begins somewhere in the key's life.
 
-use crate::key_history::Version;
+use crate::key_history::{Payload, Version};
 use crate::revision::{Mark, Revision};
 
 /// A put or a tombstone, in 16 bytes.
@@ -9,13 +9,23 @@ pub(super) struct Change {
     pub(super) main: i64,
     pub(super) sub: u32,
     pub(super) mark: Mark,
+    /// Of a put.
+    pub(super) payload: Payload,
 }
 
 impl Change {
-    pub(super) fn new(revision: Revision, mark: Mark) -> Change {
+    pub(super) fn put(revision: Revision, payload: Payload) -> Change {
+        Change { payload, ..Change::new(revision, Mark::Put) }
+    }
+
+    pub(super) fn tombstone(revision: Revision) -> Change {
+        Change::new(revision, Mark::Tombstone)
+    }
+
+    fn new(revision: Revision, mark: Mark) -> Change {
         let sub = u32::try_from(revision.sub);
         let sub = sub.expect("no transaction makes four thousand million changes");
-        Change { main: revision.main, sub, mark }
+        Change { main: revision.main, sub, mark, payload: Payload::UNKNOWN }
     }
 
     pub(super) fn revision(&self) -> Revision {
@@ -55,7 +65,12 @@ impl Origin {
 pub(super) fn version(origin: Origin, changes: &[Change], at: usize) -> Option<Version> {
     let change = &changes[at];
     let Origin { created, version } = origin.of(changes, at);
-    (change.mark == Mark::Put).then(|| Version { modified: change.revision(), created, version })
+    (change.mark == Mark::Put).then(|| Version {
+        modified: change.revision(),
+        created,
+        version,
+        payload: change.payload,
+    })
 }
 
 /// How many changes of a row are at or before the main revision `at`.

@@ -67,6 +67,7 @@
 
 mod change;
 mod long;
+mod payload;
 mod short;
 
 use std::fmt;
@@ -77,6 +78,7 @@ use arrayvec::ArrayVec;
 
 use self::change::{Change, Origin};
 use self::long::Long;
+pub use self::payload::Payload;
 use self::short::Short;
 use crate::revision::{Mark, Revision};
 
@@ -89,6 +91,8 @@ pub struct Version {
     pub created: i64,
     /// How many puts there were since then, this one included.
     pub version: i64,
+    /// How long its record is, but for what is said here.
+    pub payload: Payload,
 }
 
 /// The puts and tombstones of one key.
@@ -114,20 +118,20 @@ pub enum Rest {
 
 impl KeyHistory {
     /// The history of a key that is put for the first time.
-    pub fn new(revision: Revision) -> KeyHistory {
+    pub fn new(revision: Revision, payload: Payload) -> KeyHistory {
         let origin = Origin { created: revision.main, version: 1 };
-        KeyHistory::of(origin, &[Change::new(revision, Mark::Put)])
+        KeyHistory::of(origin, &[Change::put(revision, payload)])
     }
 
     /// The history that begins with this version: a compaction has taken what was before.
     pub fn restored(first: Version) -> KeyHistory {
         let origin = Origin { created: first.created, version: first.version };
-        KeyHistory::of(origin, &[Change::new(first.modified, Mark::Put)])
+        KeyHistory::of(origin, &[Change::put(first.modified, first.payload)])
     }
 
     /// The history that begins with a tombstone: a compaction has taken what was before.
     pub(crate) fn deleted(revision: Revision) -> KeyHistory {
-        KeyHistory::of(Origin::NONE, &[Change::new(revision, Mark::Tombstone)])
+        KeyHistory::of(Origin::NONE, &[Change::tombstone(revision)])
     }
 
     fn of(origin: Origin, changes: &[Change]) -> KeyHistory {
@@ -138,20 +142,20 @@ impl KeyHistory {
     }
 
     /// The key has a value from `revision` on. Returns what its record must say.
-    pub fn put(&mut self, revision: Revision) -> Version {
+    pub fn put(&mut self, revision: Revision, payload: Payload) -> Version {
         let origin = match self.current() {
             Some(current) => Origin { created: current.created, version: current.version + 1 },
             None => Origin { created: revision.main, version: 1 },
         };
-        self.push(origin, Change::new(revision, Mark::Put));
-        Version { modified: revision, created: origin.created, version: origin.version }
+        self.push(origin, Change::put(revision, payload));
+        Version { modified: revision, created: origin.created, version: origin.version, payload }
     }
 
     /// The key has no value from `revision` on. Returns the version that ended; `None` if there
     /// was none, and then nothing has changed.
     pub fn tombstone(&mut self, revision: Revision) -> Option<Version> {
         let ended = self.current()?;
-        self.push(Origin::NONE, Change::new(revision, Mark::Tombstone));
+        self.push(Origin::NONE, Change::tombstone(revision));
         Some(ended)
     }
 
@@ -173,7 +177,7 @@ impl KeyHistory {
     /// Adds what happened later. Tombstones of what is absent already are passed over.
     pub(crate) fn append(&mut self, later: &KeyHistory) {
         later.for_each(&mut |change, _| match change.mark {
-            Mark::Put => drop(self.put(change.revision())),
+            Mark::Put => drop(self.put(change.revision(), change.payload)),
             Mark::Tombstone => drop(self.tombstone(change.revision())),
         });
     }
@@ -373,14 +377,15 @@ mod tests {
     #[test]
     #[should_panic(expected = "a change at 3.0 comes after one at 3.0")]
     fn revisions_must_rise() {
-        KeyHistory::new(Revision::new(3, 0)).put(Revision::new(3, 0));
+        KeyHistory::new(Revision::new(3, 0), Payload::UNKNOWN)
+            .put(Revision::new(3, 0), Payload::UNKNOWN);
     }
 
     #[test]
     fn a_put_behind_a_delete_in_one_transaction_is_kept() {
-        let mut history = KeyHistory::new(Revision::new(2, 0));
+        let mut history = KeyHistory::new(Revision::new(2, 0), Payload::of(5));
         history.tombstone(Revision::new(3, 0));
-        let put = history.put(Revision::new(3, 1));
+        let put = history.put(Revision::new(3, 1), Payload::of(6));
         assert_eq!(history.kept_by_compaction(3), Some(put.modified));
         assert_eq!(history.compact(3), Rest::Part);
         assert_eq!(history.at(3), Some(put));
@@ -389,9 +394,9 @@ mod tests {
     #[test]
     fn a_long_history_is_dropped_on_a_small_stack() {
         let fill = || {
-            let mut history = KeyHistory::new(Revision::new(1, 0));
+            let mut history = KeyHistory::new(Revision::new(1, 0), Payload::UNKNOWN);
             (2..1_000_000).for_each(|main| {
-                history.put(Revision::new(main, 0));
+                history.put(Revision::new(main, 0), Payload::UNKNOWN);
             });
             let (newest, oldest) = (history.current().unwrap(), history.at(1).unwrap());
             assert_eq!((newest.version, oldest.version), (999_999, 1));

@@ -7,21 +7,25 @@
 //! put, its version must be kept, for a compaction may have taken the puts before it:
 //!
 //! ```text
-//!                   main (8)   created (8)   other (4)         sub (3)   shape (1)
-//!   {4.0}           4          2             2: its version    0         put
-//!   {2.1 4.0}       4          2             1: the first sub  0         put, put
-//!   {2.1 4.0t}      4          2             1: the first sub  0         put, tombstone
-//!   {4.0t}          4          0             0                 0         tombstone
+//!                main (6)  created (6)  other (4)         sub (3)  payload (3)  shape (1)
+//!   {4.0}        4         2            2: its version    0        of 4.0       put
+//!   {2.1 4.0}    4         2            1: the first sub  0        of 4.0       put, put
+//!   {2.1 4.0t}   4         2            1: the first sub  0        of 2.1       put, tombstone
+//!   {4.0t}       4         0            0                 0        none         tombstone
 //! ```
+//!
+//! There is room for one [payload], that of the newest put.
 //!
 //! The shape's byte has values to spare, so that the `enum` of short and long histories needs no
 //! byte of its own. What does not fit (a sub revision above 16 million, a version above four
-//! thousand million, any other shape) is a long history.
+//! thousand million, a revision above 280 million million, any other shape) is a long history.
+//!
+//! [payload]: super::Payload
 
 use arrayvec::ArrayVec;
 
 use super::change::{Change, Origin};
-use crate::key_history::Version;
+use crate::key_history::{Payload, Version};
 use crate::revision::{Mark, Revision};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,13 +40,31 @@ enum Shape {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Short {
     /// Of the newest change.
-    main: i64,
-    created: i64,
+    main: SixBytes,
+    created: SixBytes,
     /// The version of the only put, or the sub revision of the first of two changes.
     other: u32,
     /// Of the newest change: the lower 24 bits, as the others are zero.
     sub: [u8; 3],
+    payload: Payload,
     shape: Shape,
+}
+
+/// A revision of the store.
+#[derive(Clone, Copy, Debug)]
+struct SixBytes([u8; 6]);
+
+impl SixBytes {
+    fn of(number: i64) -> Option<SixBytes> {
+        let [bytes @ .., 0, 0] = number.to_le_bytes() else { return None };
+        Some(SixBytes(bytes))
+    }
+
+    #[inline]
+    fn get(self) -> i64 {
+        let [a, b, c, d, e, f] = self.0;
+        i64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+    }
 }
 
 impl Short {
@@ -60,7 +82,12 @@ impl Short {
         let newest = changes.last()?;
         let [lowest, low, high, 0] = newest.sub.to_le_bytes() else { return None };
         let sub = [lowest, low, high];
-        Some(Short { main: newest.main, created: origin.created, other, sub, shape })
+        let payload = match shape {
+            Shape::PutTombstone => changes[0].payload,
+            Shape::Put | Shape::PutPut | Shape::Tombstone => newest.payload,
+        };
+        let (main, created) = (SixBytes::of(newest.main)?, SixBytes::of(origin.created)?);
+        Some(Short { main, created, other, sub, payload, shape })
     }
 
     /// The changes, and what the first of them says.
@@ -70,20 +97,26 @@ impl Short {
             Shape::Put => i64::from(self.other),
             Shape::Tombstone => 0,
             Shape::PutPut | Shape::PutTombstone => {
-                changes.push(Change { main: self.created, sub: self.other, mark: Mark::Put });
+                let (main, payload) = (self.created.get(), self.first_payload());
+                changes.push(Change { main, sub: self.other, mark: Mark::Put, payload });
                 1
             }
         };
         changes.push(self.newest());
-        (Origin { created: self.created, version }, changes)
+        (Origin { created: self.created.get(), version }, changes)
     }
 
     pub(super) fn newest(&self) -> Change {
-        let mark = match self.shape {
-            Shape::Put | Shape::PutPut => Mark::Put,
-            Shape::Tombstone | Shape::PutTombstone => Mark::Tombstone,
+        let (mark, payload) = match self.shape {
+            Shape::Put | Shape::PutPut => (Mark::Put, self.payload),
+            Shape::Tombstone | Shape::PutTombstone => (Mark::Tombstone, Payload::UNKNOWN),
         };
-        Change { main: self.main, sub: self.newest_sub(), mark }
+        Change { main: self.main.get(), sub: self.newest_sub(), mark, payload }
+    }
+
+    /// Of the first of two changes.
+    fn first_payload(&self) -> Payload {
+        if matches!(self.shape, Shape::PutTombstone) { self.payload } else { Payload::UNKNOWN }
     }
 
     fn newest_sub(&self) -> u32 {
@@ -94,18 +127,22 @@ impl Short {
     /// The version at `at`, without unpacking: walks over the index come here for every key.
     #[inline]
     pub(super) fn at(&self, at: i64) -> Option<Version> {
-        let made = |main, sub, version| Version {
+        let (main, created) = (self.main.get(), self.created.get());
+        let made = |main, sub, version, payload| Version {
             modified: Revision::new(main, i64::from(sub)),
-            created: self.created,
+            created,
             version,
+            payload,
         };
         let two = matches!(self.shape, Shape::PutPut | Shape::PutTombstone);
-        if self.main > at {
-            return (two && self.created <= at).then(|| made(self.created, self.other, 1));
+        if main > at {
+            let first = || made(created, self.other, 1, self.first_payload());
+            return (two && created <= at).then(first);
         }
+        let newest = |version| made(main, self.newest_sub(), version, self.payload);
         match self.shape {
-            Shape::Put => Some(made(self.main, self.newest_sub(), i64::from(self.other))),
-            Shape::PutPut => Some(made(self.main, self.newest_sub(), 2)),
+            Shape::Put => Some(newest(i64::from(self.other))),
+            Shape::PutPut => Some(newest(2)),
             Shape::Tombstone | Shape::PutTombstone => None,
         }
     }

@@ -50,6 +50,8 @@ pub struct CompactionJob {
     store: Arc<()>,
     /// Held while it is this job's turn.
     turn: Option<Arc<()>>,
+    /// Records that it has removed.
+    removed: u64,
     phase: Phase,
 }
 
@@ -69,6 +71,11 @@ impl CompactionJob {
     /// The revision up to which the past is dropped.
     pub fn at(&self) -> i64 {
         self.at
+    }
+
+    /// How many records it has removed so far.
+    pub fn removed(&self) -> u64 {
+        self.removed
     }
 
     /// From the index to the records: what is to be kept is known now.
@@ -120,11 +127,15 @@ impl Compactions {
         walked: Option<Compaction>,
     ) -> CompactionJob {
         let (store, phase) = (Arc::clone(&self.store), Phase::Waiting(walked));
-        CompactionJob { at, previous, is_hash_whole: false, store, turn: None, phase }
+        CompactionJob { at, previous, is_hash_whole: false, store, turn: None, removed: 0, phase }
     }
 
     pub(crate) fn hash_of(&self, revision: i64) -> Option<HashKv> {
         self.hashes.of(revision)
+    }
+
+    pub(crate) fn hashes(&self) -> Vec<HashKv> {
+        self.hashes.all().to_vec()
     }
 
     /// Gives the job its turn, if it is nobody else's.
@@ -162,13 +173,14 @@ pub(crate) trait Compacting {
     /// Commits the scheduled mark, unless that is done.
     fn make_mark_durable(&self) -> Result<()>;
 
-    /// Removes what may go of the next stretch of records; returns the record key behind it.
+    /// Removes what may go of the next stretch of records; returns how many went, and the record key
+    /// behind it.
     fn remove_stretch(
         &self,
         from: &[u8],
         fold: &mut Fold,
         budget: usize,
-    ) -> Result<Option<Vec<u8>>>;
+    ) -> Result<(usize, Option<Vec<u8>>)>;
 
     /// Writes the finished mark, and commits it.
     fn mark_finished(&self, at: i64) -> Result<()>;
@@ -198,16 +210,20 @@ pub(crate) fn step(
                 job.begin_records();
             }
         }
-        Phase::Records { from, fold } => match store.remove_stretch(from, fold, budget)? {
-            Some(next) => *from = next,
-            None => {
-                let hash = fold.result();
-                let finished = store.compactions().lock().finished.max(job.at);
-                store.mark_finished(finished)?;
-                store.compactions().lock().finish(job, hash);
-                job.phase = Phase::Finished;
+        Phase::Records { from, fold } => {
+            let (removed, next) = store.remove_stretch(from, fold, budget)?;
+            job.removed += removed as u64;
+            match next {
+                Some(next) => *from = next,
+                None => {
+                    let hash = fold.result();
+                    let finished = store.compactions().lock().finished.max(job.at);
+                    store.mark_finished(finished)?;
+                    store.compactions().lock().finish(job, hash);
+                    job.phase = Phase::Finished;
+                }
             }
-        },
+        }
         Phase::Finished => {}
     }
     Ok(matches!(job.phase, Phase::Finished))

@@ -19,6 +19,7 @@ use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
 use crate::error::{Error, Result};
+use crate::key_history::Payload;
 use crate::revision::Revision;
 use crate::store::interface::{Change, KeyLeases, RangeAnswer, RangeOptions};
 use crate::store::moment::{range_of, revision_to_read};
@@ -62,15 +63,16 @@ impl Draft {
             return Err(Error::EmptyKey);
         }
         let revision = self.next_revision();
-        let version = index.put(key, revision);
-        let record = KeyValue {
+        let mut record = KeyValue {
             key: Bytes::copy_from_slice(key),
-            create_revision: version.created,
-            mod_revision: revision.main,
-            version: version.version,
             value: Bytes::copy_from_slice(value),
             lease,
+            ..KeyValue::default()
         };
+        let version = index.put(key, revision, Payload::of(record.encoded_len()));
+        record.create_revision = version.created;
+        record.mod_revision = revision.main;
+        record.version = version.version;
         tx.put(Bucket::Key, &revision.put_key(), record.encode_to_vec().into())?;
         self.changes.push(Change::Put(record));
         Ok(())

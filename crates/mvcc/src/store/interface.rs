@@ -59,6 +59,10 @@ pub trait Store<A>: Send + Sync + Debug {
     /// A hash of the store at a revision (the current one if it is 0), as a job.
     fn hash(&self, revision: i64) -> Result<Box<dyn HashJob + '_>>;
 
+    /// The hashes that the last compactions have left behind, the newest first. They are not on
+    /// disk: a store that was just opened has none.
+    fn compaction_hashes(&self) -> Vec<HashKv>;
+
     /// Commits what is pending, now: what etcd's applier calls before it takes a snapshot.
     fn commit(&self) -> Result<()>;
 
@@ -103,6 +107,18 @@ pub trait ReadTxn {
         options: RangeOptions,
         visit: &mut RecordVisitor<'_>,
     ) -> Result<u64>;
+
+    /// How long the records are that [`records`](ReadTxn::records) would find, without reading them: calls
+    /// `visit` for each, until it breaks. Says how many keys there are in the range; nothing if the index
+    /// does not know a length, or has to be locked for it.
+    fn lengths(
+        &self,
+        _range: KeyRange<'_>,
+        _options: RangeOptions,
+        _visit: &mut LengthVisitor<'_>,
+    ) -> Result<Option<u64>> {
+        Ok(None)
+    }
 
     /// The records of a range of keys.
     fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer> {
@@ -153,6 +169,9 @@ pub trait WriteTxn<A> {
 /// What a range calls for each record that it finds; `Break` ends it.
 pub type RecordVisitor<'v> = dyn FnMut(Bytes) -> ControlFlow<()> + 'v;
 
+/// What is called for the length of each record; `Break` ends it.
+pub type LengthVisitor<'v> = dyn FnMut(usize) -> ControlFlow<()> + 'v;
+
 /// A hash under way. Whoever runs it decides when to pause.
 pub trait HashJob {
     /// Goes on by about so many keys or records. The result, once it is there.
@@ -168,6 +187,9 @@ pub struct RangeOptions {
     pub limit: i64,
     /// No records, only how many keys there are.
     pub count_only: bool,
+    /// How many keys there are is not asked: where it has to be walked for, nobody walks. What is said
+    /// instead means nothing.
+    pub uncounted: bool,
 }
 
 /// What a range found.

@@ -38,6 +38,7 @@ pub mod snapshot;
 pub mod locked;
 pub(crate) mod interface;
 pub(crate) mod moment;
+mod neighbours;
 mod draft;
 mod shared_index;
 pub mod restore;
@@ -62,8 +63,8 @@ use crate::workers::{OneAfterTheOther, Workers};
 
 pub use compaction::CompactionJob;
 pub use interface::{
-    Change, Ended, HashJob, KeyLeases, NoLeases, RangeAnswer, RangeOptions, ReadTxn, RecordVisitor,
-    Store, WriteTxn,
+    Change, Ended, HashJob, KeyLeases, LengthVisitor, NoLeases, RangeAnswer, RangeOptions, ReadTxn,
+    RecordVisitor, Store, WriteTxn,
 };
 pub use restore::LeaseOfKey;
 pub use snapshot::{ReadView, SnapshotStore, SnapshotWriteTxn, State};

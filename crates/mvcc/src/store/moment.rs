@@ -7,7 +7,8 @@
 //! Every era reads in these two steps, and in all of them what the index says and what the backend
 //! has must be of one moment. How they see to that is their own story; the steps are here.
 //!
-//! A snapshot of the index is walked and the records are fetched on the way. The index under a lock
+//! A snapshot of the index is walked and the records are fetched on the way, [a few names at a
+//! time](crate::store::neighbours). The index under a lock
 //! is walked first, and the records are fetched behind that, as etcd does: nobody who wants to put
 //! should wait for the disk as well.
 
@@ -15,13 +16,15 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use clearlane_backend::ReadTx;
-use clearlane_engine::{Bucket, KeyRange};
+use clearlane_engine::KeyRange;
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
 use crate::error::{Error, Result};
+use crate::key_history::Version;
 use crate::revision::Revision;
-use crate::store::interface::{RangeAnswer, RangeOptions, RecordVisitor};
+use crate::store::interface::{LengthVisitor, RangeAnswer, RangeOptions, RecordVisitor};
+use crate::store::neighbours::{Fetch, stored};
 use crate::tree_index::IndexView;
 
 /// One state of a store: revisions, index and records that belong together.
@@ -54,6 +57,31 @@ pub(crate) fn records<M: Moment>(
 ) -> Result<u64> {
     let at = revision_to_read(moment.revision(), moment.compact_revision(), options.revision)?;
     records_of(moment.index(), moment.tx(), range, at, options, visit)
+}
+
+/// The lengths of the records of a range, as far as a snapshot of the index knows them.
+pub(crate) fn lengths<M: Moment>(
+    moment: &M,
+    range: KeyRange<'_>,
+    options: RangeOptions,
+    visit: &mut LengthVisitor<'_>,
+) -> Result<Option<u64>> {
+    let at = revision_to_read(moment.revision(), moment.compact_revision(), options.revision)?;
+    let limit = if options.limit > 0 { options.limit as u64 } else { u64::MAX };
+    let (mut is_known, mut left) = (true, limit);
+    moment.index().walk(range, at, &mut |_, version| {
+        let length = version.record_len();
+        is_known = length.is_some();
+        left -= 1;
+        match length.map_or(ControlFlow::Break(()), &mut *visit) {
+            ControlFlow::Continue(()) if left > 0 => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        }
+    });
+    Ok(is_known.then(|| match left {
+        0 => moment.index().count(range, at),
+        left => limit - left,
+    }))
 }
 
 /// A range of keys, with its records decoded.
@@ -114,16 +142,30 @@ fn records_of<V: IndexView>(
         }
         return Ok(count);
     }
-    let mut failure = None;
-    let count =
-        index.page(range, at, limit, &mut |_, version| match stored(tx, version.modified) {
-            Ok(record) => visit(record),
-            Err(error) => {
-                failure = Some(error);
-                ControlFlow::Break(())
+    let mut fetch = Fetch::new(tx, visit);
+    let mut flow = Ok(ControlFlow::Continue(()));
+    let mut name = |version: Version| {
+        flow = fetch.name(version.modified);
+        *flow.as_ref().unwrap_or(&ControlFlow::Break(()))
+    };
+    let count = if options.uncounted {
+        let mut named = 0;
+        index.walk(range, at, &mut |_, version| match name(version) {
+            ControlFlow::Continue(()) if named + 1 < limit => {
+                named += 1;
+                ControlFlow::Continue(())
             }
+            _ => ControlFlow::Break(()),
         });
-    failure.map_or(Ok(count), Err)
+        0
+    } else {
+        index.page(range, at, limit, &mut |_, version| name(version))
+    };
+    if flow?.is_continue() {
+        // If it breaks, it does so behind the last record that was named.
+        let _ = fetch.fetch()?;
+    }
+    Ok(count)
 }
 
 /// Asked behind a walk: whether it saw all that there was at `at`, or a compaction was there first.
@@ -134,12 +176,6 @@ pub(crate) fn whole(index: &impl IndexView, at: i64) -> Result<()> {
 /// The record that the index named.
 pub(crate) fn fetch(tx: &dyn ReadTx, modified: Revision) -> Result<KeyValue> {
     decode(stored(tx, modified)?)
-}
-
-/// The same, as it is stored. It is there: one moment has every record that its index names.
-fn stored(tx: &dyn ReadTx, modified: Revision) -> Result<Bytes> {
-    let bytes = tx.get(Bucket::Key, &modified.put_key())?;
-    bytes.ok_or_else(|| Error::Damaged(format!("no record of revision {modified}")))
 }
 
 /// Key and value share the record's bytes.

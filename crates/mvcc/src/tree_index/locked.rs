@@ -40,7 +40,7 @@ use imbl::OrdMap;
 use super::key::Key;
 use super::run::PART_KEYS;
 use super::{ChangeVisitor, Compaction, IndexView, Run, TreeIndex, Visitor};
-use crate::key_history::{KeyHistory, Rest, Version};
+use crate::key_history::{KeyHistory, Payload, Rest, Version};
 use crate::revision::Revision;
 use crate::workers::Workers;
 
@@ -182,13 +182,13 @@ impl TreeIndex for LockedIndex {
         Some(self.clone())
     }
 
-    fn put(&mut self, key: &[u8], revision: Revision) -> Version {
+    fn put(&mut self, key: &[u8], revision: Revision, payload: Payload) -> Version {
         let mut tree = self.tree.write();
         if let Some(history) = tree.get_mut(key) {
-            return history.put(revision);
+            return history.put(revision, payload);
         }
-        tree.insert(Key::new(key), KeyHistory::new(revision));
-        Version { modified: revision, created: revision.main, version: 1 }
+        tree.insert(Key::new(key), KeyHistory::new(revision, payload));
+        Version { modified: revision, created: revision.main, version: 1, payload }
     }
 
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version> {

@@ -28,11 +28,11 @@
 //! ```
 //! use std::ops::ControlFlow;
 //! use clearlane_engine::KeyRange;
-//! use clearlane_mvcc::{IndexView, PersistentIndex, Revision, TreeIndex};
+//! use clearlane_mvcc::{IndexView, Payload, PersistentIndex, Revision, TreeIndex};
 //!
 //! let mut index = PersistentIndex::default();
-//! index.put(b"a", Revision::new(2, 0));
-//! index.put(b"b", Revision::new(3, 0));
+//! index.put(b"a", Revision::new(2, 0), Payload::of(7));
+//! index.put(b"b", Revision::new(3, 0), Payload::of(7));
 //! index.tombstone(b"a", Revision::new(4, 0));
 //!
 //! let view = index.view();
@@ -66,7 +66,7 @@ use clearlane_engine::KeyRange;
 
 pub(crate) use self::key::Key;
 pub use self::run::{Run, RunBuilder};
-use crate::key_history::Version;
+use crate::key_history::{Payload, Version};
 use crate::revision::{Mark, Revision};
 use crate::workers::Workers;
 
@@ -128,8 +128,9 @@ pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
     /// two apart.
     fn another_handle(&self) -> Option<Self>;
 
-    /// The key has a value from `revision` on. Returns the version, as the record must have it.
-    fn put(&mut self, key: &[u8], revision: Revision) -> Version;
+    /// The key has a value from `revision` on, whose record has so much beside what the index says.
+    /// Returns the version, as the record must have it.
+    fn put(&mut self, key: &[u8], revision: Revision, payload: Payload) -> Version;
 
     /// The key has no value from `revision` on. Returns the version that ended; `None` if there
     /// was none, and then nothing has changed and no tombstone is to be written.

@@ -190,6 +190,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::key_history::Payload;
     use crate::workers::OneAfterTheOther;
 
     proptest! {
@@ -221,7 +222,10 @@ mod tests {
         for ((number, is_put), main) in changes {
             let (key, modified) = (vec![b'k'; usize::from(*number)], Revision::new(*main, 0));
             match is_put {
-                true => builder.put(&key, Version { modified, created: *main, version: 1 }),
+                true => builder.put(
+                    &key,
+                    Version { modified, created: *main, version: 1, payload: Payload::UNKNOWN },
+                ),
                 false => builder.tombstone(&key, modified),
             }
         }
@@ -235,7 +239,10 @@ mod tests {
         let mut builder = RunBuilder::default();
         for (number, main) in changes.iter().zip(1..) {
             let modified = Revision::new(main, 0);
-            builder.put(&number.to_le_bytes(), Version { modified, created: main, version: 1 });
+            builder.put(
+                &number.to_le_bytes(),
+                Version { modified, created: main, version: 1, payload: Payload::UNKNOWN },
+            );
         }
         let parts = Run::join(vec![builder.finish()], 300, &OneAfterTheOther, |part| part.len());
         assert_eq!(parts.len(), 10);

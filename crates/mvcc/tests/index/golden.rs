@@ -54,7 +54,7 @@ impl<'c> Words<'c> {
 }
 
 fn line(key: &str, version: Version) -> String {
-    let Version { modified, created, version } = version;
+    let Version { modified, created, version, .. } = version;
     format!("{key} modified={modified} created={created} version={version}\n")
 }
 

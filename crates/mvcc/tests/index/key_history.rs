@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::Path;
 
 use clearlane_mvcc::key_history::Rest;
-use clearlane_mvcc::{KeyHistory, Revision, Version};
+use clearlane_mvcc::{KeyHistory, Payload, Revision, Version};
 use goldenscript::{Command, Context, Runner};
 use proptest::prelude::*;
 
@@ -20,8 +20,10 @@ enum Key {
 impl Key {
     fn put(&mut self, revision: Revision) -> Version {
         match self {
-            Key::Real(Some(history)) => history.put(revision),
-            Key::Real(none) => none.insert(KeyHistory::new(revision)).current().unwrap(),
+            Key::Real(Some(history)) => history.put(revision, Payload::UNKNOWN),
+            Key::Real(none) => {
+                none.insert(KeyHistory::new(revision, Payload::UNKNOWN)).current().unwrap()
+            }
             Key::Plain(history) => history.put(revision),
         }
     }
@@ -75,7 +77,7 @@ impl Key {
 
 fn told(version: Option<Version>) -> String {
     version.map_or("absent".to_owned(), |found| {
-        let Version { modified, created, version } = found;
+        let Version { modified, created, version, .. } = found;
         format!("modified={modified} created={created} version={version}")
     })
 }
@@ -191,21 +193,54 @@ proptest! {
 
     #[test]
     fn what_is_too_big_for_the_short_form_comes_back(
-        main in 1..i64::MAX / 4,
+        main in prop_oneof![1..i64::MAX / 4, (1_i64 << 48) - 9..(1_i64 << 48) + 9],
         sub in prop_oneof![0..3_i64, 0xff_fffe..0x100_0002_i64, Just(i64::from(u32::MAX))],
         version in prop_oneof![1..3_i64, (1_i64 << 32) - 2..(1_i64 << 32) + 2],
         back in 0..5_i64,
     ) {
         let created = (main - back).max(0);
-        let first = Version { modified: Revision::new(main, sub), created, version };
+        let payload = Payload::of(7);
+        let first = Version { modified: Revision::new(main, sub), created, version, payload };
         let mut history = KeyHistory::restored(first);
         prop_assert_eq!(history.current(), Some(first));
         let second = Version {
             modified: Revision::new(main + 1, sub),
             version: version + 1,
+            payload: Payload::of(8),
             ..first
         };
-        prop_assert_eq!(history.put(second.modified), second);
-        prop_assert_eq!([history.at(main), history.at(main + 1)], [Some(first), Some(second)]);
+        prop_assert_eq!(history.put(second.modified, second.payload), second);
+        let unknown = |version| Version { payload: Payload::UNKNOWN, ..version };
+        prop_assert_eq!(history.at(main).map(unknown), Some(unknown(first)));
+        prop_assert_eq!(history.at(main + 1), Some(second));
+    }
+
+    /// The newest is never unknown, for that is what is read.
+    #[test]
+    fn a_payload_is_right_or_unknown(
+        steps in prop::collection::vec((0..10_u8, 0..6_i64), 1..200),
+    ) {
+        let payload = |main: i64| Payload::of(1000 + main as usize);
+        let (mut history, mut compacted) = (KeyHistory::new(Revision::new(1, 0), payload(1)), 0);
+        for (main, (step, back)) in (2..).zip(&steps) {
+            let revision = Revision::new(main, 0);
+            match step {
+                0..6 => prop_assert_eq!(history.put(revision, payload(main)).payload, payload(main)),
+                6..8 => drop(history.tombstone(revision)),
+                _ => {
+                    compacted = compacted.max(main - back);
+                    if history.compact(compacted) == Rest::Nothing {
+                        history = KeyHistory::new(revision, payload(main));
+                    }
+                }
+            }
+            if let Some(newest) = history.current() {
+                prop_assert_eq!(newest.payload, payload(newest.modified.main));
+            }
+            for version in (compacted..main).filter_map(|at| history.at(at)) {
+                let is_known = version.payload == payload(version.modified.main);
+                prop_assert!(is_known || version.payload == Payload::UNKNOWN, "{:?}", version);
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use clearlane_engine::KeyRange;
-use clearlane_mvcc::{Mark, Revision, Version};
+use clearlane_mvcc::{Mark, Payload, Revision, Version};
 
 type Change = (Revision, Mark);
 
@@ -39,7 +39,12 @@ impl PlainHistory {
         let since = self.all[..newest].iter().rposition(|(_, mark)| *mark == Mark::Tombstone);
         let first = since.map_or(0, |tombstone| tombstone + 1);
         let created = self.all[first].0.main;
-        Some(Version { modified, created, version: (newest - first + 1) as i64 })
+        Some(Version {
+            modified,
+            created,
+            version: (newest - first + 1) as i64,
+            payload: Payload::UNKNOWN,
+        })
     }
 
     /// What is left, in generations; the last one may be empty.

@@ -10,7 +10,7 @@ use std::thread;
 use clearlane_engine::KeyRange;
 use clearlane_locks::{Actor, Registry};
 use clearlane_mvcc::{
-    CompactionLock, IndexView, LockedIndex, PersistentIndex, Revision, TreeIndex,
+    CompactionLock, IndexView, LockedIndex, Payload, PersistentIndex, Revision, TreeIndex,
 };
 
 use crate::standing::{Barrier, Found, OpenAtEnd, watch};
@@ -33,7 +33,7 @@ const NEWEST: i64 = 4;
 
 fn fill(index: &mut impl TreeIndex) {
     for (key, main) in [b"a", b"b", b"c"].into_iter().zip(2..=NEWEST) {
-        index.put(key, Revision::new(main, 0));
+        index.put(key, Revision::new(main, 0), Payload::UNKNOWN);
     }
 }
 
@@ -72,7 +72,7 @@ fn beside_a_walk(mut index: impl TreeIndex, locks: &Registry, how: Walk) -> [Fou
         assert_eq!(watch(walking, &walker, at, locks), Found::AtBarrier);
         let put = threads.spawn(move || {
             let _as = putting.enter();
-            index.put(b"b", Revision::new(NEWEST + 1, 0));
+            index.put(b"b", Revision::new(NEWEST + 1, 0), Payload::UNKNOWN);
         });
         let put = watch(putting, &put, at, locks);
         let get = threads.spawn(move || {

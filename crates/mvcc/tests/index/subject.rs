@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use clearlane_engine::KeyRange;
 use clearlane_locks::Registry;
 use clearlane_mvcc::{
-    CompactionLock, IndexView, LockedIndex, OneAfterTheOther, PersistentIndex, Revision, Run,
-    RunBuilder, TreeIndex, Version,
+    CompactionLock, IndexView, LockedIndex, OneAfterTheOther, Payload, PersistentIndex, Revision,
+    Run, RunBuilder, TreeIndex, Version,
 };
 
 use crate::plain::PlainIndex;
@@ -85,7 +85,7 @@ impl<I: Fresh> Subject for Real<I> {
     }
 
     fn put(&mut self, key: &[u8], revision: Revision) -> Version {
-        self.0.put(key, revision)
+        self.0.put(key, revision, Payload::UNKNOWN)
     }
 
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version> {

@@ -87,7 +87,12 @@ fn range_of<'w>(words: &[&'w str], single: &'w mut Vec<u8>) -> KeyRange<'w> {
 fn options_of(options: &BTreeMap<&str, &str>) -> Result<RangeOptions, Box<dyn Error>> {
     let number = |name: &str| options.get(name).map_or(Ok(0), |text| text.parse::<i64>());
     let count_only = options.contains_key("count");
-    Ok(RangeOptions { revision: number("rev")?, limit: number("limit")?, count_only })
+    Ok(RangeOptions {
+        revision: number("rev")?,
+        limit: number("limit")?,
+        count_only,
+        ..RangeOptions::default()
+    })
 }
 
 fn show(answer: &RangeAnswer) -> String {

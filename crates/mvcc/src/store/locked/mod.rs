@@ -57,7 +57,7 @@ use self::protocol::{Protocol, Revisions};
 use self::read_txn::LockedReadTxn;
 use self::write_txn::LockedWriteTxn;
 use crate::error::Result;
-use crate::hash::{Fold, Hashing};
+use crate::hash::{Fold, HashKv, Hashing};
 use crate::store::compaction::{self, Compacting, CompactionJob, Compactions, superfluous};
 use crate::store::interface::{Ended, HashJob, KeyLeases, RangeOptions, ReadTxn, Store, WriteTxn};
 use crate::store::shared_index::SharedIndex;
@@ -190,6 +190,10 @@ impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> Store<A> for LockedStore<A,
         }))
     }
 
+    fn compaction_hashes(&self) -> Vec<HashKv> {
+        self.compactions.lock().hashes()
+    }
+
     fn commit(&self) -> Result<()> {
         Ok(self.protocol.alone(|| self.backend.commit())?)
     }
@@ -267,14 +271,14 @@ impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> Compacting for LockedStore<
         from: &[u8],
         fold: &mut Fold,
         budget: usize,
-    ) -> Result<Option<Vec<u8>>> {
+    ) -> Result<(usize, Option<Vec<u8>>)> {
         let tx = self.backend.write()?;
         let stretch = superfluous(&*tx, from, fold, budget);
         let reached = tx.payload().clone();
         drop(tx.end(reached)?);
         let (removals, next) = stretch?;
         self.backend.remove(&removals)?;
-        Ok(next)
+        Ok((removals.len(), next))
     }
 
     fn mark_finished(&self, at: i64) -> Result<()> {

@@ -8,7 +8,7 @@ use prost::Message;
 
 use super::NUMBER_MAX;
 use crate::error::{Error, Result};
-use crate::key_history::Version;
+use crate::key_history::{Payload, Version};
 use crate::revision::{Mark, RecordKey, Revision};
 use crate::tree_index::{Key, Run, RunBuilder};
 
@@ -74,7 +74,7 @@ impl Reading {
         let decoded = self.head.merge(value);
         decoded.map_err(|error| damaged(revision, &error.to_string()))?;
         match mark {
-            Mark::Put => self.put(revision)?,
+            Mark::Put => self.put(revision, value.len())?,
             Mark::Tombstone => self.builder.tombstone(&self.head.key, revision),
         }
         self.previous = Some(revision);
@@ -93,13 +93,14 @@ impl Reading {
         Ok(())
     }
 
-    fn put(&mut self, modified: Revision) -> Result<()> {
+    fn put(&mut self, modified: Revision, record_len: usize) -> Result<()> {
         let Head { create_revision: created, version, lease, .. } = self.head;
         if !(1..=modified.main).contains(&created) || !(1..=NUMBER_MAX).contains(&version) {
             let detail = format!("version {version}, created at {created}, cannot be");
             return Err(damaged(modified, &detail));
         }
-        self.builder.put(&self.head.key, Version { modified, created, version });
+        let version = Version { modified, created, version, payload: Payload::UNKNOWN };
+        self.builder.put(&self.head.key, version.with_record_len(record_len));
         if lease != 0 {
             let key = Key::new(&self.head.key);
             self.attachments.push(Attachment { key, revision: modified, lease });

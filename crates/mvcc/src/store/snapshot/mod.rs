@@ -44,12 +44,12 @@ use clearlane_engine::stream::Exporter;
 use clearlane_locks::{Mutex, Registry};
 
 use crate::error::Result;
-use crate::hash::{Fold, Hashing};
+use crate::hash::{Fold, HashKv, Hashing};
 use crate::store::compaction::{self, Compacting, CompactionJob, Compactions, superfluous};
 use crate::store::interface::{Ended, HashJob, KeyLeases, ReadTxn, Store, WriteTxn};
 use crate::store::{Applied, Begun, FINISHED, Ground, Opened, SCHEDULED, may_compact};
 use crate::tree_index::persistent::{PersistentIndex, PersistentView};
-use crate::tree_index::{Compaction, TreeIndex};
+use crate::tree_index::{Compaction, IndexView, TreeIndex};
 use crate::watch::{SnapshotHub, Waker, WatchConfig, WatchHub};
 
 pub use read_view::ReadView;
@@ -136,7 +136,8 @@ impl<A: Applied, I: TreeIndex> Store<A> for SnapshotStore<A, I> {
     }
 
     fn view(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
-        Some(Arc::new(self.read()))
+        // A walk over the index under a lock must not be kept for long, and may meet a compaction.
+        (!<I::View as IndexView>::LIVE).then(|| Arc::new(self.read()) as _)
     }
 
     fn write(&self) -> Result<Box<dyn WriteTxn<A> + '_>> {
@@ -164,6 +165,10 @@ impl<A: Applied, I: TreeIndex> Store<A> for SnapshotStore<A, I> {
             Some(hash) => Hashing::done(hash),
             None => Hashing::new(self.read(), revision)?,
         }))
+    }
+
+    fn compaction_hashes(&self) -> Vec<HashKv> {
+        self.compactions.lock().hashes()
     }
 
     fn commit(&self) -> Result<()> {
@@ -218,12 +223,12 @@ impl<A: Applied, I: TreeIndex> Compacting for SnapshotStore<A, I> {
         from: &[u8],
         fold: &mut Fold,
         budget: usize,
-    ) -> Result<Option<Vec<u8>>> {
+    ) -> Result<(usize, Option<Vec<u8>>)> {
         let view = self.backend.read_view();
         let (removals, next) = superfluous(&view, from, fold, budget)?;
         self.backend.remove(&removals)?;
         self.commit()?;
-        Ok(next)
+        Ok((removals.len(), next))
     }
 
     fn mark_finished(&self, at: i64) -> Result<()> {

@@ -6,7 +6,7 @@ use clearlane_engine::{Bucket, KeyRange};
 
 use crate::error::Result;
 use crate::store::Applied;
-use crate::store::interface::{RangeAnswer, RangeOptions, ReadTxn, RecordVisitor};
+use crate::store::interface::{LengthVisitor, RangeAnswer, RangeOptions, ReadTxn, RecordVisitor};
 use crate::store::moment::{self, Moment};
 use crate::store::snapshot::State;
 use crate::tree_index::IndexView;
@@ -61,6 +61,15 @@ impl<A: Applied, V: IndexView> ReadTxn for ReadView<A, V> {
         visit: &mut RecordVisitor<'_>,
     ) -> Result<u64> {
         moment::records(self, range, options, visit)
+    }
+
+    fn lengths(
+        &self,
+        range: KeyRange<'_>,
+        options: RangeOptions,
+        visit: &mut LengthVisitor<'_>,
+    ) -> Result<Option<u64>> {
+        moment::lengths(self, range, options, visit)
     }
 
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {

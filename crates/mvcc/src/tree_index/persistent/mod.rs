@@ -75,7 +75,7 @@ use super::key::Key;
 use super::locked::TreeClone;
 use super::run::PART_KEYS;
 use super::{ChangeVisitor, Compaction, IndexView, Run, TreeIndex, Visitor};
-use crate::key_history::{KeyHistory, Rest, Version};
+use crate::key_history::{KeyHistory, Payload, Rest, Version};
 use crate::revision::Revision;
 use crate::workers::Workers;
 
@@ -241,15 +241,15 @@ impl TreeIndex for PersistentIndex {
         None
     }
 
-    fn put(&mut self, key: &[u8], revision: Revision) -> Version {
+    fn put(&mut self, key: &[u8], revision: Revision, payload: Payload) -> Version {
         self.advance(revision);
-        let mut made = Version { modified: revision, created: revision.main, version: 1 };
+        let mut made = Version { modified: revision, created: revision.main, version: 1, payload };
         edit::edit(&mut self.now.root, key, &mut |history| match history {
             Some(history) => {
-                made = history.put(revision);
+                made = history.put(revision, payload);
                 Edit::Leave
             }
-            None => Edit::Insert(KeyHistory::new(revision)),
+            None => Edit::Insert(KeyHistory::new(revision, payload)),
         });
         made
     }

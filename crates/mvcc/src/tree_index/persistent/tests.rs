@@ -56,7 +56,7 @@ fn compact_all(index: &mut PersistentIndex, at: i64, keys_max: usize) -> Vec<Rev
 fn filled(range: std::ops::Range<u32>) -> PersistentIndex {
     let mut index = PersistentIndex::default();
     for number in range {
-        index.put(&key(number), Revision::new(1, i64::from(number)));
+        index.put(&key(number), Revision::new(1, i64::from(number)), Payload::of(9));
     }
     index
 }
@@ -88,7 +88,7 @@ proptest! {
                     }
                 }
                 _ => {
-                    index.put(&key(*number), revision);
+                    index.put(&key(*number), revision, Payload::of(9));
                     plain.insert(key(*number), main);
                 }
             }
@@ -115,7 +115,7 @@ proptest! {
         let mut builder = RunBuilder::default();
         for number in 0..keys {
             let modified = Revision::new(5, i64::from(number));
-            builder.put(&key(number), Version { modified, created: 3, version: 2 });
+            builder.put(&key(number), Version { modified, created: 3, version: 2, payload: Payload::of(9) });
         }
         let mut index = PersistentIndex::default();
         index.restore(vec![builder.finish()], &OneAfterTheOther);
@@ -137,7 +137,10 @@ fn a_tree_of_several_parts_keeps_them_too() {
         let mut builder = RunBuilder::default();
         for number in (third..keys).step_by(3) {
             let modified = Revision::new(i64::from(third) + 1, i64::from(number));
-            builder.put(&key(number), Version { modified, created: modified.main, version: 1 });
+            builder.put(
+                &key(number),
+                Version { modified, created: modified.main, version: 1, payload: Payload::of(9) },
+            );
         }
         runs.push(builder.finish());
     }
@@ -169,10 +172,10 @@ fn what_nobody_else_has_is_changed_in_place() {
         Node::Leaf(_) => unreachable!("a thousand keys do not fit in a leaf"),
     };
     let before = root(&index);
-    index.put(&key(7), Revision::new(2, 0));
+    index.put(&key(7), Revision::new(2, 0), Payload::of(9));
     assert_eq!(root(&index), before);
     let view = index.view();
-    index.put(&key(7), Revision::new(3, 0));
+    index.put(&key(7), Revision::new(3, 0), Payload::of(9));
     assert_ne!(root(&index), before);
     assert_eq!(view.get(&key(7), 9).map(|found| found.modified.main), Some(2));
 }
@@ -194,7 +197,7 @@ fn a_tree_is_dismantled_in_steps_and_others_keep_theirs() {
     let mut index = filled(0..2_000);
     let old = index.view();
     for number in 0..2_000 {
-        index.put(&key(number), Revision::new(2, i64::from(number)));
+        index.put(&key(number), Revision::new(2, i64::from(number)), Payload::of(9));
     }
     let shared = index.view();
     let mut steps = 0;

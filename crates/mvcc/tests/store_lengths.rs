@@ -1,0 +1,82 @@
+//! How long records are: what the index says is what the records have.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and reports"
+)]
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_engine::{Engine, KeyRange, MemoryEngine};
+use clearlane_mvcc::{Ground, RangeOptions, ReadTxn, Store, StoreParts, open};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+fn open_on(engine: &Arc<dyn Engine>) -> Box<dyn Store<()>> {
+    let ground = Ground::new(Arc::clone(engine), Config::default(), PreCommit::none(), ());
+    open(StoreParts::from(Design::SnapshotReadTx), ground).unwrap().0
+}
+
+/// How many keys there are, and how long the records of some.
+type Lengths = (u64, Vec<usize>);
+
+/// Lengths that the index says, and those of the records.
+fn both(view: &dyn ReadTxn, options: RangeOptions) -> (Option<Lengths>, Lengths) {
+    let (mut said, mut read) = (Vec::new(), Vec::new());
+    let said_count = view.lengths(KeyRange::ALL, options, &mut |length| {
+        said.push(length);
+        ControlFlow::Continue(())
+    });
+    let count = view.records(KeyRange::ALL, options, &mut |record| {
+        read.push(record.len());
+        ControlFlow::Continue(())
+    });
+    (said_count.unwrap().map(|count| (count, said)), (count.unwrap(), read))
+}
+
+#[test]
+fn lengths_are_those_of_the_records() {
+    let seed = rand::random();
+    println!("seed {seed}");
+    let mut chance = StdRng::seed_from_u64(seed);
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    let mut store = open_on(&engine);
+    let (mut known, mut compacted) = (0, 1);
+    for _ in 0..300 {
+        let mut txn = store.write().unwrap();
+        let key = [b'a' + chance.random_range(0..20_u8)];
+        match chance.random_range(0..10) {
+            0 | 1 => drop(txn.delete_range(KeyRange::new(&key, &[key[0] + 1])).unwrap()),
+            _ => {
+                let value = vec![7; chance.random_range(0..300)];
+                let lease = [0, 1, 1 << 40][chance.random_range(0..3)];
+                txn.put(&key, &value, lease).unwrap();
+            }
+        }
+        drop(txn.end(()).unwrap());
+        let now = store.read().revision();
+        if chance.random_bool(0.05) && now > compacted {
+            compacted = chance.random_range(compacted + 1..=now);
+            let (mut job, ended) = store.compact(compacted, ()).unwrap();
+            drop(ended);
+            while !store.compact_step(&mut job, 3).unwrap() {}
+        }
+        if chance.random_bool(0.05) {
+            store.commit().unwrap();
+            drop(store);
+            store = open_on(&engine);
+        }
+        let view = store.read();
+        let limit = chance.random_range(0..9);
+        let (said, read) = both(&*view, RangeOptions { limit, ..RangeOptions::default() });
+        assert_eq!(said, Some(read), "the newest are known");
+        let revision = chance.random_range(compacted..=now);
+        let (said, read) = both(&*view, RangeOptions { revision, ..RangeOptions::default() });
+        known += u64::from(said.is_some());
+        assert!(said.is_none() || said == Some(read), "at {revision}");
+    }
+    assert!(known > 0);
+}
