@@ -49,9 +49,24 @@ use crate::progress::Progress;
 use crate::quota;
 use crate::requests::Refused;
 
-/// What a member proposes whose store is too large.
+/// What a member proposes whose store is too large, or whose disk is nearly full.
 pub fn no_space(member_id: u64) -> InternalRaftRequest {
-    let (action, alarm) = (AlarmAction::Activate as i32, AlarmType::Nospace as i32);
+    alarm(AlarmAction::Activate, AlarmType::Nospace, member_id)
+}
+
+/// What it proposes when its disk has room again.
+pub fn space_again(member_id: u64) -> InternalRaftRequest {
+    alarm(AlarmAction::Deactivate, AlarmType::Nospace, member_id)
+}
+
+/// What a leader proposes who has found that a member has something else than the others; 0 is all
+/// of them.
+pub fn corrupt(member_id: u64) -> InternalRaftRequest {
+    alarm(AlarmAction::Activate, AlarmType::Corrupt, member_id)
+}
+
+fn alarm(action: AlarmAction, kind: AlarmType, member_id: u64) -> InternalRaftRequest {
+    let (action, alarm) = (action as i32, kind as i32);
     let alarm = Some(AlarmRequest { action, member_id, alarm });
     InternalRaftRequest { alarm, ..InternalRaftRequest::default() }
 }

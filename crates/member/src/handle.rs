@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clearlane_mvcc::Store;
 use clearlane_proto::etcdserverpb::{
@@ -33,6 +34,12 @@ impl Handle {
         Handle { node: Arc::clone(node), desk: node.desk(), limits }
     }
 
+    /// The same for a client who waits until then only: see [`Desk::until`].
+    pub fn until(&self, until_ns: u64) -> Handle {
+        let (node, limits) = (Arc::clone(&self.node), self.limits);
+        Handle { node, desk: self.desk.until(until_ns), limits }
+    }
+
     /// The desk.
     pub fn desk(&self) -> &Desk {
         &self.desk
@@ -55,10 +62,36 @@ impl Handle {
 
     /// Waits until this member has applied all that was acknowledged before.
     pub async fn fresh(&self) -> Result<(), Trouble> {
+        match self.node.is_alone() {
+            true => Ok(()),
+            false => self.asks().await.map(drop),
+        }
+    }
+
+    /// The same, and notes for what it has waited: for others to confirm how far the log is
+    /// committed, or for this member to apply it.
+    pub async fn fresh_on(&self, card: &mut Card) -> Result<(), Trouble> {
+        // Who asks nobody has not waited for anybody.
+        if !self.node.is_alone() {
+            let applying = self.asks().await?;
+            card.stamp_read(applying);
+        }
+        Ok(())
+    }
+
+    /// Has the thread that speaks to raft say that this member is fresh, also where nobody need be asked: for
+    /// those who want to know whether it answers.
+    pub async fn answers(&self) -> Result<(), Trouble> {
+        self.asks().await.map(drop)
+    }
+
+    async fn asks(&self) -> Result<Duration, Trouble> {
         match self.desk.read().await {
+            Outcome::MayRead(applying) => Ok(applying),
             Outcome::MayNotRead(error) => Err(error.into()),
             Outcome::TimedOut => Err(Trouble::TimedOut),
-            _ => Ok(()),
+            Outcome::TooLate => Err(Trouble::DeadlineExceeded),
+            outcome => unreachable!("{outcome:?} is no answer to a reader"),
         }
     }
 
@@ -92,7 +125,9 @@ impl Handle {
                 Ok(reply)
             }
             Outcome::NotProposed(error) => Err(error.into()),
+            Outcome::LeaderLost => Err(Trouble::LeaderLost),
             Outcome::TimedOut => Err(self.too_late()),
+            Outcome::TooLate => Err(Trouble::DeadlineExceeded),
             outcome => unreachable!("{outcome:?} is no answer to a request"),
         }
     }
@@ -100,7 +135,14 @@ impl Handle {
     /// Whether the store may take a request. If not, everybody hears of it before the client does.
     async fn has_room(&self, request: &InternalRaftRequest) -> Result<(), Trouble> {
         let (cost, size) = (quota::cost(request), self.node.sizes().size());
-        if cost == 0 || self.node.quota().has_room(size, cost) {
+        if cost == 0 {
+            return Ok(());
+        }
+        // The thread that has found that out raises the alarm.
+        if self.node.is_disk_low() {
+            return Err(Refused::NoSpace.into());
+        }
+        if self.node.quota().has_room(size, cost) {
             return Ok(());
         }
         let member = self.node.metadata().node_id;
@@ -145,7 +187,11 @@ impl Handle {
     pub async fn txn(&self, request: TxnRequest, card: &mut Card) -> Result<Reply, Trouble> {
         check::txn(&request, &self.limits)?;
         if txn::is_read_only(&request) {
-            return Ok(Reply::Txn(Box::pin(range::read_txn(self, request, card)).await?));
+            let read = Box::pin(range::read_txn(self, request, card)).await;
+            if read.is_err() {
+                card.stamp(Stage::Backend);
+            }
+            return read.map(Reply::Txn);
         }
         let request = InternalRaftRequest { txn: Some(request), ..Default::default() };
         let reply = self.write(request).await;
@@ -158,7 +204,9 @@ impl Handle {
         match self.desk.change_members(change).await {
             Outcome::Applied(Answer::Members(answer)) => Ok(answer?),
             Outcome::NotChanged(error) => Err(error.into()),
+            Outcome::LeaderLost => Err(Trouble::LeaderLost),
             Outcome::TimedOut => Err(self.too_late()),
+            Outcome::TooLate => Err(Trouble::DeadlineExceeded),
             outcome => unreachable!("{outcome:?} is no answer to a change of members"),
         }
     }

@@ -23,8 +23,14 @@
 //! | [`users`] | who is to be known by name, and with which permissions? |
 //! | [`downgrade`] | is the cluster to go back to an older version? |
 //! | [`checksums`] | do two members have the same? has this disk what it had? |
+//! | [`corruption`] | and if not, which of them is wrong? |
 //! | [`snapshot_file`] | the store as one file |
+//! | [`range`] | the whole path of a read |
+//! | [`long`] | an answer that is too long to be in memory at once |
+//! | [`shelf`] | how much may be read before anybody takes it? |
 //! | [`stages`] | where has a slow request spent its time? |
+//! | [`actors`] | in whose names are locks taken? |
+//! | [`recording`] | what happened when? |
 //!
 //! # What holds
 //!
@@ -46,12 +52,17 @@ pub mod node;
 pub mod downgrade;
 pub mod users;
 pub mod checksums;
+pub mod corruption;
 pub mod snapshot_file;
 pub mod range;
+pub mod long;
+pub mod shelf;
 mod leases;
 pub mod range_stream;
 pub mod watch;
 pub mod stages;
+pub mod actors;
+pub mod recording;
 mod handle;
 mod publish;
 mod trouble;

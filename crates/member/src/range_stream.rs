@@ -64,7 +64,7 @@ impl RangeStream {
 
     async fn read(&self, page: RangeRequest) -> Result<RangeResponse, Trouble> {
         let found: Found = range(&self.member, page, &mut Card::begin()).await?;
-        Ok(found.into_response()?)
+        found.whole(&self.member).await
     }
 
     /// What is left behind a page: of the same revision, and never fresher.

@@ -43,6 +43,8 @@ pub enum Stage {
     ReadIndex,
     /// Until this member had applied what it had to: the write itself, or what a read must see.
     Apply,
+    /// Until a thread of the pool was free.
+    Pool,
     /// Until others let go of locks.
     Locks,
     /// To find out which records are wanted.
@@ -55,9 +57,10 @@ pub enum Stage {
 
 impl Stage {
     /// All of them, in the order in which a read comes through.
-    pub const ALL: [Stage; 6] = [
+    pub const ALL: [Stage; 7] = [
         Stage::ReadIndex,
         Stage::Apply,
+        Stage::Pool,
         Stage::Locks,
         Stage::Index,
         Stage::Backend,
@@ -69,6 +72,7 @@ impl Stage {
         match self {
             Stage::ReadIndex => "read index",
             Stage::Apply => "apply",
+            Stage::Pool => "pool",
             Stage::Locks => "locks",
             Stage::Index => "index",
             Stage::Backend => "backend",
@@ -80,6 +84,8 @@ impl Stage {
 /// What a request carries.
 #[derive(Clone, Copy, Debug)]
 pub struct Card {
+    /// Which request of a [recording](crate::recording); 0 if nothing is recorded.
+    number: u32,
     begun_ns: u64,
     stamped_ns: u64,
     spent_ns: [u64; Stage::ALL.len()],
@@ -107,8 +113,35 @@ impl Card {
         Card::begin_at(now_ns())
     }
 
-    fn begin_at(now_ns: u64) -> Card {
-        Card { begun_ns: now_ns, stamped_ns: now_ns, spent_ns: Default::default(), wait: None }
+    pub(crate) fn begin_at(now_ns: u64) -> Card {
+        let spent_ns = Default::default();
+        Card { number: 0, begun_ns: now_ns, stamped_ns: now_ns, spent_ns, wait: None }
+    }
+
+    /// The same with a number.
+    pub fn numbered(self, number: u32) -> Card {
+        Card { number, ..self }
+    }
+
+    /// Its number; 0 if it has none.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// When it began, in nanoseconds on the clock of the locks.
+    pub fn begun_ns(&self) -> u64 {
+        self.begun_ns
+    }
+
+    /// How long a stage has taken, in nanoseconds.
+    pub fn spent_on(&self, stage: Stage) -> u64 {
+        self.spent_ns[stage as usize]
+    }
+
+    /// When this much time will have passed since it began, in nanoseconds on the clock of the locks.
+    pub fn after(&self, time: Duration) -> u64 {
+        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.begun_ns.saturating_add(time_ns)
     }
 
     /// A stage is over.
@@ -116,9 +149,19 @@ impl Card {
         self.stamp_at(over, now_ns());
     }
 
-    fn stamp_at(&mut self, over: Stage, now_ns: u64) {
+    pub(crate) fn stamp_at(&mut self, over: Stage, now_ns: u64) {
         self.spent_ns[over as usize] += now_ns.saturating_sub(self.stamped_ns);
         self.stamped_ns = now_ns;
+    }
+
+    /// What a linearizable read waits for is over: at the end of it this member had to apply for so
+    /// long what others had confirmed.
+    pub fn stamp_read(&mut self, applying: Duration) {
+        self.stamp(Stage::ReadIndex);
+        let applying_ns = u64::try_from(applying.as_nanos()).unwrap_or(u64::MAX);
+        let moved = applying_ns.min(self.spent_ns[Stage::ReadIndex as usize]);
+        self.spent_ns[Stage::ReadIndex as usize] -= moved;
+        self.spent_ns[Stage::Apply as usize] += moved;
     }
 
     /// A stage is over that was begun on this thread, and never left it: what it waited for locks is
@@ -198,14 +241,22 @@ impl Story {
         );
     }
 
-    /// Warns that a write, or what a read does behind its waiting, has taken long: past
-    /// `--warning-apply-duration`, which `expected` was.
-    pub fn tell_of_apply(&self, request: &dyn fmt::Display, expected: Duration) {
+    /// Warns that a read has taken long: past `--warning-apply-duration`, which `expected` was. Of
+    /// writes the apply loop tells.
+    pub fn tell_of_read(&self, prefix: &str, about: &About<'_>, expected: Duration, error: &str) {
+        let (count, size) = (about.response_count, about.response_size);
+        let response = match error.is_empty() {
+            true => format!("range_response_count:{count} size:{size}"),
+            false => String::new(),
+        };
         tracing::warn!(
             took = ?self.card.spent(),
             "expected-duration" = ?expected,
+            prefix,
+            request = %about.request,
+            response,
+            error = (!error.is_empty()).then_some(error),
             stages = %self,
-            request = %request,
             "apply request took too long"
         );
     }

@@ -48,10 +48,13 @@ pub enum Trouble {
     /// No answer came in time: it may be applied, or not.
     #[error("etcdserver: request timed out")]
     TimedOut,
+    /// The leader has changed, and no answer came: it may be applied, or not.
+    #[error("etcdserver: request timed out, possibly due to previous leader failure")]
+    LeaderLost,
     /// Too few members are there to change who is one.
     #[error("etcdserver: unhealthy cluster")]
     Unhealthy,
-    /// Nobody led for as long as the request could wait.
+    /// Nobody led for as long as the request could wait, or its client waits no longer.
     #[error("context deadline exceeded")]
     DeadlineExceeded,
     /// The store could not be read.

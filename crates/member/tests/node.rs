@@ -22,7 +22,7 @@ use clearlane_raft_log::{Metadata, wal};
 struct Broken;
 
 impl Network for Broken {
-    fn send(&mut self, _message: Message) -> bool {
+    fn send(&mut self, _message: Message) -> Result<(), Box<Message>> {
         panic!("broken on purpose");
     }
 

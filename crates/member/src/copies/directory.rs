@@ -219,6 +219,10 @@ impl DirectoryVault {
 }
 
 impl Vault for DirectoryVault {
+    fn free_space(&self) -> u64 {
+        self.files.free_space(&self.dir)
+    }
+
     fn open(&self) -> Result<Arc<dyn Engine>> {
         let mut shelf = self.shelf.lock();
         let number = match self.mark(CURRENT)? {

@@ -30,6 +30,10 @@ impl MemoryVault {
 }
 
 impl Vault for MemoryVault {
+    fn free_space(&self) -> u64 {
+        u64::MAX
+    }
+
     fn open(&self) -> Result<Arc<dyn Engine>> {
         let mut shelf = self.shelf.lock();
         let current = shelf.current.get_or_insert_with(|| Arc::new(MemoryEngine::new()));

@@ -33,6 +33,10 @@ pub trait Vault: Send + Sync + Debug {
     /// Nobody wants the copy at `index`. If there is none, that is fine.
     fn discard(&self, index: u64) -> Result<()>;
 
+    /// So many bytes may still be written to the disk that the stores are on. Without bound, if nobody
+    /// knows.
+    fn free_space(&self) -> u64;
+
     /// Removes what transfers have left that a crash has interrupted, and stores that were replaced.
     /// What is in use stays.
     fn discard_leftovers(&self) -> Result<()>;

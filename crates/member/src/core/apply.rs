@@ -33,15 +33,17 @@ use crate::requests::{self, Reply};
 impl Core {
     pub(super) fn apply(&mut self, entries: Vec<Entry>) -> Result<()> {
         let Some(last) = entries.last().map(|entry| entry.index) else { return Ok(()) };
+        let mut lap = self.start_lap();
         for entry in &entries {
             self.apply_entry(entry)?;
+            self.lap(&mut lap, entry);
         }
         self.driver.applied(last)?;
         self.barrier.hear(Event::Applied { index: last });
         // A log that grows without commits could never be shortened. Asked for once: a commit is a
         // sync.
-        let is_long = last - self.recorded.min(last) >= self.settings.snapshot_count;
-        if is_long && !std::mem::replace(&mut self.wants_commit, true) {
+        self.unrecorded_bytes += entries.iter().map(|entry| entry.data.len() as u64).sum::<u64>();
+        if self.log_is_long(last) && !std::mem::replace(&mut self.wants_commit, true) {
             self.out.commit_due = true;
         }
         #[cfg(feature = "planted-bugs")]

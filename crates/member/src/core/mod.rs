@@ -48,8 +48,9 @@
 //! If power fails, the rest is applied again from the log. So the log is kept from the *durable*
 //! position on, which the engine itself tells: whoever runs the store's commits says so by
 //! [`store_committed`](Core::store_committed), and the core looks what the engine has. When that has
-//! come `snapshot_count` entries further it is recorded in the log, and once the record is on disk
-//! everything below may go, but for some entries that are kept for members that are a little behind.
+//! come `snapshot_count` entries further, or `snapshot_bytes`, it is recorded in the log, and once the
+//! record is on disk everything below may go, but for some entries that are kept for members that are a
+//! little behind.
 //!
 //! # A member that is too far behind
 //!
@@ -74,6 +75,7 @@ mod bugs;
 mod leases;
 mod outputs;
 mod queue;
+mod slow;
 mod start;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,7 +98,8 @@ pub use self::alone::force_alone;
 pub use self::bugs::Bug;
 pub use self::outputs::{Answer, Outputs, Reads};
 use self::queue::{Behind, Queue};
-pub use self::start::{Ground, Settings, bootstrap, start};
+pub use self::slow::{Slow, Stopwatch};
+pub use self::start::{Compactions, Ground, Settings, bootstrap, start};
 use crate::alarms::Alarms;
 use crate::copies::Received;
 use crate::error::Result;
@@ -136,10 +139,14 @@ pub struct Core {
     proposed: BTreeSet<u64>,
     /// What the barrier and the outputs were told last.
     told: Told,
+    /// Up to where readers must see, and since when that is known, where it is not applied yet.
+    known: BTreeMap<u64, Duration>,
     /// Ticks until this member may vote for somebody.
     silent_ticks: usize,
     /// The last position that the log has on record.
     recorded: u64,
+    /// Bytes of the entries that were applied since.
+    unrecorded_bytes: u64,
     /// The log has grown so long that a commit of the store was asked for.
     wants_commit: bool,
     /// Copies that raft was offered, by index.
@@ -211,6 +218,24 @@ impl Core {
         Ok(id)
     }
 
+    /// Whether a proposal would be taken now, here or by the leader to whom it is forwarded.
+    pub fn takes_proposals(&self) -> bool {
+        self.driver.leadership().leader != 0 && self.driver.transferee().is_none()
+    }
+
+    /// Proposes anew what another member has forwarded to this one, because it has led a moment ago. Who
+    /// has proposed it waits for its answer there.
+    pub fn pass_on(&mut self, proposal: &Message) -> driver::Result<()> {
+        self.driver.pass_on(proposal)
+    }
+
+    /// The id of a proposal, and whether this member has made it.
+    pub fn proposal_id(&self, message: &Message) -> Option<(u64, bool)> {
+        let (kind, data) = message.proposed().pop()?;
+        let id = start::id_of(kind, data)?;
+        Some((id, self.ids.may_be_own(id)))
+    }
+
     /// Proposes a change of members. It is checked here, and again when it is applied.
     pub fn change_members(&mut self, change: &Change) -> std::result::Result<u64, ChangeError> {
         let id = self.ids.next();
@@ -263,6 +288,8 @@ impl Core {
                 }
                 Behind::Recorded(position) => {
                     let kept = position.index.saturating_sub(self.settings.catch_up_entries);
+                    let bytes = self.settings.catch_up_bytes;
+                    let kept = kept.max(self.driver.beyond_bytes(position.index, bytes));
                     let wanted = self.copying.values().copied().min().unwrap_or(u64::MAX);
                     self.driver.release(kept.min(wanted));
                     self.out.purge = Some(position.index);
@@ -281,11 +308,24 @@ impl Core {
         }
         let durable = self.durable()?;
         self.driver.durable(durable.position())?;
-        if durable.index - self.recorded.min(durable.index) >= self.settings.snapshot_count {
+        if durable.index > self.recorded && self.log_is_long(durable.index) {
             self.recorded = durable.index;
+            self.unrecorded_bytes = 0;
             self.queue.record(durable.position())?;
         }
         Ok(())
+    }
+
+    /// Whether the log should be shortened at this index.
+    fn log_is_long(&self, index: u64) -> bool {
+        let entries = index - self.recorded.min(index);
+        entries >= self.settings.snapshot_count
+            || self.unrecorded_bytes >= self.settings.snapshot_bytes
+    }
+
+    /// Bytes of the log that the durable store does not have.
+    pub fn bytes_to_apply_again(&self) -> u64 {
+        self.driver.bytes_to_apply_again()
     }
 
     fn durable(&self) -> Result<Progress> {
@@ -382,6 +422,9 @@ impl Core {
                 let context = u64::from_be_bytes(context);
                 #[cfg(feature = "planted-bugs")]
                 let context = self.spoil_answer(context);
+                if read.index > self.progress.index {
+                    self.known.entry(read.index).or_insert(self.now);
+                }
                 self.barrier.hear(Event::Answered { context, index: read.index });
             }
         }
@@ -443,7 +486,12 @@ impl Core {
                     let _ = self.driver.propose(log_read(context));
                     asked = true;
                 }
-                Action::Go { readers, .. } => self.out.reads.push(Reads::Go(readers)),
+                Action::Go { index, readers } => {
+                    let later = self.known.split_off(&(index + 1));
+                    let known = std::mem::replace(&mut self.known, later);
+                    self.out.known_at = known.into_values().chain(self.out.known_at).min();
+                    self.out.reads.push(Reads::Go(readers));
+                }
                 Action::Fail { error, readers } => {
                     self.out.reads.push(Reads::Fail(error, readers));
                 }
@@ -487,6 +535,19 @@ impl Core {
     /// Who leads, as far as this member knows.
     pub fn leadership(&self) -> Leadership {
         self.driver.leadership()
+    }
+
+    /// Whether this member leads, nobody else votes, an entry of its term is applied, and with it all that is
+    /// committed: others have heard of that, and may have acknowledged it, those who have just been removed
+    /// among them. Then all that was ever acknowledged is applied here, and nobody can be elected before this
+    /// member has let go.
+    pub fn is_alone(&self) -> bool {
+        let (leadership, members) = (self.driver.leadership(), &self.progress.members);
+        leadership.role == Role::Leader
+            && leadership.term == self.progress.term
+            && self.driver.committed() == self.progress.index
+            && members.voters == [self.metadata.node_id]
+            && members.voters_outgoing.is_empty()
     }
 
     /// Who is a member, as far as this member has applied the log.

@@ -1,10 +1,13 @@
 //! What comes out of a member: things that its owner is to do.
 
+use std::time::Duration;
+
 use clearlane_backend::Retired;
 use clearlane_mvcc::{Change, CompactionJob};
 use clearlane_raft_log::driver::{Leadership, Message};
 use clearlane_raft_log::wal::group::Batch;
 
+use super::Slow;
 use crate::membership;
 use crate::requests;
 
@@ -27,6 +30,10 @@ pub struct Outputs {
     pub store_replaced: bool,
     /// What has become of readers.
     pub reads: Vec<Reads>,
+    /// Since when it was known what those who may go must see, if this member had to apply it first.
+    pub known_at: Option<Duration>,
+    /// Entries that took long to apply.
+    pub slow: Vec<Slow>,
     /// What has become of proposals, by their ids.
     pub answers: Vec<(u64, Answer)>,
     /// What has changed, by revision: for watchers.

@@ -24,6 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use clearlane_backend::Config;
 use clearlane_engine::Engine;
 use clearlane_lease::{self as lease, Lessor};
@@ -37,12 +38,27 @@ use clearlane_read_index::{self as read_index, Event, ReadMode, RequestIds};
 use prost::Message as _;
 
 use super::queue::Queue;
-use super::{Core, Outputs, Told, resumed};
+use super::{Core, Outputs, Stopwatch, Told, resumed};
 use crate::alarms::Alarms;
 use crate::copies::{self, Vault};
 use crate::error::{Error, Result};
 use crate::membership::{Change, Member, Members};
 use crate::progress::Progress;
+
+/// How a compaction works: a step, and a rest behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compactions {
+    /// So many keys or records in one step.
+    pub batch: usize,
+    /// So long is the rest.
+    pub pause: Duration,
+}
+
+impl Default for Compactions {
+    fn default() -> Compactions {
+        Compactions { batch: 1000, pause: Duration::from_millis(10) }
+    }
+}
 
 /// How a member works.
 #[derive(Clone, Debug)]
@@ -55,8 +71,12 @@ pub struct Settings {
     pub read_mode: ReadMode,
     /// After so many applied entries the log takes note of the store's state and is shortened.
     pub snapshot_count: u64,
+    /// After so many bytes of applied entries, too: the log is in memory from there on.
+    pub snapshot_bytes: u64,
     /// So many entries are kept behind that, for members that are a little behind.
     pub catch_up_entries: u64,
+    /// They have at most so many bytes.
+    pub catch_up_bytes: u64,
     /// How large the store may become, as [`Quota`](crate::quota::Quota) takes it. The core does not
     /// ask: see [`node`](crate::node).
     pub quota_bytes: i64,
@@ -64,6 +84,12 @@ pub struct Settings {
     pub lease_checkpoint_interval: Option<Duration>,
     /// The time of the start, in milliseconds since 1970: ids begin with it.
     pub unix_ms: u64,
+    /// Whether a member that joins others was told that it is to learn only; nothing if nobody was asked.
+    pub joins_as_learner: Option<bool>,
+    /// How a compaction works. The core runs none: see [`node`](crate::node).
+    pub compactions: Compactions,
+    /// Finds the entries that take long to apply, if somebody wants to know.
+    pub stopwatch: Option<Stopwatch>,
 }
 
 impl Settings {
@@ -74,10 +100,15 @@ impl Settings {
             reads: read_index::Config::new(0),
             read_mode: ReadMode::ReadIndex,
             snapshot_count: 10_000,
+            snapshot_bytes: 64 << 20,
             catch_up_entries: 5_000,
+            catch_up_bytes: 64 << 20,
             quota_bytes: 0,
             lease_checkpoint_interval: None,
             unix_ms,
+            joins_as_learner: None,
+            compactions: Compactions::default(),
+            stopwatch: None,
         }
     }
 }
@@ -195,13 +226,16 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
     let mut barrier = settings.read_mode.open(settings.reads);
     // In an idle cluster there is nothing to apply, and readers must not wait for it.
     barrier.hear(Event::Applied { index: progress.index });
+    let mut driver = Driver::new(settings.raft, found)?;
+    driver.release(driver.beyond_bytes(newest.index, settings.catch_up_bytes));
     Ok((
         Core {
-            driver: Driver::new(settings.raft, found)?,
+            driver,
             barrier,
             ids,
             silent_ticks: if was_running { settings.raft.election_ticks } else { 0 },
             recorded: newest.index,
+            unrecorded_bytes: 0,
             wants_commit: false,
             metadata,
             queue: Queue::default(),
@@ -216,6 +250,7 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
             progress,
             proposed: Default::default(),
             told: Told::default(),
+            known: Default::default(),
             offered: Default::default(),
             copying: Default::default(),
             out,
@@ -239,15 +274,20 @@ fn lease_config(settings: &Settings) -> lease::Config {
 /// New ids are above those that this member's own proposals have in the log: a clock that was set
 /// back must not make two requests one.
 fn ids_above(entries: &[Entry], member: u64, unix_ms: u64) -> RequestIds {
-    let id = |entry: &Entry| match entry.kind {
-        EntryKind::Normal => {
-            let request = InternalRaftRequest::decode(entry.data.clone()).ok()?;
-            request.header.map(|header| header.id)
-        }
-        _ => ConfChange::decode(&entry.data).ok().map(|change| change.id),
-    };
+    let id = |entry: &Entry| id_of(entry.kind, entry.data.clone());
     let ids = RequestIds::new(member, unix_ms);
     entries.iter().filter_map(id).fold(ids, RequestIds::above)
+}
+
+/// The id that a proposal was given.
+pub(super) fn id_of(kind: EntryKind, data: Bytes) -> Option<u64> {
+    match kind {
+        EntryKind::Normal => {
+            let request = InternalRaftRequest::decode(data).ok()?;
+            request.header.map(|header| header.id)
+        }
+        _ => ConfChange::decode(&data).ok().map(|change| change.id),
+    }
 }
 
 /// Tells the log that what the store has is committed.

@@ -10,12 +10,12 @@ use clearlane_mvcc::{CompactionJob, Store};
 
 use super::Shared;
 use super::inbox::Input;
+use super::room::{LOOK_INTERVAL, Lookout};
+use crate::actors::COMMIT;
+use crate::core::Compactions;
 use crate::error::Result;
 use crate::progress::Progress;
-
-/// So many keys or records a compaction does in one step, and how long it rests behind each: etcd's.
-const COMPACTION_BATCH: usize = 1000;
-const COMPACTION_PAUSE: Duration = Duration::from_millis(10);
+use crate::recording::Doing;
 
 /// What the raft thread wants to have done.
 #[derive(Debug)]
@@ -30,40 +30,69 @@ pub(super) enum ToCommit {
 
 struct CommitThread<'s> {
     shared: &'s Shared,
+    compactions: Compactions,
     begin: Instant,
     jobs: VecDeque<CompactionJob>,
+    /// When the job in front had its first step.
+    begun: Option<Instant>,
     next_step: Duration,
+    lookout: Lookout,
 }
 
 /// Works until the raft thread has gone, and then commits once more.
 pub(super) fn run(
     work: &Receiver<ToCommit>,
     batch_interval: Duration,
+    compactions: Compactions,
+    lookout: Lookout,
     shared: &Shared,
 ) -> Result<()> {
+    let _as = COMMIT.enter();
+    let mut shift = shared.recording.shift(*COMMIT);
     let (begin, jobs) = (Instant::now(), VecDeque::new());
-    let mut thread = CommitThread { shared, begin, jobs, next_step: Duration::ZERO };
+    let next_step = Duration::ZERO;
+    let mut thread =
+        CommitThread { shared, compactions, begin, jobs, begun: None, next_step, lookout };
     loop {
-        let pause = if thread.jobs.is_empty() { batch_interval } else { COMPACTION_PAUSE };
-        let commits_now = match work.recv_timeout(pause) {
+        // However seldom it commits, it looks at the disk. Whether a commit is due the store knows.
+        let look = batch_interval.min(LOOK_INTERVAL);
+        let pause = match thread.jobs.is_empty() {
+            true => look,
+            false => look.min(compactions.pause),
+        };
+        let wanted = work.recv_timeout(pause);
+        shift.over(Doing::Nothing);
+        let commits_now = match wanted {
             Ok(wanted) => thread.take(wanted)?,
             Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => break,
         };
+        if !thread.lookout.may_commit(shared) {
+            continue;
+        }
         let store = shared.store.load_full();
-        thread.compact(&**store)?;
+        if thread.compact(&**store)? {
+            thread.lookout.committed();
+        }
+        shift.over(Doing::Running);
         let commit = Instant::now();
         let has_committed = match commits_now {
             true => store.commit().map(|()| true)?,
             false => store.tick(thread.begin.elapsed())?,
         };
         if has_committed {
+            thread.lookout.committed();
+            shift.over(Doing::Disk);
             shared.figures.commits.record(commit.elapsed());
             shared.sizes.are(store.sizes()?);
             shared.inbox.push([Input::Committed]);
         }
     }
-    Ok(shared.store.load().commit()?)
+    match thread.lookout.may_commit(shared) {
+        true => Ok(shared.store.load().commit()?),
+        // It is in the log.
+        false => Ok(()),
+    }
 }
 
 impl CommitThread<'_> {
@@ -75,6 +104,7 @@ impl CommitThread<'_> {
             ToCommit::Compact(job) => self.jobs.push_back(job),
             ToCommit::Replaced => {
                 self.jobs.clear();
+                self.begun = None;
                 let store = self.shared.store.load();
                 self.shared.sizes.begin_anew(store.sizes()?);
                 // What its compactions have left to do, if anything, comes as the next job.
@@ -85,26 +115,30 @@ impl CommitThread<'_> {
         Ok(false)
     }
 
-    /// One step, however often the thread is woken for something else.
-    fn compact(&mut self, store: &dyn Store<Progress>) -> Result<()> {
+    /// One step, however often the thread is woken for something else. Says whether it has committed.
+    fn compact(&mut self, store: &dyn Store<Progress>) -> Result<bool> {
         if self.begin.elapsed() < self.next_step {
-            return Ok(());
+            return Ok(false);
         }
-        let Some(job) = self.jobs.front_mut() else { return Ok(()) };
+        let batch = self.lookout.removals(self.shared, self.compactions.batch);
+        let Some(job) = self.jobs.front_mut().filter(|_| batch > 0) else { return Ok(false) };
         let at = job.at();
         let step = Instant::now();
-        let is_done = store.compact_step(job, COMPACTION_BATCH)?;
+        let begun = *self.begun.get_or_insert(step);
+        let is_done = store.compact_step(job, batch)?;
         self.shared.figures.compaction_steps.record(step.elapsed());
         if is_done {
+            let removed = job.removed();
             self.jobs.pop_front();
-            self.shared.figures.compaction_ended();
+            self.begun = None;
+            self.shared.figures.compaction_ended(begun.elapsed(), removed);
             // Who waits for it looks at the sizes next.
             store.commit()?;
             self.shared.sizes.are(store.sizes()?);
             self.shared.inbox.push([Input::Committed]);
             self.shared.compacted.send_modify(|done| *done = at.max(*done));
         }
-        self.next_step = self.begin.elapsed() + COMPACTION_PAUSE;
-        Ok(())
+        self.next_step = self.begin.elapsed() + self.compactions.pause;
+        Ok(is_done)
     }
 }

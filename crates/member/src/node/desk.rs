@@ -17,9 +17,20 @@
 //!
 //! # Time-outs
 //!
-//! A question that gets no answer for etcd's seven seconds is answered by the desk. A timer for each
-//! would cost more than most answers; so the desk counts half seconds, each question remembers in
-//! which one it was asked, and now and then all are looked through.
+//! A question that gets no answer for etcd's seven seconds is answered by the desk, and so is one
+//! whose client [does not wait any longer](Desk::until). A timer for each would cost more than most
+//! answers; so the desk counts half seconds, each question remembers in which one it was asked, and at
+//! the end of each all are looked through.
+//!
+//! Most clients set a time, and for most it is so long that the answer comes first. Only a time that
+//! ends within the half second at hand makes the desk look earlier:
+//!
+//! ```text
+//!   half seconds   │ . . . . . . . . . │ . . . . . . . . . │
+//!   asked              a  b      c
+//!   client waits       ├──────────────────────────────▶ a   found at the second line: look at its end
+//!                         ├────▶ b                          looked at then
+//! ```
 //!
 //! # Giving up
 //!
@@ -34,12 +45,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use clearlane_locks::now_ns;
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_raft_log::driver;
 use clearlane_read_index as read_index;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{MissedTickBehavior, sleep};
 
 use super::Shared;
 use super::inbox::{Input, Place, SLOTS_MAX};
@@ -55,12 +67,17 @@ pub enum Outcome {
     NotProposed(driver::Error),
     /// The members do not allow the change.
     NotChanged(ChangeError),
-    /// Of a read: this member has applied enough.
-    MayRead,
+    /// Of a read: this member has applied enough. How long that took, once it was known how much that
+    /// is.
+    MayRead(Duration),
     /// Of a read: why not.
     MayNotRead(read_index::Error),
+    /// Of a proposal: the leader who had it has gone, and what it had is not to be found with the new one.
+    LeaderLost,
     /// Nothing came back in time. What was proposed may still be applied.
     TimedOut,
+    /// The same, and it was the client who has set the time.
+    TooLate,
 }
 
 /// How often the desk looks for questions that are too old.
@@ -68,6 +85,11 @@ const ROUND: Duration = Duration::from_millis(500);
 /// So many rounds a question waits: at least etcd's time-out with its default settings, 5 s and twice
 /// an election time-out.
 const ROUNDS_MAX: u32 = 15;
+
+/// Before a client's time is over nobody looks oftener than this.
+const LOOK: Duration = Duration::from_millis(10);
+/// Of a client who waits for as long as it takes.
+const NEVER: u64 = u64::MAX;
 
 /// What the raft thread brings.
 #[derive(Debug, Default)]
@@ -88,6 +110,8 @@ impl Mailbox {
 pub struct Desk {
     shared: Arc<Shared>,
     table: Arc<Table>,
+    /// When the client whose desk this is does not wait any more.
+    until_ns: u64,
 }
 
 struct Table {
@@ -96,13 +120,25 @@ struct Table {
     lists: Mutex<Lists>,
 }
 
-#[derive(Default)]
 struct Lists {
     /// Half seconds since the desk was opened.
     round: u32,
+    /// When this one is over.
+    round_ends_ns: u64,
+    /// The first time of a client that is over before that.
+    soonest_ns: u64,
+    /// When all were looked through.
+    looked_ns: u64,
     asks: Vec<Input>,
     slots: Vec<Slot>,
     free: Vec<u32>,
+}
+
+impl Default for Lists {
+    fn default() -> Lists {
+        let (asks, slots, free) = Default::default();
+        Lists { round: 0, round_ends_ns: NEVER, soonest_ns: NEVER, looked_ns: 0, asks, slots, free }
+    }
 }
 
 #[derive(Default)]
@@ -110,6 +146,8 @@ struct Slot {
     question: u32,
     /// When it was asked.
     round: u32,
+    /// When its client does not wait any more.
+    until_ns: u64,
     state: State,
 }
 
@@ -128,7 +166,13 @@ impl Desk {
         let number = u8::try_from(desks.len()).expect("a thread each, and no more");
         desks.push(Arc::clone(&mailbox));
         let table = Arc::new(Table { number, mailbox, lists: Mutex::default() });
-        Desk { shared: Arc::clone(shared), table }
+        Desk { shared: Arc::clone(shared), table, until_ns: NEVER }
+    }
+
+    /// The same for a client who waits until then only, on the clock of the [locks](now_ns). What is
+    /// asked here is answered a hundredth of a second later at the latest.
+    pub fn until(&self, until_ns: u64) -> Desk {
+        Desk { shared: Arc::clone(&self.shared), table: Arc::clone(&self.table), until_ns }
     }
 
     /// Proposes a request that was [checked](crate::requests::check()).
@@ -156,9 +200,13 @@ impl Desk {
         let round = lists.round;
         let there = &mut lists.slots[slot as usize];
         there.question = there.question.wrapping_add(1);
-        there.round = round;
+        (there.round, there.until_ns) = (round, self.until_ns);
         there.state = State::Waits(None);
         let place = Place { desk: self.table.number, slot, question: there.question };
+        if self.until_ns < lists.round_ends_ns {
+            // The desk's task runs behind this one in any case, and sees it.
+            lists.soonest_ns = lists.soonest_ns.min(self.until_ns);
+        }
         let is_first = lists.asks.is_empty();
         lists.asks.push(input(place));
         drop(lists);
@@ -173,9 +221,11 @@ impl Desk {
         let mut rounds = tokio::time::interval(ROUND);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let soonest = self.table.soonest();
             tokio::select! {
                 () = self.table.mailbox.arrived.notified() => {}
                 _ = rounds.tick() => self.table.next_round(),
+                () = sleep(soonest.unwrap_or(ROUND)), if soonest.is_some() => self.table.look(),
             }
             let asks = std::mem::take(&mut self.table.lists.lock().asks);
             if !asks.is_empty() {
@@ -187,21 +237,47 @@ impl Desk {
 }
 
 impl Table {
-    /// Answers what is too old.
+    /// How long until it is time to look, because a client's time is over before the round is.
+    fn soonest(&self) -> Option<Duration> {
+        let lists = self.lists.lock();
+        let look_ns = lists.soonest_ns.max(lists.looked_ns + LOOK.as_nanos() as u64);
+        let is_there = lists.soonest_ns != NEVER;
+        drop(lists);
+        is_there.then(|| Duration::from_nanos(look_ns.saturating_sub(now_ns())))
+    }
+
     fn next_round(&self) {
+        {
+            let mut lists = self.lists.lock();
+            lists.round += 1;
+            lists.round_ends_ns = now_ns() + ROUND.as_nanos() as u64;
+        }
+        self.look();
+    }
+
+    /// Answers what is too old.
+    fn look(&self) {
+        let now_ns = now_ns();
         let mut lists = self.lists.lock();
         let lists = &mut *lists;
-        lists.round += 1;
+        (lists.soonest_ns, lists.looked_ns) = (NEVER, now_ns);
         for (slot, there) in lists.slots.iter_mut().enumerate() {
-            if let State::Waits(waker) = &mut there.state
-                && lists.round - there.round >= ROUNDS_MAX
-            {
-                let waker = waker.take();
-                there.state = State::Done(Box::new(Outcome::TimedOut));
-                waker.inspect(Waker::wake_by_ref);
-                let (desk, slot) = (self.number, slot as u32);
-                lists.asks.push(Input::GiveUp(Place { desk, slot, question: there.question }));
-            }
+            let State::Waits(waker) = &mut there.state else { continue };
+            let outcome = if there.until_ns <= now_ns {
+                Outcome::TooLate
+            } else if lists.round - there.round >= ROUNDS_MAX {
+                Outcome::TimedOut
+            } else {
+                if there.until_ns < lists.round_ends_ns {
+                    lists.soonest_ns = lists.soonest_ns.min(there.until_ns);
+                }
+                continue;
+            };
+            let waker = waker.take();
+            there.state = State::Done(Box::new(outcome));
+            waker.inspect(Waker::wake_by_ref);
+            let (desk, slot) = (self.number, slot as u32);
+            lists.asks.push(Input::GiveUp(Place { desk, slot, question: there.question }));
         }
     }
 

@@ -95,6 +95,10 @@ pub struct Figures {
     pub applies: Buckets,
     /// Steps of compactions.
     pub compaction_steps: Buckets,
+    /// Compactions, from their first step to their last.
+    pub compactions: Buckets,
+    /// Records that compactions have removed.
+    pub compacted_records: AtomicU64,
     /// When the last compaction ended, in seconds since 1970; 0 if there was none.
     pub compacted_at: AtomicU64,
     /// Puts that were applied.
@@ -120,6 +124,12 @@ pub struct Figures {
     pub proposals_failed: AtomicU64,
     /// Fresh reads that failed.
     pub reads_failed: AtomicU64,
+    /// Questions for a read index that were answered late, or not at all.
+    pub slow_read_indexes: AtomicU64,
+    /// Entries, and reads, that took longer than `--warning-apply-duration`.
+    pub slow_applies: AtomicU64,
+    /// Heartbeats of this leader that left later than they should have.
+    pub late_heartbeats: AtomicU64,
 }
 
 impl Default for Figures {
@@ -133,6 +143,8 @@ impl Default for Figures {
             commits: disk(),
             applies: Buckets::new(Duration::from_micros(100), 20),
             compaction_steps: Buckets::new(Duration::from_millis(1), 13),
+            compactions: Buckets::new(Duration::from_millis(100), 14),
+            compacted_records: count(),
             compacted_at: count(),
             puts: count(),
             deletes: count(),
@@ -146,6 +158,9 @@ impl Default for Figures {
             proposals_pending: count(),
             proposals_failed: count(),
             reads_failed: count(),
+            slow_read_indexes: count(),
+            slow_applies: count(),
+            late_heartbeats: count(),
         }
     }
 }
@@ -188,8 +203,10 @@ impl Figures {
         }
     }
 
-    /// A compaction has done its work.
-    pub(super) fn compaction_ended(&self) {
+    /// A compaction has done its work, in this time, and has removed so many records.
+    pub(super) fn compaction_ended(&self, took: Duration, removed: u64) {
+        self.compactions.record(took);
+        self.compacted_records.fetch_add(removed, Relaxed);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.compacted_at.store(now.as_secs(), Relaxed);
     }

@@ -53,6 +53,8 @@ pub(super) enum Input {
         to: u64,
         arrived: bool,
     },
+    /// It was to go to another member, and has not left this one.
+    Returned(Message),
     /// Messages to this member get lost.
     Unreachable(u64),
     /// Somebody else is to lead.
@@ -61,6 +63,8 @@ pub(super) enum Input {
     Removed,
     Written(Written),
     Committed,
+    /// The disk is nearly full, or is so no more.
+    Room,
     Stop,
 }
 

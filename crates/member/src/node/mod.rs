@@ -34,26 +34,34 @@
 mod commit_thread;
 mod desk;
 mod figures;
+mod held;
 mod inbox;
 mod others;
+mod pending;
 mod raft_thread;
 mod sizes;
+mod slow;
 mod read_pool;
+mod room;
 mod timed_files;
 mod wal_thread;
 pub(crate) mod watch_thread;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use clearlane_backend::Design;
 use clearlane_lease::Lessor;
 use clearlane_locks::Registry;
 use clearlane_mvcc::Store;
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Leadership, Message};
+use clearlane_raft_log::files::Files;
+use clearlane_read_index::ReadMode;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -61,8 +69,9 @@ use self::desk::Mailbox;
 pub use self::desk::{Asked, Desk, Outcome};
 pub use self::figures::{Buckets, Figures};
 use self::inbox::{Inbox, Input};
-pub use self::others::{Asking, Others};
+pub use self::others::{Asking, Others, Traffic};
 pub use self::read_pool::ReadPool;
+use self::room::{Lookout, Room};
 pub use self::sizes::StoreSizes;
 use self::timed_files::TimedFiles;
 use crate::alarms::Alarms;
@@ -72,6 +81,9 @@ use crate::error::{Error, Result};
 use crate::membership::Members;
 use crate::progress::Progress;
 use crate::quota::Quota;
+use crate::recording::Recording;
+use crate::requests::Refused;
+use crate::shelf::Shelf;
 use crate::watch::Watching;
 
 /// So many threads read what takes long.
@@ -82,9 +94,9 @@ pub type CurrentStore = ArcSwap<Arc<dyn Store<Progress>>>;
 
 /// Brings messages to other members. It must not block: what cannot be sent is dropped.
 pub trait Network: Send {
-    /// Sends a message to whoever it is for. Says whether it is on its way: of one that gets lost
-    /// later [`Node::unreachable`] is told.
-    fn send(&mut self, message: Message) -> bool;
+    /// Sends a message to whoever it is for, or gives it back. Of one that is found to be stuck later
+    /// [`Node::returned`] is told, and of those that get lost [`Node::unreachable`].
+    fn send(&mut self, message: Message) -> std::result::Result<(), Box<Message>>;
 
     /// Sends a copy of the store with a message. What has become of it is told to
     /// [`Node::copy_sent`].
@@ -96,8 +108,8 @@ pub trait Network: Send {
 pub struct NoNetwork;
 
 impl Network for NoNetwork {
-    fn send(&mut self, _message: Message) -> bool {
-        false
+    fn send(&mut self, message: Message) -> std::result::Result<(), Box<Message>> {
+        Err(Box::new(message))
     }
 
     fn send_copy(&mut self, _message: Message, _store: Arc<dyn Store<Progress>>) {}
@@ -119,6 +131,7 @@ struct Shared {
     status: Status,
     figures: Arc<Figures>,
     locks: Registry,
+    recording: Recording,
     desks: Mutex<Vec<Arc<Mailbox>>>,
     read_pool: ReadPool,
     metadata: Metadata,
@@ -136,7 +149,14 @@ struct Shared {
     compacted: watch::Sender<i64>,
     sizes: StoreSizes,
     quota: Quota,
+    shelf: Arc<Shelf>,
+    room: Arc<Room>,
+    files: Arc<dyn Files>,
+    wal_dir: PathBuf,
     election_timeout: Duration,
+    /// Whether a reader need not ask when nobody else votes: the old eras always do, and who has chosen
+    /// another way to be fresh gets that.
+    reads_alone: bool,
 }
 
 /// What anybody may look at, at any time.
@@ -148,6 +168,8 @@ pub struct Status {
     applied_term: AtomicU64,
     committed: AtomicU64,
     is_learner: AtomicBool,
+    /// See [`Core::is_alone`].
+    is_alone: AtomicBool,
 }
 
 impl Status {
@@ -176,9 +198,28 @@ impl Status {
         self.is_learner.load(Ordering::Relaxed)
     }
 
+    /// A member that joins is not among them before it has applied the entry that adds it. Until then
+    /// it is what it was told.
     fn members_are(&self, members: &Members, this: u64) {
-        let is_learner = members.get(this).is_some_and(|member| member.is_learner);
+        if let Some(member) = members.get(this) {
+            self.is_learner.store(member.is_learner, Ordering::Relaxed);
+        }
+    }
+
+    /// Before anything is applied.
+    fn begins(&self, core: &Core, joins_as_learner: Option<bool>) {
+        let knows_nobody = core.members().is_empty() && core.committed() == 0;
+        // One that was started again before it heard of anybody does not know what it is: who learns
+        // must not answer as if he voted.
+        let is_learner = knows_nobody && joins_as_learner.unwrap_or(true);
         self.is_learner.store(is_learner, Ordering::Relaxed);
+        self.members_are(core.members(), core.metadata().node_id);
+    }
+
+    /// Before anything of this goes to another member: whoever is elected by it, or has a vote by it, must
+    /// find that this one asks again.
+    fn alone_is(&self, is_alone: bool) {
+        self.is_alone.store(is_alone, Ordering::Release);
     }
 
     fn leadership_is(&self, now: Leadership) {
@@ -196,18 +237,24 @@ impl Status {
 impl Node {
     /// Opens what is on disk, and starts the threads.
     pub fn start(ground: Ground, settings: Settings, network: Box<dyn Network>) -> Result<Node> {
-        let tick = settings.reads.tick;
-        let batch_interval = ground.backend.batch_interval;
+        let (tick, batch_interval) = (settings.reads.tick, ground.backend.batch_interval);
         let figures = Arc::new(Figures::default());
         let locks = ground.backend.locks.clone();
-        let files = TimedFiles::new(ground.files, Arc::clone(&figures));
-        let ground = Ground { files: Arc::new(files), ..ground };
-        let quota = Quota::new(settings.quota_bytes);
+        let room = Arc::new(Room::default());
+        let files = TimedFiles::new(ground.files, Arc::clone(&figures), Arc::clone(&room));
+        let files: Arc<dyn Files> = Arc::new(files);
+        let ground = Ground { files: Arc::clone(&files), ..ground };
+        let wal_dir = ground.wal_dir.clone();
+        let joins_as_learner = settings.joins_as_learner;
+        let reads_alone = settings.read_mode == ReadMode::ReadIndex
+            && ground.parts.design == Design::SnapshotReadTx;
+        let (quota, compactions) = (Quota::new(settings.quota_bytes), settings.compactions);
         let election_timeout =
             tick * u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
         let vault = Arc::clone(&ground.vault);
         let (core, wal) = start(ground, settings)?;
         figures.keys_are(&**core.store())?;
+        let lookout = Lookout::new(core.bytes_to_apply_again());
         let (failed, failure) = watch::channel(None);
         let watching = Arc::new(Watching::new(core.store(), &locks));
         let shared = Arc::new(Shared {
@@ -215,6 +262,7 @@ impl Node {
             store: ArcSwap::from_pointee(Arc::clone(core.store())),
             status: Status::default(),
             figures,
+            recording: Recording::new(&locks),
             locks,
             desks: Mutex::default(),
             read_pool: ReadPool::default(),
@@ -231,18 +279,24 @@ impl Node {
             compacted: watch::Sender::new(0),
             sizes: StoreSizes::default(),
             quota,
+            shelf: Arc::default(),
+            room,
+            files,
+            wal_dir,
             election_timeout,
+            reads_alone,
         });
         shared.sizes.begin_anew(core.store().sizes()?);
+        shared.room.begin();
         shared.status.leadership_is(core.leadership());
         shared.status.progress_is(&core);
-        shared.status.members_are(core.members(), shared.metadata.node_id);
+        shared.status.begins(&core, joins_as_learner);
         let (to_wal, from_raft) = std::sync::mpsc::channel();
         let (to_commit, commit_work) = std::sync::mpsc::channel();
         let mut threads = vec![
             spawn("wal", &shared, move |shared| wal_thread::run(wal, &from_raft, shared)),
             spawn("commit", &shared, move |shared| {
-                commit_thread::run(&commit_work, batch_interval, shared)
+                commit_thread::run(&commit_work, batch_interval, compactions, lookout, shared)
             }),
             spawn("raft", &shared, move |shared| {
                 raft_thread::run(core, tick, to_wal, to_commit, network, shared)
@@ -250,12 +304,7 @@ impl Node {
             spawn("watch", &shared, watch_thread::deliver),
             spawn("catch-up", &shared, watch_thread::catch_up),
         ];
-        for number in 0..READERS {
-            threads.push(spawn(&format!("read-{number}"), &shared, |shared| {
-                shared.read_pool.work();
-                Ok(())
-            }));
-        }
+        threads.extend((0..READERS).map(|number| reader(number, &shared)));
         let threads = Mutex::new(threads.into_iter().collect::<std::io::Result<_>>()?);
         Ok(Node { shared, threads, failure })
     }
@@ -295,6 +344,11 @@ impl Node {
         &self.shared.locks
     }
 
+    /// What happened when, if somebody wants to know.
+    pub fn recording(&self) -> &Recording {
+        &self.shared.recording
+    }
+
     /// This member and its cluster.
     pub fn metadata(&self) -> Metadata {
         self.shared.metadata
@@ -325,6 +379,20 @@ impl Node {
         self.shared.quota
     }
 
+    /// Whether the disk is nearly full.
+    pub fn is_disk_low(&self) -> bool {
+        self.shared.room.is_low()
+    }
+
+    /// Refuses what would commit the store, or write so much beside it, if the disk has no room for that.
+    pub fn require_room(&self, bytes: u64) -> std::result::Result<(), Refused> {
+        let has_room = || self.shared.vault.free_space() >= bytes;
+        match !self.shared.room.forbids_commits() && has_room() {
+            true => Ok(()),
+            false => Err(Refused::NoSpace),
+        }
+    }
+
     /// A leader that is silent for so long is not one any more.
     pub fn election_timeout(&self) -> Duration {
         self.shared.election_timeout
@@ -348,6 +416,11 @@ impl Node {
     /// Its watchers.
     pub fn watching(&self) -> &Arc<Watching> {
         &self.shared.watching
+    }
+
+    /// Where long answers lie until they are sent.
+    pub fn shelf(&self) -> &Arc<Shelf> {
+        &self.shared.shelf
     }
 
     /// For what takes long to read.
@@ -374,6 +447,17 @@ impl Node {
     /// A copy has arrived at a member, or has not.
     pub fn copy_sent(&self, to: u64, arrived: bool) {
         self.shared.inbox.push([Input::CopySent { to, arrived }]);
+    }
+
+    /// These were to go to another member, and have not left this one.
+    pub fn returned(&self, messages: impl IntoIterator<Item = Message>) {
+        self.shared.inbox.push(messages.into_iter().map(Input::Returned));
+    }
+
+    /// Whether all that was acknowledged is applied here, and nobody need be asked: this member leads and
+    /// is the only one who votes.
+    pub fn is_alone(&self) -> bool {
+        self.shared.reads_alone && self.shared.status.is_alone.load(Ordering::Acquire)
     }
 
     /// Messages to this member get lost.
@@ -420,6 +504,7 @@ impl Node {
     /// is in the log, and what is not committed to the store is applied again at the next start.
     pub fn stop(&self) {
         self.shared.inbox.push([Input::Stop]);
+        self.shared.room.end();
         self.shared.read_pool.stop();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             // One that has panicked has said so.
@@ -432,6 +517,14 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Starts a thread that reads what takes long.
+fn reader(number: usize, shared: &Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
+    spawn(&format!("read-{number}"), shared, |shared| {
+        shared.read_pool.work();
+        Ok(())
+    })
 }
 
 /// Starts a thread that reports how it failed.

@@ -7,20 +7,47 @@
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Instant;
 
 use clearlane_proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};
 
+use super::figures::Buckets;
+use crate::corruption::Said;
 use crate::membership::Member;
 use crate::trouble::Trouble;
 
 /// An answer that is on its way.
 pub type Asking<'a, T> = Pin<Box<dyn Future<Output = Result<T, Trouble>> + Send + 'a>>;
 
+/// What has gone to another member, and come from it, since it is known here.
+#[derive(Clone, Debug)]
+pub struct Traffic {
+    /// The member.
+    pub id: u64,
+    /// Whether there is a connection to it.
+    pub is_active: bool,
+    /// How often there was none any more.
+    pub disconnects: u64,
+    /// Bytes of messages that were given to a connection.
+    pub sent_bytes: u64,
+    /// Bytes of messages that have come.
+    pub received_bytes: u64,
+    /// Messages that could not be sent.
+    pub dropped: u64,
+    /// Copies of the store that have arrived there.
+    pub copies_sent: u64,
+    /// How long it takes to there and back.
+    pub round_trips: Arc<Buckets>,
+}
+
 /// The other members, as somebody who may be asked.
 pub trait Others: Send + Sync + Debug {
     /// Since when there is an unbroken connection to a member; `None` if there is none.
     fn active_since(&self, id: u64) -> Option<Instant>;
+
+    /// What has gone to the other members, and come from them.
+    fn traffic(&self) -> Vec<Traffic>;
 
     /// Asks a member, who should be the leader, to promote a learner.
     fn promote(&self, leader: u64, learner: u64) -> Asking<'_, Vec<Member>>;
@@ -35,4 +62,7 @@ pub trait Others: Send + Sync + Debug {
         leader: u64,
         request: LeaseTimeToLiveRequest,
     ) -> Asking<'_, LeaseTimeToLiveResponse>;
+
+    /// Asks a member for its `HashKV` at a revision.
+    fn hash_kv(&self, member: u64, revision: i64) -> Asking<'_, Said>;
 }

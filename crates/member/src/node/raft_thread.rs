@@ -1,27 +1,27 @@
 //! The raft thread: takes what has gathered, lets the core do its work, and carries out what it
 //! says.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::{AlarmType, InternalRaftRequest};
-use clearlane_raft_log::driver::Role;
+use clearlane_raft_log::driver::{self, Message, Role};
 
 use super::commit_thread::ToCommit;
 use super::desk::Outcome;
+use super::held::{Forwarded, Held, Proposal};
 use super::inbox::{Input, Place};
+use super::pending::Pending;
 use super::wal_thread::ToWal;
-use super::{Network, Shared};
+use super::{Network, Shared, slow};
+use crate::actors::{APPLIER, LOG};
 use crate::alarms;
 use crate::core::{ChangeError, Core, Outputs, Reads};
 use crate::error::{Error, Result};
 use crate::membership::{Change, Refused, learner_is_ready};
-
-/// So many requests wait for a leader.
-const HELD_MAX: usize = 4096;
+use crate::recording::Doing;
 
 /// So many ticks a member goes on that was removed.
 const LAST_TICKS: u32 = 10;
@@ -33,16 +33,29 @@ struct RaftThread<'s> {
     to_commit: Sender<ToCommit>,
     network: Box<dyn Network>,
     shared: &'s Shared,
-    /// Who waits for which proposal, and the reverse for those who give up.
-    proposals: HashMap<u64, Place>,
-    places: HashMap<Place, u64>,
-    /// Requests that wait for a leader.
-    held: Vec<(InternalRaftRequest, Place)>,
+    /// Proposals that wait for their answers.
+    pending: Pending,
+    /// Proposals that wait for a leader.
+    held: Held,
+    /// Batches that the log has, and has not written.
+    being_written: usize,
     /// What goes to each desk at the end of this turn.
     letters: Vec<Vec<(Place, Outcome)>>,
+    /// What has become of the alarm about the disk.
+    room_alarm: RoomAlarm,
     /// When this member, which was removed, stops.
     ends_at: Option<Duration>,
     tick: Duration,
+}
+
+/// An alarm that this member raises because its disk is nearly full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RoomAlarm {
+    /// Or somebody has taken it back.
+    None,
+    /// Not applied yet, as far as is known.
+    Proposed,
+    Raised,
 }
 
 /// Works until it is told to stop, or something fails.
@@ -55,15 +68,18 @@ pub(super) fn run(
     shared: &Shared,
 ) -> Result<()> {
     let _watching = EndsWithMe(shared);
+    let _as = APPLIER.enter();
+    let mut shift = shared.recording.shift(*APPLIER);
     let mut thread = RaftThread {
         core,
         to_wal,
         to_commit,
         network,
         shared,
-        proposals: HashMap::new(),
-        places: HashMap::new(),
-        held: Vec::new(),
+        pending: Pending::default(),
+        held: Held::default(),
+        being_written: 0,
+        room_alarm: RoomAlarm::None,
         letters: Vec::new(),
         ends_at: None,
         tick,
@@ -89,7 +105,10 @@ pub(super) fn run(
         let due = thread.core.next_poll().map_or(next_tick, |poll| poll.min(next_tick));
         let wait =
             if is_more { Duration::ZERO } else { due.saturating_sub(shared.begin.elapsed()) };
-        for input in shared.wait(wait) {
+        shift.over(Doing::Running);
+        let inputs = shared.wait(wait);
+        shift.over(thread.waited_for());
+        for input in inputs {
             if matches!(input, Input::Stop) {
                 return Ok(());
             }
@@ -100,8 +119,10 @@ pub(super) fn run(
             return Err(Error::Removed);
         }
         if now >= next_tick {
+            thread.mind_heartbeat(now.saturating_sub(next_tick));
             // Ticks that were missed are not made up for: a follower would forget its promise.
             thread.core.tick();
+            thread.mind_the_lost(now);
             next_tick = now.max(next_tick) + tick;
         }
     }
@@ -127,7 +148,7 @@ impl RaftThread<'_> {
 
     fn take(&mut self, input: Input) -> Result<()> {
         match input {
-            Input::Propose(request, place) => self.propose(*request, place),
+            Input::Propose(request, place) => self.propose(request, place),
             Input::ChangeMembers(change, place) => match self.change_members(&change) {
                 Ok(id) => self.waits(place, id),
                 Err(error) => self.tell(place, Outcome::NotChanged(error)),
@@ -138,43 +159,166 @@ impl RaftThread<'_> {
                 }
             }
             Input::GiveUp(place) => {
-                if let Some(id) = self.places.remove(&place) {
-                    self.proposals.remove(&id);
+                if let Some(id) = self.pending.give_up(place) {
                     self.core.give_up(id);
+                    self.held.forget(id);
                 } else if !self.core.cancel_read(place.name()) {
-                    self.held.retain(|(_, held)| *held != place);
+                    self.held.give_up(place);
                 }
+            }
+            Input::Message(message) if message.is_proposal() => {
+                let now = self.shared.begin.elapsed();
+                self.take_over(Forwarded::of_another(Box::new(message), now));
             }
             // What raft cannot use is no fault of this member.
             Input::Message(message) => drop(self.core.receive(message)),
             Input::Copy(copy) => self.core.copy_received(*copy)?,
             Input::CopySent { to, arrived } => self.core.copy_sent(to, arrived),
-            Input::Unreachable(id) => self.core.unreachable(id),
+            Input::Returned(message) => self.not_sent(Box::new(message)),
+            Input::Unreachable(id) => {
+                self.pending.unreachable(id);
+                self.core.unreachable(id);
+            }
             Input::TransferLeader(to) => self.core.transfer_leader(to),
             Input::Removed => return Err(Error::Removed),
-            Input::Written(written) => self.core.written(written)?,
+            Input::Written(written) => {
+                self.being_written -= 1;
+                self.core.written(written)?;
+            }
             Input::Committed => {
                 self.core.store_committed()?;
                 self.mind_quota();
             }
+            Input::Room => self.mind_room(),
             Input::Stop => {}
         }
         Ok(())
     }
 
-    /// Without a leader a request is kept until there is one, or who waits for it gives up.
-    fn propose(&mut self, request: InternalRaftRequest, place: Place) {
-        if self.core.leadership().leader == 0 && self.held.len() < HELD_MAX {
-            self.held.push((request, place));
-            return;
+    /// What this thread waits for while nothing comes in.
+    fn waited_for(&self) -> Doing {
+        match self.being_written {
+            0 => Doing::Nothing,
+            _ => Doing::WaitsFor(*LOG),
         }
-        match self.core.propose(request) {
+    }
+
+    /// Without a leader a request is kept until there is one, or who waits for it gives up; and while
+    /// leadership is handed over until it is.
+    fn propose(&mut self, mut request: Box<InternalRaftRequest>, place: Place) {
+        if !self.core.takes_proposals() {
+            match self.held.keep_own(request, place) {
+                None => return,
+                Some(too_much) => request = too_much,
+            }
+        }
+        match self.core.propose(*request) {
             Ok(id) => self.waits(place, id),
             Err(error) => {
                 self.shared.figures.proposals_failed.fetch_add(1, Relaxed);
                 self.tell(place, Outcome::NotProposed(error));
             }
         }
+    }
+
+    /// A proposal that is a message already. If it got lost here, somebody would wait for seven seconds.
+    fn take_over(&mut self, forwarded: Forwarded) {
+        if !self.core.takes_proposals() {
+            return self.keep(forwarded);
+        }
+        let leadership = self.core.leadership();
+        if let Some(id) = forwarded.own {
+            self.pending.renew(id, leadership.term);
+        }
+        let is_here =
+            leadership.role == Role::Leader && forwarded.message.to() == leadership.leader;
+        if forwarded.own.is_none()
+            && !is_here
+            && let Some((id, _)) = self.core.proposal_id(&forwarded.message)
+        {
+            self.held.remember(id, forwarded.until);
+        }
+        if is_here {
+            // What raft cannot use is no fault of this member.
+            let _ = self.core.receive(*forwarded.message);
+        } else if let Err(driver::Error::QueueFull) = self.core.pass_on(&forwarded.message) {
+            self.held.rest(self.shared.begin.elapsed() + self.tick);
+            self.keep(forwarded);
+        }
+    }
+
+    /// A message could not be sent. Raft says everything again but a proposal, and that is in nobody's
+    /// log: it may go to the next leader, or to the same one when the way to it is mended.
+    fn not_sent(&mut self, message: Box<Message>) {
+        if message.is_proposal() {
+            let now = self.shared.begin.elapsed();
+            self.held.rest(now + self.tick);
+            let mut forwarded = Forwarded::of_another(message, now);
+            match self.core.proposal_id(&forwarded.message) {
+                Some((id, true)) => forwarded.own = Some(id),
+                Some((id, false)) => forwarded.until = self.held.until(id, forwarded.until),
+                None => {}
+            }
+            self.keep(forwarded);
+        }
+    }
+
+    /// Keeps it if somebody waits for it; tells him if there is no room.
+    fn keep(&mut self, forwarded: Forwarded) {
+        let own = forwarded.own;
+        if own.is_some_and(|id| !self.pending.waits(id)) || self.held.keep(forwarded) {
+            return;
+        }
+        if let Some((id, place)) = own.and_then(|id| Some((id, self.pending.take(id)?))) {
+            self.core.give_up(id);
+            self.tell(place, Outcome::NotProposed(driver::Error::QueueFull));
+        }
+    }
+
+    /// Proposes what was held, once somebody leads.
+    fn release(&mut self) {
+        let now = self.shared.begin.elapsed();
+        if !self.held.is_due(now) || !self.core.takes_proposals() {
+            return;
+        }
+        for held in self.held.take() {
+            match held {
+                Proposal::Own(request, place) => self.propose(request, place),
+                Proposal::Forwarded(forwarded) if forwarded.is_wanted(&self.pending, now) => {
+                    self.take_over(forwarded);
+                }
+                Proposal::Forwarded(_) => {}
+            }
+        }
+    }
+
+    /// Nobody is to wait for what an old leader has taken along.
+    fn mind_the_lost(&mut self, now: Duration) {
+        self.held.forget_old(now);
+        for (id, place) in self.pending.take_lost(self.core.progress().term, now) {
+            self.core.give_up(id);
+            self.held.forget(id);
+            self.shared.figures.proposals_failed.fetch_add(1, Relaxed);
+            self.tell(place, Outcome::LeaderLost);
+        }
+    }
+
+    /// A leader's heartbeat goes out with each tick. One that is late by more than another tick may cost
+    /// it its place.
+    fn mind_heartbeat(&self, late: Duration) {
+        let leadership = self.core.leadership();
+        let others = self.core.members().iter().count().saturating_sub(1);
+        if late <= self.tick || leadership.role != Role::Leader || others == 0 {
+            return;
+        }
+        self.shared.figures.late_heartbeats.fetch_add(others as u64, Relaxed);
+        tracing::warn!(
+            "heartbeat-interval" = ?self.tick,
+            "expected-duration" = ?(2 * self.tick),
+            "exceeded-duration" = ?(late - self.tick),
+            "leader failed to send out heartbeat on time; took too long, leader is overloaded likely \
+             from slow disk"
+        );
     }
 
     /// A store that is beyond its quota stops the cluster from growing. If the alarm gets lost, the
@@ -185,6 +329,61 @@ impl RaftThread<'_> {
         if !has_room && !self.core.alarms().is_raised_by(member, AlarmType::Nospace) {
             // Nobody waits for it, and without a leader there is no harm in trying.
             let _ = self.core.propose(alarms::no_space(member));
+        }
+    }
+
+    /// A disk that is nearly full does, too. When it has room again, the member takes back what it has
+    /// raised. What it has proposed may be applied late; so only what was raised can be seen to have been
+    /// taken back.
+    fn mind_room(&mut self) {
+        let member = self.core.metadata().node_id;
+        let is_raised = self.core.alarms().is_raised_by(member, AlarmType::Nospace);
+        let room = &self.shared.room;
+        if room.log_waits() {
+            self.let_others_lead();
+        }
+        let proposed = match (self.room_alarm, is_raised) {
+            (RoomAlarm::None, false) if room.is_low() => {
+                self.room_alarm = RoomAlarm::Proposed;
+                self.core.propose(alarms::no_space(member))
+            }
+            (RoomAlarm::Proposed, true) => {
+                self.room_alarm = RoomAlarm::Raised;
+                return;
+            }
+            // It may have got lost.
+            (RoomAlarm::Proposed, false) if room.is_low() => {
+                self.core.propose(alarms::no_space(member))
+            }
+            (RoomAlarm::Raised, false) => {
+                self.room_alarm = RoomAlarm::None;
+                room.has_alarmed.store(false, Relaxed);
+                return;
+            }
+            (RoomAlarm::Raised, true) if !room.is_low() => {
+                match self.shared.quota.has_room(self.shared.sizes.size(), 0) {
+                    true => self.core.propose(alarms::space_again(member)),
+                    false => return,
+                }
+            }
+            _ => return,
+        };
+        room.has_alarmed.store(true, Relaxed);
+        // Nobody waits for it, and the next look tries again.
+        drop(proposed);
+    }
+
+    /// A leader that cannot write holds up everybody.
+    fn let_others_lead(&mut self) {
+        let (leadership, own) = (self.core.leadership(), self.core.metadata().node_id);
+        if leadership.role != Role::Leader || !self.core.takes_proposals() {
+            return;
+        }
+        let members = self.core.members();
+        let votes = |id: u64| members.get(id).is_some_and(|member| !member.is_learner);
+        let others = self.core.matched().into_iter().filter(|(id, _)| *id != own && votes(*id));
+        if let Some((heir, _)) = others.max_by_key(|(_, matched)| *matched) {
+            self.core.transfer_leader(heir);
         }
     }
 
@@ -205,8 +404,7 @@ impl RaftThread<'_> {
     }
 
     fn waits(&mut self, place: Place, id: u64) {
-        self.proposals.insert(id, place);
-        self.places.insert(place, id);
+        self.pending.wait(id, place, self.core.leadership().term);
     }
 
     fn tell(&mut self, place: Place, outcome: Outcome) {
@@ -219,16 +417,18 @@ impl RaftThread<'_> {
 
     /// The order is the core's: see [`Outputs`]. A thread that has gone has failed, and said so.
     fn carry_out(&mut self, outputs: Outputs) {
+        self.shared.status.alone_is(self.core.is_alone());
         for message in outputs.send {
-            let to = message.to();
-            if !self.network.send(message) {
-                self.core.unreachable(to);
+            if let Err(message) = self.network.send(message) {
+                self.core.unreachable(message.to());
+                self.not_sent(message);
             }
         }
         for message in outputs.copies {
             self.network.send_copy(message, Arc::clone(self.core.store()));
         }
         if let Some(batch) = outputs.write {
+            self.being_written += 1;
             let _ = self.to_wal.send(ToWal::Write(batch));
         }
         if let Some(below) = outputs.purge {
@@ -249,26 +449,32 @@ impl RaftThread<'_> {
             self.ends_at = Some(self.shared.begin.elapsed() + LAST_TICKS * self.tick);
         }
         if let Some(now) = outputs.leadership {
+            match now.leader {
+                0 => tracing::info!(term = now.term, "no leader is known"),
+                id => tracing::info!(leader = format!("{id:x}"), term = now.term, "a member leads"),
+            }
             figures.leads(now.leader);
             self.shared.status.leadership_is(now);
             self.shared.leadership.send_replace(now);
-            for (request, place) in std::mem::take(&mut self.held) {
-                self.propose(request, place);
-            }
+            self.pending.leads(now, self.shared.begin.elapsed(), self.tick);
         }
+        self.release();
         self.shared.show(&self.core);
+        let applying = outputs.known_at.map(|at| self.shared.begin.elapsed().saturating_sub(at));
         for reads in outputs.reads {
-            self.tell_readers(reads);
+            self.tell_readers(reads, applying.unwrap_or_default());
         }
         for (id, answer) in outputs.answers {
-            if let Some(place) = self.proposals.remove(&id) {
-                self.places.remove(&place);
+            if let Some(place) = self.pending.take(id) {
                 figures.answered(&answer);
                 self.tell(place, Outcome::Applied(answer));
             }
         }
+        slow::tell(&outputs.slow, self.core.slow_limit(), figures);
+        let reads = self.core.read_figures();
+        figures.slow_read_indexes.store(reads.late_answers + reads.timed_out, Relaxed);
         figures.leases_expired.store(self.core.leases_expired(), Relaxed);
-        figures.proposals_pending.store(self.proposals.len() as u64, Relaxed);
+        figures.proposals_pending.store(self.pending.len() as u64, Relaxed);
         self.hand_out();
         self.shared.watching.publish(outputs.changes);
         if !outputs.retired.is_empty() {
@@ -282,11 +488,11 @@ impl RaftThread<'_> {
         }
     }
 
-    fn tell_readers(&mut self, reads: Reads) {
+    fn tell_readers(&mut self, reads: Reads, applying: Duration) {
         match reads {
             Reads::Go(readers) => {
                 for reader in readers {
-                    self.tell(Place::of_name(reader), Outcome::MayRead);
+                    self.tell(Place::of_name(reader), Outcome::MayRead(applying));
                 }
             }
             Reads::Fail(error, readers) => {

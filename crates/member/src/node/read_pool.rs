@@ -19,8 +19,29 @@ pub struct ReadPool {
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<Box<dyn FnOnce() + Send>>,
+    /// What begins, and what goes on: they take turns, or an answer that is being sent would stand still behind
+    /// many that have not begun.
+    begins: VecDeque<Job>,
+    continues: VecDeque<Job>,
+    has_begun_one: bool,
     is_stopped: bool,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+impl Queue {
+    fn next(&mut self) -> Option<Job> {
+        self.has_begun_one = !self.has_begun_one;
+        match self.has_begun_one {
+            true => self.begins.pop_front().or_else(|| self.continues.pop_front()),
+            false => self.continues.pop_front().or_else(|| self.begins.pop_front()),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.begins.clear();
+        self.continues.clear();
+    }
 }
 
 impl ReadPool {
@@ -30,6 +51,22 @@ impl ReadPool {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
+        self.submit(work, |queue| &mut queue.begins).await.ok()
+    }
+
+    /// Has the next part of something done that has begun.
+    pub fn go_on<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> oneshot::Receiver<T> {
+        self.submit(work, |queue| &mut queue.continues)
+    }
+
+    fn submit<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+        place: impl FnOnce(&mut Queue) -> &mut VecDeque<Job>,
+    ) -> oneshot::Receiver<T> {
         let (done, waits) = oneshot::channel();
         let job = Box::new(move || {
             if !done.is_closed() {
@@ -39,24 +76,26 @@ impl ReadPool {
         {
             let mut queue = self.queue.lock();
             if queue.is_stopped {
-                return None;
+                // The job goes, and with it the sender: who waits hears of it.
+                return waits;
             }
-            queue.jobs.push_back(job);
+            place(&mut queue).push_back(job);
         }
         self.arrived.notify_one();
-        waits.await.ok()
+        waits
     }
 
     /// How many jobs wait for a thread.
     pub fn waiting(&self) -> usize {
-        self.queue.lock().jobs.len()
+        let queue = self.queue.lock();
+        queue.begins.len() + queue.continues.len()
     }
 
     /// A thread of the pool, until it is stopped.
     pub(super) fn work(&self) {
         let mut queue = self.queue.lock();
         while !queue.is_stopped {
-            match queue.jobs.pop_front() {
+            match queue.next() {
                 Some(job) => {
                     drop(queue);
                     job();
@@ -66,13 +105,13 @@ impl ReadPool {
             }
         }
         // Those who wait hear that nobody comes.
-        queue.jobs.clear();
+        queue.clear();
     }
 
     pub(super) fn stop(&self) {
         let mut queue = self.queue.lock();
         queue.is_stopped = true;
-        queue.jobs.clear();
+        queue.clear();
         drop(queue);
         self.arrived.notify_all();
     }

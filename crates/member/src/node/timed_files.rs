@@ -1,7 +1,8 @@
-//! How long do writes and syncs of the log take? Files that look at the clock.
+//! How long do writes and syncs of the log take? Files that look at the clock, and wait for room.
 //!
 //! The log itself must not know what time it is, since the simulated cluster runs it; so the clock is
-//! put under it.
+//! put under it. So is the patience of a log whose disk is [full](super::room): what could not be
+//! written is written again, at the same place.
 
 use std::io;
 use std::path::Path;
@@ -12,21 +13,27 @@ use std::time::Instant;
 use clearlane_raft_log::files::{File, Files};
 
 use super::figures::Figures;
+use super::room::Room;
 
 /// Files whose writes and syncs are counted.
 #[derive(Debug)]
 pub(super) struct TimedFiles {
     files: Arc<dyn Files>,
     figures: Arc<Figures>,
+    room: Arc<Room>,
 }
 
 impl TimedFiles {
-    pub(super) fn new(files: Arc<dyn Files>, figures: Arc<Figures>) -> TimedFiles {
-        TimedFiles { files, figures }
+    pub(super) fn new(files: Arc<dyn Files>, figures: Arc<Figures>, room: Arc<Room>) -> TimedFiles {
+        TimedFiles { files, figures, room }
     }
 
     fn timed(&self, file: Box<dyn File>) -> Box<dyn File> {
-        Box::new(TimedFile { file, figures: Arc::clone(&self.figures) })
+        Box::new(TimedFile {
+            file,
+            figures: Arc::clone(&self.figures),
+            room: Arc::clone(&self.room),
+        })
     }
 }
 
@@ -40,7 +47,11 @@ impl Files for TimedFiles {
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        self.files.create(path).map(|file| self.timed(file))
+        let mut created = None;
+        self.room.patiently(|| self.files.create(path).map(|file| created = Some(file)))?;
+        let created =
+            created.ok_or_else(|| io::Error::other("a file that was made is not there"))?;
+        Ok(self.timed(created))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
@@ -66,12 +77,17 @@ impl Files for TimedFiles {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.files.sync_dir(dir)
     }
+
+    fn free_space(&self, dir: &Path) -> u64 {
+        self.files.free_space(dir)
+    }
 }
 
 #[derive(Debug)]
 struct TimedFile {
     file: Box<dyn File>,
     figures: Arc<Figures>,
+    room: Arc<Room>,
 }
 
 impl File for TimedFile {
@@ -85,7 +101,7 @@ impl File for TimedFile {
 
     fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         let begin = Instant::now();
-        self.file.write_at(offset, data)?;
+        self.room.patiently(|| self.file.write_at(offset, data))?;
         self.figures.log_writes.record(begin.elapsed());
         self.figures.log_bytes.fetch_add(data.len() as u64, Relaxed);
         Ok(())

@@ -7,7 +7,9 @@ use clearlane_raft_log::wal::group::Batch;
 
 use super::Shared;
 use super::inbox::Input;
+use crate::actors::LOG;
 use crate::error::Result;
+use crate::recording::Doing;
 
 /// What the raft thread wants of the log.
 #[derive(Debug)]
@@ -19,10 +21,13 @@ pub(super) enum ToWal {
 
 /// Works until the raft thread has gone.
 pub(super) fn run(mut wal: Wal, from_raft: &Receiver<ToWal>, shared: &Shared) -> Result<()> {
+    let mut shift = shared.recording.shift(*LOG);
     while let Ok(wanted) = from_raft.recv() {
+        shift.over(Doing::Nothing);
         match wanted {
             ToWal::Write(batch) => {
                 let written = batch.write(&mut wal);
+                shift.over(Doing::Disk);
                 shared.inbox.push([Input::Written(written)]);
             }
             ToWal::Purge(below) => drop(wal.purge(below)?),

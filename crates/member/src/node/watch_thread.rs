@@ -29,6 +29,7 @@ use clearlane_mvcc::watch::WatchHub as _;
 use parking_lot::{Condvar, Mutex};
 
 use super::Shared;
+use crate::actors::{CATCH_UP, WATCH};
 use crate::error::Result;
 
 /// etcd's: so often victims are tried again.
@@ -84,6 +85,7 @@ impl Bell {
 
 /// Hands on what was written, until the member ends.
 pub(super) fn deliver(shared: &Shared) -> Result<()> {
+    let _as = WATCH.enter();
     let watching = &shared.watching;
     let clock = is_old(shared).then_some(RETRY);
     let pause = || clock.filter(|_| watching.has_streams());
@@ -99,6 +101,7 @@ pub(super) fn deliver(shared: &Shared) -> Result<()> {
 
 /// Reads what somebody missed, until the member ends.
 pub(super) fn catch_up(shared: &Shared) -> Result<()> {
+    let _as = CATCH_UP.enter();
     match is_old(shared) {
         true => synchronise(shared),
         false => catch_up_when_woken(shared),

@@ -47,6 +47,7 @@
 
 pub mod check;
 mod compare;
+pub mod describe;
 pub mod lease;
 mod overlap;
 pub mod range;
@@ -61,6 +62,7 @@ use clearlane_proto::etcdserverpb::{
     InternalRaftRequest, LeaseCheckpointResponse, LeaseGrantResponse, LeaseRevokeResponse,
     PutRequest, PutResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
 };
+use prost::Message as _;
 
 pub(crate) use self::refused::{Stop, apart};
 pub(crate) use self::span::Span;
@@ -99,6 +101,25 @@ pub enum Reply {
     LeaseRevoke(LeaseRevokeResponse),
     /// Members know how much is left of leases.
     LeaseCheckpoint(LeaseCheckpointResponse),
+}
+
+impl Reply {
+    /// How long it is on the wire.
+    pub fn encoded_len(&self) -> usize {
+        match self {
+            Reply::Put(response) => response.encoded_len(),
+            Reply::DeleteRange(response) => response.encoded_len(),
+            Reply::Range(response) => response.encoded_len(),
+            Reply::Txn(response) => response.encoded_len(),
+            Reply::Compact(response) => response.encoded_len(),
+            Reply::Alarm(response) => response.encoded_len(),
+            Reply::Downgrade(response) => response.encoded_len(),
+            Reply::Users(header) => header.as_ref().map_or(0, |header| header.encoded_len()),
+            Reply::LeaseGrant(response) => response.encoded_len(),
+            Reply::LeaseRevoke(response) => response.encoded_len(),
+            Reply::LeaseCheckpoint(response) => response.encoded_len(),
+        }
+    }
 }
 
 /// What the client is told.

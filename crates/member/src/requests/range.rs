@@ -113,6 +113,7 @@ pub(crate) fn evaluate(
         revision: request.revision,
         limit: limit_to_read(request),
         count_only: request.count_only,
+        uncounted: false,
     };
     let span = Span::new(&request.key, &request.range_end);
     let RangeAnswer { mut records, count } = source.records(span.range(), options)?;

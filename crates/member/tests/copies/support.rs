@@ -109,6 +109,9 @@ pub(crate) struct Counted {
 }
 
 impl Vault for Counted {
+    fn free_space(&self) -> u64 {
+        self.vault.free_space()
+    }
     fn open(&self) -> clearlane_engine::Result<Arc<dyn Engine>> {
         self.vault.open()
     }

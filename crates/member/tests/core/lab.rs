@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use clearlane_backend::{Config, Design};
 use clearlane_member::copies::{MemoryVault, Received, Receiver, Sender, Vault};
-use clearlane_member::core::{Answer, Core, Ground, Outputs, Reads, Settings, bootstrap, start};
+use clearlane_member::core::{
+    Answer, Core, Ground, Outputs, Reads, Settings, Slow, bootstrap, start,
+};
 use clearlane_member::membership::Member;
 use clearlane_mvcc::{Change, OneAfterTheOther, RangeOptions};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest};
@@ -42,6 +44,9 @@ pub(crate) struct Bench {
     pub(crate) running: Option<(Core, Wal)>,
     pub(crate) answers: BTreeMap<u64, Answer>,
     pub(crate) reads: Vec<Reads>,
+    /// Since when it was known what the last readers had to see, if they waited for that.
+    pub(crate) known_at: Option<Duration>,
+    pub(crate) slow: Vec<Slow>,
     pub(crate) changes: Vec<(i64, Vec<Change>)>,
     pub(crate) removed: bool,
     pub(crate) replaced: usize,
@@ -68,6 +73,8 @@ impl Bench {
             running: None,
             answers: BTreeMap::new(),
             reads: Vec::new(),
+            known_at: None,
+            slow: Vec::new(),
             changes: Vec::new(),
             removed: false,
             replaced: 0,
@@ -201,7 +208,8 @@ impl Lab {
         let now = self.now;
         let Some((core, wal)) = &mut self.bench(id).running else { return true };
         let outputs = core.poll(now).unwrap();
-        let Outputs { send, copies, write, purge, reads, answers, changes, .. } = outputs;
+        let Outputs { send, copies, write, purge, reads, answers, changes, known_at, slow, .. } =
+            outputs;
         if let Some(index) = purge {
             wal.purge(index).unwrap();
         }
@@ -210,6 +218,10 @@ impl Lab {
             core.written(batch.write(wal)).unwrap();
         }
         let bench = self.bench(id);
+        if !reads.is_empty() {
+            bench.known_at = known_at;
+        }
+        bench.slow.extend(slow);
         bench.reads.extend(reads);
         bench.answers.extend(answers);
         bench.changes.extend(changes);
@@ -250,6 +262,12 @@ impl Lab {
             }
         }
         panic!("messages without end");
+    }
+
+    /// A proposal that is on its way gets lost.
+    pub(crate) fn lose_proposal(&mut self) -> Message {
+        let at = self.pool.iter().position(Message::is_proposal).unwrap();
+        self.pool.remove(at)
     }
 
     /// Lets time pass.

@@ -76,6 +76,24 @@ fn a_transfer_that_ends_before_the_next_poll_takes_the_lease() {
     assert_ne!(lab.leader(), leader, "it was told to be elected");
 }
 
+/// Who waits wants to know for what: for others, or for this member.
+#[test]
+fn a_reader_that_waits_for_this_member_alone_is_told_since_when() {
+    let mut lab = in_mode(ReadMode::ReadIndex);
+    let leader = lab.leader();
+    // The third member confirms before this one has what it missed.
+    let other = (leader + 1) % 3 + 1;
+    lab.cut.push(other);
+    lab.put(leader, "a", "1");
+    lab.cut.clear();
+    for (id, known_at) in [(other, Some(lab.now)), (leader, None)] {
+        lab.call(id, |core| core.read(1)).unwrap();
+        lab.run();
+        assert_eq!(std::mem::take(&mut lab.bench(id).reads), [Reads::Go(vec![1])]);
+        assert_eq!(lab.bench(id).known_at, known_at, "at {id}, {leader} leads");
+    }
+}
+
 /// Those who come together go together, by one round.
 #[test]
 fn one_round_serves_all_who_wait() {

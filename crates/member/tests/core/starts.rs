@@ -1,6 +1,6 @@
 //! After a crash: what was answered is there, once, and the log is no longer than it must be.
 
-use clearlane_member::core::Answer;
+use clearlane_member::core::{Answer, Settings};
 use clearlane_member::membership::Change;
 use clearlane_member::{Error, Progress};
 
@@ -48,6 +48,29 @@ fn the_log_is_shortened_behind_what_is_durable() {
     lab.start(1);
     lab.leader();
     assert_eq!(lab.bench(1).get("key"), (Some("last".to_owned()), 103));
+}
+
+/// A few large entries need as much memory as many small ones.
+#[test]
+fn the_log_is_shortened_by_its_bytes_too() {
+    let bytes = Settings { snapshot_bytes: 10_000, catch_up_bytes: 3500, ..settings() };
+    let mut lab = Lab::new(1, Settings { snapshot_count: 1000, catch_up_entries: 500, ..bytes });
+    lab.leader();
+    for number in 0..9 {
+        lab.put(1, "key", &format!("{number:01000}"));
+    }
+    lab.commit(1);
+    assert_eq!(lab.bench(1).core().kept().0, 1, "it is not long enough");
+    for number in 0..2 {
+        lab.put(1, "key", &format!("{number:01000}"));
+    }
+    lab.commit(1);
+    let applied = lab.bench(1).core().progress().index;
+    assert_eq!(lab.bench(1).core().kept().0, applied - 3 + 1, "3 of some 1,050 bytes");
+    lab.crash(1);
+    lab.start(1);
+    lab.leader();
+    assert!(lab.bench(1).core().kept().0 > applied - 3, "no more than before");
 }
 
 /// An entry that changes nothing in the store still moves what is durable, or the log of an idle

@@ -1,8 +1,12 @@
 //! Proposals are answered once they are applied, and everywhere the same is applied.
 
-use clearlane_member::core::{Answer, ChangeError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use clearlane_member::core::{Answer, ChangeError, Settings, Stopwatch};
 use clearlane_member::membership::{Change, Refused};
 use clearlane_mvcc as mvcc;
+use clearlane_proto::etcdserverpb::{CompactionRequest, InternalRaftRequest};
 
 use crate::lab::{Lab, member, put};
 use crate::settings;
@@ -44,6 +48,57 @@ fn who_has_given_up_is_not_answered() {
     lab.poll(1);
     assert_eq!(lab.bench(1).get("a").1, 2);
     assert!(lab.bench(1).answers.is_empty());
+}
+
+/// It was sent to one who led a moment ago.
+#[test]
+fn what_is_passed_on_is_answered_where_it_was_proposed() {
+    let mut lab = Lab::new(3, settings());
+    let leader = lab.leader();
+    let (follower, other) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    let id = lab.call(follower, |core| core.propose(put("a", "1"))).unwrap();
+    let proposal = lab.lose_proposal();
+    assert_eq!((proposal.from(), proposal.to()), (follower, leader));
+    lab.run();
+    lab.tick(2);
+    assert_eq!(lab.bench(follower).get("a").0, None, "it is lost");
+    assert!(lab.bench(other).core().takes_proposals());
+    lab.call(other, |core| core.pass_on(&proposal)).unwrap();
+    lab.run();
+    lab.tick(2);
+    assert!(matches!(lab.bench(follower).answers.remove(&id), Some(Answer::Request(Ok(_)))));
+    assert_eq!(lab.bench(other).get("a"), (Some("1".to_owned()), 2));
+    // While it hands over a leader takes nothing.
+    lab.bench(leader).core().transfer_leader(other);
+    assert!(!lab.bench(leader).core().takes_proposals());
+}
+
+/// A clock by which everything takes 60 ms.
+fn slow_clock() -> u64 {
+    static NOW_NS: AtomicU64 = AtomicU64::new(0);
+    NOW_NS.fetch_add(60_000_000, Ordering::Relaxed)
+}
+
+#[test]
+fn what_takes_long_to_apply_is_told() {
+    for (limit_ms, count) in [(59, 2), (60, 0)] {
+        let limit = Duration::from_millis(limit_ms);
+        let stopwatch = Some(Stopwatch { limit, now_ns: slow_clock });
+        let mut lab = Lab::new(1, Settings { stopwatch, ..settings() });
+        lab.leader();
+        lab.bench(1).slow.clear();
+        lab.put(1, "a", "secret");
+        let compaction = Some(CompactionRequest { revision: 9, physical: false });
+        lab.ask(1, InternalRaftRequest { compaction, ..Default::default() });
+        let slow = std::mem::take(&mut lab.bench(1).slow);
+        assert_eq!(slow.len(), count, "{slow:?}");
+        let [put, compaction] = &slow[..] else { continue };
+        assert_eq!(put.took, Duration::from_millis(60));
+        assert!(put.request.ends_with("put:<key:\"a\" value_size:6 >"), "{put:?}");
+        assert!(matches!(put.outcome, Some(Ok(1..))), "{put:?}");
+        let error = "etcdserver: mvcc: required revision is a future revision";
+        assert_eq!(compaction.outcome, Some(Err(error.to_owned())));
+    }
 }
 
 #[test]

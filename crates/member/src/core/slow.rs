@@ -1,0 +1,75 @@
+//! Which entries take long to apply?
+//!
+//! While an entry is applied nothing else is: whoever waits behind it waits as long. A member whose
+//! store is slow shows here first, so each entry that took longer than a limit is told of, with what it
+//! was.
+//!
+//! The core reads no clock. Whoever runs it may hand it a [`Stopwatch`]; a simulated member has none.
+//! Nothing that is done depends on what it shows, only what is told afterwards. It is read once for
+//! each entry: the end of one is the beginning of the next.
+
+use std::time::Duration;
+
+use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_raft_log::{Entry, EntryKind};
+use prost::Message as _;
+
+use super::{Answer, Core};
+use crate::requests::describe;
+
+/// A clock, and how long an entry may take by it.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch {
+    /// What takes longer is told of.
+    pub limit: Duration,
+    /// Nanoseconds since any fixed moment.
+    pub now_ns: fn() -> u64,
+}
+
+/// An entry that took long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slow {
+    /// So long.
+    pub took: Duration,
+    /// What it was. Values and passwords are left out.
+    pub request: String,
+    /// How long its answer is, or why it was refused; nothing if another member answers.
+    pub outcome: Option<Result<usize, String>>,
+}
+
+impl Core {
+    /// How long an entry may take; no time at all if nobody wants to know.
+    pub fn slow_limit(&self) -> Duration {
+        self.settings.stopwatch.map_or(Duration::ZERO, |watch| watch.limit)
+    }
+
+    pub(super) fn start_lap(&self) -> u64 {
+        self.settings.stopwatch.map_or(0, |watch| (watch.now_ns)())
+    }
+
+    /// Ends the lap of an entry, and begins that of the next.
+    pub(super) fn lap(&mut self, begun_ns: &mut u64, entry: &Entry) {
+        let Some(watch) = self.settings.stopwatch else { return };
+        let now_ns = (watch.now_ns)();
+        let took = Duration::from_nanos(now_ns.saturating_sub(*begun_ns));
+        *begun_ns = now_ns;
+        if took > watch.limit && entry.kind == EntryKind::Normal {
+            // What was applied can be decoded.
+            let request = InternalRaftRequest::decode(entry.data.clone()).unwrap_or_default();
+            let outcome = self.outcome(&request);
+            let request = describe::request(&request).to_string();
+            self.out.slow.push(Slow { took, request, outcome });
+        }
+    }
+
+    /// What its answer was, if this member gives it.
+    fn outcome(&self, request: &InternalRaftRequest) -> Option<Result<usize, String>> {
+        let id = request.header.as_ref().map_or(request.id, |header| header.id);
+        let (_, answer) = self.out.answers.last().filter(|(answered, _)| *answered == id)?;
+        Some(match answer {
+            Answer::Request(Ok(reply)) => Ok(reply.encoded_len()),
+            Answer::Request(Err(refused)) => Err(refused.to_string()),
+            Answer::Members(_) => Ok(0),
+        })
+    }
+}
