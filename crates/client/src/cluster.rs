@@ -1,0 +1,75 @@
+//! Who is a member?
+
+use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
+use clearlane_proto::etcdserverpb::{
+    Member, MemberAddRequest, MemberListRequest, MemberPromoteRequest, MemberRemoveRequest,
+    MemberUpdateRequest,
+};
+use tonic::transport::Channel;
+
+use crate::Client;
+use crate::call::Way;
+use crate::error::{Error, Result};
+
+fn stub(channel: Channel) -> ClusterClient<Channel> {
+    ClusterClient::new(channel)
+}
+
+impl Client {
+    /// All members, as the cluster has agreed on them.
+    pub async fn member_list(&self) -> Result<Vec<Member>> {
+        let request = MemberListRequest { linearizable: true };
+        let send = |channel, request| async move { stub(channel).member_list(request).await };
+        Ok(self.call(Way::READ, request, send).await?.members)
+    }
+
+    /// Adds a member that will be reached by the others at these addresses. Then start it.
+    pub async fn member_add<U>(&self, peer_urls: U) -> Result<Member>
+    where
+        U: IntoIterator,
+        U::Item: Into<String>,
+    {
+        self.add(peer_urls.into_iter().map(Into::into).collect(), false).await
+    }
+
+    /// The same, as a learner: it gets everything and has no vote until it is
+    /// [promoted](Client::member_promote).
+    pub async fn member_add_as_learner<U>(&self, peer_urls: U) -> Result<Member>
+    where
+        U: IntoIterator,
+        U::Item: Into<String>,
+    {
+        self.add(peer_urls.into_iter().map(Into::into).collect(), true).await
+    }
+
+    async fn add(&self, peer_urls: Vec<String>, is_learner: bool) -> Result<Member> {
+        let request = MemberAddRequest { peer_urls, is_learner };
+        let send = |channel, request| async move { stub(channel).member_add(request).await };
+        let added = self.call(Way::WRITE, request, send).await?.member;
+        added.ok_or(Error::Unexpected("a member was added, and is not named"))
+    }
+
+    /// Removes a member: it stops by itself. Returns those that are left.
+    pub async fn member_remove(&self, id: u64) -> Result<Vec<Member>> {
+        let send = |channel, request| async move { stub(channel).member_remove(request).await };
+        Ok(self.call(Way::WRITE, MemberRemoveRequest { id }, send).await?.members)
+    }
+
+    /// A member is reached by the others at these addresses from now on.
+    pub async fn member_update<U>(&self, id: u64, peer_urls: U) -> Result<Vec<Member>>
+    where
+        U: IntoIterator,
+        U::Item: Into<String>,
+    {
+        let peer_urls = peer_urls.into_iter().map(Into::into).collect();
+        let request = MemberUpdateRequest { id, peer_urls };
+        let send = |channel, request| async move { stub(channel).member_update(request).await };
+        Ok(self.call(Way::WRITE, request, send).await?.members)
+    }
+
+    /// A learner votes from now on, if it has caught up.
+    pub async fn member_promote(&self, id: u64) -> Result<Vec<Member>> {
+        let send = |channel, request| async move { stub(channel).member_promote(request).await };
+        Ok(self.call(Way::WRITE, MemberPromoteRequest { id }, send).await?.members)
+    }
+}

@@ -1,0 +1,158 @@
+//! Who of us leads? Elections among programs, held by leases.
+
+use clearlane_proto::mvccpb::KeyValue;
+use clearlane_proto::v3electionpb::election_client::ElectionClient;
+use clearlane_proto::v3electionpb::{
+    CampaignRequest, LeaderKey, LeaderRequest, LeaderResponse, ProclaimRequest, ResignRequest,
+};
+use tokio_stream::Stream;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+
+use crate::call::Way;
+use crate::error::{Error, Result, Verdict, text};
+use crate::lock::own;
+use crate::pause::Pause;
+use crate::{Client, Compare};
+
+fn stub(channel: Channel) -> ElectionClient<Channel> {
+    ElectionClient::new(channel).max_decoding_message_size(usize::MAX)
+}
+
+/// This program leads, as long as its lease lives.
+#[derive(Clone, Debug)]
+pub struct Leadership {
+    client: Client,
+    key: LeaderKey,
+}
+
+impl Leadership {
+    /// For a transaction: do it only if this still leads.
+    pub fn is_held(&self) -> Compare {
+        Compare::create_revision(self.key.key.clone()).equal(self.key.rev)
+    }
+
+    /// Says something else to all who observe. [`Error::NotElected`] if this does not lead any more.
+    pub async fn proclaim(&self, value: impl Into<Vec<u8>>) -> Result<()> {
+        let (leader, value) = (Some(self.key.clone()), value.into().into());
+        let send = |channel, request| async move { stub(channel).proclaim(request).await };
+        self.client.call(Way::WRITE, ProclaimRequest { leader, value }, send).await.map(drop)
+    }
+
+    /// Leads no more: the next one in line does.
+    pub async fn resign(self) -> Result<()> {
+        let request = ResignRequest { leader: Some(self.key) };
+        let send = |channel, request| async move { stub(channel).resign(request).await };
+        // Guarded by its revision: to resign twice is to resign once.
+        self.client.call(Way::READ, request, send).await.map(drop)
+    }
+}
+
+impl Client {
+    /// Waits until this lease leads the election of this name, and then says `value` to all who ask.
+    pub async fn campaign(
+        &self,
+        name: impl Into<Vec<u8>>,
+        lease: i64,
+        value: impl Into<Vec<u8>>,
+    ) -> Result<Leadership> {
+        let (name, value) = (name.into().into(), value.into().into());
+        let request = CampaignRequest { name, lease: own(lease)?, value };
+        let send = |channel, request| async move { stub(channel).campaign(request).await };
+        let key = self.call(Way::LONG_WRITE, request, send).await?.leader;
+        let key = key.ok_or(Error::Unexpected("elected, and not said as what"))?;
+        Ok(Leadership { client: self.clone(), key })
+    }
+
+    /// Who leads, and what he says.
+    pub async fn leader(&self, name: impl Into<Vec<u8>>) -> Result<Option<KeyValue>> {
+        let request = LeaderRequest { name: name.into().into() };
+        let send = |channel, request| async move { stub(channel).leader(request).await };
+        match self.call(Way::READ, request, send).await {
+            Ok(reply) => Ok(reply.kv),
+            Err(Error::Refused { text, .. }) if text == text::NONE_ELECTED => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Follows who leads, and what he says: what is so now, and then every change.
+    pub fn observe(&self, name: impl Into<Vec<u8>>) -> Observe {
+        let request = LeaderRequest { name: name.into().into() };
+        Observe { client: self.clone(), request, open: None, seen: 0, pause: Pause::new() }
+    }
+}
+
+/// Leaders and what they say, as they come.
+#[derive(Debug)]
+pub struct Observe {
+    client: Client,
+    request: LeaderRequest,
+    open: Option<Streaming<LeaderResponse>>,
+    /// What comes again after a failure is not told again.
+    seen: i64,
+    pause: Pause,
+}
+
+impl Observe {
+    /// The next change. Waits for it, through failures of endpoints.
+    pub async fn next(&mut self) -> Result<KeyValue> {
+        loop {
+            let told = match &mut self.open {
+                Some(stream) => match stream.message().await {
+                    Ok(told) => told,
+                    Err(status) => {
+                        self.broken(&status)?;
+                        None
+                    }
+                },
+                None => {
+                    self.reopen().await?;
+                    continue;
+                }
+            };
+            match told.map(|told| told.kv.unwrap_or_default()) {
+                Some(kv) if kv.mod_revision > self.seen => {
+                    self.seen = kv.mod_revision;
+                    self.pause.reset();
+                    return Ok(kv);
+                }
+                Some(_) => {}
+                None => {
+                    self.open = None;
+                    self.pause.wait().await;
+                }
+            }
+        }
+    }
+
+    fn broken(&mut self, status: &Status) -> Result<()> {
+        self.open = None;
+        match Verdict::of(status) {
+            Verdict::Answer => Err(Error::of(status)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn reopen(&mut self) -> Result<()> {
+        let send = |channel, request| async move { stub(channel).observe(request).await };
+        match self.client.call(Way::STREAM, self.request.clone(), send).await {
+            Ok(stream) => self.open = Some(stream),
+            Err(Error::Unavailable(_) | Error::NoLeader | Error::TimedOut(_)) => {
+                self.pause.wait().await;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// As a [`Stream`]; it ends behind an error.
+    pub fn into_stream(self) -> impl Stream<Item = Result<KeyValue>> + Send {
+        futures_util::stream::unfold(Some(self), async |observe| {
+            let mut observe = observe?;
+            match observe.next().await {
+                Ok(kv) => Some((Ok(kv), Some(observe))),
+                Err(error) => Some((Err(error), None)),
+            }
+        })
+    }
+}

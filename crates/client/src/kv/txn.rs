@@ -1,0 +1,279 @@
+//! Transactions: if all this holds, do these, otherwise those; in one step.
+//!
+//! ```text
+//!   when   version("lock") = 0        all compared with what is there now
+//!   then   put lock = me              one revision, in this order
+//!   else   get lock
+//! ```
+//!
+//! A transaction may be a step of another. What is not possible is a second look: a decision that needs
+//! what was read in the same transaction. For that, read first, decide, and let the comparison be that
+//! the key still has the `mod_revision` that was read.
+
+use bytes::Bytes;
+use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use clearlane_proto::etcdserverpb::request_op::Request as Wanted;
+use clearlane_proto::etcdserverpb::response_op::Response as Done;
+use clearlane_proto::etcdserverpb::{
+    Compare as Comparison, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
+};
+
+use super::keys::Keys;
+use super::{header, kv};
+use crate::call::Way;
+use crate::error::{Error, Result};
+use crate::{Client, Delete, DeleteReply, Get, GetReply, Put, PutReply};
+
+/// What has to hold.
+///
+/// ```
+/// use clearlane_client::{Compare, Keys};
+///
+/// let is_free = Compare::missing("lock");
+/// let is_unchanged = Compare::mod_revision("config").equal(17);
+/// let all_are_young = Compare::version(Keys::prefix("job/")).less(3);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compare {
+    comparison: Comparison,
+}
+
+/// A number of a key, to be compared.
+#[derive(Clone, Debug)]
+pub struct Number {
+    keys: Keys,
+    target: CompareTarget,
+}
+
+/// The value of a key, to be compared.
+#[derive(Clone, Debug)]
+pub struct Value {
+    keys: Keys,
+}
+
+impl Compare {
+    /// How often the key was put since it was made; 0 if it is not there.
+    pub fn version(keys: impl Into<Keys>) -> Number {
+        Number { keys: keys.into(), target: CompareTarget::Version }
+    }
+
+    /// When the key was made; 0 if it is not there.
+    pub fn create_revision(keys: impl Into<Keys>) -> Number {
+        Number { keys: keys.into(), target: CompareTarget::Create }
+    }
+
+    /// When the key was put last; 0 if it is not there.
+    pub fn mod_revision(keys: impl Into<Keys>) -> Number {
+        Number { keys: keys.into(), target: CompareTarget::Mod }
+    }
+
+    /// The key's lease; 0 if it has none.
+    pub fn lease(keys: impl Into<Keys>) -> Number {
+        Number { keys: keys.into(), target: CompareTarget::Lease }
+    }
+
+    /// The key's value. Of a key that is not there no comparison holds.
+    pub fn value(keys: impl Into<Keys>) -> Value {
+        Value { keys: keys.into() }
+    }
+
+    /// The key is there.
+    pub fn exists(key: impl Into<Keys>) -> Compare {
+        Compare::create_revision(key).greater(0)
+    }
+
+    /// The key is not there.
+    pub fn missing(key: impl Into<Keys>) -> Compare {
+        Compare::create_revision(key).equal(0)
+    }
+
+    fn of(keys: Keys, target: CompareTarget, result: CompareResult, with: TargetUnion) -> Compare {
+        let Keys { key, range_end } = keys;
+        let (result, target, target_union) = (result.into(), target.into(), Some(with));
+        Compare { comparison: Comparison { result, target, key, range_end, target_union } }
+    }
+}
+
+impl Number {
+    fn compare(self, result: CompareResult, with: i64) -> Compare {
+        let union = match self.target {
+            CompareTarget::Version => TargetUnion::Version(with),
+            CompareTarget::Create => TargetUnion::CreateRevision(with),
+            CompareTarget::Mod => TargetUnion::ModRevision(with),
+            CompareTarget::Lease => TargetUnion::Lease(with),
+            CompareTarget::Value => unreachable!("a value is no number"),
+        };
+        Compare::of(self.keys, self.target, result, union)
+    }
+
+    /// Is this.
+    pub fn equal(self, number: i64) -> Compare {
+        self.compare(CompareResult::Equal, number)
+    }
+
+    /// Is not this.
+    pub fn not_equal(self, number: i64) -> Compare {
+        self.compare(CompareResult::NotEqual, number)
+    }
+
+    /// Is more.
+    pub fn greater(self, number: i64) -> Compare {
+        self.compare(CompareResult::Greater, number)
+    }
+
+    /// Is less.
+    pub fn less(self, number: i64) -> Compare {
+        self.compare(CompareResult::Less, number)
+    }
+}
+
+impl Value {
+    fn compare(self, result: CompareResult, with: Vec<u8>) -> Compare {
+        let with = TargetUnion::Value(Bytes::from(with));
+        Compare::of(self.keys, CompareTarget::Value, result, with)
+    }
+
+    /// Is this.
+    pub fn equal(self, value: impl Into<Vec<u8>>) -> Compare {
+        self.compare(CompareResult::Equal, value.into())
+    }
+
+    /// Is not this.
+    pub fn not_equal(self, value: impl Into<Vec<u8>>) -> Compare {
+        self.compare(CompareResult::NotEqual, value.into())
+    }
+
+    /// Comes later, byte by byte.
+    pub fn greater(self, value: impl Into<Vec<u8>>) -> Compare {
+        self.compare(CompareResult::Greater, value.into())
+    }
+
+    /// Comes before, byte by byte.
+    pub fn less(self, value: impl Into<Vec<u8>>) -> Compare {
+        self.compare(CompareResult::Less, value.into())
+    }
+}
+
+/// A step of a transaction: a [`Get`], a [`Put`], a [`Delete`], or a [`Txn`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Op {
+    op: RequestOp,
+}
+
+/// A step is made from each kind of request.
+macro_rules! op_from {
+    ($kind:ident, $wanted:ident) => {
+        impl From<$kind> for Op {
+            fn from(from: $kind) -> Op {
+                Op { op: RequestOp { request: Some(Wanted::$wanted(from.request)) } }
+            }
+        }
+    };
+}
+op_from!(Get, RequestRange);
+op_from!(Put, RequestPut);
+op_from!(Delete, RequestDeleteRange);
+op_from!(Txn, RequestTxn);
+
+/// A transaction.
+///
+/// ```
+/// use clearlane_client::{Compare, Get, Put, Txn};
+///
+/// let acquire = Txn::new()
+///     .when(Compare::missing("lock"))
+///     .then(Put::new("lock", "me"))
+///     .or_else(Get::from("lock"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Txn {
+    request: TxnRequest,
+}
+
+impl Txn {
+    /// Always succeeds, and does nothing.
+    pub fn new() -> Txn {
+        Txn::default()
+    }
+
+    /// And if this holds.
+    pub fn when(mut self, compare: Compare) -> Txn {
+        self.request.compare.push(compare.comparison);
+        self
+    }
+
+    /// Then do this, behind what was named before.
+    pub fn then(mut self, op: impl Into<Op>) -> Txn {
+        self.request.success.push(op.into().op);
+        self
+    }
+
+    /// Otherwise do this, behind what was named before.
+    pub fn or_else(mut self, op: impl Into<Op>) -> Txn {
+        self.request.failure.push(op.into().op);
+        self
+    }
+
+    fn only_reads(&self) -> bool {
+        let is_read = |op: &RequestOp| matches!(op.request, Some(Wanted::RequestRange(_)));
+        self.request.success.iter().chain(&self.request.failure).all(is_read)
+    }
+}
+
+/// What a transaction has done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TxnReply {
+    /// Who has answered, and the revision: of the transaction, if it changed anything.
+    pub header: ResponseHeader,
+    /// Whether all comparisons held.
+    pub succeeded: bool,
+    /// What each step has done.
+    pub results: Vec<OpReply>,
+}
+
+/// What a step of a transaction has done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OpReply {
+    /// It has read.
+    Get(GetReply),
+    /// It has put.
+    Put(PutReply),
+    /// It has deleted.
+    Delete(DeleteReply),
+    /// It was a transaction.
+    Txn(TxnReply),
+}
+
+impl TxnReply {
+    /// The revision of this transaction, or the present one if it changed nothing.
+    pub fn revision(&self) -> i64 {
+        self.header.revision
+    }
+
+    fn of(reply: TxnResponse) -> Result<TxnReply> {
+        let TxnResponse { header: head, succeeded, responses } = reply;
+        let results = responses.into_iter().map(OpReply::of).collect::<Result<_>>()?;
+        Ok(TxnReply { header: header(head), succeeded, results })
+    }
+}
+
+impl OpReply {
+    fn of(reply: ResponseOp) -> Result<OpReply> {
+        Ok(match reply.response {
+            Some(Done::ResponseRange(done)) => OpReply::Get(done.into()),
+            Some(Done::ResponsePut(done)) => OpReply::Put(done.into()),
+            Some(Done::ResponseDeleteRange(done)) => OpReply::Delete(done.into()),
+            Some(Done::ResponseTxn(done)) => OpReply::Txn(TxnReply::of(done)?),
+            None => return Err(Error::Unexpected("a step of a transaction without an answer")),
+        })
+    }
+}
+
+impl Client {
+    /// Does a transaction.
+    pub async fn txn(&self, txn: Txn) -> Result<TxnReply> {
+        let way = if txn.only_reads() { Way::READ } else { Way::WRITE };
+        let send = |channel, request| async move { kv(channel).txn(request).await };
+        TxnReply::of(self.call(way, txn.request, send).await?)
+    }
+}

@@ -1,0 +1,244 @@
+//! Keeping a lease alive in the background, and knowing when that has failed.
+//!
+//! # The problem
+//!
+//! Whoever holds a lock holds it by a lease. If the lease ends, somebody else gets the lock, and the
+//! holder should know *before* that. But a client that hears nothing does not know whether the lease
+//! has ended, or only the network.
+//!
+//! # The idea
+//!
+//! The lease lives at least until the time at which the last good request was *sent*, and its whole
+//! time after that: the server has received it later than that. That moment is the deadline. As long as
+//! a request succeeds before it, all is well, through whichever endpoint. When it passes, the lease
+//! counts as lost, whatever comes later.
+//!
+//! ```text
+//!   sent ╷───────────── ttl ─────────────▶╷ deadline, as the client counts
+//!        │ received ╷───────────── ttl ───┼─────▶╷ the server's
+//!        │          │  sent again, ╳      │      │
+//!        ▼          ▼  again ╳, again ╳   ▼      ▼
+//!        ──────────────────────────────── lost ── gone: nobody else has the lock before this
+//! ```
+//!
+//! A third of the time passes between two requests, so that there are two more attempts before it is
+//! too late; an attempt that fails is repeated at once, at another endpoint.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clearlane_proto::etcdserverpb::{LeaseKeepAliveRequest, LeaseKeepAliveResponse};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::{Request, Streaming};
+
+use super::stub;
+use crate::Client;
+use crate::aborting::Aborting;
+use crate::call::Way;
+use crate::error::{Error, Result, Verdict};
+use crate::pause::Pause;
+use crate::place::Place;
+
+/// An attempt has at least so long.
+const PATIENCE_MIN: Duration = Duration::from_millis(100);
+
+/// How a lease has ended, as far as its keeper can tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LeaseEnd {
+    /// The server does not know it any more: it has expired or was revoked, and its keys are gone.
+    Gone,
+    /// Nobody could be reached until it was too late. It may have ended; count on that.
+    OutOfReach,
+    /// The server does not let this client keep it alive, in these words.
+    Refused(String),
+}
+
+/// What the task has told last.
+#[derive(Clone, Debug)]
+enum State {
+    Alive { until: Instant, ttl: Duration },
+    Ended(LeaseEnd),
+}
+
+/// Keeps a lease alive until it is dropped. It does not revoke the lease then: that lives on for its
+/// time, so that a program may restart in between.
+#[derive(Debug)]
+pub struct KeepAlive {
+    id: i64,
+    state: watch::Receiver<State>,
+    _task: Aborting,
+}
+
+impl KeepAlive {
+    /// Which lease.
+    pub fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// Whether it certainly is alive.
+    pub fn is_alive(&self) -> bool {
+        self.time_left() > Duration::ZERO
+    }
+
+    /// It certainly lives so long from now on, if nobody revokes it.
+    pub fn time_left(&self) -> Duration {
+        match &*self.state.borrow() {
+            State::Alive { until, .. } => until.saturating_duration_since(Instant::now()),
+            State::Ended(_) => Duration::ZERO,
+        }
+    }
+
+    /// What the lease is granted each time.
+    pub fn ttl(&self) -> Duration {
+        match &*self.state.borrow() {
+            State::Alive { ttl, .. } => *ttl,
+            State::Ended(_) => Duration::ZERO,
+        }
+    }
+
+    /// Waits until the lease has ended, or may have. May be called again.
+    pub async fn ended(&mut self) -> LeaseEnd {
+        let ended = self.state.wait_for(|state| matches!(state, State::Ended(_))).await;
+        match ended.as_deref() {
+            Ok(State::Ended(end)) => end.clone(),
+            // The runtime of the task is gone, and nobody keeps anything alive.
+            _ => LeaseEnd::OutOfReach,
+        }
+    }
+}
+
+impl Client {
+    /// Keeps a lease alive in the background. When this returns, that has worked once.
+    pub async fn keep_alive(&self, id: i64) -> Result<KeepAlive> {
+        let mut task = Task { client: self.clone(), id, open: None };
+        let state = task.first().await?;
+        let (told, state) = watch::channel(state);
+        let _task = Aborting::spawn(async move { task.run(told).await });
+        Ok(KeepAlive { id, state, _task })
+    }
+
+    /// Keeps a lease alive, once. Returns its time from now on.
+    pub async fn keep_alive_once(&self, id: i64) -> Result<Duration> {
+        match (Task { client: self.clone(), id, open: None }).first().await? {
+            State::Alive { ttl, .. } => Ok(ttl),
+            State::Ended(_) => Err(Error::LeaseNotFound),
+        }
+    }
+}
+
+/// A stream of questions and answers.
+struct Open {
+    place: Arc<Place>,
+    requests: mpsc::UnboundedSender<LeaseKeepAliveRequest>,
+    responses: Streaming<LeaseKeepAliveResponse>,
+}
+
+struct Task {
+    client: Client,
+    id: i64,
+    open: Option<Open>,
+}
+
+impl Task {
+    /// The first time. The lease's time is not known yet, so a request's time has to do.
+    async fn first(&mut self) -> Result<State> {
+        let until = Instant::now() + self.client.shared.options.request_timeout;
+        self.ask_until(until).await
+    }
+
+    /// Until the lease has ended.
+    async fn run(mut self, told: watch::Sender<State>) {
+        loop {
+            let State::Alive { until, ttl } = told.borrow().clone() else { return };
+            sleep(ttl / 3).await;
+            let state = match self.ask_until(until).await {
+                Ok(state) => state,
+                Err(Error::LeaseNotFound) => State::Ended(LeaseEnd::Gone),
+                Err(Error::TimedOut(_)) => State::Ended(LeaseEnd::OutOfReach),
+                Err(error) => {
+                    // It lives on for what is left, and its keeper is told now.
+                    State::Ended(LeaseEnd::Refused(error.to_string()))
+                }
+            };
+            told.send_replace(state);
+        }
+    }
+
+    /// Asks until there is an answer, or the time is up.
+    async fn ask_until(&mut self, until: Instant) -> Result<State> {
+        let mut pause = Pause::new();
+        loop {
+            let sent = Instant::now();
+            if sent >= until {
+                return Err(Error::TimedOut("a lease was not kept alive".to_owned()));
+            }
+            // Who does not answer must not use up the time in which others would.
+            let patience = (until - sent).mul_f64(0.4).max(PATIENCE_MIN);
+            match timeout_at(until.min(sent + patience), self.ask()).await {
+                Ok(Ok(Some(ttl))) => return Ok(State::Alive { until: sent + ttl, ttl }),
+                Ok(Err(error)) => return Err(error),
+                // The stream has broken, or is silent. There are others.
+                Ok(Ok(None)) | Err(_) => {}
+            }
+            if let Some(open) = self.open.take() {
+                open.place.set_aside();
+            }
+            sleep_until(until.min(Instant::now() + pause.next())).await;
+        }
+    }
+
+    /// One question. `None` if this way has led nowhere.
+    async fn ask(&mut self) -> Result<Option<Duration>> {
+        let request = LeaseKeepAliveRequest { id: self.id };
+        if let Some(open) = &self.open {
+            // If the stream is broken, it will say so.
+            let _ = open.requests.send(request);
+        }
+        let open = match &mut self.open {
+            Some(open) => open,
+            empty => match open(&self.client, request).await {
+                Ok(opened) => empty.insert(opened),
+                Err(Error::Unavailable(_) | Error::NoLeader | Error::TimedOut(_)) => {
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        match open.responses.message().await {
+            Ok(Some(answer)) if answer.ttl <= 0 => Err(Error::LeaseNotFound),
+            Ok(Some(answer)) => Ok(Some(Duration::from_secs(answer.ttl as u64))),
+            Ok(None) => Ok(None),
+            Err(status) => match Verdict::of(&status) {
+                Verdict::Answer => Err(Error::of(&status)),
+                Verdict::Token if self.client.shared.options.credentials.is_none() => {
+                    Err(Error::of(&status))
+                }
+                Verdict::Token => {
+                    let token = self.client.token(None).await?;
+                    self.client.token(Some(token)).await.map(|_| None)
+                }
+                _ => Ok(None),
+            },
+        }
+    }
+}
+
+/// A stream on which the first question is asked already.
+async fn open(client: &Client, request: LeaseKeepAliveRequest) -> Result<Open> {
+    let send = move |channel, head: Request<()>| {
+        let (requests, receiver) = mpsc::unbounded_channel();
+        let _ = requests.send(request);
+        let (head, extensions, ()) = head.into_parts();
+        let outgoing = UnboundedReceiverStream::new(receiver);
+        let request = Request::from_parts(head, extensions, outgoing);
+        async move {
+            let opened = stub(channel).lease_keep_alive(request).await?;
+            Ok(opened.map(|responses| (requests, responses)))
+        }
+    };
+    let (place, (requests, responses)) = client.call_at(Way::STREAM, (), send).await?;
+    Ok(Open { place, requests, responses })
+}

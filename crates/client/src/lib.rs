@@ -1,0 +1,179 @@
+//! How does a program talk to a cluster? A client of etcd's API, version 3.
+//!
+//! ```no_run
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> clearlane_client::Result<()> {
+//! use clearlane_client::{Client, Options};
+//!
+//! let client = Client::connect(["http://127.0.0.1:2379"], Options::default()).await?;
+//! client.put("greeting", "hello").await?;
+//! let found = client.get("greeting").await?;
+//! assert_eq!(found.value().map(|value| &value[..]), Some(&b"hello"[..]));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The problem
+//!
+//! The API is a dozen gRPC services, and the stubs for them are generated. What is left for a client is
+//! what is hard: a cluster has several members, each of which may be dead, cut off, or just restarting,
+//! and a program wants neither to know which nor to notice. But not at any price. A write that was done
+//! twice, a watch that has missed an event, a lock whose lease ran out an hour ago: these it must
+//! not do, or has to say.
+//!
+//! # The idea
+//!
+//! | module | its question | its promise |
+//! |---|---|---|
+//! | `place` | which endpoints are worth asking? | who fails is set aside, and asked now and then whether he is back |
+//! | `call` | may this be asked again, of another? | reads are; a write is not, unless it certainly was not done |
+//! | `watch` | how does a stream of events go on elsewhere? | every event once, in order, or an error |
+//! | `lease` | is the lease still alive? | who holds one hears in time that it may not be |
+//! | `error` | what would a caller do about it? | one variant for each answer to that |
+//!
+//! A [`Client`] is cheap to clone, and a clone shares connections and token. It belongs to the tokio
+//! runtime in which it was made.
+//!
+//! # What is left out
+//!
+//! Nothing is cached, and keys have no namespaces. Managing users and roles is done with
+//! `etcdctl`. Endpoints are those that were given: the list of members is not followed, since
+//! addresses that a cluster tells are not always ones that can be reached from here.
+
+mod aborting;
+mod call;
+mod cluster;
+mod election;
+mod error;
+mod kv;
+mod lease;
+mod lock;
+mod maintenance;
+mod options;
+mod pause;
+mod place;
+mod watch;
+
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+
+pub use clearlane_proto as proto;
+pub use clearlane_proto::mvccpb::KeyValue;
+pub use tonic::Code;
+
+pub use crate::election::{Leadership, Observe};
+pub use crate::error::{Error, Result};
+pub use crate::kv::{
+    Compare, Delete, DeleteReply, Get, GetReply, Keys, Number, Op, OpReply, Put, PutReply,
+    RangeStream, SortBy, Txn, TxnReply, Value,
+};
+pub use crate::lease::{KeepAlive, Lease, LeaseEnd, TimeToLive};
+pub use crate::lock::Lock;
+pub use crate::maintenance::Copied;
+pub use crate::options::{Options, Tls};
+pub use crate::watch::{Batch, Event, Watch, WatchKeys};
+
+use crate::call::Token;
+use crate::place::{Place, Places};
+
+/// A client of one cluster. See the [crate's page](crate).
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+    places: Arc<Places>,
+}
+
+/// What a client and all made from it have in common.
+#[derive(Debug)]
+struct Shared {
+    options: Options,
+    /// `None` until it is asked for; `Some(None)` where none is wanted.
+    token: Mutex<Option<Option<Token>>>,
+}
+
+impl Client {
+    /// Connects to a cluster: to whichever endpoint answers first, and to the others when their turn
+    /// comes. An endpoint is `http://host:port`, `https://host:port` or `host:port`.
+    pub async fn connect<E>(endpoints: E, options: Options) -> Result<Client>
+    where
+        E: IntoIterator,
+        E::Item: Into<String>,
+    {
+        let endpoints: Vec<String> = endpoints.into_iter().map(Into::into).collect();
+        let places = Arc::new(Places::new(&endpoints, &options)?);
+        let shared = Arc::new(Shared { options, token: Mutex::new(None) });
+        let client = Client { shared, places };
+        client.reach_one().await?;
+        client.token(None).await?;
+        Ok(client)
+    }
+
+    /// Waits for the first endpoint that answers.
+    async fn reach_one(&self) -> Result<()> {
+        let mut asked = JoinSet::new();
+        for place in self.places.all() {
+            let place: Arc<Place> = Arc::clone(place);
+            asked.spawn(async move {
+                let reached = place.reach().await;
+                reached.map_err(|why| format!("{}: {why}", place.url()))
+            });
+        }
+        let mut failures = Vec::new();
+        while let Some(reached) = asked.join_next().await {
+            match reached {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(failure)) => failures.push(failure),
+                Err(error) => failures.push(error.to_string()),
+            }
+        }
+        Err(Error::Unavailable(failures.join("; ")))
+    }
+
+    /// The endpoints, as they were given.
+    pub fn endpoints(&self) -> Vec<String> {
+        self.places.all().iter().map(|place| place.url().to_owned()).collect()
+    }
+
+    /// A client of this one endpoint, which must be one of [`endpoints`](Client::endpoints): what it
+    /// asks is answered by this member and no other. It shares connection and token.
+    pub fn only(&self, endpoint: &str) -> Result<Client> {
+        let is_it = |place: &&Arc<Place>| {
+            place.url() == endpoint
+                || place.url().split_once("://").is_some_and(|(_, at)| at == endpoint)
+        };
+        let found = self.places.all().iter().find(is_it).map(Arc::clone);
+        let unknown = || Error::Setup(format!("{endpoint} is none of the client's endpoints"));
+        let places = Arc::new(Places::of(vec![found.ok_or_else(unknown)?])?);
+        Ok(Client { shared: Arc::clone(&self.shared), places })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn may_be_spawned(_: impl Send) {}
+
+    /// Each of these is wanted in a task of its own.
+    async fn work(client: Client, mut watch: Watch, mut kept: KeepAlive) {
+        may_be_spawned(client.get("a"));
+        may_be_spawned(client.txn(Txn::new()));
+        may_be_spawned(client.watch("a"));
+        may_be_spawned(client.keep_alive(7));
+        may_be_spawned(client.snapshot(Vec::new()));
+        may_be_spawned(client.campaign("a", 7, "me"));
+        may_be_spawned(client.observe("a").into_stream());
+        may_be_spawned(watch.next());
+        may_be_spawned(kept.ended());
+        may_be_spawned(watch.into_stream());
+    }
+
+    /// That it compiles is the test.
+    #[test]
+    fn everything_may_be_spawned() {
+        may_be_spawned(work);
+        may_be_spawned(Client::connect(["127.0.0.1:1"], Options::new()));
+    }
+}

@@ -1,0 +1,68 @@
+//! One at a time: locks that are held by a lease.
+//!
+//! The server does the queueing. A lock is a key with the lease of its holder, so it is free again when
+//! the holder's lease ends, and that cuts both ways: keep the lease alive
+//! ([`Client::keep_alive`]), and stop when [it has ended](crate::KeepAlive::ended). Better yet, guard
+//! what is done under the lock with [`Lock::is_held`] in the same transaction.
+
+use bytes::Bytes;
+use clearlane_proto::v3lockpb::lock_client::LockClient;
+use clearlane_proto::v3lockpb::{LockRequest, UnlockRequest};
+use tonic::transport::Channel;
+
+use crate::call::Way;
+use crate::error::{Error, Result};
+use crate::{Client, Compare};
+
+/// A lock that was got. Dropping it does nothing: the lease has it.
+#[derive(Clone, Debug)]
+pub struct Lock {
+    client: Client,
+    key: Bytes,
+}
+
+fn stub(channel: Channel) -> LockClient<Channel> {
+    LockClient::new(channel)
+}
+
+impl Lock {
+    /// The key that is there as long as the lock is held.
+    pub fn key(&self) -> &Bytes {
+        &self.key
+    }
+
+    /// For a transaction: do it only if the lock is held.
+    pub fn is_held(&self) -> Compare {
+        Compare::exists(self.key.clone())
+    }
+
+    /// Lets it go.
+    pub async fn unlock(self) -> Result<()> {
+        let send = |channel, request| async move { stub(channel).unlock(request).await };
+        // The key belongs to this lease alone: to delete it twice is to delete it once.
+        self.client.call(Way::READ, UnlockRequest { key: self.key }, send).await.map(drop)
+    }
+}
+
+impl Client {
+    /// Waits until this lease has the lock of this name. A lease that has it gets it again.
+    ///
+    /// To wait no longer than some time, wrap it in a time-out, and revoke the lease then: it still
+    /// stands in the queue. Do the same behind [`FateUnknown`](crate::Error::FateUnknown), which is what
+    /// one hears whose member has failed, and wait with another lease: the place in line may be taken
+    /// back at any time.
+    pub async fn lock(&self, name: impl Into<Vec<u8>>, lease: i64) -> Result<Lock> {
+        let request = LockRequest { name: name.into().into(), lease: own(lease)? };
+        let send = |channel, request| async move { stub(channel).lock(request).await };
+        let key = self.call(Way::LONG_WRITE, request, send).await?.key;
+        Ok(Lock { client: self.clone(), key })
+    }
+}
+
+/// Without a lease of its own a request cannot be repeated: the server would make one each time.
+pub(crate) fn own(lease: i64) -> Result<i64> {
+    match lease {
+        0 => Err(Error::InvalidArgument("a lease is needed to hold this".to_owned())),
+        lease => Ok(lease),
+    }
+}

@@ -1,0 +1,233 @@
+//! Where servers are, and which of them are worth asking.
+//!
+//! Endpoints take turns. One that fails is set aside, and a task asks it from time to time whether it
+//! is back: after a tenth of a second first, then in pauses that double up to five seconds. So a dead
+//! endpoint costs one request one attempt, and not every third request a connect time-out.
+//!
+//! ```text
+//!   turns:   a b c a b c a . c a . c a . c a b c
+//!                          ╳ fails         ╰ answers a check: takes part again
+//! ```
+//!
+//! The check is a `Status`: the member must answer, know of a leader, and be no learner. A member that
+//! is cut off from the others answers pings for ever and is of no use.
+//!
+//! When all are set aside they are tried all the same: better a slim chance than none.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use clearlane_proto::etcdserverpb::StatusRequest;
+use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use tokio::time::{sleep, timeout};
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::error::{Error, Result, Verdict, told};
+use crate::options::Options;
+
+/// Between the first two checks of an endpoint, and between the last ones.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// One endpoint.
+#[derive(Debug)]
+pub(crate) struct Place {
+    url: String,
+    channel: Channel,
+    is_aside: AtomicBool,
+    /// So long a check may take.
+    patience: Duration,
+}
+
+impl Place {
+    /// Connects when it is needed.
+    fn new(written: &str, options: &Options) -> Result<Place> {
+        let bad = |error: &dyn std::fmt::Display| Error::Setup(format!("{written}: {error}"));
+        let (scheme, rest) = written.split_once("://").unwrap_or(("http", written));
+        let url = match (scheme, &options.tls) {
+            ("http", None) => format!("http://{rest}"),
+            ("http" | "https", Some(_)) => format!("https://{rest}"),
+            ("https", None) => return Err(bad(&"https needs Options::tls")),
+            _ => return Err(bad(&"not http or https")),
+        };
+        let (interval, patience) = options.keep_alive;
+        let mut endpoint = Endpoint::from_shared(url.clone())
+            .map_err(|error| bad(&error))?
+            .connect_timeout(options.connect_timeout)
+            .http2_keep_alive_interval(interval)
+            .keep_alive_timeout(patience)
+            .tcp_nodelay(true);
+        if let Some(tls) = &options.tls {
+            let config = tls.config().timeout(options.connect_timeout);
+            endpoint = endpoint.tls_config(config).map_err(|error| {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                bad(&format!("{error}: {}", cause.unwrap_or_default()))
+            })?;
+        }
+        Ok(Place {
+            url,
+            channel: endpoint.connect_lazy(),
+            is_aside: AtomicBool::new(false),
+            patience: options.connect_timeout + patience,
+        })
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// Takes part again, or still.
+    pub(crate) fn is_well(&self) {
+        self.is_aside.store(false, Ordering::Relaxed);
+    }
+
+    /// Does not take part until a check goes well, or a request that tried all the same.
+    pub(crate) fn set_aside(self: &Arc<Self>) {
+        if !self.is_aside.swap(true, Ordering::Relaxed) {
+            tokio::spawn(check_until_well(Arc::downgrade(self)));
+        }
+    }
+
+    /// Whether anything answers there, whatever it says; otherwise why not.
+    pub(crate) async fn reach(&self) -> std::result::Result<(), String> {
+        match self.ask().await {
+            Some(Err(status)) if !matters_not(&status) => Err(told(&status)),
+            Some(_) => Ok(()),
+            None => Err("no answer".to_owned()),
+        }
+    }
+
+    async fn is_back(&self) -> bool {
+        match self.ask().await {
+            Some(Ok(has_leader)) => has_leader,
+            Some(Err(status)) => matters_not(&status),
+            None => false,
+        }
+    }
+
+    /// Whether it knows a leader and is no learner.
+    async fn ask(&self) -> Option<std::result::Result<bool, Status>> {
+        let mut client = MaintenanceClient::new(self.channel());
+        let asked = timeout(self.patience, client.status(StatusRequest {})).await.ok()?;
+        Some(asked.map(|status| {
+            let status = status.into_inner();
+            status.leader != 0 && !status.is_learner
+        }))
+    }
+}
+
+/// A server that wants a user first, or does not know the question, is there.
+fn matters_not(status: &Status) -> bool {
+    matches!(Verdict::of(status), Verdict::Answer | Verdict::Token)
+}
+
+/// Ends when the endpoint is back, or nobody wants it any more.
+async fn check_until_well(place: Weak<Place>) {
+    let mut pause = PAUSES.0;
+    loop {
+        sleep(with_jitter(pause)).await;
+        let Some(place) = place.upgrade() else { return };
+        if !place.is_aside.load(Ordering::Relaxed) {
+            return;
+        }
+        if place.is_back().await {
+            return place.is_well();
+        }
+        pause = (pause * 2).min(PAUSES.1);
+    }
+}
+
+/// A little more or less, so that clients that failed together do not come back together.
+pub(crate) fn with_jitter(pause: Duration) -> Duration {
+    // Each `RandomState` has keys of its own, which is all the chance that is needed here.
+    let chance = RandomState::new().hash_one(0) % 1024;
+    pause.mul_f64(0.75 + chance as f64 / 2048.0)
+}
+
+/// All endpoints of a client.
+#[derive(Debug)]
+pub(crate) struct Places {
+    places: Vec<Arc<Place>>,
+    turn: AtomicUsize,
+}
+
+impl Places {
+    pub(crate) fn new(urls: &[String], options: &Options) -> Result<Places> {
+        let places = urls.iter().map(|url| Place::new(url, options).map(Arc::new));
+        Places::of(places.collect::<Result<_>>()?)
+    }
+
+    /// These take turns.
+    pub(crate) fn of(places: Vec<Arc<Place>>) -> Result<Places> {
+        match places.is_empty() {
+            true => Err(Error::Setup("a client needs at least one endpoint".to_owned())),
+            false => Ok(Places { places, turn: AtomicUsize::new(0) }),
+        }
+    }
+
+    pub(crate) fn all(&self) -> &[Arc<Place>] {
+        &self.places
+    }
+
+    /// Whose turn it is, of those that have not been tried: who is well comes first. `None` if all
+    /// have been tried.
+    pub(crate) fn next(&self, tried: &mut Vec<bool>) -> Option<Arc<Place>> {
+        tried.resize(self.places.len(), false);
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let order = || (0..self.places.len()).map(|step| (turn + step) % self.places.len());
+        let mut open = order().filter(|at| !tried[*at]);
+        let is_well = |at: &usize| !self.places[*at].is_aside.load(Ordering::Relaxed);
+        let first = open.clone().find(is_well).or_else(|| open.next())?;
+        tried[first] = true;
+        Some(Arc::clone(&self.places[first]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(urls: &[&str]) -> Result<Places> {
+        let urls: Vec<String> = urls.iter().map(|url| (*url).to_owned()).collect();
+        Places::new(&urls, &Options::new())
+    }
+
+    #[tokio::test]
+    async fn turns_pass_over_who_is_aside_and_come_back_to_them_last() {
+        let places = places(&["a:1", "http://b:1", "c:1"]).unwrap();
+        let round = || {
+            let mut tried = Vec::new();
+            let order = std::iter::from_fn(|| places.next(&mut tried));
+            order.map(|place| place.url().to_owned()).collect::<Vec<_>>()
+        };
+        let mut first = round();
+        first.sort_unstable();
+        assert_eq!(first, ["http://a:1", "http://b:1", "http://c:1"]);
+        places.all()[1].is_aside.store(true, Ordering::Relaxed);
+        assert_eq!(round()[2], "http://b:1");
+        assert_eq!(round()[2], "http://b:1");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_endpoint_is_told() {
+        for wrong in ["ftp://a:1", "https://a:1", "http://a b"] {
+            let told = places(&[wrong]).unwrap_err().to_string();
+            assert!(told.starts_with(wrong), "{told}");
+        }
+        assert!(places(&[]).is_err());
+    }
+
+    #[test]
+    fn jitter_stays_near() {
+        for _ in 0..100 {
+            let pause = with_jitter(Duration::from_millis(100)).as_millis();
+            assert!((75..=125).contains(&pause), "{pause}");
+        }
+    }
+}

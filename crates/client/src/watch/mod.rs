@@ -1,0 +1,290 @@
+//! What happens to keys, as it happens: every event once, in order, whatever becomes of the connection.
+//!
+//! # The problem
+//!
+//! A watch is a stream that lives for months, and no connection does. When it breaks, events go on
+//! happening. Whoever just opens another stream has missed some and does not know it; whoever reads
+//! the keys anew does not know what happened in between.
+//!
+//! # The idea
+//!
+//! Every event has a revision, and revisions are the same at all members. So the watch remembers the
+//! revision behind the last one that it has handed on, and asks the next member to begin there:
+//!
+//! ```text
+//!   member a:  5 6 7 ╳
+//!   member b:          (from 8)  8 9 10 ...        the reader sees 5 6 7 8 9 10 ...
+//! ```
+//!
+//! Three things make that exact.
+//!
+//! * *All events of a revision belong together.* They come in one message, unless that would be too
+//!   long: then in fragments, of which all but the last say so. Fragments are put together before
+//!   anything is handed on; if the connection breaks in the middle, they are asked for again, all.
+//! * *A watch from now on has a beginning, too.* The server says at which revision it has begun, and
+//!   from then on it is a watch from that revision. [`Client::watch`] returns when that is settled: what
+//!   is written afterwards is seen.
+//! * *Silence moves on as well.* A notice of progress says that all up to a revision has been sent.
+//!
+//! # What ends it
+//!
+//! A revision that was compacted away cannot be sent by anybody. If that overtakes a watch, because it
+//! was away or is slow, it ends with [`Error::Compacted`]: read the keys, and
+//! watch from the revision behind that of the answer. Missing permission ends it as well. Dropping it
+//! cancels it at the server. A member that loses its leader does not end it: the client moves on.
+
+mod task;
+
+use std::collections::VecDeque;
+
+use clearlane_proto::etcdserverpb::WatchCreateRequest;
+use clearlane_proto::etcdserverpb::watch_create_request::FilterType;
+use clearlane_proto::mvccpb::{self, KeyValue, event::EventType};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_stream::Stream;
+
+use crate::Client;
+use crate::aborting::Aborting;
+use crate::error::{Error, Result};
+use crate::kv::{Keys, from_keys};
+
+/// So many batches wait for a reader who has something else to do; the server keeps the rest.
+const WAITING: usize = 16;
+
+/// What is to be watched, and how.
+///
+/// ```
+/// use clearlane_client::WatchKeys;
+///
+/// let deletions = WatchKeys::prefix("session/").no_puts().prev_kv();
+/// let all_since = WatchKeys::prefix("").from_revision(17);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct WatchKeys {
+    create: WatchCreateRequest,
+}
+
+from_keys!(WatchKeys);
+
+impl WatchKeys {
+    /// These keys.
+    pub fn new(keys: impl Into<Keys>) -> WatchKeys {
+        let Keys { key, range_end } = keys.into();
+        // Long messages are cut by the server. It costs nothing, and nobody sees it.
+        let fragment = true;
+        WatchKeys { create: WatchCreateRequest { key, range_end, fragment, ..Default::default() } }
+    }
+
+    /// All that begin like this.
+    pub fn prefix(prefix: impl Into<Vec<u8>>) -> WatchKeys {
+        WatchKeys::new(Keys::prefix(prefix))
+    }
+
+    /// From this revision on, itself included: in the past or in the future.
+    pub fn from_revision(mut self, revision: i64) -> WatchKeys {
+        self.create.start_revision = revision;
+        self
+    }
+
+    /// Tells what was there before each event, unless that is compacted away.
+    pub fn prev_kv(mut self) -> WatchKeys {
+        self.create.prev_kv = true;
+        self
+    }
+
+    /// Only deletions.
+    pub fn no_puts(mut self) -> WatchKeys {
+        self.create.filters.push(FilterType::Noput.into());
+        self
+    }
+
+    /// Only puts.
+    pub fn no_deletes(mut self) -> WatchKeys {
+        self.create.filters.push(FilterType::Nodelete.into());
+        self
+    }
+
+    /// The server says now and then (every ten minutes, if nobody has told it otherwise) how far it
+    /// has come while nothing happens: see [`Watch::next_batch`].
+    pub fn progress(mut self) -> WatchKeys {
+        self.create.progress_notify = true;
+        self
+    }
+}
+
+/// Something that has happened to a key.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// It was put.
+    Put {
+        /// What is there now.
+        kv: KeyValue,
+        /// What was there before, if that was asked for.
+        prev_kv: Option<KeyValue>,
+    },
+    /// It was deleted, by somebody or with its lease.
+    Delete {
+        /// The key, and as `mod_revision` the revision of the deletion.
+        kv: KeyValue,
+        /// What was there before, if that was asked for.
+        prev_kv: Option<KeyValue>,
+    },
+}
+
+impl Event {
+    /// The key, with its value if it was put.
+    pub fn kv(&self) -> &KeyValue {
+        match self {
+            Event::Put { kv, .. } | Event::Delete { kv, .. } => kv,
+        }
+    }
+
+    /// What was there before.
+    pub fn prev_kv(&self) -> Option<&KeyValue> {
+        match self {
+            Event::Put { prev_kv, .. } | Event::Delete { prev_kv, .. } => prev_kv.as_ref(),
+        }
+    }
+
+    /// When it happened.
+    pub fn revision(&self) -> i64 {
+        self.kv().mod_revision
+    }
+
+    /// Whether it was put.
+    pub fn is_put(&self) -> bool {
+        matches!(self, Event::Put { .. })
+    }
+}
+
+impl From<mvccpb::Event> for Event {
+    fn from(event: mvccpb::Event) -> Event {
+        let kind = event.r#type();
+        let (kv, prev_kv) = (event.kv.unwrap_or_default(), event.prev_kv);
+        match kind {
+            EventType::Put => Event::Put { kv, prev_kv },
+            EventType::Delete => Event::Delete { kv, prev_kv },
+        }
+    }
+}
+
+/// What has come at once. The events of a revision are in one batch, all of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Batch {
+    /// Everything up to this revision has been seen, with this batch.
+    pub revision: i64,
+    /// In order. None of them: a notice of progress.
+    pub events: Vec<Event>,
+}
+
+/// Events, as they happen. See the [module](self).
+#[derive(Debug)]
+pub struct Watch {
+    begin: i64,
+    seen: i64,
+    come: VecDeque<Event>,
+    /// The revision of the batch that is being handed on event by event.
+    batch: i64,
+    batches: mpsc::Receiver<Result<Batch>>,
+    questions: mpsc::UnboundedSender<()>,
+    _task: Aborting,
+}
+
+impl Watch {
+    /// The next event. Waits for it, however long that takes. `None` behind an error, which is the last.
+    pub async fn next(&mut self) -> Option<Result<Event>> {
+        loop {
+            if let Some(event) = self.come.pop_front() {
+                if self.come.is_empty() {
+                    self.seen = self.batch;
+                }
+                return Some(Ok(event));
+            }
+            match self.batches.recv().await? {
+                Ok(batch) => self.take(batch),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    /// The next events that came at once, or a notice of progress.
+    pub async fn next_batch(&mut self) -> Option<Result<Batch>> {
+        if self.come.is_empty() {
+            let batch = self.batches.recv().await?;
+            if let Ok(batch) = &batch {
+                self.seen = batch.revision;
+            }
+            return Some(batch);
+        }
+        // What `next` has begun to hand on.
+        let events = self.come.drain(..).collect();
+        self.seen = self.batch;
+        Some(Ok(Batch { revision: self.batch, events }))
+    }
+
+    fn take(&mut self, batch: Batch) {
+        self.batch = batch.revision;
+        self.come = batch.events.into();
+        if self.come.is_empty() {
+            self.seen = self.batch;
+        }
+    }
+
+    /// The first revision whose events this watch has.
+    pub fn begin(&self) -> i64 {
+        self.begin
+    }
+
+    /// All events up to this revision have been handed on.
+    pub fn revision(&self) -> i64 {
+        self.seen
+    }
+
+    /// Asks the server how far it has come. The answer comes as a batch without events, once all
+    /// events up to there have come. A server that is not asked at a good moment does not answer.
+    pub fn request_progress(&self) {
+        // A watch that has ended has said so.
+        let _ = self.questions.send(());
+    }
+
+    /// As a [`Stream`].
+    pub fn into_stream(self) -> impl Stream<Item = Result<Event>> + Send {
+        futures_util::stream::unfold(self, async |mut watch| {
+            let next = watch.next().await?;
+            Some((next, watch))
+        })
+    }
+}
+
+impl Client {
+    /// Watches keys. When this returns, the watch is on: what is written afterwards is seen.
+    pub async fn watch(&self, what: impl Into<WatchKeys>) -> Result<Watch> {
+        let (batches, come) = mpsc::channel(WAITING);
+        let (questions, asked) = mpsc::unbounded_channel();
+        let (begun, begins) = oneshot::channel();
+        let create = what.into().create;
+        let task = task::Task::new(self.clone(), create, batches, asked, begun);
+        let task = Aborting::spawn(task.run());
+        let patience = self.shared.options.request_timeout;
+        let late = |_| Error::TimedOut(format!("a watch has not begun in {patience:?}"));
+        let mut watch = Watch {
+            begin: 0,
+            seen: 0,
+            come: VecDeque::new(),
+            batch: 0,
+            batches: come,
+            questions,
+            _task: task,
+        };
+        if let Ok(begin) = timeout(patience, begins).await.map_err(late)? {
+            (watch.begin, watch.seen) = (begin, begin - 1);
+            return Ok(watch);
+        }
+        // It has ended before it began, and says why.
+        match watch.batches.recv().await {
+            Some(Err(error)) => Err(error),
+            _ => Err(Error::Unexpected("a watch that has not begun")),
+        }
+    }
+}

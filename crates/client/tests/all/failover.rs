@@ -1,0 +1,202 @@
+//! Endpoints fail. What may be asked elsewhere is; what may not is told.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clearlane_client::{Client, Error, Keys, Options, Watch, WatchKeys};
+use clearlane_testing::{TestCluster, TestServer};
+
+use crate::proxy::{Cable, Proxy};
+use crate::soon;
+
+/// An address at which nobody listens.
+async fn nowhere() -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
+#[tokio::test]
+async fn a_dead_endpoint_costs_no_write_and_does_none_twice() {
+    let server = TestServer::start().await.unwrap();
+    let endpoints = [nowhere().await, server.endpoint(), nowhere().await];
+    let client = Client::connect(endpoints, Options::new()).await.unwrap();
+    for _ in 0..20 {
+        client.put("a", "1").await.unwrap();
+    }
+    assert_eq!(client.get("a").await.unwrap().first().unwrap().version, 20);
+}
+
+#[tokio::test]
+async fn nobody_at_all_is_told_at_once_when_connecting() {
+    let begin = Instant::now();
+    let error = Client::connect([nowhere().await], Options::new()).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+    assert!(begin.elapsed() < Duration::from_secs(5));
+    let error = Client::connect(Vec::<String>::new(), Options::new()).await.unwrap_err();
+    assert!(matches!(error, Error::Setup(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_write_whose_answer_is_lost_is_told_and_not_repeated() {
+    let server = TestServer::start().await.unwrap();
+    let direct = server.client().await.unwrap();
+    let proxy = Proxy::before(&server.endpoint()).await;
+    let client = Client::connect([proxy.endpoint()], Options::new()).await.unwrap();
+    client.put("warm", "up").await.unwrap();
+    proxy.make(Cable::Mute);
+    let put = tokio::spawn({
+        let client = client.clone();
+        async move { client.put("a", "1").await }
+    });
+    crate::until("the put is done", async || direct.get("a").await.unwrap().count == 1).await;
+    proxy.make(Cable::Cut);
+    let error = soon(put).await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::FateUnknown(_)), "{error:?}");
+    proxy.make(Cable::Whole);
+    assert_eq!(client.get("a").await.unwrap().first().unwrap().version, 1, "done once");
+}
+
+#[tokio::test]
+async fn a_write_that_runs_out_of_time_is_told_to_be_unknown_and_a_read_to_be_late() {
+    let server = TestServer::start().await.unwrap();
+    let proxy = Proxy::before(&server.endpoint()).await;
+    let options = Options::new().request_timeout(Duration::from_millis(300));
+    let client = Client::connect([proxy.endpoint()], options).await.unwrap();
+    proxy.make(Cable::Mute);
+    let put = soon(client.put("a", "1")).await;
+    assert!(matches!(put, Err(Error::FateUnknown(_))), "{put:?}");
+    let get = soon(client.get("a")).await;
+    assert!(matches!(get, Err(Error::TimedOut(_))), "{get:?}");
+}
+
+#[tokio::test]
+async fn a_read_whose_answer_is_lost_is_asked_elsewhere() {
+    let server = TestServer::start().await.unwrap();
+    let proxies =
+        [Proxy::before(&server.endpoint()).await, Proxy::before(&server.endpoint()).await];
+    let endpoints = proxies.each_ref().map(Proxy::endpoint);
+    let client = Client::connect(endpoints, Options::new()).await.unwrap();
+    for _ in 0..2 {
+        client.put("a", "1").await.unwrap(); // Both are connected now.
+    }
+    proxies[0].make(Cable::Mute);
+    let reads: Vec<_> = (0..4)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.get("a").await })
+        })
+        .collect();
+    crate::until("half of them are done", async || {
+        reads.iter().filter(|read| read.is_finished()).count() == 2
+    })
+    .await;
+    proxies[0].make(Cable::Cut);
+    for read in reads {
+        assert_eq!(soon(read).await.unwrap().unwrap().count, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_frozen_member_is_noticed_by_its_silence() {
+    let server = TestServer::start().await.unwrap();
+    let proxy = Proxy::before(&server.endpoint()).await;
+    let options = Options::new()
+        .keep_alive(Duration::from_millis(100), Duration::from_millis(100))
+        .request_timeout(Duration::from_secs(60));
+    let endpoints = [proxy.endpoint(), server.endpoint()];
+    let client = Client::connect(endpoints, options).await.unwrap();
+    let mut watch = client.only(&proxy.endpoint()).unwrap().watch("a").await.unwrap();
+    proxy.make(Cable::Mute);
+    // Two reads: one of them goes the mute way first.
+    for _ in 0..2 {
+        assert_eq!(soon(client.get("a")).await.unwrap().count, 0);
+    }
+    client.put("a", "1").await.unwrap();
+    proxy.make(Cable::Cut);
+    proxy.make(Cable::Whole);
+    assert_eq!(soon(watch.next()).await.unwrap().unwrap().revision(), 2);
+}
+
+#[tokio::test]
+async fn a_lone_server_may_restart_under_its_clients() {
+    let mut server = TestServer::start().await.unwrap();
+    let client = server.client().await.unwrap();
+    client.put("a", "1").await.unwrap();
+    server.stop().await.unwrap();
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { (client.get("a").await, client.put("b", "1").await) }
+    });
+    server.restart().await.unwrap();
+    let (get, put) = soon(waiting).await.unwrap();
+    assert_eq!(get.unwrap().count, 1);
+    put.unwrap();
+}
+
+/// The revisions of the next events, as many as there are up to one.
+async fn revisions(watch: &mut Watch, up_to: i64) -> Vec<(i64, String)> {
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|(last, _)| *last < up_to) {
+        let event = soon(watch.next()).await.unwrap().unwrap();
+        seen.push((event.revision(), String::from_utf8_lossy(&event.kv().value).into_owned()));
+    }
+    seen
+}
+
+/// Writes one after the other, until it is dropped, and counts those that were certainly done.
+struct Writer {
+    done: Arc<AtomicU64>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Writer {
+    async fn start(endpoints: Vec<String>) -> Writer {
+        // Who asks a follower whose leader has just died does not want to wait for its time-out.
+        let options = Options::new().request_timeout(Duration::from_millis(500));
+        let client = Client::connect(endpoints, options).await.unwrap();
+        let done = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&done);
+        let task = tokio::spawn(async move {
+            for number in 0_u64.. {
+                let put = client.put("k", number.to_string()).await;
+                count.fetch_add(u64::from(put.is_ok()), Ordering::Relaxed);
+            }
+        });
+        Writer { done, task }
+    }
+
+    async fn has_done_some_more(&self) {
+        let before = self.done.load(Ordering::Relaxed);
+        let more = async || self.done.load(Ordering::Relaxed) >= before + 20;
+        crate::until("more is written", more).await;
+    }
+}
+
+#[tokio::test]
+async fn a_watch_sees_everything_once_while_each_member_fails_in_turn() {
+    let mut cluster = TestCluster::start(3).await.unwrap();
+    let client = cluster.client().await.unwrap();
+    let mut watches = Vec::new();
+    for _ in 0..3 {
+        watches.push(client.watch(Keys::prefix("k")).await.unwrap()); // One at each member.
+    }
+    let writer = Writer::start(cluster.endpoints()).await;
+    for member in 0..3 {
+        writer.has_done_some_more().await;
+        cluster.stop(member).await.unwrap();
+        cluster.leader().await.unwrap();
+        writer.has_done_some_more().await;
+        cluster.restart(member).await.unwrap();
+    }
+    writer.task.abort();
+    let last = client.put("k", "last").await.unwrap().revision();
+    // What happened is what a new watch of all of it is told.
+    let from_begin = WatchKeys::prefix("k").from_revision(watches[0].begin());
+    let mut whole = client.watch(from_begin).await.unwrap();
+    let happened = revisions(&mut whole, last).await;
+    assert!(happened.len() > 120, "{}", happened.len());
+    for watch in &mut watches {
+        assert_eq!(revisions(watch, last).await, happened);
+    }
+}

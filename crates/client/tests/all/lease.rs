@@ -1,0 +1,78 @@
+//! Leases, and knowing when they have ended.
+
+use std::time::{Duration, Instant};
+
+use clearlane_client::{Error, LeaseEnd, Put};
+use clearlane_testing::{TestCluster, TestServer};
+
+use crate::soon;
+
+#[tokio::test]
+async fn a_lease_has_keys_and_they_end_with_it() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().await.unwrap();
+    let lease = client.lease_grant(Duration::from_secs(60)).await.unwrap();
+    assert_eq!(lease.ttl, Duration::from_secs(60));
+    client.put_with(Put::new("a", "1").lease(lease.id)).await.unwrap();
+    client.put_with(Put::new("a", "2").keep_lease()).await.unwrap();
+    let told = client.lease_time_to_live(lease.id, true).await.unwrap();
+    assert_eq!((told.granted, &told.keys[..]), (lease.ttl, &["a".into()][..]));
+    assert!(told.left <= lease.ttl);
+    assert_eq!(client.leases().await.unwrap(), [lease.id]);
+    assert_eq!(client.keep_alive_once(lease.id).await.unwrap(), lease.ttl);
+    client.lease_grant_as(7, Duration::from_secs(60)).await.unwrap();
+    let again = client.lease_grant_as(7, Duration::from_secs(60)).await;
+    assert!(matches!(again, Err(Error::LeaseExists)), "{again:?}");
+    client.lease_revoke(lease.id).await.unwrap();
+    assert_eq!(client.get("a").await.unwrap().count, 0);
+    let gone = client.lease_time_to_live(lease.id, false).await;
+    assert!(matches!(gone, Err(Error::LeaseNotFound)), "{gone:?}");
+    assert!(matches!(client.lease_revoke(lease.id).await, Err(Error::LeaseNotFound)));
+    assert!(matches!(client.keep_alive(lease.id).await, Err(Error::LeaseNotFound)));
+}
+
+#[tokio::test]
+async fn the_keeper_hears_that_a_lease_was_revoked() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().await.unwrap();
+    let lease = client.lease_grant(Duration::from_secs(2)).await.unwrap();
+    let mut kept = client.keep_alive(lease.id).await.unwrap();
+    assert!(kept.is_alive() && kept.time_left() <= kept.ttl() && kept.id() == lease.id);
+    client.lease_revoke(lease.id).await.unwrap();
+    assert_eq!(soon(kept.ended()).await, LeaseEnd::Gone);
+    assert!(!kept.is_alive());
+}
+
+#[tokio::test]
+async fn the_keeper_hears_in_time_that_nobody_can_be_reached() {
+    let mut server = TestServer::start().await.unwrap();
+    let client = server.client().await.unwrap();
+    let lease = client.lease_grant(Duration::from_secs(2)).await.unwrap();
+    let before = Instant::now();
+    let mut kept = client.keep_alive(lease.id).await.unwrap();
+    server.stop().await.unwrap();
+    assert_eq!(soon(kept.ended()).await, LeaseEnd::OutOfReach);
+    // No sooner than the lease may end, and one kept once more would have ended later.
+    assert!(before.elapsed() >= lease.ttl, "{:?}", before.elapsed());
+}
+
+#[tokio::test]
+async fn a_lease_is_kept_alive_while_each_member_fails_in_turn() {
+    let mut cluster = TestCluster::start(3).await.unwrap();
+    let client = cluster.client().await.unwrap();
+    // More than an election takes, on a machine that has much else to do.
+    let lease = client.lease_grant(Duration::from_secs(5)).await.unwrap();
+    client.put_with(Put::new("a", "1").lease(lease.id)).await.unwrap();
+    let kept = client.keep_alive(lease.id).await.unwrap();
+    let begin = Instant::now();
+    for member in [0, 1, 2, 0, 1, 2] {
+        cluster.stop(member).await.unwrap();
+        cluster.leader().await.unwrap();
+        // Time has to pass in which the lease would end.
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        assert!(kept.is_alive());
+        cluster.restart(member).await.unwrap();
+    }
+    assert!(begin.elapsed() > lease.ttl, "it would have ended by now");
+    assert_eq!(client.get("a").await.unwrap().count, 1);
+}

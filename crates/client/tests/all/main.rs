@@ -1,0 +1,30 @@
+//! The client against servers in the same process, and against what lies between them and breaks.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod auth;
+mod failover;
+mod kv;
+mod lease;
+mod locks;
+mod members;
+mod proxy;
+mod stub;
+mod tls;
+mod watch;
+
+use std::time::Duration;
+
+/// Far more than anything takes. Whoever waits in vain is ended then.
+pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(120), work).await.expect("in time")
+}
+
+/// Asks until it is so.
+pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !is_so().await {
+        assert!(begin.elapsed() < Duration::from_secs(60), "waited too long until {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

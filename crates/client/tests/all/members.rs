@@ -1,0 +1,71 @@
+//! Members, and how they are.
+
+use clearlane_client::{Error, proto::etcdserverpb::Member};
+use clearlane_testing::{TestCluster, TestServer};
+
+use crate::{soon, until};
+
+#[tokio::test]
+async fn members_come_change_and_go() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().await.unwrap();
+    let first = client.member_list().await.unwrap();
+    assert_eq!(first.len(), 1);
+    let added = client.member_add_as_learner(["http://127.0.0.1:1"]).await.unwrap();
+    assert!(added.is_learner);
+    let moved = client.member_update(added.id, ["http://127.0.0.1:2"]).await.unwrap();
+    let is_it = |member: &&Member| member.id == added.id;
+    assert_eq!(moved.iter().find(is_it).unwrap().peer_urls, ["http://127.0.0.1:2"]);
+    let unready = client.member_promote(added.id).await;
+    assert!(matches!(unready, Err(Error::FailedPrecondition(_))), "{unready:?}");
+    let left = client.member_remove(added.id).await.unwrap();
+    assert_eq!(left.len(), 1);
+    assert!(matches!(client.member_remove(added.id).await, Err(Error::MemberNotFound)));
+}
+
+#[tokio::test]
+async fn a_member_tells_of_itself_and_gives_its_store() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().await.unwrap();
+    for _ in 0..10 {
+        client.put("a", vec![7; 10_000]).await.unwrap();
+    }
+    let status = client.status().await.unwrap();
+    assert_eq!(
+        (status.version.as_str(), status.leader),
+        ("3.7.1", status.header.unwrap().member_id)
+    );
+    let hash = client.hash_kv(5).await.unwrap();
+    assert_eq!(hash.hash_revision, 5);
+    client.defragment().await.unwrap();
+    let mut copy = Vec::new();
+    let copied = client.snapshot(&mut copy).await.unwrap();
+    assert_eq!(copied.bytes, copy.len() as u64);
+    assert_eq!(copy.len() % 512, 32, "pages, and a sum");
+    client.health().await.unwrap();
+    assert!(matches!(client.only("elsewhere:1"), Err(Error::Setup(_))));
+}
+
+#[tokio::test]
+async fn each_member_is_asked_alone_and_the_leader_is_found() {
+    let cluster = TestCluster::start(3).await.unwrap();
+    let client = cluster.client().await.unwrap();
+    client.put("a", "1").await.unwrap();
+    let mut ids = Vec::new();
+    for endpoint in client.endpoints() {
+        let status = client.only(&endpoint).unwrap().status().await.unwrap();
+        ids.push(status.header.unwrap().member_id);
+    }
+    let leader = cluster.leader().await.unwrap();
+    let heir = (leader + 1) % 3;
+    let at_follower = client.only(&client.endpoints()[heir]).unwrap();
+    assert!(matches!(at_follower.move_leader(ids[heir]).await, Err(Error::NotLeader)));
+    // Whoever has just been elected may have to find out first who is connected.
+    until("it has moved", async || soon(client.move_leader(ids[heir])).await.is_ok()).await;
+    assert_eq!(cluster.leader().await.unwrap(), heir);
+    ids.sort_unstable();
+    let members = client.member_list().await.unwrap();
+    let mut listed: Vec<u64> = members.iter().map(|member| member.id).collect();
+    listed.sort_unstable();
+    assert_eq!(ids, listed);
+}

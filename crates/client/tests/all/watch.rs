@@ -1,0 +1,184 @@
+//! Every event once, in order.
+
+use std::time::Duration;
+
+use clearlane_client::{Client, Error, Event, Keys, Options, Put, Txn, Watch, WatchKeys};
+use clearlane_testing::TestServer;
+
+use crate::proxy::{Cable, Proxy};
+use crate::{soon, until};
+
+async fn next(watch: &mut Watch) -> Event {
+    soon(watch.next()).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn events_come_as_they_happen_and_say_what_was_before() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().await.unwrap();
+    let mut watch = client.watch(WatchKeys::prefix("a").prev_kv()).await.unwrap();
+    assert_eq!(watch.begin(), 2);
+    client.put("a1", "x").await.unwrap();
+    client.put("b", "not watched").await.unwrap();
+    client.put("a1", "y").await.unwrap();
+    client.delete("a1").await.unwrap();
+    let event = next(&mut watch).await;
+    assert!(event.is_put() && event.prev_kv().is_none() && event.revision() == 2);
+    let event = next(&mut watch).await;
+    assert_eq!(
+        (&event.kv().value[..], &event.prev_kv().unwrap().value[..]),
+        (&b"y"[..], &b"x"[..])
+    );
+    assert_eq!(watch.revision(), 4);
+    let event = next(&mut watch).await;
+    assert!(!event.is_put() && event.prev_kv().unwrap().value == "y");
+}
+
+#[tokio::test]
+async fn a_watch_from_the_past_brings_history_and_filters() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().await.unwrap();
+    for value in ["1", "2"] {
+        client.put("a", value).await.unwrap();
+        client.delete("a").await.unwrap();
+    }
+    let all = || WatchKeys::from("a").from_revision(2);
+    for (watch, revisions) in [(all().no_deletes(), [2, 4]), (all().no_puts(), [3, 5])] {
+        let mut watch = client.watch(watch).await.unwrap();
+        let seen = [next(&mut watch).await.revision(), next(&mut watch).await.revision()];
+        assert_eq!(seen, revisions);
+    }
+}
+
+#[tokio::test]
+async fn a_revision_comes_whole_however_long_it_is() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().await.unwrap();
+    // Together far more than a message may be, at one revision each.
+    let put = |of: usize| Put::new(format!("k{of}"), vec![7; 200_000]);
+    for _ in 0..4 {
+        client.txn((0..7).map(put).fold(Txn::new(), Txn::then)).await.unwrap();
+    }
+    let mut watch = client.watch(WatchKeys::prefix("k").from_revision(2)).await.unwrap();
+    let mut seen = Vec::new();
+    while seen.len() < 28 {
+        let batch = soon(watch.next_batch()).await.unwrap().unwrap();
+        assert_eq!(batch.revision, batch.events.last().unwrap().revision());
+        let of_last = |event: &&Event| event.revision() == batch.revision;
+        assert_eq!(batch.events.iter().filter(of_last).count(), 7, "all of a revision");
+        seen.extend(batch.events.iter().map(Event::revision));
+    }
+    assert_eq!(seen, [[2; 7], [3; 7], [4; 7], [5; 7]].concat());
+}
+
+#[tokio::test]
+async fn progress_is_told_when_it_is_asked_for() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().await.unwrap();
+    let mut watch = client.watch("a").await.unwrap();
+    client.put("b", "1").await.unwrap();
+    let put = client.put("b", "2").await.unwrap();
+    let told = soon(async {
+        loop {
+            watch.request_progress();
+            // There is no answer at a bad moment: ask again.
+            let batch = tokio::time::timeout(Duration::from_millis(200), watch.next_batch()).await;
+            if let Ok(batch) = batch {
+                break batch.unwrap().unwrap();
+            }
+        }
+    })
+    .await;
+    assert_eq!((told.events.len(), told.revision, watch.revision()), (0, put.revision(), 3));
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_after_its_server_was_away() {
+    let mut server = TestServer::start().await.unwrap();
+    let client = server.client().await.unwrap();
+    let mut watch = client.watch(Keys::all()).await.unwrap();
+    client.put("a", "1").await.unwrap();
+    assert_eq!(next(&mut watch).await.revision(), 2);
+    client.put("a", "2").await.unwrap();
+    server.restart().await.unwrap();
+    // A connection may have failed under the first attempt, and then its fate is unknown.
+    while client.put("a", "3").await.is_err() {}
+    assert_eq!(next(&mut watch).await.revision(), 3);
+    assert_eq!(next(&mut watch).await.revision(), 4);
+}
+
+#[tokio::test]
+async fn what_was_compacted_meanwhile_is_told_with_its_revision() {
+    let server = TestServer::start().await.unwrap();
+    let direct = server.client().await.unwrap();
+    let proxy = Proxy::before(&server.endpoint()).await;
+    let client = Client::connect([proxy.endpoint()], Options::new()).await.unwrap();
+    let mut watch = client.watch("a").await.unwrap();
+    let mut lucky = client.watch("a").await.unwrap();
+    direct.put("a", "1").await.unwrap();
+    assert_eq!(next(&mut watch).await.revision(), 2);
+    assert_eq!(next(&mut lucky).await.revision(), 2);
+    proxy.make(Cable::Cut);
+    drop(lucky);
+    for _ in 0..5 {
+        direct.put("a", "2").await.unwrap();
+    }
+    direct.compact(6).await.unwrap();
+    proxy.make(Cable::Whole);
+    let error = soon(watch.next()).await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Compacted { compact_revision: Some(6) }), "{error:?}");
+    assert!(watch.next().await.is_none());
+    // From there on it goes.
+    let mut watch = client.watch(WatchKeys::from("a").from_revision(6)).await.unwrap();
+    assert_eq!(next(&mut watch).await.revision(), 6);
+}
+
+#[tokio::test]
+async fn a_cable_that_breaks_again_and_again_loses_nothing_and_repeats_nothing() {
+    let server = TestServer::start().await.unwrap();
+    let direct = server.client().await.unwrap();
+    let proxy = Proxy::before(&server.endpoint()).await;
+    let client = Client::connect([proxy.endpoint()], Options::new()).await.unwrap();
+    let mut watch = client.watch(Keys::prefix("k")).await.unwrap();
+    let mut expected = 2..;
+    for round in 0..20 {
+        for _ in 0..3 {
+            direct.put("k", "v").await.unwrap();
+        }
+        // Cut it when all has come, or when some of it has, or has not.
+        let reads = [3, 0, 1, 5][round % 4];
+        for revision in expected.by_ref().take(reads) {
+            assert_eq!(next(&mut watch).await.revision(), revision);
+        }
+        proxy.make(Cable::Cut);
+        proxy.make(Cable::Whole);
+    }
+    for revision in expected.take_while(|revision| *revision <= 61) {
+        assert_eq!(next(&mut watch).await.revision(), revision);
+    }
+}
+
+/// How many watchers a server has, as it says itself.
+async fn watchers(endpoint: &str) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let address = endpoint.strip_prefix("http://").unwrap();
+    let mut connection = tokio::net::TcpStream::connect(address).await.unwrap();
+    let ask = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    connection.write_all(ask).await.unwrap();
+    let mut page = String::new();
+    connection.read_to_string(&mut page).await.unwrap();
+    let line =
+        page.lines().find_map(|line| line.strip_prefix("etcd_debugging_mvcc_watcher_total "));
+    line.unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn dropping_a_watch_cancels_it_at_the_server() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().await.unwrap();
+    let one = client.watch("a").await.unwrap();
+    let other = client.watch("b").await.unwrap();
+    assert_eq!(watchers(&server.endpoint()).await, "2");
+    drop((one, other));
+    until("nobody watches", async || watchers(&server.endpoint()).await == "0").await;
+}
