@@ -30,8 +30,8 @@ use tonic::{Request, Response, Status};
 use crate::caller::{Who, admit};
 use crate::status;
 
-/// How much work it is to hash a password: etcd's `--bcrypt-cost`.
-const BCRYPT_COST: u32 = 10;
+/// How much work it is to hash a password: each step doubles it. By default it is etcd's.
+pub const BCRYPT_COST: u32 = 10;
 /// bcrypt looks at no more of a password, and etcd takes none that is longer.
 const PASSWORD_BYTES_MAX: usize = 72;
 
@@ -41,12 +41,13 @@ type Answer<T> = Result<Response<T>, Status>;
 #[derive(Clone, Debug)]
 pub struct AuthService {
     member: Handle,
+    bcrypt_cost: u32,
 }
 
 impl AuthService {
-    /// In front of a member.
-    pub fn new(member: Handle) -> AuthService {
-        AuthService { member }
+    /// In front of a member. Passwords are hashed at this cost: `--bcrypt-cost`.
+    pub fn new(member: Handle, bcrypt_cost: u32) -> AuthService {
+        AuthService { member, bcrypt_cost }
     }
 
     fn admit<T>(&self, request: &Request<T>) -> Result<(), Status> {
@@ -84,11 +85,11 @@ fn refused_as(refused: Refused) -> Trouble {
 }
 
 /// As it goes into the log. It is work, on purpose, and not for a network thread.
-async fn hashed(password: String) -> Result<String, Status> {
+async fn hashed(password: String, cost: u32) -> Result<String, Status> {
     if password.len() > PASSWORD_BYTES_MAX {
         return Err(Status::unknown("bcrypt: password length exceeds 72 bytes"));
     }
-    let work = move || bcrypt::hash(password, BCRYPT_COST);
+    let work = move || bcrypt::hash(password, cost);
     let failed = |error: &dyn std::fmt::Display| {
         Status::internal(format!("the password cannot be hashed: {error}"))
     };
@@ -144,7 +145,7 @@ impl Auth for AuthService {
         let password = std::mem::take(&mut add.password);
         add.hashed_password.clear();
         if !add.options.is_some_and(|options| options.no_password) {
-            add.hashed_password = hashed(password).await?;
+            add.hashed_password = hashed(password, self.bcrypt_cost).await?;
         }
         let auth_user_add = Some(add);
         let request = InternalRaftRequest { auth_user_add, ..Default::default() };
@@ -181,7 +182,8 @@ impl Auth for AuthService {
     ) -> Answer<AuthUserChangePasswordResponse> {
         self.admit(&request)?;
         let mut change = request.into_inner();
-        change.hashed_password = hashed(std::mem::take(&mut change.password)).await?;
+        change.hashed_password =
+            hashed(std::mem::take(&mut change.password), self.bcrypt_cost).await?;
         let auth_user_change_password = Some(change);
         let request = InternalRaftRequest { auth_user_change_password, ..Default::default() };
         let header = self.change(request).await?;
@@ -242,5 +244,19 @@ impl Auth for AuthService {
         request: Request<AuthRoleRevokePermissionRequest>,
     ) -> Answer<AuthRoleRevokePermissionResponse> {
         changes!(self, request, auth_role_revoke_permission, AuthRoleRevokePermissionResponse)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_hashed_at_the_cost_that_was_set() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let text = runtime.block_on(hashed("secret".to_owned(), 4)).unwrap();
+        let text = String::from_utf8(STANDARD.decode(text).unwrap()).unwrap();
+        assert_eq!(text.split('$').nth(2), Some("04"), "{text}");
+        assert!(bcrypt::verify("secret", &text).unwrap());
     }
 }

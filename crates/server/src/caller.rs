@@ -9,6 +9,9 @@
 //!    at one that is cut off. It is told so at once; a stream that runs is ended when its member
 //!    has known of no leader for three election time-outs ([`while_led`]).
 //!
+//! A caller may say [how long he waits](patience). Who waits for the log is answered then, with
+//! `DeadlineExceeded`, and forgotten: mostly his own library has told him already.
+//!
 //! What a caller may see and change is asked further down.
 
 use std::future::Future;
@@ -50,6 +53,23 @@ pub fn admit(member: &Handle, head: &HeaderMap, who: Who) -> Result<(), Status> 
         true => Err(status::of(&Trouble::NoLeader)),
         false => Ok(()),
     }
+}
+
+/// How long a caller waits, if he says so in a way that makes sense: up to eight digits, and a unit.
+pub fn patience(head: &HeaderMap) -> Option<Duration> {
+    let text = head.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let is_number = (1..=8).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
+    let count: u64 = digits.parse().ok().filter(|_| is_number)?;
+    Some(match unit {
+        "H" => Duration::from_secs(count * 3600),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    })
 }
 
 fn requires_leader(head: &HeaderMap) -> bool {
@@ -108,5 +128,33 @@ impl<T, S: Stream<Item = Result<T, Status>>> Stream for Led<S> {
 impl<S> std::fmt::Debug for Led<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Led").field("ended", &self.ended).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_is_written_as_grpc_writes_it() {
+        let patience = |text: &str| {
+            let mut head = HeaderMap::new();
+            head.insert("grpc-timeout", text.parse().unwrap());
+            super::patience(&head)
+        };
+        for (text, wanted) in [
+            ("2H", Duration::from_secs(7200)),
+            ("3M", Duration::from_secs(180)),
+            ("99999999S", Duration::from_secs(99_999_999)),
+            ("150m", Duration::from_millis(150)),
+            ("7u", Duration::from_micros(7)),
+            ("0n", Duration::ZERO),
+        ] {
+            assert_eq!(patience(text), Some(wanted), "{text}");
+        }
+        for text in ["", "S", "5", "5s", "+5S", "999999999S", "5 S", "-1S"] {
+            assert_eq!(patience(text), None, "{text}");
+        }
+        assert_eq!(super::patience(&HeaderMap::new()), None);
     }
 }

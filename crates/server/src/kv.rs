@@ -35,7 +35,12 @@ impl Errand {
     /// Begins, if this member may answer a call with this head at all.
     pub fn begin(member: &Handle, head: &HeaderMap) -> Result<Errand, Status> {
         caller::admit(member, head, Who::Anybody)?;
-        Ok(Errand { member: member.clone(), card: Card::begin() })
+        let card = Card::begin().numbered(member.node().recording().number());
+        let member = match caller::patience(head) {
+            Some(patience) => member.until(card.after(patience)),
+            None => member.clone(),
+        };
+        Ok(Errand { member, card })
     }
 
     /// A learner answers only what may be old.
@@ -52,6 +57,10 @@ impl Errand {
             self.votes()?;
         }
         let found = range::range(&self.member, request, &mut self.card).await;
+        if found.is_err() {
+            // What was refused has taken its time, too.
+            self.card.stamp(Stage::Backend);
+        }
         found.map_err(|trouble| status::of(&trouble))
     }
 
@@ -154,7 +163,7 @@ impl Kv for KvService {
         request: Request<RangeRequest>,
     ) -> Result<Response<RangeResponse>, Status> {
         let found = self.errand(&request)?.range(request.into_inner()).await?;
-        found.into_response().map(Response::new).map_err(|error| status::of(&error.into()))
+        found.whole(&self.member).await.map(Response::new).map_err(|trouble| status::of(&trouble))
     }
 
     async fn range_stream(

@@ -8,12 +8,14 @@
 //! |---|---|
 //! | [`serve`] | which thread has which connection? |
 //! | [`listen`] | where do connections come from? |
+//! | `doors` | through which doors does one come in? |
 //! | [`front`] | who answers this request? |
 //! | [`peer`] | what do members say to each other? |
 //! | [`data`] | where does a member lie on disk, and how does it begin? |
 //! | [`config`] | what does this member's owner want? flags, environment, config file |
 //! | [`run`] | how does the process begin and end? |
 //! | [`logging`] | what does it say meanwhile? |
+//! | [`tls`] | who is at the other end, and does anybody listen in? |
 //! | [`tools`] | what can be done with the data of a member that does not run? |
 //! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
 //! | [`caller`] | may this member answer this caller at all? |
@@ -26,14 +28,18 @@
 //! | [`cluster`] | who is a member? |
 //! | [`succession`], [`lock`], [`election`] | who is next? |
 //! | [`auth_off`] | users and roles, on a server that asks for no password |
+//! | [`corruption`] | who looks whether members differ, and when? |
 //! | [`upkeep`] | what does a member do by itself? |
 //! | [`status`] | which code goes with which words? |
 
 pub mod auth_off;
+mod calm;
 pub mod caller;
 pub mod cluster;
 pub mod config;
+pub mod corruption;
 pub mod data;
+mod doors;
 pub mod election;
 pub mod front;
 pub mod health;
@@ -53,6 +59,8 @@ pub mod run;
 pub mod serve;
 pub mod status;
 pub mod succession;
+pub mod timeline;
+pub mod tls;
 pub mod tools;
 pub mod upkeep;
 pub mod watch;

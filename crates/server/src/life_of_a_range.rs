@@ -22,13 +22,14 @@
 //!
 //! 5. [`range::range`](clearlane_member::range::range) has the rest of the path on one screen. It
 //!    [checks](clearlane_member::requests::check::range) the request. A serializable one goes on with 9.
-//! 6. [`Handle::fresh`](clearlane_member::Handle::fresh) leaves a question at the thread's
-//!    [`Desk`](clearlane_member::node::Desk). All questions of one turn of the runtime go to the raft
-//!    thread together.
+//! 6. [`Handle::fresh`](clearlane_member::Handle::fresh): who is
+//!    [alone](clearlane_member::node::Node::is_alone) goes on with 9. All others leave a question at the
+//!    thread's [`Desk`](clearlane_member::node::Desk). All questions of one turn of the runtime go to the
+//!    raft thread together.
 //! 7. There [`Core::read`](clearlane_member::core::Core::read) adds the reader to the barrier, and
 //!    [`Core::poll`](clearlane_member::core::Core::poll) sends one
 //!    [round](clearlane_read_index) for all who wait: raft asks a quorum whether this leader still
-//!    leads. A member that is alone has its answer in the same poll.
+//!    leads.
 //! 8. When the member has applied as far as the round says, the readers' names come out in
 //!    [`Outputs::reads`](clearlane_member::core::Outputs::reads). The raft thread puts them into the
 //!    desks' mailboxes, wakes each network thread once, and the desk wakes its tasks.
@@ -43,17 +44,18 @@
 //! 10. [`ReadTxn::records`](clearlane_mvcc::ReadTxn::records) walks the tree index over the range. It
 //!     names the revisions, and counts without walking what the limit has cut off.
 //! 11. [`ReadTx::get`](clearlane_backend::ReadTx::get) finds the record of each: among what is pending,
-//!     or on a page of the engine.
-//! 12. A range that finds more than it may at once is
-//!     [`Found::Long`](clearlane_member::range::Found::Long): measured in the read pool, and read again
-//!     while it is sent.
+//!     or on a page of the engine. Those that were written side by side come by one
+//!     [`ReadTx::range`](clearlane_backend::ReadTx::range).
+//! 12. A range that finds more than it may at once begins again in the read pool.
+//!     [`ReadTxn::lengths`](clearlane_mvcc::ReadTxn::lengths) says how long it will be, from the index
+//!     alone, and then it is a [`Long`](clearlane_member::long::Long): read while it is sent.
 //!
 //! # From records to the socket (network thread)
 //!
 //! 13. [`range::answer`](crate::front::range::answer) writes prefix, header and records into one frame.
 //!     A record is stored in the form in which it is sent, so nothing is decoded or encoded on the way.
-//! 14. A long answer is [`Pieces`](crate::front::range::Pieces): 64 KiB each time the connection can take
-//!     more, and after each piece it is somebody else's turn.
+//! 14. A long answer is [`Pieces`](crate::front::range::Pieces): each is read and encoded in the read pool
+//!     while the one before it is sent, and after each it is somebody else's turn.
 //! 15. The [card](clearlane_member::stages::Card) that went along has a stamp for each stage. If all of
 //!     it took too long, [a line of the log](clearlane_member::stages::Story::tell) says where the time
 //!     went.

@@ -2,18 +2,40 @@
 //!
 //! A listener is bound before anything else is opened: who starts a second server on a port in use
 //! is told so at once, and no data was touched.
+//!
+//! A listener also knows how its connections speak: plainly, with [TLS](crate::tls), or either. etcd
+//! lets one port have both kinds. There the first byte tells: a TLS connection begins with 0x16, and
+//! neither HTTP/1.1 nor HTTP/2 does.
 
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net as unix;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use crate::config::address::Listen;
+use crate::config::address::{Entrance, Listen};
+use crate::tls::Incoming;
+
+/// What hears of connections, and how they speak.
+#[derive(Debug)]
+pub struct Listener {
+    bound: Bound,
+    speech: Speech,
+}
+
+/// How a connection speaks.
+#[derive(Clone, Debug)]
+pub(crate) enum Speech {
+    Plain,
+    Secure(Arc<Incoming>),
+    /// Its first byte says which.
+    Either(Arc<Incoming>),
+}
 
 /// What hears of connections.
 #[derive(Debug)]
-pub enum Listener {
+enum Bound {
     /// On a port.
     Tcp(std::net::TcpListener),
     /// In the file system.
@@ -29,7 +51,7 @@ pub struct Socket {
 
 /// A connection.
 #[derive(Debug)]
-pub enum Connection {
+pub(crate) enum Connection {
     /// From a network.
     Tcp(std::net::TcpStream),
     /// From this machine.
@@ -39,55 +61,73 @@ pub enum Connection {
 impl Listener {
     /// Begins to listen.
     pub fn bind(at: &Listen) -> io::Result<Listener> {
-        Ok(match at {
+        let bound = match at {
             Listen::Tcp(address) => {
                 let listener = std::net::TcpListener::bind(address)?;
                 listener.set_nonblocking(true)?;
-                Listener::Tcp(listener)
+                Bound::Tcp(listener)
             }
             Listen::Unix(path) => {
                 remove_abandoned(path)?;
                 let listener = unix::UnixListener::bind(path)?;
                 listener.set_nonblocking(true)?;
-                Listener::Unix(Socket { listener, path: path.clone() })
+                Bound::Unix(Socket { listener, path: path.clone() })
             }
-        })
+        };
+        Ok(Listener { bound, speech: Speech::Plain })
+    }
+
+    /// It speaks TLS, and on a port perhaps without as well.
+    pub fn secured(self, tls: Arc<Incoming>, is_plain_too: bool) -> Listener {
+        let speech = if is_plain_too { Speech::Either(tls) } else { Speech::Secure(tls) };
+        Listener { speech, ..self }
     }
 
     /// Where it listens: the port, also if any was wanted.
-    pub fn place(&self) -> io::Result<Listen> {
-        match self {
-            Listener::Tcp(listener) => listener.local_addr().map(Listen::Tcp),
-            Listener::Unix(socket) => Ok(Listen::Unix(socket.path.clone())),
-        }
+    pub fn place(&self) -> io::Result<Entrance> {
+        let at = match &self.bound {
+            Bound::Tcp(listener) => listener.local_addr().map(Listen::Tcp)?,
+            Bound::Unix(socket) => Listen::Unix(socket.path.clone()),
+        };
+        let is_plain = !matches!(self.speech, Speech::Secure(_));
+        let is_secure = !matches!(self.speech, Speech::Plain);
+        Ok(Entrance { at, is_plain, is_secure })
     }
 
     /// For a thread with a runtime.
     pub(crate) fn into_waiting(self) -> io::Result<Waiting> {
-        Ok(match self {
-            Listener::Tcp(listener) => Waiting::Tcp(tokio::net::TcpListener::from_std(listener)?),
-            Listener::Unix(socket) => {
+        let hears = match self.bound {
+            Bound::Tcp(listener) => Hears::Tcp(tokio::net::TcpListener::from_std(listener)?),
+            Bound::Unix(socket) => {
                 let listener = tokio::net::UnixListener::from_std(socket.listener.try_clone()?)?;
-                Waiting::Unix(listener, socket)
+                Hears::Unix(listener, socket)
             }
-        })
+        };
+        Ok(Waiting { hears, speech: self.speech })
     }
 }
 
 /// A listener on a runtime.
 #[derive(Debug)]
-pub(crate) enum Waiting {
+pub(crate) struct Waiting {
+    hears: Hears,
+    speech: Speech,
+}
+
+#[derive(Debug)]
+enum Hears {
     Tcp(tokio::net::TcpListener),
     Unix(tokio::net::UnixListener, #[expect(dead_code, reason = "its name goes with it")] Socket),
 }
 
 impl Waiting {
-    /// The next connection.
-    pub(crate) async fn accept(&self) -> io::Result<Connection> {
-        Ok(match self {
-            Waiting::Tcp(listener) => Connection::Tcp(listener.accept().await?.0.into_std()?),
-            Waiting::Unix(listener, _) => Connection::Unix(listener.accept().await?.0.into_std()?),
-        })
+    /// The next connection. Nobody is listened to yet: a handshake is for another task.
+    pub(crate) async fn accept(&self) -> io::Result<(Connection, Speech)> {
+        let connection = match &self.hears {
+            Hears::Tcp(listener) => Connection::Tcp(listener.accept().await?.0.into_std()?),
+            Hears::Unix(listener, _) => Connection::Unix(listener.accept().await?.0.into_std()?),
+        };
+        Ok((connection, self.speech.clone()))
     }
 }
 
@@ -119,7 +159,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = Listen::Unix(dir.path().join("socket"));
         let first = Listener::bind(&at).unwrap();
-        assert_eq!(first.place().unwrap(), at);
+        assert_eq!(first.place().unwrap().at, at);
         assert_eq!(Listener::bind(&at).unwrap_err().kind(), ErrorKind::AddrInUse);
         drop(first);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

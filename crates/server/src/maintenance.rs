@@ -204,13 +204,22 @@ impl Maintenance for MaintenanceService {
 
     async fn defragment(&self, request: Request<DefragmentRequest>) -> Answer<DefragmentResponse> {
         self.admit(request.metadata(), Who::Voters)?;
-        self.aside(|member| Ok(member.node().defragment()?)).await?;
+        let work = |member: &Handle| {
+            // It is written anew beside the old one.
+            member.node().require_room(member.node().sizes().in_use())?;
+            Ok(member.node().defragment()?)
+        };
+        self.aside(work).await?;
         Ok(Response::new(DefragmentResponse::default()))
     }
 
     async fn hash(&self, request: Request<HashRequest>) -> Answer<HashResponse> {
         self.admit(request.metadata(), Who::Voters)?;
-        let (hash, revision) = self.aside(|member| Ok(checksums::hash(&*member.store())?)).await?;
+        let work = |member: &Handle| {
+            member.node().require_room(0)?;
+            Ok(checksums::hash(&*member.store())?)
+        };
+        let (hash, revision) = self.aside(work).await?;
         Ok(Response::new(HashResponse { header: self.header(revision), hash }))
     }
 
@@ -229,6 +238,8 @@ impl Maintenance for MaintenanceService {
 
     async fn snapshot(&self, request: Request<SnapshotRequest>) -> Answer<Self::SnapshotStream> {
         self.admit(request.metadata(), Who::Anybody)?;
+        // It begins with a commit.
+        self.member.node().require_room(0).map_err(|refused| status::of(&refused.into()))?;
         let (to_client, pieces) = mpsc::channel(PIECES_AHEAD);
         let turn = Arc::clone(&self.turns).acquire_owned().await;
         let store = self.member.store();

@@ -7,6 +7,7 @@
 //!   SIGTERM, SIGINT                     the member fails            a thread panics
 //!     hand leadership over                error, status 1             error, status 1
 //!     answer what is under way
+//!     write the timeline, if one is recorded
 //!     end as by that signal
 //! ```
 //!
@@ -20,13 +21,13 @@
 //! * Who is stopped twice does not wait.
 
 use std::io::Write as _;
-use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{ExitCode, exit};
 use std::sync::Arc;
 use std::time::Duration;
 
+use clearlane_engine as engine;
 use clearlane_member::Handle;
 use clearlane_member::node::Node;
 use clearlane_mvcc::AutoCompaction;
@@ -38,15 +39,18 @@ use tokio::time::{sleep, timeout};
 use crate::cluster::Rules;
 use crate::config::{self, Config, Refusal, Upkeep, Wanted, help};
 use crate::data::{Opened, Start};
+use crate::doors::{Doors, Port};
 use crate::http::{self, Access};
-use crate::listen::Listener;
 use crate::metrics::{self, Metrics};
 use crate::peer::{self, Peers};
-use crate::serve::{Common, Server};
-use crate::{logging, maintenance, tools, upkeep};
+use crate::serve::{Common, DRAIN, Server};
+use crate::{corruption, logging, maintenance, timeline, tools, upkeep};
 
 /// Between two looks at who leads.
 const LOOK: Duration = Duration::from_millis(10);
+
+/// Between two checkpoints of leases, if there are any: etcd's.
+const LEASE_CHECKPOINTS: Duration = Duration::from_secs(5 * 60);
 
 /// Why the process ends with a word and a status.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -122,6 +126,7 @@ fn start_of(config: &Config) -> Start {
             ..Default::default()
         },
         engine_kind: store.engine,
+        engine: engine::Options { cache_bytes: store.engine_cache_bytes, ..Default::default() },
         wal: wal::Options { segments_max: raft.segments_max, ..Default::default() },
         read_mode: store.eras.read_mode,
         learners_max: raft.learners_max,
@@ -130,6 +135,13 @@ fn start_of(config: &Config) -> Start {
         snapshot_count: raft.snapshot_count,
         catch_up_entries: raft.catch_up_entries,
         quota_bytes: store.quota_bytes,
+        slow_apply: config.slow_apply,
+        compactions: store.compactions,
+        lease_checkpoint_interval: config
+            .upkeep
+            .gates
+            .is_on("LeaseCheckpoint")
+            .then_some(LEASE_CHECKPOINTS),
         ..by_default
     }
 }
@@ -141,9 +153,13 @@ fn common_of(config: &Config) -> Common {
     let settings = http::Settings { access, ..http::Settings::default() };
     Common {
         slow: config.slow,
+        slow_apply: config.slow_apply,
+        connections: config.connections,
+        bcrypt_cost: config.bcrypt_cost,
         rules: Rules { is_strict: config.upkeep.is_strict, ..Rules::default() },
         metrics: Arc::new(Metrics::new(options)),
         settings: Arc::new(settings),
+        drain: DRAIN,
     }
 }
 
@@ -156,7 +172,7 @@ struct Running {
     server: Server,
     peers: Peers,
     /// Where metrics are served apart.
-    metrics: Vec<TcpListener>,
+    metrics: Vec<Port>,
     common: Common,
     /// So long a transfer of leadership may take.
     election_timeout: Duration,
@@ -183,14 +199,16 @@ fn member(config: &Config) -> Result<Never, Failure> {
 
 /// From listeners to threads.
 fn begin(config: &Config) -> Result<Running, Failure> {
-    let mut clients = Vec::new();
-    for at in &config.listen_clients {
-        let bound = Listener::bind(at);
-        clients.push(bound.map_err(|error| format!("--listen-client-urls: {at}: {error}"))?);
+    if let Some(file) = &config.timeline {
+        timeline::check(file)?;
     }
-    let listeners = bind("listen-peer-urls", &config.listen_peers)?;
-    let metrics = bind("listen-metrics-urls", &config.http.listen_metrics)?;
-    let Opened { node, ends } = start_of(config).open()?;
+    let Doors { clients, peers: listeners, metrics, outgoing } = Doors::bind(config)?;
+    let start = Start { outgoing: outgoing.clone(), ..start_of(config) };
+    let was_there = start.has_begun()?;
+    let Opened { node, ends } = start.open()?;
+    if config.timeline.is_some() {
+        node.recording().start(timeline::NOTES_MAX);
+    }
     let metadata = node.metadata();
     tracing::info!(
         "local-member-id" = format!("{:x}", metadata.node_id),
@@ -199,11 +217,15 @@ fn begin(config: &Config) -> Result<Running, Failure> {
         applied = node.status().applied(),
         "opened the member's data"
     );
+    if was_there && config.upkeep.checks.is_initial {
+        corruption::before_serving(&node, &config.bootstrap.advertise_peers, &outgoing)?;
+    }
     let settings = peer::Settings {
         name: config.name.clone(),
         client_urls: config.advertise_clients.clone(),
         peer_urls: config.bootstrap.advertise_peers.clone(),
         listeners,
+        outgoing,
     };
     let peers = Peers::start(&node, ends, settings)?;
     let common = common_of(config);
@@ -213,25 +235,15 @@ fn begin(config: &Config) -> Result<Running, Failure> {
     Ok(Running { node, server, peers, metrics, common, election_timeout })
 }
 
-fn bind(flag: &str, places: &[SocketAddr]) -> Result<Vec<TcpListener>, Failure> {
-    let bound = places.iter().map(|at| {
-        let listener = TcpListener::bind(at).and_then(|listener| {
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        });
-        listener.map_err(|error| format!("--{flag}: {at}: {error}").into())
-    });
-    bound.collect()
-}
-
 /// Serves metrics apart, from this thread.
 fn serve_metrics(running: &mut Running, config: &Config) -> std::io::Result<()> {
-    for listener in running.metrics.drain(..) {
+    for (listener, tls) in running.metrics.drain(..) {
         let at = listener.local_addr()?;
         let member = Handle::new(&running.node, config.limits);
         tokio::spawn(member.desk().clone().run());
         let endpoints = running.common.endpoints(&member, &running.common.metrics.thread());
-        tokio::spawn(http::serve(tokio::net::TcpListener::from_std(listener)?, endpoints));
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        tokio::spawn(http::serve(listener, tls, endpoints));
         tracing::info!(address = %at, "serving metrics");
     }
     Ok(())
@@ -239,13 +251,19 @@ fn serve_metrics(running: &mut Running, config: &Config) -> std::io::Result<()> 
 
 /// Starts what the member does by itself, on this thread.
 fn mind(running: &Running, config: &Config) {
-    let Upkeep { progress_interval, compaction: (mode, retention), .. } = &config.upkeep;
+    let Upkeep { progress_interval, compaction: (mode, retention), checks, .. } = &config.upkeep;
     running.node.watching().set_progress_interval(*progress_interval);
     let policy = AutoCompaction::parse(mode, retention).expect("checked when it came");
+    let member = Handle::new(&running.node, config.limits);
+    tokio::spawn(member.desk().clone().run());
     if let Some(policy) = policy {
-        let member = Handle::new(&running.node, config.limits);
-        tokio::spawn(member.desk().clone().run());
-        tokio::spawn(upkeep::compact_by_the_clock(member, policy));
+        tokio::spawn(upkeep::compact_by_the_clock(member.clone(), policy));
+    }
+    if let Some(every) = checks.periodic {
+        tokio::spawn(corruption::look_now_and_then(member.clone(), every));
+    }
+    if let Some(every) = checks.at_compactions {
+        tokio::spawn(corruption::look_behind_compactions(member, every));
     }
 }
 
@@ -255,33 +273,47 @@ async fn attend(mut running: Running, config: &Config) -> Failure {
         return error.into();
     }
     mind(&running, config);
+    let node = Arc::clone(&running.node);
+    let failure = stopped(running, config).await;
+    // Also of a member that has failed: that may be why.
+    timeline::write(&node, config.timeline.as_deref());
+    match failure {
+        Ok(kind) => {
+            // Who has sent the signal finds the process ended by it.
+            let _ = signal_hook::low_level::emulate_default_handler(kind.as_raw_value());
+            exit(1)
+        }
+        Err(failure) => failure,
+    }
+}
+
+/// Waits until the member is told to stop, and has, or cannot go on.
+async fn stopped(running: Running, config: &Config) -> Result<SignalKind, Failure> {
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (mut terminate, mut interrupt) = match signals {
         (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
-        (Err(error), _) | (_, Err(error)) => return error.into(),
+        (Err(error), _) | (_, Err(error)) => return Err(error.into()),
     };
     let mut failure = running.node.failure();
     let kind = tokio::select! {
         never = be_ready(&running, config) => match never {},
+        failed = timeline::mind(&running.node, config.timeline.as_deref()) => {
+            return Err(failed.into());
+        }
         _ = terminate.recv() => SignalKind::terminate(),
         _ = interrupt.recv() => SignalKind::interrupt(),
-        failed = failure.wait_for(Option::is_some) => return match failed.as_deref() {
+        failed = failure.wait_for(Option::is_some) => return Err(match failed.as_deref() {
             Ok(Some(error)) => error.to_string().into(),
             _ => "the member has gone".into(),
-        },
+        }),
     };
-    let number = kind.as_raw_value();
-    tracing::info!(signal = number, "received signal; shutting down");
+    tracing::info!(signal = kind.as_raw_value(), "received signal; shutting down");
     tokio::select! {
-        ended = end(running) => if let Err(error) = ended {
-            return error;
-        },
+        ended = end(running) => ended?,
         _ = terminate.recv() => tracing::warn!("a second signal: not waiting"),
         _ = interrupt.recv() => tracing::warn!("a second signal: not waiting"),
     }
-    // Who has sent the signal finds the process ended by it.
-    let _ = signal_hook::low_level::emulate_default_handler(number);
-    exit(1)
+    Ok(kind)
 }
 
 /// Tells the world when somebody leads, and nothing more.
@@ -291,11 +323,17 @@ async fn be_ready(running: &Running, config: &Config) -> Never {
     }
     for place in running.server.places() {
         tracing::info!("ready to serve client requests");
-        tracing::info!(
-            traffic = "grpc+http",
-            address = %place,
-            "serving client traffic insecurely; this is strongly discouraged!"
-        );
+        let (traffic, at) = ("grpc+http", &place.at);
+        if place.is_plain {
+            tracing::info!(
+                traffic,
+                address = %at,
+                "serving client traffic insecurely; this is strongly discouraged!"
+            );
+        }
+        if place.is_secure {
+            tracing::info!(traffic, address = %at, "serving client traffic securely");
+        }
     }
     tracing::info!(
         "advertise-client-urls" = config.advertise_clients.join(","),
@@ -331,10 +369,12 @@ async fn hand_over(node: &Node) {
     let longest = heirs.filter_map(|heir| connected(heir.id).map(|since| (since, heir.id))).min();
     let Some((_, heir)) = longest.filter(|_| node.status().leader() == own) else { return };
     tracing::info!(to = format!("{heir:x}"), "handing leadership over");
+    let mut leadership = node.leadership();
     node.transfer_leader(heir);
-    while node.status().leader() == own {
-        sleep(LOOK).await;
-    }
+    // A node that has gone tells nobody any more, and there is nothing to wait for.
+    let _ = leadership.wait_for(|now| ![0, own].contains(&now.leader)).await;
+    // What the others forward to this one until they have heard of the new leader is passed on.
+    sleep(node.election_timeout() / 10).await;
 }
 
 /// A thread that panics ends the process: tasks would be caught by their runtime, and what they held

@@ -9,8 +9,9 @@
 //!                     └─▶ net-1
 //! ```
 //!
-//! A connection speaks HTTP/2 or HTTP/1.1; its first bytes say which. Each request goes to the
-//! thread's [`Front`].
+//! With TLS the handshake comes first, in the task of its connection. Then a connection speaks HTTP/2
+//! or HTTP/1.1; its first bytes say which. Each request goes to the thread's [`Front`], which does not
+//! see a difference between plain and TLS.
 
 use std::io;
 use std::net::SocketAddr;
@@ -42,54 +43,97 @@ use tokio::task::JoinSet;
 use tonic::Request;
 use tonic::service::Routes;
 
-use crate::auth_off::AuthService;
+use crate::auth_off::{AuthService, BCRYPT_COST};
 use crate::caller::{Who, admit};
+use crate::calm::Calm;
 use crate::cluster::{ClusterService, Rules};
-use crate::config::address::Listen;
+use crate::config::address::{Entrance, Listen};
+use crate::data::SLOW_APPLY;
 use crate::election::ElectionService;
-use crate::front::{Front, Remote};
+use crate::front::{Caller, Front, Remote};
 use crate::health::HealthService;
 use crate::http::{Endpoints, Settings};
 use crate::kv::KvService;
 use crate::lease::LeaseService;
-use crate::listen::{Connection, Listener, Waiting};
+use crate::listen::{Connection, Listener, Speech, Waiting};
 use crate::lock::LockService;
 use crate::maintenance::MaintenanceService;
 use crate::metrics::{Metrics, Options, ThreadMetrics};
 use crate::one_piece::OnePiece;
 use crate::succession::Succession;
+use crate::tls::Incoming;
 use crate::watch::WatchService;
 
 /// So long nobody is accepted when the last attempt has failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// What takes longer is worth a line in the log: etcd's `--warning-unary-request-duration`.
 const SLOW: Duration = Duration::from_millis(300);
-/// Requests that are under way when the server stops have so long to end.
-const DRAIN: Duration = Duration::from_secs(7);
+/// So long a server that stops waits for the requests that are under way.
+pub const DRAIN: Duration = Duration::from_secs(7);
 /// A client of HTTP/1.1 has so long for the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// A connection on which nothing happens is asked after so long whether its client is still there.
-const KEEP_ALIVE: Duration = Duration::from_secs(2 * 60 * 60);
-/// And has so long to answer.
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// The first byte of a TLS connection.
+const TLS_BEGINS: [u8; 1] = [0x16];
+
+/// What connections are held to. By default it is what etcd does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connections {
+    /// A client waits so long between two pings: `--grpc-keepalive-min-time`.
+    pub ping_pause: Duration,
+    /// One on which nothing happens is asked after so long whether its client is still there.
+    pub keep_alive: Duration,
+    /// And has so long to answer.
+    pub keep_alive_timeout: Duration,
+    /// So many calls may be under way on one.
+    pub streams_max: u32,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Connections {
+            ping_pause: Duration::from_secs(5),
+            keep_alive: Duration::from_secs(2 * 60 * 60),
+            keep_alive_timeout: Duration::from_secs(20),
+            streams_max: u32::MAX,
+        }
+    }
+}
 
 /// What all threads have in common.
 #[derive(Clone, Debug)]
 pub struct Common {
     /// A call that takes longer is told of in the log.
     pub slow: Duration,
+    /// So is a read that takes longer than this.
+    pub slow_apply: Duration,
+    /// What connections are held to.
+    pub connections: Connections,
+    /// How much work it is to hash a password.
+    pub bcrypt_cost: u32,
     /// What changes of members are held to.
     pub rules: Rules,
     /// The figures of the server.
     pub metrics: Arc<Metrics>,
     /// How HTTP is answered.
     pub settings: Arc<Settings>,
+    /// Requests that are under way when the server stops have so long to end.
+    pub drain: Duration,
 }
 
 impl Default for Common {
     fn default() -> Self {
         let metrics = Arc::new(Metrics::new(Options::default()));
-        Common { slow: SLOW, rules: Rules::default(), metrics, settings: Arc::default() }
+        let (rules, settings) = (Rules::default(), Arc::default());
+        Common {
+            slow: SLOW,
+            slow_apply: SLOW_APPLY,
+            connections: Connections::default(),
+            bcrypt_cost: BCRYPT_COST,
+            rules,
+            metrics,
+            settings,
+            drain: DRAIN,
+        }
     }
 }
 
@@ -104,7 +148,7 @@ impl Common {
 /// A server, on ports and sockets.
 #[derive(Debug)]
 pub struct Server {
-    places: Vec<Listen>,
+    places: Vec<Entrance>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
@@ -159,13 +203,13 @@ impl Server {
     }
 
     /// Where it listens.
-    pub fn places(&self) -> &[Listen] {
+    pub fn places(&self) -> &[Entrance] {
         &self.places
     }
 
     /// The first port on which it listens; port 0 of nowhere if there is none.
     pub fn address(&self) -> SocketAddr {
-        let mut ports = self.places.iter().filter_map(|place| match place {
+        let mut ports = self.places.iter().filter_map(|place| match &place.at {
             Listen::Tcp(address) => Some(*address),
             Listen::Unix(_) => None,
         });
@@ -182,10 +226,13 @@ impl Server {
     }
 }
 
+/// A connection, and how it speaks.
+type Accepted = (Connection, Speech);
+
 /// Takes connections and deals them in turn.
 fn accept(
     listeners: Vec<Listener>,
-    dealt: Vec<mpsc::UnboundedSender<Connection>>,
+    dealt: Vec<mpsc::UnboundedSender<Accepted>>,
     mut stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
     Builder::new_current_thread().enable_all().build()?.block_on(async {
@@ -201,12 +248,12 @@ fn accept(
 
 /// Who gets the next connection.
 struct Dealer {
-    threads: Vec<mpsc::UnboundedSender<Connection>>,
+    threads: Vec<mpsc::UnboundedSender<Accepted>>,
     turn: AtomicUsize,
 }
 
 impl Dealer {
-    fn deal(&self, connection: Connection) {
+    fn deal(&self, connection: Accepted) {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.threads.len();
         // A thread that has gone has said why.
         let _ = self.threads[turn].send(connection);
@@ -234,35 +281,44 @@ async fn accept_from(listener: Waiting, dealer: Arc<Dealer>) {
     }
 }
 
+/// After so many tasks a network thread looks for what has arrived. Left to itself it would do so after 61, and
+/// while a few connections send large answers, a piece in each turn, that is milliseconds.
+const TURNS: u32 = 16;
+
 /// One network thread.
 fn run(
     member: Handle,
     common: Common,
-    mut connections: mpsc::UnboundedReceiver<Connection>,
+    mut connections: mpsc::UnboundedReceiver<Accepted>,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    Builder::new_current_thread().enable_all().build()?.block_on(async {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().event_interval(TURNS).build()?.block_on(async {
         let desk = tokio::spawn(member.desk().clone().run());
-        let (services, thread) =
-            (services(&member, common.rules, &stopped), common.metrics.thread());
-        let endpoints = common.endpoints(&member, &thread).with_gateway(services.clone());
-        let front = Front::new(member.clone(), services, endpoints, thread, common.slow);
+        let (services, thread) = (services(&member, &common, &stopped), common.metrics.thread());
+        let slow = (common.slow, common.slow_apply);
+        let endpoints = common.endpoints(&member, &thread);
+        let endpoints = endpoints.with_gateway(services.clone(), slow);
+        let front = Front::new(member.clone(), services, endpoints, thread, slow);
         let mut open = JoinSet::new();
         // It ends when the accepting thread does.
         while let Some(connection) = connections.recv().await {
-            open.spawn(serve(connection, front.clone(), stopped.clone()));
+            let (connection, speech) = connection;
+            let (front, held_to) = (front.clone(), common.connections);
+            open.spawn(serve(connection, speech, front, held_to, stopped.clone()));
             while open.try_join_next().is_some() {}
         }
         // What is not done by then is cut off.
         let _ =
-            tokio::time::timeout(DRAIN, async { while open.join_next().await.is_some() {} }).await;
+            tokio::time::timeout(common.drain, async { while open.join_next().await.is_some() {} })
+                .await;
         desk.abort();
         Ok(())
     })
 }
 
 /// All that is answered by tonic.
-fn services(member: &Handle, rules: Rules, stopped: &watch::Receiver<bool>) -> Routes {
+fn services(member: &Handle, common: &Common, stopped: &watch::Receiver<bool>) -> Routes {
     let mut services = Routes::builder();
     services.add_service(KvServer::new(KvService::new(member.clone())));
     services.add_service(MaintenanceServer::new(MaintenanceService::new(member.clone())));
@@ -275,43 +331,109 @@ fn services(member: &Handle, rules: Rules, stopped: &watch::Receiver<bool>) -> R
     services.add_service(HealthServer::with_interceptor(HealthService, voters(member)));
     let lease = LeaseService::new(member.clone());
     services.add_service(LeaseServer::with_interceptor(lease, voters(member)));
-    let cluster = ClusterService::new(member.clone(), rules);
+    let cluster = ClusterService::new(member.clone(), common.rules);
     services.add_service(ClusterServer::with_interceptor(cluster, voters(member)));
     let watch = WatchService::new(member.clone(), stopped.clone());
     let line = Succession::new(member.clone(), watch.clone(), stopped.clone());
     services.add_service(WatchServer::new(watch));
-    services.add_service(AuthServer::new(AuthService::new(member.clone())));
+    let auth = AuthService::new(member.clone(), common.bcrypt_cost);
+    services.add_service(AuthServer::new(auth));
     services.add_service(LockServer::new(LockService::new(line.clone())));
     services.add_service(ElectionServer::new(ElectionService::new(line)));
     services.routes()
 }
 
 /// One connection, to its end.
-async fn serve(connection: Connection, front: Front, stopped: watch::Receiver<bool>) {
+async fn serve(
+    connection: Connection,
+    speech: Speech,
+    front: Front,
+    held_to: Connections,
+    stopped: watch::Receiver<bool>,
+) {
     // A client that has gone already, and nothing else, makes these fail.
     match connection {
         Connection::Tcp(connection) => {
-            let Ok(remote) = connection.peer_addr().map(Remote::Tcp) else { return };
+            let Ok(remote) = connection.peer_addr() else { return };
             if connection.set_nodelay(true).is_ok()
                 && let Ok(connection) = TcpStream::from_std(connection)
+                && let Some(tls) = heard(&connection, speech).await
             {
-                speak(OnePiece(connection), front.at(remote), stopped).await;
+                listen_to(connection, tls, Remote::Tcp(remote), (front, held_to), stopped).await;
             }
         }
         Connection::Unix(connection) => {
+            let tls = match speech {
+                Speech::Plain => None,
+                Speech::Secure(tls) | Speech::Either(tls) => Some(tls),
+            };
             if let Ok(connection) = UnixStream::from_std(connection) {
-                speak(OnePiece(connection), front.at(Remote::Unix), stopped).await;
+                listen_to(connection, tls, Remote::Unix, (front, held_to), stopped).await;
             }
         }
+    }
+}
+
+/// Which kind of connection it is. Nothing comes back if it ends before it says that.
+async fn heard(connection: &TcpStream, speech: Speech) -> Option<Option<Arc<Incoming>>> {
+    match speech {
+        Speech::Plain => Some(None),
+        Speech::Secure(tls) => Some(Some(tls)),
+        Speech::Either(tls) => {
+            let mut first = [0];
+            let heard = tokio::time::timeout(HEAD_TIMEOUT, connection.peek(&mut first)).await;
+            let is_there = matches!(heard, Ok(Ok(1)));
+            is_there.then(|| (first == TLS_BEGINS).then_some(tls))
+        }
+    }
+}
+
+async fn listen_to<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    connection: C,
+    tls: Option<Arc<Incoming>>,
+    remote: Remote,
+    (front, held_to): (Front, Connections),
+    stopped: watch::Receiver<bool>,
+) {
+    match tls {
+        None => {
+            let front = front.at(Caller::plain(remote));
+            speak(OnePiece::new(connection), front, held_to, stopped).await;
+        }
+        // In a box of its own: its size would be that of all connections.
+        Some(tls) => Box::pin(greet(connection, tls, remote, (front, held_to), stopped)).await,
+    }
+}
+
+async fn greet<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    connection: C,
+    tls: Arc<Incoming>,
+    remote: Remote,
+    (front, held_to): (Front, Connections),
+    mut stopped: watch::Receiver<bool>,
+) {
+    let address = match remote {
+        Remote::Tcp(address) => Some(address),
+        Remote::Unix | Remote::Gateway => None,
+    };
+    let greeted = tokio::select! {
+        greeted = tls.greet(connection, address) => greeted,
+        _ = stopped.changed() => None,
+    };
+    if let Some((stream, name)) = greeted {
+        let caller = Caller { remote, is_secure: true, name };
+        speak(OnePiece::new(stream), front.at(caller), held_to, stopped).await;
     }
 }
 
 async fn speak<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     connection: C,
     front: Front,
+    held_to: Connections,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let protocols = protocols();
+    let protocols = protocols(&held_to);
+    let connection = Calm::new(connection, held_to.ping_pause);
     let served = protocols.serve_connection(TokioIo::new(connection), front);
     let mut served = pin!(served);
     tokio::select! {
@@ -322,15 +444,15 @@ async fn speak<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let _ = served.await;
 }
 
-fn protocols() -> auto::Builder<TokioExecutor> {
+fn protocols(held_to: &Connections) -> auto::Builder<TokioExecutor> {
     let mut protocols = auto::Builder::new(TokioExecutor::new());
     protocols.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     protocols
         .http2()
         .timer(TokioTimer::new())
         .auto_date_header(false)
-        .max_concurrent_streams(u32::MAX)
-        .keep_alive_interval(KEEP_ALIVE)
-        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT);
+        .max_concurrent_streams(held_to.streams_max)
+        .keep_alive_interval(held_to.keep_alive)
+        .keep_alive_timeout(held_to.keep_alive_timeout);
     protocols
 }

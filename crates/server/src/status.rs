@@ -23,9 +23,8 @@ pub fn of(trouble: &Trouble) -> Status {
         Trouble::Downgrade(_) => Code::InvalidArgument,
         Trouble::NotLeader | Trouble::BadTransferee | Trouble::Learner => Code::FailedPrecondition,
         Trouble::BadApiVersion => Code::InvalidArgument,
-        Trouble::Read(_) | Trouble::NoLeader | Trouble::Stopped | Trouble::TimedOut => {
-            Code::Unavailable
-        }
+        Trouble::Read(_) | Trouble::NoLeader | Trouble::Stopped => Code::Unavailable,
+        Trouble::TimedOut | Trouble::LeaderLost => Code::Unavailable,
         Trouble::DeadlineExceeded => Code::DeadlineExceeded,
         Trouble::Unhealthy => Code::Unavailable,
         Trouble::Failed(_) => Code::Unknown,

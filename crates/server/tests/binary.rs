@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest};
+use clearlane_timeline::{self as timeline, Timeline};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -122,6 +124,75 @@ fn get(key: String) -> RangeRequest {
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.unwrap() })
+}
+
+/// Off and on while it runs, and written at the end.
+#[test]
+fn it_records_a_timeline() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("timeline");
+    let timeline = format!("--timeline={}", file.display());
+    let mut running = Running::start(dir.path(), &["--era=3.2", &timeline]);
+    let address = running.ready();
+    let ask = |key: &str| {
+        block_on(async {
+            let mut client = connect(&address).await;
+            client.put(put(key.to_owned(), "1")).await.unwrap();
+            client.range(get(key.to_owned())).await.unwrap();
+        });
+    };
+    let lanes = || {
+        let timeline: Timeline = std::fs::read_to_string(&file).unwrap().parse().unwrap();
+        let lanes = timeline.lanes().into_iter();
+        let classes: BTreeSet<String> =
+            lanes.map(|(lane, _)| timeline::class(lane).to_owned()).collect();
+        let of = |wanted: &str| {
+            let mut lanes = timeline.spans.iter().map(|span| &span.lane);
+            lanes.find(|lane| timeline::class(lane) == wanted).cloned()
+        };
+        (classes, of("put"))
+    };
+    ask("a");
+    running.signal(Signal::SIGUSR1);
+    running.line("wrote the timeline");
+    let (classes, first) = lanes();
+    for class in ["put", "get", "applier", "log"] {
+        assert!(classes.contains(class), "no {class} in {classes:?}");
+    }
+    // Of what is not recorded nothing is written, and what was is replaced.
+    ask("b");
+    running.signal(Signal::SIGUSR1);
+    running.line("recording a timeline");
+    ask("c");
+    running.signal(Signal::SIGTERM);
+    let (status, said) = running.end();
+    assert_eq!(status.signal(), Some(Signal::SIGTERM as i32), "{said:#?}");
+    let (classes, second) = lanes();
+    assert!(classes.contains("get") && second.is_some() && first < second, "{first:?} {second:?}");
+}
+
+#[test]
+fn a_timeline_that_cannot_be_written_is_told_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let nowhere = dir.path().join("nowhere").join("timeline");
+    let (timeline, data) = (format!("--timeline={}", nowhere.display()), dir.path().join("data"));
+    let output = refused(&[&timeline, &format!("--data-dir={}", data.display())]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains(&format!("{timeline}: No such file").replace('=', " ")), "{said}");
+    assert!(!data.exists(), "no data is touched");
+}
+
+#[test]
+fn without_a_timeline_its_signal_does_no_harm() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = Running::start(dir.path(), &[]);
+    running.ready();
+    running.signal(Signal::SIGUSR1);
+    running.line("without --timeline there is nothing to record");
+    running.signal(Signal::SIGTERM);
+    let (status, said) = running.end();
+    assert_eq!(status.signal(), Some(Signal::SIGTERM as i32), "{said:#?}");
 }
 
 #[test]
@@ -348,4 +419,52 @@ fn what_takes_long_says_where_its_time_went() {
     assert_eq!(line["request content"], "key:\"slow\" value_size:6");
     assert!(line["stages"].as_str().unwrap().starts_with("apply "), "{line}");
     assert!(line["remote"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
+}
+
+#[test]
+fn what_takes_long_to_apply_or_to_read_is_told_as_etcd_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = Running::start(dir.path(), &["--warning-apply-duration=0s"]);
+    let address = running.ready();
+    // The member writes some entries of its own meanwhile.
+    let next = |running: &mut Running, words: &str| -> Value {
+        loop {
+            let line = running.line("apply request took too long");
+            if line.contains(words) {
+                return serde_json::from_str(&line).unwrap();
+            }
+        }
+    };
+    block_on(async {
+        let mut client = connect(&address).await;
+        client.put(put("slow".to_owned(), "secret")).await.unwrap();
+        let written = next(&mut running, " put:");
+        assert!(written["took"].is_string() && written["response"] == "size:4", "{written}");
+        assert_eq!(
+            (&written["prefix"], &written["expected-duration"]),
+            (&"".into(), &"0ns".into())
+        );
+        client.range(get("slow".to_owned())).await.unwrap();
+        let read = next(&mut running, "read-only range ");
+        assert_eq!(read["prefix"], "read-only range ", "{read}");
+        assert_eq!(read["request"], "key:\"slow\"");
+        assert!(read["response"].as_str().unwrap().starts_with("range_response_count:1 size:"));
+        client.range(RangeRequest { revision: 99, ..get("slow".to_owned()) }).await.unwrap_err();
+        let failed = next(&mut running, "read-only range ");
+        assert_eq!(failed["error"], "etcdserver: mvcc: required revision is a future revision");
+    });
+}
+
+#[test]
+fn a_member_looks_at_the_others_before_it_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    let gate = "--feature-gates=InitialCorruptCheck=true,CompactHashCheck=true";
+    let mut running = Running::start(dir.path(), &[gate]);
+    running.ready();
+    running.signal(Signal::SIGTERM);
+    let (_, said) = running.end();
+    assert!(!said.iter().any(|line| line.contains("initial corruption")), "there was nothing");
+    let mut running = Running::start(dir.path(), &[gate]);
+    running.line("initial corruption checking passed");
+    running.ready();
 }

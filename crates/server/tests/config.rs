@@ -15,7 +15,9 @@ use std::error::Error;
 use std::path::Path;
 use std::{fs, io};
 
-use clearlane_server::config::{self, Config, Wanted, help, table};
+use clearlane_server::config::address::Entrance;
+use clearlane_server::config::{self, Config, HttpConfig, Wanted, help, table};
+use clearlane_server::tls::{Named, Pair, Side};
 use goldenscript::{Command, Context, Runner};
 
 #[derive(Default)]
@@ -49,13 +51,51 @@ fn plain() -> Config {
     }
 }
 
+/// Each place, and how it is spoken there if not plainly.
+fn entrances(all: &[Entrance]) -> String {
+    let texts = all.iter().map(|entrance| match (entrance.is_plain, entrance.is_secure) {
+        (true, true) => format!("{:?} with TLS and without", entrance.at),
+        (_, true) => format!("{:?} with TLS", entrance.at),
+        _ => format!("{:?}", entrance.at),
+    });
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+/// What is set, without what has a line of its own.
+fn side(side: &Side) -> String {
+    let Side { own, calling, trusted, revoked, allowed, made, checks_address } = side;
+    let pair = |pair: &Option<Pair>| {
+        pair.as_ref().map(|pair| (pair.certificate.path.clone(), pair.key.path.clone()))
+    };
+    let path = |named: &Option<Named>| named.as_ref().map(|named| named.path.clone());
+    format!(
+        "own {:?}, calling {:?}, CA {:?}, CRL {:?}, {allowed:?}, {made:?}, address {checks_address}",
+        pair(own),
+        pair(calling),
+        path(trusted),
+        path(revoked)
+    )
+}
+
 fn lines(config: &Config) -> Vec<String> {
     let Config { bootstrap, raft, store, limits, log, .. } = config;
     let mut lines = vec![
         format!("name: {}", config.name),
         format!("data: {:?}, log: {:?}", config.data_dir, config.wal_dir),
-        format!("clients: {:?}, told {:?}", config.listen_clients, config.advertise_clients),
-        format!("peers: {:?}, told {:?}", config.listen_peers, bootstrap.advertise_peers),
+        format!(
+            "clients: [{}], told {:?}",
+            entrances(&config.listen_clients),
+            config.advertise_clients
+        ),
+        format!(
+            "peers: [{}], told {:?}",
+            entrances(&config.listen_peers),
+            bootstrap.advertise_peers
+        ),
+        format!("metrics: [{}]", entrances(&config.http.listen_metrics)),
+        format!("TLS of clients: {}", side(&config.tls.clients)),
+        format!("TLS of peers: {}", side(&config.tls.peers)),
+        format!("{:?}", config.tls.protocol),
         format!("members: {}", bootstrap.members),
         format!("{:?}, token: {:?}", bootstrap.state, bootstrap.token),
         format!("{raft:?}"),
@@ -65,9 +105,14 @@ fn lines(config: &Config) -> Vec<String> {
         ),
         format!("{:?}", store.eras),
         format!("quota: {}", store.quota_bytes),
-        format!("{:?}", config.http),
+        format!("{:?}", HttpConfig { listen_metrics: Vec::new(), ..config.http.clone() }),
         format!("{limits:?}"),
         format!("net threads: {}", config.net_threads),
+        format!("{:?}", config.upkeep.checks),
+        format!("{:?}", config.connections),
+        format!("{:?}", store.compactions),
+        format!("bcrypt: {}", config.bcrypt_cost),
+        format!("http: {:?}", config.listen_clients_http),
         format!("log: {} {:?} {:?}", log.level, log.format, log.outputs),
     ];
     lines.extend(config.warnings.iter().map(|warning| format!("warning: {warning}")));
@@ -145,7 +190,7 @@ fn by_default_it_is_what_etcd_does() {
         "name: default",
         "data: \"default.etcd\"",
         "clients: [Tcp(127.0.0.1:2379)], told [\"http://localhost:2379\"]",
-        "peers: [127.0.0.1:2380], told [\"http://localhost:2380\"]",
+        "peers: [Tcp(127.0.0.1:2380)], told [\"http://localhost:2380\"]",
         "snapshot_count: 10000, catch_up_entries: 5000, segments_max: Some(5), learners_max: 1",
         "txn_ops_max: 128, request_bytes_max: 1572864",
     ] {

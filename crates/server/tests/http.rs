@@ -113,6 +113,73 @@ fn the_gateway_speaks_etcds_json() {
     assert_eq!(old.status, 200);
 }
 
+/// Values that are no multiple of what goes out at a time.
+#[test]
+fn a_large_answer_is_the_same_text_in_chunks() {
+    let running = Running::start();
+    let value = |number: usize| "QUFB".repeat(100_000 + number);
+    for number in 0..5 {
+        let put = format!(r#"{{"key":"YWE{number}","value":"{}"}}"#, value(number));
+        assert_eq!(running.ask("POST /v3/kv/put", "", &put).status, 200);
+    }
+    let ids = r#""cluster_id":"14841639068965178418","member_id":"10276657743932975437""#;
+    let header = format!(r#""header":{{{ids},"revision":"6","raft_term":"2"}}"#);
+    let kvs = (0..5).map(|number| {
+        let revision = number + 2;
+        let revisions = format!(r#""create_revision":"{revision}","mod_revision":"{revision}""#);
+        let value = value(number);
+        format!(r#"{{"key":"YWE{number}",{revisions},"version":"1","value":"{value}"}}"#)
+    });
+    let kvs = kvs.collect::<Vec<_>>().join(",");
+
+    let asked = r#"{"key":"AA==","range_end":"AA=="}"#;
+    let reply = running.ask("POST /v3/kv/range", "", asked);
+    assert_eq!((reply.status, reply.header("transfer-encoding")), (200, Some("chunked")));
+    assert_eq!(reply.header("content-type"), Some("application/json"));
+    assert_eq!(reply.header("grpc-metadata-content-type"), Some("application/grpc"));
+    assert!(reply.body == format!(r#"{{{header},"kvs":[{kvs}],"count":"5"}}"#));
+
+    let sorted =
+        r#"{"key":"AA==","range_end":"AA==","sort_order":"ASCEND","sort_target":"VERSION"}"#;
+    assert!(running.ask("POST /v3/kv/range", "", sorted).body == reply.body);
+
+    let ranges = format!(r#"{{"success":[{{"request_range":{asked}}}]}}"#);
+    let txn = running.ask("POST /v3/kv/txn", "", &ranges);
+    let inner = format!(r#"{{"header":{{"revision":"6"}},"kvs":[{kvs}],"count":"5"}}"#);
+    let responses = format!(r#""succeeded":true,"responses":[{{"response_range":{inner}}}]"#);
+    assert!(txn.body == format!("{{{header},{responses}}}"), "{}", &txn.body[..300]);
+
+    // A client of HTTP/1.0 knows no chunks: the connection ends where the answer does.
+    let length = asked.len();
+    let head = format!("POST /v3/kv/range HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{asked}");
+    let old = Reply::parse(&running.raw(head.as_bytes()));
+    assert_eq!((old.status, old.header("transfer-encoding")), (200, None));
+    assert!(old.body == reply.body);
+}
+
+#[test]
+fn a_connection_goes_on_behind_a_large_answer() {
+    let running = Running::start();
+    let put = format!(r#"{{"key":"YQ==","value":"{}"}}"#, "QUFB".repeat(200_000));
+    assert_eq!(running.ask("POST /v3/kv/put", "", &put).status, 200);
+    let ask = |asked: &str, more: &str| {
+        let length = asked.len();
+        let head = "POST /v3/kv/range HTTP/1.1\r\nHost: localhost:1\r\n";
+        format!("{head}{more}Content-Length: {length}\r\n\r\n{asked}")
+    };
+    let large = ask(r#"{"key":"YQ=="}"#, "");
+    let small = ask(r#"{"key":"YQ==","count_only":true}"#, "Connection: close\r\n");
+    let replies = running.raw(format!("{large}{small}").as_bytes());
+    let replies = String::from_utf8(replies).unwrap();
+    let (first, second) = replies.split_once("\r\n0\r\n\r\n").unwrap();
+    let first = Reply::parse(format!("{first}\r\n0\r\n\r\n").as_bytes());
+    assert!(first.body.ends_with(r#"QUFB"}],"count":"1"}"#));
+    let second = Reply::parse(second.as_bytes());
+    assert!(second.body.ends_with(r#","count":"1"}"#), "{second:?}");
+    // It is small: its length is known.
+    assert_eq!(second.header("content-length"), Some(&second.body.len().to_string()[..]));
+}
+
 #[test]
 fn the_gateway_refuses_as_etcd_does() {
     let running = Running::start();

@@ -200,7 +200,7 @@ fn who_goes_away_is_nobodys_loss() {
     running.stop();
 }
 
-/// Ranges of every size: one piece, kept in memory, and read while they are sent.
+/// Ranges of every size: one piece, some, and read while they are sent.
 #[test]
 fn a_range_is_the_same_however_large_it_is() {
     for design in [Design::SnapshotReadTx, Design::ReadTx] {
@@ -231,6 +231,13 @@ fn a_range_is_the_same_however_large_it_is() {
                 }
                 assert_eq!(joined, whole, "limit {limit}");
             }
+            // At an old revision, whose records are of another length than the newest ones.
+            let all = RangeRequest { range_end: "l".into(), ..get("k") };
+            let before = client.range(all.clone()).await.unwrap().into_inner();
+            let revision = before.header.unwrap().revision;
+            load(&mut client, (0..3000).map(|number| put(&format!("k{number:05}"), "new"))).await;
+            let then = client.range(RangeRequest { revision, ..all }).await.unwrap().into_inner();
+            assert!(then.kvs == before.kvs && then.count == before.count);
         });
         running.stop();
     }
@@ -245,7 +252,8 @@ fn a_long_range_is_of_one_revision() {
     block_on(async {
         let mut writer = running.client().await;
         let mut reader = running.client().await.max_decoding_message_size(usize::MAX);
-        let value = "a".repeat(1000);
+        // More than any answer may keep: it is read while it is sent.
+        let value = "a".repeat(9000);
         load(&mut writer, (0..4000).map(|number| put(&format!("k{number:05}"), &value))).await;
         let all = RangeRequest { range_end: "l".into(), ..get("k") };
         for round in 0..10 {

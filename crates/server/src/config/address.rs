@@ -37,6 +37,40 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
+/// A place to listen, and what is spoken there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entrance {
+    /// Where.
+    pub at: Listen,
+    /// Without TLS.
+    pub is_plain: bool,
+    /// With TLS. On one port both can be had: the first byte tells them apart.
+    pub is_secure: bool,
+}
+
+impl Entrance {
+    /// What these addresses mean together: two that differ in nothing but TLS are one place.
+    pub fn all(urls: &[Address]) -> Result<Vec<Entrance>, String> {
+        let mut all: Vec<Entrance> = Vec::new();
+        for url in urls {
+            let (at, is_secure) = (url.to_listen()?, url.is_secure());
+            let is_other_half = |known: &&mut Entrance| {
+                // Each port 0 is another port.
+                let is_one = !matches!(&at, Listen::Tcp(address) if address.port() == 0);
+                is_one && known.at == at && known.is_secure != is_secure
+            };
+            match all.iter_mut().find(is_other_half) {
+                Some(known) if matches!(at, Listen::Tcp(_)) => {
+                    (known.is_plain, known.is_secure) = (true, true);
+                }
+                Some(_) => return Err(format!("a socket speaks with TLS or without ({url})")),
+                None => all.push(Entrance { at, is_plain: !is_secure, is_secure }),
+            }
+        }
+        Ok(all)
+    }
+}
+
 impl Address {
     /// Reads one. What is wrong is said in etcd's words.
     pub fn parse(text: &str) -> Result<Address, String> {
@@ -64,6 +98,14 @@ impl Address {
     /// Whether it wants TLS.
     pub fn is_secure(&self) -> bool {
         self.is_secure
+    }
+
+    /// The host or address, without its port; a socket has none.
+    pub fn host(&self) -> Option<&str> {
+        match &self.place {
+            Place::Host(host, _) => Some(host),
+            Place::Socket(_) => None,
+        }
     }
 
     /// Where to listen; a name of a host is none, apart from `localhost`.
@@ -138,6 +180,21 @@ mod tests {
         ] {
             assert_eq!(listen(text).as_deref(), Ok(at), "{text}");
         }
+    }
+
+    #[test]
+    fn a_port_may_have_both_kinds() {
+        let all = |texts: &[&str]| {
+            let urls: Vec<_> = texts.iter().map(|text| Address::parse(text).unwrap()).collect();
+            let all = Entrance::all(&urls)?;
+            Ok(all.iter().map(|one| (one.is_plain, one.is_secure)).collect::<Vec<_>>())
+        };
+        let port = ["http://localhost:1", "https://127.0.0.1:1", "https://127.0.0.1:2"];
+        assert_eq!(all(&port), Ok(vec![(true, true), (false, true)]));
+        let any = ["http://127.0.0.1:0", "https://127.0.0.1:0"];
+        assert_eq!(all(&any), Ok(vec![(true, false), (false, true)]));
+        let told: Result<_, String> = all(&["unix://a", "unixs://a"]);
+        assert_eq!(told.unwrap_err(), "a socket speaks with TLS or without (unixs://a)");
     }
 
     #[test]

@@ -29,6 +29,7 @@ const NESTED: [(&str, &[(&str, &str)]); 4] = [
             ("client-cert-auth", "client-cert-auth"),
             ("trusted-ca-file", "trusted-ca-file"),
             ("auto-tls", "auto-tls"),
+            ("allowed-cn", "client-cert-allowed-cn"),
             ("allowed-hostname", "client-cert-allowed-hostname"),
         ],
     ),

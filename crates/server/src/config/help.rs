@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::gates;
 use super::table::{Flag, SECTIONS, Status};
 use super::value::Kind;
 
@@ -60,7 +61,7 @@ pub fn page() -> String {
             let _ = writeln!(out, "| `--{}` | {default} | {help} |", flag.name);
         }
     }
-    out
+    out + &gates::table()
 }
 
 const PAGE: &str = "\

@@ -23,9 +23,11 @@
 //! | [`table`] | which flags are there? |
 //! | [`value`] | how are values written? |
 //! | [`address`] | how are addresses written? |
+//! | [`gates`] | which features are on? |
 //! | `arguments` | what does a command line say? |
 //! | `environment` | what does the environment say? |
 //! | `file` | what does a config file say? |
+//! | `security` | which certificates are there, and do they fit the addresses? |
 //! | `typed` | what does it all mean, and does it fit together? |
 //! | [`help`] | how is it told? |
 //!
@@ -43,11 +45,13 @@
 pub mod table;
 pub mod value;
 pub mod address;
+pub mod gates;
 pub mod help;
 pub(crate) mod arguments;
 mod environment;
 mod file;
 mod refusal;
+mod security;
 mod typed;
 
 use std::io;

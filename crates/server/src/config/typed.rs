@@ -2,22 +2,29 @@
 //!
 //! The rules are etcd's, and so are the words where tools look for them.
 
-use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clearlane_backend::Design;
 use clearlane_engine::EngineKind;
+use clearlane_member::core::Compactions;
 use clearlane_member::requests::Limits;
 use clearlane_mvcc::{AutoCompaction, IndexKind, StoreParts};
 use clearlane_read_index::ReadMode;
 
-use super::address::{Address, Listen};
+use super::address::{Address, Entrance, Listen};
 use super::arguments::Values;
+use super::gates::Gates;
 use super::refusal::Refusal;
+use super::security;
 use super::table::{self, Status};
 use super::value;
+use crate::auth_off::BCRYPT_COST;
+use crate::corruption::Checks;
 use crate::data::{self, InitialCluster, State};
+use crate::serve::Connections;
+use crate::tls;
 
 /// How a member is to run.
 #[derive(Clone, Debug)]
@@ -29,11 +36,15 @@ pub struct Config {
     /// Where its log lies, if not in the data directory.
     pub wal_dir: Option<PathBuf>,
     /// Where clients are served.
-    pub listen_clients: Vec<Listen>,
+    pub listen_clients: Vec<Entrance>,
+    /// Where else they are, for who wants HTTP apart from gRPC.
+    pub listen_clients_http: Vec<Entrance>,
     /// What clients are told, as it was written.
     pub advertise_clients: Vec<String>,
     /// Where other members are heard.
-    pub listen_peers: Vec<SocketAddr>,
+    pub listen_peers: Vec<Entrance>,
+    /// Certificates, and who may come.
+    pub tls: tls::Settings,
     /// How a cluster begins. A member that has data has begun.
     pub bootstrap: Bootstrap,
     /// How the log and its raft are kept.
@@ -48,10 +59,18 @@ pub struct Config {
     pub net_threads: usize,
     /// A call that takes longer is told of in the log.
     pub slow: Duration,
+    /// What connections are held to.
+    pub connections: Connections,
+    /// How much work it is to hash a password.
+    pub bcrypt_cost: u32,
+    /// So is what takes longer to apply, or to read.
+    pub slow_apply: Duration,
     /// What this member does by itself.
     pub upkeep: Upkeep,
     /// What is logged, and where.
     pub log: LogConfig,
+    /// Where a timeline is written.
+    pub timeline: Option<PathBuf>,
     /// What is to be told when there is a log.
     pub warnings: Vec<String>,
 }
@@ -65,6 +84,10 @@ pub struct Upkeep {
     pub is_strict: bool,
     /// Policy and retention of the compactions that nobody asks for.
     pub compaction: (String, String),
+    /// When this member is compared with others.
+    pub checks: Checks,
+    /// Which features are on.
+    pub gates: Gates,
 }
 
 /// How a cluster begins.
@@ -104,6 +127,8 @@ pub struct RaftConfig {
 pub struct StoreConfig {
     /// What has the data on disk.
     pub engine: EngineKind,
+    /// So much of what is on disk it has in memory.
+    pub engine_cache_bytes: usize,
     /// Which generation of the read path.
     pub eras: Eras,
     /// So much data is taken; 0 is etcd's default, and below 0 there is no limit.
@@ -112,6 +137,8 @@ pub struct StoreConfig {
     pub batch_interval: Duration,
     /// So many changes are committed at once.
     pub batch_limit: u64,
+    /// How a compaction works.
+    pub compactions: Compactions,
 }
 
 /// Which generation of the read path is used: a preset, or its parts.
@@ -127,7 +154,7 @@ pub struct Eras {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpConfig {
     /// Where else metrics and health are served.
-    pub listen_metrics: Vec<SocketAddr>,
+    pub listen_metrics: Vec<Entrance>,
     /// Whether metrics tell the time of each kind of call.
     pub is_extensive: bool,
     /// Under which names this server may be asked.
@@ -168,25 +195,25 @@ pub enum LogOutput {
 }
 
 /// Values that were checked, and the defaults of those that were not given.
-struct Typed<'v> {
+pub(super) struct Typed<'v> {
     values: &'v Values,
 }
 
 impl Typed<'_> {
-    fn text(&self, name: &str) -> &str {
+    pub(super) fn text(&self, name: &str) -> &str {
         let flag = table::find(name).expect("asked for by its name in the table");
         self.values.get(name).map_or(flag.default, String::as_str)
     }
 
-    fn is_set(&self, name: &str) -> bool {
+    pub(super) fn is_set(&self, name: &str) -> bool {
         self.values.contains_key(name)
     }
 
-    fn switch(&self, name: &str) -> bool {
+    pub(super) fn switch(&self, name: &str) -> bool {
         value::switch(self.text(name)).expect("checked when it came")
     }
 
-    fn count(&self, name: &str) -> u64 {
+    pub(super) fn count(&self, name: &str) -> u64 {
         value::count(self.text(name)).expect("checked when it came")
     }
 
@@ -201,7 +228,7 @@ impl Typed<'_> {
         value::time(text).ok_or_else(below)
     }
 
-    fn urls(&self, name: &str) -> Vec<Address> {
+    pub(super) fn urls(&self, name: &str) -> Vec<Address> {
         value::urls(self.text(name)).expect("checked when they came")
     }
 
@@ -209,37 +236,37 @@ impl Typed<'_> {
         self.urls(name).iter().map(ToString::to_string).collect()
     }
 
-    fn path(&self, name: &str) -> Option<PathBuf> {
+    pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
         Some(self.text(name)).filter(|path| !path.is_empty()).map(PathBuf::from)
     }
 
-    /// Where to listen. TLS is refused here and not ignored: it would be its absence that is served.
-    fn listens(&self, name: &str) -> Result<Vec<Listen>, Refusal> {
-        let urls = self.urls(name);
-        if let Some(secure) = urls.iter().find(|url| url.is_secure()) {
-            return Err(Refusal::fatal(format!("--{name}: TLS is not served yet ({secure})")));
+    /// Where to listen.
+    fn entrances(&self, name: &str) -> Result<Vec<Entrance>, Refusal> {
+        let all = Entrance::all(&self.urls(name));
+        all.map_err(|wrong| Refusal::fatal(format!("--{name}: {wrong}")))
+    }
+
+    /// Where to listen for those who come over a network, with TLS or without.
+    fn ports(&self, name: &str) -> Result<Vec<Entrance>, Refusal> {
+        let ports = self.entrances(name)?;
+        for port in &ports {
+            let wrong = match &port.at {
+                Listen::Unix(path) => format!("a port is wanted, not a socket ({path:?})"),
+                Listen::Tcp(at) if port.is_plain && port.is_secure => {
+                    format!("{at} speaks with TLS or without")
+                }
+                Listen::Tcp(_) => continue,
+            };
+            return Err(Refusal::fatal(format!("--{name}: {wrong}")));
         }
-        let listens = urls.iter().map(Address::to_listen);
-        listens
-            .collect::<Result<_, _>>()
-            .map_err(|wrong| Refusal::fatal(format!("--{name}: {wrong}")))
-    }
-}
-
-impl Typed<'_> {
-    /// Where to listen for those who come over a network.
-    fn ports(&self, name: &str) -> Result<Vec<SocketAddr>, Refusal> {
-        let ports = self.listens(name)?.into_iter().map(|listen| match listen {
-            Listen::Tcp(address) => Ok(address),
-            Listen::Unix(path) => {
-                let words = format!("--{name}: a port is wanted, not a socket ({path:?})");
-                Err(Refusal::fatal(words))
-            }
-        });
-        ports.collect()
+        Ok(ports)
     }
 
-    fn list(&self, name: &str) -> Vec<String> {
+    fn gates(&self) -> Gates {
+        Gates::parse(self.text("feature-gates")).expect("checked when they came")
+    }
+
+    pub(super) fn list(&self, name: &str) -> Vec<String> {
         self.text(name).split(',').map(|word| word.trim().to_owned()).collect()
     }
 }
@@ -248,6 +275,7 @@ impl Typed<'_> {
 pub(super) fn config(values: &Values, mut warnings: Vec<String>) -> Result<Config, Refusal> {
     warnings.extend(not_honoured(values));
     let typed = Typed { values };
+    warnings.extend(typed.gates().warnings());
     if typed.is_set("listen-client-urls") && !typed.is_set("advertise-client-urls") {
         return Err(Refusal::fatal(
             "--advertise-client-urls is required when --listen-client-urls is set explicitly",
@@ -266,10 +294,12 @@ pub(super) fn config(values: &Values, mut warnings: Vec<String>) -> Result<Confi
     }
     Ok(Config {
         bootstrap: bootstrap(&typed, &name)?,
+        tls: security::settings(&typed, &data_dir, &mut warnings)?,
         name,
         data_dir,
         wal_dir: typed.path("wal-dir"),
-        listen_clients: some(typed.listens("listen-client-urls")?, "listen-client-urls")?,
+        listen_clients: some(typed.entrances("listen-client-urls")?, "listen-client-urls")?,
+        listen_clients_http: typed.entrances("listen-client-http-urls")?,
         advertise_clients: some(typed.written("advertise-client-urls"), "advertise-client-urls")?,
         listen_peers: some(typed.ports("listen-peer-urls")?, "listen-peer-urls")?,
         raft: raft(&typed)?,
@@ -278,8 +308,12 @@ pub(super) fn config(values: &Values, mut warnings: Vec<String>) -> Result<Confi
         http: http(&typed)?,
         net_threads,
         slow: typed.time("warning-unary-request-duration")?,
+        connections: connections(&typed)?,
+        bcrypt_cost: bcrypt_cost(&typed, &mut warnings),
+        slow_apply: typed.time("warning-apply-duration")?,
         upkeep: upkeep(&typed)?,
         log: log(&typed),
+        timeline: typed.path("timeline"),
         warnings,
     })
 }
@@ -299,7 +333,54 @@ fn upkeep(typed: &Typed<'_>) -> Result<Upkeep, Refusal> {
     AutoCompaction::parse(&mode, &retention)
         .map_err(|wrong| Refusal::fatal(format!("--auto-compaction-retention: {wrong}")))?;
     let is_strict = typed.switch("strict-reconfig-check");
-    Ok(Upkeep { progress_interval, is_strict, compaction: (mode, retention) })
+    let gates = typed.gates();
+    gates.fit().map_err(Refusal::fatal)?;
+    let checks = checks(typed, &gates)?;
+    Ok(Upkeep { progress_interval, is_strict, compaction: (mode, retention), checks, gates })
+}
+
+fn connections(typed: &Typed<'_>) -> Result<Connections, Refusal> {
+    let by_default = Connections::default();
+    let (keep_alive, keep_alive_timeout) =
+        (typed.time("grpc-keepalive-interval")?, typed.time("grpc-keepalive-timeout")?);
+    // As in etcd, which leaves both to gRPC unless there are both.
+    let is_said = !keep_alive.is_zero() && !keep_alive_timeout.is_zero();
+    let (keep_alive, keep_alive_timeout) = match is_said {
+        true => (keep_alive, keep_alive_timeout),
+        false => (by_default.keep_alive, by_default.keep_alive_timeout),
+    };
+    let streams_max = u32::try_from(typed.count("max-concurrent-streams")).unwrap_or(u32::MAX);
+    let ping_pause = typed.time("grpc-keepalive-min-time")?;
+    Ok(Connections { ping_pause, keep_alive, keep_alive_timeout, streams_max })
+}
+
+/// What bcrypt can do.
+const BCRYPT_COSTS: RangeInclusive<u64> = 4..=31;
+
+/// As in etcd, what cannot be is told, and the default is taken.
+fn bcrypt_cost(typed: &Typed<'_>, warnings: &mut Vec<String>) -> u32 {
+    let cost = typed.count("bcrypt-cost");
+    if !BCRYPT_COSTS.contains(&cost) {
+        let (least, most) = BCRYPT_COSTS.into_inner();
+        let words =
+            format!("--bcrypt-cost={cost} is not {least} to {most}: {BCRYPT_COST} is taken");
+        warnings.push(words);
+        return BCRYPT_COST;
+    }
+    u32::try_from(cost).unwrap_or(BCRYPT_COST)
+}
+
+fn checks(typed: &Typed<'_>, gates: &Gates) -> Result<Checks, Refusal> {
+    let at_compactions = typed.time("compact-hash-check-time")?;
+    if at_compactions.is_zero() {
+        return Err(Refusal::fatal("--compact-hash-check-time must be >0 (set to 0s)"));
+    }
+    let periodic = typed.time("corrupt-check-time")?;
+    Ok(Checks {
+        is_initial: gates.is_on("InitialCorruptCheck"),
+        periodic: (!periodic.is_zero()).then_some(periodic),
+        at_compactions: gates.is_on("CompactHashCheck").then_some(at_compactions),
+    })
 }
 
 /// A place at a desk has eight bits for the thread.
@@ -380,18 +461,39 @@ fn raft(typed: &Typed<'_>) -> Result<RaftConfig, Refusal> {
     })
 }
 
+/// With less, every step reads the file's inner pages again.
+const ENGINE_CACHE_MIN: usize = 1 << 20;
+
 fn store(typed: &Typed<'_>) -> Result<StoreConfig, Refusal> {
     let engine = typed.text("engine").parse();
     let (interval, limit) =
         (typed.time("backend-batch-interval")?, typed.count("backend-batch-limit"));
     let by_default = clearlane_backend::Config::default();
+    let engine_cache_bytes = typed.size("engine-cache-bytes");
+    if engine_cache_bytes < ENGINE_CACHE_MIN {
+        let least = format!("must be at least {ENGINE_CACHE_MIN} (set to {engine_cache_bytes})");
+        return Err(Refusal::fatal(format!("--engine-cache-bytes {least}")));
+    }
     Ok(StoreConfig {
         engine: engine.expect("its names are those of the table"),
+        engine_cache_bytes,
         eras: eras(typed),
         quota_bytes: value::number(typed.text("quota-backend-bytes"))
             .expect("checked when it came"),
         batch_interval: if interval.is_zero() { by_default.batch_interval } else { interval },
         batch_limit: if limit == 0 { by_default.batch_limit } else { limit },
+        compactions: compactions(typed)?,
+    })
+}
+
+/// As in etcd, none and no time at all are the defaults.
+fn compactions(typed: &Typed<'_>) -> Result<Compactions, Refusal> {
+    let by_default = Compactions::default();
+    let (batch, pause) =
+        (typed.size("compaction-batch-limit"), typed.time("compaction-sleep-interval")?);
+    Ok(Compactions {
+        batch: if batch == 0 { by_default.batch } else { batch },
+        pause: if pause.is_zero() { by_default.pause } else { pause },
     })
 }
 

@@ -5,6 +5,7 @@
 //! | switch | `true`, `1`, `t`, `FALSE` |
 //! | number, count | `42`, `0x2a`, `1_000`; a count is not below zero |
 //! | duration | `1h30m`, `100ms`, `1.5s`, `-1s`, `0` |
+//! | gates | `InitialCorruptCheck=true,AllBeta=false` |
 //! | addresses | `http://127.0.0.1:2379,unix:///run/clearlane.sock` |
 //!
 //! A value is checked where it comes in, so that the message can say from where it came. Later it is
@@ -13,6 +14,7 @@
 use std::time::Duration;
 
 use super::address::Address;
+use super::gates::Gates;
 
 /// What the value of a flag may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub enum Kind {
     Duration,
     /// Addresses, with commas in between.
     Urls,
+    /// Which features are on.
+    Gates,
     /// One of these words.
     OneOf(&'static [&'static str]),
 }
@@ -42,6 +46,7 @@ impl Kind {
             Kind::Number | Kind::Count => "number",
             Kind::Duration => "duration",
             Kind::Urls => "urls",
+            Kind::Gates => "gates",
             Kind::OneOf(_) => "word",
         }
     }
@@ -55,6 +60,7 @@ impl Kind {
             Kind::Count => wants(count(text).is_some(), "a whole number, 0 or more"),
             Kind::Duration => wants(duration(text).is_some(), "a duration such as 100ms or 1h30m"),
             Kind::Urls => urls(text).map(drop),
+            Kind::Gates => Gates::parse(text).map(drop),
             Kind::OneOf(words) => wants(words.contains(&text), &listed(words)),
         }
     }
@@ -78,6 +84,7 @@ pub(super) fn are_equal(kind: Kind, a: &str, b: &str) -> bool {
         Kind::Switch => switch(a) == switch(b),
         Kind::Number | Kind::Count => number(a) == number(b),
         Kind::Duration => duration(a) == duration(b),
+        Kind::Gates => Gates::parse(a) == Gates::parse(b),
         Kind::Text | Kind::Urls | Kind::OneOf(_) => a == b,
     }
 }

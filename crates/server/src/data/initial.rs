@@ -14,6 +14,7 @@ use clearlane_raft_log::Metadata;
 
 use super::error::{Error, Result};
 use crate::peer::join::{self, Found};
+use crate::tls::Outgoing;
 
 /// Whether the cluster is new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,12 +106,18 @@ impl InitialCluster {
         Ok(())
     }
 
-    /// Asks the others who is a member, and finds this one among them by its addresses.
-    pub(super) fn found(&self, name: &str, own: &[String]) -> Result<Metadata> {
+    /// Asks the others who is a member, and finds this one among them by its addresses. Says, too, whether
+    /// it is to learn only.
+    pub(super) fn found(
+        &self,
+        name: &str,
+        own: &[String],
+        outgoing: &Outgoing,
+    ) -> Result<(Metadata, bool)> {
         self.check_own(name, own)?;
         let others = self.0.iter().filter(|(other, _)| *other != name);
         let urls: Vec<String> = others.flat_map(|(_, urls)| urls.clone()).collect();
-        let said = join::ask(&urls)?;
+        let said = join::ask(&urls, outgoing)?;
         let answers: Vec<&Found> = said.iter().filter_map(|said| said.as_ref().ok()).collect();
         if answers.is_empty() {
             let why: Vec<&str> =
@@ -121,15 +128,18 @@ impl InitialCluster {
         let mut failed = None;
         for found in answers {
             match self.matches(found, own) {
-                Ok(node_id) => return Ok(Metadata { node_id, cluster_id: found.cluster_id }),
+                Ok(this) => {
+                    let (node_id, cluster_id) = (this.id, found.cluster_id);
+                    return Ok((Metadata { node_id, cluster_id }, this.is_learner));
+                }
                 Err(error) => failed = Some(error),
             }
         }
         Err(failed.expect("there was an answer, and it did not match"))
     }
 
-    /// This member's number, if the list is the cluster's.
-    fn matches(&self, found: &Found, own: &[String]) -> Result<u64> {
+    /// This member, if the list is the cluster's.
+    fn matches<'f>(&self, found: &'f Found, own: &[String]) -> Result<&'f Member> {
         let has = || {
             let all = found.members.iter().map(|member| member.peer_urls.join(","));
             all.collect::<Vec<_>>().join(" ")
@@ -150,7 +160,7 @@ impl InitialCluster {
         if (listed, self.0.len()) != (found.members.len(), found.members.len()) {
             return Err(Error::OtherMembers { listed: self.to_string(), has: has() });
         }
-        Ok(member.id)
+        Ok(member)
     }
 }
 
@@ -209,7 +219,7 @@ mod tests {
         let found = |members| Found { cluster_id: 9, members };
         let own = urls(&["http://b:1"]);
         let both = found(vec![member(1, "http://a:1"), member(2, "http://b:1")]);
-        assert_eq!(cluster.matches(&both, &own).unwrap(), 2);
+        assert_eq!(cluster.matches(&both, &own).unwrap().id, 2);
         let alone = found(vec![member(1, "http://a:1")]);
         assert!(matches!(cluster.matches(&alone, &own), Err(Error::NotAdded { .. })));
         let mut more = both;

@@ -31,8 +31,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clearlane_engine::{EngineKind, Options};
+use clearlane_locks::now_ns;
 use clearlane_member::copies::DirectoryVault;
-use clearlane_member::core::{Ground, Settings, bootstrap, force_alone};
+use clearlane_member::core::{Compactions, Ground, Settings, Stopwatch, bootstrap, force_alone};
 use clearlane_member::membership::{self, Member};
 use clearlane_member::node::{NoNetwork, Node};
 use clearlane_mvcc::{OneAfterTheOther, StoreParts};
@@ -43,6 +44,10 @@ use clearlane_read_index::ReadMode;
 pub use self::error::{Error, Result};
 pub use self::initial::{InitialCluster, State};
 use crate::peer::{self, Ends};
+use crate::tls::Outgoing;
+
+/// What takes longer to apply is worth a line in the log: etcd's `--warning-apply-duration`.
+pub(crate) const SLOW_APPLY: Duration = Duration::from_millis(100);
 
 /// How a member begins.
 #[derive(Clone, Debug)]
@@ -87,6 +92,14 @@ pub struct Start {
     pub catch_up_entries: u64,
     /// How large the store may become; 0 is the default, below is no limit.
     pub quota_bytes: i64,
+    /// How the members of a cluster that it joins are called.
+    pub outgoing: Outgoing,
+    /// How a compaction works.
+    pub compactions: Compactions,
+    /// An entry that takes longer to apply is told of in the log.
+    pub slow_apply: Duration,
+    /// How often members are told what is left of long leases; never, if it is none.
+    pub lease_checkpoint_interval: Option<Duration>,
 }
 
 /// A member that runs, and what its network needs: see [`peer::Peers::start`].
@@ -124,6 +137,10 @@ impl Start {
             snapshot_count: settings.snapshot_count,
             catch_up_entries: settings.catch_up_entries,
             quota_bytes: settings.quota_bytes,
+            outgoing: Outgoing::default(),
+            compactions: settings.compactions,
+            slow_apply: SLOW_APPLY,
+            lease_checkpoint_interval: settings.lease_checkpoint_interval,
         }
     }
 
@@ -135,8 +152,9 @@ impl Start {
     /// Begins, or goes on.
     pub fn open(&self) -> Result<Opened> {
         let (post, ends) = peer::network();
-        let ground = self.prepare()?;
-        let node = Node::start(ground, self.settings()?, Box::new(post))?;
+        let (ground, joins_as_learner) = self.prepare()?;
+        let settings = Settings { joins_as_learner, ..self.settings()? };
+        let node = Node::start(ground, settings, Box::new(post))?;
         Ok(Opened { node: Arc::new(node), ends })
     }
 
@@ -145,27 +163,30 @@ impl Start {
         self.prepare().map(drop)
     }
 
-    /// What is on disk when this returns is a member's.
-    fn prepare(&self) -> Result<Ground> {
+    /// What is on disk when this returns is a member's. One that has just joined has been told whether it
+    /// is to learn only.
+    fn prepare(&self) -> Result<(Ground, Option<bool>)> {
         make(&self.member_dir())?;
         format::check(&self.member_dir())?;
         let ground = self.ground()?;
+        let mut joins_as_learner = None;
         if !self.has_begun()? {
             if self.force_new {
                 return Err(Error::NothingToForce(self.wal_dir()));
             }
-            let (metadata, first) = self.first()?;
+            let (metadata, first, learns) = self.first()?;
+            joins_as_learner = learns;
             bootstrap(&ground, metadata, &first)?;
         } else if self.force_new {
             let removed = force_alone(&ground)?;
             let removed: Vec<String> = removed.iter().map(|id| format!("{id:x}")).collect();
             tracing::warn!(?removed, "goes on alone, as a new cluster");
         }
-        Ok(ground)
+        Ok((ground, joins_as_learner))
     }
 
-    /// Who this member is, and with whom it begins.
-    fn first(&self) -> Result<(Metadata, Vec<Member>)> {
+    /// Who this member is, and with whom it begins; or, if it joins others, as what.
+    fn first(&self) -> Result<(Metadata, Vec<Member>, Option<bool>)> {
         let own = membership::addresses(&self.peer_urls)
             .map_err(|_| Error::BadUrls { flag: "initial-advertise-peer-urls" })?;
         match self.state {
@@ -173,9 +194,13 @@ impl Start {
                 let first = self.initial_cluster.first(&self.name, &own, &self.token)?;
                 let ids: Vec<u64> = first.iter().map(|member| member.id).collect();
                 let node_id = membership::member_id(&own, &self.token, None);
-                Ok((Metadata { node_id, cluster_id: membership::cluster_id(&ids) }, first))
+                Ok((Metadata { node_id, cluster_id: membership::cluster_id(&ids) }, first, None))
             }
-            State::Existing => Ok((self.initial_cluster.found(&self.name, &own)?, Vec::new())),
+            State::Existing => {
+                let (metadata, learns) =
+                    self.initial_cluster.found(&self.name, &own, &self.outgoing)?;
+                Ok((metadata, Vec::new(), Some(learns)))
+            }
         }
     }
 
@@ -217,6 +242,9 @@ impl Start {
         settings.snapshot_count = self.snapshot_count;
         settings.catch_up_entries = self.catch_up_entries;
         settings.quota_bytes = self.quota_bytes;
+        settings.compactions = self.compactions;
+        settings.stopwatch = Some(Stopwatch { limit: self.slow_apply, now_ns });
+        settings.lease_checkpoint_interval = self.lease_checkpoint_interval;
         Ok(settings)
     }
 
@@ -233,7 +261,7 @@ impl Start {
 /// cluster. If there is no data yet it begins, under this name and peer address.
 pub fn open_alone(data_dir: &Path, parts: StoreParts, name: &str, peer_url: &str) -> Result<Node> {
     let start = Start::new(name, data_dir, peer_url, parts);
-    Ok(Node::start(start.prepare()?, start.settings()?, Box::new(NoNetwork))?)
+    Ok(Node::start(start.prepare()?.0, start.settings()?, Box::new(NoNetwork))?)
 }
 
 fn make(dir: &Path) -> io::Result<()> {

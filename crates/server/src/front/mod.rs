@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
-use clearlane_member::Handle;
+use clearlane_member::{Handle, Trouble};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -34,8 +34,10 @@ use tonic::service::Routes;
 
 pub use self::body::Answer;
 use self::hot::{Asker, Kinds};
-use crate::http::Endpoints;
+use crate::http::{Endpoints, Secure};
 use crate::metrics::{Method, ThreadMetrics, observe};
+use crate::tls::ClientName;
+use crate::{caller, status};
 
 /// What answers the requests of one thread.
 #[derive(Clone, Debug)]
@@ -45,8 +47,8 @@ pub struct Front {
     http: Endpoints,
     thread: ThreadMetrics,
     kinds: Kinds,
-    remote: Remote,
-    slow: Duration,
+    caller: Caller,
+    slow: (Duration, Duration),
 }
 
 /// From where a connection comes.
@@ -56,6 +58,8 @@ pub enum Remote {
     Tcp(SocketAddr),
     /// From a process of this machine.
     Unix,
+    /// From the JSON gateway, whoever has asked there.
+    Gateway,
 }
 
 impl fmt::Display for Remote {
@@ -63,6 +67,35 @@ impl fmt::Display for Remote {
         match self {
             Remote::Tcp(address) => write!(f, "{address}"),
             Remote::Unix => f.write_str("unix"),
+            Remote::Gateway => f.write_str("gateway"),
+        }
+    }
+}
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// From where he comes.
+    pub remote: Remote,
+    /// Whether nobody can listen in.
+    pub is_secure: bool,
+    /// Who he is, by the certificate that he has shown. Calls that tonic answers have it among their
+    /// extensions.
+    pub name: Option<ClientName>,
+}
+
+impl Caller {
+    /// Somebody without TLS.
+    pub fn plain(remote: Remote) -> Caller {
+        Caller { remote, is_secure: false, name: None }
+    }
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(ClientName(name)) => write!(f, "{} (CN {name})", self.remote),
+            None => self.remote.fmt(f),
         }
     }
 }
@@ -71,37 +104,50 @@ type Answering = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible
 
 impl Front {
     /// In front of a member; `grpc` has the services that are not answered here, and `http` answers
-    /// what is not gRPC. A call that takes longer than `slow` is told of in the log.
+    /// what is not gRPC. A call that takes longer than the first of `slow` is told of in the log, and
+    /// so is a read that takes longer than the second.
     pub fn new(
         member: Handle,
         grpc: Routes,
         http: Endpoints,
         thread: ThreadMetrics,
-        slow: Duration,
+        slow: (Duration, Duration),
     ) -> Front {
-        let (grpc, kinds, remote) = (grpc.prepare(), Kinds::new(), Remote::Unix);
-        Front { member, grpc, http, thread, kinds, remote, slow }
+        let (grpc, kinds, caller) = (grpc.prepare(), Kinds::new(), Caller::plain(Remote::Unix));
+        Front { member, grpc, http, thread, kinds, caller, slow }
     }
 
     /// Starts to answer.
-    pub fn answer(&self, request: Request<Incoming>) -> Answering {
+    pub fn answer(&self, mut request: Request<Incoming>) -> Answering {
         if !is_grpc(&request) {
+            self.introduce(&mut request);
+            if self.caller.is_secure {
+                request.extensions_mut().insert(Secure);
+            }
             let http = self.http.clone();
             return Box::pin(async move { Ok(http.answer(request).await.map(Answer::Tonic)) });
         }
         let Some((kind, method)) = self.kinds.of(request.uri().path()) else {
+            self.introduce(&mut request);
             return Box::pin(self.by_tonic(request));
         };
         let (head, body) = request.into_parts();
-        let (member, remote, slow) = (self.member.clone(), self.remote, self.slow);
-        let asker = Asker { member, head: head.headers, remote, slow };
+        let (member, caller, slow) = (self.member.clone(), self.caller.clone(), self.slow);
+        let asker = Asker { member, head: head.headers, caller, slow };
         let counted = self.thread.begin(method);
         Box::pin(async move { Ok(hot::answer(kind, asker, counted, body).await) })
     }
 
     /// The same for one connection.
-    pub fn at(&self, remote: Remote) -> Front {
-        Front { remote, ..self.clone() }
+    pub fn at(&self, caller: Caller) -> Front {
+        Front { caller, ..self.clone() }
+    }
+
+    /// Says who asks, to those who only see the request.
+    fn introduce(&self, request: &mut Request<Incoming>) {
+        if let Some(name) = &self.caller.name {
+            request.extensions_mut().insert(name.clone());
+        }
     }
 
     fn by_tonic(
@@ -112,8 +158,16 @@ impl Front {
         async move {
             let method = Method::of(request.uri().path());
             let request = request.map(tonic::body::Body::new);
-            let answer = observe::call(&thread, method, &mut grpc, request).await;
-            Ok(answer.map(Answer::Tonic))
+            let patience = caller::patience(request.headers());
+            let answering = observe::call(&thread, method, &mut grpc, request);
+            // The head of a stream's answer comes at once; then it goes on for as long as it may.
+            Ok(match patience {
+                Some(patience) => match tokio::time::timeout(patience, answering).await {
+                    Ok(answer) => answer.map(Answer::Tonic),
+                    Err(_) => failed(&status::of(&Trouble::DeadlineExceeded)),
+                },
+                None => answering.await.map(Answer::Tonic),
+            })
         }
     }
 }

@@ -8,27 +8,36 @@
 //!     └────────── said first: known before the first record goes ────────────┘
 //! ```
 //!
-//! A small answer is one piece of memory. A large one is encoded in pieces of 64 KiB, each when the
-//! connection can take it, and after each piece others on the thread get their turn.
+//! A small answer is one piece of memory. A large one goes in [pieces](Pieces), and after each piece others
+//! on the thread get their turn. What is longer still is read and encoded in the read pool, a piece ahead
+//! of the connection: this thread only hands it on.
 
-use std::task::{Context, Poll};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use clearlane_member::range::{About, Found, Long, Records};
+use clearlane_member::Handle;
+use clearlane_member::Trouble;
+use clearlane_member::long::Long;
+use clearlane_member::node::Node;
+use clearlane_member::range::{About, Found, Records};
+use clearlane_member::shelf::Place;
 use http::Response;
-use http_body::Frame;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use tokio::sync::oneshot;
 use tonic::Status;
 
+use super::Answer;
 use super::body::Error;
-use super::unary::{PREFIX, frame, well};
-use super::{Answer, failed};
+use super::unary::{Encoded, PREFIX, any_message, fits, well};
 
 /// An answer up to this size is encoded at once, and a larger one in pieces of this size.
 const PIECE: usize = 64 << 10;
-/// As much as fits into one message.
-const MESSAGE_MAX: u64 = i32::MAX as u64;
+/// The pool is asked for more when so many pieces are left.
+const AHEAD: usize = 8;
 
 /// The numbers of the answer's fields.
 const HEADER: u32 = 1;
@@ -37,46 +46,60 @@ const MORE: u32 = 3;
 const COUNT: u32 = 4;
 
 /// What goes out for what a range has found.
-pub(crate) fn answer(found: Found) -> Response<Answer> {
+pub(crate) fn answer(member: &Handle, found: Found) -> Result<Encoded<'_>, Status> {
     match found {
-        Found::Shaped(response) => well(Answer::Message(frame(&response))),
+        Found::Shaped(response) => any_message(member, response),
         Found::Records(Records { about, records }) => {
-            let encoded = records.iter().map(|record| field_len(record.len()) as u64).sum();
-            body(&about, Source::Records(records.into_iter()), encoded)
+            let encoded = records.iter().map(|record| field_len(record.len())).sum();
+            let Frame { length, mut bytes, tail } = Frame::around(&about, encoded)?;
+            let records = records.into_iter();
+            if length > PIECE {
+                let source = Source::Records { records, bytes, tail };
+                return Ok(Encoded::Now(pieces(length, source)));
+            }
+            bytes.reserve(length);
+            records.for_each(|record| encode(&record, &mut bytes));
+            bytes.put(tail);
+            Ok(Encoded::Now(well(Answer::Message(bytes.freeze()))))
         }
         Found::Long(found) => {
-            let encoded = found.encoded_len();
-            body(&found.about.clone(), Source::Long(found), encoded)
+            let encoded = usize::try_from(found.encoded_len()).unwrap_or(usize::MAX);
+            let Frame { length, bytes, tail } = Frame::around(&found.about, encoded)?;
+            let reading = Reading::begin(member.node(), found, bytes, tail);
+            Ok(Encoded::Now(pieces(length, Source::Long(reading))))
         }
     }
 }
 
-/// `encoded` is what the records take, with what lies between them.
-fn body(about: &About, source: Source, encoded: u64) -> Response<Answer> {
-    let tail = tail(about);
-    let header = about.header.as_ref().map_or(0, |header| message_len(header.encoded_len()));
-    let length = header as u64 + encoded + tail.len() as u64;
-    if length > MESSAGE_MAX {
-        let why =
-            format!("grpc: trying to send message larger than max ({length} vs. {MESSAGE_MAX})");
-        return failed(&Status::resource_exhausted(why));
-    }
-    let is_small = length <= PIECE as u64;
-    let mut bytes =
-        BytesMut::with_capacity(if is_small { PREFIX + length as usize } else { PIECE });
-    bytes.put_u8(0);
-    bytes.put_u32(length as u32);
-    if let Some(header) = &about.header {
-        encode_key(HEADER, WireType::LengthDelimited, &mut bytes);
-        header.encode_length_delimited(&mut bytes).expect("this memory grows");
-    }
-    match source {
-        Source::Records(records) if is_small => {
-            records.for_each(|record| encode(&record, &mut bytes));
-            bytes.put(tail);
-            well(Answer::Message(bytes.freeze()))
+fn pieces(length: usize, source: Source) -> Response<Answer> {
+    well(Answer::Range(Box::new(Pieces { length, source, rests: false })))
+}
+
+/// What stands around the records of an answer.
+struct Frame {
+    /// Of the whole message.
+    length: usize,
+    /// What comes first.
+    bytes: BytesMut,
+    /// What comes last.
+    tail: Bytes,
+}
+
+impl Frame {
+    /// `encoded` is what the records take, with what lies between them.
+    fn around(about: &About, encoded: usize) -> Result<Frame, Status> {
+        let tail = tail(about);
+        let header = about.header.as_ref().map_or(0, |header| message_len(header.encoded_len()));
+        let length = encoded.saturating_add(header + tail.len());
+        fits(length as u64)?;
+        let mut bytes = BytesMut::with_capacity(PREFIX + header);
+        bytes.put_u8(0);
+        bytes.put_u32(length as u32);
+        if let Some(header) = &about.header {
+            encode_key(HEADER, WireType::LengthDelimited, &mut bytes);
+            header.encode_length_delimited(&mut bytes).expect("this memory grows");
         }
-        source => well(Answer::Range(Box::new(Pieces { bytes, source, tail, rests: false }))),
+        Ok(Frame { length, bytes, tail })
     }
 }
 
@@ -107,73 +130,145 @@ fn message_len(message: usize) -> usize {
     key_len(HEADER) + encoded_len_varint(message as u64) + message
 }
 
-/// Where the records come from.
+/// Where the pieces come from.
 #[derive(Debug)]
 enum Source {
-    Records(std::vec::IntoIter<Bytes>),
-    Long(Long),
+    /// The records are here, to be put behind what is encoded.
+    Records { records: std::vec::IntoIter<Bytes>, bytes: BytesMut, tail: Bytes },
+    /// The pool reads.
+    Long(Reading),
+    /// All have gone.
+    Over,
 }
 
-impl Source {
-    /// Some more; nothing at the end.
-    fn next(&mut self) -> Result<Option<Vec<Bytes>>, Error> {
-        match self {
-            Source::Records(records) => {
-                let mut left = PIECE;
-                let mut piece = Vec::new();
-                while left > 0
-                    && let Some(record) = records.next()
-                {
-                    left = left.saturating_sub(record.len());
-                    piece.push(record);
-                }
-                Ok((!piece.is_empty()).then_some(piece))
+/// An answer that is read while it is sent.
+#[derive(Debug)]
+struct Reading {
+    /// What the pool has read.
+    read: Read,
+    /// What it is just reading.
+    next: Option<oneshot::Receiver<Result<Read, Error>>>,
+    tail: Bytes,
+    node: Arc<Node>,
+}
+
+/// What the pool has read, and what is left to read behind it, if anything is.
+#[derive(Debug, Default)]
+struct Read {
+    pieces: VecDeque<Bytes>,
+    left: Option<Box<Long>>,
+    #[expect(dead_code, reason = "taken for as long as the pieces are here")]
+    place: Option<Place>,
+}
+
+impl Reading {
+    fn begin(node: &Arc<Node>, found: Long, head: BytesMut, tail: Bytes) -> Reading {
+        let next = Some(read(node, Box::new(found), head, tail.clone()));
+        Reading { read: Read::default(), next, tail, node: Arc::clone(node) }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
+        loop {
+            // Not before, or a client that takes nothing would have more in memory.
+            if self.read.pieces.len() <= AHEAD
+                && let Some(left) = self.read.left.take()
+            {
+                self.next = Some(read(&self.node, left, BytesMut::new(), self.tail.clone()));
             }
-            Source::Long(found) => Ok(found.next(PIECE)?),
+            if let Some(piece) = self.read.pieces.pop_front() {
+                return Poll::Ready(Some(Ok(piece)));
+            }
+            let Some(next) = &mut self.next else { return Poll::Ready(None) };
+            match ready!(Pin::new(next).poll(context)) {
+                Ok(Ok(read)) => (self.read, self.next) = (read, None),
+                Ok(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Err(_) => return Poll::Ready(Some(Err(Trouble::Stopped.into()))),
+            }
         }
     }
+}
+
+/// Has the pool read and encode what comes next, behind what there is.
+fn read(
+    node: &Node,
+    mut found: Box<Long>,
+    head: BytesMut,
+    tail: Bytes,
+) -> oneshot::Receiver<Result<Read, Error>> {
+    let shelf = Arc::clone(node.shelf());
+    node.read_pool().go_on(move || {
+        let place = Place::on(&shelf, found.encoded_len());
+        let records = found.next(place.bytes())?.unwrap_or_default();
+        let left = (found.records() > 0).then_some(found);
+        let (mut records, mut bytes, mut pieces) = (records.into_iter(), head, VecDeque::new());
+        while !records.as_slice().is_empty() {
+            encode_some(&mut records, &mut bytes);
+            if records.as_slice().is_empty() && left.is_none() {
+                bytes.put_slice(&tail);
+            }
+            pieces.push_back(std::mem::take(&mut bytes).freeze());
+        }
+        Ok(Read { pieces, left, place: Some(place) })
+    })
 }
 
 /// An answer that is encoded while it is sent.
 #[derive(Debug)]
 pub struct Pieces {
-    /// What is encoded and not sent.
-    bytes: BytesMut,
+    /// Of the whole message.
+    length: usize,
     source: Source,
-    tail: Bytes,
     /// A piece has just gone: now it is the others' turn.
     rests: bool,
 }
 
 impl Pieces {
-    /// How long the whole message is, if nothing of it has gone.
+    /// How long the whole message is.
     pub(super) fn message_len(&self) -> usize {
-        let length = self.bytes.get(1..PREFIX).and_then(|length| length.try_into().ok());
-        length.map_or(0, |length| u32::from_be_bytes(length) as usize)
+        self.length
     }
 
     /// The next piece; nothing when the message is complete.
     pub(super) fn poll(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Error>>> {
         if std::mem::replace(&mut self.rests, false) {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        self.rests = true;
-        Poll::Ready(self.piece().transpose().map(|piece| piece.map(Frame::data)))
-    }
-
-    fn piece(&mut self) -> Result<Option<Bytes>, Error> {
-        match self.source.next()? {
-            Some(records) => {
-                self.bytes.reserve(records.iter().map(|record| field_len(record.len())).sum());
-                records.iter().for_each(|record| encode(record, &mut self.bytes));
+        let piece = match &mut self.source {
+            Source::Over => None,
+            Source::Long(reading) => ready!(reading.poll(context)),
+            Source::Records { records, bytes, tail } => {
+                let mut bytes = std::mem::take(bytes);
+                encode_some(records, &mut bytes);
+                if records.as_slice().is_empty() {
+                    bytes.put_slice(tail);
+                    self.source = Source::Over;
+                }
+                Some(Ok(bytes.freeze()))
             }
-            None => self.bytes.put(std::mem::take(&mut self.tail)),
+        };
+        if !matches!(piece, Some(Ok(_))) {
+            self.source = Source::Over;
         }
-        let piece = std::mem::take(&mut self.bytes).freeze();
-        Ok((!piece.is_empty()).then_some(piece))
+        self.rests = piece.is_some();
+        Poll::Ready(piece.map(|piece| piece.map(http_body::Frame::data)))
     }
+}
+
+/// Encodes the first of these records, about a piece.
+fn encode_some(records: &mut std::vec::IntoIter<Bytes>, bytes: &mut BytesMut) {
+    let (mut count, mut length) = (0, bytes.len());
+    for record in records.as_slice() {
+        if length >= PIECE {
+            break;
+        }
+        count += 1;
+        length += field_len(record.len());
+    }
+    // With room for what comes last.
+    bytes.reserve(length - bytes.len() + 32);
+    records.take(count).for_each(|record| encode(&record, bytes));
 }

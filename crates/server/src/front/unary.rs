@@ -8,7 +8,11 @@
 //! was read from the socket, and whoever keeps them must copy them. The answer is encoded once, into
 //! memory of just its length.
 
+use std::future::Future;
+use std::pin::Pin;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use clearlane_member::{Handle, Trouble};
 use http::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http_body::Body;
@@ -18,9 +22,14 @@ use prost::Message;
 use tonic::Status;
 
 use super::Answer;
+use crate::status;
 
 /// What lies before a message.
 pub(super) const PREFIX: usize = 5;
+/// As much as fits into one message.
+const MESSAGE_MAX: u64 = i32::MAX as u64;
+/// What is encoded on the network thread.
+const AT_ONCE: usize = 1 << 20;
 
 /// The message that lies in these bytes.
 pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Status> {
@@ -31,6 +40,50 @@ pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Status> {
 /// How a message is answered.
 pub(super) fn message(message: impl Message) -> Response<Answer> {
     well(Answer::Message(frame(&message)))
+}
+
+/// The same for one that may be large. Then it is encoded in the read pool: that takes long, others on
+/// this thread shall not wait for it, and only a few are under way at a time.
+pub(super) fn any_message(
+    member: &Handle,
+    message: impl Message + 'static,
+) -> Result<Encoded<'_>, Status> {
+    let length = message.encoded_len();
+    if length <= AT_ONCE {
+        return Ok(Encoded::Now(self::message(message)));
+    }
+    fits(length as u64)?;
+    let work = member.node().read_pool().run(move || frame(&message));
+    Ok(Encoded::Soon(Box::pin(work)))
+}
+
+/// An answer, or one that the pool is asked for. What is rare has a place of its own, or every call
+/// would make room for it.
+pub(crate) enum Encoded<'a> {
+    Now(Response<Answer>),
+    Soon(Pin<Box<dyn Future<Output = Option<Bytes>> + Send + 'a>>),
+}
+
+impl Encoded<'_> {
+    /// Waits for the pool, if it was asked.
+    pub(super) async fn ready(self) -> Result<Response<Answer>, Status> {
+        match self {
+            Encoded::Now(answer) => Ok(answer),
+            Encoded::Soon(framed) => match framed.await {
+                Some(framed) => Ok(well(Answer::Message(framed))),
+                None => Err(status::of(&Trouble::Stopped)),
+            },
+        }
+    }
+}
+
+/// Whether so much is a message.
+pub(super) fn fits(length: u64) -> Result<(), Status> {
+    if length <= MESSAGE_MAX {
+        return Ok(());
+    }
+    let why = format!("grpc: trying to send message larger than max ({length} vs. {MESSAGE_MAX})");
+    Err(Status::resource_exhausted(why))
 }
 
 /// The message of a request that has one. Whoever sends more than he has announced is cut off

@@ -146,7 +146,7 @@ impl Endpoints {
     /// One key of the store, whichever; as things are here, or once this member is up to date.
     async fn read(&self, is_serializable: bool) -> Result<(), Trouble> {
         if !is_serializable {
-            let fresh = tokio::time::timeout(self.settings.read_timeout, self.member.fresh());
+            let fresh = tokio::time::timeout(self.settings.read_timeout, self.member.answers());
             fresh.await.unwrap_or(Err(Trouble::TimedOut))?;
         }
         let (key, range_end) = (vec![0].into(), vec![0].into());

@@ -89,9 +89,11 @@ impl Endpoints {
         Endpoints { member, metrics, thread, gateway: None, settings }
     }
 
-    /// The same, and the API in JSON.
-    pub fn with_gateway(mut self, services: Routes) -> Endpoints {
-        self.gateway = Some(Gateway::new(services, self.thread.clone()));
+    /// The same, and the API in JSON. A call that takes longer than `slow` is told of in the
+    /// log, and a read that takes longer than its second part.
+    pub fn with_gateway(mut self, services: Routes, slow: (Duration, Duration)) -> Endpoints {
+        let (member, thread) = (self.member.clone(), self.thread.clone());
+        self.gateway = Some(Gateway::new(member, services, thread, slow));
         self
     }
 

@@ -1,20 +1,16 @@
 //! What does etcd count that is not here?
 //!
 //! Names of parts that this server does not have, such as bbolt's pages or a proxy, and of a few that
-//! it has and does not measure yet: keys that a compaction removes, heartbeats that could not be sent,
-//! read indexes that come late, copies being installed. Whoever asks for one finds it, and it is zero.
-//! Nobody should take that for a measurement: `docs/clearlane-and-etcd.md` says so, too.
+//! it has and does not measure: transactions that are open, copies being installed. Whoever asks for
+//! one finds it, and it is zero. Nobody should take that for a measurement: `docs/clearlane-and-etcd.md` says so, too.
 
 use super::page::{Page, Sums, doubling};
 
 /// Of the store of version 2, of the proxy, of what a Go program has.
-const COUNTERS: [(&str, &str); 6] = [
-    ("etcd_debugging_mvcc_db_compaction_keys_total", "Total number of db keys compacted"),
+const COUNTERS: [(&str, &str); 3] = [
     ("etcd_debugging_store_expires_total", "Total number of expired keys"),
     ("etcd_debugging_store_watch_requests_total", "Total number of incoming watch requests"),
     ("etcd_grpc_proxy_events_coalescing_total", "Total number of events coalescing"),
-    ("etcd_server_heartbeat_send_failures_total", "Leader heartbeat send failures"),
-    ("etcd_server_slow_read_indexes_total", "Pending read indexes not in sync with leader's"),
 ];
 
 const GAUGES: [(&str, &str); 7] = [
@@ -28,7 +24,7 @@ const GAUGES: [(&str, &str); 7] = [
 ];
 
 /// With the first bound and the number of bounds.
-const HISTOGRAMS: [(&str, &str, f64, i32); 14] = [
+const HISTOGRAMS: [(&str, &str, f64, i32); 13] = [
     (
         "etcd_debugging_disk_backend_commit_rebalance_duration_seconds",
         "The latency distributions of commit.rebalance called by bboltdb backend.",
@@ -45,12 +41,6 @@ const HISTOGRAMS: [(&str, &str, f64, i32); 14] = [
         "etcd_debugging_disk_backend_commit_write_duration_seconds",
         "The latency distributions of commit.write called by bboltdb backend.",
         0.001,
-        14,
-    ),
-    (
-        "etcd_debugging_mvcc_db_compaction_total_duration_milliseconds",
-        "Bucketed histogram of db compaction total duration.",
-        100.0,
         14,
     ),
     (

@@ -5,7 +5,6 @@
 //! | name | here |
 //! |---|---|
 //! | `etcd_server_apply_duration_seconds` | a batch of entries is timed, and divided by their number; `op` is always `entry` |
-//! | `etcd_server_slow_apply_total` | those of them that took more than 102.4 ms (a bound of the histogram) |
 //! | `etcd_mvcc_range_total` | calls of Range; the ranges within transactions are not counted |
 //! | `etcd_server_request_duration_seconds`, `etcd_server_range_duration_seconds` | from the call to its answer, with the waits |
 //! | `etcd_debugging_mvcc_events_total` | responses that were sent to watchers; one has many events |
@@ -91,7 +90,7 @@ fn write_member(page: &mut Page, sources: &Sources<'_>) {
     let help = "Current backend storage quota size in bytes.";
     page.gauge("etcd_server_quota_backend_bytes", help, node.quota().bytes());
     let members = node.members();
-    let is_learner = members.get(id).is_some_and(|member| member.is_learner);
+    let is_learner = node.status().is_learner();
     let help = "Whether or not this member is a learner. 1 if is, 0 otherwise.";
     page.gauge("etcd_server_is_learner", help, gauge(is_learner));
     let help = "The current number of known peers.";
@@ -133,6 +132,17 @@ fn write_figures(page: &mut Page, figures: &Figures) {
             "The total number of failed read indexes seen.",
             &figures.reads_failed,
         ),
+        (
+            "etcd_server_slow_read_indexes_total",
+            "The total number of pending read indexes not in sync with leader's or timed out read \
+             index requests.",
+            &figures.slow_read_indexes,
+        ),
+        (
+            "etcd_server_heartbeat_send_failures_total",
+            "The total number of leader heartbeat send failures (likely overloaded from slow disk).",
+            &figures.late_heartbeats,
+        ),
         ("etcd_mvcc_put_total", "Total number of puts seen by this member.", &figures.puts),
         (
             "etcd_mvcc_delete_total",
@@ -157,8 +167,7 @@ fn write_figures(page: &mut Page, figures: &Figures) {
     page.family("etcd_server_apply_duration_seconds", "histogram", help)
         .histogram(&labels, &Sums::of([&figures.applies]));
     let help = "The total number of slow apply requests (likely overloaded from slow disk).";
-    // The bounds double from 0.1 ms; the 11th is 102.4 ms.
-    let slow: u64 = figures.applies.counts().skip(11).sum();
+    let slow = figures.slow_applies.load(Relaxed);
     page.counter("etcd_server_slow_apply_total", help, slow);
 }
 
@@ -221,6 +230,15 @@ fn write_disk(page: &mut Page, sources: &Sources<'_>) {
     let steps = in_millis(&figures.compaction_steps);
     page.family("etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds", "histogram", help)
         .histogram(&[], &steps);
+    let help = "Bucketed histogram of db compaction total duration.";
+    let whole = Sums::of([&figures.compactions]);
+    let values = whole.values().map(|(seconds, count)| (seconds * 1000.0, count));
+    let whole = Sums::rounded_up(doubling(100.0, 14), values, whole.sum() * 1000.0);
+    page.family("etcd_debugging_mvcc_db_compaction_total_duration_milliseconds", "histogram", help)
+        .histogram(&[], &whole);
+    let help = "Total number of db keys compacted.";
+    let removed = figures.compacted_records.load(Relaxed);
+    page.counter("etcd_debugging_mvcc_db_compaction_keys_total", help, removed);
     let defragment = "/etcdserverpb.Maintenance/Defragment";
     let help = "Whether or not defrag is active on the member. 1 means active, 0 means not.";
     let is_under_way = u8::from(sources.under_way(defragment) > 0);

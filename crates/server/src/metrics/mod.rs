@@ -33,6 +33,7 @@ mod etcd;
 pub mod observe;
 mod own;
 mod page;
+mod peers;
 mod process;
 mod rpcs;
 pub mod thread;
@@ -84,6 +85,7 @@ impl Metrics {
         let mut page = Page::default();
         let sources = Sources { member, threads: &threads, options: &self.options };
         etcd::write(&mut page, &sources);
+        peers::write(&mut page, &sources);
         absent::write(&mut page);
         own::write(&mut page, &sources);
         write_process(&mut page, &Process::look());

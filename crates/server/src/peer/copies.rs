@@ -26,7 +26,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, Streaming};
 
 use super::badge::Badge;
-use super::link::{Link, endpoint};
+use super::link::{Link, connect};
 use super::post::CopyOrder;
 use super::{Context, PATIENCE};
 
@@ -57,10 +57,13 @@ async fn send(
     message: Message,
     store: Arc<dyn Store<Progress>>,
 ) -> Result<u64, Status> {
+    // It begins with a commit.
+    let room = context.node.require_room(0);
+    room.map_err(|refused| Status::resource_exhausted(refused.to_string()))?;
     let to = message.to();
     let link = context.table.get(to).filter(|link| !link.is_cut());
     let link = link.ok_or_else(|| Status::unavailable("nobody is there"))?;
-    let mut client = connect(&link).await?;
+    let mut client = reach(context, &link).await?;
     let (chunks, outgoing) = mpsc::channel(CHUNKS_MAX);
     let reader = spawn_blocking(move || read(&*store, message, &chunks));
     let stream = ReceiverStream::new(outgoing).map(|bytes| CopyChunk { bytes });
@@ -72,11 +75,13 @@ async fn send(
 }
 
 /// Its own connection: what stands in line behind a copy is more of the copy.
-async fn connect(link: &Link) -> Result<PeerClient<tonic::transport::Channel>, Status> {
+async fn reach(
+    context: &Context,
+    link: &Link,
+) -> Result<PeerClient<tonic::transport::Channel>, Status> {
     let mut failed = Status::unavailable("the member has no address");
     for url in &link.urls {
-        let endpoint = endpoint(url).map_err(Status::failed_precondition)?;
-        match timeout(PATIENCE, endpoint.connect()).await {
+        match timeout(PATIENCE, connect(url, &context.outgoing)).await {
             Ok(Ok(channel)) => return Ok(PeerClient::new(channel)),
             Ok(Err(error)) => failed = Status::unavailable(format!("{url}: {error}")),
             Err(_) => failed = Status::deadline_exceeded(format!("{url}: no answer")),

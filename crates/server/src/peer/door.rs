@@ -5,7 +5,8 @@ use std::sync::Arc;
 use clearlane_member::Handle;
 use clearlane_member::membership::Change;
 use clearlane_proto::etcdserverpb::{
-    LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+    HashKvRequest, HashKvResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
+    LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
 };
 use clearlane_proto::peerpb::peer_server::Peer;
 use clearlane_proto::peerpb::{
@@ -21,7 +22,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::badge::{self, Badge, PROTOCOL_MAX, PROTOCOL_MIN};
 use super::links::Stranger;
-use super::{Context, copies};
+use super::{Context, copies, hashes};
 use crate::cluster::to_wire;
 use crate::status;
 
@@ -35,12 +36,15 @@ pub(super) struct Door {
     member: Handle,
     learned: Sender<Stranger>,
     copies: Arc<Semaphore>,
+    /// Whose turn it is to be told a hash.
+    hashes: Arc<Semaphore>,
 }
 
 impl Door {
     pub(super) fn new(context: &Context, member: Handle, learned: Sender<Stranger>) -> Door {
         let copies = Arc::new(Semaphore::new(COPIES_MAX));
-        Door { context: context.clone(), member, learned, copies }
+        let hashes = Arc::new(Semaphore::new(1));
+        Door { context: context.clone(), member, learned, copies, hashes }
     }
 
     /// Who calls, if he may.
@@ -110,6 +114,9 @@ impl Door {
             messages.push(message);
         }
         if !messages.is_empty() {
+            if let Some(link) = self.context.table.get(from) {
+                link.received(parcel.messages.iter().map(|bytes| bytes.len() as u64).sum());
+            }
             self.context.node.receive(messages);
         }
         Ok(parcel.ping)
@@ -192,5 +199,14 @@ impl Peer for Door {
         let LeaseTimeToLiveRequest { id, keys } = *request.get_ref();
         let answer = self.member.time_to_live(id, keys).await;
         answer.map(Response::new).map_err(|trouble| status::of(&trouble))
+    }
+
+    async fn hash_kv(
+        &self,
+        request: Request<HashKvRequest>,
+    ) -> Result<Response<HashKvResponse>, Status> {
+        self.admit(request.metadata())?;
+        let revision = request.get_ref().revision;
+        hashes::answer(&self.member, &self.hashes, revision).await.map(Response::new)
     }
 }

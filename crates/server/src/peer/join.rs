@@ -10,8 +10,9 @@ use clearlane_proto::peerpb::peer_client::PeerClient;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
-use super::link::endpoint;
+use super::link::connect;
 use crate::cluster::of_wire;
+use crate::tls::Outgoing;
 
 /// So long one member may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -26,28 +27,27 @@ pub struct Found {
 }
 
 /// What the members at these addresses say, of those that answer. The rest says why not.
-pub fn ask(urls: &[String]) -> io::Result<Vec<Result<Found, String>>> {
+pub fn ask(urls: &[String], outgoing: &Outgoing) -> io::Result<Vec<Result<Found, String>>> {
     let work = || {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        Ok(runtime.block_on(ask_all(urls)))
+        Ok(runtime.block_on(ask_all(urls, outgoing)))
     };
     // Whoever calls may have a runtime of his own, and must not start another on that thread.
     let joined = thread::scope(|scope| scope.spawn(work).join());
     joined.unwrap_or_else(|_| Err(io::Error::other("the asking thread has panicked")))
 }
 
-async fn ask_all(urls: &[String]) -> Vec<Result<Found, String>> {
+async fn ask_all(urls: &[String], outgoing: &Outgoing) -> Vec<Result<Found, String>> {
     let mut said = Vec::new();
     for url in urls {
-        let asked = timeout(PATIENCE, ask_one(url)).await;
+        let asked = timeout(PATIENCE, ask_one(url, outgoing)).await;
         said.push(asked.unwrap_or_else(|_| Err(format!("{url}: no answer"))));
     }
     said
 }
 
-async fn ask_one(url: &str) -> Result<Found, String> {
-    let channel = endpoint(url)?.connect().await;
-    let channel = channel.map_err(|error| format!("{url}: {error}"))?;
+async fn ask_one(url: &str, outgoing: &Outgoing) -> Result<Found, String> {
+    let channel = connect(url, outgoing).await.map_err(|why| format!("{url}: {why}"))?;
     let reply = PeerClient::new(channel).members(MembersRequest {}).await;
     let reply = reply.map_err(|status| format!("{url}: {}", status.message()))?.into_inner();
     let members = reply.members.into_iter().map(of_wire).collect();

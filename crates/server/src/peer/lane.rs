@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 
 use super::badge::{PROTOCOL_MAX, PROTOCOL_MIN, says_removed, spoken_here};
-use super::link::{Link, Queue, endpoint};
+use super::link::{Link, Queue, connect};
 use super::{Context, MESSAGE_BYTES_MAX, PATIENCE};
 
 /// How often an echo is wanted.
@@ -48,14 +48,16 @@ pub(super) async fn run(
     context: Context,
     link: Arc<Link>,
     kind: Kind,
-    mut end: UnboundedReceiver<Message>,
+    end: UnboundedReceiver<Message>,
 ) {
+    let mut unsent = Unsent { end, context: context.clone() };
+    let end = &mut unsent.end;
     let lane = Lane { context, link, kind, last_words: Mutex::default() };
     let mut pause = PAUSES.0;
     for attempt in 0.. {
         let begin = Instant::now();
-        let Err(status) = lane.attempt(attempt, &mut end).await else { return };
-        lane.broke(&status, &mut end);
+        let Err(status) = lane.attempt(attempt, end).await else { return };
+        lane.broke(&status, end);
         if says_removed(&status) {
             tracing::error!(member = %hex(lane.link.id), "says that this member was removed");
             lane.context.node.was_removed();
@@ -64,6 +66,19 @@ pub(super) async fn run(
         pause = if begin.elapsed() > PAUSES.1 { PAUSES.0 } else { (2 * pause).min(PAUSES.1) };
         sleep(pause).await;
         lane.queue().open();
+    }
+}
+
+/// What waits for a stream goes back to the member when the link is given up: there may be another one.
+struct Unsent {
+    end: UnboundedReceiver<Message>,
+    context: Context,
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        let waiting = std::iter::from_fn(|| self.end.try_recv().ok());
+        self.context.node.returned(waiting.collect::<Vec<_>>());
     }
 }
 
@@ -94,11 +109,8 @@ impl Lane {
         }
         let url = self.link.urls.get(attempt % self.link.urls.len().max(1));
         let url = url.ok_or_else(|| Status::unavailable("the member has no address"))?;
-        let endpoint = endpoint(url).map_err(Status::failed_precondition)?;
-        let channel = endpoint.connect().await.map_err(|error| {
-            let why = std::error::Error::source(&error).map(ToString::to_string);
-            Status::unavailable(format!("{url}: {}", why.unwrap_or_else(|| error.to_string())))
-        })?;
+        let channel = connect(url, &self.context.outgoing).await;
+        let channel = channel.map_err(|why| Status::unavailable(format!("{url}: {why}")))?;
         let client = PeerClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let (parcels, echoes) = self.open(client).await?;
         if self.kind == Kind::Urgent {
@@ -190,7 +202,8 @@ impl Lane {
     }
 
     fn broke(&self, status: &Status, end: &mut UnboundedReceiver<Message>) {
-        self.queue().close(end);
+        let waiting = self.queue().close(end);
+        self.context.node.returned(waiting);
         self.context.node.unreachable(self.link.id);
         if self.kind == Kind::Urgent {
             self.link.is_down();

@@ -1,8 +1,10 @@
 //! One other member: the queues to it, and what is known of the way there.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use clearlane_member::node::{Buckets, Traffic};
 use clearlane_raft_log::driver::Message;
 use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -10,6 +12,7 @@ use tokio::task::AbortHandle;
 use tonic::transport::{Channel, Endpoint};
 
 use super::PATIENCE;
+use crate::tls::Outgoing;
 
 /// So many bytes may wait for a stream: a heartbeat has 50.
 const URGENT_BYTES_MAX: u64 = 1 << 20;
@@ -25,6 +28,9 @@ pub(super) struct Link {
     /// There while the urgent stream is.
     up: Mutex<Option<Up>>,
     round_trip_us: AtomicU64,
+    round_trips: Arc<Buckets>,
+    received: AtomicU64,
+    disconnects: AtomicU64,
     copies_sent: AtomicU64,
     is_cut: AtomicBool,
     tasks: Mutex<Vec<AbortHandle>>,
@@ -68,6 +74,10 @@ impl Link {
             long,
             up: Mutex::default(),
             round_trip_us: AtomicU64::new(0),
+            // As in etcd: from 0.1 ms to 3.3 s.
+            round_trips: Arc::new(Buckets::new(Duration::from_micros(100), 16)),
+            received: AtomicU64::new(0),
+            disconnects: AtomicU64::new(0),
             copies_sent: AtomicU64::new(0),
             is_cut: AtomicBool::new(false),
             tasks: Mutex::default(),
@@ -75,8 +85,8 @@ impl Link {
         (link, urgent_end, long_end)
     }
 
-    /// Leaves a message. Says whether it is on its way.
-    pub(super) fn send(&self, message: Message) -> bool {
+    /// Leaves a message, or gives it back.
+    pub(super) fn send(&self, message: Message) -> Result<(), Box<Message>> {
         let queue = if message.is_long() { &self.long } else { &self.urgent };
         queue.put(message)
     }
@@ -104,10 +114,18 @@ impl Link {
     }
 
     pub(super) fn is_down(&self) {
-        *self.up.lock() = None;
+        if self.up.lock().take().is_some() {
+            self.disconnects.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// So many bytes have come from the member.
+    pub(super) fn received(&self, bytes: u64) {
+        self.received.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn took(&self, round_trip: Duration) {
+        self.round_trips.record(round_trip);
         self.round_trip_us.store(round_trip.as_micros() as u64, Ordering::Relaxed);
     }
 
@@ -122,6 +140,20 @@ impl Link {
     /// For questions.
     pub(super) fn channel(&self) -> Option<Channel> {
         self.up.lock().as_ref().map(|up| up.channel.clone())
+    }
+
+    pub(super) fn traffic(&self) -> Traffic {
+        let Figures { id, active_since, sent_bytes, copies_sent, dropped, .. } = self.figures();
+        Traffic {
+            id,
+            is_active: active_since.is_some(),
+            disconnects: self.disconnects.load(Ordering::Relaxed),
+            sent_bytes,
+            received_bytes: self.received.load(Ordering::Relaxed),
+            dropped,
+            copies_sent,
+            round_trips: Arc::clone(&self.round_trips),
+        }
     }
 
     pub(super) fn figures(&self) -> Figures {
@@ -167,15 +199,15 @@ impl Queue {
     }
 
     /// Only the raft thread puts, so nothing comes between the look and the count.
-    fn put(&self, message: Message) -> bool {
+    fn put(&self, message: Message) -> Result<(), Box<Message>> {
         let (bytes, waiting) = (message.bytes(), self.bytes.load(Ordering::Relaxed));
         let fits = waiting == 0 || waiting + bytes <= self.bytes_max;
         if !fits || !self.is_open.load(Ordering::Relaxed) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
-            return false;
+            return Err(Box::new(message));
         }
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.sender.send(message).is_ok()
+        self.sender.send(message).map_err(|closed| Box::new(closed.0))
     }
 
     /// A message has left the queue.
@@ -188,27 +220,28 @@ impl Queue {
         self.is_open.store(true, Ordering::Relaxed);
     }
 
-    /// Takes nothing more, and drops what waits.
-    pub(super) fn close(&self, end: &mut UnboundedReceiver<Message>) {
+    /// Takes nothing more, and gives back what waits.
+    pub(super) fn close(&self, end: &mut UnboundedReceiver<Message>) -> Vec<Message> {
         self.is_open.store(false, Ordering::Relaxed);
+        let mut waiting = Vec::new();
         while let Ok(message) = end.try_recv() {
             self.bytes.fetch_sub(message.bytes(), Ordering::Relaxed);
             self.dropped.fetch_add(1, Ordering::Relaxed);
+            waiting.push(message);
         }
+        waiting
     }
 }
 
-/// How to reach an address.
-pub(super) fn endpoint(url: &str) -> Result<Endpoint, String> {
-    if !url.starts_with("http://") {
-        return Err(format!("{url}: only http:// is spoken between members yet"));
-    }
-    let endpoint =
-        Endpoint::from_shared(url.to_owned()).map_err(|error| format!("{url}: {error}"))?;
-    Ok(endpoint
-        .connect_timeout(PATIENCE)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(PATIENCE)
-        .keep_alive_timeout(PATIENCE)
-        .keep_alive_while_idle(true))
+/// Reaches an address. What goes wrong is told without it.
+pub(super) async fn connect(url: &str, outgoing: &Outgoing) -> Result<Channel, String> {
+    let tune = |endpoint: Endpoint| {
+        endpoint
+            .connect_timeout(PATIENCE)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(PATIENCE)
+            .keep_alive_timeout(PATIENCE)
+            .keep_alive_while_idle(true)
+    };
+    outgoing.connect_as(url, tune).await
 }

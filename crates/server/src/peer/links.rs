@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use clearlane_member::membership::Members;
+use clearlane_member::node::Traffic;
 use tokio::sync::mpsc::Receiver;
 
 use super::Context;
@@ -35,6 +36,10 @@ impl Table {
 
     pub(super) fn figures(&self) -> Vec<Figures> {
         self.links.load().values().map(|link| link.figures()).collect()
+    }
+
+    pub(super) fn traffic(&self) -> Vec<Traffic> {
+        self.links.load().values().map(|link| link.traffic()).collect()
     }
 
     pub(super) fn cut(&self, id: u64, is_cut: bool) {

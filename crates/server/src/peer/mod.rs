@@ -47,15 +47,18 @@
 //! that nobody has heard of is let in if it names the cluster, for this member may be behind and not
 //! have applied yet that the other was added; and it is answered where it says that it listens.
 //!
+//! Before all that, an `https` address wants TLS: see [`tls`](crate::tls).
+//!
 //! # What is left out
 //!
-//! * TLS between members: `https` addresses are refused with a clear word.
-//! * etcd's own peer protocol. A cluster has members of one kind.
+//! etcd's own peer protocol. A cluster has members of one kind.
 
 mod announce;
 pub mod badge;
 mod copies;
 mod door;
+mod entrance;
+pub mod hashes;
 pub mod join;
 mod lane;
 mod link;
@@ -75,17 +78,18 @@ use clearlane_member::requests::Limits;
 use clearlane_proto::peerpb::peer_server::PeerServer;
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server as Tonic;
 
 use self::badge::Badge;
 use self::door::Door;
+use self::entrance::Connection;
 pub use self::link::Figures;
 use self::links::{Links, Table};
 use self::others::Calls;
 pub(crate) use self::others::leader;
 pub use self::post::{Ends, Post, network};
+use crate::tls::{Incoming, Outgoing};
 
 /// A message is at most so long: more than any entry.
 const MESSAGE_BYTES_MAX: usize = 512 << 20;
@@ -102,7 +106,9 @@ pub struct Settings {
     /// Where its peers reach it.
     pub peer_urls: Vec<String>,
     /// Where it listens for them. Bound already: who fails to do that need not start a member.
-    pub listeners: Vec<TcpListener>,
+    pub listeners: Vec<(TcpListener, Option<Arc<Incoming>>)>,
+    /// How it calls them.
+    pub outgoing: Outgoing,
 }
 
 /// The connections to other members, and theirs to this one.
@@ -119,6 +125,7 @@ struct Context {
     node: Arc<Node>,
     table: Arc<Table>,
     peer_urls: Arc<[String]>,
+    outgoing: Outgoing,
     /// Pings count from here.
     begin: Instant,
 }
@@ -135,12 +142,13 @@ impl Context {
 impl Peers {
     /// Listens, connects to all members, and says what this one is called.
     pub fn start(node: &Arc<Node>, ends: Ends, settings: Settings) -> io::Result<Peers> {
-        let Settings { name, client_urls, peer_urls, listeners } = settings;
+        let Settings { name, client_urls, peer_urls, listeners, outgoing } = settings;
         let table = Arc::clone(&ends.table);
         let context = Context {
             node: Arc::clone(node),
             table: Arc::clone(&table),
             peer_urls: peer_urls.into(),
+            outgoing,
             begin: Instant::now(),
         };
         node.meet(Arc::new(Calls::new(&context)));
@@ -199,7 +207,7 @@ impl Drop for Peers {
 async fn run(
     context: Context,
     ends: Ends,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<(TcpListener, Option<Arc<Incoming>>)>,
     (name, client_urls): (String, Vec<String>),
     mut stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
@@ -207,8 +215,8 @@ async fn run(
     tokio::spawn(handle.desk().clone().run());
     let (learned, strangers) = mpsc::channel(links::STRANGERS_MAX);
     let door = Door::new(&context, handle.clone(), learned);
-    for listener in listeners {
-        tokio::spawn(serve(listener, door.clone())?);
+    for (listener, tls) in listeners {
+        tokio::spawn(serve(entrance::connections(listener, tls)?, door.clone()));
     }
     tokio::spawn(Links::new(&context).keep(strangers));
     tokio::spawn(copies::send_all(context.clone(), ends.copies));
@@ -223,14 +231,7 @@ async fn run(
 }
 
 /// Answers on one address.
-fn serve(listener: TcpListener, door: Door) -> io::Result<impl Future<Output = ()>> {
-    listener.set_nonblocking(true)?;
-    let listener = tokio::net::TcpListener::from_std(listener)?;
-    let connections = TcpListenerStream::new(listener).map(|connection| {
-        let connection = connection?;
-        connection.set_nodelay(true)?;
-        Ok::<_, io::Error>(connection)
-    });
+async fn serve(connections: ReceiverStream<io::Result<Connection>>, door: Door) {
     let service = PeerServer::new(door).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let server = Tonic::builder()
         .initial_stream_window_size(1 << 20)
@@ -238,9 +239,7 @@ fn serve(listener: TcpListener, door: Door) -> io::Result<impl Future<Output = (
         .http2_keepalive_interval(Some(PATIENCE))
         .http2_keepalive_timeout(Some(PATIENCE))
         .add_service(service);
-    Ok(async move {
-        if let Err(error) = server.serve_with_incoming(connections).await {
-            tracing::error!(%error, "stopped to listen for peers");
-        }
-    })
+    if let Err(error) = server.serve_with_incoming(connections).await {
+        tracing::error!(%error, "stopped to listen for peers");
+    }
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use clearlane_member::corruption::Said;
 use clearlane_member::membership::{Member, Refused};
-use clearlane_member::node::{Asking, Others};
+use clearlane_member::node::{Asking, Others, Traffic};
 use clearlane_member::{Handle, Trouble};
 use clearlane_proto::etcdserverpb::{
-    LeaseKeepAliveRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+    HashKvRequest, LeaseKeepAliveRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
 };
 use clearlane_proto::peerpb::PromoteRequest;
 use clearlane_proto::peerpb::peer_client::PeerClient;
@@ -16,7 +17,7 @@ use tonic::{Request, Status};
 
 use super::badge::Badge;
 use super::links::Table;
-use super::{Context, MESSAGE_BYTES_MAX};
+use super::{Context, MESSAGE_BYTES_MAX, hashes};
 use crate::cluster::of_wire;
 
 /// Asks over the urgent connections: questions are short.
@@ -48,7 +49,7 @@ impl Calls {
 }
 
 /// What another member's refusal means to a client of this one.
-fn trouble(status: &Status) -> Trouble {
+pub(super) fn trouble(status: &Status) -> Trouble {
     let not_leader = Trouble::NotLeader;
     match Refused::of_words(status.message()) {
         Some(refused) => Trouble::Members(refused),
@@ -60,6 +61,10 @@ fn trouble(status: &Status) -> Trouble {
 impl Others for Calls {
     fn active_since(&self, id: u64) -> Option<Instant> {
         self.table.get(id)?.active_since()
+    }
+
+    fn traffic(&self) -> Vec<Traffic> {
+        self.table.traffic()
     }
 
     fn promote(&self, leader: u64, learner: u64) -> Asking<'_, Vec<Member>> {
@@ -90,6 +95,15 @@ impl Others for Calls {
             let request = self.dressed(leader, request);
             let reply = client.time_to_live(request).await.map_err(|status| trouble(&status))?;
             Ok(reply.into_inner())
+        })
+    }
+
+    fn hash_kv(&self, member: u64, revision: i64) -> Asking<'_, Said> {
+        Box::pin(async move {
+            let mut client = self.client(member)?;
+            let request = self.dressed(member, HashKvRequest { revision });
+            let reply = client.hash_kv(request).await;
+            Ok(hashes::said(reply.map_err(|status| hashes::trouble(&status))?.get_ref()))
         })
     }
 }

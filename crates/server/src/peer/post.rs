@@ -36,8 +36,11 @@ pub fn network() -> (Post, Ends) {
 }
 
 impl Network for Post {
-    fn send(&mut self, message: Message) -> bool {
-        self.table.get(message.to()).is_some_and(|link| link.send(message))
+    fn send(&mut self, message: Message) -> Result<(), Box<Message>> {
+        match self.table.get(message.to()) {
+            Some(link) => link.send(message),
+            None => Err(Box::new(message)),
+        }
     }
 
     fn send_copy(&mut self, message: Message, store: Arc<dyn Store<Progress>>) {

@@ -9,8 +9,11 @@
 //! | [`wal dump`](wal_dump) | prints a log |
 //! | `version` | says which version this is |
 //!
+//! The one that calls a member does it with the flags of etcdctl: see [`call`].
+//!
 //! Flags are written as everywhere, but may also follow the words that are none, as in etcd's tools.
 
+mod call;
 mod defrag;
 mod restore;
 mod save;

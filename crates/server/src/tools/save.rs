@@ -7,15 +7,17 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use super::{Asked, Failure, Tool, call};
 use clearlane_proto::etcdserverpb::SnapshotRequest;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use sha2::{Digest, Sha256};
-use tonic::transport::Endpoint;
 
-use super::{Asked, Failure, Tool};
-
-pub(super) const TOOL: Tool =
-    Tool { name: &["snapshot", "save"], takes: &["ENDPOINT", "FILE"], flags: &[], work: save };
+pub(super) const TOOL: Tool = Tool {
+    name: &["snapshot", "save"],
+    takes: &["ENDPOINT", "FILE"],
+    flags: call::FLAGS,
+    work: save,
+};
 
 /// What the sum at the end is long.
 const SUM: usize = 32;
@@ -26,7 +28,7 @@ fn save(asked: &Asked) -> Result<String, Failure> {
     let (endpoint, path) = (&asked.words[0], Path::new(&asked.words[1]));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let part = named_part(path);
-    let length = runtime.block_on(fetch(endpoint, &part))?;
+    let length = runtime.block_on(fetch(asked, endpoint, &part))?;
     std::fs::rename(&part, path)?;
     let dir = path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
     File::open(dir)?.sync_all()?;
@@ -39,15 +41,11 @@ fn named_part(path: &Path) -> PathBuf {
     name.into()
 }
 
-async fn fetch(endpoint: &str, part: &Path) -> Result<u64, Failure> {
-    let url = match endpoint.contains("://") {
-        true => endpoint.to_owned(),
-        false => format!("http://{endpoint}"),
-    };
-    let channel = Endpoint::from_shared(url)?.connect().await;
-    let channel = channel.map_err(|error| format!("{endpoint}: {error:?}"))?;
+async fn fetch(asked: &Asked, endpoint: &str, part: &Path) -> Result<u64, Failure> {
+    let channel = call::connect(asked, endpoint).await?;
+    let asked = MaintenanceClient::new(channel).snapshot(SnapshotRequest {}).await;
     let mut pieces =
-        MaintenanceClient::new(channel).snapshot(SnapshotRequest {}).await?.into_inner();
+        asked.map_err(|status| format!("{endpoint}: {}", status.message()))?.into_inner();
     let mut file = File::create(part).map_err(|error| format!("{}: {error}", part.display()))?;
     let mut tail = Tail::default();
     while let Some(piece) = pieces.message().await? {

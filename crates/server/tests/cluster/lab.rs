@@ -20,6 +20,9 @@ use clearlane_raft_log::wal;
 use clearlane_server::data::{InitialCluster, Start, State};
 use clearlane_server::peer::{Peers, Settings};
 use clearlane_server::serve::Server;
+use clearlane_server::tls::incoming::Endpoint as Whose;
+use clearlane_server::tls::protocol::Protocol;
+use clearlane_server::tls::{Incoming, Outgoing, Side};
 use tempfile::TempDir;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
@@ -35,7 +38,7 @@ pub(crate) struct Running {
     pub(crate) node: Arc<Node>,
     pub(crate) peers: Peers,
     server: Option<Server>,
-    client: SocketAddr,
+    pub(crate) client: SocketAddr,
 }
 
 /// The members, by name.
@@ -46,6 +49,10 @@ pub(crate) struct Lab {
     pub(crate) running: BTreeMap<String, Running>,
     /// Changes how the next member starts.
     pub(crate) tune: fn(&mut Start),
+    /// What each member has to say about TLS; those that are not here speak without.
+    pub(crate) sides: BTreeMap<String, Side>,
+    /// What those say whom they call, if it is something else.
+    pub(crate) calling: BTreeMap<String, Side>,
 }
 
 impl Lab {
@@ -57,6 +64,8 @@ impl Lab {
             peers: BTreeMap::new(),
             running: BTreeMap::new(),
             tune: |_| {},
+            sides: BTreeMap::new(),
+            calling: BTreeMap::new(),
         };
         for name in names {
             lab.bind(name);
@@ -81,7 +90,8 @@ impl Lab {
     }
 
     pub(crate) fn url(&self, name: &str) -> String {
-        format!("http://{}", self.peers[name])
+        let scheme = if self.sides.contains_key(name) { "https" } else { "http" };
+        format!("{scheme}://{}", self.peers[name])
     }
 
     pub(crate) fn data_dir(&self, name: &str) -> PathBuf {
@@ -96,6 +106,7 @@ impl Lab {
         let mut start = Start::new(name, &self.data_dir(name), &self.url(name), parts);
         start.initial_cluster = cluster.join(",").parse::<InitialCluster>().unwrap();
         (start.heartbeat, start.election_timeout) = (HEARTBEAT, ELECTION);
+        start.outgoing = self.outgoing(name);
         start.wal = wal::Options { segment_bytes: 1 << 20, ..wal::Options::default() };
         (self.tune)(&mut start);
         start
@@ -126,11 +137,24 @@ impl Lab {
             name: name.clone(),
             client_urls: vec![format!("http://{client}")],
             peer_urls: start.peer_urls.clone(),
-            listeners: vec![listener],
+            listeners: vec![(listener, self.incoming(&name))],
+            outgoing: start.outgoing.clone(),
         };
         let peers = Peers::start(&opened.node, opened.ends, settings).unwrap();
         let running = Running { node: opened.node, peers, server: Some(server), client };
         self.running.insert(name, running);
+    }
+
+    fn incoming(&self, name: &str) -> Option<Arc<Incoming>> {
+        let side = self.sides.get(name)?;
+        Some(Arc::new(Incoming::new(Whose::Peer, side, &Protocol::default()).unwrap()))
+    }
+
+    fn outgoing(&self, name: &str) -> Outgoing {
+        let side = self.calling.get(name).or(self.sides.get(name));
+        side.map_or_else(Outgoing::default, |side| {
+            Outgoing::new(side, &Protocol::default()).unwrap()
+        })
     }
 
     /// A member is gone: nobody is told.

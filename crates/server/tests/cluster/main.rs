@@ -3,10 +3,17 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod alone;
+#[path = "../tls/authority.rs"]
+mod authority;
 mod behind;
+mod corruption;
+mod figures;
 mod lab;
 mod leaders;
 mod leases;
 mod members;
+mod patience;
+mod pings;
+mod secured;
 mod strangers;
 mod watched;

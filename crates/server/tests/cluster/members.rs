@@ -3,9 +3,10 @@
 use clearlane_proto::etcdserverpb::{
     MemberAddRequest, MemberListRequest, MemberPromoteRequest, MemberRemoveRequest,
 };
+use clearlane_server::data::{Start, State};
 use tonic::Code;
 
-use crate::lab::{Lab, block_on, eventually_async};
+use crate::lab::{Lab, block_on, eventually, eventually_async};
 
 #[test]
 fn a_learner_joins_and_is_promoted_through_a_follower() {
@@ -34,8 +35,15 @@ fn a_learner_joins_and_is_promoted_through_a_follower() {
         let words = "etcdserver: can only promote a learner member which is in sync with leader";
         assert_eq!((early.code(), early.message()), (Code::FailedPrecondition, words));
 
+        // It has found its number, and knows what it is before anybody has spoken to it; after a start
+        // without having heard anything, too.
+        for _ in 0..2 {
+            let start = Start { state: State::Existing, ..lab.plan("d") };
+            let opened = start.open().unwrap();
+            assert_eq!(opened.node.metadata().node_id, id);
+            assert!(opened.node.status().is_learner() && opened.node.status().applied() == 0);
+        }
         lab.join("d");
-        assert_eq!(lab.id("d"), id, "it has found its number");
         lab.agree().await;
         let promoted = cluster.member_promote(promote).await.unwrap().into_inner();
         assert!(promoted.members.iter().all(|member| !member.is_learner));
@@ -47,6 +55,57 @@ fn a_learner_joins_and_is_promoted_through_a_follower() {
         let one = listed.iter().find(|member| member.id == id).unwrap();
         assert_eq!((&*one.name, one.client_urls.len()), ("d", 1));
         lab.agree().await;
+    });
+}
+
+#[test]
+fn who_joins_to_vote_is_no_learner_meanwhile() {
+    let mut lab = Lab::started(&["a"]);
+    block_on(async {
+        lab.leader().await;
+        let add = MemberAddRequest { peer_urls: vec![lab.bind("b")], is_learner: false };
+        lab.cluster("a").await.member_add(add).await.unwrap();
+        let start = Start { state: State::Existing, ..lab.plan("b") };
+        let opened = start.open().unwrap();
+        assert!(!opened.node.status().is_learner());
+        drop(opened);
+        lab.join("b");
+        lab.put("b", "k", "1").await;
+        assert!(!lab.node("b").status().is_learner());
+    });
+}
+
+/// A reader at the only voter asks nobody. That must end before anybody else can be elected: with the
+/// answer to whoever adds one, at the latest.
+#[test]
+fn who_is_no_longer_alone_asks_again() {
+    let mut lab = Lab::started(&["a"]);
+    block_on(async {
+        eventually("that it is alone", || lab.node("a").is_alone().then_some(())).await;
+        lab.put("a", "k", "1").await;
+        assert_eq!(lab.get("a", "k").await.unwrap().as_deref(), Some("1"));
+        let learns =
+            MemberAddRequest { peer_urls: vec!["http://127.0.0.1:1".into()], is_learner: true };
+        let learner = lab.cluster("a").await.member_add(learns).await.unwrap().into_inner();
+        assert!(lab.node("a").is_alone(), "a learner has no vote");
+        let id = learner.member.unwrap().id;
+        lab.cluster("a").await.member_remove(MemberRemoveRequest { id }).await.unwrap();
+        let votes = MemberAddRequest { peer_urls: vec![lab.bind("b")], is_learner: false };
+        let voter = lab.cluster("a").await.member_add(votes).await.unwrap().into_inner();
+        assert!(!lab.node("a").is_alone());
+        // The other one is not there yet, and without it nothing is certain.
+        let late = lab.get("a", "k").await.unwrap_err();
+        assert_eq!(
+            (late.code(), late.message()),
+            (Code::Unavailable, "etcdserver: request timed out")
+        );
+        lab.join("b");
+        lab.put("b", "k", "2").await;
+        assert_eq!(lab.get("a", "k").await.unwrap().as_deref(), Some("2"));
+        assert!(!lab.node("a").is_alone() && !lab.node("b").is_alone());
+        remove(&lab, "a", voter.member.unwrap().id).await;
+        eventually("that it is alone again", || lab.node("a").is_alone().then_some(())).await;
+        assert_eq!(lab.get("a", "k").await.unwrap().as_deref(), Some("2"));
     });
 }
 

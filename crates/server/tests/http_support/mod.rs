@@ -71,9 +71,13 @@ impl Running {
                 let services = Routes::new(KvServer::new(KvService::new(member.clone())))
                     .add_service(LeaseServer::new(Echo));
                 let plain = Endpoints::new(member, metrics, thread, Arc::new(settings));
-                let endpoints = if has_gateway { plain.with_gateway(services) } else { plain };
+                let endpoints = match has_gateway {
+                    true => plain
+                        .with_gateway(services, (Duration::from_secs(60), Duration::from_secs(60))),
+                    false => plain,
+                };
                 tokio::select! {
-                    () = serve(listener, endpoints) => {}
+                    () = serve(listener, None, endpoints) => {}
                     _ = stopped => {}
                 }
                 desk.abort();

@@ -14,6 +14,7 @@ use clearlane_member::requests::Limits;
 use clearlane_server::data::{Opened, Start};
 use clearlane_server::peer::{self, Peers};
 use clearlane_server::serve::Server;
+use clearlane_server::tls::Outgoing;
 use serde_json::Value;
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
@@ -157,7 +158,8 @@ fn ours(
         name: place.name.to_owned(),
         client_urls: vec![place.client_url.to_owned()],
         peer_urls: vec![place.peer_url.clone()],
-        listeners: vec![listener],
+        listeners: vec![(listener, None)],
+        outgoing: Outgoing::default(),
     };
     let peers = Peers::start(&node, ends, settings)?;
     let free = "127.0.0.1:0".parse()?;

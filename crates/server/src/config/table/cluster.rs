@@ -12,8 +12,12 @@ pub(super) const MEMBER: &[Flag] = &[
     flag("listen-client-urls", Urls, "http://localhost:2379", "Where clients are served."),
     flag("advertise-client-urls", Urls, "http://localhost:2379", "What clients are told."),
     flag("listen-peer-urls", Urls, "http://localhost:2380", "Where other members are heard."),
-    flag("listen-client-http-urls", Urls, "", "Where HTTP is served, if apart from gRPC.")
-        .ignored("HTTP is served on the clients' port"),
+    flag(
+        "listen-client-http-urls",
+        Urls,
+        "",
+        "More places for clients that speak HTTP; HTTP and gRPC are served at all of them.",
+    ),
     flag("listen-metrics-urls", Urls, "", "More places for /metrics and /health."),
 ];
 

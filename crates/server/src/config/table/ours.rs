@@ -1,7 +1,7 @@
-//! What etcd has no flag for: which generation of its read path is used.
+//! What etcd has no flag for: which generation of its read path is used, and what can be seen of it.
 
 use super::{Flag, flag};
-use crate::config::value::Kind::{Count, OneOf};
+use crate::config::value::Kind::{Count, OneOf, Text};
 
 pub(super) const ERAS: &[Flag] = &[
     flag(
@@ -36,5 +36,17 @@ pub(super) const ERAS: &[Flag] = &[
         "How keys are found; the era's if nothing is said.",
     ),
     flag("engine", OneOf(&["redb", "sled", "memory"]), "redb", "What has the data on disk."),
+    flag(
+        "engine-cache-bytes",
+        Count,
+        "67108864",
+        "So much of the data the engine has in memory; the system keeps the file's pages, too.",
+    ),
     flag("net-threads", Count, "2", "So many threads serve clients."),
+    flag(
+        "timeline",
+        Text,
+        "",
+        "Records who waited for whom, for this file; SIGUSR1 ends and writes it, or begins anew.",
+    ),
 ];

@@ -3,7 +3,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tonic::Status;
 
-const HEAD: usize = 5;
+pub(super) const HEAD: usize = 5;
 
 /// A frame around a message.
 pub(super) fn frame(message: &[u8]) -> Bytes {
@@ -12,6 +12,15 @@ pub(super) fn frame(message: &[u8]) -> Bytes {
     frame.put_u32(u32::try_from(message.len()).expect("requests are bounded far below"));
     frame.put_slice(message);
     frame.freeze()
+}
+
+/// How long the message will be whose frame begins here, if its head is whole.
+pub(super) fn announced(frame: &[u8]) -> Result<Option<usize>, Status> {
+    let Some(mut head) = frame.get(..HEAD) else { return Ok(None) };
+    if head.get_u8() != 0 {
+        return Err(Status::internal("a compressed answer to a request that did not ask for it"));
+    }
+    Ok(Some(head.get_u32() as usize))
 }
 
 /// Takes messages out of their frames, wherever the pieces of the stream are cut.
@@ -26,13 +35,7 @@ impl Frames {
     }
 
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, Status> {
-        let Some(mut head) = self.gathered.get(..HEAD) else { return Ok(None) };
-        if head.get_u8() != 0 {
-            return Err(Status::internal(
-                "a compressed answer to a request that did not ask for it",
-            ));
-        }
-        let length = head.get_u32() as usize;
+        let Some(length) = announced(&self.gathered)? else { return Ok(None) };
         if self.gathered.len() < HEAD + length {
             self.gathered.reserve(HEAD + length - self.gathered.len());
             return Ok(None);

@@ -25,6 +25,21 @@
 //! bytes are base64, enums are names. A request is read more generously than an answer is written:
 //! numbers or strings, unknown fields are skipped.
 //!
+//! # Large answers
+//!
+//! A small answer is translated whole, and its length is said. One of more than 64 KiB is translated
+//! by a [walk] while the client takes it, so its text is never in memory as a whole. That alone
+//! would not bound a range, whose service has its answer in one piece. So the calls that go past the
+//! services from [connections](crate::front) do it from here, too, and what a range finds is read from
+//! the store as the text goes out:
+//!
+//! ```text
+//!   store ── 64 KiB of records ──▶ encoded ── 64 KiB ──▶ text ── as fast as the client takes it ──▶
+//! ```
+//!
+//! If reading fails then, the response has begun. It ends without its end, which is a broken
+//! connection for HTTP/1 and a reset stream for HTTP/2.
+//!
 //! # Streams
 //!
 //! A stream is answered with one line per message, `{"result":…}`, as long as the connection lives. If
@@ -33,7 +48,9 @@
 //! # What holds
 //!
 //! A JSON request has at most [`JSON_MAX`] bytes, and one message of a request stream, too. What it
-//! becomes is bounded once more by the services.
+//! becomes is bounded once more by the services. A range takes a megabyte or two, whatever it finds, if
+//! it is neither sorted nor filtered. Other answers are in memory as gRPC's are: once, until the client
+//! has taken them, and encoded in the read pool, which does a few at a time.
 //!
 //! # Left out
 //!
@@ -45,7 +62,11 @@ mod json;
 mod reply;
 mod request;
 mod values;
+mod walk;
 
+use std::time::Duration;
+
+use clearlane_member::Handle;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
 use http::{Method, Request, Response, StatusCode};
 use tonic::body::Body;
@@ -53,6 +74,8 @@ use tonic::service::Routes;
 use tonic::{Code, Status};
 
 use self::bindings::Binding;
+use crate::front::hot::{self, Asker, Kinds};
+use crate::front::{Caller, Remote};
 use crate::metrics::{Method as Rpc, ThreadMetrics, observe};
 
 /// So many bytes of JSON are one message at most: what fits into the 2 MiB of a gRPC message, as
@@ -74,13 +97,21 @@ pub(super) fn path_of_rpc(path: &str) -> Option<&str> {
 /// The gateway of one thread.
 #[derive(Clone, Debug)]
 pub(super) struct Gateway {
+    member: Handle,
     services: Routes,
     thread: ThreadMetrics,
+    kinds: Kinds,
+    slow: (Duration, Duration),
 }
 
 impl Gateway {
-    pub(super) fn new(services: Routes, thread: ThreadMetrics) -> Gateway {
-        Gateway { services, thread }
+    pub(super) fn new(
+        member: Handle,
+        services: Routes,
+        thread: ThreadMetrics,
+        slow: (Duration, Duration),
+    ) -> Gateway {
+        Gateway { member, services, thread, kinds: Kinds::new(), slow }
     }
 
     /// Answers a request for an rpc.
@@ -103,6 +134,16 @@ impl Gateway {
         request: Request<Body>,
     ) -> Result<Response<Body>, Status> {
         let (parts, body) = request.into_parts();
+        if let Some((kind, method)) = self.kinds.of(binding.rpc) {
+            let message = request::message(body, binding).await?;
+            let (member, head) = (self.member.clone(), metadata(&parts.headers));
+            // A certificate's name is not the user's here, as in etcd: the gateway asks for a token.
+            let (caller, slow) = (Caller::plain(Remote::Gateway), self.slow);
+            let asker = Asker { member, head, caller, slow };
+            let counted = self.thread.begin(method);
+            let answer = hot::answer_message(kind, asker, counted, message).await;
+            return reply::single(answer.map(Body::new), binding).await;
+        }
         let (body, cut_off) = if binding.is_client_streaming {
             let (body, cut_off) = request::stream(body, binding).await?;
             (body, Some(cut_off))

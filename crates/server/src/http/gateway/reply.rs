@@ -2,13 +2,14 @@
 //!
 //! A gRPC answer always has HTTP status 200; how it went is in the trailers behind the last message,
 //! or among the headers if there is no message. An HTTP client wants to know first. So the first
-//! message or the status, whatever comes earlier, is waited for before the response begins.
+//! message or the status, whatever comes earlier, is waited for before the response begins. A large
+//! message is not waited for to its end: its first piece says that all is well so far.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::{Response, StatusCode};
 use http_body::{Body as _, Frame};
 use http_body_util::Full;
@@ -17,7 +18,8 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 
 use super::bindings::Binding;
-use super::frames::Frames;
+use super::frames::{Frames, HEAD, announced};
+use super::walk::{PIECE, Walk};
 use super::{answered, json};
 
 /// The answer of one message.
@@ -26,6 +28,9 @@ pub(super) async fn single(
     binding: &'static Binding,
 ) -> Result<Response<Body>, Status> {
     let mut messages = Messages::new(answer, binding);
+    if let Some(large) = messages.large().await? {
+        return Ok(answered(StatusCode::OK, Body::new(large)));
+    }
     let json = messages.next().await.unwrap_or_else(|| Err(Status::unknown("no answer")))?;
     // What follows is the status, which may still say that it went wrong.
     if let Some(more) = messages.next().await {
@@ -65,6 +70,33 @@ impl Messages {
         Messages { body: Some(body), failed, binding, frames: Frames::default() }
     }
 
+    /// The first message, if it is a large one.
+    async fn large(&mut self) -> Result<Option<Large>, Status> {
+        if self.failed.is_some() {
+            return Ok(None);
+        }
+        let Some(mut body) = self.body.take() else { return Ok(None) };
+        let first = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
+        let mut piece = match first.transpose()?.map(Frame::into_data) {
+            Some(Ok(piece)) => piece,
+            Some(Err(frame)) => return ended(frame).map(|()| None),
+            None => return Ok(None),
+        };
+        match announced(&piece)? {
+            // A head comes in one piece; one that does not is not worth a way of its own.
+            Some(length) if length > PIECE => {
+                piece.advance(HEAD);
+                let walk = Walk::new(self.binding.output.clone(), length as u64);
+                Ok(Some(Large { body, piece, walk, rests: false }))
+            }
+            _ => {
+                self.frames.push(&piece);
+                self.body = Some(body);
+                Ok(None)
+            }
+        }
+    }
+
     async fn next(&mut self) -> Option<Result<Vec<u8>, Status>> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
@@ -88,10 +120,8 @@ impl Messages {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => self.frames.push(&data),
                     Err(frame) => {
-                        let trailers = frame.into_trailers().unwrap_or_default();
-                        let status = Status::from_header_map(&trailers);
-                        let ok = Status::ok("");
-                        return self.end_with(status.unwrap_or(ok));
+                        self.body = None;
+                        return Poll::Ready(ended(frame).err().map(Err));
                     }
                 },
                 Some(Err(status)) => return self.end_with(status),
@@ -103,8 +133,86 @@ impl Messages {
 
     fn end_with(&mut self, status: Status) -> Poll<Option<Result<Vec<u8>, Status>>> {
         self.body = None;
-        Poll::Ready((status.code() != Code::Ok).then_some(Err(status)))
+        Poll::Ready(Some(Err(status)))
     }
+}
+
+/// How a call has ended, by its trailers.
+fn ended(trailers: Frame<Bytes>) -> Result<(), Status> {
+    let trailers = trailers.into_trailers().unwrap_or_default();
+    match Status::from_header_map(&trailers) {
+        Some(status) if status.code() != Code::Ok => Err(status),
+        _ => Ok(()),
+    }
+}
+
+/// The JSON of a large message, made while the client takes it.
+struct Large {
+    body: Body,
+    /// What of the message has come and is not translated.
+    piece: Bytes,
+    walk: Walk,
+    /// Some text has just gone: now it is the others' turn.
+    rests: bool,
+}
+
+impl Large {
+    /// The next bytes of the message are here, or it has come to its good end.
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<(), Status>>> {
+        while self.piece.is_empty() {
+            let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => frame,
+                Some(Err(status)) => return Poll::Ready(Some(Err(status))),
+                None if self.walk.is_done() => return Poll::Ready(None),
+                None => return Poll::Ready(Some(Err(cut_off()))),
+            };
+            match frame.into_data() {
+                Ok(piece) => self.piece = piece,
+                Err(frame) => match ended(frame) {
+                    Ok(()) if self.walk.is_done() => return Poll::Ready(None),
+                    Ok(()) => return Poll::Ready(Some(Err(cut_off()))),
+                    Err(status) => return Poll::Ready(Some(Err(status))),
+                },
+            }
+        }
+        Poll::Ready(Some(match self.walk.is_done() {
+            true => Err(Status::internal("more than one answer to a call that has one")),
+            false => Ok(()),
+        }))
+    }
+}
+
+impl http_body::Body for Large {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        if std::mem::replace(&mut this.rests, false) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let mut text = Vec::new();
+        while text.is_empty() {
+            match ready!(this.poll_piece(context)) {
+                Some(Ok(())) => {}
+                Some(Err(status)) => return Poll::Ready(Some(Err(status))),
+                None => return Poll::Ready(None),
+            }
+            if let Err(status) = this.walk.take(&mut this.piece, &mut text) {
+                return Poll::Ready(Some(Err(status)));
+            }
+        }
+        this.rests = true;
+        Poll::Ready(Some(Ok(Frame::data(text.into()))))
+    }
+}
+
+fn cut_off() -> Status {
+    Status::internal("an answer that is shorter than it said")
 }
 
 /// One line per message.
@@ -154,4 +262,85 @@ impl http_body::Body for Lines {
 
 fn line(begin: &[u8], json: &[u8]) -> Bytes {
     [begin, json, b"}\n"].concat().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use http::HeaderMap;
+    use http_body_util::{BodyExt, StreamBody};
+
+    use super::super::bindings;
+    use super::*;
+
+    /// A range with one record, which is large: its count is written behind.
+    fn message() -> Vec<u8> {
+        let value = vec![7; 2 * PIECE];
+        let record =
+            clearlane_proto::mvccpb::KeyValue { value: value.into(), ..Default::default() };
+        let range = clearlane_proto::etcdserverpb::RangeResponse {
+            kvs: vec![record],
+            count: 1,
+            ..Default::default()
+        };
+        prost::Message::encode_to_vec(&range)
+    }
+
+    fn framed(message: &[u8]) -> Bytes {
+        let head = (message.len() as u32).to_be_bytes();
+        [&[0], &head[..], message].concat().into()
+    }
+
+    fn trailers(code: &'static str) -> Frame<Bytes> {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", code.parse().unwrap());
+        Frame::trailers(trailers)
+    }
+
+    /// The text, and how it ended.
+    fn told(frames: Vec<Result<Frame<Bytes>, Status>>) -> Result<(usize, Option<Status>), Status> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let body = Body::new(StreamBody::new(stream::iter(frames)));
+            let binding = bindings::find("/kv/range").unwrap();
+            let mut body = single(Response::new(body), binding).await?.into_body();
+            let mut text = 0;
+            while let Some(frame) = body.frame().await {
+                match frame {
+                    Ok(frame) => text += frame.into_data().unwrap().len(),
+                    Err(status) => return Ok((text, Some(status))),
+                }
+            }
+            Ok((text, None))
+        })
+    }
+
+    #[test]
+    fn what_goes_wrong_at_first_is_the_status_and_what_goes_wrong_later_breaks_the_body() {
+        let message = message();
+        let whole =
+            json::of_message(&bindings::find("/kv/range").unwrap().output, message.clone().into());
+        let whole = whole.unwrap().len();
+        let all = framed(&message);
+        let (begin, rest) = (all.slice(..PIECE), all.slice(PIECE..));
+        let data = |bytes: &Bytes| Ok(Frame::data(bytes.clone()));
+        let lost = || Err(Status::data_loss("lost"));
+
+        assert_eq!(told(vec![lost()]).unwrap_err().code(), Code::DataLoss);
+        assert_eq!(told(vec![Ok(trailers("11"))]).unwrap_err().code(), Code::OutOfRange);
+
+        let (text, error) = told(vec![data(&begin), data(&rest), Ok(trailers("0"))]).unwrap();
+        assert!(text == whole && error.is_none(), "{text} of {whole}, {error:?}");
+        for (frames, code) in [
+            (vec![data(&begin), lost()], Code::DataLoss),
+            (vec![data(&begin)], Code::Internal),
+            (vec![data(&begin), Ok(trailers("0"))], Code::Internal),
+            (vec![data(&begin), Ok(trailers("11"))], Code::OutOfRange),
+            (vec![data(&begin), data(&rest), data(&rest)], Code::Internal),
+            (vec![data(&begin), data(&rest), Ok(trailers("11"))], Code::OutOfRange),
+        ] {
+            let (text, error) = told(frames).unwrap();
+            assert!(text > PIECE && error.is_some_and(|error| error.code() == code), "{code:?}");
+        }
+    }
 }

@@ -19,14 +19,19 @@ use super::values::{Values, too_large};
 
 /// A request of one message.
 pub(super) async fn single(body: Body, binding: &'static Binding) -> Result<Body, Status> {
+    let message = message(body, binding).await?;
+    Ok(Body::new(Full::new(frame(&message))))
+}
+
+/// The message of a request that has one.
+pub(super) async fn message(body: Body, binding: &'static Binding) -> Result<Bytes, Status> {
     let json = Limited::new(body, JSON_MAX).collect().await.map_err(|error| match error
         .is::<LengthLimitError>(
     ) {
         true => too_large(JSON_MAX),
         false => Status::cancelled("the request was cut off"),
     })?;
-    let message = json::to_message(&binding.input, &json.to_bytes())?;
-    Ok(Body::new(Full::new(frame(&message))))
+    json::to_message(&binding.input, &json.to_bytes())
 }
 
 /// A stream of requests, and the word that it was cut off: then its client has gone, and the answers

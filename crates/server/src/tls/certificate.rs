@@ -1,0 +1,85 @@
+//! What does a certificate say? Its owner's name, the hosts and addresses that it is for, its number.
+//!
+//! Whether it is to be believed is rustls's business, and was looked at before.
+
+use std::net::IpAddr;
+use std::time::SystemTime;
+
+use x509_cert::Certificate;
+use x509_cert::crl::CertificateList;
+use x509_cert::der::asn1::{Ia5StringRef, PrintableStringRef, TeletexStringRef, Utf8StringRef};
+use x509_cert::der::oid::db::rfc4519::COMMON_NAME;
+use x509_cert::der::{self, Any, Decode, Tag, Tagged};
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+
+/// What a certificate says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Facts {
+    /// The last common name, as Go has it; empty if there is none.
+    pub(super) common_name: String,
+    /// Hosts that it is for.
+    pub(super) hosts: Vec<String>,
+    /// Addresses that it is for.
+    pub(super) addresses: Vec<IpAddr>,
+}
+
+impl Facts {
+    pub(super) fn of(der: &[u8]) -> der::Result<Facts> {
+        let certificate = Certificate::from_der(der)?;
+        let certificate = certificate.tbs_certificate();
+        let names = certificate.subject().iter().filter(|entry| entry.oid == COMMON_NAME);
+        let common_name = names.filter_map(|entry| text(&entry.value)).last().unwrap_or_default();
+        let mut facts = Facts { common_name, ..Facts::default() };
+        if let Some((_, names)) = certificate.get_extension::<SubjectAltName>()? {
+            for name in &names.0 {
+                match name {
+                    GeneralName::DnsName(host) => facts.hosts.push(host.to_string()),
+                    GeneralName::IpAddress(bytes) => {
+                        facts.addresses.extend(address(bytes.as_bytes()))
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(facts)
+    }
+}
+
+/// Text in a name has one of several types.
+fn text(value: &Any) -> Option<String> {
+    let text = match value.tag() {
+        Tag::PrintableString => value.decode_as::<PrintableStringRef<'_>>().ok()?.to_string(),
+        Tag::Ia5String => value.decode_as::<Ia5StringRef<'_>>().ok()?.to_string(),
+        Tag::TeletexString => value.decode_as::<TeletexStringRef<'_>>().ok()?.to_string(),
+        _ => value.decode_as::<Utf8StringRef<'_>>().ok()?.to_string(),
+    };
+    Some(text)
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => Some(<[u8; 4]>::try_from(bytes).ok()?.into()),
+        16 => Some(<[u8; 16]>::try_from(bytes).ok()?.into()),
+        _ => None,
+    }
+}
+
+/// A certificate's number.
+pub(super) fn serial(der: &[u8]) -> der::Result<Vec<u8>> {
+    Ok(Certificate::from_der(der)?.tbs_certificate().serial_number().as_bytes().to_vec())
+}
+
+/// Whether a certificate holds at this time.
+pub(super) fn holds_at(der: &[u8], now: SystemTime) -> der::Result<bool> {
+    let certificate = Certificate::from_der(der)?;
+    let validity = certificate.tbs_certificate().validity();
+    Ok(validity.not_before.to_system_time() <= now && now <= validity.not_after.to_system_time())
+}
+
+/// The numbers in a list of revoked certificates.
+pub(super) fn revoked(der: &[u8]) -> der::Result<Vec<Vec<u8>>> {
+    let list = <CertificateList>::from_der(der)?;
+    let revoked = list.tbs_cert_list.revoked_certificates.unwrap_or_default();
+    Ok(revoked.iter().map(|one| one.serial_number.as_bytes().to_vec()).collect())
+}

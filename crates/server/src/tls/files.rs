@@ -1,0 +1,101 @@
+//! What is in the files, and what is wrong with them?
+//!
+//! All are PEM; a list of revoked certificates may be DER too, as etcd wants it. Whatever is wrong is
+//! told with the flag that names the file: whoever reads it has a dozen of them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls::{InconsistentKeys, RootCertStore};
+
+use super::certificate;
+use super::settings::{Named, Pair};
+use super::{Error, protocol::Protocol};
+
+impl Named {
+    pub(super) fn wrong(&self, why: impl Into<String>) -> Error {
+        Error::File { flag: self.flag, path: self.path.clone(), why: why.into() }
+    }
+
+    fn read(&self) -> Result<Vec<u8>, Error> {
+        fs::read(&self.path).map_err(|error| self.wrong(error.to_string()))
+    }
+
+    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, Error> {
+        let text = self.read()?;
+        let all = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+        match all {
+            Ok(all) if !all.is_empty() => Ok(all),
+            Ok(_) => Err(self.wrong("there is no certificate in it (-----BEGIN CERTIFICATE-----)")),
+            Err(error) => Err(self.wrong(format!("it is no PEM: {error}"))),
+        }
+    }
+
+    /// The authorities in a file.
+    pub(super) fn authorities(&self) -> Result<RootCertStore, Error> {
+        let mut roots = RootCertStore::empty();
+        for certificate in self.certificates()? {
+            let added = roots.add(certificate);
+            added.map_err(|error| self.wrong(format!("not every certificate counts: {error}")))?;
+        }
+        Ok(roots)
+    }
+
+    /// The numbers of the certificates that a file revokes.
+    pub(super) fn serials(&self) -> Result<BTreeSet<Vec<u8>>, Error> {
+        let bytes = self.read()?;
+        let lists = CertificateRevocationListDer::pem_slice_iter(&bytes);
+        let mut lists: Vec<Vec<u8>> =
+            lists.filter_map(Result::ok).map(|list| list.to_vec()).collect();
+        if lists.is_empty() {
+            lists.push(bytes);
+        }
+        let mut serials = BTreeSet::new();
+        for list in lists {
+            let revoked = certificate::revoked(&list).map_err(|why| {
+                self.wrong(format!("it is no list of revoked certificates (CRL, v2): {why}"))
+            })?;
+            serials.extend(revoked);
+        }
+        Ok(serials)
+    }
+}
+
+impl Pair {
+    /// The two, if the one is the other's.
+    pub(super) fn load(&self, protocol: &Protocol) -> Result<Arc<CertifiedKey>, Error> {
+        let (certificate, key) = (&self.certificate, &self.key);
+        let chain = certificate.certificates()?;
+        let der = PrivateKeyDer::from_pem_slice(&key.read()?).map_err(|error| {
+            key.wrong(format!("there is no private key in it that is not encrypted: {error}"))
+        })?;
+        let loaded = protocol.provider().key_provider.load_private_key(der);
+        let loaded = loaded.map_err(|error| {
+            key.wrong(format!(
+                "this key cannot be used ({error}); there are RSA from 2048 bits, the curves P-256 \
+                 and P-384, and Ed25519"
+            ))
+        })?;
+        let pair = CertifiedKey::new(chain, loaded);
+        match pair.keys_match() {
+            Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
+                Ok(Arc::new(pair))
+            }
+            Err(rustls::Error::InconsistentKeys(_)) => Err(key.wrong(format!(
+                "private key does not match public key in --{} {}",
+                certificate.flag,
+                certificate.path.display()
+            ))),
+            Err(error) => Err(certificate.wrong(format!("it is no certificate: {error}"))),
+        }
+    }
+
+    /// Both files.
+    pub(super) fn paths(&self) -> [&Named; 2] {
+        [&self.certificate, &self.key]
+    }
+}

@@ -1,0 +1,115 @@
+//! Which versions and ciphers are there? Those of rustls, by the names that etcd's users know.
+//!
+//! `--cipher-suites` chooses among the ciphers of TLS 1.2. Those of TLS 1.3 are all good, and Go has
+//! them always: here it is the same, so that a list that etcd took means the same to us.
+
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::{ProtocolVersion, SupportedCipherSuite, SupportedProtocolVersion, version};
+
+/// What may be spoken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Protocol {
+    /// Ciphers of TLS 1.2, by name; empty means all.
+    pub suites: Vec<String>,
+    /// No older one.
+    pub min: Option<Version>,
+    /// No newer one.
+    pub max: Option<Version>,
+}
+
+/// A version of the protocol. An older one comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    /// 1.2
+    Tls12,
+    /// 1.3
+    Tls13,
+}
+
+impl Version {
+    /// As etcd writes it.
+    pub fn named(text: &str) -> Option<Version> {
+        match text {
+            "TLS1.2" => Some(Version::Tls12),
+            "TLS1.3" => Some(Version::Tls13),
+            _ => None,
+        }
+    }
+}
+
+/// The names of all ciphers.
+pub fn suites() -> Vec<String> {
+    ring::ALL_CIPHER_SUITES.iter().map(name_of).collect()
+}
+
+/// Whether there is a cipher of this name.
+pub fn is_suite(name: &str) -> bool {
+    ring::ALL_CIPHER_SUITES.iter().any(|suite| is_named(suite, name))
+}
+
+fn name_of(suite: &SupportedCipherSuite) -> String {
+    let name = suite.suite().as_str().unwrap_or_default();
+    name.replace("TLS13_", "TLS_")
+}
+
+/// Before TLS 1.3 the hash was not part of the name of these ciphers: both are around.
+fn is_named(suite: &SupportedCipherSuite, name: &str) -> bool {
+    let known = name_of(suite);
+    known == name || known.contains("CHACHA20") && known.strip_suffix("_SHA256") == Some(name)
+}
+
+impl Protocol {
+    pub(super) fn provider(&self) -> Arc<CryptoProvider> {
+        let mut provider = ring::default_provider();
+        provider.cipher_suites.retain(|suite| {
+            suite.version().version == ProtocolVersion::TLSv1_3
+                || self.suites.is_empty()
+                || self.suites.iter().any(|name| is_named(suite, name))
+        });
+        Arc::new(provider)
+    }
+
+    pub(super) fn versions(&self) -> Vec<&'static SupportedProtocolVersion> {
+        let all = [(Version::Tls12, &version::TLS12), (Version::Tls13, &version::TLS13)];
+        let is_in = |known: Version| {
+            self.min.is_none_or(|min| known >= min) && self.max.is_none_or(|max| known <= max)
+        };
+        all.into_iter().filter(|(known, _)| is_in(*known)).map(|(_, version)| version).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ciphers_have_etcds_names() {
+        let known = suites();
+        assert!(known.contains(&"TLS_AES_128_GCM_SHA256".to_owned()), "{known:?}");
+        for name in [
+            "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+            "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+            "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305",
+        ] {
+            assert!(is_suite(name), "{name}");
+        }
+        for name in ["", "TLS_RSA_WITH_AES_128_CBC_SHA", "TLS_ECDHE_RSA_WITH_AES_256_GCM"] {
+            assert!(!is_suite(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_chosen_is_all_that_is_spoken() {
+        let suites = vec!["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".to_owned()];
+        let few = Protocol { suites, ..Protocol::default() };
+        // The one, and the three of TLS 1.3.
+        assert_eq!(few.provider().cipher_suites.len(), 4);
+        assert_eq!(few.versions().len(), 2);
+        let newest = Protocol { min: Some(Version::Tls13), ..Protocol::default() };
+        assert_eq!(newest.versions(), [&version::TLS13]);
+        let older = Protocol { max: Some(Version::Tls12), ..Protocol::default() };
+        assert_eq!(older.versions(), [&version::TLS12]);
+    }
+}

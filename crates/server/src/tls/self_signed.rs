@@ -1,0 +1,134 @@
+//! What if there is no certificate, and there need be none? `--auto-tls` and `--peer-auto-tls`.
+//!
+//! The member makes one, signed by nobody but itself: what is said cannot be read on the way, but
+//! nobody knows to whom he speaks.
+//!
+//! ```text
+//!   data-dir/fixtures/client/cert.pem, key.pem     for clients
+//!   data-dir/fixtures/peer/cert.pem, key.pem       for other members
+//! ```
+//!
+//! They lie where etcd has them, and are used again at the next start. A pair that has expired, or
+//! that cannot be used here (etcd's keys are on a curve that `ring` does not have), is made anew:
+//! nobody has it on a list.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rcgen::{
+    CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
+    date_time_ymd,
+};
+use x509_cert::der::pem::{LineEnding, encode_string};
+
+use super::Error;
+use super::certificate;
+use super::protocol::Protocol;
+use super::settings::{Made, Named, Pair, YEARS_MAX};
+
+/// etcd's year.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// The pair, made if there is none that holds.
+pub(super) fn pair(made: &Made) -> Result<Pair, Error> {
+    let file = |name| Named { flag: made.flag, path: made.dir.join(name) };
+    let pair = Pair { certificate: file("cert.pem"), key: file("key.pem") };
+    let is_there = pair.certificate.path.exists() && pair.key.path.exists();
+    match is_there.then(|| holds(&pair)) {
+        Some(Ok(true)) => return Ok(pair),
+        Some(Ok(false)) => {
+            tracing::info!(dir = %made.dir.display(), "the made certificate has expired")
+        }
+        Some(Err(error)) => tracing::warn!(%error, "the made certificate cannot be used"),
+        None => {}
+    }
+    let (certificate, key) = make(made)?;
+    let write = || {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&made.dir)?;
+        write(&pair.key.path, &key, 0o600)?;
+        write(&pair.certificate.path, &certificate, 0o644)
+    };
+    write().map_err(|error| {
+        Named { flag: made.flag, path: made.dir.clone() }.wrong(error.to_string())
+    })?;
+    tracing::info!(dir = %made.dir.display(), hosts = ?made.hosts, "made a certificate");
+    Ok(pair)
+}
+
+fn holds(pair: &Pair) -> Result<bool, Error> {
+    let loaded = pair.load(&Protocol::default())?;
+    let holds = certificate::holds_at(&loaded.cert[0], SystemTime::now());
+    holds.map_err(|error| pair.certificate.wrong(error.to_string()))
+}
+
+/// A certificate and its key, as PEM.
+fn make(made: &Made) -> Result<(String, String), Error> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let years = u32::try_from(made.years.min(YEARS_MAX)).unwrap_or_default();
+    let mut params = CertificateParams::new(made.hosts.clone())?;
+    params.not_before = date_time_ymd(1970, 1, 1) + now;
+    params.not_after = params.not_before + YEAR * years;
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, "clearlane");
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?;
+    let pem = |label, der: &[u8]| {
+        encode_string(label, LineEnding::LF, der)
+            .map_err(|error| io::Error::other(error.to_string()))
+    };
+    let both = (|| {
+        Ok((pem("CERTIFICATE", certificate.der())?, pem("PRIVATE KEY", key.serialized_der())?))
+    })();
+    both.map_err(|error: io::Error| {
+        Named { flag: made.flag, path: made.dir.clone() }.wrong(error.to_string())
+    })
+}
+
+/// Whole or not at all.
+fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    let part = path.with_extension("part");
+    // What an interrupted attempt has left keeps its mode otherwise.
+    let _ = fs::remove_file(&part);
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(part, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::tls::certificate::Facts;
+
+    #[test]
+    fn a_pair_is_used_again_until_it_expires() {
+        let dir = tempfile::tempdir().unwrap();
+        let hosts = vec!["127.0.0.1".to_owned(), "::1".to_owned(), "localhost".to_owned()];
+        let mut made =
+            Made { flag: "auto-tls", dir: dir.path().join("fixtures/client"), hosts, years: 0 };
+        let bytes = |pair: &Pair| fs::read(&pair.certificate.path).unwrap();
+        let expired = bytes(&pair(&made).unwrap());
+        made.years = 1;
+        let first = pair(&made).unwrap();
+        assert_ne!(bytes(&first), expired);
+        let second = pair(&made).unwrap();
+        assert_eq!(bytes(&first), bytes(&second));
+        let loaded = first.load(&Protocol::default()).unwrap();
+        let facts = Facts::of(&loaded.cert[0]).unwrap();
+        assert_eq!((facts.hosts.len(), facts.addresses.len()), (1, 2));
+        let mode = fs::metadata(&first.key.path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        // A key that cannot be used is nobody's loss.
+        fs::write(&first.key.path, "nonsense").unwrap();
+        pair(&made).unwrap().load(&Protocol::default()).unwrap();
+    }
+}

@@ -1,0 +1,54 @@
+//! How a tool calls a member: with the flags of etcdctl.
+//!
+//! ```text
+//!   host:port                                  http, or https if a flag below is set
+//!   https://host:port                          TLS, and the certificate is checked
+//!   --cacert ca.crt                            by this authority, not by those of the system
+//!   --cert me.crt --key me.key                 and the member sees who asks
+//!   --insecure-skip-tls-verify                 whoever answers is believed
+//! ```
+
+use tonic::transport::Channel;
+
+use super::{Asked, Failure};
+use crate::config::table::{Flag, flag};
+use crate::config::value::Kind::{Switch, Text};
+use crate::tls::protocol::Protocol;
+use crate::tls::{Named, Outgoing, Pair, Side};
+
+pub(super) const FLAGS: &[Flag] = &[
+    flag("cacert", Text, "", "Who signs members' certificates; else the system's authorities."),
+    flag("cert", Text, "", "The certificate that is shown."),
+    flag("key", Text, "", "Its key."),
+    flag("insecure-skip-tls-verify", Switch, "false", "Believe whoever answers."),
+];
+
+/// Connects to the member at an address.
+pub(super) async fn connect(asked: &Asked, endpoint: &str) -> Result<Channel, Failure> {
+    let is_secure = FLAGS.iter().any(|flag| asked.is_set(flag.name));
+    let url = match endpoint.contains("://") {
+        true => endpoint.to_owned(),
+        false if is_secure => format!("https://{endpoint}"),
+        false => format!("http://{endpoint}"),
+    };
+    let outgoing = match url.starts_with("https://") {
+        true => outgoing(asked)?,
+        false => Outgoing::default(),
+    };
+    let connected = outgoing.connect(&url).await;
+    Ok(connected.map_err(|why| format!("{endpoint}: {why}"))?)
+}
+
+fn outgoing(asked: &Asked) -> Result<Outgoing, Failure> {
+    let named = |flag| asked.path(flag).map(|path| Named { flag, path });
+    let calling = match (named("cert"), named("key")) {
+        (Some(certificate), Some(key)) => Some(Pair { certificate, key }),
+        (None, None) => None,
+        _ => return Err("--cert and --key must both be present".into()),
+    };
+    if asked.switch("insecure-skip-tls-verify") {
+        return Ok(Outgoing::unchecked(calling)?);
+    }
+    let side = Side { calling, trusted: named("cacert"), ..Side::default() };
+    Ok(Outgoing::new(&side, &Protocol::default())?)
+}

@@ -1,0 +1,39 @@
+//! Clients that ping more often than they may.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use h2::{Ping, Reason};
+use tokio::net::TcpStream;
+
+use crate::lab::{Lab, block_on};
+
+/// More than enough for an answer, and less than the pause that clients are asked for.
+const A_WHILE: Duration = Duration::from_secs(3);
+
+#[test]
+fn who_pings_too_often_is_sent_away_and_told_why() {
+    let lab = Lab::started(&["a"]);
+    block_on(async {
+        lab.leader().await;
+        let connection = TcpStream::connect(lab.running["a"].client).await.unwrap();
+        let handshake = h2::client::handshake(connection).await.unwrap();
+        let (_requests, mut connection): (h2::client::SendRequest<Bytes>, _) = handshake;
+        let mut pings = connection.ping_pong().unwrap();
+        let ended = tokio::spawn(connection);
+        let begun = Instant::now();
+        let mut answered = 0;
+        while pings.ping(Ping::opaque()).await.is_ok() {
+            answered += 1;
+        }
+        assert!(begun.elapsed() < A_WHILE);
+        // The first is never too early, and two strikes are forgiven.
+        assert_eq!(answered, 3);
+        let error = ended.await.unwrap().unwrap_err();
+        assert!(error.is_go_away() && error.is_remote(), "{error:?}");
+        assert_eq!(error.reason(), Some(Reason::ENHANCE_YOUR_CALM));
+        assert!(format!("{error:?}").contains("too_many_pings"), "{error:?}");
+        // The others go on.
+        lab.put("a", "k", "v").await;
+    });
+}

@@ -1,0 +1,185 @@
+//! A disk that gets full: writes are refused, reads go on, and when there is room again all goes on.
+//!
+//! The disk is one in memory, which takes the right to mount one; without it the test says that it has
+//! looked at nothing.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use clearlane_proto::etcdserverpb::{
+    AlarmRequest, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse,
+};
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use crate::program::{PATIENCE, Program, connect, kv, members, moment};
+
+/// A disk of some megabytes.
+struct SmallDisk<'d>(&'d Path);
+
+impl SmallDisk<'_> {
+    fn mount(dir: &Path, megabytes: u64) -> Option<SmallDisk<'_>> {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "tmpfs"]).arg(dir);
+        let output = mount.output();
+        output.is_ok_and(|output| output.status.success()).then_some(SmallDisk(dir))
+    }
+
+    fn resize(&self, megabytes: u64) {
+        let size = format!("remount,size={megabytes}m");
+        let status = Command::new("mount").args(["-o", &size]).arg(self.0).status();
+        assert!(status.unwrap().success());
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        // Lazily: a member that was killed may not have let go of everything yet.
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+/// A member that runs on a disk of its own; none if nobody here may mount one.
+async fn member_on(dir: &Path, megabytes: u64) -> Option<(SmallDisk<'_>, Program)> {
+    let Some(disk) = SmallDisk::mount(dir, megabytes) else {
+        // Past the harness, which shows what a test prints only if it fails.
+        let words = b"SKIPPED: nobody here may mount a disk in memory; nothing was checked\n";
+        std::io::stderr().write_all(words).unwrap();
+        return None;
+    };
+    let mut member = members(dir, 1).remove(0);
+    member.start();
+    member.ready().await;
+    Some((disk, member))
+}
+
+fn put(number: usize) -> PutRequest {
+    let value = format!("{number:06}").repeat(10_000);
+    PutRequest { key: format!("k{number:06}").into(), value: value.into(), ..Default::default() }
+}
+
+async fn count(
+    client: &mut KvClient<Channel>,
+    serializable: bool,
+) -> Result<RangeResponse, Status> {
+    let (key, range_end) = ("k".into(), "l".into());
+    let range =
+        RangeRequest { key, range_end, count_only: true, serializable, ..Default::default() };
+    Ok(client.range(range).await?.into_inner())
+}
+
+/// Puts until it is refused; says what was acknowledged, and how it was refused.
+async fn put_all(client: &mut KvClient<Channel>, from: usize) -> (usize, Status) {
+    for number in from.. {
+        if let Err(status) = client.put(put(number)).await {
+            return (number, status);
+        }
+    }
+    unreachable!("the disk has an end")
+}
+
+async fn has_alarm(member: &Program) -> bool {
+    let mut client = MaintenanceClient::new(connect(member.client).await.unwrap());
+    !client.alarm(AlarmRequest::default()).await.unwrap().into_inner().alarms.is_empty()
+}
+
+/// How often the store has been committed, as the member says.
+fn commits(member: &Program) -> u64 {
+    let mut stream = TcpStream::connect(("127.0.0.1", member.client)).unwrap();
+    let words = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(words.as_bytes()).unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    let name = "\netcd_disk_backend_commit_duration_seconds_count ";
+    let (_, rest) = page.split_once(name).unwrap_or_else(|| panic!("no commits in {page}"));
+    rest.lines().next().unwrap().parse().unwrap()
+}
+
+/// Waits until all that was written up to now is committed: no commit is in its middle then.
+async fn settle(member: &Program, client: &mut KvClient<Channel>) {
+    // The first may have begun before.
+    for _ in 0..2 {
+        let before = commits(member);
+        let begin = Instant::now();
+        let nothing = DeleteRangeRequest { key: "x".into(), ..Default::default() };
+        client.delete_range(nothing).await.unwrap();
+        while commits(member) == before {
+            assert!(begin.elapsed() < PATIENCE, "nothing is committed: {}", member.log());
+            moment().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_writes_and_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some((disk, mut member)) = member_on(dir.path(), 150).await else { return };
+    let mut client = kv(member.client).await.unwrap();
+    let (written, refusal) = put_all(&mut client, 0).await;
+    assert_eq!(refusal.code(), Code::ResourceExhausted, "{refusal}");
+    assert_eq!(refusal.message(), "etcdserver: mvcc: database space exceeded");
+    assert!(has_alarm(&member).await);
+    println!("{written} puts of 60 kB on 150 MB, then: {}", refusal.message());
+
+    // Somebody else takes all that is left, but not in the middle of a commit.
+    settle(&member, &mut client).await;
+    let _ = fs::write(dir.path().join("ballast"), vec![1; 150 << 20]);
+    for serializable in [false, true] {
+        assert_eq!(count(&mut client, serializable).await.unwrap().count, written as i64);
+    }
+    assert_eq!(client.put(put(written)).await.unwrap_err().code(), Code::ResourceExhausted);
+    // The log has kept room for what makes room.
+    for number in 0..written / 2 {
+        let gone = DeleteRangeRequest { key: put(number).key, ..Default::default() };
+        let deleted = client.delete_range(gone).await;
+        let deleted = deleted.unwrap_or_else(|status| panic!("{status}: {}", member.log()));
+        assert_eq!(deleted.into_inner().deleted, 1);
+    }
+    assert!(member.runs());
+
+    // There is room again: nobody has to do anything.
+    fs::remove_file(dir.path().join("ballast")).unwrap();
+    disk.resize(300);
+    let begin = Instant::now();
+    while has_alarm(&member).await {
+        assert!(begin.elapsed() < PATIENCE, "the alarm stays: {}", member.log());
+        moment().await;
+    }
+    client.put(put(written)).await.unwrap();
+    member.kill();
+    member.start();
+    member.ready().await;
+    let mut client = kv(member.client).await.unwrap();
+    assert_eq!(count(&mut client, false).await.unwrap().count, (written - written / 2 + 1) as i64);
+}
+
+/// The last bytes go while clients write. Whether it can go on or not: what it has acknowledged is there.
+#[tokio::test]
+async fn a_disk_that_is_full_at_once_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some((disk, mut member)) = member_on(dir.path(), 250).await else { return };
+    let mut client = kv(member.client).await.unwrap();
+    for number in 0..50 {
+        client.put(put(number)).await.unwrap();
+    }
+    let path = dir.path().join("ballast");
+    let ballast = std::thread::spawn(move || fs::write(path, vec![1; 250 << 20]));
+    let (written, refusal) = put_all(&mut client, 50).await;
+    let _ = ballast.join().unwrap();
+    println!("{written} puts, then: {refusal}; it runs: {}", member.runs());
+    if !member.runs() {
+        assert!(member.log().contains("No space left"), "{}", member.log());
+    }
+    disk.resize(500);
+    member.kill();
+    member.start();
+    member.ready().await;
+    let mut client = kv(member.client).await.unwrap();
+    assert!(count(&mut client, false).await.unwrap().count >= written as i64);
+}

@@ -1,0 +1,216 @@
+//! Clients that mean no good, or are broken: whatever they do, others are served as before, and the memory
+//! stays within bounds.
+//!
+//! For 10,000 idle connections: `CLEARLANE_IDLE=10000`, where so many files may be open.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use clearlane_proto::etcdserverpb::watch_client::WatchClient;
+use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
+use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest, WatchCreateRequest, WatchRequest};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
+use tonic::transport::Endpoint;
+
+use crate::program::{PATIENCE, Program, members, moment, patient};
+use crate::{Chance, setting};
+
+/// What none of them may cost.
+const BYTES_MAX: u64 = 128 << 20;
+/// So long another client may wait while they are there, on a machine that has much else to do.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+/// How an HTTP/2 connection begins, with empty settings.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+async fn started() -> (TempDir, Program) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut member = members(dir.path(), 1).remove(0);
+    member.start();
+    member.ready().await;
+    (dir, member)
+}
+
+fn raw(member: &Program) -> TcpStream {
+    TcpStream::connect(("127.0.0.1", member.client)).unwrap()
+}
+
+fn put(key: &str, bytes: usize) -> PutRequest {
+    PutRequest { key: key.to_owned().into(), value: vec![7; bytes].into(), ..Default::default() }
+}
+
+/// A connection that has sent a request.
+fn asked(member: &Program, path: &str, body: &str) -> TcpStream {
+    let mut connection = raw(member);
+    let head = format!("POST {path} HTTP/1.1\r\nhost: here\r\ncontent-length: {}", body.len());
+    write!(connection, "{head}\r\n\r\n{body}").unwrap();
+    connection
+}
+
+/// Another client writes and reads as if nobody else were there.
+async fn others_are_served(member: &mut Program, before: Option<u64>) {
+    let mut client = patient(member.client).await;
+    for _ in 0..50 {
+        let begin = Instant::now();
+        client.put(put("other", 10)).await.unwrap();
+        let range = RangeRequest { key: "other".into(), ..Default::default() };
+        assert_eq!(client.range(range).await.unwrap().into_inner().count, 1);
+        assert!(begin.elapsed() < WAIT_MAX, "it took {:?}", begin.elapsed());
+    }
+    assert!(member.runs());
+    if let (Some(before), Some(now)) = (before, member.resident()) {
+        let grown = now.saturating_sub(before);
+        assert!(grown < BYTES_MAX, "{grown} bytes more than the {before} before");
+        println!("{} MB more memory than before", grown >> 20);
+    }
+}
+
+#[tokio::test]
+async fn bytes_without_meaning_end_their_own_connection() {
+    let (_dir, mut member) = started().await;
+    let (mut chance, before) = (Chance::new(), member.resident());
+    for number in 0..300 {
+        let mut connection = raw(&member);
+        let length = chance.below(5000) as usize;
+        let mut bytes: Vec<u8> = (0..length).map(|_| chance.below(256) as u8).collect();
+        // Some begin as HTTP/2 does, some as HTTP/1.
+        match number % 3 {
+            0 => {}
+            1 => drop(bytes.splice(0..0, PREFACE.iter().copied())),
+            _ => drop(bytes.splice(0..0, *b"POST /v3/kv/put HTTP/1.1\r\n")),
+        }
+        // The server may have had enough before all is sent.
+        let _ = connection.write_all(&bytes);
+    }
+    others_are_served(&mut member, before).await;
+}
+
+#[tokio::test]
+async fn connections_that_say_nothing_cost_little() {
+    let (_dir, mut member) = started().await;
+    let before = member.resident();
+    let wanted = setting("CLEARLANE_IDLE").unwrap_or(500);
+    let idle: Vec<_> = (0..wanted).map(|_| raw(&member)).collect();
+    others_are_served(&mut member, before).await;
+    // Those that have begun to speak, too.
+    let spoken: Vec<_> = (0..wanted.min(2000))
+        .map(|_| {
+            let mut connection = raw(&member);
+            connection.write_all(PREFACE).unwrap();
+            connection
+        })
+        .collect();
+    others_are_served(&mut member, before).await;
+    println!("beside {} idle connections", idle.len() + spoken.len());
+}
+
+/// Streams that begin and never go on: the head of a call, and nothing behind it.
+#[tokio::test]
+async fn calls_that_are_never_finished_hold_up_nobody() {
+    let (_dir, mut member) = started().await;
+    let before = member.resident();
+    let mut half_open = Vec::new();
+    for _ in 0..20 {
+        let mut connection = raw(&member);
+        connection.write_all(PREFACE).unwrap();
+        for stream in 0..50_u32 {
+            connection.write_all(&head_of_put(2 * stream + 1)).unwrap();
+        }
+        half_open.push(connection);
+    }
+    others_are_served(&mut member, before).await;
+    drop(half_open);
+    others_are_served(&mut member, before).await;
+}
+
+/// A frame of type HEADERS, without Huffman codes and without a table.
+fn head_of_put(stream: u32) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/etcdserverpb.KV/Put"),
+        (":authority", "here"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ] {
+        block.push(0);
+        for text in [name, value] {
+            block.push(text.len() as u8);
+            block.extend(text.as_bytes());
+        }
+    }
+    let mut frame = vec![0, 0, block.len() as u8, 1, 4];
+    frame.extend(stream.to_be_bytes());
+    frame.extend(block);
+    frame
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_large_is_refused_by_name() {
+    let (_dir, mut member) = started().await;
+    let mut client = patient(member.client).await;
+    let refusal = client.put(put("large", 1_700_000)).await.unwrap_err();
+    assert_eq!((refusal.code(), refusal.message()), {
+        (Code::InvalidArgument, "etcdserver: request is too large")
+    });
+    // One beyond what is even looked at.
+    let refusal = client.put(put("larger", 64 << 20)).await.unwrap_err();
+    assert_ne!(refusal.code(), Code::Ok, "{refusal}");
+    others_are_served(&mut member, None).await;
+}
+
+#[tokio::test]
+async fn a_watcher_that_never_reads_is_not_waited_for() {
+    let (_dir, mut member) = started().await;
+    let endpoint = Endpoint::from_shared(member.url()).unwrap().connect().await.unwrap();
+    let (ask, asked) = mpsc::channel(1);
+    let create = WatchCreateRequest { key: "w".into(), prev_kv: true, ..Default::default() };
+    let create = Some(RequestUnion::CreateRequest(create));
+    ask.send(WatchRequest { request_union: create }).await.unwrap();
+    let stream = WatchClient::new(endpoint).watch(ReceiverStream::new(asked)).await.unwrap();
+    let before = member.resident();
+    let mut client = patient(member.client).await;
+    // Four times what a watcher may have waiting, and more.
+    for _ in 0..300 {
+        client.put(put("w", 1 << 20)).await.unwrap();
+    }
+    drop(client);
+    others_are_served(&mut member, before.map(|before| before + (256 << 20))).await;
+    drop(stream);
+}
+
+/// A reader that asks for much and takes nothing of it.
+#[tokio::test]
+async fn an_answer_that_nobody_takes_is_not_kept_whole() {
+    let (_dir, mut member) = started().await;
+    let mut client = patient(member.client).await;
+    for number in 0..100 {
+        client.put(put(&format!("r{number}"), 1 << 20)).await.unwrap();
+    }
+    let before = member.resident();
+    let range = r#"{"key":"cg==","range_end":"cw=="}"#;
+    let lazy: Vec<_> = (0..20).map(|_| asked(&member, "/v3/kv/range", range)).collect();
+    // There is room for what is kept of answers, for the engine's cache, 64 MiB each, and for a record on its way
+    // to each of them; their answers have 2.8 GB.
+    others_are_served(&mut member, before.map(|before| before + BYTES_MAX)).await;
+    // These are made whole, a few at a time, and nobody waits for that. Each takes what its answer does.
+    let txn = format!(r#"{{"success":[{{"request_range":{range}}}]}}"#);
+    let txns: Vec<_> = (0..4).map(|_| asked(&member, "/v3/kv/txn", &txn)).collect();
+    others_are_served(&mut member, before.map(|before| before + (1 << 30))).await;
+    drop(txns);
+    // One that hangs up is let go of.
+    drop(lazy);
+    let mut one = raw(&member);
+    one.set_read_timeout(Some(PATIENCE)).unwrap();
+    one.write_all(b"GET /version HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    match one.read_to_string(&mut answer) {
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+        Ok(_) => assert!(answer.contains("etcdserver"), "{answer}"),
+    }
+    moment().await;
+}

@@ -1,0 +1,50 @@
+//! Members that are killed, disks that get full, clients that mean no good: what was acknowledged is there,
+//! and others are served.
+//!
+//! Programs, not parts of one: a kill ends a process with all that it had in memory. A run is short here;
+//! for a long one:
+//!
+//! ```text
+//! CLEARLANE_KILLS=200 cargo test --release -p clearlane-server --test faults alone -- --nocapture
+//! CLEARLANE_SECONDS=120 cargo test --release -p clearlane-server --test faults three -- --nocapture
+//! ```
+//!
+//! `CLEARLANE_SEED` repeats what was drawn, and `CLEARLANE` names another program to run.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and reports"
+)]
+
+mod alone;
+mod behind;
+mod full;
+mod headless;
+mod hostile;
+mod program;
+mod three;
+mod writers;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+/// A number that the environment may say.
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a whole number"))
+}
+
+/// Draws numbers; says how to draw the same again.
+struct Chance(StdRng);
+
+impl Chance {
+    fn new() -> Chance {
+        let seed = setting("CLEARLANE_SEED").unwrap_or_else(rand::random);
+        println!("CLEARLANE_SEED={seed}");
+        Chance(StdRng::seed_from_u64(seed))
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0.random_range(0..bound)
+    }
+}

@@ -1,0 +1,166 @@
+//! One member as a process of its own, with ports that stay the same over restarts.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use clearlane_proto::etcdserverpb::{HashKvRequest, StatusRequest, StatusResponse};
+use tonic::transport::{Channel, Endpoint};
+
+/// Nothing that is waited for takes so long, but on a machine that does not run at all.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A member, running or not.
+pub(crate) struct Program {
+    name: String,
+    dir: PathBuf,
+    pub(crate) client: u16,
+    peer: u16,
+    cluster: String,
+    process: Option<Child>,
+}
+
+/// Ports that nobody has.
+fn ports(count: usize) -> Vec<u16> {
+    let bound: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    bound.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+}
+
+/// The members of a new cluster, none of which runs.
+pub(crate) fn members(dir: &Path, count: usize) -> Vec<Program> {
+    let ports = ports(2 * count);
+    let (client, peer) = ports.split_at(count);
+    let url = |at: usize| format!("m{at}=http://127.0.0.1:{}", peer[at]);
+    let cluster = (0..count).map(url).collect::<Vec<_>>().join(",");
+    let member = |at: usize| Program {
+        name: format!("m{at}"),
+        dir: dir.to_owned(),
+        client: client[at],
+        peer: peer[at],
+        cluster: cluster.clone(),
+        process: None,
+    };
+    (0..count).map(member).collect()
+}
+
+impl Program {
+    pub(crate) fn start(&mut self) {
+        let program = std::env::var("CLEARLANE");
+        let program = program.unwrap_or_else(|_| env!("CARGO_BIN_EXE_clearlane").to_owned());
+        let (client, peer) = (self.url(), format!("http://127.0.0.1:{}", self.peer));
+        let log = self.dir.join(format!("{}.log", self.name));
+        let log = File::options().create(true).append(true).open(log).unwrap();
+        let mut command = Command::new(program);
+        command.env_clear().stdout(Stdio::null()).stderr(log);
+        command.args(["--name", &self.name, "--initial-cluster", &self.cluster]);
+        command.arg("--data-dir").arg(self.dir.join(&self.name));
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        self.process = Some(command.spawn().unwrap());
+    }
+
+    /// Ends the process, which hears nothing of it.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    /// Whether the process has not ended by itself.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.process.as_mut().is_some_and(|process| process.try_wait().unwrap().is_none())
+    }
+
+    /// So many bytes of memory it has, as Linux says.
+    pub(crate) fn resident(&self) -> Option<u64> {
+        let pid = self.process.as_ref()?.id();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
+    }
+
+    /// What it has said.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.join(format!("{}.log", self.name))).unwrap()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.client)
+    }
+
+    /// Waits until it serves; says its state.
+    pub(crate) async fn ready(&mut self) -> StatusResponse {
+        let begin = Instant::now();
+        loop {
+            assert!(self.runs(), "{} has ended: {}", self.name, self.log());
+            if let Ok(channel) = connect(self.client).await {
+                let status = MaintenanceClient::new(channel).status(StatusRequest::default()).await;
+                if let Ok(status) = status {
+                    return status.into_inner();
+                }
+            }
+            assert!(begin.elapsed() < PATIENCE, "{} is not ready: {}", self.name, self.log());
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// The sum over all that it has, up to a revision, and up to where it has forgotten the past.
+    pub(crate) async fn hash(&self, revision: i64) -> (u32, i64) {
+        // It reads all that there is.
+        let endpoint = Endpoint::from_shared(self.url()).unwrap().timeout(PATIENCE);
+        let mut client = MaintenanceClient::new(endpoint.connect().await.unwrap());
+        let hash = client.hash_kv(HashKvRequest { revision }).await.unwrap().into_inner();
+        (hash.hash, hash.compact_revision)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Waits until one of them leads, as it says itself; says which.
+pub(crate) async fn leader_of(members: &mut [Program]) -> usize {
+    let begin = Instant::now();
+    loop {
+        for (at, member) in members.iter_mut().enumerate() {
+            let status = member.ready().await;
+            if status.leader == status.header.unwrap().member_id {
+                return at;
+            }
+        }
+        assert!(begin.elapsed() < PATIENCE, "nobody leads: {}", members[0].log());
+        moment().await;
+    }
+}
+
+/// A connection to a member, with a time-out for its requests: what a leader has taken along must not
+/// look as if no other were there for so long.
+pub(crate) async fn connect(port: u16) -> Result<Channel, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap();
+    let timeout = Duration::from_millis(500);
+    endpoint.connect_timeout(timeout).timeout(timeout).connect().await
+}
+
+pub(crate) async fn kv(port: u16) -> Result<KvClient<Channel>, tonic::transport::Error> {
+    Ok(KvClient::new(connect(port).await?).max_decoding_message_size(usize::MAX))
+}
+
+/// A client that waits for whatever takes long.
+pub(crate) async fn patient(port: u16) -> KvClient<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap();
+    KvClient::new(endpoint.timeout(PATIENCE).connect().await.unwrap())
+}
+
+/// Waits a moment before the next look at something that takes its time.
+pub(crate) async fn moment() {
+    tokio::time::sleep(LOOK).await;
+}

@@ -1,0 +1,93 @@
+//! Any of three members is killed again and again, often the leader, while clients write and read.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use crate::program::{PATIENCE, Program, leader_of, members, moment};
+use crate::writers::{Writers, are_there};
+use crate::{Chance, setting};
+
+/// By default.
+const ELECTION: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn three_members_lose_nothing_and_agree() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut chance = Chance::new();
+    let seconds = Duration::from_secs(setting("CLEARLANE_SECONDS").unwrap_or(10));
+    let mut members = members(dir.path(), 3);
+    members.iter_mut().for_each(Program::start);
+    for member in &mut members {
+        member.ready().await;
+    }
+    let ports: Vec<u16> = members.iter().map(|member| member.client).collect();
+    let writers = Writers::start(&ports, 12, 6);
+    writers.seen.heals().await;
+    let (begin, mut led, mut followed) = (Instant::now(), Vec::new(), Vec::new());
+    while begin.elapsed() < seconds {
+        let until = writers.seen.acknowledged.load(SeqCst) + chance.below(2000);
+        let begin = Instant::now();
+        while writers.seen.acknowledged.load(SeqCst) < until {
+            assert!(begin.elapsed() < PATIENCE, "no writes: {}", members[0].log());
+            moment().await;
+        }
+        let leader = leader_of(&mut members).await;
+        let (victim, healed) = match chance.below(2) {
+            0 => (leader, &mut led),
+            _ => (chance.below(3) as usize, &mut followed),
+        };
+        members[victim].kill();
+        let took = writers.seen.heals().await;
+        if victim == leader {
+            led.push(took)
+        } else {
+            healed.push(took)
+        }
+        members[victim].start();
+        members[victim].ready().await;
+    }
+    let reads = writers.seen.reads.load(SeqCst);
+    let keys = writers.end().await;
+    agree(&mut members).await;
+    for member in &members {
+        are_there(member.client, &keys, false).await;
+        are_there(member.client, &keys, true).await;
+    }
+    led.sort();
+    println!(
+        "{} kills of the leader, {} of others: {} acknowledged puts are there, {reads} reads never went \
+         back, all members have the same hash; a leader's kill was healed after {:?} (median) and {:?} \
+         (longest)",
+        led.len(),
+        followed.len(),
+        keys.len(),
+        led.get(led.len() / 2),
+        led.last()
+    );
+    if let Some(longest) = led.last() {
+        // A short run beside others says little of time; a long one is a measurement.
+        let bound = if setting("CLEARLANE_SECONDS").is_some() { 2 } else { 10 };
+        assert!(*longest <= bound * ELECTION, "{led:?}");
+    }
+}
+
+/// Waits until all have applied the same; then their hashes are equal.
+async fn agree(members: &mut [Program]) {
+    let begin = Instant::now();
+    loop {
+        let mut revisions = Vec::new();
+        for member in &mut *members {
+            revisions.push(member.ready().await.header.unwrap().revision);
+        }
+        if revisions.iter().all(|revision| *revision == revisions[0]) {
+            let mut hashes = Vec::new();
+            for member in &*members {
+                hashes.push(member.hash(revisions[0]).await);
+            }
+            assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
+            return;
+        }
+        assert!(begin.elapsed() < PATIENCE, "they are at {revisions:?}");
+        moment().await;
+    }
+}
