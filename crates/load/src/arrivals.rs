@@ -106,14 +106,14 @@ impl Iterator for Merged {
     }
 }
 
-/// A thread that says when each arrival is due; it ends with the arrivals, or when nobody listens.
+/// A thread that says to each class when an arrival of it is due; it ends with the arrivals, or when nobody listens.
 ///
-/// Sleeping is exact to some 60 µs on Linux. The channel is bounded: who cannot keep up is not buried,
+/// Sleeping is exact to some 60 µs on Linux. The channels are bounded: who cannot keep up is not buried,
 /// and finds the true times when he comes.
 pub fn pace(
     arrivals: Merged,
     start: Instant,
-    say: mpsc::Sender<Arrival>,
+    say: Vec<mpsc::Sender<Duration>>,
 ) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name("pace".to_owned()).spawn(move || {
         for arrival in arrivals {
@@ -121,7 +121,7 @@ pub fn pace(
             if !left.is_zero() {
                 thread::sleep(left);
             }
-            if say.blocking_send(arrival).is_err() {
+            if say[arrival.class].blocking_send(arrival.due).is_err() {
                 return;
             }
         }

@@ -30,7 +30,7 @@
 //!   arrivals     when each request is due                              a thread that sleeps
 //!      │ due
 //!      ▼
-//!   run ── requests ── connection ──▶ server                           one thread, one runtime
+//!   run ── requests ── connection ──▶ server                           a thread for each class
 //!      ▲                   │
 //!      └── tally ◀── answer┘  counted while it arrives, and dropped
 //!   report       a table, or JSON
@@ -38,8 +38,8 @@
 //!
 //! # The driver must be cheap
 //!
-//! It shares the machine with the server. It has one thread for its sockets and one that sleeps until a
-//! request is due. (The runtime's own timers are exact to a millisecond, which is the size of what is
+//! It shares the machine with the server. It has a thread for the sockets of each class, and one that sleeps
+//! until a request is due. (The runtime's own timers are exact to a millisecond, which is the size of what is
 //! measured.) Answers are not decoded: [`answer`] walks over the bytes as they arrive, counts what is in
 //! them, and lets them go. Of an answer of 320 MB no more than a few frames are ever in memory, and other
 //! answers are read in between. A driver that decoded it in one go would stand still for it, and would

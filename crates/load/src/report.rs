@@ -145,7 +145,7 @@ mod tests {
             let (due, sent) = (Duration::ZERO, Duration::from_millis(1));
             let (answered, outcome) =
                 (Duration::from_millis(number), Ok(Seen { keys: 3, bytes: 40 }));
-            tally.add(Done { class: 0, due, sent, answered, outcome });
+            tally.add(Done { due, sent, answered, outcome });
         }
         let mut failed = Tally::default();
         failed.fail("Unavailable: gone".to_owned(), 7);

@@ -1,25 +1,28 @@
 //! Sends what is due, when it is due, and waits for nobody.
 //!
 //! ```text
-//!   pace ──due──▶ [ run ] ──▶ a task per request ──▶ connection of its class
-//!                    ▲                │
-//!                    └──── Done ──────┘
+//!                    ┌──▶ a thread for each class ── a task per request ──▶ connections of the class
+//!   pace ──due──▶ ───┤          ▲                          │
+//!                    └──▶ ...   └───────── Done ───────────┘
 //! ```
 //!
-//! All of it but [`pace`](arrivals::pace) is one thread. When the last request was sent, answers have
-//! another [`DRAIN`] to come; what has not come by then is an error, and so is what could not be sent,
-//! because [`UNDER_WAY_MAX`] others had no answer yet: a server that answers nothing must not cost the
-//! driver all of its memory.
+//! A class has a thread and connections of its own: while one takes 25 MB from its socket, a request of
+//! another must not be late for it. When the last request was sent, answers have another [`DRAIN`] to come;
+//! what has not come by then is an error, and so is what could not be sent, because [`UNDER_WAY_MAX`] others
+//! of its class had no answer yet: a server that answers nothing must not cost the driver all of its memory.
 
+use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
-use tokio::sync::mpsc;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout_at};
 use tonic::transport::{Channel, Endpoint};
 
-use crate::arrivals::{self, Arrival, Merged, Schedule};
+use crate::arrivals::{self, Merged, Schedule};
 use crate::connection;
 use crate::process::Process;
 use crate::report::{Line, Report};
@@ -32,7 +35,7 @@ use crate::{Result, Trouble};
 const HEAD_START: Duration = Duration::from_millis(50);
 /// Answers have so long after the last request was due.
 pub const DRAIN: Duration = Duration::from_secs(30);
-/// So many requests may have no answer yet.
+/// So many requests of a class may have no answer yet.
 pub const UNDER_WAY_MAX: usize = 100_000;
 /// So many arrivals may be waiting to be sent.
 const QUEUE: usize = 65_536;
@@ -48,43 +51,85 @@ pub struct Order {
     pub process: Option<Process>,
 }
 
-/// A class, while it runs.
-struct Lane<'w> {
-    class: &'w Class,
-    maker: Maker,
-    connections: Vec<Channel>,
+/// A class, for whoever wants to know how it does.
+struct Lane {
+    class: Class,
+    score: Arc<Mutex<Score>>,
+    /// When it has told its thread to begin, and where the thread says that it has ended.
+    begin: oneshot::Sender<Instant>,
+    ended: oneshot::Receiver<()>,
+}
+
+#[derive(Default)]
+struct Score {
     tally: Tally,
     /// How many were due so far.
     due: u64,
 }
 
+/// A class, on its thread.
+struct Sender {
+    maker: Maker,
+    connections: Vec<Channel>,
+    score: Arc<Mutex<Score>>,
+    under_way: JoinSet<Done>,
+}
+
 /// Runs a workload to its end. `tell` hears once per second how it goes.
 pub async fn run(workload: &Workload, order: &Order, tell: &mut dyn FnMut(&str)) -> Result<Report> {
-    let mut lanes = lanes(workload, order).await?;
-    check_filled(workload, &lanes[0].connections[0]).await?;
+    check_filled(workload, &order.endpoint).await?;
+    let window = Duration::from_secs(workload.seconds);
+    let (mut lanes, mut say) = (Vec::new(), Vec::new());
+    for place in 0..workload.classes.len() {
+        let (sender, arrivals) = mpsc::channel(QUEUE);
+        say.push(sender);
+        lanes.push(lane(workload, order, place, arrivals, window).await?);
+    }
     let look = || order.process.as_ref().map(Process::look).transpose();
     let before = look()?;
-    let window = Duration::from_secs(workload.seconds);
     let start = Instant::now() + HEAD_START;
-    let (say, arrivals) = mpsc::channel(QUEUE);
     let schedules = workload.classes.iter().map(|class| {
         let [seed, _] = seeds(order.seed, class);
         Schedule::new(class.spacing, class.rate, seed)
     });
-    let pacer = arrivals::pace(Merged::new(schedules, window), start, say)
-        .map_err(|error| Trouble::Here(format!("no thread could be started: {error}")))?;
-    let mut under_way = JoinSet::new();
-    send_all(&mut lanes, arrivals, &mut under_way, start, tell).await;
+    let pacer = arrivals::pace(Merged::new(schedules, window), start, say).map_err(no_thread)?;
+    let mut second = interval(Duration::from_secs(1));
+    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut lines = Vec::new();
+    let mut ended = Vec::new();
+    for Lane { class, score, begin, ended: end } in lanes {
+        // It is waiting for that.
+        let _ = begin.send(start);
+        lines.push((class, score));
+        ended.push(end);
+    }
+    for mut end in ended {
+        while tokio::select! {
+            over = &mut end => {
+                over.expect("a class neither panics nor is stopped");
+                false
+            }
+            _ = second.tick() => true,
+        } {
+            tell(&progress(&lines, start));
+        }
+    }
     pacer.join().expect("it sleeps and sends");
-    drain(&mut lanes, &mut under_way, start + window + DRAIN).await;
-    let lines = lanes.into_iter().map(|lane| Line { class: lane.class.clone(), tally: lane.tally });
+    let line = |(class, score): (Class, Arc<Mutex<Score>>)| Line {
+        class,
+        tally: std::mem::take(&mut score.lock().tally),
+    };
     Ok(Report {
         endpoint: order.endpoint.uri().to_string(),
         seed: order.seed,
         window,
-        lines: lines.collect(),
+        lines: lines.into_iter().map(line).collect(),
         used: before.zip(look()?),
     })
+}
+
+fn no_thread(error: std::io::Error) -> Trouble {
+    Trouble::Here(format!("no thread could be started: {error}"))
 }
 
 /// One for the times of a class, one for what it asks for.
@@ -93,23 +138,53 @@ fn seeds(seed: u64, class: &Class) -> [u64; 2] {
     [first, first + 1]
 }
 
-async fn lanes<'w>(workload: &'w Workload, order: &Order) -> Result<Vec<Lane<'w>>> {
-    let mut lanes = Vec::new();
-    for class in &workload.classes {
-        let [_, seed] = seeds(order.seed, class);
-        let maker = Maker::new(class, &workload.space, !workload.deletes(), seed);
-        let connections = connection::open(&order.endpoint, class.connections).await?;
-        lanes.push(Lane { class, maker, connections, tally: Tally::default(), due: 0 });
-    }
-    Ok(lanes)
+/// Starts the thread of a class, which opens its connections, and waits for the beginning.
+async fn lane(
+    workload: &Workload,
+    order: &Order,
+    place: usize,
+    arrivals: mpsc::Receiver<Duration>,
+    window: Duration,
+) -> Result<Lane> {
+    let class = &workload.classes[place];
+    let [_, seed] = seeds(order.seed, class);
+    let maker = Maker::new(class, &workload.space, !workload.deletes(), seed);
+    let (endpoint, connections) = (order.endpoint.clone(), class.connections);
+    let score = Arc::<Mutex<Score>>::default();
+    let (ready, is_ready) = oneshot::channel();
+    let (begin, begins) = oneshot::channel();
+    let (end, ended) = oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Trouble::Here(format!("no runtime: {error}")))?;
+    let its_score = Arc::clone(&score);
+    let whole = async move {
+        let connections = match connection::open(&endpoint, connections).await {
+            Ok(connections) => connections,
+            Err(trouble) => return drop(ready.send(Err(trouble))),
+        };
+        let under_way = JoinSet::new();
+        let mut sender = Sender { maker, connections, score: its_score, under_way };
+        let _ = ready.send(Ok(()));
+        if let Ok(start) = begins.await {
+            sender.send_all(arrivals, start).await;
+            sender.drain(start + window + DRAIN).await;
+            // If nobody listens any more, nobody wants to know.
+            let _ = end.send(());
+        }
+    };
+    let thread = thread::Builder::new().name(format!("class {}", class.name));
+    thread.spawn(move || runtime.block_on(whole)).map_err(no_thread)?;
+    is_ready.await.expect("it says so, or why not")?;
+    Ok(Lane { class: class.clone(), score, begin, ended })
 }
 
 /// Reads of keys that are not there are quick, and would pass for good figures.
-async fn check_filled(workload: &Workload, channel: &Channel) -> Result<()> {
+async fn check_filled(workload: &Workload, endpoint: &Endpoint) -> Result<()> {
+    let channel = connection::open(endpoint, 1).await?.remove(0);
     if workload.deletes() || !workload.reads() {
         return Ok(());
     }
-    let count = KvClient::new(channel.clone()).range(Call::count(&workload.space)).await;
+    let count = KvClient::new(channel).range(Call::count(&workload.space)).await;
     let count = count.map_err(|status| {
         Trouble::Server(format!("the keys could not be counted: {}", status.message()))
     })?;
@@ -121,70 +196,63 @@ async fn check_filled(workload: &Workload, channel: &Channel) -> Result<()> {
     Err(Trouble::Server(format!("{what}; `clearlane-load fill` puts them there")))
 }
 
-/// Until nothing more will be due.
-async fn send_all(
-    lanes: &mut [Lane<'_>],
-    mut arrivals: mpsc::Receiver<Arrival>,
-    under_way: &mut JoinSet<Done>,
-    start: Instant,
-    tell: &mut dyn FnMut(&str),
-) {
-    let mut second = interval(Duration::from_secs(1));
-    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            arrival = arrivals.recv() => match arrival {
-                Some(arrival) => lanes[arrival.class].send(arrival, under_way, start),
-                None => return,
-            },
-            Some(done) = under_way.join_next() => add(lanes, done),
-            _ = second.tick() => tell(&progress(lanes, start)),
+fn progress(lines: &[(Class, Arc<Mutex<Score>>)], start: Instant) -> String {
+    let each = lines.iter().map(|(class, score)| {
+        let score = score.lock();
+        let (name, answered) = (&class.name, score.tally.answered());
+        let p99 = score.tally.latency_ms(0.99).unwrap_or_default();
+        let errors = score.tally.failed();
+        format!("{name} {answered} of {}, {errors} errors, p99 {p99:.1} ms", score.due)
+    });
+    let elapsed = Instant::now().saturating_duration_since(start).as_secs();
+    format!("{elapsed:3} s: {}", each.collect::<Vec<_>>().join("; "))
+}
+
+impl Sender {
+    /// Until nothing more will be due.
+    async fn send_all(&mut self, mut arrivals: mpsc::Receiver<Duration>, start: Instant) {
+        loop {
+            tokio::select! {
+                due = arrivals.recv() => match due {
+                    Some(due) => self.send(due, start),
+                    None => return,
+                },
+                Some(done) = self.under_way.join_next() => self.add(done),
+            }
         }
     }
-}
 
-async fn drain(lanes: &mut [Lane<'_>], under_way: &mut JoinSet<Done>, end: Instant) {
-    while let Ok(Some(done)) = timeout_at(end.into(), under_way.join_next()).await {
-        add(lanes, done);
-    }
-    for lane in lanes {
-        let silent = lane.due - lane.tally.answered() - lane.tally.failed();
-        if silent > 0 {
-            lane.tally.fail(format!("no answer {} s after the end", DRAIN.as_secs()), silent);
-        }
-    }
-}
-
-fn add(lanes: &mut [Lane<'_>], done: std::result::Result<Done, tokio::task::JoinError>) {
-    let done = done.expect("a request neither panics nor is stopped");
-    lanes[done.class].tally.add(done);
-}
-
-impl Lane<'_> {
-    fn send(&mut self, arrival: Arrival, under_way: &mut JoinSet<Done>, start: Instant) {
-        self.due += 1;
-        if under_way.len() >= UNDER_WAY_MAX {
-            self.tally.fail(format!("not sent: {UNDER_WAY_MAX} others had no answer"), 1);
+    fn send(&mut self, due: Duration, start: Instant) {
+        let mut score = self.score.lock();
+        score.due += 1;
+        if self.under_way.len() >= UNDER_WAY_MAX {
+            score.tally.fail(format!("not sent: {UNDER_WAY_MAX} others had no answer"), 1);
             return;
         }
-        let Arrival { class, due } = arrival;
-        let call = self.maker.call();
-        let turn = self.due as usize % self.connections.len();
-        let channel = self.connections[turn].clone();
-        under_way.spawn(async move {
+        let turn = score.due as usize % self.connections.len();
+        drop(score);
+        let (call, channel) = (self.maker.call(), self.connections[turn].clone());
+        self.under_way.spawn(async move {
             let sent = start.elapsed();
             let outcome = connection::call(channel, call).await;
-            Done { class, due, sent, answered: start.elapsed(), outcome }
+            Done { due, sent, answered: start.elapsed(), outcome }
         });
     }
-}
 
-fn progress(lanes: &[Lane<'_>], start: Instant) -> String {
-    let each = lanes.iter().map(|lane| {
-        let (name, answered) = (&lane.class.name, lane.tally.answered());
-        let p99 = lane.tally.latency_ms(0.99).unwrap_or_default();
-        let errors = lane.tally.failed();
-        format!("{name} {answered} of {}, {errors} errors, p99 {p99:.1} ms", lane.due)
-    });
-    format!("{:3} s: {}", start.elapsed().as_secs(), each.collect::<Vec<_>>().join("; "))
+    async fn drain(&mut self, end: Instant) {
+        while let Ok(Some(done)) = timeout_at(end.into(), self.under_way.join_next()).await {
+            self.add(done);
+        }
+        let mut score = self.score.lock();
+        let silent = score.due - score.tally.answered() - score.tally.failed();
+        if silent > 0 {
+            let text = format!("no answer {} s after the end", DRAIN.as_secs());
+            score.tally.fail(text, silent);
+        }
+    }
+
+    fn add(&self, done: std::result::Result<Done, tokio::task::JoinError>) {
+        let done = done.expect("a request neither panics nor is stopped");
+        self.score.lock().tally.add(done);
+    }
 }

@@ -21,8 +21,6 @@ const OTHERS: &str = "other errors";
 /// One request, when it is over.
 #[derive(Clone, Debug)]
 pub struct Done {
-    /// By its place in the workload.
-    pub class: usize,
     /// When it was due, since the beginning.
     pub due: Duration,
     /// When it was sent.
@@ -140,7 +138,7 @@ mod tests {
     fn done(due_ms: u64, sent_ms: u64, answered_ms: u64) -> Done {
         let [due, sent, answered] = [due_ms, sent_ms, answered_ms].map(Duration::from_millis);
         let outcome = Ok(Seen { keys: 2, bytes: 100 });
-        Done { class: 0, due, sent, answered, outcome }
+        Done { due, sent, answered, outcome }
     }
 
     fn near(found: Option<f64>, expected: f64) -> bool {

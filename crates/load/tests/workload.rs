@@ -181,7 +181,7 @@ fn what_is_wrong_with_the_rest_is_said_in_one_line() {
         ),
         (
             format!("seconds = 1\nthreads = 5\n{KEYS}{class}"),
-            "workload: unknown field `threads`; there are seconds, keys, class",
+            "workload: unknown field `threads`; there are seconds, keys, class, model",
         ),
         (keys("size = 9"), "[keys]: `count` is missing"),
         (
@@ -256,4 +256,67 @@ fn the_shipped_workloads_are_what_they_say() {
     assert_eq!((small.space.key_size, small.space.value), (256, Sizes::constant(1024)));
     let value = Sizes { min: 1024, max: 32_768 };
     assert_eq!((large.space.key_size, large.space.value), (128, value));
+}
+
+#[test]
+fn a_table_for_the_simulator_is_left_to_it() {
+    let text = with_class("name = \"a\"\noperation = \"put\"\nrate = 1\n");
+    let with_model = format!("{text}[model]\ncores = 16\nsync_ms = {{ mean = 1, p99 = 5 }}\n");
+    assert_eq!(Workload::parse(&with_model), Workload::parse(&text));
+}
+
+#[test]
+fn a_field_can_be_changed_by_its_name_and_nothing_else_changes() {
+    let whole = shipped("head-of-line.toml");
+    let mut changed = whole.clone();
+    for (name, value) in [
+        ("cheap.rate", toml::Value::from(250)),
+        ("expensive.keys", toml::Value::from(5_000)),
+        ("expensive.limit", toml::Value::from(500)),
+        ("expensive.consistency", toml::Value::from("serializable")),
+        ("put.value", toml::Value::from(1 << 20)),
+        ("keys.count", toml::Value::from(200_000)),
+        ("seconds", toml::Value::from(7)),
+    ] {
+        changed.set(name, value).unwrap();
+    }
+    let mut expected = whole;
+    expected.seconds = 7;
+    expected.space.count = 200_000;
+    expected.classes[0].operation =
+        Operation::Range { keys: 5_000, limit: Some(500), serializable: true };
+    expected.classes[1].rate = 250.0;
+    expected.classes[2].operation = Operation::Put { value: Sizes::constant(1 << 20) };
+    assert_eq!(changed, expected);
+}
+
+#[test]
+fn what_cannot_be_changed_so_is_said_in_one_line() {
+    let told = |name: &str, value: i64| {
+        let mut workload = shipped("head-of-line.toml");
+        let told = workload.set(name, value.into()).unwrap_err().to_string();
+        assert_eq!(workload, shipped("head-of-line.toml"), "{name}");
+        told
+    };
+    assert_eq!(
+        told("chap.rate", 1),
+        "there is no `chap.rate` to be set; there are seconds, keys.FIELD, and CLASS.FIELD with a class of \
+         expensive, cheap, put"
+    );
+    assert_eq!(
+        told("put.rate", 0),
+        "class \"put\": `rate` is 0; it must be a number above 0 and at most 1000000"
+    );
+    assert_eq!(
+        told("put.limit", 1),
+        "class \"put\": unknown field `limit`; there are name, operation, rate, arrivals, connections, value"
+    );
+    assert_eq!(
+        told("keys.count", 100),
+        "class \"expensive\": `keys` is 20000; it must be a whole number from 1 to 100"
+    );
+    assert_eq!(
+        told("seconds", 0),
+        "workload: `seconds` is 0; it must be a whole number from 1 to 86400"
+    );
 }

@@ -9,14 +9,14 @@ use crate::{Result, Trouble};
 
 /// A table, and what it is called in complaints.
 #[derive(Debug)]
-pub(super) struct Fields<'t> {
+pub struct Fields<'t> {
     place: String,
     table: &'t Table,
 }
 
 impl<'t> Fields<'t> {
     /// A table that may have these fields and no others.
-    pub(super) fn of(place: &str, table: &'t Table, allowed: &[&str]) -> Result<Fields<'t>> {
+    pub fn of(place: &str, table: &'t Table, allowed: &[&str]) -> Result<Fields<'t>> {
         let fields = Fields { place: place.to_owned(), table };
         match table.keys().find(|key| !allowed.contains(&key.as_str())) {
             Some(unknown) => {
@@ -27,17 +27,18 @@ impl<'t> Fields<'t> {
         }
     }
 
-    pub(super) fn wrong(&self, what: impl std::fmt::Display) -> Trouble {
+    /// A complaint about this table.
+    pub fn wrong(&self, what: impl std::fmt::Display) -> Trouble {
         Trouble::Workload(format!("{}: {what}", self.place))
     }
 
     /// A field that must be there.
-    pub(super) fn needed<T>(&self, name: &str, value: Option<T>) -> Result<T> {
+    pub fn needed<T>(&self, name: &str, value: Option<T>) -> Result<T> {
         value.ok_or_else(|| self.wrong(format!("`{name}` is missing")))
     }
 
     /// A whole number within bounds.
-    pub(super) fn whole(&self, name: &str, bounds: RangeInclusive<u64>) -> Result<Option<u64>> {
+    pub fn whole(&self, name: &str, bounds: RangeInclusive<u64>) -> Result<Option<u64>> {
         self.table.get(name).map(|value| self.within(name, value, &bounds)).transpose()
     }
 
@@ -52,7 +53,7 @@ impl<'t> Fields<'t> {
     }
 
     /// A number above 0 and up to `most`.
-    pub(super) fn rate(&self, name: &str, most: f64) -> Result<f64> {
+    pub fn rate(&self, name: &str, most: f64) -> Result<f64> {
         let value = self.needed(name, self.table.get(name))?;
         let number = value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64));
         // Nothing that is not a number is above 0.
@@ -64,7 +65,7 @@ impl<'t> Fields<'t> {
     }
 
     /// A text.
-    pub(super) fn text(&self, name: &str) -> Result<Option<&'t str>> {
+    pub fn text(&self, name: &str) -> Result<Option<&'t str>> {
         let text = |value: &'t Value| {
             let wrong = || self.wrong(format!("`{name}` is {value}; it must be a text"));
             value.as_str().ok_or_else(wrong)
@@ -73,7 +74,7 @@ impl<'t> Fields<'t> {
     }
 
     /// One of some words, and what it stands for.
-    pub(super) fn one_of<T: Copy>(&self, name: &str, words: &[(&str, T)]) -> Result<Option<T>> {
+    pub fn one_of<T: Copy>(&self, name: &str, words: &[(&str, T)]) -> Result<Option<T>> {
         let Some(found) = self.text(name)? else { return Ok(None) };
         let word = words.iter().find(|(word, _)| *word == found);
         let allowed = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" or ");
@@ -82,7 +83,7 @@ impl<'t> Fields<'t> {
     }
 
     /// One size, or a table of the smallest and the largest.
-    pub(super) fn sizes(&self, name: &str, bounds: RangeInclusive<u64>) -> Result<Option<Sizes>> {
+    pub fn sizes(&self, name: &str, bounds: RangeInclusive<u64>) -> Result<Option<Sizes>> {
         let Some(value) = self.table.get(name) else { return Ok(None) };
         let Some(table) = value.as_table() else {
             return Ok(Some(Sizes::constant(self.within(name, value, &bounds)?)));

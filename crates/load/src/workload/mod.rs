@@ -28,9 +28,13 @@
 //! Every class has connections of its own. Who shares one with a large answer waits for its bytes, at
 //! every server; whoever wants to measure that makes it one class.
 //!
+//! A table `[model]` may be there, too. It describes machines for the simulator, which reads it as strictly; the
+//! driver runs on those that it has.
+//!
 //! A file is read strictly. What is misspelt would be left out, and what is left out would be measured.
 
-mod fields;
+mod change;
+pub mod fields;
 mod parse;
 
 pub use parse::key_space;

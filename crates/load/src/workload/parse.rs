@@ -11,7 +11,7 @@ use crate::arrivals::Spacing;
 use crate::keys::{KeySpace, Sizes};
 use crate::{Result, Trouble};
 
-const SECONDS_MAX: u64 = 86_400;
+pub(super) const SECONDS_MAX: u64 = 86_400;
 /// More does not fit into a store that etcd would be run with.
 const KEYS_MAX: u64 = 100_000_000;
 const KEY_SIZE_MAX: u64 = 64 << 10;
@@ -37,7 +37,9 @@ impl Workload {
     /// Reads a file.
     pub fn parse(text: &str) -> Result<Workload> {
         let file: Table = text.parse().map_err(|error| not_toml(text, &error))?;
-        let fields = Fields::of("workload", &file, &["seconds", "keys", "class"])?;
+        // What is in [model] is for the simulator: of the machines that there are none of here.
+        let allowed = ["seconds", "keys", "class", "model"];
+        let fields = Fields::of("workload", &file, &allowed)?;
         let seconds = fields.needed("seconds", fields.whole("seconds", 1..=SECONDS_MAX)?)?;
         let keys = fields.needed("keys", file.get("keys"))?.as_table();
         let space = space(keys.ok_or_else(|| fields.wrong("`keys` must be a table, [keys]"))?)?;
@@ -67,7 +69,7 @@ fn not_toml(text: &str, error: &toml::de::Error) -> Trouble {
     Trouble::Workload(format!("workload: line {line} is no TOML: {message}"))
 }
 
-fn space(table: &Table) -> Result<KeySpace> {
+pub(super) fn space(table: &Table) -> Result<KeySpace> {
     let fields = Fields::of("[keys]", table, &["count", "size", "value", "prefix"])?;
     let prefix = fields.text("prefix")?.unwrap_or(KeySpace::PREFIX).to_owned();
     let count = fields.needed("count", fields.whole("count", 1..=KEYS_MAX)?)?;
@@ -80,7 +82,7 @@ fn space(table: &Table) -> Result<KeySpace> {
     Ok(KeySpace { prefix, count, key_size, value })
 }
 
-fn class(place: u64, table: &Table, space: &KeySpace) -> Result<Class> {
+pub(super) fn class(place: u64, table: &Table, space: &KeySpace) -> Result<Class> {
     let name = table.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
     let called = name.map_or(format!("class {}", place + 1), |name| format!("class \"{name}\""));
     let asked = table.get("operation").and_then(Value::as_str);
