@@ -134,10 +134,11 @@ impl Machine {
             reads: read_index::Config::new(0),
             read_mode: terms.read_mode,
             snapshot_count: terms.snapshot_count,
+            snapshot_bytes: u64::MAX,
             catch_up_entries: terms.catch_up_entries,
+            catch_up_bytes: u64::MAX,
             lease_checkpoint_interval: terms.lease_checkpoints.map(Duration::from_micros),
-            unix_ms: BEGINNING_UNIX_MS + self.clock.shows(now) / MILLISECOND,
-            quota_bytes: 0,
+            ..Settings::new(0, BEGINNING_UNIX_MS + self.clock.shows(now) / MILLISECOND)
         };
         let (core, wal) = start(self.ground(terms), settings)?;
         self.life += 1;
