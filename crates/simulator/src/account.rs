@@ -1,0 +1,113 @@
+//! Where does the time go? An account of it, to the nanosecond.
+//!
+//! Time is spent on running, on waiting for a core, a disk or the network, or on waiting for something that has
+//! a name: a lock, or work that somebody else does. An account is a row of sums, so that two of one process
+//! make a difference: what it did between two moments.
+
+use std::ops::{AddAssign, Index, IndexMut};
+
+use crate::world::World;
+
+/// So many things can be told apart.
+const KINDS: usize = 24;
+
+/// What time is spent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Spent(u8);
+
+impl Spent {
+    /// It runs on a core.
+    pub const RUNNING: Spent = Spent(0);
+    /// It could run, and all cores are busy.
+    pub const CORE: Spent = Spent(1);
+    /// It waits for a disk.
+    pub const DISK: Spent = Spent(2);
+    /// A message is on its way.
+    pub const NETWORK: Spent = Spent(3);
+
+    const FIXED: [&'static str; 4] = ["running", "waiting for a core", "disk", "network"];
+
+    /// It waits for what has this name.
+    ///
+    /// # Panics
+    ///
+    /// If the world has too many names already.
+    pub fn named(world: &World, name: &'static str) -> Spent {
+        let number = world.number_of(name) + Spent::FIXED.len();
+        assert!(number < KINDS, "{name} is one name too many");
+        Spent(number as u8)
+    }
+
+    /// All that have a name in this world.
+    pub(crate) fn all(world: &World) -> impl Iterator<Item = Spent> {
+        (0..Spent::FIXED.len() + world.names().len()).map(|number| Spent(number as u8))
+    }
+
+    /// What it is called.
+    pub fn name(self, world: &World) -> &'static str {
+        let number = usize::from(self.0);
+        match number.checked_sub(Spent::FIXED.len()) {
+            None => Spent::FIXED[number],
+            Some(number) => world.names()[number],
+        }
+    }
+}
+
+/// Sums of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account([u64; KINDS]);
+
+impl Account {
+    /// All of it.
+    pub fn total_ns(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// What there is, the largest sum first.
+    pub fn entries(&self) -> Vec<(Spent, u64)> {
+        let all = self.0.iter().enumerate().map(|(kind, ns)| (Spent(kind as u8), *ns));
+        let mut entries: Vec<_> = all.filter(|(_, ns)| *ns > 0).collect();
+        entries.sort_by_key(|(kind, ns)| (std::cmp::Reverse(*ns), *kind));
+        entries
+    }
+
+    /// Takes away what is more than there was time for, off the largest part: that is what somebody was in the
+    /// middle of when the time began.
+    pub(crate) fn cut_to(&mut self, ns: u64) {
+        while let Some(too_much) = self.total_ns().checked_sub(ns).filter(|ns| *ns > 0) {
+            let largest = self.0.iter_mut().max().expect("there are some");
+            *largest = largest.saturating_sub(too_much);
+        }
+    }
+
+    /// What was added since an earlier account of the same process.
+    pub fn since(&self, earlier: &Account) -> Account {
+        let mut difference = *self;
+        for (now, before) in difference.0.iter_mut().zip(earlier.0) {
+            *now = now.saturating_sub(before);
+        }
+        difference
+    }
+}
+
+impl Index<Spent> for Account {
+    type Output = u64;
+
+    fn index(&self, kind: Spent) -> &u64 {
+        &self.0[usize::from(kind.0)]
+    }
+}
+
+impl IndexMut<Spent> for Account {
+    fn index_mut(&mut self, kind: Spent) -> &mut u64 {
+        &mut self.0[usize::from(kind.0)]
+    }
+}
+
+impl AddAssign for Account {
+    fn add_assign(&mut self, other: Account) {
+        for (sum, more) in self.0.iter_mut().zip(other.0) {
+            *sum += more;
+        }
+    }
+}

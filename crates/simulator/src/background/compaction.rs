@@ -1,0 +1,56 @@
+//! What was overwritten is removed.
+//!
+//! A compaction begins as an entry of the log: from then on nobody may read what is older. The rest is a job: the
+//! index is walked to find what must stay, and then the backend goes through its revisions, a batch after the
+//! other with a pause between them.
+//!
+//! ```text
+//!   applier   ├ begins ┤  put  put  put ...
+//!   job                ├─ index ─┤├ batch ┤ pause ├ batch ┤ pause ├ batch ┤
+//! ```
+//!
+//! etcd goes through all revisions, also those that stay. Ours knows from the index which ones go.
+
+use clearlane_locks::Actor;
+
+use crate::cluster::{Cluster, LEADER};
+use crate::era::Batches;
+use crate::raft::Work;
+use crate::trip::Trip;
+
+impl Cluster {
+    pub(super) async fn asks_for_compactions(self) {
+        loop {
+            self.world().sleep(self.model().compaction_every_ns).await;
+            if self.is_over() {
+                return;
+            }
+            let cores = &self.member(LEADER).cores;
+            let mut trip = Trip::new(self.world(), cores, Actor::named("compaction"));
+            self.proposes(LEADER, &mut trip, Work::Compact).await;
+        }
+    }
+
+    /// The job, at one member.
+    pub(crate) async fn compacts(self, place: usize) {
+        let member = self.member(place);
+        let mut trip = Trip::new(self.world(), &member.cores, Actor::named("compaction"));
+        let removed = member.revisions.get() - member.revisions_compacted.get();
+        member.revisions_compacted.set(member.revisions.get());
+        let era = member.build.era;
+        era.compacts_index(member, &mut trip, self.keys()).await;
+        let Batches { revisions, pause_ns, of_all } = era.compaction_batches();
+        let all = removed + if of_all { self.keys() } else { 0 };
+        for begin in (0..all).step_by(revisions as usize) {
+            let end = all.min(begin + revisions);
+            // Those that go are spread among those that stay.
+            let gone = removed * end / all - removed * begin / all;
+            era.compacts_batch(member, &mut trip, end - begin, gone).await;
+            if end < all {
+                trip.idles(pause_ns).await;
+            }
+        }
+        let (took_ns, account) = trip.end();
+        self.did("compaction", took_ns, account);
+    }
+}

@@ -1,0 +1,40 @@
+//! Users come with passwords.
+//!
+//! To check one takes long on purpose, so that nobody can try many. Whoever holds a lock meanwhile lets
+//! everybody wait for as long as somebody who guesses passwords should.
+
+use clearlane_load::arrivals::{Schedule, Spacing};
+use clearlane_locks::Actor;
+
+use crate::cluster::{Cluster, LEADER};
+use crate::raft::Work;
+use crate::trip::Trip;
+
+/// The times at which they come have a seed of their own, beside those of classes.
+const SEED: u64 = 1 << 19;
+
+impl Cluster {
+    pub(super) async fn lets_users_in(self) {
+        let rate = self.model().auth.logins_per_s;
+        for due in Schedule::new(Spacing::Poisson, rate, SEED + self.seed()) {
+            self.world().sleep_until(due.as_nanos() as u64).await;
+            if self.is_over() {
+                return;
+            }
+            self.world().spawn(self.clone().login());
+        }
+    }
+
+    async fn login(self) {
+        let member = self.member(LEADER);
+        let mut trip = Trip::new(self.world(), &member.cores, Actor::named("login"));
+        self.comes(&mut trip).await;
+        let era = member.build.era;
+        let inside = self.model().auth.inside_lock.unwrap_or(era.checks_passwords_inside());
+        era.checks_password(member, &mut trip, self.model().auth.bcrypt_ns, inside).await;
+        self.proposes(LEADER, &mut trip, Work::Token).await;
+        self.goes(&mut trip).await;
+        let (took_ns, account) = trip.end();
+        self.did("login", took_ns, account);
+    }
+}

@@ -1,0 +1,54 @@
+//! What a member does beside requests: watchers that are behind, compactions, copies of the file, passwords.
+//!
+//! ```text
+//!   watchers     every 100 ms, while one is behind    reads what was missed
+//!   compaction   an entry of the log, and then a job  removes what was overwritten, a batch after the other
+//!   backup       now and then                         sends the file to somebody
+//!   defrag       now and then                         writes the file anew
+//!   logins       as users come                        checks passwords, which is meant to take long
+//! ```
+//!
+//! When something is done, and how much of it, is here. What is held meanwhile is in the [eras](crate::era): most
+//! of the stories that users tell of a member that stands still are told by that.
+
+mod compaction;
+mod files;
+mod logins;
+mod watchers;
+
+use std::future::Future;
+
+use crate::cluster::Cluster;
+
+impl Cluster {
+    pub(crate) fn works_in_the_background(&self) {
+        let (world, model) = (self.world(), self.model());
+        let own = || self.clone();
+        if model.watchers.lagging > 0 {
+            world.spawn(own().syncs_watchers());
+        }
+        if model.compaction_every_ns > 0 {
+            world.spawn(own().asks_for_compactions());
+        }
+        if model.backup_every_ns > 0 {
+            world.spawn(own().every(model.backup_every_ns, Cluster::backs_up));
+        }
+        if model.defrag_every_ns > 0 {
+            world.spawn(own().every(model.defrag_every_ns, Cluster::defragments));
+        }
+        if model.auth.logins_per_s > 0.0 {
+            world.spawn(own().lets_users_in());
+        }
+    }
+
+    /// A job again and again: so long after the last one was done.
+    async fn every<F: Future<Output = ()>>(self, ns: u64, job: impl Fn(Cluster) -> F) {
+        loop {
+            self.world().sleep(ns).await;
+            if self.is_over() {
+                return;
+            }
+            job(self.clone()).await;
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Watchers that are behind.
+//!
+//! A watcher that begins at an old revision, or whose client was too slow, must be brought what it missed. Every
+//! 100 ms etcd takes up to 512 of them, reads *everything* since the oldest revision that one of them
+//! waits for, and gives each of them up to 1,000 revisions of it. What it has read beyond that it reads again:
+//!
+//! ```text
+//!   20,000 behind    reads 20,000, gives 1,000
+//!                    reads 19,000, gives 1,000
+//!                    ...                          210,000 read to give 20,000
+//! ```
+//!
+//! Meanwhile it holds the lock that the end of each write needs. Ours reads what it gives, under no lock.
+
+use std::collections::VecDeque;
+
+use clearlane_locks::Actor;
+
+use crate::account::Account;
+use crate::cluster::{Cluster, LEADER};
+use crate::era::Missed;
+use crate::trip::Trip;
+
+/// Between two passes.
+const PERIOD_NS: u64 = 100_000_000;
+/// Watchers that are taken at once.
+const AT_ONCE: u64 = 512;
+/// Revisions that each of them is given then.
+const GIVEN_MAX: u64 = 1_000;
+
+/// Watchers that began together; no more than are taken at once.
+#[derive(Clone, Debug)]
+struct Group {
+    count: u64,
+    began_ns: u64,
+    /// What the passes had spent by then.
+    before: Account,
+    /// The revision that is next.
+    next: u64,
+}
+
+impl Group {
+    fn given(&self, revision: u64) -> u64 {
+        GIVEN_MAX.min(revision - self.next)
+    }
+}
+
+impl Cluster {
+    pub(super) async fn syncs_watchers(self) {
+        let (member, watchers) = (self.member(LEADER), self.model().watchers);
+        let mut trip = Trip::new(self.world(), &member.cores, Actor::named("watch sync"));
+        let first_ns = if watchers.every_ns == 0 { 1_000_000_000 } else { watchers.every_ns };
+        let mut next_ns = Some(first_ns);
+        let mut behind = VecDeque::new();
+        loop {
+            let now_ns = self.world().now_ns();
+            if let Some(ns) = next_ns.filter(|ns| *ns <= now_ns) {
+                let before = trip.ledger().account();
+                for count in (0..watchers.lagging).step_by(AT_ONCE as usize) {
+                    let count = AT_ONCE.min(watchers.lagging - count);
+                    let next = self.revision() - watchers.behind;
+                    behind.push_back(Group { count, began_ns: now_ns, before, next });
+                }
+                next_ns = (watchers.every_ns > 0).then_some(ns + watchers.every_ns);
+            }
+            if behind.is_empty() {
+                let Some(ns) = next_ns.filter(|_| !self.is_over()) else { return };
+                trip.idles(ns - now_ns).await;
+            } else {
+                self.passes(&mut trip, &mut behind).await;
+                trip.idles(PERIOD_NS).await;
+            }
+        }
+    }
+
+    /// What was there before the run counts, too.
+    fn revision(&self) -> u64 {
+        self.model().watchers.behind + self.member(LEADER).revisions.get()
+    }
+
+    /// Some of them come forward. Who is not done by then stands in line again.
+    async fn passes(&self, trip: &mut Trip, behind: &mut VecDeque<Group>) {
+        let (member, revision) = (self.member(LEADER), self.revision());
+        let mut room = AT_ONCE;
+        let mut taken = Vec::new();
+        while let Some(group) = behind.pop_front_if(|group| group.count <= room) {
+            room -= group.count;
+            taken.push(group);
+        }
+        let since_oldest = taken.iter().map(|group| revision - group.next).max().unwrap_or(0);
+        let given = taken.iter().map(|group| group.given(revision)).max().unwrap_or(0);
+        let missed = Missed { since_oldest, given, record_bytes: self.record_bytes() };
+        member.build.era.reads_what_was_missed(member, trip, missed).await;
+        let told: u64 = taken.iter().map(|group| group.count * group.given(revision)).sum();
+        trip.run(told * member.build.costs.notify_ns).await;
+        for mut group in taken {
+            group.next += group.given(revision);
+            if group.next < revision {
+                behind.push_back(group);
+                continue;
+            }
+            let took_ns = self.world().now_ns() - group.began_ns;
+            self.did("watch sync", took_ns, trip.ledger().account().since(&group.before));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What is asked of several subcommands: a scenario, what is changed in it, and in which eras it runs.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clearlane_simulator::costs::Costs;
+use clearlane_simulator::era::Era;
+use clearlane_simulator::results::Results;
+use clearlane_simulator::run::{Refused, run_telling};
+use clearlane_simulator::scenario::Scenario;
+use clearlane_simulator::server::Build;
+use clearlane_simulator::shipped::Shipped;
+
+use crate::progress::Progress;
+use crate::text::read;
+
+/// A scenario, as the command line has it.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    /// How complaints about it begin.
+    pub(crate) name: String,
+    pub(crate) scenario: Scenario,
+    pub(crate) eras: Vec<Era>,
+    pub(crate) as_json: bool,
+}
+
+/// Lets a subcommand be told all that [`Asked::of`] reads.
+pub(crate) fn with_scenario(command: Command, eras: &[Era]) -> Command {
+    let number = |name: &'static str| Arg::new(name).long(name).value_name("N");
+    let era = |name: &str| name.parse::<Era>().map_err(|error| error.to_string());
+    command.args([
+        Arg::new("scenario")
+            .value_name("SCENARIO")
+            .required(true)
+            .help("The name of one that ships (`list` has them), or a file"),
+        Arg::new("era")
+            .long("era")
+            .value_name("ERA,...")
+            .value_delimiter(',')
+            .default_values(eras.iter().map(|era| era.name()))
+            .value_parser(era)
+            .help("Which read paths"),
+        Arg::new("set")
+            .long("set")
+            .value_name("NAME=VALUE")
+            .action(ArgAction::Append)
+            .help("Changes a number of the scenario, such as cheap.rate=200; may be repeated"),
+        number("cores")
+            .value_parser(value_parser!(u16).range(1..=1024))
+            .help("Cores of the machine that server and client share"),
+        number("seed").value_parser(value_parser!(u64)).help("Repeats times and sizes"),
+        number("seconds")
+            .value_parser(value_parser!(u64).range(1..=86_400))
+            .help("Instead of what the scenario says"),
+        Arg::new("json").long("json").action(ArgAction::SetTrue).help("For programs"),
+    ])
+}
+
+impl Asked {
+    pub(crate) fn of(matches: &ArgMatches) -> Result<Asked, String> {
+        let name: &String = matches.get_one("scenario").expect("it is required");
+        let of = |error: clearlane_load::Trouble| format!("{name}: {error}");
+        let mut scenario = Scenario::parse(&text(name)?).map_err(of)?;
+        if let Some(seconds) = matches.get_one::<u64>("seconds") {
+            scenario.workload.seconds = *seconds;
+        }
+        if let Some(cores) = matches.get_one::<u16>("cores") {
+            scenario.cores = usize::from(*cores);
+        }
+        if let Some(seed) = matches.get_one("seed") {
+            scenario.seed = *seed;
+        }
+        for setting in matches.get_many::<String>("set").unwrap_or_default() {
+            let (name, value) = setting.split_once('=').ok_or_else(|| {
+                format!("--set {setting}: it must be NAME=VALUE, such as cheap.rate=200")
+            })?;
+            let of = |error| format!("--set {setting}: {error}");
+            scenario.set(name.trim(), value.trim()).map_err(of)?;
+        }
+        scenario.check().map_err(of)?;
+        let eras = matches.get_many("era").expect("it has a default").copied().collect();
+        let as_json = matches.get_flag("json");
+        Ok(Asked { name: name.clone(), scenario, eras, as_json })
+    }
+
+    /// Runs it in an era. Who watches is told how far it is.
+    pub(crate) fn run(&self, era: Era) -> Result<Results, Refused> {
+        self.run_as(&self.scenario, era, &format!("era {era}"))
+    }
+
+    /// Runs what was made of it.
+    pub(crate) fn run_as(
+        &self,
+        scenario: &Scenario,
+        era: Era,
+        what: &str,
+    ) -> Result<Results, Refused> {
+        let mut progress = Progress::of(what);
+        let build = Build::new(era, Costs::default());
+        run_telling(scenario, &build, |share| progress.say(share))
+    }
+
+    /// A complaint about it.
+    pub(crate) fn wrong(&self, what: impl std::fmt::Display) -> String {
+        format!("{}: {what}", self.name)
+    }
+}
+
+/// A scenario that ships, or a file.
+fn text(name: &str) -> Result<String, String> {
+    let path = PathBuf::from(name);
+    match Shipped::find(name) {
+        Some(shipped) if !path.is_file() => Ok(shipped.text.to_owned()),
+        None if !path.exists() && looks_like_a_name(&path) => {
+            let names = Shipped::names();
+            Err(format!(
+                "{name}: there is no such file, and no scenario of that name ships; there are {names}"
+            ))
+        }
+        _ => read(&path),
+    }
+}
+
+fn looks_like_a_name(path: &Path) -> bool {
+    path.extension().is_none() && path.components().count() == 1
+}

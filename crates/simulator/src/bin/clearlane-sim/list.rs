@@ -1,0 +1,64 @@
+//! `list`: what there is to choose from.
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use clearlane_simulator::era::Era;
+use clearlane_simulator::knobs::KNOBS;
+use clearlane_simulator::shipped::Shipped;
+use serde_json::json;
+
+use crate::text::say;
+
+pub(crate) fn command() -> Command {
+    let json = Arg::new("json").long("json").action(ArgAction::SetTrue).help("For programs");
+    Command::new("list").about("Eras, scenarios that ship, and what can be set in them").arg(json)
+}
+
+pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
+    let eras = Era::ALL.map(|era| (era.name().to_owned(), about(era).to_owned()));
+    let scenarios = Shipped::all().map(|shipped| (shipped.name.to_owned(), shipped.about()));
+    let knobs = KNOBS.iter().map(|knob| (format!("model.{}", knob.name), knob.about.to_owned()));
+    let others = OTHERS.map(|(name, about)| (name.to_owned(), about.to_owned()));
+    let parts = [
+        ("eras", eras.to_vec()),
+        ("scenarios", scenarios.collect()),
+        ("knobs", others.into_iter().chain(knobs).collect::<Vec<_>>()),
+    ];
+    if matches.get_flag("json") {
+        let part = |(title, rows): (&str, Vec<(String, String)>)| {
+            let rows =
+                rows.into_iter().map(|(name, about)| json!({ "name": name, "about": about }));
+            (title.to_owned(), rows.collect())
+        };
+        let parts: serde_json::Map<_, _> = parts.into_iter().map(part).collect();
+        return say(&format!("{:#}\n", serde_json::Value::Object(parts)));
+    }
+    let titles =
+        ["Eras (--era)", "Scenarios (run NAME)", "What can be set (--set NAME=VALUE, sweep NAME)"];
+    let parts = titles.iter().zip(parts).map(|(title, (_, rows))| part(title, &rows));
+    say(&parts.collect::<Vec<_>>().join("\n"))
+}
+
+/// Beside what is in `[model]`.
+const OTHERS: [(&str, &str); 4] = [
+    ("seconds", "how long requests are due"),
+    ("seed", "repeats times and sizes"),
+    ("keys.FIELD", "of the key space: count, size, value"),
+    ("CLASS.FIELD", "of a class: rate, arrivals, keys, limit, consistency, value"),
+];
+
+fn about(era: Era) -> &'static str {
+    match era {
+        Era::V30 => "one mutex for all, and fresh reads go through the log",
+        Era::V31 => "one mutex for all",
+        Era::V32 => "3.2 and 3.3: reads share a lock, to their ends",
+        Era::V34 => "each read copies what is pending, and holds the lock only for that",
+        Era::V35 => "3.5 on: reads share a copy",
+        Era::Clearlane => "a pointer, and no lock",
+    }
+}
+
+fn part(title: &str, rows: &[(String, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let rows = rows.iter().map(|(name, about)| format!("  {name:width$}  {about}\n"));
+    format!("{title}\n{}", rows.collect::<String>())
+}

@@ -1,0 +1,69 @@
+//! The tool: runs workloads in the model, says who waited for whom, and shows it.
+//!
+//! Each subcommand is a file: what it can be told, and what it does. This one knows only their list.
+
+mod asked;
+mod compare;
+mod from_metrics;
+mod list;
+mod progress;
+mod run;
+mod show;
+mod sweep;
+mod text;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Command};
+
+/// What can be asked for, and who does it.
+type Subcommand = (fn() -> Command, fn(&ArgMatches) -> Result<(), String>);
+
+const SUBCOMMANDS: [Subcommand; 6] = [
+    (run::command, run::done),
+    (compare::command, compare::done),
+    (sweep::command, sweep::done),
+    (from_metrics::command, from_metrics::done),
+    (show::command, show::done),
+    (list::command, list::done),
+];
+
+fn command() -> Command {
+    Command::new("clearlane-sim")
+        .about("Who waits for whom? A model of etcd's read path, in virtual time")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommands(SUBCOMMANDS.map(|(command, _)| command()))
+}
+
+fn main() -> ExitCode {
+    let matches = match command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(error.exit_code() as u8);
+        }
+    };
+    let (name, asked) = matches.subcommand().expect("clap asks for one");
+    let its = |(command, _): &&Subcommand| command().get_name() == name;
+    let (_, done) = SUBCOMMANDS.iter().find(its).expect("clap knows no others");
+    match done(asked) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "clearlane-sim: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_arguments_is_sound() {
+        command().debug_assert();
+    }
+}

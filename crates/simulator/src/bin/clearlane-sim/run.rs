@@ -1,0 +1,47 @@
+//! `run`: a scenario, in one era after the other.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgMatches, Command, value_parser};
+use clearlane_simulator::era::Era;
+use serde_json::Value;
+
+use crate::asked::{Asked, with_scenario};
+use crate::text::{say, write};
+
+pub(crate) fn command() -> Command {
+    let time = |name: &'static str| {
+        let ms = value_parser!(u64).range(0..=86_400_000);
+        Arg::new(name).long(name).value_name("MS").value_parser(ms).requires("timeline")
+    };
+    let command = Command::new("run").about("Runs a scenario, in one era after the other");
+    with_scenario(command, &Era::ALL)
+        .arg(
+            Arg::new("timeline")
+                .long("timeline")
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("Records who did what into a file; of several eras, the first"),
+        )
+        .arg(time("from").default_value("900").help("Records from then on"))
+        .arg(time("for").default_value("200").help("Records for so long"))
+}
+
+pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
+    let mut asked = Asked::of(matches)?;
+    let mut timeline = matches.get_one::<PathBuf>("timeline");
+    let ms = |name| 1_000_000 * *matches.get_one::<u64>(name).expect("it has a default");
+    let mut all = Vec::new();
+    for era in asked.eras.clone() {
+        asked.scenario.recorded = timeline.map(|_| (ms("from"), ms("from") + ms("for")));
+        let results = asked.run(era).map_err(|error| asked.wrong(format!("era {era}: {error}")))?;
+        match asked.as_json {
+            true => all.push(results.json()),
+            false => say(&format!("{}\n", results.table()))?,
+        }
+        if let Some(file) = timeline.take() {
+            write(file, &results.timeline.to_string())?;
+        }
+    }
+    if asked.as_json { say(&format!("{:#}\n", Value::Array(all))) } else { Ok(()) }
+}

@@ -1,0 +1,92 @@
+//! `sweep`: one number is varied, and a latency is followed through the eras.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgMatches, Command, value_parser};
+use clearlane_simulator::era::Era;
+use clearlane_simulator::plot;
+use clearlane_simulator::sweep::{Metric, Point, Sweep, Values};
+
+use crate::asked::{Asked, with_scenario};
+use crate::text::{say, write};
+
+const COLUMNS: usize = 64;
+const ROWS: usize = 17;
+
+pub(crate) fn command() -> Command {
+    let about = "Runs a scenario again and again, with another value of one of its numbers";
+    let parameter = Arg::new("parameter")
+        .value_name("NAME")
+        .required(true)
+        .help("As for --set: cheap.rate, keys.count, model.cores");
+    let range = Arg::new("range")
+        .value_name("FROM..TO[:STEPS]")
+        .required(true)
+        .value_parser(|text: &str| text.parse::<Values>().map_err(|error| error.to_string()))
+        .help("1..8, or 0.5..2:4 for 4 values, or 100..6400:x2 for each twice the one before");
+    let class = Arg::new("class").long("class").value_name("CLASS");
+    let metric = Arg::new("metric")
+        .long("metric")
+        .value_name("METRIC")
+        .default_value("p99")
+        .value_parser(|text: &str| text.parse::<Metric>())
+        .help("p50, p90, p99, p99.9 or max");
+    let svg = Arg::new("svg").long("svg").value_name("FILE").value_parser(value_parser!(PathBuf));
+    with_scenario(
+        Command::new("sweep").about(about).args([parameter, range]),
+        &[Era::V32, Era::V34, Era::Clearlane],
+    )
+    .args([
+        class.help("Whose latency; if left out, that of the first class"),
+        metric,
+        svg.help("Draws it there, too"),
+    ])
+}
+
+pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
+    let asked = Asked::of(matches)?;
+    let mut sweep = empty(&asked, matches)?;
+    let Values(values) = matches.get_one("range").expect("it is required");
+    // Before the first run, which may take long: whether all can be set.
+    let scenarios = values.iter().map(|value| {
+        let mut scenario = asked.scenario.clone();
+        let set = scenario.set(&sweep.parameter, &value.to_string());
+        let set = set.and_then(|()| scenario.check());
+        set.map_err(|error| asked.wrong(error)).map(|()| (*value, scenario))
+    });
+    for (value, scenario) in scenarios.collect::<Result<Vec<_>, _>>()? {
+        let mut points = Vec::new();
+        for era in sweep.eras.clone() {
+            let what = format!("{} = {value}, era {era}", sweep.parameter);
+            points.push(match asked.run_as(&scenario, era, &what) {
+                Ok(results) => sweep.point(&results),
+                Err(error) => Point::Refused(error.to_string()),
+            });
+        }
+        sweep.rows.push((value, points));
+    }
+    if let Some(file) = matches.get_one::<PathBuf>("svg") {
+        write(file, &plot::svg(&sweep))?;
+    }
+    if asked.as_json {
+        return say(&format!("{:#}\n", sweep.json()));
+    }
+    say(&format!("{}\n{}", sweep.table(), plot::terminal(&sweep, COLUMNS, ROWS)))
+}
+
+/// Before anything is run.
+fn empty(asked: &Asked, matches: &ArgMatches) -> Result<Sweep, String> {
+    let parameter: &String = matches.get_one("parameter").expect("it is required");
+    let metric = *matches.get_one("metric").expect("it has a default");
+    let classes = &asked.scenario.workload.classes;
+    let first = classes.first().map(|class| class.name.clone()).unwrap_or_default();
+    let class = matches.get_one::<String>("class").cloned().unwrap_or(first);
+    if classes.iter().all(|known| known.name != class) {
+        let names = classes.iter().map(|class| class.name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(
+            asked.wrong(format!("--class {class}: there is no such class; there are {names}"))
+        );
+    }
+    let (parameter, eras) = (parameter.clone(), asked.eras.clone());
+    Ok(Sweep { parameter, class, metric, eras, rows: Vec::new() })
+}

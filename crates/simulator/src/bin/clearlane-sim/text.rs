@@ -1,0 +1,27 @@
+//! Text that comes out of files, and goes into them or to the terminal.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, value_parser};
+
+/// A file that must be named.
+pub(crate) fn file(name: &'static str) -> Arg {
+    Arg::new(name).required(true).value_name("FILE").value_parser(value_parser!(PathBuf))
+}
+
+pub(crate) fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// To standard output.
+pub(crate) fn say(text: &str) -> Result<(), String> {
+    let mut out = io::stdout().lock();
+    let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    said.map_err(|error| format!("the results could not be written: {error}"))
+}

@@ -1,0 +1,403 @@
+//! Members that work together: what all eras have in common, from the socket to the applier.
+//!
+//! ```text
+//!   write  ─▶ log of the leader (a batch, a sync) ─▶ a quorum ─▶ applier ──▶ era::write ─▶ answered
+//!   range  ─▶ reads: a round for all who came meanwhile,
+//!              and wait until that much is applied ────────────────────────▶ era::range ─▶ sent
+//!   timer  ─▶ every 100 ms ────────────────────────────────────────────────▶ era::commit
+//! ```
+//!
+//! Each member has a machine of its own. The first leads; those behind the ones who vote learn. What goes
+//! between them is a [`Message`] on a [link](crate::link); how writes come into the logs is in
+//! [`raft`](crate::raft), and how reads become fresh in [`reads`](crate::reads).
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+
+use clearlane_locks::Actor;
+
+use crate::account::{Account, Spent};
+use crate::costs::times;
+use crate::era::{Fresh, Range, Write};
+use crate::link::Link;
+use crate::lock::Lock;
+use crate::model::{Connect, Model};
+use crate::raft::{Batch, Progress, Work};
+use crate::reads::Round;
+use crate::results::ClassResults;
+use crate::scenario::{Scenario, mean_record_bytes};
+use crate::server::{Build, Hands, Member, Outcome, Place, Request};
+use crate::spread::Times;
+use crate::timeline::Kind;
+use crate::trip::Trip;
+use crate::{Chance, World};
+
+/// The first member leads.
+pub(crate) const LEADER: usize = 0;
+
+/// The numbers of chance that links begin with; members have those below.
+const LINKS: u64 = 1 << 32;
+
+/// What a member tells another one.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// These entries are next in the log.
+    Append(Rc<Batch>),
+    /// They are in mine: this was done meanwhile.
+    Appended { batch: Rc<Batch>, path: Account },
+    /// So much is committed.
+    Committed(u64),
+    /// Do you still follow me?
+    Heartbeat(Rc<Round>),
+    /// Yes.
+    Follows { round: Rc<Round>, path: Account },
+}
+
+/// All members. Clones are the same ones.
+#[derive(Clone)]
+pub struct Cluster(Rc<Inner>);
+
+struct Inner {
+    world: World,
+    build: Rc<Build>,
+    model: Rc<Model>,
+    members: Vec<Member>,
+    /// From each member to each: the leader's speak to all, the others' to the leader.
+    links: Vec<Link<Message>>,
+    progress: Progress,
+    quorum: Spent,
+    /// The member at which the next one arrives who is dealt to all.
+    next: Cell<usize>,
+    jobs: RefCell<Vec<ClassResults>>,
+    keys: u64,
+    record_bytes: u64,
+    seed: u64,
+    ends_ns: u64,
+}
+
+impl Cluster {
+    /// Starts one.
+    pub fn start(world: &World, scenario: &Scenario, build: &Build) -> Cluster {
+        let (build, model) = (Rc::new(build.clone()), Rc::new(scenario.model.clone()));
+        let count = model.members + model.learners;
+        let Scenario { cores, quantum_ns, seed, .. } = *scenario;
+        let (mut members, mut all_hands) = (Vec::new(), Vec::new());
+        for place in 0..count {
+            let applies = model.is_used(place);
+            let place = Place { place, applies, cores, quantum_ns, seed };
+            let (member, hands) = Member::new(world, place, &build, &model);
+            members.push(member);
+            all_hands.push(hands);
+        }
+        let link = |number: usize| {
+            let spread = model.round_trip(number / count, number % count);
+            let chance = Chance::new(seed, LINKS + number as u64);
+            Link::new(world, Times::new(spread, chance))
+        };
+        let cluster = Cluster(Rc::new(Inner {
+            world: world.clone(),
+            progress: Progress::new(model.members),
+            quorum: Spent::named(world, "a quorum"),
+            links: (0..count * count).map(link).collect(),
+            next: Cell::new(0),
+            jobs: RefCell::default(),
+            keys: scenario.workload.space.count,
+            seed,
+            ends_ns: scenario.workload.seconds * 1_000_000_000,
+            record_bytes: mean_record_bytes(&scenario.workload.space),
+            build,
+            model,
+            members,
+        }));
+        for (place, hands) in all_hands.into_iter().enumerate() {
+            cluster.sets_to_work(place, hands);
+        }
+        cluster
+    }
+
+    fn sets_to_work(&self, place: usize, hands: Hands) {
+        let Hands { log, applier, reads, commits } = hands;
+        let (world, own) = (self.world(), || self.clone());
+        if place == LEADER {
+            world.spawn(own().leads_the_log(log));
+        } else {
+            world.spawn(own().follows_the_log(place, log));
+            world.spawn(own().delivers(LEADER, place));
+            world.spawn(own().delivers(place, LEADER));
+        }
+        if self.member(place).applies {
+            world.spawn(own().applies(place, applier));
+            world.spawn(own().confirms_reads(place, reads));
+            world.spawn(own().commits(place, commits));
+        }
+        if place == LEADER {
+            self.works_in_the_background();
+        }
+    }
+
+    pub(crate) fn world(&self) -> &World {
+        &self.0.world
+    }
+
+    pub(crate) fn model(&self) -> &Model {
+        &self.0.model
+    }
+
+    pub(crate) fn member(&self, place: usize) -> &Member {
+        &self.0.members[place]
+    }
+
+    /// How many there are, with those who learn.
+    pub(crate) fn members(&self) -> usize {
+        self.0.members.len()
+    }
+
+    pub(crate) fn voters(&self) -> usize {
+        self.model().members
+    }
+
+    pub(crate) fn link(&self, from: usize, to: usize) -> &Link<Message> {
+        &self.0.links[from * self.members() + to]
+    }
+
+    /// How many keys there are.
+    pub(crate) fn keys(&self) -> u64 {
+        self.0.keys
+    }
+
+    /// Bytes of a record of these, on average.
+    pub(crate) fn record_bytes(&self) -> u64 {
+        self.0.record_bytes
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.0.seed
+    }
+
+    /// Nothing new begins any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.world().now_ns() >= self.0.ends_ns
+    }
+
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.0.progress
+    }
+
+    /// What is spent waiting for most of them, if nothing better is known.
+    pub(crate) fn quorum(&self) -> Spent {
+        self.0.quorum
+    }
+
+    /// The locks, for their figures: those of each member.
+    pub fn locks(&self) -> impl Iterator<Item = [&Lock; 6]> {
+        self.0.members.iter().map(|member| member.locks.all())
+    }
+
+    /// The most that was ever committed and not applied at a member.
+    pub fn gap_max(&self) -> u64 {
+        self.0.members.iter().map(|member| member.gap_max.get()).max().unwrap_or(0)
+    }
+
+    /// For how long the cores of each member were busy.
+    pub fn used_ns(&self) -> Vec<u64> {
+        self.0.members.iter().map(|member| member.cores.used_ns()).collect()
+    }
+
+    /// Work in the background is done, which took so long.
+    pub(crate) fn did(&self, job: &str, took_ns: u64, account: Account) {
+        let mut jobs = self.0.jobs.borrow_mut();
+        let at = jobs.iter().position(|known| known.name == job).unwrap_or_else(|| {
+            jobs.push(ClassResults::new(job));
+            jobs.len() - 1
+        });
+        jobs[at].due += 1;
+        jobs[at].answered(took_ns, account);
+    }
+
+    /// What was done in the background.
+    pub fn jobs(&self) -> Vec<ClassResults> {
+        self.0.jobs.take()
+    }
+
+    /// The member that the next request goes to.
+    pub(crate) fn place(&self, connect: Connect) -> usize {
+        match connect {
+            Connect::Leader => LEADER,
+            Connect::Member(number) => number - 1,
+            Connect::Spread => {
+                let place = self.0.next.get();
+                self.0.next.set((place + 1) % self.voters());
+                place
+            }
+        }
+    }
+
+    /// Serves a request, in the name of its class. Says how long it took, and what for.
+    pub async fn serve(
+        &self,
+        connect: Connect,
+        class: Actor,
+        request: Request,
+    ) -> (Outcome, u64, Account) {
+        let kind = match request {
+            Request::Range { .. } => Kind::Read,
+            Request::Write { .. } => Kind::Write,
+        };
+        let place = self.place(connect);
+        let mut trip = Trip::of_kind(self.world(), &self.member(place).cores, class, kind);
+        self.comes(&mut trip).await;
+        let outcome = match request {
+            Request::Range { keys, sent, record_bytes, serializable } => {
+                let range = Range { keys, sent, record_bytes };
+                self.range(place, &mut trip, range, serializable).await;
+                Outcome::Answered
+            }
+            Request::Write { keys, record_bytes } => {
+                self.write(place, &mut trip, Write { keys, record_bytes }).await
+            }
+        };
+        self.goes(&mut trip).await;
+        let (took_ns, account) = trip.end();
+        (outcome, took_ns, account)
+    }
+
+    /// To the member, and into it.
+    pub(crate) async fn comes(&self, trip: &mut Trip) {
+        let (costs, model) = (&self.0.build.costs, self.model());
+        if model.client_round_trip_ns > 0 {
+            trip.network(model.client_round_trip_ns / 2).await;
+        }
+        let client_ns = if model.clients_apart { 0 } else { costs.client_ns };
+        trip.run(costs.request_ns + client_ns).await;
+    }
+
+    /// And back.
+    pub(crate) async fn goes(&self, trip: &mut Trip) {
+        if self.model().client_round_trip_ns > 0 {
+            trip.network(self.model().client_round_trip_ns / 2).await;
+        }
+    }
+
+    async fn range(&self, place: usize, trip: &mut Trip, range: Range, serializable: bool) {
+        let (member, costs) = (self.member(place), &self.0.build.costs);
+        let era = member.build.era;
+        if !serializable && era.fresh() == Fresh::ThroughTheLog {
+            self.proposes(place, trip, Work::Read(range)).await;
+        } else {
+            if !serializable {
+                self.fresh(place, trip).await;
+            }
+            self.checks_permission(member, trip).await;
+            era.range(member, trip, range).await;
+        }
+        let received_ns = if self.model().clients_apart { 0.0 } else { costs.received_byte_ns };
+        let bytes = range.sent * range.record_bytes;
+        trip.run(times(bytes, costs.sent_byte_ns + received_ns)).await;
+    }
+
+    async fn write(&self, place: usize, trip: &mut Trip, write: Write) -> Outcome {
+        let member = self.member(place);
+        if member.committed.get() - member.applied.get() > self.model().apply_gap_max {
+            return Outcome::Refused;
+        }
+        self.proposes(place, trip, Work::Write(write)).await;
+        Outcome::Answered
+    }
+
+    async fn applies(self, place: usize, mut trip: Trip) {
+        let member = self.member(place);
+        loop {
+            for batch in member.applier.queue.take().await {
+                for entry in &batch.entries {
+                    let gap = member.committed.get() - member.applied.get();
+                    member.gap_max.set(member.gap_max.get().max(gap));
+                    trip.acts_as(entry.actor);
+                    self.apply(place, &mut trip, entry.work).await;
+                    let applied = member.applied.get() + 1;
+                    member.applied.set(applied);
+                    if entry.ticket.place == place {
+                        entry.ticket.done.give();
+                    }
+                    let readers = member.waiting_for_applied.borrow_mut().remove(&applied);
+                    if let Some(readers) = readers {
+                        readers.give();
+                    }
+                    self.after(member, &mut trip, entry.work, applied).await;
+                }
+            }
+        }
+    }
+
+    async fn apply(&self, place: usize, trip: &mut Trip, work: Work) {
+        let member = self.member(place);
+        let era = member.build.era;
+        match work {
+            Work::Write(write) => {
+                self.checks_permission(member, trip).await;
+                era.write(member, trip, write).await;
+            }
+            Work::Read(range) => {
+                self.checks_permission(member, trip).await;
+                era.range(member, trip, range).await;
+            }
+            Work::Compact => {
+                era.begins_compaction(member, trip).await;
+                self.world().spawn(self.clone().compacts(place));
+            }
+            Work::Token => {}
+        }
+    }
+
+    /// What the applier does when the writer was answered.
+    async fn after(&self, member: &Member, trip: &mut Trip, work: Work, applied: u64) {
+        let era = member.build.era;
+        if let Work::Write(write) = work {
+            era.tells_watchers_behind(member, trip, write).await;
+        }
+        let count = self.model().snapshot_count.unwrap_or(era.snapshot_count());
+        if count > 0 && applied.is_multiple_of(count) {
+            trip.acts_as(Actor::named("snapshot"));
+            era.disk_snapshot(member, trip).await;
+        }
+    }
+
+    async fn checks_permission(&self, member: &Member, trip: &mut Trip) {
+        if self.model().auth.enabled {
+            member.build.era.permits(member, trip).await;
+        }
+    }
+
+    async fn commits(self, place: usize, mut trip: Trip) {
+        let member = self.member(place);
+        loop {
+            self.world().sleep(self.model().commit_interval_ns).await;
+            member.build.era.commit(member, &mut trip).await;
+        }
+    }
+
+    async fn delivers(self, from: usize, to: usize) {
+        let link = self.link(from, to);
+        loop {
+            for (arrives_ns, message) in link.take().await {
+                self.world().sleep_until(arrives_ns).await;
+                match message {
+                    Message::Append(batch) => self.arrives(to, batch),
+                    Message::Appended { batch, path } => self.hears_of(from, &batch, path),
+                    Message::Committed(committed) => {
+                        self.member(to).committed.set(committed);
+                        self.hands_over(to);
+                    }
+                    Message::Heartbeat(round) => self.follows(to, round).await,
+                    Message::Follows { round, path } => self.is_followed(&round, path),
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("members", &self.members()).finish_non_exhaustive()
+    }
+}

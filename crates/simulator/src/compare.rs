@@ -1,0 +1,239 @@
+//! Two eras side by side: what has become of each class, and what it no longer waits for.
+//!
+//! A table of latencies says that something is better. What was removed is in the accounts of the slow
+//! requests: of each thing they waited for, the time in the one era less that in the other.
+//!
+//! ```text
+//!   3.2         readTx ░░░░░░░░░░░░░░░░░░░░░░░ batchTx ░ running ██
+//!   clearlane                                            running ██
+//!               └──────── removed ───────────┘
+//! ```
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::results::{ClassResults, Results, Share};
+
+/// Within this, two latencies are the same.
+const SAME: f64 = 1.1;
+
+/// The columns of a table.
+const SHOWN: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("max", 1.0)];
+
+/// The same requests, in two eras.
+#[derive(Clone, Copy, Debug)]
+pub struct Comparison<'r> {
+    /// The one.
+    pub before: &'r Results,
+    /// The other.
+    pub after: &'r Results,
+}
+
+/// A class in both.
+type Pair<'r> = (&'r ClassResults, &'r ClassResults);
+
+impl<'r> Comparison<'r> {
+    /// What is done in one of them only has nothing to be compared with.
+    fn pairs(&self) -> impl Iterator<Item = Pair<'r>> {
+        self.before.classes.iter().filter_map(|class| {
+            let others = &self.after.classes;
+            Some((class, others.iter().find(|other| other.name == class.name)?))
+        })
+    }
+
+    /// For reading.
+    pub fn table(&self) -> String {
+        let [before, after] = [self.before.era.name(), self.after.era.name()];
+        let widest = self.pairs().map(|(class, _)| class.name.chars().count()).max();
+        let width = widest.unwrap_or(0).max(5);
+        let mut table = format!(
+            "{:width$}  {:>3} {before:>11} {after:>11} {:>8}   the slowest 1 % spend their time on\n",
+            "class", "ms", "ratio"
+        );
+        for (one, other) in self.pairs() {
+            let blames =
+                [self.blame(self.before, one), self.blame(self.after, other), String::new()];
+            for ((row, (quantile, at)), blame) in SHOWN.into_iter().enumerate().zip(blames) {
+                let name = if row == 0 { one.name.as_str() } else { "" };
+                let times = [one.latency_ms(at), other.latency_ms(at)];
+                let ratio = times[0].zip(times[1]).map(|(before, after)| before / after);
+                let line = format!(
+                    "{name:width$}  {quantile:>3} {:>11} {:>11} {:>8}   {blame}",
+                    number(times[0]),
+                    number(times[1]),
+                    number(ratio)
+                );
+                let _ = writeln!(table, "{}", line.trim_end());
+            }
+        }
+        table
+    }
+
+    fn blame(&self, results: &Results, class: &ClassResults) -> String {
+        let shares = results.shares(class).into_iter().take(3);
+        // The most, and what else is worth a word.
+        let shares = shares.enumerate().filter(|(place, share)| *place == 0 || share.share >= 0.01);
+        let shares = shares.map(|(_, share)| share.to_string());
+        format!("{}: {}", results.era, shares.collect::<Vec<_>>().join(", "))
+    }
+
+    /// What has become of each class, a sentence for each.
+    pub fn sentences(&self) -> Vec<String> {
+        self.pairs().map(|pair| self.sentence(pair)).collect()
+    }
+
+    fn sentence(&self, (one, other): Pair<'r>) -> String {
+        let (name, [before, after]) = (&one.name, [self.before.era, self.after.era]);
+        let refused = match [one.refused, other.refused] {
+            [0, 0] => String::new(),
+            [of_one, of_other] => {
+                format!(" {before} refuses {of_one} of them, {after} {of_other}.")
+            }
+        };
+        let Some((was, is)) = one.latency_ms(0.99).zip(other.latency_ms(0.99)) else {
+            return format!("{name}: without answers there is nothing to compare.{refused}");
+        };
+        let changes = self.changes((one, other));
+        if was / is < SAME && is / was < SAME {
+            return format!("{name}: p99 is the same in {before} and {after}.{refused}");
+        }
+        let mut sentence =
+            format!("{name}: p99 is {was:.2} ms in {before} and {is:.2} ms in {after}");
+        // The most that was removed, or, if it became slower, the most that was added.
+        let (change, is_gain) =
+            if was > is { (changes.first(), true) } else { (changes.last(), false) };
+        if let Some(change) = change {
+            let (verb, ms, era) = match is_gain {
+                true => ("removes", change.was_ms - change.is_ms, before),
+                false => ("adds", change.is_ms - change.was_ms, after),
+            };
+            let what = change.words();
+            let holds = change.held_by.map(|holder| format!(", which {holder} holds in {era},"));
+            let (holds, towards) = (holds.unwrap_or_default(), if is_gain { "from" } else { "to" });
+            let _ = write!(
+                sentence,
+                "; {after} {verb} {ms:.2} ms of {what}{holds} {towards} the slowest 1 %, on average"
+            );
+        }
+        format!("{sentence}.{refused}")
+    }
+
+    /// Where slow requests spend less time, the greatest gain first.
+    fn changes(&self, (one, other): Pair<'r>) -> Vec<Change> {
+        let (was, is) = (self.before.shares(one), self.after.shares(other));
+        let find = |shares: &[Share], name| shares.iter().find(|share| share.name == name).cloned();
+        let mut names: Vec<_> = was.iter().chain(&is).map(|share| share.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        let change = |name| {
+            let (was, is) = (find(&was, name), find(&is, name));
+            let ms = |share: &Option<Share>| share.as_ref().map_or(0.0, |share| share.each_ms);
+            let (was_ms, is_ms) = (ms(&was), ms(&is));
+            let held_by = if was_ms > is_ms { was } else { is }.and_then(|share| share.held_by);
+            Change { name, was_ms, is_ms, held_by }
+        };
+        let mut changes: Vec<_> = names.into_iter().map(change).collect();
+        changes.sort_by(|a, b| (b.was_ms - b.is_ms).total_cmp(&(a.was_ms - a.is_ms)));
+        changes
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let classes = self.pairs().zip(self.sentences()).map(|(pair, sentence)| {
+            let ratios = SHOWN.map(|(name, at)| {
+                let times = pair.0.latency_ms(at).zip(pair.1.latency_ms(at));
+                (name.to_owned(), json!(times.map(|(before, after)| before / after)))
+            });
+            let ratio = Value::Object(ratios.into_iter().collect());
+            json!({ "name": pair.0.name, "ratio": ratio, "sentence": sentence })
+        });
+        json!({
+            "before": self.before.json(),
+            "after": self.after.json(),
+            "classes": classes.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// What slow requests spend on one thing, in the one era and in the other.
+struct Change {
+    name: &'static str,
+    was_ms: f64,
+    is_ms: f64,
+    held_by: Option<&'static str>,
+}
+
+impl Change {
+    fn words(&self) -> String {
+        match self.name {
+            "running" | "waiting for a core" => self.name.to_owned(),
+            name => format!("waiting for {name}"),
+        }
+    }
+}
+
+fn number(number: Option<f64>) -> String {
+    number.map_or_else(|| "-".to_owned(), |number| format!("{number:.2}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::{Account, Spent};
+    use crate::era::Era;
+    use crate::{World, results};
+
+    /// A hundred requests of each class; two of them spend so many milliseconds on each of two things.
+    fn results(era: Era, classes: &[(&str, [u64; 2])]) -> Results {
+        let world = World::new();
+        let kinds = [Spent::named(&world, "readTx"), Spent::DISK];
+        let class = |(name, ms): &(&str, [u64; 2])| {
+            let mut class = ClassResults::new(name);
+            for request in 1..=100 {
+                let mut account = Account::default();
+                for (kind, ms) in kinds.into_iter().zip(ms) {
+                    account[kind] = if request >= 99 { ms * 1_000_000 } else { 1000 };
+                }
+                class.answered(account.total_ns(), account);
+            }
+            class
+        };
+        results::Results {
+            era,
+            names: Spent::all(&world).map(|kind| (kind, kind.name(&world))).collect(),
+            classes: classes.iter().map(class).collect(),
+            locks: Vec::new(),
+            cores_used: 0.5,
+            gap_max: 1,
+            steps: 1,
+            timeline: crate::timeline::Timeline::default(),
+        }
+    }
+
+    #[test]
+    fn what_was_removed_is_told_apart_from_what_stayed() {
+        let before = results(Era::V32, &[("a", [30, 10]), ("put", [0, 8])]);
+        let after = results(Era::Clearlane, &[("a", [0, 10]), ("put", [0, 8])]);
+        let comparison = Comparison { before: &before, after: &after };
+        let expected = "\
+class   ms         3.2   clearlane    ratio   the slowest 1 % spend their time on
+a      p50        0.00        0.00     1.00   3.2: 75 % readTx, 25 % disk
+       p99       40.01       10.00     4.00   clearlane: 100 % disk
+       max       40.01       10.00     4.00
+put    p50        0.00        0.00     1.00   3.2: 100 % disk
+       p99        8.00        8.00     1.00   clearlane: 100 % disk
+       max        8.00        8.00     1.00
+";
+        assert_eq!(comparison.table(), expected, "\n{}", comparison.table());
+        let sentences = comparison.sentences();
+        let of_a = "a: p99 is 40.01 ms in 3.2 and 10.00 ms in clearlane; clearlane removes 30.00 ms of waiting \
+                    for readTx from the slowest 1 %, on average.";
+        assert_eq!(sentences, [of_a, "put: p99 is the same in 3.2 and clearlane."]);
+        let back = Comparison { before: &after, after: &before };
+        let worse = "a: p99 is 10.00 ms in clearlane and 40.01 ms in 3.2; 3.2 adds 30.00 ms of waiting for \
+                     readTx to the slowest 1 %, on average.";
+        assert_eq!(back.sentences()[0], worse);
+        assert_eq!(comparison.json()["classes"][0]["sentence"], json!(sentences[0]));
+    }
+}

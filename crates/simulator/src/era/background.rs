@@ -1,0 +1,152 @@
+//! Which era does what in the background, and what it holds meanwhile.
+
+use super::{Batches, Era, Missed, Write, clearlane, concurrent, one_mutex, read_tx, tell_ns};
+use crate::server::Member;
+use crate::trip::Trip;
+
+impl Era {
+    /// Entries between two snapshots that the applier makes, if nobody says otherwise.
+    pub(crate) fn snapshot_count(self) -> u64 {
+        match self {
+            Era::V30 | Era::V31 => 10_000,
+            Era::V32 | Era::V34 | Era::V35 => 100_000,
+            Era::Clearlane => 0,
+        }
+    }
+
+    /// How a compaction goes through the backend.
+    pub(crate) fn compaction_batches(self) -> Batches {
+        match self {
+            Era::V30 | Era::V31 | Era::V32 => {
+                Batches { revisions: 10_000, pause_ns: 100_000_000, of_all: true }
+            }
+            Era::V34 | Era::V35 => Batches { revisions: 1_000, pause_ns: 10_000_000, of_all: true },
+            Era::Clearlane => Batches { revisions: 1_000, pause_ns: 10_000_000, of_all: false },
+        }
+    }
+
+    /// Whether a password is checked with a lock held: until 3.5, which let it go in between.
+    pub(crate) fn checks_passwords_inside(self) -> bool {
+        match self {
+            Era::V30 | Era::V31 | Era::V32 | Era::V34 => true,
+            Era::V35 | Era::Clearlane => false,
+        }
+    }
+
+    pub(crate) async fn reads_what_was_missed(
+        self,
+        member: &Member,
+        trip: &mut Trip,
+        missed: Missed,
+    ) {
+        match self {
+            Era::V30 | Era::V31 => one_mutex::reads_what_was_missed(member, trip, missed).await,
+            Era::V32 | Era::V34 | Era::V35 => {
+                read_tx::reads_what_was_missed(member, trip, missed).await;
+            }
+            Era::Clearlane => clearlane::reads_what_was_missed(member, trip, missed).await,
+        }
+    }
+
+    /// Watchers who are not behind hear of a write: inside it, or when the writer has been answered.
+    pub(crate) async fn tells_watchers_behind(
+        self,
+        member: &Member,
+        trip: &mut Trip,
+        write: Write,
+    ) {
+        if self == Era::Clearlane {
+            trip.run(tell_ns(member, write)).await;
+        }
+    }
+
+    /// The applier begins one.
+    pub(crate) async fn begins_compaction(self, member: &Member, trip: &mut Trip) {
+        match self {
+            Era::V30 | Era::V31 => one_mutex::commit_for_the_applier(member, trip).await,
+            Era::V32 | Era::V34 | Era::V35 => read_tx::begins_compaction(member, trip).await,
+            // It is noted with the next commit.
+            Era::Clearlane => {}
+        }
+    }
+
+    /// The applier notes how far the backend is.
+    pub(crate) async fn disk_snapshot(self, member: &Member, trip: &mut Trip) {
+        match self {
+            Era::V30 | Era::V31 => one_mutex::commit_for_the_applier(member, trip).await,
+            Era::V32 | Era::V34 | Era::V35 => read_tx::disk_snapshot(member, trip).await,
+            // What the last commit has written is known without asking it.
+            Era::Clearlane => {}
+        }
+    }
+
+    pub(crate) async fn compacts_index(self, member: &Member, trip: &mut Trip, keys: u64) {
+        match self {
+            Era::V30 | Era::V31 => one_mutex::compacts_index(member, trip, keys).await,
+            Era::V32 => read_tx::compacts_index(member, trip, keys).await,
+            Era::V34 | Era::V35 => concurrent::compacts_index(member, trip, keys).await,
+            Era::Clearlane => clearlane::compacts_index(member, trip, keys).await,
+        }
+    }
+
+    /// So many revisions are looked through, of which so many go.
+    pub(crate) async fn compacts_batch(
+        self,
+        member: &Member,
+        trip: &mut Trip,
+        all: u64,
+        gone: u64,
+    ) {
+        match self {
+            Era::V30 | Era::V31 => one_mutex::compacts_batch(member, trip, all, gone).await,
+            Era::V32 => read_tx::compacts_batch(member, trip, all, gone).await,
+            Era::V34 | Era::V35 => concurrent::compacts_batch(member, trip, all, gone).await,
+            Era::Clearlane => clearlane::compacts_batch(member, trip, gone).await,
+        }
+    }
+
+    /// The file is written anew.
+    pub(crate) async fn defragments(self, member: &Member, trip: &mut Trip, bytes: u64) {
+        match self {
+            Era::V30 | Era::V31 => one_mutex::defragments(member, trip, bytes).await,
+            Era::V32 | Era::V34 | Era::V35 => read_tx::defragments(member, trip, bytes).await,
+            Era::Clearlane => clearlane::defragments(member, trip, bytes).await,
+        }
+    }
+
+    /// May this user do this? Until 3.4 that is asked through the transaction of the writer.
+    pub(crate) async fn permits(self, member: &Member, trip: &mut Trip) {
+        let lock = match self {
+            Era::V30 | Era::V31 | Era::V32 | Era::V34 => {
+                Some(trip.write(&member.locks.batch_tx).await)
+            }
+            Era::V35 => Some(trip.read(&member.locks.read_tx).await),
+            Era::Clearlane => None,
+        };
+        trip.run(member.build.costs.permission_ns).await;
+        drop(lock);
+    }
+
+    /// Is this the password? The user is looked up through the transaction of the writer, which an era that checks
+    /// inside keeps until it knows.
+    pub(crate) async fn checks_password(
+        self,
+        member: &Member,
+        trip: &mut Trip,
+        bcrypt_ns: u64,
+        inside: bool,
+    ) {
+        if self == Era::Clearlane {
+            return trip.run(member.build.costs.record_ns + bcrypt_ns).await;
+        }
+        let batch_tx = trip.write(&member.locks.batch_tx).await;
+        trip.run(member.build.costs.record_ns).await;
+        if inside {
+            trip.run(bcrypt_ns).await;
+            drop(batch_tx);
+        } else {
+            drop(batch_tx);
+            trip.run(bcrypt_ns).await;
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! etcd 3.4 on: a read holds `readTx` only for as long as it takes to copy what is pending.
+//!
+//! So a slow read keeps no write waiting at its end. It still holds `store`, which only compactions and
+//! snapshots need alone, and the index while it walks. From 3.5 on reads share a copy, as long as nothing was
+//! written since it was made.
+
+use super::read_tx::committing;
+use super::{Range, records_ns, remove_ns, walk_ns};
+use crate::server::Member;
+use crate::trip::Trip;
+
+/// Whose copy a read reads from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Copy {
+    /// 3.4
+    Own,
+    /// 3.5
+    Shared,
+}
+
+pub(super) async fn range(member: &Member, trip: &mut Trip, range: Range, copy: Copy) {
+    let store = trip.read(&member.locks.store).await;
+    let rev_mu = trip.read(&member.locks.rev_mu).await;
+    let read_tx = trip.read(&member.locks.read_tx).await;
+    let version = member.buffer_version.get();
+    if copy == Copy::Own || member.copied_version.get() != Some(version) {
+        member.copied_version.set(Some(version));
+        trip.run(member.pending.get() * member.build.costs.buffer_op_ns).await;
+    }
+    drop((read_tx, rev_mu));
+    let tree_index = trip.read(&member.locks.tree_index).await;
+    trip.run(walk_ns(member, range.keys)).await;
+    drop(tree_index);
+    trip.run(records_ns(member, range)).await;
+    drop(store);
+}
+
+/// The index is copied in a moment, and then looked through with its lock taken anew for every few keys.
+pub(super) async fn compacts_index(member: &Member, trip: &mut Trip, keys: u64) {
+    const AT_ONCE: u64 = 256;
+    for begin in (0..keys).step_by(AT_ONCE as usize) {
+        let tree_index = trip.write(&member.locks.tree_index).await;
+        trip.run(member.build.costs.index_key_ns * AT_ONCE.min(keys - begin)).await;
+        drop(tree_index);
+    }
+}
+
+/// Batches are small, with a pause after each, and each is committed: many short stops instead of few long ones.
+pub(super) async fn compacts_batch(member: &Member, trip: &mut Trip, all: u64, gone: u64) {
+    let batch_tx = trip.write(&member.locks.batch_tx).await;
+    trip.run(remove_ns(member, all, gone)).await;
+    committing(member, trip).await;
+    drop(batch_tx);
+}

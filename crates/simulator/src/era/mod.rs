@@ -1,0 +1,221 @@
+//! The read paths of etcd's history, and ours: what is done under which lock.
+//!
+//! Each era is a few short programs, in a file of its own: how a range is read, how a write is applied, how
+//! the backend commits, and what is done in the [background]. Their steps bear the names of the locks in the code, and are in its order. What is
+//! the same in all of them, from the socket to the applier, is in [`cluster`](crate::cluster).
+//!
+//! What an era has in common with the one before it is in the file of the older one.
+
+mod background;
+mod clearlane;
+mod concurrent;
+mod one_mutex;
+mod read_tx;
+mod through_the_log;
+
+use std::fmt;
+use std::str::FromStr;
+
+use self::concurrent::Copy;
+use crate::costs::times;
+use crate::server::Member;
+use crate::trip::Trip;
+
+/// What a range reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    /// Keys in it. To count them, the old eras walk over all, whatever the limit.
+    pub(crate) keys: u64,
+    /// Keys whose records are read.
+    pub(crate) sent: u64,
+    pub(crate) record_bytes: u64,
+}
+
+/// What watchers who are behind have missed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Missed {
+    /// Revisions since the first that one of them waits for.
+    pub(crate) since_oldest: u64,
+    /// The most that one of them is given now.
+    pub(crate) given: u64,
+    pub(crate) record_bytes: u64,
+}
+
+/// How a compaction goes through the backend.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batches {
+    /// In one batch.
+    pub(crate) revisions: u64,
+    /// After it.
+    pub(crate) pause_ns: u64,
+    /// It goes through all revisions, also those that stay.
+    pub(crate) of_all: bool,
+}
+
+/// What an entry of the log writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Write {
+    pub(crate) keys: u64,
+    pub(crate) record_bytes: u64,
+}
+
+/// How a linearizable read comes to know that it is not late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fresh {
+    /// It is an entry of the log like a write, and the applier reads.
+    ThroughTheLog,
+    /// A round of the members.
+    Round,
+    /// A round, but not for the only member.
+    AloneAsksNobody,
+}
+
+/// A read path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Era {
+    /// etcd 3.0: one mutex, and linearizable reads go through the log.
+    V30,
+    /// etcd 3.1: one mutex.
+    V31,
+    /// etcd 3.2 and 3.3: a lock that is shared by reads, to their ends.
+    V32,
+    /// etcd 3.4: each read copies what is pending.
+    V34,
+    /// etcd 3.5 on: reads share a copy.
+    V35,
+    /// Ours: a pointer.
+    Clearlane,
+}
+
+impl Era {
+    /// All of them, the oldest first.
+    pub const ALL: [Era; 6] = [Era::V30, Era::V31, Era::V32, Era::V34, Era::V35, Era::Clearlane];
+
+    /// As the flag `--era` of the server has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Era::V30 => "3.0",
+            Era::V31 => "3.1",
+            Era::V32 => "3.2",
+            Era::V34 => "3.4",
+            Era::V35 => "3.5",
+            Era::Clearlane => "clearlane",
+        }
+    }
+
+    /// How a linearizable read becomes one.
+    pub(crate) fn fresh(self) -> Fresh {
+        match self {
+            Era::V30 => Fresh::ThroughTheLog,
+            Era::V31 | Era::V32 | Era::V34 | Era::V35 => Fresh::Round,
+            Era::Clearlane => Fresh::AloneAsksNobody,
+        }
+    }
+
+    pub(crate) async fn range(self, member: &Member, trip: &mut Trip, range: Range) {
+        match self {
+            Era::V30 => through_the_log::range(member, trip, range).await,
+            Era::V31 => one_mutex::range(member, trip, range).await,
+            Era::V32 => read_tx::range(member, trip, range).await,
+            Era::V34 => concurrent::range(member, trip, range, Copy::Own).await,
+            Era::V35 => concurrent::range(member, trip, range, Copy::Shared).await,
+            Era::Clearlane => clearlane::range(member, trip, range).await,
+        }
+    }
+
+    pub(crate) async fn write(self, member: &Member, trip: &mut Trip, write: Write) {
+        match self {
+            Era::V30 => through_the_log::write(member, trip, write).await,
+            Era::V31 => one_mutex::write(member, trip, write).await,
+            Era::V32 | Era::V34 | Era::V35 => read_tx::write(member, trip, write).await,
+            Era::Clearlane => clearlane::write(member, trip, write).await,
+        }
+    }
+
+    pub(crate) async fn commit(self, member: &Member, trip: &mut Trip) {
+        match self {
+            Era::V30 | Era::V31 => one_mutex::commit(member, trip).await,
+            Era::V32 => read_tx::commit(member, trip, read_tx::When::Always).await,
+            Era::V34 | Era::V35 => read_tx::commit(member, trip, read_tx::When::Pending).await,
+            Era::Clearlane => clearlane::commit(member, trip).await,
+        }
+    }
+}
+
+impl fmt::Display for Era {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// No era has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no era {0}; there are 3.0, 3.1, 3.2, 3.4, 3.5 and clearlane")]
+pub struct Unknown(String);
+
+impl FromStr for Era {
+    type Err = Unknown;
+
+    fn from_str(name: &str) -> Result<Era, Unknown> {
+        let known = Era::ALL.into_iter().find(|era| era.name() == name);
+        known.ok_or_else(|| Unknown(name.to_owned()))
+    }
+}
+
+/// A walk over so many keys.
+fn walk_ns(member: &Member, keys: u64) -> u64 {
+    let costs = &member.build.costs;
+    costs.index_seek_ns + costs.index_key_ns * keys
+}
+
+/// The records that are sent.
+fn records_ns(member: &Member, range: Range) -> u64 {
+    let costs = &member.build.costs;
+    costs.record_ns * range.sent + times(range.sent * range.record_bytes, costs.record_byte_ns)
+}
+
+/// What a write puts into the index.
+fn index_ns(member: &Member, write: Write) -> u64 {
+    member.build.costs.index_seek_ns * write.keys
+}
+
+/// And into the backend.
+fn apply_ns(member: &Member, write: Write) -> u64 {
+    let costs = &member.build.costs;
+    costs.apply_ns * write.keys + times(write.keys * write.record_bytes, costs.record_byte_ns)
+}
+
+/// What a commit computes. Nothing is pending behind it.
+fn take_pending_ns(member: &Member) -> u64 {
+    member.pending.take() * member.build.costs.commit_op_ns
+}
+
+/// Revisions one after the other.
+fn scan_ns(member: &Member, revisions: u64, record_bytes: u64) -> u64 {
+    let costs = &member.build.costs;
+    costs.scan_revision_ns * revisions + times(revisions * record_bytes, costs.record_byte_ns)
+}
+
+/// A batch of a compaction: so many are looked through, and so many go.
+fn remove_ns(member: &Member, all: u64, gone: u64) -> u64 {
+    member.pending.set(member.pending.get() + gone);
+    let costs = &member.build.costs;
+    costs.scan_revision_ns * all + costs.remove_revision_ns * gone
+}
+
+/// The file is copied.
+fn copy_ns(member: &Member, bytes: u64) -> u64 {
+    times(bytes, member.build.costs.copy_byte_ns)
+}
+
+/// Watchers who are not behind hear of a write.
+fn tell_ns(member: &Member, write: Write) -> u64 {
+    member.build.costs.notify_ns * member.model.watchers.synced * write.keys
+}
+
+fn more_pending(member: &Member, write: Write) -> u64 {
+    let pending = member.pending.get() + write.keys;
+    member.pending.set(pending);
+    member.revisions.set(member.revisions.get() + write.keys);
+    pending
+}

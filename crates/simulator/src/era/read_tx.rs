@@ -1,0 +1,123 @@
+//! etcd 3.2 and 3.3: reads share `readTx`, and hold it to their ends.
+//!
+//! Reads no longer wait for each other, nor for a write that is under way. But the end of each write needs
+//! `readTx` alone, for a moment, to show what it has written. It waits for the slowest reader, and whoever comes
+//! behind it waits for it: the convoy.
+
+use super::{
+    Missed, Range, Write, apply_ns, copy_ns, index_ns, more_pending, records_ns, remove_ns,
+    scan_ns, take_pending_ns, tell_ns, walk_ns,
+};
+use crate::server::Member;
+use crate::trip::Trip;
+
+pub(super) async fn range(member: &Member, trip: &mut Trip, range: Range) {
+    let store = trip.read(&member.locks.store).await;
+    let rev_mu = trip.read(&member.locks.rev_mu).await;
+    let read_tx = trip.read(&member.locks.read_tx).await;
+    drop(rev_mu);
+    let tree_index = trip.read(&member.locks.tree_index).await;
+    trip.run(walk_ns(member, range.keys)).await;
+    drop(tree_index);
+    trip.run(records_ns(member, range)).await;
+    drop((read_tx, store));
+}
+
+/// The same in 3.4 and 3.5, but for how long readers hold what it waits for.
+pub(super) async fn write(member: &Member, trip: &mut Trip, write: Write) {
+    let store = trip.read(&member.locks.store).await;
+    let batch_tx = trip.write(&member.locks.batch_tx).await;
+    let tree_index = trip.write(&member.locks.tree_index).await;
+    trip.run(index_ns(member, write)).await;
+    drop(tree_index);
+    trip.run(apply_ns(member, write)).await;
+    // The end: watchers are told, and then everybody sees it.
+    let watchable = trip.write(&member.locks.watchable).await;
+    trip.run(tell_ns(member, write)).await;
+    let rev_mu = trip.write(&member.locks.rev_mu).await;
+    let read_tx = trip.write(&member.locks.read_tx).await;
+    member.buffer_version.set(member.buffer_version.get() + 1);
+    trip.run(member.build.costs.buffer_op_ns * write.keys).await;
+    drop(read_tx);
+    if more_pending(member, write) >= member.model.batch_limit {
+        committing(member, trip).await;
+    }
+    drop((batch_tx, rev_mu, watchable, store));
+}
+
+/// Whether the timer commits also if nothing is pending. It asks for `readTx` all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    Always,
+    Pending,
+}
+
+/// Every 100 ms.
+pub(super) async fn commit(member: &Member, trip: &mut Trip, when: When) {
+    if when == When::Pending && member.pending.get() == 0 {
+        return;
+    }
+    let batch_tx = trip.write(&member.locks.batch_tx).await;
+    committing(member, trip).await;
+    drop(batch_tx);
+}
+
+/// New readers wait for the disk, and the applier for `batchTx`.
+pub(super) async fn committing(member: &Member, trip: &mut Trip) {
+    let read_tx = trip.write(&member.locks.read_tx).await;
+    if member.pending.get() > 0 {
+        trip.run(take_pending_ns(member)).await;
+        trip.disk(member.commit_sync_ns()).await;
+    }
+    member.buffer_version.set(member.buffer_version.get() + 1);
+    drop(read_tx);
+}
+
+/// Watchers that are behind keep the end of every write waiting, from 3.2 to this day.
+pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut Trip, missed: Missed) {
+    let watchable = trip.write(&member.locks.watchable).await;
+    let rev_mu = trip.read(&member.locks.rev_mu).await;
+    let read_tx = trip.read(&member.locks.read_tx).await;
+    trip.run(scan_ns(member, missed.since_oldest, missed.record_bytes)).await;
+    drop((read_tx, rev_mu, watchable));
+}
+
+/// A compaction begins. `store` alone: so it waits for every read that is open, in 3.4 and later, too.
+pub(super) async fn begins_compaction(member: &Member, trip: &mut Trip) {
+    let store = trip.write(&member.locks.store).await;
+    let rev_mu = trip.write(&member.locks.rev_mu).await;
+    commit(member, trip, When::Always).await;
+    drop((rev_mu, store));
+}
+
+/// The applier's snapshot, likewise.
+pub(super) async fn disk_snapshot(member: &Member, trip: &mut Trip) {
+    let store = trip.write(&member.locks.store).await;
+    commit(member, trip, When::Always).await;
+    drop(store);
+}
+
+/// Nobody looks up a key for as long as the whole index is walked.
+pub(super) async fn compacts_index(member: &Member, trip: &mut Trip, keys: u64) {
+    let tree_index = trip.write(&member.locks.tree_index).await;
+    trip.run(walk_ns(member, keys)).await;
+    drop(tree_index);
+}
+
+/// Of a batch of 10,000 revisions that is looked through, some go.
+pub(super) async fn compacts_batch(member: &Member, trip: &mut Trip, all: u64, gone: u64) {
+    let batch_tx = trip.write(&member.locks.batch_tx).await;
+    trip.run(remove_ns(member, all, gone)).await;
+    if member.pending.get() >= member.model.batch_limit {
+        committing(member, trip).await;
+    }
+    drop(batch_tx);
+}
+
+/// The file is written anew while everything else stands still; in 3.4 and later, too.
+pub(super) async fn defragments(member: &Member, trip: &mut Trip, bytes: u64) {
+    let batch_tx = trip.write(&member.locks.batch_tx).await;
+    let read_tx = trip.write(&member.locks.read_tx).await;
+    trip.run(copy_ns(member, bytes)).await;
+    drop((read_tx, batch_tx));
+}

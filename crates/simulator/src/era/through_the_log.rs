@@ -1,0 +1,36 @@
+//! etcd 3.0: a linearizable read is an entry of the log, and all reads write.
+//!
+//! A read that must not be late is proposed like a write, synced to the disks of a quorum, and answered by the
+//! applier when its turn comes. So each of them stands behind every write, and every write behind each of them.
+//! A serializable read spares itself that.
+//!
+//! Inside, all take the same two mutexes for their whole length, as in [3.1](super::one_mutex). And whoever
+//! begins notes how far the log is applied, though he only reads: so the backend has something to commit even
+//! if nobody writes.
+
+use super::{Range, Write, one_mutex};
+use crate::server::Member;
+use crate::trip::Trip;
+
+pub(super) async fn range(member: &Member, trip: &mut Trip, range: Range) {
+    let store = trip.write(&member.locks.store).await;
+    let batch_tx = trip.write(&member.locks.batch_tx).await;
+    notes_how_far_it_is(member, trip).await;
+    one_mutex::reads_inside(member, trip, range).await;
+    drop((batch_tx, store));
+}
+
+pub(super) async fn write(member: &Member, trip: &mut Trip, write: Write) {
+    let watchable = trip.write(&member.locks.watchable).await;
+    let store = trip.write(&member.locks.store).await;
+    let batch_tx = trip.write(&member.locks.batch_tx).await;
+    notes_how_far_it_is(member, trip).await;
+    one_mutex::writes_inside(member, trip, write).await;
+    drop((batch_tx, store, watchable));
+}
+
+/// One small record in the backend.
+async fn notes_how_far_it_is(member: &Member, trip: &mut Trip) {
+    trip.run(member.build.costs.buffer_op_ns).await;
+    member.pending.set(member.pending.get() + 1);
+}

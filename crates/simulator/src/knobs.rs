@@ -1,0 +1,299 @@
+//! Everything in a scenario that can be turned, by its name in the file: `model.cores`, `cheap.rate`.
+//!
+//! A file is read by turning one knob after the other, and so a knob on a command line means what it means in a
+//! file, has the same bounds, and is refused with the same words. A knob has one value. What has several
+//! in a file, such as the mean and the 99th percentile of a sync, is several knobs:
+//!
+//! ```text
+//!   model.sync_ms = 2           always so long
+//!   model.sync_ms.mean = 2      on average, and the percentile stays
+//!   model.sync_ms.p99 = 9
+//! ```
+//!
+//! What is wrong with several knobs together is not said by the one that was turned last (it may be on its way
+//! somewhere), but before the scenario is run.
+
+use std::ops::RangeInclusive;
+
+use clearlane_load::{Result, Trouble};
+use toml::{Table, Value};
+
+use crate::model::Connect;
+use crate::scenario::Scenario;
+use crate::spread::Spread;
+
+/// A field of `[model]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Knob {
+    /// What it is called there.
+    pub name: &'static str,
+    /// What it is.
+    pub about: &'static str,
+    turn: fn(&mut Scenario, &Given<'_>) -> Result<()>,
+}
+
+const fn knob(
+    name: &'static str,
+    about: &'static str,
+    turn: fn(&mut Scenario, &Given<'_>) -> Result<()>,
+) -> Knob {
+    Knob { name, about, turn }
+}
+
+/// An hour: nothing that is waited for takes longer.
+const HOUR_MS: f64 = 3_600_000.0;
+
+/// More would not be a cluster.
+const MEMBERS_MAX: u64 = 9;
+
+/// All that are in `[model]`.
+pub const KNOBS: &[Knob] = &[
+    knob("cores", "cores of each machine", |scenario, given| {
+        scenario.cores = given.whole(1..=1024)? as usize;
+        Ok(())
+    }),
+    knob("quantum_ms", "a core works so long for one if another waits", |scenario, given| {
+        scenario.quantum_ns = given.ns(0.001..=HOUR_MS)?;
+        Ok(())
+    }),
+    knob("commit_interval_ms", "between two commits of the backend", |scenario, given| {
+        scenario.model.commit_interval_ns = given.ns(0.1..=HOUR_MS)?;
+        Ok(())
+    }),
+    knob("batch_limit", "so many pending operations are committed at once", |scenario, given| {
+        scenario.model.batch_limit = given.whole(1..=1_000_000_000)?;
+        Ok(())
+    }),
+    knob("apply_gap_max", "puts are refused at such a gap", |scenario, given| {
+        scenario.model.apply_gap_max = given.whole(1..=1_000_000_000)?;
+        Ok(())
+    }),
+    knob("sync_ms", "a sync of the log", |scenario, given| given.spread(&mut scenario.model.sync)),
+    knob("commit_sync_ms", "a sync of the backend", |scenario, given| {
+        given.spread(&mut scenario.model.commit_sync)
+    }),
+    knob("disk_mb_per_s", "what the disk of the log writes", |scenario, given| {
+        given.whole_of_it()?;
+        scenario.model.disk_mb_per_s = Some(given.number(0.1..=1e6)?);
+        Ok(())
+    }),
+    knob("members", "who vote", |scenario, given| {
+        scenario.model.members = given.whole(1..=MEMBERS_MAX)? as usize;
+        Ok(())
+    }),
+    knob("learners", "who keep the log and do not vote", |scenario, given| {
+        scenario.model.learners = given.whole(0..=MEMBERS_MAX)? as usize;
+        Ok(())
+    }),
+    knob("round_trip_ms", "between any two members", |scenario, given| {
+        given.spread(&mut scenario.model.round_trip)
+    }),
+    knob("round_trips_ms", "between two members, as in round_trips_ms.1-3", |scenario, given| {
+        let (pair, part) = given.part.split_once('.').unwrap_or((given.part, ""));
+        let numbers = pair.split_once('-').map(|(one, other)| (one.parse(), other.parse()));
+        let Some((Ok(one), Ok(other))) = numbers else { return Err(unknown(given.name)) };
+        let spread = scenario.model.round_trips.entry((one, other)).or_default();
+        Given { part, ..*given }.spread(spread)
+    }),
+    knob("clients", "where they go: \"leader\" or \"spread\"", |scenario, given| {
+        given.whole_of_it()?;
+        scenario.model.clients =
+            given.one_of(&[("leader", Connect::Leader), ("spread", Connect::Spread)])?;
+        Ok(())
+    }),
+    knob("connect", "where a class goes, as in connect.cheap", |scenario, given| {
+        let words = [("leader", Connect::Leader), ("spread", Connect::Spread)];
+        let connect = match given.value {
+            Value::String(_) => given.one_of(&words)?,
+            _ => Connect::Member(Given { part: "", ..*given }.whole(1..=2 * MEMBERS_MAX)? as usize),
+        };
+        scenario.model.connect.insert(given.part.to_owned(), connect);
+        Ok(())
+    }),
+    knob("client_round_trip_ms", "between a client and its member", |scenario, given| {
+        scenario.model.client_round_trip_ns = given.ns(0.0..=HOUR_MS)?;
+        Ok(())
+    }),
+    knob("clients_apart", "clients have machines of their own", |scenario, given| {
+        scenario.model.clients_apart = given.truth()?;
+        Ok(())
+    }),
+    knob("snapshot_count", "entries between two snapshots of the applier", |scenario, given| {
+        scenario.model.snapshot_count = Some(given.whole(0..=1_000_000_000)?);
+        Ok(())
+    }),
+    knob("watchers.synced", "so many hear of each write", |scenario, given| {
+        scenario.model.watchers.synced = given.whole(0..=1_000_000)?;
+        Ok(())
+    }),
+    knob("watchers.lagging", "so many begin behind", |scenario, given| {
+        scenario.model.watchers.lagging = given.whole(0..=100_000)?;
+        Ok(())
+    }),
+    knob("watchers.behind", "by so many revisions", |scenario, given| {
+        scenario.model.watchers.behind = given.whole(0..=1_000_000_000)?;
+        Ok(())
+    }),
+    knob("watchers.every_s", "each time that so much has passed, or once", |scenario, given| {
+        given.seconds(&mut scenario.model.watchers.every_ns)
+    }),
+    knob("compaction.every_s", "between two compactions; 0 is never", |scenario, given| {
+        given.seconds(&mut scenario.model.compaction_every_ns)
+    }),
+    knob("backup.every_s", "between two copies of the file; 0 is never", |scenario, given| {
+        given.seconds(&mut scenario.model.backup_every_ns)
+    }),
+    knob("defrag.every_s", "between two defragmentations; 0 is never", |scenario, given| {
+        given.seconds(&mut scenario.model.defrag_every_ns)
+    }),
+    knob("auth.enabled", "each request asks whether it may", |scenario, given| {
+        scenario.model.auth.enabled = given.truth()?;
+        Ok(())
+    }),
+    knob("auth.logins_per_s", "users who come with passwords", |scenario, given| {
+        given.whole_of_it()?;
+        scenario.model.auth.logins_per_s = given.number(0.0..=1e6)?;
+        Ok(())
+    }),
+    knob("auth.bcrypt_ms", "to check one", |scenario, given| {
+        scenario.model.auth.bcrypt_ns = given.ns(0.0..=HOUR_MS)?;
+        Ok(())
+    }),
+    knob("auth.inside_lock", "under a lock, whatever the era does", |scenario, given| {
+        scenario.model.auth.inside_lock = Some(given.truth()?);
+        Ok(())
+    }),
+];
+
+/// The value that a knob is turned to.
+#[derive(Clone, Copy)]
+struct Given<'v> {
+    /// What it is called in complaints.
+    name: &'v str,
+    /// Behind the name of the knob: the part of it that is meant, or nothing.
+    part: &'v str,
+    value: &'v Value,
+}
+
+impl Scenario {
+    /// Turns a knob: `model.FIELD`, `keys.FIELD`, `CLASS.FIELD`, `seconds` or `seed`. A value is written as in a
+    /// file; a text needs no quotation marks.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        let as_text = || Value::String(value.to_owned());
+        let table = format!("value = {value}").parse::<Table>().ok();
+        // "1\nother = 2" is no value.
+        let table = table.filter(|table| table.len() == 1);
+        let value = table.and_then(|mut table| table.remove("value")).unwrap_or_else(as_text);
+        match name.strip_prefix("model.") {
+            Some(field) => self.set_model(field, &value),
+            None if name == "seed" => {
+                let given = Given { name, part: "", value: &value };
+                self.seed = given.whole(0..=i64::MAX as u64)?;
+                Ok(())
+            }
+            None => self.workload.set(name, value),
+        }
+    }
+
+    /// What is in the table `[model]`.
+    pub(crate) fn set_all(&mut self, model: &Table) -> Result<()> {
+        model.iter().try_for_each(|(name, value)| self.set_model(name, value))
+    }
+
+    fn set_model(&mut self, name: &str, value: &Value) -> Result<()> {
+        if let Value::Table(parts) = value {
+            let mut parts = parts.iter();
+            return parts.try_for_each(|(part, v)| self.set_model(&format!("{name}.{part}"), v));
+        }
+        let is = |knob: &&Knob| {
+            let part = name.strip_prefix(knob.name);
+            part.is_some_and(|part| part.is_empty() || part.starts_with('.'))
+        };
+        // The longest: `sync_ms` is not `sync`.
+        let known = KNOBS.iter().filter(is).max_by_key(|knob| knob.name.len());
+        let knob = known.ok_or_else(|| unknown(name))?;
+        let part = name[knob.name.len()..].trim_start_matches('.');
+        (knob.turn)(self, &Given { name, part, value })
+    }
+}
+
+fn unknown(name: &str) -> Trouble {
+    let names = KNOBS.iter().map(|knob| knob.name).collect::<Vec<_>>().join(", ");
+    Trouble::Workload(format!("[model]: unknown field `{name}`; there are {names}"))
+}
+
+/// What is wrong with a value of `[model]`.
+pub(crate) fn wrong(what: impl std::fmt::Display) -> Trouble {
+    Trouble::Workload(format!("[model]: {what}"))
+}
+
+impl Given<'_> {
+    fn wrong(&self, must: &str) -> Trouble {
+        wrong(format!("`{}` is {}; it must be {must}", self.name, self.value))
+    }
+
+    /// It has no parts.
+    fn whole_of_it(&self) -> Result<()> {
+        if self.part.is_empty() { Ok(()) } else { Err(unknown(self.name)) }
+    }
+
+    fn whole(&self, bounds: RangeInclusive<u64>) -> Result<u64> {
+        self.whole_of_it()?;
+        // A sweep counts in fractions, and comes by whole numbers.
+        let float = self.value.as_float().filter(|float| float.fract() == 0.0 && *float >= 0.0);
+        let whole = self.value.as_integer().and_then(|number| u64::try_from(number).ok());
+        let number = whole.or(float.map(|float| float as u64));
+        number.filter(|number| bounds.contains(number)).ok_or_else(|| {
+            self.wrong(&format!("a whole number from {} to {}", bounds.start(), bounds.end()))
+        })
+    }
+
+    fn number(&self, bounds: RangeInclusive<f64>) -> Result<f64> {
+        let whole = self.value.as_integer().map(|whole| whole as f64);
+        let number = self.value.as_float().or(whole).filter(|number| bounds.contains(number));
+        number.ok_or_else(|| {
+            self.wrong(&format!("a number from {} to {}", bounds.start(), bounds.end()))
+        })
+    }
+
+    fn one_of<T: Copy>(&self, words: &[(&str, T)]) -> Result<T> {
+        let word = words.iter().find(|(word, _)| Some(*word) == self.value.as_str());
+        let allowed = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" or ");
+        word.map(|(_, meaning)| *meaning).ok_or_else(|| self.wrong(&allowed()))
+    }
+
+    fn truth(&self) -> Result<bool> {
+        self.whole_of_it()?;
+        self.value.as_bool().ok_or_else(|| self.wrong("true or false"))
+    }
+
+    /// Milliseconds.
+    fn ns(&self, bounds: RangeInclusive<f64>) -> Result<u64> {
+        self.whole_of_it()?;
+        Ok((self.number(bounds)? * 1e6) as u64)
+    }
+
+    /// Between two times that something is done; 0 is never.
+    fn seconds(&self, every_ns: &mut u64) -> Result<()> {
+        self.whole_of_it()?;
+        let seconds = self.number(0.0..=86_400.0)?;
+        if seconds > 0.0 && seconds < 0.1 {
+            return Err(self.wrong("0 or at least 0.1"));
+        }
+        *every_ns = (seconds * 1e9) as u64;
+        Ok(())
+    }
+
+    /// One time, or one of the two figures by which times that differ are known.
+    fn spread(&self, spread: &mut Option<Spread>) -> Result<()> {
+        let ns = self.number(0.0..=HOUR_MS)? * 1e6;
+        let so_far = spread.unwrap_or(Spread { mean_ns: ns, p99_ns: None });
+        *spread = Some(match self.part {
+            "" => Spread { mean_ns: ns, p99_ns: None },
+            "mean" => Spread { mean_ns: ns, ..so_far },
+            "p99" => Spread { p99_ns: Some(ns), ..so_far },
+            _ => return Err(unknown(self.name)),
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! Messages on their way from one member to another.
+//!
+//! A connection keeps messages in order. So one that is slow holds up those behind it, and there need be only one
+//! who waits: for the first of them.
+//!
+//! ```text
+//!   sent       1   2 3          4
+//!   drawn      └──────────▶1    │          each has a time of its own, half a round trip,
+//!                  └─▶2         │
+//!                    └────▶3    └─▶4
+//!   arrives                1 2 3   4       and comes no earlier than the one before it
+//! ```
+
+use std::cell::{Cell, RefCell};
+
+use crate::World;
+use crate::signal::{Queue, Taking};
+use crate::spread::Times;
+
+/// From one member to another.
+#[derive(Debug)]
+pub(crate) struct Link<T> {
+    world: World,
+    /// A message, and when it arrives.
+    on_its_way: Queue<(u64, T)>,
+    round_trips: RefCell<Times>,
+    last_ns: Cell<u64>,
+}
+
+impl<T> Link<T> {
+    pub(crate) fn new(world: &World, round_trips: Times) -> Link<T> {
+        let (on_its_way, round_trips) = (Queue::new(world), RefCell::new(round_trips));
+        Link { world: world.clone(), on_its_way, round_trips, last_ns: Cell::new(0) }
+    }
+
+    /// How long a message takes that goes beside the others.
+    pub(crate) fn one_way_ns(&self) -> u64 {
+        self.round_trips.borrow_mut().next_ns() / 2
+    }
+
+    pub(crate) fn send(&self, message: T) {
+        let arrives_ns = (self.world.now_ns() + self.one_way_ns()).max(self.last_ns.get());
+        self.last_ns.set(arrives_ns);
+        self.on_its_way.push((arrives_ns, message));
+    }
+
+    /// What is on its way and has nobody who waits for it yet.
+    pub(crate) fn take(&self) -> Taking<'_, (u64, T)> {
+        self.on_its_way.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::Chance;
+    use crate::spread::Spread;
+
+    #[test]
+    fn messages_arrive_in_order_and_after_half_a_round_trip() {
+        let world = World::new();
+        let spread = Spread { mean_ns: 2e6, p99_ns: Some(6e6) };
+        let link = Rc::new(Link::new(&world, Times::new(spread, Chance::new(1, 1))));
+        let arrived = Rc::new(RefCell::new(Vec::new()));
+        let (receiver, its, clock) = (Rc::clone(&link), Rc::clone(&arrived), world.clone());
+        world.spawn(async move {
+            loop {
+                for (at_ns, message) in receiver.take().await {
+                    clock.sleep_until(at_ns).await;
+                    its.borrow_mut().push((message, clock.now_ns()));
+                }
+            }
+        });
+        for message in 0..1000_u64 {
+            link.send(message);
+            world.run(world.now_ns() + 1_000_000);
+        }
+        world.run(u64::MAX);
+        let arrived = arrived.take();
+        assert!(arrived.is_sorted() && arrived.len() == 1000, "{arrived:?}");
+        let on_its_way = |(message, at_ns): &(u64, u64)| at_ns - message * 1_000_000;
+        let waited = arrived.iter().map(on_its_way).collect::<Vec<_>>();
+        // Each alone takes 1 ms on average; but behind a slow one the others are slow, too.
+        let mean = waited.iter().sum::<u64>() as f64 / 1000.0;
+        assert!(mean > 1.02e6 && mean < 2e6, "{mean}");
+    }
+}

@@ -1,0 +1,269 @@
+//! How a write comes into the logs of a quorum, as rounds: without terms, votes and lost messages.
+//!
+//! The first member leads, for as long as the model runs. What its clients and the other members propose while
+//! it is busy is the next batch:
+//!
+//! ```text
+//!   leader      ├ encode ┤├─── sync ───┤                ├ apply ──▶ answer
+//!                        │\                            /▲
+//!   member 2             │ └─ network ─▶├─ sync ─┤─ network        two of three have it
+//!   member 3             └─── network ──────▶├─ sync ─┤─ network ─▶
+//! ```
+//!
+//! The leader syncs while the others do. An entry is committed when most of those who vote have synced it; a
+//! leader of etcd must be one of them, since it looks at no answer before its own sync is over. Learners keep
+//! the log, and nobody counts them.
+//!
+//! Who waits for an entry has spent its time as those did who were last: from when the batch was sent, the path
+//! that completed the quorum, be it the leader's own disk, or a network, another member's disk and the network
+//! again.
+//!
+//! # Left out
+//!
+//! Elections, snapshots for members that are behind, limits on what is under way, and messages that are lost.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use clearlane_locks::Actor;
+
+use crate::account::{Account, Spent};
+use crate::cluster::{Cluster, LEADER, Message};
+use crate::costs::{Costs, times};
+use crate::era::{Era, Range, Write};
+use crate::signal::Signal;
+use crate::trip::Trip;
+
+/// What an entry of the log says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    Write(Write),
+    /// In 3.0, a linearizable read.
+    Read(Range),
+    /// What was overwritten before it may go.
+    Compact,
+    /// A user has a token now.
+    Token,
+}
+
+impl Work {
+    fn bytes(&self) -> u64 {
+        match self {
+            Work::Write(write) => write.keys * write.record_bytes,
+            Work::Read(_) | Work::Compact | Work::Token => 100,
+        }
+    }
+}
+
+/// In the log.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) actor: Actor,
+    pub(crate) work: Work,
+    pub(crate) ticket: Rc<Ticket>,
+}
+
+/// What somebody waits for, and how it came about.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    /// At which member.
+    pub(crate) place: usize,
+    /// It is applied there.
+    pub(crate) done: Signal,
+    batch: RefCell<Option<Rc<Batch>>>,
+    /// When the applier got it, and what that had spent by then.
+    handed: Cell<(u64, Account)>,
+}
+
+/// Entries that went to the logs together.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) entries: Vec<Entry>,
+    /// The number of the last one.
+    pub(crate) last: u64,
+    bytes: u64,
+    sent_ns: u64,
+    /// What the leader's log had spent by then.
+    spent: Account,
+    committed_ns: Cell<u64>,
+    /// From sent to committed.
+    path: Cell<Account>,
+}
+
+/// A batch that has arrived at another member: when, and what that one's log had spent by then.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    batch: Rc<Batch>,
+    spent: Account,
+}
+
+/// What the leader knows of the logs.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    appended: Cell<u64>,
+    /// Of those who vote: the last entry that is known to be in each one's log.
+    synced: RefCell<Vec<u64>>,
+    uncommitted: RefCell<VecDeque<Rc<Batch>>>,
+}
+
+impl Progress {
+    pub(crate) fn new(voters: usize) -> Progress {
+        Progress { synced: RefCell::new(vec![0; voters]), ..Progress::default() }
+    }
+
+    /// The last entry that most of those who vote have.
+    fn of_a_quorum(&self, leader_first: bool) -> u64 {
+        let synced = self.synced.borrow();
+        let has = |entry: u64| synced.iter().filter(|last| **last >= entry).count();
+        let by_most = synced.iter().copied().filter(|last| 2 * has(*last) > synced.len()).max();
+        let by_most = by_most.unwrap_or(0);
+        if leader_first { by_most.min(synced[LEADER]) } else { by_most }
+    }
+}
+
+impl Cluster {
+    /// Writes an entry, from a member, and waits until it is applied there.
+    pub(crate) async fn proposes(&self, place: usize, trip: &mut Trip, work: Work) {
+        if place != LEADER {
+            trip.network(self.link(place, LEADER).one_way_ns()).await;
+        }
+        let (member, leader) = (self.member(place), self.member(LEADER));
+        let (batch, handed) = (RefCell::default(), Cell::default());
+        let ticket = Rc::new(Ticket { place, done: Signal::new(self.world()), batch, handed });
+        let (log, applier) = (&leader.log, &member.applier);
+        let (begin_ns, before) = (self.world().now_ns(), log.ledger.account());
+        log.give(Entry { actor: trip.actor(), work, ticket: Rc::clone(&ticket) });
+        ticket.done.wait().await;
+        let batch = ticket.batch.take().expect("it was committed");
+        let (handed_ns, handed) = ticket.handed.get();
+        let encoded = batch.spent.since(&before);
+        trip.spent_as(log.name, &log.ledger, encoded, begin_ns, batch.sent_ns);
+        let committed_ns = batch.committed_ns.get();
+        let quorum = if self.voters() == 1 { log.name } else { self.quorum() };
+        trip.spent_as(quorum, &log.ledger, batch.path.get(), batch.sent_ns, committed_ns);
+        trip.spent_as(Spent::NETWORK, &log.ledger, Account::default(), committed_ns, handed_ns);
+        let applied = applier.ledger.account().since(&handed);
+        let now_ns = self.world().now_ns();
+        trip.spent_as(applier.name, &applier.ledger, applied, handed_ns, now_ns);
+    }
+
+    pub(crate) async fn leads_the_log(self, mut trip: Trip) {
+        let leader = self.member(LEADER);
+        let Costs { log_entry_ns, log_byte_ns, .. } = leader.build.costs;
+        loop {
+            let entries = leader.log.queue.take().await;
+            let bytes = entries.iter().map(|entry| entry.work.bytes()).sum();
+            trip.run(log_entry_ns * entries.len() as u64 + times(bytes, log_byte_ns)).await;
+            let last = self.progress().appended.get() + entries.len() as u64;
+            self.progress().appended.set(last);
+            let (sent_ns, spent) = (self.world().now_ns(), trip.ledger().account());
+            let (committed_ns, path) = Default::default();
+            let batch = Batch { entries, last, bytes, sent_ns, spent, committed_ns, path };
+            let batch = Rc::new(batch);
+            self.progress().uncommitted.borrow_mut().push_back(Rc::clone(&batch));
+            for other in 1..self.members() {
+                self.link(LEADER, other).send(Message::Append(Rc::clone(&batch)));
+            }
+            trip.disk(leader.log_sync_ns(batch.bytes)).await;
+            self.is_synced(LEADER, &batch, trip.ledger().account().since(&batch.spent));
+        }
+    }
+
+    /// A batch has come to another member.
+    pub(crate) fn arrives(&self, place: usize, batch: Rc<Batch>) {
+        let log = &self.member(place).appends;
+        let spent = log.ledger.account();
+        log.give(Arrived { batch, spent });
+    }
+
+    pub(crate) async fn follows_the_log(self, place: usize, mut trip: Trip) {
+        let member = self.member(place);
+        let Costs { log_entry_ns, log_byte_ns, .. } = member.build.costs;
+        loop {
+            let arrived = member.appends.queue.take().await;
+            let entries: usize =
+                arrived.iter().map(|Arrived { batch, .. }| batch.entries.len()).sum();
+            let bytes = arrived.iter().map(|Arrived { batch, .. }| batch.bytes).sum();
+            trip.run(log_entry_ns * entries as u64 + times(bytes, log_byte_ns)).await;
+            trip.disk(member.log_sync_ns(bytes)).await;
+            for Arrived { batch, spent } in arrived {
+                let path = trip.ledger().account().since(&spent);
+                let answer = Message::Appended { batch: Rc::clone(&batch), path };
+                self.link(place, LEADER).send(answer);
+                if member.applies {
+                    member.unapplied.borrow_mut().push_back(batch);
+                }
+            }
+            self.hands_over(place);
+        }
+    }
+
+    /// The leader hears that a batch is in one more log. The rest of the time that this took was the network's.
+    pub(crate) fn hears_of(&self, place: usize, batch: &Rc<Batch>, mut path: Account) {
+        let took_ns = self.world().now_ns() - batch.sent_ns;
+        path.cut_to(took_ns);
+        path[Spent::NETWORK] += took_ns - path.total_ns();
+        self.is_synced(place, batch, path);
+    }
+
+    fn is_synced(&self, place: usize, batch: &Rc<Batch>, path: Account) {
+        let progress = self.progress();
+        match progress.synced.borrow_mut().get_mut(place) {
+            Some(last) => *last = batch.last,
+            None => return,
+        }
+        let leader = self.member(LEADER);
+        let committed = progress.of_a_quorum(leader.build.era != Era::Clearlane);
+        if committed == leader.committed.get() {
+            return;
+        }
+        leader.committed.set(committed);
+        let is_committed = |batch: &mut Rc<Batch>| batch.last <= committed;
+        while let Some(batch) = progress.uncommitted.borrow_mut().pop_front_if(is_committed) {
+            batch.committed_ns.set(self.world().now_ns());
+            batch.path.set(path);
+            leader.unapplied.borrow_mut().push_back(batch);
+        }
+        self.hands_over(LEADER);
+        for other in (1..self.members()).filter(|other| self.member(*other).applies) {
+            self.link(LEADER, other).send(Message::Committed(committed));
+        }
+    }
+
+    /// What is committed, as far as this member knows, and is in its own log, goes to its applier.
+    pub(crate) fn hands_over(&self, place: usize) {
+        let member = self.member(place);
+        let is_committed = |batch: &mut Rc<Batch>| batch.last <= member.committed.get();
+        let handed = (self.world().now_ns(), member.applier.ledger.account());
+        while let Some(batch) = member.unapplied.borrow_mut().pop_front_if(is_committed) {
+            for entry in batch.entries.iter().filter(|entry| entry.ticket.place == place) {
+                *entry.ticket.batch.borrow_mut() = Some(Rc::clone(&batch));
+                entry.ticket.handed.set(handed);
+            }
+            member.applier.give(batch);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn committed(synced: &[u64], leader_first: bool) -> u64 {
+        let progress = Progress::new(synced.len());
+        *progress.synced.borrow_mut() = synced.to_vec();
+        progress.of_a_quorum(leader_first)
+    }
+
+    #[test]
+    fn most_of_those_who_vote_decide() {
+        assert_eq!(committed(&[7], true), 7);
+        assert_eq!(committed(&[7, 5, 3], true), 5);
+        assert_eq!(committed(&[7, 0, 0], true), 0);
+        assert_eq!(committed(&[9, 8, 7, 2, 1], false), 7);
+        // The leader is last: etcd waits for it.
+        assert_eq!(committed(&[2, 8, 7], false), 7);
+        assert_eq!(committed(&[2, 8, 7], true), 2);
+    }
+}

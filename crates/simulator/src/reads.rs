@@ -1,0 +1,110 @@
+//! How fresh is fresh enough? The round that a linearizable read waits for.
+//!
+//! ```text
+//!   readers     │ │  │         │    │          one round for all who came before it began;
+//!   reads       ├─ round ──────┤├─ round ─────  who comes meanwhile is in the next one
+//!                \      /       \      /
+//!   members       ▶────▶         ▶────▶         "do you still follow me?": most must say yes
+//! ```
+//!
+//! The leader notes what is committed, and hears from a quorum that it still leads. Another member asks the
+//! leader to do that. Both then wait until so much is applied where the reader is. Who is alone and ours
+//! asks nobody; etcd sends the question through raft all the same, which costs a turn of it.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use crate::account::{Account, Spent};
+use crate::cluster::{Cluster, LEADER, Message};
+use crate::era::Fresh;
+use crate::signal::Signal;
+use crate::trip::Trip;
+
+/// The leader asks all who vote.
+#[derive(Debug)]
+pub(crate) struct Round {
+    begin_ns: u64,
+    /// Answers that are missing for a quorum.
+    missing: Cell<usize>,
+    done: Signal,
+    path: Cell<Account>,
+}
+
+impl Cluster {
+    /// Waits until a read may be answered at this member.
+    pub(crate) async fn fresh(&self, place: usize, trip: &mut Trip) {
+        let member = self.member(place);
+        if member.build.era.fresh() == Fresh::AloneAsksNobody && self.members() == 1 {
+            return;
+        }
+        let done = Signal::new(self.world());
+        member.reads.give(done.clone());
+        trip.worker(member.reads.name, &member.reads.ledger, &done).await;
+    }
+
+    pub(crate) async fn confirms_reads(self, place: usize, mut trip: Trip) {
+        let (member, leader) = (self.member(place), self.member(LEADER));
+        loop {
+            let readers = member.reads.queue.take().await;
+            trip.run(member.build.costs.raft_turn_ns).await;
+            if place != LEADER {
+                trip.network(self.link(place, LEADER).one_way_ns()).await;
+            }
+            let index = leader.committed.get();
+            self.round(&mut trip).await;
+            if place != LEADER {
+                trip.network(self.link(LEADER, place).one_way_ns()).await;
+            }
+            if index > member.applied.get() {
+                let applied = Signal::new(self.world());
+                member.waiting_for_applied.borrow_mut().insert(index, applied.clone());
+                trip.worker(member.applier.name, &member.applier.ledger, &applied).await;
+            }
+            for reader in readers {
+                reader.give();
+            }
+        }
+    }
+
+    /// Most of those who vote still follow the leader, which does so itself.
+    async fn round(&self, trip: &mut Trip) {
+        let missing = self.voters() / 2;
+        if missing == 0 {
+            return;
+        }
+        let (begin_ns, done) = (self.world().now_ns(), Signal::new(self.world()));
+        let (missing, path) = (Cell::new(missing), Cell::default());
+        let round = Rc::new(Round { begin_ns, missing, done, path });
+        for other in 1..self.voters() {
+            self.link(LEADER, other).send(Message::Heartbeat(Rc::clone(&round)));
+        }
+        round.done.wait().await;
+        let ledger = trip.ledger();
+        trip.spent_as(self.quorum(), &ledger, round.path.get(), begin_ns, self.world().now_ns());
+    }
+
+    /// A member is asked.
+    pub(crate) async fn follows(&self, place: usize, round: Rc<Round>) {
+        let member = self.member(place);
+        let turn_ns = member.build.costs.raft_turn_ns;
+        let mut path = Account::default();
+        path[Spent::CORE] = member.cores.run(turn_ns).await;
+        path[Spent::RUNNING] = turn_ns;
+        self.link(place, LEADER).send(Message::Follows { round, path });
+    }
+
+    /// The leader hears it. What was neither waited for nor computed was the network's time.
+    pub(crate) fn is_followed(&self, round: &Round, mut path: Account) {
+        match round.missing.get() {
+            0 => {}
+            1 => {
+                let took_ns = self.world().now_ns() - round.begin_ns;
+                path[Spent::NETWORK] = took_ns - path.total_ns();
+                round.path.set(path);
+                round.missing.set(0);
+                round.done.give();
+            }
+            more => round.missing.set(more - 1),
+        }
+    }
+}

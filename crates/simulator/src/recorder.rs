@@ -1,0 +1,59 @@
+//! Records a timeline of a world, between two moments.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use clearlane_locks::Actor;
+
+use crate::timeline::{Kind, Span, Timeline, What};
+
+/// Names a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Lane(u32);
+
+/// What a world records.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    /// From when to when.
+    window: Cell<Option<(u64, u64)>>,
+    lanes: RefCell<Vec<(String, Kind)>>,
+    numbers: RefCell<BTreeMap<Actor, u64>>,
+    spans: RefCell<Vec<Span>>,
+}
+
+impl Recorder {
+    pub(crate) fn begin(&self, from_ns: u64, to_ns: u64) {
+        self.window.set(Some((from_ns, to_ns)));
+    }
+
+    /// A lane for one who takes steps from now on; none if nothing is recorded, or no longer.
+    pub(crate) fn lane(&self, actor: Actor, kind: Kind, now_ns: u64) -> Option<Lane> {
+        let (_, to_ns) = self.window.get()?;
+        if now_ns >= to_ns {
+            return None;
+        }
+        let mut numbers = self.numbers.borrow_mut();
+        let number = numbers.entry(actor).or_default();
+        *number += 1;
+        let mut lanes = self.lanes.borrow_mut();
+        lanes.push((format!("{} #{number}", actor.name()), kind));
+        Some(Lane(lanes.len() as u32 - 1))
+    }
+
+    pub(crate) fn name(&self, lane: Lane) -> String {
+        self.lanes.borrow()[lane.0 as usize].0.clone()
+    }
+
+    pub(crate) fn add(&self, lane: Lane, what: impl FnOnce() -> What, from_ns: u64, to_ns: u64) {
+        let Some((begin_ns, end_ns)) = self.window.get() else { return };
+        let (from_ns, to_ns) = (from_ns.max(begin_ns), to_ns.min(end_ns));
+        if from_ns < to_ns {
+            let (lane, kind) = self.lanes.borrow()[lane.0 as usize].clone();
+            self.spans.borrow_mut().push(Span { lane, kind, what: what(), from_ns, to_ns });
+        }
+    }
+
+    pub(crate) fn take(&self) -> Timeline {
+        Timeline { spans: self.spans.take() }
+    }
+}

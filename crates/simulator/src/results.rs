@@ -1,0 +1,329 @@
+//! What requests met, and whose fault it was.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::fmt::{self, Write as _};
+
+use clearlane_locks::gate::Stance;
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+
+use crate::account::{Account, Spent};
+use crate::era::Era;
+use crate::lock::{Figures, Hold};
+use crate::timeline::Timeline;
+
+/// Of each class the slowest requests are kept whole: so many, of which those beyond the 99th percentile are
+/// told apart.
+const SLOWEST: usize = 4096;
+
+/// What tables and JSON tell of a distribution.
+pub const QUANTILES: [(&str, f64); 5] =
+    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
+
+/// Of one run.
+#[derive(Clone, Debug)]
+pub struct Results {
+    /// In which era.
+    pub era: Era,
+    /// What time is spent on.
+    pub(crate) names: BTreeMap<Spent, &'static str>,
+    /// In the order of the workload.
+    pub classes: Vec<ClassResults>,
+    /// Those that were taken.
+    pub locks: Vec<LockResults>,
+    /// How many cores were busy on average.
+    pub cores_used: f64,
+    /// The most that was ever committed and not applied.
+    pub gap_max: u64,
+    /// How often a process went on.
+    pub steps: u64,
+    /// What was recorded.
+    pub timeline: Timeline,
+}
+
+/// What the requests of a class met.
+#[derive(Clone, Debug, Default)]
+pub struct ClassResults {
+    /// Its name.
+    pub name: String,
+    /// How many were due.
+    pub due: u64,
+    /// How many were refused.
+    pub refused: u64,
+    latency: Option<Histogram<u64>>,
+    account: Account,
+    /// Latency, number, and what it was spent on.
+    slowest: BinaryHeap<Reverse<(u64, u64, Kept)>>,
+}
+
+/// Kept beside a latency, which alone decides the order.
+#[derive(Clone, Debug)]
+struct Kept(Account);
+
+impl PartialEq for Kept {
+    fn eq(&self, _: &Kept) -> bool {
+        true
+    }
+}
+
+impl Eq for Kept {}
+
+impl PartialOrd for Kept {
+    fn partial_cmp(&self, other: &Kept) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Kept {
+    fn cmp(&self, _: &Kept) -> std::cmp::Ordering {
+        std::cmp::Ordering::Equal
+    }
+}
+
+/// A part of the time of slow requests.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Share {
+    /// What it is spent on.
+    pub name: &'static str,
+    /// Of 1.
+    pub share: f64,
+    /// What it is of each of them, on average.
+    pub each_ms: f64,
+    /// If it is a lock: who had it, for most of the time that others waited for it.
+    pub held_by: Option<&'static str>,
+}
+
+/// What a lock has seen.
+#[derive(Clone, Debug)]
+pub struct LockResults {
+    /// Its name in the code.
+    pub name: &'static str,
+    /// What it has seen.
+    pub figures: Figures,
+    /// The longest time that somebody was inside.
+    pub longest: Option<Hold>,
+}
+
+impl ClassResults {
+    pub(crate) fn new(name: &str) -> ClassResults {
+        let latency = Histogram::new_with_bounds(1000, 3_600_000_000_000, 3);
+        let latency = Some(latency.expect("the bounds are sound"));
+        ClassResults { name: name.to_owned(), latency, ..ClassResults::default() }
+    }
+
+    pub(crate) fn answered(&mut self, took_ns: u64, account: Account) {
+        let number = self.answers();
+        if let Some(latency) = &mut self.latency {
+            latency.saturating_record(took_ns);
+        }
+        self.account += account;
+        self.slowest.push(Reverse((took_ns, number, Kept(account))));
+        if self.slowest.len() > SLOWEST {
+            self.slowest.pop();
+        }
+    }
+
+    /// How many were answered.
+    pub fn answers(&self) -> u64 {
+        self.latency.as_ref().map_or(0, Histogram::len)
+    }
+
+    /// A quantile of latency, from 0 to 1; nothing if nothing was answered.
+    pub fn latency_ms(&self, quantile: f64) -> Option<f64> {
+        let latency = self.latency.as_ref().filter(|latency| !latency.is_empty())?;
+        Some(latency.value_at_quantile(quantile) as f64 / 1e6)
+    }
+
+    /// What the time of all requests was spent on.
+    pub fn account(&self) -> Account {
+        self.account
+    }
+
+    /// What the slowest hundredth spent its time on, as far as it was kept.
+    pub fn slowest_account(&self) -> Account {
+        let mut slowest: Vec<_> = self.slowest.iter().map(|Reverse(kept)| kept).collect();
+        slowest.sort_by_key(|(took_ns, number, _)| (Reverse(*took_ns), *number));
+        let mut sum = Account::default();
+        for (_, _, Kept(account)) in
+            slowest.into_iter().take((self.answers() as usize).div_ceil(100))
+        {
+            sum += *account;
+        }
+        sum
+    }
+}
+
+impl Results {
+    /// For reading.
+    pub fn table(&self) -> String {
+        let mut table = format!("era {}\n", self.era);
+        let widest = self.classes.iter().map(|class| class.name.chars().count()).max();
+        let width = widest.unwrap_or(0).max(5);
+        let head = ["answered", "refused"].into_iter().chain(QUANTILES.map(|(name, _)| name));
+        let head = head.fold(format!("  {:width$}", "class"), |mut line, column| {
+            let _ = write!(line, " {column:>9}");
+            line
+        });
+        let _ = writeln!(table, "{head}   the slowest 1 % spend their time on");
+        for class in &self.classes {
+            let _ = write!(
+                table,
+                "  {:width$} {:>9} {:>9}",
+                class.name,
+                class.answers(),
+                class.refused
+            );
+            for (_, quantile) in QUANTILES {
+                let _ = match class.latency_ms(quantile) {
+                    Some(ms) => write!(table, " {ms:>9.2}"),
+                    None => write!(table, " {:>9}", "-"),
+                };
+            }
+            let _ = writeln!(table, "   {}", self.blame(class));
+        }
+        for lock in &self.locks {
+            let _ = writeln!(table, "  {}", lock.line());
+        }
+        let _ = writeln!(
+            table,
+            "  {:.2} cores were busy; at most {} entries were committed and not applied",
+            self.cores_used, self.gap_max
+        );
+        table
+    }
+
+    /// What most of a class's slow requests' time is spent on, and behind whom.
+    fn blame(&self, class: &ClassResults) -> String {
+        let shares = self.shares(class).into_iter().take(3).map(|share| share.to_string());
+        shares.collect::<Vec<_>>().join(", ")
+    }
+
+    /// What the slowest hundredth of a class spends its time on, most of it first.
+    pub fn shares(&self, class: &ClassResults) -> Vec<Share> {
+        let account = class.slowest_account();
+        let total_ns = account.total_ns().max(1) as f64;
+        let requests = (class.answers() as usize).div_ceil(100).clamp(1, SLOWEST) as f64;
+        let share = |(kind, ns): (Spent, u64)| {
+            let name = self.names.get(&kind).copied().unwrap_or_default();
+            let lock = self.locks.iter().find(|lock| lock.name == name);
+            let held_by = lock.and_then(|lock| lock.culprit(&class.name, class.account()[kind]));
+            let (share, each_ms) = (ns as f64 / total_ns, ns as f64 / 1e6 / requests);
+            Share { name, share, each_ms, held_by }
+        };
+        account.entries().into_iter().map(share).collect()
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let classes = self.classes.iter().map(|class| {
+            let quantiles =
+                QUANTILES.map(|(name, at)| (name.to_owned(), json!(class.latency_ms(at))));
+            json!({
+                "name": class.name,
+                "due": class.due,
+                "answered": class.answers(),
+                "refused": class.refused,
+                "latency_ms": Value::Object(quantiles.into_iter().collect()),
+                "slowest": self.shares(class).iter().map(Share::json).collect::<Vec<_>>(),
+            })
+        });
+        let locks = self.locks.iter().map(LockResults::json);
+        json!({
+            "era": self.era.name(),
+            "classes": classes.collect::<Vec<_>>(),
+            "locks": locks.collect::<Vec<_>>(),
+            "cores_busy": self.cores_used,
+            "apply_gap_max": self.gap_max,
+            "steps": self.steps,
+        })
+    }
+}
+
+impl Share {
+    fn json(&self) -> Value {
+        let Share { name, share, each_ms, held_by } = self;
+        json!({ "on": name, "share": share, "ms": each_ms, "held_by": held_by })
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.0} % {}", 100.0 * self.share, self.name)?;
+        self.held_by.map_or(Ok(()), |holder| write!(f, " (held by {holder})"))
+    }
+}
+
+impl LockResults {
+    /// The same lock of another member.
+    pub(crate) fn add(&mut self, figures: Figures, longest: Option<Hold>) {
+        self.figures.add_all(figures);
+        self.longest = self.longest.into_iter().chain(longest).max_by_key(|hold| hold.ns);
+    }
+
+    /// In whose name it was held, for most of the time that this class waited for it. Most of what its requests
+    /// spent on it, `spent_ns`, may be time that a worker waited in the name of others; then it is who was in
+    /// the way of anybody.
+    fn culprit(&self, class: &str, spent_ns: u64) -> Option<&'static str> {
+        let mut to_class = BTreeMap::<&'static str, f64>::new();
+        for ((waiter, _, front, stance), blame) in &self.figures.blame {
+            if waiter.name() == class {
+                let ns = blame.ns as f64;
+                match stance {
+                    Stance::Holding => *to_class.entry(front.name()).or_default() += ns,
+                    // One who waits is not to blame: whoever lets that one wait is.
+                    _ => {
+                        let behind = self.holders(Some(front.name()));
+                        let all: f64 = behind.values().sum();
+                        for (holder, its) in behind {
+                            *to_class.entry(holder).or_default() += ns * its / all;
+                        }
+                    }
+                }
+            }
+        }
+        let is_own = to_class.values().sum::<f64>() >= 0.5 * spent_ns as f64;
+        let most = |by_holder: BTreeMap<&'static str, f64>| {
+            by_holder.into_iter().max_by(|(_, one), (_, other)| one.total_cmp(other))
+        };
+        most(if is_own { to_class } else { self.holders(None) }).map(|(name, _)| name)
+    }
+
+    /// Who held it while this one waited, or anybody, and for how long.
+    fn holders(&self, waiting: Option<&str>) -> BTreeMap<&'static str, f64> {
+        let mut by_holder = BTreeMap::new();
+        for ((waiter, _, front, stance), blame) in &self.figures.blame {
+            let is_meant = waiting.is_none_or(|name| name == waiter.name());
+            if is_meant && *stance == Stance::Holding {
+                *by_holder.entry(front.name()).or_default() += blame.ns as f64;
+            }
+        }
+        by_holder
+    }
+
+    fn json(&self) -> Value {
+        let (figures, ms) = (&self.figures, |ns: u64| ns as f64 / 1e6);
+        json!({
+            "name": self.name,
+            "entries": figures.entries,
+            "waited_ms": ms(figures.waited_ns),
+            "held_ms": ms(figures.held_ns),
+            "longest_hold": self.longest.map(|hold| json!({ "ms": ms(hold.ns), "by": hold.actor.name() })),
+        })
+    }
+
+    fn line(&self) -> String {
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let figures = &self.figures;
+        let longest = self.longest.map_or_else(String::new, |hold| {
+            format!("; held for {:.2} ms at the longest, by {}", ms(hold.ns), hold.actor.name())
+        });
+        format!(
+            "{}: taken {} times, waited for {:.1} ms, held {:.1} ms in all{longest}",
+            self.name,
+            figures.entries,
+            ms(figures.waited_ns),
+            ms(figures.held_ns)
+        )
+    }
+}

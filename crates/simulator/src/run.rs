@@ -1,0 +1,185 @@
+//! Runs a scenario in an era, and gathers what its requests met.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use clearlane_load::Trouble;
+use clearlane_load::workload::Workload;
+
+use crate::World;
+use crate::account::Spent;
+use crate::cluster::Cluster;
+use crate::model::Connect;
+use crate::results::{ClassResults, LockResults, Results};
+use crate::scenario::{Class, Scenario};
+use crate::server::{Build, Outcome};
+
+/// Answers have so long after the last request was due.
+const DRAIN: Duration = Duration::from_secs(30);
+
+/// It is told so often how far a run is.
+const SLICES: u64 = 200;
+
+/// A request that is alone should need no more; one that does counts as so much.
+const ALONE_NS: u64 = 60_000_000_000;
+
+/// Why a scenario is not run.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Refused {
+    /// A machine would never come to an end of it.
+    #[error(
+        "the requests need {needed:.2} cores all the time, and there are {cores}: that is {:.0} % of them (at \
+         member {member}), and queues would grow without end; ask for less, or give it more `--cores`",
+        100.0 * needed / *cores as f64
+    )]
+    TooMuch {
+        /// Which machine, from 1 on.
+        member: usize,
+        /// Cores that are needed all the time.
+        needed: f64,
+        /// Cores that there are.
+        cores: usize,
+    },
+    /// Its knobs do not fit together.
+    #[error(transparent)]
+    Wrong(#[from] Trouble),
+}
+
+/// Runs it.
+pub fn run(scenario: &Scenario, build: &Build) -> Result<Results, Refused> {
+    run_telling(scenario, build, |_| ())
+}
+
+/// Runs it, and tells meanwhile how much of it is done, up to 1.
+pub fn run_telling(
+    scenario: &Scenario,
+    build: &Build,
+    mut tell: impl FnMut(f64),
+) -> Result<Results, Refused> {
+    scenario.check()?;
+    check_capacity(scenario, build)?;
+    let world = World::new();
+    if let Some((from_ns, to_ns)) = scenario.recorded {
+        world.record(from_ns, to_ns);
+    }
+    let cluster = Cluster::start(&world, scenario, build);
+    let window_ns = scenario.workload.seconds * 1_000_000_000;
+    let mut classes = Vec::new();
+    for load in &scenario.workload.classes {
+        let results = Rc::new(RefCell::new(ClassResults::new(&load.name)));
+        let class = Class::new(scenario, load);
+        world.spawn(sends(cluster.clone(), class, window_ns, Rc::clone(&results)));
+        classes.push(results);
+    }
+    for slice in 1..=SLICES {
+        world.run(window_ns / SLICES * slice);
+        tell(slice as f64 / SLICES as f64);
+    }
+    world.run(window_ns);
+    let used_ns = cluster.used_ns().into_iter().max().unwrap_or(0);
+    world.run(window_ns + DRAIN.as_nanos() as u64);
+    let mut classes: Vec<ClassResults> = classes.iter().map(|results| results.take()).collect();
+    classes.extend(cluster.jobs());
+    let results = Results {
+        era: build.era,
+        names: names(&world),
+        classes,
+        locks: locks(&cluster),
+        cores_used: used_ns as f64 / window_ns as f64,
+        gap_max: cluster.gap_max(),
+        steps: world.steps(),
+        timeline: world.take_timeline(),
+    };
+    world.end();
+    Ok(results)
+}
+
+/// The locks of all members, by name.
+fn locks(cluster: &Cluster) -> Vec<LockResults> {
+    let mut all: Vec<LockResults> = Vec::new();
+    for lock in cluster.locks().flatten().filter(|lock| lock.figures().entries > 0) {
+        let (name, figures, longest) = (lock.name(), lock.figures(), lock.longest_hold());
+        match all.iter_mut().find(|known| known.name == name) {
+            Some(known) => known.add(figures, longest),
+            None => all.push(LockResults { name, figures, longest }),
+        }
+    }
+    all
+}
+
+/// Sends what is due, when it is due, and waits for nobody.
+async fn sends(
+    cluster: Cluster,
+    mut class: Class,
+    window_ns: u64,
+    results: Rc<RefCell<ClassResults>>,
+) {
+    while let Some(due) = class.schedule.next() {
+        let due_ns = due.as_nanos() as u64;
+        if due_ns >= window_ns {
+            return;
+        }
+        cluster.world().sleep_until(due_ns).await;
+        let (connect, actor, request) = (class.connect, class.actor, class.request());
+        let (its, results) = (cluster.clone(), Rc::clone(&results));
+        results.borrow_mut().due += 1;
+        cluster.world().spawn(async move {
+            let (outcome, took_ns, account) = its.serve(connect, actor, request).await;
+            match outcome {
+                Outcome::Answered => results.borrow_mut().answered(took_ns, account),
+                Outcome::Refused => results.borrow_mut().refused += 1,
+            }
+        });
+    }
+}
+
+/// How long each request keeps the members busy if it is alone, times how many there are.
+fn check_capacity(scenario: &Scenario, build: &Build) -> Result<(), Refused> {
+    let mut needed = vec![0.0; scenario.model.members + scenario.model.learners];
+    let auth = scenario.model.auth;
+    needed[0] = auth.logins_per_s * auth.bcrypt_ns as f64 / 1e9;
+    let model = scenario.model.without_background();
+    for load in &scenario.workload.classes {
+        // Where they are dealt to all, one in so many comes here.
+        let dealt = match scenario.model.connects(&load.name) {
+            Connect::Spread => scenario.model.members,
+            Connect::Leader | Connect::Member(_) => 1,
+        };
+        for _ in 0..dealt {
+            let world = World::new();
+            let (cores, quantum_ns, model) = (1, u64::MAX, model.clone());
+            let alone = Scenario { cores, quantum_ns, model, ..scenario.clone() };
+            let cluster = Cluster::start(&world, &alone, build);
+            let mut class = Class::new(scenario, load);
+            let (connect, actor, request) = (class.connect, class.actor, class.request());
+            let its = cluster.clone();
+            world.spawn(async move {
+                its.serve(connect, actor, request).await;
+            });
+            world.run(ALONE_NS);
+            for (needed, used_ns) in needed.iter_mut().zip(cluster.used_ns()) {
+                *needed += load.rate / dealt as f64 * used_ns as f64 / 1e9;
+            }
+            world.end();
+        }
+    }
+    let cores = scenario.cores;
+    let busiest = needed.iter().enumerate().max_by(|one, other| one.1.total_cmp(other.1));
+    match busiest.filter(|(_, needed)| **needed >= cores as f64) {
+        None => Ok(()),
+        Some((place, needed)) => {
+            Err(Refused::TooMuch { member: place + 1, needed: *needed, cores })
+        }
+    }
+}
+
+fn names(world: &World) -> BTreeMap<Spent, &'static str> {
+    Spent::all(world).map(|kind| (kind, kind.name(world))).collect()
+}
+
+/// Reads a workload.
+pub fn workload(text: &str) -> clearlane_load::Result<Workload> {
+    Workload::parse(text)
+}

@@ -1,0 +1,170 @@
+//! What is asked of a member, and by whom: a workload of [`clearlane_load`], and a machine.
+//!
+//! The real driver and the model take the same file, and the same requests are due at the same times. What a
+//! request asks for is taken from the workload, too, but for which keys: the model has no keys, only numbers
+//! of them and their sizes. The machine is in the file, too, in a table that the driver leaves out:
+//! [`model`](crate::model).
+
+use clearlane_load::Result;
+use clearlane_load::arrivals::Schedule;
+use clearlane_load::keys::{KeySpace, Sizes};
+use clearlane_load::workload::{Class as Load, Operation, Workload};
+use clearlane_locks::Actor;
+use toml::{Table, Value};
+
+use crate::Chance;
+use crate::knobs::wrong;
+use crate::model::{Connect, Model};
+use crate::server::Request;
+use crate::spread::{P99_MAX, Spread};
+
+/// What a record has beside its key and its value, about.
+const RECORD_REST_BYTES: u64 = 24;
+
+/// Requests, and what they run on.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Where requests come from.
+    pub workload: Workload,
+    /// Of the machine, for server and client together.
+    pub cores: usize,
+    /// How long a core works for one before it makes way for another.
+    pub quantum_ns: u64,
+    /// Decides when requests are due, and their sizes.
+    pub seed: u64,
+    /// From when to when a timeline is recorded, in nanoseconds.
+    pub recorded: Option<(u64, u64)>,
+    /// The rest of `[model]`.
+    pub model: Model,
+}
+
+impl Scenario {
+    /// A workload on two cores.
+    pub fn new(workload: Workload) -> Scenario {
+        let (cores, quantum_ns, model) = (2, 3_000_000, Model::default());
+        Scenario { workload, cores, quantum_ns, seed: 1, recorded: None, model }
+    }
+
+    /// Reads a file: a workload, and perhaps a table `[model]`.
+    pub fn parse(text: &str) -> Result<Scenario> {
+        let mut scenario = Scenario::new(Workload::parse(text)?);
+        let file: Table = text.parse().expect("it was read as a workload");
+        match file.get("model") {
+            None => {}
+            Some(Value::Table(model)) => scenario.set_all(model)?,
+            Some(_) => return Err(wrong("`model` must be a table, [model]")),
+        }
+        scenario.check()?;
+        Ok(scenario)
+    }
+
+    /// Whether its knobs fit together.
+    pub fn check(&self) -> Result<()> {
+        let model = &self.model;
+        check_spread("sync_ms", model.sync)?;
+        check_spread("commit_sync_ms", model.commit_sync)?;
+        check_spread("round_trip_ms", model.round_trip)?;
+        let count = model.members + model.learners;
+        if model.auth.logins_per_s > 0.0 && !model.auth.enabled {
+            return Err(wrong("`auth.logins_per_s`: nobody logs in unless `auth.enabled` is true"));
+        }
+        for ((one, other), spread) in &model.round_trips {
+            let name = format!("round_trips_ms.{one}-{other}");
+            if *one == 0 || one >= other || *other > count {
+                return Err(wrong(format!(
+                    "`{name}` is no pair; the members are 1 to {count}, the smaller one first"
+                )));
+            }
+            check_spread(&name, *spread)?;
+        }
+        model.connect.iter().try_for_each(|(class, connect)| self.check_connect(class, *connect))
+    }
+
+    fn check_connect(&self, name: &str, connect: Connect) -> Result<()> {
+        let Model { members, learners, .. } = self.model;
+        let wrong = |why: String| Err(wrong(format!("`connect.{name}`: {why}")));
+        let Some(class) = self.workload.classes.iter().find(|class| class.name == name) else {
+            let classes = self.workload.classes.iter().map(|class| class.name.as_str());
+            let classes = classes.collect::<Vec<_>>().join(", ");
+            return wrong(format!("there is no such class; there are {classes}"));
+        };
+        let Connect::Member(number) = connect else { return Ok(()) };
+        if number > members + learners {
+            return wrong(format!("there are {members} members and {learners} learners"));
+        }
+        let serves = matches!(class.operation, Operation::Range { serializable: true, .. });
+        if number > members && !serves {
+            let why = "it is a learner, and answers only ranges whose consistency is serializable";
+            return wrong(why.to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn check_spread(name: &str, spread: Option<Spread>) -> Result<()> {
+    let Some(spread) = spread.filter(|spread| !spread.is_possible()) else { return Ok(()) };
+    let ms = |ns: f64| ns / 1e6;
+    let (mean, p99) = (ms(spread.mean_ns), ms(spread.p99_ns.unwrap_or_default()));
+    Err(wrong(format!(
+        "`{name}` has a mean of {mean} and a p99 of {p99}; p99 must be from the mean to {P99_MAX} times it"
+    )))
+}
+
+/// The requests of one class.
+#[derive(Debug)]
+pub(crate) struct Class {
+    pub(crate) actor: Actor,
+    pub(crate) schedule: Schedule,
+    pub(crate) connect: Connect,
+    operation: Operation,
+    key_size: u64,
+    stored: Sizes,
+    sizes: Chance,
+}
+
+impl Class {
+    pub(crate) fn new(scenario: &Scenario, load: &Load) -> Class {
+        let Scenario { workload, seed, .. } = scenario;
+        // As the driver: one for the times of a class, and one for what it asks for.
+        let first = seed.wrapping_mul(1 << 20).wrapping_add(load.place * 2);
+        Class {
+            actor: Actor::named(&load.name),
+            connect: scenario.model.connects(&load.name),
+            schedule: Schedule::new(load.spacing, load.rate, first),
+            operation: load.operation,
+            key_size: workload.space.key_size,
+            stored: workload.space.value,
+            sizes: Chance::new(first, 1),
+        }
+    }
+
+    /// What the next request asks for.
+    pub(crate) fn request(&mut self) -> Request {
+        let mean = |sizes: Sizes| (sizes.min + sizes.max) / 2;
+        match self.operation {
+            Operation::Range { keys, limit, serializable } => {
+                let sent = limit.map_or(keys, |limit| limit.min(keys));
+                let record_bytes = self.record(mean(self.stored));
+                Request::Range { keys, sent, record_bytes, serializable }
+            }
+            Operation::Put { value } => {
+                let size = value.min + self.sizes.below(value.max - value.min + 1);
+                Request::Write { keys: 1, record_bytes: self.record(size) }
+            }
+            // Its keys are there, so it puts them all.
+            Operation::Txn { keys, value } => {
+                Request::Write { keys, record_bytes: self.record(mean(value)) }
+            }
+            Operation::Delete { keys } => Request::Write { keys, record_bytes: self.record(0) },
+        }
+    }
+
+    fn record(&self, value: u64) -> u64 {
+        self.key_size + value + RECORD_REST_BYTES
+    }
+}
+
+/// Of the records that are there, on average.
+pub(crate) fn mean_record_bytes(space: &KeySpace) -> u64 {
+    space.key_size + (space.value.min + space.value.max) / 2 + RECORD_REST_BYTES
+}

@@ -1,0 +1,235 @@
+//! One member: its machine, its locks, and those who work in it one batch after the other.
+//!
+//! What an era does between the locks is in [`era`](crate::era), a file for each. The locks bear the names that
+//! they have in the code. What members do together is in [`cluster`](crate::cluster).
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use clearlane_locks::Actor;
+
+use crate::account::Spent;
+use crate::costs::Costs;
+use crate::era::Era;
+use crate::lock::Lock;
+use crate::model::Model;
+use crate::raft::{Arrived, Batch, Entry};
+use crate::signal::{Queue, Signal};
+use crate::spread::{Spread, Times};
+use crate::trip::{Ledger, Trip};
+use crate::{Chance, Cores, World};
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Reads keys in a row.
+    Range {
+        /// How many keys there are in the range.
+        keys: u64,
+        /// How many of them are read and sent.
+        sent: u64,
+        /// Bytes of each record.
+        record_bytes: u64,
+        /// Whether the past will do.
+        serializable: bool,
+    },
+    /// Writes keys, in one entry of the log.
+    Write {
+        /// How many.
+        keys: u64,
+        /// Bytes of each record.
+        record_bytes: u64,
+    },
+}
+
+/// How a member is built.
+#[derive(Clone, Debug)]
+pub struct Build {
+    /// Which read path it has.
+    pub era: Era,
+    /// What things cost it.
+    pub costs: Costs,
+}
+
+impl Build {
+    /// Of this era, with these costs.
+    pub fn new(era: Era, costs: Costs) -> Build {
+        Build { era, costs }
+    }
+}
+
+/// What has become of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was answered.
+    Answered,
+    /// Too much is committed and not applied: "etcdserver: too many requests".
+    Refused,
+}
+
+/// What the eras have to do with.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) cores: Cores,
+    pub(crate) build: Rc<Build>,
+    pub(crate) model: Rc<Model>,
+    pub(crate) locks: Locks,
+    log_syncs: RefCell<Times>,
+    commit_syncs: RefCell<Times>,
+    /// Operations that the backend has not committed.
+    pub(crate) pending: Cell<u64>,
+    /// How often the read buffer was written; and of which state there is a copy, if there is one.
+    pub(crate) buffer_version: Cell<u64>,
+    pub(crate) copied_version: Cell<Option<u64>>,
+    /// Revisions that are in the backend, and how many of them there were at the last compaction.
+    pub(crate) revisions: Cell<u64>,
+    pub(crate) revisions_compacted: Cell<u64>,
+    /// Somebody asks it for something. If nobody does, whatever it applies keeps nobody waiting.
+    pub(crate) applies: bool,
+    /// Of the leader: what is proposed. Of the others: what they are sent.
+    pub(crate) log: Worker<Entry>,
+    pub(crate) appends: Worker<Arrived>,
+    pub(crate) applier: Worker<Rc<Batch>>,
+    pub(crate) reads: Worker<Signal>,
+    /// In its log, and not known to be committed.
+    pub(crate) unapplied: RefCell<VecDeque<Rc<Batch>>>,
+    pub(crate) committed: Cell<u64>,
+    pub(crate) applied: Cell<u64>,
+    pub(crate) waiting_for_applied: RefCell<BTreeMap<u64, Signal>>,
+    pub(crate) gap_max: Cell<u64>,
+}
+
+/// The locks of all eras, by their names in the code.
+#[derive(Debug)]
+pub(crate) struct Locks {
+    pub(crate) store: Lock,
+    pub(crate) watchable: Lock,
+    pub(crate) batch_tx: Lock,
+    pub(crate) rev_mu: Lock,
+    pub(crate) read_tx: Lock,
+    pub(crate) tree_index: Lock,
+}
+
+impl Locks {
+    fn new(world: &World) -> Locks {
+        let lock = |name| Lock::new(world, name);
+        Locks {
+            store: lock("store"),
+            watchable: lock("watchable"),
+            batch_tx: lock("batchTx"),
+            rev_mu: lock("revMu"),
+            read_tx: lock("readTx"),
+            tree_index: lock("treeIndex"),
+        }
+    }
+
+    pub(crate) fn all(&self) -> [&Lock; 6] {
+        let Locks { store, watchable, batch_tx, rev_mu, read_tx, tree_index } = self;
+        [store, watchable, batch_tx, rev_mu, read_tx, tree_index]
+    }
+}
+
+/// Somebody who works for others, one batch after the other.
+#[derive(Debug)]
+pub(crate) struct Worker<T> {
+    pub(crate) queue: Queue<T>,
+    pub(crate) ledger: Ledger,
+    pub(crate) name: Spent,
+}
+
+impl<T> Worker<T> {
+    fn new(world: &World, trip: &Trip, name: &'static str) -> Worker<T> {
+        let (queue, name) = (Queue::new(world), Spent::named(world, name));
+        Worker { queue, ledger: trip.ledger(), name }
+    }
+
+    pub(crate) fn give(&self, work: T) {
+        self.queue.push(work);
+    }
+}
+
+/// Those who take the steps of a member's workers.
+#[derive(Debug)]
+pub(crate) struct Hands {
+    pub(crate) log: Trip,
+    pub(crate) applier: Trip,
+    pub(crate) reads: Trip,
+    pub(crate) commits: Trip,
+}
+
+/// What tells a member from the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) place: usize,
+    pub(crate) applies: bool,
+    pub(crate) cores: usize,
+    pub(crate) quantum_ns: u64,
+    pub(crate) seed: u64,
+}
+
+impl Member {
+    pub(crate) fn new(
+        world: &World,
+        place: Place,
+        build: &Rc<Build>,
+        model: &Rc<Model>,
+    ) -> (Member, Hands) {
+        let cores = Cores::new(world, place.cores, place.quantum_ns);
+        let name = |name: &str| match place.place {
+            0 => Actor::named(name),
+            other => Actor::named(&format!("{name} {}", other + 1)),
+        };
+        // Names are few: who has nothing to do gets none.
+        let log = name("log");
+        let used = |called| if place.applies { name(called) } else { log };
+        let trip = |actor| Trip::new(world, &cores, actor);
+        let hands = Hands {
+            log: trip(log),
+            applier: trip(used("applier")),
+            reads: trip(used("reads")),
+            commits: trip(used("commit")),
+        };
+        let syncs = |spread: Option<Spread>, ns, purpose| {
+            let spread = spread.unwrap_or(Spread::constant(ns));
+            let purpose = place.place as u64 * 2 + purpose;
+            RefCell::new(Times::new(spread, Chance::new(place.seed, purpose)))
+        };
+        let member = Member {
+            locks: Locks::new(world),
+            log_syncs: syncs(model.sync, build.costs.log_sync_ns, 2),
+            commit_syncs: syncs(model.commit_sync, build.costs.commit_sync_ns, 3),
+            pending: Cell::default(),
+            buffer_version: Cell::default(),
+            copied_version: Cell::default(),
+            revisions: Cell::default(),
+            revisions_compacted: Cell::default(),
+            applies: place.applies,
+            log: Worker::new(world, &hands.log, "the log"),
+            appends: Worker::new(world, &hands.log, "the log"),
+            applier: Worker::new(world, &hands.applier, "the applier"),
+            reads: Worker::new(world, &hands.reads, "a round of reads"),
+            unapplied: RefCell::default(),
+            committed: Cell::default(),
+            applied: Cell::default(),
+            waiting_for_applied: RefCell::default(),
+            gap_max: Cell::default(),
+            build: Rc::clone(build),
+            model: Rc::clone(model),
+            cores: cores.clone(),
+        };
+        (member, hands)
+    }
+
+    /// How long it takes until so much is in the log, and synced.
+    pub(crate) fn log_sync_ns(&self, bytes: u64) -> u64 {
+        // A megabyte per second is a byte per microsecond.
+        let written_ns = self.model.disk_mb_per_s.map_or(0.0, |rate| bytes as f64 * 1e3 / rate);
+        self.log_syncs.borrow_mut().next_ns() + written_ns as u64
+    }
+
+    /// How long the next sync of the backend takes.
+    pub(crate) fn commit_sync_ns(&self) -> u64 {
+        self.commit_syncs.borrow_mut().next_ns()
+    }
+}

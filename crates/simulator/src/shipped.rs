@@ -1,0 +1,88 @@
+//! The scenarios that come with the program, by name.
+
+use crate::scenario::Scenario;
+
+/// A scenario that comes with the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shipped {
+    /// What it is asked for by.
+    pub name: &'static str,
+    /// The file.
+    pub text: &'static str,
+}
+
+/// The file of that name in a folder.
+macro_rules! shipped {
+    ($folder:literal: $($name:literal)*) => {
+        [$(Shipped { name: $name, text: include_str!(concat!($folder, $name, ".toml")) }),*]
+    };
+}
+
+/// What simulator and driver have in common, and what only a simulator can show. A test holds that none is missing.
+const SHIPPED: &[&[Shipped]] = &[
+    &shipped!("../../load/workloads/": "convoy" "head-of-line" "head-of-line-large"),
+    &shipped!("../scenarios/": "alibaba" "compaction" "cross-zone" "five-members" "kubernetes-5000-nodes" "kubernetes-list-storm" "lagging-watcher" "large-values" "learner" "login-storm" "pr-10523" "pr-9384" "rising-writes" "slow-disk"),
+];
+
+impl Shipped {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Shipped> {
+        SHIPPED.iter().copied().flatten().copied()
+    }
+
+    /// Their names, for who has asked for another one.
+    pub fn names() -> String {
+        Shipped::all().map(|shipped| shipped.name).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The one of that name.
+    pub fn find(name: &str) -> Option<Shipped> {
+        Shipped::all().find(|shipped| shipped.name == name)
+    }
+
+    /// The first sentences of the file.
+    pub fn about(self) -> String {
+        let comment = self.text.lines().map_while(|line| line.strip_prefix('#'));
+        let paragraph = comment.map(str::trim).take_while(|line| !line.is_empty());
+        paragraph.collect::<Vec<_>>().join(" ")
+    }
+
+    /// What is asked for.
+    ///
+    /// # Errors
+    ///
+    /// None of those that ship, which a test holds.
+    pub fn scenario(self) -> clearlane_load::Result<Scenario> {
+        Scenario::parse(self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn all_files_are_there_and_can_be_read() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut files = Vec::new();
+        for directory in ["scenarios", "../load/workloads"] {
+            let listed = fs::read_dir(here.join(directory)).into_iter().flatten();
+            for path in listed.flatten().map(|entry| entry.path()) {
+                let text = fs::read_to_string(&path).expect("a text");
+                files.push((path.file_stem().expect("a name").to_owned(), text));
+            }
+        }
+        assert!(files.len() >= 2);
+        for (name, text) in &files {
+            let shipped = Shipped::all().find(|shipped| *shipped.name == **name);
+            assert_eq!(shipped.map(|shipped| shipped.text), Some(text.as_str()), "{name:?}");
+        }
+        for shipped in Shipped::all() {
+            shipped.scenario().unwrap_or_else(|error| panic!("{}: {error}", shipped.name));
+            assert!(shipped.about().len() > 20, "{} begins without a comment", shipped.name);
+        }
+    }
+}

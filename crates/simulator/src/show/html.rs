@@ -1,0 +1,255 @@
+//! As a page that opens in any browser, on its own: no network, nothing to install.
+//!
+//! One timeline or several on one axis of time, so that two eras can be compared moment by moment. The page
+//! zooms and pans, names who stands in front of a wait when it is pointed at, and goes there.
+//!
+//! # What is where
+//!
+//! A browser draws a hundred thousand rectangles slowly and a canvas quickly, so what is seen is a canvas, on which a
+//! script draws the part that is visible: `page/model.js` finds it, `page/paint.js` draws it. A canvas says nothing to whoever cannot see it; so the blame of each class and the longest waits are
+//! written as tables here, before any script runs, and the script says what is chosen in words, too.
+//!
+//! Spans are rows of numbers that point into a table of names:
+//!
+//! ```text
+//!   names   ["put #3", "readTx", "list #1"]
+//!   spans   [0, 2, 1, 2, 1000, 36000, ...]     put #3 waits for readTx behind list #1, from 1000 for 36000
+//! ```
+//!
+//! # Times
+//!
+//! Timelines that overlap are shown at their own times. Those that do not, as of a model and a server, each begin
+//! at the left; then the page says so.
+//!
+//! # Names come from files
+//!
+//! A lane may be called `</script>`. In the markup names are escaped, in the data a `<` is written as `\u003c`,
+//! and the script makes text of them, never markup. A policy in the page's head forbids it to load anything.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::{escaped, time, words};
+use crate::timeline::blame::{self, Blame, Cause};
+use crate::timeline::{Timeline, What, class};
+
+const STYLE: &str = include_str!("page/page.css");
+const BODY: &str = include_str!("page/page.html");
+/// In the order in which one builds on another.
+const SCRIPTS: [&str; 4] = [
+    include_str!("page/model.js"),
+    include_str!("page/paint.js"),
+    include_str!("page/tell.js"),
+    include_str!("page/page.js"),
+];
+/// So many of the longest waits are listed.
+const WAITS_MAX: usize = 12;
+
+/// Writes a page of timelines, each with its title.
+pub fn page(timelines: &[(&str, &Timeline)]) -> String {
+    let titles: Vec<&str> = timelines.iter().map(|(title, _)| *title).collect();
+    let mut tables = String::new();
+    for (number, (title, timeline)) in timelines.iter().enumerate() {
+        let _ = write!(tables, "<section><h2>{}</h2>", escaped(title));
+        blame_table(&mut tables, &blame::of(timeline));
+        waits_table(&mut tables, number, timeline);
+        tables += "</section>\n";
+    }
+    let (panels, has_one_clock) = panels(timelines);
+    let data = json!({ "panels": panels, "hasOneClock": has_one_clock });
+    // Nothing in it can end the element that it stands in.
+    let data = data.to_string().replace('<', "\\u003c");
+    let parts = [
+        ("TITLE", escaped(&titles.join(" and "))),
+        ("STYLE", STYLE.to_owned()),
+        ("TABLES", tables),
+        ("DATA", data),
+        ("SCRIPT", SCRIPTS.concat()),
+    ];
+    filled(BODY, &parts)
+}
+
+/// Puts the parts where the page has their names in double braces. What was put in is not looked at again.
+fn filled(page: &str, parts: &[(&str, String)]) -> String {
+    let mut pieces = page.split("{{");
+    let mut filled = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let (name, rest) = piece.split_once("}}").expect("the page closes its braces");
+        let part = parts.iter().find(|(known, _)| *known == name);
+        filled += &part.expect("the page has no other names").1;
+        filled += rest;
+    }
+    filled
+}
+
+/// The timelines as numbers and names, and whether they are shown at their own times.
+fn panels(timelines: &[(&str, &Timeline)]) -> (Vec<Value>, bool) {
+    let bounds: Vec<(u64, u64)> = timelines.iter().filter_map(|(_, it)| it.bounds()).collect();
+    let latest_begin = bounds.iter().map(|(from, _)| *from).max().unwrap_or(0);
+    let first_begin = bounds.iter().map(|(from, _)| *from).min().unwrap_or(0);
+    let first_end = bounds.iter().map(|(_, to)| *to).min().unwrap_or(0);
+    let has_one_clock = latest_begin < first_end || bounds.len() < 2;
+    let panels = timelines.iter().map(|(title, timeline)| {
+        let own = timeline.bounds().map_or(0, |(from, _)| from);
+        let zero_ns = if has_one_clock { first_begin } else { own };
+        panel(title, timeline, zero_ns)
+    });
+    (panels.collect(), has_one_clock)
+}
+
+fn panel(title: &str, timeline: &Timeline, zero_ns: u64) -> Value {
+    let mut names = Names::default();
+    let lanes: Vec<Value> = timeline
+        .lanes()
+        .into_iter()
+        .map(|(lane, kind)| json!([names.number(lane), kind.name(), names.number(class(lane))]))
+        .collect();
+    let mut spans: Vec<i64> = Vec::with_capacity(timeline.spans.len() * 6);
+    for span in &timeline.spans {
+        let (what, of, behind) = match &span.what {
+            What::Run => (0, None, None),
+            What::Core => (1, None, None),
+            What::Wait { of, behind } => (2, Some(of), behind.as_ref()),
+            What::Disk => (3, None, None),
+            What::Network => (4, None, None),
+            What::Hold { of } => (5, Some(of), None),
+        };
+        let of = of.map_or(-1, |name| names.number(name));
+        let behind = behind.map_or(-1, |name| names.number(name));
+        let begin = i64::try_from(span.from_ns - zero_ns).unwrap_or(i64::MAX);
+        let took = i64::try_from(span.to_ns - span.from_ns).unwrap_or(i64::MAX);
+        spans.extend([names.number(&span.lane), what, of, behind, begin, took]);
+    }
+    json!({
+        "title": title, "zero": zero_ns, "names": names.all, "lanes": lanes, "spans": spans,
+    })
+}
+
+/// Every name once.
+#[derive(Default)]
+struct Names<'a> {
+    all: Vec<&'a str>,
+    numbers: HashMap<&'a str, i64>,
+}
+
+impl<'a> Names<'a> {
+    fn number(&mut self, name: &'a str) -> i64 {
+        let next = self.all.len() as i64;
+        *self.numbers.entry(name).or_insert_with(|| {
+            self.all.push(name);
+            next
+        })
+    }
+}
+
+/// Whose time went where, in hundredths.
+fn blame_table(out: &mut String, blames: &[Blame]) {
+    *out += "<table class=blame><caption>Where the time of each class went</caption><thead><tr>\
+        <th scope=col>class<th scope=col>lanes<th scope=col>mean<th scope=col>running\
+        <th scope=col>waiting for a core<th scope=col>disk<th scope=col>network\
+        <th scope=col>waiting for somebody<tbody>\n";
+    for blame in blames {
+        let share = |ns: u64| 100.0 * ns as f64 / blame.total_ns.max(1) as f64;
+        let sum = |wanted: &Cause| blame.causes.iter().find(|(cause, _)| cause == wanted);
+        let _ = write!(
+            out,
+            "<tr class={}><th scope=row>{}<td>{}<td>{}",
+            blame.kind.name(),
+            escaped(&blame.class),
+            blame.lanes,
+            time(blame.total_ns / blame.lanes.max(1) as u64),
+        );
+        for fixed in [Cause::Run, Cause::Core, Cause::Disk, Cause::Network] {
+            match sum(&fixed) {
+                Some((_, ns)) => _ = write!(out, "<td>{:.1} %", share(*ns)),
+                None => *out += "<td>",
+            }
+        }
+        // What rounds to nothing is told in no words.
+        let told = blame.causes.iter().filter(|(_, ns)| share(*ns) >= 0.05);
+        let waits = told.filter_map(|(cause, ns)| match cause {
+            // The work of a worker has the worker's name.
+            Cause::Wait { of, by: Some(by) } if !of.ends_with(by) => {
+                Some(format!("<b>{:.1} %</b> {}, held by {}", share(*ns), escaped(of), escaped(by)))
+            }
+            Cause::Wait { of, .. } => Some(format!("<b>{:.1} %</b> {}", share(*ns), escaped(of))),
+            _ => None,
+        });
+        let _ = writeln!(out, "<td class=waits>{}", waits.collect::<Vec<_>>().join("<br>"));
+    }
+    *out += "</table>\n";
+}
+
+/// The longest waits, for those who do not look for them with a pointer.
+fn waits_table(out: &mut String, panel: usize, timeline: &Timeline) {
+    let mut waits: Vec<_> =
+        timeline.spans.iter().enumerate().filter(|(_, span)| super::waits(span)).collect();
+    waits.sort_by_key(|(_, span)| Reverse(span.to_ns - span.from_ns));
+    if waits.is_empty() {
+        *out += "<p>Nobody waits for anybody.</p>\n";
+        return;
+    }
+    *out += "<table class=longest><caption>The longest waits</caption><thead><tr>\
+        <th scope=col>who<th scope=col>how long<th scope=col>for what<tbody>\n";
+    for (number, span) in waits.into_iter().take(WAITS_MAX) {
+        let _ = writeln!(
+            out,
+            "<tr><th scope=row><button type=button data-panel={panel} data-span={number}>{}</button>\
+             <td>{}<td>{}",
+            escaped(&span.lane),
+            time(span.to_ns - span.from_ns),
+            escaped(&words(span)),
+        );
+    }
+    *out += "</table>\n";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timeline::{Kind, Span};
+
+    fn timeline(names: [&str; 2], from_ns: u64) -> Timeline {
+        let [lane, lock] = names.map(str::to_owned);
+        let what = What::Wait { of: lock, behind: Some(lane.clone()) };
+        let span = Span { lane, kind: Kind::Read, what, from_ns, to_ns: from_ns + 1_000_000 };
+        Timeline { spans: vec![span] }
+    }
+
+    #[test]
+    fn no_name_is_markup() {
+        let bad = "</script><script>alert(1)</script>{{DATA}}<!--";
+        let (plain, evil) = (timeline(["a", "b"], 5), timeline([bad, bad], 5));
+        let (plain, evil) = (page(&[("t", &plain)]), page(&[(bad, &evil)]));
+        for mark in ["<script", "</script", "<!--", "alert(1)</script"] {
+            assert_eq!(evil.matches(mark).count(), plain.matches(mark).count(), "{mark}");
+        }
+        assert!(evil.contains(r"\u003c/script>\u003cscript>alert(1)"));
+        assert!(evil.contains("&lt;/script&gt;&lt;script&gt;alert(1)"));
+    }
+
+    #[test]
+    fn it_needs_no_network() {
+        let page = page(&[("t", &timeline(["a", "b"], 5))]);
+        for mark in ["http:", "https:", "@import", "url(", " src="] {
+            assert!(!page.contains(mark), "{mark}");
+        }
+    }
+
+    #[test]
+    fn clocks_are_one_if_the_times_overlap() {
+        let (a, b) = (timeline(["a", "b"], 1_000_000), timeline(["a", "b"], 1_500_000));
+        let far = timeline(["a", "b"], 9_000_000);
+        let zeros = |timelines: [&Timeline; 2]| {
+            let (panels, has_one_clock) = panels(&timelines.map(|timeline| ("t", timeline)));
+            (panels.iter().map(|panel| panel["zero"].as_u64()).collect::<Vec<_>>(), has_one_clock)
+        };
+        assert_eq!(zeros([&a, &b]), (vec![Some(1_000_000), Some(1_000_000)], true));
+        assert_eq!(zeros([&a, &far]), (vec![Some(1_000_000), Some(9_000_000)], false));
+        // Nothing was recorded: a page all the same.
+        assert!(super::page(&[("t", &Timeline::default())]).contains("Nobody waits"));
+    }
+}

@@ -1,0 +1,88 @@
+//! In a terminal: a line for each lane.
+//!
+//! ```text
+//!   expensive #1  ████████████████████████
+//!   put #1            ▒▒▒▒▒░░░░░░░░░░░░░░░░██
+//!   cheap #7                 ░░░░░░░░░░░░░░░░██
+//! ```
+//!
+//! `█` runs, `░` waits for somebody, `▒` for a core, `≈` for the disk, `·` for a message.
+
+use std::fmt::Write as _;
+
+use super::time;
+use crate::timeline::{Kind, Span, Timeline, What};
+
+/// How it looks.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    /// So many characters for the time.
+    pub width: usize,
+    /// At most so many lanes.
+    pub lanes_max: usize,
+    /// Whether there are colours.
+    pub has_colours: bool,
+}
+
+/// Draws it.
+pub fn draw(timeline: &Timeline, style: Style) -> String {
+    let Some((from_ns, to_ns)) = timeline.bounds().filter(|(from, to)| from < to) else {
+        return "nothing was recorded\n".to_owned();
+    };
+    let lanes = timeline.lanes();
+    let shown = &lanes[..lanes.len().min(style.lanes_max)];
+    let widest = shown.iter().map(|(lane, _)| lane.chars().count()).max().unwrap_or(0);
+    let mut picture = format!("from {} to {}\n", time(from_ns), time(to_ns));
+    for (lane, kind) in shown {
+        let mut cells = vec![(0, ' '); style.width];
+        let own = timeline.spans.iter().filter(|span| span.lane == *lane);
+        for span in own {
+            fill(&mut cells, span, from_ns, to_ns);
+        }
+        let line: String = cells.iter().map(|(_, cell)| painted(*cell, *kind, style)).collect();
+        let _ = writeln!(picture, "{lane:widest$}  {}", line.trim_end());
+    }
+    if shown.len() < lanes.len() {
+        let _ = writeln!(picture, "and {} more", lanes.len() - shown.len());
+    }
+    picture + "█ runs  ░ waits for somebody  ▒ waits for a core  ≈ disk  · network\n"
+}
+
+/// A cell shows what took most of its time.
+fn fill(cells: &mut [(u64, char)], span: &Span, from_ns: u64, to_ns: u64) {
+    let sign = match span.what {
+        What::Run => '█',
+        What::Core => '▒',
+        What::Wait { .. } => '░',
+        What::Disk => '≈',
+        What::Network => '·',
+        What::Hold { .. } => return,
+    };
+    let (count, whole) = (cells.len() as u128, u128::from(to_ns - from_ns));
+    let edge = |cell: u128| from_ns + (cell * whole / count) as u64;
+    let first = u128::from(span.from_ns - from_ns) * count / whole;
+    for cell in first..count {
+        let (begin, end) = (edge(cell), edge(cell + 1));
+        if begin >= span.to_ns {
+            break;
+        }
+        let covered = span.to_ns.min(end).saturating_sub(span.from_ns.max(begin)).max(1);
+        let place = &mut cells[cell as usize];
+        if place.0 < covered {
+            *place = (covered, sign);
+        }
+    }
+}
+
+fn painted(cell: char, kind: Kind, style: Style) -> String {
+    if !style.has_colours || cell == ' ' {
+        return cell.to_string();
+    }
+    let colour = match (cell, kind) {
+        ('░', _) => "31",
+        (_, Kind::Read) => "34",
+        (_, Kind::Write) => "32",
+        (_, Kind::Work) => "90",
+    };
+    format!("\x1b[{colour}m{cell}\x1b[0m")
+}

@@ -1,0 +1,125 @@
+//! Waiting for each other: signals, and queues of work.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use crate::world::{Id, World};
+
+/// Something that happens once, for which anybody may wait. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Signal(Rc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    world: World,
+    is_given: Cell<bool>,
+    waiting: RefCell<Vec<Id>>,
+}
+
+impl Signal {
+    /// One that was not given yet.
+    pub fn new(world: &World) -> Signal {
+        let (is_given, waiting) = Default::default();
+        Signal(Rc::new(Inner { world: world.clone(), is_given, waiting }))
+    }
+
+    /// It has happened: all who wait go on.
+    pub fn give(&self) {
+        self.0.is_given.set(true);
+        for id in self.0.waiting.take() {
+            self.0.world.wake(id);
+        }
+    }
+
+    /// Waits until it has happened.
+    pub fn wait(&self) -> Given<'_> {
+        Given(&self.0)
+    }
+}
+
+/// A wait for a [`Signal`].
+#[derive(Debug)]
+#[must_use = "only who awaits it waits"]
+pub struct Given<'s>(&'s Inner);
+
+impl Future for Given<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<()> {
+        if self.0.is_given.get() {
+            return Poll::Ready(());
+        }
+        self.0.waiting.borrow_mut().push(self.0.world.going_on());
+        Poll::Pending
+    }
+}
+
+/// Work for one process, which takes all that there is at once. Clones are the same one.
+#[derive(Debug)]
+pub struct Queue<T>(Rc<Line<T>>);
+
+#[derive(Debug)]
+struct Line<T> {
+    world: World,
+    work: RefCell<Vec<T>>,
+    worker: Cell<Option<Id>>,
+}
+
+impl<T> Clone for Queue<T> {
+    fn clone(&self) -> Self {
+        Queue(Rc::clone(&self.0))
+    }
+}
+
+impl<T> Queue<T> {
+    /// An empty one.
+    pub fn new(world: &World) -> Queue<T> {
+        let (work, worker) = (RefCell::new(Vec::new()), Cell::new(None));
+        Queue(Rc::new(Line { world: world.clone(), work, worker }))
+    }
+
+    /// One more. If the worker waits, it goes on.
+    pub fn push(&self, work: T) {
+        self.0.work.borrow_mut().push(work);
+        if let Some(id) = self.0.worker.take() {
+            self.0.world.wake(id);
+        }
+    }
+
+    /// How much there is.
+    pub fn len(&self) -> usize {
+        self.0.work.borrow().len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All that there is; waits until there is something.
+    pub fn take(&self) -> Taking<'_, T> {
+        Taking(&self.0)
+    }
+}
+
+/// A worker that waits for work.
+#[derive(Debug)]
+#[must_use = "only who awaits it gets work"]
+pub struct Taking<'q, T>(&'q Line<T>);
+
+impl<T> Future for Taking<'_, T> {
+    type Output = Vec<T>;
+
+    fn poll(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Vec<T>> {
+        let work = self.0.work.take();
+        if !work.is_empty() {
+            return Poll::Ready(work);
+        }
+        debug_assert!(self.0.worker.get().is_none(), "there is one worker");
+        self.0.worker.set(Some(self.0.world.going_on()));
+        Poll::Pending
+    }
+}

@@ -1,0 +1,114 @@
+//! How long something takes, when it does not always take the same: syncs of a disk, messages on a network.
+//!
+//! Such times have a floor and a long tail: most are near each other, and a few take ten times as long. A
+//! lognormal distribution is like that (the logarithms are spread like a bell), and it is known by
+//! two figures that every monitoring has, the mean and the 99th percentile.
+//!
+//! ```text
+//!   ln p99  = mu + 2.326 sigma             so   ln (p99 / mean) = 2.326 sigma - sigma² / 2
+//!   ln mean = mu + sigma² / 2
+//! ```
+//!
+//! That has a solution up to a 99th percentile of 14.97 times the mean: beyond it, one in a hundred could not
+//! be so much without the mean being more.
+
+use std::f64::consts::TAU;
+
+use crate::Chance;
+
+/// The 99th percentile of the bell, in standard deviations.
+const BELL_P99: f64 = 2.326_347_874;
+
+/// A 99th percentile is at most so many times the mean.
+pub const P99_MAX: f64 = 14.9;
+
+/// How long something takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// On average, in nanoseconds.
+    pub mean_ns: f64,
+    /// Only one in a hundred takes longer. If there is none, all take the same time.
+    pub p99_ns: Option<f64>,
+}
+
+impl Spread {
+    /// Always the same.
+    pub fn constant(ns: u64) -> Spread {
+        Spread { mean_ns: ns as f64, p99_ns: None }
+    }
+
+    /// Whether there are such times.
+    pub fn is_possible(&self) -> bool {
+        let within = |p99_ns| p99_ns >= self.mean_ns && p99_ns <= P99_MAX * self.mean_ns;
+        self.p99_ns.is_none_or(within)
+    }
+
+    /// How far it is spread, as the sigma of a lognormal distribution.
+    fn sigma(&self) -> f64 {
+        let ratio = self.p99_ns.map_or(1.0, |p99_ns| p99_ns / self.mean_ns);
+        let ratio = ratio.clamp(1.0, P99_MAX);
+        BELL_P99 - (BELL_P99 * BELL_P99 - 2.0 * ratio.ln()).max(0.0).sqrt()
+    }
+}
+
+/// Draws such times.
+#[derive(Debug)]
+pub struct Times {
+    mu: f64,
+    sigma: f64,
+    always_ns: Option<u64>,
+    chance: Chance,
+}
+
+impl Times {
+    /// Of this spread.
+    pub fn new(spread: Spread, chance: Chance) -> Times {
+        let sigma = spread.sigma();
+        let is_constant = sigma == 0.0 || spread.mean_ns <= 0.0;
+        let always_ns = is_constant.then_some(spread.mean_ns as u64);
+        let mu = spread.mean_ns.max(1.0).ln() - sigma * sigma / 2.0;
+        Times { mu, sigma, always_ns, chance }
+    }
+
+    /// The next one.
+    pub fn next_ns(&mut self) -> u64 {
+        if let Some(ns) = self.always_ns {
+            return ns;
+        }
+        // A point of the bell out of two draws, after Box and Muller.
+        let far = (-2.0 * (1.0 - self.chance.unit()).ln()).sqrt();
+        let bell = far * (TAU * self.chance.unit()).cos();
+        (self.mu + self.sigma * bell).exp() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(spread: Spread) -> Vec<u64> {
+        let mut times = Times::new(spread, Chance::new(3, 0));
+        let mut drawn: Vec<u64> = (0..200_000).map(|_| times.next_ns()).collect();
+        drawn.sort_unstable();
+        drawn
+    }
+
+    #[test]
+    fn what_is_drawn_has_the_mean_and_the_percentile() {
+        for p99 in [1.1e6, 3e6, 8e6, 14e6] {
+            let drawn = drawn(Spread { mean_ns: 1e6, p99_ns: Some(p99) });
+            let mean = drawn.iter().sum::<u64>() as f64 / drawn.len() as f64;
+            // The longer the tail, the longer it takes until a mean is a mean.
+            assert!((mean / 1e6 - 1.0).abs() < 0.03, "mean {mean} for {p99}");
+            let found = drawn[drawn.len() * 99 / 100] as f64;
+            assert!((found / p99 - 1.0).abs() < 0.06, "p99 {found} instead of {p99}");
+        }
+        assert!(drawn(Spread::constant(700)).iter().all(|ns| *ns == 700));
+    }
+
+    #[test]
+    fn a_percentile_below_the_mean_is_none() {
+        let possible = |p99| Spread { mean_ns: 10.0, p99_ns: Some(p99) }.is_possible();
+        assert_eq!([9.0, 10.0, 149.0, 150.0].map(possible), [false, true, true, false]);
+    }
+}

@@ -1,0 +1,195 @@
+//! One who takes steps, and where its time goes.
+//!
+//! Every step of a model is a step of somebody: of a request, or of a worker in the background. Whoever takes it
+//! carries a [`Trip`], which does the step and writes down how long it took, and for what. At the end nothing is
+//! left over: the sum is the time that has passed.
+//!
+//! # Waiting for a worker
+//!
+//! A put waits for the applier, and the applier for a lock. "Waited for the applier" would be true and of no
+//! use. So who waits for a worker spends its time on what the worker spends it on meanwhile: if that waits
+//! 90 ms for `readTx`, the put has waited 90 ms for `readTx`.
+//!
+//! ```text
+//!   applier   │ running │ readTx ░░░░░░░░░░░░░░░░░ │ running │
+//!   put                     └─ readTx ░░░░░░░░░░░░░┴ running ┘   and not: applier ░░░░░░░░░
+//! ```
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use clearlane_locks::{Actor, Mode};
+
+use crate::account::{Account, Spent};
+use crate::cores::Cores;
+use crate::lock::{Inside, Lock};
+use crate::recorder::Lane;
+use crate::signal::Signal;
+use crate::timeline::{Kind, What};
+use crate::world::World;
+
+/// One who takes steps. What it has spent may be looked at while it is under way.
+#[derive(Debug)]
+pub struct Trip {
+    world: World,
+    cores: Cores,
+    actor: Actor,
+    begin_ns: u64,
+    ledger: Ledger,
+    /// If it is recorded.
+    lane: Option<Lane>,
+}
+
+/// The account of one who is under way. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    account: Rc<Cell<Account>>,
+    lane: Option<Lane>,
+}
+
+impl Ledger {
+    fn add(&self, kind: Spent, ns: u64) {
+        if ns > 0 {
+            let mut account = self.account.get();
+            account[kind] += ns;
+            self.account.set(account);
+        }
+    }
+
+    fn add_all(&self, more: Account) {
+        let mut account = self.account.get();
+        account += more;
+        self.account.set(account);
+    }
+
+    /// What has been written down.
+    pub fn account(&self) -> Account {
+        self.account.get()
+    }
+}
+
+impl Trip {
+    /// Begins now, in the name of this class: one who works for others.
+    pub fn new(world: &World, cores: &Cores, actor: Actor) -> Trip {
+        Trip::of_kind(world, cores, actor, Kind::Work)
+    }
+
+    /// The same, of a request.
+    pub fn of_kind(world: &World, cores: &Cores, actor: Actor, kind: Kind) -> Trip {
+        let begin_ns = world.now_ns();
+        let lane = world.recorder().lane(actor, kind, begin_ns);
+        let ledger = Ledger { account: Rc::default(), lane };
+        Trip { world: world.clone(), cores: cores.clone(), actor, begin_ns, ledger, lane }
+    }
+
+    /// In whose name.
+    pub fn actor(&self) -> Actor {
+        self.actor
+    }
+
+    /// A worker does something in the name of another.
+    pub fn acts_as(&mut self, actor: Actor) {
+        self.actor = actor;
+    }
+
+    /// The account, to be looked at by those who wait.
+    pub fn ledger(&self) -> Ledger {
+        self.ledger.clone()
+    }
+
+    /// The last step is over, which took so long.
+    fn was(&self, what: impl FnOnce() -> What, ns: u64) {
+        if let Some(lane) = self.lane {
+            let now_ns = self.world.now_ns();
+            self.world.recorder().add(lane, what, now_ns - ns, now_ns);
+        }
+    }
+
+    /// Computes for so long. If it had to make way in between, the timeline has the waits first.
+    pub async fn run(&mut self, ns: u64) {
+        let waited_ns = self.cores.run(ns).await;
+        if let Some(lane) = self.lane {
+            let ran_from_ns = self.world.now_ns() - ns;
+            let recorder = self.world.recorder();
+            recorder.add(lane, || What::Core, ran_from_ns - waited_ns, ran_from_ns);
+        }
+        self.was(|| What::Run, ns);
+        self.ledger.add(Spent::RUNNING, ns);
+        self.ledger.add(Spent::CORE, waited_ns);
+    }
+
+    /// Takes a lock together with other readers.
+    pub async fn read(&mut self, lock: &Lock) -> Inside {
+        let inside = lock.enter_as(self.actor, Mode::Read, self.lane).await;
+        self.ledger.add(lock.spent(), inside.waited_ns());
+        inside
+    }
+
+    /// Takes a lock alone.
+    pub async fn write(&mut self, lock: &Lock) -> Inside {
+        let inside = lock.enter_as(self.actor, Mode::Write, self.lane).await;
+        self.ledger.add(lock.spent(), inside.waited_ns());
+        inside
+    }
+
+    /// Waits for a disk that takes so long.
+    pub async fn disk(&mut self, ns: u64) {
+        self.world.sleep(ns).await;
+        self.was(|| What::Disk, ns);
+        self.ledger.add(Spent::DISK, ns);
+    }
+
+    /// Does nothing for so long, between two things that it does.
+    pub(crate) async fn idles(&mut self, ns: u64) {
+        self.world.sleep(ns).await;
+        self.ledger.add(Spent::named(&self.world, "a pause"), ns);
+    }
+
+    /// Waits for a message that is on its way for so long.
+    pub async fn network(&mut self, ns: u64) {
+        self.world.sleep(ns).await;
+        self.was(|| What::Network, ns);
+        self.ledger.add(Spent::NETWORK, ns);
+    }
+
+    /// Waits until a worker has done something, and spends its time as the worker does. What cannot be told
+    /// apart, because a step of the worker's had begun before, or the worker was about something else, is put
+    /// down to `name`.
+    pub async fn worker(&mut self, name: Spent, worker: &Ledger, done: &Signal) {
+        let (begin_ns, before) = (self.world.now_ns(), worker.account());
+        done.wait().await;
+        let spent = worker.account().since(&before);
+        self.spent_as(name, worker, spent, begin_ns, self.world.now_ns());
+    }
+
+    /// From then to then somebody else spent this in the name of this one. A step of his may have begun before;
+    /// and what cannot be told apart is put down to `name`.
+    pub(crate) fn spent_as(
+        &mut self,
+        name: Spent,
+        who: &Ledger,
+        mut spent: Account,
+        from_ns: u64,
+        to_ns: u64,
+    ) {
+        if from_ns == to_ns {
+            return;
+        }
+        spent.cut_to(to_ns - from_ns);
+        spent[name] += to_ns - from_ns - spent.total_ns();
+        if let Some(lane) = self.lane {
+            let recorder = self.world.recorder();
+            let behind = who.lane.map(|lane| recorder.name(lane));
+            let of = name.name(&self.world).to_owned();
+            recorder.add(lane, || What::Wait { of, behind }, from_ns, to_ns);
+        }
+        self.ledger.add_all(spent);
+    }
+
+    /// It is over: how long it took, and what for.
+    pub fn end(self) -> (u64, Account) {
+        let (took_ns, account) = (self.world.now_ns() - self.begin_ns, self.ledger.account());
+        debug_assert_eq!(took_ns, account.total_ns(), "all time is accounted for");
+        (took_ns, account)
+    }
+}

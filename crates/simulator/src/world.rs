@@ -1,0 +1,270 @@
+//! Virtual time, and the processes that live in it.
+//!
+//! # The idea
+//!
+//! A process is an `async` function. Where it would wait in reality, for time to pass, for a core or for a
+//! lock, it awaits; and what it awaits is not a thing of an operating system but a place in a list here. So
+//! the model of a request reads from top to bottom like the code that it is a model of.
+//!
+//! ```text
+//!   calendar   (time, order) → process     who goes on when                    a heap
+//!   ready      processes                   who goes on now, in this order      a queue
+//!   processes  suspended functions         where each of them stands
+//! ```
+//!
+//! [`World::run`] lets those go on who are ready, one after the other; when nobody is, the time jumps to the
+//! next entry of the calendar. A process that is going on is never interrupted and takes no time: time
+//! passes only between two steps.
+//!
+//! # What holds
+//!
+//! * The same start gives the same run: two entries of one time go in the order in which they were made, and
+//!   there is no thread, no clock and no hash map anywhere.
+//! * A process waits for one thing at a time. So nobody can be woken for something that it does not wait
+//!   for any more, and there is nothing to be cancelled.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use crate::recorder::Recorder;
+use crate::timeline::Timeline;
+
+/// Names a process until it has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Id(u32);
+
+type Process = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A world. Clones are the same one.
+#[derive(Clone, Default)]
+pub struct World(Rc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    now_ns: Cell<u64>,
+    /// Entries that were made in the calendar.
+    entries: Cell<u64>,
+    calendar: RefCell<BinaryHeap<Reverse<(u64, u64, Id)>>>,
+    ready: RefCell<VecDeque<Id>>,
+    /// By number. The place of one that has ended, or goes on at this moment, is empty.
+    processes: RefCell<Vec<Option<Process>>>,
+    free: RefCell<Vec<Id>>,
+    going_on: Cell<Option<Id>>,
+    /// What time is spent on, by number.
+    names: RefCell<Vec<&'static str>>,
+    steps: Cell<u64>,
+    recorder: Recorder,
+}
+
+impl World {
+    /// A world at time 0, with nobody in it.
+    pub fn new() -> World {
+        World::default()
+    }
+
+    /// Nanoseconds since the beginning.
+    #[inline]
+    pub fn now_ns(&self) -> u64 {
+        self.0.now_ns.get()
+    }
+
+    /// How often a process went on: the events of the simulation.
+    pub fn steps(&self) -> u64 {
+        self.0.steps.get()
+    }
+
+    /// How many processes there are.
+    pub fn processes(&self) -> usize {
+        self.0.processes.borrow().len() - self.0.free.borrow().len()
+    }
+
+    /// The number of a name, new if the name is. Accounts are kept by number.
+    pub(crate) fn number_of(&self, name: &'static str) -> usize {
+        let mut names = self.0.names.borrow_mut();
+        names.iter().position(|known| *known == name).unwrap_or_else(|| {
+            names.push(name);
+            names.len() - 1
+        })
+    }
+
+    /// The names by number.
+    pub(crate) fn names(&self) -> Vec<&'static str> {
+        self.0.names.borrow().clone()
+    }
+
+    /// Records what happens between two moments.
+    pub fn record(&self, from_ns: u64, to_ns: u64) {
+        self.0.recorder.begin(from_ns, to_ns);
+    }
+
+    /// What was recorded so far, and was not taken yet.
+    pub fn take_timeline(&self) -> Timeline {
+        self.0.recorder.take()
+    }
+
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.0.recorder
+    }
+
+    /// Begins a process. It goes on for the first time when all have who are ready now.
+    pub fn spawn(&self, process: impl Future<Output = ()> + 'static) {
+        let mut processes = self.0.processes.borrow_mut();
+        let id = self.0.free.borrow_mut().pop().unwrap_or_else(|| {
+            processes.push(None);
+            Id(processes.len() as u32 - 1)
+        });
+        processes[id.0 as usize] = Some(Box::pin(process));
+        drop(processes);
+        self.wake(id);
+    }
+
+    /// Waits until so much time has passed.
+    pub fn sleep(&self, ns: u64) -> Sleep<'_> {
+        Sleep { world: self, until_ns: self.now_ns().saturating_add(ns), is_noted: false }
+    }
+
+    /// Waits until it is this time; not at all if that has passed.
+    pub fn sleep_until(&self, ns: u64) -> Sleep<'_> {
+        Sleep { world: self, until_ns: ns, is_noted: false }
+    }
+
+    /// Lets time pass until then, or until nobody has anything left to do.
+    pub fn run(&self, until_ns: u64) {
+        loop {
+            while let Some(id) = self.next_ready() {
+                self.go_on(id);
+            }
+            let Some(id) = self.next_in_time(until_ns) else { break };
+            self.go_on(id);
+        }
+        self.0.now_ns.set(self.now_ns().max(until_ns));
+    }
+
+    /// Everybody is sent away, in the middle of whatever they do. A world that has processes holds them, and they
+    /// hold it: without an end it would never be given back.
+    pub fn end(&self) {
+        let processes = self.0.processes.take();
+        drop(processes);
+        self.0.ready.take();
+        self.0.calendar.take();
+    }
+
+    fn next_ready(&self) -> Option<Id> {
+        self.0.ready.borrow_mut().pop_front()
+    }
+
+    fn next_in_time(&self, until_ns: u64) -> Option<Id> {
+        let mut calendar = self.0.calendar.borrow_mut();
+        let Reverse((at_ns, _, id)) = *calendar.peek()?;
+        if at_ns > until_ns {
+            return None;
+        }
+        calendar.pop();
+        self.0.now_ns.set(at_ns);
+        Some(id)
+    }
+
+    fn go_on(&self, id: Id) {
+        let process = self.0.processes.borrow_mut()[id.0 as usize].take();
+        let mut process = process.expect("only who is there is woken, and by one thing");
+        self.0.steps.set(self.0.steps.get() + 1);
+        self.0.going_on.set(Some(id));
+        let step = process.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        self.0.going_on.set(None);
+        match step {
+            Poll::Pending => self.0.processes.borrow_mut()[id.0 as usize] = Some(process),
+            Poll::Ready(()) => self.0.free.borrow_mut().push(id),
+        }
+    }
+
+    /// The process that asks.
+    pub(crate) fn going_on(&self) -> Id {
+        self.0.going_on.get().expect("only a process waits")
+    }
+
+    /// What it waited for is there.
+    pub(crate) fn wake(&self, id: Id) {
+        self.0.ready.borrow_mut().push_back(id);
+    }
+
+    pub(crate) fn wake_at(&self, ns: u64, id: Id) {
+        let entry = self.0.entries.get();
+        self.0.entries.set(entry + 1);
+        self.0.calendar.borrow_mut().push(Reverse((ns, entry, id)));
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World")
+            .field("now_ns", &self.now_ns())
+            .field("processes", &self.processes())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Time that passes.
+#[derive(Debug)]
+#[must_use = "time passes only for who awaits it"]
+pub struct Sleep<'w> {
+    world: &'w World,
+    until_ns: u64,
+    is_noted: bool,
+}
+
+impl Future for Sleep<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<()> {
+        if self.world.now_ns() >= self.until_ns {
+            return Poll::Ready(());
+        }
+        debug_assert!(!self.is_noted, "woken by something else");
+        self.is_noted = true;
+        self.world.wake_at(self.until_ns, self.world.going_on());
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noting(world: &World, notes: &Rc<RefCell<Vec<(u64, char)>>>, name: char, pauses: Vec<u64>) {
+        let (own, notes) = (world.clone(), Rc::clone(notes));
+        world.spawn(async move {
+            for pause in pauses {
+                own.sleep(pause).await;
+                notes.borrow_mut().push((own.now_ns(), name));
+            }
+        });
+    }
+
+    #[test]
+    fn time_jumps_to_whoever_is_next() {
+        let (world, notes) = (World::new(), Rc::default());
+        noting(&world, &notes, 'a', vec![10, 10]);
+        noting(&world, &notes, 'b', vec![5, 5, 5]);
+        world.run(1000);
+        // At 10, b has asked later than a.
+        let expected = [(5, 'b'), (10, 'a'), (10, 'b'), (15, 'b'), (20, 'a')];
+        assert_eq!(*notes.borrow(), expected);
+        assert_eq!((world.now_ns(), world.processes()), (1000, 0));
+    }
+
+    #[test]
+    fn a_run_may_be_continued() {
+        let (world, notes) = (World::new(), Rc::default());
+        noting(&world, &notes, 'a', vec![10, 10, 10]);
+        world.run(20);
+        assert_eq!((notes.borrow().len(), world.processes()), (2, 1));
+        world.run(30);
+        assert_eq!((notes.borrow().len(), world.processes()), (3, 0));
+    }
+}

@@ -1,0 +1,146 @@
+//! One load in all eras: who waits for whom, always the same way.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use clearlane_simulator::costs::Costs;
+use clearlane_simulator::era::Era;
+use clearlane_simulator::results::Results;
+use clearlane_simulator::run::{run, workload};
+use clearlane_simulator::scenario::Scenario;
+use clearlane_simulator::server::Build;
+use clearlane_simulator::show::{perfetto, svg, terminal};
+use clearlane_simulator::timeline::{Timeline, What};
+
+const HEAD_OF_LINE: &str = include_str!("../../load/workloads/head-of-line.toml");
+
+fn scenario(seconds: u64, seed: u64) -> Scenario {
+    let mut scenario = Scenario::new(workload(HEAD_OF_LINE).unwrap());
+    scenario.workload.seconds = seconds;
+    Scenario { seed, cores: 4, ..scenario }
+}
+
+fn results(scenario: &Scenario, era: Era) -> Results {
+    run(scenario, &Build::new(era, Costs::default())).unwrap()
+}
+
+fn p99(results: &Results, class: &str) -> f64 {
+    let class = results.classes.iter().find(|one| one.name == class).unwrap();
+    class.latency_ms(0.99).unwrap()
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let mut tables = Vec::new();
+    for seed in 0..100 {
+        let era = Era::ALL[seed as usize % Era::ALL.len()];
+        let scenario = scenario(3, seed);
+        let (first, second) = (results(&scenario, era), results(&scenario, era));
+        assert_eq!(first.table(), second.table(), "seed {seed}, era {era}");
+        assert_eq!(first.steps, second.steps);
+        tables.push(first.table());
+    }
+    tables.sort();
+    tables.dedup();
+    assert_eq!(tables.len(), 100, "another seed is another run");
+}
+
+/// The history, in one table: from 3.4 on an expensive read keeps no other from its way, before that all.
+#[test]
+fn eras_stop_others_as_they_did() {
+    let with = scenario(30, 1);
+    let mut calm = with.clone();
+    calm.workload = calm.workload.without(&["expensive".to_owned()]).unwrap();
+    for (era, stops) in [
+        (Era::V30, true),
+        (Era::V31, true),
+        (Era::V32, true),
+        (Era::V34, false),
+        (Era::V35, false),
+        (Era::Clearlane, false),
+    ] {
+        let (with, calm) = (results(&with, era), results(&calm, era));
+        for class in ["cheap", "put"] {
+            let times = p99(&with, class) / p99(&calm, class);
+            let fits = if stops { times >= 8.0 } else { times <= 2.0 };
+            assert!(fits, "era {era}: {class} takes {times:.1} times as long");
+        }
+    }
+}
+
+#[test]
+fn the_table_names_who_is_to_blame() {
+    let table = results(&scenario(30, 1), Era::V32).table();
+    let line = table.lines().find(|line| line.trim_start().starts_with("put")).unwrap();
+    assert!(line.contains("% readTx (held by expensive)"), "{table}");
+    let ours = results(&scenario(30, 1), Era::Clearlane).table();
+    assert!(!ours.contains("held"), "there is no lock: {ours}");
+}
+
+#[test]
+fn what_never_ends_is_not_begun() {
+    let text = HEAD_OF_LINE.replace("rate = 1\n", "rate = 100\n");
+    let mut scenario = Scenario::new(workload(&text).unwrap());
+    scenario.cores = 2;
+    let refused = run(&scenario, &Build::new(Era::Clearlane, Costs::default())).unwrap_err();
+    let words = refused.to_string();
+    assert!(words.contains("cores all the time, and there are 2: that is "), "{words}");
+}
+
+#[test]
+fn eras_have_the_names_of_the_flag() {
+    for era in Era::ALL {
+        assert_eq!(era.name().parse(), Ok(era));
+    }
+    let words = "there is no era 3.3; there are 3.0, 3.1, 3.2, 3.4, 3.5 and clearlane";
+    assert_eq!("3.3".parse::<Era>().unwrap_err().to_string(), words);
+}
+
+/// The convoy, moment by moment: the commit of 3.2 wants the lock that the expensive read has, and the cheap reads
+/// stand behind the commit.
+#[test]
+fn a_timeline_shows_who_stood_in_front() {
+    let mut scenario = Scenario::new(workload(HEAD_OF_LINE).unwrap());
+    scenario.recorded = Some((6_675_000_000, 6_735_000_000));
+    let timeline = results(&scenario, Era::V32).timeline;
+    let waits_behind = |lane: &str, front: &str| {
+        timeline.spans.iter().any(|span| match &span.what {
+            What::Wait { of, behind: Some(behind) } => {
+                span.lane.starts_with(lane) && of == "readTx" && behind.starts_with(front)
+            }
+            _ => false,
+        })
+    };
+    assert!(waits_behind("commit", "expensive") && waits_behind("cheap", "commit"), "{timeline}");
+    assert_eq!(timeline.to_string().parse::<Timeline>().unwrap(), timeline);
+    let style = terminal::Style { width: 90, lanes_max: 20, has_colours: false };
+    let picture = terminal::draw(&timeline, style);
+    let line = |lane: &str| picture.lines().find(|line| line.starts_with(lane)).unwrap();
+    assert!(
+        line("expensive").contains("████████") && line("commit").contains("░░░░≈"),
+        "{picture}"
+    );
+    let ours = results(&scenario, Era::Clearlane).timeline;
+    assert!(!terminal::draw(&ours, style).lines().any(|line| line.contains("░░")), "nobody waits");
+}
+
+#[test]
+fn other_tools_get_whole_pairs() {
+    let mut scenario = Scenario::new(workload(HEAD_OF_LINE).unwrap());
+    scenario.recorded = Some((6_675_000_000, 6_735_000_000));
+    let timeline = results(&scenario, Era::V32).timeline;
+    let trace = perfetto::json(&timeline);
+    let events = trace["traceEvents"].as_array().unwrap();
+    let numbers = |phase: &str| {
+        let of = events.iter().filter(|event| event["ph"] == phase);
+        of.map(|event| event["id"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert!(!numbers("s").is_empty() && !numbers("b").is_empty());
+    assert_eq!(numbers("s"), numbers("f"));
+    assert_eq!(numbers("b"), numbers("e"));
+    let picture = svg::draw(&timeline);
+    for tag in ["svg", "title", "text", "defs", "pattern"] {
+        let count = |text: String| picture.matches(&text).count();
+        assert_eq!(count(format!("<{tag}")), count(format!("</{tag}>")), "{tag}");
+    }
+    assert!(picture.contains("waits for readTx, behind commit #1"), "{picture}");
+}

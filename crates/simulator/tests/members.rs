@@ -1,0 +1,205 @@
+//! Several members, by hand: what rounds cost when nothing costs anything but syncs and the network.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use clearlane_simulator::costs::Costs;
+use clearlane_simulator::era::Era;
+use clearlane_simulator::results::Results;
+use clearlane_simulator::run::run;
+use clearlane_simulator::scenario::Scenario;
+use clearlane_simulator::server::Build;
+
+const LOAD: &str = "
+    seconds = 10
+
+    [keys]
+    count = 1_000
+    size = 32
+    value = 64
+
+    [[class]]
+    name = 'put'
+    operation = 'put'
+    rate = 1
+
+    [[class]]
+    name = 'fresh'
+    operation = 'range'
+    rate = 1
+
+    [[class]]
+    name = 'past'
+    operation = 'range'
+    rate = 1
+    consistency = 'serializable'
+
+    [model]
+    sync_ms = 1
+    round_trips_ms.1-2 = 1
+    round_trips_ms.1-3 = 2
+    members = 3
+";
+
+/// Time passes on disks and networks, and nowhere else.
+fn free() -> Costs {
+    Costs {
+        request_ns: 0,
+        client_ns: 0,
+        sent_byte_ns: 0.0,
+        received_byte_ns: 0.0,
+        raft_turn_ns: 0,
+        log_entry_ns: 0,
+        log_byte_ns: 0.0,
+        log_sync_ns: 0,
+        index_seek_ns: 0,
+        index_key_ns: 0,
+        record_ns: 0,
+        record_byte_ns: 0.0,
+        apply_ns: 0,
+        buffer_op_ns: 0,
+        commit_op_ns: 0,
+        commit_sync_ns: 0,
+        ..Costs::default()
+    }
+}
+
+/// The times of a put, a linearizable and a serializable read, and what the put and the read wait for.
+fn found(knobs: &[(&str, &str)], era: Era) -> (Vec<f64>, Results) {
+    let mut scenario = Scenario::parse(LOAD).unwrap();
+    knobs.iter().for_each(|(name, value)| scenario.set(name, value).unwrap());
+    let results = run(&scenario, &Build::new(era, free())).unwrap();
+    let ms = |name: &str| {
+        let class = results.classes.iter().find(|class| class.name == name).unwrap();
+        assert_eq!(class.answers(), 10, "{name}");
+        let middle = class.latency_ms(0.5).unwrap();
+        // To the three figures that a histogram has; and what takes no time is counted as a microsecond.
+        (middle * 100.0).round() / 100.0
+    };
+    let times = ["put", "fresh", "past"].map(ms).to_vec();
+    (times, results)
+}
+
+fn times(knobs: &[(&str, &str)]) -> Vec<f64> {
+    let (ours, _) = found(knobs, Era::Clearlane);
+    let (theirs, _) = found(knobs, Era::V35);
+    assert_eq!(ours, theirs);
+    ours
+}
+
+#[test]
+fn three_members_wait_for_the_nearer_of_two() {
+    // Half a millisecond there, one of disk, half back; the leader's own disk is done before.
+    assert_eq!(times(&[]), [2.0, 1.0, 0.0]);
+    // A disk of 5 ms: 0.5 + 5 + 0.5.
+    assert_eq!(times(&[("model.sync_ms", "5")]), [6.0, 1.0, 0.0]);
+    // The nearer one goes away: 2 + 1.
+    assert_eq!(times(&[("model.round_trips_ms.1-2", "9")]), [3.0, 2.0, 0.0]);
+}
+
+#[test]
+fn who_is_alone_waits_for_its_own_disk() {
+    let mut alone = Scenario::parse(LOAD).unwrap();
+    alone.model.round_trips.clear();
+    alone.set("model.members", "1").unwrap();
+    for era in [Era::Clearlane, Era::V35] {
+        let results = run(&alone, &Build::new(era, free())).unwrap();
+        let ms = |at: usize| results.classes[at].latency_ms(1.0).unwrap();
+        assert!((ms(0) - 1.0).abs() < 0.01 && ms(1) < 0.01, "{era}");
+    }
+}
+
+#[test]
+fn five_members_wait_for_the_second_nearest() {
+    let far = |pair: &'static str, ms: &'static str| (pair, ms);
+    let five = [
+        ("model.members", "5"),
+        far("model.round_trips_ms.1-4", "7"),
+        far("model.round_trips_ms.1-5", "8"),
+    ];
+    // Members 2 and 3 have it after 2 and 3 ms, and with the leader that is a quorum.
+    assert_eq!(times(&five), [3.0, 2.0, 0.0]);
+    // Two of the four are there in a millisecond, but a learner does not count.
+    let learners = [
+        ("model.learners", "2"),
+        far("model.round_trips_ms.1-4", "0.1"),
+        far("model.round_trips_ms.1-5", "0.1"),
+    ];
+    assert_eq!(times(&learners), [2.0, 1.0, 0.0]);
+}
+
+#[test]
+fn at_another_member_everything_goes_by_the_leader() {
+    let at = |member: &'static str| {
+        times(&[("model.connect.put", member), ("model.connect.fresh", member)])
+    };
+    // There, the quorum, and the news that it is committed: 0.5 + 2 + 0.5. A read asks the leader, which asks
+    // a quorum: 0.5 + 1 + 0.5.
+    assert_eq!(at("2"), [3.0, 2.0, 0.0]);
+    assert_eq!(at("3"), [4.0, 3.0, 0.0]);
+}
+
+#[test]
+fn clients_have_a_network_of_their_own() {
+    assert_eq!(times(&[("model.client_round_trip_ms", "3")]), [5.0, 4.0, 3.0]);
+}
+
+/// Of the 2 ms of a put, one is a disk's and one the network's.
+#[test]
+fn a_quorum_is_explained_by_what_its_last_one_did() {
+    let (_, results) = found(&[], Era::V35);
+    let line = |class: &str| {
+        let table = results.table();
+        table.lines().find(|line| line.trim_start().starts_with(class)).unwrap().to_owned()
+    };
+    assert!(line("put").ends_with("   50 % disk, 50 % network"), "{}", line("put"));
+    assert!(line("fresh").ends_with("   100 % network"), "{}", line("fresh"));
+}
+
+/// The leader's own disk is slow this time: etcd's waits for it, ours is content with the others.
+#[test]
+fn a_leader_of_etcd_is_one_of_its_quorum() {
+    let slow = [("model.sync_ms", "10"), ("model.round_trip_ms", "1")];
+    let mut scenario = Scenario::parse(LOAD).unwrap();
+    slow.iter().for_each(|(name, value)| scenario.set(name, value).unwrap());
+    scenario.set("model.sync_ms", "{ mean = 10, p99 = 90 }").unwrap();
+    scenario.set("put.rate", "20").unwrap();
+    scenario.set("seconds", "100").unwrap();
+    let mean = |era| {
+        let results = run(&scenario, &Build::new(era, free())).unwrap();
+        let put = &results.classes[0];
+        put.account().total_ns() / put.answers()
+    };
+    let (ours, theirs) = (mean(Era::Clearlane), mean(Era::V35));
+    assert!(ours < theirs, "{ours} {theirs}");
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused() {
+    let told = |knobs: &[(&str, &str)]| {
+        let mut scenario = Scenario::parse(LOAD).unwrap();
+        knobs.iter().for_each(|(name, value)| scenario.set(name, value).unwrap());
+        let build = Build::new(Era::Clearlane, Costs::default());
+        run(&scenario, &build).map(drop).unwrap_err().to_string()
+    };
+    for (knobs, line) in [
+        (
+            vec![("model.members", "1")],
+            "`round_trips_ms.1-2` is no pair; the members are 1 to 1, the smaller one first",
+        ),
+        (
+            vec![("model.round_trips_ms.2-1", "1")],
+            "`round_trips_ms.2-1` is no pair; the members are 1 to 3, the smaller one first",
+        ),
+        (
+            vec![("model.connect.get", "1")],
+            "`connect.get`: there is no such class; there are put, fresh, past",
+        ),
+        (vec![("model.connect.past", "5")], "`connect.past`: there are 3 members and 0 learners"),
+        (
+            vec![("model.learners", "1"), ("model.connect.fresh", "4")],
+            "`connect.fresh`: it is a learner, and answers only ranges whose consistency is serializable",
+        ),
+    ] {
+        assert_eq!(told(&knobs), format!("[model]: {line}"));
+    }
+}

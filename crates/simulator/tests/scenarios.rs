@@ -1,0 +1,299 @@
+//! Each scenario that is shipped, in every era, in a shortened form: does it show what it says on top?
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use clearlane_load::workload::Workload;
+use clearlane_simulator::costs::Costs;
+use clearlane_simulator::era::Era;
+use clearlane_simulator::results::Results;
+use clearlane_simulator::run::run;
+use clearlane_simulator::scenario::Scenario;
+use clearlane_simulator::server::Build;
+
+const OLD: [Era; 3] = [Era::V30, Era::V31, Era::V32];
+const NEW: [Era; 2] = [Era::V34, Era::V35];
+const THEIRS: [Era; 5] = [Era::V30, Era::V31, Era::V32, Era::V34, Era::V35];
+
+fn folder() -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "scenarios"].iter().collect()
+}
+
+fn shipped(name: &str, knobs: &[(&str, &str)]) -> Scenario {
+    let text = fs::read_to_string(folder().join(name).with_extension("toml")).unwrap();
+    let mut scenario = Scenario::parse(&text).unwrap();
+    knobs.iter().for_each(|(name, value)| scenario.set(name, value).unwrap());
+    scenario
+}
+
+fn found(name: &str, knobs: &[(&str, &str)], era: Era) -> Results {
+    run(&shipped(name, knobs), &Build::new(era, Costs::default())).unwrap()
+}
+
+/// In all eras.
+fn all(name: &str, knobs: &[(&str, &str)]) -> BTreeMap<Era, Results> {
+    Era::ALL.into_iter().map(|era| (era, found(name, knobs, era))).collect()
+}
+
+fn ms(results: &Results, class: &str, quantile: f64) -> f64 {
+    let class = results.classes.iter().find(|one| one.name == class).unwrap();
+    class.latency_ms(quantile).unwrap()
+}
+
+fn p99(results: &Results, class: &str) -> f64 {
+    ms(results, class, 0.99)
+}
+
+/// What the slowest of a class spend their time on.
+fn blame(results: &Results, class: &str) -> String {
+    let table = results.table();
+    let line = table.lines().find(|line| line.split_whitespace().next() == Some(class)).unwrap();
+    line.rsplit("   ").next().unwrap().to_owned()
+}
+
+#[test]
+fn every_file_is_read_by_the_driver_and_runs_in_every_era() {
+    let mut files = 0;
+    for entry in fs::read_dir(folder()).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let story = text.lines().take_while(|line| line.starts_with('#')).collect::<Vec<_>>();
+        assert!(story.join("\n").contains("# What to expect: "), "{name} does not tell its story");
+        let workload = Workload::parse(&text).unwrap();
+        for (era, results) in all(name, &[("seconds", "2")]) {
+            for (class, load) in results.classes.iter().zip(&workload.classes) {
+                assert_eq!(class.name, load.name);
+                assert_eq!(class.answers() + class.refused, class.due, "{name}, era {era}");
+                assert!(class.due > 0 || load.rate < 2.0, "{name}: {}", load.name);
+            }
+        }
+        files += 1;
+    }
+    assert_eq!(files, 14);
+}
+
+/// A commit that takes a second stops everybody, and ours nobody.
+#[test]
+fn alibaba() {
+    let found = all("alibaba", &[("seconds", "20")]);
+    for era in THEIRS {
+        for class in ["read", "put"] {
+            let times = p99(&found[&era], class) / p99(&found[&Era::Clearlane], class);
+            assert!(times > 100.0, "era {era}: {class} takes {times:.0} times as long");
+        }
+        assert!(blame(&found[&era], "put").contains("(held by"), "era {era}");
+    }
+    for (era, cured) in all("alibaba", &[("seconds", "10"), ("model.commit_sync_ms", "1")]) {
+        assert!(p99(&cured, "read") < 5.0 && p99(&cured, "put") < 15.0, "{era}");
+    }
+}
+
+/// Big reads: before 3.4 others wait for as long as one takes. Later they do not, and published were 90 % less.
+#[test]
+fn pr_9384_and_pr_10523() {
+    for (name, big, small, seconds) in
+        [("pr-9384", "expensive", "cheap", "15"), ("pr-10523", "long", "short", "6")]
+    {
+        let found = all(name, &[("seconds", seconds)]);
+        for class in [small, "put"] {
+            for era in OLD {
+                let share = p99(&found[&era], class) / ms(&found[&era], big, 0.5);
+                assert!(
+                    share > 0.3,
+                    "{name}, era {era}: {class} waits for {share:.2} of a big read"
+                );
+                for new in [Era::V34, Era::V35, Era::Clearlane] {
+                    let left = p99(&found[&new], class) / p99(&found[&era], class);
+                    assert!(left < 0.1, "{name}: {class} has {left:.2} left from {era} to {new}");
+                }
+            }
+        }
+        assert!(blame(&found[&Era::V32], small).contains("% readTx (held by "), "{name}");
+        assert!(!found[&Era::Clearlane].table().contains("held by"), "{name}");
+    }
+}
+
+#[test]
+fn kubernetes_list_storm() {
+    let found = all("kubernetes-list-storm", &[("seconds", "10")]);
+    let ours = p99(&found[&Era::Clearlane], "lease");
+    for era in OLD {
+        let theirs = p99(&found[&era], "lease");
+        assert!(theirs > 20.0 * ours, "era {era}: {theirs} and ours {ours}");
+    }
+    for era in NEW {
+        assert!(p99(&found[&era], "lease") < 10.0 * ours, "era {era}");
+    }
+    // Page by page: the old index is walked for every page, to count what nobody asked for.
+    let pages = [("seconds", "10"), ("list.limit", "500"), ("list.rate", "30")];
+    let pages = [Era::V35, Era::Clearlane].map(|era| found_pages(&pages, era));
+    assert!(pages[0] > 2.0 * pages[1], "{pages:?}");
+}
+
+fn found_pages(knobs: &[(&str, &str)], era: Era) -> f64 {
+    ms(&found("kubernetes-list-storm", knobs, era), "list", 0.5)
+}
+
+/// What a read costs under many writes: in 3.4 it copies what is pending, in 3.5 it shares a copy.
+#[test]
+fn rising_writes() {
+    let reads = |era, rate| {
+        let results = found("rising-writes", &[("seconds", "3"), ("put.rate", rate)], era);
+        ms(&results, "read", 0.5)
+    };
+    assert!(reads(Era::V34, "3000") > 1.2 * reads(Era::V34, "100"), "copies grow with writes");
+    assert!(reads(Era::V34, "3000") > 1.1 * reads(Era::V35, "3000"), "a copy is shared");
+    let ours = reads(Era::Clearlane, "3000") / reads(Era::Clearlane, "100");
+    assert!(ours < 1.05, "ours copies nothing: {ours}");
+}
+
+#[test]
+fn cross_zone() {
+    for (era, found) in all("cross-zone", &[("seconds", "10")]) {
+        let half = |class| ms(&found, class, 0.5);
+        assert!(half("put") < 5.0 && half("far-put") > 25.0, "era {era}");
+        assert!(half("far") > 25.0 && half("here") < 5.0 && half("far-past") < 1.0, "era {era}");
+        assert!(blame(&found, "far-put").contains("% network"), "era {era}");
+    }
+}
+
+#[test]
+fn slow_disk() {
+    let found = all("slow-disk", &[("seconds", "10")]);
+    for era in THEIRS {
+        assert!(p99(&found[&era], "read") > 10.0, "era {era}: reads wait for commits");
+        assert!(ms(&found[&era], "put", 0.5) > 5.0, "era {era}");
+    }
+    assert!(p99(&found[&Era::Clearlane], "read") < 1.0, "and not in ours");
+    assert!(ms(&found[&Era::Clearlane], "put", 0.5) > 5.0, "but a put needs the disk");
+}
+
+/// #22264: puts wait for most of the time; reads wait in 3.0 and 3.1.
+#[test]
+fn lagging_watcher() {
+    let found = all("lagging-watcher", &[("seconds", "10")]);
+    for era in THEIRS {
+        let half = ms(&found[&era], "put", 0.5);
+        assert!((300.0..1000.0).contains(&half), "era {era}: {half}");
+        assert!(blame(&found[&era], "put").contains("% watchable (held by watch sync)"), "{era}");
+    }
+    assert!(ms(&found[&Era::V31], "read", 0.5) > 300.0);
+    assert!(ms(&found[&Era::V32], "read", 0.5) < 1.0);
+    assert!(p99(&found[&Era::Clearlane], "put") < 5.0);
+}
+
+#[test]
+fn compaction() {
+    let found = all("compaction", &[("seconds", "30")]);
+    let ours = &found[&Era::Clearlane];
+    for era in THEIRS {
+        for class in ["read", "put"] {
+            let (theirs, ours) = (p99(&found[&era], class), p99(ours, class));
+            assert!(theirs > 1.2 * ours, "era {era}: {class} {theirs} and ours {ours}");
+        }
+        let took = ms(&found[&era], "compaction", 0.5) / ms(ours, "compaction", 0.5);
+        assert!(took > 5.0, "etcd goes through what stays, too: era {era}, {took} times as long");
+    }
+    assert!(p99(&found[&Era::V32], "put") > 5.0 * p99(&found[&Era::V34], "put"));
+}
+
+/// No read path helps a small put past a large one.
+#[test]
+fn large_values() {
+    for era in Era::ALL {
+        let with = found("large-values", &[("seconds", "10")], era);
+        let without = [("seconds", "10"), ("large-put.value", "1000")];
+        let without = found("large-values", &without, era);
+        let mean = |results: &Results| {
+            let class = &results.classes[2];
+            class.account().total_ns() as f64 / class.answers() as f64
+        };
+        assert!(mean(&with) > 1.2 * mean(&without), "era {era}");
+    }
+}
+
+#[test]
+fn login_storm() {
+    for (era, found) in all("login-storm", &[]) {
+        let inside = era < Era::V35;
+        assert_eq!(p99(&found, "put") > 500.0, inside, "era {era}");
+        assert_eq!(p99(&found, "read") > 100.0, inside, "era {era}");
+        let held = blame(&found, "login").contains("(held by ");
+        assert!(held || !inside, "era {era}: {}", found.table());
+    }
+    let asked = found("login-storm", &[("model.auth.inside_lock", "true")], Era::V35);
+    assert!(p99(&asked, "put") > 500.0, "it is the lock, and not the era");
+}
+
+/// Moved to a learner, expensive reads hurt nobody at the leader, in no era.
+#[test]
+fn learner() {
+    for era in Era::ALL {
+        let moved = found("learner", &[("seconds", "10")], era);
+        let [none, back] = [[("expensive.rate", "0.0001")], [("model.connect.expensive", "1")]]
+            .map(|knob| found("learner", &[[("seconds", "10")], knob].concat(), era));
+        for class in ["cheap", "put"] {
+            let times = p99(&moved, class) / p99(&none, class);
+            assert!((0.9..1.1).contains(&times), "era {era}: {class} {times:.2}");
+            let times = p99(&back, class) / p99(&moved, class);
+            let stops = OLD.contains(&era);
+            assert!(times > 10.0 || !stops, "era {era}: {class} {times:.2}");
+        }
+        assert!(ms(&moved, "expensive", 0.5) > 50.0, "they are as expensive as ever");
+    }
+}
+
+#[test]
+fn five_members() {
+    for era in Era::ALL {
+        let half = |members| {
+            let knobs = [("seconds", "40"), ("model.members", members)];
+            ms(&found("five-members", &knobs, era), "put", 0.5)
+        };
+        let (three, five) = (half("3"), half("5"));
+        assert!(five > 1.01 * three && five < 1.5 * three, "era {era}: {three} {five}");
+    }
+}
+
+#[test]
+fn kubernetes_5000_nodes() {
+    let knobs = [("seconds", "40"), ("all-pods.rate", "0.2"), ("model.compaction.every_s", "25")];
+    let found = all("kubernetes-5000-nodes", &knobs);
+    for era in Era::ALL {
+        let worst = ms(&found[&era], "lease", 0.999);
+        assert_eq!(worst > 100.0, OLD.contains(&era), "era {era}: {worst}");
+    }
+    assert!(found[&Era::Clearlane].gap_max < 100);
+}
+
+/// The parts that a single member does not have are as repeatable.
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let mut tables = Vec::new();
+    for seed in 0..100 {
+        let era = Era::ALL[seed % Era::ALL.len()];
+        let names = ["learner", "compaction", "login-storm", "five-members", "lagging-watcher"];
+        let name = names[seed % names.len()];
+        let seed = seed.to_string();
+        let knobs = [
+            ("seed", &*seed),
+            ("seconds", "2"),
+            ("model.clients", "spread"),
+            ("model.compaction.every_s", "1"),
+            ("model.backup.every_s", "0.5"),
+            ("model.defrag.every_s", "1"),
+            ("model.commit_sync_ms", "{ mean = 1, p99 = 4 }"),
+        ];
+        let [first, second] = [(); 2].map(|()| found(name, &knobs, era));
+        assert_eq!(first.table(), second.table(), "seed {seed}, era {era}, {name}");
+        assert_eq!(first.steps, second.steps, "seed {seed}, era {era}, {name}");
+        tables.push(first.table());
+    }
+    tables.sort();
+    tables.dedup();
+    assert_eq!(tables.len(), 100, "another seed is another run");
+}

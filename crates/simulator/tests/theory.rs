@@ -1,0 +1,97 @@
+//! What queueing theory says by a formula, the model must find by running.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use clearlane_simulator::{Chance, Cores, World};
+
+const SECOND: f64 = 1e9;
+
+/// What a long run has found.
+#[derive(Debug, Default)]
+struct Found {
+    arrived: u64,
+    waited_ns: f64,
+    stayed_ns: f64,
+    /// The integral of the number of those who are there.
+    there_ns: f64,
+    there: u64,
+    changed_ns: u64,
+}
+
+impl Found {
+    fn changes(&mut self, now_ns: u64, by: i64) {
+        self.there_ns += self.there as f64 * (now_ns - self.changed_ns) as f64;
+        self.there = self.there.checked_add_signed(by).expect("nobody leaves who did not come");
+        self.changed_ns = now_ns;
+    }
+}
+
+/// Arrivals that know nothing of each other, at a machine that takes one millisecond on average.
+fn run(rate: f64, quantum_ns: u64, mut work: impl FnMut() -> f64 + 'static) -> Found {
+    let world = World::new();
+    let cores = Cores::new(&world, 1, quantum_ns);
+    let found = Rc::new(RefCell::new(Found::default()));
+    let (outer, its) = (world.clone(), Rc::clone(&found));
+    world.spawn(async move {
+        let mut gaps = Chance::new(7, 0);
+        loop {
+            outer.sleep(gaps.exponential(SECOND / rate) as u64).await;
+            let (world, cores, found) = (outer.clone(), cores.clone(), Rc::clone(&its));
+            let work_ns = work() as u64;
+            outer.spawn(async move {
+                let begin_ns = world.now_ns();
+                found.borrow_mut().changes(begin_ns, 1);
+                let waited_ns = cores.run(work_ns).await;
+                let mut found = found.borrow_mut();
+                found.changes(world.now_ns(), -1);
+                found.arrived += 1;
+                found.waited_ns += waited_ns as f64;
+                found.stayed_ns += (world.now_ns() - begin_ns) as f64;
+            });
+        }
+    });
+    world.run((1000.0 * SECOND) as u64);
+    found.take()
+}
+
+fn assert_near(what: &str, found: f64, expected: f64) {
+    let off = found / expected - 1.0;
+    assert!(off.abs() < 0.02, "{what}: {found} instead of {expected}, {:.1} %", 100.0 * off);
+}
+
+/// For a load of 0.7 and a service of 1 ms: 0.7 / 0.3 ms.
+#[test]
+fn exponential_services_wait_as_m_m_1() {
+    let mut works = Chance::new(7, 1);
+    let found = run(700.0, u64::MAX, move || works.exponential(1e6));
+    assert_near("mean wait", found.waited_ns / found.arrived as f64, 1e6 * 0.7 / 0.3);
+    little(&found);
+}
+
+/// Half of that if all take the same time.
+#[test]
+fn equal_services_wait_as_m_d_1() {
+    let found = run(700.0, u64::MAX, || 1e6);
+    assert_near("mean wait", found.waited_ns / found.arrived as f64, 1e6 * 0.7 / 0.3 / 2.0);
+    little(&found);
+}
+
+/// With short turns everybody gets a share of the processor, and stays as long on average as in a line, if the
+/// services are exponential.
+#[test]
+fn turns_share_a_processor() {
+    let mut works = Chance::new(7, 1);
+    let found = run(700.0, 100_000, move || works.exponential(1e6));
+    assert_near("mean stay", found.stayed_ns / found.arrived as f64, 1e6 / 0.3);
+    little(&found);
+}
+
+/// Little's law: those who are there on average are those who arrive per second times how long each stays.
+/// Who is still there at the end is not in the second figure.
+fn little(found: &Found) {
+    let time_ns = found.changed_ns as f64;
+    let (there, rate) = (found.there_ns / time_ns, found.arrived as f64 / time_ns);
+    let expected = rate * found.stayed_ns / found.arrived as f64;
+    assert!((there / expected - 1.0).abs() < 0.001, "{there} are there, expected {expected}");
+}

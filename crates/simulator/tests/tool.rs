@@ -1,0 +1,188 @@
+//! The program: what it says, and what it says to who asks for something that is not there.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::process::{Command, Output};
+
+use clearlane_simulator::era::Era;
+use clearlane_simulator::knobs::KNOBS;
+use clearlane_simulator::shipped::Shipped;
+use serde_json::Value;
+
+fn tool(line: &str) -> Output {
+    let program = env!("CARGO_BIN_EXE_clearlane-sim");
+    Command::new(program).args(line.split_whitespace()).output().unwrap()
+}
+
+/// What it prints, if it succeeds.
+fn said(line: &str) -> String {
+    let output = tool(line);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{line}: {errors}");
+    assert_eq!(errors, "", "nobody watches: no progress");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(line: &str) -> Value {
+    serde_json::from_str(&said(line)).unwrap()
+}
+
+/// What it complains of, if it does not.
+fn told(line: &str) -> String {
+    let output = tool(line);
+    assert!(!output.status.success(), "{line}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "", "{line}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A small load, and small files of it.
+fn scenario(directory: &tempfile::TempDir, text: &str) -> String {
+    let path = directory.path().join("scenario.toml");
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_run_has_a_table_for_each_era_or_says_the_same_in_json() {
+    let line = "run head-of-line --era 3.2,clearlane --seconds 5 --seed 3 --cores 4";
+    let tables = said(line);
+    assert_eq!(tables.matches("\nera ").count() + usize::from(tables.starts_with("era ")), 2);
+    assert!(tables.contains("era 3.2\n") && tables.contains("era clearlane\n"), "{tables}");
+    let all = json(&format!("{line} --json"));
+    let cheap = &all[0]["classes"][1];
+    assert_eq!((&all[0]["era"], &cheap["name"]), (&"3.2".into(), &"cheap".into()));
+    let slowest = &cheap["slowest"][0];
+    assert_eq!((&slowest["on"], &slowest["held_by"]), (&"readTx".into(), &"expensive".into()));
+    let p99 = cheap["latency_ms"]["p99"].as_f64().unwrap();
+    assert!(tables.contains(&format!("{p99:.2}")), "{p99}\n{tables}");
+    assert!(
+        cheap["answered"].as_u64() == cheap["due"].as_u64() && all.as_array().unwrap().len() == 2
+    );
+}
+
+#[test]
+fn a_number_of_a_scenario_can_be_set() {
+    let line = "run head-of-line --era clearlane --seconds 5 --json";
+    let count = |line: &str| json(line)[0]["classes"][1]["due"].as_u64().unwrap();
+    let (once, twice) = (count(line), count(&format!("{line} --set cheap.rate=1000")));
+    assert!((400..600).contains(&once) && (4500..5500).contains(&twice), "{once}, {twice}");
+    // As --cores does.
+    let busy = |line: &str| json(line)[0].to_string();
+    let set = busy(&format!("{line} --set model.cores=7 --set seconds=3"));
+    assert_eq!(set, busy("run head-of-line --era clearlane --json --cores 7 --seconds 3"));
+}
+
+#[test]
+fn a_comparison_says_who_removed_what() {
+    let line = "compare head-of-line --era 3.2,clearlane --seconds 10 --cores 4";
+    let text = said(line);
+    let sentence = text.lines().find(|line| line.starts_with("cheap: ")).unwrap();
+    assert!(
+        sentence.contains("of waiting for readTx, which expensive holds in 3.2, from"),
+        "{sentence}"
+    );
+    assert!(sentence.ends_with(" from the slowest 1 %, on average."), "{sentence}");
+    assert!(text.contains("\nexpensive: p99 is the same in 3.2 and clearlane.\n"), "{text}");
+    let json = json(&format!("{line} --json"));
+    assert_eq!(json["classes"][1]["sentence"].as_str(), Some(sentence));
+    assert!(json["classes"][1]["ratio"]["p99"].as_f64().unwrap() > 8.0, "{json}");
+    assert_eq!(said(line), text, "the same seed is the same run");
+}
+
+#[test]
+fn a_sweep_goes_on_behind_what_no_machine_can_bear() {
+    let directory = tempfile::tempdir().unwrap();
+    let picture = directory.path().join("sweep.svg");
+    let line =
+        "sweep cheap.rate 100..1000000:x100 head-of-line --class cheap --seconds 1 --cores 4";
+    let text = said(&format!("{line} --svg {}", picture.display()));
+    assert!(text.contains("refused"), "{text}");
+    assert!(text.contains("cheap.rate = 1000000, era 3.2: the requests need"), "{text}");
+    assert!(text.contains("p99 of cheap, ms"), "{text}");
+    assert!(fs::read_to_string(picture).unwrap().contains("<polyline"));
+    let points = json(&format!("{line} --json --era clearlane"))["points"].clone();
+    let known = |at: usize| points[at]["ms"].as_f64().is_some();
+    assert!(known(0) && known(1) && points[2]["refused"].is_string(), "{points}");
+}
+
+#[test]
+fn a_list_has_all_that_can_be_asked_for() {
+    let (text, json) = (said("list"), json("list --json"));
+    let eras = Era::ALL.map(|era| ("eras", era.name().to_owned()));
+    let scenarios = Shipped::all().map(|shipped| ("scenarios", shipped.name.to_owned()));
+    let knobs = KNOBS.iter().map(|knob| ("knobs", format!("model.{}", knob.name)));
+    for (part, name) in eras.into_iter().chain(scenarios).chain(knobs) {
+        assert!(text.contains(&format!("\n  {name} ")), "{name}: {text}");
+        let entries = json[part].as_array().unwrap();
+        let entry = entries.iter().find(|entry| entry["name"] == name.as_str()).unwrap();
+        assert!(entry["about"].as_str().unwrap().len() > 4, "{entry}");
+    }
+}
+
+#[test]
+fn who_asks_for_what_is_not_there_hears_what_is() {
+    for (line, expected) in [
+        ("", "Usage: clearlane-sim"),
+        ("fly", "unrecognized subcommand 'fly'"),
+        ("run", "<SCENARIO>"),
+        ("run nothing", "no scenario of that name ships; there are "),
+        ("run ./nothing.toml", "./nothing.toml: No such file"),
+        ("run head-of-line --era 3.7", "there is no era 3.7; there are 3."),
+        ("run head-of-line --cores 0", "0 is not in 1..=1024"),
+        ("run head-of-line --seconds 0", "0 is not in 1..=86400"),
+        ("run head-of-line --from 5", "--timeline <FILE>"),
+        ("run head-of-line --set cheap.rate", "it must be NAME=VALUE, such as cheap.rate=200"),
+        (
+            "run head-of-line --set chip.rate=1",
+            "there is no `chip.rate` to be set; there are seconds, keys.FIELD",
+        ),
+        ("run head-of-line --set cheap.rate=0", "`rate` is 0; it must be a number above 0"),
+        ("run head-of-line --set model.crows=1", "unknown field `crows`; there are cores, "),
+        ("run head-of-line --set cheap.rate=900000", "head-of-line: era 3.0: the requests need "),
+        ("compare head-of-line --era 3.2", "--era has 1 of them; two can be compared"),
+        ("compare head-of-line --era 3.1,3.2,3.4", "--era has 3 of them"),
+        ("sweep cheap.rate head-of-line", "is no range: there is no `..` in it; say FROM..TO"),
+        ("sweep cheap.rate 9..1 head-of-line", "9 is not below 1"),
+        ("sweep chip.rate 1..9 head-of-line", "there is no `chip.rate` to be set"),
+        (
+            "sweep model.cores 0..9 head-of-line",
+            "`cores` is 0; it must be a whole number from 1 to 1024",
+        ),
+        (
+            "sweep cheap.rate 1..9 head-of-line --class chip",
+            "no such class; there are expensive, cheap, put",
+        ),
+        ("sweep cheap.rate 1..9 head-of-line --metric p98", "there are p50, p90, p99, p99.9, max"),
+        ("show nothing.json", "nothing.json: No such file"),
+        ("show nothing --as painting", "[possible values: "),
+        ("list eras", "unexpected argument 'eras'"),
+    ] {
+        let told = told(line);
+        assert!(told.contains(expected), "{line}: {told}");
+    }
+}
+
+#[test]
+fn what_is_wrong_in_a_file_is_said_with_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let class = "[[class]]\nname = \"a\"\noperation = \"put\"\nrate = 1\n";
+    let keys = "seconds = 1\n[keys]\ncount = 10\nsize = 16\nvalue = 1\n";
+    for (text, expected) in [
+        ("seconds = ".to_owned(), "line 1 is no TOML"),
+        (format!("threads = 1\n{keys}{class}"), "unknown field `threads`"),
+        (keys.to_owned(), "`class` is missing"),
+        (format!("{keys}{class}rates = 5\n"), "unknown field `rates`"),
+        (format!("{keys}{class}[model]\ncrows = 5\n"), "[model]: unknown field `crows`"),
+        (
+            format!("{keys}{}", class.replace("= 1", "= -1")),
+            "`rate` is -1; it must be a number above 0",
+        ),
+    ] {
+        let file = scenario(&directory, &text);
+        for command in ["run", "compare", "sweep a.rate 1..2"] {
+            let told = told(&format!("{command} {file}"));
+            assert!(told.contains(expected) && told.contains(&file), "{text}: {told}");
+        }
+    }
+}
