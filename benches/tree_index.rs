@@ -42,7 +42,7 @@ use arc_swap::ArcSwap;
 use clearlane_engine::KeyRange;
 use clearlane_locks::Registry;
 use clearlane_mvcc::{
-    CompactionLock, IndexView, LockedIndex, OneAfterTheOther, PersistentIndex, Revision,
+    CompactionLock, IndexView, LockedIndex, OneAfterTheOther, Payload, PersistentIndex, Revision,
     RunBuilder, TreeIndex, Version,
 };
 use criterion::measurement::WallTime;
@@ -108,7 +108,7 @@ fn revision(main: u64) -> Revision {
 /// Puts each key once, at the revisions from 1 on.
 fn fill(index: &mut impl TreeIndex, keys: u64) {
     for number in 0..keys {
-        index.put(&key(number), revision(number + 1));
+        index.put(&key(number), revision(number + 1), Payload::of(9));
     }
 }
 
@@ -194,7 +194,7 @@ fn time_puts(index: &mut impl TreeIndex, keys: u64, main: &mut u64, iterations: 
         let start = Instant::now();
         for _ in 0..batch {
             *main += 1;
-            index.put(&key(scramble(*main) % keys), revision(*main));
+            index.put(&key(scramble(*main) % keys), revision(*main), Payload::of(9));
         }
         took += start.elapsed();
         left -= batch;
@@ -245,7 +245,7 @@ fn print_rates(keys: u64) {
             let (start, first) = (Instant::now(), main);
             for key in keys {
                 main += 1;
-                index.put(&key, revision(main));
+                index.put(&key, revision(main), Payload::of(9));
                 publish(&index, main);
             }
             (main - first) as f64 / start.elapsed().as_secs_f64()
@@ -319,7 +319,7 @@ fn put_latency<I: TreeIndex>(
             std::hint::spin_loop();
         }
         *main += 1;
-        index.put(&key(scramble(*main) % keys), revision(*main));
+        index.put(&key(scramble(*main) % keys), revision(*main), Payload::of(9));
         published.store(Arc::new(index.view()));
         histogram.saturating_record(due.elapsed().as_nanos() as u64);
         due += PUT_INTERVAL;
@@ -338,7 +338,8 @@ fn print_restore(keys: u64) {
         let mut builder = RunBuilder::default();
         for number in numbers {
             let modified = revision(number + 1);
-            let version = Version { modified, created: modified.main, version: 1 };
+            let version =
+                Version { modified, created: modified.main, version: 1, payload: Payload::of(9) };
             builder.put(&key(number), version);
         }
         builder.finish()
@@ -367,7 +368,7 @@ fn print_hot_key(revisions: u64) {
         if main == revisions {
             start = Instant::now();
         }
-        index.put(b"hot", revision(main + 1));
+        index.put(b"hot", revision(main + 1), Payload::of(9));
         view = index.view();
     }
     let per_put = start.elapsed() / revisions as u32;
@@ -405,7 +406,7 @@ fn print_growth(arguments: &[String]) {
 fn growth<I: TreeIndex>(mut index: I, keys: u64, revisions: u64) -> u64 {
     let before = resident();
     for main in 0..keys * revisions {
-        index.put(&key(main % keys), revision(main + 1));
+        index.put(&key(main % keys), revision(main + 1), Payload::of(9));
     }
     let growth = resident().saturating_sub(before);
     drop(index);

@@ -9,26 +9,24 @@
 
 use std::time::Instant;
 
-use clearlane_proto::etcdserverpb::RangeRequest;
-use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_client::{Client, Get, Options};
 
 /// So many reads one behind the other.
 const READS: u32 = 2_000;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> clearlane_client::Result<()> {
     let at = std::env::args().nth(1).unwrap_or_else(|| "http://127.0.0.1:2379".to_owned());
-    let mut client = KvClient::new(tonic::transport::Endpoint::from_shared(at)?.connect().await?);
-    for (name, serializable) in [("linearizable", false), ("serializable", true)] {
+    let client = Client::connect([at], Options::default()).await?;
+    let linearizable = Get::from("greeting");
+    let serializable = linearizable.clone().serializable();
+    for (name, get) in [("linearizable", linearizable), ("serializable", serializable)] {
         let begin = Instant::now();
         let mut revision = 0;
         for _ in 0..READS {
-            let get = RangeRequest { key: "greeting".into(), serializable, ..Default::default() };
-            let answer = client.range(get).await?.into_inner();
-            revision = answer.header.unwrap_or_default().revision;
+            revision = client.get(get.clone()).await?.revision();
         }
-        let each = begin.elapsed() / READS;
-        println!("{name}: {each:?} each, and has seen revision {revision}");
+        println!("{name}: {:?} each, and has seen revision {revision}", begin.elapsed() / READS);
     }
     println!("Cut a member off from the others: it goes on answering the second kind.");
     Ok(())

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use clearlane_member::recording::Kind;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -39,6 +40,14 @@ impl Class {
         match self {
             Class::CheapRead => "cheap_read",
             Class::Put => "put",
+        }
+    }
+
+    /// Whether it reads, for a timeline.
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Class::CheapRead => Kind::Read,
+            Class::Put => Kind::Write,
         }
     }
 

@@ -26,7 +26,9 @@
 //! criterion's report, whose samples are the latencies recorded here.
 //!
 //! Settings (environment): `CLEARLANE_DESIGNS` (`3.2,clearlane`), `CLEARLANE_ENGINE` (`sled`),
-//! `CLEARLANE_REPETITIONS` (5), `CLEARLANE_WINDOW_MS` (1600).
+//! `CLEARLANE_REPETITIONS` (5), `CLEARLANE_WINDOW_MS` (1600). With `CLEARLANE_TIMELINES=1` the first window
+//! of each design beside the expensive read is recorded, moment by moment, into `timeline-DESIGN.jsonl` beside the
+//! summary, for `clearlane-sim show`; its figures are a little higher for that.
 
 #![allow(clippy::print_stderr, reason = "a bench reports its progress to the terminal")]
 
@@ -47,6 +49,9 @@ use rand::seq::SliceRandom;
 use settings::Settings;
 use stage::Stage;
 use summary::{Cell, Summary};
+
+/// So much of a timeline is kept: more than there is in a window.
+const NOTES_MAX: usize = 1_000_000;
 
 fn main() {
     let settings = Settings::read().unwrap_or_else(|error| fail(&error));
@@ -70,7 +75,14 @@ fn measure(settings: &Settings) -> Summary {
             stages.iter().flat_map(|stage| Load::ALL.map(|load| (stage, load))).collect();
         turns.shuffle(&mut SmallRng::seed_from_u64(repetition as u64));
         for (stage, load) in turns {
+            let is_recorded = settings.timelines && repetition == 0 && load == Load::Expensive;
+            if is_recorded {
+                stage.recording.start(NOTES_MAX);
+            }
             let window = stage.run(load, settings, repetition as u64);
+            if let Some(recorded) = stage.recording.stop() {
+                summary::write_timeline(settings, stage.design, &recorded.timeline);
+            }
             progress(&summary, windows, stage, load, &window);
             summary.add(stage.design, load, window);
         }

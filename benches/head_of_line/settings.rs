@@ -19,6 +19,8 @@ pub(crate) struct Settings {
     pub(crate) records: u64,
     /// Records that one expensive read takes.
     pub(crate) expensive_records: u64,
+    /// Whether a timeline is recorded of the first window of each design beside the expensive read.
+    pub(crate) timelines: bool,
     /// Only check that everything runs (`--test`).
     pub(crate) quick: bool,
     filter: Option<String>,
@@ -45,6 +47,7 @@ impl Settings {
             window: Duration::from_millis(window),
             records: if quick { 1_000 } else { 40_000 },
             expensive_records: if quick { 500 } else { 20_000 },
+            timelines: number("CLEARLANE_TIMELINES", u64::from(quick))? > 0,
             quick,
             filter: filter_of(&arguments),
             list: has("--list"),

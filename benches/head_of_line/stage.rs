@@ -8,6 +8,8 @@ use clearlane_backend::{Config, Design};
 use clearlane_benches::store::{Store, record_key, value};
 use clearlane_engine::Bucket;
 use clearlane_locks::{Actor, Registry, waited_ns};
+use clearlane_member::recording::{Doing, Kind, Recording};
+use clearlane_member::stages::{Card, Stage as Part};
 use hdrhistogram::Histogram;
 
 use crate::load::{Arrivals, Class, Load};
@@ -26,6 +28,8 @@ pub(crate) struct Stage {
     pub(crate) design: Design,
     store: Store,
     locks: Registry,
+    /// For a timeline of a window.
+    pub(crate) recording: Recording,
     /// The newest revision; only puts move it.
     revision: AtomicU64,
     began: Instant,
@@ -93,7 +97,8 @@ impl Stage {
         let store = Store::open(design, settings.engine, config);
         store.fill(settings.records, VALUE_SIZE);
         let revision = AtomicU64::new(settings.records);
-        Stage { design, store, locks, revision, began: Instant::now() }
+        let recording = Recording::new(&locks);
+        Stage { design, store, locks, recording, revision, began: Instant::now() }
     }
 
     /// One window: a thread for each client, one for commits, one for the load.
@@ -132,27 +137,40 @@ impl Stage {
 
     fn puts(&self, arrivals: Arrivals) -> Met {
         let value = value(VALUE_SIZE);
-        measure(Class::Put, arrivals, |_| {
+        self.measure(Class::Put, arrivals, |_| {
             let revision = self.revision.fetch_add(1, Ordering::Relaxed) + 1;
             self.store.put(revision, Bytes::copy_from_slice(&value));
         })
     }
 
     fn cheap_reads(&self, arrivals: Arrivals, settings: &Settings) -> Met {
-        measure(Class::CheapRead, arrivals, |arrivals| {
+        self.measure(Class::CheapRead, arrivals, |arrivals| {
             let first = 1 + arrivals.below(settings.records - CHEAP_RECORDS);
             self.read_records(first, CHEAP_RECORDS);
         })
     }
 
     fn expensive_reads(&self, over: &AtomicBool, records: u64) -> u64 {
-        let _as = Actor::named("expensive_read").enter();
+        let actor = Actor::named("expensive_read");
         let mut rounds = 0;
         while !over.load(Ordering::Relaxed) {
-            self.read_records(1, records);
+            self.recorded(actor, Kind::Read, || self.read_records(1, records));
             rounds += 1;
         }
         rounds
+    }
+
+    /// Does something in somebody's name, and has it in the timeline if there is to be one.
+    fn recorded(&self, actor: Actor, kind: Kind, work: impl FnOnce()) {
+        let number = self.recording.number();
+        let _as = actor.enter_as(number);
+        if number == 0 {
+            return work();
+        }
+        let mut card = Card::begin().numbered(number);
+        work();
+        card.stamp(Part::Backend);
+        self.recording.request(actor.name(), kind, card);
     }
 
     /// Reads records as the crate above does: one look-up per record that the index has named, in
@@ -165,11 +183,40 @@ impl Stage {
     }
 
     fn commits(&self, over: &AtomicBool) {
-        let _as = Actor::named("commit").enter();
+        let actor = Actor::named("commit");
+        let _as = actor.enter();
+        let mut shift = self.recording.shift(actor);
         while !over.load(Ordering::Relaxed) {
             std::thread::sleep(TICK);
+            self.recording.gather();
+            shift.over(Doing::Nothing);
             self.store.backend.tick(self.began.elapsed()).expect("a healthy store commits");
+            shift.over(Doing::Running);
         }
+    }
+
+    /// Runs an operation at every arrival and notes what it met, from the moment it was due. One that
+    /// is still queued when the window ends is noted with the time it has waited so far.
+    fn measure(
+        &self,
+        class: Class,
+        mut arrivals: Arrivals,
+        operation: impl Fn(&mut Arrivals),
+    ) -> Met {
+        let actor = Actor::named(class.name());
+        let mut met = Met::new();
+        while let Some(due) = arrivals.next() {
+            if !arrivals.are_over() {
+                let waited_before = waited_ns();
+                self.recorded(actor, class.kind(), || operation(&mut arrivals));
+                met.lock_wait.saturating_record(waited_ns() - waited_before);
+                met.served += 1;
+            }
+            let latency_ns = due.elapsed().as_nanos() as u64;
+            met.latency.saturating_record(latency_ns);
+            met.latencies_ns.push(latency_ns);
+        }
+        met
     }
 
     fn with_holds(&self, mut met: Met, class: Class) -> Met {
@@ -183,25 +230,6 @@ impl Stage {
         }
         met
     }
-}
-
-/// Runs an operation at every arrival and notes what it met, from the moment it was due. One that
-/// is still queued when the window ends is noted with the time it has waited so far.
-fn measure(class: Class, mut arrivals: Arrivals, operation: impl Fn(&mut Arrivals)) -> Met {
-    let _as = Actor::named(class.name()).enter();
-    let mut met = Met::new();
-    while let Some(due) = arrivals.next() {
-        if !arrivals.are_over() {
-            let waited_before = waited_ns();
-            operation(&mut arrivals);
-            met.lock_wait.saturating_record(waited_ns() - waited_before);
-            met.served += 1;
-        }
-        let latency_ns = due.elapsed().as_nanos() as u64;
-        met.latency.saturating_record(latency_ns);
-        met.latencies_ns.push(latency_ns);
-    }
-    met
 }
 
 fn spin(over: &AtomicBool) -> u64 {

@@ -1,7 +1,10 @@
 //! From windows to a table: medians over the repetitions, written as JSON.
 
+use std::path::PathBuf;
+
 use clearlane_backend::Design;
 use clearlane_benches::store::results_directory;
+use clearlane_timeline::Timeline;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
@@ -83,6 +86,19 @@ pub(crate) struct Summary {
     windows: usize,
 }
 
+/// Where results go. A test run must not replace those of a real one.
+fn directory(settings: &Settings) -> PathBuf {
+    let name = if settings.quick { "head_of_line_test" } else { "head_of_line" };
+    results_directory(env!("CARGO_TARGET_TMPDIR"), name)
+}
+
+/// Writes what happened in a window, for `clearlane-sim show`.
+pub(crate) fn write_timeline(settings: &Settings, design: Design, timeline: &Timeline) {
+    let file = directory(settings).join(format!("timeline-{}.jsonl", design.name()));
+    std::fs::write(&file, timeline.to_string()).expect("the target directory is writable");
+    eprintln!("{}", file.display());
+}
+
 impl Summary {
     pub(crate) fn windows(&self) -> usize {
         self.windows
@@ -133,9 +149,7 @@ impl Summary {
 
     /// Writes the table and the picture, and prints the table.
     pub(crate) fn write(&self, settings: &Settings) {
-        // A test run must not replace the figures of a real one.
-        let name = if settings.quick { "head_of_line_test" } else { "head_of_line" };
-        let directory = results_directory(env!("CARGO_TARGET_TMPDIR"), name);
+        let directory = directory(settings);
         let cells: Vec<Value> = self.cells.iter().map(Cell::to_json).collect();
         let text = serde_json::to_string_pretty(&cells).expect("numbers and names are JSON");
         let table = directory.join("summary.json");

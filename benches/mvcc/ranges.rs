@@ -97,7 +97,12 @@ fn ask(
 ) -> Histogram<u64> {
     let (mut met, mut choices) = (histogram(), SmallRng::seed_from_u64(seed));
     let keys = question.keys.min(filled.keys);
-    let options = RangeOptions { revision, limit: question.limit, count_only: question.count_only };
+    let options = RangeOptions {
+        revision,
+        limit: question.limit,
+        count_only: question.count_only,
+        uncounted: false,
+    };
     let begin = Instant::now();
     while begin.elapsed() < window {
         let first = choices.random_range(0..=filled.keys - keys);

@@ -1,0 +1,68 @@
+//! How many events per second the model of the read path goes through.
+//!
+//! ```text
+//! cargo bench --bench simulator
+//! ```
+//!
+//! **The load** is of the kind that a large Kubernetes cluster has: 10,000 small reads, 2,000 puts and 50 lists of
+//! 500 objects per second, for ten virtual seconds on 16 cores, in each era.
+//!
+//! **Timed:** one run, from an empty world to its results. An event is a process that goes on: its request
+//! begins, a step of it is over, or a lock is free. The bar is 2,000,000 of them per second.
+//!
+//! **Kept out:** reading the workload's file.
+
+use std::hint::black_box;
+
+use clearlane_simulator::costs::Costs;
+use clearlane_simulator::era::Era;
+use clearlane_simulator::run::{run, workload};
+use clearlane_simulator::scenario::Scenario;
+use clearlane_simulator::server::Build;
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+
+const LOAD: &str = r#"
+    seconds = 10
+
+    [keys]
+    count = 1_000_000
+    size = 64
+    value = 4096
+
+    [[class]]
+    name = "get"
+    operation = "range"
+    keys = 1
+    rate = 10_000
+    arrivals = "poisson"
+
+    [[class]]
+    name = "list"
+    operation = "range"
+    keys = 500
+    rate = 50
+    arrivals = "poisson"
+
+    [[class]]
+    name = "put"
+    operation = "put"
+    rate = 2_000
+    arrivals = "poisson"
+"#;
+
+fn events(criterion: &mut Criterion) {
+    let workload = workload(LOAD).expect("it is a workload");
+    let scenario = Scenario { cores: 16, ..Scenario::new(workload) };
+    let mut group = criterion.benchmark_group("simulator");
+    group.sample_size(10);
+    for era in Era::ALL {
+        let build = Build::new(era, Costs::default());
+        let once = || run(black_box(&scenario), &build).expect("the machine can bear it");
+        group.throughput(Throughput::Elements(once().steps));
+        group.bench_function(era.name(), |bencher| bencher.iter(once));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, events);
+criterion_main!(benches);

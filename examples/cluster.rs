@@ -1,0 +1,214 @@
+//! Three members in one terminal: press 1, 2 or 3 to pull a member's plug, and again to put it back.
+//!
+//! ```text
+//! cargo run --release --example cluster
+//! ```
+//!
+//! Somebody writes five times a second meanwhile. With one member down writes go on, after a short gap
+//! if it was the leader; with two down they stop, since the one that is left may not decide alone.
+//!
+//! When this is no terminal it prints lines, and takes keys as lines:
+//!
+//! ```text
+//! (sleep 3; echo 1; sleep 5; echo 1; sleep 3; echo q) | cargo run --release --example cluster
+//! ```
+
+#![allow(clippy::print_stdout, reason = "an example prints its result")]
+
+use std::error::Error;
+use std::io::{IsTerminal, Read, stdin, stdout};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use clearlane_client::{Client, Options, proto::etcdserverpb::StatusResponse};
+use clearlane_testing::TestCluster;
+use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
+use tokio::sync::mpsc;
+use tokio::time::interval;
+
+const MEMBERS: usize = 3;
+const BETWEEN_WRITES: Duration = Duration::from_millis(200);
+
+/// What has become of the writes.
+struct Writes {
+    done: u64,
+    failed: u64,
+    last: Instant,
+    longest_gap: Duration,
+}
+
+impl Writes {
+    /// Counts one. A gap is the time without a write that was done.
+    fn count(&mut self, is_done: bool) {
+        if !is_done {
+            self.failed += 1;
+            return;
+        }
+        self.longest_gap = self.longest_gap.max(self.last.elapsed());
+        (self.done, self.last) = (self.done + 1, Instant::now());
+    }
+}
+
+/// Writes for ever: each at its time, whatever has become of those before.
+async fn write(client: Client, writes: Arc<Mutex<Writes>>) {
+    let mut ticks = interval(BETWEEN_WRITES);
+    for number in 0_u64.. {
+        ticks.tick().await;
+        let (client, writes) = (client.clone(), Arc::clone(&writes));
+        tokio::spawn(async move {
+            let is_done = client.put("number", number.to_string()).await.is_ok();
+            writes.lock().expect("nobody panics with it").count(is_done);
+        });
+    }
+}
+
+/// What each member that runs says of itself.
+async fn look(cluster: &TestCluster, clients: &[Client]) -> Vec<Option<StatusResponse>> {
+    let mut told = Vec::new();
+    for (member, client) in clients.iter().enumerate() {
+        told.push(if cluster.runs(member) { client.status().await.ok() } else { None });
+    }
+    told
+}
+
+fn leads(status: &StatusResponse) -> bool {
+    status.header.is_some_and(|header| header.member_id == status.leader)
+}
+
+/// The whole screen.
+fn draw(members: &[Option<StatusResponse>], writes: &Writes) {
+    let mut page =
+        "\x1b[H\x1b[J   member            role      term  committed    applied   revision    \
+                    store\r\n\r\n"
+            .to_owned();
+    for (status, number) in members.iter().zip(1..) {
+        let Some(status) = status else {
+            page += &format!("{number}  \x1b[31m{:16}  down\x1b[0m\r\n", "");
+            continue;
+        };
+        let role = match status.leader {
+            0 => "\x1b[33mno leader\x1b[0m",
+            _ if leads(status) => "\x1b[32mleader   \x1b[0m",
+            _ => "follower ",
+        };
+        let header = status.header.unwrap_or_default();
+        page += &format!(
+            "{number}  {:016x}  {role} {:4} {:10} {:10} {:10} {:5} KiB\r\n",
+            header.member_id,
+            status.raft_term,
+            status.raft_index,
+            status.raft_applied_index,
+            header.revision,
+            status.db_size >> 10,
+        );
+    }
+    let (since, longest) = (writes.last.elapsed(), writes.longest_gap);
+    let gap = since.max(longest).as_millis();
+    page += &format!(
+        "\r\n{} writes, {} without an answer; the last {} ms ago; longest gap {gap} ms\r\n\r\n\
+         1 2 3: plug or unplug a member    q: quit\r\n",
+        writes.done,
+        writes.failed,
+        since.as_millis(),
+    );
+    print!("{page}");
+}
+
+/// The same for a log.
+fn line(members: &[Option<StatusResponse>], writes: &Writes) {
+    let role = |status: &Option<StatusResponse>| match status {
+        None => "down",
+        Some(status) if status.leader == 0 => "no leader",
+        Some(status) if leads(status) => "leader",
+        Some(_) => "follower",
+    };
+    let roles: Vec<String> = members
+        .iter()
+        .zip(1..)
+        .map(|(status, number)| format!("{number} {}", role(status)))
+        .collect();
+    let known = members.iter().flatten();
+    let (term, revision) = known.fold((0, 0), |(term, revision), status| {
+        let of_member = status.header.map_or(0, |header| header.revision);
+        (status.raft_term.max(term), of_member.max(revision))
+    });
+    println!(
+        "{}; term {term}, revision {revision}; {} writes, {} without an answer, longest gap {} ms",
+        roles.join(", "),
+        writes.done,
+        writes.failed,
+        writes.longest_gap.max(writes.last.elapsed()).as_millis(),
+    );
+}
+
+/// A terminal that hands over each key, until this is dropped.
+struct Keys(Termios);
+
+impl Keys {
+    fn one_by_one() -> nix::Result<Keys> {
+        let before = tcgetattr(stdin())?;
+        let mut raw = before.clone();
+        raw.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG);
+        tcsetattr(stdin(), SetArg::TCSANOW, &raw)?;
+        Ok(Keys(before))
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        // The terminal may be gone.
+        let _ = tcsetattr(stdin(), SetArg::TCSANOW, &self.0);
+    }
+}
+
+/// Keys, as they are pressed. Their end is that of the input.
+fn keys() -> mpsc::UnboundedReceiver<u8> {
+    let (pressed, keys) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        let bytes = stdin().lock().bytes();
+        bytes.map_while(Result::ok).try_for_each(|key| pressed.send(key))
+    });
+    keys
+}
+
+async fn show(cluster: &mut TestCluster, on_screen: bool) -> Result<(), Box<dyn Error>> {
+    let brief = Options::new().request_timeout(Duration::from_secs(1));
+    let client = Client::connect(cluster.endpoints(), brief).await?;
+    let endpoints = client.endpoints();
+    let each = endpoints.iter().map(|endpoint| client.only(endpoint));
+    let each: Vec<Client> = each.collect::<Result<_, _>>()?;
+    let (last, longest_gap) = (Instant::now(), Duration::ZERO);
+    let writes = Arc::new(Mutex::new(Writes { done: 0, failed: 0, last, longest_gap }));
+    tokio::spawn(write(client, Arc::clone(&writes)));
+    let mut keys = keys();
+    let mut ticks = interval(Duration::from_millis(if on_screen { 200 } else { 1000 }));
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {
+                let members = look(cluster, &each).await;
+                let writes = writes.lock().expect("nobody panics with it");
+                if on_screen { draw(&members, &writes) } else { line(&members, &writes) }
+            }
+            key = keys.recv() => match key {
+                Some(key @ b'1'..=b'3') => {
+                    let member = usize::from(key - b'1');
+                    match cluster.runs(member) {
+                        true => cluster.stop(member).await?,
+                        false => cluster.restart(member).await?,
+                    }
+                }
+                // In this mode of the terminal, 3 is ctrl-c.
+                None | Some(b'q' | 3) => return Ok(()),
+                Some(_) => {}
+            },
+        }
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let on_screen = stdin().is_terminal() && stdout().is_terminal();
+    let mut cluster = TestCluster::start(MEMBERS).await?;
+    let _keys = if on_screen { Some(Keys::one_by_one()?) } else { None };
+    show(&mut cluster, on_screen).await
+}
