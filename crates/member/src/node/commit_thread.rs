@@ -36,6 +36,9 @@ struct CommitThread<'s> {
     /// When the job in front had its first step.
     begun: Option<Instant>,
     next_step: Duration,
+    /// When the last commit began: the store is not due before an interval has passed since.
+    committed: Instant,
+    batch_interval: Duration,
     lookout: Lookout,
 }
 
@@ -49,10 +52,18 @@ pub(super) fn run(
 ) -> Result<()> {
     let _as = COMMIT.enter();
     let mut shift = shared.recording.shift(*COMMIT);
-    let (begin, jobs) = (Instant::now(), VecDeque::new());
-    let next_step = Duration::ZERO;
-    let mut thread =
-        CommitThread { shared, compactions, begin, jobs, begun: None, next_step, lookout };
+    let begin = Instant::now();
+    let mut thread = CommitThread {
+        shared,
+        compactions,
+        begin,
+        jobs: VecDeque::new(),
+        begun: None,
+        next_step: Duration::ZERO,
+        committed: begin,
+        batch_interval,
+        lookout,
+    };
     loop {
         // However seldom it commits, it looks at the disk. Whether a commit is due the store knows.
         let look = batch_interval.min(LOOK_INTERVAL);
@@ -67,7 +78,7 @@ pub(super) fn run(
             Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => break,
         };
-        if !thread.lookout.may_commit(shared) {
+        if !thread.may_commit(commits_now) {
             continue;
         }
         let store = shared.store.load_full();
@@ -81,6 +92,7 @@ pub(super) fn run(
             false => store.tick(thread.begin.elapsed())?,
         };
         if has_committed {
+            thread.committed = commit;
             thread.lookout.committed();
             shift.over(Doing::Disk);
             shared.figures.commits.record(commit.elapsed());
@@ -88,7 +100,7 @@ pub(super) fn run(
             shared.inbox.push([Input::Committed]);
         }
     }
-    match thread.lookout.may_commit(shared) {
+    match thread.may_commit(true) {
         true => Ok(shared.store.load().commit()?),
         // It is in the log.
         false => Ok(()),
@@ -96,6 +108,16 @@ pub(super) fn run(
 }
 
 impl CommitThread<'_> {
+    /// Whether there is room for a commit. Where one is about to begin, an answer that was right a moment
+    /// ago is not enough: others write to the disk, too.
+    fn may_commit(&mut self, commits_now: bool) -> bool {
+        let is_due = self.committed.elapsed() >= self.batch_interval;
+        match commits_now || is_due || !self.jobs.is_empty() {
+            true => self.lookout.look(self.shared),
+            false => self.lookout.may_commit(self.shared),
+        }
+    }
+
     /// Says whether to commit now.
     fn take(&mut self, wanted: ToCommit) -> Result<bool> {
         match wanted {

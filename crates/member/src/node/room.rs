@@ -168,11 +168,16 @@ impl Lookout {
         2 * self.log_bytes.saturating_sub(self.committed_bytes).min(PENDING_MAX) + LEFT
     }
 
-    /// Whether a commit may be begun.
+    /// Whether a commit might be begun, as of the last look; it looks again if that was long ago.
     pub(super) fn may_commit(&mut self, shared: &Shared) -> bool {
-        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK_INTERVAL) {
-            return self.may_commit;
+        match self.looked.is_some_and(|looked| looked.elapsed() < LOOK_INTERVAL) {
+            true => self.may_commit,
+            false => self.look(shared),
         }
+    }
+
+    /// Looks at the disk. Whether a commit may be begun at once.
+    pub(super) fn look(&mut self, shared: &Shared) -> bool {
         self.looked = Some(Instant::now());
         self.log_bytes = self.behind + shared.figures.log_bytes.load(Ordering::Relaxed);
         if shared.store.load().sizes().is_ok_and(|sizes| sizes.pending_ops == 0) {
