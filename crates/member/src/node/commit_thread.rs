@@ -36,9 +36,8 @@ struct CommitThread<'s> {
     /// When the job in front had its first step.
     begun: Option<Instant>,
     next_step: Duration,
-    /// When the last commit began: the store is not due before an interval has passed since.
-    committed: Instant,
-    batch_interval: Duration,
+    /// When the store was last asked whether it is due.
+    ticked: Duration,
     lookout: Lookout,
 }
 
@@ -60,12 +59,11 @@ pub(super) fn run(
         jobs: VecDeque::new(),
         begun: None,
         next_step: Duration::ZERO,
-        committed: begin,
-        batch_interval,
+        ticked: Duration::ZERO,
         lookout,
     };
     loop {
-        // However seldom it commits, it looks at the disk. Whether a commit is due the store knows.
+        // However seldom it commits, it looks at the disk.
         let look = batch_interval.min(LOOK_INTERVAL);
         let pause = match thread.jobs.is_empty() {
             true => look,
@@ -78,7 +76,9 @@ pub(super) fn run(
             Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => break,
         };
-        if !thread.may_commit(commits_now) {
+        let now = thread.begin.elapsed();
+        let is_due = now.saturating_sub(thread.ticked) >= batch_interval;
+        if !thread.may_commit(commits_now || is_due) {
             continue;
         }
         let store = shared.store.load_full();
@@ -87,12 +87,13 @@ pub(super) fn run(
         }
         shift.over(Doing::Running);
         let commit = Instant::now();
-        let has_committed = match commits_now {
-            true => store.commit().map(|()| true)?,
-            false => store.tick(thread.begin.elapsed())?,
+        let has_committed = match (commits_now, is_due) {
+            (true, _) => store.commit().map(|()| true)?,
+            (false, true) => thread.tick(&**store, now)?,
+            // Nobody has just looked.
+            (false, false) => false,
         };
         if has_committed {
-            thread.committed = commit;
             thread.lookout.committed();
             shift.over(Doing::Disk);
             shared.figures.commits.record(commit.elapsed());
@@ -110,12 +111,17 @@ pub(super) fn run(
 impl CommitThread<'_> {
     /// Whether there is room for a commit. Where one is about to begin, an answer that was right a moment
     /// ago is not enough: others write to the disk, too.
-    fn may_commit(&mut self, commits_now: bool) -> bool {
-        let is_due = self.committed.elapsed() >= self.batch_interval;
-        match commits_now || is_due || !self.jobs.is_empty() {
+    fn may_commit(&mut self, begins_one: bool) -> bool {
+        match begins_one || !self.jobs.is_empty() {
             true => self.lookout.look(self.shared),
             false => self.lookout.may_commit(self.shared),
         }
+    }
+
+    /// The interval has passed: commits what the store has, if it has anything.
+    fn tick(&mut self, store: &dyn Store<Progress>, now: Duration) -> Result<bool> {
+        self.ticked = now;
+        Ok(store.tick(now)?)
     }
 
     /// Says whether to commit now.
