@@ -20,6 +20,8 @@ const LOOK: Duration = Duration::from_millis(10);
 pub(crate) struct Program {
     name: String,
     dir: PathBuf,
+    /// Where its data directory is; beside its log, if nobody wants it elsewhere.
+    pub(crate) disk: PathBuf,
     pub(crate) client: u16,
     peer: u16,
     cluster: String,
@@ -41,6 +43,7 @@ pub(crate) fn members(dir: &Path, count: usize) -> Vec<Program> {
     let member = |at: usize| Program {
         name: format!("m{at}"),
         dir: dir.to_owned(),
+        disk: dir.to_owned(),
         client: client[at],
         peer: peer[at],
         cluster: cluster.clone(),
@@ -59,7 +62,7 @@ impl Program {
         let mut command = Command::new(program);
         command.env_clear().stdout(Stdio::null()).stderr(log);
         command.args(["--name", &self.name, "--initial-cluster", &self.cluster]);
-        command.arg("--data-dir").arg(self.dir.join(&self.name));
+        command.arg("--data-dir").arg(self.disk.join(&self.name));
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
         self.process = Some(command.spawn().unwrap());
@@ -157,7 +160,8 @@ pub(crate) async fn kv(port: u16) -> Result<KvClient<Channel>, tonic::transport:
 /// A client that waits for whatever takes long.
 pub(crate) async fn patient(port: u16) -> KvClient<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap();
-    KvClient::new(endpoint.timeout(PATIENCE).connect().await.unwrap())
+    let client = KvClient::new(endpoint.timeout(PATIENCE).connect().await.unwrap());
+    client.max_decoding_message_size(usize::MAX)
 }
 
 /// Waits a moment before the next look at something that takes its time.
