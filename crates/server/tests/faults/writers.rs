@@ -10,7 +10,7 @@ use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
-use crate::program::{kv, moment};
+use crate::program::{PATIENCE, kv, moment, patient};
 
 /// What they have come to, together.
 #[derive(Debug)]
@@ -161,14 +161,22 @@ async fn read(mut member: Somewhere, seen: Arc<Seen>) {
 
 /// Looks for keys and their values at one member.
 pub(crate) async fn are_there(port: u16, keys: &[String], serializable: bool) {
-    let mut client = kv(port).await.unwrap();
+    let mut client = patient(port).await;
     let range = RangeRequest {
         key: "w".into(),
         range_end: "x".into(),
         serializable,
         ..RangeRequest::default()
     };
-    let there = client.range(range).await.unwrap().into_inner().kvs;
+    let begin = Instant::now();
+    // The members may be about to choose another leader, on a machine that has much else to do.
+    let there = loop {
+        match client.range(range.clone()).await {
+            Ok(reply) => break reply.into_inner().kvs,
+            Err(status) => assert!(begin.elapsed() < PATIENCE, "{status}"),
+        }
+        moment().await;
+    };
     let there: std::collections::HashMap<_, _> =
         there.into_iter().map(|kv| (kv.key, kv.value)).collect();
     for key in keys {
