@@ -158,22 +158,22 @@ fn kept_alive_it_lives_and_then_it_takes_its_keys_along() {
         let mut client = running.client().await;
         client.grant(60, 2).await.unwrap();
         client.put("x", 60).await.unwrap();
-        let (ask, asked) = tokio::sync::mpsc::channel(1);
-        let asked = tokio_stream::wrappers::ReceiverStream::new(asked);
-        let answers = client.lease.lease_keep_alive(asked).await.unwrap();
+        let (ask, requests) = tokio::sync::mpsc::channel(1);
+        let requests = tokio_stream::wrappers::ReceiverStream::new(requests);
+        let answers = client.lease.lease_keep_alive(requests).await.unwrap();
         let mut answers = answers.into_inner();
-        let begin = Instant::now();
+        let (begin, mut asked) = (Instant::now(), Instant::now());
         while begin.elapsed() < Duration::from_secs(4) {
+            asked = Instant::now();
             ask.send(LeaseKeepAliveRequest { id: 60 }).await.unwrap();
             let answer = answers.message().await.unwrap().unwrap();
             assert_eq!((answer.id, answer.ttl, answer.header.unwrap().revision), (60, 2, 2));
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
         assert_eq!(client.count("x").await, (1, 2), "it has lived two lives");
-        let last = Instant::now();
         assert_eq!(client.gone("x").await, 3);
-        let after = last.elapsed();
-        assert!(after > Duration::from_millis(1500), "gone after {after:?} is too early");
+        let after = asked.elapsed();
+        assert!(after >= Duration::from_secs(2), "gone after {after:?} is too early");
         for id in [60, 4711] {
             ask.send(LeaseKeepAliveRequest { id }).await.unwrap();
             let answer = answers.message().await.unwrap().unwrap();
@@ -238,7 +238,7 @@ fn puts_go_on_while_thousands_end() {
         while client.count("leased/").await.0 == LEASES {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let (mut worst, mut puts) = (Duration::ZERO, 0);
+        let (mut worst, mut puts, ending) = (Duration::ZERO, 0, Instant::now());
         while client.count("leased/").await.0 > 0 {
             let begin = Instant::now();
             client.put("beside", 0).await.unwrap();
@@ -247,7 +247,10 @@ fn puts_go_on_while_thousands_end() {
         }
         assert_eq!(client.list().await, [0; 0]);
         assert!(puts > 20, "{puts} puts while they ended: they must have gone all at once");
-        assert!(worst < Duration::from_secs(2), "a put took {worst:?}");
+        // Who waited until all have ended would have waited for as long as that takes.
+        let took = ending.elapsed();
+        let bound = Duration::from_secs(2).max(took / 2);
+        assert!(worst < bound, "a put took {worst:?} of {took:?}");
     });
     running.stop();
 }

@@ -67,6 +67,7 @@ impl Seen {
     pub(crate) async fn heals(&self) -> std::time::Duration {
         let begin = self.begin.elapsed();
         while u128::from(self.begun.load(SeqCst)) < begin.as_micros() {
+            assert!(self.begin.elapsed() - begin < PATIENCE, "nobody can write");
             moment().await;
         }
         self.begin.elapsed() - begin
