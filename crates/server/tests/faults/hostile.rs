@@ -22,7 +22,7 @@ use crate::{Chance, setting};
 /// What none of them may cost.
 const BYTES_MAX: u64 = 128 << 20;
 /// So long another client may wait while they are there, on a machine that has much else to do.
-const WAIT_MAX: Duration = Duration::from_secs(5);
+const WAIT_MAX: Duration = Duration::from_secs(15);
 /// How an HTTP/2 connection begins, with empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
