@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for sync_ms in ["0.5", "2", "8", "32"] {
         scenario.set("model.sync_ms", sync_ms)?;
         for era in [Era::V32, Era::Clearlane] {
-            let results = run(&scenario, &Build::new(era, Costs::default()))?;
+            let results = run(&scenario, &Build::new(era, Costs::BY_HAND))?;
             for class in results.classes.iter().filter(|class| class.answers() > 0) {
                 let p99 = class.latency_ms(0.99).unwrap_or_default();
                 let worst = results.shares(class).first().map(|share| share.to_string());

@@ -28,6 +28,7 @@
 
 pub mod account;
 mod background;
+pub mod calibration;
 pub mod chance;
 pub mod cluster;
 pub mod compare;
@@ -54,6 +55,7 @@ pub mod signal;
 pub mod spread;
 pub mod sweep;
 pub mod trip;
+pub mod validation;
 pub mod world;
 
 pub use chance::Chance;

@@ -149,7 +149,7 @@ fn check_capacity(scenario: &Scenario, build: &Build) -> Result<(), Refused> {
         };
         for _ in 0..dealt {
             let world = World::new();
-            let (cores, quantum_ns, model) = (1, u64::MAX, model.clone());
+            let (cores, quantum_ns, model) = (1, Some(u64::MAX), model.clone());
             let alone = Scenario { cores, quantum_ns, model, ..scenario.clone() };
             let cluster = Cluster::start(&world, &alone, build);
             let mut class = Class::new(scenario, load);

@@ -77,8 +77,11 @@ pub(crate) struct Member {
     pub(crate) locks: Locks,
     log_syncs: RefCell<Times>,
     commit_syncs: RefCell<Times>,
+    wakeups: RefCell<Times>,
     /// Operations that the backend has not committed.
     pub(crate) pending: Cell<u64>,
+    /// And the bytes that they write.
+    pub(crate) pending_bytes: Cell<u64>,
     /// How often the read buffer was written; and of which state there is a copy, if there is one.
     pub(crate) buffer_version: Cell<u64>,
     pub(crate) copied_version: Cell<Option<u64>>,
@@ -190,16 +193,18 @@ impl Member {
             reads: trip(used("reads")),
             commits: trip(used("commit")),
         };
-        let syncs = |spread: Option<Spread>, ns, purpose| {
-            let spread = spread.unwrap_or(Spread::constant(ns));
-            let purpose = place.place as u64 * 2 + purpose;
+        // Members have three numbers of chance each, from 2 on.
+        let times = |spread: Spread, purpose: u64| {
+            let purpose = place.place as u64 * 3 + 2 + purpose;
             RefCell::new(Times::new(spread, Chance::new(place.seed, purpose)))
         };
         let member = Member {
             locks: Locks::new(world),
-            log_syncs: syncs(model.sync, build.costs.log_sync_ns, 2),
-            commit_syncs: syncs(model.commit_sync, build.costs.commit_sync_ns, 3),
+            log_syncs: times(model.sync.unwrap_or(build.costs.log_sync), 0),
+            commit_syncs: times(model.commit_sync.unwrap_or(build.costs.commit_sync), 1),
+            wakeups: times(build.costs.wakeups, 2),
             pending: Cell::default(),
+            pending_bytes: Cell::default(),
             buffer_version: Cell::default(),
             copied_version: Cell::default(),
             revisions: Cell::default(),
@@ -231,5 +236,10 @@ impl Member {
     /// How long the next sync of the backend takes.
     pub(crate) fn commit_sync_ns(&self) -> u64 {
         self.commit_syncs.borrow_mut().next_ns()
+    }
+
+    /// How long a request waits for threads that must be woken for it.
+    pub(crate) fn wakeups_ns(&self) -> u64 {
+        self.wakeups.borrow_mut().next_ns()
     }
 }

@@ -28,6 +28,9 @@ use crate::signal::Signal;
 use crate::timeline::{Kind, What};
 use crate::world::World;
 
+/// What it is to wait for a thread that sleeps.
+const WAKEUP: &str = "a thread to wake";
+
 /// One who takes steps. What it has spent may be looked at while it is under way.
 #[derive(Debug)]
 pub struct Trip {
@@ -143,6 +146,16 @@ impl Trip {
     pub(crate) async fn idles(&mut self, ns: u64) {
         self.world.sleep(ns).await;
         self.ledger.add(Spent::named(&self.world, "a pause"), ns);
+    }
+
+    /// Waits until a thread that sleeps has been woken, which takes so long.
+    pub(crate) async fn wakes(&mut self, ns: u64) {
+        if ns == 0 {
+            return;
+        }
+        self.world.sleep(ns).await;
+        self.was(|| What::Wait { of: WAKEUP.to_owned(), behind: None }, ns);
+        self.ledger.add(Spent::named(&self.world, WAKEUP), ns);
     }
 
     /// Waits for a message that is on its way for so long.

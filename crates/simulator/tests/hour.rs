@@ -20,7 +20,7 @@ use clearlane_simulator::side_by_side::run_all;
 const FILE: &str = include_str!("../scenarios/kubernetes-5000-nodes.toml");
 
 fn builds() -> Vec<Build> {
-    Era::ALL.map(|era| Build::new(era, Costs::default())).to_vec()
+    Era::ALL.map(|era| Build::new(era, Costs::BY_HAND)).to_vec()
 }
 
 #[test]

@@ -1,0 +1,237 @@
+//! What things cost on a machine: measured there, kept in a file.
+//!
+//! # The problem
+//!
+//! A model of queues knows who waits for whom. For how long, it knows only if it is told what a read, a copy or a
+//! sync costs; and who guesses that gets out what was guessed.
+//!
+//! # The idea
+//!
+//! The real server is measured, in each era, with small loads that differ in one thing each. From how much processor
+//! time more one load takes than another, from how long its locks are held, and from how long its disk takes, the
+//! costs [follow](derive). Figures of the whole (how long a read takes beside an expensive one) are not among
+//! them: those are for the model to predict, and for a [validation](crate::validation) to compare.
+//!
+//! # The file
+//!
+//! ```toml
+//! machine = "AMD EPYC, 2 cores, Linux 6.18"       # for whoever wonders
+//!
+//! ["3.2"]                                         # an era
+//! request_ns = 41_000                             # all of `Costs`, by name
+//! log_sync_ns = { mean = 600_000, p99 = 1_900_000 }
+//! ```
+//!
+//! An era that is not in it costs what the one before it does. What comes with the program is from one machine, named
+//! in [the file](Calibration::shipped).
+
+pub mod derive;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use toml::{Table, Value};
+
+use crate::costs::{Costs, Place};
+use crate::era::Era;
+use crate::spread::Spread;
+
+const SHIPPED: &str = include_str!("../../costs/xeon-2-cores.toml");
+
+/// What is above or below it is no cost that anybody has measured: a minute.
+const MOST_NS: f64 = 60e9;
+
+/// What things cost on a machine, in each era.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calibration {
+    /// Which one, in words.
+    pub machine: String,
+    /// What was measured; at least one.
+    pub eras: BTreeMap<Era, Costs>,
+}
+
+impl Calibration {
+    /// The one that comes with the program.
+    ///
+    /// # Panics
+    ///
+    /// Never: a test reads it.
+    pub fn shipped() -> Calibration {
+        Calibration::parse(SHIPPED).expect("a test reads it")
+    }
+
+    /// What things cost in an era.
+    pub fn costs(&self, era: Era) -> Costs {
+        let before = self.eras.range(..=era).next_back();
+        let (_, costs) = before.or(self.eras.iter().next()).expect("there is one");
+        costs.clone()
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    ///
+    /// In one line: what is wrong, and what is allowed.
+    pub fn parse(text: &str) -> Result<Calibration, String> {
+        let file: Table = text
+            .parse()
+            .map_err(|error: toml::de::Error| format!("it is no TOML: {}", error.message()))?;
+        let mut calibration = Calibration { machine: String::new(), eras: BTreeMap::new() };
+        for (name, value) in &file {
+            match (name.as_str(), value) {
+                ("machine", Value::String(machine)) => calibration.machine = machine.clone(),
+                ("machine", other) => {
+                    return Err(format!("`machine` is {other}; it must be a text"));
+                }
+                (_, Value::Table(table)) => {
+                    let era = name.parse::<Era>().map_err(|error| error.to_string())?;
+                    let costs = costs(table).map_err(|error| format!("era {era}: {error}"))?;
+                    calibration.eras.insert(era, costs);
+                }
+                _ => {
+                    return Err(format!(
+                        "unknown field `{name}`; there are `machine`, and a table for each era"
+                    ));
+                }
+            }
+        }
+        match calibration.eras.is_empty() {
+            true => Err("it has no era; there must be a table for at least one".to_owned()),
+            false => Ok(calibration),
+        }
+    }
+}
+
+/// Strictly: what is missing would be a guess, and what is misspelt would be missing.
+fn costs(table: &Table) -> Result<Costs, String> {
+    let mut costs = Costs::BY_HAND;
+    let places = costs.places();
+    let names = places.each_ref().map(|(name, _)| *name);
+    if let Some(unknown) = table.keys().find(|key| !names.contains(&key.as_str())) {
+        return Err(format!("unknown field `{unknown}`; there are {}", names.join(", ")));
+    }
+    for (name, place) in places {
+        let value = table.get(name).ok_or_else(|| format!("`{name}` is missing"))?;
+        match place {
+            Place::Whole(whole) => *whole = number(name, value)? as u64,
+            Place::Part(part) => *part = number(name, value)?,
+            Place::Spread(spread) => *spread = a_spread(name, value)?,
+        }
+    }
+    match costs.quantum_ns {
+        0 => Err("`quantum_ns` is 0; it must be at least 1".to_owned()),
+        _ => Ok(costs),
+    }
+}
+
+fn number(name: &str, value: &Value) -> Result<f64, String> {
+    let number = value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64));
+    number.filter(|ns| (0.0..=MOST_NS).contains(ns)).ok_or_else(|| {
+        format!("`{name}` is {value}; it must be a number from 0 to {MOST_NS}, in nanoseconds")
+    })
+}
+
+/// One time, or a mean and a 99th percentile.
+fn a_spread(name: &str, value: &Value) -> Result<Spread, String> {
+    let Value::Table(table) = value else {
+        return Ok(Spread { mean_ns: number(name, value)?, p99_ns: None });
+    };
+    let wrong =
+        || format!("`{name}` is {value}; it must be a number, or {{ mean = ..., p99 = ... }}");
+    let (Some(mean), Some(p99), 2) = (table.get("mean"), table.get("p99"), table.len()) else {
+        return Err(wrong());
+    };
+    let spread = Spread { mean_ns: number(name, mean)?, p99_ns: Some(number(name, p99)?) };
+    match spread.is_possible() {
+        true => Ok(spread),
+        false => Err(format!("`{name}` is {value}; p99 must be from the mean to 14.9 times it")),
+    }
+}
+
+impl fmt::Display for Calibration {
+    /// As a file.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "# What things cost, in nanoseconds: measured by `clearlane-sim calibrate`.")?;
+        writeln!(f, "machine = {}", Value::String(self.machine.clone()))?;
+        for (era, costs) in &self.eras {
+            writeln!(f, "\n[\"{era}\"]")?;
+            for (name, place) in costs.clone().places() {
+                match place {
+                    Place::Whole(whole) => writeln!(f, "{name} = {whole}")?,
+                    Place::Part(part) => writeln!(f, "{name} = {part:.4}")?,
+                    Place::Spread(Spread { mean_ns, p99_ns: None }) => {
+                        writeln!(f, "{name} = {mean_ns:.0}")?;
+                    }
+                    Place::Spread(Spread { mean_ns, p99_ns: Some(p99_ns) }) => {
+                        writeln!(f, "{name} = {{ mean = {mean_ns:.0}, p99 = {p99_ns:.0} }}")?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> Calibration {
+        let costs = Costs { log_sync: Spread::around(5e5, 2e6), ..Costs::BY_HAND };
+        // To the nanosecond, as in the file.
+        let whole = |spread: &mut Spread| {
+            spread.mean_ns = spread.mean_ns.round();
+            spread.p99_ns = spread.p99_ns.map(f64::round);
+        };
+        let mut costs = costs;
+        whole(&mut costs.log_sync);
+        let eras = [(Era::V32, Costs::BY_HAND), (Era::Clearlane, costs)];
+        Calibration { machine: "a \"good\" one".to_owned(), eras: eras.into() }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let file = file();
+        assert_eq!(Calibration::parse(&file.to_string()), Ok(file));
+    }
+
+    #[test]
+    fn an_era_that_was_not_measured_is_as_the_one_before() {
+        let file = file();
+        assert_eq!(file.costs(Era::V35), file.eras[&Era::V32]);
+        assert_eq!(file.costs(Era::Clearlane), file.eras[&Era::Clearlane]);
+        assert_eq!(file.costs(Era::V30), file.eras[&Era::V32], "before the first, the first");
+    }
+
+    #[test]
+    fn the_one_that_ships_has_every_era_and_a_name() {
+        let shipped = Calibration::shipped();
+        assert_eq!(shipped.eras.keys().copied().collect::<Vec<_>>(), Era::ALL);
+        assert!(shipped.machine.len() > 10);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_in_one_line() {
+        let text = file().to_string();
+        let told = |text: String| Calibration::parse(&text).unwrap_err();
+        let line = |from: &str, to: &str| told(text.replacen(from, to, 1));
+        for (error, words) in [
+            (told("machine = 3".to_owned()), "`machine` is 3; it must be a text"),
+            (told("machine = \"m\"".to_owned()), "it has no era"),
+            (told("[\"3.3\"]".to_owned()), "there is no era 3.3; there are"),
+            (told("colour = 3".to_owned()), "unknown field `colour`"),
+            (
+                line("client_ns", "cleint_ns"),
+                "era 3.2: unknown field `cleint_ns`; there are quantum_ns",
+            ),
+            (line("client_ns = 25000\n", ""), "era 3.2: `client_ns` is missing"),
+            (line("25000", "-1"), "`client_ns` is -1; it must be a number from 0 to"),
+            (line("25000", "nan"), "`client_ns` is nan"),
+            (line("quantum_ns = 3000000", "quantum_ns = 0"), "at least 1"),
+            (line("p99 = 2", "p99 = 200"), "p99 must be from the mean to 14.9 times it"),
+            (line("p99", "p98"), "it must be a number, or { mean"),
+        ] {
+            assert!(error.contains(words) && !error.contains('\n'), "{error}");
+        }
+    }
+}
