@@ -202,6 +202,8 @@ fn put_and_commit(seen: &Seen) -> (f64, f64) {
 fn with_writes(seen: &Seen, costs: Costs) -> Costs {
     let Seen { point, put, puts, large_put, .. } = seen;
     let (each, commit) = put_and_commit(seen);
+    // A commit computes for no longer than it takes.
+    let commit = commit.min(put.commit.map_or(0.0, |whole| whole.mean_ns));
     let beyond = (each - costs.request_ns as f64).max(0.0);
     let applied = put.applied_ns.min(beyond);
     let commit_op = match (put.commit, puts.commit) {

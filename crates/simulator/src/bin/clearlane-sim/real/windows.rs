@@ -27,10 +27,9 @@ const LARGE_VALUE: u64 = 16_384;
 /// For so long a server without requests is watched.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// A load: of how many requests a second, for how many seconds, and what one asks for.
+/// A load: of how many requests a second, and what one asks for.
 struct Load {
     is_large: bool,
-    seconds: u64,
     rate: f64,
     what: String,
     /// A class beside it, which is not looked at.
@@ -38,28 +37,28 @@ struct Load {
 }
 
 impl Load {
-    fn new(rate: f64, seconds: u64, what: impl Into<String>) -> Load {
-        Load { is_large: false, seconds, rate, what: what.into(), beside: None }
+    fn new(rate: f64, what: impl Into<String>) -> Load {
+        Load { is_large: false, rate, what: what.into(), beside: None }
     }
 
     fn range(rate: f64, keys: f64, rest: &str) -> Load {
-        Load::new(rate, 3, format!("operation = \"range\"\nkeys = {keys:.0}\n{rest}"))
+        Load::new(rate, format!("operation = \"range\"\nkeys = {keys:.0}\n{rest}"))
     }
 
     fn put(rate: f64) -> Load {
-        Load::new(rate, 4, "operation = \"put\"\n")
+        Load::new(rate, "operation = \"put\"\n")
     }
 
     fn large(self) -> Load {
         Load { is_large: true, ..self }
     }
 
-    fn workload(&self) -> Result<Workload, String> {
+    fn workload(&self, seconds: u64) -> Result<Workload, String> {
         let (count, value, prefix) = match self.is_large {
             true => (LARGE_KEYS, LARGE_VALUE, "/large/"),
             false => (SMALL_KEYS, SMALL_VALUE, "/small/"),
         };
-        let (seconds, rate, what) = (self.seconds, self.rate, &self.what);
+        let (rate, what) = (self.rate, &self.what);
         let mut text = format!("seconds = {seconds}\n[keys]\ncount = {count}\nsize = {KEY}\n");
         let _ = writeln!(text, "value = {value}\nprefix = \"{prefix}\"");
         let _ = writeln!(
@@ -83,17 +82,22 @@ struct Bench {
 
 const SERIALIZABLE: &str = "consistency = \"serializable\"\n";
 
-/// Measures a server of an era; `tell` hears how far it is, up to 1.
-pub(crate) fn seen(program: &Program, era: Era, tell: &mut dyn FnMut(f64)) -> Result<Seen, String> {
+/// Measures a server of an era, with each load for so long; `tell` hears how far it is, up to 1.
+pub(crate) fn seen(
+    program: &Program,
+    era: Era,
+    seconds: u64,
+    tell: &mut dyn FnMut(f64),
+) -> Result<Seen, String> {
     let server = Server::start(program, era)?;
     for load in [Load::put(1.0), Load::put(1.0).large()] {
-        server.fill(&load.workload()?.space, "the keys")?;
+        server.fill(&load.workload(1)?.space, "the keys")?;
     }
     tell(0.1);
     let mut bench = Bench { server, idle: 0.0 };
     // Connections, caches and the pages behind them are warm then.
     let point = || Load::range(2000.0, 1.0, SERIALIZABLE);
-    bench.window(&Load { seconds: 1, ..point() })?;
+    bench.window(&point(), 1)?;
     bench.idle = bench.idle()?;
     let beside = format!("operation = \"put\"\nrate = {PUTS_BESIDE}\n");
     let loads = [
@@ -109,7 +113,7 @@ pub(crate) fn seen(program: &Program, era: Era, tell: &mut dyn FnMut(f64)) -> Re
     ];
     let mut windows = Vec::new();
     for (number, load) in loads.iter().enumerate() {
-        windows.push(bench.window(load)?);
+        windows.push(bench.window(load, seconds)?);
         tell(0.1 + 0.9 * (number + 1) as f64 / loads.len() as f64);
     }
     let [point, fresh, walk, many, large, put, puts, large_put, beside] =
@@ -126,8 +130,8 @@ impl Bench {
         Ok((used()?.processor - before).as_secs_f64() / begin.elapsed().as_secs_f64())
     }
 
-    fn window(&self, load: &Load) -> Result<Window, String> {
-        let workload = load.workload()?;
+    fn window(&self, load: &Load, seconds: u64) -> Result<Window, String> {
+        let workload = load.workload(seconds)?;
         let own = Process::of(process::id()).map_err(|error| error.to_string())?;
         let client = || own.look().map(|used| used.processor).map_err(|error| error.to_string());
         let (page, before) = (self.server.metrics()?, client()?);
@@ -136,8 +140,7 @@ impl Bench {
         let tally = &report.lines[0].tally;
         let answers = report.lines.iter().map(|line| line.tally.answered()).sum::<u64>() as f64;
         let (first, last) = report.used.ok_or("what the server uses is not known")?;
-        let server =
-            (last.processor - first.processor).as_secs_f64() - self.idle * load.seconds as f64;
+        let server = (last.processor - first.processor).as_secs_f64() - self.idle * seconds as f64;
         let ns = |quantile| tally.latency_ms(quantile).map(|ms| ms * 1e6).ok_or("no answer came");
         let seen = Between { page, later };
         let commit = seen.histogram("etcd_disk_backend_commit_duration_seconds");
