@@ -281,7 +281,9 @@ impl Cluster {
     /// To the member, and into it.
     pub(crate) async fn comes(&self, place: usize, trip: &mut Trip) {
         let (costs, model) = (&self.0.build.costs, self.model());
-        trip.wakes(self.member(place).wakeups_ns()).await;
+        let member = self.member(place);
+        trip.finds_asleep(member.sleep());
+        trip.wakes(member.wakeups_ns()).await;
         if model.client_round_trip_ns > 0 {
             trip.network(model.client_round_trip_ns / 2).await;
         }
@@ -331,6 +333,7 @@ impl Cluster {
         let taken = self.alongside(place, trip, "its client", received_ns);
         trip.run(sent_ns).await;
         taken.wait(trip).await;
+        trip.waits_for_threads(self.member(place).sent_waits_ns(range.bytes())).await;
     }
 
     /// The same, of an answer that is sent while the rest of it is read.
@@ -341,6 +344,7 @@ impl Cluster {
         self.member(place).build.era.range(self.member(place), trip, range).await;
         sent.wait(trip).await;
         taken.wait(trip).await;
+        trip.waits_for_threads(self.member(place).sent_waits_ns(range.bytes())).await;
     }
 
     /// Somebody else computes for a request, at the same time.

@@ -16,16 +16,22 @@ pub struct Costs {
     pub request_ns: u64,
     /// The client, for a request, if it runs on the same machine; else 0.
     pub client_ns: u64,
-    /// Threads that are woken for a request, from when it is due until its answer is counted, all together.
+    /// Threads that are woken for a request on a machine that sleeps, from when it is due until its answer is
+    /// counted, all together.
     pub wakeups: Spread,
-    /// Those that a write has beside them.
+    /// How long it takes until a core that has nothing to do sleeps; most of the way, as with all that fades.
+    pub doze_ns: u64,
+    /// Those that a write has beside them, if the machine sleeps.
     pub write_wakeups_ns: u64,
-    /// Those of a read that must be fresh.
+    /// Those of a read that must be fresh, likewise.
     pub round_wakeups_ns: u64,
     /// The server, for a record that goes into an answer.
     pub sent_record_ns: u64,
     /// The server, for a byte of an answer that goes to the socket.
     pub sent_byte_ns: f64,
+    /// For each MiB of a long answer: threads of server and client that wait for each other while it goes through the
+    /// socket, and for memory.
+    pub sent_waits: Spread,
     /// The client, for a byte of an answer.
     pub received_byte_ns: f64,
     /// A round of the thread that speaks to raft.
@@ -76,10 +82,12 @@ impl Costs {
         request_ns: 20_000,
         client_ns: 25_000,
         wakeups: Spread::constant(0),
+        doze_ns: 0,
         write_wakeups_ns: 0,
         round_wakeups_ns: 0,
         sent_record_ns: 0,
         sent_byte_ns: 1.0,
+        sent_waits: Spread::constant(0),
         received_byte_ns: 0.8,
         raft_turn_ns: 5_000,
         log_entry_ns: 3_000,
@@ -115,17 +123,19 @@ pub(crate) enum Place<'c> {
 
 impl Costs {
     /// All of them, by their names in files. That of a [`Spread`] has its unit there.
-    pub(crate) fn places(&mut self) -> [(&'static str, Place<'_>); 28] {
+    pub(crate) fn places(&mut self) -> [(&'static str, Place<'_>); 30] {
         use Place::{Part, Whole};
         [
             ("quantum_ns", Whole(&mut self.quantum_ns)),
             ("request_ns", Whole(&mut self.request_ns)),
             ("client_ns", Whole(&mut self.client_ns)),
             ("wakeups_ns", Place::Spread(&mut self.wakeups)),
+            ("doze_ns", Whole(&mut self.doze_ns)),
             ("write_wakeups_ns", Whole(&mut self.write_wakeups_ns)),
             ("round_wakeups_ns", Whole(&mut self.round_wakeups_ns)),
             ("sent_record_ns", Whole(&mut self.sent_record_ns)),
             ("sent_byte_ns", Part(&mut self.sent_byte_ns)),
+            ("sent_waits_ns", Place::Spread(&mut self.sent_waits)),
             ("received_byte_ns", Part(&mut self.received_byte_ns)),
             ("raft_turn_ns", Whole(&mut self.raft_turn_ns)),
             ("log_entry_ns", Whole(&mut self.log_entry_ns)),

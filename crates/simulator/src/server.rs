@@ -78,6 +78,7 @@ pub(crate) struct Member {
     log_syncs: RefCell<Times>,
     commit_syncs: RefCell<Times>,
     wakeups: RefCell<Times>,
+    sent_waits: RefCell<Times>,
     /// Operations that the backend has not committed.
     pub(crate) pending: Cell<u64>,
     /// And the bytes that they write.
@@ -193,9 +194,9 @@ impl Member {
             reads: trip(used("reads")),
             commits: trip(used("commit")),
         };
-        // Members have three numbers of chance each, from 2 on.
+        // Members have four numbers of chance each, from 2 on.
         let times = |spread: Spread, purpose: u64| {
-            let purpose = place.place as u64 * 3 + 2 + purpose;
+            let purpose = place.place as u64 * 4 + 2 + purpose;
             RefCell::new(Times::new(spread, Chance::new(place.seed, purpose)))
         };
         let member = Member {
@@ -203,6 +204,7 @@ impl Member {
             log_syncs: times(model.sync.unwrap_or(build.costs.log_sync), 0),
             commit_syncs: times(model.commit_sync.unwrap_or(build.costs.commit_sync), 1),
             wakeups: times(build.costs.wakeups, 2),
+            sent_waits: times(build.costs.sent_waits, 3),
             pending: Cell::default(),
             pending_bytes: Cell::default(),
             buffer_version: Cell::default(),
@@ -238,8 +240,20 @@ impl Member {
         self.commit_syncs.borrow_mut().next_ns()
     }
 
-    /// How long a request waits for threads that must be woken for it.
+    /// How deep the machine sleeps, from 0 to 1: the deeper, the longer a core has had nothing to do.
+    pub(crate) fn sleep(&self) -> f64 {
+        let (idle_ns, doze_ns) = (self.cores.idle_ns() as f64, self.build.costs.doze_ns as f64);
+        if doze_ns > 0.0 { 1.0 - (-idle_ns / doze_ns).exp() } else { 1.0 }
+    }
+
+    /// How long a request waits for threads that must be woken for it, if the machine sleeps.
     pub(crate) fn wakeups_ns(&self) -> u64 {
         self.wakeups.borrow_mut().next_ns()
+    }
+
+    /// How long server and client wait for each other while so much is sent.
+    pub(crate) fn sent_waits_ns(&self, bytes: u64) -> u64 {
+        const MIB: f64 = (1 << 20) as f64;
+        (self.sent_waits.borrow_mut().next_ns() as f64 * bytes as f64 / MIB) as u64
     }
 }

@@ -45,7 +45,7 @@ impl Spread {
         // Beyond two and a third the tail would be so heavy that no mean and percentile tell of it.
         let sigma = ((p99_ns / median_ns).ln() / BELL_P99).min(BELL_P99);
         let mean_ns = median_ns * (sigma * sigma / 2.0).exp();
-        let p99_ns = (median_ns * (BELL_P99 * sigma).exp()).min(P99_MAX * mean_ns);
+        let p99_ns = (median_ns * (BELL_P99 * sigma).exp()).min(0.99 * P99_MAX * mean_ns);
         Spread { mean_ns, p99_ns: Some(p99_ns.max(mean_ns)) }
     }
 

@@ -41,6 +41,7 @@ pub struct Trip {
     ledger: Ledger,
     /// If it is recorded.
     lane: Option<Lane>,
+    asleep: f64,
 }
 
 /// The account of one who is under way. Clones are the same one.
@@ -82,7 +83,15 @@ impl Trip {
         let begin_ns = world.now_ns();
         let lane = world.recorder().lane(actor, kind, begin_ns);
         let ledger = Ledger { account: Rc::default(), lane };
-        Trip { world: world.clone(), cores: cores.clone(), actor, begin_ns, ledger, lane }
+        Trip {
+            world: world.clone(),
+            cores: cores.clone(),
+            actor,
+            begin_ns,
+            ledger,
+            lane,
+            asleep: 1.0,
+        }
     }
 
     /// In whose name.
@@ -148,8 +157,18 @@ impl Trip {
         self.ledger.add(Spent::named(&self.world, "a pause"), ns);
     }
 
-    /// Waits until a thread that sleeps has been woken, which takes so long.
+    /// It finds a machine that sleeps so deep, from 0 to 1.
+    pub(crate) fn finds_asleep(&mut self, depth: f64) {
+        self.asleep = depth;
+    }
+
+    /// Waits until threads are woken, which takes so long on a machine that sleeps.
     pub(crate) async fn wakes(&mut self, ns: u64) {
+        self.waits_for_threads((ns as f64 * self.asleep) as u64).await;
+    }
+
+    /// Waits for threads, however awake the machine is.
+    pub(crate) async fn waits_for_threads(&mut self, ns: u64) {
         if ns == 0 {
             return;
         }

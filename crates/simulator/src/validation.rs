@@ -6,8 +6,8 @@
 //!
 //! * A [figure] is near enough if it is within 25 % (p50) or 40 % (p99) of the real median, or within the spread of
 //!   the real runs.
-//! * A [`Ranking`] asks for each two eras which of them is slower. Where no real run of the one is as slow as any
-//!   of the other, the model must say the same.
+//! * A [`Ranking`] asks for each two eras which of them is slower. Where every real run of the one is slower than
+//!   all of the other, and the medians are apart by more than a [`TIE`], the model must say the same.
 //!
 //! [figure]: Figure
 
@@ -19,6 +19,9 @@ use crate::era::Era;
 
 /// What is compared, and how near is near enough.
 pub const METRICS: [(&str, f64, f64); 2] = [("p50", 0.5, 0.25), ("p99", 0.99, 0.40)];
+
+/// Eras whose medians are no further apart are as quick as each other.
+pub const TIE: f64 = 0.10;
 
 /// One percentile of one class in one era.
 #[derive(Clone, Debug, PartialEq)]

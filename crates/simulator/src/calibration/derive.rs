@@ -6,8 +6,9 @@
 //!   one key                          a request
 //!   the same, linearizable           + a turn of raft
 //!   one of 20,000 keys               + the walk over them
-//!   500 records of 152 bytes         + 499 records,  75,848 bytes   ┐ two equations,
-//!   20 records of 16 KiB             +  19 records, 329,288 bytes   ┘ two unknowns
+//!   10,000 records of 152 bytes      + 9,999 records, 1.5 MB        ┐ two equations,
+//!   16,000 records of 1 KiB          + 15,999 records, 18 MB        ┘ two unknowns
+//!   one key, seldom                  + waking a machine that has fallen asleep
 //!   puts, few and many               + an entry of the log, an apply, a share of a commit, and a commit
 //!   large puts                       + bytes, in the log (which a put waits for) and in a commit
 //!   reads beside many puts           + a copy of what is pending, in 3.4
@@ -25,15 +26,23 @@ use crate::spread::{P99_MAX, Spread};
 /// Bytes of a small record and of a large one, as the model counts them.
 pub const SMALL: f64 = 152.0;
 /// See [`SMALL`].
-pub const LARGE: f64 = 16_472.0;
+pub const LARGE: f64 = 1_112.0;
+/// And of one that is put.
+pub const PUT: f64 = 16_472.0;
 /// So many small ones are read at once.
-pub const MANY: f64 = 500.0;
+pub const MANY: f64 = 10_000.0;
 /// So many large ones.
-pub const FEW: f64 = 20.0;
+pub const LONG: f64 = 16_000.0;
 /// Keys that are walked over to send one of them.
 pub const WALKED: f64 = 20_000.0;
 /// Puts beside which reads copy what is pending, per second.
 pub const PUTS_BESIDE: f64 = 1_000.0;
+/// Reads of one key, per second; and if they are few.
+pub const OFTEN: f64 = 2_000.0;
+/// See [`OFTEN`].
+pub const SELDOM: f64 = 150.0;
+/// No machine takes longer to fall asleep.
+const DOZE_MAX_NS: f64 = 5e6;
 /// Between two commits.
 const COMMIT_INTERVAL_S: f64 = 0.1;
 
@@ -73,8 +82,10 @@ pub struct Measured {
 
 impl Measured {
     fn spread(self) -> Spread {
-        let Measured { mean_ns, p99_ns } = self;
-        Spread { mean_ns, p99_ns: Some(p99_ns.clamp(mean_ns, P99_MAX * mean_ns)) }
+        // In files they are whole nanoseconds.
+        let mean_ns = self.mean_ns.max(1_000.0);
+        let p99_ns = self.p99_ns.clamp(mean_ns + 1.0, 0.99 * P99_MAX * mean_ns);
+        Spread { mean_ns, p99_ns: Some(p99_ns) }
     }
 }
 
@@ -83,13 +94,17 @@ impl Measured {
 pub struct Seen {
     /// One key, serializable.
     pub point: Window,
-    /// The same, linearizable.
+    /// The same, seldom.
+    pub seldom: Window,
+    /// The same as the first, linearizable.
     pub fresh: Window,
+    /// And seldom.
+    pub fresh_seldom: Window,
     /// [`WALKED`] keys, and one is sent.
     pub walk: Window,
     /// [`MANY`] small records.
     pub many: Window,
-    /// [`FEW`] large ones.
+    /// [`LONG`] large ones.
     pub large: Window,
     /// Small puts, few.
     pub put: Window,
@@ -110,6 +125,10 @@ pub struct Known {
     pub buffer_op_ns: f64,
     /// How long a core works for one while another waits.
     pub quantum_ns: f64,
+    /// How many there are.
+    pub cores: f64,
+    /// Whether a long answer is sent while the rest of it is read.
+    pub in_pieces: bool,
 }
 
 /// What a record and a byte of it cost.
@@ -123,7 +142,7 @@ impl Each {
     /// From what many small and few large ones cost beyond a single small one.
     fn of(one: f64, many: f64, large: f64) -> Each {
         let (records, bytes) = (MANY - 1.0, (MANY - 1.0) * SMALL);
-        let (few_records, few_bytes) = (FEW - 1.0, FEW * LARGE - SMALL);
+        let (few_records, few_bytes) = (LONG - 1.0, LONG * LARGE - SMALL);
         let (many, large) = ((many - one).max(0.0), (large - one).max(0.0));
         let byte =
             (large * records - many * few_records) / (few_bytes * records - bytes * few_records);
@@ -152,26 +171,24 @@ pub fn buffer_op_ns(seen: &Seen) -> f64 {
 
 /// What things cost in the era that has shown this.
 pub fn costs(seen: &Seen, known: Known) -> Costs {
-    let Seen { point, fresh, walk, many, large, .. } = seen;
+    let Seen { point, seldom, fresh, fresh_seldom, walk, many, large, .. } = seen;
     let (record_share, byte_share) = known.reading;
     let each = Each::of(point.server_ns, many.server_ns, large.server_ns);
     let index_key = (walk.server_ns - point.server_ns).max(0.0) / (WALKED - 1.0);
     let (record, byte) = (each.record * record_share, each.byte * byte_share);
     let seek = (point.store_held_ns - record - byte * SMALL).max(0.0);
     let request = (point.server_ns - seek - each.record - each.byte * SMALL).max(0.0);
-    let received = (large.client_ns - point.client_ns).max(0.0) / (FEW * LARGE - SMALL);
+    let received = (large.client_ns - point.client_ns).max(0.0) / (LONG * LARGE - SMALL);
     let client = (point.client_ns - received * SMALL).max(0.0);
-    let alone = point.server_ns + point.client_ns;
     let turn = (fresh.server_ns - point.server_ns).max(0.0);
+    let (wakeups, doze_ns) = wakeups(seen);
     let costs = Costs {
         quantum_ns: known.quantum_ns.max(1.0) as u64,
         request_ns: request as u64,
         client_ns: client as u64,
-        wakeups: Spread::around(
-            (point.median_ns - alone).max(1.0),
-            (point.p99_ns - alone).max(1.0),
-        ),
-        round_wakeups_ns: (fresh.median_ns - point.median_ns - turn).max(0.0) as u64,
+        wakeups,
+        doze_ns: doze_ns as u64,
+        round_wakeups_ns: (fresh_seldom.median_ns - seldom.median_ns - turn).max(0.0) as u64,
         sent_record_ns: (each.record - record) as u64,
         sent_byte_ns: each.byte - byte,
         received_byte_ns: received,
@@ -183,7 +200,44 @@ pub fn costs(seen: &Seen, known: Known) -> Costs {
         buffer_op_ns: known.buffer_op_ns as u64,
         ..Costs::BY_HAND
     };
-    with_writes(seen, costs)
+    let sent_waits = sent_waits(seen, &costs, known);
+    with_writes(seen, Costs { sent_waits, ..costs })
+}
+
+/// What a long answer takes beyond what is computed for it.
+fn sent_waits(seen: &Seen, costs: &Costs, known: Known) -> Spread {
+    let Seen { seldom, large, .. } = seen;
+    let bytes = LONG * LARGE;
+    let keys = LONG * (costs.index_key_ns + costs.record_ns) as f64;
+    let read = keys + bytes * costs.record_byte_ns;
+    let sent = LONG * costs.sent_record_ns as f64 + bytes * costs.sent_byte_ns;
+    let received = bytes * costs.received_byte_ns;
+    let computed = match known.in_pieces {
+        true => read.max(sent).max(received).max((read + sent + received) / known.cores),
+        false => read + sent.max(received),
+    };
+    let per_mib =
+        |ns: f64, request: f64| (ns - request - computed).max(0.0) * (1 << 20) as f64 / bytes;
+    Spread::around(
+        per_mib(large.median_ns, seldom.median_ns),
+        per_mib(large.p99_ns, seldom.median_ns),
+    )
+}
+
+/// What it takes to wake the threads of a request on a machine that sleeps, and how long that one takes to fall
+/// asleep. If requests come by chance, so many a second, it has slept `1 / (1 + rate * doze)` of the way on average.
+fn wakeups(seen: &Seen) -> (Spread, f64) {
+    let Seen { point, seldom, .. } = seen;
+    let alone = point.server_ns + point.client_ns;
+    let beyond = |ns: f64| (ns - alone).max(1.0);
+    let (often_s, seldom_s) = (OFTEN / 1e9, SELDOM / 1e9);
+    let share = (beyond(point.median_ns) / beyond(seldom.median_ns)).min(1.0);
+    let doze = match share * often_s - seldom_s {
+        slower if slower > 0.0 => ((1.0 - share) / slower).min(DOZE_MAX_NS),
+        _ => DOZE_MAX_NS,
+    };
+    let whole = 1.0 + seldom_s * doze;
+    (Spread::around(beyond(seldom.median_ns) * whole, beyond(seldom.p99_ns) * whole), doze)
 }
 
 /// What a put, and what a commit, take of the processor: there are as many commits, however many puts.
@@ -200,10 +254,10 @@ fn put_and_commit(seen: &Seen) -> (f64, f64) {
 
 /// And what writes cost.
 fn with_writes(seen: &Seen, costs: Costs) -> Costs {
-    let Seen { point, put, puts, large_put, .. } = seen;
+    let Seen { point, seldom, put, puts, large_put, .. } = seen;
     let (each, commit) = put_and_commit(seen);
-    // A commit computes for no longer than it takes.
-    let commit = commit.min(put.commit.map_or(0.0, |whole| whole.mean_ns));
+    // What syncs compute is in it, too: at least half of the time that a commit takes is the disk's.
+    let commit = commit.min(put.commit.map_or(0.0, |whole| whole.mean_ns / 2.0));
     let beyond = (each - costs.request_ns as f64).max(0.0);
     let applied = put.applied_ns.min(beyond);
     let commit_op = match (put.commit, puts.commit) {
@@ -214,16 +268,16 @@ fn with_writes(seen: &Seen, costs: Costs) -> Costs {
     };
     let commit_op = commit_op.clamp(0.0, beyond - applied);
     let commit_sync = put.commit.map_or(costs.commit_sync, |whole| {
-        let mean_ns = (whole.mean_ns - commit - commit_op * put.per_commit).max(1.0);
-        Measured { mean_ns, ..whole }.spread()
+        let computed = commit + commit_op * put.per_commit;
+        Measured { mean_ns: whole.mean_ns - computed, p99_ns: whole.p99_ns - computed }.spread()
     });
     // A large put waits for its bytes to be logged, and for nobody's commit.
     let more_ns = (large_put.server_ns - put.server_ns).max(0.0);
     let later_ns = (large_put.median_ns - put.median_ns).clamp(0.0, more_ns);
-    let (more, later) = (more_ns / (LARGE - SMALL), later_ns / (LARGE - SMALL));
+    let (more, later) = (more_ns / (PUT - SMALL), later_ns / (PUT - SMALL));
     let log_entry = beyond - applied - commit_op;
-    let alone = point.server_ns + point.client_ns;
-    let computed = each - commit_op + put.client_ns + (point.median_ns - alone).max(0.0);
+    let woken = (seldom.median_ns - point.server_ns - point.client_ns).max(0.0);
+    let computed = each - commit_op + put.client_ns + woken;
     let (log_sync, write_wakeups) = sync_and_wakeups(put, computed, costs.log_sync);
     Costs {
         apply_ns: (applied - costs.index_seek_ns as f64).max(0.0) as u64,
@@ -273,7 +327,8 @@ mod tests {
             let sent = costs.sent_record_ns as f64 * records + costs.sent_byte_ns * records * bytes;
             let client_ns = costs.client_ns as f64 + costs.received_byte_ns * records * bytes;
             let server_ns = costs.request_ns as f64 + held + sent;
-            let at = |wakeups: f64| server_ns + client_ns + wakeups;
+            let depth = 1.0 / (1.0 + OFTEN / 1e9 * costs.doze_ns as f64);
+            let at = |wakeups: f64| server_ns + client_ns + wakeups * depth;
             let (median_ns, p99_ns) =
                 (at(costs.wakeups.median_ns()), at(costs.wakeups.p99_ns.unwrap()));
             Window {
@@ -287,8 +342,31 @@ mod tests {
         };
         let point = read(1.0, SMALL, 1.0);
         let turn = costs.raft_turn_ns as f64;
-        let (later, server_ns) = (turn + costs.round_wakeups_ns as f64, point.server_ns + turn);
-        let fresh = Window { server_ns, median_ns: point.median_ns + later, ..point };
+        let fresh = Window { server_ns: point.server_ns + turn, ..point };
+        let asleep = 1.0 / (1.0 + SELDOM / 1e9 * costs.doze_ns as f64);
+        let at = |ns: f64| point.server_ns + point.client_ns + ns * asleep;
+        let seldom = Window {
+            median_ns: at(costs.wakeups.median_ns()),
+            p99_ns: at(costs.wakeups.p99_ns.unwrap()),
+            ..point
+        };
+        let later = turn + costs.round_wakeups_ns as f64;
+        let fresh_seldom = Window { median_ns: seldom.median_ns + later, ..seldom };
+        let long = |costs: &Costs, waits: f64| {
+            let bytes = LONG * LARGE;
+            let read =
+                LONG * (costs.index_key_ns + costs.record_ns) as f64 + bytes * costs.record_byte_ns;
+            let sent = LONG * costs.sent_record_ns as f64 + bytes * costs.sent_byte_ns;
+            seldom.median_ns
+                + read
+                + sent.max(bytes * costs.received_byte_ns)
+                + bytes / (1 << 20) as f64 * waits
+        };
+        let large = Window {
+            median_ns: long(costs, costs.sent_waits.median_ns()),
+            p99_ns: long(costs, costs.sent_waits.p99_ns.unwrap()),
+            ..read(LONG, LARGE, LONG)
+        };
         let put = |bytes: f64, per_commit: f64| {
             let applied_ns = (costs.apply_ns + costs.index_seek_ns) as f64;
             let more = (costs.log_byte_ns + costs.record_byte_ns) * (bytes - SMALL);
@@ -298,14 +376,14 @@ mod tests {
             let commit_bytes = costs.commit_byte_ns * (bytes - SMALL);
             let computed = costs.request_ns as f64 + log + applied_ns + more;
             let client_ns = costs.client_ns as f64;
-            let waited = costs.wakeups.median_ns() + costs.write_wakeups_ns as f64;
+            let waited = costs.wakeups.median_ns() * asleep + costs.write_wakeups_ns as f64;
             let sync = Measured {
                 mean_ns: costs.log_sync.mean_ns,
                 p99_ns: costs.log_sync.p99_ns.unwrap(),
             };
             let commit = Measured {
                 mean_ns: costs.commit_sync.mean_ns + commit_ns + commit_op * per_commit,
-                p99_ns: costs.commit_sync.p99_ns.unwrap(),
+                p99_ns: costs.commit_sync.p99_ns.unwrap() + commit_ns + commit_op * per_commit,
             };
             Window {
                 server_ns: computed + commit_op + commit_bytes + commit_ns / per_commit,
@@ -322,13 +400,15 @@ mod tests {
         let read_tx_held_ns = costs.buffer_op_ns as f64 * 50.0;
         Seen {
             point,
+            seldom,
             fresh,
+            fresh_seldom,
             walk: read(1.0, SMALL, WALKED),
             many: read(MANY, SMALL, MANY),
-            large: read(FEW, LARGE, FEW),
+            large,
             put: put(SMALL, 20.0),
             puts: put(SMALL, 100.0),
-            large_put: put(LARGE, 20.0),
+            large_put: put(PUT, 20.0),
             beside: Window { read_tx_held_ns, ..point },
         }
     }
@@ -341,9 +421,11 @@ mod tests {
     fn what_was_put_in_comes_out() {
         let put_in = Costs {
             wakeups: Spread::around(90_000.0, 300_000.0),
+            doze_ns: 800_000,
             write_wakeups_ns: 120_000,
             round_wakeups_ns: 60_000,
             sent_record_ns: 200,
+            sent_waits: Spread::around(1_000_000.0, 2_500_000.0),
             log_sync: Spread::around(600_000.0, 2_000_000.0),
             commit_ns: 700_000,
             commit_byte_ns: 3.0,
@@ -352,7 +434,10 @@ mod tests {
         };
         let seen = shown(&put_in);
         let (reading, buffer_op_ns) = (reading(&seen), buffer_op_ns(&seen));
-        let mut found = costs(&seen, Known { reading, buffer_op_ns, quantum_ns: 3e6 });
+        let mut found = costs(
+            &seen,
+            Known { reading, buffer_op_ns, quantum_ns: 3e6, cores: 2.0, in_pieces: false },
+        );
         let mut put_in = put_in;
         for ((name, found), (_, put_in)) in found.places().into_iter().zip(put_in.places()) {
             let fits = match (found, put_in) {
@@ -379,8 +464,16 @@ mod tests {
         });
         seen.point = Window { server_ns: 9e9, client_ns: 9e9, p99_ns: 1.0, ..seen.point };
         seen.put.applied_ns = 9e9;
-        let costs =
-            costs(&seen, Known { reading: reading(&seen), buffer_op_ns: 0.0, quantum_ns: 0.0 });
+        let costs = costs(
+            &seen,
+            Known {
+                reading: reading(&seen),
+                buffer_op_ns: 0.0,
+                quantum_ns: 0.0,
+                cores: 2.0,
+                in_pieces: true,
+            },
+        );
         assert!(costs.wakeups.is_possible() && costs.log_sync.is_possible());
         assert!(costs.quantum_ns > 0);
     }

@@ -67,6 +67,29 @@ impl Calibration {
         costs.clone()
     }
 
+    /// How threads wake and how the log is synced is the same in all eras: what has disturbed one of them is left out
+    /// by taking the middle of all.
+    #[must_use]
+    pub fn of_one_machine(mut self) -> Calibration {
+        let middle = |by: &dyn Fn(&Costs) -> f64| {
+            let mut all: Vec<f64> = self.eras.values().map(by).collect();
+            all.sort_by(f64::total_cmp);
+            // Of an even number the smaller one: what disturbs makes nothing quicker.
+            all[(all.len() - 1) / 2]
+        };
+        let spread = |of: &dyn Fn(&Costs) -> Spread| {
+            let p99 = |costs: &Costs| of(costs).p99_ns.unwrap_or(of(costs).mean_ns);
+            Spread::around(middle(&|costs| of(costs).median_ns()), middle(&p99))
+        };
+        let (wakeups, log_sync) = (spread(&|costs| costs.wakeups), spread(&|costs| costs.log_sync));
+        let doze_ns = middle(&|costs| costs.doze_ns as f64) as u64;
+        let write_wakeups_ns = middle(&|costs| costs.write_wakeups_ns as f64) as u64;
+        for costs in self.eras.values_mut() {
+            *costs = Costs { wakeups, log_sync, doze_ns, write_wakeups_ns, ..costs.clone() };
+        }
+        self
+    }
+
     /// Reads a file.
     ///
     /// # Errors
@@ -201,6 +224,21 @@ mod tests {
         assert_eq!(file.costs(Era::V35), file.eras[&Era::V32]);
         assert_eq!(file.costs(Era::Clearlane), file.eras[&Era::Clearlane]);
         assert_eq!(file.costs(Era::V30), file.eras[&Era::V32], "before the first, the first");
+    }
+
+    #[test]
+    fn what_has_disturbed_one_era_is_left_out() {
+        let with = |ns| Costs {
+            wakeups: Spread::around(ns, 2.0 * ns),
+            doze_ns: ns as u64,
+            ..Costs::BY_HAND
+        };
+        let eras = [(Era::V32, with(9e9)), (Era::V34, with(2e5)), (Era::Clearlane, with(3e5))];
+        let calibration =
+            Calibration { machine: String::new(), eras: eras.into() }.of_one_machine();
+        for costs in calibration.eras.values() {
+            assert!((costs.wakeups.median_ns() - 3e5).abs() < 1.0 && costs.doze_ns == 300_000);
+        }
     }
 
     #[test]

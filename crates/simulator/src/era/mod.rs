@@ -128,7 +128,7 @@ impl Era {
 
     /// Whether a long answer is read piece by piece, while what was read is sent: what is read needs to stand still
     /// for so long.
-    pub(crate) fn reads_in_pieces(self) -> bool {
+    pub fn reads_in_pieces(self) -> bool {
         self == Era::Clearlane
     }
 

@@ -2,10 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 use clearlane_simulator::calibration::Calibration;
@@ -23,9 +19,6 @@ const ORDER: [Era; 6] = [Era::V32, Era::V34, Era::V30, Era::V31, Era::V35, Era::
 
 /// Which part of what a record, and a byte, costs is reading, if 3.2 was not asked.
 const UNKNOWN: (f64, f64) = (0.5, 0.5);
-
-/// For so long threads are watched that want to run where others run.
-const WATCHED: Duration = Duration::from_millis(1500);
 
 pub(crate) fn command() -> Command {
     Command::new("calibrate")
@@ -52,7 +45,7 @@ pub(crate) fn command() -> Command {
                 .value_name("N")
                 .default_value("4")
                 .value_parser(value_parser!(u64).range(1..=60))
-                .help("How long each of the ten loads takes"),
+                .help("How long each of the twelve loads takes"),
         )
         .args(arguments())
 }
@@ -74,47 +67,21 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
             _ => {}
         }
         let reading = if era == Era::Clearlane { parts } else { reading(&seen) };
-        eras.insert(era, costs(&seen, Known { reading, buffer_op_ns: buffer_op, quantum_ns }));
+        let in_pieces = era.reads_in_pieces();
+        let (buffer_op_ns, cores) = (buffer_op, cores() as f64);
+        let known = Known { reading, buffer_op_ns, quantum_ns, cores, in_pieces };
+        eras.insert(era, costs(&seen, known));
     }
-    let calibration = Calibration { machine: machine(), eras };
+    let calibration = Calibration { machine: machine(), eras }.of_one_machine();
     match matches.get_one::<PathBuf>("out") {
         Some(file) => write(file, &calibration.to_string()),
         None => say(&calibration.to_string()),
     }
 }
 
-/// How long a core works for one before it makes way for another: from how much longer a thread that has slept
-/// waits for its turn when all cores are busy. If each of some cores is somewhere in its quantum, the first of them is
-/// free after one part more of it than there are cores.
+/// How long a core works for one before it makes way for another: the slice of Linux, which is longer the more cores
+/// there are, up to eight.
 fn quantum_ns() -> f64 {
-    let calm_ns = lateness_ns();
-    let is_over = Arc::new(AtomicBool::new(false));
-    let busy: Vec<_> = (0..cores())
-        .map(|_| {
-            let is_over = Arc::clone(&is_over);
-            thread::spawn(move || {
-                while !is_over.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            })
-        })
-        .collect();
-    let busy_ns = lateness_ns();
-    is_over.store(true, Ordering::Relaxed);
-    busy.into_iter().for_each(|thread| drop(thread.join()));
-    // Less than a tenth of a millisecond is not seen between the two.
-    ((busy_ns - calm_ns) * (cores() + 1) as f64).max(100_000.0)
-}
-
-/// How late a thread is on average that sleeps for a millisecond.
-fn lateness_ns() -> f64 {
-    let (begin, nap) = (Instant::now(), Duration::from_millis(1));
-    let (mut late, mut naps) = (Duration::ZERO, 0.0);
-    while begin.elapsed() < WATCHED {
-        let asleep = Instant::now();
-        thread::sleep(nap);
-        late += asleep.elapsed().saturating_sub(nap);
-        naps += 1.0;
-    }
-    late.as_nanos() as f64 / naps
+    const ONE_CORE_NS: f64 = 700_000.0;
+    ONE_CORE_NS * (1.0 + (cores().min(8) as f64).log2().floor())
 }

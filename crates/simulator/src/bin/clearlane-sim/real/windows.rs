@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clearlane_load::process::Process;
 use clearlane_load::workload::Workload;
 use clearlane_simulator::calibration::derive::{
-    FEW, MANY, Measured, PUTS_BESIDE, Seen, WALKED, Window,
+    LONG, MANY, Measured, OFTEN, PUTS_BESIDE, SELDOM, Seen, WALKED, Window,
 };
 use clearlane_simulator::era::Era;
 use clearlane_simulator::metrics::Page;
@@ -20,10 +20,11 @@ use clearlane_simulator::metrics::buckets::Buckets;
 use super::{Program, Server};
 
 const SMALL_KEYS: u64 = 20_000;
-const LARGE_KEYS: u64 = 2_000;
+const LARGE_KEYS: u64 = 20_000;
 const KEY: u64 = 64;
 const SMALL_VALUE: u64 = 64;
-const LARGE_VALUE: u64 = 16_384;
+const LARGE_VALUE: u64 = 1_024;
+const PUT_VALUE: u64 = 16_384;
 /// For so long a server without requests is watched.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -96,19 +97,21 @@ pub(crate) fn seen(
     tell(0.1);
     let mut bench = Bench { server, idle: 0.0 };
     // Connections, caches and the pages behind them are warm then.
-    let point = || Load::range(2000.0, 1.0, SERIALIZABLE);
+    let point = || Load::range(OFTEN, 1.0, SERIALIZABLE);
     bench.window(&point(), 1)?;
     bench.idle = bench.idle()?;
     let beside = format!("operation = \"put\"\nrate = {PUTS_BESIDE}\n");
     let loads = [
         point(),
-        Load::range(2000.0, 1.0, ""),
+        Load::range(SELDOM, 1.0, SERIALIZABLE),
+        Load::range(OFTEN, 1.0, ""),
+        Load::range(SELDOM, 1.0, ""),
         Load::range(100.0, WALKED, &format!("limit = 1\n{SERIALIZABLE}")),
-        Load::range(200.0, MANY, SERIALIZABLE),
-        Load::range(200.0, FEW, SERIALIZABLE).large(),
-        Load::put(200.0),
+        Load::range(10.0, MANY, SERIALIZABLE),
+        Load::range(3.0, LONG, SERIALIZABLE).large(),
+        Load::put(100.0),
         Load::put(1000.0),
-        Load::put(100.0).large(),
+        Load::new(100.0, format!("operation = \"put\"\nvalue = {PUT_VALUE}\n")).large(),
         Load { beside: Some(beside), ..Load::range(1000.0, 1.0, SERIALIZABLE) },
     ];
     let mut windows = Vec::new();
@@ -116,9 +119,9 @@ pub(crate) fn seen(
         windows.push(bench.window(load, seconds)?);
         tell(0.1 + 0.9 * (number + 1) as f64 / loads.len() as f64);
     }
-    let [point, fresh, walk, many, large, put, puts, large_put, beside] =
+    let [point, seldom, fresh, fresh_seldom, walk, many, large, put, puts, large_put, beside] =
         windows.try_into().expect("a window for each load");
-    Ok(Seen { point, fresh, walk, many, large, put, puts, large_put, beside })
+    Ok(Seen { point, seldom, fresh, fresh_seldom, walk, many, large, put, puts, large_put, beside })
 }
 
 impl Bench {
