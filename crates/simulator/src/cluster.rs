@@ -287,12 +287,20 @@ impl Cluster {
         if model.client_round_trip_ns > 0 {
             trip.network(model.client_round_trip_ns / 2).await;
         }
-        let client_ns = if model.clients_apart { 0 } else { costs.client_ns };
-        trip.run(costs.request_ns + client_ns).await;
+        // A thread of the client, and one of the server: each has to get a core.
+        trip.run(self.client_ns() / 2).await;
+        trip.run(costs.request_ns / 2).await;
+    }
+
+    /// What a request costs a client who pays for it here.
+    fn client_ns(&self) -> u64 {
+        if self.model().clients_apart { 0 } else { self.0.build.costs.client_ns }
     }
 
     /// And back.
     pub(crate) async fn goes(&self, trip: &mut Trip) {
+        trip.run(self.0.build.costs.request_ns.div_ceil(2)).await;
+        trip.run(self.client_ns().div_ceil(2)).await;
         if self.model().client_round_trip_ns > 0 {
             trip.network(self.model().client_round_trip_ns / 2).await;
         }
@@ -330,7 +338,7 @@ impl Cluster {
         if !range.is_long() {
             return trip.run(sent_ns + received_ns).await;
         }
-        let taken = self.alongside(place, trip, "its client", received_ns);
+        let taken = self.alongside(place, "its client", received_ns);
         trip.run(sent_ns).await;
         taken.wait(trip).await;
         trip.waits_for_threads(self.member(place).sent_waits_ns(range.bytes())).await;
@@ -339,8 +347,8 @@ impl Cluster {
     /// The same, of an answer that is sent while the rest of it is read.
     async fn reads_and_sends(&self, place: usize, trip: &mut Trip, range: Range) {
         let (sent_ns, received_ns) = self.sending_ns(range);
-        let sent = self.alongside(place, trip, "its sending", sent_ns);
-        let taken = self.alongside(place, trip, "its client", received_ns);
+        let sent = self.alongside(place, "its sending", sent_ns);
+        let taken = self.alongside(place, "its client", received_ns);
         self.member(place).build.era.range(self.member(place), trip, range).await;
         sent.wait(trip).await;
         taken.wait(trip).await;
@@ -348,9 +356,9 @@ impl Cluster {
     }
 
     /// Somebody else computes for a request, at the same time.
-    fn alongside(&self, place: usize, trip: &Trip, name: &'static str, ns: u64) -> Alongside {
+    fn alongside(&self, place: usize, name: &'static str, ns: u64) -> Alongside {
         let (world, cores) = (self.world(), &self.member(place).cores);
-        let mut its = Trip::new(world, cores, trip.actor());
+        let mut its = Trip::new(world, cores, Actor::named(name));
         let done = Signal::new(world);
         let beside =
             Alongside { name: Spent::named(world, name), ledger: its.ledger(), done: done.clone() };

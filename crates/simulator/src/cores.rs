@@ -58,8 +58,8 @@ impl Cores {
     }
 
     /// For how long the core has done nothing that would be taken next; not at all if all are busy.
-    pub fn idle_ns(&self) -> u64 {
-        self.0.free.borrow().last().map_or(0, |since_ns| self.0.world.now_ns() - since_ns)
+    pub fn idle_ns(&self) -> Option<u64> {
+        self.0.free.borrow().last().map(|since_ns| self.0.world.now_ns() - since_ns)
     }
 
     /// How many stand in line.

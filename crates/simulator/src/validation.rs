@@ -111,8 +111,10 @@ impl Validation {
                 move |other: &&Figure| one.class == other.class && one.metric == other.metric;
             self.figures.iter().filter(same).map(move |other| (one, other))
         });
-        let is_clear =
-            |(one, other): &(&Figure, &Figure)| bounds(&one.real_ms).0 > bounds(&other.real_ms).1;
+        let is_clear = |(one, other): &(&Figure, &Figure)| {
+            bounds(&one.real_ms).0 > bounds(&other.real_ms).1
+                && one.real() > (1.0 + TIE) * other.real()
+        };
         pairs
             .filter(is_clear)
             .map(|(slow, quick)| Ranking {
@@ -227,6 +229,8 @@ mod tests {
             figure(Era::V34, 1, &[10.0, 21.0], 8.0),
             figure(Era::Clearlane, 1, &[5.0, 6.0], 10.0),
             figure(Era::Clearlane, 0, &[500.0], 600.0),
+            // Apart, but as good as the same.
+            figure(Era::V34, 0, &[520.0], 400.0),
         ];
         let validation = Validation { figures };
         let found = validation.rankings();

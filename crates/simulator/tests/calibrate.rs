@@ -55,9 +55,9 @@ fn what_is_measured_here_can_be_used() {
     assert_eq!(calibration.eras.keys().copied().collect::<Vec<_>>(), [Era::V32, Era::Clearlane]);
     assert!(calibration.machine.contains(" cores, "), "{}", calibration.machine);
     let Costs { request_ns, client_ns, record_ns, .. } = calibration.costs(Era::V32);
-    assert!(request_ns > 1_000 && client_ns > 1_000 && record_ns > 10, "{calibration}");
-    let ours = calibration.costs(Era::Clearlane);
-    assert!(ours.log_sync.mean_ns > 0.0 && ours.wakeups.mean_ns > 0.0, "{calibration}");
+    assert!(request_ns + client_ns + record_ns > 1_000, "{calibration}");
+    let (ours, by_hand) = (calibration.costs(Era::Clearlane), Costs::BY_HAND);
+    assert!(ours.log_sync != by_hand.log_sync && ours.wakeups != by_hand.wakeups, "{calibration}");
 
     let line =
         ["validate", "pr-9384-small", "--era", "3.2,clearlane", "--runs", "2", "--seconds", "2"];

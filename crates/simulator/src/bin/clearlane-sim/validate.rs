@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use crate::asked::{calibration, costs, text};
 use crate::progress::Progress;
-use crate::real::{Program, Server, arguments, cores};
-use crate::text::say;
+use crate::real::{Program, Server, arguments, cores, machine};
+use crate::text::{say, tell};
 
 /// What runs before anything counts.
 const WARM_UP_SECONDS: u64 = 2;
@@ -65,7 +65,19 @@ pub(crate) fn command() -> Command {
 pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let program = Program::of(matches)?;
     let calibration = calibration(matches)?;
-    let eras: Vec<Era> = matches.get_many("era").expect("it has a default").copied().collect();
+    let wanted = matches.get_many::<Era>("era").expect("it has a default");
+    let mut eras = Vec::new();
+    for era in wanted.copied() {
+        if !eras.contains(&era) {
+            eras.push(era);
+        }
+    }
+    if calibration.machine != machine() {
+        let (theirs, ours) = (&calibration.machine, machine());
+        tell(&format!(
+            "the costs are of {theirs}, and this is {ours}: `calibrate` measures them here"
+        ));
+    }
     let runs = *matches.get_one::<u64>("runs").expect("it has a default");
     let names = matches.get_many::<String>("scenarios").expect("it is required");
     let mut scenarios = Vec::new();
@@ -90,16 +102,18 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
         }
     }
     if matches.get_flag("json") {
-        let all = json!({ "machine": calibration.machine, "scenarios": Value::Object(all) });
+        let all = json!({ "machine": machine(), "calibrated_on": calibration.machine, "scenarios": Value::Object(all) });
         say(&format!("{all:#}\n"))?;
     }
     Ok(())
 }
 
-/// The real server runs here, alone and beside its clients. A scenario that is about another machine cannot.
+/// The real server runs here, as the only member and beside its clients. A scenario that is about another machine cannot.
 fn fits(scenario: &Scenario) -> Result<(), String> {
     let (model, here) = (&scenario.model, Model::default());
-    match *model == here && scenario.quantum_ns.is_none() {
+    // Two is what a file has that says nothing of them.
+    let has_cores = [2, cores()].contains(&scenario.cores);
+    match *model == here && scenario.quantum_ns.is_none() && has_cores {
         true => Ok(()),
         false => Err("its table [model] describes other machines than this one; validate takes those without, \
              which run on what there is"
@@ -119,6 +133,10 @@ impl Trial<'_> {
     fn run(&self, program: &Program, eras: &[Era]) -> Result<Validation, String> {
         let workload = &self.scenario.workload;
         let mut progress = Progress::of(self.name);
+        // Before anything takes long: it may be more than the machine can do.
+        for era in eras {
+            self.predicted(*era, 1).map_err(|error| format!("era {era}: {error}"))?;
+        }
         let mut servers = Vec::new();
         for era in eras {
             let of = |error: String| format!("era {era}: {error}");

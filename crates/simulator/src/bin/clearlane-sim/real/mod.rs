@@ -47,6 +47,12 @@ pub(crate) fn arguments() -> [Arg; 2] {
 
 impl Program {
     pub(crate) fn of(matches: &ArgMatches) -> Result<Program, String> {
+        if !Path::new("/proc/self/stat").exists() {
+            return Err(
+                "this system has no /proc, so what a server uses is not known: it takes a Linux"
+                    .to_owned(),
+            );
+        }
         let directory = matches.get_one("dir").cloned().unwrap_or_else(env::temp_dir);
         let path = match matches.get_one::<PathBuf>("server") {
             Some(path) => path.clone(),
@@ -71,10 +77,21 @@ fn beside_this_one() -> Result<PathBuf, String> {
 /// One that runs, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
-    child: Child,
-    pub(crate) url: String,
-    pub(crate) process: Process,
+    child: Running,
+    url: String,
     directory: TempDir,
+}
+
+/// A process that ends with this.
+#[derive(Debug)]
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Nothing in its directory is worth an orderly end.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 impl Server {
@@ -82,7 +99,7 @@ impl Server {
     pub(crate) fn start(program: &Program, era: Era) -> Result<Server, String> {
         let here = |error: std::io::Error| format!("{}: {error}", program.directory.display());
         let directory = TempDir::new_in(&program.directory).map_err(here)?;
-        let (client, peer) = (free_port()?, free_port()?);
+        let (client, peer) = free_ports()?;
         let url = format!("http://127.0.0.1:{client}");
         let log = File::create(directory.path().join("log")).map_err(here)?;
         let child = Command::new(&program.path)
@@ -99,8 +116,8 @@ impl Server {
             .stderr(log)
             .spawn()
             .map_err(|error| format!("{}: {error}", program.path.display()))?;
-        let process = Process::of(child.id()).map_err(|error| error.to_string())?;
-        let mut server = Server { child, url, process, directory };
+        let child = Running(child);
+        let mut server = Server { child, url, directory };
         server.wait_until_ready()?;
         Ok(server)
     }
@@ -108,7 +125,7 @@ impl Server {
     fn wait_until_ready(&mut self) -> Result<(), String> {
         let begin = Instant::now();
         while page(&format!("{}/readyz", self.url)).is_err() {
-            if let Ok(Some(status)) = self.child.try_wait() {
+            if let Ok(Some(status)) = self.child.0.try_wait() {
                 return Err(format!("the server has ended ({status}): {}", self.last_words()));
             }
             if begin.elapsed() > PATIENCE {
@@ -134,6 +151,11 @@ impl Server {
         Page::parse(&text).map_err(|error| error.to_string())
     }
 
+    /// For its use of the machine.
+    pub(crate) fn process(&self) -> Result<Process, String> {
+        Process::of(self.child.0.id()).map_err(|error| error.to_string())
+    }
+
     /// Puts keys into it.
     pub(crate) fn fill(&self, space: &KeySpace, what: &str) -> Result<(), String> {
         let endpoint = connection::endpoint(&self.url).map_err(|error| error.to_string())?;
@@ -146,7 +168,7 @@ impl Server {
     /// Runs a load against it.
     pub(crate) fn load(&self, workload: &Workload, seed: u64) -> Result<Report, String> {
         let endpoint = connection::endpoint(&self.url).map_err(|error| error.to_string())?;
-        let order = Order { endpoint, seed, process: Some(self.process.clone()) };
+        let order = Order { endpoint, seed, process: Some(self.process()?) };
         let report =
             block_on(run(workload, &order, &mut |_| ()))?.map_err(|error| error.to_string())?;
         for line in &report.lines {
@@ -158,17 +180,13 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Nothing in its directory is worth an orderly end.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn free_port() -> Result<u16, String> {
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    port.map(|address| address.port()).map_err(|error| format!("no port is free: {error}"))
+/// Two of them, which are not the same.
+fn free_ports() -> Result<(u16, u16), String> {
+    let none = |error: std::io::Error| format!("no port is free: {error}");
+    let bind = || TcpListener::bind("127.0.0.1:0").map_err(none);
+    let both = (bind()?, bind()?);
+    let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port());
+    Ok((port(&both.0).map_err(none)?, port(&both.1).map_err(none)?))
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> Result<T, String> {

@@ -25,8 +25,6 @@ const KEY: u64 = 64;
 const SMALL_VALUE: u64 = 64;
 const LARGE_VALUE: u64 = 1_024;
 const PUT_VALUE: u64 = 16_384;
-/// For so long a server without requests is watched.
-const IDLE: Duration = Duration::from_secs(1);
 
 /// A load: of how many requests a second, and what one asks for.
 struct Load {
@@ -99,7 +97,7 @@ pub(crate) fn seen(
     // Connections, caches and the pages behind them are warm then.
     let point = || Load::range(OFTEN, 1.0, SERIALIZABLE);
     bench.window(&point(), 1)?;
-    bench.idle = bench.idle()?;
+    bench.idle = bench.idle(seconds)?;
     let beside = format!("operation = \"put\"\nrate = {PUTS_BESIDE}\n");
     let loads = [
         point(),
@@ -126,10 +124,11 @@ pub(crate) fn seen(
 
 impl Bench {
     /// Processor time per second.
-    fn idle(&self) -> Result<f64, String> {
-        let used = || self.server.process.look().map_err(|error| error.to_string());
+    fn idle(&self, seconds: u64) -> Result<f64, String> {
+        let process = self.server.process()?;
+        let used = || process.look().map_err(|error| error.to_string());
         let (before, begin) = (used()?.processor, Instant::now());
-        thread::sleep(IDLE);
+        thread::sleep(Duration::from_secs(seconds));
         Ok((used()?.processor - before).as_secs_f64() / begin.elapsed().as_secs_f64())
     }
 
