@@ -28,9 +28,10 @@ use crate::reads::Round;
 use crate::results::ClassResults;
 use crate::scenario::{Scenario, mean_record_bytes};
 use crate::server::{Build, Hands, Member, Outcome, Place, Request};
+use crate::signal::Signal;
 use crate::spread::Times;
 use crate::timeline::Kind;
-use crate::trip::Trip;
+use crate::trip::{Ledger, Trip};
 use crate::{Chance, World};
 
 /// The first member leads.
@@ -76,12 +77,27 @@ struct Inner {
     ends_ns: u64,
 }
 
+/// Who computes for a request beside its own thread.
+struct Alongside {
+    name: Spent,
+    ledger: Ledger,
+    done: Signal,
+}
+
+impl Alongside {
+    /// Until that is done.
+    async fn wait(self, trip: &mut Trip) {
+        trip.worker(self.name, &self.ledger, &self.done).await;
+    }
+}
+
 impl Cluster {
     /// Starts one.
     pub fn start(world: &World, scenario: &Scenario, build: &Build) -> Cluster {
         let (build, model) = (Rc::new(build.clone()), Rc::new(scenario.model.clone()));
         let count = model.members + model.learners;
-        let Scenario { cores, quantum_ns, seed, .. } = *scenario;
+        let Scenario { cores, seed, .. } = *scenario;
+        let quantum_ns = scenario.quantum_ns.unwrap_or(build.costs.quantum_ns);
         let (mut members, mut all_hands) = (Vec::new(), Vec::new());
         for place in 0..count {
             let applies = model.is_used(place);
@@ -246,7 +262,7 @@ impl Cluster {
         };
         let place = self.place(connect);
         let mut trip = Trip::of_kind(self.world(), &self.member(place).cores, class, kind);
-        self.comes(&mut trip).await;
+        self.comes(place, &mut trip).await;
         let outcome = match request {
             Request::Range { keys, sent, record_bytes, serializable } => {
                 let range = Range { keys, sent, record_bytes };
@@ -263,37 +279,94 @@ impl Cluster {
     }
 
     /// To the member, and into it.
-    pub(crate) async fn comes(&self, trip: &mut Trip) {
+    pub(crate) async fn comes(&self, place: usize, trip: &mut Trip) {
         let (costs, model) = (&self.0.build.costs, self.model());
+        let member = self.member(place);
+        trip.finds_asleep(member.sleep());
+        trip.wakes(member.wakeups_ns()).await;
         if model.client_round_trip_ns > 0 {
             trip.network(model.client_round_trip_ns / 2).await;
         }
-        let client_ns = if model.clients_apart { 0 } else { costs.client_ns };
-        trip.run(costs.request_ns + client_ns).await;
+        // A thread of the client, and one of the server: each has to get a core.
+        trip.run(self.client_ns() / 2).await;
+        trip.run(costs.request_ns / 2).await;
+    }
+
+    /// What a request costs a client who pays for it here.
+    fn client_ns(&self) -> u64 {
+        if self.model().clients_apart { 0 } else { self.0.build.costs.client_ns }
     }
 
     /// And back.
     pub(crate) async fn goes(&self, trip: &mut Trip) {
+        trip.run(self.0.build.costs.request_ns.div_ceil(2)).await;
+        trip.run(self.client_ns().div_ceil(2)).await;
         if self.model().client_round_trip_ns > 0 {
             trip.network(self.model().client_round_trip_ns / 2).await;
         }
     }
 
     async fn range(&self, place: usize, trip: &mut Trip, range: Range, serializable: bool) {
-        let (member, costs) = (self.member(place), &self.0.build.costs);
+        let member = self.member(place);
         let era = member.build.era;
         if !serializable && era.fresh() == Fresh::ThroughTheLog {
             self.proposes(place, trip, Work::Read(range)).await;
-        } else {
-            if !serializable {
-                self.fresh(place, trip).await;
-            }
-            self.checks_permission(member, trip).await;
-            era.range(member, trip, range).await;
+            return self.sends(place, trip, range).await;
         }
+        if !serializable {
+            self.fresh(place, trip).await;
+        }
+        self.checks_permission(member, trip).await;
+        if era.reads_in_pieces() && range.is_long() {
+            return self.reads_and_sends(place, trip, range).await;
+        }
+        era.range(member, trip, range).await;
+        self.sends(place, trip, range).await;
+    }
+
+    /// What sending and taking an answer costs, whoever pays for it.
+    fn sending_ns(&self, range: Range) -> (u64, u64) {
+        let (costs, bytes) = (&self.0.build.costs, range.bytes());
+        let sent_ns = costs.sent_record_ns * range.sent + times(bytes, costs.sent_byte_ns);
         let received_ns = if self.model().clients_apart { 0.0 } else { costs.received_byte_ns };
-        let bytes = range.sent * range.record_bytes;
-        trip.run(times(bytes, costs.sent_byte_ns + received_ns)).await;
+        (sent_ns, times(bytes, received_ns))
+    }
+
+    /// An answer goes out. Of a long one the client takes what has come while the rest is on its way.
+    async fn sends(&self, place: usize, trip: &mut Trip, range: Range) {
+        let (sent_ns, received_ns) = self.sending_ns(range);
+        if !range.is_long() {
+            return trip.run(sent_ns + received_ns).await;
+        }
+        let taken = self.alongside(place, "its client", received_ns);
+        trip.run(sent_ns).await;
+        taken.wait(trip).await;
+        trip.waits_for_threads(self.member(place).sent_waits_ns(range.bytes())).await;
+    }
+
+    /// The same, of an answer that is sent while the rest of it is read.
+    async fn reads_and_sends(&self, place: usize, trip: &mut Trip, range: Range) {
+        let (sent_ns, received_ns) = self.sending_ns(range);
+        let sent = self.alongside(place, "its sending", sent_ns);
+        let taken = self.alongside(place, "its client", received_ns);
+        self.member(place).build.era.range(self.member(place), trip, range).await;
+        sent.wait(trip).await;
+        taken.wait(trip).await;
+        trip.waits_for_threads(self.member(place).sent_waits_ns(range.bytes())).await;
+    }
+
+    /// Somebody else computes for a request, at the same time.
+    fn alongside(&self, place: usize, name: &'static str, ns: u64) -> Alongside {
+        let (world, cores) = (self.world(), &self.member(place).cores);
+        let mut its = Trip::new(world, cores, Actor::named(name));
+        let done = Signal::new(world);
+        let beside =
+            Alongside { name: Spent::named(world, name), ledger: its.ledger(), done: done.clone() };
+        world.spawn(async move {
+            its.run(ns).await;
+            done.give();
+        });
+        beside
     }
 
     async fn write(&self, place: usize, trip: &mut Trip, write: Write) -> Outcome {

@@ -30,9 +30,9 @@ pub struct Cores(Rc<Inner>);
 #[derive(Debug)]
 struct Inner {
     world: World,
-    count: usize,
     quantum_ns: u64,
-    busy: Cell<usize>,
+    /// Those that do nothing, by since when; who is next takes the one that was busy last.
+    free: RefCell<Vec<u64>>,
     line: RefCell<VecDeque<Id>>,
     used_ns: Cell<u64>,
 }
@@ -42,8 +42,9 @@ impl Cores {
     pub fn new(world: &World, count: usize, quantum_ns: u64) -> Cores {
         assert!(count > 0 && quantum_ns > 0, "somebody must be able to run");
         let world = world.clone();
-        let (busy, line, used_ns) = Default::default();
-        Cores(Rc::new(Inner { world, count, quantum_ns, busy, line, used_ns }))
+        let (line, used_ns) = Default::default();
+        let free = RefCell::new(vec![world.now_ns(); count]);
+        Cores(Rc::new(Inner { world, quantum_ns, free, line, used_ns }))
     }
 
     /// Runs for so long, and waits for a core first if it must. Says how long it waited.
@@ -54,6 +55,11 @@ impl Cores {
     /// How long all cores together were busy.
     pub fn used_ns(&self) -> u64 {
         self.0.used_ns.get()
+    }
+
+    /// For how long the core has done nothing that would be taken next; not at all if all are busy.
+    pub fn idle_ns(&self) -> Option<u64> {
+        self.0.free.borrow().last().map(|since_ns| self.0.world.now_ns() - since_ns)
     }
 
     /// How many stand in line.
@@ -95,7 +101,7 @@ impl Run<'_> {
     fn hands_over(&self) {
         match self.cores.line.borrow_mut().pop_front() {
             Some(next) => self.cores.world.wake(next),
-            None => self.cores.busy.set(self.cores.busy.get() - 1),
+            None => self.cores.free.borrow_mut().push(self.cores.world.now_ns()),
         }
     }
 
@@ -114,11 +120,10 @@ impl Future for Run<'_> {
             At::Outside if self.left_ns == 0 => return Poll::Ready(0),
             At::Outside => {
                 self.begin_ns = self.cores.world.now_ns();
-                if self.cores.busy.get() < self.cores.count {
-                    self.cores.busy.set(self.cores.busy.get() + 1);
-                    self.runs();
-                } else {
-                    self.stands_in_line();
+                let free = self.cores.free.borrow_mut().pop();
+                match free {
+                    Some(_) => self.runs(),
+                    None => self.stands_in_line(),
                 }
             }
             At::Line => self.runs(),
@@ -159,7 +164,7 @@ mod tests {
         }
         world.run(u64::MAX);
         assert_eq!(cores.used_ns(), works.iter().sum::<u64>());
-        assert_eq!((cores.waiting(), cores.0.busy.get()), (0, 0));
+        assert_eq!((cores.waiting(), cores.0.free.borrow().len()), (0, count));
         ends.take()
     }
 

@@ -1,14 +1,37 @@
 //! What things cost, in nanoseconds: all that the model knows of a machine and of the real code's speed.
+//!
+//! Most of it is time on a core. The rest is waiting that nobody is to blame for: for a disk, and for threads
+//! that sleep and must be woken, which on a virtual machine takes longer than many a request computes.
+//!
+//! Where they come from: a [calibration](crate::calibration).
+
+use crate::spread::Spread;
 
 /// What things cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
+    /// So long a core works for one before it makes way for another.
+    pub quantum_ns: u64,
     /// The server, for a request: its frames, its handling, its answer.
     pub request_ns: u64,
     /// The client, for a request, if it runs on the same machine; else 0.
     pub client_ns: u64,
+    /// Threads that are woken for a request on a machine that sleeps, from when it is due until its answer is
+    /// counted, all together.
+    pub wakeups: Spread,
+    /// How long it takes until a core that has nothing to do sleeps; most of the way, as with all that fades.
+    pub doze_ns: u64,
+    /// Those that a write has beside them, if the machine sleeps.
+    pub write_wakeups_ns: u64,
+    /// Those of a read that must be fresh, likewise.
+    pub round_wakeups_ns: u64,
+    /// The server, for a record that goes into an answer.
+    pub sent_record_ns: u64,
     /// The server, for a byte of an answer that goes to the socket.
     pub sent_byte_ns: f64,
+    /// For each MiB of a long answer: threads of server and client that wait for each other while it goes through the
+    /// socket, and for memory.
+    pub sent_waits: Spread,
     /// The client, for a byte of an answer.
     pub received_byte_ns: f64,
     /// A round of the thread that speaks to raft.
@@ -18,7 +41,7 @@ pub struct Costs {
     /// The log: a byte of it.
     pub log_byte_ns: f64,
     /// The log: a sync.
-    pub log_sync_ns: u64,
+    pub log_sync: Spread,
     /// The index: to come to a key, and to go on to the next one.
     pub index_seek_ns: u64,
     /// The index: one key of a walk.
@@ -31,10 +54,14 @@ pub struct Costs {
     pub apply_ns: u64,
     /// What is pending is merged into the read buffer, or copied out of it: one operation.
     pub buffer_op_ns: u64,
+    /// A commit, however little there is to commit: what it computes.
+    pub commit_ns: u64,
     /// A commit: one operation.
     pub commit_op_ns: u64,
-    /// A commit: its sync.
-    pub commit_sync_ns: u64,
+    /// A commit: a byte of what is written.
+    pub commit_byte_ns: f64,
+    /// A commit: its syncs.
+    pub commit_sync: Spread,
     /// One revision of a scan in the order of revisions, for watchers that are behind or a compaction.
     pub scan_revision_ns: u64,
     /// A watcher hears of a write.
@@ -47,35 +74,89 @@ pub struct Costs {
     pub permission_ns: u64,
 }
 
-impl Default for Costs {
-    /// About what our code needs on a virtual machine with two cores of an AMD EPYC, by hand: the first
-    /// guess of a calibration.
-    fn default() -> Costs {
-        Costs {
-            request_ns: 20_000,
-            client_ns: 25_000,
-            sent_byte_ns: 1.0,
-            received_byte_ns: 0.8,
-            raft_turn_ns: 5_000,
-            log_entry_ns: 3_000,
-            log_byte_ns: 0.5,
-            log_sync_ns: 900_000,
-            index_seek_ns: 1_000,
-            index_key_ns: 60,
-            record_ns: 1_500,
-            record_byte_ns: 0.3,
-            apply_ns: 8_000,
-            buffer_op_ns: 150,
-            commit_op_ns: 4_000,
-            commit_sync_ns: 1_200_000,
-            // 210,001 revisions were read in 165 ms, etcd #22265.
-            scan_revision_ns: 800,
-            notify_ns: 1_500,
-            remove_revision_ns: 3_000,
-            // 4.1 GB in 15 s, etcd #20952.
-            copy_byte_ns: 3.6,
-            permission_ns: 1_000,
-        }
+impl Costs {
+    /// Round numbers, about right for one core of a server of these years: for examples that are reckoned by
+    /// hand. Who runs a scenario wants those of a [calibration](crate::calibration).
+    pub const BY_HAND: Costs = Costs {
+        quantum_ns: 3_000_000,
+        request_ns: 20_000,
+        client_ns: 25_000,
+        wakeups: Spread::constant(0),
+        doze_ns: 0,
+        write_wakeups_ns: 0,
+        round_wakeups_ns: 0,
+        sent_record_ns: 0,
+        sent_byte_ns: 1.0,
+        sent_waits: Spread::constant(0),
+        received_byte_ns: 0.8,
+        raft_turn_ns: 5_000,
+        log_entry_ns: 3_000,
+        log_byte_ns: 0.5,
+        log_sync: Spread::constant(900_000),
+        index_seek_ns: 1_000,
+        index_key_ns: 60,
+        record_ns: 1_500,
+        record_byte_ns: 0.3,
+        apply_ns: 8_000,
+        buffer_op_ns: 150,
+        commit_ns: 0,
+        commit_op_ns: 4_000,
+        commit_byte_ns: 0.0,
+        commit_sync: Spread::constant(1_200_000),
+        // 210,001 revisions were read in 165 ms, etcd #22265.
+        scan_revision_ns: 800,
+        notify_ns: 1_500,
+        remove_revision_ns: 3_000,
+        // 4.1 GB in 15 s, etcd #20952.
+        copy_byte_ns: 3.6,
+        permission_ns: 1_000,
+    };
+}
+
+/// Where a cost is, by its kind.
+#[derive(Debug)]
+pub(crate) enum Place<'c> {
+    Whole(&'c mut u64),
+    Part(&'c mut f64),
+    Spread(&'c mut Spread),
+}
+
+impl Costs {
+    /// All of them, by their names in files. That of a [`Spread`] has its unit there.
+    pub(crate) fn places(&mut self) -> [(&'static str, Place<'_>); 30] {
+        use Place::{Part, Whole};
+        [
+            ("quantum_ns", Whole(&mut self.quantum_ns)),
+            ("request_ns", Whole(&mut self.request_ns)),
+            ("client_ns", Whole(&mut self.client_ns)),
+            ("wakeups_ns", Place::Spread(&mut self.wakeups)),
+            ("doze_ns", Whole(&mut self.doze_ns)),
+            ("write_wakeups_ns", Whole(&mut self.write_wakeups_ns)),
+            ("round_wakeups_ns", Whole(&mut self.round_wakeups_ns)),
+            ("sent_record_ns", Whole(&mut self.sent_record_ns)),
+            ("sent_byte_ns", Part(&mut self.sent_byte_ns)),
+            ("sent_waits_ns", Place::Spread(&mut self.sent_waits)),
+            ("received_byte_ns", Part(&mut self.received_byte_ns)),
+            ("raft_turn_ns", Whole(&mut self.raft_turn_ns)),
+            ("log_entry_ns", Whole(&mut self.log_entry_ns)),
+            ("log_byte_ns", Part(&mut self.log_byte_ns)),
+            ("log_sync_ns", Place::Spread(&mut self.log_sync)),
+            ("index_seek_ns", Whole(&mut self.index_seek_ns)),
+            ("index_key_ns", Whole(&mut self.index_key_ns)),
+            ("record_ns", Whole(&mut self.record_ns)),
+            ("record_byte_ns", Part(&mut self.record_byte_ns)),
+            ("apply_ns", Whole(&mut self.apply_ns)),
+            ("buffer_op_ns", Whole(&mut self.buffer_op_ns)),
+            ("commit_ns", Whole(&mut self.commit_ns)),
+            ("commit_op_ns", Whole(&mut self.commit_op_ns)),
+            ("commit_byte_ns", Part(&mut self.commit_byte_ns)),
+            ("commit_sync_ns", Place::Spread(&mut self.commit_sync)),
+            ("scan_revision_ns", Whole(&mut self.scan_revision_ns)),
+            ("notify_ns", Whole(&mut self.notify_ns)),
+            ("remove_revision_ns", Whole(&mut self.remove_revision_ns)),
+            ("copy_byte_ns", Part(&mut self.copy_byte_ns)),
+            ("permission_ns", Whole(&mut self.permission_ns)),
+        ]
     }
 }
 

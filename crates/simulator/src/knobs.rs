@@ -53,7 +53,7 @@ pub const KNOBS: &[Knob] = &[
         Ok(())
     }),
     knob("quantum_ms", "a core works so long for one if another waits", |scenario, given| {
-        scenario.quantum_ns = given.ns(0.001..=HOUR_MS)?;
+        scenario.quantum_ns = Some(given.ns(0.001..=HOUR_MS)?);
         Ok(())
     }),
     knob("commit_interval_ms", "between two commits of the backend", |scenario, given| {

@@ -19,7 +19,8 @@
 //! that differ.
 //!
 //! Then the model: a [`cluster`] of members, each a [`server`], has what all eras have in common, [`era`] what tells
-//! them apart, and [`costs`] what things cost. A [`scenario`] is what is asked of it, on machines that a [`model`] describes, and its [`knobs`]
+//! them apart, and [`costs`] what things cost: a [`calibration`] measures that on a machine, and a [`validation`] says
+//! how near the model comes to it. A [`scenario`] is what is asked of it, on machines that a [`model`] describes, and its [`knobs`]
 //! can be turned; [`run`] runs it, and [`results`] says what came of it. A
 //! [`timeline`] shows it moment by moment.
 //!
@@ -28,6 +29,7 @@
 
 pub mod account;
 mod background;
+pub mod calibration;
 pub mod chance;
 pub mod cluster;
 pub mod compare;
@@ -54,6 +56,7 @@ pub mod signal;
 pub mod spread;
 pub mod sweep;
 pub mod trip;
+pub mod validation;
 pub mod world;
 
 pub use chance::Chance;

@@ -3,7 +3,7 @@
 //! ```toml
 //! [model]                      # all of it may be left out
 //! cores = 4                    # of each machine
-//! quantum_ms = 3               # so long a core works for one before it makes way for another
+//! quantum_ms = 3               # so long a core works for one before another has its turn: as calibrated, if left out
 //! commit_interval_ms = 100     # between two commits of the backend
 //! batch_limit = 10_000         # so many pending operations are committed at once
 //! apply_gap_max = 5_000        # more is not taken, if so much is committed and not applied

@@ -37,6 +37,7 @@ impl Cluster {
         if member.build.era.fresh() == Fresh::AloneAsksNobody && self.members() == 1 {
             return;
         }
+        trip.wakes(member.build.costs.round_wakeups_ns).await;
         let done = Signal::new(self.world());
         member.reads.give(done.clone());
         trip.worker(member.reads.name, &member.reads.ledger, &done).await;

@@ -11,6 +11,7 @@ use clearlane_load::workload::Workload;
 use crate::World;
 use crate::account::Spent;
 use crate::cluster::Cluster;
+use crate::costs::Costs;
 use crate::model::Connect;
 use crate::results::{ClassResults, LockResults, Results};
 use crate::scenario::{Class, Scenario};
@@ -141,6 +142,14 @@ fn check_capacity(scenario: &Scenario, build: &Build) -> Result<(), Refused> {
     let auth = scenario.model.auth;
     needed[0] = auth.logins_per_s * auth.bcrypt_ns as f64 / 1e9;
     let model = scenario.model.without_background();
+    // A commit is not a request's: there are so many, however many requests.
+    let commit_ns = build.costs.commit_ns;
+    let build = Build::new(build.era, Costs { commit_ns: 0, ..build.costs.clone() });
+    for (place, needed) in needed.iter_mut().enumerate().filter(|(place, _)| model.is_used(*place))
+    {
+        debug_assert!(place < scenario.model.members + scenario.model.learners, "it is a member");
+        *needed += commit_ns as f64 / model.commit_interval_ns as f64;
+    }
     for load in &scenario.workload.classes {
         // Where they are dealt to all, one in so many comes here.
         let dealt = match scenario.model.connects(&load.name) {
@@ -149,9 +158,9 @@ fn check_capacity(scenario: &Scenario, build: &Build) -> Result<(), Refused> {
         };
         for _ in 0..dealt {
             let world = World::new();
-            let (cores, quantum_ns, model) = (1, u64::MAX, model.clone());
+            let (cores, quantum_ns, model) = (1, Some(u64::MAX), model.clone());
             let alone = Scenario { cores, quantum_ns, model, ..scenario.clone() };
-            let cluster = Cluster::start(&world, &alone, build);
+            let cluster = Cluster::start(&world, &alone, &build);
             let mut class = Class::new(scenario, load);
             let (connect, actor, request) = (class.connect, class.actor, class.request());
             let its = cluster.clone();

@@ -28,8 +28,8 @@ pub struct Scenario {
     pub workload: Workload,
     /// Of the machine, for server and client together.
     pub cores: usize,
-    /// How long a core works for one before it makes way for another.
-    pub quantum_ns: u64,
+    /// How long a core works for one before it makes way for another; as the costs have it if left out.
+    pub quantum_ns: Option<u64>,
     /// Decides when requests are due, and their sizes.
     pub seed: u64,
     /// From when to when a timeline is recorded, in nanoseconds.
@@ -41,7 +41,7 @@ pub struct Scenario {
 impl Scenario {
     /// A workload on two cores.
     pub fn new(workload: Workload) -> Scenario {
-        let (cores, quantum_ns, model) = (2, 3_000_000, Model::default());
+        let (cores, quantum_ns, model) = (2, None, Model::default());
         Scenario { workload, cores, quantum_ns, seed: 1, recorded: None, model }
     }
 

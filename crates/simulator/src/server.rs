@@ -77,8 +77,12 @@ pub(crate) struct Member {
     pub(crate) locks: Locks,
     log_syncs: RefCell<Times>,
     commit_syncs: RefCell<Times>,
+    wakeups: RefCell<Times>,
+    sent_waits: RefCell<Times>,
     /// Operations that the backend has not committed.
     pub(crate) pending: Cell<u64>,
+    /// And the bytes that they write.
+    pub(crate) pending_bytes: Cell<u64>,
     /// How often the read buffer was written; and of which state there is a copy, if there is one.
     pub(crate) buffer_version: Cell<u64>,
     pub(crate) copied_version: Cell<Option<u64>>,
@@ -190,16 +194,19 @@ impl Member {
             reads: trip(used("reads")),
             commits: trip(used("commit")),
         };
-        let syncs = |spread: Option<Spread>, ns, purpose| {
-            let spread = spread.unwrap_or(Spread::constant(ns));
-            let purpose = place.place as u64 * 2 + purpose;
+        // Members have four numbers of chance each, from 2 on.
+        let times = |spread: Spread, purpose: u64| {
+            let purpose = place.place as u64 * 4 + 2 + purpose;
             RefCell::new(Times::new(spread, Chance::new(place.seed, purpose)))
         };
         let member = Member {
             locks: Locks::new(world),
-            log_syncs: syncs(model.sync, build.costs.log_sync_ns, 2),
-            commit_syncs: syncs(model.commit_sync, build.costs.commit_sync_ns, 3),
+            log_syncs: times(model.sync.unwrap_or(build.costs.log_sync), 0),
+            commit_syncs: times(model.commit_sync.unwrap_or(build.costs.commit_sync), 1),
+            wakeups: times(build.costs.wakeups, 2),
+            sent_waits: times(build.costs.sent_waits, 3),
             pending: Cell::default(),
+            pending_bytes: Cell::default(),
             buffer_version: Cell::default(),
             copied_version: Cell::default(),
             revisions: Cell::default(),
@@ -231,5 +238,26 @@ impl Member {
     /// How long the next sync of the backend takes.
     pub(crate) fn commit_sync_ns(&self) -> u64 {
         self.commit_syncs.borrow_mut().next_ns()
+    }
+
+    /// How deep the machine sleeps, from 0 to 1: the deeper, the longer a core has had nothing to do.
+    pub(crate) fn sleep(&self) -> f64 {
+        let (idle_ns, doze_ns) = (self.cores.idle_ns(), self.build.costs.doze_ns as f64);
+        match idle_ns {
+            None => 0.0,
+            Some(_) if doze_ns == 0.0 => 1.0,
+            Some(idle_ns) => 1.0 - (-(idle_ns as f64) / doze_ns).exp(),
+        }
+    }
+
+    /// How long a request waits for threads that must be woken for it, if the machine sleeps.
+    pub(crate) fn wakeups_ns(&self) -> u64 {
+        self.wakeups.borrow_mut().next_ns()
+    }
+
+    /// How long server and client wait for each other while so much is sent.
+    pub(crate) fn sent_waits_ns(&self, bytes: u64) -> u64 {
+        const MIB: f64 = (1 << 20) as f64;
+        (self.sent_waits.borrow_mut().next_ns() as f64 * bytes as f64 / MIB) as u64
     }
 }

@@ -28,6 +28,9 @@ use crate::signal::Signal;
 use crate::timeline::{Kind, What};
 use crate::world::World;
 
+/// What it is to wait for a thread that sleeps.
+const WAKEUP: &str = "a thread to wake";
+
 /// One who takes steps. What it has spent may be looked at while it is under way.
 #[derive(Debug)]
 pub struct Trip {
@@ -38,6 +41,7 @@ pub struct Trip {
     ledger: Ledger,
     /// If it is recorded.
     lane: Option<Lane>,
+    asleep: f64,
 }
 
 /// The account of one who is under way. Clones are the same one.
@@ -79,7 +83,15 @@ impl Trip {
         let begin_ns = world.now_ns();
         let lane = world.recorder().lane(actor, kind, begin_ns);
         let ledger = Ledger { account: Rc::default(), lane };
-        Trip { world: world.clone(), cores: cores.clone(), actor, begin_ns, ledger, lane }
+        Trip {
+            world: world.clone(),
+            cores: cores.clone(),
+            actor,
+            begin_ns,
+            ledger,
+            lane,
+            asleep: 1.0,
+        }
     }
 
     /// In whose name.
@@ -143,6 +155,26 @@ impl Trip {
     pub(crate) async fn idles(&mut self, ns: u64) {
         self.world.sleep(ns).await;
         self.ledger.add(Spent::named(&self.world, "a pause"), ns);
+    }
+
+    /// It finds a machine that sleeps so deep, from 0 to 1.
+    pub(crate) fn finds_asleep(&mut self, depth: f64) {
+        self.asleep = depth;
+    }
+
+    /// Waits until threads are woken, which takes so long on a machine that sleeps.
+    pub(crate) async fn wakes(&mut self, ns: u64) {
+        self.waits_for_threads((ns as f64 * self.asleep) as u64).await;
+    }
+
+    /// Waits for threads, however awake the machine is.
+    pub(crate) async fn waits_for_threads(&mut self, ns: u64) {
+        if ns == 0 {
+            return;
+        }
+        self.world.sleep(ns).await;
+        self.was(|| What::Wait { of: WAKEUP.to_owned(), behind: None }, ns);
+        self.ledger.add(Spent::named(&self.world, WAKEUP), ns);
     }
 
     /// Waits for a message that is on its way for so long.

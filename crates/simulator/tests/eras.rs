@@ -20,7 +20,7 @@ fn scenario(seconds: u64, seed: u64) -> Scenario {
 }
 
 fn results(scenario: &Scenario, era: Era) -> Results {
-    run(scenario, &Build::new(era, Costs::default())).unwrap()
+    run(scenario, &Build::new(era, Costs::BY_HAND)).unwrap()
 }
 
 fn p99(results: &Results, class: &str) -> f64 {
@@ -81,7 +81,7 @@ fn what_never_ends_is_not_begun() {
     let text = HEAD_OF_LINE.replace("rate = 1\n", "rate = 100\n");
     let mut scenario = Scenario::new(workload(&text).unwrap());
     scenario.cores = 2;
-    let refused = run(&scenario, &Build::new(Era::Clearlane, Costs::default())).unwrap_err();
+    let refused = run(&scenario, &Build::new(Era::Clearlane, Costs::BY_HAND)).unwrap_err();
     let words = refused.to_string();
     assert!(words.contains("cores all the time, and there are 2: that is "), "{words}");
 }

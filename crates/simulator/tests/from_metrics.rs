@@ -60,7 +60,7 @@ fn recorded_metrics_of_every_version_make_scenarios_that_run() {
         as_before(&format!("etcd-{version}.toml"), &text);
         let mut scenario = Scenario::parse(&text).unwrap();
         scenario.workload.seconds = 5;
-        let results = run(&scenario, &Build::new(Era::V35, Costs::default())).unwrap();
+        let results = run(&scenario, &Build::new(Era::V35, Costs::BY_HAND)).unwrap();
         for (class, load) in results.classes.iter().zip(&scenario.workload.classes) {
             assert!(class.answers() > 0 || load.rate < 1.0, "{version}, {}", class.name);
         }

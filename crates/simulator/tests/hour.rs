@@ -9,7 +9,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use clearlane_simulator::costs::Costs;
+use clearlane_simulator::calibration::Calibration;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::results::Results;
 use clearlane_simulator::run::run;
@@ -20,7 +20,7 @@ use clearlane_simulator::side_by_side::run_all;
 const FILE: &str = include_str!("../scenarios/kubernetes-5000-nodes.toml");
 
 fn builds() -> Vec<Build> {
-    Era::ALL.map(|era| Build::new(era, Costs::default())).to_vec()
+    Era::ALL.map(|era| Build::new(era, Calibration::shipped().costs(era))).to_vec()
 }
 
 #[test]

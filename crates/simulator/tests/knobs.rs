@@ -35,11 +35,11 @@ fn a_knob_on_a_command_line_is_a_field_of_a_file() {
     ] {
         turned.set(name, value).unwrap();
     }
-    assert_eq!((file.cores, file.quantum_ns), (16, 500_000));
+    assert_eq!((file.cores, file.quantum_ns), (16, Some(500_000)));
     assert_eq!((file.model.commit_interval_ns, file.model.batch_limit), (20_000_000, 500));
     assert_eq!(file.model.sync, Some(Spread::constant(2_000_000)));
     assert_eq!(file.model.commit_sync, Some(Spread { mean_ns: 4e6, p99_ns: Some(9e6) }));
-    assert_eq!((turned.cores, turned.quantum_ns, turned.model), (16, 500_000, file.model));
+    assert_eq!((turned.cores, turned.quantum_ns, turned.model), (16, Some(500_000), file.model));
 }
 
 #[test]

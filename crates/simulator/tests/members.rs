@@ -8,6 +8,7 @@ use clearlane_simulator::results::Results;
 use clearlane_simulator::run::run;
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
+use clearlane_simulator::spread::Spread;
 
 const LOAD: &str = "
     seconds = 10
@@ -50,7 +51,7 @@ fn free() -> Costs {
         raft_turn_ns: 0,
         log_entry_ns: 0,
         log_byte_ns: 0.0,
-        log_sync_ns: 0,
+        log_sync: Spread::constant(0),
         index_seek_ns: 0,
         index_key_ns: 0,
         record_ns: 0,
@@ -58,8 +59,8 @@ fn free() -> Costs {
         apply_ns: 0,
         buffer_op_ns: 0,
         commit_op_ns: 0,
-        commit_sync_ns: 0,
-        ..Costs::default()
+        commit_sync: Spread::constant(0),
+        ..Costs::BY_HAND
     }
 }
 
@@ -178,7 +179,7 @@ fn what_does_not_fit_together_is_refused() {
     let told = |knobs: &[(&str, &str)]| {
         let mut scenario = Scenario::parse(LOAD).unwrap();
         knobs.iter().for_each(|(name, value)| scenario.set(name, value).unwrap());
-        let build = Build::new(Era::Clearlane, Costs::default());
+        let build = Build::new(Era::Clearlane, Costs::BY_HAND);
         run(&scenario, &build).map(drop).unwrap_err().to_string()
     };
     for (knobs, line) in [

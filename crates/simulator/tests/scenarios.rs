@@ -7,6 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use clearlane_load::workload::Workload;
+use clearlane_simulator::calibration::Calibration;
 use clearlane_simulator::costs::Costs;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::results::Results;
@@ -30,7 +31,7 @@ fn shipped(name: &str, knobs: &[(&str, &str)]) -> Scenario {
 }
 
 fn found(name: &str, knobs: &[(&str, &str)], era: Era) -> Results {
-    run(&shipped(name, knobs), &Build::new(era, Costs::default())).unwrap()
+    run(&shipped(name, knobs), &Build::new(era, Costs::BY_HAND)).unwrap()
 }
 
 /// In all eras.
@@ -54,6 +55,30 @@ fn blame(results: &Results, class: &str) -> String {
     line.rsplit("   ").next().unwrap().to_owned()
 }
 
+/// With what was measured on a machine of the size that they are for.
+fn measured(name: &str, era: Era) -> Results {
+    let build = Build::new(era, Calibration::shipped().costs(era));
+    run(&shipped(name, &[("seconds", "60")]), &build).unwrap()
+}
+
+/// The small ones have the same to tell as the large ones.
+#[test]
+fn scaled_to_two_cores() {
+    for era in [Era::V32, Era::V34] {
+        let found = measured("alibaba-small", era);
+        assert!(blame(&found, "read").contains("(held by commit)"), "{era}: {}", found.table());
+    }
+    let (old, ours) =
+        (measured("pr-9384-small", Era::V32), measured("pr-9384-small", Era::Clearlane));
+    for class in ["cheap", "put"] {
+        assert!(blame(&old, class).contains("(held by expensive)"), "{}", old.table());
+        assert!(ms(&old, class, 0.999) > 2.0 * ms(&ours, class, 0.999), "{class}");
+    }
+    for name in ["alibaba-small", "pr-9384-small", "rising-writes-small"] {
+        assert!(!measured(name, Era::Clearlane).table().contains("held by"), "{name}");
+    }
+}
+
 #[test]
 fn every_file_is_read_by_the_driver_and_runs_in_every_era() {
     let mut files = 0;
@@ -73,7 +98,7 @@ fn every_file_is_read_by_the_driver_and_runs_in_every_era() {
         }
         files += 1;
     }
-    assert_eq!(files, 14);
+    assert_eq!(files, 17);
 }
 
 /// A commit that takes a second stops everybody, and ours nobody.

@@ -28,7 +28,7 @@ impl Cluster {
     async fn login(self) {
         let member = self.member(LEADER);
         let mut trip = Trip::new(self.world(), &member.cores, Actor::named("login"));
-        self.comes(&mut trip).await;
+        self.comes(LEADER, &mut trip).await;
         let era = member.build.era;
         let inside = self.model().auth.inside_lock.unwrap_or(era.checks_passwords_inside());
         era.checks_password(member, &mut trip, self.model().auth.bcrypt_ns, inside).await;

@@ -31,6 +31,20 @@ pub(crate) struct Range {
     pub(crate) record_bytes: u64,
 }
 
+/// A longer answer is taken while it is sent.
+const LONG_BYTES: u64 = 256 << 10;
+
+impl Range {
+    /// Of the records that are sent.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.sent * self.record_bytes
+    }
+
+    pub(crate) fn is_long(&self) -> bool {
+        self.bytes() > LONG_BYTES
+    }
+}
+
 /// What watchers who are behind have missed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Missed {
@@ -112,6 +126,12 @@ impl Era {
         }
     }
 
+    /// Whether a long answer is read piece by piece, while what was read is sent: what is read needs to stand still
+    /// for so long.
+    pub fn reads_in_pieces(self) -> bool {
+        self == Era::Clearlane
+    }
+
     pub(crate) async fn range(self, member: &Member, trip: &mut Trip, range: Range) {
         match self {
             Era::V30 => through_the_log::range(member, trip, range).await,
@@ -187,7 +207,9 @@ fn apply_ns(member: &Member, write: Write) -> u64 {
 
 /// What a commit computes. Nothing is pending behind it.
 fn take_pending_ns(member: &Member) -> u64 {
-    member.pending.take() * member.build.costs.commit_op_ns
+    let (costs, bytes) = (&member.build.costs, member.pending_bytes.take());
+    let ops_ns = member.pending.take() * costs.commit_op_ns;
+    costs.commit_ns + ops_ns + times(bytes, costs.commit_byte_ns)
 }
 
 /// Revisions one after the other.
@@ -216,6 +238,8 @@ fn tell_ns(member: &Member, write: Write) -> u64 {
 fn more_pending(member: &Member, write: Write) -> u64 {
     let pending = member.pending.get() + write.keys;
     member.pending.set(pending);
+    let bytes = write.keys * write.record_bytes;
+    member.pending_bytes.set(member.pending_bytes.get() + bytes);
     member.revisions.set(member.revisions.get() + write.keys);
     pending
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use clearlane_simulator::costs::Costs;
+use clearlane_simulator::calibration::Calibration;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::results::Results;
 use clearlane_simulator::run::{Refused, run_telling};
@@ -22,6 +22,23 @@ pub(crate) struct Asked {
     pub(crate) scenario: Scenario,
     pub(crate) eras: Vec<Era>,
     pub(crate) as_json: bool,
+    calibration: Calibration,
+}
+
+/// What things cost.
+pub(crate) fn costs() -> Arg {
+    Arg::new("costs")
+        .long("costs")
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf))
+        .help("What things cost, from `calibrate`; those of one machine come with the program")
+}
+
+/// See [`costs`].
+pub(crate) fn calibration(matches: &ArgMatches) -> Result<Calibration, String> {
+    let Some(path) = matches.get_one::<PathBuf>("costs") else { return Ok(Calibration::shipped()) };
+    let of = |error: String| format!("{}: {error}", path.display());
+    Calibration::parse(&read(path)?).map_err(of)
 }
 
 /// Lets a subcommand be told all that [`Asked::of`] reads.
@@ -52,6 +69,7 @@ pub(crate) fn with_scenario(command: Command, eras: &[Era]) -> Command {
         number("seconds")
             .value_parser(value_parser!(u64).range(1..=86_400))
             .help("Instead of what the scenario says"),
+        costs(),
         Arg::new("json").long("json").action(ArgAction::SetTrue).help("For programs"),
     ])
 }
@@ -80,7 +98,8 @@ impl Asked {
         scenario.check().map_err(of)?;
         let eras = matches.get_many("era").expect("it has a default").copied().collect();
         let as_json = matches.get_flag("json");
-        Ok(Asked { name: name.clone(), scenario, eras, as_json })
+        let calibration = calibration(matches)?;
+        Ok(Asked { name: name.clone(), scenario, eras, as_json, calibration })
     }
 
     /// Runs it in an era. Who watches is told how far it is.
@@ -96,7 +115,7 @@ impl Asked {
         what: &str,
     ) -> Result<Results, Refused> {
         let mut progress = Progress::of(what);
-        let build = Build::new(era, Costs::default());
+        let build = Build::new(era, self.calibration.costs(era));
         run_telling(scenario, &build, |share| progress.say(share))
     }
 
@@ -107,7 +126,7 @@ impl Asked {
 }
 
 /// A scenario that ships, or a file.
-fn text(name: &str) -> Result<String, String> {
+pub(crate) fn text(name: &str) -> Result<String, String> {
     let path = PathBuf::from(name);
     match Shipped::find(name) {
         Some(shipped) if !path.is_file() => Ok(shipped.text.to_owned()),

@@ -3,14 +3,17 @@
 //! Each subcommand is a file: what it can be told, and what it does. This one knows only their list.
 
 mod asked;
+mod calibrate;
 mod compare;
 mod from_metrics;
 mod list;
 mod progress;
+mod real;
 mod run;
 mod show;
 mod sweep;
 mod text;
+mod validate;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -20,12 +23,14 @@ use clap::{ArgMatches, Command};
 /// What can be asked for, and who does it.
 type Subcommand = (fn() -> Command, fn(&ArgMatches) -> Result<(), String>);
 
-const SUBCOMMANDS: [Subcommand; 6] = [
+const SUBCOMMANDS: [Subcommand; 8] = [
     (run::command, run::done),
     (compare::command, compare::done),
     (sweep::command, sweep::done),
     (from_metrics::command, from_metrics::done),
     (show::command, show::done),
+    (calibrate::command, calibrate::done),
+    (validate::command, validate::done),
     (list::command, list::done),
 ];
 

@@ -25,3 +25,8 @@ pub(crate) fn say(text: &str) -> Result<(), String> {
     let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     said.map_err(|error| format!("the results could not be written: {error}"))
 }
+
+/// A word beside the results.
+pub(crate) fn tell(text: &str) {
+    let _ = writeln!(io::stderr(), "clearlane-sim: {text}");
+}

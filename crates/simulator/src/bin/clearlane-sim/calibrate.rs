@@ -1,0 +1,94 @@
+//! `calibrate`: what things cost here, measured with the real server, era by era.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+
+use clap::{Arg, ArgMatches, Command, value_parser};
+use clearlane_simulator::calibration::Calibration;
+use clearlane_simulator::calibration::derive::{Known, buffer_op_ns, costs, reading};
+use clearlane_simulator::costs::Costs;
+use clearlane_simulator::era::Era;
+
+use crate::progress::Progress;
+use crate::real::windows::seen;
+use crate::real::{Program, arguments, cores, machine};
+use crate::text::{say, write};
+
+/// What is known of one era only: where reading ends and sending begins is seen in 3.2, and what a copy costs in 3.4.
+const ORDER: [Era; 6] = [Era::V32, Era::V34, Era::V30, Era::V31, Era::V35, Era::Clearlane];
+
+/// Which part of what a record, and a byte, costs is reading, if 3.2 was not asked.
+const UNKNOWN: (f64, f64) = (0.5, 0.5);
+
+pub(crate) fn command() -> Command {
+    Command::new("calibrate")
+        .about("Measures what things cost on this machine, with the real server: some five minutes, in which nothing else should run")
+        .arg(
+            Arg::new("out")
+                .long("out")
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("Where the costs go; to standard output, if left out"),
+        )
+        .arg(
+            Arg::new("era")
+                .long("era")
+                .value_name("ERA,...")
+                .value_delimiter(',')
+                .default_values(Era::ALL.map(Era::name))
+                .value_parser(|name: &str| name.parse::<Era>().map_err(|error| error.to_string()))
+                .help("Which read paths; what 3.2 and 3.4 show is used for others, too"),
+        )
+        .arg(
+            Arg::new("seconds")
+                .long("seconds")
+                .value_name("N")
+                .default_value("4")
+                .value_parser(value_parser!(u64).range(1..=60))
+                .help("How long each of the loads takes"),
+        )
+        .args(arguments())
+}
+
+pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
+    let program = Program::of(matches)?;
+    let seconds = *matches.get_one::<u64>("seconds").expect("it has a default");
+    let wanted: Vec<Era> = matches.get_many("era").expect("it has a default").copied().collect();
+    let out = matches.get_one::<PathBuf>("out");
+    // Before the five minutes: it would be a pity afterwards.
+    if let Some(file) = out {
+        let opened = OpenOptions::new().create(true).append(true).open(file);
+        opened.map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    let quantum_ns = quantum_ns();
+    let mut eras = BTreeMap::new();
+    let (mut parts, mut buffer_op) = (UNKNOWN, Costs::BY_HAND.buffer_op_ns as f64);
+    for era in ORDER.into_iter().filter(|era| wanted.contains(era)) {
+        let mut progress = Progress::of(&format!("era {era}"));
+        let of = |error| format!("era {era}: {error}");
+        let seen = seen(&program, era, seconds, &mut |share| progress.say(share)).map_err(of)?;
+        match era {
+            Era::V32 => parts = reading(&seen),
+            Era::V34 => buffer_op = buffer_op_ns(&seen),
+            _ => {}
+        }
+        let reading = if era == Era::Clearlane { parts } else { reading(&seen) };
+        let in_pieces = era.reads_in_pieces();
+        let (buffer_op_ns, cores) = (buffer_op, cores() as f64);
+        let known = Known { reading, buffer_op_ns, quantum_ns, cores, in_pieces };
+        eras.insert(era, costs(&seen, known));
+    }
+    let calibration = Calibration { machine: machine(), eras }.of_one_machine();
+    match out {
+        Some(file) => write(file, &calibration.to_string()),
+        None => say(&calibration.to_string()),
+    }
+}
+
+/// How long a core works for one before it makes way for another: half a slice of Linux, since whoever has slept comes
+/// somewhere within it. Slices are longer the more cores there are, up to eight.
+fn quantum_ns() -> f64 {
+    const ONE_CORE_NS: f64 = 700_000.0;
+    ONE_CORE_NS * (1.0 + (cores().min(8) as f64).log2().floor()) / 2.0
+}

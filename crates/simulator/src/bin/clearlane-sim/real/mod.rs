@@ -1,0 +1,212 @@
+//! The real server, for who wants to measure it: a process with a directory of its own.
+
+pub(crate) mod windows;
+
+use std::env;
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::{Arg, ArgMatches, value_parser};
+use clearlane_load::connection;
+use clearlane_load::fill::fill;
+use clearlane_load::keys::KeySpace;
+use clearlane_load::process::Process;
+use clearlane_load::report::Report;
+use clearlane_load::run::{Order, run};
+use clearlane_load::workload::Workload;
+use clearlane_simulator::era::Era;
+use clearlane_simulator::metrics::Page;
+use tempfile::TempDir;
+
+use crate::from_metrics::page;
+
+/// A member that is alone leads within a second.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How to start one.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    path: PathBuf,
+    directory: PathBuf,
+}
+
+/// What [`Program::of`] reads.
+pub(crate) fn arguments() -> [Arg; 2] {
+    let path = |name: &'static str| {
+        Arg::new(name).long(name).value_name("PATH").value_parser(value_parser!(PathBuf))
+    };
+    [
+        path("server").help("The program `clearlane`; the one beside this one, if left out"),
+        path("dir").help("Where it keeps its data, and so which disk counts; if left out, where temporary files are"),
+    ]
+}
+
+impl Program {
+    pub(crate) fn of(matches: &ArgMatches) -> Result<Program, String> {
+        if !Path::new("/proc/self/stat").exists() {
+            return Err(
+                "this system has no /proc, so what a server uses is not known: it takes a Linux"
+                    .to_owned(),
+            );
+        }
+        let directory = matches.get_one("dir").cloned().unwrap_or_else(env::temp_dir);
+        let path = match matches.get_one::<PathBuf>("server") {
+            Some(path) => path.clone(),
+            None => beside_this_one()?,
+        };
+        match path.is_file() {
+            true => Ok(Program { path, directory }),
+            false => Err(format!(
+                "{}: there is no such program; `cargo build --release -p clearlane-server` makes it, and \
+                 --server says where it is",
+                path.display()
+            )),
+        }
+    }
+}
+
+fn beside_this_one() -> Result<PathBuf, String> {
+    let here = env::current_exe().map_err(|error| format!("where this program is: {error}"))?;
+    Ok(here.with_file_name(format!("clearlane{}", env::consts::EXE_SUFFIX)))
+}
+
+/// One that runs, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Running,
+    url: String,
+    directory: TempDir,
+}
+
+/// A process that ends with this.
+#[derive(Debug)]
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Nothing in its directory is worth an orderly end.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Server {
+    /// Starts one, alone, and waits until it is ready.
+    pub(crate) fn start(program: &Program, era: Era) -> Result<Server, String> {
+        let here = |error: std::io::Error| format!("{}: {error}", program.directory.display());
+        let directory = TempDir::new_in(&program.directory).map_err(here)?;
+        let (client, peer) = free_ports()?;
+        let url = format!("http://127.0.0.1:{client}");
+        let log = File::create(directory.path().join("log")).map_err(here)?;
+        let child = Command::new(&program.path)
+            .args(["--name", "measured", "--era", era.name()])
+            .arg("--data-dir")
+            .arg(directory.path().join("data"))
+            .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
+            .args(["--listen-peer-urls", &format!("http://127.0.0.1:{peer}")])
+            .args(["--initial-advertise-peer-urls", &format!("http://127.0.0.1:{peer}")])
+            .args(["--initial-cluster", &format!("measured=http://127.0.0.1:{peer}")])
+            .args(["--quota-backend-bytes", "8589934592"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .map_err(|error| format!("{}: {error}", program.path.display()))?;
+        let child = Running(child);
+        let mut server = Server { child, url, directory };
+        server.wait_until_ready()?;
+        Ok(server)
+    }
+
+    fn wait_until_ready(&mut self) -> Result<(), String> {
+        let begin = Instant::now();
+        while page(&format!("{}/readyz", self.url)).is_err() {
+            if let Ok(Some(status)) = self.child.0.try_wait() {
+                return Err(format!("the server has ended ({status}): {}", self.last_words()));
+            }
+            if begin.elapsed() > PATIENCE {
+                let seconds = PATIENCE.as_secs();
+                return Err(format!(
+                    "the server is not ready after {seconds} s: {}",
+                    self.last_words()
+                ));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    fn last_words(&self) -> String {
+        let log = std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
+        log.lines().next_back().unwrap_or("it has said nothing").to_owned()
+    }
+
+    /// What it tells of itself.
+    pub(crate) fn metrics(&self) -> Result<Page, String> {
+        let text = page(&format!("{}/metrics", self.url))?;
+        Page::parse(&text).map_err(|error| error.to_string())
+    }
+
+    /// For its use of the machine.
+    pub(crate) fn process(&self) -> Result<Process, String> {
+        Process::of(self.child.0.id()).map_err(|error| error.to_string())
+    }
+
+    /// Puts keys into it.
+    pub(crate) fn fill(&self, space: &KeySpace, what: &str) -> Result<(), String> {
+        let endpoint = connection::endpoint(&self.url).map_err(|error| error.to_string())?;
+        let mut silent = |_: &str| ();
+        block_on(fill(space, &endpoint, 2, 1, &mut silent))?
+            .map(drop)
+            .map_err(|error| format!("{what}: {error}"))
+    }
+
+    /// Runs a load against it.
+    pub(crate) fn load(&self, workload: &Workload, seed: u64) -> Result<Report, String> {
+        let endpoint = connection::endpoint(&self.url).map_err(|error| error.to_string())?;
+        let order = Order { endpoint, seed, process: Some(self.process()?) };
+        let report =
+            block_on(run(workload, &order, &mut |_| ()))?.map_err(|error| error.to_string())?;
+        for line in &report.lines {
+            if let Some((text, count)) = line.tally.errors().iter().next() {
+                return Err(format!("{}: {count} requests failed: {text}", line.class.name));
+            }
+        }
+        Ok(report)
+    }
+}
+
+/// Two of them, which are not the same.
+fn free_ports() -> Result<(u16, u16), String> {
+    let none = |error: std::io::Error| format!("no port is free: {error}");
+    let bind = || TcpListener::bind("127.0.0.1:0").map_err(none);
+    let both = (bind()?, bind()?);
+    let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port());
+    Ok((port(&both.0).map_err(none)?, port(&both.1).map_err(none)?))
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("this machine gives no runtime: {error}"))?;
+    Ok(runtime.block_on(future))
+}
+
+/// Which machine this is, in words.
+pub(crate) fn machine() -> String {
+    let of = |path: &str| std::fs::read_to_string(Path::new(path)).unwrap_or_default();
+    let cpu = of("/proc/cpuinfo");
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = model.map_or(env::consts::ARCH, |(_, model)| model);
+    let kernel = of("/proc/sys/kernel/osrelease");
+    let cores = cores();
+    format!("{model}, {cores} cores, {} {}", env::consts::OS, kernel.trim())
+}
+
+/// How many cores it has.
+pub(crate) fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}

@@ -1,0 +1,195 @@
+//! `validate`: the same loads in the model and on the real server, and how far they are apart.
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clearlane_load::report::Report;
+use clearlane_simulator::calibration::Calibration;
+use clearlane_simulator::era::Era;
+use clearlane_simulator::model::Model;
+use clearlane_simulator::results::Results;
+use clearlane_simulator::run::run;
+use clearlane_simulator::scenario::Scenario;
+use clearlane_simulator::server::Build;
+use clearlane_simulator::validation::{Figure, METRICS, Validation};
+use serde_json::{Value, json};
+
+use crate::asked::{calibration, costs, text};
+use crate::progress::Progress;
+use crate::real::{Program, Server, arguments, cores, machine};
+use crate::text::{say, tell};
+
+/// What runs before anything counts.
+const WARM_UP_SECONDS: u64 = 2;
+
+pub(crate) fn command() -> Command {
+    let era = |name: &str| name.parse::<Era>().map_err(|error| error.to_string());
+    Command::new("validate")
+        .about(
+            "Runs scenarios on the real server and in the model, and says how far they are apart",
+        )
+        .arg(
+            Arg::new("scenarios")
+                .value_name("SCENARIO")
+                .required(true)
+                .num_args(1..)
+                .help("Names of those that ship, or files; they must fit this machine"),
+        )
+        .arg(
+            Arg::new("era")
+                .long("era")
+                .value_name("ERA,...")
+                .value_delimiter(',')
+                .default_values(["3.2", "3.4", "clearlane"])
+                .value_parser(era)
+                .help("Which read paths"),
+        )
+        .arg(
+            Arg::new("runs")
+                .long("runs")
+                .value_name("N")
+                .default_value("5")
+                .value_parser(value_parser!(u64).range(1..=100))
+                .help("So many of each, eras in turn; medians count"),
+        )
+        .arg(
+            Arg::new("seconds")
+                .long("seconds")
+                .value_name("N")
+                .value_parser(value_parser!(u64).range(1..=86_400))
+                .help("Instead of what the scenario says"),
+        )
+        .arg(costs())
+        .args(arguments())
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("For programs"))
+}
+
+pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
+    let program = Program::of(matches)?;
+    let calibration = calibration(matches)?;
+    let wanted = matches.get_many::<Era>("era").expect("it has a default");
+    let mut eras = Vec::new();
+    for era in wanted.copied() {
+        if !eras.contains(&era) {
+            eras.push(era);
+        }
+    }
+    if calibration.machine != machine() {
+        let (theirs, ours) = (&calibration.machine, machine());
+        tell(&format!(
+            "the costs are of {theirs}, and this is {ours}: `calibrate` measures them here"
+        ));
+    }
+    let runs = *matches.get_one::<u64>("runs").expect("it has a default");
+    let names = matches.get_many::<String>("scenarios").expect("it is required");
+    let mut scenarios = Vec::new();
+    for name in names {
+        let of = |error: &dyn std::fmt::Display| format!("{name}: {error}");
+        let mut scenario = Scenario::parse(&text(name)?).map_err(|error| of(&error))?;
+        if let Some(seconds) = matches.get_one("seconds") {
+            scenario.workload.seconds = *seconds;
+        }
+        fits(&scenario).map_err(|error| of(&error))?;
+        scenario.cores = cores();
+        scenarios.push((name, scenario));
+    }
+    let mut all = serde_json::Map::new();
+    for (name, scenario) in scenarios {
+        let of = |error: String| format!("{name}: {error}");
+        let trial = Trial { name, scenario: &scenario, calibration: &calibration, runs };
+        let found = trial.run(&program, &eras).map_err(of)?;
+        match matches.get_flag("json") {
+            true => drop(all.insert(name.clone(), found.json())),
+            false => say(&format!("{name}\n{}\n", found.table()))?,
+        }
+    }
+    if matches.get_flag("json") {
+        let all = json!({ "machine": machine(), "calibrated_on": calibration.machine, "scenarios": Value::Object(all) });
+        say(&format!("{all:#}\n"))?;
+    }
+    Ok(())
+}
+
+/// The real server runs here, as the only member and beside its clients. A scenario that is about another machine cannot.
+fn fits(scenario: &Scenario) -> Result<(), String> {
+    let (model, here) = (&scenario.model, Model::default());
+    // Two is what a file has that says nothing of them.
+    let has_cores = [2, cores()].contains(&scenario.cores);
+    match *model == here && scenario.quantum_ns.is_none() && has_cores {
+        true => Ok(()),
+        false => Err("its table [model] describes other machines than this one; validate takes those without, \
+             which run on what there is"
+            .to_owned()),
+    }
+}
+
+struct Trial<'t> {
+    name: &'t str,
+    scenario: &'t Scenario,
+    calibration: &'t Calibration,
+    runs: u64,
+}
+
+impl Trial<'_> {
+    /// Eras take turns, so that what the machine does beside it meets all of them.
+    fn run(&self, program: &Program, eras: &[Era]) -> Result<Validation, String> {
+        let workload = &self.scenario.workload;
+        let mut progress = Progress::of(self.name);
+        // Before anything takes long: it may be more than the machine can do.
+        for era in eras {
+            self.predicted(*era, 1).map_err(|error| format!("era {era}: {error}"))?;
+        }
+        let mut servers = Vec::new();
+        for era in eras {
+            let of = |error: String| format!("era {era}: {error}");
+            let server = Server::start(program, *era).map_err(of)?;
+            server.fill(&workload.space, "the keys").map_err(of)?;
+            let mut warm = workload.clone();
+            warm.seconds = WARM_UP_SECONDS;
+            server.load(&warm, 0).map_err(of)?;
+            servers.push((*era, server));
+        }
+        let mut found = Validation::default();
+        for seed in 1..=self.runs {
+            for (number, (era, server)) in servers.iter().enumerate() {
+                let of = |error: String| format!("era {era}: {error}");
+                let real = server.load(workload, seed).map_err(of)?;
+                let model = self.predicted(*era, seed).map_err(of)?;
+                add(&mut found, *era, &real, &model);
+                let done = (seed - 1) * eras.len() as u64 + number as u64 + 1;
+                progress.say(done as f64 / (self.runs * eras.len() as u64) as f64);
+            }
+        }
+        Ok(found)
+    }
+
+    fn predicted(&self, era: Era, seed: u64) -> Result<Results, String> {
+        let scenario = Scenario { seed, ..self.scenario.clone() };
+        let build = Build::new(era, self.calibration.costs(era));
+        run(&scenario, &build).map_err(|error| error.to_string())
+    }
+}
+
+/// One more run of the one and of the other.
+fn add(found: &mut Validation, era: Era, real: &Report, model: &Results) {
+    for (line, class) in real.lines.iter().zip(&model.classes) {
+        for (metric, (_, quantile, _)) in METRICS.into_iter().enumerate() {
+            let times = line.tally.latency_ms(quantile).zip(class.latency_ms(quantile));
+            let Some((real_ms, model_ms)) = times else { continue };
+            let is_it = |figure: &&mut Figure| {
+                figure.era == era && figure.class == class.name && figure.metric == metric
+            };
+            match found.figures.iter_mut().find(is_it) {
+                Some(figure) => {
+                    figure.real_ms.push(real_ms);
+                    figure.model_ms.push(model_ms);
+                }
+                None => found.figures.push(Figure {
+                    era,
+                    class: class.name.clone(),
+                    metric,
+                    real_ms: vec![real_ms],
+                    model_ms: vec![model_ms],
+                }),
+            }
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! From what was seen of a server to what things cost in it.
+//!
+//! Each load differs in one thing from another, and so do the costs:
+//!
+//! ```text
+//!   one key                          a request
+//!   the same, linearizable           + a turn of raft
+//!   one of 20,000 keys               + the walk over them
+//!   10,000 records of 152 bytes      + 9,999 records, 1.5 MB        ┐ two equations,
+//!   16,000 records of 1 KiB          + 15,999 records, 18 MB        ┘ two unknowns
+//!   one key, seldom                  + waking a machine that has fallen asleep
+//!   puts, few and many               + an entry of the log, an apply, a share of a commit, and a commit
+//!   large puts                       + bytes, in the log (which a put waits for) and in a commit
+//!   reads beside many puts           + a copy of what is pending, in 3.4
+//! ```
+//!
+//! What happens inside the locks is told from the rest by how long `store` was held, which each read of the old eras
+//! does from its first key to its last. In ours no lock says so, and the shares are taken to be those of 3.2: the
+//! records are the same, and so is what becomes of them.
+//!
+//! What no such load shows (a scan for watchers, the copy of a file) stays as it is reckoned by hand.
+
+use crate::costs::Costs;
+use crate::spread::{P99_MAX, Spread};
+
+/// Bytes of a small record and of a large one, as the model counts them.
+pub const SMALL: f64 = 152.0;
+/// See [`SMALL`].
+pub const LARGE: f64 = 1_112.0;
+/// And of one that is put.
+pub const PUT: f64 = 16_472.0;
+/// So many small ones are read at once.
+pub const MANY: f64 = 10_000.0;
+/// So many large ones.
+pub const LONG: f64 = 16_000.0;
+/// Keys that are walked over to send one of them.
+pub const WALKED: f64 = 20_000.0;
+/// Puts beside which reads copy what is pending, per second.
+pub const PUTS_BESIDE: f64 = 1_000.0;
+/// Reads of one key, per second; and if they are few.
+pub const OFTEN: f64 = 2_000.0;
+/// See [`OFTEN`].
+pub const SELDOM: f64 = 150.0;
+/// No machine takes longer to fall asleep.
+const DOZE_MAX_NS: f64 = 5e6;
+/// Between two commits.
+const COMMIT_INTERVAL_S: f64 = 0.1;
+
+/// What a load has shown, per request; all times in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Window {
+    /// Processor time of the server, beyond what it takes to do nothing.
+    pub server_ns: f64,
+    /// Of the client.
+    pub client_ns: f64,
+    /// Latencies.
+    pub median_ns: f64,
+    /// See [`Window::median_ns`].
+    pub p99_ns: f64,
+    /// How long `store` was held, each time.
+    pub store_held_ns: f64,
+    /// How long `readTx` was held by a reader, each time.
+    pub read_tx_held_ns: f64,
+    /// How long an entry of the log took to apply.
+    pub applied_ns: f64,
+    /// Syncs of the log.
+    pub sync: Option<Measured>,
+    /// Commits of the backend.
+    pub commit: Option<Measured>,
+    /// Writes for each of them.
+    pub per_commit: f64,
+}
+
+/// Times of a histogram.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// The mean, in nanoseconds.
+    pub mean_ns: f64,
+    /// About the 99th percentile.
+    pub p99_ns: f64,
+}
+
+impl Measured {
+    fn spread(self) -> Spread {
+        // In files they are whole nanoseconds.
+        let mean_ns = self.mean_ns.max(1_000.0);
+        let p99_ns = self.p99_ns.clamp(mean_ns + 1.0, 0.99 * P99_MAX * mean_ns);
+        Spread { mean_ns, p99_ns: Some(p99_ns) }
+    }
+}
+
+/// What an era has shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Seen {
+    /// One key, serializable.
+    pub point: Window,
+    /// The same, seldom.
+    pub seldom: Window,
+    /// The same as the first, linearizable.
+    pub fresh: Window,
+    /// And seldom.
+    pub fresh_seldom: Window,
+    /// [`WALKED`] keys, and one is sent.
+    pub walk: Window,
+    /// [`MANY`] small records.
+    pub many: Window,
+    /// [`LONG`] large ones.
+    pub large: Window,
+    /// Small puts, few.
+    pub put: Window,
+    /// And many.
+    pub puts: Window,
+    /// Large puts.
+    pub large_put: Window,
+    /// Reads of one key beside many puts.
+    pub beside: Window,
+}
+
+/// What is known from elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Known {
+    /// Which part of what a record, and a byte, costs a read is reading; the rest is sending.
+    pub reading: (f64, f64),
+    /// One pending operation, copied.
+    pub buffer_op_ns: f64,
+    /// How long a core works for one while another waits.
+    pub quantum_ns: f64,
+    /// How many there are.
+    pub cores: f64,
+    /// Whether a long answer is sent while the rest of it is read.
+    pub in_pieces: bool,
+}
+
+/// What a record and a byte of it cost.
+#[derive(Clone, Copy, Debug)]
+struct Each {
+    record: f64,
+    byte: f64,
+}
+
+impl Each {
+    /// From what many small and few large ones cost beyond a single small one.
+    fn of(one: f64, many: f64, large: f64) -> Each {
+        let (records, bytes) = (MANY - 1.0, (MANY - 1.0) * SMALL);
+        let (few_records, few_bytes) = (LONG - 1.0, LONG * LARGE - SMALL);
+        let (many, large) = ((many - one).max(0.0), (large - one).max(0.0));
+        let byte =
+            (large * records - many * few_records) / (few_bytes * records - bytes * few_records);
+        let byte = byte.clamp(0.0, large / few_bytes);
+        Each { record: ((many - byte * bytes) / records).max(0.0), byte }
+    }
+}
+
+fn share(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { (part / whole).clamp(0.0, 1.0) } else { 1.0 }
+}
+
+/// Which part of what a record, and a byte, costs a read is done while `store` is held: in an era that has it.
+pub fn reading(seen: &Seen) -> (f64, f64) {
+    let whole = Each::of(seen.point.server_ns, seen.many.server_ns, seen.large.server_ns);
+    let held =
+        Each::of(seen.point.store_held_ns, seen.many.store_held_ns, seen.large.store_held_ns);
+    (share(held.record, whole.record), share(held.byte, whole.byte))
+}
+
+/// What it costs in 3.4 to copy one pending operation.
+pub fn buffer_op_ns(seen: &Seen) -> f64 {
+    let pending = PUTS_BESIDE * COMMIT_INTERVAL_S / 2.0;
+    ((seen.beside.read_tx_held_ns - seen.point.read_tx_held_ns) / pending).max(0.0)
+}
+
+/// What things cost in the era that has shown this.
+pub fn costs(seen: &Seen, known: Known) -> Costs {
+    let Seen { point, seldom, fresh, fresh_seldom, walk, many, large, .. } = seen;
+    let (record_share, byte_share) = known.reading;
+    let each = Each::of(point.server_ns, many.server_ns, large.server_ns);
+    let index_key = (walk.server_ns - point.server_ns).max(0.0) / (WALKED - 1.0);
+    let (record, byte) = (each.record * record_share, each.byte * byte_share);
+    let seek = (point.store_held_ns - record - byte * SMALL).max(0.0);
+    let request = (point.server_ns - seek - each.record - each.byte * SMALL).max(0.0);
+    let received = (large.client_ns - point.client_ns).max(0.0) / (LONG * LARGE - SMALL);
+    let client = (point.client_ns - received * SMALL).max(0.0);
+    let turn = (fresh.server_ns - point.server_ns).max(0.0);
+    let (wakeups, doze_ns) = wakeups(seen);
+    let costs = Costs {
+        quantum_ns: known.quantum_ns.max(1.0) as u64,
+        request_ns: request as u64,
+        client_ns: client as u64,
+        wakeups,
+        doze_ns: doze_ns as u64,
+        round_wakeups_ns: (fresh_seldom.median_ns - seldom.median_ns - turn).max(0.0) as u64,
+        sent_record_ns: (each.record - record) as u64,
+        sent_byte_ns: each.byte - byte,
+        received_byte_ns: received,
+        raft_turn_ns: turn as u64,
+        index_seek_ns: seek as u64,
+        index_key_ns: index_key as u64,
+        record_ns: (record - index_key).max(0.0) as u64,
+        record_byte_ns: byte,
+        buffer_op_ns: known.buffer_op_ns as u64,
+        ..Costs::BY_HAND
+    };
+    let sent_waits = sent_waits(seen, &costs, known);
+    with_writes(seen, Costs { sent_waits, ..costs })
+}
+
+/// What a long answer takes beyond what is computed for it.
+fn sent_waits(seen: &Seen, costs: &Costs, known: Known) -> Spread {
+    let Seen { seldom, large, .. } = seen;
+    let bytes = LONG * LARGE;
+    let keys = LONG * (costs.index_key_ns + costs.record_ns) as f64;
+    let read = keys + bytes * costs.record_byte_ns;
+    let sent = LONG * costs.sent_record_ns as f64 + bytes * costs.sent_byte_ns;
+    let received = bytes * costs.received_byte_ns;
+    let computed = match known.in_pieces {
+        true => read.max(sent).max(received).max((read + sent + received) / known.cores),
+        false => read + sent.max(received),
+    };
+    let per_mib =
+        |ns: f64, request: f64| (ns - request - computed).max(0.0) * (1 << 20) as f64 / bytes;
+    Spread::around(
+        per_mib(large.median_ns, seldom.median_ns),
+        per_mib(large.p99_ns, seldom.median_ns),
+    )
+}
+
+/// What it takes to wake the threads of a request on a machine that sleeps, and how long that one takes to fall
+/// asleep. If requests come by chance, so many a second, it has slept `1 / (1 + rate * doze)` of the way on average.
+fn wakeups(seen: &Seen) -> (Spread, f64) {
+    let Seen { point, seldom, .. } = seen;
+    let alone = point.server_ns + point.client_ns;
+    let beyond = |ns: f64| (ns - alone).max(1.0);
+    let (often_s, seldom_s) = (OFTEN / 1e9, SELDOM / 1e9);
+    let share = (beyond(point.median_ns) / beyond(seldom.median_ns)).min(1.0);
+    let doze = match share * often_s - seldom_s {
+        slower if slower > 0.0 => ((1.0 - share) / slower).min(DOZE_MAX_NS),
+        _ => DOZE_MAX_NS,
+    };
+    let whole = 1.0 + seldom_s * doze;
+    (Spread::around(beyond(seldom.median_ns) * whole, beyond(seldom.p99_ns) * whole), doze)
+}
+
+/// What a put, and what a commit, take of the processor: there are as many commits, however many puts.
+fn put_and_commit(seen: &Seen) -> (f64, f64) {
+    let Seen { put, puts, .. } = seen;
+    if puts.per_commit <= put.per_commit {
+        return (put.server_ns, 0.0);
+    }
+    let (few, many) = (put.server_ns * put.per_commit, puts.server_ns * puts.per_commit);
+    let each = (many - few) / (puts.per_commit - put.per_commit);
+    let each = each.clamp(0.0, put.server_ns);
+    (each, few - each * put.per_commit)
+}
+
+/// And what writes cost.
+fn with_writes(seen: &Seen, costs: Costs) -> Costs {
+    let Seen { point, seldom, put, puts, large_put, .. } = seen;
+    let (each, commit) = put_and_commit(seen);
+    // What syncs compute is in it, too: at least half of the time that a commit takes is the disk's.
+    let commit = commit.min(put.commit.map_or(0.0, |whole| whole.mean_ns / 2.0));
+    let beyond = (each - costs.request_ns as f64).max(0.0);
+    let applied = put.applied_ns.min(beyond);
+    let commit_op = match (put.commit, puts.commit) {
+        (Some(few), Some(many)) if puts.per_commit > put.per_commit => {
+            (many.mean_ns - few.mean_ns) / (puts.per_commit - put.per_commit)
+        }
+        _ => 0.0,
+    };
+    let commit_op = commit_op.clamp(0.0, beyond - applied);
+    let commit_sync = put.commit.map_or(costs.commit_sync, |whole| {
+        let computed = commit + commit_op * put.per_commit;
+        Measured { mean_ns: whole.mean_ns - computed, p99_ns: whole.p99_ns - computed }.spread()
+    });
+    // A large put waits for its bytes to be logged, and for nobody's commit.
+    let more_ns = (large_put.server_ns - put.server_ns).max(0.0);
+    let later_ns = (large_put.median_ns - put.median_ns).clamp(0.0, more_ns);
+    let (more, later) = (more_ns / (PUT - SMALL), later_ns / (PUT - SMALL));
+    let log_entry = beyond - applied - commit_op;
+    let woken = (seldom.median_ns - point.server_ns - point.client_ns).max(0.0);
+    let computed = each - commit_op + put.client_ns + woken;
+    let (log_sync, write_wakeups) = sync_and_wakeups(put, computed, costs.log_sync);
+    Costs {
+        apply_ns: (applied - costs.index_seek_ns as f64).max(0.0) as u64,
+        commit_ns: commit as u64,
+        commit_op_ns: commit_op as u64,
+        commit_byte_ns: more - later,
+        commit_sync,
+        log_sync,
+        log_entry_ns: log_entry as u64,
+        log_byte_ns: (later - costs.record_byte_ns).max(0.0),
+        write_wakeups_ns: write_wakeups as u64,
+        ..costs
+    }
+}
+
+/// What is left of the latency of puts is the disk's, as far as the disk says so, and else that of threads which
+/// wake each other.
+fn sync_and_wakeups(put: &Window, computed: f64, unknown: Spread) -> (Spread, f64) {
+    let Some(sync) = put.sync else { return (unknown, 0.0) };
+    let median = (put.median_ns - computed).max(1.0);
+    let p99 = (put.p99_ns - computed).max(median);
+    if Spread::around(median, p99).mean_ns < sync.mean_ns {
+        return (sync.spread(), 0.0);
+    }
+    // The more is due to threads, the less is left for syncs: until these have the mean that the disk has seen.
+    let (mut least, mut most) = (0.0, median);
+    for _ in 0..50 {
+        let wakeups = (least + most) / 2.0;
+        match Spread::around(median - wakeups, p99 - wakeups).mean_ns > sync.mean_ns {
+            true => least = wakeups,
+            false => most = wakeups,
+        }
+    }
+    let wakeups = least;
+    (Spread::around(median - wakeups, p99 - wakeups), wakeups)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::costs::Place::{self, Part, Whole};
+
+    /// What a read would show that comes so often.
+    fn read(costs: &Costs, records: f64, bytes: f64, keys: f64) -> Window {
+        let held = costs.index_seek_ns as f64
+            + costs.index_key_ns as f64 * keys
+            + costs.record_ns as f64 * records
+            + costs.record_byte_ns * records * bytes;
+        let sent = costs.sent_record_ns as f64 * records + costs.sent_byte_ns * records * bytes;
+        let client_ns = costs.client_ns as f64 + costs.received_byte_ns * records * bytes;
+        let server_ns = costs.request_ns as f64 + held + sent;
+        let window = Window { server_ns, client_ns, store_held_ns: held, ..Window::default() };
+        woken(window, costs, OFTEN)
+    }
+
+    /// The same if so many come in a second.
+    fn woken(window: Window, costs: &Costs, rate: f64) -> Window {
+        let at = |ns: f64| window.server_ns + window.client_ns + ns * asleep(costs, rate);
+        let (median_ns, p99_ns) =
+            (at(costs.wakeups.median_ns()), at(costs.wakeups.p99_ns.unwrap()));
+        Window { median_ns, p99_ns, ..window }
+    }
+
+    fn asleep(costs: &Costs, rate: f64) -> f64 {
+        1.0 / (1.0 + rate / 1e9 * costs.doze_ns as f64)
+    }
+
+    /// What a long read would take beyond a short one.
+    fn long(costs: &Costs, waits: f64) -> f64 {
+        let bytes = LONG * LARGE;
+        let read =
+            LONG * (costs.index_key_ns + costs.record_ns) as f64 + bytes * costs.record_byte_ns;
+        let sent = LONG * costs.sent_record_ns as f64 + bytes * costs.sent_byte_ns;
+        let received = bytes * costs.received_byte_ns;
+        read + sent.max(received) + bytes / (1 << 20) as f64 * waits
+    }
+
+    fn put(costs: &Costs, bytes: f64, per_commit: f64) -> Window {
+        let applied_ns = (costs.apply_ns + costs.index_seek_ns) as f64;
+        let more = (costs.log_byte_ns + costs.record_byte_ns) * (bytes - SMALL);
+        let commit_ops = costs.commit_op_ns as f64 * per_commit;
+        let commit_ns = costs.commit_ns as f64;
+        let committed =
+            costs.commit_byte_ns * (bytes - SMALL) + (commit_ns + commit_ops) / per_commit;
+        let computed = (costs.request_ns + costs.log_entry_ns) as f64 + applied_ns + more;
+        let client_ns = costs.client_ns as f64;
+        let waited =
+            costs.wakeups.median_ns() * asleep(costs, SELDOM) + costs.write_wakeups_ns as f64;
+        let measured = |spread: Spread, more: f64| Measured {
+            mean_ns: spread.mean_ns + more,
+            p99_ns: spread.p99_ns.unwrap() + more,
+        };
+        Window {
+            server_ns: computed + committed,
+            client_ns,
+            median_ns: computed + client_ns + waited + costs.log_sync.median_ns(),
+            p99_ns: computed + client_ns + waited + costs.log_sync.p99_ns.unwrap(),
+            applied_ns,
+            sync: Some(measured(costs.log_sync, 0.0)),
+            commit: Some(measured(costs.commit_sync, commit_ns + commit_ops)),
+            per_commit,
+            ..Window::default()
+        }
+    }
+
+    /// What a server with these costs would show, if nothing else were on the machine.
+    fn shown(costs: &Costs) -> Seen {
+        let point = read(costs, 1.0, SMALL, 1.0);
+        let turn = costs.raft_turn_ns as f64;
+        let seldom = woken(point, costs, SELDOM);
+        let later = turn + costs.round_wakeups_ns as f64;
+        let large = |spread: Spread| {
+            let beyond = |ns: f64| seldom.median_ns + long(costs, ns);
+            (beyond(spread.median_ns()), beyond(spread.p99_ns.unwrap_or_default()))
+        };
+        let (median_ns, p99_ns) = large(costs.sent_waits);
+        let read_tx_held_ns = costs.buffer_op_ns as f64 * 50.0;
+        Seen {
+            point,
+            seldom,
+            fresh: Window { server_ns: point.server_ns + turn, ..point },
+            fresh_seldom: Window { median_ns: seldom.median_ns + later, ..seldom },
+            walk: read(costs, 1.0, SMALL, WALKED),
+            many: read(costs, MANY, SMALL, MANY),
+            large: Window { median_ns, p99_ns, ..read(costs, LONG, LARGE, LONG) },
+            put: put(costs, SMALL, 20.0),
+            puts: put(costs, SMALL, 100.0),
+            large_put: put(costs, PUT, 20.0),
+            beside: Window { read_tx_held_ns, ..point },
+        }
+    }
+
+    fn near(found: f64, put_in: f64) -> bool {
+        (found - put_in).abs() <= 2.0 + put_in.abs() * 0.01
+    }
+
+    #[test]
+    fn what_was_put_in_comes_out() {
+        let put_in = Costs {
+            wakeups: Spread::around(90_000.0, 300_000.0),
+            doze_ns: 800_000,
+            write_wakeups_ns: 120_000,
+            round_wakeups_ns: 60_000,
+            sent_record_ns: 200,
+            sent_waits: Spread::around(1_000_000.0, 2_500_000.0),
+            log_sync: Spread::around(600_000.0, 2_000_000.0),
+            commit_ns: 700_000,
+            commit_byte_ns: 3.0,
+            commit_sync: Spread::around(1_500_000.0, 6_000_000.0),
+            ..Costs::BY_HAND
+        };
+        let seen = shown(&put_in);
+        let (reading, buffer_op_ns) = (reading(&seen), buffer_op_ns(&seen));
+        let mut found = costs(
+            &seen,
+            Known { reading, buffer_op_ns, quantum_ns: 3e6, cores: 2.0, in_pieces: false },
+        );
+        let mut put_in = put_in;
+        for ((name, found), (_, put_in)) in found.places().into_iter().zip(put_in.places()) {
+            let fits = match (found, put_in) {
+                (Whole(found), Whole(put_in)) => near(*found as f64, *put_in as f64),
+                (Part(found), Part(put_in)) => (*found - *put_in).abs() < 0.01,
+                (Place::Spread(found), Place::Spread(put_in)) => {
+                    let p99 = |spread: &Spread| spread.p99_ns.unwrap();
+                    near(found.mean_ns, put_in.mean_ns) && near(p99(found), p99(put_in))
+                }
+                _ => false,
+            };
+            assert!(fits, "{name}");
+        }
+    }
+
+    #[test]
+    fn nonsense_gives_costs_that_are_possible() {
+        // A machine that was busy with something else in the wrong moment.
+        let mut seen = shown(&Costs {
+            wakeups: Spread::around(9e4, 3e5),
+            log_sync: Spread::around(6e5, 2e6),
+            commit_sync: Spread::around(1e6, 2e6),
+            ..Costs::BY_HAND
+        });
+        seen.point = Window { server_ns: 9e9, client_ns: 9e9, p99_ns: 1.0, ..seen.point };
+        seen.put.applied_ns = 9e9;
+        let costs = costs(
+            &seen,
+            Known {
+                reading: reading(&seen),
+                buffer_op_ns: 0.0,
+                quantum_ns: 0.0,
+                cores: 2.0,
+                in_pieces: true,
+            },
+        );
+        assert!(costs.wakeups.is_possible() && costs.log_sync.is_possible());
+        // What the disk says of itself is believed.
+        let (said, found) = (seen.put.sync.unwrap().mean_ns, costs.log_sync.mean_ns);
+        assert!((found / said - 1.0).abs() < 0.01, "{found} instead of {said}");
+        assert!(costs.quantum_ns > 0);
+    }
+}

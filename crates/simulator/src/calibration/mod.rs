@@ -1,0 +1,298 @@
+//! What things cost on a machine: measured there, kept in a file.
+//!
+//! # The problem
+//!
+//! A model of queues knows who waits for whom. For how long, it knows only if it is told what a read, a copy or a
+//! sync costs; and who guesses that gets out what was guessed.
+//!
+//! # The idea
+//!
+//! The real server is measured, in each era, with small loads that differ in one thing each. From how much processor
+//! time more one load takes than another, from how long its locks are held, and from how long its disk takes, the
+//! costs [follow](derive). Figures of the whole (how long a read takes beside an expensive one) are not among
+//! them: those are for the model to predict, and for a [validation](crate::validation) to compare.
+//!
+//! # The file
+//!
+//! ```toml
+//! machine = "AMD EPYC, 2 cores, Linux 6.18"       # for whoever wonders
+//!
+//! ["3.2"]                                         # an era
+//! request_ns = 41_000                             # all of `Costs`, by name
+//! log_sync_ns = { mean = 600_000, p99 = 1_900_000 }
+//! ```
+//!
+//! An era that is not in it costs what the one before it does. What comes with the program is from one machine, named
+//! in [the file](Calibration::shipped).
+
+pub mod derive;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use toml::{Table, Value};
+
+use crate::costs::{Costs, Place};
+use crate::era::Era;
+use crate::spread::Spread;
+
+const SHIPPED: &str = include_str!("../../costs/xeon-2-cores.toml");
+
+/// A member that is alone shows what a turn of raft costs a read only if it takes one: in 3.0 a read goes through the
+/// log, and ours asks nobody.
+const HAS_TURNS: [Era; 4] = [Era::V31, Era::V32, Era::V34, Era::V35];
+
+/// What is above or below it is no cost that anybody has measured: a minute.
+const MOST_NS: f64 = 60e9;
+
+/// What things cost on a machine, in each era.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calibration {
+    /// Which one, in words.
+    pub machine: String,
+    /// What was measured; at least one.
+    pub eras: BTreeMap<Era, Costs>,
+}
+
+impl Calibration {
+    /// The one that comes with the program.
+    ///
+    /// # Panics
+    ///
+    /// Never: a test reads it.
+    pub fn shipped() -> Calibration {
+        Calibration::parse(SHIPPED).expect("a test reads it")
+    }
+
+    /// What things cost in an era.
+    pub fn costs(&self, era: Era) -> Costs {
+        let before = self.eras.range(..=era).next_back();
+        let (_, costs) = before.or(self.eras.iter().next()).expect("there is one");
+        costs.clone()
+    }
+
+    /// How threads wake and how the log is synced is the same in all eras: what has disturbed one of them is left out
+    /// by taking the middle of all.
+    #[must_use]
+    pub fn of_one_machine(mut self) -> Calibration {
+        let middle = |by: &dyn Fn(&Costs) -> f64| {
+            let mut all: Vec<f64> = self.eras.values().map(by).collect();
+            all.sort_by(f64::total_cmp);
+            // Of an even number the smaller one: what disturbs makes nothing quicker.
+            all[(all.len() - 1) / 2]
+        };
+        let spread = |of: &dyn Fn(&Costs) -> Spread| {
+            let p99 = |costs: &Costs| of(costs).p99_ns.unwrap_or(of(costs).mean_ns);
+            Spread::around(middle(&|costs| of(costs).median_ns()), middle(&p99))
+        };
+        let (wakeups, log_sync) = (spread(&|costs| costs.wakeups), spread(&|costs| costs.log_sync));
+        let doze_ns = middle(&|costs| costs.doze_ns as f64) as u64;
+        let write_wakeups_ns = middle(&|costs| costs.write_wakeups_ns as f64) as u64;
+        let turn = self.turn();
+        for (era, costs) in &mut self.eras {
+            *costs = Costs { wakeups, log_sync, doze_ns, write_wakeups_ns, ..costs.clone() };
+            if let Some((raft_turn_ns, round_wakeups_ns)) =
+                turn.filter(|_| !HAS_TURNS.contains(era))
+            {
+                *costs = Costs { raft_turn_ns, round_wakeups_ns, ..costs.clone() };
+            }
+        }
+        self
+    }
+
+    /// What a turn of raft costs a fresh read, in the middle of those eras that take one when they are alone.
+    fn turn(&self) -> Option<(u64, u64)> {
+        let middle = |by: &dyn Fn(&Costs) -> u64| {
+            let has_turns = self.eras.iter().filter(|(era, _)| HAS_TURNS.contains(era));
+            let mut all: Vec<u64> = has_turns.map(|(_, costs)| by(costs)).collect();
+            all.sort_unstable();
+            all.get(all.len().saturating_sub(1) / 2).copied()
+        };
+        middle(&|costs| costs.raft_turn_ns).zip(middle(&|costs| costs.round_wakeups_ns))
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    ///
+    /// In one line: what is wrong, and what is allowed.
+    pub fn parse(text: &str) -> Result<Calibration, String> {
+        let file: Table = text
+            .parse()
+            .map_err(|error: toml::de::Error| format!("it is no TOML: {}", error.message()))?;
+        let mut calibration = Calibration { machine: String::new(), eras: BTreeMap::new() };
+        for (name, value) in &file {
+            match (name.as_str(), value) {
+                ("machine", Value::String(machine)) => calibration.machine = machine.clone(),
+                ("machine", other) => {
+                    return Err(format!("`machine` is {other}; it must be a text"));
+                }
+                (_, Value::Table(table)) => {
+                    let era = name.parse::<Era>().map_err(|error| error.to_string())?;
+                    let costs = costs(table).map_err(|error| format!("era {era}: {error}"))?;
+                    calibration.eras.insert(era, costs);
+                }
+                _ => {
+                    return Err(format!(
+                        "unknown field `{name}`; there are `machine`, and a table for each era"
+                    ));
+                }
+            }
+        }
+        match calibration.eras.is_empty() {
+            true => Err("it has no era; there must be a table for at least one".to_owned()),
+            false => Ok(calibration),
+        }
+    }
+}
+
+/// Strictly: what is missing would be a guess, and what is misspelt would be missing.
+fn costs(table: &Table) -> Result<Costs, String> {
+    let mut costs = Costs::BY_HAND;
+    let places = costs.places();
+    let names = places.each_ref().map(|(name, _)| *name);
+    if let Some(unknown) = table.keys().find(|key| !names.contains(&key.as_str())) {
+        return Err(format!("unknown field `{unknown}`; there are {}", names.join(", ")));
+    }
+    for (name, place) in places {
+        let value = table.get(name).ok_or_else(|| format!("`{name}` is missing"))?;
+        match place {
+            Place::Whole(whole) => *whole = number(name, value)? as u64,
+            Place::Part(part) => *part = number(name, value)?,
+            Place::Spread(spread) => *spread = a_spread(name, value)?,
+        }
+    }
+    match costs.quantum_ns {
+        0 => Err("`quantum_ns` is 0; it must be at least 1".to_owned()),
+        _ => Ok(costs),
+    }
+}
+
+fn number(name: &str, value: &Value) -> Result<f64, String> {
+    let number = value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64));
+    number.filter(|ns| (0.0..=MOST_NS).contains(ns)).ok_or_else(|| {
+        format!("`{name}` is {value}; it must be a number from 0 to {MOST_NS}, in nanoseconds")
+    })
+}
+
+/// One time, or a mean and a 99th percentile.
+fn a_spread(name: &str, value: &Value) -> Result<Spread, String> {
+    let Value::Table(table) = value else {
+        return Ok(Spread { mean_ns: number(name, value)?, p99_ns: None });
+    };
+    let wrong =
+        || format!("`{name}` is {value}; it must be a number, or {{ mean = ..., p99 = ... }}");
+    let (Some(mean), Some(p99), 2) = (table.get("mean"), table.get("p99"), table.len()) else {
+        return Err(wrong());
+    };
+    let spread = Spread { mean_ns: number(name, mean)?, p99_ns: Some(number(name, p99)?) };
+    match spread.is_possible() {
+        true => Ok(spread),
+        false => Err(format!("`{name}` is {value}; p99 must be from the mean to 14.9 times it")),
+    }
+}
+
+impl fmt::Display for Calibration {
+    /// As a file.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "# What things cost, in nanoseconds: measured by `clearlane-sim calibrate`.")?;
+        writeln!(f, "machine = {}", Value::String(self.machine.clone()))?;
+        for (era, costs) in &self.eras {
+            writeln!(f, "\n[\"{era}\"]")?;
+            for (name, place) in costs.clone().places() {
+                match place {
+                    Place::Whole(whole) => writeln!(f, "{name} = {whole}")?,
+                    Place::Part(part) => writeln!(f, "{name} = {part:.4}")?,
+                    Place::Spread(Spread { mean_ns, p99_ns: None }) => {
+                        writeln!(f, "{name} = {mean_ns:.0}")?;
+                    }
+                    Place::Spread(Spread { mean_ns, p99_ns: Some(p99_ns) }) => {
+                        // Rounded so that the one does not go too far from the other.
+                        let (mean, p99) = (mean_ns.ceil(), p99_ns.floor().max(mean_ns.ceil()));
+                        writeln!(f, "{name} = {{ mean = {mean}, p99 = {p99} }}")?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> Calibration {
+        let costs = Costs { log_sync: Spread::around(5e5, 2e6), ..Costs::BY_HAND };
+        // To the nanosecond, as in the file.
+        let whole = |spread: &mut Spread| {
+            spread.mean_ns = spread.mean_ns.ceil();
+            spread.p99_ns = spread.p99_ns.map(f64::floor);
+        };
+        let mut costs = costs;
+        whole(&mut costs.log_sync);
+        let eras = [(Era::V32, Costs::BY_HAND), (Era::Clearlane, costs)];
+        Calibration { machine: "a \"good\" one".to_owned(), eras: eras.into() }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let file = file();
+        assert_eq!(Calibration::parse(&file.to_string()), Ok(file));
+    }
+
+    #[test]
+    fn an_era_that_was_not_measured_is_as_the_one_before() {
+        let file = file();
+        assert_eq!(file.costs(Era::V35), file.eras[&Era::V32]);
+        assert_eq!(file.costs(Era::Clearlane), file.eras[&Era::Clearlane]);
+        assert_eq!(file.costs(Era::V30), file.eras[&Era::V32], "before the first, the first");
+    }
+
+    #[test]
+    fn what_has_disturbed_one_era_is_left_out() {
+        let with = |ns| Costs {
+            wakeups: Spread::around(ns, 2.0 * ns),
+            doze_ns: ns as u64,
+            ..Costs::BY_HAND
+        };
+        let eras = [(Era::V32, with(9e9)), (Era::V34, with(2e5)), (Era::Clearlane, with(3e5))];
+        let calibration =
+            Calibration { machine: String::new(), eras: eras.into() }.of_one_machine();
+        for costs in calibration.eras.values() {
+            assert!((costs.wakeups.median_ns() - 3e5).abs() < 1.0 && costs.doze_ns == 300_000);
+        }
+    }
+
+    #[test]
+    fn the_one_that_ships_has_every_era_and_a_name() {
+        let shipped = Calibration::shipped();
+        assert_eq!(shipped.eras.keys().copied().collect::<Vec<_>>(), Era::ALL);
+        assert!(shipped.machine.contains(" cores, "), "{}", shipped.machine);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_in_one_line() {
+        let text = file().to_string();
+        let told = |text: String| Calibration::parse(&text).unwrap_err();
+        let line = |from: &str, to: &str| told(text.replacen(from, to, 1));
+        for (error, words) in [
+            (told("machine = 3".to_owned()), "`machine` is 3; it must be a text"),
+            (told("machine = \"m\"".to_owned()), "it has no era"),
+            (told("[\"3.3\"]".to_owned()), "there is no era 3.3; there are"),
+            (told("colour = 3".to_owned()), "unknown field `colour`"),
+            (
+                line("client_ns", "cleint_ns"),
+                "era 3.2: unknown field `cleint_ns`; there are quantum_ns",
+            ),
+            (line("client_ns = 25000\n", ""), "era 3.2: `client_ns` is missing"),
+            (line("25000", "-1"), "`client_ns` is -1; it must be a number from 0 to"),
+            (line("25000", "nan"), "`client_ns` is nan"),
+            (line("quantum_ns = 3000000", "quantum_ns = 0"), "at least 1"),
+            (line("p99 = 2", "p99 = 200"), "p99 must be from the mean to 14.9 times it"),
+            (line("p99", "p98"), "it must be a number, or { mean"),
+        ] {
+            assert!(error.contains(words) && !error.contains('\n'), "{error}");
+        }
+    }
+}
