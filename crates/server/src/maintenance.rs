@@ -194,7 +194,7 @@ impl Maintenance for MaintenanceService {
             raft_term: status.term(),
             raft_applied_index: status.applied(),
             errors: self.errors(),
-            db_size_in_use: sizes.in_use() as i64,
+            db_size_in_use: sizes.in_use().max(SIZE_MIN) as i64,
             is_learner: node.status().is_learner(),
             storage_version: STORAGE_VERSION.to_owned(),
             db_size_quota: node.quota().bytes(),
