@@ -37,6 +37,9 @@ use crate::{Chance, World};
 /// The first member leads.
 pub(crate) const LEADER: usize = 0;
 
+/// A long answer is sent in pieces of this size.
+const PIECE_BYTES: u64 = 4 << 20;
+
 /// The numbers of chance that links begin with; members have those below.
 const LINKS: u64 = 1 << 32;
 
@@ -318,7 +321,7 @@ impl Cluster {
         }
         self.checks_permission(member, trip).await;
         if era.reads_in_pieces() && range.is_long() {
-            return self.reads_and_sends(place, trip, range).await;
+            return self.in_pieces(place, trip, range, true).await;
         }
         era.range(member, trip, range).await;
         self.sends(place, trip, range).await;
@@ -332,27 +335,37 @@ impl Cluster {
         (sent_ns, times(bytes, received_ns))
     }
 
-    /// An answer goes out. Of a long one the client takes what has come while the rest is on its way.
+    /// An answer goes out.
     async fn sends(&self, place: usize, trip: &mut Trip, range: Range) {
-        let (sent_ns, received_ns) = self.sending_ns(range);
-        if !range.is_long() {
-            return trip.run(sent_ns + received_ns).await;
+        if range.is_long() {
+            return self.in_pieces(place, trip, range, false).await;
         }
-        let taken = self.alongside(place, "its client", received_ns);
-        trip.run(sent_ns).await;
-        taken.wait(trip).await;
-        trip.waits_for_threads(self.member(place).sent_waits_ns(range.bytes())).await;
+        let (sent_ns, received_ns) = self.sending_ns(range);
+        trip.run(sent_ns + received_ns).await;
     }
 
-    /// The same, of an answer that is sent while the rest of it is read.
-    async fn reads_and_sends(&self, place: usize, trip: &mut Trip, range: Range) {
-        let (sent_ns, received_ns) = self.sending_ns(range);
-        let sent = self.alongside(place, "its sending", sent_ns);
-        let taken = self.alongside(place, "its client", received_ns);
-        self.member(place).build.era.range(self.member(place), trip, range).await;
-        sent.wait(trip).await;
-        taken.wait(trip).await;
-        trip.waits_for_threads(self.member(place).sent_waits_ns(range.bytes())).await;
+    /// A long answer goes out. The client takes what has come while the rest is sent; and in an era that reads it in
+    /// pieces, the rest is read meanwhile, too. Now and then one waits for the other.
+    async fn in_pieces(&self, place: usize, trip: &mut Trip, range: Range, reads: bool) {
+        let member = self.member(place);
+        let waits_ns = member.sent_waits_ns(range.bytes()) as f64;
+        let mut left = range.sent;
+        while left > 0 {
+            let sent = left.min((PIECE_BYTES / range.record_bytes.max(1)).max(1));
+            let piece = Range { keys: sent, sent, ..range };
+            let (sent_ns, received_ns) = self.sending_ns(piece);
+            let taken = self.alongside(place, "its client", received_ns);
+            if reads {
+                let sending = self.alongside(place, "its sending", sent_ns);
+                member.build.era.range(member, trip, piece).await;
+                sending.wait(trip).await;
+            } else {
+                trip.run(sent_ns).await;
+            }
+            taken.wait(trip).await;
+            trip.waits_for_threads((waits_ns * sent as f64 / range.sent as f64) as u64).await;
+            left -= sent;
+        }
     }
 
     /// Somebody else computes for a request, at the same time.

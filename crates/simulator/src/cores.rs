@@ -10,6 +10,13 @@
 //!   core 2   bbb aaa          b made way for it
 //! ```
 //!
+//! # Who wakes goes first, mostly
+//!
+//! A system that has slept for fairness' sake lets a thread that wakes take the core of one that has run for long.
+//! Mostly: now and then a thread is woken on a core that is busy, and stays there until a slice is over, though
+//! another core may have nothing to do. How often is the share of those who [are patient](Cores::with_impatience); if
+//! nobody says anything, all are.
+//!
 //! # Left out
 //!
 //! Caches, two threads of one core that slow each other down, priorities, and what it costs to switch.
@@ -21,6 +28,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use crate::Chance;
 use crate::world::{Id, World};
 
 /// The cores of one machine. Clones are the same ones.
@@ -30,26 +38,73 @@ pub struct Cores(Rc<Inner>);
 #[derive(Debug)]
 struct Inner {
     world: World,
+    count: usize,
     quantum_ns: u64,
     /// Those that do nothing, by since when; who is next takes the one that was busy last.
     free: RefCell<Vec<u64>>,
-    line: RefCell<VecDeque<Id>>,
+    /// What the others do.
+    busy: RefCell<Vec<Slice>>,
+    line: RefCell<VecDeque<Standing>>,
+    /// Who have left the line, and were not told yet.
+    called: RefCell<Vec<Standing>>,
+    computations: Cell<u64>,
     used_ns: Cell<u64>,
+    impatience: f64,
+    chance: RefCell<Chance>,
+}
+
+/// A computation that stands in line, or has just been called.
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    process: Id,
+    number: u64,
+    /// What it had done on the core that was taken from it.
+    done_ns: u64,
+}
+
+/// A computation on a core.
+#[derive(Clone, Copy, Debug)]
+struct Slice {
+    process: Id,
+    number: u64,
+    begin_ns: u64,
+    length_ns: u64,
 }
 
 impl Cores {
     /// So many. A quantum of `u64::MAX` lets everybody run to its end.
     pub fn new(world: &World, count: usize, quantum_ns: u64) -> Cores {
+        Cores::with_impatience(world, count, quantum_ns, 0.0, Chance::new(0, 0))
+    }
+
+    /// The same, on which this share of those who come goes first.
+    pub fn with_impatience(
+        world: &World,
+        count: usize,
+        quantum_ns: u64,
+        impatience: f64,
+        chance: Chance,
+    ) -> Cores {
         assert!(count > 0 && quantum_ns > 0, "somebody must be able to run");
-        let world = world.clone();
-        let (line, used_ns) = Default::default();
-        let free = RefCell::new(vec![world.now_ns(); count]);
-        Cores(Rc::new(Inner { world, quantum_ns, free, line, used_ns }))
+        Cores(Rc::new(Inner {
+            world: world.clone(),
+            count,
+            quantum_ns,
+            free: RefCell::new(vec![world.now_ns(); count]),
+            busy: RefCell::default(),
+            line: RefCell::default(),
+            called: RefCell::default(),
+            computations: Cell::default(),
+            used_ns: Cell::default(),
+            impatience,
+            chance: RefCell::new(chance),
+        }))
     }
 
     /// Runs for so long, and waits for a core first if it must. Says how long it waited.
     pub fn run(&self, ns: u64) -> Run<'_> {
-        Run { cores: &self.0, left_ns: ns, begin_ns: 0, work_ns: ns, at: At::Outside }
+        let (cores, at, cut_short) = (&*self.0, At::Outside, Vec::new());
+        Run { cores, number: 0, left_ns: ns, begin_ns: 0, work_ns: ns, at, noted_ns: 0, cut_short }
     }
 
     /// How long all cores together were busy.
@@ -73,41 +128,123 @@ impl Cores {
 #[must_use = "nothing is computed for who does not await it"]
 pub struct Run<'c> {
     cores: &'c Inner,
+    number: u64,
     left_ns: u64,
     begin_ns: u64,
     work_ns: u64,
     at: At,
+    /// Ends of slices in the calendar: the last one, and those before it, of which nobody knows whether they are over.
+    noted_ns: u64,
+    cut_short: Vec<u64>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum At {
     Outside,
     Line,
-    /// On a core, for this long.
-    Core(u64),
+    Core,
+}
+
+impl Inner {
+    /// Whether the next one who comes goes first.
+    fn is_impatient(&self) -> bool {
+        self.impatience > 0.0 && self.chance.borrow_mut().unit() < self.impatience
+    }
+
+    /// Whoever is first in line gets this core; if nobody is, it is free.
+    fn hands_over(&self) {
+        match self.line.borrow_mut().pop_front() {
+            Some(next) => {
+                self.called.borrow_mut().push(next);
+                self.world.wake(next.process);
+            }
+            None => self.free.borrow_mut().push(self.world.now_ns()),
+        }
+    }
+
+    /// Takes the core of who has it for the longest time. That one stands in front of the line with the rest. Whose
+    /// slice is over at this moment is let go by himself.
+    fn interrupts(&self) -> bool {
+        let mut busy = self.busy.borrow_mut();
+        let now_ns = self.world.now_ns();
+        let goes_on = |slice: &Slice| slice.begin_ns + slice.length_ns > now_ns;
+        let running = busy.iter().enumerate().filter(|(_, slice)| goes_on(slice));
+        let Some((at, _)) = running.min_by_key(|(_, slice)| slice.begin_ns) else { return false };
+        let Slice { process, number, begin_ns, length_ns } = busy.remove(at);
+        let done_ns = now_ns - begin_ns;
+        self.used_ns.set(self.used_ns.get() - (length_ns - done_ns));
+        self.line.borrow_mut().push_front(Standing { process, number, done_ns });
+        true
+    }
 }
 
 impl Run<'_> {
     /// On a core, until the quantum is over or there is nothing left to do.
     fn runs(&mut self) {
-        let slice_ns = self.left_ns.min(self.cores.quantum_ns);
-        self.at = At::Core(slice_ns);
-        self.cores.used_ns.set(self.cores.used_ns.get() + slice_ns);
+        let length_ns = self.left_ns.min(self.cores.quantum_ns);
+        self.at = At::Core;
+        self.cores.used_ns.set(self.cores.used_ns.get() + length_ns);
         let world = &self.cores.world;
-        world.wake_at(world.now_ns() + slice_ns, world.going_on());
-    }
-
-    /// Whoever is first in line gets this core; if nobody is, it is free.
-    fn hands_over(&self) {
-        match self.cores.line.borrow_mut().pop_front() {
-            Some(next) => self.cores.world.wake(next),
-            None => self.cores.free.borrow_mut().push(self.cores.world.now_ns()),
+        let (begin_ns, process, number) = (world.now_ns(), world.going_on(), self.number);
+        self.cores.busy.borrow_mut().push(Slice { process, number, begin_ns, length_ns });
+        // Ends of slices that were cut short are still in the calendar, and none of them is behind this end: it
+        // must not be there twice, or somebody else might hear it.
+        let end_ns = begin_ns + length_ns;
+        if self.noted_ns != end_ns && !self.cut_short.contains(&end_ns) {
+            if self.noted_ns > begin_ns {
+                self.cut_short.push(self.noted_ns);
+            }
+            self.noted_ns = end_ns;
+            world.wake_at(end_ns, process);
         }
     }
 
     fn stands_in_line(&mut self) {
         self.at = At::Line;
-        self.cores.line.borrow_mut().push_back(self.cores.world.going_on());
+        let process = self.cores.world.going_on();
+        let standing = Standing { process, number: self.number, done_ns: 0 };
+        self.cores.line.borrow_mut().push_back(standing);
+    }
+
+    fn comes(&mut self) {
+        let cores = self.cores;
+        self.begin_ns = cores.world.now_ns();
+        self.number = cores.computations.get();
+        cores.computations.set(self.number + 1);
+        let (free, is_impatient) = (cores.free.borrow().len(), cores.is_impatient());
+        // A patient one may wait for a core that is busy, beside one that is free.
+        let is_misled = cores.impatience > 0.0 && !is_impatient && free < cores.count;
+        match free {
+            0 if is_impatient && cores.interrupts() => self.runs(),
+            0 => self.stands_in_line(),
+            _ if is_misled => self.stands_in_line(),
+            _ => {
+                cores.free.borrow_mut().pop();
+                self.runs();
+            }
+        }
+    }
+
+    /// It was called out of the line; if it was not, what it hears is the end of a slice that was cut short.
+    fn is_called(&mut self) -> bool {
+        let mut called = self.cores.called.borrow_mut();
+        let Some(at) = called.iter().position(|one| one.number == self.number) else {
+            return false;
+        };
+        self.left_ns -= called.remove(at).done_ns;
+        true
+    }
+
+    /// Its slice is over: takes it off the core.
+    fn is_over(&mut self) -> bool {
+        let mut busy = self.cores.busy.borrow_mut();
+        let now_ns = self.cores.world.now_ns();
+        let is_its = |slice: &Slice| {
+            slice.number == self.number && slice.begin_ns + slice.length_ns == now_ns
+        };
+        let Some(at) = busy.iter().position(is_its) else { return false };
+        self.left_ns -= busy.remove(at).length_ns;
+        true
     }
 }
 
@@ -118,27 +255,26 @@ impl Future for Run<'_> {
     fn poll(mut self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<u64> {
         match self.at {
             At::Outside if self.left_ns == 0 => return Poll::Ready(0),
-            At::Outside => {
-                self.begin_ns = self.cores.world.now_ns();
-                let free = self.cores.free.borrow_mut().pop();
-                match free {
-                    Some(_) => self.runs(),
-                    None => self.stands_in_line(),
-                }
-            }
-            At::Line => self.runs(),
-            At::Core(slice_ns) => {
-                self.left_ns -= slice_ns;
-                if self.left_ns == 0 {
-                    self.hands_over();
-                    let took_ns = self.cores.world.now_ns() - self.begin_ns;
-                    return Poll::Ready(took_ns - self.work_ns);
-                }
-                if self.cores.line.borrow().is_empty() {
+            At::Outside => self.comes(),
+            At::Line | At::Core => {
+                if self.is_called() {
                     self.runs();
-                } else {
-                    self.hands_over();
-                    self.stands_in_line();
+                } else if self.at == At::Core && self.is_over() {
+                    if self.left_ns == 0 {
+                        self.cores.hands_over();
+                        let took_ns = self.cores.world.now_ns() - self.begin_ns;
+                        return Poll::Ready(took_ns - self.work_ns);
+                    }
+                    if self.cores.line.borrow().is_empty() {
+                        self.runs();
+                    } else {
+                        self.cores.hands_over();
+                        let free = self.cores.free.borrow_mut().pop();
+                        match free {
+                            Some(_) => self.runs(),
+                            None => self.stands_in_line(),
+                        }
+                    }
                 }
             }
         }
@@ -180,6 +316,53 @@ mod tests {
         assert_eq!(ends(1, 3, &[10, 1, 5]), [(16, 6), (4, 3), (12, 7)]);
         // The picture above.
         assert_eq!(ends(2, 3, &[6, 6, 3]), [(6, 0), (9, 3), (6, 3)]);
+    }
+
+    /// Long ones that come at once, and short ones that come every now and then.
+    fn mixed(impatience: f64, seed: u64) -> (Vec<u64>, u64, u64) {
+        let world = World::new();
+        let chance = Chance::new(seed, 0);
+        let cores = Cores::with_impatience(&world, 2, 4_000, impatience, chance);
+        let waits = Rc::new(RefCell::new(Vec::new()));
+        for long in [90_001, 90_000, 30_000] {
+            let cores = cores.clone();
+            world.spawn(async move {
+                cores.run(long).await;
+            });
+        }
+        for number in 0..100 {
+            let (own, cores, waits) = (world.clone(), cores.clone(), Rc::clone(&waits));
+            world.spawn(async move {
+                own.sleep(number * 1_000).await;
+                for _ in 0..3 {
+                    let waited = cores.run(100).await;
+                    waits.borrow_mut().push(waited);
+                    own.sleep(7).await;
+                }
+            });
+        }
+        world.run(u64::MAX);
+        assert_eq!((cores.waiting(), cores.0.free.borrow().len()), (0, 2));
+        assert_eq!(cores.used_ns(), 90_001 + 90_000 + 30_000 + 300 * 100);
+        assert!(cores.0.busy.borrow().is_empty() && cores.0.called.borrow().is_empty());
+        let waits = waits.take();
+        let at_once = waits.iter().filter(|ns| **ns == 0).count() as u64;
+        let longest = waits.iter().copied().max().unwrap_or(0);
+        (waits, at_once, longest)
+    }
+
+    #[test]
+    fn who_is_impatient_takes_the_core_of_another() {
+        let (_, patient, _) = mixed(0.0, 1);
+        let (_, impatient, longest) = mixed(1.0, 1);
+        assert!(patient < 60 && impatient > 280, "{patient} and {impatient} of 300 at once");
+        assert!(longest <= 100, "for one as short at most: {longest}");
+        for seed in 0..200 {
+            // Most, not all; and nothing is lost or done twice.
+            let (_, at_once, longest) = mixed(0.85, seed);
+            assert!((200..295).contains(&at_once) && longest > 100, "{at_once}, {longest}");
+            assert_eq!(mixed(0.85, seed), mixed(0.85, seed));
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ use crate::spread::Spread;
 pub struct Costs {
     /// So long a core works for one before it makes way for another.
     pub quantum_ns: u64,
+    /// Which share of those who wake goes before who has run for long: [`crate::cores`].
+    pub impatience: f64,
     /// The server, for a request: its frames, its handling, its answer.
     pub request_ns: u64,
     /// The client, for a request, if it runs on the same machine; else 0.
@@ -79,6 +81,7 @@ impl Costs {
     /// hand. Who runs a scenario wants those of a [calibration](crate::calibration).
     pub const BY_HAND: Costs = Costs {
         quantum_ns: 3_000_000,
+        impatience: 0.0,
         request_ns: 20_000,
         client_ns: 25_000,
         wakeups: Spread::constant(0),
@@ -123,10 +126,11 @@ pub(crate) enum Place<'c> {
 
 impl Costs {
     /// All of them, by their names in files. That of a [`Spread`] has its unit there.
-    pub(crate) fn places(&mut self) -> [(&'static str, Place<'_>); 30] {
+    pub(crate) fn places(&mut self) -> [(&'static str, Place<'_>); 31] {
         use Place::{Part, Whole};
         [
             ("quantum_ns", Whole(&mut self.quantum_ns)),
+            ("impatience", Part(&mut self.impatience)),
             ("request_ns", Whole(&mut self.request_ns)),
             ("client_ns", Whole(&mut self.client_ns)),
             ("wakeups_ns", Place::Spread(&mut self.wakeups)),

@@ -16,7 +16,7 @@ use crate::lock::Lock;
 use crate::model::Model;
 use crate::raft::{Arrived, Batch, Entry};
 use crate::signal::{Queue, Signal};
-use crate::spread::{Spread, Times};
+use crate::spread::Times;
 use crate::trip::{Ledger, Trip};
 use crate::{Chance, Cores, World};
 
@@ -179,7 +179,11 @@ impl Member {
         build: &Rc<Build>,
         model: &Rc<Model>,
     ) -> (Member, Hands) {
-        let cores = Cores::new(world, place.cores, place.quantum_ns);
+        // Members have five numbers of chance each, from 2 on.
+        let chance = |purpose: u64| Chance::new(place.seed, place.place as u64 * 5 + 2 + purpose);
+        let Place { cores, quantum_ns, .. } = place;
+        let impatience = build.costs.impatience;
+        let cores = Cores::with_impatience(world, cores, quantum_ns, impatience, chance(4));
         let name = |name: &str| match place.place {
             0 => Actor::named(name),
             other => Actor::named(&format!("{name} {}", other + 1)),
@@ -194,11 +198,7 @@ impl Member {
             reads: trip(used("reads")),
             commits: trip(used("commit")),
         };
-        // Members have four numbers of chance each, from 2 on.
-        let times = |spread: Spread, purpose: u64| {
-            let purpose = place.place as u64 * 4 + 2 + purpose;
-            RefCell::new(Times::new(spread, Chance::new(place.seed, purpose)))
-        };
+        let times = |spread, purpose| RefCell::new(Times::new(spread, chance(purpose)));
         let member = Member {
             locks: Locks::new(world),
             log_syncs: times(model.sync.unwrap_or(build.costs.log_sync), 0),

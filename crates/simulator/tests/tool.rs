@@ -87,7 +87,7 @@ fn a_comparison_says_who_removed_what() {
     assert!(same.contains(": p99 is the same in 3.4 and 3.5.\n"), "{same}");
     let json = json(&format!("{line} --json"));
     assert_eq!(json["classes"][1]["sentence"].as_str(), Some(sentence));
-    assert!(json["classes"][1]["ratio"]["p99"].as_f64().unwrap() > 8.0, "{json}");
+    assert!(json["classes"][1]["ratio"]["p99"].as_f64().unwrap() > 1.5, "{json}");
     assert_eq!(said(line), text, "the same seed is the same run");
 }
 

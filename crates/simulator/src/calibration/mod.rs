@@ -71,24 +71,19 @@ impl Calibration {
         costs.clone()
     }
 
-    /// How threads wake and how the log is synced is the same in all eras: what has disturbed one of them is left out
-    /// by taking the middle of all.
+    /// How threads wake, how the log is synced, and how an answer is sent is the same in all eras, but that ours sends
+    /// long answers otherwise: what has disturbed one of them is left out by taking the middle of all.
     #[must_use]
     pub fn of_one_machine(mut self) -> Calibration {
-        let middle = |by: &dyn Fn(&Costs) -> f64| {
-            let mut all: Vec<f64> = self.eras.values().map(by).collect();
-            all.sort_by(f64::total_cmp);
-            // Of an even number the smaller one: what disturbs makes nothing quicker.
-            all[(all.len() - 1) / 2]
-        };
-        let spread = |of: &dyn Fn(&Costs) -> Spread| {
-            let p99 = |costs: &Costs| of(costs).p99_ns.unwrap_or(of(costs).mean_ns);
-            Spread::around(middle(&|costs| of(costs).median_ns()), middle(&p99))
-        };
-        let (wakeups, log_sync) = (spread(&|costs| costs.wakeups), spread(&|costs| costs.log_sync));
-        let doze_ns = middle(&|costs| costs.doze_ns as f64) as u64;
-        let write_wakeups_ns = middle(&|costs| costs.write_wakeups_ns as f64) as u64;
-        let turn = self.turn();
+        let every: &dyn Fn(Era) -> bool = &|_| true;
+        let (of, turn) = (|by: &dyn Fn(&Costs) -> f64| self.middle(every, by), self.turn());
+        let (wakeups, log_sync) = (
+            self.middle_spread(every, &|costs| costs.wakeups),
+            self.middle_spread(every, &|costs| costs.log_sync),
+        );
+        let doze_ns = of(&|costs| costs.doze_ns as f64) as u64;
+        let write_wakeups_ns = of(&|costs| costs.write_wakeups_ns as f64) as u64;
+        let sending = [false, true].map(|in_pieces| self.sending(in_pieces));
         for (era, costs) in &mut self.eras {
             *costs = Costs { wakeups, log_sync, doze_ns, write_wakeups_ns, ..costs.clone() };
             if let Some((raft_turn_ns, round_wakeups_ns)) =
@@ -96,19 +91,53 @@ impl Calibration {
             {
                 *costs = Costs { raft_turn_ns, round_wakeups_ns, ..costs.clone() };
             }
+            let (each, sent_waits) = sending[usize::from(era.reads_in_pieces())];
+            let [sent_record, sent_byte_ns, received_byte_ns] = each;
+            let sent_record_ns = sent_record as u64;
+            *costs = Costs {
+                sent_record_ns,
+                sent_byte_ns,
+                received_byte_ns,
+                sent_waits,
+                ..costs.clone()
+            };
         }
         self
     }
 
+    /// What sending costs, and how long one waits for it.
+    fn sending(&self, in_pieces: bool) -> ([f64; 3], Spread) {
+        let is_one = |era: Era| era.reads_in_pieces() == in_pieces;
+        let of = |by: &dyn Fn(&Costs) -> f64| self.middle(&is_one, by);
+        let each = [
+            of(&|costs| costs.sent_record_ns as f64),
+            of(&|costs| costs.sent_byte_ns),
+            of(&|costs| costs.received_byte_ns),
+        ];
+        (each, self.middle_spread(&is_one, &|costs| costs.sent_waits))
+    }
+
+    /// The middle of these eras; of an even number of them the smaller one, since what disturbs makes nothing quicker.
+    fn middle(&self, is_one: &dyn Fn(Era) -> bool, by: &dyn Fn(&Costs) -> f64) -> f64 {
+        let these = self.eras.iter().filter(|(era, _)| is_one(**era));
+        let mut all: Vec<f64> = these.map(|(_, costs)| by(costs)).collect();
+        all.sort_by(f64::total_cmp);
+        all.get(all.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
+    }
+
+    fn middle_spread(&self, is_one: &dyn Fn(Era) -> bool, of: &dyn Fn(&Costs) -> Spread) -> Spread {
+        let p99 = |costs: &Costs| of(costs).p99_ns.unwrap_or(of(costs).mean_ns);
+        let median = self.middle(is_one, &|costs| of(costs).median_ns());
+        Spread::around(median, self.middle(is_one, &p99))
+    }
+
     /// What a turn of raft costs a fresh read, in the middle of those eras that take one when they are alone.
     fn turn(&self) -> Option<(u64, u64)> {
-        let middle = |by: &dyn Fn(&Costs) -> u64| {
-            let has_turns = self.eras.iter().filter(|(era, _)| HAS_TURNS.contains(era));
-            let mut all: Vec<u64> = has_turns.map(|(_, costs)| by(costs)).collect();
-            all.sort_unstable();
-            all.get(all.len().saturating_sub(1) / 2).copied()
-        };
-        middle(&|costs| costs.raft_turn_ns).zip(middle(&|costs| costs.round_wakeups_ns))
+        let is_one = |era: Era| HAS_TURNS.contains(&era);
+        self.eras.keys().any(|era| is_one(*era)).then(|| {
+            let of = |by: &dyn Fn(&Costs) -> f64| self.middle(&is_one, by) as u64;
+            (of(&|costs| costs.raft_turn_ns as f64), of(&|costs| costs.round_wakeups_ns as f64))
+        })
     }
 
     /// Reads a file.
@@ -162,8 +191,12 @@ fn costs(table: &Table) -> Result<Costs, String> {
             Place::Spread(spread) => *spread = a_spread(name, value)?,
         }
     }
-    match costs.quantum_ns {
-        0 => Err("`quantum_ns` is 0; it must be at least 1".to_owned()),
+    let Costs { quantum_ns, impatience, .. } = costs;
+    match (quantum_ns, impatience) {
+        (0, _) => Err("`quantum_ns` is 0; it must be at least 1".to_owned()),
+        (_, share) if share > 1.0 => {
+            Err(format!("`impatience` is {share}; it is a share, from 0 to 1"))
+        }
         _ => Ok(costs),
     }
 }
@@ -289,6 +322,7 @@ mod tests {
             (line("25000", "-1"), "`client_ns` is -1; it must be a number from 0 to"),
             (line("25000", "nan"), "`client_ns` is nan"),
             (line("quantum_ns = 3000000", "quantum_ns = 0"), "at least 1"),
+            (line("impatience = 0.0000", "impatience = 1.5"), "`impatience` is 1.5; it is a share"),
             (line("p99 = 2", "p99 = 200"), "p99 must be from the mean to 14.9 times it"),
             (line("p99", "p98"), "it must be a number, or { mean"),
         ] {

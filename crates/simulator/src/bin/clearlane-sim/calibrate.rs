@@ -61,7 +61,6 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
         let opened = OpenOptions::new().create(true).append(true).open(file);
         opened.map_err(|error| format!("{}: {error}", file.display()))?;
     }
-    let quantum_ns = quantum_ns();
     let mut eras = BTreeMap::new();
     let (mut parts, mut buffer_op) = (UNKNOWN, Costs::BY_HAND.buffer_op_ns as f64);
     for era in ORDER.into_iter().filter(|era| wanted.contains(era)) {
@@ -76,7 +75,7 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
         let reading = if era == Era::Clearlane { parts } else { reading(&seen) };
         let in_pieces = era.reads_in_pieces();
         let (buffer_op_ns, cores) = (buffer_op, cores() as f64);
-        let known = Known { reading, buffer_op_ns, quantum_ns, cores, in_pieces };
+        let known = Known { reading, buffer_op_ns, quantum_ns: TICK_NS, cores, in_pieces };
         eras.insert(era, costs(&seen, known));
     }
     let calibration = Calibration { machine: machine(), eras }.of_one_machine();
@@ -86,9 +85,5 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     }
 }
 
-/// How long a core works for one before it makes way for another: half a slice of Linux, since whoever has slept comes
-/// somewhere within it. Slices are longer the more cores there are, up to eight.
-fn quantum_ns() -> f64 {
-    const ONE_CORE_NS: f64 = 700_000.0;
-    ONE_CORE_NS * (1.0 + (cores().min(8) as f64).log2().floor()) / 2.0
-}
+/// How long a core works for one before it makes way for another: Linux looks when its clock ticks.
+const TICK_NS: f64 = 4e6;
