@@ -305,6 +305,12 @@ mod tests {
     }
 
     #[test]
+    fn what_is_reckoned_by_hand_is_in_a_file_too() {
+        let file = Calibration::parse(include_str!("../../costs/by-hand.toml"));
+        assert_eq!(file.unwrap().costs(Era::Clearlane), Costs::BY_HAND);
+    }
+
+    #[test]
     fn what_is_wrong_is_told_in_one_line() {
         let text = file().to_string();
         let told = |text: String| Calibration::parse(&text).unwrap_err();
