@@ -12,10 +12,10 @@
 //!
 //! # Who wakes goes first, mostly
 //!
-//! A system that has slept for fairness' sake lets a thread that wakes take the core of one that has run for long.
+//! For fairness' sake a system lets a thread that wakes take the core of one that has run for long.
 //! Mostly: now and then a thread is woken on a core that is busy, and stays there until a slice is over, though
-//! another core may have nothing to do. How often is the share of those who [are patient](Cores::with_impatience); if
-//! nobody says anything, all are.
+//! another core may have nothing to do. The first is the share of those who are
+//! [impatient](Cores::with_impatience); if nobody says anything, nobody is.
 //!
 //! # Left out
 //!

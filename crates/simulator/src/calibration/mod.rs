@@ -9,7 +9,7 @@
 //!
 //! The real server is measured, in each era, with small loads that differ in one thing each. From how much processor
 //! time more one load takes than another, from how long its locks are held, and from how long its disk takes, the
-//! costs [follow](derive). Figures of the whole (how long a read takes beside an expensive one) are not among
+//! costs [follow](mod@derive). Figures of the whole (how long a read takes beside an expensive one) are not among
 //! them: those are for the model to predict, and for a [validation](crate::validation) to compare.
 //!
 //! # The file
