@@ -141,14 +141,14 @@ struct Each {
 }
 
 impl Each {
-    /// From what many small and few large ones cost beyond a single small one.
+    /// From what many small ones and a long answer of large ones cost beyond a single small one.
     fn of(one: f64, many: f64, large: f64) -> Each {
         let (records, bytes) = (MANY - 1.0, (MANY - 1.0) * SMALL);
-        let (few_records, few_bytes) = (LONG - 1.0, LONG * LARGE - SMALL);
-        let (many, large) = ((many - one).max(0.0), (large - one).max(0.0));
+        let (long_records, long_bytes) = (LONG - 1.0, LONG * LARGE - SMALL);
+        let (many, long) = ((many - one).max(0.0), (large - one).max(0.0));
         let byte =
-            (large * records - many * few_records) / (few_bytes * records - bytes * few_records);
-        let byte = byte.clamp(0.0, large / few_bytes);
+            (long * records - many * long_records) / (long_bytes * records - bytes * long_records);
+        let byte = byte.clamp(0.0, long / long_bytes);
         Each { record: ((many - byte * bytes) / records).max(0.0), byte }
     }
 }
