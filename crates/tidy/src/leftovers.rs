@@ -4,6 +4,7 @@
 //!   is not done is said in a doc, as a limit, or is an issue.
 //! * A lint is switched off with a `reason = "..."`, a test is skipped with `#[ignore = "..."]`. A
 //!   reader who meets an exception wants to know whether it still holds.
+//! * `unsafe` is allowed in [one file](UNSAFE), for which a decision was written.
 
 use crate::rust::{self, attributes, contains_word, line_of};
 use crate::{File, Repository, Violation};
@@ -13,6 +14,9 @@ const NOTES: [&str; 3] = ["TODO", "FIXME", "XXX"];
 
 /// Macros that stand for code to come.
 const MACROS: [&str; 2] = ["todo!", "unimplemented!"];
+
+/// Where the lint that denies `unsafe` may be switched off.
+const UNSAFE: &str = "crates/turns/src/linux.rs";
 
 /// The rule of this module.
 pub fn check(repository: &Repository) -> Vec<Violation> {
@@ -42,15 +46,19 @@ fn words(file: &File, text: &str, words: &[&str]) -> Vec<Violation> {
 
 fn silenced(file: &File, views: &rust::Views) -> Vec<Violation> {
     let found = attributes(&views.code).filter_map(|(at, attribute)| {
-        let message = what_is_silenced(attribute)?;
+        let message = what_is_silenced(attribute, file.path == UNSAFE)?;
         Some(Violation::new(&file.path, line_of(&views.code, at), message))
     });
     found.collect()
 }
 
-fn what_is_silenced(attribute: &str) -> Option<&'static str> {
+fn what_is_silenced(attribute: &str, may_be_unsafe: bool) -> Option<&'static str> {
     let says = |word| contains_word(attribute, word);
-    if (says("allow(") || says("expect(")) && !says("reason") {
+    if says("unsafe_code") && !may_be_unsafe {
+        Some(
+            "`unsafe` is allowed in crates/turns/src/linux.rs only, or there must be another decision",
+        )
+    } else if (says("allow(") || says("expect(")) && !says("reason") {
         Some("a lint is switched off without `reason = \"...\"`")
     } else if says("ignore") && !attribute.contains("ignore =") && !says("derive") {
         Some("a test is skipped without a reason; write #[ignore = \"...\"]")
@@ -89,6 +97,13 @@ mod tests {
             assert_eq!(told_of_rust(&format!("//! B.\nfn f() {{ {name}() }}\n")).len(), 1);
             assert_eq!(told_of_rust(&format!("//! B, without `{name}`.\n")), [""; 0]);
         }
+    }
+
+    #[test]
+    fn unsafe_code_has_one_place() {
+        let text = "//! B.\n#![allow(unsafe_code, reason = \"it is quick\")]\n";
+        assert!(told_of_rust(text)[0].contains("`unsafe` is allowed in"));
+        assert_eq!(told(UNSAFE, text), [""; 0]);
     }
 
     #[test]
