@@ -33,6 +33,7 @@ use clearlane_proto::etcdserverpb::watch_server::WatchServer;
 use clearlane_proto::grpc::health::v1::health_server::HealthServer;
 use clearlane_proto::v3electionpb::election_server::ElectionServer;
 use clearlane_proto::v3lockpb::lock_server::LockServer;
+use clearlane_turns::Turn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -292,6 +293,7 @@ fn run(
     mut connections: mpsc::UnboundedReceiver<Accepted>,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
+    Turn::Soon.take();
     let mut builder = Builder::new_current_thread();
     builder.enable_all().event_interval(TURNS).build()?.block_on(async {
         let desk = tokio::spawn(member.desk().clone().run());

@@ -15,7 +15,8 @@
 //!                                                             └───────────────┘
 //! ```
 //!
-//! Beside them there are a few threads for [what takes long](ReadPool) to read.
+//! Beside them there are a few threads for [what takes long](ReadPool) to read. Those of the default era make way
+//! for [the others](Turn).
 //!
 //! The raft thread applies, too: an entry that is committed is in the store before anybody else
 //! gets to run. It never touches the disk.
@@ -57,11 +58,12 @@ use arc_swap::ArcSwap;
 use clearlane_backend::Design;
 use clearlane_lease::Lessor;
 use clearlane_locks::Registry;
-use clearlane_mvcc::Store;
+use clearlane_mvcc::{Store, StoreParts};
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Leadership, Message};
 use clearlane_raft_log::files::Files;
 use clearlane_read_index::ReadMode;
+use clearlane_turns::Turn;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -251,7 +253,7 @@ impl Node {
         let (quota, compactions) = (Quota::new(settings.quota_bytes), settings.compactions);
         let election_timeout =
             tick * u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
-        let vault = Arc::clone(&ground.vault);
+        let (vault, readers_turn) = (Arc::clone(&ground.vault), readers_turn(ground.parts));
         let (core, wal) = start(ground, settings)?;
         figures.keys_are(&**core.store())?;
         let lookout = Lookout::new(core.bytes_to_apply_again());
@@ -287,24 +289,23 @@ impl Node {
             reads_alone,
         });
         shared.sizes.begin_anew(core.store().sizes()?);
-        shared.room.begin();
-        shared.status.leadership_is(core.leadership());
-        shared.status.progress_is(&core);
-        shared.status.begins(&core, joins_as_learner);
+        shared.begins(&core, joins_as_learner);
         let (to_wal, from_raft) = std::sync::mpsc::channel();
         let (to_commit, commit_work) = std::sync::mpsc::channel();
         let mut threads = vec![
-            spawn("wal", &shared, move |shared| wal_thread::run(wal, &from_raft, shared)),
-            spawn("commit", &shared, move |shared| {
+            spawn("wal", Turn::Soon, &shared, move |shared| {
+                wal_thread::run(wal, &from_raft, shared)
+            }),
+            spawn("commit", Turn::Usual, &shared, move |shared| {
                 commit_thread::run(&commit_work, batch_interval, compactions, lookout, shared)
             }),
-            spawn("raft", &shared, move |shared| {
+            spawn("raft", Turn::Soon, &shared, move |shared| {
                 raft_thread::run(core, tick, to_wal, to_commit, network, shared)
             }),
-            spawn("watch", &shared, watch_thread::deliver),
-            spawn("catch-up", &shared, watch_thread::catch_up),
+            spawn("watch", Turn::Soon, &shared, watch_thread::deliver),
+            spawn("catch-up", Turn::Usual, &shared, watch_thread::catch_up),
         ];
-        threads.extend((0..READERS).map(|number| reader(number, &shared)));
+        threads.extend((0..READERS).map(|number| reader(number, readers_turn, &shared)));
         let threads = Mutex::new(threads.into_iter().collect::<std::io::Result<_>>()?);
         Ok(Node { shared, threads, failure })
     }
@@ -519,9 +520,14 @@ impl Drop for Node {
     }
 }
 
+/// Who reads without a lock keeps nobody up if he is put off.
+fn readers_turn(parts: StoreParts) -> Turn {
+    if parts == StoreParts::from(Design::SnapshotReadTx) { Turn::Late } else { Turn::Usual }
+}
+
 /// Starts a thread that reads what takes long.
-fn reader(number: usize, shared: &Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
-    spawn(&format!("read-{number}"), shared, |shared| {
+fn reader(number: usize, turn: Turn, shared: &Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
+    spawn(&format!("read-{number}"), turn, shared, |shared| {
         shared.read_pool.work();
         Ok(())
     })
@@ -530,6 +536,7 @@ fn reader(number: usize, shared: &Arc<Shared>) -> std::io::Result<JoinHandle<()>
 /// Starts a thread that reports how it failed.
 fn spawn(
     name: &str,
+    turn: Turn,
     shared: &Arc<Shared>,
     work: impl FnOnce(&Shared) -> Result<()> + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
@@ -537,6 +544,8 @@ fn spawn(
     let thread = name.to_owned();
     thread::Builder::new().name(name.to_owned()).spawn(move || {
         let guard = Guard { thread, shared: &shared };
+        // If the system does not agree, it is a matter of time only.
+        turn.take();
         if let Err(error) = work(&shared) {
             shared.fail(error);
         }
@@ -559,6 +568,14 @@ impl Drop for Guard<'_> {
 }
 
 impl Shared {
+    /// Before the first thread does.
+    fn begins(&self, core: &Core, joins_as_learner: Option<bool>) {
+        self.room.begin();
+        self.status.leadership_is(core.leadership());
+        self.status.progress_is(core);
+        self.status.begins(core, joins_as_learner);
+    }
+
     fn fail(&self, error: Error) {
         self.failed.send_if_modified(|failed| {
             let first = failed.is_none();

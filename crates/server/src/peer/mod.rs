@@ -76,6 +76,7 @@ use clearlane_member::Handle;
 use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
 use clearlane_proto::peerpb::peer_server::PeerServer;
+use clearlane_turns::Turn;
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -154,6 +155,7 @@ impl Peers {
         node.meet(Arc::new(Calls::new(&context)));
         let (stop, stopped) = watch::channel(false);
         let work = move || {
+            Turn::Soon.take();
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let served =
                 runtime.block_on(run(context, ends, listeners, (name, client_urls), stopped));
