@@ -19,6 +19,7 @@ use std::io;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use clearlane_turns::Turn;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::mpsc;
@@ -116,6 +117,7 @@ pub fn pace(
     say: Vec<mpsc::Sender<Duration>>,
 ) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name("pace".to_owned()).spawn(move || {
+        Turn::Soon.take();
         for arrival in arrivals {
             let left = (start + arrival.due).saturating_duration_since(Instant::now());
             if !left.is_zero() {

@@ -7,15 +7,19 @@
 //! ```
 //!
 //! A class has a thread and connections of its own: while one takes 25 MB from its socket, a request of
-//! another must not be late for it. When the last request was sent, answers have another [`DRAIN`] to come;
-//! what has not come by then is an error, and so is what could not be sent, because [`UNDER_WAY_MAX`] others
-//! of its class had no answer yet: a server that answers nothing must not cost the driver all of its memory.
+//! another must not be late for it. Those that only take short answers get a core [soon](Turn::Soon), too, or a driver
+//! on the same machine would measure how late it is itself.
+//!
+//! When the last request was sent, answers have another [`DRAIN`] to come; what has not come by then is an error, and
+//! so is what could not be sent, because [`UNDER_WAY_MAX`] others of its class had no answer yet: a server that
+//! answers nothing must not cost the driver all of its memory.
 
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_turns::Turn;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -39,6 +43,9 @@ pub const DRAIN: Duration = Duration::from_secs(30);
 pub const UNDER_WAY_MAX: usize = 100_000;
 /// So many arrivals may be waiting to be sent.
 const QUEUE: usize = 65_536;
+
+/// An answer with more of them takes its thread a while.
+const FEW_KEYS: u64 = 1_000;
 
 /// What is run, beside the workload.
 #[derive(Clone, Debug)]
@@ -173,7 +180,13 @@ async fn lane(
         }
     };
     let thread = thread::Builder::new().name(format!("class {}", class.name));
-    thread.spawn(move || runtime.block_on(whole)).map_err(no_thread)?;
+    // Who takes a few keys from his socket measures others, and must not be late himself.
+    let turn = if class.operation.keys_sent() <= FEW_KEYS { Turn::Soon } else { Turn::Usual };
+    let work = move || {
+        turn.take();
+        runtime.block_on(whole);
+    };
+    thread.spawn(work).map_err(no_thread)?;
     is_ready.await.expect("it says so, or why not")?;
     Ok(Lane { class: class.clone(), score, begin, ended })
 }

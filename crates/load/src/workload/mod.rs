@@ -114,6 +114,15 @@ impl Operation {
             Operation::Txn { .. } => "txn",
         }
     }
+
+    /// How many keys an answer brings at most.
+    pub fn keys_sent(self) -> u64 {
+        match self {
+            Operation::Range { keys, limit, .. } => limit.map_or(keys, |limit| limit.min(keys)),
+            Operation::Put { .. } | Operation::Delete { .. } => 0,
+            Operation::Txn { keys, .. } => keys,
+        }
+    }
 }
 
 impl Workload {
