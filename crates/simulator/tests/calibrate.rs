@@ -8,7 +8,9 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clearlane_simulator::calibration::Calibration;
 use clearlane_simulator::costs::Costs;
@@ -75,6 +77,40 @@ fn what_is_measured_here_can_be_used() {
             assert!(runs.len() == 2 && runs.iter().all(|ms| *ms > 0.0), "{figure}");
         }
     }
+}
+
+/// The server's directory is there as soon as its process is.
+#[test]
+fn who_is_interrupted_leaves_nothing_behind() {
+    if server().is_none() || !cfg!(target_os = "linux") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().to_str().unwrap();
+    let mut tool = Command::new(SIMULATOR)
+        .args(["calibrate", "--era", "3.2", "--dir", dir])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let begin = Instant::now();
+    while serving(dir).is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "no server was started");
+        assert_eq!(tool.try_wait().unwrap(), None);
+        thread::sleep(Duration::from_millis(10));
+    }
+    let number = tool.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &number]).status().unwrap().success());
+    assert!(!tool.wait().unwrap().success());
+    assert_eq!(serving(dir), "", "a server runs on");
+    assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "its data is left");
+}
+
+/// The command line of a server whose data is in there.
+fn serving(dir: &str) -> String {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    let lines = lines.map(|line| String::from_utf8_lossy(&line).into_owned());
+    lines.filter(|line| line.contains(dir) && line.contains("--data-dir")).collect()
 }
 
 #[test]

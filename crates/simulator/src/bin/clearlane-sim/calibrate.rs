@@ -11,9 +11,10 @@ use clearlane_simulator::costs::Costs;
 use clearlane_simulator::era::Era;
 
 use crate::progress::Progress;
+use crate::real::noise::Noise;
 use crate::real::windows::seen;
 use crate::real::{Program, arguments, cores, machine};
-use crate::text::{say, write};
+use crate::text::{say, tell, write};
 
 /// What is known of one era only: where reading ends and sending begins is seen in 3.2, and what a copy costs in 3.4.
 const ORDER: [Era; 6] = [Era::V32, Era::V34, Era::V30, Era::V31, Era::V35, Era::Clearlane];
@@ -61,12 +62,18 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
         let opened = OpenOptions::new().create(true).append(true).open(file);
         opened.map_err(|error| format!("{}: {error}", file.display()))?;
     }
-    let mut eras = BTreeMap::new();
+    let (mut eras, mut worst) = (BTreeMap::new(), Noise::default());
     let (mut parts, mut buffer_op) = (UNKNOWN, Costs::BY_HAND.buffer_op_ns as f64);
     for era in ORDER.into_iter().filter(|era| wanted.contains(era)) {
         let mut progress = Progress::of(&format!("era {era}"));
         let of = |error| format!("era {era}: {error}");
-        let seen = seen(&program, era, seconds, &mut |share| progress.say(share)).map_err(of)?;
+        let (seen, noise) =
+            seen(&program, era, seconds, &mut |share| progress.say(share)).map_err(of)?;
+        drop(progress);
+        worst += noise;
+        if !noise.is_little() {
+            tell(&format!("era {era}: {noise}; its costs are those of a busy machine"));
+        }
         match era {
             Era::V32 => parts = reading(&seen),
             Era::V34 => buffer_op = buffer_op_ns(&seen),
@@ -78,10 +85,15 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
         let known = Known { reading, buffer_op_ns, quantum_ns: TICK_NS, cores, in_pieces };
         eras.insert(era, costs(&seen, known));
     }
+    // Those that were measured before 3.4 was do not know it yet.
+    for costs in eras.values_mut() {
+        costs.buffer_op_ns = buffer_op as u64;
+    }
     let calibration = Calibration { machine: machine(), eras }.of_one_machine();
+    let text = format!("{calibration}\n# How calm it was: {worst}.\n");
     match out {
-        Some(file) => write(file, &calibration.to_string()),
-        None => say(&calibration.to_string()),
+        Some(file) => write(file, &text),
+        None => say(&text),
     }
 }
 

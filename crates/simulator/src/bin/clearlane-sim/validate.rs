@@ -2,6 +2,7 @@
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clearlane_load::report::Report;
+use clearlane_load::workload::Workload;
 use clearlane_simulator::calibration::Calibration;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::model::Model;
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::asked::{calibration, costs, text};
 use crate::progress::Progress;
+use crate::real::noise::{ATTEMPTS, Lent, Noise};
 use crate::real::{Program, Server, arguments, cores, machine};
 use crate::text::{say, tell};
 
@@ -95,10 +97,17 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     for (name, scenario) in scenarios {
         let of = |error: String| format!("{name}: {error}");
         let trial = Trial { name, scenario: &scenario, calibration: &calibration, runs };
-        let found = trial.run(&program, &eras).map_err(of)?;
+        let (found, noise) = trial.run(&program, &eras).map_err(of)?;
+        if !noise.is_little() {
+            tell(&format!("{name}: {noise}; the real runs are those of a busy machine"));
+        }
         match matches.get_flag("json") {
-            true => drop(all.insert(name.clone(), found.json())),
-            false => say(&format!("{name}\n{}\n", found.table()))?,
+            true => {
+                let mut json = found.json();
+                json["stolen"] = json!(noise.stolen);
+                all.insert(name.clone(), json);
+            }
+            false => say(&format!("{name}\n{}while it ran for real, {noise}\n\n", found.table()))?,
         }
     }
     if matches.get_flag("json") {
@@ -130,7 +139,7 @@ struct Trial<'t> {
 
 impl Trial<'_> {
     /// Eras take turns, so that what the machine does beside it meets all of them.
-    fn run(&self, program: &Program, eras: &[Era]) -> Result<Validation, String> {
+    fn run(&self, program: &Program, eras: &[Era]) -> Result<(Validation, Noise), String> {
         let workload = &self.scenario.workload;
         let mut progress = Progress::of(self.name);
         // Before anything takes long: it may be more than the machine can do.
@@ -147,18 +156,19 @@ impl Trial<'_> {
             server.load(&warm, 0).map_err(of)?;
             servers.push((*era, server));
         }
-        let mut found = Validation::default();
+        let (mut found, mut worst) = (Validation::default(), Noise::default());
         for seed in 1..=self.runs {
             for (number, (era, server)) in servers.iter().enumerate() {
                 let of = |error: String| format!("era {era}: {error}");
-                let real = server.load(workload, seed).map_err(of)?;
+                let (real, noise) = calmest(server, workload, seed).map_err(of)?;
+                worst += noise;
                 let model = self.predicted(*era, seed).map_err(of)?;
                 add(&mut found, *era, &real, &model);
                 let done = (seed - 1) * eras.len() as u64 + number as u64 + 1;
                 progress.say(done as f64 / (self.runs * eras.len() as u64) as f64);
             }
         }
-        Ok(found)
+        Ok((found, worst))
     }
 
     fn predicted(&self, era: Era, seed: u64) -> Result<Results, String> {
@@ -166,6 +176,27 @@ impl Trial<'_> {
         let build = Build::new(era, self.calibration.costs(era));
         run(&scenario, &build).map_err(|error| error.to_string())
     }
+}
+
+/// A run to which the host gave too little time is made again; the calmest counts, whatever it has shown.
+fn calmest(server: &Server, workload: &Workload, seed: u64) -> Result<(Report, Noise), String> {
+    let once = || -> Result<(Report, Noise), String> {
+        let lent = Lent::look()?;
+        let report = server.load(workload, seed)?;
+        // That the driver is late beside a long answer is part of what is compared.
+        Ok((report, Noise { stolen: Lent::look()?.stolen_since(lent), late_ms: 0.0 }))
+    };
+    let mut best = once()?;
+    for _ in 1..ATTEMPTS {
+        if best.1.is_little() {
+            break;
+        }
+        let again = once()?;
+        if again.1.loudness() < best.1.loudness() {
+            best = again;
+        }
+    }
+    Ok(best)
 }
 
 /// One more run of the one and of the other.

@@ -1,12 +1,14 @@
 //! The real server, for who wants to measure it: a process with a directory of its own.
 
+mod leftovers;
+pub(crate) mod noise;
 pub(crate) mod windows;
 
 use std::env;
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,7 @@ use clearlane_simulator::era::Era;
 use clearlane_simulator::metrics::Page;
 use tempfile::TempDir;
 
+use self::leftovers::Running;
 use crate::from_metrics::page;
 
 /// A member that is alone leads within a second.
@@ -82,18 +85,6 @@ pub(crate) struct Server {
     directory: TempDir,
 }
 
-/// A process that ends with this.
-#[derive(Debug)]
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Nothing in its directory is worth an orderly end.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 impl Server {
     /// Starts one, alone, and waits until it is ready.
     pub(crate) fn start(program: &Program, era: Era) -> Result<Server, String> {
@@ -102,7 +93,8 @@ impl Server {
         let (client, peer) = free_ports()?;
         let url = format!("http://127.0.0.1:{client}");
         let log = File::create(directory.path().join("log")).map_err(here)?;
-        let child = Command::new(&program.path)
+        let mut command = Command::new(&program.path);
+        command
             .args(["--name", "measured", "--era", era.name()])
             .arg("--data-dir")
             .arg(directory.path().join("data"))
@@ -113,19 +105,18 @@ impl Server {
             .args(["--quota-backend-bytes", "8589934592"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
+            .stderr(log);
+        let child = Running::start(&mut command, directory.path())
             .map_err(|error| format!("{}: {error}", program.path.display()))?;
-        let child = Running(child);
-        let mut server = Server { child, url, directory };
+        let server = Server { child, url, directory };
         server.wait_until_ready()?;
         Ok(server)
     }
 
-    fn wait_until_ready(&mut self) -> Result<(), String> {
+    fn wait_until_ready(&self) -> Result<(), String> {
         let begin = Instant::now();
         while page(&format!("{}/readyz", self.url)).is_err() {
-            if let Ok(Some(status)) = self.child.0.try_wait() {
+            if let Ok(Some(status)) = self.child.child().try_wait() {
                 return Err(format!("the server has ended ({status}): {}", self.last_words()));
             }
             if begin.elapsed() > PATIENCE {
@@ -153,7 +144,7 @@ impl Server {
 
     /// For its use of the machine.
     pub(crate) fn process(&self) -> Result<Process, String> {
-        Process::of(self.child.0.id()).map_err(|error| error.to_string())
+        Process::of(self.child.child().id()).map_err(|error| error.to_string())
     }
 
     /// Puts keys into it.

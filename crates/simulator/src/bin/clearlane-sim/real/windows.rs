@@ -17,6 +17,7 @@ use clearlane_simulator::era::Era;
 use clearlane_simulator::metrics::Page;
 use clearlane_simulator::metrics::buckets::Buckets;
 
+use super::noise::{ATTEMPTS, Lent, Noise};
 use super::{Program, Server};
 
 const SMALL_KEYS: u64 = 20_000;
@@ -33,15 +34,18 @@ struct Load {
     what: String,
     /// A class beside it, which is not looked at.
     beside: Option<String>,
+    /// Whether the driver has time to spare.
+    is_light: bool,
 }
 
 impl Load {
     fn new(rate: f64, what: impl Into<String>) -> Load {
-        Load { is_large: false, rate, what: what.into(), beside: None }
+        Load { is_large: false, rate, what: what.into(), beside: None, is_light: true }
     }
 
     fn range(rate: f64, keys: f64, rest: &str) -> Load {
-        Load::new(rate, format!("operation = \"range\"\nkeys = {keys:.0}\n{rest}"))
+        let load = Load::new(rate, format!("operation = \"range\"\nkeys = {keys:.0}\n{rest}"));
+        Load { is_light: keys <= 1.0, ..load }
     }
 
     fn put(rate: f64) -> Load {
@@ -58,11 +62,13 @@ impl Load {
             false => (SMALL_KEYS, SMALL_VALUE, "/small/"),
         };
         let (rate, what) = (self.rate, &self.what);
+        // Two long answers that meet would wait for each other, and that is not what one of them costs.
+        let arrivals = if self.is_light { "poisson" } else { "constant" };
         let mut text = format!("seconds = {seconds}\n[keys]\ncount = {count}\nsize = {KEY}\n");
         let _ = writeln!(text, "value = {value}\nprefix = \"{prefix}\"");
         let _ = writeln!(
             text,
-            "[[class]]\nname = \"it\"\narrivals = \"poisson\"\nrate = {rate}\n{what}"
+            "[[class]]\nname = \"it\"\narrivals = \"{arrivals}\"\nrate = {rate}\n{what}"
         );
         if let Some(beside) = &self.beside {
             let _ =
@@ -81,13 +87,14 @@ struct Bench {
 
 const SERIALIZABLE: &str = "consistency = \"serializable\"\n";
 
-/// Measures a server of an era, with each load for so long; `tell` hears how far it is, up to 1.
+/// Measures a server of an era, with each load for so long; `tell` hears how far it is, up to 1. Says what disturbed
+/// it, too.
 pub(crate) fn seen(
     program: &Program,
     era: Era,
     seconds: u64,
     tell: &mut dyn FnMut(f64),
-) -> Result<Seen, String> {
+) -> Result<(Seen, Noise), String> {
     let server = Server::start(program, era)?;
     for load in [Load::put(1.0), Load::put(1.0).large()] {
         server.fill(&load.workload(1)?.space, "the keys")?;
@@ -112,14 +119,29 @@ pub(crate) fn seen(
         Load::new(100.0, format!("operation = \"put\"\nvalue = {PUT_VALUE}\n")).large(),
         Load { beside: Some(beside), ..Load::range(1000.0, 1.0, SERIALIZABLE) },
     ];
-    let mut windows = Vec::new();
+    let (mut windows, mut worst) = (Vec::new(), Noise::default());
     for (number, load) in loads.iter().enumerate() {
-        windows.push(bench.window(load, seconds)?);
+        let (window, noise) = bench.calmest(load, seconds)?;
+        windows.push(window);
+        worst += noise;
         tell(0.1 + 0.9 * (number + 1) as f64 / loads.len() as f64);
     }
     let [point, seldom, fresh, fresh_seldom, walk, many, large, put, puts, large_put, beside] =
         windows.try_into().expect("a window for each load");
-    Ok(Seen { point, seldom, fresh, fresh_seldom, walk, many, large, put, puts, large_put, beside })
+    let seen = Seen {
+        point,
+        seldom,
+        fresh,
+        fresh_seldom,
+        walk,
+        many,
+        large,
+        put,
+        puts,
+        large_put,
+        beside,
+    };
+    Ok((seen, worst))
 }
 
 impl Bench {
@@ -132,14 +154,33 @@ impl Bench {
         Ok((used()?.processor - before).as_secs_f64() / begin.elapsed().as_secs_f64())
     }
 
-    fn window(&self, load: &Load, seconds: u64) -> Result<Window, String> {
+    /// What the machine was given too little time for is measured again, and the calmest of all is kept.
+    fn calmest(&self, load: &Load, seconds: u64) -> Result<(Window, Noise), String> {
+        let (mut window, mut noise) = self.window(load, seconds)?;
+        for _ in 1..ATTEMPTS {
+            if noise.is_little() {
+                break;
+            }
+            let again = self.window(load, seconds)?;
+            if again.1.loudness() < noise.loudness() {
+                (window, noise) = again;
+            }
+        }
+        Ok((window, noise))
+    }
+
+    fn window(&self, load: &Load, seconds: u64) -> Result<(Window, Noise), String> {
         let workload = load.workload(seconds)?;
         let own = Process::of(process::id()).map_err(|error| error.to_string())?;
         let client = || own.look().map(|used| used.processor).map_err(|error| error.to_string());
         let (page, before) = (self.server.metrics()?, client()?);
+        let lent = Lent::look()?;
         let report = self.server.load(&workload, 1)?;
+        let stolen = Lent::look()?.stolen_since(lent);
         let (after, later) = (client()?, self.server.metrics()?);
         let tally = &report.lines[0].tally;
+        let late = tally.late_ms(0.99).filter(|_| load.is_light);
+        let noise = Noise { stolen, late_ms: late.unwrap_or(0.0) };
         let answers = report.lines.iter().map(|line| line.tally.answered()).sum::<u64>() as f64;
         let (first, last) = report.used.ok_or("what the server uses is not known")?;
         let server = (last.processor - first.processor).as_secs_f64() - self.idle * seconds as f64;
@@ -147,7 +188,7 @@ impl Bench {
         let seen = Between { page, later };
         let commit = seen.histogram("etcd_disk_backend_commit_duration_seconds");
         let commits = commit.as_ref().map_or(0.0, |commit| commit.count);
-        Ok(Window {
+        let window = Window {
             server_ns: server.max(0.0) * 1e9 / answers,
             client_ns: (after - before).as_secs_f64() * 1e9 / answers,
             median_ns: ns(0.5)?,
@@ -160,7 +201,8 @@ impl Bench {
             sync: seen.histogram("etcd_disk_wal_fsync_duration_seconds").map(measured),
             per_commit: if commits > 0.0 { answers / commits } else { 0.0 },
             commit: commit.map(measured),
-        })
+        };
+        Ok((window, noise))
     }
 }
 
