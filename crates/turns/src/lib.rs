@@ -21,16 +21,20 @@
 //! ```
 //!
 //! * [`Turn::Soon`] is for who answers: he sleeps, wakes, does a little, and sleeps again.
-//! * [`Turn::Late`] is for who computes for long and holds no lock meanwhile: he also steps back a little, to a third of
-//!   the share of the others, if there are more of them than cores.
+//! * [`Turn::Late`] is for who computes for long and holds no lock for long: he also steps back a little, to a third of
+//!   the share of another, if there are more of them than cores.
+//! * [`Turn::Usual`] is for all others. Threads inherit what the thread has that starts them: who starts some from a
+//!   thread that answers must say so for them.
 //!
-//! The second must hold no lock that the first may want: who was put off with it in his hands would put off
-//! everybody. This is why in an old era, whose readers have locks, no reader is late.
+//! Who is put off with a lock in his hands puts off everybody who wants it. This is why in an old era, whose readers
+//! have locks while they read, no reader is late. The engine, the allocator and the queue of the readers have short ones
+//! in any era, which is the reason why who is late steps back by so little.
 //!
 //! # Limits
 //!
-//! An older Linux takes the wish and does nothing about it; other systems are not asked. Who runs the whole process
-//! under a policy of his own (`chrt`) is not contradicted: then nothing is changed.
+//! An older Linux takes the wish for slices and does nothing about it; other systems are not asked. Who runs the whole
+//! process under another policy than the usual one (`chrt --batch`) is not contradicted: then nothing is changed. Who
+//! filters system calls must allow `sched_setattr`, or have it answered with an error.
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -40,7 +44,7 @@ mod linux;
 pub enum Turn {
     /// As soon as it wakes, and little of it at a time.
     Soon,
-    /// As any other.
+    /// As any other, and at a length that the system chooses.
     Usual,
     /// After those who answer.
     Late,
@@ -53,12 +57,13 @@ impl Turn {
         #[cfg(target_os = "linux")]
         return match self {
             Turn::Soon => linux::change(|turns| turns.slice_ns = linux::SHORT_NS),
-            Turn::Usual => Ok(()),
+            Turn::Usual => linux::change(|turns| turns.slice_ns = 0),
             Turn::Late => linux::change(|turns| {
+                turns.slice_ns = 0;
                 turns.nice = (turns.nice + linux::STEPS_BACK).min(linux::NICE_MAX);
             }),
         }
-        .is_ok();
+        .unwrap_or(false);
         #[cfg(not(target_os = "linux"))]
         return self == Turn::Usual;
     }
@@ -68,35 +73,48 @@ impl Turn {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use std::io::Write;
     use std::thread;
 
     use super::*;
 
-    fn told() -> linux::Turns {
-        linux::now().unwrap()
+    /// What holds for this thread, if anybody may say so here.
+    fn told() -> Option<linux::Turns> {
+        let told = linux::now();
+        if told.is_none() {
+            // Past the harness, which shows what a test prints only if it fails.
+            let words = b"SKIPPED: another policy, or no word of it: no turns were taken\n";
+            std::io::stderr().write_all(words).unwrap();
+        }
+        told
     }
 
     #[test]
     fn a_thread_says_so_for_itself_alone() {
-        let before = told();
-        let nice = thread::spawn(|| {
+        let Some(before) = told() else { return };
+        thread::spawn(move || {
             assert!(Turn::Soon.take());
-            let soon = told();
+            let soon = told().unwrap();
+            // Before 6.12 no thread has a slice of its own, and none is told.
+            assert!(soon.slice_ns == linux::SHORT_NS || before.slice_ns == 0, "{soon:?}");
+            assert_eq!(soon.nice, before.nice);
             assert!(Turn::Usual.take());
-            assert_eq!(told(), soon);
+            assert_eq!(told().unwrap(), before);
             assert!(Turn::Late.take());
-            assert_eq!(told().nice, (soon.nice + linux::STEPS_BACK).min(linux::NICE_MAX));
-            // What was said of slices still holds.
-            assert_eq!(told().slice_ns, soon.slice_ns);
-            soon.nice
-        });
-        assert_eq!(nice.join().unwrap(), before.nice);
-        assert_eq!(told(), before);
+            let nice = (before.nice + linux::STEPS_BACK).min(linux::NICE_MAX);
+            assert_eq!(told().unwrap(), linux::Turns { nice, ..before });
+        })
+        .join()
+        .unwrap();
+        assert_eq!(told(), Some(before));
     }
 
     #[test]
     fn nobody_steps_back_for_ever() {
-        let steps = || (0..10).all(|_| Turn::Late.take()).then(|| told().nice);
+        if told().is_none() {
+            return;
+        }
+        let steps = || (0..10).all(|_| Turn::Late.take()).then(|| told().unwrap().nice);
         assert_eq!(thread::spawn(steps).join().unwrap(), Some(linux::NICE_MAX));
     }
 }

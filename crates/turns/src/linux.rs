@@ -13,7 +13,7 @@ use libc::{SYS_sched_getattr, SYS_sched_setattr, c_long, sched_attr};
 
 /// Slices of who answers: the shortest that Linux gives.
 pub(crate) const SHORT_NS: u64 = 100_000;
-/// So far who computes for long steps back: each step costs a tenth of what the others get.
+/// So far who computes for long steps back: with each step his share is to that of another as 4 is to 5.
 pub(crate) const STEPS_BACK: i32 = 5;
 /// Who is so nice makes way for everybody.
 pub(crate) const NICE_MAX: i32 = 19;
@@ -23,26 +23,30 @@ pub(crate) const NICE_MAX: i32 = 19;
 pub(crate) struct Turns {
     /// How far it steps back, from -20 to 19.
     pub(crate) nice: i32,
-    /// How long it wants to run at a time.
+    /// How long it wants to run at a time; 0 is what the system thinks best.
     pub(crate) slice_ns: u64,
 }
 
-/// What holds for this thread.
+/// What holds for this thread, if the system says so, and nobody has given it another policy than the usual one.
 #[cfg(test)]
-pub(crate) fn now() -> io::Result<Turns> {
-    get().map(|attributes| turns(&attributes))
+pub(crate) fn now() -> Option<Turns> {
+    get().ok().filter(is_usual).map(|attributes| turns(&attributes))
 }
 
-/// Changes what holds for this thread, unless somebody has given it another policy than the usual one.
-pub(crate) fn change(change: impl FnOnce(&mut Turns)) -> io::Result<()> {
+/// Changes what holds for this thread, and says whether it did: not if somebody has given it another policy.
+pub(crate) fn change(change: impl FnOnce(&mut Turns)) -> io::Result<bool> {
     let mut attributes = get()?;
-    if attributes.sched_policy != libc::SCHED_OTHER as u32 {
-        return Ok(());
+    if !is_usual(&attributes) {
+        return Ok(false);
     }
     let mut turns = turns(&attributes);
     change(&mut turns);
     (attributes.sched_nice, attributes.sched_runtime) = (turns.nice, turns.slice_ns);
-    set(&attributes)
+    set(attributes).map(|()| true)
+}
+
+fn is_usual(attributes: &sched_attr) -> bool {
+    attributes.sched_policy == libc::SCHED_OTHER as u32
 }
 
 fn turns(attributes: &sched_attr) -> Turns {
@@ -75,11 +79,11 @@ fn get() -> io::Result<sched_attr> {
     told(done).map(|()| attributes)
 }
 
-fn set(attributes: &sched_attr) -> io::Result<()> {
-    // SAFETY: The second argument points to a struct that begins with its own size, and is only read.
-    let done = unsafe {
-        libc::syscall(SYS_sched_setattr, 0 as c_long, &raw const *attributes, 0 as c_long)
-    };
+fn set(mut attributes: sched_attr) -> io::Result<()> {
+    // SAFETY: The second argument points to a struct that is ours alone and begins with its own size. It is read, and
+    // at most that size is written, by a system that knows only of smaller ones.
+    let done =
+        unsafe { libc::syscall(SYS_sched_setattr, 0 as c_long, &raw mut attributes, 0 as c_long) };
     told(done)
 }
 

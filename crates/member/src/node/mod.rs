@@ -520,7 +520,7 @@ impl Drop for Node {
     }
 }
 
-/// Who reads without a lock keeps nobody up if he is put off.
+/// Who has no lock while he reads keeps nobody up for long if he is put off.
 fn readers_turn(parts: StoreParts) -> Turn {
     if parts == StoreParts::from(Design::SnapshotReadTx) { Turn::Late } else { Turn::Usual }
 }

@@ -90,6 +90,7 @@ use self::links::{Links, Table};
 use self::others::Calls;
 pub(crate) use self::others::leader;
 pub use self::post::{Ends, Post, network};
+use crate::serve::blocking_begins;
 use crate::tls::{Incoming, Outgoing};
 
 /// A message is at most so long: more than any entry.
@@ -156,7 +157,8 @@ impl Peers {
         let (stop, stopped) = watch::channel(false);
         let work = move || {
             Turn::Soon.take();
-            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let mut builder = Builder::new_current_thread();
+            let runtime = builder.on_thread_start(blocking_begins).enable_all().build()?;
             let served =
                 runtime.block_on(run(context, ends, listeners, (name, client_urls), stopped));
             // A copy that is being read or written ends at its next chunk.
