@@ -44,8 +44,8 @@ pub const UNDER_WAY_MAX: usize = 100_000;
 /// So many arrivals may be waiting to be sent.
 const QUEUE: usize = 65_536;
 
-/// An answer with more of them takes its thread a while.
-const FEW_KEYS: u64 = 1_000;
+/// An answer that is longer takes its thread a while.
+const SHORT_BYTES: u64 = 256 << 10;
 
 /// What is run, beside the workload.
 #[derive(Clone, Debug)]
@@ -181,7 +181,8 @@ async fn lane(
     };
     let thread = thread::Builder::new().name(format!("class {}", class.name));
     // Who takes a few keys from his socket measures others, and must not be late himself.
-    let turn = if class.operation.keys_sent() <= FEW_KEYS { Turn::Soon } else { Turn::Usual };
+    let sent = class.operation.keys_sent() * (workload.space.key_size + workload.space.value.max);
+    let turn = if sent <= SHORT_BYTES { Turn::Soon } else { Turn::Usual };
     let work = move || {
         turn.take();
         runtime.block_on(whole);
