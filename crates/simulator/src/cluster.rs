@@ -357,7 +357,10 @@ impl Cluster {
             let taken = self.alongside(place, "its client", received_ns);
             if reads {
                 let sending = self.alongside(place, "its sending", sent_ns);
+                // Its readers have no lock in their hands, and step back behind all who answer.
+                trip.makes_way(true);
                 member.build.era.range(member, trip, piece).await;
+                trip.makes_way(false);
                 sending.wait(trip).await;
             } else {
                 trip.run(sent_ns).await;

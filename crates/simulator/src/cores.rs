@@ -17,9 +17,14 @@
 //! another core may have nothing to do. The first is the share of those who are
 //! [impatient](Cores::with_impatience); if nobody says anything, nobody is.
 //!
+//! # Who makes way
+//!
+//! A computation may be [late](Cores::run_late): it gets a core that nobody else wants, and gives it back to the first
+//! who does. Of a real thread that steps back this is a simplification: it keeps a smaller share.
+//!
 //! # Left out
 //!
-//! Caches, two threads of one core that slow each other down, priorities, and what it costs to switch.
+//! Caches, two threads of one core that slow each other down, and what it costs to switch.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -58,6 +63,7 @@ struct Inner {
 struct Standing {
     process: Id,
     number: u64,
+    is_late: bool,
     /// What it had done on the core that was taken from it.
     done_ns: u64,
 }
@@ -67,6 +73,7 @@ struct Standing {
 struct Slice {
     process: Id,
     number: u64,
+    is_late: bool,
     begin_ns: u64,
     length_ns: u64,
 }
@@ -103,8 +110,26 @@ impl Cores {
 
     /// Runs for so long, and waits for a core first if it must. Says how long it waited.
     pub fn run(&self, ns: u64) -> Run<'_> {
-        let (cores, at, cut_short) = (&*self.0, At::Outside, Vec::new());
-        Run { cores, number: 0, left_ns: ns, begin_ns: 0, work_ns: ns, at, noted_ns: 0, cut_short }
+        self.computes(ns, false)
+    }
+
+    /// The same, if nobody else wants the core.
+    pub fn run_late(&self, ns: u64) -> Run<'_> {
+        self.computes(ns, true)
+    }
+
+    fn computes(&self, ns: u64, is_late: bool) -> Run<'_> {
+        Run {
+            cores: &self.0,
+            number: 0,
+            is_late,
+            left_ns: ns,
+            begin_ns: 0,
+            work_ns: ns,
+            at: At::Outside,
+            noted_ns: 0,
+            cut_short: Vec::new(),
+        }
     }
 
     /// How long all cores together were busy.
@@ -129,6 +154,7 @@ impl Cores {
 pub struct Run<'c> {
     cores: &'c Inner,
     number: u64,
+    is_late: bool,
     left_ns: u64,
     begin_ns: u64,
     work_ns: u64,
@@ -151,9 +177,21 @@ impl Inner {
         self.impatience > 0.0 && self.chance.borrow_mut().unit() < self.impatience
     }
 
-    /// Whoever is first in line gets this core; if nobody is, it is free.
+    /// Who is next: the first who is not late, or else the first.
+    fn next(&self) -> Option<Standing> {
+        let mut line = self.line.borrow_mut();
+        let at = line.iter().position(|standing| !standing.is_late).unwrap_or(0);
+        line.remove(at)
+    }
+
+    /// Whether somebody stands in line who goes before this one.
+    fn is_wanted(&self, by_one_who_is_late: bool) -> bool {
+        self.line.borrow().iter().any(|standing| by_one_who_is_late || !standing.is_late)
+    }
+
+    /// Whoever is next gets this core; if nobody is, it is free.
     fn hands_over(&self) {
-        match self.line.borrow_mut().pop_front() {
+        match self.next() {
             Some(next) => {
                 self.called.borrow_mut().push(next);
                 self.world.wake(next.process);
@@ -162,18 +200,20 @@ impl Inner {
         }
     }
 
-    /// Takes the core of who has it for the longest time. That one stands in front of the line with the rest. Whose
-    /// slice is over at this moment is let go by himself.
-    fn interrupts(&self) -> bool {
+    /// Takes the core of one who is late, or of who has it for the longest time. That one stands in front of the line with
+    /// the rest. Whose slice is over at this moment is let go by himself.
+    fn interrupts(&self, only_who_is_late: bool) -> bool {
         let mut busy = self.busy.borrow_mut();
         let now_ns = self.world.now_ns();
         let goes_on = |slice: &Slice| slice.begin_ns + slice.length_ns > now_ns;
-        let running = busy.iter().enumerate().filter(|(_, slice)| goes_on(slice));
-        let Some((at, _)) = running.min_by_key(|(_, slice)| slice.begin_ns) else { return false };
-        let Slice { process, number, begin_ns, length_ns } = busy.remove(at);
+        let may_be = |slice: &Slice| goes_on(slice) && (slice.is_late || !only_who_is_late);
+        let running = busy.iter().enumerate().filter(|(_, slice)| may_be(slice));
+        let found = running.min_by_key(|(_, slice)| (!slice.is_late, slice.begin_ns));
+        let Some((at, _)) = found else { return false };
+        let Slice { process, number, is_late, begin_ns, length_ns } = busy.remove(at);
         let done_ns = now_ns - begin_ns;
         self.used_ns.set(self.used_ns.get() - (length_ns - done_ns));
-        self.line.borrow_mut().push_front(Standing { process, number, done_ns });
+        self.line.borrow_mut().push_front(Standing { process, number, is_late, done_ns });
         true
     }
 }
@@ -186,7 +226,8 @@ impl Run<'_> {
         self.cores.used_ns.set(self.cores.used_ns.get() + length_ns);
         let world = &self.cores.world;
         let (begin_ns, process, number) = (world.now_ns(), world.going_on(), self.number);
-        self.cores.busy.borrow_mut().push(Slice { process, number, begin_ns, length_ns });
+        let slice = Slice { process, number, is_late: self.is_late, begin_ns, length_ns };
+        self.cores.busy.borrow_mut().push(slice);
         // Ends of slices that were cut short are still in the calendar, and none of them is behind this end: it
         // must not be there twice, or somebody else might hear it.
         let end_ns = begin_ns + length_ns;
@@ -202,7 +243,8 @@ impl Run<'_> {
     fn stands_in_line(&mut self) {
         self.at = At::Line;
         let process = self.cores.world.going_on();
-        let standing = Standing { process, number: self.number, done_ns: 0 };
+        let (number, is_late) = (self.number, self.is_late);
+        let standing = Standing { process, number, is_late, done_ns: 0 };
         self.cores.line.borrow_mut().push_back(standing);
     }
 
@@ -215,7 +257,7 @@ impl Run<'_> {
         // A patient one may wait for a core that is busy, beside one that is free.
         let is_misled = cores.impatience > 0.0 && !is_impatient && free < cores.count;
         match free {
-            0 if is_impatient && cores.interrupts() => self.runs(),
+            0 if !self.is_late && cores.interrupts(!is_impatient) => self.runs(),
             0 => self.stands_in_line(),
             _ if is_misled => self.stands_in_line(),
             _ => {
@@ -265,7 +307,7 @@ impl Future for Run<'_> {
                         let took_ns = self.cores.world.now_ns() - self.begin_ns;
                         return Poll::Ready(took_ns - self.work_ns);
                     }
-                    if self.cores.line.borrow().is_empty() {
+                    if !self.cores.is_wanted(self.is_late) {
                         self.runs();
                     } else {
                         self.cores.hands_over();
@@ -362,6 +404,37 @@ mod tests {
             let (_, at_once, longest) = mixed(0.85, seed);
             assert!((200..295).contains(&at_once) && longest > 100, "{at_once}, {longest}");
             assert_eq!(mixed(0.85, seed), mixed(0.85, seed));
+        }
+    }
+
+    #[test]
+    fn who_is_late_makes_way_for_all() {
+        for (cores, quantum) in [(1, 3), (1, u64::MAX), (2, 3)] {
+            let world = World::new();
+            let cores = Cores::new(&world, cores, quantum);
+            let ends = Rc::new(RefCell::new(Vec::new()));
+            for (number, at, work, is_late) in
+                [(0, 0, 50, true), (1, 0, 50, true), (2, 10, 20, false), (3, 12, 4, false)]
+            {
+                let (world_, cores, ends) = (world.clone(), cores.clone(), Rc::clone(&ends));
+                world.spawn(async move {
+                    world_.sleep(at).await;
+                    let run = if is_late { cores.run_late(work) } else { cores.run(work) };
+                    let waited = run.await;
+                    ends.borrow_mut().push((number, world_.now_ns(), waited));
+                });
+            }
+            world.run(u64::MAX);
+            assert_eq!(cores.used_ns(), 124);
+            assert_eq!((cores.waiting(), cores.0.free.borrow().len()), (0, cores.0.count));
+            let ends = ends.take();
+            let waited = |number| ends.iter().find(|end| end.0 == number).unwrap().2;
+            // The other is all that a punctual one can wait for, and with a core for each, for nobody.
+            match cores.0.count {
+                1 => assert!(waited(2) <= 4 && waited(3) <= 20, "{ends:?}"),
+                _ => assert_eq!((waited(2), waited(3)), (0, 0), "{ends:?}"),
+            }
+            assert!(ends[2].0 < 2 && ends[3].0 < 2, "the late ones end last: {ends:?}");
         }
     }
 

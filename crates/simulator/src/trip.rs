@@ -42,6 +42,7 @@ pub struct Trip {
     /// If it is recorded.
     lane: Option<Lane>,
     asleep: f64,
+    makes_way: bool,
 }
 
 /// The account of one who is under way. Clones are the same one.
@@ -91,6 +92,7 @@ impl Trip {
             ledger,
             lane,
             asleep: 1.0,
+            makes_way: false,
         }
     }
 
@@ -117,9 +119,18 @@ impl Trip {
         }
     }
 
+    /// From now on it computes when nobody else wants to, or no longer so.
+    pub(crate) fn makes_way(&mut self, makes_way: bool) {
+        self.makes_way = makes_way;
+    }
+
     /// Computes for so long. If it had to make way in between, the timeline has the waits first.
     pub async fn run(&mut self, ns: u64) {
-        let waited_ns = self.cores.run(ns).await;
+        let computed = match self.makes_way {
+            true => self.cores.run_late(ns),
+            false => self.cores.run(ns),
+        };
+        let waited_ns = computed.await;
         if let Some(lane) = self.lane {
             let ran_from_ns = self.world.now_ns() - ns;
             let recorder = self.world.recorder();

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::asked::{calibration, costs, text};
 use crate::progress::Progress;
-use crate::real::noise::{ATTEMPTS, Lent, Noise};
+use crate::real::noise::{Lent, Noise};
 use crate::real::{Program, Server, arguments, cores, machine};
 use crate::text::{say, tell};
 
@@ -160,7 +160,8 @@ impl Trial<'_> {
         for seed in 1..=self.runs {
             for (number, (era, server)) in servers.iter().enumerate() {
                 let of = |error: String| format!("era {era}: {error}");
-                let (real, noise) = calmest(server, workload, seed).map_err(of)?;
+                let (real, noise) =
+                    calmest(server, workload, seed, program.attempts).map_err(of)?;
                 worst += noise;
                 let model = self.predicted(*era, seed).map_err(of)?;
                 add(&mut found, *era, &real, &model);
@@ -179,7 +180,12 @@ impl Trial<'_> {
 }
 
 /// A run to which the host gave too little time is made again; the calmest counts, whatever it has shown.
-fn calmest(server: &Server, workload: &Workload, seed: u64) -> Result<(Report, Noise), String> {
+fn calmest(
+    server: &Server,
+    workload: &Workload,
+    seed: u64,
+    attempts: u32,
+) -> Result<(Report, Noise), String> {
     let once = || -> Result<(Report, Noise), String> {
         let lent = Lent::look()?;
         let report = server.load(workload, seed)?;
@@ -187,7 +193,7 @@ fn calmest(server: &Server, workload: &Workload, seed: u64) -> Result<(Report, N
         Ok((report, Noise { stolen: Lent::look()?.stolen_since(lent), late_ms: 0.0 }))
     };
     let mut best = once()?;
-    for _ in 1..ATTEMPTS {
+    for _ in 1..attempts {
         if best.1.is_little() {
             break;
         }

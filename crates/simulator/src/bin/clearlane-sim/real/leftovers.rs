@@ -9,68 +9,94 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
-/// What runs now.
-static ALL: Mutex<Vec<Leftover>> = Mutex::new(Vec::new());
+use tempfile::TempDir;
+
+/// What there is now. Who has it and one of them took this one first.
+static ALL: Mutex<Vec<Arc<Mutex<Leftover>>>> = Mutex::new(Vec::new());
 static WATCHED: Once = Once::new();
 
-/// A server and where it keeps its data.
-#[derive(Clone, Debug)]
+/// A directory, and the server that keeps its data there.
+#[derive(Debug)]
 struct Leftover {
-    child: Arc<Mutex<Child>>,
+    directory: Option<TempDir>,
+    child: Option<Child>,
+}
+
+impl Leftover {
+    /// Nothing in its directory is worth an orderly end.
+    fn clear(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.directory = None;
+    }
+}
+
+/// A place for a server, which ends with this, or with this program.
+#[derive(Debug)]
+pub(super) struct Place {
+    leftover: Arc<Mutex<Leftover>>,
     directory: PathBuf,
 }
 
-/// A process that ends with this, or with this program.
-#[derive(Debug)]
-pub(super) struct Running(Arc<Mutex<Child>>);
-
-impl Running {
-    /// A signal waits until it is noted.
-    pub(super) fn start(command: &mut Command, directory: &Path) -> io::Result<Running> {
+impl Place {
+    /// In there.
+    pub(super) fn new(parent: &Path) -> io::Result<Place> {
         WATCHED.call_once(watch);
-        let mut all = all();
-        let child = Arc::new(Mutex::new(command.spawn()?));
-        all.push(Leftover { child: Arc::clone(&child), directory: directory.to_owned() });
-        Ok(Running(child))
+        let mut all = held(&ALL);
+        let made = TempDir::new_in(parent)?;
+        let directory = made.path().to_owned();
+        let leftover = Leftover { directory: Some(made), child: None };
+        let leftover = Arc::new(Mutex::new(leftover));
+        all.push(Arc::clone(&leftover));
+        Ok(Place { leftover, directory })
     }
 
-    /// While it is looked at, no signal ends it.
-    pub(super) fn child(&self) -> MutexGuard<'_, Child> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn path(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Says which process it is.
+    pub(super) fn start(&self, command: &mut Command) -> io::Result<u32> {
+        let mut leftover = held(&self.leftover);
+        let id = leftover.child.insert(command.spawn()?).id();
+        Ok(id)
+    }
+
+    /// How it has ended, if it has.
+    pub(super) fn has_ended(&self) -> Option<String> {
+        let status = held(&self.leftover).child.as_mut()?.try_wait().ok()??;
+        Some(status.to_string())
     }
 }
 
-impl Drop for Running {
+impl Drop for Place {
     fn drop(&mut self) {
-        end(&mut self.child());
-        all().retain(|leftover| !Arc::ptr_eq(&leftover.child, &self.0));
+        held(&self.leftover).clear();
+        held(&ALL).retain(|leftover| !Arc::ptr_eq(leftover, &self.leftover));
     }
 }
 
-fn all() -> MutexGuard<'static, Vec<Leftover>> {
-    ALL.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Nothing in its directory is worth an orderly end.
-fn end(child: &mut Child) {
-    let _ = child.kill();
-    let _ = child.wait();
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(unix)]
 fn watch() {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::consts::{SIGINT, SIGTERM};
     use signal_hook::iterator::Signals;
     use signal_hook::low_level::emulate_default_handler;
 
     // Where that cannot be, a signal ends this program as it would any other.
-    let Ok(mut signals) = Signals::new([SIGHUP, SIGINT, SIGTERM]) else { return };
+    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
     std::thread::spawn(move || {
         for signal in signals.forever() {
-            for Leftover { child, directory } in all().drain(..) {
-                end(&mut child.lock().unwrap_or_else(PoisonError::into_inner));
-                let _ = std::fs::remove_dir_all(directory);
-            }
+            // All of it is held till the end: nobody starts a server meanwhile, and nobody who misses his ends the
+            // program before its data is gone.
+            let all = held(&ALL);
+            let mut leftovers: Vec<_> = all.iter().map(|leftover| held(leftover)).collect();
+            leftovers.iter_mut().for_each(|leftover| leftover.clear());
             let _ = emulate_default_handler(signal);
         }
     });

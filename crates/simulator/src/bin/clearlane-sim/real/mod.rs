@@ -22,9 +22,8 @@ use clearlane_load::run::{Order, run};
 use clearlane_load::workload::Workload;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::metrics::Page;
-use tempfile::TempDir;
 
-use self::leftovers::Running;
+use self::leftovers::Place;
 use crate::from_metrics::page;
 
 /// A member that is alone leads within a second.
@@ -35,16 +34,24 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Program {
     path: PathBuf,
     directory: PathBuf,
+    /// So often a load is tried until the machine has time for it.
+    pub(crate) attempts: u32,
 }
 
 /// What [`Program::of`] reads.
-pub(crate) fn arguments() -> [Arg; 2] {
+pub(crate) fn arguments() -> [Arg; 3] {
     let path = |name: &'static str| {
         Arg::new(name).long(name).value_name("PATH").value_parser(value_parser!(PathBuf))
     };
     [
         path("server").help("The program `clearlane`; the one beside this one, if left out"),
         path("dir").help("Where it keeps its data, and so which disk counts; if left out, where temporary files are"),
+        Arg::new("attempts")
+            .long("attempts")
+            .value_name("N")
+            .default_value("4")
+            .value_parser(value_parser!(u32).range(1..=100))
+            .help("So often a load is tried until the host has time for it; the calmest counts"),
     ]
 }
 
@@ -61,8 +68,9 @@ impl Program {
             Some(path) => path.clone(),
             None => beside_this_one()?,
         };
+        let attempts = *matches.get_one("attempts").expect("it has a default");
         match path.is_file() {
-            true => Ok(Program { path, directory }),
+            true => Ok(Program { path, directory, attempts }),
             false => Err(format!(
                 "{}: there is no such program; `cargo build --release -p clearlane-server` makes it, and \
                  --server says where it is",
@@ -80,24 +88,24 @@ fn beside_this_one() -> Result<PathBuf, String> {
 /// One that runs, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
-    child: Running,
+    place: Place,
+    id: u32,
     url: String,
-    directory: TempDir,
 }
 
 impl Server {
     /// Starts one, alone, and waits until it is ready.
     pub(crate) fn start(program: &Program, era: Era) -> Result<Server, String> {
         let here = |error: std::io::Error| format!("{}: {error}", program.directory.display());
-        let directory = TempDir::new_in(&program.directory).map_err(here)?;
+        let place = Place::new(&program.directory).map_err(here)?;
         let (client, peer) = free_ports()?;
         let url = format!("http://127.0.0.1:{client}");
-        let log = File::create(directory.path().join("log")).map_err(here)?;
+        let log = File::create(place.path().join("log")).map_err(here)?;
         let mut command = Command::new(&program.path);
         command
             .args(["--name", "measured", "--era", era.name()])
             .arg("--data-dir")
-            .arg(directory.path().join("data"))
+            .arg(place.path().join("data"))
             .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
             .args(["--listen-peer-urls", &format!("http://127.0.0.1:{peer}")])
             .args(["--initial-advertise-peer-urls", &format!("http://127.0.0.1:{peer}")])
@@ -106,9 +114,9 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
-        let child = Running::start(&mut command, directory.path())
-            .map_err(|error| format!("{}: {error}", program.path.display()))?;
-        let server = Server { child, url, directory };
+        let wrong = |error| format!("{}: {error}", program.path.display());
+        let id = place.start(&mut command).map_err(wrong)?;
+        let server = Server { place, id, url };
         server.wait_until_ready()?;
         Ok(server)
     }
@@ -116,7 +124,7 @@ impl Server {
     fn wait_until_ready(&self) -> Result<(), String> {
         let begin = Instant::now();
         while page(&format!("{}/readyz", self.url)).is_err() {
-            if let Ok(Some(status)) = self.child.child().try_wait() {
+            if let Some(status) = self.place.has_ended() {
                 return Err(format!("the server has ended ({status}): {}", self.last_words()));
             }
             if begin.elapsed() > PATIENCE {
@@ -132,7 +140,7 @@ impl Server {
     }
 
     fn last_words(&self) -> String {
-        let log = std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
+        let log = std::fs::read_to_string(self.place.path().join("log")).unwrap_or_default();
         log.lines().next_back().unwrap_or("it has said nothing").to_owned()
     }
 
@@ -144,7 +152,7 @@ impl Server {
 
     /// For its use of the machine.
     pub(crate) fn process(&self) -> Result<Process, String> {
-        Process::of(self.child.child().id()).map_err(|error| error.to_string())
+        Process::of(self.id).map_err(|error| error.to_string())
     }
 
     /// Puts keys into it.

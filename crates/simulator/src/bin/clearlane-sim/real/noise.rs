@@ -14,9 +14,6 @@ const STOLEN_MAX: f64 = 0.03;
 /// A machine with time to spare sends 99 of 100 requests of a small load sooner.
 const LATE_MAX_MS: f64 = 1.5;
 
-/// So often a load is tried until the machine has time for it.
-pub(crate) const ATTEMPTS: u32 = 4;
-
 /// What the host has lent to this machine since it started, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Lent {
@@ -45,6 +42,8 @@ impl Lent {
     pub(crate) fn stolen_since(self, before: Lent) -> f64 {
         let of = |now: u64, then: u64| now.saturating_sub(then) as f64;
         let (worked, stolen) = (of(self.worked, before.worked), of(self.stolen, before.stolen));
+        // A tick says only that there was something.
+        let stolen = stolen - 1.0;
         if stolen > 0.0 { stolen / (worked + stolen) } else { 0.0 }
     }
 }
@@ -97,7 +96,7 @@ mod tests {
         let at = |text: &str| Lent::parse(text);
         let before = at("cpu  100 10 20 5000 30 1 2 40 0 0\ncpu0 1 2 3\n").unwrap();
         assert_eq!(before, Lent { worked: 133, stolen: 40 });
-        let later = at("cpu  150 10 60 9000 30 1 2 50 0 0\n").unwrap();
+        let later = at("cpu  150 10 60 9000 30 1 2 51 0 0\n").unwrap();
         assert!((later.stolen_since(before) - 0.1).abs() < 1e-9);
         assert_eq!(before.stolen_since(before), 0.0);
         assert_eq!((at(""), at("cpu 1 2 3"), at("intr 1 2 3 4 5 6 7 8")), (None, None, None));

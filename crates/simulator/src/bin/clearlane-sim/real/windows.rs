@@ -17,7 +17,7 @@ use clearlane_simulator::era::Era;
 use clearlane_simulator::metrics::Page;
 use clearlane_simulator::metrics::buckets::Buckets;
 
-use super::noise::{ATTEMPTS, Lent, Noise};
+use super::noise::{Lent, Noise};
 use super::{Program, Server};
 
 const SMALL_KEYS: u64 = 20_000;
@@ -83,6 +83,7 @@ struct Bench {
     server: Server,
     /// What it uses per second without a request.
     idle: f64,
+    attempts: u32,
 }
 
 const SERIALIZABLE: &str = "consistency = \"serializable\"\n";
@@ -100,7 +101,7 @@ pub(crate) fn seen(
         server.fill(&load.workload(1)?.space, "the keys")?;
     }
     tell(0.1);
-    let mut bench = Bench { server, idle: 0.0 };
+    let mut bench = Bench { server, idle: 0.0, attempts: program.attempts };
     // Connections, caches and the pages behind them are warm then.
     let point = || Load::range(OFTEN, 1.0, SERIALIZABLE);
     bench.window(&point(), 1)?;
@@ -157,7 +158,7 @@ impl Bench {
     /// What the machine was given too little time for is measured again, and the calmest of all is kept.
     fn calmest(&self, load: &Load, seconds: u64) -> Result<(Window, Noise), String> {
         let (mut window, mut noise) = self.window(load, seconds)?;
-        for _ in 1..ATTEMPTS {
+        for _ in 1..self.attempts {
             if noise.is_little() {
                 break;
             }
