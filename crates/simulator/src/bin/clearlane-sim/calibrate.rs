@@ -11,7 +11,7 @@ use clearlane_simulator::costs::Costs;
 use clearlane_simulator::era::Era;
 
 use crate::progress::Progress;
-use crate::real::noise::Noise;
+use crate::real::noise::{Noise, Patience};
 use crate::real::windows::seen;
 use crate::real::{Program, arguments, cores, machine};
 use crate::text::{say, tell, write};
@@ -24,7 +24,7 @@ const UNKNOWN: (f64, f64) = (0.5, 0.5);
 
 pub(crate) fn command() -> Command {
     Command::new("calibrate")
-        .about("Measures what things cost on this machine, with the real server: some five minutes, in which nothing else should run")
+        .about("Measures what things cost on this machine, with the real server: some five minutes on a calm one; nothing else should run")
         .arg(
             Arg::new("out")
                 .long("out")
@@ -63,12 +63,14 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
         opened.map_err(|error| format!("{}: {error}", file.display()))?;
     }
     let (mut eras, mut worst) = (BTreeMap::new(), Noise::default());
+    let mut patience = Patience::new(program.patience);
     let (mut parts, mut buffer_op) = (UNKNOWN, Costs::BY_HAND.buffer_op_ns as f64);
     for era in ORDER.into_iter().filter(|era| wanted.contains(era)) {
         let mut progress = Progress::of(&format!("era {era}"));
         let of = |error| format!("era {era}: {error}");
         let (seen, noise) =
-            seen(&program, era, seconds, &mut |share| progress.say(share)).map_err(of)?;
+            seen(&program, era, seconds, &mut patience, &mut |share| progress.say(share))
+                .map_err(of)?;
         drop(progress);
         worst += noise;
         if !noise.is_little() {

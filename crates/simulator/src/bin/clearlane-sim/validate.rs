@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::asked::{calibration, costs, text};
 use crate::progress::Progress;
-use crate::real::noise::{Lent, Noise};
+use crate::real::noise::{Lent, Noise, Patience};
 use crate::real::{Program, Server, arguments, cores, machine};
 use crate::text::{say, tell};
 
@@ -93,11 +93,11 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
         scenario.cores = cores();
         scenarios.push((name, scenario));
     }
-    let mut all = serde_json::Map::new();
+    let (mut all, mut patience) = (serde_json::Map::new(), Patience::new(program.patience));
     for (name, scenario) in scenarios {
         let of = |error: String| format!("{name}: {error}");
         let trial = Trial { name, scenario: &scenario, calibration: &calibration, runs };
-        let (found, noise) = trial.run(&program, &eras).map_err(of)?;
+        let (found, noise) = trial.run(&program, &eras, &mut patience).map_err(of)?;
         if !noise.is_little() {
             tell(&format!("{name}: {noise}; the real runs are those of a busy machine"));
         }
@@ -139,7 +139,12 @@ struct Trial<'t> {
 
 impl Trial<'_> {
     /// Eras take turns, so that what the machine does beside it meets all of them.
-    fn run(&self, program: &Program, eras: &[Era]) -> Result<(Validation, Noise), String> {
+    fn run(
+        &self,
+        program: &Program,
+        eras: &[Era],
+        patience: &mut Patience,
+    ) -> Result<(Validation, Noise), String> {
         let workload = &self.scenario.workload;
         let mut progress = Progress::of(self.name);
         // Before anything takes long: it may be more than the machine can do.
@@ -161,7 +166,7 @@ impl Trial<'_> {
             for (number, (era, server)) in servers.iter().enumerate() {
                 let of = |error: String| format!("era {era}: {error}");
                 let (real, noise) =
-                    calmest(server, workload, seed, program.attempts).map_err(of)?;
+                    patience.calmest(|| once(server, workload, seed)).map_err(of)?;
                 worst += noise;
                 let model = self.predicted(*era, seed).map_err(of)?;
                 add(&mut found, *era, &real, &model);
@@ -179,30 +184,11 @@ impl Trial<'_> {
     }
 }
 
-/// A run to which the host gave too little time is made again; the calmest counts, whatever it has shown.
-fn calmest(
-    server: &Server,
-    workload: &Workload,
-    seed: u64,
-    attempts: u32,
-) -> Result<(Report, Noise), String> {
-    let once = || -> Result<(Report, Noise), String> {
-        let lent = Lent::look()?;
-        let report = server.load(workload, seed)?;
-        // That the driver is late beside a long answer is part of what is compared.
-        Ok((report, Noise { stolen: Lent::look()?.stolen_since(lent), late_ms: 0.0 }))
-    };
-    let mut best = once()?;
-    for _ in 1..attempts {
-        if best.1.is_little() {
-            break;
-        }
-        let again = once()?;
-        if again.1.loudness() < best.1.loudness() {
-            best = again;
-        }
-    }
-    Ok(best)
+/// One run on the real server. That the driver is late beside a long answer is part of what is compared.
+fn once(server: &Server, workload: &Workload, seed: u64) -> Result<(Report, Noise), String> {
+    let lent = Lent::look()?;
+    let report = server.load(workload, seed)?;
+    Ok((report, Noise { stolen: Lent::look()?.stolen_since(lent), late_ms: 0.0 }))
 }
 
 /// One more run of the one and of the other.

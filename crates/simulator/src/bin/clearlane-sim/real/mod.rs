@@ -34,8 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Program {
     path: PathBuf,
     directory: PathBuf,
-    /// So often a load is tried until the machine has time for it.
-    pub(crate) attempts: u32,
+    /// How long to wait for calm.
+    pub(crate) patience: Duration,
 }
 
 /// What [`Program::of`] reads.
@@ -46,12 +46,12 @@ pub(crate) fn arguments() -> [Arg; 3] {
     [
         path("server").help("The program `clearlane`; the one beside this one, if left out"),
         path("dir").help("Where it keeps its data, and so which disk counts; if left out, where temporary files are"),
-        Arg::new("attempts")
-            .long("attempts")
-            .value_name("N")
-            .default_value("4")
-            .value_parser(value_parser!(u32).range(1..=100))
-            .help("So often a load is tried until the host has time for it; the calmest counts"),
+        Arg::new("patience")
+            .long("patience")
+            .value_name("MINUTES")
+            .default_value("10")
+            .value_parser(value_parser!(u64).range(0..=1440))
+            .help("So long in all, what the host had no time for is run again; the calmest counts"),
     ]
 }
 
@@ -68,9 +68,10 @@ impl Program {
             Some(path) => path.clone(),
             None => beside_this_one()?,
         };
-        let attempts = *matches.get_one("attempts").expect("it has a default");
+        let minutes: u64 = *matches.get_one("patience").expect("it has a default");
+        let patience = Duration::from_secs(60 * minutes);
         match path.is_file() {
-            true => Ok(Program { path, directory, attempts }),
+            true => Ok(Program { path, directory, patience }),
             false => Err(format!(
                 "{}: there is no such program; `cargo build --release -p clearlane-server` makes it, and \
                  --server says where it is",

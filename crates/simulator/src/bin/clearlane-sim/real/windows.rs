@@ -17,7 +17,7 @@ use clearlane_simulator::era::Era;
 use clearlane_simulator::metrics::Page;
 use clearlane_simulator::metrics::buckets::Buckets;
 
-use super::noise::{Lent, Noise};
+use super::noise::{Lent, Noise, Patience};
 use super::{Program, Server};
 
 const SMALL_KEYS: u64 = 20_000;
@@ -83,7 +83,6 @@ struct Bench {
     server: Server,
     /// What it uses per second without a request.
     idle: f64,
-    attempts: u32,
 }
 
 const SERIALIZABLE: &str = "consistency = \"serializable\"\n";
@@ -94,6 +93,7 @@ pub(crate) fn seen(
     program: &Program,
     era: Era,
     seconds: u64,
+    patience: &mut Patience,
     tell: &mut dyn FnMut(f64),
 ) -> Result<(Seen, Noise), String> {
     let server = Server::start(program, era)?;
@@ -101,7 +101,7 @@ pub(crate) fn seen(
         server.fill(&load.workload(1)?.space, "the keys")?;
     }
     tell(0.1);
-    let mut bench = Bench { server, idle: 0.0, attempts: program.attempts };
+    let mut bench = Bench { server, idle: 0.0 };
     // Connections, caches and the pages behind them are warm then.
     let point = || Load::range(OFTEN, 1.0, SERIALIZABLE);
     bench.window(&point(), 1)?;
@@ -122,7 +122,7 @@ pub(crate) fn seen(
     ];
     let (mut windows, mut worst) = (Vec::new(), Noise::default());
     for (number, load) in loads.iter().enumerate() {
-        let (window, noise) = bench.calmest(load, seconds)?;
+        let (window, noise) = patience.calmest(|| bench.window(load, seconds))?;
         windows.push(window);
         worst += noise;
         tell(0.1 + 0.9 * (number + 1) as f64 / loads.len() as f64);
@@ -153,21 +153,6 @@ impl Bench {
         let (before, begin) = (used()?.processor, Instant::now());
         thread::sleep(Duration::from_secs(seconds));
         Ok((used()?.processor - before).as_secs_f64() / begin.elapsed().as_secs_f64())
-    }
-
-    /// What the machine was given too little time for is measured again, and the calmest of all is kept.
-    fn calmest(&self, load: &Load, seconds: u64) -> Result<(Window, Noise), String> {
-        let (mut window, mut noise) = self.window(load, seconds)?;
-        for _ in 1..self.attempts {
-            if noise.is_little() {
-                break;
-            }
-            let again = self.window(load, seconds)?;
-            if again.1.loudness() < noise.loudness() {
-                (window, noise) = again;
-            }
-        }
-        Ok((window, noise))
     }
 
     fn window(&self, load: &Load, seconds: u64) -> Result<(Window, Noise), String> {
