@@ -55,8 +55,8 @@ fn what_is_measured_here_can_be_used() {
         "3.2,clearlane",
         "--seconds",
         "1",
-        "--attempts",
-        "1",
+        "--patience",
+        "0",
         "--out",
         costs,
     ]);
@@ -78,8 +78,8 @@ fn what_is_measured_here_can_be_used() {
         "2",
         "--seconds",
         "2",
-        "--attempts",
-        "1",
+        "--patience",
+        "0",
     ];
     let done = tool(&[&line[..], &["--costs", costs, "--json"]].concat());
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
