@@ -181,7 +181,8 @@ async fn lane(
     };
     let thread = thread::Builder::new().name(format!("class {}", class.name));
     // Who takes a few keys from his socket measures others, and must not be late himself.
-    let sent = class.operation.keys_sent() * (workload.space.key_size + workload.space.value.max);
+    let record = workload.space.key_size.saturating_add(workload.space.value.max);
+    let sent = class.operation.keys_sent().saturating_mul(record);
     let turn = if sent <= SHORT_BYTES { Turn::Soon } else { Turn::Usual };
     let work = move || {
         turn.take();

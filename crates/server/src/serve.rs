@@ -300,32 +300,30 @@ fn run(
 ) -> io::Result<()> {
     Turn::Soon.take();
     let mut builder = Builder::new_current_thread();
-    builder.on_thread_start(blocking_begins).enable_all().event_interval(TURNS).build()?.block_on(
-        async {
-            let desk = tokio::spawn(member.desk().clone().run());
-            let (services, thread) =
-                (services(&member, &common, &stopped), common.metrics.thread());
-            let slow = (common.slow, common.slow_apply);
-            let endpoints = common.endpoints(&member, &thread);
-            let endpoints = endpoints.with_gateway(services.clone(), slow);
-            let front = Front::new(member.clone(), services, endpoints, thread, slow);
-            let mut open = JoinSet::new();
-            // It ends when the accepting thread does.
-            while let Some(connection) = connections.recv().await {
-                let (connection, speech) = connection;
-                let (front, held_to) = (front.clone(), common.connections);
-                open.spawn(serve(connection, speech, front, held_to, stopped.clone()));
-                while open.try_join_next().is_some() {}
-            }
-            // What is not done by then is cut off.
-            let _ = tokio::time::timeout(common.drain, async {
-                while open.join_next().await.is_some() {}
-            })
-            .await;
-            desk.abort();
-            Ok(())
-        },
-    )
+    let runtime =
+        builder.on_thread_start(blocking_begins).enable_all().event_interval(TURNS).build()?;
+    runtime.block_on(async {
+        let desk = tokio::spawn(member.desk().clone().run());
+        let (services, thread) = (services(&member, &common, &stopped), common.metrics.thread());
+        let slow = (common.slow, common.slow_apply);
+        let endpoints = common.endpoints(&member, &thread);
+        let endpoints = endpoints.with_gateway(services.clone(), slow);
+        let front = Front::new(member.clone(), services, endpoints, thread, slow);
+        let mut open = JoinSet::new();
+        // It ends when the accepting thread does.
+        while let Some(connection) = connections.recv().await {
+            let (connection, speech) = connection;
+            let (front, held_to) = (front.clone(), common.connections);
+            open.spawn(serve(connection, speech, front, held_to, stopped.clone()));
+            while open.try_join_next().is_some() {}
+        }
+        // What is not done by then is cut off.
+        let _ =
+            tokio::time::timeout(common.drain, async { while open.join_next().await.is_some() {} })
+                .await;
+        desk.abort();
+        Ok(())
+    })
 }
 
 /// All that is answered by tonic.
