@@ -188,6 +188,23 @@ impl Reading {
     }
 }
 
+/// A client that goes away leaves an old view behind, and whoever drops the last hold of it takes it apart. The
+/// connections of this thread would wait for that; the pool has the time.
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let read = self.next.take().and_then(|mut next| {
+            // A job that waits is passed over then, with all it has; one that is done has left its piece here.
+            next.close();
+            next.try_recv().ok()?.ok()
+        });
+        let left = (self.read.left.take(), read);
+        if left.0.is_some() || left.1.is_some() {
+            // Nobody waits for it: so the job does nothing but end, and what it has ends with it.
+            drop(self.node.read_pool().go_on(move || drop(left)));
+        }
+    }
+}
+
 /// Has the pool read and encode what comes next, behind what there is.
 fn read(
     node: &Node,
