@@ -1,35 +1,76 @@
-//! One scenario in several eras, on as many processors as there are.
+//! Several runs, on as many processors as there are.
 //!
-//! A run has one thread, and nothing in common with another run. So eras are run side by side, and come out as if
-//! they had been run one after the other.
+//! A run has one thread, and nothing in common with another run. So eras, and the points of a sweep, are run side by
+//! side, and come out as if they had been run one after the other.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use crate::results::Results;
-use crate::run::{Refused, run};
+use crate::run::{Refused, run_telling};
 use crate::scenario::Scenario;
 use crate::server::Build;
 
+/// What came of a run.
+pub type Outcome = Result<Results, Refused>;
+
 /// Runs it in each of these, and gives what came of it in their order.
-pub fn run_all(scenario: &Scenario, builds: &[Build]) -> Vec<Result<Results, Refused>> {
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(builds.len());
+pub fn run_all(scenario: &Scenario, builds: &[Build]) -> Vec<Outcome> {
+    let runs: Vec<_> = builds.iter().map(|build| (scenario, build)).collect();
+    run_each(&runs, |_| ())
+}
+
+/// Makes each of these runs, and tells meanwhile how much of all is done, up to 1.
+pub fn run_each(runs: &[(&Scenario, &Build)], tell: impl Fn(f64) + Sync) -> Vec<Outcome> {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(runs.len());
     let next = AtomicUsize::new(0);
+    let shares = Mutex::new(vec![0.0; runs.len()]);
+    let tell_of = |at: usize, share: f64| {
+        let mut shares = shares.lock().expect("nobody panics with it");
+        shares[at] = share;
+        tell(shares.iter().sum::<f64>() / runs.len() as f64);
+    };
     let done = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(build) = builds.get(at) else { break };
-                    let results = run(scenario, build);
-                    done.lock().expect("nobody panics with it").push((at, results));
+                    let Some((scenario, build)) = runs.get(at) else { break };
+                    let outcome = run_telling(scenario, build, |share| tell_of(at, share));
+                    // One that was refused is done, too.
+                    tell_of(at, 1.0);
+                    done.lock().expect("nobody panics with it").push((at, outcome));
                 }
             });
         }
     });
     let mut done = done.into_inner().expect("nobody panics with it");
     done.sort_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, results)| results).collect()
+    done.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::costs::Costs;
+    use crate::era::Era;
+    use crate::shipped::Shipped;
+
+    #[test]
+    fn how_far_they_are_never_goes_back_and_ends_at_all_of_it() {
+        let text = Shipped::find("rising-writes-small").expect("it ships").text;
+        let mut scenario = Scenario::parse(text).expect("a test reads it");
+        scenario.workload.seconds = 1;
+        let builds =
+            [Era::V32, Era::V34, Era::Clearlane].map(|era| Build::new(era, Costs::BY_HAND));
+        let runs: Vec<_> = builds.iter().map(|build| (&scenario, build)).collect();
+        let told = Mutex::new(Vec::new());
+        let outcomes = run_each(&runs, |share| told.lock().unwrap().push(share));
+        let eras: Vec<Era> = outcomes.into_iter().map(|outcome| outcome.unwrap().era).collect();
+        assert_eq!(eras, builds.map(|build| build.era));
+        let told = told.into_inner().unwrap();
+        assert!(told.is_sorted() && told.last() == Some(&1.0), "{told:?}");
+    }
 }

@@ -1,15 +1,17 @@
 //! What is asked of several subcommands: a scenario, what is changed in it, and in which eras it runs.
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clearlane_simulator::calibration::Calibration;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::results::Results;
-use clearlane_simulator::run::{Refused, run_telling};
+use clearlane_simulator::run::Refused;
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
 use clearlane_simulator::shipped::Shipped;
+use clearlane_simulator::side_by_side::{Outcome, run_each};
 
 use crate::progress::Progress;
 use crate::text::read;
@@ -102,21 +104,28 @@ impl Asked {
         Ok(Asked { name: name.clone(), scenario, eras, as_json, calibration })
     }
 
-    /// Runs it in an era. Who watches is told how far it is.
-    pub(crate) fn run(&self, era: Era) -> Result<Results, Refused> {
-        self.run_as(&self.scenario, era, &format!("era {era}"))
+    /// Runs it in all of its eras. Who watches is told how far that is.
+    pub(crate) fn run(&self) -> Result<Vec<Results>, String> {
+        // Who asks for a timeline gets that of the first.
+        let unseen = Scenario { recorded: None, ..self.scenario.clone() };
+        let rest = vec![&unseen; self.eras.len().saturating_sub(1)];
+        let scenarios = [vec![&self.scenario], rest].concat();
+        let outcomes = self.run_each(&scenarios, &self.eras);
+        let named = self.eras.iter().zip(outcomes);
+        named.map(|(era, outcome)| outcome.map_err(|error| self.of_era(*era, error))).collect()
     }
 
-    /// Runs what was made of it.
-    pub(crate) fn run_as(
-        &self,
-        scenario: &Scenario,
-        era: Era,
-        what: &str,
-    ) -> Result<Results, Refused> {
-        let mut progress = Progress::of(what);
-        let build = Build::new(era, self.calibration.costs(era));
-        run_telling(scenario, &build, |share| progress.say(share))
+    /// Runs what was made of it, each in its era.
+    pub(crate) fn run_each(&self, scenarios: &[&Scenario], eras: &[Era]) -> Vec<Outcome> {
+        let progress = Mutex::new(Progress::of(&self.name));
+        let build = |era: &Era| Build::new(*era, self.calibration.costs(*era));
+        let builds: Vec<Build> = eras.iter().map(build).collect();
+        let runs: Vec<_> = scenarios.iter().copied().zip(&builds).collect();
+        run_each(&runs, |share| progress.lock().expect("nobody panics with it").say(share))
+    }
+
+    fn of_era(&self, era: Era, error: Refused) -> String {
+        self.wrong(format!("era {era}: {error}"))
     }
 
     /// A complaint about it.

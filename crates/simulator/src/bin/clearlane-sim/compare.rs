@@ -14,15 +14,14 @@ pub(crate) fn command() -> Command {
 
 pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let asked = Asked::of(matches)?;
-    let [before, after] = asked.eras[..] else {
-        let count = asked.eras.len();
+    let count = asked.eras.len();
+    if count != 2 {
         return Err(format!(
             "--era has {count} of them; two can be compared, such as 3.2,clearlane"
         ));
-    };
-    let run = |era| asked.run(era).map_err(|error| asked.wrong(format!("era {era}: {error}")));
-    let (before, after) = (run(before)?, run(after)?);
-    let comparison = Comparison { before: &before, after: &after };
+    }
+    let results = asked.run()?;
+    let comparison = Comparison { before: &results[0], after: &results[1] };
     if asked.as_json {
         return say(&format!("{:#}\n", comparison.json()));
     }

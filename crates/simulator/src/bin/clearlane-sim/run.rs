@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 use clearlane_simulator::era::Era;
+use clearlane_simulator::results::Results;
 use serde_json::Value;
 
 use crate::asked::{Asked, with_scenario};
@@ -29,19 +30,15 @@ pub(crate) fn command() -> Command {
 
 pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let mut asked = Asked::of(matches)?;
-    let mut timeline = matches.get_one::<PathBuf>("timeline");
+    let timeline = matches.get_one::<PathBuf>("timeline");
     let ms = |name| 1_000_000 * *matches.get_one::<u64>(name).expect("it has a default");
-    let mut all = Vec::new();
-    for era in asked.eras.clone() {
-        asked.scenario.recorded = timeline.map(|_| (ms("from"), ms("from") + ms("for")));
-        let results = asked.run(era).map_err(|error| asked.wrong(format!("era {era}: {error}")))?;
-        match asked.as_json {
-            true => all.push(results.json()),
-            false => say(&format!("{}\n", results.table()))?,
-        }
-        if let Some(file) = timeline.take() {
-            write(file, &results.timeline.to_string())?;
-        }
+    asked.scenario.recorded = timeline.map(|_| (ms("from"), ms("from") + ms("for")));
+    let all = asked.run()?;
+    if let (Some(file), Some(results)) = (timeline, all.first()) {
+        write(file, &results.timeline.to_string())?;
     }
-    if asked.as_json { say(&format!("{:#}\n", Value::Array(all))) } else { Ok(()) }
+    if asked.as_json {
+        return say(&format!("{:#}\n", all.iter().map(Results::json).collect::<Value>()));
+    }
+    all.iter().try_for_each(|results| say(&format!("{}\n", results.table())))
 }

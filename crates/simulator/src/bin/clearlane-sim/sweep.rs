@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use clearlane_simulator::era::Era;
 use clearlane_simulator::plot;
+use clearlane_simulator::side_by_side::Outcome;
 use clearlane_simulator::sweep::{Metric, Point, Sweep, Values};
 
 use crate::asked::{Asked, with_scenario};
@@ -54,16 +55,17 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
         let set = set.and_then(|()| scenario.check());
         set.map_err(|error| asked.wrong(error)).map(|()| (*value, scenario))
     });
-    for (value, scenario) in scenarios.collect::<Result<Vec<_>, _>>()? {
-        let mut points = Vec::new();
-        for era in sweep.eras.clone() {
-            let what = format!("{} = {value}, era {era}", sweep.parameter);
-            points.push(match asked.run_as(&scenario, era, &what) {
-                Ok(results) => sweep.point(&results),
-                Err(error) => Point::Refused(error.to_string()),
-            });
-        }
-        sweep.rows.push((value, points));
+    let scenarios = scenarios.collect::<Result<Vec<_>, _>>()?;
+    let eras = sweep.eras.clone();
+    let each = scenarios.iter().flat_map(|(_, scenario)| vec![scenario; eras.len()]);
+    let outcomes = asked.run_each(&each.collect::<Vec<_>>(), &eras.repeat(scenarios.len()));
+    for ((value, _), outcomes) in scenarios.iter().zip(outcomes.chunks(eras.len())) {
+        let point = |outcome: &Outcome| match outcome {
+            Ok(results) => sweep.point(results),
+            Err(error) => Point::Refused(error.to_string()),
+        };
+        let points = outcomes.iter().map(point).collect();
+        sweep.rows.push((*value, points));
     }
     if let Some(file) = matches.get_one::<PathBuf>("svg") {
         write(file, &plot::svg(&sweep))?;
