@@ -1,5 +1,6 @@
 //! The real server, for who wants to measure it: a process with a directory of its own.
 
+mod disk;
 mod leftovers;
 pub(crate) mod noise;
 pub(crate) mod windows;
@@ -25,6 +26,7 @@ use clearlane_simulator::metrics::Page;
 
 use self::leftovers::Place;
 use crate::from_metrics::page;
+use crate::text::tell;
 
 /// A member that is alone leads within a second.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -64,6 +66,9 @@ impl Program {
             );
         }
         let directory = matches.get_one("dir").cloned().unwrap_or_else(env::temp_dir);
+        if let Some(warning) = disk::warning(&directory) {
+            tell(&warning);
+        }
         let path = match matches.get_one::<PathBuf>("server") {
             Some(path) => path.clone(),
             None => beside_this_one()?,
