@@ -24,7 +24,7 @@ const UNKNOWN: (f64, f64) = (0.5, 0.5);
 
 pub(crate) fn command() -> Command {
     Command::new("calibrate")
-        .about("Measures what things cost on this machine, with the real server: some five minutes on a calm one; nothing else should run")
+        .about("Measures what things cost on this machine, with the real server: some eight minutes on a calm one; nothing else should run")
         .arg(
             Arg::new("out")
                 .long("out")
@@ -57,7 +57,7 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let seconds = *matches.get_one::<u64>("seconds").expect("it has a default");
     let wanted: Vec<Era> = matches.get_many("era").expect("it has a default").copied().collect();
     let out = matches.get_one::<PathBuf>("out");
-    // Before the five minutes: it would be a pity afterwards.
+    // Before the eight minutes: it would be a pity afterwards.
     if let Some(file) = out {
         let opened = OpenOptions::new().create(true).append(true).open(file);
         opened.map_err(|error| format!("{}: {error}", file.display()))?;
