@@ -102,8 +102,12 @@ impl Client {
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
+    block_on_for(Duration::from_secs(60), work)
+}
+
+fn block_on_for<T>(most: Duration, work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), work).await.unwrap() })
+    runtime.block_on(async { tokio::time::timeout(most, work).await.unwrap() })
 }
 
 fn told(status: &Status) -> (Code, &str) {
@@ -221,19 +225,22 @@ struct Times {
 }
 
 impl Times {
-    async fn take(&mut self, client: &mut Client) {
+    /// Takes some. Says how many keys with leases there are.
+    async fn take(&mut self, client: &mut Client) -> i64 {
         let begin = Instant::now();
         client.put("beside", 0).await.unwrap();
         self.puts.push(begin.elapsed());
         let begin = Instant::now();
-        client.count("beside").await;
+        let (count, _) = client.count("leased/").await;
         self.reads.push(begin.elapsed());
+        count
     }
 
     fn p99s(&mut self) -> [Duration; 2] {
         [&mut self.puts, &mut self.reads].map(|times| {
             times.sort();
-            times[(times.len() - 1) * 99 / 100]
+            let last = times.len().checked_sub(1).expect("some were taken");
+            times[last * 99 / 100]
         })
     }
 }
@@ -252,7 +259,7 @@ fn puts_and_reads_go_on_while_thousands_end() {
     let ttl = 8 + leases / 2_000;
     let dir = tempfile::tempdir().unwrap();
     let running = Running::start(dir.path());
-    block_on(async {
+    block_on_for(Duration::from_secs(60 + leases as u64 / 200), async {
         let mut client = running.client().await;
         let mut grants = tokio::task::JoinSet::new();
         for first in 0..50 {
@@ -268,13 +275,9 @@ fn puts_and_reads_go_on_while_thousands_end() {
             granted.unwrap();
         }
         let (mut calm, mut beside) = (Times::default(), Times::default());
-        while client.count("leased/").await.0 == leases {
-            calm.take(&mut client).await;
-        }
+        while calm.take(&mut client).await == leases {}
         let ending = Instant::now();
-        while client.count("leased/").await.0 > 0 {
-            beside.take(&mut client).await;
-        }
+        while beside.take(&mut client).await > 0 {}
         assert_eq!(client.list().await, [0; 0]);
         let (took, puts) = (ending.elapsed(), beside.puts.len());
         assert!(puts > 20, "{puts} puts while they ended: they must have gone all at once");
@@ -282,8 +285,9 @@ fn puts_and_reads_go_on_while_thousands_end() {
         println!(
             "{leases} leases ended in {took:?}: p99 of {puts} puts {put:?}, of reads {read:?}; before {calm:?}"
         );
-        // Who waited until all have ended would have waited for as long as that takes.
-        let bound = Duration::from_secs(2).max(took / 2);
+        // Who waited until all have ended would have waited for as long as that takes. Disks stand still for a second
+        // or two now and then.
+        let bound = Duration::from_secs(2).max(took / 2).min(Duration::from_secs(5));
         let worst = beside.puts.iter().chain(&beside.reads).max().unwrap();
         assert!(*worst < bound, "one took {worst:?} of {took:?}");
     });

@@ -59,8 +59,7 @@ pub fn run_telling(
     build: &Build,
     mut tell: impl FnMut(f64),
 ) -> Result<Results, Refused> {
-    scenario.check()?;
-    check_capacity(scenario, build)?;
+    check(scenario, build)?;
     let world = World::new();
     if let Some((from_ns, to_ns)) = scenario.recorded {
         world.record(from_ns, to_ns);
@@ -95,6 +94,12 @@ pub fn run_telling(
     };
     world.end();
     Ok(results)
+}
+
+/// Whether it can be run: its knobs fit together, and its machines can bear it.
+pub fn check(scenario: &Scenario, build: &Build) -> Result<(), Refused> {
+    scenario.check()?;
+    check_capacity(scenario, build)
 }
 
 /// The locks of all members, by name.

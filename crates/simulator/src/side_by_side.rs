@@ -18,11 +18,15 @@ pub type Outcome = Result<Results, Refused>;
 /// Runs it in each of these, and gives what came of it in their order.
 pub fn run_all(scenario: &Scenario, builds: &[Build]) -> Vec<Outcome> {
     let runs: Vec<_> = builds.iter().map(|build| (scenario, build)).collect();
-    run_each(&runs, |_| ())
+    run_each(&runs, |outcome| outcome, |_| ())
 }
 
-/// Makes each of these runs, and tells meanwhile how much of all is done, up to 1.
-pub fn run_each(runs: &[(&Scenario, &Build)], tell: impl Fn(f64) + Sync) -> Vec<Outcome> {
+/// Makes each of these runs, keeps of each what is wanted of it, and tells meanwhile how much of all is done, up to 1.
+pub fn run_each<T: Send>(
+    runs: &[(&Scenario, &Build)],
+    keep: impl Fn(Outcome) -> T + Sync,
+    tell: impl Fn(f64) + Sync,
+) -> Vec<T> {
     let threads = thread::available_parallelism().map_or(1, usize::from).min(runs.len());
     let next = AtomicUsize::new(0);
     let shares = Mutex::new(vec![0.0; runs.len()]);
@@ -38,17 +42,17 @@ pub fn run_each(runs: &[(&Scenario, &Build)], tell: impl Fn(f64) + Sync) -> Vec<
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some((scenario, build)) = runs.get(at) else { break };
-                    let outcome = run_telling(scenario, build, |share| tell_of(at, share));
+                    let kept = keep(run_telling(scenario, build, |share| tell_of(at, share)));
                     // One that was refused is done, too.
                     tell_of(at, 1.0);
-                    done.lock().expect("nobody panics with it").push((at, outcome));
+                    done.lock().expect("nobody panics with it").push((at, kept));
                 }
             });
         }
     });
     let mut done = done.into_inner().expect("nobody panics with it");
     done.sort_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, outcome)| outcome).collect()
+    done.into_iter().map(|(_, kept)| kept).collect()
 }
 
 #[cfg(test)]
@@ -67,8 +71,8 @@ mod tests {
             [Era::V32, Era::V34, Era::Clearlane].map(|era| Build::new(era, Costs::BY_HAND));
         let runs: Vec<_> = builds.iter().map(|build| (&scenario, build)).collect();
         let told = Mutex::new(Vec::new());
-        let outcomes = run_each(&runs, |share| told.lock().unwrap().push(share));
-        let eras: Vec<Era> = outcomes.into_iter().map(|outcome| outcome.unwrap().era).collect();
+        let tell = |share| told.lock().unwrap().push(share);
+        let eras = run_each(&runs, |outcome| outcome.unwrap().era, tell);
         assert_eq!(eras, builds.map(|build| build.era));
         let told = told.into_inner().unwrap();
         assert!(told.is_sorted() && told.last() == Some(&1.0), "{told:?}");

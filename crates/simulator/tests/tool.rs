@@ -62,6 +62,20 @@ fn a_run_has_a_table_for_each_era_or_says_the_same_in_json() {
 }
 
 #[test]
+fn of_several_eras_the_first_is_recorded() {
+    let directory = tempfile::tempdir().unwrap();
+    let recorded = |eras: &str| {
+        let file = directory.path().join(eras);
+        let file = file.to_str().unwrap();
+        said(&format!("run head-of-line --seconds 2 --era {eras} --timeline {file}"));
+        fs::read_to_string(file).unwrap()
+    };
+    let first = recorded("3.2");
+    assert_eq!(recorded("3.2,clearlane"), first);
+    assert_ne!(recorded("clearlane,3.2"), first);
+}
+
+#[test]
 fn a_number_of_a_scenario_can_be_set() {
     let line = "run head-of-line --era clearlane --seconds 5 --json";
     let count = |line: &str| json(line)[0]["classes"][1]["due"].as_u64().unwrap();

@@ -195,10 +195,9 @@ impl Drop for Reading {
         let read = self.next.take().and_then(|mut next| {
             // A job that waits is passed over then, with all it has; one that is done has left its piece here.
             next.close();
-            next.try_recv().ok()?.ok()
+            next.try_recv().ok()?.ok()?.left
         });
-        let left = (self.read.left.take(), read);
-        if left.0.is_some() || left.1.is_some() {
+        if let Some(left) = self.read.left.take().or(read) {
             // Nobody waits for it: so the job does nothing but end, and what it has ends with it.
             drop(self.node.read_pool().go_on(move || drop(left)));
         }

@@ -36,7 +36,7 @@ use crate::costs::{Costs, Place};
 use crate::era::Era;
 use crate::spread::Spread;
 
-const SHIPPED: &str = include_str!("../../costs/xeon-2-cores.toml");
+const SHIPPED: &str = include_str!("../../costs/epyc-2-cores.toml");
 
 /// A member that is alone shows what a turn of raft costs a read only if it takes one: in 3.0 a read goes through the
 /// log, and ours asks nobody.

@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clearlane_simulator::calibration::Calibration;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::results::Results;
-use clearlane_simulator::run::Refused;
+use clearlane_simulator::run::{Refused, check};
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
 use clearlane_simulator::shipped::Shipped;
@@ -104,28 +104,35 @@ impl Asked {
         Ok(Asked { name: name.clone(), scenario, eras, as_json, calibration })
     }
 
-    /// Runs it in all of its eras. Who watches is told how far that is.
+    /// Runs it in all of its eras, if all of them can be run. Who watches is told how far that is.
     pub(crate) fn run(&self) -> Result<Vec<Results>, String> {
+        let of = |era: Era| move |error: Refused| self.wrong(format!("era {era}: {error}"));
+        for era in &self.eras {
+            check(&self.scenario, &self.build(*era)).map_err(of(*era))?;
+        }
         // Who asks for a timeline gets that of the first.
         let unseen = Scenario { recorded: None, ..self.scenario.clone() };
         let rest = vec![&unseen; self.eras.len().saturating_sub(1)];
         let scenarios = [vec![&self.scenario], rest].concat();
-        let outcomes = self.run_each(&scenarios, &self.eras);
-        let named = self.eras.iter().zip(outcomes);
-        named.map(|(era, outcome)| outcome.map_err(|error| self.of_era(*era, error))).collect()
+        let outcomes = self.run_each(&scenarios, &self.eras, |outcome| outcome);
+        self.eras.iter().zip(outcomes).map(|(era, outcome)| outcome.map_err(of(*era))).collect()
     }
 
-    /// Runs what was made of it, each in its era.
-    pub(crate) fn run_each(&self, scenarios: &[&Scenario], eras: &[Era]) -> Vec<Outcome> {
+    /// Runs what was made of it, each in its era, and keeps what is wanted of each.
+    pub(crate) fn run_each<T: Send>(
+        &self,
+        scenarios: &[&Scenario],
+        eras: &[Era],
+        keep: impl Fn(Outcome) -> T + Sync,
+    ) -> Vec<T> {
         let progress = Mutex::new(Progress::of(&self.name));
-        let build = |era: &Era| Build::new(*era, self.calibration.costs(*era));
-        let builds: Vec<Build> = eras.iter().map(build).collect();
+        let builds: Vec<Build> = eras.iter().map(|era| self.build(*era)).collect();
         let runs: Vec<_> = scenarios.iter().copied().zip(&builds).collect();
-        run_each(&runs, |share| progress.lock().expect("nobody panics with it").say(share))
+        run_each(&runs, keep, |share| progress.lock().expect("nobody panics with it").say(share))
     }
 
-    fn of_era(&self, era: Era, error: Refused) -> String {
-        self.wrong(format!("era {era}: {error}"))
+    fn build(&self, era: Era) -> Build {
+        Build::new(era, self.calibration.costs(era))
     }
 
     /// A complaint about it.

@@ -1,4 +1,4 @@
-//! `run`: a scenario, in one era after the other.
+//! `run`: a scenario, in some eras.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ pub(crate) fn command() -> Command {
         let ms = value_parser!(u64).range(0..=86_400_000);
         Arg::new(name).long(name).value_name("MS").value_parser(ms).requires("timeline")
     };
-    let command = Command::new("run").about("Runs a scenario, in one era after the other");
+    let command = Command::new("run").about("Runs a scenario, in each of these eras");
     with_scenario(command, &Era::ALL)
         .arg(
             Arg::new("timeline")
@@ -34,11 +34,12 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let ms = |name| 1_000_000 * *matches.get_one::<u64>(name).expect("it has a default");
     asked.scenario.recorded = timeline.map(|_| (ms("from"), ms("from") + ms("for")));
     let all = asked.run()?;
-    if let (Some(file), Some(results)) = (timeline, all.first()) {
-        write(file, &results.timeline.to_string())?;
+    match asked.as_json {
+        true => say(&format!("{:#}\n", all.iter().map(Results::json).collect::<Value>()))?,
+        false => all.iter().try_for_each(|results| say(&format!("{}\n", results.table())))?,
     }
-    if asked.as_json {
-        return say(&format!("{:#}\n", all.iter().map(Results::json).collect::<Value>()));
+    match (timeline, all.first()) {
+        (Some(file), Some(first)) => write(file, &first.timeline.to_string()),
+        _ => Ok(()),
     }
-    all.iter().try_for_each(|results| say(&format!("{}\n", results.table())))
 }

@@ -58,15 +58,14 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let scenarios = scenarios.collect::<Result<Vec<_>, _>>()?;
     let eras = sweep.eras.clone();
     let each = scenarios.iter().flat_map(|(_, scenario)| vec![scenario; eras.len()]);
-    let outcomes = asked.run_each(&each.collect::<Vec<_>>(), &eras.repeat(scenarios.len()));
-    for ((value, _), outcomes) in scenarios.iter().zip(outcomes.chunks(eras.len())) {
-        let point = |outcome: &Outcome| match outcome {
-            Ok(results) => sweep.point(results),
-            Err(error) => Point::Refused(error.to_string()),
-        };
-        let points = outcomes.iter().map(point).collect();
-        sweep.rows.push((*value, points));
-    }
+    let point = |outcome: Outcome| match outcome {
+        Ok(results) => sweep.point(&results),
+        Err(error) => Point::Refused(error.to_string()),
+    };
+    let eras_of_each = eras.repeat(scenarios.len());
+    let points = asked.run_each(&each.collect::<Vec<_>>(), &eras_of_each, point);
+    let rows = scenarios.iter().zip(points.chunks(eras.len()));
+    sweep.rows = rows.map(|((value, _), points)| (*value, points.to_vec())).collect();
     if let Some(file) = matches.get_one::<PathBuf>("svg") {
         write(file, &plot::svg(&sweep))?;
     }

@@ -20,7 +20,7 @@ use crate::real::{Program, Server, arguments, cores, machine};
 use crate::text::{say, tell};
 
 /// What runs before anything counts.
-const WARM_UP_SECONDS: u64 = 2;
+const WARM_UP_SECONDS: u64 = 4;
 
 pub(crate) fn command() -> Command {
     let era = |name: &str| name.parse::<Era>().map_err(|error| error.to_string());
@@ -50,7 +50,7 @@ pub(crate) fn command() -> Command {
                 .value_name("N")
                 .default_value("5")
                 .value_parser(value_parser!(u64).range(1..=100))
-                .help("So many of each, eras in turn; medians count"),
+                .help("So many of each; medians count"),
         )
         .arg(
             Arg::new("seconds")
@@ -138,43 +138,44 @@ struct Trial<'t> {
 }
 
 impl Trial<'_> {
-    /// Eras take turns, so that what the machine does beside it meets all of them.
+    /// One era after the other: a server that only stands by makes another one slower, by a third on a small virtual
+    /// machine, with nothing but its memory.
     fn run(
         &self,
         program: &Program,
         eras: &[Era],
         patience: &mut Patience,
     ) -> Result<(Validation, Noise), String> {
-        let workload = &self.scenario.workload;
         let mut progress = Progress::of(self.name);
         // Before anything takes long: it may be more than the machine can do.
         for era in eras {
             self.predicted(*era, 1).map_err(|error| format!("era {era}: {error}"))?;
         }
-        let mut servers = Vec::new();
-        for era in eras {
-            let of = |error: String| format!("era {era}: {error}");
-            let server = Server::start(program, *era).map_err(of)?;
-            server.fill(&workload.space, "the keys").map_err(of)?;
-            let mut warm = workload.clone();
-            warm.seconds = WARM_UP_SECONDS;
-            server.load(&warm, 0).map_err(of)?;
-            servers.push((*era, server));
-        }
         let (mut found, mut worst) = (Validation::default(), Noise::default());
-        for seed in 1..=self.runs {
-            for (number, (era, server)) in servers.iter().enumerate() {
-                let of = |error: String| format!("era {era}: {error}");
-                let (real, noise) =
-                    patience.calmest(|| once(server, workload, seed)).map_err(of)?;
+        let runs = (self.runs * eras.len() as u64) as f64;
+        for (number, era) in eras.iter().enumerate() {
+            let of = |error: String| format!("era {era}: {error}");
+            let server = self.started(program, *era).map_err(of)?;
+            for seed in 1..=self.runs {
+                let once = || once(&server, &self.scenario.workload, seed);
+                let (real, noise) = patience.calmest(once).map_err(of)?;
                 worst += noise;
                 let model = self.predicted(*era, seed).map_err(of)?;
                 add(&mut found, *era, &real, &model);
-                let done = (seed - 1) * eras.len() as u64 + number as u64 + 1;
-                progress.say(done as f64 / (self.runs * eras.len() as u64) as f64);
+                progress.say((number as u64 * self.runs + seed) as f64 / runs);
             }
         }
         Ok((found, worst))
+    }
+
+    /// A server of this era, with all keys, and warm.
+    fn started(&self, program: &Program, era: Era) -> Result<Server, String> {
+        let workload = &self.scenario.workload;
+        let server = Server::start(program, era)?;
+        server.fill(&workload.space, "the keys")?;
+        let warm = Workload { seconds: WARM_UP_SECONDS, ..workload.clone() };
+        server.load(&warm, 0)?;
+        Ok(server)
     }
 
     fn predicted(&self, era: Era, seed: u64) -> Result<Results, String> {

@@ -2,7 +2,7 @@
 //! know.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The kinds that lie in memory.
 const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
@@ -22,7 +22,9 @@ pub(crate) fn warning(directory: &Path) -> Option<String> {
 fn kind<'m>(mounts: &'m str, path: &Path) -> Option<&'m str> {
     let mounts = mounts.lines().filter_map(|line| {
         let (place, rest) = line.split_once(" - ")?;
-        Some((Path::new(place.split(' ').nth(4)?), rest.split(' ').next()?))
+        // A blank in a name would end it.
+        let point = place.split(' ').nth(4)?.replace("\\040", " ");
+        Some((PathBuf::from(point), rest.split(' ').next()?))
     });
     let above = mounts.filter(|(point, _)| path.starts_with(point));
     above.max_by_key(|(point, _)| point.components().count()).map(|(_, kind)| kind)
@@ -36,23 +38,24 @@ mod tests {
     fn the_nearest_mount_point_says_it() {
         let mounts = "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
                       30 22 0:25 / /tmp rw shared:5 - tmpfs tmpfs rw\n\
-                      31 30 254:1 / /tmp/disk rw - xfs /dev/vdb rw\n";
+                      31 30 254:1 / /tmp/disk rw - xfs /dev/vdb rw\n\
+                      32 22 254:2 / /my\\040disk rw - btrfs /dev/vdc rw\n";
         let of = |path| kind(mounts, Path::new(path));
         assert_eq!(of("/home/a"), Some("ext4"));
         assert_eq!(of("/tmp"), Some("tmpfs"));
         assert_eq!(of("/tmp/a/b"), Some("tmpfs"));
         assert_eq!(of("/tmp/disk/a"), Some("xfs"));
         assert_eq!(of("/tmpfiles"), Some("ext4"));
+        assert_eq!(of("/my disk/a"), Some("btrfs"));
         assert_eq!(kind("", Path::new("/")), None);
     }
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn shared_memory_is_told_of() {
-        let directory = Path::new("/dev/shm");
+    fn what_the_system_says_is_understood() {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let is_there =
-            mounts.lines().any(|line| line.contains(" /dev/shm ") && line.contains(" - tmpfs "));
-        assert_eq!(warning(directory).is_some(), is_there);
+        assert!(kind(&mounts, Path::new("/")).is_some(), "{mounts}");
+        assert_eq!(kind(&mounts, Path::new("/proc/self")), Some("proc"));
+        assert_eq!(warning(Path::new("/proc/self")), None);
     }
 }

@@ -66,23 +66,23 @@ impl Program {
             );
         }
         let directory = matches.get_one("dir").cloned().unwrap_or_else(env::temp_dir);
-        if let Some(warning) = disk::warning(&directory) {
-            tell(&warning);
-        }
         let path = match matches.get_one::<PathBuf>("server") {
             Some(path) => path.clone(),
             None => beside_this_one()?,
         };
         let minutes: u64 = *matches.get_one("patience").expect("it has a default");
         let patience = Duration::from_secs(60 * minutes);
-        match path.is_file() {
-            true => Ok(Program { path, directory, patience }),
-            false => Err(format!(
+        if !path.is_file() {
+            return Err(format!(
                 "{}: there is no such program; `cargo build --release -p clearlane-server` makes it, and \
                  --server says where it is",
                 path.display()
-            )),
+            ));
         }
+        if let Some(warning) = disk::warning(&directory) {
+            tell(&warning);
+        }
+        Ok(Program { path, directory, patience })
     }
 }
 

@@ -36,6 +36,8 @@ struct Load {
     beside: Option<String>,
     /// Whether the driver has time to spare.
     is_light: bool,
+    /// Its answers take memory that no thread has had before.
+    is_long: bool,
     /// How much longer than others it takes.
     times: u64,
 }
@@ -48,7 +50,8 @@ const LONGER: u64 = 3;
 
 impl Load {
     fn new(rate: f64, what: impl Into<String>) -> Load {
-        Load { is_large: false, rate, what: what.into(), beside: None, is_light: true, times: 1 }
+        let (is_large, is_light, is_long, times) = (false, true, false, 1);
+        Load { is_large, rate, what: what.into(), beside: None, is_light, is_long, times }
     }
 
     fn range(rate: f64, keys: f64, rest: &str) -> Load {
@@ -62,6 +65,10 @@ impl Load {
 
     fn large(self) -> Load {
         Load { is_large: true, ..self }
+    }
+
+    fn long(self) -> Load {
+        Load { is_long: true, ..self }
     }
 
     fn workload(&self, seconds: u64) -> Result<Workload, String> {
@@ -121,8 +128,8 @@ pub(crate) fn seen(
         Load::range(OFTEN, 1.0, ""),
         Load::range(SELDOM, 1.0, ""),
         Load::range(100.0, WALKED, &format!("limit = 1\n{SERIALIZABLE}")),
-        Load::range(10.0, MANY, SERIALIZABLE),
-        Load::range(3.0, LONG, SERIALIZABLE).large(),
+        Load::range(10.0, MANY, SERIALIZABLE).long(),
+        Load::range(3.0, LONG, SERIALIZABLE).large().long(),
         Load::put(100.0),
         Load::put(1000.0),
         Load::new(100.0, format!("operation = \"put\"\nvalue = {PUT_VALUE}\n")).large(),
@@ -130,8 +137,7 @@ pub(crate) fn seen(
     ];
     let (mut windows, mut worst) = (Vec::new(), Noise::default());
     for (number, load) in loads.iter().enumerate() {
-        if !load.is_light {
-            // Each thread of the pool needs memory for a long answer, and has never had it yet.
+        if load.is_long {
             bench.window(load, WARM_UP_SECONDS)?;
         }
         let (window, noise) = patience.calmest(|| bench.window(load, seconds))?;
