@@ -20,7 +20,13 @@ use crate::real::{Program, Server, arguments, cores, machine};
 use crate::text::{say, tell};
 
 /// What runs before anything counts.
-const WARM_UP_SECONDS: u64 = 4;
+const WARM_UP_SECONDS: u64 = 3;
+
+/// What shows whether the machine is as it was.
+const CONTROL: &str = "seconds = 1\n[keys]\ncount = 1\nsize = 64\nvalue = 64\n[[class]]\nname = \"control\"\n\
+    operation = \"range\"\nrate = 150\narrivals = \"poisson\"\nconsistency = \"serializable\"\n";
+/// Enough of it for a median.
+const CONTROL_SECONDS: u64 = 2;
 
 pub(crate) fn command() -> Command {
     let era = |name: &str| name.parse::<Era>().map_err(|error| error.to_string());
@@ -50,7 +56,7 @@ pub(crate) fn command() -> Command {
                 .value_name("N")
                 .default_value("5")
                 .value_parser(value_parser!(u64).range(1..=100))
-                .help("So many of each; medians count"),
+                .help("So many of each, eras in turn; medians count"),
         )
         .arg(
             Arg::new("seconds")
@@ -99,12 +105,15 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
         let trial = Trial { name, scenario: &scenario, calibration: &calibration, runs };
         let (found, noise) = trial.run(&program, &eras, &mut patience).map_err(of)?;
         if !noise.is_little() {
-            tell(&format!("{name}: {noise}; the real runs are those of a busy machine"));
+            tell(&format!(
+                "{name}: {noise}; the real runs are those of another machine than the costs"
+            ));
         }
         match matches.get_flag("json") {
             true => {
                 let mut json = found.json();
                 json["stolen"] = json!(noise.stolen);
+                json["drift"] = json!(noise.drift);
                 all.insert(name.clone(), json);
             }
             false => say(&format!("{name}\n{}while it ran for real, {noise}\n\n", found.table()))?,
@@ -138,8 +147,7 @@ struct Trial<'t> {
 }
 
 impl Trial<'_> {
-    /// One era after the other: a server that only stands by makes another one slower, by a third on a small virtual
-    /// machine, with nothing but its memory.
+    /// Eras take turns, so that what the machine does beside it meets all of them.
     fn run(
         &self,
         program: &Program,
@@ -151,45 +159,82 @@ impl Trial<'_> {
         for era in eras {
             self.predicted(*era, 1).map_err(|error| format!("era {era}: {error}"))?;
         }
-        let (mut found, mut worst) = (Validation::default(), Noise::default());
-        let runs = (self.runs * eras.len() as u64) as f64;
-        for (number, era) in eras.iter().enumerate() {
+        let mut servers = Vec::new();
+        for era in eras {
             let of = |error: String| format!("era {era}: {error}");
-            let server = self.started(program, *era).map_err(of)?;
-            for seed in 1..=self.runs {
-                let once = || once(&server, &self.scenario.workload, seed);
+            let server = Server::start(program, *era).map_err(of)?;
+            server.fill(&self.scenario.workload.space, "the keys").map_err(of)?;
+            servers.push((*era, server, self.control(*era).map_err(of)?));
+        }
+        let (mut found, mut worst) = (Validation::default(), Noise::default());
+        for seed in 1..=self.runs {
+            for (number, (era, server, control)) in servers.iter().enumerate() {
+                let of = |error: String| format!("era {era}: {error}");
+                let once = || self.once(server, control, seed);
                 let (real, noise) = patience.calmest(once).map_err(of)?;
                 worst += noise;
                 let model = self.predicted(*era, seed).map_err(of)?;
                 add(&mut found, *era, &real, &model);
-                progress.say((number as u64 * self.runs + seed) as f64 / runs);
+                let done = (seed - 1) * eras.len() as u64 + number as u64 + 1;
+                progress.say(done as f64 / (self.runs * eras.len() as u64) as f64);
             }
         }
         Ok((found, worst))
     }
 
-    /// A server of this era, with all keys, and warm.
-    fn started(&self, program: &Program, era: Era) -> Result<Server, String> {
+    /// One run on the real server. That the driver is late beside a long answer is part of what is compared.
+    fn once(
+        &self,
+        server: &Server,
+        control: &Control,
+        seed: u64,
+    ) -> Result<(Report, Noise), String> {
         let workload = &self.scenario.workload;
-        let server = Server::start(program, era)?;
-        server.fill(&workload.space, "the keys")?;
-        let warm = Workload { seconds: WARM_UP_SECONDS, ..workload.clone() };
-        server.load(&warm, 0)?;
-        Ok(server)
+        // It has been standing by, and given memory back.
+        server.load(&Workload { seconds: WARM_UP_SECONDS, ..workload.clone() }, 0)?;
+        let before = control.drift(server, seed)?;
+        let lent = Lent::look()?;
+        let report = server.load(workload, seed)?;
+        let stolen = Lent::look()?.stolen_since(lent);
+        let drift = control.drift(server, seed)?.max(before);
+        Ok((report, Noise { stolen, late_ms: 0.0, drift }))
     }
 
     fn predicted(&self, era: Era, seed: u64) -> Result<Results, String> {
-        let scenario = Scenario { seed, ..self.scenario.clone() };
+        self.in_the_model(era, Scenario { seed, ..self.scenario.clone() })
+    }
+
+    fn in_the_model(&self, era: Era, scenario: Scenario) -> Result<Results, String> {
         let build = Build::new(era, self.calibration.costs(era));
         run(&scenario, &build).map_err(|error| error.to_string())
     }
+
+    /// Reads of one key, which come as seldom as those that a calibration takes for how long threads need to wake.
+    fn control(&self, era: Era) -> Result<Control, String> {
+        let classes = Workload::parse(CONTROL).map_err(|error| error.to_string())?.classes;
+        let seconds = CONTROL_SECONDS;
+        let workload = Workload { classes, seconds, ..self.scenario.workload.clone() };
+        let scenario = Scenario { workload: workload.clone(), ..self.scenario.clone() };
+        let results = self.in_the_model(era, scenario)?;
+        let median_ms = results.classes[0].latency_ms(0.5).ok_or("no answer in the model")?;
+        Ok(Control { workload, median_ms })
+    }
 }
 
-/// One run on the real server. That the driver is late beside a long answer is part of what is compared.
-fn once(server: &Server, workload: &Workload, seed: u64) -> Result<(Report, Noise), String> {
-    let lent = Lent::look()?;
-    let report = server.load(workload, seed)?;
-    Ok((report, Noise { stolen: Lent::look()?.stolen_since(lent), late_ms: 0.0 }))
+/// A load whose latency the costs were made from: if it takes another time now, the machine is another one now.
+struct Control {
+    workload: Workload,
+    /// By the costs.
+    median_ms: f64,
+}
+
+impl Control {
+    /// By which share it is off what the costs say.
+    fn drift(&self, server: &Server, seed: u64) -> Result<f64, String> {
+        let report = server.load(&self.workload, seed)?;
+        let median_ms = report.lines[0].tally.latency_ms(0.5).ok_or("no answer came")?;
+        Ok((median_ms / self.median_ms - 1.0).abs())
+    }
 }
 
 /// One more run of the one and of the other.

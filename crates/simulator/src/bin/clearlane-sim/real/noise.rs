@@ -1,9 +1,10 @@
 //! Did the machine have time for what was measured on it?
 //!
 //! A virtual machine has no cores but is lent them. When its host has others to serve, a thread that computes for a
-//! millisecond takes two, and one that wakes comes late; and what was measured then is true of that minute only. Two
-//! signs tell: the host's own word for what it has [withheld](Lent), and how late the driver of a load sent what was
-//! due, if it had nothing else to do.
+//! millisecond takes two, and one that wakes comes late; and what was measured then is true of that minute only. Three
+//! signs tell: the host's own word for what it has [withheld](Lent), how late the driver of a load sent what was
+//! due, if it had nothing else to do, and if it was measured before, how far the machine is now from
+//! [how it was](Noise::drift).
 //!
 //! Such times last for seconds or for minutes. So what was disturbed is measured again when they are over, which
 //! [`Patience`] waits for: with a thread that takes naps, and looks how late it wakes.
@@ -18,6 +19,8 @@ use std::time::{Duration, Instant};
 const STOLEN_MAX: f64 = 0.03;
 /// A machine with time to spare sends 99 of 100 requests of a small load sooner.
 const LATE_MAX_MS: f64 = 1.5;
+/// A share by which a small read may take longer, or less long, than it did.
+const DRIFT_MAX: f64 = 0.15;
 
 /// Naps enough for a 99th percentile, and work enough to be disturbed.
 const NAPS: usize = 400;
@@ -67,6 +70,8 @@ pub(crate) struct Noise {
     pub(crate) stolen: f64,
     /// How late the driver was at most for 99 of 100 requests; 0 if its own work would have kept it.
     pub(crate) late_ms: f64,
+    /// By which share a small read took longer, or less long, than when the machine was calibrated.
+    pub(crate) drift: f64,
 }
 
 impl Noise {
@@ -75,9 +80,9 @@ impl Noise {
         self.loudness() <= 1.0
     }
 
-    /// How far it is beyond what is bearable, by the worse of the two signs.
+    /// How far it is beyond what is bearable, by the worst of the signs.
     pub(crate) fn loudness(self) -> f64 {
-        (self.stolen / STOLEN_MAX).max(self.late_ms / LATE_MAX_MS)
+        (self.stolen / STOLEN_MAX).max(self.late_ms / LATE_MAX_MS).max(self.drift / DRIFT_MAX)
     }
 }
 
@@ -131,7 +136,7 @@ fn naps() -> Result<Noise, String> {
     let mut late: Vec<Duration> = (0..NAPS).map(|_| nap()).collect();
     late.sort();
     let late_ms = late[NAPS * 99 / 100].as_secs_f64() * 1e3;
-    Ok(Noise { stolen: Lent::look()?.stolen_since(before), late_ms })
+    Ok(Noise { stolen: Lent::look()?.stolen_since(before), late_ms, drift: 0.0 })
 }
 
 /// How late one wakes, and ends a little work.
@@ -145,19 +150,28 @@ fn nap() -> Duration {
 
 impl AddAssign for Noise {
     fn add_assign(&mut self, other: Noise) {
-        let Noise { stolen, late_ms } = other;
-        *self = Noise { stolen: self.stolen.max(stolen), late_ms: self.late_ms.max(late_ms) };
+        let Noise { stolen, late_ms, drift } = other;
+        self.stolen = self.stolen.max(stolen);
+        self.late_ms = self.late_ms.max(late_ms);
+        self.drift = self.drift.max(drift);
     }
 }
 
 impl fmt::Display for Noise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Noise { stolen, late_ms } = self;
+        let Noise { stolen, late_ms, drift } = *self;
         write!(f, "the host withheld up to {:.1} % of the time that was wanted", 100.0 * stolen)?;
-        match *late_ms > 0.0 {
-            true => write!(f, ", and small loads were sent up to {late_ms:.1} ms late (p99)"),
-            false => Ok(()),
+        if late_ms > 0.0 {
+            write!(f, ", and small loads were sent up to {late_ms:.1} ms late (p99)")?;
         }
+        if drift > 0.0 {
+            let percent = 100.0 * drift;
+            write!(
+                f,
+                ", and a small read was up to {percent:.0} % off what it took when costs were measured"
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -178,7 +192,7 @@ mod tests {
 
     #[test]
     fn what_was_disturbed_is_measured_until_it_was_not_or_patience_ends() {
-        let noise = |stolen| Noise { stolen, late_ms: 0.0 };
+        let noise = |stolen| Noise { stolen, ..Noise::default() };
         let mut runs = [(1, noise(0.5)), (2, noise(0.01)), (3, noise(0.9))].into_iter();
         let first = Patience::new(Duration::ZERO).calmest(|| Ok(runs.next().unwrap()));
         assert_eq!(first, Ok((1, noise(0.5))), "no patience");
@@ -189,14 +203,15 @@ mod tests {
     }
 
     #[test]
-    fn one_sign_of_two_is_enough() {
-        let (quiet, late) =
-            (Noise { stolen: 0.01, late_ms: 0.2 }, Noise { stolen: 0.0, late_ms: 2.0 });
-        let stolen = Noise { stolen: 0.06, late_ms: 0.0 };
-        assert!(quiet.is_little() && !late.is_little() && !stolen.is_little());
-        let mut worst = late;
-        worst += stolen;
-        assert_eq!(worst, Noise { stolen: 0.06, late_ms: 2.0 });
-        assert!(worst.to_string().contains("up to 6.0 %") && worst.to_string().contains("2.0 ms"));
+    fn one_sign_is_enough() {
+        let of = |stolen, late_ms, drift| Noise { stolen, late_ms, drift };
+        assert!(of(0.01, 0.2, 0.1).is_little());
+        let all = [of(0.06, 0.0, 0.0), of(0.0, 2.0, 0.0), of(0.0, 0.0, 0.2)];
+        assert!(all.iter().all(|noise| !noise.is_little()));
+        let mut worst = Noise::default();
+        all.into_iter().for_each(|noise| worst += noise);
+        assert_eq!(worst, of(0.06, 2.0, 0.2));
+        let words = worst.to_string();
+        assert!(["up to 6.0 %", "2.0 ms", "up to 20 %"].iter().all(|part| words.contains(part)));
     }
 }

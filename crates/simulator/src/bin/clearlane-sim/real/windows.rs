@@ -185,7 +185,7 @@ impl Bench {
         let (after, later) = (client()?, self.server.metrics()?);
         let tally = &report.lines[0].tally;
         let late = tally.late_ms(0.99).filter(|_| load.is_light);
-        let noise = Noise { stolen, late_ms: late.unwrap_or(0.0) };
+        let noise = Noise { stolen, late_ms: late.unwrap_or(0.0), drift: 0.0 };
         let answers = report.lines.iter().map(|line| line.tally.answered()).sum::<u64>() as f64;
         let (first, last) = report.used.ok_or("what the server uses is not known")?;
         let server = (last.processor - first.processor).as_secs_f64() - self.idle * seconds as f64;
