@@ -41,7 +41,7 @@ mod tests {
                       31 30 254:1 / /tmp/disk rw - xfs /dev/vdb rw\n\
                       32 22 254:2 / /my\\040disk rw - btrfs /dev/vdc rw\n";
         let of = |path| kind(mounts, Path::new(path));
-        assert_eq!(of("/home/a"), Some("ext4"));
+        assert_eq!(of("/srv/a"), Some("ext4"));
         assert_eq!(of("/tmp"), Some("tmpfs"));
         assert_eq!(of("/tmp/a/b"), Some("tmpfs"));
         assert_eq!(of("/tmp/disk/a"), Some("xfs"));
