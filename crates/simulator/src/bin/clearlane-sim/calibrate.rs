@@ -47,7 +47,7 @@ pub(crate) fn command() -> Command {
                 .value_name("N")
                 .default_value("4")
                 .value_parser(value_parser!(u64).range(1..=60))
-                .help("How long each of the loads takes; puts take three times as long"),
+                .help("How long each of the loads takes; puts and long reads take three times as long"),
         )
         .args(arguments())
 }

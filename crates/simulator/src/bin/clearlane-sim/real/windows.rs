@@ -45,7 +45,7 @@ struct Load {
 /// The first long answers take half as long again.
 const WARM_UP_SECONDS: u64 = 3;
 
-/// Puts show the tail of the disk, and one in a hundred of too few is anything.
+/// Puts show the tail of the disk, and one in a hundred of too few is anything; of long reads there are few a second.
 const LONGER: u64 = 3;
 
 impl Load {
@@ -129,7 +129,8 @@ pub(crate) fn seen(
         Load::range(SELDOM, 1.0, ""),
         Load::range(100.0, WALKED, &format!("limit = 1\n{SERIALIZABLE}")),
         Load::range(10.0, MANY, SERIALIZABLE).long(),
-        Load::range(3.0, LONG, SERIALIZABLE).large().long(),
+        // As seldom as they come where they hurt: memory goes back to the system between them, in the old eras.
+        Load { times: LONGER, ..Load::range(1.0, LONG, SERIALIZABLE).large().long() },
         Load::put(100.0),
         Load::put(1000.0),
         Load::new(100.0, format!("operation = \"put\"\nvalue = {PUT_VALUE}\n")).large(),
