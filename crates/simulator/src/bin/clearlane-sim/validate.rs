@@ -190,7 +190,7 @@ impl Trial<'_> {
         seed: u64,
     ) -> Result<(Report, Noise), String> {
         let workload = &self.scenario.workload;
-        // It has been standing by, and given memory back.
+        // Who has been standing by is slower at first.
         server.load(&Workload { seconds: WARM_UP_SECONDS, ..workload.clone() }, 0)?;
         let before = control.drift(server, seed)?;
         let lent = Lent::look()?;
