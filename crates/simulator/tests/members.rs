@@ -130,13 +130,28 @@ fn five_members_wait_for_the_second_nearest() {
 
 #[test]
 fn at_another_member_everything_goes_by_the_leader() {
-    let at = |member: &'static str| {
-        times(&[("model.connect.put", member), ("model.connect.fresh", member)])
+    let at = |member: &'static str, era| {
+        found(&[("model.connect.put", member), ("model.connect.fresh", member)], era).0
     };
     // There, the quorum, and the news that it is committed: 0.5 + 2 + 0.5. A read asks the leader, which asks
     // a quorum: 0.5 + 1 + 0.5.
-    assert_eq!(at("2"), [3.0, 2.0, 0.0]);
-    assert_eq!(at("3"), [4.0, 3.0, 0.0]);
+    assert_eq!(at("2", Era::V35), [3.0, 2.0, 0.0]);
+    assert_eq!(at("3", Era::V35), [4.0, 3.0, 0.0]);
+    // In ours the leader and who asks are the quorum: 0.5 + 0.5.
+    assert_eq!(at("2", Era::Clearlane), [3.0, 1.0, 0.0]);
+    assert_eq!(at("3", Era::Clearlane), [4.0, 2.0, 0.0]);
+}
+
+/// Of five, two are not enough; and a learner is nobody's quorum.
+#[test]
+fn who_asks_is_not_always_enough() {
+    let far = [("model.round_trips_ms.1-4", "7"), ("model.round_trips_ms.1-5", "8")];
+    let five = [("model.members", "5"), ("model.connect.fresh", "2"), far[0], far[1]];
+    let learner = [("model.learners", "1"), ("model.connect.fresh", "4"), far[0]];
+    for knobs in [&five[..], &learner[..]] {
+        let times = |era| found(knobs, era).0;
+        assert_eq!(times(Era::Clearlane), times(Era::V35));
+    }
 }
 
 #[test]

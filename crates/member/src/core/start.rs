@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_backend::Config;
+use clearlane_backend::{Config, Design};
 use clearlane_engine::Engine;
 use clearlane_lease::{self as lease, Lessor};
 use clearlane_mvcc::{self as mvcc, KeyLeases, Store, StoreParts, Workers};
@@ -214,6 +214,8 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
         ground.open(&engine, &leases)?;
     let metadata = contents.metadata;
     (settings.raft.id, settings.reads.member) = (metadata.node_id, metadata.node_id);
+    // The old eras ask as etcd does.
+    settings.raft.questions_count = ground.parts.design == Design::SnapshotReadTx;
     let Contents { state, entries, .. } = contents;
     commit_up_to(progress.index, &mut wal, state)?;
     // It may have stopped before it could be told.

@@ -55,6 +55,7 @@ mod error;
 mod heartbeats;
 mod mend;
 mod message;
+mod question;
 mod settings;
 mod split;
 mod waiting;
@@ -158,6 +159,9 @@ impl Driver {
         // Who does not lead would forward it with the sender's term, which raft asserts not to do.
         let lost = kind == MessageType::MsgTransferLeader && !leads;
         if lost || (kind == MessageType::MsgTimeoutNow && !leads && !self.may_campaign()) {
+            return Ok(());
+        }
+        if self.answer_at_once(&message) {
             return Ok(());
         }
         if !leads && kind == MessageType::MsgPropose {

@@ -31,6 +31,9 @@ pub struct Settings {
     pub committed_bytes_max: u64,
     /// So many questions for the commit index may wait for an answer.
     pub reads_max: usize,
+    /// A follower's question for the commit index counts as its word that it follows: see `question.rs`. etcd
+    /// asks again.
+    pub questions_count: bool,
     /// Where election time-outs come from, together with the id.
     pub seed: u64,
     /// Raft's own option for reads under a lease, which is not safe.
@@ -51,6 +54,7 @@ impl Settings {
             uncommitted_entries_max: 1 << 16,
             committed_bytes_max: 8 << 20,
             reads_max: 4096,
+            questions_count: false,
             seed,
             #[cfg(feature = "planted-bugs")]
             lease_based: false,

@@ -1,7 +1,7 @@
 //! The commands of golden scripts over a cluster.
 //!
 //! `cluster 3` makes one whose members know each other; `seed=`, `inflight=`, `uncommitted=`,
-//! `message=` set what [`Settings`] say. Then:
+//! `message=`, `reads=`, `questions=` set what [`Settings`] say. Then:
 //!
 //! ```text
 //!   pass 3              three ticks for everybody, everything delivered behind each
@@ -45,6 +45,7 @@ impl ClusterRunner {
                 "entries" => settings.uncommitted_entries_max = *value,
                 "message" => settings.message_bytes_max = *value,
                 "reads" => settings.reads_max = *value as usize,
+                "questions" => settings.questions_count = *value != 0,
                 other => panic!("no option {other}"),
             }
         }

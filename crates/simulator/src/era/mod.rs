@@ -80,8 +80,8 @@ pub(crate) enum Fresh {
     ThroughTheLog,
     /// A round of the members.
     Round,
-    /// A round, but not for the only member.
-    AloneAsksNobody,
+    /// A round, but not for the only member, and less of one for who asks the leader.
+    WithFewWords,
 }
 
 /// A read path.
@@ -122,7 +122,7 @@ impl Era {
         match self {
             Era::V30 => Fresh::ThroughTheLog,
             Era::V31 | Era::V32 | Era::V34 | Era::V35 => Fresh::Round,
-            Era::Clearlane => Fresh::AloneAsksNobody,
+            Era::Clearlane => Fresh::WithFewWords,
         }
     }
 
