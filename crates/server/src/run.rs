@@ -49,6 +49,9 @@ use crate::{corruption, logging, maintenance, timeline, tools, upkeep};
 /// Between two looks at who leads.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// So many threads serve clients, if nobody says how many.
+const NET_THREADS_MAX: usize = 4;
+
 /// Between two checkpoints of leases, if there are any: etcd's.
 const LEASE_CHECKPOINTS: Duration = Duration::from_secs(5 * 60);
 
@@ -229,10 +232,21 @@ fn begin(config: &Config) -> Result<Running, Failure> {
     };
     let peers = Peers::start(&node, ends, settings)?;
     let common = common_of(config);
-    let (threads, limits) = (config.net_threads, config.limits);
+    let (threads, limits) = (net_threads(config), config.limits);
     let server = Server::start_on(&node, clients, threads, limits, common.clone())?;
     let election_timeout = config.raft.election_timeout;
     Ok(Running { node, server, peers, metrics, common, election_timeout })
+}
+
+/// The other half of the cores has the log to write, the store, and what takes long to read. Fewer threads that have
+/// more to do are woken less often, and that is much of what a small request costs: in three members on two cores, a
+/// quarter of it.
+fn net_threads(config: &Config) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    match config.net_threads {
+        0 => (cores / 2).clamp(1, NET_THREADS_MAX),
+        said => said,
+    }
 }
 
 /// Serves metrics apart, from this thread.

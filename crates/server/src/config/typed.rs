@@ -55,7 +55,7 @@ pub struct Config {
     pub limits: Limits,
     /// What is answered that is not gRPC.
     pub http: HttpConfig,
-    /// So many threads serve clients.
+    /// So many threads serve clients; 0 if it depends on the machine.
     pub net_threads: usize,
     /// A call that takes longer is told of in the log.
     pub slow: Duration,
@@ -288,8 +288,8 @@ pub(super) fn config(values: &Values, mut warnings: Vec<String>) -> Result<Confi
         request_bytes_max: typed.size("max-request-bytes"),
     };
     let net_threads = typed.size("net-threads");
-    if !(1..=NET_THREADS_MAX).contains(&net_threads) {
-        let wrong = format!("--net-threads must be 1 to {NET_THREADS_MAX} (set to {net_threads})");
+    if net_threads > NET_THREADS_MAX {
+        let wrong = format!("--net-threads must be 0 to {NET_THREADS_MAX} (set to {net_threads})");
         return Err(Refusal::fatal(wrong));
     }
     Ok(Config {

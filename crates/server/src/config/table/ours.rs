@@ -42,7 +42,12 @@ pub(super) const ERAS: &[Flag] = &[
         "67108864",
         "So much of the data the engine has in memory; the system keeps the file's pages, too.",
     ),
-    flag("net-threads", Count, "2", "So many threads serve clients."),
+    flag(
+        "net-threads",
+        Count,
+        "0",
+        "So many threads serve clients; if it is 0, half as many as there are cores, and at most 4.",
+    ),
     flag(
         "timeline",
         Text,
