@@ -49,7 +49,7 @@ pub struct ClientName(pub Arc<str>);
 #[derive(Debug)]
 pub struct Incoming {
     endpoint: Endpoint,
-    config: Watched<ServerConfig>,
+    config: Arc<Watched<ServerConfig>>,
     checks_address: bool,
     patience: Duration,
 }
@@ -80,7 +80,7 @@ impl Incoming {
             let (side, protocol) = (side.clone(), protocol.clone());
             move || configuration(&own, &side, &protocol)
         };
-        let (config, checks_address) = (Watched::new(files, build)?, side.checks_address);
+        let (config, checks_address) = (Arc::new(Watched::new(files, build)?), side.checks_address);
         Ok(Incoming { endpoint, config, checks_address, patience: PATIENCE })
     }
 
@@ -119,7 +119,7 @@ impl Incoming {
     {
         let hello = LazyConfigAcceptor::new(Acceptor::default(), connection).await?;
         hello.client_hello().server_name().unwrap_or_default().clone_into(&mut seen.server_name);
-        let stream = hello.into_stream(self.config.get()).await?;
+        let stream = hello.into_stream(self.config.get().await?).await?;
         if let Some([own, ..]) = stream.get_ref().1.peer_certificates() {
             let facts = Facts::of(own).map_err(io::Error::other)?;
             let facts = seen.facts.insert(facts);

@@ -114,7 +114,7 @@ impl Service<Uri> for Secure {
             let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
             let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(443))).await?;
             stream.set_nodelay(true)?;
-            let connected = TlsConnector::from(config.get()).connect(name, stream).await;
+            let connected = TlsConnector::from(config.get().await?).connect(name, stream).await;
             connected.map(TokioIo::new).map_err(|error| io::Error::other(words::of(&error)))
         })
     }

@@ -18,12 +18,14 @@
 
 use std::fmt;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
+use tokio::task::spawn_blocking;
 
 use super::Error;
 use super::settings::Named;
@@ -40,7 +42,7 @@ pub(super) struct Watched<T> {
     now: Mutex<(Vec<Stamp>, Arc<T>)>,
 }
 
-impl<T> Watched<T> {
+impl<T: Send + Sync + 'static> Watched<T> {
     pub(super) fn new(
         files: impl IntoIterator<Item = Named>,
         build: impl Fn() -> Result<T, Error> + Send + Sync + 'static,
@@ -52,8 +54,14 @@ impl<T> Watched<T> {
         Ok(Watched { files, build: Box::new(build), now: Mutex::new((stamps, value)) })
     }
 
-    /// The value, made anew if a file has changed.
-    pub(super) fn get(&self) -> Arc<T> {
+    /// The value, made anew if a file has changed. A disk may take its time: the thread that asks goes on meanwhile,
+    /// for it has other connections, and in a member it is the one of raft.
+    pub(super) async fn get(self: &Arc<Self>) -> io::Result<Arc<T>> {
+        let watched = Arc::clone(self);
+        spawn_blocking(move || watched.look()).await.map_err(io::Error::other)
+    }
+
+    fn look(&self) -> Arc<T> {
         let found = stamps(&self.files);
         let mut now = self.now.lock();
         if now.0 != found {
@@ -103,13 +111,13 @@ mod tests {
             }
         };
         let watched = Watched::new([file.clone()], read).unwrap();
-        let first = watched.get();
-        assert!(*first == 1 && Arc::ptr_eq(&first, &watched.get()));
+        let first = watched.look();
+        assert!(*first == 1 && Arc::ptr_eq(&first, &watched.look()));
         fs::write(&file.path, "none").unwrap();
-        assert_eq!(*watched.get(), 1);
+        assert_eq!(*watched.look(), 1);
         fs::remove_file(&file.path).unwrap();
-        assert_eq!(*watched.get(), 1);
+        assert_eq!(*watched.look(), 1);
         fs::write(&file.path, "234").unwrap();
-        assert_eq!(*watched.get(), 234);
+        assert_eq!(*watched.look(), 234);
     }
 }
