@@ -1,12 +1,20 @@
 //! What the raft thread is asked and told: a list that gathers while it works.
+//!
+//! Who puts the first thing into an empty list wakes the thread, if it sleeps, and nobody else does. *How* it is
+//! woken is its own business: it [sleeps](Arrivals) in a future, on whatever it has to run futures with.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_raft_log::driver::Message;
 use clearlane_raft_log::wal::group::Written;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::copies::Received;
@@ -71,11 +79,17 @@ pub(super) enum Input {
 /// The list.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    gathering: Mutex<Vec<Input>>,
-    arrived: Condvar,
+    gathering: Mutex<Gathering>,
     /// Of messages that gather.
     message_bytes: AtomicU64,
     taken: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Gathering {
+    inputs: Vec<Input>,
+    /// The raft thread's, while it sleeps.
+    sleeper: Option<Waker>,
 }
 
 /// While more than this gathers, members' streams are not read.
@@ -84,13 +98,11 @@ const MESSAGE_BYTES_MAX: u64 = 64 << 20;
 impl Inbox {
     pub(super) fn push(&self, inputs: impl IntoIterator<Item = Input>) {
         let mut gathering = self.gathering.lock();
-        let was_empty = gathering.is_empty();
-        gathering.extend(inputs);
-        let is_first = was_empty && !gathering.is_empty();
+        gathering.inputs.extend(inputs);
+        let is_empty = gathering.inputs.is_empty();
+        let sleeper = if is_empty { None } else { gathering.sleeper.take() };
         drop(gathering);
-        if is_first {
-            self.arrived.notify_one();
-        }
+        sleeper.map(Waker::wake);
     }
 
     /// Messages of other members.
@@ -111,18 +123,68 @@ impl Inbox {
         }
     }
 
-    /// All that has gathered; waits for it, but not longer than this.
-    pub(super) fn take(&self, timeout: Duration) -> Vec<Input> {
+    /// All that has gathered. Nobody is to be woken for a while.
+    pub(super) fn take(&self) -> Vec<Input> {
         let mut gathering = self.gathering.lock();
-        if gathering.is_empty() {
-            self.arrived.wait_for(&mut gathering, timeout);
-        }
-        let taken = std::mem::take(&mut *gathering);
+        gathering.sleeper = None;
+        let taken = std::mem::take(&mut gathering.inputs);
         drop(gathering);
         // What was counted and not taken yet is little.
         if self.message_bytes.swap(0, Ordering::Relaxed) > MESSAGE_BYTES_MAX {
             self.taken.notify_waiters();
         }
         taken
+    }
+
+    /// For the thread that takes.
+    pub(super) fn arrivals(&self) -> Arrivals<'_> {
+        Arrivals(self)
+    }
+}
+
+/// What the raft thread waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrivals<'i>(&'i Inbox);
+
+impl Arrivals<'_> {
+    /// Whether there is something already.
+    pub fn are_there(self) -> bool {
+        !self.0.gathering.lock().inputs.is_empty()
+    }
+
+    /// Waits until there is something. One at a time may.
+    pub async fn any(self) {
+        poll_fn(|context| {
+            let mut gathering = self.0.gathering.lock();
+            if !gathering.inputs.is_empty() {
+                return Poll::Ready(());
+            }
+            gathering.sleeper = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// The same for a thread that has nothing else to do, but not longer than this.
+    pub fn sleep(self, timeout: Duration) {
+        let end = Instant::now() + timeout;
+        let waker = Waker::from(Arc::new(Sleeper(thread::current())));
+        let mut any = pin!(self.any());
+        while any.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            thread::park_timeout(left);
+        }
+    }
+}
+
+/// A thread that is parked.
+struct Sleeper(Thread);
+
+impl Wake for Sleeper {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }

@@ -15,6 +15,9 @@
 //!                                                             └───────────────┘
 //! ```
 //!
+//! While the raft thread has nothing to do it is the [network's](Network): a message of another member is read from
+//! its socket by the thread that wants it.
+//!
 //! Beside them there are a few threads for [what takes long](ReadPool) to read. Those of the default era make way
 //! for [the others](Turn).
 //!
@@ -70,6 +73,7 @@ use tokio::sync::watch;
 use self::desk::Mailbox;
 pub use self::desk::{Asked, Desk, Outcome};
 pub use self::figures::{Buckets, Figures};
+pub use self::inbox::Arrivals;
 use self::inbox::{Inbox, Input};
 pub use self::others::{Asking, Others, Traffic};
 pub use self::read_pool::ReadPool;
@@ -94,7 +98,8 @@ const READERS: usize = 2;
 /// The store that answers, behind what may be exchanged at any time.
 pub type CurrentStore = ArcSwap<Arc<dyn Store<Progress>>>;
 
-/// Brings messages to other members. It must not block: what cannot be sent is dropped.
+/// Brings messages to other members. It lives on the raft thread, and must not block it: what cannot be sent is
+/// dropped.
 pub trait Network: Send {
     /// Sends a message to whoever it is for, or gives it back. Of one that is found to be stuck later
     /// [`Node::returned`] is told, and of those that get lost [`Node::unreachable`].
@@ -103,6 +108,12 @@ pub trait Network: Send {
     /// Sends a copy of the store with a message. What has become of it is told to
     /// [`Node::copy_sent`].
     fn send_copy(&mut self, message: Message, store: Arc<dyn Store<Progress>>);
+
+    /// Waits until something has arrived for the raft thread, but not longer than this. Meanwhile the thread is the
+    /// network's: what was sent since the last time leaves here, and what comes in arrives here.
+    fn wait(&mut self, arrivals: Arrivals<'_>, timeout: Duration) {
+        arrivals.sleep(timeout);
+    }
 }
 
 /// For a member that is alone.
@@ -595,10 +606,5 @@ impl Shared {
         if !Arc::ptr_eq(&self.alarms.load(), core.alarms()) {
             self.alarms.store(Arc::clone(core.alarms()));
         }
-    }
-
-    /// For whoever has a time-out of his own.
-    fn wait(&self, timeout: Duration) -> Vec<Input> {
-        self.inbox.take(timeout)
     }
 }

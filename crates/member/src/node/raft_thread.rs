@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use clearlane_backend::Retired;
 use clearlane_proto::etcdserverpb::{AlarmType, InternalRaftRequest};
 use clearlane_raft_log::driver::{self, Message, Role};
 
@@ -25,6 +26,9 @@ use crate::recording::Doing;
 
 /// So many ticks a member goes on that was removed.
 const LAST_TICKS: u32 = 10;
+/// So many old views are dropped together: waking the thread that does it costs more than dropping one. Fewer are
+/// dropped at the next tick.
+const RETIRED_MAX: usize = 256;
 
 /// What the thread owns.
 struct RaftThread<'s> {
@@ -43,6 +47,8 @@ struct RaftThread<'s> {
     letters: Vec<Vec<(Place, Outcome)>>,
     /// What has become of the alarm about the disk.
     room_alarm: RoomAlarm,
+    /// Old views, for the commit thread to drop.
+    retired: Vec<Retired>,
     /// When this member, which was removed, stops.
     ends_at: Option<Duration>,
     tick: Duration,
@@ -81,6 +87,7 @@ pub(super) fn run(
         being_written: 0,
         room_alarm: RoomAlarm::None,
         letters: Vec::new(),
+        retired: Vec::new(),
         ends_at: None,
         tick,
     };
@@ -106,7 +113,8 @@ pub(super) fn run(
         let wait =
             if is_more { Duration::ZERO } else { due.saturating_sub(shared.begin.elapsed()) };
         shift.over(Doing::Running);
-        let inputs = shared.wait(wait);
+        thread.network.wait(shared.inbox.arrivals(), wait);
+        let inputs = shared.inbox.take();
         shift.over(thread.waited_for());
         for input in inputs {
             if matches!(input, Input::Stop) {
@@ -123,6 +131,7 @@ pub(super) fn run(
             // Ticks that were missed are not made up for: a follower would forget its promise.
             thread.core.tick();
             thread.mind_the_lost(now);
+            thread.drop_retired();
             next_tick = now.max(next_tick) + tick;
         }
     }
@@ -477,14 +486,21 @@ impl RaftThread<'_> {
         figures.proposals_pending.store(self.pending.len() as u64, Relaxed);
         self.hand_out();
         self.shared.watching.publish(outputs.changes);
-        if !outputs.retired.is_empty() {
-            let _ = self.to_commit.send(ToCommit::Drop(outputs.retired));
+        self.retired.extend(outputs.retired);
+        if self.retired.len() >= RETIRED_MAX {
+            self.drop_retired();
         }
         for job in outputs.compactions {
             let _ = self.to_commit.send(ToCommit::Compact(job));
         }
         if outputs.commit_due {
             let _ = self.to_commit.send(ToCommit::Now);
+        }
+    }
+
+    fn drop_retired(&mut self) {
+        if !self.retired.is_empty() {
+            let _ = self.to_commit.send(ToCommit::Drop(std::mem::take(&mut self.retired)));
         }
     }
 

@@ -12,6 +12,9 @@ pub enum Error {
     /// A directory cannot be made or read.
     #[error("the data directory: {0}")]
     Directory(#[from] std::io::Error),
+    /// The system has nothing left for connections.
+    #[error("the connections to other members: {0}")]
+    Network(std::io::Error),
     /// It was written by a newer program.
     #[error("{path}: the data is of format {found}, and this program knows formats up to {known}")]
     NewerFormat {

@@ -151,7 +151,7 @@ impl Start {
 
     /// Begins, or goes on.
     pub fn open(&self) -> Result<Opened> {
-        let (post, ends) = peer::network();
+        let (post, ends) = peer::network().map_err(Error::Network)?;
         let (ground, joins_as_learner) = self.prepare()?;
         let settings = Settings { joins_as_learner, ..self.settings()? };
         let node = Node::start(ground, settings, Box::new(post))?;

@@ -85,10 +85,19 @@ impl Link {
         (link, urgent_end, long_end)
     }
 
-    /// Leaves a message, or gives it back.
-    pub(super) fn send(&self, message: Message) -> Result<(), Box<Message>> {
-        let queue = if message.is_long() { &self.long } else { &self.urgent };
-        queue.put(message)
+    fn queue_for(&self, message: &Message) -> &Queue {
+        if message.is_long() { &self.long } else { &self.urgent }
+    }
+
+    /// Whether there is room for a message, which is then kept for it.
+    pub(super) fn takes(&self, message: &Message) -> bool {
+        self.queue_for(message).takes(message)
+    }
+
+    /// Sends a message for which there is room.
+    pub(super) fn send(&self, message: Message) {
+        // The queue was open, and nothing that closes one has run since: it has one thread.
+        let _ = self.queue_for(&message).sender.send(message);
     }
 
     pub(super) fn is_cut(&self) -> bool {
@@ -198,16 +207,16 @@ impl Queue {
         (queue, end)
     }
 
-    /// Only the raft thread puts, so nothing comes between the look and the count.
-    fn put(&self, message: Message) -> Result<(), Box<Message>> {
+    /// Only the raft thread asks, so nothing comes between the look and the count.
+    fn takes(&self, message: &Message) -> bool {
         let (bytes, waiting) = (message.bytes(), self.bytes.load(Ordering::Relaxed));
         let fits = waiting == 0 || waiting + bytes <= self.bytes_max;
-        if !fits || !self.is_open.load(Ordering::Relaxed) {
+        if !fits || !self.is_open.load(Ordering::Relaxed) || self.sender.is_closed() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
-            return Err(Box::new(message));
+            return false;
         }
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.sender.send(message).map_err(|closed| Box::new(closed.0))
+        true
     }
 
     /// A message has left the queue.

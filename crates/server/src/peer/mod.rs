@@ -29,7 +29,7 @@
 //!
 //! # Nothing waits, everything is bounded
 //!
-//! The raft thread puts a message into a queue and goes on. What waits there is bounded by bytes; what
+//! Raft puts a message into a queue and goes on; the [same thread](Post) sends it when raft is done. What waits there is bounded by bytes; what
 //! does not fit is dropped, and raft is told that the member is [out of reach](Node::unreachable): it
 //! sends again, one message at a time, until an answer comes. A stream takes from its queue what the
 //! receiver's window allows, and a copy is read from the engine only as fast as it leaves.
@@ -69,15 +69,16 @@ mod post;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::Receiver;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clearlane_member::Handle;
 use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
 use clearlane_proto::peerpb::peer_server::PeerServer;
-use clearlane_turns::Turn;
-use tokio::runtime::Builder;
+use parking_lot::Mutex;
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server as Tonic;
@@ -90,7 +91,6 @@ use self::links::{Links, Table};
 use self::others::Calls;
 pub(crate) use self::others::leader;
 pub use self::post::{Ends, Post, network};
-use crate::serve::blocking_begins;
 use crate::tls::{Incoming, Outgoing};
 
 /// A message is at most so long: more than any entry.
@@ -118,10 +118,11 @@ pub struct Settings {
 pub struct Peers {
     table: Arc<Table>,
     stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<io::Result<()>>>,
+    /// What they ran on, once the raft thread has let go of it.
+    over: Mutex<Receiver<Runtime>>,
 }
 
-/// What all tasks of the thread know.
+/// What all tasks know.
 #[derive(Clone, Debug)]
 struct Context {
     node: Arc<Node>,
@@ -154,19 +155,19 @@ impl Peers {
             begin: Instant::now(),
         };
         node.meet(Arc::new(Calls::new(&context)));
-        let (stop, stopped) = watch::channel(false);
-        let work = move || {
-            Turn::Soon.take();
-            let mut builder = Builder::new_current_thread();
-            let runtime = builder.on_thread_start(blocking_begins).enable_all().build()?;
-            let served =
-                runtime.block_on(run(context, ends, listeners, (name, client_urls), stopped));
-            // A copy that is being read or written ends at its next chunk.
-            runtime.shutdown_timeout(PATIENCE);
-            served
-        };
-        let thread = Some(thread::Builder::new().name("peers".to_owned()).spawn(work)?);
-        Ok(Peers { table, stop, thread })
+        // What is spawned from here on runs on the raft thread.
+        let _there = ends.runtime.enter();
+        let handle = Handle::new(node, Limits::default());
+        let (learned, strangers) = mpsc::channel(links::STRANGERS_MAX);
+        let door = Door::new(&context, handle.clone(), learned);
+        for (listener, tls) in listeners {
+            tokio::spawn(serve(entrance::connections(listener, tls)?, door.clone()));
+        }
+        tokio::spawn(handle.desk().clone().run());
+        tokio::spawn(Links::new(&context).keep(strangers));
+        tokio::spawn(copies::send_all(context, ends.copies));
+        tokio::spawn(announce::announce(handle, name, client_urls));
+        Ok(Peers { table, stop: ends.stop, over: Mutex::new(ends.over) })
     }
 
     /// What is known of each connection.
@@ -192,11 +193,12 @@ impl Peers {
 
     fn end(&mut self) -> io::Result<()> {
         let _ = self.stop.send(true);
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Err(_)) => Err(io::Error::other("the thread of the peers has panicked")),
-            Some(Ok(ended)) => ended,
-            None => Ok(()),
-        }
+        // Nothing comes if it has come before.
+        let Ok(runtime) = self.over.get_mut().recv() else { return Ok(()) };
+        // A copy that is being read or written ends at its next chunk. Whoever calls may have a runtime of his own,
+        // and must not wait for another one on that thread.
+        let ending = thread::spawn(move || runtime.shutdown_timeout(PATIENCE));
+        ending.join().map_err(|_| io::Error::other("a task of the peers has panicked"))
     }
 }
 
@@ -205,33 +207,6 @@ impl Drop for Peers {
         // Whoever wants to know has called `stop`.
         let _ = self.end();
     }
-}
-
-/// The thread.
-async fn run(
-    context: Context,
-    ends: Ends,
-    listeners: Vec<(TcpListener, Option<Arc<Incoming>>)>,
-    (name, client_urls): (String, Vec<String>),
-    mut stopped: watch::Receiver<bool>,
-) -> io::Result<()> {
-    let handle = Handle::new(&context.node, Limits::default());
-    tokio::spawn(handle.desk().clone().run());
-    let (learned, strangers) = mpsc::channel(links::STRANGERS_MAX);
-    let door = Door::new(&context, handle.clone(), learned);
-    for (listener, tls) in listeners {
-        tokio::spawn(serve(entrance::connections(listener, tls)?, door.clone()));
-    }
-    tokio::spawn(Links::new(&context).keep(strangers));
-    tokio::spawn(copies::send_all(context.clone(), ends.copies));
-    tokio::spawn(announce::announce(handle, name, client_urls));
-    let mut failure = context.node.failure();
-    tokio::select! {
-        _ = stopped.wait_for(|stopped| *stopped) => {}
-        // Nobody takes what comes from now on.
-        _ = failure.wait_for(Option::is_some) => {}
-    }
-    Ok(())
 }
 
 /// Answers on one address.
