@@ -5,6 +5,12 @@
 //! etcdctl put greeting hello && etcdctl get greeting
 //! ```
 
+use clearlane_server::allocator::{self, Allocator};
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
+
 fn main() -> std::process::ExitCode {
+    allocator::keep_what_is_free();
     clearlane_server::run::main()
 }

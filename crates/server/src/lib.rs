@@ -13,6 +13,7 @@
 //! | [`peer`] | what do members say to each other? |
 //! | [`data`] | where does a member lie on disk, and how does it begin? |
 //! | [`config`] | what does this member's owner want? flags, environment, config file |
+//! | [`allocator`] | how long is memory kept that nobody uses? |
 //! | [`run`] | how does the process begin and end? |
 //! | [`logging`] | what does it say meanwhile? |
 //! | [`tls`] | who is at the other end, and does anybody listen in? |
@@ -32,6 +33,7 @@
 //! | [`upkeep`] | what does a member do by itself? |
 //! | [`status`] | which code goes with which words? |
 
+pub mod allocator;
 pub mod auth_off;
 mod calm;
 pub mod caller;

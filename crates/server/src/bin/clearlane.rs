@@ -2,10 +2,12 @@
 
 use std::process::ExitCode;
 
-/// Requests are made of many small pieces: see `docs/decisions/server-allocator.md`.
+use clearlane_server::allocator::{self, Allocator};
+
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
+    allocator::keep_what_is_free();
     clearlane_server::run::main()
 }

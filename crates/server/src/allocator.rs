@@ -1,0 +1,41 @@
+//! What a program that serves allocates with, and how long it keeps what is free.
+//!
+//! A request is made of many small pieces, and an answer of an old era is one large one: 20 MB, that are free again when
+//! they are sent. mimalloc gives such memory back after a tenth of a second, and the next answer gets it anew, page by
+//! page, each with a fault and each to be cleared. While the pages go back, whoever else wants one waits. On a virtual
+//! machine the host may have taken them meanwhile, which doubles the time of the whole read, now and then.
+//!
+//! So what is free stays for some seconds. It is used again by then, or it is not needed. Who sets
+//! `MIMALLOC_PURGE_DELAY` has what he has set. Figures are in `docs/decisions/server-allocator.md`.
+//!
+//! The library does not choose: a program that has a server in it keeps its allocator.
+
+#![allow(unsafe_code, reason = "mimalloc's options have no safe function")]
+
+pub use mimalloc::MiMalloc as Allocator;
+
+/// In milliseconds, for what a thread has; ten times as long for what is in large pieces.
+const KEPT_MS: std::ffi::c_long = 1000;
+/// `mi_option_purge_delay` of version 2, which the crate leaves out of its list.
+const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+
+/// To be said once, at the beginning.
+pub fn keep_what_is_free() {
+    // SAFETY: the option is there, and any number is one of its values. Threads that read it meanwhile find the old
+    // one or the new one.
+    unsafe { libmimalloc_sys::mi_option_set_default(PURGE_DELAY, KEPT_MS) }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn it_is_the_option_that_is_meant() {
+        // SAFETY: as above.
+        let now = || unsafe { libmimalloc_sys::mi_option_get(super::PURGE_DELAY) };
+        if std::env::var_os("MIMALLOC_PURGE_DELAY").is_none() {
+            assert_eq!(now(), 10, "mimalloc's own");
+            super::keep_what_is_free();
+            assert_eq!(now(), super::KEPT_MS);
+        }
+    }
+}
