@@ -53,8 +53,9 @@ impl Cluster {
                 trip.network(self.link(place, LEADER).one_way_ns()).await;
             }
             let index = leader.committed.get();
-            if !self.has_said_so(place) {
-                self.round(&mut trip).await;
+            match self.has_said_so(place) {
+                true => self.answers(&mut trip).await,
+                false => self.round(&mut trip).await,
             }
             if place != LEADER {
                 trip.network(self.link(LEADER, place).one_way_ns()).await;
@@ -75,6 +76,17 @@ impl Cluster {
         let era = self.member(place).build.era;
         let asks_and_votes = place != LEADER && place < self.voters();
         era.fresh() == Fresh::WithFewWords && asks_and_votes && self.voters() / 2 == 1
+    }
+
+    /// The leader has a turn of its raft.
+    async fn answers(&self, trip: &mut Trip) {
+        let (leader, begin_ns) = (self.member(LEADER), self.world().now_ns());
+        let turn_ns = leader.build.costs.raft_turn_ns;
+        let mut path = Account::default();
+        path[Spent::CORE] = leader.cores.run(turn_ns).await;
+        path[Spent::RUNNING] = turn_ns;
+        let ledger = trip.ledger();
+        trip.spent_as(self.quorum(), &ledger, path, begin_ns, self.world().now_ns());
     }
 
     /// Most of those who vote still follow the leader, which does so itself.

@@ -21,7 +21,9 @@
 //! * Who asks at *q* takes the one it asks for the leader, of its own term. Terms only grow, so when it answers, the
 //!   leader is in that term or a later one, say *t*; and before *q* the asker has voted for nobody in a term above *t*.
 //!   Nor has the leader before *a*.
-//! * To lead in a term above *t* takes the votes of a quorum, and every quorum has one of these two. So before *q*
+//! * To lead in a term above *t* takes the votes of a quorum, and every quorum has one of these two, also one of a
+//!   configuration that the leader has not applied yet: raft changes them so that any two in a row overlap, and one at a
+//!   time. So before *q*
 //!   nobody has led in such a term, and nobody has committed anything in one.
 //! * What was committed before *r* was therefore committed in term *t* or an earlier one. The leader of term *t*, which
 //!   has committed an entry of its own term, knows of all of it.
@@ -48,7 +50,12 @@ impl Driver {
     pub(super) fn answer_at_once(&mut self, question: &Message) -> bool {
         let raft = &mut self.node.raft;
         let both = [raft.id, question.from()].into_iter().collect();
+        #[cfg(feature = "planted-bugs")]
+        if self.settings.lease_based {
+            return false;
+        }
         let may = self.settings.questions_count
+            && question.from() != raft.id
             && question.0.get_msg_type() == MessageType::MsgReadIndex
             && raft.state == StateRole::Leader
             && raft.commit_to_current_term()
