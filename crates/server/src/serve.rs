@@ -282,9 +282,9 @@ async fn accept_from(listener: Waiting, dealer: Arc<Dealer>) {
     }
 }
 
-/// After so many tasks a network thread looks for what has arrived. Left to itself it would do so after 61, and
+/// After so many tasks a thread looks for what has arrived. Left to itself it would do so after 61, and
 /// while a few connections send large answers, a piece in each turn, that is milliseconds.
-const TURNS: u32 = 16;
+pub(crate) const TURNS: u32 = 16;
 
 /// A thread for what blocks is started by one that answers, and would inherit its turns.
 pub(crate) fn blocking_begins() {

@@ -102,7 +102,9 @@ impl Inbox {
         let is_empty = gathering.inputs.is_empty();
         let sleeper = if is_empty { None } else { gathering.sleeper.take() };
         drop(gathering);
-        sleeper.map(Waker::wake);
+        if let Some(sleeper) = sleeper {
+            sleeper.wake();
+        }
     }
 
     /// Messages of other members.

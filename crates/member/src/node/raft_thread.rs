@@ -26,7 +26,7 @@ use crate::recording::Doing;
 
 /// So many ticks a member goes on that was removed.
 const LAST_TICKS: u32 = 10;
-/// So many old views are dropped together: waking the thread that does it costs more than dropping one. Fewer are
+/// So many old views are dropped together, somewhere else, for it may be much: waking the thread that does it costs more than dropping one. Fewer are
 /// dropped at the next tick.
 const RETIRED_MAX: usize = 256;
 
@@ -113,6 +113,7 @@ pub(super) fn run(
         let wait =
             if is_more { Duration::ZERO } else { due.saturating_sub(shared.begin.elapsed()) };
         shift.over(Doing::Running);
+        // What the network does here is not told apart from sleeping.
         thread.network.wait(shared.inbox.arrivals(), wait);
         let inputs = shared.inbox.take();
         shift.over(thread.waited_for());

@@ -58,7 +58,9 @@ async fn send(
     store: Arc<dyn Store<Progress>>,
 ) -> Result<u64, Status> {
     // It begins with a commit.
-    let room = context.node.require_room(0);
+    let node = Arc::clone(&context.node);
+    let room = spawn_blocking(move || node.require_room(0)).await;
+    let room = room.map_err(|_| Status::internal("the thread that looks has panicked"))?;
     room.map_err(|refused| Status::resource_exhausted(refused.to_string()))?;
     let to = message.to();
     let link = context.table.get(to).filter(|link| !link.is_cut());
@@ -126,7 +128,8 @@ pub(super) async fn receive(
     let received = writer.await.map_err(panicked)??;
     let (to, from) = (received.message.to(), received.message.from());
     if (to, from) != (badge.to, badge.from) {
-        let _ = context.node.vault().discard(received.index);
+        let (vault, index) = (Arc::clone(context.node.vault()), received.index);
+        let _ = spawn_blocking(move || vault.discard(index)).await;
         return Err(Status::invalid_argument(format!("a copy of {from:x} for {to:x}")));
     }
     tracing::info!(member = format!("{from:x}"), index = received.index, "received a copy");

@@ -16,6 +16,7 @@ use clearlane_proto::peerpb::{
 use clearlane_raft_log::driver::Message;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{self, Sender};
+use tokio::task::spawn_blocking;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
@@ -197,7 +198,10 @@ impl Peer for Door {
     ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
         self.admit(request.metadata())?;
         let LeaseTimeToLiveRequest { id, keys } = *request.get_ref();
-        let answer = self.member.time_to_live(id, keys).await;
+        // A lease may have very many keys.
+        let (member, here) = (self.member.clone(), tokio::runtime::Handle::current());
+        let looking = spawn_blocking(move || here.block_on(member.time_to_live(id, keys)));
+        let answer = looking.await.map_err(|error| Status::internal(error.to_string()))?;
         answer.map(Response::new).map_err(|trouble| status::of(&trouble))
     }
 

@@ -78,7 +78,6 @@ use clearlane_member::node::Node;
 use clearlane_member::requests::Limits;
 use clearlane_proto::peerpb::peer_server::PeerServer;
 use parking_lot::Mutex;
-use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server as Tonic;
@@ -90,6 +89,7 @@ pub use self::link::Figures;
 use self::links::{Links, Table};
 use self::others::Calls;
 pub(crate) use self::others::leader;
+use self::post::Ended;
 pub use self::post::{Ends, Post, network};
 use crate::tls::{Incoming, Outgoing};
 
@@ -119,7 +119,7 @@ pub struct Peers {
     table: Arc<Table>,
     stop: watch::Sender<bool>,
     /// What they ran on, once the raft thread has let go of it.
-    over: Mutex<Receiver<Runtime>>,
+    over: Mutex<Receiver<Ended>>,
 }
 
 /// What all tasks know.
@@ -160,8 +160,11 @@ impl Peers {
         let handle = Handle::new(node, Limits::default());
         let (learned, strangers) = mpsc::channel(links::STRANGERS_MAX);
         let door = Door::new(&context, handle.clone(), learned);
-        for (listener, tls) in listeners {
-            tokio::spawn(serve(entrance::connections(listener, tls)?, door.clone()));
+        let listening = listeners.into_iter();
+        let listening = listening.map(|(listener, tls)| entrance::connections(listener, tls));
+        // All of them, before there is a task that knows the node: it would be dropped by raft itself.
+        for connections in listening.collect::<io::Result<Vec<_>>>()? {
+            tokio::spawn(serve(connections, door.clone()));
         }
         tokio::spawn(handle.desk().clone().run());
         tokio::spawn(Links::new(&context).keep(strangers));
@@ -193,11 +196,11 @@ impl Peers {
 
     fn end(&mut self) -> io::Result<()> {
         let _ = self.stop.send(true);
-        // Nothing comes if it has come before.
-        let Ok(runtime) = self.over.get_mut().recv() else { return Ok(()) };
+        // Nothing comes if it has come before, or if raft does something that takes long: then it ends by itself.
+        let Ok(ended) = self.over.get_mut().recv_timeout(PATIENCE) else { return Ok(()) };
         // A copy that is being read or written ends at its next chunk. Whoever calls may have a runtime of his own,
         // and must not wait for another one on that thread.
-        let ending = thread::spawn(move || runtime.shutdown_timeout(PATIENCE));
+        let ending = thread::spawn(move || ended.shut_down(PATIENCE));
         ending.join().map_err(|_| io::Error::other("a task of the peers has panicked"))
     }
 }

@@ -10,7 +10,10 @@
 //!   connections        └ write │ sleep │ read, decode ┘              └ write │ ...
 //! ```
 //!
-//! What takes long is done elsewhere: reading and writing copies, hashes, names of hosts.
+//! What takes long, or asks a disk, is done elsewhere: copies, hashes, the keys of a lease, names of hosts,
+//! certificates.
+//!
+//! The runtime's timers are exact to a millisecond, so raft may sleep for one more than it has asked for.
 
 use std::io;
 use std::sync::Arc;
@@ -29,7 +32,7 @@ use tokio::time::sleep;
 
 use super::link::Link;
 use super::links::Table;
-use crate::serve::blocking_begins;
+use crate::serve::{TURNS, blocking_begins};
 
 /// A message that goes with a copy of the store.
 pub(super) type CopyOrder = (Message, Arc<dyn Store<Progress>>);
@@ -50,7 +53,28 @@ pub struct Post {
 struct Running {
     runtime: Runtime,
     /// To whom it goes then: to end it may take a while.
-    over: mpsc::Sender<Runtime>,
+    over: mpsc::Sender<Ended>,
+}
+
+/// A runtime that nobody turns any more. Dropped anywhere, it waits for nobody.
+#[derive(Debug)]
+pub(super) struct Ended(Option<Runtime>);
+
+impl Ended {
+    /// Waits for what runs in its other threads, but not for longer than this.
+    pub(super) fn shut_down(mut self, patience: Duration) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_timeout(patience);
+        }
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// The other end: for [`Peers::start`](super::Peers::start).
@@ -61,13 +85,14 @@ pub struct Ends {
     pub(super) copies: UnboundedReceiver<CopyOrder>,
     pub(super) runtime: Handle,
     pub(super) stop: watch::Sender<bool>,
-    pub(super) over: mpsc::Receiver<Runtime>,
+    pub(super) over: mpsc::Receiver<Ended>,
 }
 
 /// A network for a member that is about to start.
 pub fn network() -> io::Result<(Post, Ends)> {
     let mut builder = Builder::new_current_thread();
-    let runtime = builder.on_thread_start(blocking_begins).enable_all().build()?;
+    let runtime =
+        builder.on_thread_start(blocking_begins).enable_all().event_interval(TURNS).build()?;
     let table = Arc::new(Table::default());
     let (sender, copies) = unbounded_channel();
     let (stop, stopped) = watch::channel(false);
@@ -89,10 +114,9 @@ enum Waited {
 
 impl Post {
     fn end(&mut self) {
-        let Some(Running { runtime, over }) = self.running.take() else { return };
-        if let Err(mpsc::SendError(runtime)) = over.send(runtime) {
-            // Nobody has begun anything with it.
-            runtime.shutdown_background();
+        if let Some(Running { runtime, over }) = self.running.take() {
+            // If nobody takes it, nobody has begun anything with it.
+            let _ = over.send(Ended(Some(runtime)));
         }
     }
 }
@@ -124,12 +148,13 @@ impl Network for Post {
             if timeout.is_zero() || arrivals.are_there() {
                 // However busy raft is, the connections have their turn, and their sockets are looked at.
                 yield_now().await;
-                return Waited::Enough;
+                // Who was to say so has gone, if nobody does.
+                let is_over = stopped.has_changed().is_err() || *stopped.borrow();
+                return if is_over { Waited::Over } else { Waited::Enough };
             }
             tokio::select! {
                 biased;
                 () = arrivals.any() => Waited::Enough,
-                // Who was to say so has gone, if nobody does.
                 _ = stopped.wait_for(|stopped| *stopped) => Waited::Over,
                 () = sleep(timeout) => Waited::Enough,
             }

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 use super::Error;
@@ -40,6 +41,7 @@ pub(super) struct Watched<T> {
     files: Vec<PathBuf>,
     build: Build<T>,
     now: Mutex<(Vec<Stamp>, Arc<T>)>,
+    turn: Arc<Semaphore>,
 }
 
 impl<T: Send + Sync + 'static> Watched<T> {
@@ -51,14 +53,21 @@ impl<T: Send + Sync + 'static> Watched<T> {
         // Looked at before they are read: a change in between is seen the next time.
         let stamps = stamps(&files);
         let value = Arc::new(build()?);
-        Ok(Watched { files, build: Box::new(build), now: Mutex::new((stamps, value)) })
+        let (build, now) = (Box::new(build), Mutex::new((stamps, value)));
+        Ok(Watched { files, build, now, turn: Arc::new(Semaphore::new(1)) })
     }
 
     /// The value, made anew if a file has changed. A disk may take its time: the thread that asks goes on meanwhile,
     /// for it has other connections, and in a member it is the one of raft.
     pub(super) async fn get(self: &Arc<Self>) -> io::Result<Arc<T>> {
         let watched = Arc::clone(self);
-        spawn_blocking(move || watched.look()).await.map_err(io::Error::other)
+        // One at a time: a disk that hangs is not to have all threads.
+        let turn = Arc::clone(&self.turn).acquire_owned().await;
+        let look = move || {
+            let _turn = turn;
+            watched.look()
+        };
+        spawn_blocking(look).await.map_err(io::Error::other)
     }
 
     fn look(&self) -> Arc<T> {
