@@ -38,10 +38,16 @@
 //! (`tests/golden/driver/question` has it). So raft, which confirms with a question all that were asked before it, does
 //! not hear of it. For the same reason it is no beginning of a lease.
 //!
-//! With four voters or more, two are no quorum, and all is as usual.
+//! # What a heartbeat does beside
+//!
+//! It finds out that a follower has missed something, and the leader sends that. An asker who has not acknowledged all
+//! that is committed is therefore sent an append along with the answer; and one of whom the leader does not know what it
+//! has is asked as usual.
+//!
+//! With four voters or more, two are no quorum, and all is as usual, too.
 
-use raft::StateRole;
 use raft::eraftpb::{self, MessageType};
+use raft::{ProgressState, StateRole};
 
 use super::{Driver, Message};
 
@@ -54,20 +60,27 @@ impl Driver {
         if self.settings.lease_based {
             return false;
         }
+        let asker = raft.prs().get(question.from()).map(|it| (it.state, it.matched));
         let may = self.settings.questions_count
             && question.from() != raft.id
             && question.0.get_msg_type() == MessageType::MsgReadIndex
             && raft.state == StateRole::Leader
             && raft.commit_to_current_term()
+            && asker.is_some_and(|(state, _)| state == ProgressState::Replicate)
             && raft.prs().has_quorum(&both);
-        if may {
-            let mut answer = eraftpb::Message::default();
-            answer.set_msg_type(MessageType::MsgReadIndexResp);
-            (answer.from, answer.to) = (raft.id, question.from());
-            (answer.term, answer.index) = (raft.term, raft.raft_log.committed);
-            answer.entries = question.0.entries.clone();
-            raft.msgs.push(answer);
+        if !may {
+            return false;
         }
-        may
+        let mut answer = eraftpb::Message::default();
+        answer.set_msg_type(MessageType::MsgReadIndexResp);
+        (answer.from, answer.to) = (raft.id, question.from());
+        (answer.term, answer.index) = (raft.term, raft.raft_log.committed);
+        answer.entries = question.0.entries.clone();
+        raft.msgs.push(answer);
+        if asker.is_some_and(|(_, matched)| matched < raft.raft_log.committed) {
+            raft.send_append(question.from());
+            self.settle();
+        }
+        true
     }
 }
