@@ -61,6 +61,8 @@ impl Program {
         let log = File::options().create(true).append(true).open(log).unwrap();
         let mut command = Command::new(program);
         command.env_clear().stdout(Stdio::null()).stderr(log);
+        // What is free goes back at once, not after some seconds: then what is resident is in use.
+        command.env("MIMALLOC_PURGE_DELAY", "10");
         command.args(["--name", &self.name, "--initial-cluster", &self.cluster]);
         command.arg("--data-dir").arg(self.disk.join(&self.name));
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
