@@ -240,7 +240,7 @@ fn begin(config: &Config) -> Result<Running, Failure> {
 
 /// The other half of the cores has the log to write, the store, and what takes long to read. Fewer threads that have
 /// more to do are woken less often, and that is much of what a small request costs: in three members on two cores, a
-/// quarter of it.
+/// sixth to a quarter of it.
 fn net_threads(config: &Config) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     match config.net_threads {

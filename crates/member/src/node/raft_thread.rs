@@ -26,8 +26,8 @@ use crate::recording::Doing;
 
 /// So many ticks a member goes on that was removed.
 const LAST_TICKS: u32 = 10;
-/// So many old views are dropped together, somewhere else, for it may be much: waking the thread that does it costs more than dropping one. Fewer are
-/// dropped at the next tick.
+/// So many old views go together to the thread that drops them, which need not be woken for each. Fewer go with the
+/// next tick.
 const RETIRED_MAX: usize = 256;
 
 /// What the thread owns.

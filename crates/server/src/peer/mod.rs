@@ -29,8 +29,8 @@
 //!
 //! # Nothing waits, everything is bounded
 //!
-//! Raft puts a message into a queue and goes on; the [same thread](Post) sends it when raft is done. What waits there is bounded by bytes; what
-//! does not fit is dropped, and raft is told that the member is [out of reach](Node::unreachable): it
+//! Raft puts a message into a queue and goes on; the [same thread](Post) sends it when raft is done. What
+//! waits there is bounded by bytes; what does not fit is dropped, and raft is told that the member is [out of reach](Node::unreachable): it
 //! sends again, one message at a time, until an answer comes. A stream takes from its queue what the
 //! receiver's window allows, and a copy is read from the engine only as fast as it leaves.
 //!

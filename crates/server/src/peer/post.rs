@@ -1,8 +1,8 @@
 //! Where the raft thread leaves what it has to say, and what it does while it waits: the connections are its own.
 //!
 //! A message that goes through a queue to a thread of the network wakes that thread, and its answer wakes the raft
-//! thread again; a round of a linearizable read had seventeen such wake-ups in three members, and they took longer
-//! than all else in it. So there is one thread for both. The runtime of the connections turns while raft has nothing to
+//! thread again; by count, a round of a linearizable read in three members had seventeen wake-ups. So there is one thread
+//! for both. The runtime of the connections turns while raft has nothing to
 //! do, and for one look at the sockets between two turns of a raft that has:
 //!
 //! ```text
