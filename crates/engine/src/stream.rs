@@ -22,10 +22,10 @@
 //!
 //! # Commits
 //!
-//! An importer commits about every 4 MiB, and at the trailer. It could commit each frame; but a commit
-//! is a sync, and nobody waits for any but the last one. What is worse, others wait for it: the disk is
-//! also that of the log of the member, which goes on meanwhile. It could commit once; but an open
-//! transaction takes memory for all that it has.
+//! An importer commits about every MiB, and at the trailer. It could commit each frame; but a commit is a sync, and
+//! nobody waits for any but the last one. It could commit once; but an open transaction takes memory for all that it
+//! has, and the disk is also that of a log, of this member or of another: who syncs an entry waits until what is before
+//! it is written, which takes 5 ms for 4 MiB on a disk that has an entry synced in 0.3.
 //!
 //! # An import that ends early
 //!
@@ -66,7 +66,7 @@ const TRAILER_BODY: usize = 12;
 /// A frame's body ends when it has grown to this.
 const BODY_BYTES: usize = 256 << 10;
 /// So many bytes of records are committed together.
-const COMMIT_BYTES: usize = 4 << 20;
+const COMMIT_BYTES: usize = 1 << 20;
 /// What a frame may claim to hold: one value of the greatest size that etcd ever takes, with room.
 const BODY_BYTES_MAX: usize = 1 << 30;
 

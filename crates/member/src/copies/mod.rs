@@ -17,7 +17,7 @@
 //!   raft: "2 needs what is at 5,000 or later"
 //!   Sender: a snapshot of the store, 7,310
 //!     header: the message, now of 7,310 ────▶ Receiver: a new store beside the current one
-//!     records, 256 KiB a time ──────────────▶   filled, 4 MiB a commit
+//!     records, 256 KiB a time ──────────────▶   filled, 1 MiB a commit
 //!     trailer ──────────────────────────────▶   whole? and does it say of itself that it is
 //!                                               at 7,310?  kept as "the copy at 7,310"
 //!                                             raft takes the message: "install 7,310"
