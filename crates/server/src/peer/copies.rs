@@ -1,15 +1,22 @@
-//! Copies of the store on their way: read and written on threads that may wait for a disk, with a few
-//! chunks between them and the stream.
+//! Copies of the store on their way: read, sent and written on threads that may wait for a disk.
 //!
 //! ```text
-//!   engine ─▶ Sender ─▶ 4 chunks ─▶ stream ════▶ stream ─▶ 4 chunks ─▶ Receiver ─▶ vault
-//!             a thread that waits                          a thread that waits
+//!   engine ─▶ Sender ─▶ connection ════▶ stream ─▶ 4 chunks ─▶ Receiver ─▶ vault
+//!   └──── one thread of its own ────┘    raft's    └─ one thread of its own ──┘
 //! ```
 //!
 //! Whoever is slowest holds up all the others, up to the reading engine. Nobody has more than some
 //! megabytes in memory. If one breaks, the rest ends by itself: a copy that is not whole is none.
+//!
+//! # Beside writes
+//!
+//! The sender is the leader, whom every put needs. Had it the connection of a copy on the thread that raft shares with
+//! the small messages, that thread would be as busy as one that computes for long, and the scheduler would make it wait
+//! as such: up to 4 ms for each put. So the connection goes with the copy. And both threads step back for those that
+//! answer clients ([`Turn::Late`]): a member that was away for so long may be away for a moment longer.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use bytes::Bytes;
 use clearlane_member::Progress;
@@ -18,11 +25,12 @@ use clearlane_mvcc::Store;
 use clearlane_proto::peerpb::CopyChunk;
 use clearlane_proto::peerpb::peer_client::PeerClient;
 use clearlane_raft_log::driver::Message;
+use clearlane_turns::Turn;
+use tokio::runtime::Builder;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, Streaming};
 
 use super::badge::Badge;
@@ -39,7 +47,7 @@ pub(super) async fn send_all(context: Context, mut orders: UnboundedReceiver<Cop
         let context = context.clone();
         tokio::spawn(async move {
             let to = message.to();
-            let sent = send(&context, message, store).await;
+            let sent = send(context.clone(), message, store).await;
             match &sent {
                 Ok(index) => tracing::info!(member = format!("{to:x}"), index, "sent a copy"),
                 Err(status) => {
@@ -52,28 +60,79 @@ pub(super) async fn send_all(context: Context, mut orders: UnboundedReceiver<Cop
     }
 }
 
+/// Returns of which index the copy is.
 async fn send(
+    context: Context,
+    message: Message,
+    store: Arc<dyn Store<Progress>>,
+) -> Result<u64, Status> {
+    // It goes with this future, if nobody waits for that any more.
+    let (_awaited, mut given_up) = oneshot::channel::<()>();
+    aside(move || {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            tokio::select! {
+                sent = send_here(&context, message, store) => sent,
+                _ = &mut given_up => Err(Status::cancelled("this member ends")),
+            }
+        })
+    })
+    .await?
+}
+
+/// The same, on this thread, which may wait for a disk in the middle of it.
+async fn send_here(
     context: &Context,
     message: Message,
     store: Arc<dyn Store<Progress>>,
 ) -> Result<u64, Status> {
+    let failed = |error: &dyn std::fmt::Display| Status::internal(error.to_string());
     // It begins with a commit.
-    let node = Arc::clone(&context.node);
-    let room = spawn_blocking(move || node.require_room(0)).await;
-    let room = room.map_err(|_| Status::internal("the thread that looks has panicked"))?;
+    let room = context.node.require_room(0);
     room.map_err(|refused| Status::resource_exhausted(refused.to_string()))?;
     let to = message.to();
     let link = context.table.get(to).filter(|link| !link.is_cut());
     let link = link.ok_or_else(|| Status::unavailable("nobody is there"))?;
     let mut client = reach(context, &link).await?;
-    let (chunks, outgoing) = mpsc::channel(CHUNKS_MAX);
-    let reader = spawn_blocking(move || read(&*store, message, &chunks));
-    let stream = ReceiverStream::new(outgoing).map(|bytes| CopyChunk { bytes });
-    let mut request = Request::new(stream);
+    // With the commit behind it, it is in nobody's way.
+    let exporter = store.copy().map_err(|error| failed(&error))?;
+    Turn::Late.take();
+    let mut sender = Sender::new(exporter, message).map_err(|error| failed(&error))?;
+    let index = sender.position().index;
+    let broken = Arc::new(OnceLock::new());
+    let breaks = Arc::clone(&broken);
+    let next = move || match sender.next_chunk() {
+        Ok(chunk) => chunk.map(|bytes| CopyChunk { bytes }),
+        Err(error) => {
+            breaks.get_or_init(|| error.to_string());
+            None
+        }
+    };
+    let mut request = Request::new(tokio_stream::iter(std::iter::from_fn(next)));
     context.badge(to).write(request.metadata_mut());
-    client.copy(request).await?;
+    let answer = client.copy(request).await;
+    if let Some(why) = broken.get() {
+        return Err(failed(why));
+    }
+    answer?;
     link.copy_arrived();
-    reader.await.map_err(|_| Status::internal("the reading thread has panicked"))?
+    Ok(index)
+}
+
+/// Does the work on a thread of its own, which is none of the runtime's: who has stepped back may not step forward again.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+    let begins = || {
+        Turn::Usual.take();
+        work()
+    };
+    let started = thread::Builder::new().name("copy".to_owned()).spawn(begins);
+    let thread = started.map_err(|error| Status::resource_exhausted(error.to_string()))?;
+    // Who waits for it is a thread of the runtime, so that its end is that of the work, too.
+    match spawn_blocking(|| thread.join()).await {
+        Ok(Ok(outcome)) => Ok(outcome),
+        Ok(Err(_)) => Err(Status::internal("the thread of the copy has panicked")),
+        Err(_) => Err(Status::unavailable("this member ends")),
+    }
 }
 
 /// Its own connection: what stands in line behind a copy is more of the copy.
@@ -92,22 +151,6 @@ async fn reach(
     Err(failed)
 }
 
-/// Returns of which index the copy is.
-fn read(
-    store: &dyn Store<Progress>,
-    message: Message,
-    chunks: &mpsc::Sender<Bytes>,
-) -> Result<u64, Status> {
-    let failed = |error: &dyn std::fmt::Display| Status::internal(error.to_string());
-    let exporter = store.copy().map_err(|error| failed(&error))?;
-    let mut sender = Sender::new(exporter, message).map_err(|error| failed(&error))?;
-    while let Some(chunk) = sender.next_chunk().map_err(|error| failed(&error))? {
-        let gone = |_| Status::unavailable("the stream has ended");
-        chunks.blocking_send(chunk).map_err(gone)?;
-    }
-    Ok(sender.position().index)
-}
-
 /// Takes a copy, and hands it to raft once it is whole and on disk.
 pub(super) async fn receive(
     context: &Context,
@@ -116,7 +159,7 @@ pub(super) async fn receive(
 ) -> Result<(), Status> {
     let vault = Arc::clone(context.node.vault());
     let (chunks, incoming) = mpsc::channel::<Bytes>(CHUNKS_MAX);
-    let writer = spawn_blocking(move || write(vault, incoming));
+    let writer = tokio::spawn(aside(move || write(vault, incoming)));
     while let Some(chunk) = stream.message().await? {
         if chunks.send(chunk.bytes).await.is_err() {
             // It says why when it is asked how it ended.
@@ -124,8 +167,8 @@ pub(super) async fn receive(
         }
     }
     drop(chunks);
-    let panicked = |_| Status::internal("the writing thread has panicked");
-    let received = writer.await.map_err(panicked)??;
+    let ended = |_| Status::unavailable("this member ends");
+    let received = writer.await.map_err(ended)???;
     let (to, from) = (received.message.to(), received.message.from());
     if (to, from) != (badge.to, badge.from) {
         let (vault, index) = (Arc::clone(context.node.vault()), received.index);
@@ -138,6 +181,7 @@ pub(super) async fn receive(
 }
 
 fn write(vault: Arc<dyn Vault>, mut chunks: mpsc::Receiver<Bytes>) -> Result<Received, Status> {
+    Turn::Late.take();
     let failed = |error: clearlane_member::copies::Error| Status::data_loss(error.to_string());
     let mut receiver = Receiver::new(vault);
     while let Some(chunk) = chunks.blocking_recv() {
