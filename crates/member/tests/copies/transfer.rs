@@ -90,11 +90,11 @@ fn neither_side_keeps_more_than_a_few_megabytes() {
         for piece in chunk.chunks(10_000) {
             receiver.chunk(piece).unwrap();
             sent += piece.len();
-            // What has come is in the staged store, but for 4 MiB that are committed together, and
+            // What has come is in the staged store, but for a MiB that is committed together, and
             // the frame that is not whole yet.
             let staged = vault.newest.lock().as_ref().and_then(std::sync::Weak::upgrade);
             let has = staged.map_or(0, |engine| engine.size_in_use()) as usize;
-            assert!(sent - has < 5 << 20, "{} bytes wait", sent - has);
+            assert!(sent - has < 2 << 20, "{} bytes wait", sent - has);
         }
     }
     receiver.finish().unwrap();
