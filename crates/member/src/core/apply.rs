@@ -13,12 +13,18 @@
 //! | the cluster's version | the same |
 //! | a change of members | bucket `members`, and raft is told who is one now |
 //!
+//! # Puts in a row
+//!
+//! To publish a state costs more than to put a key: who has it has all of the index, and the next put copies its way
+//! through that. Raft hands over what was committed together, so puts that follow each other become visible together,
+//! a [`Run`] at a time. Nobody can tell: their answers and events leave when all entries are applied.
+//!
 //! What all members must decide alike is decided here, from the store's state and the entry alone.
 
 use std::sync::Arc;
 
-use clearlane_mvcc::{Ended, WriteTxn};
-use clearlane_proto::etcdserverpb::{AlarmRequest, AlarmResponse, InternalRaftRequest};
+use clearlane_mvcc::{Ended, Store, WriteTxn};
+use clearlane_proto::etcdserverpb::{AlarmRequest, AlarmResponse, InternalRaftRequest, PutRequest};
 use clearlane_raft_log::{ConfChange, ConfChangeKind, Entry, EntryKind};
 use clearlane_read_index::Event;
 use prost::Message as _;
@@ -30,14 +36,33 @@ use crate::membership::Members;
 use crate::progress::Progress;
 use crate::requests::{self, Reply};
 
+/// So many puts become visible together at most: a reader who comes meanwhile sees none of them yet.
+const RUN_MAX: usize = 64;
+
+/// Puts in a row, and their open transaction.
+struct Run<'s> {
+    store: &'s dyn Store<Progress>,
+    open: Option<Open<'s>>,
+}
+
+struct Open<'s> {
+    txn: Box<dyn WriteTxn<Progress> + 's>,
+    /// That of the last put.
+    progress: Progress,
+    puts: usize,
+}
+
 impl Core {
     pub(super) fn apply(&mut self, entries: Vec<Entry>) -> Result<()> {
         let Some(last) = entries.last().map(|entry| entry.index) else { return Ok(()) };
         let mut lap = self.start_lap();
+        let store = Arc::clone(&self.store);
+        let mut run = Run { store: &*store, open: None };
         for entry in &entries {
-            self.apply_entry(entry)?;
+            self.apply_entry(entry, &mut run)?;
             self.lap(&mut lap, entry);
         }
+        self.end_run(&mut run)?;
         self.driver.applied(last)?;
         self.barrier.hear(Event::Applied { index: last });
         // A log that grows without commits could never be shortened. Asked for once: a commit is a
@@ -51,7 +76,7 @@ impl Core {
         Ok(())
     }
 
-    fn apply_entry(&mut self, entry: &Entry) -> Result<()> {
+    fn apply_entry(&mut self, entry: &Entry, run: &mut Run<'_>) -> Result<()> {
         if entry.index != self.progress.index + 1 {
             let why = format!("entry {} comes after entry {}", entry.index, self.progress.index);
             return Err(Error::damaged("the log", why));
@@ -61,13 +86,16 @@ impl Core {
             term: entry.term,
             members: Arc::clone(&self.progress.members),
         };
+        if entry.kind == EntryKind::Normal && !entry.data.is_empty() {
+            return self.apply_request(entry, progress, run);
+        }
+        self.end_run(run)?;
         match entry.kind {
-            EntryKind::Normal if entry.data.is_empty() => {
+            EntryKind::Normal => {
                 // The first entry of a term: raft can answer reads from here on.
                 self.barrier.hear(Event::FirstCommit);
                 self.apply_nothing(progress)
             }
-            EntryKind::Normal => self.apply_request(entry, progress),
             EntryKind::ConfChange => self.apply_change(entry, progress),
             EntryKind::ConfChangeV2 => {
                 let why = format!("entry {} changes several members at once", entry.index);
@@ -82,11 +110,85 @@ impl Core {
         Ok(())
     }
 
-    fn apply_request(&mut self, entry: &Entry, progress: Progress) -> Result<()> {
+    fn apply_request(
+        &mut self,
+        entry: &Entry,
+        progress: Progress,
+        run: &mut Run<'_>,
+    ) -> Result<()> {
         let request = InternalRaftRequest::decode(entry.data.clone()).map_err(|error| {
             Error::damaged("the log", format!("entry {} is no request: {error}", entry.index))
         })?;
         let id = request.header.as_ref().map_or(request.id, |header| header.id);
+        if let Some(put) = &request.put
+            && self.alarms.forbid(&request).is_none()
+            && !self.repeats()
+        {
+            return self.apply_put(id, put, progress, run);
+        }
+        self.end_run(run)?;
+        self.apply_other(id, entry, &request, progress)
+    }
+
+    /// Whether a request is applied several times, by a bug that is there to be found.
+    fn repeats(&self) -> bool {
+        #[cfg(feature = "planted-bugs")]
+        return self.applies_twice();
+        #[cfg(not(feature = "planted-bugs"))]
+        false
+    }
+
+    /// A put of a row.
+    fn apply_put(
+        &mut self,
+        id: u64,
+        request: &PutRequest,
+        progress: Progress,
+        run: &mut Run<'_>,
+    ) -> Result<()> {
+        let open = match &mut run.open {
+            Some(open) => open,
+            none => none.insert(Open {
+                txn: run.store.write()?,
+                progress: self.progress.clone(),
+                puts: 0,
+            }),
+        };
+        let leases = &self.leases;
+        let answer = requests::apply_put(&mut *open.txn, &|lease| leases.has(lease), request)?;
+        open.progress = progress.clone();
+        open.puts += 1;
+        let goes_on = match open.txn.go_on() {
+            Some((_, changes)) if changes.is_empty() => true,
+            Some(ended) => {
+                self.out.changes.push(ended);
+                true
+            }
+            None => false,
+        };
+        self.progress = progress;
+        if !goes_on || open.puts == RUN_MAX {
+            self.end_run(run)?;
+        }
+        self.answer(id, || Answer::Request(answer));
+        Ok(())
+    }
+
+    /// From here on everybody sees what the row has put.
+    fn end_run(&mut self, run: &mut Run<'_>) -> Result<()> {
+        let Some(Open { txn, progress, .. }) = run.open.take() else { return Ok(()) };
+        let ended = txn.end(progress.clone())?;
+        self.ended(ended, progress);
+        Ok(())
+    }
+
+    fn apply_other(
+        &mut self,
+        id: u64,
+        entry: &Entry,
+        request: &InternalRaftRequest,
+        progress: Progress,
+    ) -> Result<()> {
         if let Some(attributes) = &request.cluster_member_attr_set {
             return self
                 .apply_to_members(id, progress, |members, txn| members.publish(attributes, txn));
@@ -96,7 +198,7 @@ impl Core {
                 members.set_version(&version.ver, txn)
             });
         }
-        if let Some(refused) = self.alarms.forbid(&request) {
+        if let Some(refused) = self.alarms.forbid(request) {
             self.apply_nothing(progress)?;
             self.answer(id, || Answer::Request(Err(refused)));
             return Ok(());
@@ -108,7 +210,7 @@ impl Core {
             &*self.store,
             &self.leases,
             self.now,
-            &request,
+            request,
             progress.clone(),
         )?;
         if let Some(applied) = leased {
@@ -120,12 +222,12 @@ impl Core {
         let has_lease = |lease| leases.has(lease);
         #[cfg(feature = "planted-bugs")]
         for _ in 1..self.times() {
-            requests::apply(&*self.store, &has_lease, &request, progress.clone())?;
+            requests::apply(&*self.store, &has_lease, request, progress.clone())?;
         }
-        let applied = requests::apply(&*self.store, &has_lease, &request, progress.clone())?;
+        let applied = requests::apply(&*self.store, &has_lease, request, progress.clone())?;
         self.ended(applied.ended, progress);
         self.out.compactions.extend(applied.compaction);
-        if is_log_read(&request) {
+        if is_log_read(request) {
             self.barrier.hear(Event::Answered { context: id, index: entry.index });
         }
         self.answer(id, || Answer::Request(applied.answer));

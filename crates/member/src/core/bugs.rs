@@ -113,6 +113,11 @@ impl Core {
         if self.has(Bug::ReusedReadId) { self.planted.asked } else { context }
     }
 
+    /// Whether some request is applied twice.
+    pub(super) fn applies_twice(&self) -> bool {
+        self.has(Bug::ApplyTwice)
+    }
+
     /// How often a request is applied.
     pub(super) fn times(&mut self) -> usize {
         let first = !std::mem::replace(&mut self.planted.has_applied, true);

@@ -12,6 +12,7 @@
 //!   check    before it is proposed: what is wrong whatever the store holds
 //!     │ log
 //!   apply    one entry, one write transaction of the store, which ends with the entry's Progress
+//!     │                          (puts in a row may share one: see the core)
 //!     ├─ put, delete range       in that transaction
 //!     ├─ txn                     compares and permits first, on a read; then in that transaction
 //!     ├─ compaction              the store's own transaction that schedules it
@@ -167,6 +168,15 @@ pub fn apply(
     } else {
         Err(Error::UnknownRequest { index: progress.index })
     }
+}
+
+/// Applies a put in a transaction of the caller's, who ends it.
+pub(crate) fn apply_put(
+    txn: &mut (dyn WriteTxn<Progress> + '_),
+    has_lease: &dyn Fn(i64) -> bool,
+    request: &PutRequest,
+) -> Result<Answer> {
+    apart(put(txn, has_lease, request).map(Reply::Put))
 }
 
 /// Does one thing in a write transaction. What it refuses it must refuse before it changes anything.

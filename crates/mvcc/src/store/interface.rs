@@ -162,6 +162,11 @@ pub trait WriteTxn<A> {
     /// Calls `visit` for all that lies in another bucket, this transaction's changes included.
     fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()>;
 
+    /// Ends a revision and begins the next, in the same transaction: what both have changed becomes visible together,
+    /// and one state is published for the two. Returns the revision that has ended, and its changes. `None` in the old
+    /// eras, where a transaction has one revision: then nothing has ended.
+    fn go_on(&mut self) -> Option<(i64, Vec<Change>)>;
+
     /// Ends the transaction: everything becomes visible at once. `applied` describes the state.
     fn end(self: Box<Self>, applied: A) -> Result<Ended>;
 }

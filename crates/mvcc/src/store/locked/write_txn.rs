@@ -9,7 +9,7 @@ use super::protocol::{Protocol, Revisions};
 use super::{LockedStore, Reached};
 use crate::error::Result;
 use crate::store::draft::Draft;
-use crate::store::interface::{Ended, RangeAnswer, RangeOptions, WriteTxn};
+use crate::store::interface::{Change, Ended, RangeAnswer, RangeOptions, WriteTxn};
 use crate::store::shared_index::IndexWriter;
 use crate::store::{Applied, not_ours};
 use crate::tree_index::TreeIndex;
@@ -76,6 +76,10 @@ impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> WriteTxn<A> for LockedWrite
 
     fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()> {
         Ok(self.tx.range(bucket, KeyRange::ALL, visit)?)
+    }
+
+    fn go_on(&mut self) -> Option<(i64, Vec<Change>)> {
+        None
     }
 
     fn end(self: Box<Self>, applied: A) -> Result<Ended> {

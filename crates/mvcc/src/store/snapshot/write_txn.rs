@@ -7,7 +7,7 @@ use clearlane_locks::MutexGuard;
 
 use crate::error::Result;
 use crate::store::draft::Draft;
-use crate::store::interface::{Ended, KeyLeases, RangeAnswer, RangeOptions, WriteTxn};
+use crate::store::interface::{Change, Ended, KeyLeases, RangeAnswer, RangeOptions, WriteTxn};
 use crate::store::snapshot::{SnapshotStore, State};
 use crate::store::{Applied, mark, not_ours};
 use crate::tree_index::TreeIndex;
@@ -16,6 +16,9 @@ type BackendTx<'s, A, I> =
     Box<dyn clearlane_backend::WriteTx<State<A, <I as TreeIndex>::View>> + 's>;
 
 /// The open write transaction.
+///
+/// A state that is published has all nodes of the index from then on, so the first change behind it copies each node on
+/// its way. This is why several revisions may [share a transaction](WriteTxn::go_on): only the first of them pays.
 pub struct SnapshotWriteTxn<'s, A, I: TreeIndex> {
     /// The lock `store`: one write transaction at a time.
     index: MutexGuard<'s, I>,
@@ -117,6 +120,14 @@ impl<A: Applied, I: TreeIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A, I> {
 
     fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()> {
         Ok(self.tx.range(bucket, KeyRange::ALL, visit)?)
+    }
+
+    fn go_on(&mut self) -> Option<(i64, Vec<Change>)> {
+        let revision = self.draft.revision();
+        let next = Draft::new(revision, self.draft.compact_revision());
+        let draft = std::mem::replace(&mut self.draft, next);
+        draft.attach(self.leases);
+        Some((revision, draft.into_changes()))
     }
 
     fn end(self: Box<Self>, applied: A) -> Result<Ended> {

@@ -1,0 +1,110 @@
+//! Several revisions in one transaction, and each in its own: nobody may be able to tell which it was.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and reports"
+)]
+
+use std::sync::Arc;
+
+use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_engine::{Engine, KeyRange, MemoryEngine};
+use clearlane_mvcc::{Change, Ground, RangeOptions, Store, StoreParts, WriteTxn, open};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+fn store(engine: &Arc<dyn Engine>, design: Design) -> Box<dyn Store<()>> {
+    let ground = Ground::new(Arc::clone(engine), Config::default(), PreCommit::none(), ());
+    open(StoreParts::from(design), ground).unwrap().0
+}
+
+/// What one revision does.
+enum Step {
+    Put(Vec<u8>, Vec<u8>),
+    Delete(Vec<u8>),
+    Nothing,
+}
+
+fn step(chance: &mut StdRng) -> Step {
+    let key = vec![b'a' + chance.random_range(0..20_u8)];
+    match chance.random_range(0..10) {
+        0 => Step::Nothing,
+        1 | 2 => Step::Delete(key),
+        _ => Step::Put(key, vec![7; chance.random_range(0..50)]),
+    }
+}
+
+/// Does it, and says what the transaction sees then.
+fn run(step: &Step, txn: &mut dyn WriteTxn<()>) -> String {
+    match step {
+        Step::Put(key, value) => txn.put(key, value, 0).unwrap(),
+        Step::Delete(key) => drop(txn.delete_range(KeyRange::new(key, &[key[0] + 1])).unwrap()),
+        Step::Nothing => {}
+    }
+    let seen = txn.range(KeyRange::ALL, RangeOptions::default()).unwrap();
+    format!("{} {seen:?}", txn.revision())
+}
+
+/// All that can be read of each revision, and the hash.
+fn told(store: &dyn Store<()>) -> Vec<String> {
+    let view = store.read();
+    let at = |revision| RangeOptions { revision, ..RangeOptions::default() };
+    let mut told: Vec<_> = (1..=view.revision())
+        .map(|revision| format!("{:?}", view.range(KeyRange::ALL, at(revision)).unwrap()))
+        .collect();
+    let mut job = store.hash(0).unwrap();
+    let hash = std::iter::repeat_with(|| job.step(100).unwrap()).flatten().next();
+    told.push(format!("{:?}", hash.unwrap()));
+    told
+}
+
+#[test]
+fn revisions_that_share_a_transaction_are_as_those_that_do_not() {
+    let seed = rand::random();
+    println!("seed {seed}");
+    let mut chance = StdRng::seed_from_u64(seed);
+    let engines: [Arc<dyn Engine>; 2] = std::array::from_fn(|_| Arc::new(MemoryEngine::new()) as _);
+    let [alone, together] = engines.each_ref().map(|engine| store(engine, Design::SnapshotReadTx));
+    let mut changes: [Vec<(i64, Vec<Change>)>; 2] = Default::default();
+    for _ in 0..200 {
+        let before = together.read().revision();
+        let mut shared = together.write().unwrap();
+        for _ in 0..chance.random_range(1..20) {
+            let step = step(&mut chance);
+            let mut own = alone.write().unwrap();
+            assert_eq!(run(&step, &mut *shared), run(&step, &mut *own));
+            let ended = own.end(()).unwrap();
+            changes[0].push((ended.revision, ended.changes));
+            changes[1].push(shared.go_on().unwrap());
+            if chance.random_bool(0.1) {
+                // It moves what is published already, from under the transaction.
+                together.commit().unwrap();
+            }
+            assert_eq!(together.read().revision(), before, "the transaction is still open");
+        }
+        let ended = shared.end(()).unwrap();
+        assert!(ended.changes.is_empty());
+        assert_eq!(ended.revision, alone.read().revision());
+        assert_eq!(together.read().revision(), ended.revision);
+    }
+    assert_eq!(changes[0], changes[1]);
+    assert_eq!(told(&*together), told(&*alone));
+    together.commit().unwrap();
+    drop(together);
+    let together = store(&engines[1], Design::SnapshotReadTx);
+    assert_eq!(told(&*together), told(&*alone), "after a restart");
+}
+
+#[test]
+fn in_the_old_eras_each_revision_has_its_own() {
+    for design in Design::ALL.into_iter().filter(|design| *design != Design::SnapshotReadTx) {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let store = store(&engine, design);
+        let mut txn = store.write().unwrap();
+        txn.put(b"a", b"1", 0).unwrap();
+        assert!(txn.go_on().is_none(), "{design:?}");
+        let ended = txn.end(()).unwrap();
+        assert_eq!((ended.revision, ended.changes.len()), (2, 1), "{design:?}");
+    }
+}
