@@ -36,9 +36,10 @@
 //!
 //! 7. [`Core::poll`](clearlane_member::core::Core::poll) takes what is committed and applies it in order,
 //!    on the raft thread: no other thread writes the store.
-//! 8. [`requests::apply`](clearlane_member::requests::apply) runs it in one
-//!    [write transaction](clearlane_mvcc::WriteTxn), which ends with the entry's place in the log: data
-//!    and [consistent index](clearlane_member::progress) are never apart.
+//! 8. It runs in a [write transaction](clearlane_mvcc::WriteTxn), which ends with the entry's place in the log: data
+//!    and [consistent index](clearlane_member::progress) are never apart. Any other request has
+//!    [one to itself](clearlane_member::requests::apply); puts in a row that were committed together share one, and
+//!    [`WriteTxn::go_on`](clearlane_mvcc::WriteTxn::go_on) begins the next revision in it.
 //! 9. [`WriteTxn::end`](clearlane_mvcc::WriteTxn::end) publishes: index, pending records and revision
 //!    become visible with one pointer. Readers that open a view now see the put; those that have one
 //!    do not notice.

@@ -1,6 +1,7 @@
 //! Applying: committed entries, in order and each once, become a state of the store.
 //!
-//! Each entry ends one transaction of the store, also if it changes nothing or is refused, and the
+//! Each entry ends one transaction of the store, also if it changes nothing or is refused (puts in a row
+//! end one together), and the
 //! transaction says how far the store has come with it. So a state of the store and its place in
 //! the log are never apart: see [`progress`](crate::progress).
 //!
