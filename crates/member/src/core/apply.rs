@@ -61,9 +61,11 @@ impl Core {
         let mut run = Run { store: &*store, open: None };
         for entry in &entries {
             self.apply_entry(entry, &mut run)?;
+            if entry.index == last {
+                self.end_run(&mut run)?;
+            }
             self.lap(&mut lap, entry);
         }
-        self.end_run(&mut run)?;
         self.driver.applied(last)?;
         self.barrier.hear(Event::Applied { index: last });
         // A log that grows without commits could never be shortened. Asked for once: a commit is a
@@ -79,6 +81,7 @@ impl Core {
 
     fn apply_entry(&mut self, entry: &Entry, run: &mut Run<'_>) -> Result<()> {
         if entry.index != self.progress.index + 1 {
+            self.end_run(run)?;
             let why = format!("entry {} comes after entry {}", entry.index, self.progress.index);
             return Err(Error::damaged("the log", why));
         }
@@ -117,9 +120,15 @@ impl Core {
         progress: Progress,
         run: &mut Run<'_>,
     ) -> Result<()> {
-        let request = InternalRaftRequest::decode(entry.data.clone()).map_err(|error| {
-            Error::damaged("the log", format!("entry {} is no request: {error}", entry.index))
-        })?;
+        let request = match InternalRaftRequest::decode(entry.data.clone()) {
+            Ok(request) => request,
+            Err(error) => {
+                // What is before it is sound.
+                self.end_run(run)?;
+                let why = format!("entry {} is no request: {error}", entry.index);
+                return Err(Error::damaged("the log", why));
+            }
+        };
         let id = request.header.as_ref().map_or(request.id, |header| header.id);
         if let Some(put) = &request.put
             && self.alarms.forbid(&request).is_none()
@@ -159,16 +168,8 @@ impl Core {
         let answer = requests::apply_put(&mut *open.txn, &|lease| leases.has(lease), request)?;
         open.progress = progress.clone();
         open.puts += 1;
-        let goes_on = match open.txn.go_on() {
-            Some((_, changes)) if changes.is_empty() => true,
-            Some(ended) => {
-                self.out.changes.push(ended);
-                true
-            }
-            None => false,
-        };
         self.progress = progress;
-        if !goes_on || open.puts == RUN_MAX {
+        if open.puts == RUN_MAX || !open.txn.go_on() {
             self.end_run(run)?;
         }
         self.answer(id, || Answer::Request(answer));
@@ -295,7 +296,8 @@ impl Core {
     }
 
     fn ended(&mut self, ended: Ended, progress: Progress) {
-        let Ended { revision, changes, retired, commit_due } = ended;
+        let Ended { revision, changes, earlier, retired, commit_due } = ended;
+        self.out.changes.extend(earlier);
         if !changes.is_empty() {
             self.out.changes.push((revision, changes));
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clearlane_member::core::{Answer, ChangeError, Settings, Stopwatch};
 use clearlane_member::membership::{Change, Refused};
+use clearlane_member::requests::{self, Reply};
 use clearlane_mvcc as mvcc;
 use clearlane_proto::etcdserverpb::{CompactionRequest, InternalRaftRequest};
 
@@ -35,6 +36,49 @@ fn whoever_is_asked_the_write_is_the_same_everywhere() {
         assert_eq!(bench.get("k2"), (Some("v".to_owned()), 4), "at {id}, {leader} leads");
         assert!(bench.answers.is_empty(), "nobody is answered who has not asked");
         assert_eq!(bench.core().progress().members.voters, [1, 2, 3]);
+    }
+}
+
+/// More of them than share a transaction, with one that is refused and something else between them.
+#[test]
+fn puts_in_a_row_are_as_any_others() {
+    let mut lab = Lab::new(1, settings());
+    lab.leader();
+    let request = |number: usize| {
+        let mut request = put(&format!("k{:02}", number % 50), &number.to_string());
+        if number == 70 {
+            request.put.as_mut().unwrap().lease = 77;
+        }
+        if number == 100 {
+            let compaction = CompactionRequest { revision: 50, ..CompactionRequest::default() };
+            (request.put, request.compaction) = (None, Some(compaction));
+        }
+        request
+    };
+    let bench = lab.bench(1);
+    let propose = |number| bench.core().propose(request(number)).unwrap();
+    let ids: Vec<u64> = (0..200).map(propose).collect();
+    lab.poll(1);
+    let (bench, mut revision) = (lab.bench(1), 1);
+    for (number, id) in ids.iter().enumerate() {
+        match (number, bench.answers.remove(id)) {
+            (70, Some(Answer::Request(Err(requests::Refused::LeaseNotFound)))) => {}
+            (100, Some(Answer::Request(Ok(Reply::Compact(_))))) => {}
+            (_, Some(Answer::Request(Ok(Reply::Put(response))))) => {
+                revision += 1;
+                assert_eq!(response.header.unwrap().revision, revision, "put {number}");
+            }
+            (_, other) => panic!("{number} is answered by {other:?}"),
+        }
+    }
+    let told: Vec<i64> = bench.changes.iter().map(|(revision, _)| *revision).collect();
+    assert_eq!(told, (2..=199).collect::<Vec<_>>());
+    for _ in 0..2 {
+        assert_eq!(lab.bench(1).get("k49"), (Some("199".to_owned()), 199));
+        // What was applied and not committed is applied again, in rows of another cut.
+        lab.crash(1);
+        lab.start(1);
+        lab.leader();
     }
 }
 

@@ -163,9 +163,8 @@ pub trait WriteTxn<A> {
     fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()>;
 
     /// Ends a revision and begins the next, in the same transaction: what both have changed becomes visible together,
-    /// and one state is published for the two. Returns the revision that has ended, and its changes. `None` in the old
-    /// eras, where a transaction has one revision: then nothing has ended.
-    fn go_on(&mut self) -> Option<(i64, Vec<Change>)>;
+    /// and one state is published for the two. Says whether it has: in the old eras a transaction has one revision.
+    fn go_on(&mut self) -> bool;
 
     /// Ends the transaction: everything becomes visible at once. `applied` describes the state.
     fn end(self: Box<Self>, applied: A) -> Result<Ended>;
@@ -222,6 +221,8 @@ pub struct Ended {
     pub revision: i64,
     /// What was changed, in order; empty if nothing was.
     pub changes: Vec<Change>,
+    /// The revisions before it in the same transaction, and what they have changed.
+    pub earlier: Vec<(i64, Vec<Change>)>,
     /// What is to be dropped where it does not matter how long that takes. The old eras have
     /// nothing of the kind.
     pub retired: Retired,

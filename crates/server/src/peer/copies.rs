@@ -28,7 +28,7 @@ use clearlane_raft_log::driver::Message;
 use clearlane_turns::Turn;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tonic::{Request, Status, Streaming};
@@ -66,16 +66,19 @@ async fn send(
     message: Message,
     store: Arc<dyn Store<Progress>>,
 ) -> Result<u64, Status> {
-    // It goes with this future, if nobody waits for that any more.
-    let (_awaited, mut given_up) = oneshot::channel::<()>();
     aside(move || {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
+        // Not by its caller, whose runtime may stand still by then.
+        let mut stopped = context.stopped.clone();
+        let sent = runtime.block_on(async {
             tokio::select! {
                 sent = send_here(&context, message, store) => sent,
-                _ = &mut given_up => Err(Status::cancelled("this member ends")),
+                _ = stopped.wait_for(|stopped| *stopped) => Err(ends()),
             }
-        })
+        });
+        // It may still ask for the name of a host.
+        runtime.shutdown_background();
+        sent
     })
     .await?
 }
@@ -93,10 +96,10 @@ async fn send_here(
     let to = message.to();
     let link = context.table.get(to).filter(|link| !link.is_cut());
     let link = link.ok_or_else(|| Status::unavailable("nobody is there"))?;
-    let mut client = reach(context, &link).await?;
-    // With the commit behind it, it is in nobody's way.
+    // The commit before there is a connection, which wants an answer to its pings. Behind it, this thread is in nobody's way.
     let exporter = store.copy().map_err(|error| failed(&error))?;
     Turn::Late.take();
+    let mut client = reach(context, &link).await?;
     let mut sender = Sender::new(exporter, message).map_err(|error| failed(&error))?;
     let index = sender.position().index;
     let broken = Arc::new(OnceLock::new());
@@ -131,8 +134,12 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
     match spawn_blocking(|| thread.join()).await {
         Ok(Ok(outcome)) => Ok(outcome),
         Ok(Err(_)) => Err(Status::internal("the thread of the copy has panicked")),
-        Err(_) => Err(Status::unavailable("this member ends")),
+        Err(_) => Err(ends()),
     }
+}
+
+fn ends() -> Status {
+    Status::unavailable("this member ends")
 }
 
 /// Its own connection: what stands in line behind a copy is more of the copy.
@@ -159,7 +166,8 @@ pub(super) async fn receive(
 ) -> Result<(), Status> {
     let vault = Arc::clone(context.node.vault());
     let (chunks, incoming) = mpsc::channel::<Bytes>(CHUNKS_MAX);
-    let writer = tokio::spawn(aside(move || write(vault, incoming)));
+    let stopped = context.stopped.clone();
+    let writer = tokio::spawn(aside(move || write(vault, incoming, stopped)));
     while let Some(chunk) = stream.message().await? {
         if chunks.send(chunk.bytes).await.is_err() {
             // It says why when it is asked how it ended.
@@ -167,8 +175,7 @@ pub(super) async fn receive(
         }
     }
     drop(chunks);
-    let ended = |_| Status::unavailable("this member ends");
-    let received = writer.await.map_err(ended)???;
+    let received = writer.await.map_err(|_| ends())???;
     let (to, from) = (received.message.to(), received.message.from());
     if (to, from) != (badge.to, badge.from) {
         let (vault, index) = (Arc::clone(context.node.vault()), received.index);
@@ -180,11 +187,25 @@ pub(super) async fn receive(
     Ok(())
 }
 
-fn write(vault: Arc<dyn Vault>, mut chunks: mpsc::Receiver<Bytes>) -> Result<Received, Status> {
+fn write(
+    vault: Arc<dyn Vault>,
+    mut chunks: mpsc::Receiver<Bytes>,
+    mut stopped: watch::Receiver<bool>,
+) -> Result<Received, Status> {
     Turn::Late.take();
     let failed = |error: clearlane_member::copies::Error| Status::data_loss(error.to_string());
+    // Only to wait: whoever hands out the chunks may stand still when all ends.
+    let runtime = Builder::new_current_thread().build()?;
+    let mut next = || {
+        runtime.block_on(async {
+            tokio::select! {
+                chunk = chunks.recv() => Ok(chunk),
+                _ = stopped.wait_for(|stopped| *stopped) => Err(ends()),
+            }
+        })
+    };
     let mut receiver = Receiver::new(vault);
-    while let Some(chunk) = chunks.blocking_recv() {
+    while let Some(chunk) = next()? {
         receiver.chunk(&chunk).map_err(failed)?;
     }
     receiver.finish().map_err(failed)

@@ -131,6 +131,8 @@ struct Context {
     outgoing: Outgoing,
     /// Pings count from here.
     begin: Instant,
+    /// Says so when all of this is to end.
+    stopped: watch::Receiver<bool>,
 }
 
 impl Context {
@@ -153,6 +155,7 @@ impl Peers {
             peer_urls: peer_urls.into(),
             outgoing,
             begin: Instant::now(),
+            stopped: ends.stop.subscribe(),
         };
         node.meet(Arc::new(Calls::new(&context)));
         // What is spawned from here on runs on the raft thread.

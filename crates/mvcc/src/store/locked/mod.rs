@@ -169,7 +169,8 @@ impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> Store<A> for LockedStore<A,
             let walked = self.walk_at_once(at);
             let job = self.compactions.lock().schedule(at, previous, walked);
             let (changes, commit_due) = (Vec::new(), ended.commit_due);
-            Ok((job, Ended { revision, changes, retired: Retired::nothing(), commit_due }))
+            let (earlier, retired) = (Vec::new(), Retired::nothing());
+            Ok((job, Ended { revision, changes, earlier, retired, commit_due }))
         })
     }
 

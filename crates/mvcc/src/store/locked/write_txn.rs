@@ -9,7 +9,7 @@ use super::protocol::{Protocol, Revisions};
 use super::{LockedStore, Reached};
 use crate::error::Result;
 use crate::store::draft::Draft;
-use crate::store::interface::{Change, Ended, RangeAnswer, RangeOptions, WriteTxn};
+use crate::store::interface::{Ended, RangeAnswer, RangeOptions, WriteTxn};
 use crate::store::shared_index::IndexWriter;
 use crate::store::{Applied, not_ours};
 use crate::tree_index::TreeIndex;
@@ -78,8 +78,8 @@ impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> WriteTxn<A> for LockedWrite
         Ok(self.tx.range(bucket, KeyRange::ALL, visit)?)
     }
 
-    fn go_on(&mut self) -> Option<(i64, Vec<Change>)> {
-        None
+    fn go_on(&mut self) -> bool {
+        false
     }
 
     fn end(self: Box<Self>, applied: A) -> Result<Ended> {
@@ -103,6 +103,7 @@ impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> WriteTxn<A> for LockedWrite
             tx.end(reached)?
         };
         let changes = draft.into_changes();
-        Ok(Ended { revision, changes, retired: ended.retired, commit_due: ended.commit_due })
+        let (retired, commit_due) = (ended.retired, ended.commit_due);
+        Ok(Ended { revision, changes, earlier: Vec::new(), retired, commit_due })
     }
 }

@@ -7,7 +7,7 @@ use clearlane_locks::MutexGuard;
 
 use crate::error::Result;
 use crate::store::draft::Draft;
-use crate::store::interface::{Change, Ended, KeyLeases, RangeAnswer, RangeOptions, WriteTxn};
+use crate::store::interface::{Ended, KeyLeases, RangeAnswer, RangeOptions, WriteTxn};
 use crate::store::snapshot::{SnapshotStore, State};
 use crate::store::{Applied, mark, not_ours};
 use crate::tree_index::TreeIndex;
@@ -23,6 +23,8 @@ pub struct SnapshotWriteTxn<'s, A, I: TreeIndex> {
     /// The lock `store`: one write transaction at a time.
     index: MutexGuard<'s, I>,
     tx: BackendTx<'s, A, I>,
+    /// Those of the revisions that have ended; each changes something.
+    earlier: Vec<Draft>,
     draft: Draft,
     leases: &'s dyn KeyLeases,
 }
@@ -34,7 +36,8 @@ impl<'s, A: Applied, I: TreeIndex> SnapshotWriteTxn<'s, A, I> {
     ) -> Result<SnapshotWriteTxn<'s, A, I>> {
         let tx = store.begin()?;
         let draft = Draft::new(tx.payload().revision, tx.payload().compact_revision);
-        Ok(SnapshotWriteTxn { index, tx, draft, leases: &*store.leases })
+        let earlier = Vec::new();
+        Ok(SnapshotWriteTxn { index, tx, earlier, draft, leases: &*store.leases })
     }
 
     /// The revision that a read in this transaction sees.
@@ -65,15 +68,18 @@ impl<'s, A: Applied, I: TreeIndex> SnapshotWriteTxn<'s, A, I> {
 
     /// Ends the transaction with another compact revision.
     pub(crate) fn end_as(self, applied: A, compact_revision: i64) -> Result<Ended> {
-        let SnapshotWriteTxn { index, tx, draft, leases } = self;
+        let SnapshotWriteTxn { index, tx, earlier, draft, leases } = self;
+        earlier.iter().for_each(|draft| draft.attach(leases));
         draft.attach(leases);
         let revision = draft.revision();
         let state = State { revision, compact_revision, applied, index: index.view() };
         let ended = tx.end(state)?;
         // Held until the state is published: the next writer must find it.
         drop(index);
-        let changes = draft.into_changes();
-        Ok(Ended { revision, changes, retired: ended.retired, commit_due: ended.commit_due })
+        let earlier = earlier.into_iter().map(|draft| (draft.revision(), draft.into_changes()));
+        let (earlier, changes) = (earlier.collect(), draft.into_changes());
+        let (retired, commit_due) = (ended.retired, ended.commit_due);
+        Ok(Ended { revision, changes, earlier, retired, commit_due })
     }
 
     /// Writes a mark of a compaction.
@@ -122,12 +128,12 @@ impl<A: Applied, I: TreeIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A, I> {
         Ok(self.tx.range(bucket, KeyRange::ALL, visit)?)
     }
 
-    fn go_on(&mut self) -> Option<(i64, Vec<Change>)> {
-        let revision = self.draft.revision();
-        let next = Draft::new(revision, self.draft.compact_revision());
-        let draft = std::mem::replace(&mut self.draft, next);
-        draft.attach(self.leases);
-        Some((revision, draft.into_changes()))
+    fn go_on(&mut self) -> bool {
+        if self.draft.changes_anything() {
+            let next = Draft::new(self.draft.revision(), self.draft.compact_revision());
+            self.earlier.push(std::mem::replace(&mut self.draft, next));
+        }
+        true
     }
 
     fn end(self: Box<Self>, applied: A) -> Result<Ended> {
