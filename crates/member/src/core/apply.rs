@@ -1,9 +1,8 @@
 //! Applying: committed entries, in order and each once, become a state of the store.
 //!
-//! Each entry ends one transaction of the store, also if it changes nothing or is refused (puts in a row
-//! end one together), and the
-//! transaction says how far the store has come with it. So a state of the store and its place in
-//! the log are never apart: see [`progress`](crate::progress).
+//! Each entry ends one transaction of the store, also if it changes nothing or is refused (puts in a
+//! row end one together), and the transaction says how far the store has come with it. So a state of
+//! the store and its place in the log are never apart: see [`progress`](crate::progress).
 //!
 //! | entry | what it does |
 //! |---|---|
@@ -14,13 +13,15 @@
 //! | the cluster's version | the same |
 //! | a change of members | bucket `members`, and raft is told who is one now |
 //!
+//! What all members must decide alike is decided here, from the store's state and the entry alone.
+//!
 //! # Puts in a row
 //!
 //! To publish a state costs more than to put a key: who has it has all of the index, and the next put copies its way
 //! through that. Raft hands over what was committed together, so puts that follow each other become visible together,
-//! a [`Run`] at a time. Nobody can tell: their answers and events leave when all entries are applied.
-//!
-//! What all members must decide alike is decided here, from the store's state and the entry alone.
+//! a [`Run`] at a time. No client can tell: their answers and events leave when all entries are applied. The lock of the
+//! store's writer is held over a run, and nothing in between takes it; readers have no lock to wait for. In the old eras,
+//! where they have, each put is a run of its own.
 
 use std::sync::Arc;
 
