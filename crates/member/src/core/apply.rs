@@ -49,8 +49,6 @@ struct Run<'s> {
 
 struct Open<'s> {
     txn: Box<dyn WriteTxn<Progress> + 's>,
-    /// That of the last put.
-    progress: Progress,
     puts: usize,
 }
 
@@ -159,15 +157,10 @@ impl Core {
     ) -> Result<()> {
         let open = match &mut run.open {
             Some(open) => open,
-            none => none.insert(Open {
-                txn: run.store.write()?,
-                progress: self.progress.clone(),
-                puts: 0,
-            }),
+            none => none.insert(Open { txn: run.store.write()?, puts: 0 }),
         };
         let leases = &self.leases;
         let answer = requests::apply_put(&mut *open.txn, &|lease| leases.has(lease), request)?;
-        open.progress = progress.clone();
         open.puts += 1;
         self.progress = progress;
         if open.puts == RUN_MAX || !open.txn.go_on() {
@@ -179,7 +172,9 @@ impl Core {
 
     /// From here on everybody sees what the row has put.
     fn end_run(&mut self, run: &mut Run<'_>) -> Result<()> {
-        let Some(Open { txn, progress, .. }) = run.open.take() else { return Ok(()) };
+        let Some(Open { txn, .. }) = run.open.take() else { return Ok(()) };
+        // That of the last put.
+        let progress = self.progress.clone();
         let ended = txn.end(progress.clone())?;
         self.ended(ended, progress);
         Ok(())
