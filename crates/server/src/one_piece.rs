@@ -16,11 +16,18 @@
 //!   write 1024, write 15369, flush     kept
 //!   write 57 (the end), flush          all of it goes, in one call
 //! ```
+//!
+//! A long answer has hundreds of such pieces, and the thread has other connections, and other threads want its core.
+//! After each full piece all of them come [first](Others), and then the next: so a piece is what a small answer waits for
+//! here, and not the sixteen that fit between two looks at the sockets.
 
 use std::io::{self, IoSlice};
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker, ready};
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// What h2 hands over of a large frame before its rest.
@@ -37,11 +44,16 @@ pub(crate) struct OnePiece<C> {
     gone: usize,
     /// Something large has come to it since the last flush: more of the same is likely.
     has_grown: bool,
+    /// Full pieces go, and more is likely to come: what does is kept, too, however small.
+    is_long: bool,
+    /// Who come first.
+    others: Option<Arc<Others>>,
 }
 
 impl<C> OnePiece<C> {
     pub(crate) fn new(connection: C) -> OnePiece<C> {
-        OnePiece { connection, kept: Vec::new(), gone: 0, has_grown: false }
+        let (kept, gone, has_grown) = (Vec::new(), 0, false);
+        OnePiece { connection, kept, gone, has_grown, is_long: false, others: None }
     }
 }
 
@@ -74,6 +86,27 @@ impl<C: AsyncWrite + Unpin> OnePiece<C> {
     fn let_go(&mut self) {
         (self.kept, self.gone, self.has_grown) = (Vec::new(), 0, false);
     }
+
+    /// Writes a full piece: what is kept, and of what does not fit any more as much as goes.
+    fn poll_write_full(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut written = ready!(self.poll_write_kept(context, bytes))?;
+        if written == 0 {
+            written = ready!(Pin::new(&mut self.connection).poll_write(context, bytes))?;
+        }
+        self.is_long = true;
+        self.others = Some(Others::first(context));
+        Poll::Ready(Ok(written))
+    }
+
+    /// Whether all others have had their turn. If not, this task has another when they have.
+    fn is_its_turn(&mut self, context: &Context<'_>) -> bool {
+        self.others.take_if(|others| others.are_served(context));
+        self.others.is_none()
+    }
 }
 
 impl<C: AsyncRead + Unpin> AsyncRead for OnePiece<C> {
@@ -92,31 +125,38 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for OnePiece<C> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if !self.is_its_turn(context) {
+            return Poll::Pending;
+        }
         // Small answers that were copied together go at once: they are of another length.
-        if self.kept.is_empty() && bytes.len() != LARGE {
+        if self.kept.is_empty() && !self.is_long && bytes.len() != LARGE {
             return Pin::new(&mut self.connection).poll_write(context, bytes);
         }
-        if self.kept.len() + bytes.len() <= KEPT_MAX {
-            if self.kept.is_empty() {
-                self.kept.reserve(KEPT_MAX);
-            }
-            self.kept.extend_from_slice(bytes);
-            self.has_grown = bytes.len() >= LARGE;
-            return Poll::Ready(Ok(bytes.len()));
+        if self.kept.len() + bytes.len() > KEPT_MAX {
+            return self.poll_write_full(context, bytes);
         }
-        let written = ready!(self.poll_write_kept(context, bytes))?;
-        if written > 0 {
-            return Poll::Ready(Ok(written));
+        if self.kept.is_empty() {
+            self.kept.reserve(KEPT_MAX);
         }
-        Pin::new(&mut self.connection).poll_write(context, bytes)
+        self.kept.extend_from_slice(bytes);
+        self.has_grown = self.is_long || bytes.len() >= LARGE;
+        Poll::Ready(Ok(bytes.len()))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.is_its_turn(context) {
+            return Poll::Ready(Ok(()));
+        }
         if std::mem::take(&mut self.has_grown) {
-            context.waker().wake_by_ref();
+            if self.is_long {
+                self.others = Some(Others::first(context));
+            } else {
+                context.waker().wake_by_ref();
+            }
             return Poll::Ready(Ok(()));
         }
         ready!(self.poll_write_kept(context, &[]))?;
+        self.is_long = false;
         Pin::new(&mut self.connection).poll_flush(context)
     }
 
@@ -126,9 +166,52 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for OnePiece<C> {
     }
 }
 
+/// All tasks of this thread that are ready, those for which something has arrived, and the threads that wait for its core.
+///
+/// A task that wakes itself is no way to let them pass: its thread looks at the sockets when no task is ready, or after some
+/// number of them. The runtime keeps a list of who wants to be woken after that look. The task of a connection is
+/// woken by others as well, by each part of the answer, and would go on at once: so it is not on the
+/// list itself, but this is, and remembers.
+#[derive(Debug)]
+struct Others {
+    served: AtomicBool,
+    waiting: Mutex<Waker>,
+}
+
+impl Others {
+    /// The task goes on when they are served.
+    fn first(context: &Context<'_>) -> Arc<Others> {
+        let waiting = Mutex::new(context.waker().clone());
+        let others = Arc::new(Others { served: AtomicBool::new(false), waiting });
+        std::thread::yield_now();
+        let waker = Waker::from(Arc::clone(&others));
+        if pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker)).is_ready() {
+            // It never is at first. If it were, nobody would wake this.
+            waker.wake();
+        }
+        others
+    }
+
+    fn are_served(&self, context: &Context<'_>) -> bool {
+        self.waiting.lock().clone_from(context.waker());
+        self.served.load(Ordering::Acquire)
+    }
+}
+
+impl Wake for Others {
+    fn wake(self: Arc<Others>) {
+        self.served.store(true, Ordering::Release);
+        self.waiting.lock().wake_by_ref();
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::task::LocalSet;
 
     use super::*;
 
@@ -157,5 +240,46 @@ mod tests {
             done.unwrap();
             assert!(read == expected, "room {room}");
         }
+    }
+
+    /// A byte has arrived before the first piece was written. Who waits for it has it after a piece or two, not when all
+    /// of the long answer has gone; also if the task that writes is woken all the time by something else.
+    #[test]
+    fn who_has_little_goes_before_a_long_answer() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        for is_woken in [false, true] {
+            let pieces = runtime.block_on(pieces_before_a_byte(is_woken));
+            assert!(pieces <= 2, "woken: {is_woken}, {pieces} pieces");
+        }
+    }
+
+    async fn pieces_before_a_byte(is_woken: bool) -> usize {
+        let (mut arrives, mut sends) = tokio::net::UnixStream::pair().unwrap();
+        sends.write_all(b"!").await.unwrap();
+        let gone = Rc::new(Cell::new(0));
+        let tasks = LocalSet::new();
+        let pieces = Rc::clone(&gone);
+        tasks.spawn_local(async move {
+            let writes = async {
+                let mut ours = OnePiece::new(tokio::io::sink());
+                for _ in 0..1000 {
+                    ours.write_all(&[1; LARGE]).await.unwrap();
+                    ours.write_all(&[2; KEPT_MAX]).await.unwrap();
+                    pieces.set(pieces.get() + 1);
+                }
+            };
+            let wakes = std::future::poll_fn(|context| {
+                if is_woken {
+                    context.waker().wake_by_ref();
+                }
+                Poll::<()>::Pending
+            });
+            tokio::select! { () = writes => {} () = wakes => {} }
+        });
+        let reads = async move {
+            arrives.read_u8().await.unwrap();
+            gone.get()
+        };
+        tasks.run_until(reads).await
     }
 }
