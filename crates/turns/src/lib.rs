@@ -26,6 +26,15 @@
 //! * [`Turn::Usual`] is for all others. Threads inherit what the thread has that starts them: who starts some from a
 //!   thread that answers must say so for them.
 //!
+//! # Between two ticks
+//!
+//! Who wakes goes before who computes only if he has not just had his share. If he has, he waits for the next tick, 4 ms
+//! away on most systems, also when the other core has nothing to do: Linux does not look for one while it thinks that
+//! all are busy. So who computes for long says between two [`Steps`] that others may go first. If nobody waits for this
+//! core, that is a call of a fraction of a microsecond.
+//!
+//! # Locks
+//!
 //! Who is put off with a lock in his hands puts off everybody who wants it. This is why in an old era, whose readers
 //! have locks while they read, no reader is late. The engine, the allocator and the queue of the readers have short ones
 //! in any era, which is the reason why who is late steps back by so little.
@@ -36,8 +45,15 @@
 //! process under another policy than the usual one (`chrt --batch`) is not contradicted: then nothing is changed. Who
 //! filters system calls must allow `sched_setattr`, or have it answered with an error.
 
+use std::cell::Cell;
+use std::thread;
+
 #[cfg(target_os = "linux")]
 mod linux;
+
+thread_local! {
+    static IS_LATE: Cell<bool> = const { Cell::new(false) };
+}
 
 /// When a thread wants a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +70,7 @@ impl Turn {
     /// From now on this is when the calling thread wants one. Says whether the system has agreed; if it has not,
     /// everything works, and takes longer beside others.
     pub fn take(self) -> bool {
+        IS_LATE.set(self == Turn::Late);
         #[cfg(target_os = "linux")]
         return match self {
             Turn::Soon => linux::change(|turns| turns.slice_ns = linux::SHORT_NS),
@@ -66,6 +83,29 @@ impl Turn {
         .unwrap_or(false);
         #[cfg(not(target_os = "linux"))]
         return self == Turn::Usual;
+    }
+}
+
+/// A long computation in pieces, between which a [late](Turn::Late) thread lets others go first. Others that compute do
+/// not: they may have locks in their hands.
+#[derive(Debug, Default)]
+pub struct Steps {
+    done: usize,
+}
+
+impl Steps {
+    /// So many bytes make a step: a tenth of a millisecond to who reads and copies them.
+    const BYTES: usize = 64 << 10;
+
+    /// So many bytes have been dealt with.
+    pub fn did(&mut self, bytes: usize) {
+        self.done += bytes;
+        if self.done >= Steps::BYTES {
+            self.done = 0;
+            if IS_LATE.get() {
+                thread::yield_now();
+            }
+        }
     }
 }
 
