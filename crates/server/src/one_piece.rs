@@ -17,14 +17,15 @@
 //!   write 57 (the end), flush          all of it goes, in one call
 //! ```
 //!
-//! A long answer has hundreds of such pieces, and the thread has other connections, and other threads want its core.
-//! After each full piece all of them come [first](Others), and then the next: so a piece is what a small answer waits for
-//! here, and not the sixteen that fit between two looks at the sockets.
+//! A [long answer](LongAnswers) has hundreds of such pieces, and the thread has other connections, and other threads want
+//! its core. After each full piece all of them come [first](Others), and then the next: so a piece is what a small answer
+//! waits for here, and not the sixteen that fit between two looks at the sockets. If there is no long answer it is
+//! cheaper to be done: to let others pass took a quarter of the throughput of answers of 27 KB that come ten at a time.
 
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
 use parking_lot::Mutex;
@@ -34,7 +35,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const LARGE: usize = 1024;
 /// So much is kept.
 const KEPT_MAX: usize = 64 << 10;
-
 /// Says no.
 #[derive(Debug)]
 pub(crate) struct OnePiece<C> {
@@ -44,16 +44,15 @@ pub(crate) struct OnePiece<C> {
     gone: usize,
     /// Something large has come to it since the last flush: more of the same is likely.
     has_grown: bool,
-    /// Full pieces go, and more is likely to come: what does is kept, too, however small.
-    is_long: bool,
+    long: LongAnswers,
     /// Who come first.
     others: Option<Arc<Others>>,
 }
 
 impl<C> OnePiece<C> {
-    pub(crate) fn new(connection: C) -> OnePiece<C> {
+    pub(crate) fn new(connection: C, long: LongAnswers) -> OnePiece<C> {
         let (kept, gone, has_grown) = (Vec::new(), 0, false);
-        OnePiece { connection, kept, gone, has_grown, is_long: false, others: None }
+        OnePiece { connection, kept, gone, has_grown, long, others: None }
     }
 }
 
@@ -97,8 +96,9 @@ impl<C: AsyncWrite + Unpin> OnePiece<C> {
         if written == 0 {
             written = ready!(Pin::new(&mut self.connection).poll_write(context, bytes))?;
         }
-        self.is_long = true;
-        self.others = Some(Others::first(context));
+        if self.long.are_under_way() {
+            self.others = Some(Others::first(context));
+        }
         Poll::Ready(Ok(written))
     }
 
@@ -128,8 +128,10 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for OnePiece<C> {
         if !self.is_its_turn(context) {
             return Poll::Pending;
         }
-        // Small answers that were copied together go at once: they are of another length.
-        if self.kept.is_empty() && !self.is_long && bytes.len() != LARGE {
+        // Small answers that were copied together go at once: they are of another length. So may the rest of a part of
+        // a long one be, but behind that comes more.
+        let is_long = self.long.are_under_way();
+        if self.kept.is_empty() && !is_long && bytes.len() != LARGE {
             return Pin::new(&mut self.connection).poll_write(context, bytes);
         }
         if self.kept.len() + bytes.len() > KEPT_MAX {
@@ -139,7 +141,7 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for OnePiece<C> {
             self.kept.reserve(KEPT_MAX);
         }
         self.kept.extend_from_slice(bytes);
-        self.has_grown = self.is_long || bytes.len() >= LARGE;
+        self.has_grown = is_long || bytes.len() >= LARGE;
         Poll::Ready(Ok(bytes.len()))
     }
 
@@ -148,7 +150,7 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for OnePiece<C> {
             return Poll::Ready(Ok(()));
         }
         if std::mem::take(&mut self.has_grown) {
-            if self.is_long {
+            if self.long.are_under_way() {
                 self.others = Some(Others::first(context));
             } else {
                 context.waker().wake_by_ref();
@@ -156,13 +158,37 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for OnePiece<C> {
             return Poll::Ready(Ok(()));
         }
         ready!(self.poll_write_kept(context, &[]))?;
-        self.is_long = false;
         Pin::new(&mut self.connection).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_write_kept(context, &[]))?;
         Pin::new(&mut self.connection).poll_shutdown(context)
+    }
+}
+
+/// How many answers of a connection are under way that are [read while they are sent](crate::front::range).
+#[derive(Clone, Debug, Default)]
+pub struct LongAnswers(Arc<AtomicUsize>);
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct LongAnswer(LongAnswers);
+
+impl LongAnswers {
+    pub(crate) fn begin(&self) -> LongAnswer {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        LongAnswer(self.clone())
+    }
+
+    fn are_under_way(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Drop for LongAnswer {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -224,11 +250,14 @@ mod tests {
             let sizes = [9, LARGE, 15_369, LARGE, LARGE, 1, LARGE, 0, 40, LARGE];
             let pieces = sizes.map(|size| vec![size as u8; size]);
             let expected = pieces.concat();
+            let long = LongAnswers::default();
             let writes = async {
-                let mut ours = OnePiece::new(ours);
+                let mut ours = OnePiece::new(ours, long.clone());
+                let mut under_way = None;
                 for (number, piece) in pieces.iter().enumerate() {
                     ours.write_all(piece).await.unwrap();
                     if number % 4 == 3 {
+                        under_way = under_way.xor(Some(long.begin()));
                         ours.flush().await.unwrap();
                     }
                 }
@@ -261,7 +290,9 @@ mod tests {
         let pieces = Rc::clone(&gone);
         tasks.spawn_local(async move {
             let writes = async {
-                let mut ours = OnePiece::new(tokio::io::sink());
+                let long = LongAnswers::default();
+                let _under_way = long.begin();
+                let mut ours = OnePiece::new(tokio::io::sink(), long);
                 for _ in 0..1000 {
                     ours.write_all(&[1; LARGE]).await.unwrap();
                     ours.write_all(&[2; KEPT_MAX]).await.unwrap();

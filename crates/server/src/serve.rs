@@ -406,8 +406,9 @@ async fn listen_to<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 ) {
     match tls {
         None => {
-            let front = front.at(Caller::plain(remote));
-            speak(OnePiece::new(connection), front, held_to, stopped).await;
+            let caller = Caller::plain(remote);
+            let connection = OnePiece::new(connection, caller.long.clone());
+            speak(connection, front.at(caller), held_to, stopped).await;
         }
         // In a box of its own: its size would be that of all connections.
         Some(tls) => Box::pin(greet(connection, tls, remote, (front, held_to), stopped)).await,
@@ -430,8 +431,9 @@ async fn greet<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         _ = stopped.changed() => None,
     };
     if let Some((stream, name)) = greeted {
-        let caller = Caller { remote, is_secure: true, name };
-        speak(OnePiece::new(stream), front.at(caller), held_to, stopped).await;
+        let caller = Caller { is_secure: true, name, ..Caller::plain(remote) };
+        let stream = OnePiece::new(stream, caller.long.clone());
+        speak(stream, front.at(caller), held_to, stopped).await;
     }
 }
 

@@ -138,7 +138,7 @@ async fn run(
             let said = Said::Range(request.key.clone(), request.range_end.clone(), request.limit);
             let found = errand.range(request).await;
             count = found.as_ref().map_or(0, |found| found.records());
-            let answer = found.and_then(|found| range::answer(&asker.member, found));
+            let answer = found.and_then(|found| range::answer(asker, found));
             (answer, said)
         }
         Kind::Put => {

@@ -36,6 +36,7 @@ pub use self::body::Answer;
 use self::hot::{Asker, Kinds};
 use crate::http::{Endpoints, Secure};
 use crate::metrics::{Method, ThreadMetrics, observe};
+use crate::one_piece::LongAnswers;
 use crate::tls::ClientName;
 use crate::{caller, status};
 
@@ -82,12 +83,14 @@ pub struct Caller {
     /// Who he is, by the certificate that he has shown. Calls that tonic answers have it among their
     /// extensions.
     pub name: Option<ClientName>,
+    /// What else his connection carries.
+    pub long: LongAnswers,
 }
 
 impl Caller {
     /// Somebody without TLS.
     pub fn plain(remote: Remote) -> Caller {
-        Caller { remote, is_secure: false, name: None }
+        Caller { remote, is_secure: false, name: None, long: LongAnswers::default() }
     }
 }
 

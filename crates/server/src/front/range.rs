@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use clearlane_member::Handle;
 use clearlane_member::Trouble;
 use clearlane_member::long::Long;
 use clearlane_member::node::Node;
@@ -32,7 +31,9 @@ use tonic::Status;
 
 use super::Answer;
 use super::body::Error;
+use super::hot::Asker;
 use super::unary::{Encoded, PREFIX, any_message, fits, well};
+use crate::one_piece::LongAnswer;
 
 /// An answer up to this size is encoded at once, and a larger one in pieces of this size.
 const PIECE: usize = 64 << 10;
@@ -46,9 +47,9 @@ const MORE: u32 = 3;
 const COUNT: u32 = 4;
 
 /// What goes out for what a range has found.
-pub(crate) fn answer(member: &Handle, found: Found) -> Result<Encoded<'_>, Status> {
+pub(crate) fn answer(asker: &Asker, found: Found) -> Result<Encoded<'_>, Status> {
     match found {
-        Found::Shaped(response) => any_message(member, response),
+        Found::Shaped(response) => any_message(&asker.member, response),
         Found::Records(Records { about, records }) => {
             let encoded = records.iter().map(|record| field_len(record.len())).sum();
             let Frame { length, mut bytes, tail } = Frame::around(&about, encoded)?;
@@ -65,7 +66,7 @@ pub(crate) fn answer(member: &Handle, found: Found) -> Result<Encoded<'_>, Statu
         Found::Long(found) => {
             let encoded = usize::try_from(found.encoded_len()).unwrap_or(usize::MAX);
             let Frame { length, bytes, tail } = Frame::around(&found.about, encoded)?;
-            let reading = Reading::begin(member.node(), found, bytes, tail);
+            let reading = Reading::begin(asker, found, bytes, tail);
             Ok(Encoded::Now(pieces(length, Source::Long(reading))))
         }
     }
@@ -150,6 +151,8 @@ struct Reading {
     next: Option<oneshot::Receiver<Result<Read, Error>>>,
     tail: Bytes,
     node: Arc<Node>,
+    #[expect(dead_code, reason = "known to the connection for as long as the answer goes")]
+    under_way: LongAnswer,
 }
 
 /// What the pool has read, and what is left to read behind it, if anything is.
@@ -162,9 +165,10 @@ struct Read {
 }
 
 impl Reading {
-    fn begin(node: &Arc<Node>, found: Long, head: BytesMut, tail: Bytes) -> Reading {
-        let next = Some(read(node, Box::new(found), head, tail.clone()));
-        Reading { read: Read::default(), next, tail, node: Arc::clone(node) }
+    fn begin(asker: &Asker, found: Long, head: BytesMut, tail: Bytes) -> Reading {
+        let (node, under_way) = (Arc::clone(asker.member.node()), asker.caller.long.begin());
+        let next = Some(read(&node, Box::new(found), head, tail.clone()));
+        Reading { read: Read::default(), next, tail, node, under_way }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
