@@ -35,6 +35,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const LARGE: usize = 1024;
 /// So much is kept.
 const KEPT_MAX: usize = 64 << 10;
+/// A flush is put off so often in a row: more often than it takes to fill a piece, so this is for what is small and comes
+/// again and again while a long answer goes.
+const PUT_OFF_MAX: u32 = 8;
 /// Says no.
 #[derive(Debug)]
 pub(crate) struct OnePiece<C> {
@@ -42,8 +45,10 @@ pub(crate) struct OnePiece<C> {
     /// What was written and is kept, from `gone` on.
     kept: Vec<u8>,
     gone: usize,
-    /// Something large has come to it since the last flush: more of the same is likely.
+    /// Something has come to it since the last flush behind which more is likely.
     has_grown: bool,
+    /// Flushes since then, of which nothing came.
+    put_off: u32,
     long: LongAnswers,
     /// Who come first.
     others: Option<Arc<Others>>,
@@ -51,8 +56,8 @@ pub(crate) struct OnePiece<C> {
 
 impl<C> OnePiece<C> {
     pub(crate) fn new(connection: C, long: LongAnswers) -> OnePiece<C> {
-        let (kept, gone, has_grown) = (Vec::new(), 0, false);
-        OnePiece { connection, kept, gone, has_grown, long, others: None }
+        let (kept, gone, has_grown, put_off) = (Vec::new(), 0, false, 0);
+        OnePiece { connection, kept, gone, has_grown, put_off, long, others: None }
     }
 }
 
@@ -83,7 +88,7 @@ impl<C: AsyncWrite + Unpin> OnePiece<C> {
 
     /// All that was kept has gone. Connections that do not need the memory again soon are many.
     fn let_go(&mut self) {
-        (self.kept, self.gone, self.has_grown) = (Vec::new(), 0, false);
+        (self.kept, self.gone, self.has_grown, self.put_off) = (Vec::new(), 0, false, 0);
     }
 
     /// Writes a full piece: what is kept, and of what does not fit any more as much as goes.
@@ -149,7 +154,8 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for OnePiece<C> {
         if !self.is_its_turn(context) {
             return Poll::Ready(Ok(()));
         }
-        if std::mem::take(&mut self.has_grown) {
+        if std::mem::take(&mut self.has_grown) && self.put_off < PUT_OFF_MAX {
+            self.put_off += 1;
             if self.long.are_under_way() {
                 self.others = Some(Others::first(context));
             } else {
@@ -167,7 +173,8 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for OnePiece<C> {
     }
 }
 
-/// How many answers of a connection are under way that are [read while they are sent](crate::front::range).
+/// How many answers of a connection are under way that are [read while they are sent](crate::front::range). Of each, the
+/// end counts no more: what h2 has taken over, up to half a megabyte.
 #[derive(Clone, Debug, Default)]
 pub struct LongAnswers(Arc<AtomicUsize>);
 
@@ -192,7 +199,7 @@ impl Drop for LongAnswer {
     }
 }
 
-/// All tasks of this thread that are ready, those for which something has arrived, and the threads that wait for its core.
+/// The tasks of this thread that are ready, those for which something has arrived, and the threads that wait for its core.
 ///
 /// A task that wakes itself is no way to let them pass: its thread looks at the sockets when no task is ready, or after some
 /// number of them. The runtime keeps a list of who wants to be woken after that look. The task of a connection is

@@ -406,9 +406,7 @@ async fn listen_to<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 ) {
     match tls {
         None => {
-            let caller = Caller::plain(remote);
-            let connection = OnePiece::new(connection, caller.long.clone());
-            speak(connection, front.at(caller), held_to, stopped).await;
+            speak(connection, front.at(Caller::plain(remote)), held_to, stopped).await;
         }
         // In a box of its own: its size would be that of all connections.
         Some(tls) => Box::pin(greet(connection, tls, remote, (front, held_to), stopped)).await,
@@ -432,7 +430,6 @@ async fn greet<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     };
     if let Some((stream, name)) = greeted {
         let caller = Caller { is_secure: true, name, ..Caller::plain(remote) };
-        let stream = OnePiece::new(stream, caller.long.clone());
         speak(stream, front.at(caller), held_to, stopped).await;
     }
 }
@@ -444,6 +441,7 @@ async fn speak<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     mut stopped: watch::Receiver<bool>,
 ) {
     let protocols = protocols(&held_to);
+    let connection = OnePiece::new(connection, front.long_answers());
     let connection = Calm::new(connection, held_to.ping_pause);
     let served = protocols.serve_connection(TokioIo::new(connection), front);
     let mut served = pin!(served);

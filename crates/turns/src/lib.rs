@@ -99,13 +99,19 @@ impl Steps {
 
     /// So many bytes have been dealt with.
     pub fn did(&mut self, bytes: usize) {
-        self.done += bytes;
-        if self.done >= Steps::BYTES {
-            self.done = 0;
-            if IS_LATE.get() {
-                thread::yield_now();
-            }
+        if self.ends(bytes) && IS_LATE.get() {
+            thread::yield_now();
         }
+    }
+
+    /// Whether these bytes end a step.
+    fn ends(&mut self, bytes: usize) -> bool {
+        self.done += bytes;
+        let ends = self.done >= Steps::BYTES;
+        if ends {
+            self.done = 0;
+        }
+        ends
     }
 }
 
@@ -147,6 +153,14 @@ mod tests {
         .join()
         .unwrap();
         assert_eq!(told(), Some(before));
+    }
+
+    #[test]
+    fn a_step_ends_after_its_bytes() {
+        let mut steps = Steps::default();
+        let ends: Vec<bool> = (0..5).map(|_| steps.ends(Steps::BYTES / 2)).collect();
+        assert_eq!(ends, [false, true, false, true, false]);
+        assert!(steps.ends(10 * Steps::BYTES));
     }
 
     #[test]

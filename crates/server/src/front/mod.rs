@@ -146,6 +146,11 @@ impl Front {
         Front { caller, ..self.clone() }
     }
 
+    /// Those of its connection.
+    pub(crate) fn long_answers(&self) -> LongAnswers {
+        self.caller.long.clone()
+    }
+
     /// Says who asks, to those who only see the request.
     fn introduce(&self, request: &mut Request<Incoming>) {
         if let Some(name) = &self.caller.name {

@@ -23,6 +23,7 @@ use clearlane_member::long::Long;
 use clearlane_member::node::Node;
 use clearlane_member::range::{About, Found, Records};
 use clearlane_member::shelf::Place;
+use clearlane_turns::Steps;
 use http::Response;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
@@ -151,7 +152,7 @@ struct Reading {
     next: Option<oneshot::Receiver<Result<Read, Error>>>,
     tail: Bytes,
     node: Arc<Node>,
-    #[expect(dead_code, reason = "known to the connection for as long as the answer goes")]
+    #[expect(dead_code, reason = "known to the connection until the last piece is handed on")]
     under_way: LongAnswer,
 }
 
@@ -221,8 +222,10 @@ fn read(
         let records = found.next(place.bytes())?.unwrap_or_default();
         let left = (found.records() > 0).then_some(found);
         let (mut records, mut bytes, mut pieces) = (records.into_iter(), head, VecDeque::new());
+        let mut steps = Steps::default();
         while !records.as_slice().is_empty() {
             encode_some(&mut records, &mut bytes);
+            steps.did(bytes.len());
             if records.as_slice().is_empty() && left.is_none() {
                 bytes.put_slice(&tail);
             }
