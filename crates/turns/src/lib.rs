@@ -29,8 +29,7 @@
 //! # Between two ticks
 //!
 //! Who wakes goes before who computes only if he has not just had his share. If he has, he waits for the next tick, 4 ms
-//! away on most systems, also when the other core has nothing to do: Linux does not look for one while it thinks that
-//! all are busy. So who computes for long says between two [`Steps`] that others may go first. If nobody waits for this
+//! away with 250 of them a second, and it was seen that the other core had nothing to do meanwhile. So who computes for long says between two [`Steps`] that others may go first. If nobody waits for this
 //! core, that is a call of a fraction of a microsecond.
 //!
 //! # Locks
