@@ -48,6 +48,7 @@ mod error;
 mod open;
 mod directory;
 mod contained;
+mod cold;
 mod gate;
 mod durable;
 pub mod redb;
@@ -56,6 +57,7 @@ pub mod memory;
 pub mod stream;
 
 pub use bucket::Bucket;
+pub use cold::{Cold, without_waiting};
 pub use error::{EngineKind, Error, Result};
 pub use interface::{Defragment, Engine, KeyRange, Read, Snapshot, Visitor, WriteTxn};
 pub use memory::MemoryEngine;

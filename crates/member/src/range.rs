@@ -19,12 +19,17 @@
 //! piece](crate::long), as fast as the client takes it. So all answers together need a bounded amount of
 //! memory, whatever their size, and however slowly they are taken.
 //!
+//! The pool also reads what is not in memory: one client's wait for the disk would be that of all clients of a network
+//! thread, which therefore reads [without waiting](clearlane_engine::without_waiting).
+//!
 //! The old eras hold locks as long as a read is open. There a range that may find more than one key
 //! goes to the pool at once, and is read in one go, as etcd does it.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use clearlane_engine::without_waiting;
 use clearlane_locks::Actor;
 use clearlane_mvcc::{RangeOptions, ReadTxn};
 use clearlane_proto::etcdserverpb::request_op::Request;
@@ -61,14 +66,18 @@ pub async fn range(
             let number = card.number();
             let gathered = {
                 let _as = actor(&request).enter_as(number);
-                gather(&*view, &request, AT_ONCE)??
+                warm(member, || gather(&*view, &request, AT_ONCE))
             };
-            match gathered {
+            let records = match gathered {
+                Some(gathered) => gathered??,
+                None => None,
+            };
+            match records {
                 Some(records) => Found::Records(records),
                 // What is rare has a place of its own, or every range would make room for it.
                 None => {
                     let measure = move || {
-                        let _as = RANGE.enter_as(number);
+                        let _as = actor(&request).enter_as(number);
                         Long::measure(view, request)
                     };
                     Box::pin(watched(member, card, measure)).await?
@@ -80,13 +89,13 @@ pub async fn range(
             let number = card.number();
             let work = move || {
                 let _as = actor(&request).enter_as(number);
-                match view {
-                    Some(view) => requests::range(&*view, &request),
+                match &view {
+                    Some(view) => requests::range(&**view, &request),
                     None => requests::range(&*store.read(), &request),
                 }
             };
             Found::Shaped(match is_one_key {
-                true => work()??,
+                true => here_or_there(member, card, work).await?,
                 false => Box::pin(watched(member, card, work)).await?,
             })
         }
@@ -112,11 +121,36 @@ pub async fn read_txn(
         let _as = READ_TXN.enter_as(number);
         txn::read_txn(&*store.read(), &request)
     };
-    let mut response =
-        if is_small { work()?? } else { Box::pin(watched(member, card, work)).await? };
+    let mut response = match is_small {
+        true => here_or_there(member, card, work).await?,
+        false => Box::pin(watched(member, card, work)).await?,
+    };
     card.stamp(Stage::Backend);
     member.stamp(&mut response.header);
     Ok(response)
+}
+
+/// Reads something small on the network thread, or, if it would have to wait for the disk there, has the pool read it.
+async fn here_or_there<T: Send + 'static>(
+    member: &Handle,
+    card: &mut Card,
+    work: impl Fn() -> Result<std::result::Result<T, Refused>> + Send + 'static,
+) -> std::result::Result<T, Trouble> {
+    // The old eras read with their locks in hand, as etcd did, and wait for the disk with them.
+    let has_locks = member.store().view().is_none();
+    match if has_locks { Some(work()) } else { warm(member, &work) } {
+        Some(done) => Ok(done??),
+        None => Box::pin(watched(member, card, work)).await,
+    }
+}
+
+/// Reads what is in memory. Nothing comes back if the disk would have to be waited for.
+fn warm<T>(member: &Handle, read: impl FnOnce() -> T) -> Option<T> {
+    let found = without_waiting(read).ok();
+    if found.is_none() {
+        member.node().figures().cold_reads.fetch_add(1, Ordering::Relaxed);
+    }
+    found
 }
 
 /// Has something read by the pool, and writes down which locks it waited for there.

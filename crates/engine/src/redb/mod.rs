@@ -34,6 +34,7 @@
 //! * All ten tables exist from the store's first commit on.
 
 mod file;
+mod pages;
 mod snapshot;
 mod write;
 #[cfg(test)]
@@ -48,7 +49,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use redb::backends::FileBackend;
 use redb::{
     Database, DatabaseError, ReadableDatabase, StorageBackend, StorageError, TableDefinition,
 };
@@ -62,6 +62,7 @@ use crate::interface::{Snapshot, WriteTxn};
 use crate::open::Options;
 
 use file::HeldBack;
+use pages::Pages;
 use snapshot::RedbSnapshot;
 use write::RedbWriteTxn;
 
@@ -176,10 +177,10 @@ fn builder(options: &Options) -> redb::Builder {
     builder
 }
 
-fn open_file(path: &Path, new: bool) -> Result<FileBackend> {
+fn open_file(path: &Path, new: bool) -> Result<Pages> {
     let file = OpenOptions::new().read(true).write(true).create_new(new).open(path);
     match file {
-        Ok(file) => FileBackend::new(file).map_err(|error| refused(path, error)),
+        Ok(file) => Pages::of(file).map_err(|error| refused(path, error)),
         // The marker promises this file.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(damaged(path, "the file is missing".to_owned()))

@@ -122,6 +122,8 @@ pub struct Figures {
     pub proposals_pending: AtomicU64,
     /// Proposals that were refused by raft.
     pub proposals_failed: AtomicU64,
+    /// Small reads that would have had to wait for the disk, and were left to the pool.
+    pub cold_reads: AtomicU64,
     /// Fresh reads that failed.
     pub reads_failed: AtomicU64,
     /// Questions for a read index that were answered late, or not at all.
@@ -157,6 +159,7 @@ impl Default for Figures {
             leases_expired: count(),
             proposals_pending: count(),
             proposals_failed: count(),
+            cold_reads: count(),
             reads_failed: count(),
             slow_read_indexes: count(),
             slow_applies: count(),

@@ -1,7 +1,9 @@
-//! What etcd does not measure: the era, and who waited for which lock.
+//! What etcd does not measure: the era, what was not in memory, and who waited for which lock.
 //!
 //! The locks keep finer histograms than a page can show, with buckets that are a sixteenth wide. They
 //! are put together into buckets that double, from a microsecond on.
+
+use std::sync::atomic::Ordering;
 
 use clearlane_locks::{LockReport, ModeReport, Snapshot};
 
@@ -16,6 +18,9 @@ pub(super) fn write(page: &mut Page, sources: &Sources<'_>) {
     let era = sources.member.store().design().name();
     let help = "How this server reads beside a writer. 1 for 'era' label with current era.";
     page.family("clearlane_era", "gauge", help).sample(&[("era", era)], 1);
+    let help = "Small reads that were not in memory, and were left to the read pool.";
+    let cold = sources.member.node().figures().cold_reads.load(Ordering::Relaxed);
+    page.family("clearlane_cold_reads_total", "counter", help).sample(&[], cold);
     let report = sources.member.node().locks().report();
     let waits = "How long it took to get a lock. Who did not wait is counted as 0.";
     write_locks(page, &report, "clearlane_lock_wait_seconds", waits, |mode| &mode.waits);

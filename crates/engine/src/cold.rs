@@ -1,0 +1,115 @@
+//! Reads that give up rather than wait for the disk.
+//!
+//! # The problem
+//!
+//! A thread that answers many clients reads small things itself: they are in memory, and handing them to another thread would
+//! take longer than reading them. Now and then one is not in memory. The disk has it, in a tenth of a millisecond, or,
+//! if somebody's sync keeps it busy, in a hundred. The one client must wait for that. The others need not, and do, for it
+//! is their thread, too: the expensive read again, and it was of one key.
+//!
+//! # The idea
+//!
+//! ```text
+//!   thread of many    without_waiting(read) ── page ── page ── not in memory ──▶ Cold
+//!                                                                                  │
+//!   thread of few                                                     read ── page ── page ── ··disk·· ── page
+//! ```
+//!
+//! A read inside [`without_waiting`] is as any other, until it needs a page that is not in memory. There it ends, and
+//! [`Cold`] comes back. What it had found so far is dropped; who can wait reads it all again.
+//!
+//! # How a read ends in its middle
+//!
+//! By unwinding, as a panic does, but nothing is printed and nobody has failed. An error would not do: redb takes every
+//! error of its file for the end of the store, and answers nothing from then on. It has no lock in its hands when it
+//! reads its file, and a read changes nothing but its caches, so nothing is left half done.
+//!
+//! # Limits
+//!
+//! Only [`redb`](mod@crate::redb) asks, and only Linux answers. Elsewhere all reads wait, as they always did.
+
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe};
+
+thread_local! {
+    static MUST_NOT_WAIT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Something that was to be read is not in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cold;
+
+/// Runs `read` as long as all that it reads is in memory.
+///
+/// It must only read: if it ends early, whatever it has changed stays as it is then.
+pub fn without_waiting<T>(read: impl FnOnce() -> T) -> Result<T, Cold> {
+    let outcome = {
+        let _until_here = MustNotWait::from_here();
+        panic::catch_unwind(AssertUnwindSafe(read))
+    };
+    outcome.or_else(|payload| match payload.is::<Cold>() {
+        true => Err(Cold),
+        false => panic::resume_unwind(payload),
+    })
+}
+
+/// Whether this thread is inside [`without_waiting`].
+pub(crate) fn must_not_wait() -> bool {
+    MUST_NOT_WAIT.get()
+}
+
+/// Ends what runs inside [`without_waiting`].
+pub(crate) fn give_up() -> ! {
+    panic::resume_unwind(Box::new(Cold))
+}
+
+struct MustNotWait {
+    before: bool,
+}
+
+impl MustNotWait {
+    fn from_here() -> MustNotWait {
+        MustNotWait { before: MUST_NOT_WAIT.replace(true) }
+    }
+}
+
+impl Drop for MustNotWait {
+    fn drop(&mut self) {
+        MUST_NOT_WAIT.set(self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic;
+
+    use super::*;
+
+    #[test]
+    fn who_gives_up_gives_up_all_and_no_more() {
+        let read = |is_cold: bool| {
+            without_waiting(|| {
+                assert!(must_not_wait());
+                let inner = without_waiting(|| if is_cold { give_up() } else { 1 });
+                assert!(must_not_wait(), "the outer one goes on");
+                inner
+            })
+        };
+        assert_eq!(read(false), Ok(Ok(1)));
+        assert_eq!(read(true), Ok(Err(Cold)));
+        assert_eq!(without_waiting(|| -> u8 { give_up() }), Err(Cold));
+        assert!(!must_not_wait());
+    }
+
+    #[test]
+    fn a_panic_stays_one() {
+        let failed =
+            panic::catch_unwind(|| without_waiting(|| panic::resume_unwind(Box::new(7_u8))));
+        let payload: Box<dyn std::any::Any + Send> = match failed {
+            Ok(Ok(())) | Ok(Err(Cold)) => panic!("it was swallowed"),
+            Err(payload) => payload,
+        };
+        assert_eq!(payload.downcast_ref(), Some(&7_u8));
+        assert!(!must_not_wait());
+    }
+}

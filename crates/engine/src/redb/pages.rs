@@ -1,0 +1,216 @@
+//! The store's file, of which a read can be had *only if it waits for no disk*.
+//!
+//! The system keeps pages of the file in memory, and those that nobody has read for a while it takes out again.
+//! Reading such a *cold* page takes a tenth of a millisecond from a disk at rest, and as long as a sync from one that
+//! is busy with it. Inside [`without_waiting`](crate::without_waiting) that is not done: Linux is asked for what it has
+//! (`RWF_NOWAIT`), and if that is not all, the whole read ends there.
+//!
+//! ```text
+//!   redb's own cache ──no──▶ the system's, asked ──all of it──▶ as ever
+//!                                                └─not all───▶ Cold: unwinds to without_waiting
+//! ```
+//!
+//! # Limits
+//!
+//! Systems other than Linux, and file systems that do not know the question, are read as ever.
+
+use std::fs::File;
+use std::io;
+use std::ops::Bound;
+
+use redb::backends::FileBackend;
+use redb::{BackendError, DatabaseError, StorageBackend};
+
+use crate::cold;
+
+/// A file for redb.
+#[derive(Debug)]
+pub(super) struct Pages {
+    redb: FileBackend,
+    /// The same open file.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nobody can be asked"))]
+    file: File,
+}
+
+impl Pages {
+    pub(super) fn of(file: File) -> Result<Pages, DatabaseError> {
+        let same = file.try_clone().map_err(redb::StorageError::Io)?;
+        Ok(Pages { redb: FileBackend::new(file)?, file: same })
+    }
+
+    /// Reads what the system has in memory, and says whether that was all.
+    #[cfg(target_os = "linux")]
+    fn read_warm(&self, offset: u64, out: &mut [u8]) -> io::Result<bool> {
+        use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+        let wanted = out.len();
+        let into = &mut [io::IoSliceMut::new(out)];
+        match preadv2(&self.file, into, offset, ReadWriteFlags::NOWAIT) {
+            Ok(read) => Ok(read == wanted),
+            Err(Errno::AGAIN) => Ok(false),
+            // It does not know the question. Or reading fails, and will again.
+            Err(_) => self.redb.read(offset, out).map(|()| true),
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn read_warm(&self, offset: u64, out: &mut [u8]) -> io::Result<bool> {
+        self.redb.read(offset, out).map(|()| true)
+    }
+}
+
+impl StorageBackend for Pages {
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        if !cold::must_not_wait() {
+            return self.redb.read(offset, out);
+        }
+        match self.read_warm(offset, out)? {
+            true => Ok(()),
+            false => cold::give_up(),
+        }
+    }
+
+    // The rest is as redb has it.
+
+    fn len(&self) -> io::Result<u64> {
+        self.redb.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.redb.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.redb.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.redb.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.redb.close()
+    }
+
+    fn try_lock_range(&self, from: Bound<u64>, to: Bound<u64>) -> Result<bool, BackendError> {
+        self.redb.try_lock_range(from, to)
+    }
+
+    fn try_lock_shared_range(
+        &self,
+        from: Bound<u64>,
+        to: Bound<u64>,
+    ) -> Result<bool, BackendError> {
+        self.redb.try_lock_shared_range(from, to)
+    }
+
+    fn lock_range(&self, from: Bound<u64>, to: Bound<u64>) -> Result<(), BackendError> {
+        self.redb.lock_range(from, to)
+    }
+
+    fn lock_shared_range(&self, from: Bound<u64>, to: Bound<u64>) -> Result<(), BackendError> {
+        self.redb.lock_shared_range(from, to)
+    }
+
+    fn unlock_range(&self, from: Bound<u64>, to: Bound<u64>) -> Result<(), BackendError> {
+        self.redb.unlock_range(from, to)
+    }
+
+    fn query_lock_range(&self, from: Bound<u64>, to: Bound<u64>) -> Result<bool, BackendError> {
+        self.redb.query_lock_range(from, to)
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::io::Write;
+
+    use rustix::fs::{Advice, fadvise};
+    use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+    use super::*;
+    use crate::{Bucket, Cold, EngineKind, Options, open, without_waiting};
+
+    /// Has the system forget what it knows of a file. Some never do: those that have no disk below.
+    fn forgets(file: &File) -> bool {
+        file.sync_all().unwrap();
+        fadvise(file, 0, None, Advice::DontNeed).unwrap();
+        let mut byte = [0; 1];
+        let into = &mut [io::IoSliceMut::new(&mut byte)];
+        let forgot = preadv2(file, into, 0, ReadWriteFlags::NOWAIT) == Err(Errno::AGAIN);
+        if !forgot {
+            // Past the harness, which shows what a test prints only if it fails.
+            let words = b"SKIPPED: this file system keeps its files in memory: nothing was cold\n";
+            io::stderr().write_all(words).unwrap();
+        }
+        forgot
+    }
+
+    fn opened(path: &std::path::Path) -> File {
+        File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+    }
+
+    #[test]
+    fn what_is_cold_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = opened(&dir.path().join("pages"));
+        let pages = Pages::of(file.try_clone().unwrap()).unwrap();
+        // Large, since the system reads ahead of whoever asks.
+        const LENGTH: u64 = 16 << 20;
+        const MIDDLE: u64 = LENGTH / 2;
+        pages.write(0, &vec![7; LENGTH as usize]).unwrap();
+        if !forgets(&file) {
+            return;
+        }
+        let mut page = [0; 4096];
+        assert_eq!(without_waiting(|| pages.read(MIDDLE, &mut page)).map(drop), Err(Cold));
+        pages.read(MIDDLE, &mut page).unwrap();
+        assert_eq!(page, [7; 4096]);
+        page.fill(0);
+        without_waiting(|| pages.read(MIDDLE, &mut page)).unwrap().unwrap();
+        assert_eq!(page, [7; 4096], "now it is in memory");
+        let mut half = vec![0; MIDDLE as usize];
+        let partly = without_waiting(|| pages.read(MIDDLE, &mut half)).map(drop);
+        assert_eq!(partly, Err(Cold), "what is in part in memory is not all there");
+        let beyond = pages.read(LENGTH, &mut page).unwrap_err();
+        assert_eq!(beyond.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    /// redb takes an error of its file for the end of the store. A read that gave up is none.
+    #[test]
+    fn a_store_goes_on_after_reads_that_gave_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { cache_bytes: 1 << 20, ..Options::default() };
+        let engine = open(EngineKind::Redb, dir.path(), options).unwrap();
+        let value = |key: u32| vec![key as u8; 4000];
+        let put = |keys: std::ops::Range<u32>| {
+            let mut txn = engine.begin_write().unwrap();
+            for key in keys {
+                txn.put(Bucket::Key, &key.to_be_bytes(), &value(key)).unwrap();
+            }
+            txn.commit().unwrap();
+        };
+        put(0..2000);
+        let stored = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        let largest = stored.max_by_key(|path| path.metadata().unwrap().len()).unwrap();
+        if !forgets(&opened(&largest)) {
+            return;
+        }
+        let snapshot = engine.snapshot().unwrap();
+        let mut cold = 0;
+        for key in (0..2000_u32).step_by(37) {
+            let read = || snapshot.get(Bucket::Key, &key.to_be_bytes()).unwrap().unwrap();
+            let found = without_waiting(read).unwrap_or_else(|Cold| {
+                cold += 1;
+                read()
+            });
+            assert_eq!(found, value(key));
+        }
+        assert!(cold > 10, "{cold} of 55 were cold");
+        put(2000..2100);
+        let found = engine.snapshot().unwrap().get(Bucket::Key, &2050_u32.to_be_bytes());
+        assert_eq!(found.unwrap().unwrap(), value(2050));
+    }
+}

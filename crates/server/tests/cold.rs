@@ -1,0 +1,133 @@
+//! Values that are on the disk and not in memory: they are read by others than the network threads, and right.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use clearlane_backend::Design;
+use clearlane_engine::EngineKind;
+use clearlane_member::requests::Limits;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
+use clearlane_proto::etcdserverpb::request_op::Request;
+use clearlane_proto::etcdserverpb::response_op::Response;
+use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
+use clearlane_server::data::Start;
+use clearlane_server::serve::Server;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+use tonic::transport::{Channel, Endpoint};
+
+const KEYS: u32 = 192;
+const VALUE: usize = 64 << 10;
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key-{number:04}").into_bytes()
+}
+
+fn value(number: u32) -> Vec<u8> {
+    number.to_be_bytes().repeat(VALUE / 4)
+}
+
+/// The largest file below a directory that is not the log's.
+fn store_of(dir: &Path) -> PathBuf {
+    let mut found = Vec::new();
+    let mut left = vec![dir.to_owned()];
+    while let Some(dir) = left.pop() {
+        for entry in dir.read_dir().unwrap() {
+            let entry = entry.unwrap().path();
+            match entry.is_dir() {
+                true if entry.ends_with("wal") => {}
+                true => left.push(entry),
+                false => found.push(entry),
+            }
+        }
+    }
+    found.into_iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap()
+}
+
+/// Has the system forget what it knows of a file.
+fn forget(path: &Path) {
+    let file = File::open(path).unwrap();
+    file.sync_all().unwrap();
+    posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+}
+
+/// Whether there is a disk below, from which it could be read again.
+fn has_disk(dir: &Path) -> bool {
+    let has_disk = statfs(dir).unwrap().filesystem_type() != TMPFS_MAGIC;
+    if !has_disk {
+        // Past the harness, which shows what a test prints only if it fails.
+        let words = b"SKIPPED: this file system keeps its files in memory: nothing was cold\n";
+        std::io::stderr().write_all(words).unwrap();
+    }
+    has_disk
+}
+
+fn one(number: u32) -> RangeRequest {
+    RangeRequest { key: key(number).into(), serializable: true, ..RangeRequest::default() }
+}
+
+/// Asks for a key in one of the ways in which one can be asked for.
+async fn read(client: &mut KvClient<Channel>, number: u32) -> Vec<u8> {
+    let range = match number % 3 {
+        0 => client.range(one(number)).await.unwrap().into_inner(),
+        1 => {
+            let (sort_order, sort_target) = (SortOrder::Descend.into(), SortTarget::Mod.into());
+            let sorted = RangeRequest { sort_order, sort_target, ..one(number) };
+            client.range(sorted).await.unwrap().into_inner()
+        }
+        _ => {
+            let success = vec![RequestOp { request: Some(Request::RequestRange(one(number))) }];
+            let txn = TxnRequest { success, ..TxnRequest::default() };
+            let mut done = client.txn(txn).await.unwrap().into_inner().responses;
+            let Some(Response::ResponseRange(range)) = done.remove(0).response else {
+                panic!("a range was asked for");
+            };
+            range
+        }
+    };
+    assert_eq!((range.count, range.kvs.len()), (1, 1));
+    range.kvs[0].value.to_vec()
+}
+
+#[tokio::test]
+async fn what_is_cold_is_read_by_the_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    if !has_disk(dir.path()) {
+        return;
+    }
+    let parts = Design::SnapshotReadTx.into();
+    let mut start = Start::new("m", dir.path(), "http://localhost:2380", parts);
+    start.engine_kind = EngineKind::Redb;
+    start.engine.cache_bytes = 1 << 20;
+    let opened = start.open().unwrap();
+    let node = &opened.node;
+    let address = "127.0.0.1:0".parse().unwrap();
+    let server = Server::start(node, address, 2, Limits::default()).unwrap();
+    let endpoint = Endpoint::from_shared(format!("http://{}", server.address())).unwrap();
+    let mut client = KvClient::new(endpoint.connect().await.unwrap());
+
+    for number in 0..KEYS {
+        let (key, value) = (key(number).into(), value(number).into());
+        client.put(PutRequest { key, value, ..PutRequest::default() }).await.unwrap();
+    }
+    let cold = || node.figures().cold_reads.load(Ordering::Relaxed);
+    let before = cold();
+    forget(&store_of(dir.path()));
+    // In an order that no system reads ahead in.
+    for number in (0..KEYS).map(|step| step * 67 % KEYS) {
+        assert_eq!(read(&mut client, number).await, value(number), "key {number}");
+    }
+    let found = cold() - before;
+    assert!(found > u64::from(KEYS) / 8, "{found} of {KEYS} were cold");
+    drop(client);
+    // Its connection ends on this thread, and the server waits for that.
+    tokio::task::spawn_blocking(|| server.stop()).await.unwrap().unwrap();
+    node.stop();
+    assert!(node.failure().borrow().is_none());
+}
