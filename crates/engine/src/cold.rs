@@ -21,12 +21,14 @@
 //! # How a read ends in its middle
 //!
 //! By unwinding, as a panic does, but nothing is printed and nobody has failed. An error would not do: redb takes every
-//! error of its file for the end of the store, and answers nothing from then on. It has no lock in its hands when it
-//! reads its file, and a read changes nothing but its caches, so nothing is left half done.
+//! error of its file for the end of the store, and answers nothing from then on. Who reads a snapshot there has no lock
+//! in his hands when it comes to the file, and changes nothing but caches, so nothing is left half done. Who *writes* has
+//! locks. So a read that may be the last to let go of an old store must do that outside: redb tidies up when it closes.
 //!
 //! # Limits
 //!
-//! Only [`redb`](mod@crate::redb) asks, and only Linux answers. Elsewhere all reads wait, as they always did.
+//! Only [`redb`](mod@crate::redb) asks, and only Linux answers. Elsewhere all reads wait, as they always did. And what
+//! Linux does before it answers is out of our hands: it starts to read ahead, and may note the time of the access.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};

@@ -12,7 +12,7 @@ use clearlane_proto::etcdserverpb::{
 use crate::alarms;
 use crate::core::Answer;
 use crate::membership::{Change, Member};
-use crate::node::{Desk, Node, Outcome};
+use crate::node::{Desk, Node, Outcome, ReadPool};
 use crate::progress::Progress;
 use crate::quota;
 use crate::range;
@@ -95,7 +95,17 @@ impl Handle {
         }
     }
 
-    /// Has something done that takes long, or holds locks, by the pool for it.
+    /// For what takes long, or holds locks.
+    pub(crate) fn read_pool(&self) -> &ReadPool {
+        self.node.read_pool()
+    }
+
+    /// For what is small, and not in memory.
+    pub(crate) fn cold_pool(&self) -> &ReadPool {
+        self.node.cold_pool()
+    }
+
+    /// Has something done that takes long.
     pub(crate) async fn expensive<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> crate::Result<Result<T, Refused>> + Send + 'static,

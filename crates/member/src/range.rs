@@ -19,13 +19,15 @@
 //! piece](crate::long), as fast as the client takes it. So all answers together need a bounded amount of
 //! memory, whatever their size, and however slowly they are taken.
 //!
-//! The pool also reads what is not in memory: one client's wait for the disk would be that of all clients of a network
-//! thread, which therefore reads [without waiting](clearlane_engine::without_waiting).
+//! What is small and not in memory is read by [threads of its own](crate::node::Node::cold_pool): one client's wait for
+//! the disk would be that of all clients of a network thread, which therefore reads [without
+//! waiting](clearlane_engine::without_waiting).
 //!
 //! The old eras hold locks as long as a read is open. There a range that may find more than one key
 //! goes to the pool at once, and is read in one go, as etcd does it.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -43,6 +45,7 @@ use crate::actors::{GET, RANGE, READ_TXN};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::long::Long;
+use crate::node::ReadPool;
 use crate::requests::{self, Refused, Span, Stop, apart, check, txn};
 use crate::stages::{Card, LocksBefore, Stage};
 use crate::trouble::Trouble;
@@ -63,29 +66,10 @@ pub async fn range(
     let store = member.store();
     let mut found = match store.view() {
         Some(view) if requests::range::is_plain(&request) => {
-            let number = card.number();
-            let gathered = {
-                let _as = actor(&request).enter_as(number);
-                warm(member, || gather(&*view, &request, AT_ONCE))
-            };
-            let records = match gathered {
-                Some(gathered) => gathered??,
-                None => None,
-            };
-            match records {
-                Some(records) => Found::Records(records),
-                // What is rare has a place of its own, or every range would make room for it.
-                None => {
-                    let measure = move || {
-                        let _as = actor(&request).enter_as(number);
-                        Long::measure(view, request)
-                    };
-                    Box::pin(watched(member, card, measure)).await?
-                }
-            }
+            plain(member, view, request, card).await?
         }
         view => {
-            let is_one_key = request.range_end.is_empty();
+            let (has_locks, is_one_key) = (view.is_none(), request.range_end.is_empty());
             let number = card.number();
             let work = move || {
                 let _as = actor(&request).enter_as(number);
@@ -95,14 +79,48 @@ pub async fn range(
                 }
             };
             Found::Shaped(match is_one_key {
-                true => here_or_there(member, card, work).await?,
-                false => Box::pin(watched(member, card, work)).await?,
+                true => small(member, card, has_locks, work).await?,
+                false => Box::pin(watched(member.read_pool(), card, work)).await?,
             })
         }
     };
     card.stamp(Stage::Backend);
     member.stamp(found.header());
     Ok(found)
+}
+
+/// A range whose records go as they are stored.
+async fn plain(
+    member: &Handle,
+    view: Arc<dyn ReadTxn + Send + Sync>,
+    request: RangeRequest,
+    card: &mut Card,
+) -> std::result::Result<Found, Trouble> {
+    let number = card.number();
+    let gathered = {
+        let _as = actor(&request).enter_as(number);
+        warm(member, || gather(&*view, &request, AT_ONCE))
+    };
+    // What is rare has a place of its own, or every range would make room for it.
+    let records = match gathered {
+        Some(gathered) => gathered??,
+        None => {
+            let (view, request) = (Arc::clone(&view), request.clone());
+            let gather = move || {
+                let _as = actor(&request).enter_as(number);
+                gather(&*view, &request, AT_ONCE)
+            };
+            Box::pin(watched(member.cold_pool(), card, gather)).await?
+        }
+    };
+    if let Some(records) = records {
+        return Ok(Found::Records(records));
+    }
+    let measure = move || {
+        let _as = RANGE.enter_as(number);
+        Long::measure(view, request)
+    };
+    Box::pin(watched(member.read_pool(), card, measure)).await
 }
 
 /// Runs a transaction that only reads.
@@ -117,30 +135,35 @@ pub async fn read_txn(
     let store = member.store();
     let is_small = ranges(&request).all(|range| range.range_end.is_empty());
     let number = card.number();
+    let view = store.view();
+    let has_locks = view.is_none();
     let work = move || {
         let _as = READ_TXN.enter_as(number);
-        txn::read_txn(&*store.read(), &request)
+        match &view {
+            Some(view) => txn::read_txn(&**view, &request),
+            None => txn::read_txn(&*store.read(), &request),
+        }
     };
     let mut response = match is_small {
-        true => here_or_there(member, card, work).await?,
-        false => Box::pin(watched(member, card, work)).await?,
+        true => small(member, card, has_locks, work).await?,
+        false => Box::pin(watched(member.read_pool(), card, work)).await?,
     };
     card.stamp(Stage::Backend);
     member.stamp(&mut response.header);
     Ok(response)
 }
 
-/// Reads something small on the network thread, or, if it would have to wait for the disk there, has the pool read it.
-async fn here_or_there<T: Send + 'static>(
+/// Reads something small: on the network thread, unless it would have to wait for the disk there. The old eras read with
+/// their locks in hand, as etcd did, and wait for the disk with them.
+async fn small<T: Send + 'static>(
     member: &Handle,
     card: &mut Card,
+    has_locks: bool,
     work: impl Fn() -> Result<std::result::Result<T, Refused>> + Send + 'static,
 ) -> std::result::Result<T, Trouble> {
-    // The old eras read with their locks in hand, as etcd did, and wait for the disk with them.
-    let has_locks = member.store().view().is_none();
     match if has_locks { Some(work()) } else { warm(member, &work) } {
         Some(done) => Ok(done??),
-        None => Box::pin(watched(member, card, work)).await,
+        None => Box::pin(watched(member.cold_pool(), card, work)).await,
     }
 }
 
@@ -153,22 +176,21 @@ fn warm<T>(member: &Handle, read: impl FnOnce() -> T) -> Option<T> {
     found
 }
 
-/// Has something read by the pool, and writes down which locks it waited for there.
+/// Has something read by a pool, and writes down which locks it waited for there.
 async fn watched<T: Send + 'static>(
-    member: &Handle,
+    pool: &ReadPool,
     card: &mut Card,
     work: impl FnOnce() -> Result<std::result::Result<T, Refused>> + Send + 'static,
 ) -> std::result::Result<T, Trouble> {
     let mut stamped = *card;
-    let (done, stamped) = member
-        .expensive(move || {
-            stamped.stamp(Stage::Pool);
-            let before = LocksBefore::now();
-            let done = work()?;
-            stamped.stamp_with_locks(Stage::Backend, before);
-            Ok(done.map(|done| (done, stamped)))
-        })
-        .await?;
+    let done = pool.run(move || {
+        stamped.stamp(Stage::Pool);
+        let before = LocksBefore::now();
+        let done = work()?;
+        stamped.stamp_with_locks(Stage::Backend, before);
+        Ok::<_, Error>(done.map(|done| (done, stamped)))
+    });
+    let (done, stamped) = done.await.ok_or(Trouble::Stopped)???;
     *card = stamped;
     Ok(done)
 }

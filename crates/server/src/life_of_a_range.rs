@@ -46,6 +46,8 @@
 //! 11. [`ReadTx::get`](clearlane_backend::ReadTx::get) finds the record of each: among what is pending,
 //!     or on a page of the engine. Those that were written side by side come by one
 //!     [`ReadTx::range`](clearlane_backend::ReadTx::range).
+//!     The thread reads [what is in memory](clearlane_engine::without_waiting); if that is not all, it begins again in
+//!     the [cold pool](clearlane_member::node::Node::cold_pool).
 //! 12. A range that finds more than it may at once begins again in the read pool.
 //!     [`ReadTxn::lengths`](clearlane_mvcc::ReadTxn::lengths) says how long it will be, from the index
 //!     alone, and then it is a [`Long`](clearlane_member::long::Long): read while it is sent.

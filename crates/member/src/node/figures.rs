@@ -122,7 +122,7 @@ pub struct Figures {
     pub proposals_pending: AtomicU64,
     /// Proposals that were refused by raft.
     pub proposals_failed: AtomicU64,
-    /// Small reads that would have had to wait for the disk, and were left to the pool.
+    /// Reads of network threads that would have had to wait for the disk, and were left to others.
     pub cold_reads: AtomicU64,
     /// Fresh reads that failed.
     pub reads_failed: AtomicU64,

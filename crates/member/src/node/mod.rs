@@ -18,8 +18,8 @@
 //! While the raft thread has nothing to do it is the [network's](Network): a message of another member is read from
 //! its socket by the thread that wants it.
 //!
-//! Beside them there are a few threads for [what takes long](ReadPool) to read. Those of the default era make way
-//! for [the others](Turn).
+//! Beside them there are a few threads for [what takes long](ReadPool) to read, which make way in the default era for [the
+//! others](Turn), and a few for what is small and [not in memory](clearlane_engine::without_waiting).
 //!
 //! The raft thread applies, too: an entry that is committed is in the store before anybody else
 //! gets to run. It never touches the disk.
@@ -94,6 +94,8 @@ use crate::watch::Watching;
 
 /// So many threads read what takes long.
 const READERS: usize = 2;
+/// So many wait for the disk with what is small.
+const COLD_READERS: usize = 4;
 
 /// The store that answers, behind what may be exchanged at any time.
 pub type CurrentStore = ArcSwap<Arc<dyn Store<Progress>>>;
@@ -147,6 +149,7 @@ struct Shared {
     recording: Recording,
     desks: Mutex<Vec<Arc<Mailbox>>>,
     read_pool: ReadPool,
+    cold_pool: ReadPool,
     metadata: Metadata,
     watching: Arc<Watching>,
     leases: Arc<Lessor>,
@@ -279,6 +282,7 @@ impl Node {
             locks,
             desks: Mutex::default(),
             read_pool: ReadPool::default(),
+            cold_pool: ReadPool::default(),
             metadata: core.metadata(),
             watching,
             leases: Arc::clone(core.leases()),
@@ -316,7 +320,7 @@ impl Node {
             spawn("watch", Turn::Soon, &shared, watch_thread::deliver),
             spawn("catch-up", Turn::Usual, &shared, watch_thread::catch_up),
         ];
-        threads.extend((0..READERS).map(|number| reader(number, readers_turn, &shared)));
+        threads.extend(readers(readers_turn, &shared));
         let threads = Mutex::new(threads.into_iter().collect::<std::io::Result<_>>()?);
         Ok(Node { shared, threads, failure })
     }
@@ -440,6 +444,11 @@ impl Node {
         &self.shared.read_pool
     }
 
+    /// For what is small, and must wait for the disk.
+    pub fn cold_pool(&self) -> &ReadPool {
+        &self.shared.cold_pool
+    }
+
     /// Messages of other members.
     pub fn receive(&self, messages: Vec<Message>) {
         self.shared.inbox.push_messages(messages);
@@ -518,6 +527,7 @@ impl Node {
         self.shared.inbox.push([Input::Stop]);
         self.shared.room.end();
         self.shared.read_pool.stop();
+        self.shared.cold_pool.stop();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             // One that has panicked has said so.
             let _ = thread.join();
@@ -536,12 +546,24 @@ fn readers_turn(parts: StoreParts) -> Turn {
     if parts == StoreParts::from(Design::SnapshotReadTx) { Turn::Late } else { Turn::Usual }
 }
 
-/// Starts a thread that reads what takes long.
-fn reader(number: usize, turn: Turn, shared: &Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
-    spawn(&format!("read-{number}"), turn, shared, |shared| {
-        shared.read_pool.work();
-        Ok(())
-    })
+/// Starts those who read what takes long, and those who wait for the disk: they sleep and wake as those do who answer.
+fn readers(
+    turn: Turn,
+    shared: &Arc<Shared>,
+) -> impl Iterator<Item = std::io::Result<JoinHandle<()>>> {
+    let long = (0..READERS).map(move |number| {
+        spawn(&format!("read-{number}"), turn, shared, |shared| {
+            shared.read_pool.work();
+            Ok(())
+        })
+    });
+    let cold = (0..COLD_READERS).map(move |number| {
+        spawn(&format!("cold-{number}"), Turn::Soon, shared, |shared| {
+            shared.cold_pool.work();
+            Ok(())
+        })
+    });
+    long.chain(cold)
 }
 
 /// Starts a thread that reports how it failed.

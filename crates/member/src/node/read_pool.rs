@@ -3,6 +3,9 @@
 //! A network thread that reads twenty thousand records answers nobody else meanwhile. Such work is
 //! left here. There are few threads, so that expensive reads never take the whole machine: the next
 //! one waits, and what waits is only a request.
+//!
+//! A second pool has what is small and not in memory. Its threads wait for the disk, and behind a long read it would
+//! wait for that, too.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -18,7 +18,7 @@ pub(super) fn write(page: &mut Page, sources: &Sources<'_>) {
     let era = sources.member.store().design().name();
     let help = "How this server reads beside a writer. 1 for 'era' label with current era.";
     page.family("clearlane_era", "gauge", help).sample(&[("era", era)], 1);
-    let help = "Small reads that were not in memory, and were left to the read pool.";
+    let help = "Reads that a network thread left to others, rather than wait for the disk.";
     let cold = sources.member.node().figures().cold_reads.load(Ordering::Relaxed);
     page.family("clearlane_cold_reads_total", "counter", help).sample(&[], cold);
     let report = sources.member.node().locks().report();
