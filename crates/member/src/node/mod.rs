@@ -53,7 +53,7 @@ pub(crate) mod watch_thread;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -135,6 +135,7 @@ impl Network for NoNetwork {
 pub struct Node {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    cold_readers: Once,
     failure: watch::Receiver<Option<Arc<Error>>>,
 }
 
@@ -320,9 +321,9 @@ impl Node {
             spawn("watch", Turn::Soon, &shared, watch_thread::deliver),
             spawn("catch-up", Turn::Usual, &shared, watch_thread::catch_up),
         ];
-        threads.extend(readers(readers_turn, &shared));
+        threads.extend((0..READERS).map(|number| reader(number, readers_turn, &shared)));
         let threads = Mutex::new(threads.into_iter().collect::<std::io::Result<_>>()?);
-        Ok(Node { shared, threads, failure })
+        Ok(Node { shared, threads, cold_readers: Once::new(), failure })
     }
 
     /// A place for the requests of one thread. Its [task](Desk::run) must run on that thread.
@@ -444,8 +445,17 @@ impl Node {
         &self.shared.read_pool
     }
 
-    /// For what is small, and must wait for the disk.
+    /// For what is small, and must wait for the disk. Its threads come with the first such read: the allocator gives
+    /// each two megabytes, which a member that has all in memory need not spend.
     pub fn cold_pool(&self) -> &ReadPool {
+        self.cold_readers.call_once(|| {
+            for number in 0..COLD_READERS {
+                match cold_reader(number, &self.shared) {
+                    Ok(thread) => self.threads.lock().push(thread),
+                    Err(error) => self.shared.fail(error.into()),
+                }
+            }
+        });
         &self.shared.cold_pool
     }
 
@@ -546,24 +556,20 @@ fn readers_turn(parts: StoreParts) -> Turn {
     if parts == StoreParts::from(Design::SnapshotReadTx) { Turn::Late } else { Turn::Usual }
 }
 
-/// Starts those who read what takes long, and those who wait for the disk: they sleep and wake as those do who answer.
-fn readers(
-    turn: Turn,
-    shared: &Arc<Shared>,
-) -> impl Iterator<Item = std::io::Result<JoinHandle<()>>> {
-    let long = (0..READERS).map(move |number| {
-        spawn(&format!("read-{number}"), turn, shared, |shared| {
-            shared.read_pool.work();
-            Ok(())
-        })
-    });
-    let cold = (0..COLD_READERS).map(move |number| {
-        spawn(&format!("cold-{number}"), Turn::Soon, shared, |shared| {
-            shared.cold_pool.work();
-            Ok(())
-        })
-    });
-    long.chain(cold)
+/// Starts a thread that reads what takes long.
+fn reader(number: usize, turn: Turn, shared: &Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
+    spawn(&format!("read-{number}"), turn, shared, |shared| {
+        shared.read_pool.work();
+        Ok(())
+    })
+}
+
+/// Starts a thread that waits for the disk. It sleeps and wakes as those do who answer.
+fn cold_reader(number: usize, shared: &Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
+    spawn(&format!("cold-{number}"), Turn::Soon, shared, |shared| {
+        shared.cold_pool.work();
+        Ok(())
+    })
 }
 
 /// Starts a thread that reports how it failed.
