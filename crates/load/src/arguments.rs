@@ -35,6 +35,8 @@ pub enum Asked {
         without: Vec<String>,
         /// Instead of what the file says.
         seconds: Option<u64>,
+        /// So long it runs before, uncounted.
+        warm_up: u64,
         /// For arrivals and keys.
         seed: u64,
         /// Where figures go, too.
@@ -75,6 +77,7 @@ pub fn parse(
             endpoint: endpoint(matches),
             without: matches.get_many("without").unwrap_or_default().cloned().collect(),
             seconds: matches.get_one("seconds").copied(),
+            warm_up: whole("warm-up"),
             seed: whole("seed"),
             json: matches.get_one("json").cloned(),
             pid: matches.get_one("pid").copied(),
@@ -120,6 +123,9 @@ fn command() -> Command {
         option("without", "CLASS", "Leaves a class out; may be repeated").action(ArgAction::Append),
         option("seconds", "N", "Instead of what the workload says")
             .value_parser(value_parser!(u64).range(1..=86_400)),
+        option("warm-up", "N", "So many seconds of the same load before, which are not counted")
+            .value_parser(value_parser!(u64).range(0..=3600))
+            .default_value("0"),
         option("json", "FILE", "Writes the figures there, too")
             .value_parser(value_parser!(PathBuf)),
         option("pid", "PID", "Tells what this process used meanwhile, as Linux says")
@@ -176,19 +182,21 @@ mod tests {
         let fill = Asked::Fill { workload: workload.clone(), how };
         assert_eq!(parsed("clearlane-load fill a.toml"), Ok(fill));
         let (without, seconds, seed, json, pid) = (Vec::new(), None, 1, None, None);
-        let run = Asked::Run { workload, endpoint, without, seconds, seed, json, pid };
+        let warm_up = 0;
+        let run = Asked::Run { workload, endpoint, without, seconds, warm_up, seed, json, pid };
         assert_eq!(parsed("clearlane-load run a.toml"), Ok(run));
     }
 
     #[test]
     fn everything_can_be_said() {
         let line = "clearlane-load run a.toml --endpoint b:1 --without c --without d --seconds 5 \
-                    --seed 9 --json e.json --pid 7";
+                    --warm-up 2 --seed 9 --json e.json --pid 7";
         let run = Asked::Run {
             workload: PathBuf::from("a.toml"),
             endpoint: "b:1".to_owned(),
             without: vec!["c".to_owned(), "d".to_owned()],
             seconds: Some(5),
+            warm_up: 2,
             seed: 9,
             json: Some(PathBuf::from("e.json")),
             pid: Some(7),

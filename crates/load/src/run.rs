@@ -56,15 +56,26 @@ pub struct Order {
     pub seed: u64,
     /// Whose use of the machine is to be told.
     pub process: Option<Process>,
+    /// So long the same load runs before, over the same connections, and is not counted. The first long answers of a
+    /// connection take up to four times as long as the others.
+    pub warm_up: Duration,
 }
 
 /// A class, for whoever wants to know how it does.
 struct Lane {
     class: Class,
     score: Arc<Mutex<Score>>,
-    /// When it has told its thread to begin, and where the thread says that it has ended.
-    begin: oneshot::Sender<Instant>,
-    ended: oneshot::Receiver<()>,
+    /// To its thread, which ends when nobody can give it any more of them.
+    rounds: mpsc::Sender<Round>,
+}
+
+/// What a class has to send, from a moment on.
+struct Round {
+    arrivals: mpsc::Receiver<Duration>,
+    start: Instant,
+    window: Duration,
+    /// Gone when all was sent, and answered or given up.
+    ended: oneshot::Sender<()>,
 }
 
 #[derive(Default)]
@@ -85,32 +96,56 @@ struct Sender {
 /// Runs a workload to its end. `tell` hears once per second how it goes.
 pub async fn run(workload: &Workload, order: &Order, tell: &mut dyn FnMut(&str)) -> Result<Report> {
     check_filled(workload, &order.endpoint).await?;
-    let window = Duration::from_secs(workload.seconds);
-    let (mut lanes, mut say) = (Vec::new(), Vec::new());
+    let mut lanes = Vec::new();
     for place in 0..workload.classes.len() {
-        let (sender, arrivals) = mpsc::channel(QUEUE);
-        say.push(sender);
-        lanes.push(lane(workload, order, place, arrivals, window).await?);
+        lanes.push(lane(workload, order, place).await?);
+    }
+    if !order.warm_up.is_zero() {
+        round(&lanes, order.warm_up, !order.seed, &mut |_| {}).await?;
+        lanes.iter().for_each(|lane| *lane.score.lock() = Score::default());
     }
     let look = || order.process.as_ref().map(Process::look).transpose();
     let before = look()?;
+    let window = Duration::from_secs(workload.seconds);
+    round(&lanes, window, order.seed, tell).await?;
+    let line = |Lane { class, score, .. }| Line {
+        class,
+        tally: std::mem::take(&mut Mutex::lock(&score).tally),
+    };
+    Ok(Report {
+        endpoint: order.endpoint.uri().to_string(),
+        seed: order.seed,
+        window,
+        lines: lanes.into_iter().map(line).collect(),
+        used: before.zip(look()?),
+    })
+}
+
+/// Has all classes send what is due in a window, and waits until they have.
+async fn round(
+    lanes: &[Lane],
+    window: Duration,
+    seed: u64,
+    tell: &mut dyn FnMut(&str),
+) -> Result<()> {
     let start = Instant::now() + HEAD_START;
-    let schedules = workload.classes.iter().map(|class| {
-        let [seed, _] = seeds(order.seed, class);
+    let (mut say, mut ends) = (Vec::new(), Vec::new());
+    for lane in lanes {
+        let (sender, arrivals) = mpsc::channel(QUEUE);
+        let (ended, end) = oneshot::channel();
+        say.push(sender);
+        ends.push(end);
+        // It is waiting for that.
+        let _ = lane.rounds.send(Round { arrivals, start, window, ended }).await;
+    }
+    let schedules = lanes.iter().map(|Lane { class, .. }| {
+        let [seed, _] = seeds(seed, class);
         Schedule::new(class.spacing, class.rate, seed)
     });
     let pacer = arrivals::pace(Merged::new(schedules, window), start, say).map_err(no_thread)?;
     let mut second = interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut lines = Vec::new();
-    let mut ended = Vec::new();
-    for Lane { class, score, begin, ended: end } in lanes {
-        // It is waiting for that.
-        let _ = begin.send(start);
-        lines.push((class, score));
-        ended.push(end);
-    }
-    for mut end in ended {
+    for mut end in ends {
         while tokio::select! {
             over = &mut end => {
                 over.expect("a class neither panics nor is stopped");
@@ -118,21 +153,11 @@ pub async fn run(workload: &Workload, order: &Order, tell: &mut dyn FnMut(&str))
             }
             _ = second.tick() => true,
         } {
-            tell(&progress(&lines, start));
+            tell(&progress(lanes, start));
         }
     }
     pacer.join().expect("it sleeps and sends");
-    let line = |(class, score): (Class, Arc<Mutex<Score>>)| Line {
-        class,
-        tally: std::mem::take(&mut score.lock().tally),
-    };
-    Ok(Report {
-        endpoint: order.endpoint.uri().to_string(),
-        seed: order.seed,
-        window,
-        lines: lines.into_iter().map(line).collect(),
-        used: before.zip(look()?),
-    })
+    Ok(())
 }
 
 fn no_thread(error: std::io::Error) -> Trouble {
@@ -145,22 +170,15 @@ fn seeds(seed: u64, class: &Class) -> [u64; 2] {
     [first, first + 1]
 }
 
-/// Starts the thread of a class, which opens its connections, and waits for the beginning.
-async fn lane(
-    workload: &Workload,
-    order: &Order,
-    place: usize,
-    arrivals: mpsc::Receiver<Duration>,
-    window: Duration,
-) -> Result<Lane> {
+/// Starts the thread of a class, which opens its connections, and waits for something to do.
+async fn lane(workload: &Workload, order: &Order, place: usize) -> Result<Lane> {
     let class = &workload.classes[place];
     let [_, seed] = seeds(order.seed, class);
     let maker = Maker::new(class, &workload.space, !workload.deletes(), seed);
     let (endpoint, connections) = (order.endpoint.clone(), class.connections);
     let score = Arc::<Mutex<Score>>::default();
     let (ready, is_ready) = oneshot::channel();
-    let (begin, begins) = oneshot::channel();
-    let (end, ended) = oneshot::channel();
+    let (rounds, mut to_do) = mpsc::channel::<Round>(1);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Trouble::Here(format!("no runtime: {error}")))?;
     let its_score = Arc::clone(&score);
@@ -172,11 +190,11 @@ async fn lane(
         let under_way = JoinSet::new();
         let mut sender = Sender { maker, connections, score: its_score, under_way };
         let _ = ready.send(Ok(()));
-        if let Ok(start) = begins.await {
+        while let Some(Round { arrivals, start, window, ended }) = to_do.recv().await {
             sender.send_all(arrivals, start).await;
             sender.drain(start + window + DRAIN).await;
             // If nobody listens any more, nobody wants to know.
-            let _ = end.send(());
+            let _ = ended.send(());
         }
     };
     let thread = thread::Builder::new().name(format!("class {}", class.name));
@@ -190,7 +208,7 @@ async fn lane(
     };
     thread.spawn(work).map_err(no_thread)?;
     is_ready.await.expect("it says so, or why not")?;
-    Ok(Lane { class: class.clone(), score, begin, ended })
+    Ok(Lane { class: class.clone(), score, rounds })
 }
 
 /// Reads of keys that are not there are quick, and would pass for good figures.
@@ -211,8 +229,8 @@ async fn check_filled(workload: &Workload, endpoint: &Endpoint) -> Result<()> {
     Err(Trouble::Server(format!("{what}; `clearlane-load fill` puts them there")))
 }
 
-fn progress(lines: &[(Class, Arc<Mutex<Score>>)], start: Instant) -> String {
-    let each = lines.iter().map(|(class, score)| {
+fn progress(lanes: &[Lane], start: Instant) -> String {
+    let each = lanes.iter().map(|Lane { class, score, .. }| {
         let score = score.lock();
         let (name, answered) = (&class.name, score.tally.answered());
         let p99 = score.tally.latency_ms(0.99).unwrap_or_default();
@@ -258,6 +276,8 @@ impl Sender {
         while let Ok(Some(done)) = timeout_at(end.into(), self.under_way.join_next()).await {
             self.add(done);
         }
+        // They are counted as silent, and not in the next round.
+        self.under_way.shutdown().await;
         let mut score = self.score.lock();
         let silent = score.due - score.tally.answered() - score.tally.failed();
         if silent > 0 {

@@ -82,7 +82,12 @@ impl Running {
 
 fn order(address: SocketAddr) -> Order {
     let process = cfg!(target_os = "linux").then(|| Process::of(std::process::id()).unwrap());
-    Order { endpoint: endpoint(&address.to_string()).unwrap(), seed: 5, process }
+    Order {
+        endpoint: endpoint(&address.to_string()).unwrap(),
+        seed: 5,
+        process,
+        warm_up: Duration::ZERO,
+    }
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {

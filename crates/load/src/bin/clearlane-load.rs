@@ -14,6 +14,7 @@ use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clearlane_load::arguments::{self, Asked, How};
 use clearlane_load::fill::fill;
@@ -48,14 +49,16 @@ async fn carry_out(asked: Asked) -> Result<()> {
         Asked::Keys { count, key_size, value_size, how } => {
             put(&workload::key_space(count, key_size, value_size)?, &how).await
         }
-        Asked::Run { workload, endpoint, without, seconds, seed, json, pid } => {
+        Asked::Run { workload, endpoint, without, seconds, warm_up, seed, json, pid } => {
             let mut workload = read(&workload)?.without(&without)?;
             workload.seconds = seconds.unwrap_or(workload.seconds);
             let endpoint = connection::endpoint(&endpoint)?;
             let process = pid.map(Process::of).transpose()?;
             // Before the run: it would be a pity afterwards.
             let json = json.map(|path| create(&path)).transpose()?;
-            let report = run(&workload, &Order { endpoint, seed, process }, &mut tell()).await?;
+            let warm_up = Duration::from_secs(warm_up);
+            let order = Order { endpoint, seed, process, warm_up };
+            let report = run(&workload, &order, &mut tell()).await?;
             say(report.table().trim_end())?;
             match json {
                 Some(mut file) => writeln!(file, "{:#}", report.json()).map_err(unwritten),

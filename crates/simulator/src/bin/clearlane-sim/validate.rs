@@ -1,5 +1,7 @@
 //! `validate`: the same loads in the model and on the real server, and how far they are apart.
 
+use std::time::Duration;
+
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clearlane_load::report::Report;
 use clearlane_load::workload::Workload;
@@ -20,7 +22,7 @@ use crate::real::{Program, Server, arguments, cores, machine};
 use crate::text::{say, tell};
 
 /// What runs before anything counts.
-const WARM_UP_SECONDS: u64 = 3;
+const WARM_UP: Duration = Duration::from_secs(3);
 
 /// What shows whether the machine is as it was.
 const CONTROL: &str = "seconds = 1\n[keys]\ncount = 1\nsize = 64\nvalue = 64\n[[class]]\nname = \"control\"\n\
@@ -190,11 +192,10 @@ impl Trial<'_> {
         seed: u64,
     ) -> Result<(Report, Noise), String> {
         let workload = &self.scenario.workload;
-        // Who has been standing by is slower at first.
-        server.load(&Workload { seconds: WARM_UP_SECONDS, ..workload.clone() }, 0)?;
         let before = control.drift(server, seed)?;
         let lent = Lent::look()?;
-        let report = server.load(workload, seed)?;
+        // Who has been standing by is slower at first, and so is a connection.
+        let report = server.load(workload, seed, WARM_UP)?;
         let stolen = Lent::look()?.stolen_since(lent);
         let drift = control.drift(server, seed)?.max(before);
         Ok((report, Noise { stolen, late_ms: 0.0, drift }))
@@ -231,7 +232,7 @@ struct Control {
 impl Control {
     /// By which share it is off what the costs say.
     fn drift(&self, server: &Server, seed: u64) -> Result<f64, String> {
-        let report = server.load(&self.workload, seed)?;
+        let report = server.load(&self.workload, seed, Duration::ZERO)?;
         let median_ms = report.lines[0].tally.latency_ms(0.5).ok_or("no answer came")?;
         Ok((median_ms / self.median_ms - 1.0).abs())
     }

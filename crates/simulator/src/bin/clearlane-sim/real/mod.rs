@@ -170,10 +170,15 @@ impl Server {
             .map_err(|error| format!("{what}: {error}"))
     }
 
-    /// Runs a load against it.
-    pub(crate) fn load(&self, workload: &Workload, seed: u64) -> Result<Report, String> {
+    /// Runs a load against it, and before that the same for so long, without counting.
+    pub(crate) fn load(
+        &self,
+        workload: &Workload,
+        seed: u64,
+        warm_up: Duration,
+    ) -> Result<Report, String> {
         let endpoint = connection::endpoint(&self.url).map_err(|error| error.to_string())?;
-        let order = Order { endpoint, seed, process: Some(self.process()?) };
+        let order = Order { endpoint, seed, process: Some(self.process()?), warm_up };
         let report =
             block_on(run(workload, &order, &mut |_| ()))?.map_err(|error| error.to_string())?;
         for line in &report.lines {

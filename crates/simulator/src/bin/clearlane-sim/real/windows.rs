@@ -181,7 +181,7 @@ impl Bench {
         let client = || own.look().map(|used| used.processor).map_err(|error| error.to_string());
         let (page, before) = (self.server.metrics()?, client()?);
         let lent = Lent::look()?;
-        let report = self.server.load(&workload, 1)?;
+        let report = self.server.load(&workload, 1, Duration::ZERO)?;
         let stolen = Lent::look()?.stolen_since(lent);
         let (after, later) = (client()?, self.server.metrics()?);
         let tally = &report.lines[0].tally;
