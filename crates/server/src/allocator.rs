@@ -5,7 +5,9 @@
 //! page, each with a fault and each to be cleared. While the pages go back, whoever else wants one waits. On a virtual
 //! machine the host may have taken them meanwhile, which doubles the time of the whole read, now and then.
 //!
-//! So what is free stays for some seconds. It is used again by then, or it is not needed. Who sets
+//! So what is free stays for some seconds. It is used again by then, or it is not needed. When the time is over, all that
+//! is free just then goes, also what was in use a moment ago: with large pieces kept for ten seconds, one large answer
+//! in ten to twenty still took twice as long. So an old era keeps what is free for a minute. Who sets
 //! `MIMALLOC_PURGE_DELAY` has what he has set. Figures are in `docs/decisions/server-allocator.md`.
 //!
 //! The library does not choose: a program that has a server in it keeps its allocator.
@@ -16,14 +18,25 @@ pub use mimalloc::MiMalloc as Allocator;
 
 /// In milliseconds, for what a thread has; ten times as long for what is in large pieces.
 const KEPT_MS: std::ffi::c_long = 1000;
+/// The same, where an answer is made as a whole.
+const KEPT_FOR_WHOLE_ANSWERS_MS: std::ffi::c_long = 60_000;
 /// `mi_option_purge_delay` of version 2, which the crate leaves out of its list.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 
 /// To be said once, at the beginning.
 pub fn keep_what_is_free() {
+    keep_for(KEPT_MS);
+}
+
+/// To be said when it is known that it is an old era.
+pub(crate) fn keep_for_whole_answers() {
+    keep_for(KEPT_FOR_WHOLE_ANSWERS_MS);
+}
+
+fn keep_for(ms: std::ffi::c_long) {
     // SAFETY: the option is there, and any number is one of its values. Threads that read it meanwhile find the old
     // one or the new one.
-    unsafe { libmimalloc_sys::mi_option_set_default(PURGE_DELAY, KEPT_MS) }
+    unsafe { libmimalloc_sys::mi_option_set_default(PURGE_DELAY, ms) }
 }
 
 #[cfg(test)]
@@ -36,6 +49,8 @@ mod tests {
             assert_eq!(now(), 10, "mimalloc's own");
             super::keep_what_is_free();
             assert_eq!(now(), super::KEPT_MS);
+            super::keep_for_whole_answers();
+            assert_eq!(now(), super::KEPT_FOR_WHOLE_ANSWERS_MS);
         }
     }
 }

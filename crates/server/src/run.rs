@@ -27,6 +27,7 @@ use std::process::{ExitCode, exit};
 use std::sync::Arc;
 use std::time::Duration;
 
+use clearlane_backend::Design;
 use clearlane_engine as engine;
 use clearlane_member::Handle;
 use clearlane_member::node::Node;
@@ -44,7 +45,7 @@ use crate::http::{self, Access};
 use crate::metrics::{self, Metrics};
 use crate::peer::{self, Peers};
 use crate::serve::{Common, DRAIN, Server};
-use crate::{corruption, logging, maintenance, timeline, tools, upkeep};
+use crate::{allocator, corruption, logging, maintenance, timeline, tools, upkeep};
 
 /// Between two looks at who leads.
 const LOOK: Duration = Duration::from_millis(10);
@@ -71,10 +72,15 @@ pub fn main() -> ExitCode {
     match config::read(&arguments, environment, &|path: &Path| std::fs::read_to_string(path)) {
         Ok(Wanted::Help) => say(&help::help()),
         Ok(Wanted::Version) => say(&version()),
-        Ok(Wanted::Member(config)) => match member(&config) {
-            Ok(never) => match never {},
-            Err(failure) => complain(&failure.to_string(), 1),
-        },
+        Ok(Wanted::Member(config)) => {
+            if config.store.eras.parts != Design::SnapshotReadTx.into() {
+                allocator::keep_for_whole_answers();
+            }
+            match member(&config) {
+                Ok(never) => match never {},
+                Err(failure) => complain(&failure.to_string(), 1),
+            }
+        }
         Err(refusal) => refused(&refusal),
     }
 }
