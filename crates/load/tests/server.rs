@@ -195,6 +195,22 @@ fn what_a_server_refuses_is_counted_by_its_words() {
 }
 
 #[test]
+fn a_warm_up_is_sent_and_not_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = Running::start(dir.path(), Limits::default());
+    // A transaction writes only if its key is there.
+    let mut workload = Workload::parse(WRITES).unwrap().without(&["txn".to_owned()]).unwrap();
+    workload.seconds = 1;
+    let warm_up = Duration::from_secs(2);
+    let order = Order { warm_up, ..order(running.server.address()) };
+    let report = block_on(run_quietly(&workload, &order)).unwrap();
+    let revision = running.node.store().read().revision();
+    running.stop();
+    assert_eq!(answered(&report, "put"), 50);
+    assert_eq!(revision, 1 + 3 * 50, "each of three seconds has written");
+}
+
+#[test]
 fn a_server_that_stops_halfway_leaves_errors_and_the_rest_is_still_sent() {
     let dir = tempfile::tempdir().unwrap();
     let running = Running::start(dir.path(), Limits::default());
