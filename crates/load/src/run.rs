@@ -57,7 +57,7 @@ pub struct Order {
     /// Whose use of the machine is to be told.
     pub process: Option<Process>,
     /// So long the same load runs before, over the same connections, and is not counted. The first long answers of a
-    /// connection take up to four times as long as the others.
+    /// server take up to four times as long as the others.
     pub warm_up: Duration,
 }
 

@@ -77,7 +77,7 @@ const WAYS: usize = 3;
 
 /// Asks for a key in one of the ways in which one can be asked for.
 async fn read(client: &mut KvClient<Channel>, number: u32) -> Vec<u8> {
-    let range = match number % 3 {
+    let range = match number as usize % WAYS {
         0 => client.range(one(number)).await.unwrap().into_inner(),
         1 => {
             let (sort_order, sort_target) = (SortOrder::Descend.into(), SortTarget::Mod.into());

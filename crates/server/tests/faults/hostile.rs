@@ -21,7 +21,7 @@ use crate::{Chance, setting};
 
 /// What none of them may cost.
 const BYTES_MAX: u64 = 128 << 20;
-/// What a connection may cost that says nothing, and one that has begun to speak: h2 has a buffer for each direction then.
+/// What a connection may cost that says nothing, and one that has begun to speak.
 const SILENT_BYTES_MAX: u64 = 8 << 10;
 const SPOKEN_BYTES_MAX: u64 = 48 << 10;
 /// So long another client may wait while they are there, on a machine that has much else to do.

@@ -194,7 +194,7 @@ impl Trial<'_> {
         let workload = &self.scenario.workload;
         let before = control.drift(server, seed)?;
         let lent = Lent::look()?;
-        // Who has been standing by is slower at first, and so is a connection.
+        // Who has been standing by is slower at first.
         let report = server.load(workload, seed, WARM_UP)?;
         let stolen = Lent::look()?.stolen_since(lent);
         let drift = control.drift(server, seed)?.max(before);
