@@ -320,6 +320,11 @@ impl Cluster {
             self.fresh(place, trip).await;
         }
         self.checks_permission(member, trip).await;
+        if era.hands_over(range) {
+            let costs = &member.build.costs;
+            trip.wakes(costs.pool_wakeups_ns).await;
+            trip.run(costs.pool_ns).await;
+        }
         if era.reads_in_pieces() && range.is_long() {
             return self.in_pieces(place, trip, range, true).await;
         }
@@ -354,10 +359,10 @@ impl Cluster {
             let sent = left.min((PIECE_BYTES / range.record_bytes.max(1)).max(1));
             let piece = Range { keys: sent, sent, ..range };
             let (sent_ns, received_ns) = self.sending_ns(piece);
-            let taken = self.alongside(place, "its client", received_ns);
+            let taken = self.alongside(place, "its client", received_ns, false);
             if reads {
-                let sending = self.alongside(place, "its sending", sent_ns);
-                // Its readers have no lock in their hands, and step back behind all who answer.
+                let sending = self.alongside(place, "its sending", sent_ns, true);
+                // Who reads has no lock in his hands. Like who sends, he steps back behind all who answer.
                 trip.makes_way(true);
                 member.build.era.range(member, trip, piece).await;
                 trip.makes_way(false);
@@ -371,10 +376,11 @@ impl Cluster {
         }
     }
 
-    /// Somebody else computes for a request, at the same time.
-    fn alongside(&self, place: usize, name: &'static str, ns: u64) -> Alongside {
+    /// Somebody else computes for a request, at the same time, and for others first if he makes way.
+    fn alongside(&self, place: usize, name: &'static str, ns: u64, makes_way: bool) -> Alongside {
         let (world, cores) = (self.world(), &self.member(place).cores);
         let mut its = Trip::new(world, cores, Actor::named(name));
+        its.makes_way(makes_way);
         let done = Signal::new(world);
         let beside =
             Alongside { name: Spent::named(world, name), ledger: its.ledger(), done: done.clone() };

@@ -43,7 +43,6 @@ pub struct Cores(Rc<Inner>);
 #[derive(Debug)]
 struct Inner {
     world: World,
-    count: usize,
     quantum_ns: u64,
     /// Those that do nothing, by since when; who is next takes the one that was busy last.
     free: RefCell<Vec<u64>>,
@@ -95,7 +94,6 @@ impl Cores {
         assert!(count > 0 && quantum_ns > 0, "somebody must be able to run");
         Cores(Rc::new(Inner {
             world: world.clone(),
-            count,
             quantum_ns,
             free: RefCell::new(vec![world.now_ns(); count]),
             busy: RefCell::default(),
@@ -254,8 +252,9 @@ impl Run<'_> {
         self.number = cores.computations.get();
         cores.computations.set(self.number + 1);
         let (free, is_impatient) = (cores.free.borrow().len(), cores.is_impatient());
-        // A patient one may wait for a core that is busy, beside one that is free.
-        let is_misled = cores.impatience > 0.0 && !is_impatient && free < cores.count;
+        // A patient one may wait for a core that is busy, beside one that is free; but not for one who makes way.
+        let for_somebody = || cores.busy.borrow().iter().any(|slice| !slice.is_late);
+        let is_misled = cores.impatience > 0.0 && !is_impatient && for_somebody();
         match free {
             0 if !self.is_late && cores.interrupts(!is_impatient) => self.runs(),
             0 => self.stands_in_line(),
@@ -409,9 +408,9 @@ mod tests {
 
     #[test]
     fn who_is_late_makes_way_for_all() {
-        for (cores, quantum) in [(1, 3), (1, u64::MAX), (2, 3)] {
+        for (count, quantum) in [(1, 3), (1, u64::MAX), (2, 3)] {
             let world = World::new();
-            let cores = Cores::new(&world, cores, quantum);
+            let cores = Cores::new(&world, count, quantum);
             let ends = Rc::new(RefCell::new(Vec::new()));
             for (number, at, work, is_late) in
                 [(0, 0, 50, true), (1, 0, 50, true), (2, 10, 20, false), (3, 12, 4, false)]
@@ -426,11 +425,11 @@ mod tests {
             }
             world.run(u64::MAX);
             assert_eq!(cores.used_ns(), 124);
-            assert_eq!((cores.waiting(), cores.0.free.borrow().len()), (0, cores.0.count));
+            assert_eq!((cores.waiting(), cores.0.free.borrow().len()), (0, count));
             let ends = ends.take();
             let waited = |number| ends.iter().find(|end| end.0 == number).unwrap().2;
             // The other is all that a punctual one can wait for, and with a core for each, for nobody.
-            match cores.0.count {
+            match count {
                 1 => assert!(waited(2) <= 4 && waited(3) <= 20, "{ends:?}"),
                 _ => assert_eq!((waited(2), waited(3)), (0, 0), "{ends:?}"),
             }

@@ -27,6 +27,10 @@ pub struct Costs {
     pub write_wakeups_ns: u64,
     /// Those of a read that must be fresh, likewise.
     pub round_wakeups_ns: u64,
+    /// The server, for a read that it hands to a thread of its pool.
+    pub pool_ns: u64,
+    /// And the threads that are woken for it, likewise.
+    pub pool_wakeups_ns: u64,
     /// The server, for a record that goes into an answer.
     pub sent_record_ns: u64,
     /// The server, for a byte of an answer that goes to the socket.
@@ -88,6 +92,8 @@ impl Costs {
         doze_ns: 0,
         write_wakeups_ns: 0,
         round_wakeups_ns: 0,
+        pool_ns: 0,
+        pool_wakeups_ns: 0,
         sent_record_ns: 0,
         sent_byte_ns: 1.0,
         sent_waits: Spread::constant(0),
@@ -114,6 +120,20 @@ impl Costs {
         copy_byte_ns: 3.6,
         permission_ns: 1_000,
     };
+
+    /// The same where threads take so many times as long to wake.
+    #[must_use]
+    pub fn woken_in(&self, times: f64) -> Costs {
+        let whole = |ns: u64| (ns as f64 * times) as u64;
+        let Spread { mean_ns, p99_ns } = self.wakeups;
+        Costs {
+            wakeups: Spread { mean_ns: mean_ns * times, p99_ns: p99_ns.map(|ns| ns * times) },
+            write_wakeups_ns: whole(self.write_wakeups_ns),
+            round_wakeups_ns: whole(self.round_wakeups_ns),
+            pool_wakeups_ns: whole(self.pool_wakeups_ns),
+            ..self.clone()
+        }
+    }
 }
 
 /// Where a cost is, by its kind.
@@ -126,7 +146,7 @@ pub(crate) enum Place<'c> {
 
 impl Costs {
     /// All of them, by their names in files. That of a [`Spread`] has its unit there.
-    pub(crate) fn places(&mut self) -> [(&'static str, Place<'_>); 31] {
+    pub(crate) fn places(&mut self) -> [(&'static str, Place<'_>); 33] {
         use Place::{Part, Whole};
         [
             ("quantum_ns", Whole(&mut self.quantum_ns)),
@@ -137,6 +157,8 @@ impl Costs {
             ("doze_ns", Whole(&mut self.doze_ns)),
             ("write_wakeups_ns", Whole(&mut self.write_wakeups_ns)),
             ("round_wakeups_ns", Whole(&mut self.round_wakeups_ns)),
+            ("pool_ns", Whole(&mut self.pool_ns)),
+            ("pool_wakeups_ns", Whole(&mut self.pool_wakeups_ns)),
             ("sent_record_ns", Whole(&mut self.sent_record_ns)),
             ("sent_byte_ns", Part(&mut self.sent_byte_ns)),
             ("sent_waits_ns", Place::Spread(&mut self.sent_waits)),
@@ -167,4 +189,28 @@ impl Costs {
 /// So many of something that costs so much each.
 pub(crate) fn times(count: u64, each_ns: f64) -> u64 {
     (count as f64 * each_ns) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_sleeps_deeper_is_woken_later_and_computes_as_before() {
+        let costs = Costs {
+            wakeups: Spread { mean_ns: 200e3, p99_ns: Some(600e3) },
+            write_wakeups_ns: 100,
+            round_wakeups_ns: 40,
+            pool_wakeups_ns: 30,
+            ..Costs::BY_HAND
+        };
+        let later = costs.woken_in(1.5);
+        let wakeups = Spread { mean_ns: 300e3, p99_ns: Some(900e3) };
+        let (write_wakeups_ns, round_wakeups_ns, pool_wakeups_ns) = (150, 60, 45);
+        let expected =
+            Costs { wakeups, write_wakeups_ns, round_wakeups_ns, pool_wakeups_ns, ..costs.clone() };
+        assert_eq!(later, expected);
+        assert_eq!(costs.woken_in(1.0), costs);
+        assert!(costs.woken_in(0.0).wakeups.is_possible());
+    }
 }

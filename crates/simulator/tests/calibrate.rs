@@ -55,6 +55,8 @@ fn what_is_measured_here_can_be_used() {
         "3.2,clearlane",
         "--seconds",
         "1",
+        "--turns",
+        "1",
         "--patience",
         "0",
         "--out",

@@ -76,6 +76,25 @@ fn the_table_names_who_is_to_blame() {
     assert!(!ours.contains("held"), "there is no lock: {ours}");
 }
 
+/// Who has locks to wait for is not let do so on a network thread: in the old eras all but reads of a single key, in ours
+/// what takes long.
+#[test]
+fn another_thread_reads_what_is_more_than_a_key() {
+    let costs = Costs { pool_ns: 50_000_000, ..Costs::BY_HAND };
+    for (era, handed_over_from) in [(Era::V31, 2), (Era::V32, 2), (Era::Clearlane, 129)] {
+        for keys in [1, 2, 10, 128, 129, 999] {
+            let text = format!(
+                "seconds = 1\n[keys]\ncount = 1000\nsize = 16\nvalue = 16\n[[class]]\nname = \"read\"\n\
+                 operation = \"range\"\nkeys = {keys}\nrate = 10\nconsistency = \"serializable\"\n"
+            );
+            let scenario = Scenario::new(workload(&text).unwrap());
+            let results = run(&scenario, &Build::new(era, costs.clone())).unwrap();
+            let takes_long = p99(&results, "read") > 50.0;
+            assert_eq!(takes_long, keys >= handed_over_from, "{keys} keys in era {era}");
+        }
+    }
+}
+
 #[test]
 fn what_never_ends_is_not_begun() {
     let text = HEAD_OF_LINE.replace("rate = 1\n", "rate = 100\n");

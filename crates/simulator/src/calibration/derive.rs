@@ -6,6 +6,7 @@
 //!   one key                          a request
 //!   the same, linearizable           + a turn of raft
 //!   one of 20,000 keys               + the walk over them
+//!   ten keys                         + a thread of the pool, in the old eras
 //!   10,000 records of 152 bytes      + 9,999 records, 1.5 MB        ┐ two equations,
 //!   16,000 records of 1 KiB          + 15,999 records, 18 MB        ┘ two unknowns
 //!   one key, seldom                  + waking a machine that has fallen asleep
@@ -33,11 +34,13 @@ pub const PUT: f64 = 16_472.0;
 pub const MANY: f64 = 10_000.0;
 /// So many large ones.
 pub const LONG: f64 = 16_000.0;
+/// So many small ones are handed to another thread already, by the old eras.
+pub const FEW: f64 = 10.0;
 /// Keys that are walked over to send one of them.
 pub const WALKED: f64 = 20_000.0;
 /// Puts beside which reads copy what is pending, per second.
 pub const PUTS_BESIDE: f64 = 1_000.0;
-/// Reads of one key, per second; and if they are few.
+/// Small reads, per second; and if they are few.
 pub const OFTEN: f64 = 2_000.0;
 /// See [`OFTEN`].
 pub const SELDOM: f64 = 150.0;
@@ -73,6 +76,38 @@ pub struct Window {
     pub per_commit: f64,
 }
 
+impl Window {
+    /// Figure by figure the middle of several; none are all nothing.
+    #[must_use]
+    pub fn middle(windows: &[Window]) -> Window {
+        let of = |by: &dyn Fn(&Window) -> f64| middle(windows.iter().map(by).collect());
+        let measured = |by: &dyn Fn(&Window) -> Option<Measured>| {
+            let all: Vec<Measured> = windows.iter().filter_map(by).collect();
+            let of = |by: &dyn Fn(&Measured) -> f64| middle(all.iter().map(by).collect());
+            let (mean_ns, p99_ns) = (of(&|one| one.mean_ns), of(&|one| one.p99_ns));
+            (!all.is_empty()).then_some(Measured { mean_ns, p99_ns })
+        };
+        Window {
+            server_ns: of(&|window| window.server_ns),
+            client_ns: of(&|window| window.client_ns),
+            median_ns: of(&|window| window.median_ns),
+            p99_ns: of(&|window| window.p99_ns),
+            store_held_ns: of(&|window| window.store_held_ns),
+            read_tx_held_ns: of(&|window| window.read_tx_held_ns),
+            applied_ns: of(&|window| window.applied_ns),
+            sync: measured(&|window| window.sync),
+            commit: measured(&|window| window.commit),
+            per_commit: of(&|window| window.per_commit),
+        }
+    }
+}
+
+/// Of an even number the smaller one, since what disturbs makes nothing quicker.
+pub(super) fn middle(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all.get(all.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
+}
+
 /// Times of a histogram.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
@@ -100,8 +135,12 @@ pub struct Seen {
     pub seldom: Window,
     /// The same as the first, linearizable.
     pub fresh: Window,
-    /// And seldom.
+    /// And beside `seldom`.
     pub fresh_seldom: Window,
+    /// [`FEW`] small records.
+    pub few: Window,
+    /// And beside `seldom`.
+    pub few_seldom: Window,
     /// [`WALKED`] keys, and one is sent.
     pub walk: Window,
     /// [`MANY`] small records.
@@ -173,7 +212,7 @@ pub fn buffer_op_ns(seen: &Seen) -> f64 {
 
 /// What things cost in the era that has shown this.
 pub fn costs(seen: &Seen, known: Known) -> Costs {
-    let Seen { point, seldom, fresh, fresh_seldom, walk, many, large, .. } = seen;
+    let Seen { point, seldom, fresh, fresh_seldom, few, few_seldom, walk, many, large, .. } = seen;
     let (record_share, byte_share) = known.reading;
     let each = Each::of(point.server_ns, many.server_ns, large.server_ns);
     let index_key = (walk.server_ns - point.server_ns).max(0.0) / (WALKED - 1.0);
@@ -183,7 +222,15 @@ pub fn costs(seen: &Seen, known: Known) -> Costs {
     let received = (large.client_ns - point.client_ns).max(0.0) / (LONG * LARGE - SMALL);
     let client = (point.client_ns - received * SMALL).max(0.0);
     let turn = (fresh.server_ns - point.server_ns).max(0.0);
+    let records = (FEW - 1.0) * (each.record + each.byte * SMALL);
+    let pool = (few.server_ns - point.server_ns - records).max(0.0);
     let (wakeups, doze_ns) = wakeups(seen);
+    // Beyond what is computed, and as if the machine had slept all the way.
+    let woken = |latency: &Window, computed: f64| {
+        let beyond = (latency.median_ns - seldom.median_ns - computed).max(0.0);
+        (beyond * (1.0 + SELDOM / 1e9 * doze_ns)) as u64
+    };
+    let received_few = (FEW - 1.0) * SMALL * received;
     let costs = Costs {
         quantum_ns: known.quantum_ns.max(1.0) as u64,
         impatience: IMPATIENCE,
@@ -191,7 +238,9 @@ pub fn costs(seen: &Seen, known: Known) -> Costs {
         client_ns: client as u64,
         wakeups,
         doze_ns: doze_ns as u64,
-        round_wakeups_ns: (fresh_seldom.median_ns - seldom.median_ns - turn).max(0.0) as u64,
+        round_wakeups_ns: woken(fresh_seldom, turn),
+        pool_ns: pool as u64,
+        pool_wakeups_ns: woken(few_seldom, pool + records + received_few),
         sent_record_ns: (each.record - record) as u64,
         sent_byte_ns: each.byte - byte,
         received_byte_ns: received,
@@ -221,12 +270,10 @@ fn sent_waits(seen: &Seen, costs: &Costs, known: Known) -> Spread {
         true => read.max(sent).max(received),
         false => read + sent.max(received),
     };
-    let per_mib =
-        |ns: f64, request: f64| (ns - request - computed).max(0.0) * (1 << 20) as f64 / bytes;
-    Spread::around(
-        per_mib(large.median_ns, seldom.median_ns),
-        per_mib(large.p99_ns, seldom.median_ns),
-    )
+    // They come far apart, and find everybody asleep.
+    let request = seldom.median_ns + (costs.pool_ns + costs.pool_wakeups_ns) as f64;
+    let per_mib = |ns: f64| (ns - request - computed).max(0.0) * (1 << 20) as f64 / bytes;
+    Spread::around(per_mib(large.median_ns), per_mib(large.p99_ns))
 }
 
 /// What it takes to wake the threads of a request on a machine that sleeps, and how long that one takes to fall
@@ -393,9 +440,17 @@ mod tests {
         let point = read(costs, 1.0, SMALL, 1.0);
         let turn = costs.raft_turn_ns as f64;
         let seldom = woken(point, costs, SELDOM);
-        let later = turn + costs.round_wakeups_ns as f64;
+        let asleep = asleep(costs, SELDOM);
+        let later = turn + costs.round_wakeups_ns as f64 * asleep;
+        let pool_ns = costs.pool_ns as f64;
+        let few = read(costs, FEW, SMALL, FEW);
+        let few = Window { server_ns: few.server_ns + pool_ns, ..few };
+        let pool_wakeups = costs.pool_wakeups_ns as f64;
+        let few_seldom = woken(few, costs, SELDOM);
+        let few_seldom =
+            Window { median_ns: few_seldom.median_ns + pool_wakeups * asleep, ..few_seldom };
         let large = |spread: Spread| {
-            let beyond = |ns: f64| seldom.median_ns + long(costs, ns);
+            let beyond = |ns: f64| seldom.median_ns + pool_ns + pool_wakeups + long(costs, ns);
             (beyond(spread.median_ns()), beyond(spread.p99_ns.unwrap_or_default()))
         };
         let (median_ns, p99_ns) = large(costs.sent_waits);
@@ -405,6 +460,8 @@ mod tests {
             seldom,
             fresh: Window { server_ns: point.server_ns + turn, ..point },
             fresh_seldom: Window { median_ns: seldom.median_ns + later, ..seldom },
+            few,
+            few_seldom,
             walk: read(costs, 1.0, SMALL, WALKED),
             many: read(costs, MANY, SMALL, MANY),
             large: Window { median_ns, p99_ns, ..read(costs, LONG, LARGE, LONG) },
@@ -427,6 +484,8 @@ mod tests {
             doze_ns: 800_000,
             write_wakeups_ns: 120_000,
             round_wakeups_ns: 60_000,
+            pool_ns: 9_000,
+            pool_wakeups_ns: 80_000,
             sent_record_ns: 200,
             sent_waits: Spread::around(1_000_000.0, 2_500_000.0),
             log_sync: Spread::around(600_000.0, 2_000_000.0),
@@ -454,6 +513,18 @@ mod tests {
             };
             assert!(fits, "{name}");
         }
+    }
+
+    #[test]
+    fn what_disturbs_one_turn_is_left_out() {
+        let sync = |mean_ns| Some(Measured { mean_ns, p99_ns: 3.0 * mean_ns });
+        let turn =
+            |ns, sync| Window { server_ns: ns, median_ns: 2.0 * ns, sync, ..Window::default() };
+        let turns = [turn(5.0, sync(9.0)), turn(400.0, sync(7.0)), turn(6.0, sync(8.0))];
+        assert_eq!(Window::middle(&turns), turn(6.0, sync(8.0)), "each figure by itself");
+        // A load without writes has no syncs, and of two the quicker one was disturbed less.
+        assert_eq!(Window::middle(&[turn(5.0, None), turn(4.0, None)]), turn(4.0, None));
+        assert_eq!(Window::middle(&[turn(5.0, None), turn(4.0, sync(9.0))]).sync, sync(9.0));
     }
 
     #[test]

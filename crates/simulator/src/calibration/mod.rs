@@ -71,25 +71,37 @@ impl Calibration {
         costs.clone()
     }
 
-    /// How threads wake, how the log is synced, and how an answer is sent is the same in all eras, but that ours sends
-    /// long answers otherwise: what has disturbed one of them is left out by taking the middle of all.
+    /// How threads wake, how log and backend are synced, and how an answer is sent is the same in all eras, but that
+    /// ours sends long answers otherwise: what has disturbed one of them is left out by taking the middle of all.
     #[must_use]
     pub fn of_one_machine(mut self) -> Calibration {
         let every: &dyn Fn(Era) -> bool = &|_| true;
         let (of, turn) = (|by: &dyn Fn(&Costs) -> f64| self.middle(every, by), self.turn());
-        let (wakeups, log_sync) = (
+        let (wakeups, log_sync, commit_sync) = (
             self.middle_spread(every, &|costs| costs.wakeups),
             self.middle_spread(every, &|costs| costs.log_sync),
+            self.middle_spread(every, &|costs| costs.commit_sync),
         );
         let doze_ns = of(&|costs| costs.doze_ns as f64) as u64;
         let write_wakeups_ns = of(&|costs| costs.write_wakeups_ns as f64) as u64;
+        let commit_ns = of(&|costs| costs.commit_ns as f64) as u64;
+        let commit_op_ns = of(&|costs| costs.commit_op_ns as f64) as u64;
+        let commit_byte_ns = of(&|costs| costs.commit_byte_ns);
+        let pool = self.pool();
         let sending = [false, true].map(|in_pieces| self.sending(in_pieces));
         for (era, costs) in &mut self.eras {
             *costs = Costs { wakeups, log_sync, doze_ns, write_wakeups_ns, ..costs.clone() };
-            if let Some((raft_turn_ns, round_wakeups_ns)) =
-                turn.filter(|_| !HAS_TURNS.contains(era))
-            {
+            *costs =
+                Costs { commit_sync, commit_ns, commit_op_ns, commit_byte_ns, ..costs.clone() };
+            if let Some((raft_turn_ns, round_wakeups_ns)) = turn {
+                let raft_turn_ns = match HAS_TURNS.contains(era) {
+                    true => costs.raft_turn_ns,
+                    false => raft_turn_ns,
+                };
                 *costs = Costs { raft_turn_ns, round_wakeups_ns, ..costs.clone() };
+            }
+            if let Some((pool_ns, pool_wakeups_ns)) = pool {
+                *costs = Costs { pool_ns, pool_wakeups_ns, ..costs.clone() };
             }
             let (each, sent_waits) = sending[usize::from(era.reads_in_pieces())];
             let [sent_record, sent_byte_ns, received_byte_ns] = each;
@@ -117,12 +129,10 @@ impl Calibration {
         (each, self.middle_spread(&is_one, &|costs| costs.sent_waits))
     }
 
-    /// The middle of these eras; of an even number of them the smaller one, since what disturbs makes nothing quicker.
+    /// The middle of these eras.
     fn middle(&self, is_one: &dyn Fn(Era) -> bool, by: &dyn Fn(&Costs) -> f64) -> f64 {
         let these = self.eras.iter().filter(|(era, _)| is_one(**era));
-        let mut all: Vec<f64> = these.map(|(_, costs)| by(costs)).collect();
-        all.sort_by(f64::total_cmp);
-        all.get(all.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
+        derive::middle(these.map(|(_, costs)| by(costs)).collect())
     }
 
     fn middle_spread(&self, is_one: &dyn Fn(Era) -> bool, of: &dyn Fn(&Costs) -> Spread) -> Spread {
@@ -137,6 +147,15 @@ impl Calibration {
         self.eras.keys().any(|era| is_one(*era)).then(|| {
             let of = |by: &dyn Fn(&Costs) -> f64| self.middle(&is_one, by) as u64;
             (of(&|costs| costs.raft_turn_ns as f64), of(&|costs| costs.round_wakeups_ns as f64))
+        })
+    }
+
+    /// And a hand over to a thread of the pool, in those eras that hand over ten keys.
+    fn pool(&self) -> Option<(u64, u64)> {
+        let is_one = |era: Era| !era.reads_in_pieces();
+        self.eras.keys().any(|era| is_one(*era)).then(|| {
+            let of = |by: &dyn Fn(&Costs) -> f64| self.middle(&is_one, by) as u64;
+            (of(&|costs| costs.pool_ns as f64), of(&|costs| costs.pool_wakeups_ns as f64))
         })
     }
 

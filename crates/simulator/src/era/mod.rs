@@ -34,6 +34,9 @@ pub(crate) struct Range {
 /// A longer answer is taken while it is sent.
 const LONG_BYTES: u64 = 256 << 10;
 
+/// More records are not read on a network thread.
+const AT_ONCE: u64 = 128;
+
 impl Range {
     /// Of the records that are sent.
     pub(crate) fn bytes(&self) -> u64 {
@@ -130,6 +133,15 @@ impl Era {
     /// for so long.
     pub fn reads_in_pieces(self) -> bool {
         self == Era::Clearlane
+    }
+
+    /// Whether it is read by a thread of the pool. Who reads with locks in hand does so unless it is a single key; ours,
+    /// if it is much.
+    pub(crate) fn hands_over(self, range: Range) -> bool {
+        match self.reads_in_pieces() {
+            true => range.sent > AT_ONCE || range.is_long(),
+            false => range.keys > 1,
+        }
     }
 
     pub(crate) async fn range(self, member: &Member, trip: &mut Trip, range: Range) {

@@ -24,7 +24,7 @@ const UNKNOWN: (f64, f64) = (0.5, 0.5);
 
 pub(crate) fn command() -> Command {
     Command::new("calibrate")
-        .about("Measures what things cost on this machine, with the real server: some eight minutes on a calm one; nothing else should run")
+        .about("Measures what things cost on this machine, with the real server: some eleven minutes on a calm one; nothing else should run")
         .arg(
             Arg::new("out")
                 .long("out")
@@ -45,19 +45,28 @@ pub(crate) fn command() -> Command {
             Arg::new("seconds")
                 .long("seconds")
                 .value_name("N")
-                .default_value("4")
+                .default_value("2")
                 .value_parser(value_parser!(u64).range(1..=60))
-                .help("How long each of the loads takes; puts and long reads take three times as long"),
+                .help("How long each of the loads takes; puts, long reads and those that come seldom take twice as long"),
+        )
+        .arg(
+            Arg::new("turns")
+                .long("turns")
+                .value_name("N")
+                .default_value("3")
+                .value_parser(value_parser!(u64).range(1..=20))
+                .help("So often each of them runs, eras in turn; the middle counts"),
         )
         .args(arguments())
 }
 
 pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let program = Program::of(matches)?;
-    let seconds = *matches.get_one::<u64>("seconds").expect("it has a default");
+    let number = |name| *matches.get_one::<u64>(name).expect("it has a default");
+    let (seconds, turns) = (number("seconds"), number("turns"));
     let wanted: Vec<Era> = matches.get_many("era").expect("it has a default").copied().collect();
     let out = matches.get_one::<PathBuf>("out");
-    // Before the eight minutes: it would be a pity afterwards.
+    // Before all those minutes: it would be a pity afterwards.
     if let Some(file) = out {
         let opened = OpenOptions::new().create(true).append(true).open(file);
         opened.map_err(|error| format!("{}: {error}", file.display()))?;
@@ -65,13 +74,12 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let (mut eras, mut worst) = (BTreeMap::new(), Noise::default());
     let mut patience = Patience::new(program.patience);
     let (mut parts, mut buffer_op) = (UNKNOWN, Costs::BY_HAND.buffer_op_ns as f64);
-    for era in ORDER.into_iter().filter(|era| wanted.contains(era)) {
-        let mut progress = Progress::of(&format!("era {era}"));
-        let of = |error| format!("era {era}: {error}");
-        let (seen, noise) =
-            seen(&program, era, seconds, &mut patience, &mut |share| progress.say(share))
-                .map_err(of)?;
-        drop(progress);
+    let wanted: Vec<Era> = ORDER.into_iter().filter(|era| wanted.contains(era)).collect();
+    let mut progress = Progress::of("calibration");
+    let all =
+        seen(&program, &wanted, (turns, seconds), &mut patience, &mut |share| progress.say(share))?;
+    drop(progress);
+    for (era, seen, noise) in all {
         worst += noise;
         if !noise.is_little() {
             tell(&format!("era {era}: {noise}; its costs are those of a busy machine"));

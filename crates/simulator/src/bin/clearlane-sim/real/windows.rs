@@ -9,9 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clearlane_load::process::Process;
+use clearlane_load::report::Line;
 use clearlane_load::workload::Workload;
 use clearlane_simulator::calibration::derive::{
-    LONG, MANY, Measured, OFTEN, PUTS_BESIDE, SELDOM, Seen, WALKED, Window,
+    FEW, LONG, MANY, Measured, OFTEN, PUTS_BESIDE, SELDOM, Seen, WALKED, Window,
 };
 use clearlane_simulator::era::Era;
 use clearlane_simulator::metrics::Page;
@@ -32,8 +33,8 @@ struct Load {
     is_large: bool,
     rate: f64,
     what: String,
-    /// A class beside it, which is not looked at.
-    beside: Option<String>,
+    /// Classes beside it.
+    beside: Vec<String>,
     /// Whether the driver has time to spare.
     is_light: bool,
     /// Its answers take memory that no thread has had before.
@@ -43,20 +44,29 @@ struct Load {
 }
 
 /// The first long answers take half as long again.
-const WARM_UP_SECONDS: u64 = 3;
+const WARM_UP_SECONDS: u64 = 2;
 
 /// Puts show the tail of the disk, and one in a hundred of too few is anything; of long reads there are few a second.
-const LONGER: u64 = 3;
+const LONGER: u64 = 2;
 
 impl Load {
     fn new(rate: f64, what: impl Into<String>) -> Load {
         let (is_large, is_light, is_long, times) = (false, true, false, 1);
-        Load { is_large, rate, what: what.into(), beside: None, is_light, is_long, times }
+        Load { is_large, rate, what: what.into(), beside: Vec::new(), is_light, is_long, times }
     }
 
     fn range(rate: f64, keys: f64, rest: &str) -> Load {
-        let load = Load::new(rate, format!("operation = \"range\"\nkeys = {keys:.0}\n{rest}"));
-        Load { is_light: keys <= 1.0, ..load }
+        let load = Load::new(rate, reads(keys, rest));
+        Load { is_light: keys <= FEW, ..load }
+    }
+
+    /// Small reads of three kinds, at the same time: what one kind takes beyond another is little beside how much longer
+    /// all of them take from one minute to the next.
+    fn seldom() -> Load {
+        let rate = SELDOM / 3.0;
+        let beside = [reads(1.0, ""), reads(FEW, SERIALIZABLE)];
+        let beside = beside.map(|what| format!("rate = {rate}\n{what}")).to_vec();
+        Load { beside, times: LONGER, ..Load::range(rate, 1.0, SERIALIZABLE) }
     }
 
     fn put(rate: f64) -> Load {
@@ -85,86 +95,162 @@ impl Load {
             text,
             "[[class]]\nname = \"it\"\narrivals = \"{arrivals}\"\nrate = {rate}\n{what}"
         );
-        if let Some(beside) = &self.beside {
-            let _ =
-                writeln!(text, "[[class]]\nname = \"beside\"\narrivals = \"poisson\"\n{beside}");
+        for (number, beside) in self.beside.iter().enumerate() {
+            let _ = writeln!(
+                text,
+                "[[class]]\nname = \"beside-{number}\"\narrivals = \"poisson\"\n{beside}"
+            );
         }
         Workload::parse(&text).map_err(|error| error.to_string())
     }
 }
 
+fn reads(keys: f64, rest: &str) -> String {
+    format!("operation = \"range\"\nkeys = {keys:.0}\n{rest}")
+}
+
 /// A server under measurement.
 struct Bench {
+    era: Era,
     server: Server,
     /// What it uses per second without a request.
     idle: f64,
+    /// By group, load and class; one for each turn.
+    found: Vec<((usize, usize, usize), Window)>,
+    noise: Noise,
 }
 
 const SERIALIZABLE: &str = "consistency = \"serializable\"\n";
 
-/// Measures a server of an era, with each load for so long; `tell` hears how far it is, up to 1. Says what disturbed
-/// it, too.
+/// Has the loads of a calibration, one after the other; those between which costs are differences follow each other.
+fn loads() -> Vec<Vec<Load>> {
+    let beside = format!("operation = \"put\"\nrate = {PUTS_BESIDE}\n");
+    vec![
+        vec![
+            point(),
+            Load::seldom(),
+            Load::range(OFTEN, 1.0, ""),
+            Load::range(OFTEN, FEW, SERIALIZABLE),
+            Load::range(100.0, WALKED, &format!("limit = 1\n{SERIALIZABLE}")),
+        ],
+        vec![
+            Load::range(10.0, MANY, SERIALIZABLE).long(),
+            // As seldom as they come where they hurt: at three a second, those of 3.2 take 10 to 20 % less.
+            Load { times: LONGER, ..Load::range(1.0, LONG, SERIALIZABLE).large().long() },
+        ],
+        vec![
+            Load::put(100.0),
+            Load::put(1000.0),
+            Load::new(100.0, format!("operation = \"put\"\nvalue = {PUT_VALUE}\n")).large(),
+            Load { beside: vec![beside], ..Load::range(1000.0, 1.0, SERIALIZABLE) },
+        ],
+    ]
+}
+
+fn point() -> Load {
+    Load::range(OFTEN, 1.0, SERIALIZABLE)
+}
+
+/// What an era has shown, and what disturbed it.
+pub(crate) type Shown = (Era, Seen, Noise);
+
+/// Measures a server of each era, with each load in so many turns of so many seconds; `tell` hears how far it is, up to 1.
+///
+/// Eras take turns, and what counts is the middle: a machine that is lent may be half as quick in the next minute, and
+/// that must not look like what tells one era from another.
 pub(crate) fn seen(
     program: &Program,
-    era: Era,
-    seconds: u64,
+    eras: &[Era],
+    (turns, seconds): (u64, u64),
     patience: &mut Patience,
     tell: &mut dyn FnMut(f64),
-) -> Result<(Seen, Noise), String> {
-    let server = Server::start(program, era)?;
-    for load in [Load::put(1.0), Load::put(1.0).large()] {
-        server.fill(&load.workload(1)?.space, "the keys")?;
+) -> Result<Vec<Shown>, String> {
+    let mut benches = Vec::new();
+    for era in eras {
+        benches.push(Bench::start(program, *era, seconds).map_err(of(*era))?);
+        tell(0.1 * benches.len() as f64 / eras.len() as f64);
     }
-    tell(0.1);
-    let mut bench = Bench { server, idle: 0.0 };
-    // Connections, caches and the pages behind them are warm then.
-    let point = || Load::range(OFTEN, 1.0, SERIALIZABLE);
-    bench.window(&point(), 1)?;
-    bench.idle = bench.idle(seconds)?;
-    let beside = format!("operation = \"put\"\nrate = {PUTS_BESIDE}\n");
-    let loads = [
-        point(),
-        Load::range(SELDOM, 1.0, SERIALIZABLE),
-        Load::range(OFTEN, 1.0, ""),
-        Load::range(SELDOM, 1.0, ""),
-        Load::range(100.0, WALKED, &format!("limit = 1\n{SERIALIZABLE}")),
-        Load::range(10.0, MANY, SERIALIZABLE).long(),
-        // As seldom as they come where they hurt: at three a second, those of 3.2 take 10 to 20 % less.
-        Load { times: LONGER, ..Load::range(1.0, LONG, SERIALIZABLE).large().long() },
-        Load::put(100.0),
-        Load::put(1000.0),
-        Load::new(100.0, format!("operation = \"put\"\nvalue = {PUT_VALUE}\n")).large(),
-        Load { beside: Some(beside), ..Load::range(1000.0, 1.0, SERIALIZABLE) },
-    ];
-    let (mut windows, mut worst) = (Vec::new(), Noise::default());
-    for (number, load) in loads.iter().enumerate() {
-        if load.is_long {
-            bench.window(load, WARM_UP_SECONDS)?;
+    let groups = loads();
+    let (all, mut done) = (turns as usize * groups.len() * eras.len(), 0);
+    for turn in 1..=turns {
+        for (number, loads) in groups.iter().enumerate() {
+            for bench in &mut benches {
+                bench.has_turn(number, loads, turn, seconds, patience).map_err(of(bench.era))?;
+                done += 1;
+                tell(0.1 + 0.9 * done as f64 / all as f64);
+            }
         }
-        let (window, noise) = patience.calmest(|| bench.window(load, seconds))?;
-        windows.push(window);
-        worst += noise;
-        tell(0.1 + 0.9 * (number + 1) as f64 / loads.len() as f64);
     }
-    let [point, seldom, fresh, fresh_seldom, walk, many, large, put, puts, large_put, beside] =
-        windows.try_into().expect("a window for each load");
-    let seen = Seen {
-        point,
-        seldom,
-        fresh,
-        fresh_seldom,
-        walk,
-        many,
-        large,
-        put,
-        puts,
-        large_put,
-        beside,
-    };
-    Ok((seen, worst))
+    Ok(benches.into_iter().map(Bench::shown).collect())
+}
+
+fn of(era: Era) -> impl Fn(String) -> String {
+    move |error| format!("era {era}: {error}")
 }
 
 impl Bench {
+    /// Starts one, with its keys.
+    fn start(program: &Program, era: Era, seconds: u64) -> Result<Bench, String> {
+        let server = Server::start(program, era)?;
+        for load in [Load::put(1.0), Load::put(1.0).large()] {
+            server.fill(&load.workload(1)?.space, "the keys")?;
+        }
+        let (found, noise) = (Vec::new(), Noise::default());
+        let mut bench = Bench { era, server, idle: 0.0, found, noise };
+        // Connections, caches and the pages behind them are warm then.
+        bench.windows(&point(), 1, 1)?;
+        bench.idle = bench.idle(seconds)?;
+        Ok(bench)
+    }
+
+    /// A turn of it, with the loads of a group.
+    fn has_turn(
+        &mut self,
+        group: usize,
+        loads: &[Load],
+        turn: u64,
+        seconds: u64,
+        patience: &mut Patience,
+    ) -> Result<(), String> {
+        for (number, load) in loads.iter().enumerate() {
+            if load.is_long {
+                self.windows(load, WARM_UP_SECONDS, turn)?;
+            }
+            let (windows, noise) = patience.calmest(|| self.windows(load, seconds, turn))?;
+            self.noise += noise;
+            for (class, window) in windows.into_iter().enumerate() {
+                self.found.push(((group, number, class), window));
+            }
+        }
+        Ok(())
+    }
+
+    /// What came of all turns.
+    fn shown(self) -> Shown {
+        let of = |group, number, class| {
+            let place = (group, number, class);
+            let these = self.found.iter().filter(|(at, _)| *at == place);
+            Window::middle(&these.map(|(_, window)| *window).collect::<Vec<_>>())
+        };
+        // In the order of `loads`.
+        let seen = Seen {
+            point: of(0, 0, 0),
+            seldom: of(0, 1, 0),
+            fresh_seldom: of(0, 1, 1),
+            few_seldom: of(0, 1, 2),
+            fresh: of(0, 2, 0),
+            few: of(0, 3, 0),
+            walk: of(0, 4, 0),
+            many: of(1, 0, 0),
+            large: of(1, 1, 0),
+            put: of(2, 0, 0),
+            puts: of(2, 1, 0),
+            large_put: of(2, 2, 0),
+            beside: of(2, 3, 0),
+        };
+        (self.era, seen, self.noise)
+    }
+
     /// Processor time per second.
     fn idle(&self, seconds: u64) -> Result<f64, String> {
         let process = self.server.process()?;
@@ -174,14 +260,20 @@ impl Bench {
         Ok((used()?.processor - before).as_secs_f64() / begin.elapsed().as_secs_f64())
     }
 
-    fn window(&self, load: &Load, seconds: u64) -> Result<(Window, Noise), String> {
+    /// One for each class. What the server has used, and what it says of itself, is that of all of them.
+    fn windows(
+        &self,
+        load: &Load,
+        seconds: u64,
+        seed: u64,
+    ) -> Result<(Vec<Window>, Noise), String> {
         let seconds = seconds * load.times;
         let workload = load.workload(seconds)?;
         let own = Process::of(process::id()).map_err(|error| error.to_string())?;
         let client = || own.look().map(|used| used.processor).map_err(|error| error.to_string());
         let (page, before) = (self.server.metrics()?, client()?);
         let lent = Lent::look()?;
-        let report = self.server.load(&workload, 1, Duration::ZERO)?;
+        let report = self.server.load(&workload, seed, Duration::ZERO)?;
         let stolen = Lent::look()?.stolen_since(lent);
         let (after, later) = (client()?, self.server.metrics()?);
         let tally = &report.lines[0].tally;
@@ -190,25 +282,34 @@ impl Bench {
         let answers = report.lines.iter().map(|line| line.tally.answered()).sum::<u64>() as f64;
         let (first, last) = report.used.ok_or("what the server uses is not known")?;
         let server = (last.processor - first.processor).as_secs_f64() - self.idle * seconds as f64;
-        let ns = |quantile| tally.latency_ms(quantile).map(|ms| ms * 1e6).ok_or("no answer came");
         let seen = Between { page, later };
         let commit = seen.histogram("etcd_disk_backend_commit_duration_seconds");
         let commits = commit.as_ref().map_or(0.0, |commit| commit.count);
         let window = Window {
             server_ns: server.max(0.0) * 1e9 / answers,
             client_ns: (after - before).as_secs_f64() * 1e9 / answers,
-            median_ns: ns(0.5)?,
-            p99_ns: ns(0.99)?,
-            store_held_ns: seen.held("store", None),
-            read_tx_held_ns: seen.held("readTx", Some("read")),
+            // A driver has a look at the keys before it begins, and of long reads there are only a few.
+            store_held_ns: seen.held("store", None).0 / answers,
+            read_tx_held_ns: match seen.held("readTx", Some("read")) {
+                (_, 0.0) => 0.0,
+                (held, times) => held / times,
+            },
             applied_ns: seen
                 .histogram("etcd_server_apply_duration_seconds")
                 .map_or(0.0, |applied| applied.mean_ms() * 1e6),
             sync: seen.histogram("etcd_disk_wal_fsync_duration_seconds").map(measured),
             per_commit: if commits > 0.0 { answers / commits } else { 0.0 },
             commit: commit.map(measured),
+            ..Window::default()
         };
-        Ok((window, noise))
+        let of_class = |line: &Line| {
+            let ns = |quantile| line.tally.latency_ms(quantile).map(|ms| ms * 1e6);
+            let median_and_p99 = ns(0.5).zip(ns(0.99)).ok_or("no answer came")?;
+            let (median_ns, p99_ns) = median_and_p99;
+            Ok(Window { median_ns, p99_ns, ..window })
+        };
+        let windows = report.lines.iter().map(of_class).collect::<Result<_, String>>()?;
+        Ok((windows, noise))
     }
 }
 
@@ -227,8 +328,8 @@ impl Between {
         Buckets::of(&self.later, name)?.since(Buckets::of(&self.page, name).as_ref())
     }
 
-    /// How long a lock was held each time, in this mode.
-    fn held(&self, lock: &str, mode: Option<&str>) -> f64 {
+    /// How long a lock was held in this mode, and how often.
+    fn held(&self, lock: &str, mode: Option<&str>) -> (f64, f64) {
         let sum = |page: &Page, part: &str| {
             let name = format!("clearlane_lock_hold_seconds_{part}");
             page.sum(&name, |sample| {
@@ -239,7 +340,6 @@ impl Between {
         let since = |part: &str| {
             sum(&self.later, part).unwrap_or(0.0) - sum(&self.page, part).unwrap_or(0.0)
         };
-        let count = since("count");
-        if count > 0.0 { since("sum") * 1e9 / count } else { 0.0 }
+        (since("sum") * 1e9, since("count"))
     }
 }
