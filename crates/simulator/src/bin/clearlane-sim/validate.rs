@@ -1,5 +1,6 @@
 //! `validate`: the same loads in the model and on the real server, and how far they are apart.
 
+use std::fmt;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
@@ -105,20 +106,20 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     for (name, scenario) in scenarios {
         let of = |error: String| format!("{name}: {error}");
         let trial = Trial { name, scenario: &scenario, calibration: &calibration, runs };
-        let (found, noise) = trial.run(&program, &eras, &mut patience).map_err(of)?;
+        let (found, machine) = trial.run(&program, &eras, &mut patience).map_err(of)?;
+        let noise = machine.noise;
         if !noise.is_little() {
-            tell(&format!(
-                "{name}: {noise}; the real runs are those of another machine than the costs"
-            ));
+            tell(&format!("{name}: {noise}; the real runs are those of a busy machine"));
         }
         match matches.get_flag("json") {
             true => {
                 let mut json = found.json();
                 json["stolen"] = json!(noise.stolen);
                 json["drift"] = json!(noise.drift);
+                json["woken_in"] = json!(machine.woken);
                 all.insert(name.clone(), json);
             }
-            false => say(&format!("{name}\n{}while it ran for real, {noise}\n\n", found.table()))?,
+            false => say(&format!("{name}\n{}{machine}\n\n", found.table()))?,
         }
     }
     if matches.get_flag("json") {
@@ -155,11 +156,11 @@ impl Trial<'_> {
         program: &Program,
         eras: &[Era],
         patience: &mut Patience,
-    ) -> Result<(Validation, Noise), String> {
+    ) -> Result<(Validation, Machine), String> {
         let mut progress = Progress::of(self.name);
         // Before anything takes long: it may be more than the machine can do.
         for era in eras {
-            self.predicted(*era, 1).map_err(|error| format!("era {era}: {error}"))?;
+            self.predicted(*era, 1, 1.0).map_err(|error| format!("era {era}: {error}"))?;
         }
         let mut servers = Vec::new();
         for era in eras {
@@ -169,45 +170,55 @@ impl Trial<'_> {
             servers.push((*era, server, self.control(*era).map_err(of)?));
         }
         let (mut found, mut worst) = (Validation::default(), Noise::default());
+        let mut woken = Vec::new();
         for seed in 1..=self.runs {
             for (number, (era, server, control)) in servers.iter().enumerate() {
                 let of = |error: String| format!("era {era}: {error}");
                 let once = || self.once(server, control, seed);
-                let (real, noise) = patience.calmest(once).map_err(of)?;
+                let ((real, times), noise) = patience.calmest(once).map_err(of)?;
                 worst += noise;
-                let model = self.predicted(*era, seed).map_err(of)?;
+                woken.push(times);
+                let model = self.predicted(*era, seed, times).map_err(of)?;
                 add(&mut found, *era, &real, &model);
                 let done = (seed - 1) * eras.len() as u64 + number as u64 + 1;
                 progress.say(done as f64 / (self.runs * eras.len() as u64) as f64);
             }
         }
-        Ok((found, worst))
+        Ok((found, Machine { noise: worst, woken }))
     }
 
-    /// One run on the real server. That the driver is late beside a long answer is part of what is compared.
+    /// One run on the real server, and how long threads took to wake before and after it, by what the costs say. That the
+    /// driver is late beside a long answer is part of what is compared.
     fn once(
         &self,
         server: &Server,
         control: &Control,
         seed: u64,
-    ) -> Result<(Report, Noise), String> {
+    ) -> Result<((Report, f64), Noise), String> {
         let workload = &self.scenario.workload;
-        let before = control.drift(server, seed)?;
+        let before = control.read_ms(server, seed)?;
         let lent = Lent::look()?;
         // Who has been standing by is slower at first.
         let report = server.load(workload, seed, WARM_UP)?;
         let stolen = Lent::look()?.stolen_since(lent);
-        let drift = control.drift(server, seed)?.max(before);
-        Ok((report, Noise { stolen, late_ms: 0.0, drift }))
+        let after = control.read_ms(server, seed)?;
+        let drift = (after / before - 1.0).abs();
+        let times = control.woken_in((before + after) / 2.0);
+        Ok(((report, times), Noise { stolen, late_ms: 0.0, drift }))
     }
 
-    fn predicted(&self, era: Era, seed: u64) -> Result<Results, String> {
-        self.in_the_model(era, Scenario { seed, ..self.scenario.clone() })
+    fn predicted(&self, era: Era, seed: u64, woken_in: f64) -> Result<Results, String> {
+        self.in_the_model(era, &Scenario { seed, ..self.scenario.clone() }, woken_in)
     }
 
-    fn in_the_model(&self, era: Era, scenario: Scenario) -> Result<Results, String> {
-        let build = Build::new(era, self.calibration.costs(era));
-        run(&scenario, &build).map_err(|error| error.to_string())
+    fn in_the_model(
+        &self,
+        era: Era,
+        scenario: &Scenario,
+        woken_in: f64,
+    ) -> Result<Results, String> {
+        let build = Build::new(era, self.calibration.costs(era).woken_in(woken_in));
+        run(scenario, &build).map_err(|error| error.to_string())
     }
 
     /// Reads of one key, which come as seldom as those that a calibration takes for how long threads need to wake.
@@ -216,25 +227,59 @@ impl Trial<'_> {
         let seconds = CONTROL_SECONDS;
         let workload = Workload { classes, seconds, ..self.scenario.workload.clone() };
         let scenario = Scenario { workload: workload.clone(), ..self.scenario.clone() };
-        let results = self.in_the_model(era, scenario)?;
-        let median_ms = results.classes[0].latency_ms(0.5).ok_or("no answer in the model")?;
-        Ok(Control { workload, median_ms })
+        let median_ms = |woken_in| {
+            let results = self.in_the_model(era, &scenario, woken_in)?;
+            results.classes[0].latency_ms(0.5).ok_or("no answer in the model".to_owned())
+        };
+        let (awake_ms, median_ms) = (median_ms(0.0)?, median_ms(1.0)?);
+        Ok(Control { workload, awake_ms, median_ms })
     }
 }
 
-/// A load whose latency the costs were made from: if it takes another time now, the machine is another one now.
+/// A load whose latency the costs were made from: most of it is waiting for threads to wake, and if it takes another time
+/// now, so do they.
 struct Control {
     workload: Workload,
+    /// By the costs, if nobody had to be woken.
+    awake_ms: f64,
     /// By the costs.
     median_ms: f64,
 }
 
 impl Control {
-    /// By which share it is off what the costs say.
-    fn drift(&self, server: &Server, seed: u64) -> Result<f64, String> {
+    /// How long it takes now.
+    fn read_ms(&self, server: &Server, seed: u64) -> Result<f64, String> {
         let report = server.load(&self.workload, seed, Duration::ZERO)?;
-        let median_ms = report.lines[0].tally.latency_ms(0.5).ok_or("no answer came")?;
-        Ok((median_ms / self.median_ms - 1.0).abs())
+        Ok(report.lines[0].tally.latency_ms(0.5).ok_or("no answer came")?)
+    }
+
+    /// How many times as long as the costs say threads take to wake, if it takes so long.
+    fn woken_in(&self, read_ms: f64) -> f64 {
+        let by_the_costs_ms = self.median_ms - self.awake_ms;
+        match by_the_costs_ms > 0.0 {
+            true => ((read_ms - self.awake_ms) / by_the_costs_ms).max(0.0),
+            false => 1.0,
+        }
+    }
+}
+
+/// What the machine was like while real servers ran.
+struct Machine {
+    noise: Noise,
+    /// In each run: how many times as long as the costs say threads took to wake.
+    woken: Vec<f64>,
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bounds = |(low, high): (f64, f64), times: &f64| (low.min(*times), high.max(*times));
+        let (low, high) = self.woken.iter().fold((f64::INFINITY, 0.0), bounds);
+        write!(
+            f,
+            "while it ran for real, {}; threads took {low:.2} to {high:.2} times as long to wake as when costs were \
+             measured, which the model was told",
+            self.noise
+        )
     }
 }
 
@@ -261,5 +306,20 @@ fn add(found: &mut Validation, era: Era, real: &Report, model: &Results) {
                 }),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_small_read_takes_beyond_computing_is_waking() {
+        let workload = Workload::parse(CONTROL).unwrap();
+        let control = Control { workload, awake_ms: 0.2, median_ms: 0.5 };
+        let times = |read_ms| (control.woken_in(read_ms) * 100.0).round() / 100.0;
+        assert_eq!([0.5, 0.8, 0.35, 0.2, 0.1].map(times), [1.0, 2.0, 0.5, 0.0, 0.0]);
+        // By hand, nobody has to be woken.
+        assert_eq!(Control { awake_ms: 0.2, median_ms: 0.2, ..control }.woken_in(0.4), 1.0);
     }
 }

@@ -3,8 +3,8 @@
 //! A virtual machine has no cores but is lent them. When its host has others to serve, a thread that computes for a
 //! millisecond takes two, and one that wakes comes late; and what was measured then is true of that minute only. Three
 //! signs tell: the host's own word for what it has [withheld](Lent), how late the driver of a load sent what was
-//! due, if it had nothing else to do, and if it was measured before, how far the machine is now from
-//! [how it was](Noise::drift).
+//! due, if it had nothing else to do, and of a long load, how far the machine is at its end from
+//! [how it was](Noise::drift) at its begin.
 //!
 //! Such times last for seconds or for minutes. So what was disturbed is measured again when they are over, which
 //! [`Patience`] waits for: with a thread that takes naps, and looks how late it wakes.
@@ -70,7 +70,7 @@ pub(crate) struct Noise {
     pub(crate) stolen: f64,
     /// How late the driver was at most for 99 of 100 requests; 0 if its own work would have kept it.
     pub(crate) late_ms: f64,
-    /// By which share a small read took longer, or less long, than when the machine was calibrated.
+    /// By which share a small read took longer, or less long, after it than before.
     pub(crate) drift: f64,
 }
 
@@ -168,7 +168,7 @@ impl fmt::Display for Noise {
             let percent = 100.0 * drift;
             write!(
                 f,
-                ", and a small read was up to {percent:.0} % off what it took when costs were measured"
+                ", and a small read was up to {percent:.0} % off at the end of a run what it took at its begin"
             )?;
         }
         Ok(())
