@@ -1,4 +1,4 @@
-//! `calibrate`: what things cost here, measured with the real server, era by era.
+//! `calibrate`: what things cost here, measured with a real server of each era.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -47,7 +47,7 @@ pub(crate) fn command() -> Command {
                 .value_name("N")
                 .default_value("2")
                 .value_parser(value_parser!(u64).range(1..=60))
-                .help("How long each of the loads takes; puts, long reads and those that come seldom take twice as long"),
+                .help("How long each of the loads takes; small puts, the longest reads and reads that come seldom take twice as long"),
         )
         .arg(
             Arg::new("turns")

@@ -3,8 +3,8 @@
 //! A virtual machine has no cores but is lent them. When its host has others to serve, a thread that computes for a
 //! millisecond takes two, and one that wakes comes late; and what was measured then is true of that minute only. Three
 //! signs tell: the host's own word for what it has [withheld](Lent), how late the driver of a load sent what was
-//! due, if it had nothing else to do, and of a long load, how far the machine is at its end from
-//! [how it was](Noise::drift) at its begin.
+//! due, if it had nothing else to do, and how far the machine is after a long load from [how it
+//! was](Noise::drift) before it.
 //!
 //! Such times last for seconds or for minutes. So what was disturbed is measured again when they are over, which
 //! [`Patience`] waits for: with a thread that takes naps, and looks how late it wakes.
@@ -168,7 +168,7 @@ impl fmt::Display for Noise {
             let percent = 100.0 * drift;
             write!(
                 f,
-                ", and a small read was up to {percent:.0} % off at the end of a run what it took at its begin"
+                ", and a small read took up to {percent:.0} % more or less after a run than before it"
             )?;
         }
         Ok(())
