@@ -72,7 +72,8 @@ impl Calibration {
     }
 
     /// How threads wake, how log and backend are synced, and how an answer is sent is the same in all eras, but that
-    /// ours sends long answers otherwise: what has disturbed one of them is left out by taking the middle of all.
+    /// ours sends long answers otherwise: what has disturbed one of them is left out by taking the middle of all. What a
+    /// commit computes is taken likewise, which makes that of ours too cheap: it puts there what others have put before.
     #[must_use]
     pub fn of_one_machine(mut self) -> Calibration {
         let every: &dyn Fn(Era) -> bool = &|_| true;
