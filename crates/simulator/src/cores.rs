@@ -437,6 +437,36 @@ mod tests {
         }
     }
 
+    /// How often one of these who come alone waits, beside one who computes all the time.
+    fn waits_beside(one_who_is_late: bool) -> usize {
+        let world = World::new();
+        let cores = Cores::with_impatience(&world, 2, 4_000, 0.5, Chance::new(1, 0));
+        let (beside, waits) = (cores.clone(), Rc::new(Cell::new(0)));
+        world.spawn(async move {
+            match one_who_is_late {
+                true => beside.run_late(1_000_000).await,
+                false => beside.run(1_000_000).await,
+            };
+        });
+        for number in 1..=100 {
+            let (own, cores, waits) = (world.clone(), cores.clone(), Rc::clone(&waits));
+            world.spawn(async move {
+                own.sleep(number * 9_000).await;
+                waits.set(waits.get() + usize::from(cores.run(10).await > 0));
+            });
+        }
+        world.run(u64::MAX);
+        waits.get()
+    }
+
+    #[test]
+    fn nobody_waits_for_one_who_makes_way() {
+        assert_eq!(waits_beside(true), 0);
+        // Beside another one, those who are patient are woken on a core that is busy, though there is a free one.
+        let waits = waits_beside(false);
+        assert!((30..=70).contains(&waits), "{waits} of 100");
+    }
+
     #[test]
     fn nothing_to_do_takes_no_core() {
         assert_eq!(ends(1, 3, &[5, 0]), [(5, 0), (0, 0)]);
