@@ -285,8 +285,8 @@ impl Cluster {
     pub(crate) async fn comes(&self, place: usize, trip: &mut Trip) {
         let (costs, model) = (&self.0.build.costs, self.model());
         let member = self.member(place);
-        trip.finds_asleep(member.sleep());
-        trip.wakes(member.wakeups_ns()).await;
+        trip.finds_idle(member.cores.idle_ns());
+        trip.wakes(member.wakeups_ns(), costs.doze_ns).await;
         if model.client_round_trip_ns > 0 {
             trip.network(model.client_round_trip_ns / 2).await;
         }
@@ -320,9 +320,9 @@ impl Cluster {
             self.fresh(place, trip).await;
         }
         self.checks_permission(member, trip).await;
-        if era.hands_over(range) {
+        if era.reads_in_the_pool(range) {
             let costs = &member.build.costs;
-            trip.wakes(costs.pool_wakeups_ns).await;
+            trip.wakes(costs.pool_wakeups_ns, costs.doze_ns).await;
             trip.run(costs.pool_ns).await;
         }
         if era.reads_in_pieces() && range.is_long() {

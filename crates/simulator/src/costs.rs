@@ -25,6 +25,8 @@ pub struct Costs {
     pub doze_ns: u64,
     /// Those that a write has beside them, if the machine sleeps.
     pub write_wakeups_ns: u64,
+    /// And how long it takes until these sleep.
+    pub write_doze_ns: u64,
     /// Those of a read that must be fresh, likewise.
     pub round_wakeups_ns: u64,
     /// The server, for a read that it hands to a thread of its pool.
@@ -46,7 +48,7 @@ pub struct Costs {
     pub log_entry_ns: u64,
     /// The log: a byte of it.
     pub log_byte_ns: f64,
-    /// The log: a sync.
+    /// The log: how long a sync waits for the disk, beside what it computes.
     pub log_sync: Spread,
     /// The index: to come to a key, and to go on to the next one.
     pub index_seek_ns: u64,
@@ -91,6 +93,7 @@ impl Costs {
         wakeups: Spread::constant(0),
         doze_ns: 0,
         write_wakeups_ns: 0,
+        write_doze_ns: 0,
         round_wakeups_ns: 0,
         pool_ns: 0,
         pool_wakeups_ns: 0,
@@ -121,16 +124,41 @@ impl Costs {
         permission_ns: 1_000,
     };
 
-    /// The same where threads take so many times as long to wake.
+    /// The same where threads take so many times as long to wake for a request, whatever it asks for.
     #[must_use]
     pub fn woken_in(&self, times: f64) -> Costs {
         let whole = |ns: u64| (ns as f64 * times) as u64;
-        let Spread { mean_ns, p99_ns } = self.wakeups;
         Costs {
-            wakeups: Spread { mean_ns: mean_ns * times, p99_ns: p99_ns.map(|ns| ns * times) },
-            write_wakeups_ns: whole(self.write_wakeups_ns),
+            wakeups: self.wakeups.times(times),
             round_wakeups_ns: whole(self.round_wakeups_ns),
             pool_wakeups_ns: whole(self.pool_wakeups_ns),
+            ..self.clone()
+        }
+    }
+
+    /// The same where it takes so many times as long to read a record, and to send it.
+    #[must_use]
+    pub fn read_in(&self, times: f64) -> Costs {
+        let whole = |ns: u64| (ns as f64 * times) as u64;
+        Costs {
+            index_key_ns: whole(self.index_key_ns),
+            record_ns: whole(self.record_ns),
+            record_byte_ns: self.record_byte_ns * times,
+            sent_record_ns: whole(self.sent_record_ns),
+            sent_byte_ns: self.sent_byte_ns * times,
+            sent_waits: self.sent_waits.times(times),
+            received_byte_ns: self.received_byte_ns * times,
+            ..self.clone()
+        }
+    }
+
+    /// The same where a write waits so many times as long, for its threads and for the log. What a commit waits for is not
+    /// in its latency.
+    #[must_use]
+    pub fn written_in(&self, times: f64) -> Costs {
+        Costs {
+            write_wakeups_ns: (self.write_wakeups_ns as f64 * times) as u64,
+            log_sync: self.log_sync.times(times),
             ..self.clone()
         }
     }
@@ -146,7 +174,7 @@ pub(crate) enum Place<'c> {
 
 impl Costs {
     /// All of them, by their names in files. That of a [`Spread`] has its unit there.
-    pub(crate) fn places(&mut self) -> [(&'static str, Place<'_>); 33] {
+    pub(crate) fn places(&mut self) -> [(&'static str, Place<'_>); 34] {
         use Place::{Part, Whole};
         [
             ("quantum_ns", Whole(&mut self.quantum_ns)),
@@ -156,6 +184,7 @@ impl Costs {
             ("wakeups_ns", Place::Spread(&mut self.wakeups)),
             ("doze_ns", Whole(&mut self.doze_ns)),
             ("write_wakeups_ns", Whole(&mut self.write_wakeups_ns)),
+            ("write_doze_ns", Whole(&mut self.write_doze_ns)),
             ("round_wakeups_ns", Whole(&mut self.round_wakeups_ns)),
             ("pool_ns", Whole(&mut self.pool_ns)),
             ("pool_wakeups_ns", Whole(&mut self.pool_wakeups_ns)),
@@ -199,18 +228,32 @@ mod tests {
     fn who_sleeps_deeper_is_woken_later_and_computes_as_before() {
         let costs = Costs {
             wakeups: Spread { mean_ns: 200e3, p99_ns: Some(600e3) },
-            write_wakeups_ns: 100,
             round_wakeups_ns: 40,
             pool_wakeups_ns: 30,
             ..Costs::BY_HAND
         };
         let later = costs.woken_in(1.5);
         let wakeups = Spread { mean_ns: 300e3, p99_ns: Some(900e3) };
-        let (write_wakeups_ns, round_wakeups_ns, pool_wakeups_ns) = (150, 60, 45);
-        let expected =
-            Costs { wakeups, write_wakeups_ns, round_wakeups_ns, pool_wakeups_ns, ..costs.clone() };
+        let (round_wakeups_ns, pool_wakeups_ns) = (60, 45);
+        let expected = Costs { wakeups, round_wakeups_ns, pool_wakeups_ns, ..costs.clone() };
         assert_eq!(later, expected);
         assert_eq!(costs.woken_in(1.0), costs);
         assert!(costs.woken_in(0.0).wakeups.is_possible());
+    }
+
+    #[test]
+    fn slower_records_and_slower_writes_leave_requests_as_they_are() {
+        let spread = Spread { mean_ns: 200e3, p99_ns: Some(600e3) };
+        let (sent_waits, log_sync, commit_sync) = (spread, spread, spread);
+        let write_wakeups_ns = 120;
+        let costs = Costs { write_wakeups_ns, sent_waits, log_sync, commit_sync, ..Costs::BY_HAND };
+        let slower = costs.read_in(2.0);
+        assert_eq!((slower.record_ns, slower.index_key_ns), (3_000, 120));
+        assert_eq!(slower.sent_waits, spread.times(2.0));
+        assert_eq!((slower.request_ns, slower.log_sync), (costs.request_ns, spread));
+        let half = spread.times(0.5);
+        let expected = Costs { write_wakeups_ns: 60, log_sync: half, ..costs.clone() };
+        assert_eq!(costs.written_in(0.5), expected);
+        assert_eq!((costs.read_in(1.0), costs.written_in(1.0)), (costs.clone(), costs));
     }
 }

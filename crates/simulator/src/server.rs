@@ -240,16 +240,6 @@ impl Member {
         self.commit_syncs.borrow_mut().next_ns()
     }
 
-    /// How deep the machine sleeps, from 0 to 1: the deeper, the longer a core has had nothing to do.
-    pub(crate) fn sleep(&self) -> f64 {
-        let (idle_ns, doze_ns) = (self.cores.idle_ns(), self.build.costs.doze_ns as f64);
-        match idle_ns {
-            None => 0.0,
-            Some(_) if doze_ns == 0.0 => 1.0,
-            Some(idle_ns) => 1.0 - (-(idle_ns as f64) / doze_ns).exp(),
-        }
-    }
-
     /// How long a request waits for threads that must be woken for it, if the machine sleeps.
     pub(crate) fn wakeups_ns(&self) -> u64 {
         self.wakeups.borrow_mut().next_ns()

@@ -49,6 +49,12 @@ impl Spread {
         Spread { mean_ns, p99_ns: Some(p99_ns.max(mean_ns)) }
     }
 
+    /// All of them so many times as long.
+    #[must_use]
+    pub fn times(self, times: f64) -> Spread {
+        Spread { mean_ns: self.mean_ns * times, p99_ns: self.p99_ns.map(|ns| ns * times) }
+    }
+
     /// Half of the times are below it.
     pub fn median_ns(&self) -> f64 {
         let sigma = self.sigma();
@@ -63,6 +69,9 @@ impl Spread {
 
     /// How far it is spread, as the sigma of a lognormal distribution.
     fn sigma(&self) -> f64 {
+        if self.mean_ns <= 0.0 {
+            return 0.0;
+        }
         let ratio = self.p99_ns.map_or(1.0, |p99_ns| p99_ns / self.mean_ns);
         let ratio = ratio.clamp(1.0, P99_MAX);
         BELL_P99 - (BELL_P99 * BELL_P99 - 2.0 * ratio.ln()).max(0.0).sqrt()

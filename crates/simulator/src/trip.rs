@@ -41,7 +41,7 @@ pub struct Trip {
     ledger: Ledger,
     /// If it is recorded.
     lane: Option<Lane>,
-    asleep: f64,
+    idle_ns: Option<u64>,
     makes_way: bool,
 }
 
@@ -91,7 +91,7 @@ impl Trip {
             begin_ns,
             ledger,
             lane,
-            asleep: 1.0,
+            idle_ns: Some(u64::MAX),
             makes_way: false,
         }
     }
@@ -168,14 +168,20 @@ impl Trip {
         self.ledger.add(Spent::named(&self.world, "a pause"), ns);
     }
 
-    /// It finds a machine that sleeps so deep, from 0 to 1.
-    pub(crate) fn finds_asleep(&mut self, depth: f64) {
-        self.asleep = depth;
+    /// It finds a machine with a core that has had nothing to do for so long, if there is one.
+    pub(crate) fn finds_idle(&mut self, ns: Option<u64>) {
+        self.idle_ns = ns;
     }
 
-    /// Waits until threads are woken, which takes so long on a machine that sleeps.
-    pub(crate) async fn wakes(&mut self, ns: u64) {
-        self.waits_for_threads((ns as f64 * self.asleep) as u64).await;
+    /// Waits until threads are woken. It takes so long on a machine that sleeps; and most of the way there a core is when it
+    /// has had nothing to do for a doze.
+    pub(crate) async fn wakes(&mut self, ns: u64, doze_ns: u64) {
+        let depth = match self.idle_ns {
+            None => 0.0,
+            Some(_) if doze_ns == 0 => 1.0,
+            Some(idle_ns) => 1.0 - (-(idle_ns as f64) / doze_ns as f64).exp(),
+        };
+        self.waits_for_threads((ns as f64 * depth) as u64).await;
     }
 
     /// Waits for threads, however awake the machine is.

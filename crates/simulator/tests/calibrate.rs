@@ -63,7 +63,13 @@ fn what_is_measured_here_can_be_used() {
         costs,
     ]);
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    let calibration = Calibration::parse(&fs::read_to_string(&file).unwrap()).unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    for load in ["one-key", "ten-keys-seldom", "long", "puts", "beside-puts"] {
+        let line = text.lines().find(|line| line.starts_with(&format!("# {load} "))).unwrap();
+        // Two percentiles of each era.
+        assert_eq!(line.split_whitespace().count(), 2 + 2 * 2, "{line}");
+    }
+    let calibration = Calibration::parse(&text).unwrap();
     assert_eq!(calibration.eras.keys().copied().collect::<Vec<_>>(), [Era::V32, Era::Clearlane]);
     assert!(calibration.machine.contains(" cores, "), "{}", calibration.machine);
     let Costs { request_ns, client_ns, record_ns, .. } = calibration.costs(Era::V32);
@@ -87,7 +93,11 @@ fn what_is_measured_here_can_be_used() {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let found: Value = serde_json::from_slice(&done.stdout).unwrap();
     assert_eq!(found["machine"], calibration.machine.as_str());
-    let figures = found["scenarios"]["pr-9384-small"]["figures"].as_array().unwrap();
+    let found = &found["scenarios"]["pr-9384-small"];
+    for part in ["woken_in", "written_in", "read_in"] {
+        assert_eq!(found["pace"][part].as_array().unwrap().len(), 2, "{found}");
+    }
+    let figures = found["figures"].as_array().unwrap();
     // Two eras, three classes, two percentiles, each of them from two runs.
     assert_eq!(figures.len(), 12);
     for figure in figures {

@@ -9,6 +9,7 @@ use clearlane_simulator::run::{run, workload};
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
 use clearlane_simulator::show::{perfetto, svg, terminal};
+use clearlane_simulator::spread::Spread;
 use clearlane_simulator::timeline::{Timeline, What};
 
 const HEAD_OF_LINE: &str = include_str!("../../load/workloads/head-of-line.toml");
@@ -92,6 +93,47 @@ fn another_thread_reads_what_is_more_than_a_key() {
             let takes_long = p99(&results, "read") > 50.0;
             assert_eq!(takes_long, keys >= handed_over_from, "{keys} keys in era {era}");
         }
+    }
+}
+
+/// The slower a machine falls asleep, the less a write waits that comes soon behind another.
+#[test]
+fn who_writes_often_finds_threads_awake() {
+    let (write_wakeups_ns, write_doze_ns) = (50_000_000, 100_000_000);
+    let costs = Costs { write_wakeups_ns, write_doze_ns, ..Costs::BY_HAND };
+    let median_ms = |rate: u32| {
+        let text = format!(
+            "seconds = 20\n[keys]\ncount = 1000\nsize = 16\nvalue = 16\n[[class]]\nname = \"put\"\n\
+             operation = \"put\"\nrate = {rate}\n"
+        );
+        let scenario = Scenario::new(workload(&text).unwrap());
+        let results = run(&scenario, &Build::new(Era::Clearlane, costs.clone())).unwrap();
+        results.classes[0].latency_ms(0.5).unwrap()
+    };
+    // A second later all of them sleep, and a tenth of one later almost half; less, if something was committed meanwhile.
+    let [seldom, often, at_once] = [1, 10, 1_000].map(median_ms);
+    assert!((50.0..54.0).contains(&seldom), "{seldom}");
+    assert!((15.0..30.0).contains(&often), "{often}");
+    assert!(at_once < 5.0, "{at_once}");
+}
+
+/// A read of 3.0 that must be fresh is in the log, and waits for its disk; one that need not be does not, and in 3.1 neither.
+#[test]
+fn a_fresh_read_of_the_first_era_is_a_write() {
+    let costs = Costs { log_sync: Spread::constant(7_000_000), ..Costs::BY_HAND };
+    for (era, consistency, waits) in [
+        (Era::V30, "linearizable", true),
+        (Era::V30, "serializable", false),
+        (Era::V31, "linearizable", false),
+    ] {
+        let text = format!(
+            "seconds = 1\n[keys]\ncount = 1000\nsize = 16\nvalue = 16\n[[class]]\nname = \"read\"\n\
+             operation = \"range\"\nrate = 10\nconsistency = \"{consistency}\"\n"
+        );
+        let scenario = Scenario::new(workload(&text).unwrap());
+        let results = run(&scenario, &Build::new(era, costs.clone())).unwrap();
+        let ms = p99(&results, "read");
+        assert_eq!(ms >= 7.0, waits, "{consistency} in era {era} takes {ms} ms");
     }
 }
 

@@ -26,6 +26,7 @@
 //! in [the file](Calibration::shipped).
 
 pub mod derive;
+mod queue;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -71,9 +72,10 @@ impl Calibration {
         costs.clone()
     }
 
-    /// How threads wake, how log and backend are synced, and how an answer is sent is the same in all eras, but that
-    /// ours sends long answers otherwise: what has disturbed one of them is left out by taking the middle of all. What a
-    /// commit computes is taken likewise, which makes that of ours too cheap: it puts there what others have put before.
+    /// How threads wake, what an entry of the log costs, and how log and backend are synced is the same in all eras. How
+    /// an answer is sent and what a commit computes is the same in all but ours, which sends long answers while it reads,
+    /// and puts into the file at the end what others put there as they apply. What has disturbed one era is left out by
+    /// taking the middle of all that are alike.
     #[must_use]
     pub fn of_one_machine(mut self) -> Calibration {
         let every: &dyn Fn(Era) -> bool = &|_| true;
@@ -85,15 +87,20 @@ impl Calibration {
         );
         let doze_ns = of(&|costs| costs.doze_ns as f64) as u64;
         let write_wakeups_ns = of(&|costs| costs.write_wakeups_ns as f64) as u64;
-        let commit_ns = of(&|costs| costs.commit_ns as f64) as u64;
-        let commit_op_ns = of(&|costs| costs.commit_op_ns as f64) as u64;
-        let commit_byte_ns = of(&|costs| costs.commit_byte_ns);
+        let write_doze_ns = of(&|costs| costs.write_doze_ns as f64) as u64;
+        let committing = [false, true].map(|is_ours| self.committing(is_ours));
+        let log_entry_ns = self.log_entry_ns(committing.map(|(_, commit_op_ns, _)| commit_op_ns));
+        let log_byte_ns = of(&|costs| costs.log_byte_ns);
         let pool = self.pool();
         let sending = [false, true].map(|in_pieces| self.sending(in_pieces));
         for (era, costs) in &mut self.eras {
             *costs = Costs { wakeups, log_sync, doze_ns, write_wakeups_ns, ..costs.clone() };
+            *costs = Costs { write_doze_ns, ..costs.clone() };
+            let (commit_ns, commit_op_ns, commit_byte_ns) =
+                committing[usize::from(*era == Era::Clearlane)];
             *costs =
                 Costs { commit_sync, commit_ns, commit_op_ns, commit_byte_ns, ..costs.clone() };
+            *costs = Costs { log_entry_ns, log_byte_ns, ..costs.clone() };
             if let Some((raft_turn_ns, round_wakeups_ns)) = turn {
                 let raft_turn_ns = match HAS_TURNS.contains(era) {
                     true => costs.raft_turn_ns,
@@ -116,6 +123,27 @@ impl Calibration {
             };
         }
         self
+    }
+
+    /// What a commit computes: at all, for an operation, and for a byte.
+    fn committing(&self, ours: bool) -> (u64, u64, f64) {
+        let is_one = |era: Era| (era == Era::Clearlane) == ours;
+        let of = |by: &dyn Fn(&Costs) -> f64| self.middle(&is_one, by);
+        (
+            of(&|costs| costs.commit_ns as f64) as u64,
+            of(&|costs| costs.commit_op_ns as f64) as u64,
+            of(&|costs| costs.commit_byte_ns),
+        )
+    }
+
+    /// What an entry of the log costs, if a commit takes so much for an operation: by the old eras, and by ours. What one
+    /// era gives to the one it has taken from the other, and their sum is what was seen of a put.
+    fn log_entry_ns(&self, commit_op_ns: [u64; 2]) -> u64 {
+        let left = |(era, costs): (&Era, &Costs)| {
+            let both = costs.log_entry_ns + costs.commit_op_ns;
+            both.saturating_sub(commit_op_ns[usize::from(*era == Era::Clearlane)]) as f64
+        };
+        derive::middle(self.eras.iter().map(left).collect()) as u64
     }
 
     /// What sending costs, and how long one waits for it.
@@ -314,6 +342,37 @@ mod tests {
             Calibration { machine: String::new(), eras: eras.into() }.of_one_machine();
         for costs in calibration.eras.values() {
             assert!((costs.wakeups.median_ns() - 3e5).abs() < 1.0 && costs.doze_ns == 300_000);
+        }
+    }
+
+    /// What a put costs is dealt out between the log and a commit, and each of these is what it is in the middle of those
+    /// that are alike.
+    #[test]
+    fn commits_of_ours_are_its_own_and_a_put_costs_what_it_did() {
+        let with = |commit_ns, commit_op_ns, both| Costs {
+            commit_ns,
+            commit_op_ns,
+            commit_byte_ns: commit_op_ns as f64,
+            log_entry_ns: both - commit_op_ns,
+            log_byte_ns: commit_op_ns as f64,
+            ..Costs::BY_HAND
+        };
+        let eras = [
+            (Era::V31, with(100, 13, 100)),
+            (Era::V32, with(900, 11, 90)),
+            (Era::V34, with(200, 12, 95)),
+            (Era::Clearlane, with(700, 62, 140)),
+        ];
+        let calibration =
+            Calibration { machine: String::new(), eras: eras.into() }.of_one_machine();
+        for (era, costs) in calibration.eras {
+            let (commit_ns, commit_op_ns) =
+                if era == Era::Clearlane { (700, 62) } else { (200, 12) };
+            assert_eq!((costs.commit_ns, costs.commit_op_ns), (commit_ns, commit_op_ns), "{era}");
+            assert_eq!(costs.commit_byte_ns, commit_op_ns as f64, "{era}");
+            // By themselves they would say 87, 79, 83 and 78, of which 79 is the middle.
+            assert_eq!(costs.log_entry_ns, 78, "{era}");
+            assert_eq!(costs.log_byte_ns, 12.0, "{era}");
         }
     }
 

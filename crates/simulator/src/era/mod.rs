@@ -137,7 +137,7 @@ impl Era {
 
     /// Whether it is read by a thread of the pool. Who reads with locks in hand does so unless it is a single key; ours,
     /// if it is much.
-    pub(crate) fn hands_over(self, range: Range) -> bool {
+    pub(crate) fn reads_in_the_pool(self, range: Range) -> bool {
         match self.reads_in_pieces() {
             true => range.sent > AT_ONCE || range.is_long(),
             false => range.keys > 1,

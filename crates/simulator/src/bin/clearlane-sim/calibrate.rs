@@ -10,9 +10,10 @@ use clearlane_simulator::calibration::derive::{Known, buffer_op_ns, costs, readi
 use clearlane_simulator::costs::Costs;
 use clearlane_simulator::era::Era;
 
+use crate::given_back::given_back;
 use crate::progress::Progress;
 use crate::real::noise::{Noise, Patience};
-use crate::real::windows::seen;
+use crate::real::windows::{Shown, seen};
 use crate::real::{Program, arguments, cores, machine};
 use crate::text::{say, tell, write};
 
@@ -75,32 +76,35 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let mut patience = Patience::new(program.patience);
     let (mut parts, mut buffer_op) = (UNKNOWN, Costs::BY_HAND.buffer_op_ns as f64);
     let wanted: Vec<Era> = ORDER.into_iter().filter(|era| wanted.contains(era)).collect();
+    let sync_ns = program.sync_ns()?;
     let mut progress = Progress::of("calibration");
     let all =
         seen(&program, &wanted, (turns, seconds), &mut patience, &mut |share| progress.say(share))?;
     drop(progress);
-    for (era, seen, noise) in all {
+    for Shown { era, seen, noise, .. } in &all {
+        let (era, seen, noise) = (*era, seen, *noise);
         worst += noise;
         if !noise.is_little() {
             tell(&format!("era {era}: {noise}; its costs are those of a busy machine"));
         }
         match era {
-            Era::V32 => parts = reading(&seen),
-            Era::V34 => buffer_op = buffer_op_ns(&seen),
+            Era::V32 => parts = reading(seen),
+            Era::V34 => buffer_op = buffer_op_ns(seen),
             _ => {}
         }
-        let reading = if era == Era::Clearlane { parts } else { reading(&seen) };
+        let reading = if era == Era::Clearlane { parts } else { reading(seen) };
         let in_pieces = era.reads_in_pieces();
         let (buffer_op_ns, cores) = (buffer_op, cores() as f64);
-        let known = Known { reading, buffer_op_ns, quantum_ns: TICK_NS, cores, in_pieces };
-        eras.insert(era, costs(&seen, known));
+        let known = Known { reading, buffer_op_ns, quantum_ns: TICK_NS, cores, in_pieces, sync_ns };
+        eras.insert(era, costs(seen, known));
     }
     // Those that were measured before 3.4 was do not know it yet.
     for costs in eras.values_mut() {
         costs.buffer_op_ns = buffer_op as u64;
     }
     let calibration = Calibration { machine: machine(), eras }.of_one_machine();
-    let text = format!("{calibration}\n# How calm it was: {worst}.\n");
+    let given_back = given_back(&calibration, &all)?;
+    let text = format!("{calibration}\n# How calm it was: {worst}.\n{given_back}");
     match out {
         Some(file) => write(file, &text),
         None => say(&text),

@@ -6,6 +6,7 @@ mod asked;
 mod calibrate;
 mod compare;
 mod from_metrics;
+mod given_back;
 mod list;
 mod progress;
 mod real;

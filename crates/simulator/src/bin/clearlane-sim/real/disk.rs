@@ -1,8 +1,17 @@
+//! What is there to know of a disk before a server writes to it.
+//!
 //! On what kind of file system a directory lies: in memory a sync costs nothing, and whoever measures it there should
-//! know.
+//! know. And how much of a sync is computing: a server sees only how long it takes as a whole.
 
 use std::fs;
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::process;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clearlane_load::process::Process;
+use clearlane_simulator::calibration::derive::PUTS_OFTEN;
 
 /// The kinds that lie in memory.
 const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
@@ -16,6 +25,29 @@ pub(crate) fn warning(directory: &Path) -> Option<String> {
         "{} lies in memory ({kind}), where a sync costs nothing; --dir says which disk counts",
         directory.display()
     ))
+}
+
+/// Bytes of a small entry of a log.
+const ENTRY: [u8; 200] = [b'e'; 200];
+/// For a processor time that is counted in hundredths of a second.
+const SYNCS: u64 = 2_000;
+
+/// What a sync of a small entry computes, if they come as often as puts: in nanoseconds, of this process.
+pub(crate) fn sync_ns(directory: &Path) -> Result<f64, String> {
+    let own = Process::of(process::id()).map_err(|error| error.to_string())?;
+    let used = || own.look().map(|used| used.processor).map_err(|error| error.to_string());
+    let of = |error: io::Error| format!("{}: {error}", directory.display());
+    // As in a log, there is a place for each already.
+    let mut file = tempfile::tempfile_in(directory).map_err(of)?;
+    file.write_all(&vec![0; ENTRY.len() * SYNCS as usize]).map_err(of)?;
+    file.sync_all().and_then(|()| file.rewind()).map_err(of)?;
+    let (begin, before) = (Instant::now(), used()?);
+    for number in 1..=SYNCS {
+        file.write_all(&ENTRY).and_then(|()| file.sync_data()).map_err(of)?;
+        let next = Duration::from_secs_f64(number as f64 / PUTS_OFTEN);
+        thread::sleep(next.saturating_sub(begin.elapsed()));
+    }
+    Ok((used()? - before).as_nanos() as f64 / SYNCS as f64)
 }
 
 /// That of the longest mount point that the path begins with, and of several at one place the last.
@@ -48,6 +80,16 @@ mod tests {
         assert_eq!(of("/tmpfiles"), Some("ext4"));
         assert_eq!(of("/my disk/a"), Some("btrfs"));
         assert_eq!(kind("", Path::new("/")), None);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_sync_computes_something() {
+        let (directory, begin) = (tempfile::tempdir().unwrap(), Instant::now());
+        let ns = sync_ns(directory.path()).unwrap();
+        assert!(ns > 0.0 && ns * (SYNCS as f64) < 2.0 * begin.elapsed().as_nanos() as f64, "{ns}");
+        let words = sync_ns(Path::new("/nowhere")).unwrap_err();
+        assert!(words.starts_with("/nowhere: "), "{words}");
     }
 
     #[test]

@@ -84,6 +84,11 @@ impl Program {
         }
         Ok(Program { path, directory, patience })
     }
+
+    /// What a sync computes where its servers keep their data.
+    pub(crate) fn sync_ns(&self) -> Result<f64, String> {
+        disk::sync_ns(&self.directory)
+    }
 }
 
 fn beside_this_one() -> Result<PathBuf, String> {

@@ -3,6 +3,7 @@
 //! All of them are small: a machine that has nothing to do for most of the time shows what things cost, and not
 //! how long they wait for each other.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process;
 use std::thread;
@@ -12,13 +13,14 @@ use clearlane_load::process::Process;
 use clearlane_load::report::Line;
 use clearlane_load::workload::Workload;
 use clearlane_simulator::calibration::derive::{
-    FEW, LONG, MANY, Measured, OFTEN, PUTS_BESIDE, SELDOM, Seen, WALKED, Window,
+    FEW, LONG, MANY, Measured, OFTEN, PUTS_BESIDE, PUTS_OFTEN, PUTS_SELDOM, SELDOM, Seen, WALKED,
+    Window,
 };
 use clearlane_simulator::era::Era;
 use clearlane_simulator::metrics::Page;
 use clearlane_simulator::metrics::buckets::Buckets;
 
-use super::noise::{Lent, Noise, Patience};
+use super::noise::{Lent, Noise, Patience, stood_ms};
 use super::{Program, Server};
 
 const SMALL_KEYS: u64 = 20_000;
@@ -29,12 +31,13 @@ const LARGE_VALUE: u64 = 1_024;
 const PUT_VALUE: u64 = 16_384;
 
 /// A load: of how many requests a second, and what one asks for.
-struct Load {
+pub(crate) struct Load {
+    name: &'static str,
     is_large: bool,
     rate: f64,
     what: String,
-    /// Classes beside it.
-    beside: Vec<String>,
+    /// Classes beside it, by their names.
+    beside: Vec<(&'static str, String)>,
     /// Whether the driver has time to spare.
     is_light: bool,
     /// Its answers take memory that no thread has had before.
@@ -46,17 +49,21 @@ struct Load {
 /// The first long answers take half as long again.
 const WARM_UP_SECONDS: u64 = 2;
 
+/// For long, since processor time is counted in hundredths of a second.
+const IDLE: Duration = Duration::from_secs(10);
+
 /// Puts show the tail of the disk, and one in a hundred of too few is anything; of long reads there are few a second.
 const LONGER: u64 = 2;
 
 impl Load {
-    fn new(rate: f64, what: impl Into<String>) -> Load {
+    fn new(name: &'static str, rate: f64, what: impl Into<String>) -> Load {
         let (is_large, is_light, is_long, times) = (false, true, false, 1);
-        Load { is_large, rate, what: what.into(), beside: Vec::new(), is_light, is_long, times }
+        let (what, beside) = (what.into(), Vec::new());
+        Load { name, is_large, rate, what, beside, is_light, is_long, times }
     }
 
-    fn range(rate: f64, keys: f64, rest: &str) -> Load {
-        let load = Load::new(rate, reads(keys, rest));
+    fn range(name: &'static str, rate: f64, keys: f64, rest: &str) -> Load {
+        let load = Load::new(name, rate, reads(keys, rest));
         Load { is_light: keys <= FEW, ..load }
     }
 
@@ -64,13 +71,15 @@ impl Load {
     /// all of them take from one minute to the next.
     fn seldom() -> Load {
         let rate = SELDOM / 3.0;
-        let beside = [reads(1.0, ""), reads(FEW, SERIALIZABLE)];
-        let beside = beside.map(|what| format!("rate = {rate}\n{what}")).to_vec();
-        Load { beside, times: LONGER, ..Load::range(rate, 1.0, SERIALIZABLE) }
+        let fresh = ("fresh-seldom", reads(1.0, ""));
+        let few = ("ten-keys-seldom", reads(FEW, SERIALIZABLE));
+        let beside = [fresh, few].map(|(name, what)| (name, format!("rate = {rate}\n{what}")));
+        let load = Load::range("one-key-seldom", rate, 1.0, SERIALIZABLE);
+        Load { beside: beside.to_vec(), times: LONGER, ..load }
     }
 
-    fn put(rate: f64) -> Load {
-        Load { times: LONGER, ..Load::new(rate, "operation = \"put\"\n") }
+    fn put(name: &'static str, rate: f64) -> Load {
+        Load { times: LONGER, ..Load::new(name, rate, "operation = \"put\"\n") }
     }
 
     fn large(self) -> Load {
@@ -81,25 +90,24 @@ impl Load {
         Load { is_long: true, ..self }
     }
 
-    fn workload(&self, seconds: u64) -> Result<Workload, String> {
+    /// So long.
+    pub(crate) fn workload(&self, seconds: u64) -> Result<Workload, String> {
         let (count, value, prefix) = match self.is_large {
             true => (LARGE_KEYS, LARGE_VALUE, "/large/"),
             false => (SMALL_KEYS, SMALL_VALUE, "/small/"),
         };
-        let (rate, what) = (self.rate, &self.what);
+        let Load { name, rate, what, .. } = self;
         // Two long answers that meet would wait for each other, and that is not what one of them costs.
         let arrivals = if self.is_light { "poisson" } else { "constant" };
         let mut text = format!("seconds = {seconds}\n[keys]\ncount = {count}\nsize = {KEY}\n");
         let _ = writeln!(text, "value = {value}\nprefix = \"{prefix}\"");
         let _ = writeln!(
             text,
-            "[[class]]\nname = \"it\"\narrivals = \"{arrivals}\"\nrate = {rate}\n{what}"
+            "[[class]]\nname = \"{name}\"\narrivals = \"{arrivals}\"\nrate = {rate}\n{what}"
         );
-        for (number, beside) in self.beside.iter().enumerate() {
-            let _ = writeln!(
-                text,
-                "[[class]]\nname = \"beside-{number}\"\narrivals = \"poisson\"\n{beside}"
-            );
+        for (name, beside) in &self.beside {
+            let _ =
+                writeln!(text, "[[class]]\nname = \"{name}\"\narrivals = \"poisson\"\n{beside}");
         }
         Workload::parse(&text).map_err(|error| error.to_string())
     }
@@ -116,43 +124,54 @@ struct Bench {
     /// What it uses per second without a request.
     idle: f64,
     /// By group, load and class; one for each turn.
-    found: Vec<((usize, usize, usize), Window)>,
+    found: Vec<(Place, Window)>,
     noise: Noise,
 }
 
 const SERIALIZABLE: &str = "consistency = \"serializable\"\n";
 
 /// Has the loads of a calibration, one after the other; those between which costs are differences follow each other.
-fn loads() -> Vec<Vec<Load>> {
-    let beside = format!("operation = \"put\"\nrate = {PUTS_BESIDE}\n");
+pub(crate) fn loads() -> Vec<Vec<Load>> {
+    let puts = ("puts-beside", format!("operation = \"put\"\nrate = {PUTS_BESIDE}\n"));
+    let (one, large) = (SERIALIZABLE, format!("operation = \"put\"\nvalue = {PUT_VALUE}\n"));
     vec![
         vec![
             point(),
             Load::seldom(),
-            Load::range(OFTEN, 1.0, ""),
-            Load::range(OFTEN, FEW, SERIALIZABLE),
-            Load::range(100.0, WALKED, &format!("limit = 1\n{SERIALIZABLE}")),
+            Load::range("fresh", OFTEN, 1.0, ""),
+            Load::range("ten-keys", OFTEN, FEW, SERIALIZABLE),
+            Load::range("one-of-many", 100.0, WALKED, &format!("limit = 1\n{SERIALIZABLE}")),
         ],
         vec![
-            Load::range(10.0, MANY, SERIALIZABLE).long(),
+            Load::range("many", 10.0, MANY, SERIALIZABLE).long(),
             // As seldom as they come where they hurt: at three a second, those of 3.2 take 10 to 20 % less.
-            Load { times: LONGER, ..Load::range(1.0, LONG, SERIALIZABLE).large().long() },
+            Load { times: LONGER, ..Load::range("long", 1.0, LONG, SERIALIZABLE).large().long() },
         ],
         vec![
-            Load::put(100.0),
-            Load::put(1000.0),
-            Load::new(100.0, format!("operation = \"put\"\nvalue = {PUT_VALUE}\n")).large(),
-            Load { beside: vec![beside], ..Load::range(1000.0, 1.0, SERIALIZABLE) },
+            Load::put("puts-seldom", PUTS_SELDOM),
+            Load::put("puts", PUTS_OFTEN),
+            Load::new("large-puts", PUTS_SELDOM, large).large(),
+            Load { beside: vec![puts], ..Load::range("beside-puts", 1000.0, 1.0, one) },
         ],
     ]
 }
 
 fn point() -> Load {
-    Load::range(OFTEN, 1.0, SERIALIZABLE)
+    Load::range("one-key", OFTEN, 1.0, SERIALIZABLE)
 }
 
-/// What an era has shown, and what disturbed it.
-pub(crate) type Shown = (Era, Seen, Noise);
+/// Which class of which load in which group.
+pub(crate) type Place = (usize, usize, usize);
+
+/// What an era has shown.
+pub(crate) struct Shown {
+    pub(crate) era: Era,
+    pub(crate) seen: Seen,
+    /// The same, by the places of loads and classes.
+    pub(crate) windows: BTreeMap<Place, Window>,
+    /// What disturbed it.
+    pub(crate) noise: Noise,
+}
 
 /// Measures a server of each era, with each load in so many turns of so many seconds; `tell` hears how far it is, up to 1.
 ///
@@ -167,9 +186,10 @@ pub(crate) fn seen(
 ) -> Result<Vec<Shown>, String> {
     let mut benches = Vec::new();
     for era in eras {
-        benches.push(Bench::start(program, *era, seconds).map_err(of(*era))?);
+        benches.push(Bench::start(program, *era).map_err(of(*era))?);
         tell(0.1 * benches.len() as f64 / eras.len() as f64);
     }
+    idle(&mut benches)?;
     let groups = loads();
     let (all, mut done) = (turns as usize * groups.len() * eras.len(), 0);
     for turn in 1..=turns {
@@ -184,22 +204,36 @@ pub(crate) fn seen(
     Ok(benches.into_iter().map(Bench::shown).collect())
 }
 
+/// Looks what each of them uses if nobody wants anything.
+fn idle(benches: &mut [Bench]) -> Result<(), String> {
+    let used = |bench: &Bench| {
+        let looked = bench.server.process()?.look().map_err(|error| error.to_string())?;
+        Ok::<_, String>(looked.processor)
+    };
+    let before = benches.iter().map(used).collect::<Result<Vec<_>, _>>()?;
+    let begin = Instant::now();
+    thread::sleep(IDLE);
+    for (bench, before) in benches.iter_mut().zip(before) {
+        bench.idle = (used(bench)? - before).as_secs_f64() / begin.elapsed().as_secs_f64();
+    }
+    Ok(())
+}
+
 fn of(era: Era) -> impl Fn(String) -> String {
     move |error| format!("era {era}: {error}")
 }
 
 impl Bench {
     /// Starts one, with its keys.
-    fn start(program: &Program, era: Era, seconds: u64) -> Result<Bench, String> {
+    fn start(program: &Program, era: Era) -> Result<Bench, String> {
         let server = Server::start(program, era)?;
-        for load in [Load::put(1.0), Load::put(1.0).large()] {
+        for load in [point(), point().large()] {
             server.fill(&load.workload(1)?.space, "the keys")?;
         }
         let (found, noise) = (Vec::new(), Noise::default());
-        let mut bench = Bench { era, server, idle: 0.0, found, noise };
+        let bench = Bench { era, server, idle: 0.0, found, noise };
         // Connections, caches and the pages behind them are warm then.
         bench.windows(&point(), 1, 1)?;
-        bench.idle = bench.idle(seconds)?;
         Ok(bench)
     }
 
@@ -227,11 +261,13 @@ impl Bench {
 
     /// What came of all turns.
     fn shown(self) -> Shown {
-        let of = |group, number, class| {
-            let place = (group, number, class);
-            let these = self.found.iter().filter(|(at, _)| *at == place);
-            Window::middle(&these.map(|(_, window)| *window).collect::<Vec<_>>())
-        };
+        let mut turns: BTreeMap<Place, Vec<Window>> = BTreeMap::new();
+        for (place, window) in self.found {
+            turns.entry(place).or_default().push(window);
+        }
+        let windows: BTreeMap<Place, Window> =
+            turns.into_iter().map(|(place, turns)| (place, Window::middle(&turns))).collect();
+        let of = |group, number, class| windows[&(group, number, class)];
         // In the order of `loads`.
         let seen = Seen {
             point: of(0, 0, 0),
@@ -248,16 +284,7 @@ impl Bench {
             large_put: of(2, 2, 0),
             beside: of(2, 3, 0),
         };
-        (self.era, seen, self.noise)
-    }
-
-    /// Processor time per second.
-    fn idle(&self, seconds: u64) -> Result<f64, String> {
-        let process = self.server.process()?;
-        let used = || process.look().map_err(|error| error.to_string());
-        let (before, begin) = (used()?.processor, Instant::now());
-        thread::sleep(Duration::from_secs(seconds));
-        Ok((used()?.processor - before).as_secs_f64() / begin.elapsed().as_secs_f64())
+        Shown { era: self.era, seen, windows, noise: self.noise }
     }
 
     /// One for each class. What the server has used, and what it says of itself, is that of all of them.
@@ -276,9 +303,10 @@ impl Bench {
         let report = self.server.load(&workload, seed, Duration::ZERO)?;
         let stolen = Lent::look()?.stolen_since(lent);
         let (after, later) = (client()?, self.server.metrics()?);
-        let tally = &report.lines[0].tally;
-        let late = tally.late_ms(0.99).filter(|_| load.is_light);
-        let noise = Noise { stolen, late_ms: late.unwrap_or(0.0), drift: 0.0 };
+        let late = report.lines.iter().filter_map(|line| line.tally.late_ms(0.99));
+        let late_ms = if load.is_light { late.fold(0.0, f64::max) } else { 0.0 };
+        let stood_ms = stood_ms(&page, &later);
+        let noise = Noise { stolen, late_ms, drift: 0.0, stood_ms };
         let answers = report.lines.iter().map(|line| line.tally.answered()).sum::<u64>() as f64;
         let (first, last) = report.used.ok_or("what the server uses is not known")?;
         let server = (last.processor - first.processor).as_secs_f64() - self.idle * seconds as f64;
