@@ -5,6 +5,7 @@
 mod asked;
 mod calibrate;
 mod compare;
+mod control;
 mod from_metrics;
 mod given_back;
 mod list;

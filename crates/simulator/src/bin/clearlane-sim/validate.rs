@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clearlane_load::report::Report;
-use clearlane_load::workload::Workload;
 use clearlane_simulator::calibration::Calibration;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::model::Model;
@@ -17,19 +16,14 @@ use clearlane_simulator::validation::{Figure, METRICS, Validation};
 use serde_json::{Value, json};
 
 use crate::asked::{calibration, costs, text};
+use crate::control::{Control, Pace};
 use crate::progress::Progress;
-use crate::real::noise::{Lent, Noise, Patience};
+use crate::real::noise::{Lent, Noise, Patience, stood_ms};
 use crate::real::{Program, Server, arguments, cores, machine};
 use crate::text::{say, tell};
 
 /// What runs before anything counts.
 const WARM_UP: Duration = Duration::from_secs(3);
-
-/// What shows whether the machine is as it was.
-const CONTROL: &str = "seconds = 1\n[keys]\ncount = 1\nsize = 64\nvalue = 64\n[[class]]\nname = \"control\"\n\
-    operation = \"range\"\nrate = 150\narrivals = \"poisson\"\nconsistency = \"serializable\"\n";
-/// Enough of it for a median.
-const CONTROL_SECONDS: u64 = 2;
 
 pub(crate) fn command() -> Command {
     let era = |name: &str| name.parse::<Era>().map_err(|error| error.to_string());
@@ -116,7 +110,8 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
                 let mut json = found.json();
                 json["stolen"] = json!(noise.stolen);
                 json["drift"] = json!(noise.drift);
-                json["woken_in"] = json!(machine.woken);
+                json["stood_ms"] = json!(noise.stood_ms);
+                json["pace"] = machine.json();
                 all.insert(name.clone(), json);
             }
             false => say(&format!("{name}\n{}{machine}\n\n", found.table()))?,
@@ -149,6 +144,13 @@ struct Trial<'t> {
     runs: u64,
 }
 
+/// A server of an era, and what shows what the machine is like beside it.
+struct Bench {
+    era: Era,
+    server: Server,
+    control: Control,
+}
+
 impl Trial<'_> {
     /// Eras take turns, so that what the machine does beside it meets all of them.
     fn run(
@@ -160,126 +162,106 @@ impl Trial<'_> {
         let mut progress = Progress::of(self.name);
         // Before anything takes long: it may be more than the machine can do.
         for era in eras {
-            self.predicted(*era, 1, 1.0).map_err(|error| format!("era {era}: {error}"))?;
+            self.predicted(*era, 1, Pace::SAME).map_err(of(*era))?;
         }
-        let mut servers = Vec::new();
-        for era in eras {
-            let of = |error: String| format!("era {era}: {error}");
-            let server = Server::start(program, *era).map_err(of)?;
-            server.fill(&self.scenario.workload.space, "the keys").map_err(of)?;
-            servers.push((*era, server, self.control(*era).map_err(of)?));
-        }
-        let (mut found, mut worst) = (Validation::default(), Noise::default());
-        let mut woken = Vec::new();
+        let start = |era: &Era| self.bench(program, *era).map_err(of(*era));
+        let benches = eras.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+        let (mut found, mut noise) = (Validation::default(), Noise::default());
+        let mut paces = Vec::new();
         for seed in 1..=self.runs {
-            for (number, (era, server, control)) in servers.iter().enumerate() {
-                let of = |error: String| format!("era {era}: {error}");
-                let once = || self.once(server, control, seed);
-                let ((real, times), noise) = patience.calmest(once).map_err(of)?;
-                worst += noise;
-                woken.push(times);
-                let model = self.predicted(*era, seed, times).map_err(of)?;
-                add(&mut found, *era, &real, &model);
-                let done = (seed - 1) * eras.len() as u64 + number as u64 + 1;
+            let mut turn = Vec::new();
+            for bench in &benches {
+                let once = || self.once(bench, seed);
+                let (seen, disturbed) = patience.calmest(once).map_err(of(bench.era))?;
+                noise += disturbed;
+                turn.push(seen);
+                let done = (seed - 1) * eras.len() as u64 + turn.len() as u64;
                 progress.say(done as f64 / (self.runs * eras.len() as u64) as f64);
             }
+            // One for all eras: what would be an error of the model for one of them must not pass for the machine.
+            let pace = Pace::middle(&turn.iter().map(|(_, pace)| *pace).collect::<Vec<_>>());
+            for (era, (real, _)) in eras.iter().zip(&turn) {
+                add(&mut found, *era, real, &self.predicted(*era, seed, pace).map_err(of(*era))?);
+            }
+            paces.push(pace);
         }
-        Ok((found, Machine { noise: worst, woken }))
+        Ok((found, Machine { noise, paces }))
     }
 
-    /// One run on the real server, and how long threads took to wake before and after it, by what the costs say. That the
-    /// driver is late beside a long answer is part of what is compared.
-    fn once(
-        &self,
-        server: &Server,
-        control: &Control,
-        seed: u64,
-    ) -> Result<((Report, f64), Noise), String> {
-        let workload = &self.scenario.workload;
-        let before = control.read_ms(server, seed)?;
-        let lent = Lent::look()?;
+    fn bench(&self, program: &Program, era: Era) -> Result<Bench, String> {
+        let server = Server::start(program, era)?;
+        server.fill(&self.scenario.workload.space, "the keys")?;
+        let control = Control::new(Build::new(era, self.calibration.costs(era)), self.scenario);
+        Ok(Bench { era, server, control })
+    }
+
+    /// One run on the real server, and the pace of the machine around it. That the driver is late beside a long answer is
+    /// part of what is compared.
+    fn once(&self, bench: &Bench, seed: u64) -> Result<((Report, Pace), Noise), String> {
+        let Bench { server, control, .. } = bench;
+        let before = control.small(server, seed)?;
+        let (page, lent) = (server.metrics()?, Lent::look()?);
         // Who has been standing by is slower at first.
-        let report = server.load(workload, seed, WARM_UP)?;
+        let report = server.load(&self.scenario.workload, seed, WARM_UP)?;
         let stolen = Lent::look()?.stolen_since(lent);
-        let after = control.read_ms(server, seed)?;
-        let drift = (after / before - 1.0).abs();
-        let times = control.woken_in((before + after) / 2.0);
-        Ok(((report, times), Noise { stolen, late_ms: 0.0, drift }))
+        let stood_ms = stood_ms(&page, &server.metrics()?);
+        let (after, long_ms) = (control.small(server, seed)?, control.long(server, seed)?);
+        let drift = (after.read_ms / before.read_ms - 1.0).abs();
+        let pace = control.pace(before.between(after), long_ms)?;
+        Ok(((report, pace), Noise { stolen, late_ms: 0.0, drift, stood_ms }))
     }
 
-    fn predicted(&self, era: Era, seed: u64, woken_in: f64) -> Result<Results, String> {
-        self.in_the_model(era, &Scenario { seed, ..self.scenario.clone() }, woken_in)
-    }
-
-    fn in_the_model(
-        &self,
-        era: Era,
-        scenario: &Scenario,
-        woken_in: f64,
-    ) -> Result<Results, String> {
-        let build = Build::new(era, self.calibration.costs(era).woken_in(woken_in));
-        run(scenario, &build).map_err(|error| error.to_string())
-    }
-
-    /// Reads of one key, which come as seldom as those that a calibration takes for how long threads need to wake.
-    fn control(&self, era: Era) -> Result<Control, String> {
-        let classes = Workload::parse(CONTROL).map_err(|error| error.to_string())?.classes;
-        let seconds = CONTROL_SECONDS;
-        let workload = Workload { classes, seconds, ..self.scenario.workload.clone() };
-        let scenario = Scenario { workload: workload.clone(), ..self.scenario.clone() };
-        let median_ms = |woken_in| {
-            let results = self.in_the_model(era, &scenario, woken_in)?;
-            results.classes[0].latency_ms(0.5).ok_or("no answer in the model".to_owned())
-        };
-        let (awake_ms, median_ms) = (median_ms(0.0)?, median_ms(1.0)?);
-        Ok(Control { workload, awake_ms, median_ms })
+    fn predicted(&self, era: Era, seed: u64, pace: Pace) -> Result<Results, String> {
+        let build = Build::new(era, pace.costs(&self.calibration.costs(era)));
+        let scenario = Scenario { seed, ..self.scenario.clone() };
+        run(&scenario, &build).map_err(|error| error.to_string())
     }
 }
 
-/// A load whose latency the costs were made from: most of it is waiting for threads to wake, and if it takes another time
-/// now, so do they.
-struct Control {
-    workload: Workload,
-    /// By the costs, if nobody had to be woken.
-    awake_ms: f64,
-    /// By the costs.
-    median_ms: f64,
-}
-
-impl Control {
-    /// How long it takes now.
-    fn read_ms(&self, server: &Server, seed: u64) -> Result<f64, String> {
-        let report = server.load(&self.workload, seed, Duration::ZERO)?;
-        Ok(report.lines[0].tally.latency_ms(0.5).ok_or("no answer came")?)
-    }
-
-    /// How many times as long as the costs say threads take to wake, if it takes so long.
-    fn woken_in(&self, read_ms: f64) -> f64 {
-        let by_the_costs_ms = self.median_ms - self.awake_ms;
-        match by_the_costs_ms > 0.0 {
-            true => ((read_ms - self.awake_ms) / by_the_costs_ms).max(0.0),
-            false => 1.0,
-        }
-    }
+fn of(era: Era) -> impl Fn(String) -> String {
+    move |error| format!("era {era}: {error}")
 }
 
 /// What the machine was like while real servers ran.
 struct Machine {
     noise: Noise,
-    /// In each run: how many times as long as the costs say threads took to wake.
-    woken: Vec<f64>,
+    /// In each turn of the eras; at least one.
+    paces: Vec<Pace>,
+}
+
+impl Machine {
+    /// By the names of its parts.
+    fn json(&self) -> Value {
+        let of = |by: fn(&Pace) -> Option<f64>| self.paces.iter().map(by).collect::<Vec<_>>();
+        json!({
+            "woken_in": of(|pace| Some(pace.woken_in)),
+            "written_in": of(|pace| Some(pace.written_in)),
+            "read_in": of(|pace| pace.read_in),
+        })
+    }
+
+    /// The least and the most, if it is known.
+    fn bounds(&self, of: fn(&Pace) -> Option<f64>) -> Option<String> {
+        let all = || self.paces.iter().filter_map(of);
+        let (low, high) = (all().reduce(f64::min)?, all().reduce(f64::max)?);
+        Some(format!("{low:.2} to {high:.2}"))
+    }
 }
 
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bounds = |(low, high): (f64, f64), times: &f64| (low.min(*times), high.max(*times));
-        let (low, high) = self.woken.iter().fold((f64::INFINITY, 0.0), bounds);
         write!(
             f,
-            "while it ran for real, {}; threads took {low:.2} to {high:.2} times as long to wake as when costs were \
-             measured, which the model was told",
+            "while it ran for real, {}; as many times as when costs were measured, which the model was told, ",
             self.noise
-        )
+        )?;
+        let woken = self.bounds(|pace| Some(pace.woken_in)).unwrap_or_default();
+        let written = self.bounds(|pace| Some(pace.written_in)).unwrap_or_default();
+        write!(f, "threads took {woken} to wake, and puts {written} beside them")?;
+        match self.bounds(|pace| pace.read_in) {
+            Some(read) => write!(f, ", and long reads that are alone took {read}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -306,20 +288,5 @@ fn add(found: &mut Validation, era: Era, real: &Report, model: &Results) {
                 }),
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_small_read_takes_beyond_computing_is_waking() {
-        let workload = Workload::parse(CONTROL).unwrap();
-        let control = Control { workload, awake_ms: 0.2, median_ms: 0.5 };
-        let times = |read_ms| (control.woken_in(read_ms) * 100.0).round() / 100.0;
-        assert_eq!([0.5, 0.8, 0.35, 0.2, 0.1].map(times), [1.0, 2.0, 0.5, 0.0, 0.0]);
-        // By hand, nobody has to be woken.
-        assert_eq!(Control { awake_ms: 0.2, median_ms: 0.2, ..control }.woken_in(0.4), 1.0);
     }
 }
