@@ -18,7 +18,7 @@ use crate::real::cores;
 use crate::real::windows::{Shown, loads};
 
 /// Of each load in the model: enough that its percentiles are sure.
-const SECONDS: u64 = 30;
+const SECONDS: u64 = 10;
 
 /// The end of a file of costs: by how much each load differs in the model.
 pub(crate) fn given_back(calibration: &Calibration, all: &[Shown]) -> Result<String, String> {
