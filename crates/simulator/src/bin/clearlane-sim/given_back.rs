@@ -17,7 +17,7 @@ use clearlane_simulator::server::Build;
 use crate::real::cores;
 use crate::real::windows::{Shown, loads};
 
-/// Of each load in the model: enough that its percentiles are sure.
+/// Of each load in the model. Of long reads that is ten, and their p99 the slowest of these.
 const SECONDS: u64 = 10;
 
 /// The end of a file of costs: by how much each load differs in the model.
