@@ -77,6 +77,13 @@ pub const KNOBS: &[Knob] = &[
         scenario.model.disk_mb_per_s = Some(given.number(0.1..=1e6)?);
         Ok(())
     }),
+    knob("stalls.every_s", "once in so much time the disk stands still", |scenario, given| {
+        given.seconds(&mut scenario.model.stalls.every_ns)
+    }),
+    knob("stalls.ms", "for so long", |scenario, given| {
+        scenario.model.stalls.length_ns = given.ns(0.001..=HOUR_MS)?;
+        Ok(())
+    }),
     knob("members", "who vote", |scenario, given| {
         scenario.model.members = given.whole(1..=MEMBERS_MAX)? as usize;
         Ok(())

@@ -35,6 +35,7 @@ pub mod cluster;
 pub mod compare;
 pub mod cores;
 pub mod costs;
+mod disk;
 pub mod era;
 pub mod knobs;
 mod link;

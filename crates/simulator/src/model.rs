@@ -10,6 +10,8 @@
 //! sync_ms = 0.9                # of the log: as calibrated, if left out
 //! disk_mb_per_s = 200          # what is written to the log takes so long beside its sync; nothing, if left out
 //! commit_sync_ms = { mean = 1.2, p99 = 4 }     # of the backend
+//! stalls.every_s = 10          # once in so much time the disk stands still; never, if 0
+//! stalls.ms = 100              # for so long
 //!
 //! members = 3                  # who vote; the first leads. 1 if left out
 //! learners = 1                 # who do not; behind the others
@@ -69,6 +71,8 @@ pub struct Model {
     pub commit_sync: Option<Spread>,
     /// What the disk of the log writes beside syncs; beyond measure if there is none.
     pub disk_mb_per_s: Option<f64>,
+    /// When a disk stands still.
+    pub stalls: Stalls,
     /// Who vote.
     pub members: usize,
     /// Who do not.
@@ -97,6 +101,21 @@ pub struct Model {
     pub defrag_every_ns: u64,
     /// Users and their passwords.
     pub auth: Auth,
+}
+
+/// A disk stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stalls {
+    /// Once in so much time; never if 0.
+    pub every_ns: u64,
+    /// For so long, which is less.
+    pub length_ns: u64,
+}
+
+impl Default for Stalls {
+    fn default() -> Stalls {
+        Stalls { every_ns: 0, length_ns: 100_000_000 }
+    }
 }
 
 /// Who watch.
@@ -150,9 +169,10 @@ impl Model {
         self.connect.get(class).copied().unwrap_or(self.clients)
     }
 
-    /// The same machines with nothing to do beside requests.
+    /// The same machines with nothing to do beside requests, and disks that never stand still.
     pub(crate) fn without_background(&self) -> Model {
         Model {
+            stalls: Stalls::default(),
             snapshot_count: Some(0),
             watchers: Watchers { lagging: 0, ..self.watchers },
             compaction_every_ns: 0,
@@ -185,6 +205,7 @@ impl Default for Model {
             sync: None,
             commit_sync: None,
             disk_mb_per_s: None,
+            stalls: Stalls::default(),
             members: 1,
             learners: 0,
             round_trip: None,

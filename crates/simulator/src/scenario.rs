@@ -14,7 +14,7 @@ use toml::{Table, Value};
 
 use crate::Chance;
 use crate::knobs::wrong;
-use crate::model::{Connect, Model};
+use crate::model::{Connect, Model, Stalls};
 use crate::server::Request;
 use crate::spread::{P99_MAX, Spread};
 
@@ -65,6 +65,13 @@ impl Scenario {
         check_spread("commit_sync_ms", model.commit_sync)?;
         check_spread("round_trip_ms", model.round_trip)?;
         let count = model.members + model.learners;
+        let Stalls { every_ns, length_ns } = model.stalls;
+        if every_ns > 0 && length_ns >= every_ns {
+            let (ms, seconds) = (length_ns as f64 / 1e6, every_ns as f64 / 1e9);
+            return Err(wrong(format!(
+                "`stalls.ms` is {ms}, and `stalls.every_s` {seconds}; a disk must go on before it stands still again"
+            )));
+        }
         if model.auth.logins_per_s > 0.0 && !model.auth.enabled {
             return Err(wrong("`auth.logins_per_s`: nobody logs in unless `auth.enabled` is true"));
         }

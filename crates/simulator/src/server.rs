@@ -11,6 +11,7 @@ use clearlane_locks::Actor;
 
 use crate::account::Spent;
 use crate::costs::Costs;
+use crate::disk::Disk;
 use crate::era::Era;
 use crate::lock::Lock;
 use crate::model::Model;
@@ -75,6 +76,7 @@ pub(crate) struct Member {
     pub(crate) build: Rc<Build>,
     pub(crate) model: Rc<Model>,
     pub(crate) locks: Locks,
+    disk: Disk,
     log_syncs: RefCell<Times>,
     commit_syncs: RefCell<Times>,
     wakeups: RefCell<Times>,
@@ -201,6 +203,7 @@ impl Member {
         let times = |spread, purpose| RefCell::new(Times::new(spread, chance(purpose)));
         let member = Member {
             locks: Locks::new(world),
+            disk: Disk::new(world, model.stalls, place.seed, place.place),
             log_syncs: times(model.sync.unwrap_or(build.costs.log_sync), 0),
             commit_syncs: times(model.commit_sync.unwrap_or(build.costs.commit_sync), 1),
             wakeups: times(build.costs.wakeups, 2),
@@ -232,12 +235,12 @@ impl Member {
     pub(crate) fn log_sync_ns(&self, bytes: u64) -> u64 {
         // A megabyte per second is a byte per microsecond.
         let written_ns = self.model.disk_mb_per_s.map_or(0.0, |rate| bytes as f64 * 1e3 / rate);
-        self.log_syncs.borrow_mut().next_ns() + written_ns as u64
+        self.disk.takes_ns(self.log_syncs.borrow_mut().next_ns() + written_ns as u64)
     }
 
     /// How long the next sync of the backend takes.
     pub(crate) fn commit_sync_ns(&self) -> u64 {
-        self.commit_syncs.borrow_mut().next_ns()
+        self.disk.takes_ns(self.commit_syncs.borrow_mut().next_ns())
     }
 
     /// How long a request waits for threads that must be woken for it, if the machine sleeps.

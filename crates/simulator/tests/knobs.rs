@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use clearlane_simulator::knobs::KNOBS;
-use clearlane_simulator::model::Connect;
+use clearlane_simulator::model::{Connect, Stalls};
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::spread::Spread;
 
@@ -21,7 +21,7 @@ fn told(model: &str) -> String {
 fn a_knob_on_a_command_line_is_a_field_of_a_file() {
     let file = parsed(
         "cores = 16\nquantum_ms = 0.5\ncommit_interval_ms = 20\nbatch_limit = 500\nsync_ms = 2\n\
-         commit_sync_ms = { mean = 4, p99 = 9 }",
+         commit_sync_ms = { mean = 4, p99 = 9 }\nstalls = { every_s = 5, ms = 40.5 }",
     );
     let mut turned = Scenario::parse(LOAD).unwrap();
     for (name, value) in [
@@ -32,12 +32,16 @@ fn a_knob_on_a_command_line_is_a_field_of_a_file() {
         ("model.sync_ms", "2"),
         ("model.commit_sync_ms.p99", "9"),
         ("model.commit_sync_ms.mean", "4"),
+        ("model.stalls.ms", "40.5"),
+        ("model.stalls.every_s", "5"),
     ] {
         turned.set(name, value).unwrap();
     }
     assert_eq!((file.cores, file.quantum_ns), (16, Some(500_000)));
     assert_eq!((file.model.commit_interval_ns, file.model.batch_limit), (20_000_000, 500));
     assert_eq!(file.model.sync, Some(Spread::constant(2_000_000)));
+    let Stalls { every_ns, length_ns } = file.model.stalls;
+    assert_eq!((every_ns, length_ns), (5_000_000_000, 40_500_000));
     assert_eq!(file.model.commit_sync, Some(Spread { mean_ns: 4e6, p99_ns: Some(9e6) }));
     assert_eq!((turned.cores, turned.quantum_ns, turned.model), (16, Some(500_000), file.model));
 }
@@ -97,6 +101,11 @@ fn what_is_wrong_is_said_in_one_line() {
         (
             "auth.logins_per_s = 5",
             "`auth.logins_per_s`: nobody logs in unless `auth.enabled` is true".to_owned(),
+        ),
+        (
+            "stalls.every_s = 1\nstalls.ms = 1000",
+            "`stalls.ms` is 1000, and `stalls.every_s` 1; a disk must go on before it stands still again"
+                .to_owned(),
         ),
         ("sync_ms = nan", "`sync_ms` is nan; it must be a number from 0 to 3600000".to_owned()),
         ("sync_ms = 'a'", "`sync_ms` is \"a\"; it must be a number from 0 to 3600000".to_owned()),
