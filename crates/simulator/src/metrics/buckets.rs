@@ -69,6 +69,20 @@ impl Buckets {
         1e3 * low
     }
 
+    /// How many took longer than the last bound that is at most so much, and about how long they took on average.
+    pub fn beyond(&self, ms: f64) -> Option<(f64, f64)> {
+        let (mut low, mut below, mut found, mut sum_s) = (0.0, 0.0, 0.0, 0.0);
+        for (bound, count) in &self.at_most {
+            if 1e3 * bound > ms {
+                // In the middle between two bounds; of what took longer than any, the last one is all that is known.
+                let middle = if bound.is_finite() { f64::midpoint(low, *bound) } else { low };
+                (found, sum_s) = (found + count - below, sum_s + (count - below) * middle);
+            }
+            (low, below) = (if bound.is_finite() { *bound } else { low }, *count);
+        }
+        (found > 0.0).then(|| (found, 1e3 * sum_s.min(self.sum_s) / found))
+    }
+
     /// How many took longer than this bound, which must be one.
     pub fn longer_than(&self, seconds: f64) -> Option<f64> {
         let at_most = self.at_most.iter().find(|(bound, _)| (*bound - seconds).abs() < 1e-9)?;
@@ -101,12 +115,21 @@ mod tests {
             assert!((between.quantile_ms(share) - ms).abs() < 1e-9, "{share}");
         }
         assert_eq!((between.longer_than(0.002), between.longer_than(0.003)), (Some(40.0), None));
+        assert_eq!((between.beyond(2.0), between.beyond(4.0)), (Some((40.0, 3.0)), None));
+        assert_eq!(
+            between.beyond(3.9),
+            Some((40.0, 3.0)),
+            "who lies between two bounds has the lower one"
+        );
         assert_eq!(second.since(Some(&second)), None);
         assert_eq!(second.since(None), Some(second));
     }
 
     #[test]
     fn what_is_beyond_the_last_bound_is_at_least_that() {
-        assert_eq!(buckets([0, 0, 0, 5], 40.0).quantile_ms(0.99), 4.0);
+        let slow = buckets([0, 0, 0, 5], 40.0);
+        assert_eq!((slow.quantile_ms(0.99), slow.beyond(1.0)), (4.0, Some((5.0, 4.0))));
+        // And not more than all of them together.
+        assert_eq!(buckets([0, 0, 5, 5], 0.01).beyond(1.0), Some((5.0, 2.0)));
     }
 }

@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clearlane_load::report::Report;
 use clearlane_simulator::calibration::Calibration;
 use clearlane_simulator::era::Era;
-use clearlane_simulator::model::Model;
+use clearlane_simulator::model::{Model, Stalls};
 use clearlane_simulator::results::Results;
 use clearlane_simulator::run::run;
 use clearlane_simulator::scenario::Scenario;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::asked::{calibration, costs, text};
 use crate::control::{Control, Pace};
 use crate::progress::Progress;
-use crate::real::noise::{Lent, Noise, Patience, stood_ms};
+use crate::real::noise::{Lent, Noise, Patience, Stood};
 use crate::real::{Program, Server, arguments, cores, machine};
 use crate::text::{say, tell};
 
@@ -112,6 +112,7 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
                 json["drift"] = json!(noise.drift);
                 json["stood_ms"] = json!(noise.stood_ms);
                 json["pace"] = machine.json();
+                json["stalls"] = machine.stalls();
                 all.insert(name.clone(), json);
             }
             false => say(&format!("{name}\n{}{machine}\n\n", found.table()))?,
@@ -151,6 +152,13 @@ struct Bench {
     control: Control,
 }
 
+/// What the real server has shown once, and what the model is told of the machine meanwhile.
+struct Run {
+    report: Report,
+    pace: Pace,
+    stalls: Option<Stalls>,
+}
+
 impl Trial<'_> {
     /// Eras take turns, so that what the machine does beside it meets all of them.
     fn run(
@@ -162,12 +170,12 @@ impl Trial<'_> {
         let mut progress = Progress::of(self.name);
         // Before anything takes long: it may be more than the machine can do.
         for era in eras {
-            self.predicted(*era, 1, Pace::SAME).map_err(of(*era))?;
+            self.predicted(*era, 1, Pace::SAME, None).map_err(of(*era))?;
         }
         let start = |era: &Era| self.bench(program, *era).map_err(of(*era));
         let benches = eras.iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let (mut found, mut noise) = (Validation::default(), Noise::default());
-        let mut paces = Vec::new();
+        let (mut paces, mut stood) = (Vec::new(), Vec::new());
         for seed in 1..=self.runs {
             let mut turn = Vec::new();
             for bench in &benches {
@@ -178,14 +186,16 @@ impl Trial<'_> {
                 let done = (seed - 1) * eras.len() as u64 + turn.len() as u64;
                 progress.say(done as f64 / (self.runs * eras.len() as u64) as f64);
             }
-            // One for all eras: what would be an error of the model for one of them must not pass for the machine.
-            let pace = Pace::middle(&turn.iter().map(|(_, pace)| *pace).collect::<Vec<_>>());
-            for (era, (real, _)) in eras.iter().zip(&turn) {
-                add(&mut found, *era, real, &self.predicted(*era, seed, pace).map_err(of(*era))?);
+            // One for all eras, but for the disk, which is another one in each run: what would be an error of the model for one of them must not pass for the machine.
+            let pace = Pace::middle(&turn.iter().map(|run| run.pace).collect::<Vec<_>>());
+            for (era, Run { report, stalls, .. }) in eras.iter().zip(&turn) {
+                let model = self.predicted(*era, seed, pace, *stalls).map_err(of(*era))?;
+                add(&mut found, *era, report, &model);
+                stood.extend(stalls.map(|stalls| (*era, seed, stalls)));
             }
             paces.push(pace);
         }
-        Ok((found, Machine { noise, paces }))
+        Ok((found, Machine { noise, paces, stood }))
     }
 
     fn bench(&self, program: &Program, era: Era) -> Result<Bench, String> {
@@ -197,23 +207,33 @@ impl Trial<'_> {
 
     /// One run on the real server, and the pace of the machine around it. That the driver is late beside a long answer is
     /// part of what is compared.
-    fn once(&self, bench: &Bench, seed: u64) -> Result<((Report, Pace), Noise), String> {
+    fn once(&self, bench: &Bench, seed: u64) -> Result<(Run, Noise), String> {
         let Bench { server, control, .. } = bench;
         let before = control.small(server, seed)?;
         let (page, lent) = (server.metrics()?, Lent::look()?);
         // Who has been standing by is slower at first.
         let report = server.load(&self.scenario.workload, seed, WARM_UP)?;
         let stolen = Lent::look()?.stolen_since(lent);
-        let stood_ms = stood_ms(&page, &server.metrics()?);
+        let stood = Stood::between(&page, &server.metrics()?);
+        let apart = WARM_UP + Duration::from_secs(self.scenario.workload.seconds);
+        let stalls = stood.map(|stood| stood.stalls(apart));
+        let stood_ms = stood.map_or(0.0, |stood| stood.longest_ms);
         let (after, long_ms) = (control.small(server, seed)?, control.long(server, seed)?);
         let drift = (after.read_ms / before.read_ms - 1.0).abs();
         let pace = control.pace(before.between(after), long_ms)?;
-        Ok(((report, pace), Noise { stolen, late_ms: 0.0, drift, stood_ms }))
+        Ok((Run { report, pace, stalls }, Noise { stolen, late_ms: 0.0, drift, stood_ms }))
     }
 
-    fn predicted(&self, era: Era, seed: u64, pace: Pace) -> Result<Results, String> {
+    fn predicted(
+        &self,
+        era: Era,
+        seed: u64,
+        pace: Pace,
+        stalls: Option<Stalls>,
+    ) -> Result<Results, String> {
         let build = Build::new(era, pace.costs(&self.calibration.costs(era)));
-        let scenario = Scenario { seed, ..self.scenario.clone() };
+        let mut scenario = Scenario { seed, ..self.scenario.clone() };
+        scenario.model.stalls = stalls.unwrap_or(scenario.model.stalls);
         run(&scenario, &build).map_err(|error| error.to_string())
     }
 }
@@ -227,6 +247,8 @@ struct Machine {
     noise: Noise,
     /// In each turn of the eras; at least one.
     paces: Vec<Pace>,
+    /// In each run in which the disk stood still: the era, and the seed.
+    stood: Vec<(Era, u64, Stalls)>,
 }
 
 impl Machine {
@@ -238,6 +260,15 @@ impl Machine {
             "written_in": of(|pace| Some(pace.written_in)),
             "read_in": of(|pace| pace.read_in),
         })
+    }
+
+    /// When the model's disk stood still.
+    fn stalls(&self) -> Value {
+        let stalls = self.stood.iter().map(|(era, seed, Stalls { every_ns, length_ns })| {
+            let (every_s, ms) = (*every_ns as f64 / 1e9, *length_ns as f64 / 1e6);
+            json!({ "era": era.name(), "seed": seed, "every_s": every_s, "ms": ms })
+        });
+        stalls.collect()
     }
 
     /// The least and the most, if it is known.
@@ -258,9 +289,15 @@ impl fmt::Display for Machine {
         let woken = self.bounds(|pace| Some(pace.woken_in)).unwrap_or_default();
         let written = self.bounds(|pace| Some(pace.written_in)).unwrap_or_default();
         write!(f, "threads took {woken} to wake, and puts {written} beside them")?;
-        match self.bounds(|pace| pace.read_in) {
-            Some(read) => write!(f, ", and long reads that are alone took {read}"),
-            None => Ok(()),
+        if let Some(read) = self.bounds(|pace| pace.read_in) {
+            write!(f, ", and long reads that are alone took {read}")?;
+        }
+        match self.stood.len() {
+            0 => Ok(()),
+            runs => write!(
+                f,
+                "; in {runs} of the runs the model's disk stood still as often as the log's did, and for as long"
+            ),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! millisecond takes two, and one that wakes comes late; and what was measured then is true of that minute only. Four
 //! signs tell: the host's own word for what it has [withheld](Lent), how late the driver of a load sent what was
 //! due, if it had nothing else to do, how far the machine is after a long load from [how it
-//! was](Noise::drift) before it, and for how long its [disk stood still](stood_ms).
+//! was](Noise::drift) before it, and for how long its [disk stood still](Stood).
 //!
 //! Such times last for seconds or for minutes. So what was disturbed is measured again when they are over, which
 //! [`Patience`] waits for: with a thread that takes naps, and looks how late it wakes.
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use clearlane_simulator::metrics::Page;
 use clearlane_simulator::metrics::buckets::Buckets;
+use clearlane_simulator::model::Stalls;
 
 /// Beyond it, a p99 says more of the host than of the program: a share of the time that was wanted.
 const STOLEN_MAX: f64 = 0.03;
@@ -29,6 +30,9 @@ const DRIFT_MAX: f64 = 0.15;
 const STOOD_MAX_MS: f64 = 16.0;
 /// For a disk that is slow, so many times as long as for most.
 const STOOD_TIMES: f64 = 20.0;
+
+/// It goes on before it stands still again.
+const STOOD_SHARE_MAX: f64 = 0.9;
 
 /// What is disturbed still is kept.
 const REPEATS: usize = 2;
@@ -101,14 +105,38 @@ impl Noise {
     }
 }
 
-/// The longest sync of a server's log between two looks at its metrics, if it is far beyond all others; to the next power of
-/// two. A disk that is shared stands still for a tenth of a second now and then, whatever is asked of it. A commit of the backend
-/// would not do: it waits for readers, too, and that is what is measured.
+/// Syncs of a server's log that took far longer than all others, between two looks at its metrics. A disk that is shared
+/// stands still for a tenth of a second now and then, whatever is asked of it. A commit of the backend would not do as a
+/// sign: it waits for readers, too, and that is what is measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Stood {
+    count: f64,
+    mean_ms: f64,
+    /// To the next power of two.
+    pub(crate) longest_ms: f64,
+}
+
+impl Stood {
+    /// If it stood still at all.
+    pub(crate) fn between(before: &Page, after: &Page) -> Option<Stood> {
+        let syncs = Buckets::of(after, SYNCS)?.since(Buckets::of(before, SYNCS).as_ref())?;
+        let most_ms = syncs.quantile_ms(0.5);
+        let (count, mean_ms) = syncs.beyond(STOOD_MAX_MS.max(STOOD_TIMES * most_ms))?;
+        Some(Stood { count, mean_ms, longest_ms: syncs.quantile_ms(1.0) })
+    }
+
+    /// How the model's disk is to behave, if the two looks were so far apart. Like the pace of threads this is told and not
+    /// predicted. Whom it keeps waiting is not told.
+    pub(crate) fn stalls(self, apart: Duration) -> Stalls {
+        let every_ns = apart.as_nanos() as f64 / self.count;
+        let length_ns = (self.mean_ms * 1e6).min(STOOD_SHARE_MAX * every_ns);
+        Stalls { every_ns: every_ns as u64, length_ns: length_ns as u64 }
+    }
+}
+
+/// For how long it stood still.
 pub(crate) fn stood_ms(before: &Page, after: &Page) -> f64 {
-    let since = |syncs: Buckets| syncs.since(Buckets::of(before, SYNCS).as_ref());
-    let Some(syncs) = Buckets::of(after, SYNCS).and_then(since) else { return 0.0 };
-    let (most, longest) = (syncs.quantile_ms(0.5), syncs.quantile_ms(1.0));
-    if longest > STOOD_TIMES * most { longest } else { 0.0 }
+    Stood::between(before, after).map_or(0.0, |stood| stood.longest_ms)
 }
 
 /// In the metrics; nothing but the call is in it.
@@ -267,5 +295,22 @@ mod tests {
         assert_eq!(stood_ms(&before, &page(200, 7)), 0.0, "what was before does not count");
         assert_eq!(stood_ms(&before, &page(110, 107)), 0.0, "most take so long");
         assert_eq!(stood_ms(&before, &before), 0.0);
+        // Thousands of 0.15 ms, two of some 40 ms and one of 100.
+        let page = |sum: f64| {
+            let buckets = [(1, 5_000), (16, 5_000), (32, 5_000), (64, 5_002), (128, 5_003)];
+            let mut text = format!("{SYNCS}_sum {sum}\n{SYNCS}_count 5003\n");
+            for (ms, count) in buckets {
+                let seconds = f64::from(ms) / 1e3;
+                text += &format!("{SYNCS}_bucket{{le=\"{seconds}\"}} {count}\n");
+            }
+            Page::parse(&text).unwrap()
+        };
+        let none = Page::parse("etcd_another 1\n").unwrap();
+        let stood = Stood::between(&none, &page(0.93)).unwrap();
+        assert_eq!(stood, Stood { count: 3.0, mean_ms: 64.0, longest_ms: 128.0 });
+        let stalls = stood.stalls(Duration::from_secs(12));
+        assert_eq!(stalls, Stalls { every_ns: 4_000_000_000, length_ns: 64_000_000 });
+        let always = Stood { count: 1e3, ..stood }.stalls(Duration::from_secs(12));
+        assert!(always.length_ns < always.every_ns, "{always:?}");
     }
 }
