@@ -286,7 +286,7 @@ impl Cluster {
         let (costs, model) = (&self.0.build.costs, self.model());
         let member = self.member(place);
         trip.finds_idle(member.cores.idle_ns());
-        trip.wakes(member.wakeups_ns(), costs.doze_ns).await;
+        trip.wakes(member.awake_ns(), costs.wakeups_ns, costs.doze_ns).await;
         if model.client_round_trip_ns > 0 {
             trip.network(model.client_round_trip_ns / 2).await;
         }
@@ -322,7 +322,7 @@ impl Cluster {
         self.checks_permission(member, trip).await;
         if era.reads_in_the_pool(range) {
             let costs = &member.build.costs;
-            trip.wakes(costs.pool_wakeups_ns, costs.doze_ns).await;
+            trip.waits_for_threads(costs.pool_wakeups_ns).await;
             trip.run(costs.pool_ns).await;
         }
         if era.reads_in_pieces() && range.is_long() {

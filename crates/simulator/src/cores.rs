@@ -43,6 +43,7 @@ pub struct Cores(Rc<Inner>);
 #[derive(Debug)]
 struct Inner {
     world: World,
+    count: usize,
     quantum_ns: u64,
     /// Those that do nothing, by since when; who is next takes the one that was busy last.
     free: RefCell<Vec<u64>>,
@@ -94,6 +95,7 @@ impl Cores {
         assert!(count > 0 && quantum_ns > 0, "somebody must be able to run");
         Cores(Rc::new(Inner {
             world: world.clone(),
+            count,
             quantum_ns,
             free: RefCell::new(vec![world.now_ns(); count]),
             busy: RefCell::default(),
@@ -135,9 +137,11 @@ impl Cores {
         self.0.used_ns.get()
     }
 
-    /// For how long the core has done nothing that would be taken next; not at all if all are busy.
+    /// For how long none of them has done anything; not at all if one is busy.
     pub fn idle_ns(&self) -> Option<u64> {
-        self.0.free.borrow().last().map(|since_ns| self.0.world.now_ns() - since_ns)
+        let free = self.0.free.borrow();
+        let since_ns = free.iter().copied().max().filter(|_| free.len() == self.0.count)?;
+        Some(self.0.world.now_ns() - since_ns)
     }
 
     /// How many stand in line.
@@ -357,6 +361,30 @@ mod tests {
         assert_eq!(ends(1, 3, &[10, 1, 5]), [(16, 6), (4, 3), (12, 7)]);
         // The picture above.
         assert_eq!(ends(2, 3, &[6, 6, 3]), [(6, 0), (9, 3), (6, 3)]);
+    }
+
+    #[test]
+    fn one_that_is_busy_keeps_the_others_awake() {
+        let world = World::new();
+        let cores = Cores::new(&world, 2, u64::MAX);
+        assert_eq!(cores.idle_ns(), Some(0));
+        for work in [10, 30] {
+            let cores = cores.clone();
+            world.spawn(async move {
+                cores.run(work).await;
+            });
+        }
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let (own, all, looks) = (world.clone(), cores.clone(), Rc::clone(&seen));
+        world.spawn(async move {
+            for wait in [5, 15, 20] {
+                own.sleep(wait).await;
+                looks.borrow_mut().push(all.idle_ns());
+            }
+        });
+        world.run(u64::MAX);
+        // At 5 both are busy, at 20 one of them; at 40 both have been free since 30.
+        assert_eq!(seen.take(), [None, None, Some(10)]);
     }
 
     /// Long ones that come at once, and short ones that come every now and then.

@@ -132,8 +132,8 @@ impl Cluster {
         let (batch, handed) = (RefCell::default(), Cell::default());
         let ticket = Rc::new(Ticket { place, done: Signal::new(self.world()), batch, handed });
         let (log, applier) = (&leader.log, &member.applier);
-        let Costs { write_wakeups_ns, write_doze_ns, .. } = leader.build.costs;
-        trip.wakes(write_wakeups_ns, write_doze_ns).await;
+        let Costs { write_awake_ns, write_wakeups_ns, doze_ns, .. } = leader.build.costs;
+        trip.wakes(write_awake_ns, write_wakeups_ns, doze_ns).await;
         let (begin_ns, before) = (self.world().now_ns(), log.ledger.account());
         log.give(Entry { actor: trip.actor(), work, ticket: Rc::clone(&ticket) });
         ticket.done.wait().await;

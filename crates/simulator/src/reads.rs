@@ -17,7 +17,6 @@ use std::rc::Rc;
 
 use crate::account::{Account, Spent};
 use crate::cluster::{Cluster, LEADER, Message};
-use crate::costs::Costs;
 use crate::era::Fresh;
 use crate::signal::Signal;
 use crate::trip::Trip;
@@ -39,8 +38,7 @@ impl Cluster {
         if member.build.era.fresh() == Fresh::WithFewWords && self.members() == 1 {
             return;
         }
-        let Costs { round_wakeups_ns, doze_ns, .. } = member.build.costs;
-        trip.wakes(round_wakeups_ns, doze_ns).await;
+        trip.waits_for_threads(member.build.costs.round_wakeups_ns).await;
         let done = Signal::new(self.world());
         member.reads.give(done.clone());
         trip.worker(member.reads.name, &member.reads.ledger, &done).await;

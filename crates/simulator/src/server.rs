@@ -79,7 +79,7 @@ pub(crate) struct Member {
     disk: Disk,
     log_syncs: RefCell<Times>,
     commit_syncs: RefCell<Times>,
-    wakeups: RefCell<Times>,
+    awake: RefCell<Times>,
     sent_waits: RefCell<Times>,
     /// Operations that the backend has not committed.
     pub(crate) pending: Cell<u64>,
@@ -206,7 +206,7 @@ impl Member {
             disk: Disk::new(world, model.stalls, place.seed, place.place),
             log_syncs: times(model.sync.unwrap_or(build.costs.log_sync), 0),
             commit_syncs: times(model.commit_sync.unwrap_or(build.costs.commit_sync), 1),
-            wakeups: times(build.costs.wakeups, 2),
+            awake: times(build.costs.awake, 2),
             sent_waits: times(build.costs.sent_waits, 3),
             pending: Cell::default(),
             pending_bytes: Cell::default(),
@@ -243,9 +243,9 @@ impl Member {
         self.disk.takes_ns(self.commit_syncs.borrow_mut().next_ns())
     }
 
-    /// How long a request waits for threads that must be woken for it, if the machine sleeps.
-    pub(crate) fn wakeups_ns(&self) -> u64 {
-        self.wakeups.borrow_mut().next_ns()
+    /// How long a request waits for threads if the machine is awake.
+    pub(crate) fn awake_ns(&self) -> u64 {
+        self.awake.borrow_mut().next_ns()
     }
 
     /// How long server and client wait for each other while so much is sent.

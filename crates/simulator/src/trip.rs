@@ -28,7 +28,7 @@ use crate::signal::Signal;
 use crate::timeline::{Kind, What};
 use crate::world::World;
 
-/// What it is to wait for a thread that sleeps.
+/// What it is to wait until a thread has what it is to do.
 const WAKEUP: &str = "a thread to wake";
 
 /// One who takes steps. What it has spent may be looked at while it is under way.
@@ -168,20 +168,20 @@ impl Trip {
         self.ledger.add(Spent::named(&self.world, "a pause"), ns);
     }
 
-    /// It finds a machine with a core that has had nothing to do for so long, if there is one.
+    /// It finds a machine that has had nothing to do for so long, if it had nothing to do.
     pub(crate) fn finds_idle(&mut self, ns: Option<u64>) {
         self.idle_ns = ns;
     }
 
-    /// Waits until threads are woken. It takes so long on a machine that sleeps; and most of the way there a core is when it
-    /// has had nothing to do for a doze.
-    pub(crate) async fn wakes(&mut self, ns: u64, doze_ns: u64) {
+    /// Waits until threads have what they are to do. It takes so long on a machine that is awake, and so much longer on one
+    /// that sleeps; and most of the way there it is when it has had nothing to do for a doze.
+    pub(crate) async fn wakes(&mut self, awake_ns: u64, wakeups_ns: u64, doze_ns: u64) {
         let depth = match self.idle_ns {
             None => 0.0,
             Some(_) if doze_ns == 0 => 1.0,
             Some(idle_ns) => 1.0 - (-(idle_ns as f64) / doze_ns as f64).exp(),
         };
-        self.waits_for_threads((ns as f64 * depth) as u64).await;
+        self.waits_for_threads(awake_ns + (wakeups_ns as f64 * depth) as u64).await;
     }
 
     /// Waits for threads, however awake the machine is.

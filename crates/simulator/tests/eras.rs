@@ -99,8 +99,8 @@ fn another_thread_reads_what_is_more_than_a_key() {
 /// The slower a machine falls asleep, the less a write waits that comes soon behind another.
 #[test]
 fn who_writes_often_finds_threads_awake() {
-    let (write_wakeups_ns, write_doze_ns) = (50_000_000, 100_000_000);
-    let costs = Costs { write_wakeups_ns, write_doze_ns, ..Costs::BY_HAND };
+    let (write_awake_ns, write_wakeups_ns, doze_ns) = (7_000_000, 50_000_000, 100_000_000);
+    let costs = Costs { write_awake_ns, write_wakeups_ns, doze_ns, ..Costs::BY_HAND };
     let median_ms = |rate: u32| {
         let text = format!(
             "seconds = 20\n[keys]\ncount = 1000\nsize = 16\nvalue = 16\n[[class]]\nname = \"put\"\n\
@@ -112,9 +112,9 @@ fn who_writes_often_finds_threads_awake() {
     };
     // A second later all of them sleep, and a tenth of one later almost half; less, if something was committed meanwhile.
     let [seldom, often, at_once] = [1, 10, 1_000].map(median_ms);
-    assert!((50.0..54.0).contains(&seldom), "{seldom}");
-    assert!((15.0..30.0).contains(&often), "{often}");
-    assert!(at_once < 5.0, "{at_once}");
+    assert!((57.0..61.0).contains(&seldom), "{seldom}");
+    assert!((22.0..37.0).contains(&often), "{often}");
+    assert!((7.0..12.0).contains(&at_once), "{at_once}");
 }
 
 /// A disk that stands still keeps every put waiting. Reads wait where a commit has `readTx` meanwhile, and in ours they do not.

@@ -27,6 +27,7 @@
 
 pub mod derive;
 mod queue;
+pub mod sleep;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -72,7 +73,7 @@ impl Calibration {
         costs.clone()
     }
 
-    /// How threads wake, what an entry of the log costs, and how log and backend are synced is the same in all eras. How
+    /// How threads wake for a write, what an entry of the log costs, and how log and backend are synced is the same in all eras. How
     /// an answer is sent and what a commit computes is the same in all but ours, which sends long answers while it reads,
     /// and puts into the file at the end what others put there as they apply. What has disturbed one era is left out by
     /// taking the middle of all that are alike.
@@ -80,22 +81,19 @@ impl Calibration {
     pub fn of_one_machine(mut self) -> Calibration {
         let every: &dyn Fn(Era) -> bool = &|_| true;
         let (of, turn) = (|by: &dyn Fn(&Costs) -> f64| self.middle(every, by), self.turn());
-        let (wakeups, log_sync, commit_sync) = (
-            self.middle_spread(every, &|costs| costs.wakeups),
+        let (log_sync, commit_sync) = (
             self.middle_spread(every, &|costs| costs.log_sync),
             self.middle_spread(every, &|costs| costs.commit_sync),
         );
-        let doze_ns = of(&|costs| costs.doze_ns as f64) as u64;
+        let write_awake_ns = of(&|costs| costs.write_awake_ns as f64) as u64;
         let write_wakeups_ns = of(&|costs| costs.write_wakeups_ns as f64) as u64;
-        let write_doze_ns = of(&|costs| costs.write_doze_ns as f64) as u64;
         let committing = [false, true].map(|is_ours| self.committing(is_ours));
         let log_entry_ns = self.log_entry_ns(committing.map(|(_, commit_op_ns, _)| commit_op_ns));
         let log_byte_ns = of(&|costs| costs.log_byte_ns);
         let pool = self.pool();
         let sending = [false, true].map(|in_pieces| self.sending(in_pieces));
         for (era, costs) in &mut self.eras {
-            *costs = Costs { wakeups, log_sync, doze_ns, write_wakeups_ns, ..costs.clone() };
-            *costs = Costs { write_doze_ns, ..costs.clone() };
+            *costs = Costs { log_sync, write_awake_ns, write_wakeups_ns, ..costs.clone() };
             let (commit_ns, commit_op_ns, commit_byte_ns) =
                 committing[usize::from(*era == Era::Clearlane)];
             *costs =
@@ -155,7 +153,22 @@ impl Calibration {
             of(&|costs| costs.sent_byte_ns),
             of(&|costs| costs.received_byte_ns),
         ];
-        (each, self.middle_spread(&is_one, &|costs| costs.sent_waits))
+        if in_pieces {
+            return (each, self.middle_spread(&is_one, &|costs| costs.sent_waits));
+        }
+        // As of a put: what one era sends for less it has waited for, and the sum is what was seen of a long answer.
+        let [sent_record, sent_byte_ns, received_byte_ns] = each;
+        let sent_record_ns = sent_record as u64;
+        let waits = |of: fn(Spread) -> f64| {
+            self.middle(&is_one, &|costs| {
+                let sends =
+                    Costs { sent_record_ns, sent_byte_ns, received_byte_ns, ..costs.clone() };
+                let less_ns = derive::in_turn(costs) - derive::in_turn(&sends);
+                of(costs.sent_waits) + less_ns / derive::LONG_MIB
+            })
+        };
+        let median_ns = waits(|waits| waits.median_ns()).max(0.0);
+        (each, Spread::around(median_ns, waits(|waits| waits.p99_ns.unwrap_or(waits.mean_ns))))
     }
 
     /// The middle of these eras.
@@ -333,15 +346,16 @@ mod tests {
     #[test]
     fn what_has_disturbed_one_era_is_left_out() {
         let with = |ns| Costs {
-            wakeups: Spread::around(ns, 2.0 * ns),
-            doze_ns: ns as u64,
+            commit_sync: Spread::around(ns, 2.0 * ns),
+            write_wakeups_ns: ns as u64,
             ..Costs::BY_HAND
         };
         let eras = [(Era::V32, with(9e9)), (Era::V34, with(2e5)), (Era::Clearlane, with(3e5))];
         let calibration =
             Calibration { machine: String::new(), eras: eras.into() }.of_one_machine();
         for costs in calibration.eras.values() {
-            assert!((costs.wakeups.median_ns() - 3e5).abs() < 1.0 && costs.doze_ns == 300_000);
+            assert!((costs.commit_sync.median_ns() - 3e5).abs() < 1.0);
+            assert_eq!(costs.write_wakeups_ns, 300_000);
         }
     }
 
@@ -373,6 +387,30 @@ mod tests {
             // By themselves they would say 87, 79, 83 and 78, of which 79 is the middle.
             assert_eq!(costs.log_entry_ns, 78, "{era}");
             assert_eq!(costs.log_byte_ns, 12.0, "{era}");
+        }
+    }
+
+    /// Where what is computed for a long answer was seen as more, less was left for waiting. Together they take as long.
+    #[test]
+    fn a_long_answer_takes_what_it_took() {
+        let with = |sent_byte_ns, waits_ns| Costs {
+            sent_byte_ns,
+            sent_waits: Spread::constant(waits_ns),
+            ..Costs::BY_HAND
+        };
+        let eras = [
+            (Era::V31, with(1.0, 500_000)),
+            (Era::V32, with(1.4, 80_000)),
+            (Era::V34, with(1.2, 290_000)),
+            (Era::Clearlane, with(2.0, 7_000)),
+        ];
+        let calibration = Calibration { machine: String::new(), eras: eras.clone().into() };
+        let calibration = calibration.of_one_machine();
+        for (era, costs) in calibration.eras {
+            let expected = if era == Era::Clearlane { (2.0, 7_000.0) } else { (1.2, 290_000.0) };
+            let waits_ns = costs.sent_waits.median_ns();
+            assert_eq!(costs.sent_byte_ns, expected.0, "{era}");
+            assert!((waits_ns - expected.1).abs() < 1_000.0, "{era}: {waits_ns}");
         }
     }
 

@@ -5,6 +5,7 @@
 //! felt by eleven of them. And who comes when nobody has come for a while finds threads that sleep. Neither has a
 //! formula that is short; but a log is a small queue, and can be tried.
 
+use super::sleep::Sleep;
 use crate::Chance;
 use crate::spread::{P99_MAX, Spread, Times};
 
@@ -20,17 +21,16 @@ const SEED: u64 = 1;
 pub(super) struct Puts {
     /// So many a second.
     pub(super) rate: f64,
-    /// Threads that are woken for a request, and how long it takes until they sleep.
-    pub(super) wakeups: Spread,
-    pub(super) doze_ns: f64,
-    /// And for a write beside them.
+    /// Threads, awake and asleep.
+    pub(super) sleep: Sleep,
+    /// And those that a write has beside them.
+    pub(super) write_awake_ns: f64,
     pub(super) write_wakeups_ns: f64,
-    pub(super) write_doze_ns: f64,
     /// What the log computes for each.
     pub(super) entry_ns: f64,
 }
 
-/// From when a put comes until it is in the log.
+/// So long, and of the slowest: a put from when it comes until it is in the log, or a request without what is computed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Took {
     pub(super) median_ns: f64,
@@ -42,19 +42,16 @@ impl Puts {
     /// With such syncs.
     pub(super) fn with(&self, sync: Spread) -> Took {
         let (mut gaps, mut syncs) = (Chance::new(SEED, 0), Times::new(sync, Chance::new(SEED, 1)));
-        let mut wakeups = Times::new(self.wakeups, Chance::new(SEED, 2));
+        let mut awake = Times::new(self.sleep.awake, Chance::new(SEED, 2));
+        let wakeups_ns = self.sleep.wakeups_ns + self.write_wakeups_ns;
         let mut comes_ns = 0.0;
         // When each comes, and when it is at the log.
         let mut puts: Vec<(f64, f64)> = Vec::with_capacity(PUTS);
         for _ in 0..PUTS {
             let gap_ns = gaps.exponential(1e9 / self.rate);
             comes_ns += gap_ns;
-            let depth = |doze_ns: f64| match doze_ns > 0.0 {
-                true => 1.0 - (-gap_ns / doze_ns).exp(),
-                false => 1.0,
-            };
-            let woken_ns = wakeups.next_ns() as f64 * depth(self.doze_ns)
-                + self.write_wakeups_ns * depth(self.write_doze_ns);
+            let awake_ns = awake.next_ns() as f64 + self.write_awake_ns;
+            let woken_ns = awake_ns + wakeups_ns * self.sleep.depth(gap_ns);
             puts.push((comes_ns, comes_ns + woken_ns));
         }
         puts.sort_by(|(_, one), (_, other)| one.total_cmp(other));
@@ -95,17 +92,17 @@ mod tests {
 
     const AWAKE: Puts = Puts {
         rate: 1_000.0,
-        wakeups: Spread::constant(0),
-        doze_ns: 0.0,
+        sleep: Sleep { awake: Spread::constant(0), wakeups_ns: 0.0, doze_ns: 0.0 },
+        write_awake_ns: 0.0,
         write_wakeups_ns: 0.0,
-        write_doze_ns: 0.0,
         entry_ns: 50_000.0,
     };
 
     #[test]
     fn the_spread_is_found_that_makes_such_a_tail() {
-        let wakeups = Spread { mean_ns: 200e3, p99_ns: Some(500e3) };
-        for puts in [AWAKE, Puts { wakeups, doze_ns: 5e5, ..AWAKE }] {
+        let awake = Spread { mean_ns: 100e3, p99_ns: Some(300e3) };
+        let sleep = Sleep { awake, wakeups_ns: 200e3, doze_ns: 5e5 };
+        for puts in [AWAKE, Puts { sleep, ..AWAKE }] {
             for p99_ns in [400e3, 600e3, 900e3] {
                 let put_in = Spread { mean_ns: 100e3, p99_ns: Some(p99_ns) };
                 let found = puts.syncs(100e3, puts.with(put_in).tail_ns).p99_ns.unwrap();
@@ -130,7 +127,8 @@ mod tests {
     #[test]
     fn who_comes_late_finds_threads_that_sleep() {
         // By hand: 1 / (1 + rate * doze) is a half on average, and the median of 1 - 2^-(gap / mean gap) is a half, too.
-        let puts = Puts { write_wakeups_ns: 1e6, write_doze_ns: 1e6, entry_ns: 0.0, ..AWAKE };
+        let sleep = Sleep { doze_ns: 1e6, ..AWAKE.sleep };
+        let puts = Puts { write_wakeups_ns: 1e6, sleep, entry_ns: 0.0, ..AWAKE };
         let took = puts.with(Spread::constant(0));
         assert!((0.48e6..0.52e6).contains(&took.median_ns), "{took:?}");
         assert!((0.48e6..0.50e6).contains(&took.tail_ns), "{took:?}");

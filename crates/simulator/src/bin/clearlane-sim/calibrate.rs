@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use clearlane_simulator::calibration::Calibration;
 use clearlane_simulator::calibration::derive::{Known, buffer_op_ns, costs, reading};
+use clearlane_simulator::calibration::sleep::Sleep;
 use clearlane_simulator::costs::Costs;
 use clearlane_simulator::era::Era;
 
@@ -25,7 +26,7 @@ const UNKNOWN: (f64, f64) = (0.5, 0.5);
 
 pub(crate) fn command() -> Command {
     Command::new("calibrate")
-        .about("Measures what things cost on this machine, with the real server: some eleven minutes on a calm one; nothing else should run")
+        .about("Measures what things cost on this machine, with the real server: some thirteen minutes on a calm one; nothing else should run")
         .arg(
             Arg::new("out")
                 .long("out")
@@ -48,7 +49,7 @@ pub(crate) fn command() -> Command {
                 .value_name("N")
                 .default_value("2")
                 .value_parser(value_parser!(u64).range(1..=60))
-                .help("How long each of the loads takes; small puts, the longest reads and reads that come seldom take twice as long"),
+                .help("How long each of the loads takes; small puts, the longest reads and reads that come seldom take twice as long, and those that come rarely three times"),
         )
         .arg(
             Arg::new("turns")
@@ -81,6 +82,7 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let all =
         seen(&program, &wanted, (turns, seconds), &mut patience, &mut |share| progress.say(share))?;
     drop(progress);
+    let sleep = Sleep::of(&all.iter().map(|shown| &shown.seen).collect::<Vec<_>>());
     for Shown { era, seen, noise, .. } in &all {
         let (era, seen, noise) = (*era, seen, *noise);
         worst += noise;
@@ -95,7 +97,8 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
         let reading = if era == Era::Clearlane { parts } else { reading(seen) };
         let in_pieces = era.reads_in_pieces();
         let (buffer_op_ns, cores) = (buffer_op, cores() as f64);
-        let known = Known { reading, buffer_op_ns, quantum_ns: TICK_NS, cores, in_pieces, sync_ns };
+        let quantum_ns = TICK_NS;
+        let known = Known { reading, buffer_op_ns, quantum_ns, cores, in_pieces, sync_ns, sleep };
         eras.insert(era, costs(seen, known));
     }
     // Those that were measured before 3.4 was do not know it yet.

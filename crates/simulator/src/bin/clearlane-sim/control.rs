@@ -6,7 +6,7 @@
 //! with loads so small that nobody in them waits for another:
 //!
 //! ```text
-//!   small reads, seldom          most of it is threads that wake
+//!   small reads, seldom          what changes in it is threads that wake
 //!   puts, seldom                 and what is more is the disk, and threads that wake for it
 //!   one long read at a time      records; only where the scenario has long reads
 //! ```
@@ -26,12 +26,12 @@ use clearlane_simulator::server::Build;
 
 use crate::real::Server;
 
-/// Per second, as seldom as those that a calibration takes for how long threads need to wake; and of puts.
-const READS: f64 = 150.0;
+/// Per second, so seldom that most find a machine that has fallen asleep; and of puts.
+const READS: f64 = 80.0;
 /// See [`READS`].
-const PUTS: f64 = 50.0;
+const PUTS: f64 = 40.0;
 /// Enough of them for a median.
-const SECONDS: u64 = 2;
+const SECONDS: u64 = 3;
 /// As seldom as they come in a calibration; the first of them take longer.
 const LONG_READS: f64 = 1.0;
 /// See [`LONG_READS`].
@@ -228,7 +228,8 @@ mod tests {
                 (found.written_in, pace.written_in),
                 (found.read_in.unwrap(), pace.read_in.unwrap()),
             ] {
-                assert!((found / put_in - 1.0).abs() < 0.03, "{found} for {put_in}");
+                // Medians of what is spread do not just add up.
+                assert!((found / put_in - 1.0).abs() < 0.05, "{found} for {put_in}");
             }
         }
     }

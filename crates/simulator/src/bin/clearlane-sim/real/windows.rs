@@ -13,8 +13,8 @@ use clearlane_load::process::Process;
 use clearlane_load::report::Line;
 use clearlane_load::workload::Workload;
 use clearlane_simulator::calibration::derive::{
-    FEW, LONG, MANY, Measured, OFTEN, PUTS_BESIDE, PUTS_OFTEN, PUTS_SELDOM, SELDOM, Seen, WALKED,
-    Window,
+    FEW, LONG, MANY, Measured, OFTEN, PUTS_BESIDE, PUTS_OFTEN, PUTS_SELDOM, RARELY, SELDOM, Seen,
+    WALKED, Window,
 };
 use clearlane_simulator::era::Era;
 use clearlane_simulator::metrics::Page;
@@ -54,6 +54,8 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// Puts show the tail of the disk, and one in a hundred of too few is anything; of long reads there are few a second.
 const LONGER: u64 = 2;
+/// And of those that come rarely, even fewer.
+const LONGEST: u64 = 3;
 
 impl Load {
     fn new(name: &'static str, rate: f64, what: impl Into<String>) -> Load {
@@ -76,6 +78,11 @@ impl Load {
         let beside = [fresh, few].map(|(name, what)| (name, format!("rate = {rate}\n{what}")));
         let load = Load::range("one-key-seldom", rate, 1.0, SERIALIZABLE);
         Load { beside: beside.to_vec(), times: LONGER, ..load }
+    }
+
+    fn rarely() -> Load {
+        let load = Load::range("one-key-rarely", RARELY, 1.0, SERIALIZABLE);
+        Load { times: LONGEST, ..load }
     }
 
     fn put(name: &'static str, rate: f64) -> Load {
@@ -138,6 +145,7 @@ pub(crate) fn loads() -> Vec<Vec<Load>> {
         vec![
             point(),
             Load::seldom(),
+            Load::rarely(),
             Load::range("fresh", OFTEN, 1.0, ""),
             Load::range("ten-keys", OFTEN, FEW, SERIALIZABLE),
             Load::range("one-of-many", 100.0, WALKED, &format!("limit = 1\n{SERIALIZABLE}")),
@@ -274,9 +282,10 @@ impl Bench {
             seldom: of(0, 1, 0),
             fresh_seldom: of(0, 1, 1),
             few_seldom: of(0, 1, 2),
-            fresh: of(0, 2, 0),
-            few: of(0, 3, 0),
-            walk: of(0, 4, 0),
+            rarely: of(0, 2, 0),
+            fresh: of(0, 3, 0),
+            few: of(0, 4, 0),
+            walk: of(0, 5, 0),
             many: of(1, 0, 0),
             large: of(1, 1, 0),
             put: of(2, 0, 0),
