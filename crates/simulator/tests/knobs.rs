@@ -104,7 +104,7 @@ fn what_is_wrong_is_said_in_one_line() {
         ),
         (
             "stalls.every_s = 1\nstalls.ms = 1000",
-            "`stalls.ms` is 1000, and `stalls.every_s` 1; a disk must go on before it stands still again"
+            "`stalls.ms` is 1000, and `stalls.every_s` 1; a disk may stand still for nine tenths of the time at most"
                 .to_owned(),
         ),
         ("sync_ms = nan", "`sync_ms` is nan; it must be a number from 0 to 3600000".to_owned()),

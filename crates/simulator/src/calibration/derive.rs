@@ -417,7 +417,10 @@ impl WriteWakeups {
             found = match awake_ns > 0.0 {
                 true => WriteWakeups { awake_ns, ns },
                 // Then all of it is asleep, and few puts show that best.
-                false => WriteWakeups { awake_ns: 0.0, ns: (found.ns + few / deep).max(0.0) },
+                false => WriteWakeups {
+                    awake_ns: 0.0,
+                    ns: (found.ns + (few + found.awake_ns) / deep).max(0.0),
+                },
             };
         }
         found

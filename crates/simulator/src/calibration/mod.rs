@@ -401,16 +401,17 @@ mod tests {
         let eras = [
             (Era::V31, with(1.0, 500_000)),
             (Era::V32, with(1.4, 80_000)),
-            (Era::V34, with(1.2, 290_000)),
+            (Era::V34, with(1.2, 310_000)),
             (Era::Clearlane, with(2.0, 7_000)),
         ];
         let calibration = Calibration { machine: String::new(), eras: eras.clone().into() };
         let calibration = calibration.of_one_machine();
         for (era, costs) in calibration.eras {
-            let expected = if era == Era::Clearlane { (2.0, 7_000.0) } else { (1.2, 290_000.0) };
+            let expected = if era == Era::Clearlane { (2.0, 7_000.0) } else { (1.2, 290_285.0) };
             let waits_ns = costs.sent_waits.median_ns();
             assert_eq!(costs.sent_byte_ns, expected.0, "{era}");
-            assert!((waits_ns - expected.1).abs() < 1_000.0, "{era}: {waits_ns}");
+            // By themselves they would say 500, 80 and 310, of which 310 is the middle.
+            assert!((waits_ns - expected.1).abs() < 100.0, "{era}: {waits_ns}");
         }
     }
 

@@ -100,7 +100,7 @@ impl Sleep {
         });
         let [deep, _, shallow] = found_by(doze_ns);
         // What is no such curve would have it without end.
-        let wakeups_ns = (falls / (deep - shallow)).min(rarely / deep);
+        let wakeups_ns = (falls / (deep - shallow)).min(rarely / deep).max(0.0);
         let awake_ns = (often - wakeups_ns * shallow).max(0.0);
         Sleep { awake: Spread { mean_ns: awake_ns, p99_ns: None }, wakeups_ns, doze_ns }
     }
@@ -188,11 +188,16 @@ mod tests {
     /// The middle of what eras show; and a machine that never sleeps, or one that shows nonsense, has no wakeups.
     #[test]
     fn one_era_that_was_disturbed_counts_for_nothing() {
-        let window = |median_ns, p99_ns| Window { median_ns, p99_ns, ..Window::default() };
+        let (server_ns, client_ns) = (5e4, 7e4);
+        let beyond = |ns: f64| {
+            let (median_ns, p99_ns) =
+                (server_ns + client_ns + ns, server_ns + client_ns + 2.0 * ns);
+            Window { median_ns, p99_ns, ..Window::default() }
+        };
         let seen = |rarely, seldom, often| Seen {
-            rarely: window(rarely, 2.0 * rarely),
-            seldom: window(seldom, 2.0 * seldom),
-            point: window(often, 2.0 * often),
+            rarely: beyond(rarely),
+            seldom: beyond(seldom),
+            point: Window { server_ns, client_ns, ..beyond(often) },
             ..Seen::default()
         };
         let (calm, same) = (seen(5e5, 3e5, 2e5), seen(5e5, 3e5, 2e5));

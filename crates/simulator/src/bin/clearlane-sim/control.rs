@@ -26,7 +26,7 @@ use clearlane_simulator::server::Build;
 
 use crate::real::Server;
 
-/// Per second, so seldom that most find a machine that has fallen asleep; and of puts.
+/// Per second, so seldom that a machine has time to fall asleep in between; and of puts.
 const READS: f64 = 80.0;
 /// See [`READS`].
 const PUTS: f64 = 40.0;

@@ -262,7 +262,7 @@ impl Machine {
         })
     }
 
-    /// When the model's disk stood still.
+    /// How often the model's disk stood still, and for how long.
     fn stalls(&self) -> Value {
         let stalls = self.stood.iter().map(|(era, seed, Stalls { every_ns, length_ns })| {
             let (every_s, ms) = (*every_ns as f64 / 1e9, *length_ns as f64 / 1e6);
@@ -296,7 +296,7 @@ impl fmt::Display for Machine {
             0 => Ok(()),
             runs => write!(
                 f,
-                "; in {runs} of the runs the model's disk stood still as often as the log's did, and for as long"
+                "; in {runs} of the runs the model's disk stood still as often as the log's did, and for as long, on average"
             ),
         }
     }

@@ -32,7 +32,7 @@ const STOOD_MAX_MS: f64 = 16.0;
 const STOOD_TIMES: f64 = 20.0;
 
 /// It goes on before it stands still again.
-const STOOD_SHARE_MAX: f64 = 0.9;
+const STOOD_SHARE_MAX: f64 = 0.8;
 
 /// What is disturbed still is kept.
 const REPEATS: usize = 2;
