@@ -2,6 +2,7 @@
 //! compactions, and dropping what nobody reads any more.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -24,12 +25,15 @@ pub(super) enum ToCommit {
     Now,
     Drop(Vec<Retired>),
     Compact(CompactionJob),
-    /// The store is another one: what was begun on the old one is of no use.
-    Replaced,
+    /// A raft snapshot was installed: from here on the jobs are those of this store.
+    Replaced(Arc<dyn Store<Progress>>),
 }
 
 struct CommitThread<'s> {
     shared: &'s Shared,
+    /// The store that has scheduled `jobs`. It changes by a message, in order with them: the published store
+    /// may be another one already, and its compactions are not these.
+    store: Arc<dyn Store<Progress>>,
     compactions: Compactions,
     begin: Instant,
     jobs: VecDeque<CompactionJob>,
@@ -41,8 +45,10 @@ struct CommitThread<'s> {
     lookout: Lookout,
 }
 
-/// Works until the raft thread has gone, and then commits once more.
+/// Works until the raft thread has gone, and then commits once more. `store` is the one that the raft thread
+/// begins with.
 pub(super) fn run(
+    store: Arc<dyn Store<Progress>>,
     work: &Receiver<ToCommit>,
     batch_interval: Duration,
     compactions: Compactions,
@@ -54,6 +60,7 @@ pub(super) fn run(
     let begin = Instant::now();
     let mut thread = CommitThread {
         shared,
+        store,
         compactions,
         begin,
         jobs: VecDeque::new(),
@@ -81,15 +88,14 @@ pub(super) fn run(
         if !thread.may_commit(commits_now || is_due) {
             continue;
         }
-        let store = shared.store.load_full();
-        if thread.compact(&**store)? {
+        if thread.compact()? {
             thread.lookout.committed();
         }
         shift.over(Doing::Running);
         let commit = Instant::now();
         let has_committed = match (commits_now, is_due) {
-            (true, _) => store.commit().map(|()| true)?,
-            (false, true) => thread.tick(&**store, now)?,
+            (true, _) => thread.store.commit().map(|()| true)?,
+            (false, true) => thread.tick(now)?,
             // Nobody has just looked.
             (false, false) => false,
         };
@@ -97,12 +103,12 @@ pub(super) fn run(
             thread.lookout.committed();
             shift.over(Doing::Disk);
             shared.figures.commits.record(commit.elapsed());
-            shared.sizes.are(store.sizes()?);
+            shared.sizes.are(thread.store.sizes()?);
             shared.inbox.push([Input::Committed]);
         }
     }
     match thread.may_commit(true) {
-        true => Ok(shared.store.load().commit()?),
+        true => Ok(thread.store.commit()?),
         // It is in the log.
         false => Ok(()),
     }
@@ -119,9 +125,9 @@ impl CommitThread<'_> {
     }
 
     /// The interval has passed: commits what the store has, if it has anything.
-    fn tick(&mut self, store: &dyn Store<Progress>, now: Duration) -> Result<bool> {
+    fn tick(&mut self, now: Duration) -> Result<bool> {
         self.ticked = now;
-        Ok(store.tick(now)?)
+        Ok(self.store.tick(now)?)
     }
 
     /// Says whether to commit now.
@@ -130,13 +136,13 @@ impl CommitThread<'_> {
             ToCommit::Now => return Ok(true),
             ToCommit::Drop(retired) => drop(retired),
             ToCommit::Compact(job) => self.jobs.push_back(job),
-            ToCommit::Replaced => {
+            ToCommit::Replaced(store) => {
                 self.jobs.clear();
                 self.begun = None;
-                let store = self.shared.store.load();
-                self.shared.sizes.begin_anew(store.sizes()?);
+                self.store = store;
+                self.shared.sizes.begin_anew(self.store.sizes()?);
                 // What its compactions have left to do, if anything, comes as the next job.
-                let compacted = store.read().compact_revision();
+                let compacted = self.store.read().compact_revision();
                 self.shared.compacted.send_modify(|done| *done = compacted.max(*done));
             }
         }
@@ -144,7 +150,7 @@ impl CommitThread<'_> {
     }
 
     /// One step, however often the thread is woken for something else. Says whether it has committed.
-    fn compact(&mut self, store: &dyn Store<Progress>) -> Result<bool> {
+    fn compact(&mut self) -> Result<bool> {
         if self.begin.elapsed() < self.next_step {
             return Ok(false);
         }
@@ -153,7 +159,7 @@ impl CommitThread<'_> {
         let at = job.at();
         let step = Instant::now();
         let begun = *self.begun.get_or_insert(step);
-        let is_done = store.compact_step(job, batch)?;
+        let is_done = self.store.compact_step(job, batch)?;
         self.shared.figures.compaction_steps.record(step.elapsed());
         if is_done {
             let removed = job.removed();
@@ -161,8 +167,8 @@ impl CommitThread<'_> {
             self.begun = None;
             self.shared.figures.compaction_ended(begun.elapsed(), removed);
             // Who waits for it looks at the sizes next.
-            store.commit()?;
-            self.shared.sizes.are(store.sizes()?);
+            self.store.commit()?;
+            self.shared.sizes.are(self.store.sizes()?);
             self.shared.inbox.push([Input::Committed]);
             self.shared.compacted.send_modify(|done| *done = at.max(*done));
         }

@@ -308,12 +308,20 @@ impl Node {
         shared.begins(&core, joins_as_learner);
         let (to_wal, from_raft) = std::sync::mpsc::channel();
         let (to_commit, commit_work) = std::sync::mpsc::channel();
+        let store = Arc::clone(core.store());
         let mut threads = vec![
             spawn("wal", Turn::Soon, &shared, move |shared| {
                 wal_thread::run(wal, &from_raft, shared)
             }),
             spawn("commit", Turn::Usual, &shared, move |shared| {
-                commit_thread::run(&commit_work, batch_interval, compactions, lookout, shared)
+                commit_thread::run(
+                    store,
+                    &commit_work,
+                    batch_interval,
+                    compactions,
+                    lookout,
+                    shared,
+                )
             }),
             spawn("raft", Turn::Soon, &shared, move |shared| {
                 raft_thread::run(core, tick, to_wal, to_commit, network, shared)

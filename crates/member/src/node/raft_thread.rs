@@ -452,7 +452,8 @@ impl RaftThread<'_> {
             self.shared.store.store(Arc::new(Arc::clone(self.core.store())));
             // Before the new store's changes are published; those of the old one are dropped.
             self.shared.watching.replace(self.core.store());
-            let _ = self.to_commit.send(ToCommit::Replaced);
+            let store = Arc::clone(self.core.store());
+            let _ = self.to_commit.send(ToCommit::Replaced(store));
         }
         if outputs.removed && self.ends_at.is_none() {
             // The others are to hear first that it is committed.

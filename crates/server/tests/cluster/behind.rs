@@ -1,6 +1,12 @@
 //! A member that was away for longer than the log is kept.
 
-use crate::lab::{Lab, block_on, eventually};
+use std::time::Duration;
+
+use clearlane_member::core::Compactions;
+use clearlane_proto::etcdserverpb::request_op::Request;
+use clearlane_proto::etcdserverpb::{CompactionRequest, RequestOp, TxnRequest};
+
+use crate::lab::{Lab, block_on, eventually, put};
 
 #[test]
 fn it_gets_a_copy_of_the_store_while_the_leader_goes_on() {
@@ -41,6 +47,63 @@ fn it_gets_a_copy_of_the_store_while_the_leader_goes_on() {
         // What it got is on its disk.
         lab.kill(&away).await;
         lab.start(&away);
+        lab.agree().await;
+    });
+}
+
+/// Puts `keys` keys at a member, 100 in a transaction; returns the revision of the last.
+async fn fill(lab: &Lab, name: &str, keys: usize) -> i64 {
+    let mut kv = lab.kv(name).await;
+    let mut revision = 0;
+    for from in (0..keys).step_by(100) {
+        let op = |key: usize| RequestOp {
+            request: Some(Request::RequestPut(put(&format!("filled{key:06}"), "v"))),
+        };
+        let success = (from..from + 100).map(op).collect();
+        let txn = TxnRequest { success, ..TxnRequest::default() };
+        revision = kv.txn(txn).await.unwrap().into_inner().header.unwrap().revision;
+    }
+    revision
+}
+
+/// The compaction of the old store has steps left when the raft snapshot is installed. None of them may be run
+/// on the new store, which goes on with what its own mark says.
+#[test]
+fn it_installs_a_snapshot_while_a_compaction_is_under_way() {
+    let mut lab = Lab::new(&["a", "b", "c"]);
+    lab.tune = |start| {
+        (start.snapshot_count, start.catch_up_entries) = (50, 10);
+        // Slow enough to be under way all the time, with as little as possible between its steps.
+        start.compactions = Compactions { batch: 1, pause: Duration::from_micros(50) };
+    };
+    for name in ["a", "b", "c"] {
+        lab.start(name);
+    }
+    block_on(async {
+        let away = lab.followers().await.remove(0);
+        for _ in 0..5 {
+            let leader = lab.leader().await;
+            fill(&lab, &leader, 5_000).await;
+            let revision = fill(&lab, &leader, 5_000).await;
+            let compaction = CompactionRequest { revision, physical: false };
+            lab.kv(&leader).await.compact(compaction).await.unwrap();
+            eventually("that it compacts", || {
+                let compacted = lab.node(&away).store().read().compact_revision();
+                (compacted == revision).then_some(())
+            })
+            .await;
+            lab.kill(&away).await;
+            fill(&lab, &leader, 20_000).await;
+            lab.start(&away);
+            eventually("that it has caught up", || {
+                let node = lab.node(&away);
+                let failure = node.failure();
+                assert!(failure.borrow().is_none(), "it has stopped: {:?}", failure.borrow());
+                let all = lab.node(&leader).status().committed();
+                (node.status().applied() >= all).then_some(())
+            })
+            .await;
+        }
         lab.agree().await;
     });
 }
