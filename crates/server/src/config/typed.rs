@@ -311,23 +311,33 @@ pub(super) fn config(values: &Values, mut warnings: Vec<String>) -> Result<Confi
         connections: connections(&typed)?,
         bcrypt_cost: bcrypt_cost(&typed, &mut warnings),
         slow_apply: typed.time("warning-apply-duration")?,
-        upkeep: upkeep(&typed)?,
+        upkeep: upkeep(&typed, &mut warnings)?,
         log: log(&typed),
         timeline: typed.path("timeline"),
         warnings,
     })
 }
 
-/// etcd's least.
+/// etcd's minimum and default of `--watch-progress-notify-interval`.
 const PROGRESS_MIN: Duration = Duration::from_millis(100);
+const PROGRESS_DEFAULT: Duration = Duration::from_secs(600);
 
-fn upkeep(typed: &Typed<'_>) -> Result<Upkeep, Refusal> {
+/// As in etcd, a shorter interval is raised to the minimum with a warning, and zero is the default.
+fn progress_interval(typed: &Typed<'_>, warnings: &mut Vec<String>) -> Result<Duration, Refusal> {
     let name = "watch-progress-notify-interval";
-    let progress_interval = typed.time(name)?;
-    if progress_interval < PROGRESS_MIN {
-        let text = typed.text(name);
-        return Err(Refusal::fatal(format!("--{name} must be at least 100ms (set to {text})")));
+    match typed.time(name)? {
+        Duration::ZERO => Ok(PROGRESS_DEFAULT),
+        time if time < PROGRESS_MIN => {
+            let text = typed.text(name);
+            warnings.push(format!("--{name}={text} is below the minimum: 100ms is used"));
+            Ok(PROGRESS_MIN)
+        }
+        time => Ok(time),
     }
+}
+
+fn upkeep(typed: &Typed<'_>, warnings: &mut Vec<String>) -> Result<Upkeep, Refusal> {
+    let progress_interval = progress_interval(typed, warnings)?;
     let mode = typed.text("auto-compaction-mode").to_owned();
     let retention = typed.text("auto-compaction-retention").to_owned();
     AutoCompaction::parse(&mode, &retention)
