@@ -13,7 +13,7 @@ use super::Shared;
 use super::inbox::Input;
 use super::room::{LOOK_INTERVAL, Lookout};
 use crate::actors::COMMIT;
-use crate::core::Compactions;
+use crate::core::{Compactions, Core};
 use crate::error::Result;
 use crate::progress::Progress;
 use crate::recording::Doing;
@@ -45,76 +45,89 @@ struct CommitThread<'s> {
     lookout: Lookout,
 }
 
-/// Works until the raft thread has gone, and then commits once more. `store` is the one that the raft thread
-/// begins with.
-pub(super) fn run(
+/// What the thread begins with.
+#[derive(Debug)]
+pub(super) struct Commits {
     store: Arc<dyn Store<Progress>>,
-    work: &Receiver<ToCommit>,
     batch_interval: Duration,
     compactions: Compactions,
     lookout: Lookout,
-    shared: &Shared,
-) -> Result<()> {
-    let _as = COMMIT.enter();
-    let mut shift = shared.recording.shift(*COMMIT);
-    let begin = Instant::now();
-    let mut thread = CommitThread {
-        shared,
-        store,
-        compactions,
-        begin,
-        jobs: VecDeque::new(),
-        begun: None,
-        next_step: Duration::ZERO,
-        ticked: Duration::ZERO,
-        lookout,
-    };
-    loop {
-        // However seldom it commits, it looks at the disk.
-        let look = batch_interval.min(LOOK_INTERVAL);
-        let pause = match thread.jobs.is_empty() {
-            true => look,
-            false => look.min(compactions.pause),
-        };
-        let wanted = work.recv_timeout(pause);
-        shift.over(Doing::Nothing);
-        let commits_now = match wanted {
-            Ok(wanted) => thread.take(wanted)?,
-            Err(RecvTimeoutError::Timeout) => false,
-            Err(RecvTimeoutError::Disconnected) => break,
-        };
-        let now = thread.begin.elapsed();
-        let is_due = now.saturating_sub(thread.ticked) >= batch_interval;
-        if !thread.may_commit(commits_now || is_due) {
-            continue;
-        }
-        if thread.compact()? {
-            thread.lookout.committed();
-        }
-        shift.over(Doing::Running);
-        let commit = Instant::now();
-        let has_committed = match (commits_now, is_due) {
-            (true, _) => thread.store.commit().map(|()| true)?,
-            (false, true) => thread.tick(now)?,
-            // Nobody has just looked.
-            (false, false) => false,
-        };
-        if has_committed {
-            thread.lookout.committed();
-            shift.over(Doing::Disk);
-            shared.figures.commits.record(commit.elapsed());
-            shared.sizes.are(thread.store.sizes()?);
-            shared.inbox.push([Input::Committed]);
-        }
+}
+
+impl Commits {
+    pub(super) fn new(core: &Core, batch_interval: Duration, compactions: Compactions) -> Commits {
+        let lookout = Lookout::new(core.bytes_to_apply_again());
+        Commits { store: Arc::clone(core.store()), batch_interval, compactions, lookout }
     }
-    match thread.may_commit(true) {
-        true => Ok(thread.store.commit()?),
-        // It is in the log.
-        false => Ok(()),
+
+    /// Works until the raft thread has gone, and then commits once more.
+    pub(super) fn run(self, work: &Receiver<ToCommit>, shared: &Shared) -> Result<()> {
+        let _as = COMMIT.enter();
+        let Commits { store, batch_interval, compactions, lookout } = self;
+        let thread = CommitThread {
+            shared,
+            store,
+            compactions,
+            begin: Instant::now(),
+            jobs: VecDeque::new(),
+            begun: None,
+            next_step: Duration::ZERO,
+            ticked: Duration::ZERO,
+            lookout,
+        };
+        thread.run(work, batch_interval)
     }
 }
 
 impl CommitThread<'_> {
+    fn run(mut self, work: &Receiver<ToCommit>, batch_interval: Duration) -> Result<()> {
+        let shared = self.shared;
+        let mut shift = shared.recording.shift(*COMMIT);
+        loop {
+            // However seldom it commits, it looks at the disk.
+            let look = batch_interval.min(LOOK_INTERVAL);
+            let pause = match self.jobs.is_empty() {
+                true => look,
+                false => look.min(self.compactions.pause),
+            };
+            let wanted = work.recv_timeout(pause);
+            shift.over(Doing::Nothing);
+            let commits_now = match wanted {
+                Ok(wanted) => self.take(wanted)?,
+                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            let now = self.begin.elapsed();
+            let is_due = now.saturating_sub(self.ticked) >= batch_interval;
+            if !self.may_commit(commits_now || is_due) {
+                continue;
+            }
+            if self.compact()? {
+                self.lookout.committed();
+            }
+            shift.over(Doing::Running);
+            let commit = Instant::now();
+            let has_committed = match (commits_now, is_due) {
+                (true, _) => self.store.commit().map(|()| true)?,
+                (false, true) => self.tick(now)?,
+                // Nobody has just looked.
+                (false, false) => false,
+            };
+            if has_committed {
+                self.lookout.committed();
+                shift.over(Doing::Disk);
+                shared.figures.commits.record(commit.elapsed());
+                shared.sizes.are(self.store.sizes()?);
+                shared.inbox.push([Input::Committed]);
+            }
+        }
+        match self.may_commit(true) {
+            true => Ok(self.store.commit()?),
+            // It is in the log.
+            false => Ok(()),
+        }
+    }
+
     /// Whether there is room for a commit. Where one is about to begin, an answer that was right a moment
     /// ago is not enough: others write to the disk, too.
     fn may_commit(&mut self, begins_one: bool) -> bool {

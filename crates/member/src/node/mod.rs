@@ -70,6 +70,7 @@ use clearlane_turns::Turn;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use self::commit_thread::Commits;
 use self::desk::Mailbox;
 pub use self::desk::{Asked, Desk, Outcome};
 pub use self::figures::{Buckets, Figures};
@@ -77,7 +78,7 @@ pub use self::inbox::Arrivals;
 use self::inbox::{Inbox, Input};
 pub use self::others::{Asking, Others, Traffic};
 pub use self::read_pool::ReadPool;
-use self::room::{Lookout, Room};
+use self::room::Room;
 pub use self::sizes::StoreSizes;
 use self::timed_files::TimedFiles;
 use crate::alarms::Alarms;
@@ -271,7 +272,7 @@ impl Node {
         let (vault, readers_turn) = (Arc::clone(&ground.vault), readers_turn(ground.parts));
         let (core, wal) = start(ground, settings)?;
         figures.keys_are(&**core.store())?;
-        let lookout = Lookout::new(core.bytes_to_apply_again());
+        let commits = Commits::new(&core, batch_interval, compactions);
         let (failed, failure) = watch::channel(None);
         let watching = Arc::new(Watching::new(core.store(), &locks));
         let shared = Arc::new(Shared {
@@ -308,21 +309,11 @@ impl Node {
         shared.begins(&core, joins_as_learner);
         let (to_wal, from_raft) = std::sync::mpsc::channel();
         let (to_commit, commit_work) = std::sync::mpsc::channel();
-        let store = Arc::clone(core.store());
         let mut threads = vec![
             spawn("wal", Turn::Soon, &shared, move |shared| {
                 wal_thread::run(wal, &from_raft, shared)
             }),
-            spawn("commit", Turn::Usual, &shared, move |shared| {
-                commit_thread::run(
-                    store,
-                    &commit_work,
-                    batch_interval,
-                    compactions,
-                    lookout,
-                    shared,
-                )
-            }),
+            spawn("commit", Turn::Usual, &shared, move |shared| commits.run(&commit_work, shared)),
             spawn("raft", Turn::Soon, &shared, move |shared| {
                 raft_thread::run(core, tick, to_wal, to_commit, network, shared)
             }),

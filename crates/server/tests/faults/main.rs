@@ -7,6 +7,7 @@
 //! ```text
 //! CLEARLANE_KILLS=200 cargo test --release -p clearlane-server --test faults alone -- --nocapture
 //! CLEARLANE_SECONDS=120 cargo test --release -p clearlane-server --test faults three -- --nocapture
+//! CLEARLANE_ROUNDS=50 cargo test --release -p clearlane-server --test faults compacting -- --nocapture
 //! ```
 //!
 //! `CLEARLANE_SEED` repeats what was drawn, and `CLEARLANE` names another program to run.
@@ -19,6 +20,7 @@
 
 mod alone;
 mod behind;
+mod compacting;
 mod full;
 mod headless;
 mod hostile;

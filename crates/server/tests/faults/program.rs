@@ -25,6 +25,8 @@ pub(crate) struct Program {
     pub(crate) client: u16,
     peer: u16,
     cluster: String,
+    /// More of the command line.
+    pub(crate) flags: Vec<String>,
     process: Option<Child>,
 }
 
@@ -47,6 +49,7 @@ pub(crate) fn members(dir: &Path, count: usize) -> Vec<Program> {
         client: client[at],
         peer: peer[at],
         cluster: cluster.clone(),
+        flags: Vec::new(),
         process: None,
     };
     (0..count).map(member).collect()
@@ -56,7 +59,7 @@ impl Program {
     pub(crate) fn start(&mut self) {
         let program = std::env::var("CLEARLANE");
         let program = program.unwrap_or_else(|_| env!("CARGO_BIN_EXE_clearlane").to_owned());
-        let (client, peer) = (self.url(), format!("http://127.0.0.1:{}", self.peer));
+        let (client, peer) = (self.url(), self.peer_url());
         let log = self.dir.join(format!("{}.log", self.name));
         let log = File::options().create(true).append(true).open(log).unwrap();
         let mut command = Command::new(program);
@@ -67,7 +70,29 @@ impl Program {
         command.arg("--data-dir").arg(self.disk.join(&self.name));
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.args(&self.flags);
         self.process = Some(command.spawn().unwrap());
+    }
+
+    /// Stops the process where it is (`STOP`), or lets it go on (`CONT`).
+    pub(crate) fn signal(&self, signal: &str) {
+        let process = self.process.as_ref().unwrap().id().to_string();
+        let sent = Command::new("kill").args(["-s", signal, &process]).status().unwrap();
+        assert!(sent.success(), "kill -s {signal}: {sent}");
+    }
+
+    /// The peer URL.
+    pub(crate) fn peer_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.peer)
+    }
+
+    /// Joins the cluster anew, to which it was added again: without data.
+    pub(crate) fn rejoin(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(self.disk.join(&self.name)).unwrap();
+        self.flags.extend(["--initial-cluster-state".to_owned(), "existing".to_owned()]);
+        self.start();
+        self.flags.truncate(self.flags.len() - 2);
     }
 
     /// Ends the process, which hears nothing of it.

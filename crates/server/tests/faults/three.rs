@@ -72,7 +72,7 @@ async fn three_members_lose_nothing_and_agree() {
 }
 
 /// Waits until all have applied the same; then their hashes are equal.
-async fn agree(members: &mut [Program]) {
+pub(crate) async fn agree(members: &mut [Program]) {
     let begin = Instant::now();
     loop {
         let mut revisions = Vec::new();

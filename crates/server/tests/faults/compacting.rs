@@ -1,0 +1,179 @@
+//! A member gets a raft snapshot while it compacts its store: the process goes on, and its data are the others'.
+//!
+//! By default a round is short. `CLEARLANE_ROUNDS` says how many, and then each has 300,000 keys and, while the
+//! follower is away, 25,000 entries, which is beyond what the log keeps with default flags.
+
+use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::request_op::Request;
+use clearlane_proto::etcdserverpb::{
+    CompactionRequest, MemberAddRequest, MemberListRequest, MemberRemoveRequest, PutRequest,
+    RequestOp, TxnRequest,
+};
+use std::time::Instant;
+use tokio::task::JoinSet;
+use tonic::Code;
+use tonic::transport::Channel;
+
+use crate::program::{PATIENCE, Program, leader_of, members, moment, patient};
+use crate::setting;
+use crate::three::agree;
+
+/// Requests that are under way at a time.
+const WRITERS: usize = 64;
+
+/// How much happens in a round.
+#[derive(Clone, Copy)]
+struct Load {
+    rounds: u64,
+    keys: usize,
+    entries: usize,
+}
+
+impl Load {
+    /// The log keeps 5,000 entries behind a snapshot record: a follower that lacks more gets a raft snapshot.
+    fn new(snapshot_count: u64) -> Load {
+        match setting("CLEARLANE_ROUNDS") {
+            Some(rounds) => Load { rounds, keys: 300_000, entries: 25_000 },
+            None => {
+                Load { rounds: 1, keys: 20_000, entries: 3 * snapshot_count as usize / 2 + 7_000 }
+            }
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Writer {
+    kv: KvClient<Channel>,
+}
+
+impl Writer {
+    /// Retries: the leader may change meanwhile.
+    async fn txn(&mut self, puts: std::ops::Range<usize>, value: &str) {
+        let put = |key: usize| {
+            let (key, value) = (format!("k{key:07}").into(), value.to_owned().into());
+            let put = PutRequest { key, value, ..PutRequest::default() };
+            RequestOp { request: Some(Request::RequestPut(put)) }
+        };
+        let request = TxnRequest { success: puts.map(put).collect(), ..TxnRequest::default() };
+        let begin = Instant::now();
+        while let Err(status) = self.kv.txn(request.clone()).await {
+            let is_late = matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded);
+            assert!(is_late && begin.elapsed() < PATIENCE, "{status}");
+        }
+    }
+
+    /// Puts all keys, in entries of so many puts.
+    async fn fill(&self, keys: usize, puts: usize, value: &str) {
+        let mut writers = JoinSet::new();
+        for writer in 0..WRITERS {
+            let (mut this, value) = (self.clone(), value.to_owned());
+            writers.spawn(async move {
+                for from in (writer * puts..keys).step_by(WRITERS * puts) {
+                    this.txn(from..keys.min(from + puts), &value).await;
+                }
+            });
+        }
+        writers.join_all().await;
+    }
+
+    /// Compacts at the newest revision; returns at once.
+    async fn compact(&mut self, members: &mut [Program], leader: usize) {
+        let revision = members[leader].ready().await.header.unwrap().revision;
+        let compaction = CompactionRequest { revision, physical: false };
+        self.kv.compact(compaction).await.unwrap();
+    }
+}
+
+/// A cluster of three with these flags.
+async fn cluster(dir: &std::path::Path, flags: &[String]) -> Vec<Program> {
+    let mut members = members(dir, 3);
+    for member in &mut members {
+        member.flags = flags.to_vec();
+        member.start();
+    }
+    leader_of(&mut members).await;
+    members
+}
+
+/// One follower is stopped while it compacts, for so long that it gets a raft snapshot.
+async fn a_follower_is_stopped(snapshot_count: u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let load = Load::new(snapshot_count);
+    let flags = [format!("--snapshot-count={snapshot_count}")];
+    let mut members = cluster(dir.path(), &flags).await;
+    for round in 0..load.rounds {
+        let leader = leader_of(&mut members).await;
+        let away = (leader + 1 + round as usize % 2) % 3;
+        let mut writer = Writer { kv: patient(members[leader].client).await };
+        writer.fill(load.keys, 100, &format!("round {round}")).await;
+        writer.compact(&mut members, leader).await;
+        members[away].signal("STOP");
+        writer.fill(load.entries, 1, "while one is away").await;
+        members[away].signal("CONT");
+        agree(&mut members).await;
+    }
+    let copies: usize =
+        members.iter().map(|member| member.log().matches("received a copy").count()).sum();
+    println!("--snapshot-count={snapshot_count}: {} rounds, {copies} raft snapshots", load.rounds);
+    assert!(copies > 0, "no follower got a raft snapshot: {}", members[0].log());
+}
+
+#[tokio::test]
+async fn a_compacting_follower_gets_a_snapshot_with_default_flags() {
+    a_follower_is_stopped(10_000).await;
+}
+
+#[tokio::test]
+async fn a_compacting_follower_gets_a_snapshot_with_frequent_ones() {
+    a_follower_is_stopped(100).await;
+}
+
+/// The id that the cluster has given to the member at this peer URL.
+async fn id_of(cluster: &mut ClusterClient<Channel>, url: &str) -> u64 {
+    let list = cluster.member_list(MemberListRequest { linearizable: true }).await.unwrap();
+    let members = list.into_inner().members;
+    members.iter().find(|member| member.peer_urls == [url.to_owned()]).unwrap().id
+}
+
+/// One is removed and added again, without data, under load and while all compact.
+#[tokio::test]
+async fn a_member_is_replaced_while_all_are_compacting() {
+    let dir = tempfile::tempdir().unwrap();
+    let load = Load::new(100);
+    let mut members = cluster(dir.path(), &["--snapshot-count=100".to_owned()]).await;
+    for round in 0..load.rounds {
+        let leader = leader_of(&mut members).await;
+        let away = (leader + 1 + round as usize % 2) % 3;
+        let mut writer = Writer { kv: patient(members[leader].client).await };
+        writer.fill(load.keys / 10, 100, &format!("round {round}")).await;
+        let url = members[away].peer_url();
+        let mut cluster = ClusterClient::new(
+            tonic::transport::Endpoint::from_shared(members[leader].url())
+                .unwrap()
+                .connect()
+                .await
+                .unwrap(),
+        );
+        let id = id_of(&mut cluster, &url).await;
+        let begin = Instant::now();
+        // A member counts as connected after five seconds.
+        while let Err(status) = cluster.member_remove(MemberRemoveRequest { id }).await {
+            assert!(begin.elapsed() < PATIENCE, "{status}");
+            moment().await;
+        }
+        let load_on = tokio::spawn({
+            let writer = writer.clone();
+            async move { writer.fill(load.entries, 1, "under load").await }
+        });
+        let add = MemberAddRequest { peer_urls: vec![url], is_learner: false };
+        while let Err(status) = cluster.member_add(add.clone()).await {
+            assert!(begin.elapsed() < PATIENCE, "{status}");
+            moment().await;
+        }
+        members[away].rejoin();
+        writer.compact(&mut members, leader).await;
+        load_on.await.unwrap();
+        agree(&mut members).await;
+    }
+}
