@@ -240,6 +240,7 @@ impl Core {
         let header = Some(requests::header(txn.revision()));
         let ended = txn.end(progress.clone())?;
         self.ended(ended, progress);
+        self.proposed_alarm = None;
         if alarms != *self.alarms {
             self.alarms = Arc::new(alarms);
         }

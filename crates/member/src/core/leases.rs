@@ -69,7 +69,7 @@ impl Core {
     }
 
     /// Proposes what nobody waits for. Says whether raft has taken it.
-    fn propose_own(&mut self, mut request: InternalRaftRequest) -> bool {
+    pub(super) fn propose_own(&mut self, mut request: InternalRaftRequest) -> bool {
         request.header.get_or_insert_default().id = self.ids.next();
         self.driver.propose(request.encode_to_vec().into()).is_ok()
     }

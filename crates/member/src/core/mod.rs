@@ -74,6 +74,7 @@ mod apply;
 mod bugs;
 mod leases;
 mod outputs;
+mod own_alarm;
 mod queue;
 mod slow;
 mod start;
@@ -97,6 +98,7 @@ pub use self::alone::force_alone;
 #[cfg(feature = "planted-bugs")]
 pub use self::bugs::Bug;
 pub use self::outputs::{Answer, Outputs, Reads};
+use self::own_alarm::ProposedAlarm;
 use self::queue::{Behind, Queue};
 pub use self::slow::{Slow, Stopwatch};
 pub use self::start::{Compactions, Ground, Settings, bootstrap, start};
@@ -135,8 +137,9 @@ pub struct Core {
     progress: Progress,
     barrier: Box<dyn ReadBarrier<u64>>,
     ids: RequestIds,
-    /// Proposals of this member that are not applied yet.
+    /// Proposals of this member that are not applied yet, and whose answer is waited for.
     proposed: BTreeSet<u64>,
+    proposed_alarm: Option<ProposedAlarm>,
     /// What the barrier and the outputs were told last.
     told: Told,
     /// Up to where readers must see, and since when that is known, where it is not applied yet.

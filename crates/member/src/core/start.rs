@@ -251,6 +251,7 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
             now: Duration::ZERO,
             progress,
             proposed: Default::default(),
+            proposed_alarm: None,
             told: Told::default(),
             known: Default::default(),
             offered: Default::default(),

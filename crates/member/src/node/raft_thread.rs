@@ -337,8 +337,7 @@ impl RaftThread<'_> {
         let member = self.core.metadata().node_id;
         let has_room = self.shared.quota.has_room(self.shared.sizes.size(), 0);
         if !has_room && !self.core.alarms().is_raised_by(member, AlarmType::Nospace) {
-            // Nobody waits for it, and without a leader there is no harm in trying.
-            let _ = self.core.propose(alarms::no_space(member));
+            self.core.propose_alarm(alarms::no_space(member));
         }
     }
 
@@ -352,10 +351,10 @@ impl RaftThread<'_> {
         if room.log_waits() {
             self.let_others_lead();
         }
-        let proposed = match (self.room_alarm, is_raised) {
+        match (self.room_alarm, is_raised) {
             (RoomAlarm::None, false) if room.is_low() => {
                 self.room_alarm = RoomAlarm::Proposed;
-                self.core.propose(alarms::no_space(member))
+                self.core.propose_alarm(alarms::no_space(member));
             }
             (RoomAlarm::Proposed, true) => {
                 self.room_alarm = RoomAlarm::Raised;
@@ -363,7 +362,7 @@ impl RaftThread<'_> {
             }
             // It may have got lost.
             (RoomAlarm::Proposed, false) if room.is_low() => {
-                self.core.propose(alarms::no_space(member))
+                self.core.propose_alarm(alarms::no_space(member));
             }
             (RoomAlarm::Raised, false) => {
                 self.room_alarm = RoomAlarm::None;
@@ -372,15 +371,13 @@ impl RaftThread<'_> {
             }
             (RoomAlarm::Raised, true) if !room.is_low() => {
                 match self.shared.quota.has_room(self.shared.sizes.size(), 0) {
-                    true => self.core.propose(alarms::space_again(member)),
+                    true => self.core.propose_alarm(alarms::space_again(member)),
                     false => return,
                 }
             }
             _ => return,
-        };
+        }
         room.has_alarmed.store(true, Relaxed);
-        // Nobody waits for it, and the next look tries again.
-        drop(proposed);
     }
 
     /// A leader that cannot write holds up everybody.

@@ -27,7 +27,7 @@ const DIR: &str = "/member/wal";
 /// Members, and what is on its way between them.
 pub(crate) struct Lab {
     pub(crate) benches: BTreeMap<u64, Bench>,
-    pool: Vec<Message>,
+    pub(crate) pool: Vec<Message>,
     /// Snapshots, by who sends them.
     pub(crate) copies: Vec<Message>,
     pub(crate) now: Duration,

@@ -1,0 +1,84 @@
+//! The alarm that a member raises by itself: proposed once at a time, and again if it got lost.
+
+use clearlane_member::alarms;
+use clearlane_member::core::Core;
+use clearlane_proto::etcdserverpb::AlarmType;
+
+use crate::lab::Lab;
+use crate::settings;
+
+/// A member looks at the cause of its alarm again and again.
+fn looks(lab: &mut Lab, id: u64, times: usize) {
+    for _ in 0..times {
+        lab.call(id, |core| core.propose_alarm(alarms::no_space(id)));
+    }
+}
+
+fn is_raised(lab: &mut Lab, at: u64, by: u64) -> bool {
+    lab.bench(at).core().alarms().is_raised_by(by, AlarmType::Nospace)
+}
+
+/// Proposals that are on their way between members.
+fn on_their_way(lab: &mut Lab) -> usize {
+    lab.pool.iter().filter(|message| message.is_proposal()).count()
+}
+
+#[test]
+fn one_that_is_lost_leaves_nothing_behind_and_is_proposed_again() {
+    let mut lab = Lab::new(3, settings());
+    let leader = lab.leader();
+    let follower = leader % 3 + 1;
+    looks(&mut lab, follower, 10);
+    assert_eq!(on_their_way(&mut lab), 1, "one is under way, others would say the same");
+    lab.lose_proposal();
+    assert_eq!(lab.bench(follower).core().proposals_waiting(), 0);
+    // Lost or not, which a member cannot tell: it waits for an election time-out.
+    let timeout = settings().raft.election_ticks as u32;
+    lab.tick(timeout / 2);
+    looks(&mut lab, follower, 10);
+    assert_eq!(on_their_way(&mut lab), 0);
+    lab.tick(timeout - timeout / 2);
+    looks(&mut lab, follower, 10);
+    assert_eq!(on_their_way(&mut lab), 1);
+    lab.run();
+    lab.tick(2);
+    for id in 1..=3 {
+        assert!(is_raised(&mut lab, id, follower), "at {id}");
+    }
+}
+
+#[test]
+fn one_that_went_with_its_leader_goes_to_the_next() {
+    let mut lab = Lab::new(3, settings());
+    let leader = lab.leader();
+    // It appends the alarm, of which the others never hear.
+    lab.cut.push(leader);
+    looks(&mut lab, leader, 10);
+    lab.run();
+    let next = lab.leader();
+    assert_ne!(next, leader);
+    lab.cut.clear();
+    lab.tick(5);
+    assert!(!is_raised(&mut lab, next, leader), "the entry was overwritten");
+    assert_eq!(lab.bench(leader).core().proposals_waiting(), 0);
+    looks(&mut lab, leader, 10);
+    assert_eq!(on_their_way(&mut lab), 1, "another leader: it is proposed at once, and once");
+    lab.run();
+    lab.tick(2);
+    assert!(is_raised(&mut lab, leader, leader) && is_raised(&mut lab, next, leader));
+}
+
+/// A person has disarmed the alarm, and its cause is still there.
+#[test]
+fn one_that_was_taken_back_is_raised_again_at_once() {
+    let mut lab = Lab::new(1, settings());
+    lab.leader();
+    looks(&mut lab, 1, 1);
+    assert!(is_raised(&mut lab, 1, 1));
+    lab.ask(1, alarms::space_again(1));
+    assert!(!is_raised(&mut lab, 1, 1));
+    looks(&mut lab, 1, 1);
+    assert!(is_raised(&mut lab, 1, 1));
+    assert_eq!(lab.bench(1).core().proposals_waiting(), 0);
+    lab.call(1, Core::tick);
+}
