@@ -60,6 +60,9 @@ pub struct Wait {
     /// Who stood in front when the wait began, and whether he held the lock or waited himself.
     /// `None`: the way was free, and the thread was only late to go it.
     pub front: Option<(Actor, Stance)>,
+    /// The first of those that held the lock when the wait began: another than the one in front, if that waited
+    /// itself.
+    pub holder: Option<Actor>,
 }
 
 /// How long this thread has waited for locks of this crate so far. The difference around an
@@ -113,7 +116,7 @@ impl Door {
             self.wait(inner, arrival.ticket, mode, asked_ns);
         } else if asked_ns < taken_ns {
             drop(inner);
-            self.waited(mode, (asked_ns, taken_ns), None);
+            self.waited(mode, (asked_ns, taken_ns), None, None);
         }
         Stay { door: self, ticket: arrival.ticket, mode, number }
     }
@@ -159,6 +162,7 @@ impl Door {
         inner.sleepers.insert(ticket, thread::current());
         let own = inner.gate.waiting().find(|waiting| waiting.waiter.ticket == ticket);
         let front = own.and_then(|own| own.front).map(|front| (front.actor, front.stance));
+        let holder = inner.gate.inside().next().map(|party| party.actor);
         let mut inside = false;
         while !inside {
             MutexGuard::unlocked(&mut inner, thread::park);
@@ -167,15 +171,22 @@ impl Door {
         inner.sleepers.remove(&ticket);
         drop(inner);
 
-        self.waited(mode, (asked_ns, now_ns()), front);
+        self.waited(mode, (asked_ns, now_ns()), front, holder);
     }
 
     #[cold]
-    fn waited(&self, mode: Mode, (start_ns, end_ns): (u64, u64), front: Option<(Actor, Stance)>) {
+    fn waited(
+        &self,
+        mode: Mode,
+        (start_ns, end_ns): (u64, u64),
+        front: Option<(Actor, Stance)>,
+        holder: Option<Actor>,
+    ) {
         let waited_ns = end_ns.saturating_sub(start_ns);
         WAITED_NS.set(WAITED_NS.get() + waited_ns);
         if LONGEST_WAIT.get().is_none_or(|longest| longest.waited_ns < waited_ns) {
-            LONGEST_WAIT.set(Some(Wait { lock: self.figures.name, waited_ns, front }));
+            let lock = self.figures.name;
+            LONGEST_WAIT.set(Some(Wait { lock, waited_ns, front, holder }));
         }
         self.figures.waited(mode, waited_ns);
         if self.studio.is_on() {

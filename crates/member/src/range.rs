@@ -161,7 +161,13 @@ async fn small<T: Send + 'static>(
     has_locks: bool,
     work: impl Fn() -> Result<std::result::Result<T, Refused>> + Send + 'static,
 ) -> std::result::Result<T, Trouble> {
-    match if has_locks { Some(work()) } else { warm(member, &work) } {
+    if has_locks {
+        let before = LocksBefore::now();
+        let done = work();
+        card.stamp_with_locks(Stage::Backend, before);
+        return Ok(done??);
+    }
+    match warm(member, &work) {
         Some(done) => Ok(done??),
         None => Box::pin(watched(member.cold_pool(), card, work)).await,
     }
@@ -186,13 +192,13 @@ async fn watched<T: Send + 'static>(
     let done = pool.run(move || {
         stamped.stamp(Stage::Pool);
         let before = LocksBefore::now();
-        let done = work()?;
+        let done = work();
         stamped.stamp_with_locks(Stage::Backend, before);
-        Ok::<_, Error>(done.map(|done| (done, stamped)))
+        (done, stamped)
     });
-    let (done, stamped) = done.await.ok_or(Trouble::Stopped)???;
+    let (done, stamped) = done.await.ok_or(Trouble::Stopped)?;
     *card = stamped;
-    Ok(done)
+    Ok(done??)
 }
 
 /// In whose name a range takes its locks.

@@ -13,10 +13,10 @@
 //! stages' times add up to the whole, and nothing is left that belongs to nobody.
 //!
 //! ```text
-//!   begin ──── read index ────┬─ index ─┬──── backend ────┬─ sending ─┐
-//!              stamp ─────────┘         │    of that: 7 ms for lock   │
-//!                          stamp ───────┘    "readTx", held by "put"  │
-//!                                             stamp ──────┘   stamp ──┘
+//!   begin ──── read index ────┬──── backend ────┬─ sending ─┐
+//!              stamp ─────────┘    of that: 7 ms for lock   │
+//!                                  "readTx", held by "put"  │
+//!                                     stamp ────┘   stamp ──┘
 //! ```
 //!
 //! Waiting for a lock is no stage of its own: it happens inside of one. The [locks](clearlane_locks)
@@ -47,9 +47,7 @@ pub enum Stage {
     Pool,
     /// Until others let go of locks.
     Locks,
-    /// To find out which records are wanted.
-    Index,
-    /// To get them.
+    /// To find the records that are wanted, and to get them.
     Backend,
     /// To hand over the answer.
     Sending,
@@ -57,15 +55,8 @@ pub enum Stage {
 
 impl Stage {
     /// All of them, in the order in which a read comes through.
-    pub const ALL: [Stage; 7] = [
-        Stage::ReadIndex,
-        Stage::Apply,
-        Stage::Pool,
-        Stage::Locks,
-        Stage::Index,
-        Stage::Backend,
-        Stage::Sending,
-    ];
+    pub const ALL: [Stage; 6] =
+        [Stage::ReadIndex, Stage::Apply, Stage::Pool, Stage::Locks, Stage::Backend, Stage::Sending];
 
     /// What it is called in a log.
     pub fn name(self) -> &'static str {
@@ -74,7 +65,6 @@ impl Stage {
             Stage::Apply => "apply",
             Stage::Pool => "pool",
             Stage::Locks => "locks",
-            Stage::Index => "index",
             Stage::Backend => "backend",
             Stage::Sending => "sending",
         }
@@ -168,9 +158,13 @@ impl Card {
     /// counted apart.
     pub fn stamp_with_locks(&mut self, over: Stage, before: LocksBefore) {
         self.stamp(over);
+        self.take_locks_out(over, before);
+    }
+
+    fn take_locks_out(&mut self, from: Stage, before: LocksBefore) {
         let waited_ns = waited_ns() - before.waited_ns;
         if waited_ns > 0 {
-            self.move_to_locks(over, waited_ns, take_longest_wait());
+            self.move_to_locks(from, waited_ns, take_longest_wait());
         }
     }
 
@@ -188,6 +182,15 @@ impl Card {
     /// How long it has taken until the last stamp.
     pub fn spent(&self) -> Duration {
         Duration::from_nanos(self.stamped_ns.saturating_sub(self.begun_ns))
+    }
+
+    /// Where an entry that took long to apply has spent its time: it began on this thread when `before` was
+    /// taken, and is over now.
+    pub(crate) fn of_entry(begun_ns: u64, now_ns: u64, before: LocksBefore) -> Story {
+        let mut card = Card::begin_at(begun_ns);
+        card.stamp_at(Stage::Apply, now_ns);
+        card.take_locks_out(Stage::Apply, before);
+        Story { card }
     }
 
     /// The request is over, and was so with its last stamp. If it has taken longer than this, there
@@ -273,18 +276,24 @@ impl fmt::Display for Story {
             write!(f, "{gap}{} {:?}", stage.name(), Duration::from_nanos(spent_ns))?;
             gap = ", ";
             if let (Stage::Locks, Some(wait)) = (stage, self.card.wait) {
-                write!(f, " (longest for {}", wait.lock)?;
-                match wait.front {
-                    Some((actor, Stance::Holding)) => write!(f, ", held by {})", actor.name())?,
-                    Some((actor, Stance::Waiting)) => {
-                        write!(f, ", behind {}, who waited for it, too)", actor.name())?;
-                    }
-                    None => write!(f, ")")?,
-                }
+                write_longest(&wait, f)?;
             }
         }
         Ok(())
     }
+}
+
+/// The lock of the longest wait, and the holder. A request may also wait behind one that waits for the holder: so does
+/// a reader behind a writer.
+fn write_longest(wait: &Wait, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, " (longest for {}", wait.lock)?;
+    if let Some((actor, Stance::Waiting)) = wait.front {
+        write!(f, ", behind {}", actor.name())?;
+    }
+    if let Some(holder) = wait.holder {
+        write!(f, ", held by {}", holder.name())?;
+    }
+    write!(f, ")")
 }
 
 #[cfg(test)]
@@ -306,16 +315,15 @@ mod tests {
         let mut card = Card::begin_at(100 * MS);
         card.stamp_at(Stage::ReadIndex, 103 * MS);
         card.stamp_at(Stage::Apply, 103 * MS);
-        card.stamp_at(Stage::Index, 104 * MS);
         card.stamp_at(Stage::Backend, 134 * MS);
-        let front = Some((Actor::named("put"), Stance::Holding));
-        let wait = Wait { lock: "readTx", waited_ns: 7 * MS, front };
+        let holder = Some(Actor::named("put"));
+        let front = holder.map(|holder| (holder, Stance::Holding));
+        let wait = Wait { lock: "readTx", waited_ns: 7 * MS, front, holder };
         card.move_to_locks(Stage::Backend, 9 * MS, Some(wait));
         card.stamp_at(Stage::Sending, 135 * MS);
         assert_eq!(
             story(&card),
-            "read index 3ms, locks 9ms (longest for readTx, held by put), index 1ms, backend 21ms, \
-             sending 1ms"
+            "read index 3ms, locks 9ms (longest for readTx, held by put), backend 22ms, sending 1ms"
         );
         assert_eq!(card.spent_ns.iter().sum::<u64>(), 35 * MS);
         assert_eq!(card.spent(), Duration::from_millis(35));
@@ -334,10 +342,11 @@ mod tests {
         let front = Some((Actor::named("put"), Stance::Waiting));
         let mut card = Card::begin_at(0);
         card.stamp_at(Stage::Backend, 2 * MS);
-        let wait = Wait { lock: "readTx", waited_ns: MS, front };
+        let holder = Some(Actor::named("range"));
+        let wait = Wait { lock: "readTx", waited_ns: MS, front, holder };
         // More than the stage has cannot be taken out of it.
         card.move_to_locks(Stage::Backend, 3 * MS, Some(wait));
-        let told = "locks 2ms (longest for readTx, behind put, who waited for it, too)";
+        let told = "locks 2ms (longest for readTx, behind put, held by range)";
         assert_eq!(story(&card), told);
     }
 

@@ -1,6 +1,10 @@
 //! The program itself, as somebody starts it: it gets ready, serves, stops, is killed, and comes back.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and reports"
+)]
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,7 +17,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
-use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest};
+use clearlane_proto::etcdserverpb::request_op::Request;
+use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
 use clearlane_timeline::{self as timeline, Timeline};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -124,6 +129,58 @@ fn get(key: String) -> RangeRequest {
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.unwrap() })
+}
+
+/// Ranges of all keys, and beside them puts and reads of one key, until the other side of `ends` is gone.
+async fn range_put_and_get(address: &str, mut ends: tokio::sync::oneshot::Receiver<()>) {
+    let mut client = connect(address).await;
+    for from in (0..3000).step_by(100) {
+        let op = |key| RequestOp { request: Some(Request::RequestPut(put(key, "v"))) };
+        let success = (from..from + 100).map(|number| op(format!("k{number:04}"))).collect();
+        client.txn(TxnRequest { success, ..TxnRequest::default() }).await.unwrap();
+    }
+    let all = RangeRequest { range_end: vec![0].into(), serializable: true, ..get("k".to_owned()) };
+    let hot = RangeRequest { serializable: true, ..get("hot".to_owned()) };
+    let mut others = [connect(address).await, connect(address).await];
+    let [putting, reading] = &mut others;
+    while matches!(ends.try_recv(), Err(tokio::sync::oneshot::error::TryRecvError::Empty)) {
+        let (ranged, done, read) = tokio::join!(
+            client.range(all.clone()),
+            putting.put(put("hot".to_owned(), "v")),
+            reading.range(hot.clone()),
+        );
+        assert_eq!((ranged.is_ok(), done.is_ok(), read.is_ok()), (true, true, true));
+    }
+}
+
+/// What a read of one key and a put have waited for is told with the lock and its holder.
+#[test]
+fn a_slow_request_names_the_lock_and_its_holder_in_every_old_era() {
+    for era in ["3.0", "3.1", "3.2"] {
+        let dir = tempfile::tempdir().unwrap();
+        let era = format!("--era={era}");
+        let mut running = Running::start(dir.path(), &[&era, "--warning-apply-duration=1ns"]);
+        let address = running.ready();
+        let (end, ends) = tokio::sync::oneshot::channel();
+        let load = thread::spawn(move || block_on(range_put_and_get(&address, ends)));
+        let (mut read, mut applied) = (None, None);
+        while read.is_none() || applied.is_none() {
+            let line = running.line("apply request took too long");
+            let line: Value = serde_json::from_str(&line).unwrap();
+            let (request, stages) = (line["request"].to_string(), line["stages"].to_string());
+            if !request.contains("hot") || !stages.contains("longest for ") {
+                continue;
+            }
+            match line["prefix"].as_str().unwrap() {
+                "read-only range " if stages.contains("held by ") => read = Some(stages),
+                "" if stages.contains("held by range)") => applied = Some(stages),
+                _ => {}
+            }
+        }
+        println!("{era}: get {read:?}, put {applied:?}");
+        drop(end);
+        load.join().unwrap();
+    }
 }
 
 /// Off and on while it runs, and written at the end.

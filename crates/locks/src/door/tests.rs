@@ -86,7 +86,8 @@ fn a_thread_knows_its_longest_wait_and_for_whom() {
         drop(holding);
     });
     let (wait, all_ns, again) = told.recv().expect("it was told");
-    let front = Some((Actor::named("holder"), Stance::Holding));
-    assert_eq!(wait, Some(Wait { lock: "door", waited_ns: all_ns, front }));
+    let holder = Some(Actor::named("holder"));
+    let front = holder.map(|holder| (holder, Stance::Holding));
+    assert_eq!(wait, Some(Wait { lock: "door", waited_ns: all_ns, front, holder }));
     assert_eq!(again, None);
 }

@@ -16,6 +16,7 @@ use prost::Message as _;
 
 use super::{Answer, Core};
 use crate::requests::describe;
+use crate::stages::{Card, LocksBefore};
 
 /// A clock, and how long an entry may take by it.
 #[derive(Clone, Copy, Debug)]
@@ -31,10 +32,19 @@ pub struct Stopwatch {
 pub struct Slow {
     /// So long.
     pub took: Duration,
+    /// Where it has spent the time: what it waited for locks, and for which holder, is told apart.
+    pub stages: String,
     /// What it was. Values and passwords are left out.
     pub request: String,
     /// How long its answer is, or why it was refused; nothing if another member answers.
     pub outcome: Option<Result<usize, String>>,
+}
+
+/// When the entry at hand began, and what this thread had waited for locks before.
+#[derive(Debug)]
+pub(super) struct Lap {
+    begun_ns: u64,
+    locks: LocksBefore,
 }
 
 impl Core {
@@ -43,23 +53,25 @@ impl Core {
         self.settings.stopwatch.map_or(Duration::ZERO, |watch| watch.limit)
     }
 
-    pub(super) fn start_lap(&self) -> u64 {
-        self.settings.stopwatch.map_or(0, |watch| (watch.now_ns)())
+    pub(super) fn start_lap(&self) -> Option<Lap> {
+        let watch = self.settings.stopwatch?;
+        Some(Lap { begun_ns: (watch.now_ns)(), locks: LocksBefore::now() })
     }
 
     /// Ends the lap of an entry, and begins that of the next.
-    pub(super) fn lap(&mut self, begun_ns: &mut u64, entry: &Entry) {
-        let Some(watch) = self.settings.stopwatch else { return };
+    pub(super) fn lap(&mut self, lap: &mut Option<Lap>, entry: &Entry) {
+        let (Some(watch), Some(lap)) = (self.settings.stopwatch, lap) else { return };
         let now_ns = (watch.now_ns)();
-        let took = Duration::from_nanos(now_ns.saturating_sub(*begun_ns));
-        *begun_ns = now_ns;
+        let took = Duration::from_nanos(now_ns.saturating_sub(lap.begun_ns));
         if took > watch.limit && entry.kind == EntryKind::Normal {
             // What was applied can be decoded.
             let request = InternalRaftRequest::decode(entry.data.clone()).unwrap_or_default();
             let outcome = self.outcome(&request);
             let request = describe::request(&request).to_string();
-            self.out.slow.push(Slow { took, request, outcome });
+            let stages = Card::of_entry(lap.begun_ns, now_ns, lap.locks).to_string();
+            self.out.slow.push(Slow { took, stages, request, outcome });
         }
+        *lap = Lap { begun_ns: now_ns, locks: LocksBefore::now() };
     }
 
     /// What its answer was, if this member gives it.

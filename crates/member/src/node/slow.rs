@@ -8,7 +8,7 @@ use crate::core::Slow;
 
 /// Tells of entries that took longer than this.
 pub(super) fn tell(entries: &[Slow], limit: Duration, figures: &Figures) {
-    for Slow { took, request, outcome } in entries {
+    for Slow { took, stages, request, outcome } in entries {
         figures.slow_applies.fetch_add(1, Relaxed);
         let size = outcome.as_ref().and_then(|outcome| outcome.as_ref().ok());
         let response = size.map_or_else(String::new, |size| format!("size:{size}"));
@@ -20,6 +20,7 @@ pub(super) fn tell(entries: &[Slow], limit: Duration, figures: &Figures) {
             %request,
             response,
             error = error.map(String::as_str),
+            stages,
             "apply request took too long"
         );
     }

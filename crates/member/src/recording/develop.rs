@@ -116,7 +116,7 @@ impl Known {
                 Stage::ReadIndex => ("a round of reads", Some(APPLIER.name().to_owned())),
                 Stage::Apply => ("the applier", Some(APPLIER.name().to_owned())),
                 Stage::Pool => ("a reader", None),
-                Stage::Locks | Stage::Index | Stage::Backend | Stage::Sending => continue,
+                Stage::Locks | Stage::Backend | Stage::Sending => continue,
             };
             work_ns = to_ns;
             if from_ns < to_ns {
