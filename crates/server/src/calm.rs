@@ -41,6 +41,10 @@ const STRIKES_MAX: u32 = 2;
 /// ENHANCE_YOUR_CALM; why.
 const GOAWAY: &[u8] = b"\0\0\x16\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many_pings";
 
+/// The connection's task reads so much before the tasks of its streams run. h2 keeps what they have not read yet, and
+/// ends a connection on which that is too many small frames.
+const TURN_BYTES: usize = 64 << 10;
+
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const PING: u8 = 6;
@@ -60,6 +64,8 @@ pub(crate) struct Calm<C> {
     state: State,
     /// Of the reader, while only the writer can go on.
     reader: Option<Waker>,
+    /// Bytes that were read since the connection's task last paused.
+    read_in_turn: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +89,7 @@ impl<C> Calm<C> {
             strikes: 0,
             state: State::Serving,
             reader: None,
+            read_in_turn: 0,
         }
     }
 
@@ -156,8 +163,18 @@ impl<C: AsyncRead + AsyncWrite + Unpin> AsyncRead for Calm<C> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.state == State::Serving {
+            if this.read_in_turn >= TURN_BYTES {
+                this.read_in_turn = 0;
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             let before = buffer.filled().len();
-            ready!(Pin::new(&mut this.connection).poll_read(context, buffer))?;
+            let read = Pin::new(&mut this.connection).poll_read(context, buffer);
+            if read.is_pending() {
+                this.read_in_turn = 0;
+            }
+            ready!(read)?;
+            this.read_in_turn += buffer.filled().len() - before;
             this.has_read(&buffer.filled()[before..]);
             if this.state == State::Serving {
                 return Poll::Ready(Ok(()));

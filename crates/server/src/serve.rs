@@ -453,6 +453,14 @@ async fn speak<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let _ = served.await;
 }
 
+/// What a client may send before the tasks of its streams have read it: on a connection, and on one of its streams.
+///
+/// h2 takes small frames for an attack if too many lie unread: each counts what it lacks to 256 bytes, and all together
+/// may count half of the connection's window. So these are 64,000 frames of a few bytes. The memory that unread data of
+/// one connection take is bounded by the window.
+const CONNECTION_WINDOW: u32 = 32 << 20;
+const STREAM_WINDOW: u32 = 512 << 10;
+
 fn protocols(held_to: &Connections) -> auto::Builder<TokioExecutor> {
     let mut protocols = auto::Builder::new(TokioExecutor::new());
     protocols.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
@@ -460,6 +468,8 @@ fn protocols(held_to: &Connections) -> auto::Builder<TokioExecutor> {
         .http2()
         .timer(TokioTimer::new())
         .auto_date_header(false)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_stream_window_size(STREAM_WINDOW)
         .max_concurrent_streams(held_to.streams_max)
         .keep_alive_interval(held_to.keep_alive)
         .keep_alive_timeout(held_to.keep_alive_timeout);

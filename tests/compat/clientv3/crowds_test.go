@@ -1,0 +1,168 @@
+package clientv3
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Each message of this library is a frame of a few dozen bytes, and thousands of them come at once.
+// CLEARLANE_ROUNDS=100 repeats each of these tests against one server.
+func rounds(t *testing.T) int {
+	t.Helper()
+	text, ok := os.LookupEnv("CLEARLANE_ROUNDS")
+	if !ok {
+		return 1
+	}
+	count, err := strconv.Atoi(text)
+	check(t, err)
+	return count
+}
+
+// crowd makes watches on streams of one connection, all at once. Each watch must hear of one put.
+func crowd(t *testing.T, client *clientv3.Client, streams, watches int) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	key := []byte(fmt.Sprintf("crowd-%d-%d", streams, time.Now().UnixNano()))
+	var made, heard, streaming sync.WaitGroup
+	for range streams {
+		stream, err := pb.NewWatchClient(client.ActiveConnection()).Watch(ctx)
+		check(t, err)
+		made.Add(watches)
+		heard.Add(watches)
+		streaming.Go(func() {
+			for range 2 * watches {
+				response, err := stream.Recv()
+				if err != nil {
+					t.Errorf("a stream has ended: %v", err)
+					cancel()
+					return
+				}
+				if response.Created {
+					made.Done()
+				}
+				for range response.Events {
+					heard.Done()
+				}
+			}
+		})
+		streaming.Go(func() {
+			create := &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{Key: key}}
+			for range watches {
+				if stream.Send(&pb.WatchRequest{RequestUnion: create}) != nil {
+					return
+				}
+			}
+		})
+	}
+	if within(ctx, &made) {
+		_, err := client.Put(ctx, string(key), "")
+		check(t, err)
+		within(ctx, &heard)
+	}
+	if ctx.Err() != nil {
+		t.Fatalf("%d watches on each of %d streams: not all were made and heard", watches, streams)
+	}
+	cancel()
+	streaming.Wait()
+}
+
+// within waits for a group; it says false if the context ends before.
+func within(ctx context.Context, group *sync.WaitGroup) bool {
+	done := make(chan struct{})
+	go func() { group.Wait(); close(done) }()
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func TestManyWatchesAtOnceOnOneStream(t *testing.T) {
+	_, client := one(t)
+	for range rounds(t) {
+		crowd(t, client, 1, 5000)
+	}
+}
+
+func TestManyWatchesAtOnceOnManyStreams(t *testing.T) {
+	_, client := one(t)
+	for range rounds(t) {
+		crowd(t, client, 20, 1000)
+	}
+}
+
+// A lease that is not kept alive for twenty seconds is gone, and its keys with it.
+func TestManyLeasesAreKeptAlive(t *testing.T) {
+	_, client := one(t)
+	for range rounds(t) {
+		keepLeases(t, client, 20_000, 20)
+	}
+}
+
+func keepLeases(t *testing.T, client *clientv3.Client, count int, ttl int64) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	ids := make(chan clientv3.LeaseID, count)
+	var granting sync.WaitGroup
+	for range 100 {
+		granting.Go(func() {
+			for range count / 100 {
+				lease, err := client.Grant(ctx, ttl)
+				if err != nil {
+					t.Errorf("a lease was not granted: %v", err)
+					return
+				}
+				ids <- lease.ID
+			}
+		})
+	}
+	granting.Wait()
+	close(ids)
+	// A lessor of its own, whose stream ends with it.
+	lessor := clientv3.NewLease(client)
+	defer lessor.Close()
+	var answers, ended atomic.Int64
+	for id := range ids {
+		alive, err := lessor.KeepAlive(ctx, id)
+		check(t, err)
+		go func() {
+			for range alive {
+				answers.Add(1)
+			}
+			ended.Add(1)
+		}()
+	}
+	// The library asks for each at once, and again after a third of its time.
+	eventually(t, "each is kept alive twice", func() bool {
+		return answers.Load() >= 2*int64(count) || ended.Load() > 0
+	})
+	leases, err := client.Leases(ctx)
+	check(t, err)
+	if ended.Load() > 0 || len(leases.Leases) < count {
+		t.Fatalf("%d of %d are not kept alive any more, %d leases are left", ended.Load(), count, len(leases.Leases))
+	}
+	var revoking sync.WaitGroup
+	work := make(chan clientv3.LeaseID)
+	for range 100 {
+		revoking.Go(func() {
+			for id := range work {
+				client.Revoke(ctx, id)
+			}
+		})
+	}
+	for _, lease := range leases.Leases {
+		work <- clientv3.LeaseID(lease.ID)
+	}
+	close(work)
+	revoking.Wait()
+}
