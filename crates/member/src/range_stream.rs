@@ -1,18 +1,22 @@
 //! A range that is sent page by page: etcd 3.7's `RangeStream`.
 //!
-//! Put together, the pages are the answer to the same range in one message. Each page is a read of
-//! its own, at the revision of the first one, so in no era does anybody wait for the whole of it. If
-//! the revision is compacted meanwhile, the stream ends with that error.
+//! Put together, the pages are the answer to the same range in one message, as of the first page: its
+//! header and its count go out with the last page. Each page is a read of its own at the revision of the
+//! first one. So no lock and no old state of the store is kept while a client takes its time, and
+//! the stream ends with an error if that revision is compacted meanwhile, as in etcd.
 //!
 //! The first page has ten keys. From there on a page has twice as many if the last was far below the
 //! size that a message should have, and half as many if it was far above.
 
+use std::mem;
+
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
+use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
 use crate::handle::Handle;
-use crate::range::{Found, range};
+use crate::range::{About, Found, range};
 use crate::requests;
 use crate::stages::Card;
 use crate::trouble::Trouble;
@@ -24,11 +28,19 @@ const FIRST_KEYS: i64 = 10;
 #[derive(Debug)]
 pub struct RangeStream {
     member: Handle,
-    /// What is left of it; nothing behind the last page.
-    left: Option<RangeRequest>,
+    left: Left,
     keys: i64,
-    /// Keys of the whole range, known from the first page.
-    count: Option<i64>,
+    /// What the first page says of the whole range.
+    about: Option<About>,
+}
+
+/// What is left of it.
+#[derive(Debug)]
+enum Left {
+    /// Records to be read.
+    ToRead(RangeRequest),
+    /// Nothing: the last page was there.
+    Nothing,
 }
 
 impl RangeStream {
@@ -36,30 +48,31 @@ impl RangeStream {
     pub fn open(member: Handle, request: RangeRequest) -> Result<RangeStream, Trouble> {
         requests::check::range(&request)?;
         requests::check::range_stream(&request)?;
-        Ok(RangeStream { member, left: Some(request), keys: FIRST_KEYS, count: None })
+        Ok(RangeStream { member, left: Left::ToRead(request), keys: FIRST_KEYS, about: None })
     }
 
     /// The next page; nothing behind the last one.
     pub async fn next(&mut self) -> Result<Option<RangeResponse>, Trouble> {
-        let Some(request) = self.left.take() else { return Ok(None) };
-        if request.count_only {
-            return Ok(Some(self.read(request).await?));
+        match mem::replace(&mut self.left, Left::Nothing) {
+            Left::Nothing => Ok(None),
+            Left::ToRead(request) if request.count_only => self.read(request).await.map(Some),
+            Left::ToRead(request) => self.read_page(request).await.map(Some),
         }
+    }
+
+    async fn read_page(&mut self, request: RangeRequest) -> Result<RangeResponse, Trouble> {
         let limit = if request.limit > 0 { request.limit } else { i64::MAX };
         let page = RangeRequest { limit: limit.min(self.keys), ..request.clone() };
-        let mut page = self.read(page).await?;
-        let count = *self.count.get_or_insert(page.count);
-        let found = page.kvs.len() as i64;
-        let is_last = !page.more || found == limit;
-        if is_last {
-            page.more = page.more && found == limit;
-            page.count = count;
-            return Ok(Some(page));
+        let RangeResponse { header, kvs, more, count } = self.read(page).await?;
+        let about = self.about.get_or_insert(About { header, more, count });
+        let found = kvs.len() as i64;
+        about.more = more && found == limit;
+        if !more || found == limit {
+            return Ok(self.last(kvs));
         }
-        self.left = Some(self.rest(request, &page, found));
-        self.adapt(page.encoded_len());
-        page = RangeResponse { header: None, more: false, count: 0, ..page };
-        Ok(Some(page))
+        let revision = about.header.as_ref().map_or(0, |header| header.revision);
+        self.left = Left::ToRead(rest(request, &kvs, revision));
+        Ok(self.page(kvs))
     }
 
     async fn read(&self, page: RangeRequest) -> Result<RangeResponse, Trouble> {
@@ -67,20 +80,18 @@ impl RangeStream {
         found.whole(&self.member).await
     }
 
-    /// What is left behind a page: of the same revision, and never fresher.
-    fn rest(&self, request: RangeRequest, page: &RangeResponse, found: i64) -> RangeRequest {
-        let revision = match request.revision {
-            ..=0 => page.header.as_ref().map_or(0, |header| header.revision),
-            revision => revision,
-        };
-        let last = page.kvs.last().map_or(&[][..], |record| &record.key);
-        RangeRequest {
-            key: Bytes::from([last, &[0]].concat()),
-            limit: if request.limit > 0 { request.limit - found } else { 0 },
-            revision,
-            serializable: true,
-            ..request
-        }
+    /// Any page but the last has its records only.
+    fn page(&mut self, kvs: Vec<KeyValue>) -> RangeResponse {
+        let page = RangeResponse { kvs, ..RangeResponse::default() };
+        self.adapt(page.encoded_len());
+        page
+    }
+
+    fn last(&mut self, kvs: Vec<KeyValue>) -> RangeResponse {
+        let About { mut header, more, count } = self.about.take().unwrap_or_default();
+        // The revision stays that of the first page; the term is the present one.
+        self.member.stamp(&mut header);
+        RangeResponse { header, kvs, more, count }
     }
 
     fn adapt(&mut self, bytes: usize) {
@@ -90,5 +101,17 @@ impl RangeStream {
         } else if bytes > wanted * 2 {
             self.keys = (self.keys / 2).max(1);
         }
+    }
+}
+
+/// What is left behind a page: of the same revision, and never fresher.
+fn rest(request: RangeRequest, page: &[KeyValue], first_revision: i64) -> RangeRequest {
+    let last = page.last().map_or(&[][..], |record| &record.key);
+    RangeRequest {
+        key: Bytes::from([last, &[0]].concat()),
+        limit: if request.limit > 0 { request.limit - page.len() as i64 } else { 0 },
+        revision: if request.revision > 0 { request.revision } else { first_revision },
+        serializable: true,
+        ..request
     }
 }
