@@ -19,7 +19,7 @@ pub(crate) type Port = (TcpListener, Option<Arc<Incoming>>);
 /// All doors.
 pub(crate) struct Doors {
     pub(crate) clients: Vec<Listener>,
-    pub(crate) peers: Vec<Port>,
+    pub(crate) peers: Vec<Listener>,
     pub(crate) metrics: Vec<Port>,
     /// And how other members' doors are opened.
     pub(crate) outgoing: Outgoing,
@@ -36,37 +36,40 @@ pub(crate) enum Shut {
 
 impl Doors {
     pub(crate) fn bind(config: &Config) -> Result<Doors, Shut> {
-        let mut clients = Vec::new();
-        let places = config.listen_clients.iter().map(|entrance| ("listen-client-urls", entrance));
-        let http = config.listen_clients_http.iter();
-        let http = http.map(|entrance| ("listen-client-http-urls", entrance));
-        let entrances: Vec<_> = places.chain(http).collect();
-        for (flag, entrance) in &entrances {
-            clients.push(bind(flag, entrance)?);
-        }
-        let entrances = entrances.into_iter().map(|(_, entrance)| entrance);
-        let peers = ports("listen-peer-urls", &config.listen_peers)?;
+        let mut clients = listeners("listen-client-urls", &config.listen_clients)?;
+        clients.extend(listeners("listen-client-http-urls", &config.listen_clients_http)?);
+        let peers = listeners("listen-peer-urls", &config.listen_peers)?;
         let metrics = ports("listen-metrics-urls", &config.http.listen_metrics)?;
-        let with_metrics = entrances.clone().chain(&config.http.listen_metrics);
-        let for_clients = incoming(Endpoint::Client, with_metrics, config)?;
+        let entrances = config.listen_clients.iter().chain(&config.listen_clients_http);
+        let entrances = entrances.chain(&config.http.listen_metrics);
+        let for_clients = incoming(Endpoint::Client, entrances, config)?;
         let for_peers = incoming(Endpoint::Peer, config.listen_peers.iter(), config)?;
-        let clients = clients.into_iter().zip(entrances);
-        let clients = clients.map(|(listener, entrance)| match tls_at(entrance, &for_clients) {
-            Some(tls) => listener.secured(tls, entrance.is_plain),
-            None => listener,
-        });
         Ok(Doors {
-            clients: clients.collect(),
-            peers: with_tls(peers, &config.listen_peers, &for_peers),
+            clients: secured(clients, &for_clients),
+            peers: secured(peers, &for_peers),
             metrics: with_tls(metrics, &config.http.listen_metrics, &for_clients),
             outgoing: outgoing(config)?,
         })
     }
 }
 
-fn bind(flag: &'static str, entrance: &Entrance) -> Result<Listener, Shut> {
-    let at = &entrance.at;
-    Listener::bind(at).map_err(|error| Shut::Place { flag, at: at.clone(), error })
+/// A listener, and how it is to speak.
+type Bound<'c> = (Listener, &'c Entrance);
+
+fn listeners<'c>(flag: &'static str, entrances: &'c [Entrance]) -> Result<Vec<Bound<'c>>, Shut> {
+    let bound = entrances.iter().map(|entrance| match Listener::bind(&entrance.at) {
+        Ok(listener) => Ok((listener, entrance)),
+        Err(error) => Err(Shut::Place { flag, at: entrance.at.clone(), error }),
+    });
+    bound.collect()
+}
+
+fn secured(bound: Vec<Bound<'_>>, tls: &Option<Arc<Incoming>>) -> Vec<Listener> {
+    let listeners = bound.into_iter().map(|(listener, entrance)| match tls_at(entrance, tls) {
+        Some(tls) => listener.secured(tls, entrance.is_plain),
+        None => listener,
+    });
+    listeners.collect()
 }
 
 fn ports(flag: &'static str, entrances: &[Entrance]) -> Result<Vec<TcpListener>, Shut> {
@@ -130,7 +133,8 @@ fn outgoing(config: &Config) -> Result<Outgoing, Error> {
     let Side { own, calling, trusted, made, .. } = &config.tls.peers;
     let has_files = own.is_some() || calling.is_some() || trusted.is_some() || made.is_some();
     let members = config.bootstrap.members.to_string();
-    match has_files || members.contains("https://") {
+    let is_secure = members.contains("https://") || members.contains("unixs://");
+    match has_files || is_secure {
         true => Outgoing::new(&config.tls.peers, &config.tls.protocol),
         false => Ok(Outgoing::default()),
     }

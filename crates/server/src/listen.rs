@@ -14,6 +14,8 @@ use std::os::unix::net as unix;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tokio::io::{AsyncRead, AsyncWrite};
+
 use crate::config::address::{Entrance, Listen};
 use crate::tls::Incoming;
 
@@ -58,19 +60,19 @@ pub(crate) enum Connection {
     Unix(unix::UnixStream),
 }
 
+/// A stream of bytes in both directions, over whatever it goes.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
 impl Listener {
     /// Begins to listen.
     pub fn bind(at: &Listen) -> io::Result<Listener> {
         let bound = match at {
-            Listen::Tcp(address) => {
-                let listener = std::net::TcpListener::bind(address)?;
-                listener.set_nonblocking(true)?;
-                Bound::Tcp(listener)
-            }
+            Listen::Tcp(address) => Bound::Tcp(std::net::TcpListener::bind(address)?),
             Listen::Unix(path) => {
                 remove_abandoned(path)?;
                 let listener = unix::UnixListener::bind(path)?;
-                listener.set_nonblocking(true)?;
                 Bound::Unix(Socket { listener, path: path.clone() })
             }
         };
@@ -97,13 +99,24 @@ impl Listener {
     /// For a thread with a runtime.
     pub(crate) fn into_waiting(self) -> io::Result<Waiting> {
         let hears = match self.bound {
-            Bound::Tcp(listener) => Hears::Tcp(tokio::net::TcpListener::from_std(listener)?),
+            Bound::Tcp(listener) => {
+                listener.set_nonblocking(true)?;
+                Hears::Tcp(tokio::net::TcpListener::from_std(listener)?)
+            }
             Bound::Unix(socket) => {
+                socket.listener.set_nonblocking(true)?;
                 let listener = tokio::net::UnixListener::from_std(socket.listener.try_clone()?)?;
                 Hears::Unix(listener, socket)
             }
         };
         Ok(Waiting { hears, speech: self.speech })
+    }
+}
+
+impl From<std::net::TcpListener> for Listener {
+    /// On a port that is bound already, without TLS.
+    fn from(listener: std::net::TcpListener) -> Listener {
+        Listener { bound: Bound::Tcp(listener), speech: Speech::Plain }
     }
 }
 

@@ -101,7 +101,7 @@ impl Member {
             name: self.start.name.clone(),
             client_urls: vec![self.endpoint()],
             peer_urls: self.start.peer_urls.clone(),
-            listeners: vec![(peers, None)],
+            listeners: vec![peers.into()],
             outgoing: Default::default(),
         };
         let peers = Peers::start(&node, opened.ends, settings)?;

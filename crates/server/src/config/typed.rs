@@ -246,18 +246,25 @@ impl Typed<'_> {
         all.map_err(|wrong| Refusal::fatal(format!("--{name}: {wrong}")))
     }
 
-    /// Where to listen for those who come over a network, with TLS or without.
+    /// Where to listen, at each place with TLS or without.
+    fn one_kind(&self, name: &str) -> Result<Vec<Entrance>, Refusal> {
+        let entrances = self.entrances(name)?;
+        match entrances.iter().find(|entrance| entrance.is_plain && entrance.is_secure) {
+            Some(Entrance { at, .. }) => {
+                Err(Refusal::fatal(format!("--{name}: {at} speaks with TLS or without")))
+            }
+            None => Ok(entrances),
+        }
+    }
+
+    /// The same, and each place is a port.
     fn ports(&self, name: &str) -> Result<Vec<Entrance>, Refusal> {
-        let ports = self.entrances(name)?;
+        let ports = self.one_kind(name)?;
         for port in &ports {
-            let wrong = match &port.at {
-                Listen::Unix(path) => format!("a port is wanted, not a socket ({path:?})"),
-                Listen::Tcp(at) if port.is_plain && port.is_secure => {
-                    format!("{at} speaks with TLS or without")
-                }
-                Listen::Tcp(_) => continue,
-            };
-            return Err(Refusal::fatal(format!("--{name}: {wrong}")));
+            if let Listen::Unix(path) = &port.at {
+                let wrong = format!("a port is wanted, not a socket ({path:?})");
+                return Err(Refusal::fatal(format!("--{name}: {wrong}")));
+            }
         }
         Ok(ports)
     }
@@ -301,7 +308,7 @@ pub(super) fn config(values: &Values, mut warnings: Vec<String>) -> Result<Confi
         listen_clients: some(typed.entrances("listen-client-urls")?, "listen-client-urls")?,
         listen_clients_http: typed.entrances("listen-client-http-urls")?,
         advertise_clients: some(typed.written("advertise-client-urls"), "advertise-client-urls")?,
-        listen_peers: some(typed.ports("listen-peer-urls")?, "listen-peer-urls")?,
+        listen_peers: some(typed.one_kind("listen-peer-urls")?, "listen-peer-urls")?,
         raft: raft(&typed)?,
         store: store(&typed)?,
         limits,

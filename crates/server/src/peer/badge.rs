@@ -13,7 +13,7 @@
 
 use std::fmt;
 
-use tonic::metadata::MetadataMap;
+use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 use tonic::{Code, Status};
 
 /// The oldest protocol that is spoken here.
@@ -48,8 +48,9 @@ impl Badge {
             ("clearlane-peer-urls", self.peer_urls.join(",")),
         ];
         for (key, text) in texts {
-            // An address has no signs that metadata cannot have: it was checked when it was given.
-            if let Ok(text) = text.parse() {
+            // An address has no control characters: it was checked when it was given. The path of a
+            // socket may be more than ASCII.
+            if let Ok(text) = AsciiMetadataValue::try_from(text.into_bytes()) {
                 metadata.insert(key, text);
             }
         }
@@ -58,7 +59,8 @@ impl Badge {
     /// Reads it.
     pub fn read(metadata: &MetadataMap) -> Result<Badge, Status> {
         let text = |key: &'static str| {
-            let value = metadata.get(key).and_then(|value| value.to_str().ok());
+            let value = metadata.get(key);
+            let value = value.and_then(|value| str::from_utf8(value.as_encoded_bytes()).ok());
             value.ok_or_else(|| refused(format!("no {key} in the call: is this a member?")))
         };
         let id = |key| {
@@ -136,6 +138,10 @@ mod tests {
         metadata.insert("clearlane-protocol", "9".parse().unwrap());
         let told = Badge::read(&metadata).unwrap_err();
         assert!(told.message().contains("no common protocol"), "{told}");
+        let socket = Badge { peer_urls: vec!["unix:///tmp/é/100%/socket".to_owned()], ..badge() };
+        let mut metadata = MetadataMap::new();
+        socket.write(&mut metadata);
+        assert_eq!(Badge::read(&metadata).unwrap(), socket);
         let told = Badge::read(&MetadataMap::new()).unwrap_err();
         assert_eq!(told.code(), Code::FailedPrecondition);
     }

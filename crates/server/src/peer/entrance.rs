@@ -1,53 +1,42 @@
 //! How do other members' connections come in? Plainly, or after a handshake in a task of its own.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc::{self, Sender};
-use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
-use crate::tls::Incoming;
+use crate::listen::{self, Listener, Speech, Stream, Waiting};
 
 /// So long nobody is accepted when the last attempt has failed.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A connection of another member.
-#[derive(Debug)]
-pub(super) enum Connection {
-    Plain(TcpStream),
-    Secure(Box<TlsStream<TcpStream>>),
-}
+pub(super) struct Connection(Box<dyn Stream>);
 
 /// Those that come in on one address, once they may.
 pub(super) fn connections(
-    listener: std::net::TcpListener,
-    tls: Option<Arc<Incoming>>,
+    listener: Listener,
 ) -> io::Result<ReceiverStream<io::Result<Connection>>> {
-    listener.set_nonblocking(true)?;
-    let listener = TcpListener::from_std(listener)?;
+    let listener = listener.into_waiting()?;
     let (ready, connections) = mpsc::channel(1);
-    tokio::spawn(accept(listener, tls, ready));
+    tokio::spawn(accept(listener, ready));
     Ok(ReceiverStream::new(connections))
 }
 
-async fn accept(
-    listener: TcpListener,
-    tls: Option<Arc<Incoming>>,
-    ready: Sender<io::Result<Connection>>,
-) {
+async fn accept(listener: Waiting, ready: Sender<io::Result<Connection>>) {
     let mut has_failed = false;
     loop {
         match listener.accept().await {
-            Ok((connection, _)) => {
+            Ok((connection, speech)) => {
                 has_failed = false;
-                tokio::spawn(greet(connection, tls.clone(), ready.clone()));
+                tokio::spawn(greet(connection, speech, ready.clone()));
             }
             // Too many files are open, or the other has gone: the next one may do.
             Err(error) => {
@@ -62,81 +51,81 @@ async fn accept(
 }
 
 async fn greet(
-    connection: TcpStream,
-    tls: Option<Arc<Incoming>>,
+    connection: listen::Connection,
+    speech: Speech,
     ready: Sender<io::Result<Connection>>,
 ) {
-    // Who has gone already makes these fail.
-    let Ok(remote) = connection.peer_addr() else { return };
-    if connection.set_nodelay(true).is_err() {
-        return;
-    }
-    let connection = match tls {
-        None => Connection::Plain(connection),
-        Some(tls) => match tls.greet(connection, Some(remote)).await {
-            Some((stream, _)) => Connection::Secure(Box::new(stream)),
-            None => return,
-        },
+    let greeted = match connection {
+        // A connection that is closed already makes these fail.
+        listen::Connection::Tcp(connection) => {
+            let Ok(remote) = connection.peer_addr() else { return };
+            if connection.set_nodelay(true).is_err() {
+                return;
+            }
+            let Ok(connection) = TcpStream::from_std(connection) else { return };
+            secured(connection, speech, Some(remote)).await
+        }
+        listen::Connection::Unix(connection) => {
+            let Ok(connection) = UnixStream::from_std(connection) else { return };
+            secured(connection, speech, None).await
+        }
     };
-    // If nobody takes it, this member is about to end.
-    let _ = ready.send(Ok(connection)).await;
+    if let Some(connection) = greeted {
+        // If nobody takes it, this member is about to end.
+        let _ = ready.send(Ok(connection)).await;
+    }
+}
+
+/// After the handshake, if there is to be one. A port of members has one kind of connections.
+async fn secured<S: Stream + 'static>(
+    stream: S,
+    speech: Speech,
+    remote: Option<SocketAddr>,
+) -> Option<Connection> {
+    let stream: Box<dyn Stream> = match speech {
+        Speech::Plain => Box::new(stream),
+        Speech::Secure(tls) | Speech::Either(tls) => Box::new(tls.greet(stream, remote).await?.0),
+    };
+    Some(Connection(stream))
 }
 
 impl AsyncRead for Connection {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Connection::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Connection::Secure(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
+        Pin::new(&mut self.0).poll_read(context, buffer)
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Connection::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Connection::Secure(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
+        Pin::new(&mut self.0).poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Connection::Plain(stream) => Pin::new(stream).poll_write_vectored(context, pieces),
-            Connection::Secure(stream) => Pin::new(stream).poll_write_vectored(context, pieces),
-        }
+        Pin::new(&mut self.0).poll_write_vectored(context, pieces)
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Connection::Plain(stream) => stream.is_write_vectored(),
-            Connection::Secure(stream) => stream.is_write_vectored(),
-        }
+        self.0.is_write_vectored()
     }
 
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Connection::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Connection::Secure(stream) => Pin::new(stream).poll_flush(context),
-        }
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Connection::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Connection::Secure(stream) => Pin::new(stream).poll_shutdown(context),
-        }
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
     }
 }
 

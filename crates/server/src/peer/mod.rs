@@ -47,7 +47,7 @@
 //! that nobody has heard of is let in if it names the cluster, for this member may be behind and not
 //! have applied yet that the other was added; and it is answered where it says that it listens.
 //!
-//! Before all that, an `https` address wants TLS: see [`tls`](crate::tls).
+//! Before all that, an `https` or `unixs` address wants TLS: see [`tls`](crate::tls).
 //!
 //! # What is left out
 //!
@@ -67,7 +67,6 @@ mod others;
 mod post;
 
 use std::io;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::thread;
@@ -91,7 +90,8 @@ use self::others::Calls;
 pub(crate) use self::others::leader;
 use self::post::Ended;
 pub use self::post::{Ends, Post, network};
-use crate::tls::{Incoming, Outgoing};
+use crate::listen::Listener;
+use crate::tls::Outgoing;
 
 /// A message is at most so long: more than any entry.
 const MESSAGE_BYTES_MAX: usize = 512 << 20;
@@ -108,7 +108,7 @@ pub struct Settings {
     /// Where its peers reach it.
     pub peer_urls: Vec<String>,
     /// Where it listens for them. Bound already: who fails to do that need not start a member.
-    pub listeners: Vec<(TcpListener, Option<Arc<Incoming>>)>,
+    pub listeners: Vec<Listener>,
     /// How it calls them.
     pub outgoing: Outgoing,
 }
@@ -163,8 +163,7 @@ impl Peers {
         let handle = Handle::new(node, Limits::default());
         let (learned, strangers) = mpsc::channel(links::STRANGERS_MAX);
         let door = Door::new(&context, handle.clone(), learned);
-        let listening = listeners.into_iter();
-        let listening = listening.map(|(listener, tls)| entrance::connections(listener, tls));
+        let listening = listeners.into_iter().map(entrance::connections);
         // All of them, before there is a task that knows the node: it would be dropped by raft itself.
         for connections in listening.collect::<io::Result<Vec<_>>>()? {
             tokio::spawn(serve(connections, door.clone()));

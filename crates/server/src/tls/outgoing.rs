@@ -1,10 +1,12 @@
-//! How is a member called? A URL in, a channel out; with TLS if the URL says so.
+//! How is a member called? A URL in, a channel out; with TLS if the URL says so, over a network or
+//! over a socket in the file system.
 //!
 //! Whoever answers must show a certificate of an authority that is trusted, for the host or address
 //! in the URL. Without `--peer-trusted-ca-file` those authorities are trusted that the system trusts.
 //! Members that make their certificates themselves believe each other.
 
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,9 +17,8 @@ use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::ServerName;
 use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, RootCertStore};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint};
 use tower_service::Service;
 
@@ -27,6 +28,7 @@ use super::rules::Hosts;
 use super::settings::{Named, Pair, Side};
 use super::watched::Watched;
 use super::{Error, words};
+use crate::listen::Stream;
 
 /// TLS for connections that are opened here. By default there is none.
 #[derive(Clone, Debug, Default)]
@@ -74,17 +76,26 @@ impl Outgoing {
     ) -> Result<Channel, String> {
         let endpoint =
             |url: String| Endpoint::from_shared(url).map(tune).map_err(|error| error.to_string());
-        let connected = match url.strip_prefix("https://") {
-            Some(rest) => {
-                let Some(config) = &self.0 else {
-                    return Err("it wants TLS, and there is no certificate to check it by".into());
-                };
-                // For tonic it is a connection like any other. Asked for `https` it would want to do the
-                // TLS itself, if anybody in the program has it built with that.
-                let endpoint = endpoint(format!("http://{rest}"))?;
-                endpoint.connect_with_connector(Secure(Arc::clone(config))).await
+        let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+        let tls = match (scheme, &self.0) {
+            ("https" | "unixs", None) => {
+                return Err("it wants TLS, and there is no certificate to check it by".into());
             }
-            None => endpoint(url.to_owned())?.connect().await,
+            ("https" | "unixs", Some(config)) => Some(Arc::clone(config)),
+            _ => None,
+        };
+        let connected = match scheme {
+            "unix" | "unixs" => {
+                let to = To::Socket { path: rest.into(), host: host_of_socket(rest).to_owned() };
+                endpoint("http://localhost".into())?.connect_with_connector(Dial { to, tls }).await
+            }
+            // For tonic it is a connection like any other. Asked for `https` it would want to do the
+            // TLS itself, if anybody in the program has it built with that.
+            "https" => {
+                let endpoint = endpoint(format!("http://{rest}"))?;
+                endpoint.connect_with_connector(Dial { to: To::Host, tls }).await
+            }
+            _ => endpoint(url.to_owned())?.connect().await,
         };
         connected.map_err(|error| {
             let why = std::error::Error::source(&error).map(ToString::to_string);
@@ -93,13 +104,33 @@ impl Outgoing {
     }
 }
 
-/// Opens a TLS connection to the host of a URL.
-struct Secure(Arc<Watched<ClientConfig>>);
+/// For which host a certificate must be at a socket: the one in the URL, as in etcd. A path that
+/// begins with `/` has none, and the socket is of this machine.
+fn host_of_socket(rest: &str) -> &str {
+    let host = rest.split('/').next().unwrap_or_default();
+    let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+    if host.is_empty() { "localhost" } else { host.trim_matches(['[', ']']) }
+}
 
-type Connecting = Pin<Box<dyn Future<Output = io::Result<TokioIo<TlsStream<TcpStream>>>> + Send>>;
+/// What is dialled.
+#[derive(Clone)]
+enum To {
+    /// The host and port of the URL.
+    Host,
+    /// A socket in the file system, and the host of its certificate.
+    Socket { path: PathBuf, host: String },
+}
 
-impl Service<Uri> for Secure {
-    type Response = TokioIo<TlsStream<TcpStream>>;
+/// Opens connections that tonic does not open itself: with TLS, or to a socket.
+struct Dial {
+    to: To,
+    tls: Option<Arc<Watched<ClientConfig>>>,
+}
+
+type Connecting = Pin<Box<dyn Future<Output = io::Result<TokioIo<Box<dyn Stream>>>> + Send>>;
+
+impl Service<Uri> for Dial {
+    type Response = TokioIo<Box<dyn Stream>>;
     type Error = io::Error;
     type Future = Connecting;
 
@@ -108,15 +139,37 @@ impl Service<Uri> for Secure {
     }
 
     fn call(&mut self, uri: Uri) -> Connecting {
-        let config = Arc::clone(&self.0);
+        let (to, tls) = (self.to.clone(), self.tls.clone());
         Box::pin(async move {
-            let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-            let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
-            let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(443))).await?;
-            stream.set_nodelay(true)?;
-            let connected = TlsConnector::from(config.get().await?).connect(name, stream).await;
-            connected.map(TokioIo::new).map_err(|error| io::Error::other(words::of(&error)))
+            let stream = match to {
+                To::Host => {
+                    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+                    let port = uri.port_u16().unwrap_or(443);
+                    let stream = TcpStream::connect((host.as_str(), port)).await?;
+                    stream.set_nodelay(true)?;
+                    secured(stream, tls, host).await?
+                }
+                To::Socket { path, host } => {
+                    secured(UnixStream::connect(path).await?, tls, host).await?
+                }
+            };
+            Ok(TokioIo::new(stream))
         })
+    }
+}
+
+/// After the handshake, if there is to be one.
+async fn secured<S: Stream + 'static>(
+    stream: S,
+    tls: Option<Arc<Watched<ClientConfig>>>,
+    host: String,
+) -> io::Result<Box<dyn Stream>> {
+    let Some(config) = tls else { return Ok(Box::new(stream)) };
+    let name = ServerName::try_from(host).map_err(io::Error::other)?;
+    let connected = TlsConnector::from(config.get().await?).connect(name, stream).await;
+    match connected {
+        Ok(stream) => Ok(Box::new(stream)),
+        Err(error) => Err(io::Error::other(words::of(&error))),
     }
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //!   host:port                                  http, or https if a flag below is set
 //!   https://host:port                          TLS, and the certificate is checked
+//!   unix://path, unixs://path                  a socket in the file system, without TLS or with it
 //!   --cacert ca.crt                            by this authority, not by those of the system
 //!   --cert me.crt --key me.key                 and the member sees who asks
 //!   --insecure-skip-tls-verify                 whoever answers is believed
@@ -31,7 +32,7 @@ pub(super) async fn connect(asked: &Asked, endpoint: &str) -> Result<Channel, Fa
         false if is_secure => format!("https://{endpoint}"),
         false => format!("http://{endpoint}"),
     };
-    let outgoing = match url.starts_with("https://") {
+    let outgoing = match url.starts_with("https://") || url.starts_with("unixs://") {
         true => outgoing(asked)?,
         false => Outgoing::default(),
     };

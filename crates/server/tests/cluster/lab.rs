@@ -18,6 +18,7 @@ use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest};
 use clearlane_raft_log::wal;
 use clearlane_server::data::{InitialCluster, Start, State};
+use clearlane_server::listen::Listener;
 use clearlane_server::peer::{Peers, Settings};
 use clearlane_server::serve::Server;
 use clearlane_server::tls::incoming::Endpoint as Whose;
@@ -138,7 +139,10 @@ impl Lab {
             name: name.clone(),
             client_urls: vec![format!("http://{client}")],
             peer_urls: start.peer_urls.clone(),
-            listeners: vec![(listener, self.incoming(&name))],
+            listeners: vec![match self.incoming(&name) {
+                Some(tls) => Listener::from(listener).secured(tls, false),
+                None => listener.into(),
+            }],
             outgoing: start.outgoing.clone(),
         };
         let peers = Peers::start(&opened.node, opened.ends, settings).unwrap();

@@ -158,7 +158,7 @@ fn ours(
         name: place.name.to_owned(),
         client_urls: vec![place.client_url.to_owned()],
         peer_urls: vec![place.peer_url.clone()],
-        listeners: vec![(listener, None)],
+        listeners: vec![listener.into()],
         outgoing: Outgoing::default(),
     };
     let peers = Peers::start(&node, ends, settings)?;
