@@ -31,6 +31,10 @@ use crate::options::Options;
 /// Between the first two checks of an endpoint, and between the last ones.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
+/// What a server may send before the program has read it. h2 takes small frames, such as events of a watch, for an attack
+/// if too many lie unread, and how many it allows grows with this window.
+const CONNECTION_WINDOW: u32 = 32 << 20;
+
 /// One endpoint.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -58,6 +62,7 @@ impl Place {
             .connect_timeout(options.connect_timeout)
             .http2_keep_alive_interval(interval)
             .keep_alive_timeout(patience)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .tcp_nodelay(true);
         if let Some(tls) = &options.tls {
             let config = tls.config().timeout(options.connect_timeout);

@@ -456,9 +456,9 @@ async fn speak<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 /// What a client may send before the tasks of its streams have read it: on a connection, and on one of its streams.
 ///
 /// h2 takes small frames for an attack if too many lie unread: each counts what it lacks to 256 bytes, and all together
-/// may count half of the connection's window. So these are 64,000 frames of a few bytes. The memory that unread data of
-/// one connection take is bounded by the window.
-const CONNECTION_WINDOW: u32 = 32 << 20;
+/// may count half of the connection's window. So these are 64,000 frames of a few bytes. The window also bounds the
+/// memory that the unread data of a connection take.
+pub(crate) const CONNECTION_WINDOW: u32 = 32 << 20;
 const STREAM_WINDOW: u32 = 512 << 10;
 
 fn protocols(held_to: &Connections) -> auto::Builder<TokioExecutor> {

@@ -12,6 +12,7 @@ use tokio::task::AbortHandle;
 use tonic::transport::{Channel, Endpoint};
 
 use super::PATIENCE;
+use crate::serve::CONNECTION_WINDOW;
 use crate::tls::Outgoing;
 
 /// So many bytes may wait for a stream: a heartbeat has 50.
@@ -248,6 +249,7 @@ pub(super) async fn connect(url: &str, outgoing: &Outgoing) -> Result<Channel, S
         endpoint
             .connect_timeout(PATIENCE)
             .tcp_nodelay(true)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .http2_keep_alive_interval(PATIENCE)
             .keep_alive_timeout(PATIENCE)
             .keep_alive_while_idle(true)

@@ -91,6 +91,7 @@ pub(crate) use self::others::leader;
 use self::post::Ended;
 pub use self::post::{Ends, Post, network};
 use crate::listen::Listener;
+use crate::serve::CONNECTION_WINDOW;
 use crate::tls::Outgoing;
 
 /// A message is at most so long: more than any entry.
@@ -219,7 +220,7 @@ async fn serve(connections: ReceiverStream<io::Result<Connection>>, door: Door) 
     let service = PeerServer::new(door).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let server = Tonic::builder()
         .initial_stream_window_size(1 << 20)
-        .initial_connection_window_size(4 << 20)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keepalive_interval(Some(PATIENCE))
         .http2_keepalive_timeout(Some(PATIENCE))
         .add_service(service);
