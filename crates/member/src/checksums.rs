@@ -20,7 +20,8 @@ use crate::trouble::Trouble;
 /// So many keys or records in one step. In the old eras the steps of a hash hold a lock anyway.
 const STEP: usize = 10_000;
 
-/// The sum of all keys at a revision, the current one if it is 0; and the current one.
+/// The sum of all keys at a revision, the current one if it is 0; and the current one of the same
+/// state.
 pub fn hash_kv(
     store: &dyn Store<Progress>,
     revision: i64,
@@ -36,17 +37,18 @@ pub fn hash_kv(
             break sum;
         }
     };
-    drop(job);
-    Ok((sum, store.read().revision()))
+    Ok((sum, job.revision()))
 }
 
-/// The sum of everything that is on disk, after a commit; and the current revision.
+/// The sum of everything that is on disk, after a commit; and the current revision of before: what it
+/// stands for is in the sum.
 pub fn hash(store: &dyn Store<Progress>) -> Result<(u32, i64)> {
+    let revision = store.read().revision();
     let copy = store.copy()?;
     let mut job = WholeHashJob::new(Committed(Arc::clone(copy.snapshot())));
     loop {
         if let Some(sum) = job.step(STEP)? {
-            return Ok((sum, store.read().revision()));
+            return Ok((sum, revision));
         }
     }
 }

@@ -51,6 +51,9 @@ impl Handle {
         keys: bool,
     ) -> Result<LeaseTimeToLiveResponse, Trouble> {
         self.leads().await?;
+        // Before the keys are looked at: a change hangs its keys on leases before it can be read. So the keys
+        // are those of this revision at least.
+        let revision = self.store().read().revision();
         let leases = self.node().leases();
         let mut response = LeaseTimeToLiveResponse { id, ttl: NO_LEASE, ..Default::default() };
         if let Some(Standing { granted, left }) = leases.standing(id, self.node().now()) {
@@ -60,7 +63,7 @@ impl Handle {
                 response.keys = leases.keys(id);
             }
         }
-        response.header.get_or_insert_default().revision = self.store().read().revision();
+        response.header.get_or_insert_default().revision = revision;
         self.stamp(&mut response.header);
         Ok(response)
     }

@@ -146,15 +146,23 @@ impl Fold {
     }
 }
 
-/// A hash under way. What it reads is let go of as soon as the result is there.
+/// A hash under way.
 #[derive(Debug)]
-pub(crate) enum Hashing<M> {
+pub(crate) struct Hashing<M> {
+    /// The current revision when it began.
+    revision: i64,
+    work: Work<M>,
+}
+
+/// What it reads is let go of as soon as the result is there.
+#[derive(Debug)]
+enum Work<M> {
     Open { moment: M, at: i64, phase: Phase },
     Done(HashKv),
 }
 
 #[derive(Debug)]
-pub(crate) enum Phase {
+enum Phase {
     /// Asking the index what to keep, from a key on.
     Keep { from: Vec<u8>, keep: Vec<Revision> },
     /// Adding records, from a record key on.
@@ -164,29 +172,34 @@ pub(crate) enum Phase {
 impl<M: Moment> Hashing<M> {
     /// A hash at `asked`, or at the current revision if it is 0.
     pub(crate) fn new(moment: M, asked: i64) -> Result<Hashing<M>> {
+        let revision = moment.revision();
         if asked < 0 {
             let nothing = Fold::new(asked, moment.compact_revision(), Vec::new());
-            return Ok(Hashing::Done(nothing.result()));
+            return Ok(Hashing::done(nothing.result(), revision));
         }
-        let at = revision_to_read(moment.revision(), moment.compact_revision(), asked)?;
+        let at = revision_to_read(revision, moment.compact_revision(), asked)?;
         let phase = Phase::Keep { from: Vec::new(), keep: Vec::new() };
-        Ok(Hashing::Open { moment, at, phase })
+        Ok(Hashing { revision, work: Work::Open { moment, at, phase } })
     }
 
-    /// One that is known already.
-    pub(crate) fn done(hash: HashKv) -> Hashing<M> {
-        Hashing::Done(hash)
+    /// One that is known already; the current revision is this one.
+    pub(crate) fn done(hash: HashKv, revision: i64) -> Hashing<M> {
+        Hashing { revision, work: Work::Done(hash) }
     }
 }
 
 impl<M: Moment> HashJob for Hashing<M> {
+    fn revision(&self) -> i64 {
+        self.revision
+    }
+
     fn step(&mut self, budget: usize) -> Result<Option<HashKv>> {
-        let (moment, at, phase) = match self {
-            Hashing::Open { moment, at, phase } => (moment, *at, phase),
-            Hashing::Done(hash) => return Ok(Some(*hash)),
+        let (moment, at, phase) = match &mut self.work {
+            Work::Open { moment, at, phase } => (moment, *at, phase),
+            Work::Done(hash) => return Ok(Some(*hash)),
         };
         if let Some(hash) = phase.step(moment, at, budget.max(1))? {
-            *self = Hashing::Done(hash);
+            self.work = Work::Done(hash);
             return Ok(Some(hash));
         }
         Ok(None)

@@ -178,6 +178,9 @@ pub type LengthVisitor<'v> = dyn FnMut(usize) -> ControlFlow<()> + 'v;
 
 /// A hash under way. Whoever runs it decides when to pause.
 pub trait HashJob {
+    /// The current revision of the state that it sums.
+    fn revision(&self) -> i64;
+
     /// Goes on by about so many keys or records. The result, once it is there.
     fn step(&mut self, budget: usize) -> Result<Option<HashKv>>;
 }

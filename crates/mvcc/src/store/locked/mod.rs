@@ -183,7 +183,7 @@ impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> Store<A> for LockedStore<A,
     fn hash(&self, revision: i64) -> Result<Box<dyn HashJob + '_>> {
         let stored = self.compactions.lock().hash_of(revision);
         Ok(Box::new(match stored {
-            Some(hash) => Hashing::done(hash),
+            Some(hash) => Hashing::done(hash, self.read().revision()),
             None => {
                 let moment = self.open_read(|backend| backend.read_locked()).without_store();
                 Hashing::new(moment, revision)?

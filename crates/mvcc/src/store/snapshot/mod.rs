@@ -162,7 +162,7 @@ impl<A: Applied, I: TreeIndex> Store<A> for SnapshotStore<A, I> {
     fn hash(&self, revision: i64) -> Result<Box<dyn HashJob + '_>> {
         let stored = self.compactions.lock().hash_of(revision);
         Ok(Box::new(match stored {
-            Some(hash) => Hashing::done(hash),
+            Some(hash) => Hashing::done(hash, self.read().revision()),
             None => Hashing::new(self.read(), revision)?,
         }))
     }
