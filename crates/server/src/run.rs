@@ -208,11 +208,14 @@ fn member(config: &Config) -> Result<Never, Failure> {
 
 /// From listeners to threads.
 fn begin(config: &Config) -> Result<Running, Failure> {
+    // Certificates are made in the data directory, and so may a timeline be.
+    let start = start_of(config);
+    start.check_owner()?;
     if let Some(file) = &config.timeline {
         timeline::check(file)?;
     }
     let Doors { clients, peers: listeners, metrics, outgoing } = Doors::bind(config)?;
-    let start = Start { outgoing: outgoing.clone(), ..start_of(config) };
+    let start = Start { outgoing: outgoing.clone(), ..start };
     let was_there = start.has_begun()?;
     let Opened { node, ends } = start.open()?;
     if config.timeline.is_some() {

@@ -25,6 +25,28 @@ pub enum Error {
         /// What is known.
         known: u32,
     },
+    /// It was written by etcd.
+    #[error(
+        "{dir}: this is data of etcd ({found}), which Clearlane does not read; nothing in it was \
+         changed. Start etcd with it, start Clearlane with an empty --data-dir, and copy the keys: \
+         `etcdctl --endpoints=ETCD make-mirror CLEARLANE`"
+    )]
+    Etcd {
+        /// The data directory.
+        dir: PathBuf,
+        /// What says so.
+        found: String,
+    },
+    /// The same, as one file.
+    #[error(
+        "{path}: this is a snapshot of etcd (a bbolt database), which Clearlane does not read. Make \
+         etcd's data of it with `etcdutl snapshot restore`, start etcd with that, and copy the keys: \
+         `etcdctl --endpoints=ETCD make-mirror CLEARLANE`"
+    )]
+    EtcdSnapshot {
+        /// The file.
+        path: PathBuf,
+    },
     /// There is no data to go on with.
     #[error("--force-new-cluster goes on with a member's data, and in {0} there is none")]
     NothingToForce(PathBuf),

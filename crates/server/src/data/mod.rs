@@ -22,6 +22,7 @@
 //! only the others know.
 
 mod error;
+pub(crate) mod etcd;
 mod format;
 mod initial;
 
@@ -149,6 +150,11 @@ impl Start {
         Ok(wal::exists(&Disk, &self.wal_dir()).map_err(clearlane_member::Error::from)?)
     }
 
+    /// Refuses data of etcd's, which is left as it is. It looks, and makes nothing.
+    pub fn check_owner(&self) -> Result<()> {
+        etcd::refuse_data(&self.data_dir)
+    }
+
     /// Begins, or goes on.
     pub fn open(&self) -> Result<Opened> {
         let (post, ends) = peer::network().map_err(Error::Network)?;
@@ -166,6 +172,7 @@ impl Start {
     /// What is on disk when this returns is a member's. One that has just joined has been told whether it
     /// is to learn only.
     fn prepare(&self) -> Result<(Ground, Option<bool>)> {
+        self.check_owner()?;
         make(&self.member_dir())?;
         format::check(&self.member_dir())?;
         let ground = self.ground()?;

@@ -11,6 +11,7 @@ use clearlane_raft_log::files::Disk;
 use super::{Asked, Failure, Tool};
 use crate::config::table::flag;
 use crate::config::value::Kind::{OneOf, Text};
+use crate::data::etcd;
 
 pub(super) const TOOL: Tool = Tool {
     name: &["defrag"],
@@ -27,6 +28,7 @@ const STEP: usize = 10_000;
 
 fn defrag(asked: &Asked) -> Result<String, Failure> {
     let data_dir = asked.path("data-dir").ok_or("defrag takes --data-dir=DIR")?;
+    etcd::refuse_data(&data_dir)?;
     let snap = data_dir.join("member/snap");
     if !snap.is_dir() {
         return Err(format!("{} has no store", data_dir.display()).into());

@@ -13,6 +13,7 @@ use clearlane_member::snapshot_file;
 use clearlane_mvcc::RecordKey;
 
 use super::{Asked, Failure, Tool};
+use crate::data::etcd;
 
 pub(super) const TOOL: Tool =
     Tool { name: &["snapshot", "status"], takes: &["FILE"], flags: &[], work: status };
@@ -27,9 +28,11 @@ fn status(asked: &Asked) -> Result<String, Failure> {
     Ok(format!("{}, {} bytes\n", described?, file.metadata()?.len()))
 }
 
-/// Opens a snapshot, or says which file it was.
+/// Opens a snapshot of ours, or says which file it was.
 pub(super) fn open_file(path: &Path) -> Result<File, Failure> {
-    Ok(File::open(path).map_err(|error| format!("{}: {error}", path.display()))?)
+    let mut file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    etcd::refuse_snapshot(path, &mut file)?;
+    Ok(file)
 }
 
 fn describe(file: &mut File, dir: &Path) -> Result<String, Failure> {
