@@ -193,7 +193,7 @@ fn bodies_that_come_byte_by_byte_harm_no_other_call() {
             puts.spawn(async move { put(&requests, &key, vec![7; 64 << 10], 1).await });
         }
         let mut reads = 0;
-        while puts.len() > 0 || reads == 0 {
+        while !puts.is_empty() || reads == 0 {
             let range = RangeRequest { key: "other".into(), ..Default::default() };
             let (response, mut sending) = call(&requests, "/etcdserverpb.KV/Range").await;
             send(&mut sending, framed(&range), usize::MAX, true).await;
