@@ -5,10 +5,15 @@
 //! first one. So no lock and no old state of the store is kept while a client takes its time, and
 //! the stream ends with an error if that revision is compacted meanwhile, as in etcd.
 //!
+//! A sort target without an order is the only order besides that of the keys that etcd takes here. Such a
+//! range is read and sorted at once, as `Range` does it, and then cut into pages. (etcd sorts each
+//! page for itself and goes on behind its last key, so that keys come twice or not at all.)
+//!
 //! The first page has ten keys. From there on a page has twice as many if the last was far below the
 //! size that a message should have, and half as many if it was far above.
 
 use std::mem;
+use std::vec::IntoIter;
 
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
@@ -39,6 +44,8 @@ pub struct RangeStream {
 enum Left {
     /// Records to be read.
     ToRead(RangeRequest),
+    /// Records that were sorted, and are in memory.
+    Sorted(IntoIter<KeyValue>),
     /// Nothing: the last page was there.
     Nothing,
 }
@@ -56,7 +63,13 @@ impl RangeStream {
         match mem::replace(&mut self.left, Left::Nothing) {
             Left::Nothing => Ok(None),
             Left::ToRead(request) if request.count_only => self.read(request).await.map(Some),
+            Left::ToRead(request) if requests::range::has_order(&request) => {
+                let RangeResponse { header, kvs, more, count } = self.read(request).await?;
+                self.about = Some(About { header, more, count });
+                Ok(Some(self.cut(kvs.into_iter())))
+            }
             Left::ToRead(request) => self.read_page(request).await.map(Some),
+            Left::Sorted(records) => Ok(Some(self.cut(records))),
         }
     }
 
@@ -78,6 +91,17 @@ impl RangeStream {
     async fn read(&self, page: RangeRequest) -> Result<RangeResponse, Trouble> {
         let found: Found = range(&self.member, page, &mut Card::begin()).await?;
         found.whole(&self.member).await
+    }
+
+    /// A page of records that are in memory.
+    fn cut(&mut self, mut records: IntoIter<KeyValue>) -> RangeResponse {
+        let keys = usize::try_from(self.keys).unwrap_or(usize::MAX);
+        let page = records.by_ref().take(keys).collect();
+        if records.as_slice().is_empty() {
+            return self.last(page);
+        }
+        self.left = Left::Sorted(records);
+        self.page(page)
     }
 
     /// Any page but the last has its records only.

@@ -14,6 +14,7 @@ use clearlane_member::range_stream::RangeStream;
 use clearlane_member::requests::{Limits, Refused};
 use clearlane_member::{Handle, Trouble};
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
 use clearlane_proto::etcdserverpb::watch_client::WatchClient;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
@@ -23,6 +24,7 @@ use clearlane_proto::etcdserverpb::{
 };
 use clearlane_server::data;
 use clearlane_server::serve::Server;
+use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 struct Running {
@@ -105,11 +107,13 @@ fn a_stream_is_of_its_first_pages_revision() {
         block_on(async {
             let mut client = KvClient::new(running.channel().await);
             load(&mut client, (0..100).map(|number| put(format!("k{number:02}"), "old"))).await;
+            let by_value = SortTarget::Value as i32;
             let requests = [
                 all(),
                 RangeRequest { limit: 30, ..all() },
                 RangeRequest { revision: -1, ..all() },
                 RangeRequest { keys_only: true, ..all() },
+                RangeRequest { sort_target: by_value, ..all() },
             ];
             for request in requests {
                 let whole = client.range(request.clone()).await.unwrap().into_inner();
@@ -258,4 +262,76 @@ async fn watch(channel: Channel, records: &mut BTreeMap<Vec<u8>, i64>, listed: i
             records.insert(record.key.to_vec(), seen);
         }
     }
+}
+
+fn sorted_by(sort_target: SortTarget, sort_order: SortOrder) -> RangeRequest {
+    RangeRequest { sort_target: sort_target as i32, sort_order: sort_order as i32, ..all() }
+}
+
+const TARGETS: [SortTarget; 5] =
+    [SortTarget::Key, SortTarget::Version, SortTarget::Create, SortTarget::Mod, SortTarget::Value];
+
+/// A target without an order is served, each key once, and in the order in which a range has it.
+#[test]
+fn a_sort_target_without_an_order_is_served_as_by_range() {
+    for design in Design::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let running = Running::start(dir.path(), design);
+        block_on(async {
+            let mut client = KvClient::new(running.channel().await);
+            // In no order at all; many are changed more than once.
+            let keys = (0..150).map(|number| number * 7919 % 100);
+            load(&mut client, keys.map(|key| put(format!("k{key:02}"), format!("{}", key % 13))))
+                .await;
+            for (target, limit) in
+                TARGETS.iter().flat_map(|it| [0, 1, 10, 30, 99, 100, 101].map(|limit| (*it, limit)))
+            {
+                for keys_only in [false, true] {
+                    let request = sorted_by(target, SortOrder::None);
+                    let request = RangeRequest { limit, keys_only, ..request };
+                    let whole = client.range(request.clone()).await.unwrap().into_inner();
+                    let (joined, pages) = joined(running.pages(request.clone()).unwrap()).await;
+                    assert_eq!(joined, whole, "{design:?}: {request:?}");
+                    assert_eq!(pages > 1, whole.kvs.len() > 10, "{design:?}: {request:?}");
+                }
+                let request = sorted_by(target, SortOrder::None);
+                let counted = RangeRequest { count_only: true, limit, ..request };
+                let (joined, pages) = joined(running.pages(counted).unwrap()).await;
+                assert_eq!((joined.count, joined.more, pages), (100, false, 1));
+            }
+        });
+        running.stop();
+    }
+}
+
+/// etcd's check: no order at all, or the keys' ascending.
+#[test]
+fn any_other_order_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = Running::start(dir.path(), Design::SnapshotReadTx);
+    block_on(async {
+        let mut client = KvClient::new(running.channel().await);
+        for target in TARGETS {
+            for order in [SortOrder::None, SortOrder::Ascend, SortOrder::Descend] {
+                let answer = client.range_stream(sorted_by(target, order)).await;
+                let is_served = order == SortOrder::None
+                    || (target, order) == (SortTarget::Key, SortOrder::Ascend);
+                let told = answer.map(drop).map_err(|it| (it.code(), it.message().to_owned()));
+                let words = "RangeStream does not support custom sort orders".to_owned();
+                let refused = Err((Code::Unimplemented, words));
+                assert_eq!(told, if is_served { Ok(()) } else { refused }, "{target:?} {order:?}");
+            }
+        }
+        // The order is looked at before the filter, and what no range may be before both.
+        let filtered = RangeRequest { min_mod_revision: 1, ..all() };
+        let told = client.range_stream(filtered.clone()).await.unwrap_err();
+        assert_eq!(told.message(), "RangeStream does not support revision filters");
+        let both = RangeRequest { sort_order: SortOrder::Descend as i32, ..filtered };
+        let told = client.range_stream(both.clone()).await.unwrap_err();
+        assert_eq!(told.message(), "RangeStream does not support custom sort orders");
+        let unknown = RangeRequest { sort_target: 9, ..both };
+        let told = client.range_stream(unknown).await.unwrap_err();
+        assert_eq!(told.message(), "etcdserver: invalid sort option");
+    });
+    running.stop();
 }

@@ -76,9 +76,12 @@ pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), Refus
     }
 }
 
-/// Whether a range can be sent in pages: only in the order in which the store reads.
+/// Whether a range can be sent in pages. Of another order than that of the keys etcd looks only at the
+/// direction: a target without one is served.
 pub fn range_stream(request: &RangeRequest) -> Result<(), Refused> {
-    match (super::range::has_order(request), super::range::is_filtered(request)) {
+    let has_direction = request.sort_order() != SortOrder::None;
+    let has_order = has_direction && super::range::has_order(request);
+    match (has_order, super::range::is_filtered(request)) {
         (true, _) => Err(Refused::StreamOrder),
         (_, true) => Err(Refused::StreamFilter),
         _ => Ok(()),

@@ -154,8 +154,8 @@ pub(super) fn is_filtered(request: &RangeRequest) -> bool {
     bounds.iter().any(|bound| *bound != 0)
 }
 
-/// Whether somebody asks for another order than the store's.
-pub(super) fn has_order(request: &RangeRequest) -> bool {
+/// Whether the request asks for another order than the store's.
+pub(crate) fn has_order(request: &RangeRequest) -> bool {
     order(request).is_some()
 }
 

@@ -27,7 +27,7 @@ pub enum Refused {
     /// There is no such order, or no such target to sort by.
     #[error("etcdserver: invalid sort option")]
     InvalidSortOption,
-    /// A range cannot be streamed in another order than that of the keys.
+    /// A range cannot be streamed in another order than that of the keys, if the order has a direction.
     #[error("RangeStream does not support custom sort orders")]
     StreamOrder,
     /// Nor with a filter.
