@@ -217,13 +217,37 @@ fn a_negative_revision_is_compacted_in_a_transaction() {
     assert_eq!(requests::range(&*read, &negative).unwrap().unwrap().kvs.len(), 1);
 }
 
-/// Alone, the lease is asked for first; in a transaction, the key.
+/// The lease is asked for before the key, and of two operations the first one tells.
 #[test]
-fn a_put_that_is_wrong_twice_is_told_as_in_etcd() {
-    let mut world = World::new(Design::SnapshotReadTx);
-    let wrong = PutRequest { lease: 6, ignore_value: true, ..put("missing", "") };
-    world.assert_refused(&entry(wrong.clone()), Refused::LeaseNotFound);
-    world.assert_refused(&entry(then([wrong.op()])), Refused::KeyNotFound);
+fn what_is_wrong_twice_is_told_as_in_etcd() {
+    let both = PutRequest { lease: 6, ignore_value: true, ..put("missing", "") };
+    let key = PutRequest { ignore_lease: true, ..put("missing", "") };
+    let lease = PutRequest { lease: 6, ..put("a", "") };
+    let (future, compacted) = (range("a", 9), range("a", 2));
+    for design in Design::ALL {
+        let mut world = World::new(design);
+        world.assert_refused(&entry(both.clone()), Refused::LeaseNotFound);
+        for (ops, refused) in [
+            (vec![both.clone().op()], Refused::LeaseNotFound),
+            (vec![delete("0", "\0").op(), both.clone().op()], Refused::LeaseNotFound),
+            (vec![key.clone().op(), lease.clone().op()], Refused::KeyNotFound),
+            (vec![lease.clone().op(), key.clone().op()], Refused::LeaseNotFound),
+            (vec![future.clone().op(), lease.clone().op()], Refused::FutureRevision),
+            (vec![lease.clone().op(), future.clone().op()], Refused::LeaseNotFound),
+            (vec![compacted.clone().op(), key.clone().op()], Refused::Compacted),
+            (vec![key.clone().op(), compacted.clone().op()], Refused::KeyNotFound),
+            (vec![then([lease.clone().op()]).op(), future.clone().op()], Refused::LeaseNotFound),
+            (vec![future.clone().op(), then([lease.clone().op()]).op()], Refused::FutureRevision),
+        ] {
+            // As the list that runs if the compares hold, and as the other one, which runs here.
+            world.assert_refused(&entry(then(ops.clone())), refused);
+            let does_not_hold = vec![Compare { key: "a".into(), ..Compare::default() }];
+            let failure = then(ops.clone()).success;
+            let txn = TxnRequest { compare: does_not_hold, failure, ..TxnRequest::default() };
+            world.assert_refused(&entry(txn.clone()), refused);
+            world.assert_refused(&entry(then([txn.op()])), refused);
+        }
+    }
 }
 
 #[test]

@@ -201,15 +201,12 @@ fn range_of_log(
     range::evaluate(txn, request)
 }
 
-/// A put alone asks for the lease first. (In a transaction it is the other way round, as in etcd.)
 fn put(
     txn: &mut (dyn WriteTxn<Progress> + '_),
     has_lease: &dyn Fn(i64) -> bool,
     request: &PutRequest,
 ) -> std::result::Result<PutResponse, Stop> {
-    if request.lease != 0 && !has_lease(request.lease) {
-        return Err(Refused::LeaseNotFound.into());
-    }
+    write::permit_lease(request, has_lease)?;
     write::put(txn, request)
 }
 

@@ -13,7 +13,7 @@
 //! ```text
 //!   plan    ask the compares, of nested transactions, too     ─▶ which list runs, at each level
 //!   permit  what runs, in its order: revisions that are read,
-//!           keys to keep something of, leases                 ─▶ or refused, nothing has changed
+//!           leases, keys to keep something of                 ─▶ or refused, nothing has changed
 //!   run     do it, in one write transaction                   ─▶ one answer per operation
 //! ```
 //!
@@ -201,14 +201,12 @@ impl<'r> Permit<'_, 'r> {
     }
 
     fn put(&self, request: &PutRequest) -> Result<(), Stop> {
+        write::permit_lease(request, self.has_lease)?;
         if write::keeps(request) {
             let is_gone = self.gone_from.is_some_and(|from| &request.key[..] >= from);
             if is_gone || record(self.read, &request.key)?.is_none() {
                 return Err(Refused::KeyNotFound.into());
             }
-        }
-        if request.lease != 0 && !(self.has_lease)(request.lease) {
-            return Err(Refused::LeaseNotFound.into());
         }
         Ok(())
     }

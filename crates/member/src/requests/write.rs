@@ -20,6 +20,17 @@ pub(crate) fn keeps(request: &PutRequest) -> bool {
     request.ignore_value || request.ignore_lease
 }
 
+/// Whether the lease of a put exists. It is asked for before the key, alone and in a transaction.
+pub(crate) fn permit_lease(
+    request: &PutRequest,
+    has_lease: &dyn Fn(i64) -> bool,
+) -> Result<(), Refused> {
+    match request.lease == 0 || has_lease(request.lease) {
+        true => Ok(()),
+        false => Err(Refused::LeaseNotFound),
+    }
+}
+
 /// Puts, or refuses and has changed nothing.
 pub(crate) fn put(
     txn: &mut (dyn WriteTxn<Progress> + '_),

@@ -189,11 +189,10 @@ impl Draft<'_> {
                 Response::ResponseRange(self.range(request)?)
             }
             Request::RequestPut(request) => {
-                let response = self.put(request)?;
                 if request.lease != 0 && !has_lease(request.lease) {
                     return Err(Refused::LeaseNotFound);
                 }
-                Response::ResponsePut(response)
+                Response::ResponsePut(self.put(request)?)
             }
             Request::RequestDeleteRange(request) => {
                 Response::ResponseDeleteRange(self.delete(request))
