@@ -306,10 +306,10 @@ impl World {
         };
         let request = WatchRequest { start, ..request.clone() };
         client.stream.watch(request.clone());
-        let refusal = if request.keys.is_empty() {
-            Some(Refusal::EmptyRange)
-        } else if start < 0 {
+        let refusal = if start < 0 {
             Some(Refusal::NegativeStart)
+        } else if request.keys.is_empty() {
+            Some(Refusal::EmptyRange)
         } else if request.id != 0 && client.is_taken(request.id) {
             Some(Refusal::DuplicateId)
         } else {

@@ -52,13 +52,14 @@ impl WatchRequest {
         }
     }
 
-    /// Why there cannot be such a watcher in a stream where these numbers are taken.
+    /// Why there cannot be such a watcher in a stream where these numbers are taken. The order is
+    /// etcd's: a request that is wrong twice gets the reason that etcd gives.
     pub(super) fn refusal(&self, is_taken: impl Fn(WatchId) -> bool) -> Option<Refusal> {
-        if self.keys.is_empty() {
-            return Some(Refusal::EmptyRange);
-        }
         if self.start < 0 {
             return Some(Refusal::NegativeStart);
+        }
+        if self.keys.is_empty() {
+            return Some(Refusal::EmptyRange);
         }
         (self.id != 0 && is_taken(self.id)).then_some(Refusal::DuplicateId)
     }

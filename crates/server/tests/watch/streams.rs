@@ -152,6 +152,45 @@ fn all_keys_and_the_key_nul() {
 }
 
 #[test]
+fn what_is_wrong_twice_is_refused_for_etcds_first_reason() {
+    in_every_era(async |running| {
+        let mut client = running.client().await;
+        for _ in 0..5 {
+            client.put("a", "1").await;
+        }
+        client.kv.compact(CompactionRequest { revision: 4, physical: false }).await.unwrap();
+        let mut stream = client.watcher(WatchCreateRequest { watch_id: 7, ..of_key("x") }).await;
+        let (negative, empty, duplicate) = (
+            "etcdserver: mvcc: required revision has been compacted",
+            "mvcc: watcher range is empty",
+            "mvcc: duplicate watch ID provided on the WatchStream",
+        );
+        for (end, watch_id, start_revision) in ["", "y", "x", "a"].into_iter().flat_map(|end| {
+            [0, 7].into_iter().flat_map(move |id| [-3, -1, 0, 2, 99].map(|at| (end, id, at)))
+        }) {
+            let create = WatchCreateRequest {
+                range_end: end.into(),
+                watch_id,
+                start_revision,
+                ..of_key("x")
+            };
+            let reason = match (start_revision, end, watch_id) {
+                (..0, _, _) => negative,
+                (_, "x" | "a", _) => empty,
+                (_, _, 7) => duplicate,
+                _ => continue,
+            };
+            stream.create(create);
+            let refused = stream.next().await;
+            let about = format!("x..{end} {watch_id} {start_revision}");
+            assert!(refused.created && refused.canceled, "{about}");
+            assert_eq!((refused.watch_id, &refused.cancel_reason[..]), (-1, reason), "{about}");
+        }
+        assert_eq!(running.figures().watchers, 1);
+    });
+}
+
+#[test]
 fn what_is_compacted_ends_a_watcher_after_it_was_made() {
     in_every_era(async |running| {
         let mut client = running.client().await;
