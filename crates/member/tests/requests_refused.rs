@@ -16,6 +16,7 @@ use clearlane_proto::etcdserverpb::{
     CompactionRequest, Compare, DeleteRangeRequest, InternalRaftRequest, LeaseGrantRequest,
     PutRequest, RangeRequest, RangeResponse, RequestHeader, RequestOp, ResponseHeader, TxnRequest,
 };
+use clearlane_proto::nested::decode_raft_request;
 
 struct World {
     engine: Arc<dyn Engine>,
@@ -304,11 +305,14 @@ fn transactions_lie_so_deep_and_no_deeper() {
     let deep = |levels: usize| {
         entry((1..levels).fold(then([put("a", "").op()]), |inner, _| then([inner.op()])))
     };
-    assert_eq!(requests::check(&deep(49), &Limits::default()), Ok(()));
-    let entry = deep(49).encode_to_vec();
-    assert_eq!(InternalRaftRequest::decode(&entry[..]).unwrap(), deep(49));
-    assert_eq!(requests::check(&deep(50), &Limits::default()), Err(Refused::TooManyOps));
-    assert!(InternalRaftRequest::decode(&deep(50).encode_to_vec()[..]).is_err());
+    assert_eq!(requests::check(&deep(128), &Limits::default()), Ok(()));
+    let entry = deep(128).encode_to_vec();
+    assert_eq!(decode_raft_request(entry.into()).unwrap(), deep(128));
+    assert_eq!(requests::check(&deep(129), &Limits::default()), Err(Refused::TooManyOps));
+    let many = Limits { txn_ops_max: 10_000, ..Limits::default() };
+    assert_eq!(requests::check(&deep(129), &many), Ok(()));
+    assert_eq!(requests::check(&deep(130), &many), Err(Refused::TooManyOps));
+    assert!(decode_raft_request(deep(130).encode_to_vec().into()).is_err());
 }
 
 #[test]

@@ -80,11 +80,8 @@
 //! * A field that we do not know is skipped when reading, and is lost when the message is written
 //!   again. So nobody decodes a record to pass it on.
 //! * Bytes from outside cannot panic the decoder, and cannot exhaust the stack: it refuses what is
-//!   nested deeper than 100 messages (etcd: 10,000). A transaction inside another takes two of
-//!   them. Beware: a request becomes one level deeper when it is put into an
-//!   [`etcdserverpb::InternalRaftRequest`]. A client can send a put inside of 50 transactions, and
-//!   the log can only be read back with 49. So whoever proposes has to bound the nesting first; no
-//!   known client comes near.
+//!   nested deeper than 100 messages (etcd: 10,000). Transactions in each other, the only messages
+//!   that may lie deeper, are read by [`nested`], with a bound of their own.
 //!
 //! # What is not here
 //!
@@ -94,6 +91,8 @@
 //! * No mapping to JSON: [`DESCRIPTORS`] is what that will be made from.
 //! * etcd's package `versionpb`, which marks each field with the version that brought it. The
 //!   comments in `proto/` say so where it matters.
+
+pub mod nested;
 
 pub use prost::{DecodeError, EncodeError, Message};
 

@@ -9,6 +9,7 @@ use clearlane_proto::etcdserverpb::{
     RequestHeader, RequestOp, TxnRequest, compare, range_request, request_op,
 };
 use clearlane_proto::mvccpb::{Event, KeyValue, event};
+use clearlane_proto::nested;
 use clearlane_proto::raftpb::{ConfChange, ConfState, Entry, HardState};
 use clearlane_proto::walpb::Record;
 
@@ -212,15 +213,17 @@ fn put_inside(transactions: usize) -> TxnRequest {
     txn
 }
 
+/// A put in etcd's 128 operations has 127 transactions around its own.
 #[test]
-fn the_log_takes_one_transaction_less_than_the_wire() {
+fn what_the_wire_takes_can_be_read_back_from_the_log() {
     let from_client =
-        |transactions| TxnRequest::decode(&put_inside(transactions).encode_to_vec()[..]).is_ok();
+        |transactions| nested::decode_txn(put_inside(transactions).encode_to_vec().into()).is_ok();
     let from_log = |transactions| {
         let request =
             InternalRaftRequest { txn: Some(put_inside(transactions)), ..Default::default() };
-        InternalRaftRequest::decode(&request.encode_to_vec()[..]).is_ok()
+        nested::decode_raft_request(request.encode_to_vec().into()).is_ok()
     };
-    assert!(from_client(50) && !from_client(51));
-    assert!(from_log(49) && !from_log(50));
+    let deepest = nested::TXNS_DEEP_MAX;
+    assert!(from_client(deepest) && !from_client(deepest + 1));
+    assert!(from_log(deepest) && !from_log(deepest + 1));
 }

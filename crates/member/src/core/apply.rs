@@ -27,9 +27,9 @@ use std::sync::Arc;
 
 use clearlane_mvcc::{Ended, Store, WriteTxn};
 use clearlane_proto::etcdserverpb::{AlarmRequest, AlarmResponse, InternalRaftRequest, PutRequest};
+use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft_log::{ConfChange, ConfChangeKind, Entry, EntryKind};
 use clearlane_read_index::Event;
-use prost::Message as _;
 
 use super::{Answer, Core};
 use crate::alarms::Alarms;
@@ -119,7 +119,7 @@ impl Core {
         progress: Progress,
         run: &mut Run<'_>,
     ) -> Result<()> {
-        let request = match InternalRaftRequest::decode(entry.data.clone()) {
+        let request = match decode_raft_request(entry.data.clone()) {
             Ok(request) => request,
             Err(error) => {
                 // What is before it is sound.

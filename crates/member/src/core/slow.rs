@@ -11,8 +11,8 @@
 use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft_log::{Entry, EntryKind};
-use prost::Message as _;
 
 use super::{Answer, Core};
 use crate::requests::describe;
@@ -65,7 +65,7 @@ impl Core {
         let took = Duration::from_nanos(now_ns.saturating_sub(lap.begun_ns));
         if took > watch.limit && entry.kind == EntryKind::Normal {
             // What was applied can be decoded.
-            let request = InternalRaftRequest::decode(entry.data.clone()).unwrap_or_default();
+            let request = decode_raft_request(entry.data.clone()).unwrap_or_default();
             let outcome = self.outcome(&request);
             let request = describe::request(&request).to_string();
             let stages = Card::of_entry(lap.begun_ns, now_ns, lap.locks).to_string();

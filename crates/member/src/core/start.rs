@@ -29,13 +29,12 @@ use clearlane_backend::{Config, Design};
 use clearlane_engine::Engine;
 use clearlane_lease::{self as lease, Lessor};
 use clearlane_mvcc::{self as mvcc, KeyLeases, Store, StoreParts, Workers};
-use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft_log::driver::{self, Driver, Found};
 use clearlane_raft_log::files::Files;
 use clearlane_raft_log::wal::{self, Contents, Wal};
 use clearlane_raft_log::{ConfChange, Entry, EntryKind, HardState, Metadata, Position, Snapshot};
 use clearlane_read_index::{self as read_index, Event, ReadMode, RequestIds};
-use prost::Message as _;
 
 use super::queue::Queue;
 use super::{Core, Outputs, Stopwatch, Told, resumed};
@@ -286,7 +285,7 @@ fn ids_above(entries: &[Entry], member: u64, unix_ms: u64) -> RequestIds {
 pub(super) fn id_of(kind: EntryKind, data: Bytes) -> Option<u64> {
     match kind {
         EntryKind::Normal => {
-            let request = InternalRaftRequest::decode(data).ok()?;
+            let request = decode_raft_request(data).ok()?;
             request.header.map(|header| header.id)
         }
         _ => ConfChange::decode(&data).ok().map(|change| change.id),

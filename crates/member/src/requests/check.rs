@@ -15,11 +15,7 @@
 //!   100 operations, one of them a transaction of 29     refused
 //! ```
 //!
-//! # What etcd does that is left out
-//!
-//! In etcd that budget alone bounds how deep transactions lie in each other: 128. Here an entry that
-//! deep could not be read back from the log, because the decoder stops at 100 messages (see
-//! [`clearlane_proto`]). So more than 49 transactions in each other are too many operations.
+//! With a larger `--max-txn-ops`, [`TXNS_DEEP_MAX`] is a bound of its own on transactions in each other.
 
 use clearlane_proto::Message;
 use clearlane_proto::etcdserverpb::alarm_request::AlarmAction;
@@ -28,12 +24,10 @@ use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{
     DeleteRangeRequest, InternalRaftRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
 };
+use clearlane_proto::nested::TXNS_DEEP_MAX;
 
 use super::overlap::Touched;
 use super::refused::Refused;
-
-/// So many transactions in each other can be read back from the log.
-const TXNS_DEEP_MAX: usize = 49;
 
 /// How much a request may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,13 +11,13 @@ use clearlane_member::requests::txn;
 use clearlane_member::stages::{About, Stage};
 use clearlane_member::{Handle, recording};
 use clearlane_proto::etcdserverpb::{
-    CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest,
+    CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest,
 };
 use http::{HeaderMap, Response};
 use hyper::body::Incoming;
 use tonic::{Code, Status};
 
-use super::unary::{Encoded, any_message, decode, message, read};
+use super::unary::{Encoded, any_message, decode, decode_txn, message, read};
 use super::{Answer, failed, range};
 use crate::kv::Errand;
 use crate::metrics::{Call, Method};
@@ -154,7 +154,7 @@ async fn run(
             (answer, said)
         }
         Kind::Txn => {
-            let request: TxnRequest = decode(bytes)?;
+            let request = decode_txn(bytes)?;
             let (success, failure) = (request.success.len(), request.failure.len());
             let is_read = txn::is_read_only(&request);
             let said = Said::Txn(request.compare.len(), success, failure, is_read);

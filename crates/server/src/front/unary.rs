@@ -12,13 +12,16 @@ use std::future::Future;
 use std::pin::Pin;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use clearlane_member::requests::Refused;
 use clearlane_member::{Handle, Trouble};
+use clearlane_proto::etcdserverpb::TxnRequest;
+use clearlane_proto::nested;
 use http::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use prost::Message;
+use prost::{DecodeError, Message};
 use tonic::Status;
 
 use super::Answer;
@@ -33,8 +36,19 @@ const AT_ONCE: usize = 1 << 20;
 
 /// The message that lies in these bytes.
 pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Status> {
-    let decoded = M::decode(bytes);
-    decoded.map_err(|error| Status::internal(format!("grpc: error unmarshalling request: {error}")))
+    M::decode(bytes).map_err(|error| unreadable(&error))
+}
+
+/// The same for a transaction, which may hold others, as deep as etcd takes them.
+pub(super) fn decode_txn(bytes: Bytes) -> Result<TxnRequest, Status> {
+    nested::decode_txn(bytes).map_err(|error| match error {
+        nested::Error::TooDeep => status::of(&Refused::TooManyOps.into()),
+        nested::Error::Malformed(error) => unreadable(&error),
+    })
+}
+
+fn unreadable(error: &DecodeError) -> Status {
+    Status::internal(format!("grpc: error unmarshalling request: {error}"))
 }
 
 /// How a message is answered.

@@ -6,9 +6,9 @@ use std::fmt::{Debug, Write as _};
 use std::path::{Path, PathBuf};
 
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft_log::files::Disk;
 use clearlane_raft_log::{ConfChange, Entry, EntryKind, wal};
-use prost::Message as _;
 
 use super::{Asked, Failure, Tool};
 
@@ -57,7 +57,7 @@ fn describe(entry: &Entry) -> String {
             Err(garbage) => format!("conf unreadable: {garbage}"),
         },
         _ if entry.data.is_empty() => "norm".to_owned(),
-        _ => match InternalRaftRequest::decode(&entry.data[..]) {
+        _ => match decode_raft_request(entry.data.clone()) {
             Ok(request) => cut(format!("norm {}", in_short(&request))),
             Err(garbage) => format!("norm unreadable: {garbage}"),
         },

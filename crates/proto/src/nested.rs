@@ -1,0 +1,194 @@
+//! Transactions that hold transactions: the one recursive message of the API.
+//!
+//! prost follows a message into another for 100 levels, and one transaction takes two. etcd's bound on operations
+//! allows 129 transactions in each other, so what prost refuses is read here, level by level, and no deeper than
+//! [`TXNS_DEEP_MAX`]. A hostile message costs no more stack than that: everything else in it is read by prost, with
+//! its bound. See `docs/decisions/proto-nesting.md`.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use prost::encoding::{self, DecodeContext, WireType};
+use prost::{DecodeError, Message};
+
+use crate::etcdserverpb::request_op::Request;
+use crate::etcdserverpb::{Compare, InternalRaftRequest, RequestOp, TxnRequest};
+
+/// Transactions in each other, the outermost counted: what etcd takes with its default of 128 operations, each of which
+/// may hold the next transaction, and the last of which may be empty.
+pub const TXNS_DEEP_MAX: usize = 129;
+
+/// The field of a transaction in [`InternalRaftRequest`] and in [`RequestOp`].
+const IN_RAFT_REQUEST: u32 = 6;
+const IN_OPERATION: u32 = 4;
+
+/// Why a message with a transaction cannot be read.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// Transactions lie deeper in each other than [`TXNS_DEEP_MAX`].
+    #[error("more than {TXNS_DEEP_MAX} transactions in each other")]
+    TooDeep,
+    /// It is no such message.
+    #[error(transparent)]
+    Malformed(#[from] DecodeError),
+}
+
+/// Reads a transaction.
+pub fn decode_txn(bytes: Bytes) -> Result<TxnRequest, Error> {
+    // Nearly every one is flat. What prost refuses is malformed, or deep.
+    TxnRequest::decode(bytes.clone()).or_else(|_| txn(bytes, TXNS_DEEP_MAX))
+}
+
+/// Reads the data of an entry of the raft log.
+pub fn decode_raft_request(bytes: Bytes) -> Result<InternalRaftRequest, Error> {
+    InternalRaftRequest::decode(bytes.clone()).or_else(|_| raft_request(bytes))
+}
+
+fn raft_request(bytes: Bytes) -> Result<InternalRaftRequest, Error> {
+    let (mut others, mut nested) = (BytesMut::new(), None);
+    for field in Fields(bytes) {
+        let field = field?;
+        match field.is_message(IN_RAFT_REQUEST) {
+            true => nested = Some(txn(field.message()?, TXNS_DEEP_MAX)?),
+            false => others.put(field.bytes),
+        }
+    }
+    Ok(InternalRaftRequest { txn: nested, ..InternalRaftRequest::decode(others)? })
+}
+
+fn txn(bytes: Bytes, deep_max: usize) -> Result<TxnRequest, Error> {
+    let deep_max = deep_max.checked_sub(1).ok_or(Error::TooDeep)?;
+    let mut txn = TxnRequest::default();
+    for field in Fields(bytes) {
+        let field = field?;
+        match (field.number, field.wire_type) {
+            (1, WireType::LengthDelimited) => txn.compare.push(Compare::decode(field.message()?)?),
+            (2, WireType::LengthDelimited) => {
+                txn.success.push(operation(field.message()?, deep_max)?)
+            }
+            (3, WireType::LengthDelimited) => {
+                txn.failure.push(operation(field.message()?, deep_max)?)
+            }
+            // A known field of a wrong type is refused, and an unknown one has no effect.
+            _ => txn.merge(field.bytes)?,
+        }
+    }
+    Ok(txn)
+}
+
+/// One operation. What has more than a transaction in it was not made by an encoder, and is left to prost.
+fn operation(bytes: Bytes, deep_max: usize) -> Result<RequestOp, Error> {
+    let mut fields = Fields(bytes.clone());
+    match (fields.next().transpose()?, fields.0.is_empty()) {
+        (Some(field), true) if field.is_message(IN_OPERATION) => {
+            let nested = txn(field.message()?, deep_max)?;
+            Ok(RequestOp { request: Some(Request::RequestTxn(nested)) })
+        }
+        _ => Ok(RequestOp::decode(bytes)?),
+    }
+}
+
+/// The fields of a message, one after the other.
+struct Fields(Bytes);
+
+struct Field {
+    number: u32,
+    wire_type: WireType,
+    /// All of it, its key included.
+    bytes: Bytes,
+}
+
+impl Field {
+    fn is_message(&self, number: u32) -> bool {
+        (self.number, self.wire_type) == (number, WireType::LengthDelimited)
+    }
+
+    fn message(&self) -> Result<Bytes, DecodeError> {
+        let (mut bytes, mut message) = (self.bytes.clone(), Bytes::new());
+        encoding::decode_key(&mut bytes)?;
+        encoding::bytes::merge(self.wire_type, &mut message, &mut bytes, DecodeContext::default())?;
+        Ok(message)
+    }
+}
+
+impl Iterator for Fields {
+    type Item = Result<Field, DecodeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let mut rest = self.0.clone();
+        let skipped = encoding::decode_key(&mut rest).and_then(|(number, wire_type)| {
+            encoding::skip_field(wire_type, number, &mut rest, DecodeContext::default())?;
+            Ok((number, wire_type))
+        });
+        Some(skipped.map(|(number, wire_type)| {
+            let bytes = self.0.split_to(self.0.len() - rest.remaining());
+            Field { number, wire_type, bytes }
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcdserverpb::{PutRequest, RequestHeader};
+
+    /// So many transactions in each other, the innermost with a put.
+    fn deep(txns: usize) -> TxnRequest {
+        let op = |request| TxnRequest {
+            compare: vec![Compare { key: "k".into(), ..Compare::default() }],
+            success: vec![RequestOp { request: Some(request) }],
+            failure: Vec::new(),
+        };
+        let put = PutRequest { key: "k".into(), value: "v".into(), ..PutRequest::default() };
+        (1..txns).fold(op(Request::RequestPut(put)), |txn, _| op(Request::RequestTxn(txn)))
+    }
+
+    fn entry(txn: TxnRequest) -> InternalRaftRequest {
+        let header = Some(RequestHeader { id: 7, ..RequestHeader::default() });
+        InternalRaftRequest { header, txn: Some(txn), ..InternalRaftRequest::default() }
+    }
+
+    #[test]
+    fn as_deep_as_etcd_takes_and_no_deeper() {
+        for txns in [1, 49, 50, 51, TXNS_DEEP_MAX] {
+            assert_eq!(decode_txn(deep(txns).encode_to_vec().into()), Ok(deep(txns)), "{txns}");
+            let entry = entry(deep(txns));
+            assert_eq!(decode_raft_request(entry.encode_to_vec().into()), Ok(entry), "{txns}");
+        }
+        let too_deep = deep(TXNS_DEEP_MAX + 1);
+        assert_eq!(decode_txn(too_deep.encode_to_vec().into()), Err(Error::TooDeep));
+        assert_eq!(
+            decode_raft_request(entry(too_deep).encode_to_vec().into()),
+            Err(Error::TooDeep)
+        );
+    }
+
+    /// 1.5 MB of nothing but heads would be a hundred thousand levels.
+    #[test]
+    fn a_hostile_message_is_refused_without_following_it() {
+        // From the innermost outwards, and so back to front.
+        let mut bytes = Vec::new();
+        for number in [IN_OPERATION, 2].into_iter().cycle().take(200_000) {
+            let mut head = Vec::new();
+            encoding::encode_key(number, WireType::LengthDelimited, &mut head);
+            encoding::encode_varint(bytes.len() as u64, &mut head);
+            bytes.extend(head.into_iter().rev());
+        }
+        bytes.reverse();
+        assert_eq!(decode_txn(bytes.into()), Err(Error::TooDeep));
+        // Groups are levels, too, of one byte each.
+        let groups = Bytes::from(vec![0x7b; 1 << 20]);
+        assert!(matches!(decode_txn(groups.clone()), Err(Error::Malformed(_))));
+        assert!(matches!(decode_raft_request(groups), Err(Error::Malformed(_))));
+    }
+
+    #[test]
+    fn what_is_cut_off_is_refused() {
+        let bytes = Bytes::from(entry(deep(60)).encode_to_vec());
+        for length in 0..bytes.len() {
+            let cut = decode_raft_request(bytes.slice(..length));
+            assert!(cut.is_err() || cut != Ok(entry(deep(60))), "{length}");
+        }
+    }
+}
