@@ -42,13 +42,11 @@ use crate::config::{self, Config, Refusal, Upkeep, Wanted, help};
 use crate::data::{Opened, Start};
 use crate::doors::{Doors, Port};
 use crate::http::{self, Access};
+use crate::listen::Listener;
 use crate::metrics::{self, Metrics};
 use crate::peer::{self, Peers};
 use crate::serve::{Common, DRAIN, Server};
 use crate::{allocator, corruption, logging, maintenance, timeline, tools, upkeep};
-
-/// Between two looks at who leads.
-const LOOK: Duration = Duration::from_millis(10);
 
 /// So many threads serve clients, if nobody says how many.
 const NET_THREADS_MAX: usize = 4;
@@ -178,7 +176,9 @@ enum Never {}
 /// All that runs.
 struct Running {
     node: Arc<Node>,
-    server: Server,
+    /// Where clients are served once the member is ready.
+    clients: Vec<Listener>,
+    server: Option<Server>,
     peers: Peers,
     /// Where metrics are served apart.
     metrics: Vec<Port>,
@@ -241,10 +241,8 @@ fn begin(config: &Config) -> Result<Running, Failure> {
     };
     let peers = Peers::start(&node, ends, settings)?;
     let common = common_of(config);
-    let (threads, limits) = (net_threads(config), config.limits);
-    let server = Server::start_on(&node, clients, threads, limits, common.clone())?;
     let election_timeout = config.raft.election_timeout;
-    Ok(Running { node, server, peers, metrics, common, election_timeout })
+    Ok(Running { node, clients, server: None, peers, metrics, common, election_timeout })
 }
 
 /// The other half of the cores has the log to write, the store, and what takes long to read. Fewer threads that have
@@ -311,16 +309,20 @@ async fn attend(mut running: Running, config: &Config) -> Failure {
 }
 
 /// Waits until the member is told to stop, and has, or cannot go on.
-async fn stopped(running: Running, config: &Config) -> Result<SignalKind, Failure> {
+async fn stopped(mut running: Running, config: &Config) -> Result<SignalKind, Failure> {
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (mut terminate, mut interrupt) = match signals {
         (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
         (Err(error), _) | (_, Err(error)) => return Err(error.into()),
     };
-    let mut failure = running.node.failure();
+    let node = Arc::clone(&running.node);
+    let mut failure = node.failure();
     let kind = tokio::select! {
-        never = be_ready(&running, config) => match never {},
-        failed = timeline::mind(&running.node, config.timeline.as_deref()) => {
+        ended = be_ready(&mut running, config) => match ended {
+            Ok(never) => match never {},
+            Err(failure) => return Err(failure.into()),
+        },
+        failed = timeline::mind(&node, config.timeline.as_deref()) => {
             return Err(failed.into());
         }
         _ = terminate.recv() => SignalKind::terminate(),
@@ -339,12 +341,19 @@ async fn stopped(running: Running, config: &Config) -> Result<SignalKind, Failur
     Ok(kind)
 }
 
-/// Tells the world when somebody leads, and nothing more.
-async fn be_ready(running: &Running, config: &Config) -> Never {
-    while running.node.status().leader() == 0 {
-        sleep(LOOK).await;
+/// Serves clients once the member is published, as etcd does, and says so. Before that it may have nothing of what its
+/// cluster has, if it has just joined, and would answer as if all were gone.
+async fn be_ready(running: &mut Running, config: &Config) -> std::io::Result<Never> {
+    let mut published = running.peers.published();
+    if published.wait_for(|published| *published).await.is_err() {
+        // The member ends, and its failure is told.
+        return std::future::pending().await;
     }
-    for place in running.server.places() {
+    let (clients, common) = (std::mem::take(&mut running.clients), running.common.clone());
+    let threads = net_threads(config);
+    let server = Server::start_on(&running.node, clients, threads, config.limits, common)?;
+    let server = running.server.insert(server);
+    for place in server.places() {
         tracing::info!("ready to serve client requests");
         let (traffic, at) = ("grpc+http", &place.at);
         if place.is_plain {
@@ -373,7 +382,7 @@ async fn end(running: Running) -> Result<(), Failure> {
         tracing::warn!("nobody has taken over leadership");
     }
     let stopped = tokio::task::spawn_blocking(move || {
-        server.stop()?;
+        server.map_or(Ok(()), Server::stop)?;
         peers.stop()?;
         node.stop();
         Ok::<_, std::io::Error>(())

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_member::{Handle, membership};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 /// So long one attempt may take: a proposal that is forwarded to a leader who goes is lost.
@@ -17,7 +18,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Says both, and goes on to look after the version.
-pub(super) async fn announce(member: Handle, name: String, client_urls: Vec<String>) {
+pub(super) async fn announce(
+    member: Handle,
+    name: String,
+    client_urls: Vec<String>,
+    published: watch::Sender<bool>,
+) {
     loop {
         match timeout(PATIENCE, member.publish(&name, &client_urls)).await {
             Ok(Ok(())) => break,
@@ -26,6 +32,7 @@ pub(super) async fn announce(member: Handle, name: String, client_urls: Vec<Stri
             Err(_) => {}
         }
     }
+    published.send_replace(true);
     tracing::info!(%name, ?client_urls, "published this member");
     let mut members = member.node().watch_members();
     loop {

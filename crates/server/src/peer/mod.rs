@@ -121,6 +121,7 @@ pub struct Peers {
     stop: watch::Sender<bool>,
     /// What they ran on, once the raft thread has let go of it.
     over: Mutex<Receiver<Ended>>,
+    published: watch::Receiver<bool>,
 }
 
 /// What all tasks know.
@@ -172,8 +173,15 @@ impl Peers {
         tokio::spawn(handle.desk().clone().run());
         tokio::spawn(Links::new(&context).keep(strangers));
         tokio::spawn(copies::send_all(context, ends.copies));
-        tokio::spawn(announce::announce(handle, name, client_urls));
-        Ok(Peers { table, stop: ends.stop, over: Mutex::new(ends.over) })
+        let (publish, published) = watch::channel(false);
+        tokio::spawn(announce::announce(handle, name, client_urls, publish));
+        Ok(Peers { table, stop: ends.stop, over: Mutex::new(ends.over), published })
+    }
+
+    /// Becomes true when this member has written its name and its clients' addresses into the log, and has applied
+    /// that: from then on it knows all that was committed before it started.
+    pub fn published(&self) -> watch::Receiver<bool> {
+        self.published.clone()
     }
 
     /// What is known of each connection.

@@ -13,7 +13,7 @@ use clearlane_proto::etcdserverpb::{
 use std::time::Instant;
 use tokio::task::JoinSet;
 use tonic::Code;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 
 use crate::program::{PATIENCE, Program, leader_of, members, moment, patient};
 use crate::setting;
@@ -129,6 +129,30 @@ async fn a_compacting_follower_gets_a_snapshot_with_frequent_ones() {
     a_follower_is_stopped(100).await;
 }
 
+/// A client of the cluster at one of its members.
+async fn at(member: &Program) -> ClusterClient<Channel> {
+    ClusterClient::new(Endpoint::from_shared(member.url()).unwrap().connect().await.unwrap())
+}
+
+/// Removes a member, once the others count as connected.
+async fn remove(cluster: &mut ClusterClient<Channel>, member: &Program) {
+    let id = id_of(cluster, &member.peer_url()).await;
+    let begin = Instant::now();
+    while let Err(status) = cluster.member_remove(MemberRemoveRequest { id }).await {
+        assert!(begin.elapsed() < PATIENCE, "{status}");
+        moment().await;
+    }
+}
+
+async fn add(cluster: &mut ClusterClient<Channel>, member: &Program) {
+    let add = MemberAddRequest { peer_urls: vec![member.peer_url()], is_learner: false };
+    let begin = Instant::now();
+    while let Err(status) = cluster.member_add(add.clone()).await {
+        assert!(begin.elapsed() < PATIENCE, "{status}");
+        moment().await;
+    }
+}
+
 /// The id that the cluster has given to the member at this peer URL.
 async fn id_of(cluster: &mut ClusterClient<Channel>, url: &str) -> u64 {
     let list = cluster.member_list(MemberListRequest { linearizable: true }).await.unwrap();
@@ -147,33 +171,36 @@ async fn a_member_is_replaced_while_all_are_compacting() {
         let away = (leader + 1 + round as usize % 2) % 3;
         let mut writer = Writer { kv: patient(members[leader].client).await };
         writer.fill(load.keys / 10, 100, &format!("round {round}")).await;
-        let url = members[away].peer_url();
-        let mut cluster = ClusterClient::new(
-            tonic::transport::Endpoint::from_shared(members[leader].url())
-                .unwrap()
-                .connect()
-                .await
-                .unwrap(),
-        );
-        let id = id_of(&mut cluster, &url).await;
-        let begin = Instant::now();
-        // A member counts as connected after five seconds.
-        while let Err(status) = cluster.member_remove(MemberRemoveRequest { id }).await {
-            assert!(begin.elapsed() < PATIENCE, "{status}");
-            moment().await;
-        }
+        let mut cluster = at(&members[leader]).await;
+        remove(&mut cluster, &members[away]).await;
         let load_on = tokio::spawn({
             let writer = writer.clone();
             async move { writer.fill(load.entries, 1, "under load").await }
         });
-        let add = MemberAddRequest { peer_urls: vec![url], is_learner: false };
-        while let Err(status) = cluster.member_add(add.clone()).await {
-            assert!(begin.elapsed() < PATIENCE, "{status}");
-            moment().await;
-        }
+        add(&mut cluster, &members[away]).await;
         members[away].rejoin();
         writer.compact(&mut members, leader).await;
         load_on.await.unwrap();
         agree(&mut members).await;
     }
+}
+
+/// A member that joins has nothing of what the others have before it is told. It serves no client until then.
+#[tokio::test]
+async fn a_member_that_joins_serves_nobody_before_it_knows_what_the_others_have() {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = 3_000;
+    let mut members = cluster(dir.path(), &[]).await;
+    let leader = leader_of(&mut members).await;
+    let writer = Writer { kv: patient(members[leader].client).await };
+    writer.fill(keys, 1, "v").await;
+    let away = (leader + 1) % 3;
+    let mut cluster = at(&members[leader]).await;
+    remove(&mut cluster, &members[away]).await;
+    add(&mut cluster, &members[away]).await;
+    members[away].rejoin();
+    let revision = members[leader].ready().await.header.unwrap().revision;
+    let first = members[away].ready().await.header.unwrap().revision;
+    assert!(first > keys as i64, "it says {first}, the leader {revision}");
+    agree(&mut members).await;
 }
