@@ -20,14 +20,15 @@ pub(crate) mod unary;
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
 use clearlane_member::{Handle, Trouble};
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{Request, Response};
+use http::uri::PathAndQuery;
+use http::{Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use tonic::Status;
 use tonic::service::Routes;
@@ -122,17 +123,24 @@ impl Front {
 
     /// Starts to answer.
     pub fn answer(&self, mut request: Request<Incoming>) -> Answering {
-        if !is_grpc(&request) {
-            self.introduce(&mut request);
-            if self.caller.is_secure {
-                request.extensions_mut().insert(Secure);
+        match is_grpc(&request) {
+            Some(true) => {}
+            Some(false) => return Box::pin(ready(Ok(wrong_kind(&request)))),
+            None => {
+                self.introduce(&mut request);
+                if self.caller.is_secure {
+                    request.extensions_mut().insert(Secure);
+                }
+                let http = self.http.clone();
+                return Box::pin(async move { Ok(http.answer(request).await.map(Answer::Tonic)) });
             }
-            let http = self.http.clone();
-            return Box::pin(async move { Ok(http.answer(request).await.map(Answer::Tonic)) });
         }
         let Some((kind, method)) = self.kinds.of(request.uri().path()) else {
             self.introduce(&mut request);
             return Box::pin(self.by_tonic(request));
+            let Some(method) = Method::of(request.uri().path()) else {
+                return Box::pin(ready(Ok(failed(&unknown(request.uri())))));
+            };
         };
         let (head, body) = request.into_parts();
         let (member, caller, slow) = (self.member.clone(), self.caller.clone(), self.slow);
@@ -190,9 +198,35 @@ impl hyper::service::Service<Request<Incoming>> for Front {
     }
 }
 
-fn is_grpc<B>(request: &Request<B>) -> bool {
-    let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
+/// Whether a request is gRPC; nothing if it is plain HTTP. What only begins like it, such as
+/// `application/grpc-web`, is neither.
+fn is_grpc<B>(request: &Request<B>) -> Option<bool> {
+    let kind = request.headers().get(CONTENT_TYPE)?.as_bytes();
+    let rest = kind.strip_prefix(b"application/grpc")?;
+    (request.version() == Version::HTTP_2).then_some(matches!(rest, [] | [b'+' | b';', ..]))
+}
+
+/// gRPC of another kind than ours: etcd's words.
+fn wrong_kind<B>(request: &Request<B>) -> Response<Answer> {
+    let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let kind = String::from_utf8_lossy(kind);
+    let why = format!("invalid gRPC request content-type {kind:?}");
+    let mut answer = failed(&Status::invalid_argument(why));
+    *answer.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    answer
+}
+
+/// The path is none of a method: etcd's words.
+fn unknown(uri: &Uri) -> Status {
+    let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
+    let named = path.strip_prefix('/').and_then(|path| path.rsplit_once('/'));
+    Status::unimplemented(match named {
+        None => format!("malformed method name: {path:?}"),
+        Some((service, method)) if Method::is_of_service(service) => {
+            format!("unknown method {method} for service {service}")
+        }
+        Some((service, _)) => format!("unknown service {service}"),
+    })
 }
 
 /// A call that went wrong: a head and nothing behind it.

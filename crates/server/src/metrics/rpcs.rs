@@ -27,6 +27,11 @@ impl Method {
     pub fn of(path: &str) -> Option<Method> {
         RPCS.by_path.get(path).copied()
     }
+
+    /// Whether there are rpcs of this service.
+    pub fn is_of_service(service: &str) -> bool {
+        SERVICES.contains(&service)
+    }
 }
 
 /// What is known of an rpc.
