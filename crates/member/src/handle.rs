@@ -11,6 +11,7 @@ use clearlane_proto::etcdserverpb::{
 
 use crate::alarms;
 use crate::core::Answer;
+use crate::in_time::in_time;
 use crate::membership::{Change, Member};
 use crate::node::{Desk, Node, Outcome, ReadPool};
 use crate::progress::Progress;
@@ -110,10 +111,20 @@ impl Handle {
         &self,
         work: impl FnOnce() -> crate::Result<Result<T, Refused>> + Send + 'static,
     ) -> Result<T, Trouble> {
-        match self.node.read_pool().run(work).await {
+        match self.in_time(self.node.read_pool().run(work)).await? {
             Some(done) => Ok(done??),
             None => Err(Trouble::Stopped),
         }
+    }
+
+    /// Waits up to the request's deadline for something that does not go through the desk.
+    pub async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, Trouble> {
+        in_time(self.until_ns(), work).await.ok_or(Trouble::DeadlineExceeded)
+    }
+
+    /// The request's deadline, if it has one.
+    pub fn until_ns(&self) -> Option<u64> {
+        self.desk.until_ns()
     }
 
     /// Sends a request through the log, and waits until it is applied here.
@@ -170,7 +181,8 @@ impl Handle {
         let reply = self.write(InternalRaftRequest { compaction, ..Default::default() }).await?;
         if is_physical {
             // The member's threads end with it, and then nobody waits here either.
-            let _ = self.node.compacted().wait_for(|done| *done >= at).await;
+            let mut compacted = self.node.compacted();
+            let _ = self.in_time(compacted.wait_for(|done| *done >= at)).await?;
         }
         Ok(reply)
     }
@@ -237,6 +249,11 @@ impl Handle {
         header.member_id = metadata.node_id;
         header.raft_term = self.node.status().term();
     }
+}
+
+/// An id as long as those of this member's requests, which get theirs when they are proposed.
+fn long_id(member: u64) -> u64 {
+    RequestIds::new(member, u64::MAX).last()
 }
 
 fn header_of(reply: &mut Reply) -> &mut Option<ResponseHeader> {

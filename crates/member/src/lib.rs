@@ -55,6 +55,7 @@ pub mod checksums;
 pub mod corruption;
 pub mod snapshot_file;
 pub mod range;
+pub mod in_time;
 pub mod long;
 pub mod shelf;
 mod leases;

@@ -80,7 +80,7 @@ pub async fn range(
             };
             Found::Shaped(match is_one_key {
                 true => small(member, card, has_locks, work).await?,
-                false => Box::pin(watched(member.read_pool(), card, work)).await?,
+                false => Box::pin(watched(member, member.read_pool(), card, work)).await?,
             })
         }
     };
@@ -110,7 +110,7 @@ async fn plain(
                 let _as = actor(&request).enter_as(number);
                 gather(&*view, &request, AT_ONCE)
             };
-            Box::pin(watched(member.cold_pool(), card, gather)).await?
+            Box::pin(watched(member, member.cold_pool(), card, gather)).await?
         }
     };
     if let Some(records) = records {
@@ -120,7 +120,7 @@ async fn plain(
         let _as = RANGE.enter_as(number);
         Long::measure(view, request)
     };
-    Box::pin(watched(member.read_pool(), card, measure)).await
+    Box::pin(watched(member, member.read_pool(), card, measure)).await
 }
 
 /// Runs a transaction that only reads.
@@ -146,7 +146,7 @@ pub async fn read_txn(
     };
     let mut response = match is_small {
         true => small(member, card, has_locks, work).await?,
-        false => Box::pin(watched(member.read_pool(), card, work)).await?,
+        false => Box::pin(watched(member, member.read_pool(), card, work)).await?,
     };
     card.stamp(Stage::Backend);
     member.stamp(&mut response.header);
@@ -169,7 +169,7 @@ async fn small<T: Send + 'static>(
     }
     match warm(member, &work) {
         Some(done) => Ok(done??),
-        None => Box::pin(watched(member.cold_pool(), card, work)).await,
+        None => Box::pin(watched(member, member.cold_pool(), card, work)).await,
     }
 }
 
@@ -184,6 +184,7 @@ fn warm<T>(member: &Handle, read: impl FnOnce() -> T) -> Option<T> {
 
 /// Has something read by a pool, and writes down which locks it waited for there.
 async fn watched<T: Send + 'static>(
+    member: &Handle,
     pool: &ReadPool,
     card: &mut Card,
     work: impl FnOnce() -> Result<std::result::Result<T, Refused>> + Send + 'static,
@@ -196,7 +197,7 @@ async fn watched<T: Send + 'static>(
         stamped.stamp_with_locks(Stage::Backend, before);
         (done, stamped)
     });
-    let (done, stamped) = done.await.ok_or(Trouble::Stopped)?;
+    let (done, stamped) = member.in_time(done).await?.ok_or(Trouble::Stopped)?;
     *card = stamped;
     Ok(done??)
 }

@@ -175,6 +175,11 @@ impl Desk {
         Desk { shared: Arc::clone(&self.shared), table: Arc::clone(&self.table), until_ns }
     }
 
+    /// The deadline of what is asked here, if there is one.
+    pub fn until_ns(&self) -> Option<u64> {
+        (self.until_ns != NEVER).then_some(self.until_ns)
+    }
+
     /// Proposes a request that was [checked](crate::requests::check()).
     pub fn propose(&self, request: impl Into<Box<InternalRaftRequest>>) -> Asked {
         self.ask(|place| Input::Propose(request.into(), place))
