@@ -43,6 +43,16 @@ impl Errand {
         Ok(Errand { member, card })
     }
 
+    /// Waits for something up to the call's deadline.
+    pub async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, Status> {
+        self.member.in_time(work).await.map_err(|trouble| status::of(&trouble))
+    }
+
+    /// The call's deadline, if it has one.
+    pub fn until_ns(&self) -> Option<u64> {
+        self.member.until_ns()
+    }
+
     /// A learner answers only what may be old.
     fn votes(&self) -> Result<(), Status> {
         match self.member.node().status().is_learner() {

@@ -10,6 +10,7 @@ use clearlane_member::membership::Refused as Members;
 use clearlane_member::requests::{Refused as Request, Reply};
 use clearlane_member::users::Refused as Users;
 use clearlane_read_index::Error as Read;
+use http::HeaderMap;
 use tonic::{Code, Status};
 
 /// The status of a failed request.
@@ -30,6 +31,13 @@ pub fn of(trouble: &Trouble) -> Status {
         Trouble::Failed(_) => Code::Unknown,
     };
     Status::new(code, trouble.to_string())
+}
+
+/// The trailers of an answer whose deadline has passed.
+pub fn late() -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(2);
+    of(&Trouble::DeadlineExceeded).add_header(&mut trailers).expect("plain words");
+    trailers
 }
 
 /// A reply of another kind than the request is a bug.

@@ -7,8 +7,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 
-use super::range::Pieces;
+use super::range::{Late, Pieces};
 use super::unary::PREFIX;
+use crate::status;
 
 /// A message cannot be completed: the call is cut off.
 pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -55,8 +56,12 @@ impl Body for Answer {
         }
         if let Answer::Range(pieces) = &mut *self {
             match ready!(pieces.poll(context)) {
-                Some(piece) => return Poll::Ready(Some(piece)),
-                None => *self = Answer::Well,
+                Ok(Some(piece)) => return Poll::Ready(Some(piece)),
+                Ok(None) => *self = Answer::Well,
+                Err(Late) => {
+                    *self = Answer::Empty;
+                    return Poll::Ready(Some(Ok(Frame::trailers(status::late()))));
+                }
             }
         }
         let (frame, rest) = match std::mem::take(&mut *self) {

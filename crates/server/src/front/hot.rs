@@ -18,7 +18,7 @@ use hyper::body::Incoming;
 use tonic::{Code, Status};
 
 use super::unary::{Encoded, any_message, decode, decode_txn, message, read};
-use super::{Answer, failed, range};
+use super::{Answer, failed, gzip, range};
 use crate::kv::Errand;
 use crate::metrics::{Call, Method};
 
@@ -84,18 +84,28 @@ pub(crate) async fn answer(
     counted: Call,
     body: Incoming,
 ) -> Response<Answer> {
-    let limit = asker.member.limits().request_bytes_max + MESSAGE_OVERHEAD;
+    let is_packed = match gzip::is_used(&asker.head) {
+        Ok(is_packed) => is_packed,
+        Err(status) => return told(Err(status), counted),
+    };
+    let limit = message_max(&asker.member);
     let answer = match Errand::begin(&asker.member, &asker.head) {
         Err(status) => Err(status),
-        Ok(errand) => match read(body, limit).await {
-            Err(status) => Err(status),
-            Ok(message) => {
+        Ok(errand) => match errand.in_time(read(body, limit, is_packed)).await {
+            Err(status) | Ok(Err(status)) => Err(status),
+            Ok(Ok(message)) => {
                 counted.received(message.len());
                 run(kind, errand, message, &asker).await
             }
         },
     };
-    told(answer, counted)
+    let answer = told(answer, counted);
+    if is_packed { gzip::packed(answer) } else { answer }
+}
+
+/// How long a message may be that is received.
+pub(crate) fn message_max(member: &Handle) -> usize {
+    member.limits().request_bytes_max + MESSAGE_OVERHEAD
 }
 
 /// The same for a message that is here already.
@@ -138,7 +148,7 @@ async fn run(
             let said = Said::Range(request.key.clone(), request.range_end.clone(), request.limit);
             let found = errand.range(request).await;
             count = found.as_ref().map_or(0, |found| found.records());
-            let answer = found.and_then(|found| range::answer(asker, found));
+            let answer = found.and_then(|found| range::answer(asker, errand.until_ns(), found));
             (answer, said)
         }
         Kind::Put => {
@@ -170,7 +180,7 @@ async fn run(
     };
     let took = errand.card;
     let answer = match answer {
-        Ok(answer) => answer.ready().await,
+        Ok(answer) => answer.ready(&errand).await,
         Err(status) => Err(status),
     };
     errand.card.stamp(Stage::Sending);

@@ -14,6 +14,7 @@
 //! service would do the same.
 
 mod body;
+pub(crate) mod gzip;
 pub(crate) mod hot;
 pub(crate) mod range;
 pub(crate) mod unary;
@@ -25,7 +26,8 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
-use clearlane_member::{Handle, Trouble};
+use clearlane_locks::now_ns;
+use clearlane_member::Handle;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri, Version};
@@ -35,11 +37,11 @@ use tonic::service::Routes;
 
 pub use self::body::Answer;
 use self::hot::{Asker, Kinds};
+use crate::caller;
 use crate::http::{Endpoints, Secure};
 use crate::metrics::{Method, ThreadMetrics, observe};
 use crate::one_piece::LongAnswers;
 use crate::tls::ClientName;
-use crate::{caller, status};
 
 /// What answers the requests of one thread.
 #[derive(Clone, Debug)]
@@ -136,11 +138,11 @@ impl Front {
             }
         }
         let Some((kind, method)) = self.kinds.of(request.uri().path()) else {
-            self.introduce(&mut request);
-            return Box::pin(self.by_tonic(request));
             let Some(method) = Method::of(request.uri().path()) else {
                 return Box::pin(ready(Ok(failed(&unknown(request.uri())))));
             };
+            self.introduce(&mut request);
+            return Box::pin(self.by_tonic(request, method));
         };
         let (head, body) = request.into_parts();
         let (member, caller, slow) = (self.member.clone(), self.caller.clone(), self.slow);
@@ -169,21 +171,27 @@ impl Front {
     fn by_tonic(
         &self,
         request: Request<Incoming>,
+        method: Method,
     ) -> impl Future<Output = Result<Response<Answer>, Infallible>> + Send + use<> {
         let (mut grpc, thread) = (self.grpc.clone(), self.thread.clone());
+        let limit = hot::message_max(&self.member);
         async move {
-            let method = Method::of(request.uri().path());
-            let request = request.map(tonic::body::Body::new);
-            let patience = caller::patience(request.headers());
-            let answering = observe::call(&thread, method, &mut grpc, request);
-            // The head of a stream's answer comes at once; then it goes on for as long as it may.
-            Ok(match patience {
-                Some(patience) => match tokio::time::timeout(patience, answering).await {
-                    Ok(answer) => answer.map(Answer::Tonic),
-                    Err(_) => failed(&status::of(&Trouble::DeadlineExceeded)),
-                },
-                None => answering.await.map(Answer::Tonic),
-            })
+            let is_packed = match gzip::is_used(request.headers()) {
+                Ok(is_packed) => is_packed,
+                Err(status) => return Ok(failed(&status)),
+            };
+            let until_ns = caller::patience(request.headers()).map(|patience| {
+                let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+                now_ns().saturating_add(patience)
+            });
+            let mut request = request.map(tonic::body::Body::new);
+            if is_packed {
+                request = gzip::unpacked(request, limit);
+            }
+            let within = observe::Within { limit, until_ns };
+            let answer = observe::call(&thread, method, &mut grpc, request, within).await;
+            let answer = if is_packed { gzip::repacked(answer) } else { answer };
+            Ok(answer.map(Answer::Tonic))
         }
     }
 }

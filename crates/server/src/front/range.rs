@@ -19,6 +19,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use clearlane_member::Trouble;
+use clearlane_member::in_time::Deadline;
 use clearlane_member::long::Long;
 use clearlane_member::node::Node;
 use clearlane_member::range::{About, Found, Records};
@@ -48,7 +49,11 @@ const MORE: u32 = 3;
 const COUNT: u32 = 4;
 
 /// What goes out for what a range has found.
-pub(crate) fn answer(asker: &Asker, found: Found) -> Result<Encoded<'_>, Status> {
+pub(crate) fn answer(
+    asker: &Asker,
+    until_ns: Option<u64>,
+    found: Found,
+) -> Result<Encoded<'_>, Status> {
     match found {
         Found::Shaped(response) => any_message(&asker.member, response),
         Found::Records(Records { about, records }) => {
@@ -57,7 +62,7 @@ pub(crate) fn answer(asker: &Asker, found: Found) -> Result<Encoded<'_>, Status>
             let records = records.into_iter();
             if length > PIECE {
                 let source = Source::Records { records, bytes, tail };
-                return Ok(Encoded::Now(pieces(length, source)));
+                return Ok(Encoded::Now(pieces(length, until_ns, source)));
             }
             bytes.reserve(length);
             records.for_each(|record| encode(&record, &mut bytes));
@@ -68,13 +73,14 @@ pub(crate) fn answer(asker: &Asker, found: Found) -> Result<Encoded<'_>, Status>
             let encoded = usize::try_from(found.encoded_len()).unwrap_or(usize::MAX);
             let Frame { length, bytes, tail } = Frame::around(&found.about, encoded)?;
             let reading = Reading::begin(asker, found, bytes, tail);
-            Ok(Encoded::Now(pieces(length, Source::Long(reading))))
+            Ok(Encoded::Now(pieces(length, until_ns, Source::Long(reading))))
         }
     }
 }
 
-fn pieces(length: usize, source: Source) -> Response<Answer> {
-    well(Answer::Range(Box::new(Pieces { length, source, rests: false })))
+fn pieces(length: usize, until_ns: Option<u64>, source: Source) -> Response<Answer> {
+    let deadline = Deadline::at(until_ns);
+    well(Answer::Range(Box::new(Pieces { length, source, deadline, rests: false })))
 }
 
 /// What stands around the records of an answer.
@@ -241,9 +247,18 @@ pub struct Pieces {
     /// Of the whole message.
     length: usize,
     source: Source,
+    /// Of the call.
+    deadline: Deadline,
     /// A piece has just gone: now it is the others' turn.
     rests: bool,
 }
+
+/// The next piece of a message; nothing behind the last.
+type Piece = Option<Result<http_body::Frame<Bytes>, Error>>;
+
+/// The deadline has passed.
+#[derive(Debug)]
+pub(super) struct Late;
 
 impl Pieces {
     /// How long the whole message is.
@@ -251,11 +266,18 @@ impl Pieces {
         self.length
     }
 
-    /// The next piece; nothing when the message is complete.
-    pub(super) fn poll(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Error>>> {
+    /// The next piece; nothing when the message is complete, and an error behind the deadline.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Piece, Late>> {
+        if self.deadline.has_passed() {
+            return Poll::Ready(Err(Late));
+        }
+        match self.poll_piece(context) {
+            Poll::Ready(piece) => Poll::Ready(Ok(piece)),
+            Poll::Pending => self.deadline.poll(context).map(|()| Err(Late)),
+        }
+    }
+
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Piece> {
         if std::mem::replace(&mut self.rests, false) {
             context.waker().wake_by_ref();
             return Poll::Pending;

@@ -24,7 +24,8 @@ use hyper::body::Incoming;
 use prost::{DecodeError, Message};
 use tonic::Status;
 
-use super::Answer;
+use super::{Answer, gzip};
+use crate::kv::Errand;
 use crate::status;
 
 /// What lies before a message.
@@ -80,10 +81,10 @@ pub(crate) enum Encoded<'a> {
 
 impl Encoded<'_> {
     /// Waits for the pool, if it was asked.
-    pub(super) async fn ready(self) -> Result<Response<Answer>, Status> {
+    pub(super) async fn ready(self, errand: &Errand) -> Result<Response<Answer>, Status> {
         match self {
             Encoded::Now(answer) => Ok(answer),
-            Encoded::Soon(framed) => match framed.await {
+            Encoded::Soon(framed) => match errand.in_time(framed).await? {
                 Some(framed) => Ok(well(Answer::Message(framed))),
                 None => Err(status::of(&Trouble::Stopped)),
             },
@@ -102,12 +103,19 @@ pub(super) fn fits(length: u64) -> Result<(), Status> {
 
 /// The message of a request that has one. Whoever sends more than he has announced is cut off
 /// before that takes memory.
-pub(crate) async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Status> {
+/// `is_packed` says whether it may be compressed.
+pub(crate) async fn read(
+    mut body: Incoming,
+    limit: usize,
+    is_packed: bool,
+) -> Result<Bytes, Status> {
     let Some(first) = next(&mut body).await? else {
         return Err(Status::internal("grpc: a call without a message"));
     };
     let length = announced(&first, limit)?;
-    let Some(mut more) = next(&mut body).await? else { return unframed(first, limit) };
+    let Some(mut more) = next(&mut body).await? else {
+        return unframed(first, limit, is_packed);
+    };
     let mut gathered = BytesMut::with_capacity(length.unwrap_or(first.len() + more.len()));
     gathered.put(first);
     loop {
@@ -115,7 +123,7 @@ pub(crate) async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Stat
         announced(&gathered, limit)?;
         match next(&mut body).await? {
             Some(bytes) => more = bytes,
-            None => return unframed(gathered.freeze(), limit),
+            None => return unframed(gathered.freeze(), limit, is_packed),
         }
     }
 }
@@ -139,26 +147,32 @@ async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
 /// How long the frame at hand will be, if it says so already.
 fn announced(bytes: &[u8], limit: usize) -> Result<Option<usize>, Status> {
     let Some((head, message)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
-    if head[0] != 0 {
-        let why = "grpc: Decompressor is not installed for grpc-encoding of this message";
-        return Err(Status::unimplemented(why));
-    }
     let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
-    if length > limit {
-        let why = format!("grpc: received message larger than max ({length} vs. {limit})");
-        return Err(Status::resource_exhausted(why));
-    }
+    is_received(length, limit)?;
     if message.len() > length {
         return Err(Status::internal("grpc: more than one message in a call that takes one"));
     }
     Ok(Some(PREFIX + length))
 }
 
-fn unframed(mut bytes: Bytes, limit: usize) -> Result<Bytes, Status> {
+/// Whether a message is taken that is so long on the wire.
+pub(crate) fn is_received(length: usize, limit: usize) -> Result<(), Status> {
+    if length <= limit {
+        return Ok(());
+    }
+    let why = format!("grpc: received message larger than max ({length} vs. {limit})");
+    Err(Status::resource_exhausted(why))
+}
+
+fn unframed(mut bytes: Bytes, limit: usize, is_packed: bool) -> Result<Bytes, Status> {
     match announced(&bytes, limit)? {
         Some(length) if length == bytes.len() => {
-            bytes.advance(PREFIX);
-            Ok(bytes)
+            let flag = bytes.get_u8();
+            bytes.advance(PREFIX - 1);
+            match flag {
+                0 => Ok(bytes),
+                flag => gzip::unpack(flag, &bytes, limit, is_packed),
+            }
         }
         _ => Err(Status::internal("grpc: the message ends before its length")),
     }

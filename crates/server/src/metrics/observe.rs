@@ -9,6 +9,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use clearlane_member::Trouble;
+use clearlane_member::in_time::{Deadline, in_time};
 use http::{Request, Response};
 use http_body::{Frame, SizeHint};
 use tonic::body::Body;
@@ -17,29 +19,44 @@ use tower_service::Service;
 
 use super::rpcs::Method;
 use super::thread::{Call, ThreadMetrics};
+use crate::front::{gzip, unary};
+use crate::status;
 
-/// Calls a service, and counts it. What is no rpc of ours is not counted.
+/// What a call is held to, which the frames that pass by show.
+#[derive(Clone, Copy, Debug)]
+pub struct Within {
+    /// How long a message may be that is received.
+    pub limit: usize,
+    /// The call's deadline, on the clock of the locks.
+    pub until_ns: Option<u64>,
+}
+
+/// Calls a service, and counts it. At its deadline a call ends, also in the midst of its stream.
 pub async fn call<S>(
     thread: &ThreadMetrics,
-    method: Option<Method>,
+    method: Method,
     service: &mut S,
     request: Request<Body>,
+    Within { limit, until_ns }: Within,
 ) -> Response<Body>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
 {
-    let Some(method) = method else { return answer(service, request).await };
     let call = thread.begin(method);
     let thread = thread.clone();
-    let request =
-        request.map(|body| Body::new(Incoming { body, heads: Heads::default(), thread, method }));
-    let response = answer(service, request).await;
+    let request = request
+        .map(|body| Body::new(Incoming { body, heads: Heads::default(), thread, method, limit }));
+    let late = || status::of(&Trouble::DeadlineExceeded).into_http();
+    let response = in_time(until_ns, answer(service, request)).await.unwrap_or_else(late);
     if let Some(status) = Status::from_header_map(response.headers()) {
         // There is no message, and no trailer.
         call.end(status.code());
         return response;
     }
-    response.map(|body| Body::new(Outgoing { body, heads: Heads::default(), call: Some(call) }))
+    let deadline = Deadline::at(until_ns);
+    response.map(|body| {
+        Body::new(Outgoing { body, heads: Heads::default(), call: Some(call), deadline })
+    })
 }
 
 async fn answer<S>(service: &mut S, request: Request<Body>) -> Response<Body>
@@ -62,21 +79,26 @@ struct Heads {
 }
 
 impl Heads {
-    fn pass(&mut self, mut piece: &[u8], mut found: impl FnMut(usize)) {
+    /// `found` gets the flag and the length of each message.
+    fn pass<E>(
+        &mut self,
+        mut piece: &[u8],
+        mut found: impl FnMut(u8, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
         loop {
             let message = self.rest.min(piece.len());
             piece.advance(message);
             self.rest -= message;
             if piece.is_empty() {
-                return;
+                return Ok(());
             }
             let head = piece.len().min(self.head.len() - self.has);
             piece.copy_to_slice(&mut self.head[self.has..self.has + head]);
             self.has += head;
             if self.has == self.head.len() {
-                let [_, length @ ..] = self.head;
+                let [flag, length @ ..] = self.head;
                 (self.has, self.rest) = (0, u32::from_be_bytes(length) as usize);
-                found(self.rest);
+                found(flag, self.rest)?;
             }
         }
     }
@@ -87,6 +109,7 @@ struct Incoming {
     heads: Heads,
     thread: ThreadMetrics,
     method: Method,
+    limit: usize,
 }
 
 impl http_body::Body for Incoming {
@@ -100,7 +123,14 @@ impl http_body::Body for Incoming {
         let this = &mut *self;
         let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
         if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
-            this.heads.pass(data, |bytes| this.thread.received(this.method, bytes));
+            this.heads.pass(data, |flag, bytes| {
+                unary::is_received(bytes, this.limit)?;
+                if flag != 0 {
+                    gzip::unpack(flag, &[], this.limit, false)?;
+                }
+                this.thread.received(this.method, bytes);
+                Ok::<_, Status>(())
+            })?;
         }
         Poll::Ready(frame)
     }
@@ -119,6 +149,7 @@ struct Outgoing {
     body: Body,
     heads: Heads,
     call: Option<Call>,
+    deadline: Deadline,
 }
 
 impl Outgoing {
@@ -126,7 +157,13 @@ impl Outgoing {
         let Some(call) = &self.call else { return };
         let code = match frame {
             Some(Ok(frame)) => match (frame.data_ref(), frame.trailers_ref()) {
-                (Some(data), _) => return self.heads.pass(data, |bytes| call.sent(bytes)),
+                (Some(data), _) => {
+                    let Ok(()) = self.heads.pass(data, |_, bytes| {
+                        call.sent(bytes);
+                        Ok::<_, Infallible>(())
+                    });
+                    return;
+                }
                 (None, trailers) => trailers
                     .and_then(Status::from_header_map)
                     .map_or(Code::Ok, |status| status.code()),
@@ -148,8 +185,22 @@ impl http_body::Body for Outgoing {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        self.saw(frame.as_ref());
+        let this = &mut *self;
+        let in_time = match this.deadline.has_passed() {
+            true => None,
+            false => match Pin::new(&mut this.body).poll_frame(context) {
+                Poll::Ready(frame) => Some(frame),
+                Poll::Pending => {
+                    ready!(this.deadline.poll(context));
+                    None
+                }
+            },
+        };
+        let frame = in_time.unwrap_or_else(|| {
+            let had_ended = std::mem::take(&mut this.body).is_end_stream();
+            (!had_ended).then(|| Ok(Frame::trailers(status::late())))
+        });
+        this.saw(frame.as_ref());
         Poll::Ready(frame)
     }
 
@@ -176,7 +227,12 @@ mod tests {
         for piece in 1..=stream.len() {
             let mut heads = Heads::default();
             let mut found = Vec::new();
-            stream.chunks(piece).for_each(|piece| heads.pass(piece, |bytes| found.push(bytes)));
+            for piece in stream.chunks(piece) {
+                let Ok(()) = heads.pass(piece, |_, bytes| {
+                    found.push(bytes);
+                    Ok::<_, Infallible>(())
+                });
+            }
             assert_eq!(found, [3, 0, 7], "in pieces of {piece}");
         }
     }

@@ -155,8 +155,10 @@ impl Gateway {
         *call.uri_mut() = http::Uri::from_static(binding.rpc);
         *call.headers_mut() = metadata(&parts.headers);
         *call.extensions_mut() = parts.extensions;
-        let method = Rpc::of(binding.rpc);
-        let answer = observe::call(&self.thread, method, &mut self.services.clone(), call).await;
+        let method = Rpc::of(binding.rpc).expect("an rpc of the API");
+        let within = observe::Within { limit: hot::message_max(&self.member), until_ns: None };
+        let mut services = self.services.clone();
+        let answer = observe::call(&self.thread, method, &mut services, call, within).await;
         match binding.is_server_streaming {
             true => reply::stream(answer, binding, cut_off).await,
             false => reply::single(answer, binding).await,

@@ -1,0 +1,109 @@
+//! Calls with a deadline, which pass it at each of the places where a call may wait.
+
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
+use clearlane_proto::etcdserverpb::{
+    LeaseKeepAliveRequest, PutRequest, RangeRequest, WatchCreateRequest, WatchRequest,
+};
+use clearlane_proto::v3electionpb::LeaderRequest;
+use prost::Message;
+
+use crate::client::{Reply, frame, reply, with_server};
+
+const PUT: &str = "/etcdserverpb.KV/Put";
+const RANGE: &str = "/etcdserverpb.KV/Range";
+const WAITS: Duration = Duration::from_millis(300);
+const HEADERS: [(&str, &str); 1] = [("grpc-timeout", "300m")];
+
+fn is_late(begun: Instant, reply: &Reply, about: &str) {
+    let took = begun.elapsed();
+    assert_eq!(
+        (&reply.code[..], &reply.message[..]),
+        ("4", "context deadline exceeded"),
+        "{about}"
+    );
+    assert!(WAITS <= took && took < 15 * WAITS, "{about}: {took:?}");
+}
+
+#[test]
+fn a_request_that_is_still_coming_ends_in_time() {
+    with_server(async |running| {
+        let mut client = running.client().await;
+        for path in [PUT, RANGE, "/etcdserverpb.Lease/LeaseGrant"] {
+            for begins in [&b""[..], &b"\0\0\0"[..], &b"\0\0\0\0\x09abc"[..]] {
+                let begun = Instant::now();
+                let (answer, mut sends) = client.open(path, &HEADERS);
+                sends.send_data(begins.to_vec().into(), false).unwrap();
+                is_late(begun, &reply(answer).await, path);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_read_that_waits_for_the_pool_ends_in_time() {
+    with_server(async |running| {
+        let mut client = running.client().await;
+        let put = PutRequest { key: "k".into(), ..PutRequest::default() };
+        assert_eq!(client.call(PUT, &[], &put).await.code, "0");
+        // All threads of the pool are busy until this is dropped.
+        let mut busy = Vec::new();
+        let mut held = Vec::new();
+        loop {
+            let (hold, holds) = mpsc::channel::<()>();
+            let (tell, told) = mpsc::channel();
+            held.push(hold);
+            busy.push(running.node.read_pool().go_on(move || {
+                let _ = tell.send(());
+                let _ = holds.recv();
+            }));
+            if told.recv_timeout(Duration::from_millis(200)).is_err() {
+                break;
+            }
+        }
+        // Sorted by something else than the key: a read that is left to the pool.
+        let all = RangeRequest {
+            key: vec![0].into(),
+            range_end: vec![0].into(),
+            sort_target: 4,
+            sort_order: 1,
+            ..RangeRequest::default()
+        };
+        let begun = Instant::now();
+        is_late(begun, &client.call(RANGE, &HEADERS, &all).await, "range");
+        drop(held);
+        for job in busy {
+            let _ = job.await;
+        }
+        assert_eq!(client.call(RANGE, &HEADERS, &all).await.code, "0");
+    });
+}
+
+#[test]
+fn a_stream_ends_when_its_time_is_over() {
+    with_server(async |running| {
+        let mut client = running.client().await;
+        let create = WatchCreateRequest { key: "k".into(), ..WatchCreateRequest::default() };
+        let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+        let leader = LeaderRequest { name: "none".into() };
+        let cases = [
+            ("/etcdserverpb.Watch/Watch", create.encode_to_vec()),
+            ("/etcdserverpb.Lease/LeaseKeepAlive", LeaseKeepAliveRequest { id: 7 }.encode_to_vec()),
+            ("/v3electionpb.Election/Observe", leader.encode_to_vec()),
+        ];
+        for (path, message) in cases {
+            let begun = Instant::now();
+            let (answer, mut sends) = client.open(path, &HEADERS);
+            sends.send_data(frame(0, &message), false).unwrap();
+            let reply = reply(answer).await;
+            is_late(begun, &reply, path);
+        }
+        // What is answered in time is not touched.
+        let get = RangeRequest { key: "k".into(), ..RangeRequest::default() };
+        for path in [RANGE, "/etcdserverpb.KV/RangeStream"] {
+            assert_eq!(client.call(path, &HEADERS, &get).await.code, "0");
+        }
+    });
+}

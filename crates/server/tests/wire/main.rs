@@ -1,0 +1,9 @@
+//! Calls that the usual clients do not make: odd paths, heads and frames.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod client;
+mod compressed;
+mod deadlines;
+mod heads;
+mod sizes;
