@@ -8,6 +8,7 @@ use clearlane_mvcc::Store;
 use clearlane_proto::etcdserverpb::{
     AlarmType, CompactionRequest, InternalRaftRequest, ResponseHeader, TxnRequest,
 };
+use clearlane_read_index::RequestIds;
 
 use crate::alarms;
 use crate::core::Answer;
@@ -136,7 +137,8 @@ impl Handle {
         self.write_boxed(request.into())
     }
 
-    async fn write_boxed(&self, request: Box<InternalRaftRequest>) -> Result<Reply, Trouble> {
+    async fn write_boxed(&self, mut request: Box<InternalRaftRequest>) -> Result<Reply, Trouble> {
+        request.header.get_or_insert_default().id = long_id(self.node.metadata().node_id);
         check(&request, &self.limits)?;
         self.has_room(&request).await?;
         match self.desk.propose(request).await {
@@ -268,6 +270,11 @@ fn header_of(reply: &mut Reply) -> &mut Option<ResponseHeader> {
         Reply::Users(header) => header,
         Reply::LeaseGrant(response) => &mut response.header,
         Reply::LeaseRevoke(response) => &mut response.header,
+/// An id as long as those of this member's requests, which get theirs when they are proposed.
+fn long_id(member: u64) -> u64 {
+    RequestIds::new(member, u64::MAX).last()
+}
+
         Reply::LeaseCheckpoint(response) => &mut response.header,
     }
 }

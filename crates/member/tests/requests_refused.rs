@@ -328,6 +328,24 @@ fn an_entry_has_a_longest_length() {
 }
 
 #[test]
+fn a_lease_that_gets_its_id_later_counts_with_it() {
+    let id = u64::MAX;
+    let header = Some(RequestHeader { id, ..RequestHeader::default() });
+    let grant = |id| InternalRaftRequest {
+        header: header.clone(),
+        lease_grant: Some(LeaseGrantRequest { ttl: 60, id }),
+        ..InternalRaftRequest::default()
+    };
+    let request_bytes_max = grant(i64::MAX).encoded_len();
+    let limits = Limits { request_bytes_max, ..Limits::default() };
+    for id in [0, i64::MAX] {
+        assert_eq!(requests::check(&grant(id), &limits), Ok(()), "{id}");
+        let limits = Limits { request_bytes_max: request_bytes_max - 1, ..limits };
+        assert_eq!(requests::check(&grant(id), &limits), Err(Refused::RequestTooLarge), "{id}");
+    }
+}
+
+#[test]
 fn the_mark_of_a_log_read_changes_nothing() {
     for design in Design::ALL {
         let mut world = World::new(design);

@@ -14,16 +14,14 @@ use clearlane_raft_log::driver::{Leadership, Role};
 use prost::Message as _;
 
 use super::Core;
-
-/// An id that the server chooses is a positive number.
-const LEASE_ID_MASK: u64 = i64::MAX as u64;
+use crate::requests::lease::ID_MASK;
 
 impl Core {
     /// A lease without an id gets one: in the log it must have it, for all members to give it the same.
     pub(super) fn name_lease(&mut self, request: &mut InternalRaftRequest) {
         if let Some(grant) = &mut request.lease_grant {
             while grant.id == 0 {
-                grant.id = (self.ids.next() & LEASE_ID_MASK) as i64;
+                grant.id = (self.ids.next() & ID_MASK) as i64;
             }
         }
     }

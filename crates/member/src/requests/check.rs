@@ -22,10 +22,12 @@ use clearlane_proto::etcdserverpb::alarm_request::AlarmAction;
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{
-    DeleteRangeRequest, InternalRaftRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+    DeleteRangeRequest, InternalRaftRequest, LeaseGrantRequest, PutRequest, RangeRequest,
+    RequestOp, TxnRequest,
 };
 use clearlane_proto::nested::TXNS_DEEP_MAX;
 
+use super::lease::ID_MASK;
 use super::overlap::Touched;
 use super::refused::Refused;
 
@@ -45,7 +47,8 @@ impl Default for Limits {
     }
 }
 
-/// Whether a client's request may be proposed. Its header counts: it is a part of the entry.
+/// Whether a client's request may be proposed. Its header counts: it is a part of the entry. So there
+/// must be one with an id that is as long as the one that the entry gets.
 ///
 /// The mark of a log read, a range without a key, comes from the member itself and not through here.
 pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), Refused> {
@@ -64,9 +67,22 @@ pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), Refus
     if let Some(request) = &request.alarm {
         AlarmAction::try_from(request.action).map_err(|_| Refused::UnknownAlarmAction)?;
     }
-    match request.encoded_len() > limits.request_bytes_max {
+    match entry_len(request) > limits.request_bytes_max {
         true => Err(Refused::RequestTooLarge),
         false => Ok(()),
+    }
+}
+
+/// How long an entry is whose lease, if it grants one, has an id.
+fn entry_len(request: &InternalRaftRequest) -> usize {
+    match (&request.lease_grant, &request.header) {
+        (Some(grant), Some(header)) if grant.id == 0 => {
+            let id = (header.id & ID_MASK) as i64;
+            let lease_grant = Some(LeaseGrantRequest { id, ..*grant });
+            let header = request.header.clone();
+            InternalRaftRequest { header, lease_grant, ..Default::default() }.encoded_len()
+        }
+        _ => request.encoded_len(),
     }
 }
 

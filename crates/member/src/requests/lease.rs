@@ -22,6 +22,9 @@ use super::{Applied, Reply, header, in_transaction};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 
+/// An id that the server chooses is a positive number.
+pub(crate) const ID_MASK: u64 = i64::MAX as u64;
+
 /// Applies an entry, if it is about leases.
 pub fn apply(
     store: &dyn Store<Progress>,
