@@ -270,11 +270,6 @@ fn header_of(reply: &mut Reply) -> &mut Option<ResponseHeader> {
         Reply::Users(header) => header,
         Reply::LeaseGrant(response) => &mut response.header,
         Reply::LeaseRevoke(response) => &mut response.header,
-/// An id as long as those of this member's requests, which get theirs when they are proposed.
-fn long_id(member: u64) -> u64 {
-    RequestIds::new(member, u64::MAX).last()
-}
-
         Reply::LeaseCheckpoint(response) => &mut response.header,
     }
 }
