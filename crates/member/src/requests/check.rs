@@ -47,8 +47,8 @@ impl Default for Limits {
     }
 }
 
-/// Whether a client's request may be proposed. Its header counts: it is a part of the entry. So there
-/// must be one with an id that is as long as the one that the entry gets.
+/// Whether a client's request may be proposed. Its header counts: it is a part of the entry. So
+/// there must be one with an id that is as long as the one that the entry gets.
 ///
 /// The mark of a log read, a range without a key, comes from the member itself and not through here.
 pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), Refused> {

@@ -6,6 +6,8 @@ use clearlane_proto::etcdserverpb::{
 };
 use http::StatusCode;
 use prost::Message;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::client::{frame, unframed, with_server};
 
@@ -93,5 +95,24 @@ fn a_head_that_is_too_long_ends_its_call_only() {
         let reply = client.call(RANGE, &[("some", &long)], &get()).await;
         assert_eq!(reply.http, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
         assert_eq!(client.call(RANGE, &[], &get()).await.code, OK);
+    });
+}
+
+#[test]
+fn over_http_1_a_head_may_be_long_and_nothing_is_grpc() {
+    with_server(async |running| {
+        let ask = async |request: &str, header: &str| {
+            let mut connection = TcpStream::connect(running.server.address()).await.unwrap();
+            let head = format!("{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+            let head = format!("{head}{header}\r\n\r\n");
+            connection.write_all(head.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            connection.read_to_string(&mut answer).await.unwrap();
+            answer.split(' ').nth(1).unwrap().to_owned()
+        };
+        let long = "x".repeat(1_000_000);
+        assert_eq!(ask("GET /version", &format!("Some: {long}")).await, "200");
+        let grpc = "Content-Type: application/grpc\r\nContent-Length: 0";
+        assert_eq!(ask(&format!("POST {RANGE}"), grpc).await, "404");
     });
 }
