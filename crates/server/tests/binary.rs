@@ -354,13 +354,76 @@ fn metrics_have_a_port_of_their_own() {
     let line: Value = serde_json::from_str(&running.line("serving metrics")).unwrap();
     running.ready();
     for (path, words) in [("/metrics", "etcd_server_has_leader 1"), ("/health", "\"true\"")] {
-        let mut stream = TcpStream::connect(line["address"].as_str().unwrap()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
+        let answer = page(line["address"].as_str().unwrap(), path);
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(words), "{answer}");
+    }
+}
+
+/// What is answered to an HTTP request.
+fn page(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// How many keys there are, after so many puts more.
+fn counted(address: &str, puts: u32) -> i64 {
+    block_on(async {
+        let mut client = connect(address).await;
+        let all = RangeRequest { range_end: vec![0].into(), ..get("\0".to_owned()) };
+        let found = client.range(all).await.unwrap().into_inner().count;
+        for number in 0..puts {
+            client.put(put(format!("{found:08}-{number:08}"), &"v".repeat(100))).await.unwrap();
+        }
+        found
+    })
+}
+
+#[test]
+fn a_log_that_has_lost_its_end_is_told_of() {
+    const SEGMENT: u64 = 64_000_000;
+    let words = "last segment is shorter than it was made";
+    // The store commits nothing, so that it is not ahead of what is left of the log.
+    let flags = ["--backend-batch-interval=1h", "--backend-batch-limit=1000000"];
+    for lost in [4096, 1 << 20, SEGMENT - 10_000] {
+        let dir = tempfile::tempdir().unwrap();
+        let segment = dir.path().join("member/wal/0000000000000000-0000000000000000.wal");
+        let mut running = Running::start(dir.path(), &flags);
+        assert_eq!(counted(&running.ready(), 100), 0);
+        running.signal(Signal::SIGKILL);
+        running.end();
+        let file = std::fs::File::options().write(true).open(&segment).unwrap();
+        file.set_len(SEGMENT - lost).unwrap();
+
+        let mut running = Running::start(dir.path(), &flags);
+        let line: Value = serde_json::from_str(&running.line(words)).unwrap();
+        assert_eq!(line["level"], "warn");
+        assert_eq!(line["segment"], segment.to_str().unwrap());
+        assert_eq!(
+            (&line["expected-bytes"], &line["found-bytes"]),
+            (&SEGMENT.into(), &(SEGMENT - lost).into())
+        );
+        let address = running.ready();
+        let found = counted(&address, 1);
+        assert!(found == 100 || lost > 1 << 20 && (10..90).contains(&found), "{found}");
+        let last = line["last-index"].as_i64().unwrap();
+        assert!((found..found + 10).contains(&last), "{last}, and {found} keys");
+        let metric = format!("\nclearlane_wal_missing_bytes {lost}\n");
+        assert!(page(&address, "/metrics").contains(&metric), "{metric}");
+        running.signal(Signal::SIGKILL);
+        running.end();
+
+        let mut running = Running::start(dir.path(), &flags);
+        let address = running.ready();
+        assert_eq!(counted(&address, 0), found + 1);
+        assert!(page(&address, "/metrics").contains("\nclearlane_wal_missing_bytes 0\n"));
+        running.signal(Signal::SIGKILL);
+        let said = running.end().1;
+        assert!(!said.iter().any(|line| line.contains(words)), "{said:#?}");
     }
 }
 

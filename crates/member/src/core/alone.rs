@@ -27,7 +27,7 @@ use clearlane_lease::{self as lease, Lessor};
 use clearlane_raft_log::wal::{self, Wal};
 use clearlane_raft_log::{ConfChange, ConfChangeKind, Entry, EntryKind, HardState, MemberContext};
 
-use super::start::Ground;
+use super::start::{Ground, tell_of_short_tail};
 use crate::copies;
 use crate::error::{Error, Result};
 use crate::membership::Change;
@@ -41,6 +41,7 @@ pub fn force_alone(ground: &Ground) -> Result<Vec<u64>> {
     let start = (newest.index, newest.term);
     let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
     let (mut wal, contents) = Wal::open(files, dir, start, ground.wal)?;
+    tell_of_short_tail(&wal);
     let engine = copies::at_start(&*ground.vault, newest.index)?;
     // Nobody asks for leases here: they come along with the store.
     let leases = Lessor::new(lease::Config::new(Duration::ZERO), &ground.backend.locks);

@@ -32,7 +32,7 @@ use clearlane_mvcc::{self as mvcc, KeyLeases, Store, StoreParts, Workers};
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft_log::driver::{self, Driver, Found};
 use clearlane_raft_log::files::Files;
-use clearlane_raft_log::wal::{self, Contents, Wal};
+use clearlane_raft_log::wal::{self, Contents, ShortTail, Wal};
 use clearlane_raft_log::{ConfChange, Entry, EntryKind, HardState, Metadata, Position, Snapshot};
 use clearlane_read_index::{self as read_index, Event, ReadMode, RequestIds};
 
@@ -207,6 +207,7 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
     // The log first: what is read of it is on disk from here on, and then a copy may take the
     // store's place because of it.
     let (mut wal, contents) = open_log(&ground, &snapshots, &newest, behind)?;
+    tell_of_short_tail(&wal);
     let engine = copies::at_start(&*ground.vault, newest.index)?;
     let leases = Arc::new(Lessor::new(lease_config(&settings), &ground.backend.locks));
     let OpenedStore { store, members, alarms, progress, compaction } =
@@ -307,6 +308,18 @@ fn commit_up_to(index: u64, wal: &mut Wal, state: HardState) -> Result<()> {
         wal.save(&[], Some(&HardState { commit: index, ..state }))?;
     }
     Ok(())
+}
+
+/// Says that the log has lost its end, if it has. What was in it other members may have.
+pub(super) fn tell_of_short_tail(wal: &Wal) {
+    let Some(ShortTail { path, expected, found, last_index }) = wal.short_tail() else { return };
+    tracing::warn!(
+        segment = %path.display(),
+        "expected-bytes" = expected,
+        "found-bytes" = found,
+        "last-index" = last_index,
+        "the log's last segment is shorter than it was made; its last entries may be missing"
+    );
 }
 
 /// Opens the log at a record that leaves entries for others, if there is one, or at the newest.

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::{Change, RangeOptions, Store};
+use clearlane_raft_log::wal::Wal;
 
 use crate::core::Answer;
 use crate::error::Result;
@@ -130,6 +131,8 @@ pub struct Figures {
     pub slow_read_indexes: AtomicU64,
     /// Entries, and reads, that took longer than `--warning-apply-duration`.
     pub slow_applies: AtomicU64,
+    /// By so many bytes the log's last segment was too short at the start.
+    pub log_missing: AtomicU64,
     /// Heartbeats of this leader that left later than they should have.
     pub late_heartbeats: AtomicU64,
 }
@@ -163,12 +166,20 @@ impl Default for Figures {
             reads_failed: count(),
             slow_read_indexes: count(),
             slow_applies: count(),
+            log_missing: count(),
             late_heartbeats: count(),
         }
     }
 }
 
 impl Figures {
+    /// What a start has found.
+    pub(super) fn begin(&self, store: &dyn Store<Progress>, wal: &Wal) -> Result<()> {
+        let missing = wal.short_tail().map_or(0, |short| short.expected - short.found);
+        self.log_missing.store(missing, Relaxed);
+        self.keys_are(store)
+    }
+
     /// Counts the keys of a store that was opened, or put in the place of another.
     pub(super) fn keys_are(&self, store: &dyn Store<Progress>) -> Result<()> {
         let all = RangeOptions { count_only: true, ..RangeOptions::default() };

@@ -271,7 +271,7 @@ impl Node {
             tick * u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
         let (vault, readers_turn) = (Arc::clone(&ground.vault), readers_turn(ground.parts));
         let (core, wal) = start(ground, settings)?;
-        figures.keys_are(&**core.store())?;
+        figures.begin(&**core.store(), &wal)?;
         let commits = Commits::new(&core, batch_interval, compactions);
         let (failed, failure) = watch::channel(None);
         let watching = Arc::new(Watching::new(core.store(), &locks));

@@ -161,7 +161,7 @@ fn a_member_that_was_removed_is_told_so_at_each_start() {
 /// Whether there is a log is all that its owner looks at to tell a new member from an old one.
 #[test]
 fn a_new_member_has_no_log_or_one_with_its_first_members() {
-    for (step, seed) in (1..=12).flat_map(|step| (0..8).map(move |seed| (step, seed))) {
+    for (step, seed) in (1..=15).flat_map(|step| (0..8).map(move |seed| (step, seed))) {
         let mut lab = Lab::new(0, settings());
         let has_log = lab.add_with_power_cut_at(1, step, seed);
         if has_log {
@@ -169,7 +169,7 @@ fn a_new_member_has_no_log_or_one_with_its_first_members() {
             lab.leader();
             assert!(matches!(lab.put(1, "a", "1"), Answer::Request(Ok(_))), "{step} {seed}");
         }
-        assert!(if step == 1 { !has_log } else { has_log || step < 12 }, "{step} {seed}");
+        assert!(if step == 1 { !has_log } else { has_log || step < 15 }, "{step} {seed}");
     }
 }
 

@@ -27,6 +27,7 @@
 //! | `scan` | what do segments hold, from the first record to the last? |
 //! | `open` | from which snapshot can one start, and what follows it? |
 //! | `writer` | how does an append get to the disk? |
+//! | `length` | is the last segment as long as it was made? |
 //! | [`group`] | how does one sync serve all who wait? |
 //!
 //! # What holds
@@ -54,7 +55,8 @@
 //! told, either:
 //!
 //! 3. **The last records are missing** from the last segment, as whole sectors of zeros or because
-//!    the file was cut. A disk that lies about a sync looks like a power cut before it.
+//!    the file was cut. A disk that lies about a sync looks like a power cut before it. That the file
+//!    was cut is [noticed](Wal::short_tail), and what was in it is not.
 //! 4. **The newest segments are missing**, or the whole directory is an older copy.
 //! 5. **The oldest segments are missing**, which is what a purge leaves. It is noticed if the
 //!    snapshot from which one starts lay there.
@@ -74,6 +76,7 @@
 //!   error always.
 
 mod frame;
+mod length;
 mod name;
 mod open;
 mod rules;
@@ -82,6 +85,7 @@ mod window;
 mod writer;
 pub mod group;
 
+pub use length::ShortTail;
 pub use open::{exists, read, valid_snapshots};
 pub use writer::Wal;
 
@@ -120,6 +124,7 @@ const RESERVE_MAX: u64 = 2 << 20;
 
 impl Options {
     /// Allocates a segment that ends here as far as there is room, and a reserve in any case; says how far.
+    /// It gets its whole length all the same, unless the file system refuses even that.
     fn allocate_ahead(
         &self,
         files: &dyn Files,
@@ -129,7 +134,19 @@ impl Options {
     ) -> io::Result<u64> {
         let room = files.free_space(dir).saturating_sub(LEFT_FREE);
         let ahead = self.segment_bytes.min(end.saturating_add(room));
-        allocate(file, ahead.max(end + self.reserve()))
+        let allocated = allocate(file, ahead.max(end + self.reserve()))?;
+        if !self.is_long(file)? {
+            match file.set_length(self.segment_bytes) {
+                Err(error) if !is_full(&error) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(allocated)
+    }
+
+    /// Whether a segment has the length that is expected of the last one.
+    fn is_long(&self, file: &dyn File) -> io::Result<bool> {
+        Ok(file.length()? >= self.segment_bytes)
     }
 
     /// What is kept free behind the end of the log, for itself alone.

@@ -37,6 +37,8 @@
 //! segment is cut behind its last record and made long again, which leaves zeros there, and synced.
 //! etcd does the same in two steps, a repair and a second opening, and leaves the segment short.
 //!
+//! A segment that was [shorter than it was made](super::ShortTail) gets its length back, and is told of once.
+//!
 //! Why zeros must be on disk before anything is appended: otherwise what is torn now could lie
 //! behind the new records after the next power cut, and pass for damage, or worse, for records.
 
@@ -46,7 +48,7 @@ use std::sync::Arc;
 use super::name::SegmentName;
 use super::scan::{End, OpenSegment, Told, scan};
 use super::writer::{Place, Tail, Wal};
-use super::{Contents, Options};
+use super::{Contents, Options, length};
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::wire::{HardState, Snapshot};
@@ -100,7 +102,7 @@ impl Wal {
         let mut segments = open_locked(&*files, dir, needed)?;
         let (contents, end) = contents(dir, &segments, start)?;
         let earlier = &names[..names.len() - needed.len()];
-        settle(&*files, dir, &mut segments, &end, &options)?;
+        let lost = settle(&*files, dir, &mut segments, &end, &options)?;
         let mut rules = end.rules;
         // Behind a snapshot that was never taken, the log ends where what was returned ends.
         rules.truncate(start.0 + contents.entries.len() as u64);
@@ -114,7 +116,11 @@ impl Wal {
             metadata: end.metadata,
             snapshot: snapshot.unwrap_or(start.0),
         };
-        Ok((Wal::resume(place, earlier, segments, end)?, contents))
+        let mut wal = Wal::resume(place, earlier, segments, end)?;
+        if let Some((expected, found)) = lost {
+            wal.has_lost(expected, found);
+        }
+        Ok((wal, contents))
     }
 }
 
@@ -223,20 +229,28 @@ fn contents(
     Ok((Contents { metadata: end.metadata, state, snapshots, entries }, end))
 }
 
-/// Makes what was read the end of the log, on disk.
+/// Makes what was read the end of the log, on disk. If the last segment is shorter than it was made, both
+/// lengths come back.
 fn settle(
     files: &dyn Files,
     dir: &Path,
     segments: &mut [OpenSegment],
     end: &End,
     options: &Options,
-) -> Result<()> {
-    let Some(tail) = segments.last_mut() else { return Ok(()) };
+) -> Result<Option<(u64, u64)>> {
+    let Some(tail) = segments.last_mut() else { return Ok(None) };
+    let unread = |source| Error::path(dir, "find how long its last segment is", source);
+    let mut expected = length::read(files, dir).map_err(unread)?;
+    let found = tail.file.length().map_err(unread)?;
+    let lost = expected.filter(|expected| found < *expected).map(|expected| (expected, found));
     if end.written > end.offset {
         keep_broken(files, tail, end.written)?;
     }
     let failed = |source| Error::path(&tail.path, "cut off its torn end", source);
     if end.written > end.offset {
+        // Killed behind the cut, the segment is short, and nothing is lost.
+        length::forget(files, dir).map_err(failed)?;
+        expected = None;
         tail.file.set_length(end.offset).map_err(failed)?;
     }
     // Behind the end there are zeros at most, and room that is kept.
@@ -245,6 +259,19 @@ fn settle(
     // What was read may be in the system's memory only, if the process before died and did not
     // sync. The same goes for the names.
     tail.file.sync().map_err(failed)?;
+    let kept = match (options.is_long(&*tail.file).map_err(failed)?, expected) {
+        (true, Some(expected)) if expected == options.segment_bytes => Ok(()),
+        (true, _) => length::write(files, dir, options.segment_bytes),
+        (false, Some(_)) => length::forget(files, dir),
+        (false, None) => Ok(()),
+    };
+    kept.map_err(|source| Error::path(dir, "keep the length of its last segment", source))?;
+    clean(files, dir)?;
+    Ok(lost)
+}
+
+/// Removes what the making of a segment has left, and sees to it that all names are on disk.
+fn clean(files: &dyn Files, dir: &Path) -> Result<()> {
     let removed =
         |path: &PathBuf| files.remove(path).map_err(|e| Error::path(path, "remove it", e));
     let found = files.list(dir).map_err(|source| Error::path(dir, "list it", source))?;

@@ -98,6 +98,11 @@ impl Scan {
             };
             let (record, next) = match found {
                 Found::Record { record, next } => (record, next),
+                // Its head is whole, and the sum up to there is another one.
+                Found::Damaged(detail) if number == 0 && self.metadata.is_some() => {
+                    let before = "the segment before it has lost its end, or is of another log";
+                    return Err(corrupt(offset, format!("{detail}: {before}")));
+                }
                 Found::Damaged(detail) => return Err(corrupt(offset, detail)),
                 // The head of a segment is synced before the segment gets its name.
                 Found::End | Found::Torn if number < 2 => {

@@ -34,7 +34,7 @@ use super::frame;
 use super::name::SegmentName;
 use super::rules::Rules;
 use super::scan::OpenSegment;
-use super::{Append, Options, TEMPORARY, allocate};
+use super::{Append, Options, ShortTail, TEMPORARY, allocate, length};
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::wire::{Entry, HardState, Metadata, Record, RecordKind, Snapshot};
@@ -58,6 +58,7 @@ pub struct Wal {
     is_dirty: bool,
     /// The newest snapshot whose record is on disk.
     durable_snapshot: u64,
+    short: Option<ShortTail>,
     failed: Option<Error>,
 }
 
@@ -125,8 +126,8 @@ impl Wal {
     ) -> Wal {
         let durable_snapshot = end.snapshot;
         let (buffer, data) = (Vec::with_capacity(BUFFER_MAX), Vec::new());
-        let (is_dirty, failed) = (false, None);
-        Wal { place, earlier, tail, end, buffer, data, is_dirty, durable_snapshot, failed }
+        let (is_dirty, short, failed) = (false, None, None);
+        Wal { place, earlier, tail, end, buffer, data, is_dirty, durable_snapshot, short, failed }
     }
 
     /// Goes on with a log that was read: `unread` are the segments before those that were.
@@ -140,6 +141,17 @@ impl Wal {
         let unread = unread.iter().map(|name| (*name, None));
         let read = read.into_iter().map(|segment| (segment.name, Some(segment)));
         Ok(Wal::new(place, unread.chain(read).collect(), tail, end))
+    }
+
+    /// The last segment was shorter than it was made when the log was opened.
+    pub(super) fn has_lost(&mut self, expected: u64, found: u64) {
+        let (path, last_index) = (self.tail.path.clone(), self.last_index());
+        self.short = Some(ShortTail { path, expected, found, last_index });
+    }
+
+    /// The segment that was last when the log was opened, if it had lost its end.
+    pub fn short_tail(&self) -> Option<&ShortTail> {
+        self.short.as_ref()
     }
 
     /// Whose log it is.
@@ -412,6 +424,9 @@ impl Place {
         self.files.create_dir(&temporary)?;
         let name = SegmentName { sequence: 0, index: 0 };
         let mut segment = self.segment(name, temporary.join(name.to_string()), head)?;
+        if self.options.is_long(&*segment.file)? {
+            length::write_first(&*self.files, &temporary, self.options.segment_bytes)?;
+        }
         self.files.sync_dir(&temporary)?;
         self.files.rename(&temporary, &self.dir)?;
         if let Some(parent) = self.dir.parent() {
@@ -437,6 +452,9 @@ impl Place {
         let temporary = self.dir.join(TEMPORARY[(name.sequence % 2) as usize]);
         let mut segment = self.segment(name, temporary.clone(), head)?;
         segment.path = self.dir.join(name.to_string());
+        if !self.options.is_long(&*segment.file)? {
+            length::forget(&*self.files, &self.dir)?;
+        }
         self.files.rename(&temporary, &segment.path)?;
         self.files.sync_dir(&self.dir)?;
         Ok(segment)

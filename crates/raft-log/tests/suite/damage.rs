@@ -311,6 +311,16 @@ fn an_earlier_segment_that_is_too_short_or_too_long_is_refused() {
         }
         assert!(matches!(read_all(&disk_with(&log)), Err(Error::Corrupt { .. })), "{length}");
     }
+    // Between two records nothing in the segment itself is wrong.
+    for (from, _) in frames(&log[1].1).into_iter().skip(2) {
+        let mut log = log.clone();
+        log[1].1.truncate(from);
+        let disk = disk_with(&log);
+        let told = open(&disk, (0, 0)).map(drop).unwrap_err().to_string();
+        assert!(told.contains("-0000000000000003.wal: damaged at offset 0: crc "), "{told}");
+        assert!(told.ends_with("the segment before it has lost its end, or is of another log"));
+        assert_eq!(contents_of(&disk), log, "what is refused stays as it is");
+    }
 }
 
 /// The flips that matter most, by name: types 2 and 3 differ in one bit, which no sum covers.

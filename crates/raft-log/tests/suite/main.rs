@@ -8,5 +8,6 @@ mod group;
 mod model;
 mod power_cut;
 mod refusals;
+mod short;
 mod support;
 mod wire;

@@ -1,4 +1,5 @@
-//! What etcd does not measure: the era, what was not in memory, and who waited for which lock.
+//! What etcd does not measure: the era, what was not in memory, what the log has lost, and who waited for
+//! which lock.
 //!
 //! The locks keep finer histograms than a page can show, with buckets that are a sixteenth wide. They
 //! are put together into buckets that double, from a microsecond on.
@@ -21,6 +22,10 @@ pub(super) fn write(page: &mut Page, sources: &Sources<'_>) {
     let help = "Reads that a network thread left to others, rather than wait for the disk.";
     let cold = sources.member.node().figures().cold_reads.load(Ordering::Relaxed);
     page.family("clearlane_cold_reads_total", "counter", help).sample(&[], cold);
+    let help =
+        "By how many bytes the log's last segment was shorter at the start than it was made.";
+    let missing = sources.member.node().figures().log_missing.load(Ordering::Relaxed);
+    page.family("clearlane_wal_missing_bytes", "gauge", help).sample(&[], missing);
     let report = sources.member.node().locks().report();
     let waits = "How long it took to get a lock. Who did not wait is counted as 0.";
     write_locks(page, &report, "clearlane_lock_wait_seconds", waits, |mode| &mode.waits);
