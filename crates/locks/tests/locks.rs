@@ -270,8 +270,11 @@ fn record_the_convoy() {
     });
     assert_eq!(recorder.dropped(), 0);
     let events = recorder.stop();
-    let held = |actor| events.iter().find_map(|event| held_by(event, actor)).unwrap();
-    let waited = |actor, front| events.iter().find_map(|it| waited_for(it, actor, front)).unwrap();
+    let held =
+        |actor| events.iter().find_map(|event| held_by(event, actor)).expect("it was recorded");
+    let waited = |actor, front| {
+        events.iter().find_map(|it| waited_for(it, actor, front)).expect("it was recorded")
+    };
 
     // Each wait ends in the very nanosecond in which the lock changes hands.
     assert_eq!(waited(put, Stance::Holding).1, held(expensive).1);
@@ -288,11 +291,11 @@ fn record_the_convoy() {
             _ => None,
         })
     };
-    let (number, front, start_ns, end_ns) = came(cheap).unwrap();
+    let (number, front, start_ns, end_ns) = came(cheap).expect("it was recorded");
     assert_eq!((number, front), (7, Some((put, Stance::Waiting))));
     assert_eq!(start_ns, waited(cheap, Stance::Waiting).0);
     assert!(end_ns >= held(put).1, "it is inside when the put has left");
-    assert_eq!(came(put).unwrap().1, Some((expensive, Stance::Holding)));
+    assert_eq!(came(put).expect("it was recorded").1, Some((expensive, Stance::Holding)));
     let numbers = events.iter().filter_map(|event| match *event {
         Event::Held { actor, number, .. } if actor == cheap => Some(number),
         _ => None,
