@@ -101,6 +101,11 @@ impl Judge {
         self.membership.is(member, index, raft, table)
     }
 
+    /// A member's raft takes so much for applied, and counts these as members.
+    pub fn raft_counts(&mut self, member: u64, index: u64, raft: &ConfState) -> Verdict {
+        self.membership.counts(member, index, raft)
+    }
+
     /// A member's store has this hash, having applied so much.
     pub fn hash(&mut self, member: u64, index: u64, hash: HashKv) -> Verdict {
         self.hashes.has(member, index, hash)

@@ -14,7 +14,9 @@ use clearlane_backend::Config;
 use clearlane_engine::KeyRange;
 use clearlane_member::Progress;
 use clearlane_member::copies::{MemoryVault, Vault};
-use clearlane_member::core::{Core, Ground, Settings, bootstrap, start};
+use clearlane_member::core::{
+    Applied, Applier, Completions, Core, Ground, Input, RequestQueue, Settings, bootstrap, start,
+};
 use clearlane_member::membership::{LEARNERS_MAX, Member};
 use clearlane_mvcc::{CompactionJob, HashKv, OneAfterTheOther, RangeOptions, Store};
 use clearlane_raft_log::Metadata;
@@ -23,6 +25,7 @@ use clearlane_raft_log::files::{Fault, SimulatedDisk};
 use clearlane_raft_log::wal::Wal;
 use clearlane_read_index as read_index;
 
+use crate::checkers::requests::Requests;
 use crate::history::{Record, State};
 use crate::tenancy::{END_OF_KEYS, KEY};
 use crate::terms::Terms;
@@ -61,8 +64,28 @@ pub struct Machine {
 /// What a crash ends.
 #[derive(Debug)]
 pub struct Running {
-    /// The member itself.
+    /// The member's raft half.
     pub core: Core,
+    /// Its apply half.
+    pub applier: Applier,
+    /// The requests of its clients.
+    pub requests: RequestQueue,
+    /// What the raft loop takes with its next turn.
+    pub inbox: Vec<Input>,
+    /// And what the apply loop has done, in front of it.
+    pub applied: Option<Box<Applied>>,
+    /// Outcomes that the net thread has not taken.
+    pub completions: Completions,
+    /// What has become of requests.
+    pub checked: Requests,
+    /// A turn of the apply loop is planned.
+    pub is_apply_planned: bool,
+    /// A turn of the net thread is planned.
+    pub is_net_planned: bool,
+    /// Whether reads need ask no other member.
+    pub is_alone: bool,
+    /// This member was removed.
+    pub is_removed: bool,
     /// Its log.
     pub wal: Wal,
     /// A batch is on its way to the disk.
@@ -140,11 +163,21 @@ impl Machine {
             lease_checkpoint_interval: terms.lease_checkpoints.map(Duration::from_micros),
             ..Settings::new(0, BEGINNING_UNIX_MS + self.clock.shows(now) / MILLISECOND)
         };
-        let (core, wal) = start(self.ground(terms), settings)?;
+        let (core, applier, wal) = start(self.ground(terms), settings)?;
         self.life += 1;
         self.running = Some(Running {
             core,
+            applier,
             wal,
+            requests: RequestQueue::new(0),
+            inbox: Vec::new(),
+            applied: None,
+            completions: Vec::new(),
+            checked: Requests::default(),
+            is_apply_planned: false,
+            is_net_planned: false,
+            is_alone: false,
+            is_removed: false,
             is_writing: false,
             purge: None,
             is_poll_planned: false,
@@ -195,9 +228,14 @@ impl Machine {
         if now < until { slow.max(terms.write) } else { terms.write }
     }
 
-    /// Its core, if it runs.
+    /// Its raft half, if it runs.
     pub fn core(&self) -> Option<&Core> {
         self.running.as_ref().map(|running| &running.core)
+    }
+
+    /// Its apply half, if it runs.
+    pub fn applier(&self) -> Option<&Applier> {
+        self.running.as_ref().map(|running| &running.applier)
     }
 
     /// Who leads, as far as it knows; nobody if it does not run.

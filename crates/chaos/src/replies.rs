@@ -50,6 +50,17 @@ pub fn of(request: &Request, answer: &Answer) -> Reply {
     }
 }
 
+/// The revision in the header of a put, a delete or a transaction.
+pub fn revision_of(answer: &Answer) -> Option<i64> {
+    let header = match answer {
+        Answer::Put(put) => put.header.as_ref(),
+        Answer::DeleteRange(deleted) => deleted.header.as_ref(),
+        Answer::Txn(txn) => txn.header.as_ref(),
+        _ => None,
+    };
+    header.map(|header| header.revision)
+}
+
 fn revision(header: Option<&ResponseHeader>) -> i64 {
     header.map_or(0, |header| header.revision)
 }

@@ -38,6 +38,8 @@ pub struct Terms {
     pub commit_pause: Micros,
     /// The longest time that a healthy disk takes for a batch.
     pub write: Micros,
+    /// The longest time until the apply loop has its turn.
+    pub apply: Micros,
     /// How far off a clock may be, in parts of a million.
     pub drift_ppm_max: u64,
     /// The network when no fault changes it.
@@ -81,6 +83,7 @@ impl Terms {
             },
             commit_pause: chance.of_any_size(10 * MILLISECOND, 4 * SECOND),
             write: chance.of_any_size(500, 30 * MILLISECOND),
+            apply: chance.of_any_size(100, 300 * MILLISECOND),
             // A lease allows for a tenth of an election time-out between two clocks.
             drift_ppm_max: if read_mode == ReadMode::Lease { 40_000 } else { 300_000 },
             weather: if chance.permille(500) { Weather::FAIR } else { breeze(chance) },
@@ -89,6 +92,13 @@ impl Terms {
             torment: chance.between(8, 30) * SECOND,
             lease_checkpoints: chance.permille(300).then_some(2 * SECOND),
         }
+    }
+}
+
+impl Terms {
+    /// Whether a read need ask no other member if this one is alone, as in a server.
+    pub fn reads_alone(&self) -> bool {
+        self.read_mode == ReadMode::ReadIndex && self.parts == Design::SnapshotReadTx.into()
     }
 }
 

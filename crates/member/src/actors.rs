@@ -22,6 +22,8 @@ actors! {
     RANGE "range",
     /// A transaction that only reads.
     READ_TXN "read txn",
+    /// Drives raft: reads and proposals pass through it.
+    RAFT "raft",
     /// Applies what the log has: the writes of all clients.
     APPLIER "applier",
     /// Writes the log.

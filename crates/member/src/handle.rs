@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clearlane_mvcc::Store;
 use clearlane_proto::etcdserverpb::{
@@ -141,6 +141,7 @@ impl Handle {
         request.header.get_or_insert_default().id = long_id(self.node.metadata().node_id);
         check(&request, &self.limits)?;
         self.has_room(&request).await?;
+        let started = Instant::now();
         match self.desk.propose(request).await {
             Outcome::Applied(Answer::Request(answer)) => {
                 let mut reply = answer?;
@@ -148,8 +149,7 @@ impl Handle {
                 Ok(reply)
             }
             Outcome::NotProposed(error) => Err(error.into()),
-            Outcome::LeaderLost => Err(Trouble::LeaderLost),
-            Outcome::TimedOut => Err(self.too_late()),
+            Outcome::TimedOut => Err(self.timed_out(started)),
             Outcome::TooLate => Err(Trouble::DeadlineExceeded),
             outcome => unreachable!("{outcome:?} is no answer to a request"),
         }
@@ -225,22 +225,45 @@ impl Handle {
 
     /// Changes the members.
     pub async fn change_members(&self, change: Change) -> Result<Vec<Member>, Trouble> {
+        let started = Instant::now();
         match self.desk.change_members(change).await {
             Outcome::Applied(Answer::Members(answer)) => Ok(answer?),
             Outcome::NotChanged(error) => Err(error.into()),
-            Outcome::LeaderLost => Err(Trouble::LeaderLost),
-            Outcome::TimedOut => Err(self.too_late()),
+            Outcome::TimedOut => Err(self.timed_out(started)),
             Outcome::TooLate => Err(Trouble::DeadlineExceeded),
             outcome => unreachable!("{outcome:?} is no answer to a change of members"),
         }
     }
 
-    /// Without a leader a request was never proposed, and etcd has other words for that.
-    fn too_late(&self) -> Trouble {
-        match self.node.status().leader() {
+    /// Why a proposal has timed out, in etcd's words. What had been proposed when a leader was lost is perhaps
+    /// lost with it.
+    fn timed_out(&self, started: Instant) -> Trouble {
+        let (node, own) = (&self.node, self.node.metadata().node_id);
+        let status = node.status();
+        let (elected, election_timeout) = (status.leader_elected(), node.election_timeout());
+        let at = node.now().saturating_sub(started.elapsed());
+        match status.leader() {
+            // It was not proposed.
             0 => Trouble::DeadlineExceeded,
+            _ if at < elected && at + 2 * election_timeout > elected => Trouble::LeaderLost,
+            leader if leader == own && !self.has_quorum_since(started) => Trouble::ConnectionLost,
+            leader if leader != own && !self.is_connected_since(leader, started) => {
+                Trouble::ConnectionLost
+            }
             _ => Trouble::TimedOut,
         }
+    }
+
+    fn is_connected_since(&self, id: u64, started: Instant) -> bool {
+        let since = self.node.others().and_then(|others| others.active_since(id));
+        since.is_some_and(|since| since <= started)
+    }
+
+    fn has_quorum_since(&self, started: Instant) -> bool {
+        let (members, own) = (self.node.members(), self.node.metadata().node_id);
+        let voters = || members.iter().filter(|member| !member.is_learner);
+        let is_connected = |id| id == own || self.is_connected_since(id, started);
+        voters().filter(|voter| is_connected(voter.id)).count() > voters().count() / 2
     }
 
     /// Says who answers.

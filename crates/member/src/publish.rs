@@ -29,7 +29,6 @@ impl Handle {
     async fn tell(&self, request: InternalRaftRequest) -> Result<(), Trouble> {
         match self.desk().propose(request).await {
             Outcome::NotProposed(error) => Err(error.into()),
-            Outcome::LeaderLost => Err(Trouble::LeaderLost),
             Outcome::TimedOut => Err(Trouble::TimedOut),
             _ => Ok(()),
         }

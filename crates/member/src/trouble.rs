@@ -51,6 +51,10 @@ pub enum Trouble {
     /// The leader has changed, and no answer came: it may be applied, or not.
     #[error("etcdserver: request timed out, possibly due to previous leader failure")]
     LeaderLost,
+    /// There was not always a connection to the leader, or to a quorum, and no answer came: it may be applied,
+    /// or not.
+    #[error("etcdserver: request timed out, possibly due to connection lost")]
+    ConnectionLost,
     /// Too few members are there to change who is one.
     #[error("etcdserver: unhealthy cluster")]
     Unhealthy,

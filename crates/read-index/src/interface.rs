@@ -66,6 +66,10 @@ pub trait ReadBarrier<T: Reader>: Debug + Send {
     /// When to poll again if nothing happens before.
     fn next_poll(&self) -> Option<Duration>;
 
+    /// The least index that a reader waits for this member to apply, if one does. [`Event::Applied`] may be
+    /// told late as long as it says less.
+    fn awaited(&self) -> Option<u64>;
+
     /// What was done so far.
     fn figures(&self) -> Figures;
 }

@@ -140,6 +140,10 @@ impl<T: Reader> ReadBarrier<T> for LeaseRead<T> {
         self.rounds.next_poll()
     }
 
+    fn awaited(&self) -> Option<u64> {
+        self.rounds.room.awaited()
+    }
+
     fn figures(&self) -> Figures {
         self.rounds.figures()
     }

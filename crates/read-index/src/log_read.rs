@@ -185,6 +185,10 @@ impl<T: Reader> ReadBarrier<T> for LogRead<T> {
         Some(self.room.untold(first.deadline))
     }
 
+    fn awaited(&self) -> Option<u64> {
+        self.room.awaited()
+    }
+
     fn figures(&self) -> Figures {
         self.room.figures()
     }

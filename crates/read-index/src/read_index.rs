@@ -209,6 +209,10 @@ impl<T: Reader> ReadBarrier<T> for ReadIndex<T> {
         Some(self.room.untold(next))
     }
 
+    fn awaited(&self) -> Option<u64> {
+        self.room.awaited()
+    }
+
     fn figures(&self) -> Figures {
         self.room.figures()
     }

@@ -99,6 +99,11 @@ impl<T: Copy + Eq + Hash> Room<T> {
         self.applied
     }
 
+    /// The least index that a group waits for.
+    pub(crate) fn awaited(&self) -> Option<u64> {
+        self.behind.keys().next().copied()
+    }
+
     fn let_go(&mut self) {
         while let Some(entry) = self.behind.first_entry()
             && *entry.key() <= self.applied

@@ -59,6 +59,10 @@ impl<T: Reader> ReadBarrier<T> for Serializable<T> {
         None
     }
 
+    fn awaited(&self) -> Option<u64> {
+        self.room.awaited()
+    }
+
     fn figures(&self) -> Figures {
         self.room.figures()
     }

@@ -25,7 +25,7 @@ pub fn of(trouble: &Trouble) -> Status {
         Trouble::NotLeader | Trouble::BadTransferee | Trouble::Learner => Code::FailedPrecondition,
         Trouble::BadApiVersion => Code::InvalidArgument,
         Trouble::Read(_) | Trouble::NoLeader | Trouble::Stopped => Code::Unavailable,
-        Trouble::TimedOut | Trouble::LeaderLost => Code::Unavailable,
+        Trouble::TimedOut | Trouble::LeaderLost | Trouble::ConnectionLost => Code::Unavailable,
         Trouble::DeadlineExceeded => Code::DeadlineExceeded,
         Trouble::Unhealthy => Code::Unavailable,
         Trouble::Failed(_) => Code::Unknown,

@@ -40,6 +40,21 @@ impl Membership {
     }
 }
 
+impl Membership {
+    /// A member whose raft takes so much for applied counts these.
+    pub fn counts(&self, member: u64, index: u64, raft: &ConfState) -> Result<(), Violation> {
+        match self.by_index.get(&index) {
+            Some((first, expected)) if *expected != sorted(raft) => {
+                let seen = format!(
+                    "at {index} raft of {member} counts {raft:?}, {first} had {expected:?}"
+                );
+                Err(Violation::new(Rule::Members, seen))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 fn sorted(members: &ConfState) -> ConfState {
     let mut members = members.clone();
     members.voters.sort_unstable();

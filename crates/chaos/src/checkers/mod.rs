@@ -15,6 +15,7 @@
 //! | [`hashes`] | two stores that have applied the same differ |
 //! | [`members`] | two members disagree who belongs to the cluster |
 //! | [`leases`] | two members disagree about leases, or one ends that is kept alive |
+//! | [`requests`] | a request is proposed or completed twice, or before it is applied |
 //!
 //! [`ledger`] is no rule: it is what the committed entries make of a plain map, for the others to
 //! compare with.
@@ -29,6 +30,7 @@ pub mod revisions;
 pub mod hashes;
 pub mod members;
 pub mod leases;
+pub mod requests;
 
 use std::fmt;
 
@@ -53,6 +55,8 @@ pub enum Rule {
     Members,
     /// See [`leases`].
     Leases,
+    /// See [`requests`].
+    Requests,
     /// A member stops, refuses to start, or finds that its own code is wrong.
     Running,
     /// When all faults are over, the cluster works.

@@ -1,16 +1,23 @@
 //! Polls a core, shows the judge what it did, and turns what is to be done into events.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use clearlane_backend::Retired;
 use clearlane_member::Progress;
-use clearlane_member::core::Outputs;
-use clearlane_mvcc::Store;
-use clearlane_raft_log::driver::{Message, Role};
+use clearlane_member::core::{
+    Answer, Applied, ApplyEffects, ApplyOutputs, Completions, Input as RaftInput, NewStore,
+    Outcome, Outputs, RaftEffects, Slow, ToApply,
+};
+use clearlane_mvcc::{Change, CompactionJob, Store};
+use clearlane_raft_log::driver::{Error, Leadership, Message, Role};
 use clearlane_raft_log::wal::group::Batch;
 
 use super::{Cluster, Event, Input, broken};
+use crate::checkers::{Rule, Violation};
 use crate::judge::Verdict;
-use crate::machine::{hash_of, state_of, tenants_of};
+use crate::machine::{Running, hash_of, state_of, tenants_of};
+use crate::replies;
 use crate::world::MILLISECOND;
 
 impl Cluster {
@@ -30,16 +37,68 @@ impl Cluster {
         }
     }
 
+    pub(super) fn plan_apply(&mut self, id: u64) {
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        let Some(running) = running else { return };
+        if !std::mem::replace(&mut running.is_apply_planned, true) {
+            let wait = self.chance.of_any_size(1, self.terms.apply);
+            self.plan(id, wait, Input::Apply);
+        }
+    }
+
+    /// A turn of the raft loop.
     pub(super) fn poll(&mut self, id: u64) -> Verdict {
         let now = self.world.now();
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
         let time = machine.clock.time(now);
         let Some(running) = &mut machine.running else { return Ok(()) };
         running.is_poll_planned = false;
-        let outputs = running.core.poll(time).map_err(|error| broken(id, &error))?;
-        self.judge_outputs(id, &outputs)?;
-        self.carry_out(id, outputs)?;
+        let outputs = match turn(running, time) {
+            Ok(outputs) => outputs,
+            Err(error) => return self.stops(id, &error),
+        };
+        self.judge_raft(id, &outputs)?;
+        let mut effects = Effects { cluster: self, id, verdict: Ok(()) };
+        outputs.carry_out(&mut effects);
+        effects.verdict?;
+        self.hear_applied(id);
         self.plan_wake(id);
+        let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
+        if running.is_some_and(|running| running.is_removed) {
+            self.leaves(id);
+        }
+        Ok(())
+    }
+
+    /// The raft loop has a turn soon if it must hear what the apply loop has done.
+    fn hear_applied(&mut self, id: u64) {
+        let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
+        let Some(running) = running else { return };
+        let awaited = running.core.awaited();
+        if running.applied.as_ref().is_some_and(|applied| applied.is_urgent(awaited)) {
+            self.plan_poll(id);
+        }
+    }
+
+    /// A turn of the apply loop.
+    pub(super) fn apply(&mut self, id: u64) -> Verdict {
+        let now = self.world.now();
+        let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
+        let time = machine.clock.time(now);
+        let Some(running) = &mut machine.running else { return Ok(()) };
+        running.is_apply_planned = false;
+        let outputs = match running.applier.step(time) {
+            Ok(outputs) => outputs,
+            Err(error) => return self.stops(id, &error),
+        };
+        if running.applier.has_work() {
+            self.plan_apply(id);
+        }
+        self.judge_applied(id, &outputs)?;
+        let mut effects = Effects { cluster: self, id, verdict: Ok(()) };
+        outputs.carry_out(&mut effects);
+        effects.verdict?;
+        self.welcome_members(id);
         Ok(())
     }
 
@@ -57,7 +116,7 @@ impl Cluster {
         }
     }
 
-    fn judge_outputs(&mut self, id: u64, outputs: &Outputs) -> Verdict {
+    fn judge_raft(&mut self, id: u64, outputs: &Outputs) -> Verdict {
         if let Some(now) = outputs.leadership {
             let (role, term, leader) = (now.role, now.term, now.leader);
             self.line(format_args!("{id} {role:?} term={term} leader={leader}"));
@@ -65,23 +124,66 @@ impl Cluster {
                 self.judge.leaders.leads(id, term)?;
             }
         }
-        let Some(core) = self.machines.get(&id).and_then(|machine| machine.core()) else {
+        for error in &outputs.unusable {
+            self.line(format_args!("{id} cannot take it: {error}"));
+            // No member here sends what it could not have said.
+            if matches!(error, Error::Stopped(_) | Error::Message(_)) {
+                return Err(broken(id, error));
+            }
+        }
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        let Some(running) = running else { return Ok(()) };
+        for (request, proposed) in &outputs.proposed {
+            running.checked.propose(id, *request)?;
+            if self.users.was_proposed(id, *request, *proposed) {
+                self.judge.promises.ends_itself(*proposed);
+            }
+        }
+        let ((told, _), index) = (running.core.applied_to(), running.applier.progress().index);
+        if told > index {
+            let seen =
+                format!("raft of {id} takes {told} for applied, and the store is at {index}");
+            return Err(Violation::new(Rule::Running, seen));
+        }
+        let counts = running.core.conf_state().clone();
+        self.judge.raft_counts(id, told, &counts)
+    }
+
+    fn judge_applied(&mut self, id: u64, outputs: &ApplyOutputs) -> Verdict {
+        let Some(applier) = self.machines.get(&id).and_then(|machine| machine.applier()) else {
             return Ok(());
         };
-        let (now, index) = (self.world.now(), core.progress().index);
-        let store = Arc::clone(core.store());
-        let (raft, table) = (Arc::clone(&core.progress().members), core.members().conf_state());
-        if outputs.store_replaced {
-            let first = outputs.applied.first();
+        let (now, index) = (self.world.now(), applier.progress().index);
+        let store = Arc::clone(applier.store());
+        let (raft, table) =
+            (Arc::clone(&applier.progress().members), applier.members().conf_state());
+        let is_replaced = outputs.replaced.is_some();
+        if is_replaced {
+            let first = outputs.entries.first();
             self.judge.begins(id, first.map_or(index, |entry| entry.index - 1))?;
             self.figures.copies += 1;
         }
-        self.judge.applied(now, id, &outputs.applied, &outputs.changes)?;
+        self.judge.applied(now, id, &outputs.entries, &outputs.changes)?;
         self.judge.members(id, index, &raft, &table)?;
-        match outputs.store_replaced || !outputs.applied.is_empty() {
+        match is_replaced || !outputs.entries.is_empty() {
             true => self.judge_store(id, index, &*store, !outputs.compactions.is_empty()),
             false => Ok(()),
         }
+    }
+
+    /// Outcomes of requests: one for each, and not before the store shows what they say.
+    fn judge_completions(&mut self, id: u64, completions: &Completions) -> Verdict {
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        let Some(running) = running else { return Ok(()) };
+        let shows = running.applier.store().read().revision();
+        for (request, outcome) in completions {
+            let revision = match outcome {
+                Outcome::Applied(Answer::Request(Ok(reply))) => replies::revision_of(reply),
+                _ => None,
+            };
+            running.checked.complete(id, *request, revision, shows)?;
+        }
+        Ok(())
     }
 
     fn judge_store(
@@ -109,52 +211,11 @@ impl Cluster {
 
     /// What a member has of leases, now that it has applied so much.
     pub(super) fn judge_leases(&mut self, id: u64, index: u64) -> Verdict {
-        let Some(core) = self.machines.get(&id).and_then(|machine| machine.core()) else {
+        let Some(core) = self.machines.get(&id).and_then(|machine| machine.applier()) else {
             return Ok(());
         };
         let keys = tenants_of(&**core.store()).map_err(|error| broken(id, &error))?;
         self.judge.leases(id, index, &core.leases().contents(), &keys)
-    }
-
-    fn carry_out(&mut self, id: u64, outputs: Outputs) -> Verdict {
-        let Outputs { send, copies, write, purge, reads, answers, compactions, .. } = outputs;
-        for message in send {
-            self.send(id, &message);
-        }
-        for message in copies {
-            self.begin_copy(id, message)?;
-        }
-        self.plan_write(id, write);
-        self.plan_purge(id, purge)?;
-        for reads in reads {
-            self.readers_hear(id, reads)?;
-        }
-        for (request, answer) in answers {
-            self.answered(id, request, answer);
-        }
-        if let Some(running) =
-            self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut())
-        {
-            if outputs.store_replaced {
-                running.compactions.clear();
-            }
-            let was_idle = running.compactions.is_empty();
-            running.compactions.extend(compactions);
-            if was_idle && !running.compactions.is_empty() {
-                self.plan(id, MILLISECOND, Input::Compact);
-            }
-        }
-        if outputs.commit_due {
-            let wait = self.chance.of_any_size(100, 50 * MILLISECOND);
-            self.plan(id, wait, Input::Commit { is_timer: false });
-        }
-        self.welcome_members(id);
-        if outputs.removed {
-            self.leaves(id);
-        } else if outputs.is_more {
-            self.plan_poll(id);
-        }
-        Ok(())
     }
 
     fn send(&mut self, id: u64, message: &Message) {
@@ -175,8 +236,7 @@ impl Cluster {
         }
     }
 
-    fn plan_write(&mut self, id: u64, batch: Option<Batch>) {
-        let Some(batch) = batch else { return };
+    fn plan_write(&mut self, id: u64, batch: Batch) {
         let Some(machine) = self.machines.get_mut(&id) else { return };
         let longest = machine.longest_write(self.world.now(), &self.terms);
         if let Some(running) = &mut machine.running {
@@ -237,25 +297,25 @@ impl Cluster {
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
         let time = machine.clock.time(now);
         let Some(running) = &mut machine.running else { return Ok(()) };
-        let store = running.core.store();
+        let store = running.applier.store();
         let committed = if is_timer { store.tick(time) } else { store.commit().map(|()| true) };
         if committed.map_err(|error| broken(id, &error))? {
-            self.plan_store_committed(id);
+            return self.plan_store_committed(id);
         }
         Ok(())
     }
 
-    /// Who commits does so beside the core, which has gone on when it hears of it.
-    pub(super) fn plan_store_committed(&mut self, id: u64) {
+    /// The raft loop hears a little later what the engine has on disk now.
+    pub(super) fn plan_store_committed(&mut self, id: u64) -> Verdict {
+        let Some(applier) = self.machines.get(&id).and_then(|machine| machine.applier()) else {
+            return Ok(());
+        };
+        let engine = applier.engine().snapshot();
+        let engine = engine.map_err(|error| broken(id, &error))?;
+        let durable = Progress::read(&*engine).map_err(|error| broken(id, &error))?;
         let wait = self.chance.of_any_size(1, 30 * MILLISECOND);
-        self.plan(id, wait, Input::StoreCommitted);
-    }
-
-    pub(super) fn store_committed(&mut self, id: u64) -> Verdict {
-        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
-        let Some(running) = running else { return Ok(()) };
-        let told = running.core.store_committed();
-        self.inputs_are_in(id, told)
+        self.plan(id, wait, Input::StoreCommitted(durable));
+        Ok(())
     }
 
     /// Goes on with a compaction.
@@ -264,7 +324,7 @@ impl Cluster {
         let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
         let Some(running) = running else { return Ok(()) };
         let Some(job) = running.compactions.front_mut() else { return Ok(()) };
-        let done = running.core.store().compact_step(job, budget);
+        let done = running.applier.store().compact_step(job, budget);
         if done.map_err(|error| broken(id, &error))? {
             running.compactions.pop_front();
         }
@@ -273,5 +333,131 @@ impl Cluster {
             self.plan(id, wait, Input::Compact);
         }
         Ok(())
+    }
+}
+
+/// What a raft loop does in a turn: it takes what has come, and polls.
+fn turn(running: &mut Running, time: Duration) -> clearlane_member::Result<Outputs> {
+    if let Some(applied) = running.applied.take() {
+        running.core.take(RaftInput::Applied(applied))?;
+    }
+    for input in std::mem::take(&mut running.inbox) {
+        running.core.take(input)?;
+    }
+    running.core.poll(time)
+}
+
+/// Carries out what a member's halves say.
+struct Effects<'c> {
+    cluster: &'c mut Cluster,
+    id: u64,
+    verdict: Verdict,
+}
+
+impl Effects<'_> {
+    fn running(&mut self) -> Option<&mut Running> {
+        self.cluster.machines.get_mut(&self.id).and_then(|machine| machine.running.as_mut())
+    }
+
+    /// After the first violation nothing happens any more.
+    fn then(&mut self, what: impl FnOnce(&mut Cluster, u64) -> Verdict) {
+        if self.verdict.is_ok() {
+            self.verdict = what(self.cluster, self.id);
+        }
+    }
+
+    fn hand_out(&mut self, completions: Completions) {
+        self.then(|cluster, id| cluster.judge_completions(id, &completions));
+        self.cluster.complete(self.id, completions);
+    }
+}
+
+impl RaftEffects for Effects<'_> {
+    fn is_alone(&mut self, is_alone: bool) {
+        let may_look = self.cluster.terms.reads_alone();
+        if let Some(running) = self.running() {
+            running.is_alone = is_alone && may_look;
+        }
+    }
+
+    fn send(&mut self, message: Message) {
+        self.cluster.send(self.id, &message);
+    }
+
+    fn send_copy(&mut self, message: Message) {
+        self.then(|cluster, id| cluster.begin_copy(id, message));
+    }
+
+    fn write(&mut self, batch: Batch) {
+        self.cluster.plan_write(self.id, batch);
+    }
+
+    fn purge(&mut self, below: u64) {
+        self.then(|cluster, id| cluster.plan_purge(id, Some(below)));
+    }
+
+    fn apply(&mut self, work: ToApply) {
+        if let Some(running) = self.running() {
+            running.applier.give(work);
+        }
+        self.cluster.plan_apply(self.id);
+    }
+
+    fn leads(&mut self, _now: Leadership) {}
+
+    fn complete(&mut self, completions: Completions) {
+        self.hand_out(completions);
+    }
+
+    fn commit(&mut self) {
+        let wait = self.cluster.chance.of_any_size(100, 50 * MILLISECOND);
+        self.cluster.plan(self.id, wait, Input::Commit { is_timer: false });
+    }
+
+    fn removed(&mut self) {
+        if let Some(running) = self.running() {
+            running.is_removed = true;
+        }
+    }
+}
+
+impl ApplyEffects for Effects<'_> {
+    fn replace(&mut self, _new: NewStore) {
+        if let Some(running) = self.running() {
+            running.compactions.clear();
+        }
+    }
+
+    fn applied(&mut self, applied: Applied) {
+        if let Some(running) = self.running() {
+            match &mut running.applied {
+                Some(before) => before.add(applied),
+                none => *none = Some(Box::new(applied)),
+            }
+        }
+        self.cluster.hear_applied(self.id);
+    }
+
+    fn slow(&mut self, _slow: Vec<Slow>) {}
+
+    fn complete(&mut self, completions: Completions) {
+        self.hand_out(completions);
+    }
+
+    fn publish(&mut self, _changes: Vec<(i64, Vec<Change>)>) {}
+
+    fn retire(&mut self, _retired: Vec<Retired>) {}
+
+    fn compact(&mut self, job: CompactionJob) {
+        let Some(running) = self.running() else { return };
+        let was_idle = running.compactions.is_empty();
+        running.compactions.push_back(job);
+        if was_idle {
+            self.cluster.plan(self.id, MILLISECOND, Input::Compact);
+        }
+    }
+
+    fn commit(&mut self) {
+        RaftEffects::commit(self);
     }
 }

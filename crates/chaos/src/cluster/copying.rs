@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use clearlane_member::copies::{Error, Receiver, Sender};
+use clearlane_member::core::Input as RaftInput;
 use clearlane_raft_log::driver::Message;
 
 use super::{Cluster, Event, Input, broken};
@@ -30,13 +31,13 @@ impl Cluster {
     pub(super) fn begin_copy(&mut self, id: u64, message: Message) -> Verdict {
         let to = message.to();
         self.line(format_args!("copies {message}"));
-        let Some(core) = self.machines.get(&id).and_then(|machine| machine.core()) else {
+        let Some(applier) = self.machines.get(&id).and_then(|machine| machine.applier()) else {
             return Ok(());
         };
-        let exporter = core.store().copy().map_err(|error| broken(id, &error))?;
+        let exporter = applier.store().copy().map_err(|error| broken(id, &error))?;
         let sender = Sender::new(exporter, message).map_err(|error| broken(id, &error))?;
         // To take a copy commits.
-        self.plan_store_committed(id);
+        self.plan_store_committed(id)?;
         let receiver = self.machines.get(&to).map(|machine| Receiver::new(machine.vault()));
         let lives = (self.life(id), self.life(to));
         let (link, waiting) = ((id, to), Bytes::new());
@@ -89,11 +90,7 @@ impl Cluster {
         let copy = receiver.finish().map_err(|error| broken(to, &error))?;
         self.trace
             .line(self.world.now(), format_args!("copy {number} has arrived: {}", copy.message));
-        let machine = self.machines.get_mut(&to).and_then(|machine| machine.running.as_mut());
-        if let Some(running) = machine {
-            let told = running.core.copy_received(copy);
-            self.inputs_are_in(to, told)?;
-        }
+        self.give(to, RaftInput::Copy(Box::new(copy)));
         let arrived = self.quiet.since.is_some() || !self.chance.permille(50);
         self.end_copy(number, arrived);
         Ok(())

@@ -36,7 +36,8 @@ mod tenants;
 
 use std::collections::BTreeMap;
 
-use clearlane_member::core::Bug;
+use clearlane_member::Progress;
+use clearlane_member::core::{Bug, Input as RaftInput};
 use clearlane_raft_log::driver::Message;
 use clearlane_raft_log::wal::group::{Batch, Written};
 
@@ -100,7 +101,14 @@ enum Event {
 #[derive(Debug)]
 enum Input {
     Tick,
+    /// A turn of the raft loop.
     Poll,
+    /// A turn of the apply loop.
+    Apply,
+    /// A turn of the net thread.
+    Net,
+    /// The net thread looks for requests that have waited too long.
+    Round,
     /// The disk gets to a batch.
     Write(Batch),
     Written(Written),
@@ -108,8 +116,8 @@ enum Input {
         /// Whether it is the timer's.
         is_timer: bool,
     },
-    /// The core hears that the store was committed.
-    StoreCommitted,
+    /// The raft loop hears that the store was committed.
+    StoreCommitted(Progress),
     Compact,
     /// What has become of a copy.
     CopySent(u64, bool),
@@ -124,10 +132,13 @@ impl Input {
         match self {
             Input::Tick => "ticks",
             Input::Poll => "polls",
+            Input::Apply => "applies",
+            Input::Net => "looks after its clients",
+            Input::Round => "looks for requests that wait too long",
             Input::Write(_) => "writes",
             Input::Written(_) => "hears that it is written",
             Input::Commit { .. } => "commits its store",
-            Input::StoreCommitted => "hears that its store is committed",
+            Input::StoreCommitted(_) => "hears that its store is committed",
             Input::Compact => "compacts",
             Input::CopySent(_, true) => "hears that a copy has arrived",
             Input::CopySent(_, false) => "hears that a copy has not arrived",
@@ -332,35 +343,40 @@ impl Cluster {
         let clock = machine.clock;
         let Some(Running { core, .. }) = &mut machine.running else { return Ok(()) };
         self.trace.line(now, format_args!("{id} {}", what.name()));
-        match what {
+        let give = match what {
             Input::Poll => return self.poll(id),
+            Input::Apply => return self.apply(id),
+            Input::Net => return self.net(id, false),
+            Input::Round => return self.net(id, true),
             Input::Write(batch) => return self.write(id, batch),
             Input::Commit { is_timer } => return self.commit(id, is_timer),
-            Input::StoreCommitted => return self.store_committed(id),
             Input::Compact => return self.compact(id),
-            Input::Written(written) => {
-                return match core.written(written) {
-                    Ok(()) => self.inputs_are_in(id, Ok(())),
-                    Err(error) => self.stops(id, &error),
-                };
+            Input::GiveUp(operation) => {
+                self.give_up(id, operation);
+                return Ok(());
             }
             Input::Tick => {
                 core.tick();
                 self.world.after(clock.takes(TICK), tick(id, life));
+                self.plan_poll(id);
+                return Ok(());
             }
-            Input::CopySent(to, arrived) => core.copy_sent(to, arrived),
-            Input::Unreachable(to) => core.unreachable(to),
-            Input::GiveUp(operation) => self.users.give_up(operation, core),
-        }
-        self.plan_poll(id);
+            Input::Written(written) => RaftInput::Written(written),
+            Input::StoreCommitted(durable) => RaftInput::Committed(durable),
+            Input::CopySent(to, arrived) => RaftInput::CopySent { to, arrived },
+            Input::Unreachable(to) => RaftInput::Unreachable(to),
+        };
+        self.give(id, give);
         Ok(())
     }
 
-    /// After an input that can fail comes a poll, if it did not.
-    fn inputs_are_in(&mut self, id: u64, told: clearlane_member::Result<()>) -> Verdict {
-        told.map_err(|error| broken(id, &error))?;
-        self.plan_poll(id);
-        Ok(())
+    /// Something for a raft loop, which has a turn soon.
+    fn give(&mut self, id: u64, input: RaftInput) {
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        if let Some(running) = running {
+            running.inbox.push(input);
+            self.plan_poll(id);
+        }
     }
 
     fn arrives(&mut self, link: Link, bytes: &[u8]) -> Verdict {
@@ -371,17 +387,7 @@ impl Cluster {
             return Ok(());
         }
         self.line(format_args!("arrives {message}"));
-        let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
-        let Some(Running { core, .. }) = &mut machine.running else { return Ok(()) };
-        if let Err(error) = core.receive(message) {
-            use clearlane_raft_log::driver::Error;
-            self.line(format_args!("{id} cannot take it: {error}"));
-            // Nobody here sends what a member could not have said.
-            if matches!(error, Error::Stopped(_) | Error::Message(_)) {
-                return Err(broken(id, &error));
-            }
-        }
-        self.plan_poll(id);
+        self.give(id, RaftInput::Message(message));
         Ok(())
     }
 }

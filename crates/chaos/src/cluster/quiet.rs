@@ -78,7 +78,7 @@ impl Cluster {
 
     /// Who has left and has not heard of it is switched off, as its owner would do.
     fn send_strangers_home(&mut self) {
-        let newest = self.machines.values().filter_map(Machine::core);
+        let newest = self.machines.values().filter_map(Machine::applier);
         let Some(newest) = newest.max_by_key(|core| core.progress().index) else { return };
         let strangers = self.machines.values().filter(|machine| !machine.is_gone);
         let strangers = strangers.filter(|machine| newest.members().is_removed(machine.id));
@@ -91,7 +91,7 @@ impl Cluster {
     fn all_agree(&mut self) -> Result<bool, crate::checkers::Violation> {
         let here: Vec<&Machine> =
             self.machines.values().filter(|machine| !machine.is_gone).collect();
-        let cores: Vec<_> = here.iter().filter_map(|machine| machine.core()).collect();
+        let cores: Vec<_> = here.iter().filter_map(|machine| machine.applier()).collect();
         let Some(first) = cores.first().map(|core| core.progress()) else { return Ok(false) };
         let members = first.members.voters.len() + first.members.learners.len();
         let same = cores.iter().all(|core| core.progress() == first);
@@ -105,7 +105,7 @@ impl Cluster {
             return Ok(false);
         }
         let stores = here.iter().filter_map(|machine| {
-            machine.core().map(|core| (machine.id, Arc::clone(core.store())))
+            machine.applier().map(|applier| (machine.id, Arc::clone(applier.store())))
         });
         for (id, store) in stores.collect::<Vec<_>>() {
             let hash = hash_of(&*store).map_err(|error| super::broken(id, &error))?;

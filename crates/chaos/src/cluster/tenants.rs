@@ -5,12 +5,11 @@
 //! a promise: see [`leases`](crate::checkers::leases). He does it as the server does: the member must
 //! take itself for the leader, a read must be let go, and then the lease is renewed at once.
 
-use std::collections::BTreeMap;
-
 use clearlane_lease::Renewal;
-use clearlane_raft_log::driver::Error;
+use clearlane_member::core::Input as RaftInput;
 
-use super::{Cluster, Event, broken};
+use super::users::Asker;
+use super::{Cluster, Event};
 use crate::chance::Chance;
 use crate::judge::Verdict;
 use crate::machine::Machine;
@@ -18,8 +17,6 @@ use crate::proposals::{Proposal, encode};
 use crate::tenancy::{Act, KEY};
 use crate::world::{MILLISECOND, Micros, SECOND};
 
-/// Readers from this name on are tenants who keep a lease alive.
-pub(super) const READERS: u64 = 1 << 40;
 /// So many of the newest leases are used.
 const IN_USE: u64 = 4;
 
@@ -29,16 +26,13 @@ pub(super) struct Tenants {
     longest_pause: Micros,
     /// The newest lease.
     newest: u64,
-    readers: u64,
-    /// Who waits to keep a lease alive: which, and since when.
-    waiting: BTreeMap<u64, (i64, Micros)>,
     chance: Chance,
 }
 
 impl Tenants {
     pub(super) fn new(mut chance: Chance) -> Tenants {
         let longest_pause = chance.of_any_size(30 * MILLISECOND, 2 * SECOND);
-        Tenants { longest_pause, newest: 0, readers: READERS, waiting: BTreeMap::new(), chance }
+        Tenants { longest_pause, newest: 0, chance }
     }
 
     fn pause(&mut self) -> Micros {
@@ -92,26 +86,23 @@ impl Cluster {
             self.machines.values().filter(|it| it.leads()).map(|it| it.id).collect();
         let Some(member) = self.tenants.chance.one_of(&leads).copied() else { return Ok(()) };
         let (lease, now) = (self.tenants.lease(), self.world.now());
-        self.tenants.readers += 1;
-        let reader = self.tenants.readers;
         self.line(format_args!("a tenant wants from {member}: keep {lease} alive"));
-        let running = self.machines.get_mut(&member).and_then(|machine| machine.running.as_mut());
-        let Some(running) = running else { return Ok(()) };
-        if running.core.read(reader).is_ok() {
-            self.tenants.waiting.insert(reader, (lease, now));
-        }
-        self.plan_poll(member);
+        self.submit(member, Asker::KeepAlive { lease, since: now }, RaftInput::Read);
         Ok(())
     }
 
-    /// Who wanted to keep a lease alive may, or may not.
-    pub(super) fn tenant_hears(&mut self, member: u64, reader: u64, may: bool) -> Verdict {
-        let Some((lease, asked)) = self.tenants.waiting.remove(&reader) else { return Ok(()) };
+    /// A lease may be kept alive, or may not.
+    pub(super) fn tenant_hears(
+        &mut self,
+        member: u64,
+        (lease, asked): (i64, Micros),
+        may: bool,
+    ) -> Verdict {
         let now = self.world.now();
         let Some(machine) = self.machines.get_mut(&member).filter(|_| may) else { return Ok(()) };
         let time = machine.clock.time(now);
-        let Some(core) = machine.core() else { return Ok(()) };
-        match core.leases().renew(lease, time) {
+        let Some(applier) = machine.applier() else { return Ok(()) };
+        match applier.leases().renew(lease, time) {
             Renewal::Renewed(ttl) => {
                 let drift = self.terms.drift_ppm_max;
                 self.judge.promises.keeps_alive(lease, asked, ttl, drift);
@@ -128,24 +119,16 @@ impl Cluster {
 
     fn propose_for_nobody(&mut self, member: u64, act: Act) -> Verdict {
         let is_end = matches!(act, Act::Revoke(_));
-        let running = self.machines.get_mut(&member).and_then(|machine| machine.running.as_mut());
-        let Some(running) = running else { return Ok(()) };
-        match running.core.propose(encode(&Proposal::Lease(act))) {
-            Ok(id) => {
-                running.core.give_up(id);
-                if is_end {
-                    self.judge.promises.ends_itself(id);
-                }
-            }
-            Err(error @ Error::Stopped(_)) => return Err(broken(member, &error)),
-            Err(_) => {}
-        }
-        self.plan_poll(member);
+        let request = Box::new(encode(&Proposal::Lease(act)));
+        self.submit(member, Asker::Act { is_end }, |of| RaftInput::Propose(request, of));
         Ok(())
     }
 
     /// Whether no member has a lease any more: none is kept alive at the end.
     pub(super) fn no_leases(&self) -> bool {
-        self.machines.values().filter_map(Machine::core).all(|core| core.leases().count() == 0)
+        self.machines
+            .values()
+            .filter_map(Machine::applier)
+            .all(|applier| applier.leases().count() == 0)
     }
 }

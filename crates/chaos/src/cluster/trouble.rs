@@ -1,9 +1,11 @@
 //! Faults come true here; members start and crash, come and leave.
 
 use clearlane_member::Error;
+use clearlane_member::core::Input as RaftInput;
 use clearlane_member::membership::Change;
 use clearlane_raft_log::driver::Leadership;
 
+use super::users::Asker;
 use super::{Cluster, Event, Input, broken, tick};
 use crate::checkers::{Rule, Violation};
 use crate::faults::{Fault, Sight};
@@ -35,10 +37,11 @@ impl Cluster {
         let Some(running) = &mut machine.running else { return Ok(()) };
         if let Some(bug) = self.bug {
             running.core.plant(bug);
+            running.applier.plant(bug);
         }
-        let (index, life) = (running.core.progress().index, machine.life);
-        let holds = state_of(&**running.core.store()).map_err(|error| broken(id, &error))?;
-        let has_left = running.core.members().is_removed(id);
+        let (index, life) = (running.applier.progress().index, machine.life);
+        let holds = state_of(&**running.applier.store()).map_err(|error| broken(id, &error))?;
+        let has_left = running.applier.members().is_removed(id);
         self.judge.begins(id, index)?;
         self.judge.holds(id, index, &holds)?;
         self.judge_leases(id, index)?;
@@ -50,6 +53,8 @@ impl Cluster {
         let wait = self.chance.between(0, 100 * MILLISECOND);
         self.world.after(wait, tick(id, life));
         self.plan(id, wait, Input::Commit { is_timer: true });
+        self.plan(id, wait, Input::Round);
+        self.plan_apply(id);
         self.plan_poll(id);
         Ok(())
     }
@@ -102,9 +107,10 @@ impl Cluster {
 
     /// Those who were added get a machine.
     pub(super) fn welcome_members(&mut self, id: u64) {
-        let Some(core) = self.machines.get(&id).and_then(Machine::core) else { return };
+        let Some(applier) = self.machines.get(&id).and_then(Machine::applier) else { return };
         let is_new = |id: &u64| !self.machines.contains_key(id);
-        let new: Vec<u64> = core.members().iter().map(|member| member.id).filter(is_new).collect();
+        let new: Vec<u64> =
+            applier.members().iter().map(|member| member.id).filter(is_new).collect();
         for id in new {
             self.line(format_args!("{id} joins"));
             self.figures.joined += 1;
@@ -116,7 +122,7 @@ impl Cluster {
         let running = || self.machines.values().filter(|machine| machine.running.is_some());
         let leads = running().filter(|machine| machine.leads());
         let leader = leads.max_by_key(|machine| machine.leadership().term);
-        let newest = running().filter_map(|machine| machine.core());
+        let newest = running().filter_map(|machine| machine.applier());
         let newest = newest.max_by_key(|core| core.progress().index);
         let members = newest.map(|core| core.progress().members.clone()).unwrap_or_default();
         Sight {
@@ -209,20 +215,14 @@ impl Cluster {
         self.plan_poll(leader);
     }
 
-    /// Somebody proposes it, at some member. Nobody waits for the answer.
+    /// Proposes a change at some member, a promotion at the leader. None waits for the outcome.
     fn change(&mut self, change: Change) -> Verdict {
-        let up = self.sight().up;
-        let Some(id) = self.chance.one_of(&up).copied() else { return Ok(()) };
-        let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
-        let Some(running) = &mut machine.running else { return Ok(()) };
-        let proposed = running.core.change_members(&change);
-        self.line(format_args!("{id} proposes {change:?}: {proposed:?}"));
-        if let Err(clearlane_member::core::ChangeError::Raft(error)) = &proposed
-            && matches!(error, clearlane_raft_log::driver::Error::Stopped(_))
-        {
-            return Err(broken(id, error));
-        }
-        self.plan_poll(id);
+        let sight = self.sight();
+        let any = self.chance.one_of(&sight.up).copied();
+        let leader = sight.leader.filter(|_| matches!(change, Change::Promote { .. }));
+        let Some(id) = leader.or(any) else { return Ok(()) };
+        self.line(format_args!("{id} is to propose {change:?}"));
+        self.submit(id, Asker::Nobody, |of| RaftInput::ChangeMembers(change, of));
         Ok(())
     }
 
@@ -230,25 +230,25 @@ impl Cluster {
         let up = self.sight().up;
         let Some(id) = self.chance.one_of(&up).copied() else { return Ok(()) };
         let back = self.chance.of_any_size(0, 100) as i64;
-        let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
-        let Some(running) = &mut machine.running else { return Ok(()) };
-        let at = running.core.store().read().revision() - back;
+        let Some(applier) = self.machines.get(&id).and_then(Machine::applier) else {
+            return Ok(());
+        };
+        let at = applier.store().read().revision() - back;
         if at > 1 {
-            // Refused if nobody leads.
-            let _ = running.core.propose(encode(&Proposal::Compact(at)));
-            self.line(format_args!("{id} proposes to compact at {at}"));
-            self.plan_poll(id);
+            let request = Box::new(encode(&Proposal::Compact(at)));
+            self.line(format_args!("{id} is to propose to compact at {at}"));
+            self.submit(id, Asker::Nobody, |of| RaftInput::Propose(request, of));
         }
         Ok(())
     }
 
     /// Everybody's view, for a report.
     pub(super) fn views(&self) -> String {
-        let view = |machine: &Machine| match machine.core() {
+        let view = |machine: &Machine| match machine.core().zip(machine.applier()) {
             None => format!("{}: down (gone: {})", machine.id, machine.is_gone),
-            Some(core) => {
+            Some((core, applier)) => {
                 let Leadership { leader, term, role } = core.leadership();
-                let (index, members) = (core.progress().index, &core.progress().members);
+                let (index, members) = (applier.progress().index, &applier.progress().members);
                 format!(
                     "{}: {role:?} term {term} leader {leader} committed {} applied {index} \
                      voters {:?} learners {:?}",

@@ -1,12 +1,14 @@
 //! Clients: from a wish to the moment when somebody is told, or nobody ever is.
 
 use std::collections::BTreeMap;
+use std::task::{Context, Poll, Waker};
 
-use clearlane_member::core::{Answer, Core, Reads};
+use clearlane_member::core::{
+    Answer, Completions, Input, NEVER, Outcome as Heard, ROUND, RequestId,
+};
 use clearlane_raft_log::driver::Error;
 
-use super::tenants::READERS;
-use super::{Cluster, Event, Input, broken};
+use super::{Cluster, Event, Input as Step, broken};
 use crate::chance::Chance;
 use crate::clients::Client;
 use crate::history::{History, Outcome, Request};
@@ -20,15 +22,28 @@ use crate::world::{MILLISECOND, Micros};
 /// The client that asks for the last write. It is not among the others.
 pub(super) const LAST_CLIENT: u64 = 0;
 
+/// What waits for the outcome of a request.
+#[derive(Debug)]
+pub(super) enum Asker {
+    /// A client.
+    Operation(usize),
+    /// A tenant that keeps a lease alive, and since when it waits.
+    KeepAlive { lease: i64, since: Micros },
+    /// A tenant that wants something else, perhaps the end of a lease.
+    Act { is_end: bool },
+    /// None.
+    Nobody,
+}
+
 /// All clients, and what they wait for.
 #[derive(Debug)]
 pub(super) struct Users {
     pub(super) clients: BTreeMap<u64, Client>,
     pub(super) history: History,
-    /// Where operations are, and under which id if they were proposed there.
-    pending: BTreeMap<usize, (u64, Option<u64>)>,
-    /// Operations by member and id.
-    proposed: BTreeMap<(u64, u64), usize>,
+    /// What waits at the net threads, by member.
+    requests: BTreeMap<(u64, RequestId), Asker>,
+    /// Where operations wait.
+    pending: BTreeMap<usize, (u64, RequestId)>,
     /// The ids under which operations were proposed.
     pub(super) ids: BTreeMap<usize, u64>,
     pub(super) chance: Chance,
@@ -40,8 +55,8 @@ impl Users {
         Users {
             clients: (1..=terms.clients).map(client).collect(),
             history: History::default(),
+            requests: BTreeMap::new(),
             pending: BTreeMap::new(),
-            proposed: BTreeMap::new(),
             ids: BTreeMap::new(),
             chance: chance.part(),
         }
@@ -52,27 +67,41 @@ impl Users {
         self.history.operations()[operation].member
     }
 
-    /// Nobody waits any more.
-    pub(super) fn give_up(&mut self, operation: usize, core: &mut Core) {
-        let Some((member, id)) = self.pending.remove(&operation) else { return };
-        match id {
-            Some(id) => {
-                self.proposed.remove(&(member, id));
-                core.give_up(id);
-            }
-            None => drop(core.cancel_read(operation as u64)),
-        }
-    }
-
-    /// The member has crashed: what was asked there is answered by nobody.
+    /// The member has crashed: what was asked there is answered by none.
     pub(super) fn crashed(&mut self, member: u64) -> Vec<usize> {
         let lost = self.pending.iter().filter(|(_, (at, _))| *at == member);
         let lost: Vec<usize> = lost.map(|(operation, _)| *operation).collect();
         for operation in &lost {
             self.pending.remove(operation);
         }
-        self.proposed.retain(|(at, _), _| *at != member);
+        self.requests.retain(|(at, _), _| *at != member);
         lost
+    }
+
+    /// The requests that wait at a member.
+    pub(super) fn waiting(&self, member: u64) -> Vec<RequestId> {
+        self.requests.keys().filter(|(at, _)| *at == member).map(|(_, request)| *request).collect()
+    }
+
+    /// A request has its outcome.
+    pub(super) fn take(&mut self, member: u64, request: RequestId) -> Option<Asker> {
+        let asker = self.requests.remove(&(member, request))?;
+        if let Asker::Operation(operation) = &asker {
+            self.pending.remove(operation);
+        }
+        Some(asker)
+    }
+
+    /// A request was proposed under an id. Says whether it ends a lease.
+    pub(super) fn was_proposed(&mut self, member: u64, request: RequestId, id: u64) -> bool {
+        match self.requests.get(&(member, request)) {
+            Some(Asker::Operation(operation)) => {
+                self.ids.insert(*operation, id);
+                false
+            }
+            Some(Asker::Act { is_end }) => *is_end,
+            _ => false,
+        }
     }
 
     /// Whether some client waits for an answer.
@@ -132,76 +161,135 @@ impl Cluster {
     pub(super) fn asked(&mut self, number: usize) -> Verdict {
         let operation = &self.users.history.operations()[number];
         let (id, request) = (operation.member, operation.request.clone());
-        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
         let Some(running) = running else {
             self.tell(number, Outcome::Refused);
             return Ok(());
         };
-        let core = &mut running.core;
+        let asker = Asker::Operation(number);
         match &request {
-            Request::Read { key, serializable: true } => {
-                let reply = replies::read(&*core.store().read(), key.as_deref(), true);
+            Request::Read { key, serializable } if *serializable || running.is_alone => {
+                let reply =
+                    replies::read(&*running.applier.store().read(), key.as_deref(), *serializable);
                 let reply = reply.map_err(|error| broken(id, &error))?;
                 self.tell(number, reply.map_or(Outcome::Refused, Outcome::Done));
             }
-            Request::Read { .. } => match core.read(number as u64) {
-                Ok(()) => drop(self.users.pending.insert(number, (id, None))),
-                Err(_) => self.tell(number, Outcome::Refused),
-            },
-            _ => match core.propose(encode(&Proposal::Client(request))) {
-                Ok(request) => {
-                    self.users.pending.insert(number, (id, Some(request)));
-                    self.users.proposed.insert((id, request), number);
-                    self.users.ids.insert(number, request);
-                }
-                Err(error @ Error::Stopped(_)) => return Err(broken(id, &error)),
-                Err(_) => self.tell(number, Outcome::Refused),
-            },
+            Request::Read { .. } => self.submit(id, asker, Input::Read),
+            _ => {
+                let request = Box::new(encode(&Proposal::Client(request)));
+                self.submit(id, asker, |of| Input::Propose(request, of));
+            }
         }
-        self.plan_poll(id);
         Ok(())
     }
 
-    /// Readers may look now, or are told that they may not.
-    pub(super) fn readers_hear(&mut self, id: u64, reads: Reads) -> Verdict {
-        let (readers, may_look) = match reads {
-            Reads::Go(readers) => (readers, true),
-            Reads::Fail(_, readers) => (readers, false),
-        };
-        for reader in readers {
-            if reader >= READERS {
-                self.tenant_hears(id, reader, may_look)?;
+    /// Leaves a request with a member's net thread, if the member runs.
+    pub(super) fn submit(&mut self, id: u64, asker: Asker, input: impl FnOnce(RequestId) -> Input) {
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        let Some(running) = running else { return };
+        let (request, _) = running.requests.submit(NEVER, input);
+        if let Asker::Operation(operation) = &asker {
+            self.users.pending.insert(*operation, (id, request));
+        }
+        self.users.requests.insert((id, request), asker);
+        self.plan_net(id);
+    }
+
+    /// A client gives up an operation.
+    pub(super) fn give_up(&mut self, id: u64, operation: usize) {
+        let Some((member, request)) = self.users.pending.remove(&operation) else { return };
+        self.users.requests.remove(&(member, request));
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        if let Some(running) = running {
+            running.requests.release(request);
+            self.plan_net(id);
+        }
+    }
+
+    fn plan_net(&mut self, id: u64) {
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        let Some(running) = running else { return };
+        if !std::mem::replace(&mut running.is_net_planned, true) {
+            let wait = self.chance.of_any_size(1, 300);
+            self.plan(id, wait, Step::Net);
+        }
+    }
+
+    /// Outcomes have come to a member's net thread.
+    pub(super) fn complete(&mut self, id: u64, completions: Completions) {
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        if let Some(running) = running {
+            running.completions.extend(completions);
+            self.plan_net(id);
+        }
+    }
+
+    /// A turn of a net thread: what was submitted goes to the raft loop, and requests hear their outcomes.
+    pub(super) fn net(&mut self, id: u64, is_round: bool) -> Verdict {
+        let now = self.world.now();
+        let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
+        let time_ns = machine.clock.time(now).as_nanos() as u64;
+        let Some(running) = &mut machine.running else { return Ok(()) };
+        match is_round {
+            true => running.requests.next_round(time_ns),
+            false => running.is_net_planned = false,
+        }
+        running.requests.complete(std::mem::take(&mut running.completions));
+        running.inbox.extend(running.requests.take_inputs());
+        let mut done = Vec::new();
+        for request in self.users.waiting(id) {
+            if !running.requests.is_done(request) {
                 continue;
             }
-            let number = reader as usize;
-            self.users.pending.remove(&number);
-            let request = &self.users.history.operations()[number].request;
-            let Request::Read { key, .. } = request else { continue };
-            let core = self.machines.get(&id).and_then(Machine::core);
-            let outcome = match core.filter(|_| may_look) {
-                Some(core) => {
-                    let reply = replies::read(&*core.store().read(), key.as_deref(), false);
-                    let reply = reply.map_err(|error| broken(id, &error))?;
-                    reply.map_or(Outcome::Refused, Outcome::Done)
-                }
-                None => Outcome::Refused,
+            let mut context = Context::from_waker(Waker::noop());
+            let Poll::Ready(outcome) = running.requests.poll(request, &mut context) else {
+                continue;
             };
-            self.tell(number, outcome);
+            running.requests.release(request);
+            done.push((request, outcome));
+        }
+        if is_round {
+            self.plan(id, ROUND.as_micros() as u64, Step::Round);
+        }
+        self.plan_poll(id);
+        for (request, outcome) in done {
+            if let Some(asker) = self.users.take(id, request) {
+                self.hears(id, asker, outcome)?;
+            }
         }
         Ok(())
     }
 
-    /// A proposal was applied where it was made.
-    pub(super) fn answered(&mut self, id: u64, request: u64, answer: Answer) {
-        let Answer::Request(answer) = answer else { return };
-        let Some(number) = self.users.proposed.remove(&(id, request)) else { return };
-        self.users.pending.remove(&number);
-        let asked = &self.users.history.operations()[number].request;
-        let outcome = match answer {
-            Ok(reply) => Outcome::Done(replies::of(asked, &reply)),
-            Err(_) => Outcome::Refused,
+    /// A request has its outcome.
+    fn hears(&mut self, id: u64, asker: Asker, outcome: Heard) -> Verdict {
+        if let Heard::NotProposed(error @ Error::Stopped(_)) = &outcome {
+            return Err(broken(id, error));
+        }
+        let number = match asker {
+            Asker::Operation(number) => number,
+            Asker::KeepAlive { lease, since } => {
+                let may = matches!(outcome, Heard::MayRead(_));
+                return self.tenant_hears(id, (lease, since), may);
+            }
+            Asker::Act { .. } | Asker::Nobody => return Ok(()),
         };
-        self.tell(number, outcome);
+        let request = &self.users.history.operations()[number].request;
+        let told = match (outcome, request) {
+            (Heard::MayRead(_), Request::Read { key, .. }) => {
+                let applier = self.machines.get(&id).and_then(Machine::applier);
+                let Some(applier) = applier else { return Ok(()) };
+                let reply = replies::read(&*applier.store().read(), key.as_deref(), false);
+                let reply = reply.map_err(|error| broken(id, &error))?;
+                reply.map_or(Outcome::Refused, Outcome::Done)
+            }
+            (Heard::Applied(Answer::Request(Ok(reply))), _) => {
+                Outcome::Done(replies::of(request, &reply))
+            }
+            (Heard::TimedOut | Heard::TooLate, _) => Outcome::Open,
+            _ => Outcome::Refused,
+        };
+        self.tell(number, told);
+        Ok(())
     }
 
     /// An answer sets out for its client.
@@ -254,7 +342,7 @@ impl Cluster {
         let pause = client.pause();
         self.line(format_args!("client {id} loses its patience with #{number}"));
         let wait = self.distance();
-        self.plan(member, wait, Input::GiveUp(number));
+        self.plan(member, wait, Step::GiveUp(number));
         self.world.after(pause, Event::Wants(id));
     }
 }

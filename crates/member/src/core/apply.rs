@@ -1,27 +1,13 @@
-//! Applying: committed entries, in order and each once, become a state of the store.
+//! What an entry does to the store.
 //!
-//! Each entry ends one transaction of the store, also if it changes nothing or is refused (puts in a
-//! row end one together), and the transaction says how far the store has come with it. So a state of
-//! the store and its place in the log are never apart: see [`progress`](crate::progress).
+//! Each entry ends one transaction of the store, also if it changes nothing or is refused (puts in a row end one
+//! together), and the transaction says how far the store has come with it. So a state of the store and its place
+//! in the log are never apart: see [`progress`](crate::progress). What all members must decide alike is decided
+//! from the store's state and the entry alone.
 //!
-//! | entry | what it does |
-//! |---|---|
-//! | empty | nothing: a new leader begins its term with it |
-//! | a request | see [`requests`], and of leases [`requests::lease`] |
-//! | a member's attributes | see [`membership`](crate::membership) |
-//! | an alarm | see [`alarms`](crate::alarms); others may be refused because of one |
-//! | the cluster's version | the same |
-//! | a change of members | bucket `members`, and raft is told who is one now |
-//!
-//! What all members must decide alike is decided here, from the store's state and the entry alone.
-//!
-//! # Puts in a row
-//!
-//! To publish a state costs more than to put a key: who has it has all of the index, and the next put copies its way
-//! through that. Raft hands over what was committed together, so puts that follow each other become visible together,
-//! a [`Run`] at a time. No client can tell: their answers and events leave when all entries are applied. The lock of the
-//! store's writer is held over a run, and nothing in between takes it; readers have no lock to wait for. In the old eras,
-//! where they have, each put is a run of its own.
+//! Puts that follow each other become visible together, a [`Run`] at a time: to publish a state costs more than
+//! to put a key. Their outcomes leave at the end of a step, so no client can tell. In the old eras each put is a
+//! run of its own, for readers wait for the locks that a run holds.
 
 use std::sync::Arc;
 
@@ -29,16 +15,15 @@ use clearlane_mvcc::{Ended, Store, WriteTxn};
 use clearlane_proto::etcdserverpb::{AlarmRequest, AlarmResponse, InternalRaftRequest, PutRequest};
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft_log::{ConfChange, ConfChangeKind, Entry, EntryKind};
-use clearlane_read_index::Event;
 
-use super::{Answer, Core};
+use super::{Answer, AppliedChange, Applier, Outcome};
 use crate::alarms::Alarms;
 use crate::error::{Error, Result};
 use crate::membership::Members;
 use crate::progress::Progress;
 use crate::requests::{self, Reply};
 
-/// So many puts become visible together at most: a reader who comes meanwhile sees none of them yet.
+/// Puts that become visible together: a reader that comes meanwhile sees none of them yet.
 const RUN_MAX: usize = 64;
 
 /// Puts in a row, and their open transaction.
@@ -52,33 +37,41 @@ struct Open<'s> {
     puts: usize,
 }
 
-impl Core {
-    pub(super) fn apply(&mut self, entries: Vec<Entry>) -> Result<()> {
-        let Some(last) = entries.last().map(|entry| entry.index) else { return Ok(()) };
+/// How long an entry may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Length {
+    Short,
+    Long,
+    /// Long: it was not applied, for others of the step wait for their outcomes.
+    NotNow,
+}
+
+impl Applier {
+    /// Applies entries up to one that may take long, or that one alone. Says how many.
+    pub(super) fn apply(&mut self, entries: &[Entry]) -> Result<usize> {
         let mut lap = self.start_lap();
         let store = Arc::clone(&self.store);
         let mut run = Run { store: &*store, open: None };
-        for entry in &entries {
-            self.apply_entry(entry, &mut run)?;
-            if entry.index == last {
+        let mut count = 0;
+        for entry in entries {
+            let applied = self.apply_entry(entry, &mut run, count == 0)?;
+            if applied == Length::NotNow {
+                break;
+            }
+            count += 1;
+            if count == entries.len() {
                 self.end_run(&mut run)?;
             }
             self.lap(&mut lap, entry);
+            if applied == Length::Long {
+                break;
+            }
         }
-        self.driver.applied(last)?;
-        self.barrier.hear(Event::Applied { index: last });
-        // A log that grows without commits could never be shortened. Asked for once: a commit is a
-        // sync.
-        self.unrecorded_bytes += entries.iter().map(|entry| entry.data.len() as u64).sum::<u64>();
-        if self.log_is_long(last) && !std::mem::replace(&mut self.wants_commit, true) {
-            self.out.commit_due = true;
-        }
-        #[cfg(feature = "planted-bugs")]
-        self.out.applied.extend(entries);
-        Ok(())
+        self.end_run(&mut run)?;
+        Ok(count)
     }
 
-    fn apply_entry(&mut self, entry: &Entry, run: &mut Run<'_>) -> Result<()> {
+    fn apply_entry(&mut self, entry: &Entry, run: &mut Run<'_>, is_first: bool) -> Result<Length> {
         if entry.index != self.progress.index + 1 {
             self.end_run(run)?;
             let why = format!("entry {} comes after entry {}", entry.index, self.progress.index);
@@ -90,21 +83,19 @@ impl Core {
             members: Arc::clone(&self.progress.members),
         };
         if entry.kind == EntryKind::Normal && !entry.data.is_empty() {
-            return self.apply_request(entry, progress, run);
+            return self.apply_request(entry, progress, run, is_first);
         }
         self.end_run(run)?;
         match entry.kind {
-            EntryKind::Normal => {
-                // The first entry of a term: raft can answer reads from here on.
-                self.barrier.hear(Event::FirstCommit);
-                self.apply_nothing(progress)
-            }
-            EntryKind::ConfChange => self.apply_change(entry, progress),
+            // A new leader begins its term with it.
+            EntryKind::Normal => self.apply_nothing(progress)?,
+            EntryKind::ConfChange => self.apply_change(entry, progress)?,
             EntryKind::ConfChangeV2 => {
                 let why = format!("entry {} changes several members at once", entry.index);
-                Err(Error::damaged("the log", why))
+                return Err(Error::damaged("the log", why));
             }
         }
+        Ok(Length::Short)
     }
 
     fn apply_nothing(&mut self, progress: Progress) -> Result<()> {
@@ -118,7 +109,8 @@ impl Core {
         entry: &Entry,
         progress: Progress,
         run: &mut Run<'_>,
-    ) -> Result<()> {
+        is_first: bool,
+    ) -> Result<Length> {
         let request = match decode_raft_request(entry.data.clone()) {
             Ok(request) => request,
             Err(error) => {
@@ -131,20 +123,18 @@ impl Core {
         let id = request.header.as_ref().map_or(request.id, |header| header.id);
         if let Some(put) = &request.put
             && self.alarms.forbid(&request).is_none()
-            && !self.repeats()
+            && !self.applies_twice()
         {
-            return self.apply_put(id, put, progress, run);
+            self.apply_put(id, put, progress, run)?;
+            return Ok(Length::Short);
         }
         self.end_run(run)?;
-        self.apply_other(id, entry, &request, progress)
-    }
-
-    /// Whether a request is applied several times, by a bug that is there to be found.
-    fn repeats(&self) -> bool {
-        #[cfg(feature = "planted-bugs")]
-        return self.applies_twice();
-        #[cfg(not(feature = "planted-bugs"))]
-        false
+        let is_long = requests::may_take_long(&request);
+        if is_long && !is_first {
+            return Ok(Length::NotNow);
+        }
+        self.apply_other(id, entry, &request, progress)?;
+        Ok(if is_long { Length::Long } else { Length::Short })
     }
 
     /// A put of a row.
@@ -170,7 +160,7 @@ impl Core {
         Ok(())
     }
 
-    /// From here on everybody sees what the row has put.
+    /// From here on what the row has put is seen.
     fn end_run(&mut self, run: &mut Run<'_>) -> Result<()> {
         let Some(Open { txn, .. }) = run.open.take() else { return Ok(()) };
         // That of the last put.
@@ -218,7 +208,6 @@ impl Core {
         }
         let leases = Arc::clone(&self.leases);
         let has_lease = |lease| leases.has(lease);
-        #[cfg(feature = "planted-bugs")]
         for _ in 1..self.times() {
             requests::apply(&*self.store, &has_lease, request, progress.clone())?;
         }
@@ -226,7 +215,7 @@ impl Core {
         self.ended(applied.ended, progress);
         self.out.compactions.extend(applied.compaction);
         if is_log_read(request) {
-            self.barrier.hear(Event::Answered { context: id, index: entry.index });
+            self.out.applied.log_reads.push((id, entry.index));
         }
         self.answer(id, || Answer::Request(applied.answer));
         Ok(())
@@ -240,10 +229,10 @@ impl Core {
         let header = Some(requests::header(txn.revision()));
         let ended = txn.end(progress.clone())?;
         self.ended(ended, progress);
-        self.proposed_alarm = None;
         if alarms != *self.alarms {
             self.alarms = Arc::new(alarms);
         }
+        self.out.applied.alarms = Some(Arc::clone(&self.alarms));
         let reply = answer.map(|alarms| Reply::Alarm(AlarmResponse { header, alarms }));
         self.answer(id, || Answer::Request(reply));
         Ok(())
@@ -260,14 +249,20 @@ impl Core {
         change(Arc::make_mut(&mut self.members), &mut *txn)?;
         let ended = txn.end(progress.clone())?;
         self.ended(ended, progress);
+        self.out.applied.members = Some(Arc::clone(&self.members));
         self.answer(id, || Answer::Members(Ok(Vec::new())));
         Ok(())
     }
 
-    /// Answers whoever has proposed it, if he is here and still waits.
+    /// The outcome for the request that waits for this entry, if one does here.
     fn answer(&mut self, id: u64, answer: impl FnOnce() -> Answer) {
-        if self.proposed.remove(&id) {
-            self.out.answers.push((id, answer()));
+        if let Some(request) = self.wait.take(id) {
+            self.answered = Some(id);
+            let answer = answer();
+            for _ in 1..self.answers() {
+                self.out.completions.push((request, Outcome::Applied(answer.clone())));
+            }
+            self.out.completions.push((request, Outcome::Applied(answer)));
         }
     }
 
@@ -277,16 +272,21 @@ impl Core {
         })?;
         let mut txn = self.store.write()?;
         let applied = Arc::make_mut(&mut self.members).apply(&change, &mut *txn)?;
-        progress.members = Arc::new(self.driver.apply_change(applied.ok())?);
+        let before = &progress.members;
+        let after = applied.ok().map_or(Some((**before).clone()), |change| before.after(change));
+        let after = after.ok_or_else(|| {
+            Error::damaged("the log", format!("entry {} leaves no voter", entry.index))
+        })?;
+        progress.members = Arc::new(after.clone());
         let ended = txn.end(progress.clone())?;
         self.ended(ended, progress);
         let is_removed =
             change.kind == ConfChangeKind::RemoveNode && change.node_id == self.metadata.node_id;
-        self.out.removed |= is_removed && applied.is_ok();
-        if change.kind == ConfChangeKind::RemoveNode {
-            // Nobody will say what has become of a copy that was on its way.
-            self.copying.remove(&change.node_id);
-        }
+        let told = &mut self.out.applied;
+        told.removed |= is_removed && applied.is_ok();
+        let accepted = applied.ok().cloned();
+        told.changes.push(AppliedChange { index: entry.index, change: accepted, members: after });
+        told.members = Some(Arc::clone(&self.members));
         let members: Vec<_> = self.members.iter().cloned().collect();
         self.answer(change.id, || Answer::Members(applied.map(|_| members)));
         Ok(())

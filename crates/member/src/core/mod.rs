@@ -1,130 +1,94 @@
-//! One member, as a state machine: what comes in, in what order it is done, and what goes out.
+//! One member, as two state machines: the raft half and the apply half.
 //!
-//! # The idea
-//!
-//! A member is raft, a log, a store and those who wait. Each of the four is a state machine of a
-//! crate below; what is left to say is in which order they take their turns. [`Core`] says it, and
-//! nothing else: it starts no thread, reads no clock, opens no socket, and writes the log only by
-//! giving away what is to be written. The server runs it on a thread between its sockets and its
-//! disk, the deterministic cluster runs it between simulated ones, and both run the same lines.
-//!
-//! ```text
-//!              messages, ticks     proposals        readers
-//!                     │                │               │
-//!               ┌─────▼────────────────▼───────────────▼─────────────┐
-//!               │  driver (raft) ──── committed ───▶ apply ──▶ store │
-//!               │     │    ▲                           │             │
-//!               │   append │ persisted                 │ applied     │
-//!               │     ▼    │                           ▼             │
-//!               │   queue ─┘                        barrier          │
-//!               └─────┬────────────────┬───────────────┬─────────────┘
-//!                     ▼                ▼               ▼
-//!               log and its sync    answers      readers who may go       messages, copies
-//! ```
-//!
-//! Inputs are methods, and they only take note. [`poll`](Core::poll) does the work and returns what
-//! the owner has to do. After each batch of inputs comes a poll, and another at
-//! [`next_poll`](Core::next_poll) if nothing happens before.
-//!
-//! # The way of a write
-//!
-//! 1. [`propose`](Core::propose) gives the request an id and hands it to raft, which forwards it to
-//!    the leader if that is another member.
-//! 2. The leader appends it and sends it to the others in the same breath: its own sync and theirs
-//!    run side by side.
-//! 3. Once a quorum has it on disk it is committed, and each member applies it, in order.
-//! 4. The member at which it was proposed finds the id among those who wait, and answers.
-//!
-//! # The way of a linearizable read
-//!
-//! [`read`](Core::read) adds a reader to the barrier ([`clearlane_read_index`]), which finds out how
-//! much this member must have applied. When it has, the reader's name comes out among
-//! [`Outputs::reads`], and whoever holds the reader opens a view of the [`store`](Core::store). The
-//! core reads nothing for anybody.
-//!
-//! # Applied, and durable
-//!
-//! What is applied can be read and answered although the store commits to disk only now and then.
-//! If power fails, the rest is applied again from the log. So the log is kept from the *durable*
-//! position on, which the engine itself tells: whoever runs the store's commits says so by
-//! [`store_committed`](Core::store_committed), and the core looks what the engine has. When that has
-//! come `snapshot_count` entries further, or `snapshot_bytes`, it is recorded in the log, and once the
-//! record is on disk everything below may go, but for some entries that are kept for members that are a
-//! little behind.
-//!
-//! # A member that is too far behind
-//!
-//! It gets a copy of the store. See [`copies`](crate::copies) for how it travels. Here it arrives
-//! whole, is offered to raft, and if raft takes it: (1) the log gets a record of the copy's position,
-//! (2) the copy takes the store's place, (3) raft goes on behind it. A crash before (1) leaves
-//! the old store, one behind it is finished at the next start.
-//!
-//! # Invariants
+//! [`Core`] is what the raft loop drives: raft, the write-ahead log's queue, reads, proposals. [`Applier`] is
+//! what the apply loop drives: it turns committed entries into states of the store. They talk by [`ToApply`]
+//! and [`Applied`], in order. Neither starts a thread, reads a clock or opens a file but the store's: the
+//! server runs them on threads, the simulated cluster as steps in any order that threads allow.
 //!
 //! * A message that speaks of something leaves after that is on disk (the driver sees to it).
 //! * A write is answered after this member has applied it. Before, a quorum has synced it.
 //! * Entries are applied in order, each once: one that is not the next stops the member.
 //! * Nothing in the log is let go of that the durable store does not have.
-//! * A member that has been running before grants no vote until an election time-out has passed.
-//!   What it had promised to a leader's lease was in memory only.
+//!
+//! etcd's counterparts are `raftNode.start` and `EtcdServer.applyAll`. The story is told in
+//! `docs/raft-and-apply.md`.
 
 mod alone;
+mod applier;
 mod apply;
 #[cfg(feature = "planted-bugs")]
 mod bugs;
+#[cfg(not(feature = "planted-bugs"))]
+#[path = "no_bugs.rs"]
+mod bugs;
+mod handover;
+mod input;
 mod leases;
 mod outputs;
 mod own_alarm;
-mod queue;
+mod request_queue;
+mod sole_voter;
+mod wal_pipeline;
 mod slow;
 mod start;
+mod unproposed;
+mod wait;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_engine::Engine;
 use clearlane_lease::Lessor;
-use clearlane_mvcc::{CompactionJob, Store};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest, RequestHeader};
-use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{self, Driver, Effects, Leadership, Message, Role};
 use clearlane_raft_log::wal::group::Written;
-use clearlane_read_index::{self as read_index, Action, Event, Figures, ReadBarrier, RequestIds};
+use clearlane_raft_log::{ConfState, Entry, EntryKind, Metadata, Position};
+use clearlane_read_index::{Action, Event, Figures, ReadBarrier, RequestIds};
 use prost::Message as _;
 
 pub use self::alone::force_alone;
+pub use self::applier::Applier;
 #[cfg(feature = "planted-bugs")]
 pub use self::bugs::Bug;
-pub use self::outputs::{Answer, Outputs, Reads};
+pub use self::handover::{Applied, AppliedChange, ToApply};
+pub use self::input::Input;
+pub use self::outputs::{
+    Answer, ApplyEffects, ApplyOutputs, Completions, NewStore, Outputs, RaftEffects,
+};
 use self::own_alarm::ProposedAlarm;
-use self::queue::{Behind, Queue};
+pub use self::request_queue::{NEVER, Outcome, ROUND, RequestId, RequestQueue};
 pub use self::slow::{Slow, Stopwatch};
+use self::sole_voter::SoleVoter;
 pub use self::start::{Compactions, Ground, Settings, bootstrap, start};
+use self::unproposed::{Proposal, Unproposed};
+pub use self::wait::Wait;
+use self::wal_pipeline::{AfterSync, WalPipeline};
 use crate::alarms::Alarms;
-use crate::copies::Received;
-use crate::error::Result;
-use crate::membership::{self, Change, Members};
+use crate::copies::{Received, Vault};
+use crate::error::{Error, Result};
+use crate::membership::{self, Members};
 use crate::progress::Progress;
 
-/// About so many entries are applied in one poll: nobody hears of this member meanwhile.
-const APPLIED_MAX: u64 = 4096;
-/// So many committed entries may wait to be applied. Who proposes more is told to come later: etcd's.
+/// Committed entries that may wait to be applied. More proposals are refused: etcd's number.
 const APPLY_GAP_MAX: u64 = 5000;
+/// Bytes of committed entries that may wait to be applied. A follower takes no more from its leader, which
+/// sends them again.
+const APPLY_BYTES_MAX: u64 = 256 << 20;
 
-/// One member.
+/// The raft half of a member.
 #[derive(Debug)]
 pub struct Core {
     metadata: Metadata,
     settings: Settings,
-    ground: Ground,
+    vault: Arc<dyn Vault>,
     driver: Driver,
-    queue: Queue,
-    engine: Arc<dyn Engine>,
-    store: Arc<dyn Store<Progress>>,
+    log: WalPipeline,
+    /// As far as the apply loop has said.
+    applied: (u64, u64),
+    /// Raft's members.
+    voting: ConfState,
     members: Arc<Members>,
-    /// Shared, like the members: they seldom change, and those who look do so at any time.
     alarms: Arc<Alarms>,
     leases: Arc<Lessor>,
     /// The term in which this member has begun the leases' time, while it leads.
@@ -133,18 +97,17 @@ pub struct Core {
     leases_expired: u64,
     /// What the last poll was told.
     now: Duration,
-    /// What is applied. The store says the same of its newest state.
-    progress: Progress,
-    barrier: Box<dyn ReadBarrier<u64>>,
+    barrier: Box<dyn ReadBarrier<RequestId>>,
     ids: RequestIds,
-    /// Proposals of this member that are not applied yet, and whose answer is waited for.
-    proposed: BTreeSet<u64>,
+    wait: Arc<Wait>,
+    unproposed: Unproposed,
     proposed_alarm: Option<ProposedAlarm>,
+    sole_voter: SoleVoter,
     /// What the barrier and the outputs were told last.
     told: Told,
     /// Up to where readers must see, and since when that is known, where it is not applied yet.
     known: BTreeMap<u64, Duration>,
-    /// Ticks until this member may vote for somebody.
+    /// Ticks until this member may vote for another.
     silent_ticks: usize,
     /// The last position that the log has on record.
     recorded: u64,
@@ -152,7 +115,16 @@ pub struct Core {
     unrecorded_bytes: u64,
     /// The log has grown so long that a commit of the store was asked for.
     wants_commit: bool,
-    /// Copies that raft was offered, by index.
+    /// What the apply loop was given: the last index of each part, and its bytes.
+    unapplied: VecDeque<(u64, u64)>,
+    unapplied_bytes: u64,
+    /// The position of the last raft snapshot that raft has taken: what was changed before counts no more.
+    snapshot_index: u64,
+    /// Committed at the start, and not applied yet: then a sole voter need not wait for others to lead.
+    begins_behind: Option<u64>,
+    /// Copies that have come, for the next poll.
+    received: Vec<Received>,
+    /// Copies that raft is offered, by index.
     offered: BTreeSet<u64>,
     /// From which index on each member that is being sent a copy will go on.
     copying: BTreeMap<u64, u64>,
@@ -177,7 +149,7 @@ pub enum ChangeError {
     /// Raft does not take it now.
     #[error(transparent)]
     Raft(#[from] driver::Error),
-    /// Only the leader knows whether it may be: ask him.
+    /// Only the leader knows whether it may be.
     #[error("etcdserver: not leader")]
     NotLeader,
 }
@@ -186,7 +158,7 @@ impl Core {
     /// A tick of the clock has passed.
     pub fn tick(&mut self) {
         self.silent_ticks = self.silent_ticks.saturating_sub(1);
-        // It may end a transfer, and the lease must go although nobody has polled meanwhile.
+        // It may end a transfer, and the lease must go before the next poll.
         self.tell_of_transfer();
         self.driver.tick();
     }
@@ -194,6 +166,7 @@ impl Core {
     /// A message has come from another member. An error says that raft cannot use it, and nothing
     /// has changed.
     pub fn receive(&mut self, message: Message) -> driver::Result<()> {
+        // What it had promised to a leader's lease before it was started was in memory only.
         if self.silent_ticks > 0 && message.asks_for_a_vote() {
             return Ok(());
         }
@@ -203,70 +176,56 @@ impl Core {
                 "{message}: its copy did not come with it"
             )));
         }
+        if message.is_append() && self.unapplied_bytes > APPLY_BYTES_MAX {
+            return Err(driver::Error::QueueFull);
+        }
         self.driver.step(message)
     }
 
-    /// Proposes a request, which was [checked](crate::requests::check()). Its answer comes out under
-    /// the id that is returned, or never, if the proposal gets lost: who waits has a time-out, and
-    /// then [gives up](Core::give_up).
-    pub fn propose(&mut self, mut request: InternalRaftRequest) -> driver::Result<u64> {
-        if self.driver.committed().saturating_sub(self.progress.index) > APPLY_GAP_MAX {
-            return Err(driver::Error::QueueFull);
-        }
-        self.name_lease(&mut request);
-        let id = self.ids.next();
-        request.header.get_or_insert_default().id = id;
-        self.driver.propose(request.encode_to_vec().into())?;
-        self.proposed.insert(id);
-        Ok(id)
-    }
-
-    /// Whether a proposal would be taken now, here or by the leader to whom it is forwarded.
+    /// Whether a proposal would be taken now, here or by the leader to which it is forwarded.
     pub fn takes_proposals(&self) -> bool {
         self.driver.leadership().leader != 0 && self.driver.transferee().is_none()
     }
 
-    /// Proposes anew what another member has forwarded to this one, because it has led a moment ago. Who
-    /// has proposed it waits for its answer there.
-    pub fn pass_on(&mut self, proposal: &Message) -> driver::Result<()> {
-        self.driver.pass_on(proposal)
-    }
-
-    /// The id of a proposal, and whether this member has made it.
-    pub fn proposal_id(&self, message: &Message) -> Option<(u64, bool)> {
-        let (kind, data) = message.proposed().pop()?;
-        let id = start::id_of(kind, data)?;
-        Some((id, self.ids.may_be_own(id)))
-    }
-
-    /// Proposes a change of members. It is checked here, and again when it is applied.
-    pub fn change_members(&mut self, change: &Change) -> std::result::Result<u64, ChangeError> {
+    /// Gives a proposal to raft. It may get lost; then its request waits until its time is over.
+    fn propose(&mut self, proposal: Proposal, of: RequestId) {
+        let is_late = self.driver.committed().saturating_sub(self.applied.0) > APPLY_GAP_MAX;
         let id = self.ids.next();
-        let change = change.to_conf_change(id);
-        self.members.check(&change)?;
-        self.driver.propose_change(change.encode().into())?;
-        self.proposed.insert(id);
-        Ok(id)
+        let proposed = match proposal {
+            Proposal::Request(_) if is_late => Err(driver::Error::QueueFull),
+            Proposal::Request(mut request) => {
+                self.name_lease(&mut request);
+                request.header.get_or_insert_default().id = id;
+                self.wait.register(id, of);
+                self.driver.propose(request.encode_to_vec().into())
+            }
+            Proposal::Members(change) => {
+                self.wait.register(id, of);
+                self.driver.propose_change(change.to_conf_change(id).encode().into())
+            }
+        };
+        #[cfg(feature = "planted-bugs")]
+        self.out.proposed.push((of, id));
+        if let Err(error) = proposed {
+            self.wait.give_up(of);
+            self.complete(of, Outcome::NotProposed(error));
+        }
     }
 
-    /// Nobody waits for this answer any more.
-    pub fn give_up(&mut self, id: u64) {
-        self.proposed.remove(&id);
+    /// Proposes what has waited for a leader. Says whether it has proposed anything.
+    fn propose_waiting(&mut self) -> bool {
+        let mut has_proposed = false;
+        while self.takes_proposals()
+            && let Some((proposal, of)) = self.unproposed.pop()
+        {
+            self.propose(proposal, of);
+            has_proposed = true;
+        }
+        has_proposed
     }
 
-    /// A reader comes. Its name must not be that of another who waits.
-    pub fn read(&mut self, reader: u64) -> read_index::Result<()> {
-        self.barrier.read(reader)
-    }
-
-    /// A reader gives up. Says whether it was still waiting.
-    pub fn cancel_read(&mut self, reader: u64) -> bool {
-        self.barrier.cancel(reader)
-    }
-
-    /// Wants to lead, without waiting for the time-out: for one who is the only voter.
-    pub fn campaign(&mut self) {
-        self.driver.campaign();
+    fn complete(&mut self, of: RequestId, outcome: Outcome) {
+        self.out.completions.push((of, outcome));
     }
 
     /// Hands leadership to another member, if it votes and this one leads.
@@ -274,22 +233,30 @@ impl Core {
         self.driver.transfer_leader(to);
     }
 
-    /// A message to a member could not be sent.
-    pub fn unreachable(&mut self, id: u64) {
-        self.driver.unreachable(id);
+    /// Wants to lead, without waiting for the time-out: for a sole voter.
+    fn campaign_alone(&mut self) {
+        if self.begins_behind.take_if(|index| *index <= self.applied.0).is_some()
+            && self.voting.voters == [self.metadata.node_id]
+        {
+            self.driver.campaign();
+        }
     }
 
-    /// What has become of [`Outputs::write`].
-    pub fn written(&mut self, written: Written) -> Result<()> {
-        for behind in self.queue.finish(written)? {
+    fn written(&mut self, written: Written) -> Result<()> {
+        self.log.finish(written)?;
+        self.after_sync()
+    }
+
+    /// What may happen now that more of the log is on disk.
+    fn after_sync(&mut self) -> Result<()> {
+        while let Some(behind) = self.log.next() {
             match behind {
-                Behind::Appended(number) => self.driver.persisted(number)?,
-                Behind::Installed { number, position } => {
-                    self.install(&position)?;
-                    self.driver.persisted(number)?;
-                    self.barrier.hear(Event::Applied { index: position.index });
+                AfterSync::Appended(number) => self.driver.persisted(number)?,
+                AfterSync::Install { number, position } => {
+                    self.out.apply.push(ToApply::Install(position));
+                    self.spoil_install(number)?;
                 }
-                Behind::Recorded(position) => {
+                AfterSync::Recorded(position) => {
                     let kept = position.index.saturating_sub(self.settings.catch_up_entries);
                     let bytes = self.settings.catch_up_bytes;
                     let kept = kept.max(self.driver.beyond_bytes(position.index, bytes));
@@ -302,19 +269,88 @@ impl Core {
         Ok(())
     }
 
-    /// Somebody has committed the store: more of it may be durable.
-    pub fn store_committed(&mut self) -> Result<()> {
-        self.wants_commit = false;
-        // What is on its way out need not be recorded any more.
-        if self.queue.installs().next().is_some() {
+    /// The apply loop has come further.
+    fn applied(&mut self, applied: Applied) -> Result<()> {
+        let Applied { index, term, changes, installed, log_reads, members, alarms, removed } =
+            self.spoil_applied(applied);
+        self.members = members.unwrap_or(Arc::clone(&self.members));
+        if let Some(alarms) = alarms {
+            self.alarms = alarms;
+            self.proposed_alarm = None;
+        }
+        for change in changes {
+            self.change_is_applied(change)?;
+        }
+        self.applied = (index, term);
+        match installed {
+            Some(position) => self.is_installed(&position)?,
+            None => self.driver.applied(index)?,
+        }
+        for (context, index) in log_reads {
+            self.barrier.hear(Event::Answered { context, index });
+        }
+        self.barrier.hear(Event::Applied { index });
+        self.count_applied(index);
+        self.out.removed |= removed;
+        self.campaign_alone();
+        Ok(())
+    }
+
+    /// Before raft hears that its entry is applied: it lets no other change be proposed until then.
+    fn change_is_applied(&mut self, applied: AppliedChange) -> Result<()> {
+        let AppliedChange { index, change, members } = applied;
+        if index <= self.snapshot_index {
             return Ok(());
         }
-        let durable = self.durable()?;
+        self.voting = self.driver.apply_change(change.as_ref())?;
+        if self.voting != members {
+            let why = format!("at entry {index} raft has {:?}, the store {members:?}", self.voting);
+            return Err(Error::damaged("the members", why));
+        }
+        if let Some(change) = change
+            && !members.voters.contains(&change.node_id)
+            && !members.learners.contains(&change.node_id)
+        {
+            // What has become of a copy that was on its way there will not be told.
+            self.copying.remove(&change.node_id);
+        }
+        Ok(())
+    }
+
+    fn is_installed(&mut self, position: &Position) -> Result<()> {
+        self.recorded = position.index;
+        self.voting = self.driver.members();
+        if let Some(number) = self.log.installed() {
+            self.driver.persisted(number)?;
+        }
+        self.after_sync()
+    }
+
+    /// Asks for a commit of the store if the log has grown long without one: it could never be shortened. Once:
+    /// a commit is a sync.
+    fn count_applied(&mut self, index: u64) {
+        while let Some((_, bytes)) = self.unapplied.pop_front_if(|(last, _)| *last <= index) {
+            self.unapplied_bytes -= bytes;
+            self.unrecorded_bytes += bytes;
+        }
+        if self.log_is_long(index) && !std::mem::replace(&mut self.wants_commit, true) {
+            self.out.commit_due = true;
+        }
+    }
+
+    /// The store was committed.
+    fn store_committed(&mut self, durable: &Progress) -> Result<()> {
+        self.wants_commit = false;
+        // What is on its way out need not be recorded any more.
+        if self.log.installs().next().is_some() {
+            return Ok(());
+        }
+        let durable = &self.spoil_durable(durable);
         self.driver.durable(durable.position())?;
         if durable.index > self.recorded && self.log_is_long(durable.index) {
             self.recorded = durable.index;
             self.unrecorded_bytes = 0;
-            self.queue.record(durable.position())?;
+            self.log.record(durable.position())?;
         }
         Ok(())
     }
@@ -331,41 +367,41 @@ impl Core {
         self.driver.bytes_to_apply_again()
     }
 
-    fn durable(&self) -> Result<Progress> {
-        #[cfg(feature = "planted-bugs")]
-        if self.has(Bug::ReleaseByApplied) {
-            return Ok(self.progress.clone());
-        }
-        Progress::read(&*self.engine.snapshot()?)
-    }
-
-    /// A copy of another member's store is here, whole.
-    pub fn copy_received(&mut self, copy: Received) -> Result<()> {
+    fn copy_received(&mut self, copy: Received) -> Result<()> {
         let index = copy.index;
-        if !self.ground.vault.kept()?.contains(&index) {
+        if !self.vault.kept()?.contains(&index) {
             // Another of the same index was refused or installed, and they were one in the vault.
             // Raft must not take what is not there: its record in the log could not be undone.
             return Ok(());
         }
         self.offered.insert(index);
-        match self.driver.step(copy.message) {
-            Ok(()) => Ok(()),
-            Err(error @ driver::Error::Stopped(_)) => Err(error.into()),
-            Err(_) => self.drop_copy(index),
+        self.received.push(copy);
+        Ok(())
+    }
+
+    /// Offers raft the copies that have come. When it takes one its members are those of the snapshot: what the
+    /// apply loop says of earlier changes counts no more from there on, and that is noted with the append.
+    fn offer_copies(&mut self) -> Result<()> {
+        for copy in std::mem::take(&mut self.received) {
+            match self.driver.step(copy.message) {
+                Ok(()) => {}
+                Err(error @ driver::Error::Stopped(_)) => return Err(error.into()),
+                Err(_) => self.drop_copy(copy.index)?,
+            }
         }
+        Ok(())
     }
 
     fn drop_copy(&mut self, index: u64) -> Result<()> {
         self.offered.remove(&index);
         // One of the same index may have come before, which raft has taken.
-        if !self.queue.installs().any(|installed| installed == index) {
-            self.ground.vault.discard(index)?;
+        if !self.log.installs().any(|installed| installed == index) {
+            self.vault.discard(index)?;
         }
         Ok(())
     }
 
-    /// A copy has arrived at another member, or has not.
-    pub fn copy_sent(&mut self, to: u64, arrived: bool) {
+    fn copy_sent(&mut self, to: u64, arrived: bool) {
         self.copying.remove(&to);
         self.driver.snapshot_sent(to, arrived);
     }
@@ -375,32 +411,36 @@ impl Core {
     /// call. After an error the process stops.
     pub fn poll(&mut self, now: Duration) -> Result<Outputs> {
         self.now = now;
-        // An entry that removes the new leader ends the transfer.
+        // A change that removes the new leader ends the transfer.
         self.tell_of_transfer();
-        let enough = self.progress.index + APPLIED_MAX;
+        self.offer_copies()?;
         loop {
-            while self.progress.index < enough
-                && let Some(effects) = self.driver.effects()
-            {
+            while let Some(effects) = self.driver.effects() {
                 self.carry_out(effects)?;
             }
             self.tell_barrier();
             let asked = self.act(now);
-            if !self.propose_due() && !asked {
+            if !self.propose_due() && !asked && !self.propose_waiting() {
                 break;
             }
         }
-        self.out.is_more = self.progress.index >= enough;
         for refused in std::mem::take(&mut self.offered) {
             self.drop_copy(refused)?;
         }
-        self.out.write = self.queue.begin();
+        self.out.write = self.log.begin();
+        self.out.is_alone = self.is_alone();
         Ok(std::mem::take(&mut self.out))
     }
 
     /// When to poll again if nothing happens before.
     pub fn next_poll(&self) -> Option<Duration> {
         self.barrier.next_poll().into_iter().chain(self.next_lease()).min()
+    }
+
+    /// The index that something waits for to be applied; `u64::MAX` if nothing does. What the apply loop says
+    /// below it is [not urgent](Applied::is_urgent).
+    pub fn awaited(&self) -> u64 {
+        self.barrier.awaited().into_iter().chain(self.begins_behind).min().unwrap_or(u64::MAX)
     }
 
     fn carry_out(&mut self, effects: Effects) -> Result<()> {
@@ -422,25 +462,42 @@ impl Core {
         }
         for read in reads {
             if let Ok(context) = <[u8; 8]>::try_from(&read.context[..]) {
-                let context = u64::from_be_bytes(context);
-                #[cfg(feature = "planted-bugs")]
-                let context = self.spoil_answer(context);
-                if read.index > self.progress.index {
+                let context = self.spoil_answer(u64::from_be_bytes(context));
+                if read.index > self.applied.0 {
                     self.known.entry(read.index).or_insert(self.now);
                 }
                 self.barrier.hear(Event::Answered { context, index: read.index });
             }
         }
-        self.apply(committed)
+        self.hand_over(committed);
+        Ok(())
+    }
+
+    /// Gives committed entries to the apply loop.
+    fn hand_over(&mut self, committed: Vec<Entry>) {
+        let Some(last) = committed.last() else { return };
+        let bytes = committed.iter().map(|entry| entry.data.len() as u64).sum();
+        self.unapplied.push_back((last.index, bytes));
+        self.unapplied_bytes += bytes;
+        let begins_a_term =
+            |entry: &Entry| entry.kind == EntryKind::Normal && entry.data.is_empty();
+        if committed.iter().any(begins_a_term) {
+            // Raft can answer reads from here on.
+            self.barrier.hear(Event::FirstCommit);
+        }
+        match self.out.apply.last_mut() {
+            Some(ToApply::Entries(entries)) => entries.extend(committed),
+            _ => self.out.apply.push(ToApply::Entries(committed)),
+        }
     }
 
     fn append(&mut self, append: driver::Append) -> Result<()> {
         if let Some(position) = &append.install {
             self.offered.remove(&position.index);
+            self.snapshot_index = position.index;
         }
-        #[cfg(feature = "planted-bugs")]
-        let append = self.spoil(append)?;
-        Ok(self.queue.append(append)?)
+        let append = self.spoil_append(append)?;
+        Ok(self.log.append(append)?)
     }
 
     fn leadership_is(&mut self, now: Leadership) {
@@ -448,9 +505,10 @@ impl Core {
         self.barrier.hear(Event::Leader { leader, term: now.term });
         self.told.transferee = None;
         self.lead_leases(now);
+        self.sole_voter.leadership_has_changed();
         self.out.leadership = Some(now);
         if now.role != Role::Leader {
-            // Who was sent a copy by this member is another's to look after.
+            // Copies that this member has sent are for the next leader to look after.
             self.copying.clear();
         }
     }
@@ -492,11 +550,14 @@ impl Core {
                 Action::Go { index, readers } => {
                     let later = self.known.split_off(&(index + 1));
                     let known = std::mem::replace(&mut self.known, later);
-                    self.out.known_at = known.into_values().chain(self.out.known_at).min();
-                    self.out.reads.push(Reads::Go(readers));
+                    let since = known.into_values().min();
+                    let applying = since.map(|at| now.saturating_sub(at)).unwrap_or_default();
+                    let go = |of| (of, Outcome::MayRead(applying));
+                    self.out.completions.extend(readers.into_iter().map(go));
                 }
                 Action::Fail { error, readers } => {
-                    self.out.reads.push(Reads::Fail(error, readers));
+                    let fail = |of| (of, Outcome::MayNotRead(error));
+                    self.out.completions.extend(readers.into_iter().map(fail));
                 }
             }
         }
@@ -504,15 +565,9 @@ impl Core {
     }
 
     fn ask(&mut self, context: u64) {
-        #[cfg(feature = "planted-bugs")]
         let Some(context) = self.spoil_question(context) else { return };
         // Refused or forgotten by raft: the barrier asks again.
         let _ = self.driver.read_index(context.to_be_bytes().to_vec());
-    }
-
-    #[cfg(not(feature = "planted-bugs"))]
-    fn keeps_lease(&self) -> bool {
-        false
     }
 
     /// This member and its cluster.
@@ -520,52 +575,34 @@ impl Core {
         self.metadata
     }
 
-    /// The store. It is another one after [`Outputs::store_replaced`].
-    pub fn store(&self) -> &Arc<dyn Store<Progress>> {
-        &self.store
+    /// The last entry that is applied, as far as the apply loop has said, and its term.
+    pub fn applied_to(&self) -> (u64, u64) {
+        self.applied
     }
 
-    /// The engine below the store.
-    pub fn engine(&self) -> &Arc<dyn Engine> {
-        &self.engine
+    /// Raft's members, as far as the apply loop has said.
+    pub fn conf_state(&self) -> &ConfState {
+        &self.voting
     }
 
-    /// What is applied.
-    pub fn progress(&self) -> &Progress {
-        &self.progress
-    }
-
-    /// Who leads, as far as this member knows.
+    /// The leader, as far as this member knows.
     pub fn leadership(&self) -> Leadership {
         self.driver.leadership()
     }
 
-    /// Whether this member leads, nobody else votes, an entry of its term is applied, and with it all that is
-    /// committed: others have heard of that, and may have acknowledged it, those who have just been removed
-    /// among them. Then all that was ever acknowledged is applied here, and nobody can be elected before this
-    /// member has let go.
-    pub fn is_alone(&self) -> bool {
-        let (leadership, members) = (self.driver.leadership(), &self.progress.members);
-        leadership.role == Role::Leader
-            && leadership.term == self.progress.term
-            && self.driver.committed() == self.progress.index
-            && members.voters == [self.metadata.node_id]
-            && members.voters_outgoing.is_empty()
-    }
-
-    /// Who is a member, as far as this member has applied the log.
+    /// The table of members, as far as the apply loop has said.
     pub fn members(&self) -> &Arc<Members> {
         &self.members
     }
 
-    /// Which alarms are raised, as far as this member has applied the log.
+    /// The alarms that are raised, as far as the apply loop has said.
     pub fn alarms(&self) -> &Arc<Alarms> {
         &self.alarms
     }
 
-    /// The leases, as far as this member has applied the log.
-    pub fn leases(&self) -> &Arc<Lessor> {
-        &self.leases
+    /// Requests that wait for their entry to be applied.
+    pub fn wait(&self) -> &Arc<Wait> {
+        &self.wait
     }
 
     /// Up to where the log is committed, as far as this member knows.
@@ -583,6 +620,11 @@ impl Core {
         self.driver.kept()
     }
 
+    /// The newest id of a proposal or a question.
+    pub fn last_id(&self) -> u64 {
+        self.ids.last()
+    }
+
     /// What the barrier has done so far.
     pub fn read_figures(&self) -> Figures {
         self.barrier.figures()
@@ -594,9 +636,4 @@ fn log_read(id: u64) -> Bytes {
     let header = Some(RequestHeader { id, ..RequestHeader::default() });
     let range = Some(RangeRequest::default());
     InternalRaftRequest { header, range, ..InternalRaftRequest::default() }.encode_to_vec().into()
-}
-
-/// Jobs that a crash has interrupted go on.
-fn resumed(job: Option<CompactionJob>) -> Vec<CompactionJob> {
-    job.into_iter().collect()
 }

@@ -34,9 +34,4 @@ impl Core {
             self.proposed_alarm = Some(ProposedAlarm { request, leader, term, at: now });
         }
     }
-
-    /// Proposals of this member whose answer is waited for.
-    pub fn proposals_waiting(&self) -> usize {
-        self.proposed.len()
-    }
 }

@@ -1,12 +1,9 @@
-//! Which entries take long to apply?
+//! Entries that take long to apply: what stands behind one waits as long, so each that took longer than a limit
+//! is reported with what it was.
 //!
-//! While an entry is applied nothing else is: whoever waits behind it waits as long. A member whose
-//! store is slow shows here first, so each entry that took longer than a limit is told of, with what it
-//! was.
-//!
-//! The core reads no clock. Whoever runs it may hand it a [`Stopwatch`]; a simulated member has none.
-//! Nothing that is done depends on what it shows, only what is told afterwards. It is read once for
-//! each entry: the end of one is the beginning of the next.
+//! The apply half reads no clock. Its owner may hand it a [`Stopwatch`]; a simulated member has none. Nothing
+//! that is done depends on what it shows. It is read once for each entry: the end of one is the beginning of the
+//! next.
 
 use std::time::Duration;
 
@@ -14,7 +11,7 @@ use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft_log::{Entry, EntryKind};
 
-use super::{Answer, Core};
+use super::{Answer, Applier, Outcome};
 use crate::requests::describe;
 use crate::stages::{Card, LocksBefore};
 
@@ -47,20 +44,15 @@ pub(super) struct Lap {
     locks: LocksBefore,
 }
 
-impl Core {
-    /// How long an entry may take; no time at all if nobody wants to know.
-    pub fn slow_limit(&self) -> Duration {
-        self.settings.stopwatch.map_or(Duration::ZERO, |watch| watch.limit)
-    }
-
+impl Applier {
     pub(super) fn start_lap(&self) -> Option<Lap> {
-        let watch = self.settings.stopwatch?;
+        let watch = self.stopwatch?;
         Some(Lap { begun_ns: (watch.now_ns)(), locks: LocksBefore::now() })
     }
 
     /// Ends the lap of an entry, and begins that of the next.
     pub(super) fn lap(&mut self, lap: &mut Option<Lap>, entry: &Entry) {
-        let (Some(watch), Some(lap)) = (self.settings.stopwatch, lap) else { return };
+        let (Some(watch), Some(lap)) = (self.stopwatch, lap) else { return };
         let now_ns = (watch.now_ns)();
         let took = Duration::from_nanos(now_ns.saturating_sub(lap.begun_ns));
         if took > watch.limit && entry.kind == EntryKind::Normal {
@@ -77,11 +69,11 @@ impl Core {
     /// What its answer was, if this member gives it.
     fn outcome(&self, request: &InternalRaftRequest) -> Option<Result<usize, String>> {
         let id = request.header.as_ref().map_or(request.id, |header| header.id);
-        let (_, answer) = self.out.answers.last().filter(|(answered, _)| *answered == id)?;
-        Some(match answer {
-            Answer::Request(Ok(reply)) => Ok(reply.encoded_len()),
-            Answer::Request(Err(refused)) => Err(refused.to_string()),
-            Answer::Members(_) => Ok(0),
+        let (_, outcome) = self.out.completions.last().filter(|_| self.answered == Some(id))?;
+        Some(match outcome {
+            Outcome::Applied(Answer::Request(Ok(reply))) => Ok(reply.encoded_len()),
+            Outcome::Applied(Answer::Request(Err(refused))) => Err(refused.to_string()),
+            _ => Ok(0),
         })
     }
 }

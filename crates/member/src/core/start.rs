@@ -33,11 +33,10 @@ use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft_log::driver::{self, Driver, Found};
 use clearlane_raft_log::files::Files;
 use clearlane_raft_log::wal::{self, Contents, ShortTail, Wal};
-use clearlane_raft_log::{ConfChange, Entry, EntryKind, HardState, Metadata, Position, Snapshot};
+use clearlane_raft_log::{ConfChange, Entry, EntryKind, HardState, Metadata, Snapshot};
 use clearlane_read_index::{self as read_index, Event, ReadMode, RequestIds};
 
-use super::queue::Queue;
-use super::{Core, Outputs, Stopwatch, Told, resumed};
+use super::{Applier, Core, Stopwatch, Wait};
 use crate::alarms::Alarms;
 use crate::copies::{self, Vault};
 use crate::error::{Error, Result};
@@ -199,7 +198,7 @@ fn add(index: u64, member: &Member) -> Entry {
 }
 
 /// Begins where the member has ended, with what its disk has.
-pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
+pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Applier, Wal)> {
     let snapshots = wal::valid_snapshots(&*ground.files, &ground.wal_dir)?;
     let newest = snapshots.iter().max_by_key(|snapshot| snapshot.index).cloned();
     let newest = newest.unwrap_or_default();
@@ -210,18 +209,16 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
     tell_of_short_tail(&wal);
     let engine = copies::at_start(&*ground.vault, newest.index)?;
     let leases = Arc::new(Lessor::new(lease_config(&settings), &ground.backend.locks));
-    let OpenedStore { store, members, alarms, progress, compaction } =
-        ground.open(&engine, &leases)?;
+    let opened = ground.open(&engine, &leases)?;
+    let progress = opened.progress.clone();
     let metadata = contents.metadata;
+    let stopwatch = settings.stopwatch;
     (settings.raft.id, settings.reads.member) = (metadata.node_id, metadata.node_id);
     // The old eras ask as etcd does.
     settings.raft.questions_count = ground.parts.design == Design::SnapshotReadTx;
     let Contents { state, entries, .. } = contents;
     commit_up_to(progress.index, &mut wal, state)?;
-    // It may have stopped before it could be told.
-    let removed = members.is_removed(metadata.node_id);
-    let out = Outputs { compactions: resumed(compaction), removed, ..Outputs::default() };
-    // A member of which nobody has heard has promised nothing.
+    // A member that has neither voted nor seen a term has promised nothing.
     let was_running = state.vote != 0 || state.term > 1;
     let ids = ids_above(&entries, metadata.node_id, settings.unix_ms);
     let found = Found { store: progress.position(), hard_state: state, entries };
@@ -230,40 +227,46 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Wal)> {
     barrier.hear(Event::Applied { index: progress.index });
     let mut driver = Driver::new(settings.raft, found)?;
     driver.release(driver.beyond_bytes(newest.index, settings.catch_up_bytes));
-    Ok((
-        Core {
-            driver,
-            barrier,
-            ids,
-            silent_ticks: if was_running { settings.raft.election_ticks } else { 0 },
-            recorded: newest.index,
-            unrecorded_bytes: 0,
-            wants_commit: false,
-            metadata,
-            queue: Queue::default(),
-            engine,
-            store,
-            members,
-            alarms,
-            leases,
-            leases_in: None,
-            leases_expired: 0,
-            now: Duration::ZERO,
-            progress,
-            proposed: Default::default(),
-            proposed_alarm: None,
-            told: Told::default(),
-            known: Default::default(),
-            offered: Default::default(),
-            copying: Default::default(),
-            out,
-            ground,
-            settings,
-            #[cfg(feature = "planted-bugs")]
-            planted: Default::default(),
-        },
-        wal,
-    ))
+    let wait = Arc::new(Wait::default());
+    let core = Core {
+        metadata,
+        vault: Arc::clone(&ground.vault),
+        applied: (progress.index, progress.term),
+        voting: driver.members(),
+        begins_behind: Some(driver.committed()),
+        driver,
+        members: Arc::clone(&opened.members),
+        alarms: Arc::clone(&opened.alarms),
+        leases: Arc::clone(&leases),
+        wait: Arc::clone(&wait),
+        barrier,
+        ids,
+        silent_ticks: if was_running { settings.raft.election_ticks } else { 0 },
+        recorded: newest.index,
+        settings,
+        log: Default::default(),
+        leases_in: None,
+        leases_expired: 0,
+        now: Duration::ZERO,
+        unproposed: Default::default(),
+        proposed_alarm: None,
+        sole_voter: Default::default(),
+        told: Default::default(),
+        known: Default::default(),
+        unrecorded_bytes: 0,
+        wants_commit: false,
+        unapplied: Default::default(),
+        unapplied_bytes: 0,
+        snapshot_index: 0,
+        received: Vec::new(),
+        offered: Default::default(),
+        copying: Default::default(),
+        out: Default::default(),
+        #[cfg(feature = "planted-bugs")]
+        planted: Default::default(),
+    };
+    let applier = Applier::new(metadata, ground, stopwatch, (engine, opened), leases, wait);
+    Ok((core, applier, wal))
 }
 
 fn lease_config(settings: &Settings) -> lease::Config {
@@ -342,29 +345,5 @@ fn open_log(
     match earlier.map(open) {
         None | Some(Err(Refused(_) | NoSnapshot { .. } | Corrupt { .. })) => Ok(open(newest)?),
         Some(opened) => Ok(opened?),
-    }
-}
-
-impl Core {
-    /// The copy of this position takes the store's place. The log has a record of it.
-    pub(super) fn install(&mut self, position: &Position) -> Result<()> {
-        let engine = self.ground.vault.promote(position.index)?;
-        let opened = self.ground.open(&engine, &self.leases)?;
-        if opened.progress.position() != *position {
-            let has = opened.progress.index;
-            let why = format!("it was to be at entry {}, and is at {has}", position.index);
-            return Err(Error::damaged("a copy of the store", why));
-        }
-        let OpenedStore { store, members, alarms, progress, compaction } = opened;
-        (self.engine, self.store, self.members, self.progress) = (engine, store, members, progress);
-        self.alarms = alarms;
-        self.recorded = position.index;
-        self.out.store_replaced = true;
-        // Its removal may be among what it did not see.
-        self.out.removed |= self.members.is_removed(self.metadata.node_id);
-        self.out.compactions = resumed(compaction);
-        // They are of the old store, which nobody reads any more.
-        self.out.changes.clear();
-        Ok(())
     }
 }

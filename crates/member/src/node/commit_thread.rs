@@ -7,18 +7,18 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use clearlane_backend::Retired;
+use clearlane_engine::Engine;
 use clearlane_mvcc::{CompactionJob, Store};
 
 use super::Shared;
-use super::inbox::Input;
 use super::room::{LOOK_INTERVAL, Lookout};
 use crate::actors::COMMIT;
-use crate::core::{Compactions, Core};
+use crate::core::{Applier, Compactions, Core, Input, NewStore};
 use crate::error::Result;
 use crate::progress::Progress;
 use crate::recording::Doing;
 
-/// What the raft thread wants to have done.
+/// What the loops want to have done.
 #[derive(Debug)]
 pub(super) enum ToCommit {
     /// What is pending is much: commit now.
@@ -26,7 +26,7 @@ pub(super) enum ToCommit {
     Drop(Vec<Retired>),
     Compact(CompactionJob),
     /// A raft snapshot was installed: from here on the jobs are those of this store.
-    Replaced(Arc<dyn Store<Progress>>),
+    Replaced(NewStore),
 }
 
 struct CommitThread<'s> {
@@ -34,6 +34,7 @@ struct CommitThread<'s> {
     /// The store that has scheduled `jobs`. It changes by a message, in order with them: the published store
     /// may be another one already, and its compactions are not these.
     store: Arc<dyn Store<Progress>>,
+    engine: Arc<dyn Engine>,
     compactions: Compactions,
     begin: Instant,
     jobs: VecDeque<CompactionJob>,
@@ -49,24 +50,32 @@ struct CommitThread<'s> {
 #[derive(Debug)]
 pub(super) struct Commits {
     store: Arc<dyn Store<Progress>>,
+    engine: Arc<dyn Engine>,
     batch_interval: Duration,
     compactions: Compactions,
     lookout: Lookout,
 }
 
 impl Commits {
-    pub(super) fn new(core: &Core, batch_interval: Duration, compactions: Compactions) -> Commits {
+    pub(super) fn new(
+        core: &Core,
+        applier: &Applier,
+        batch_interval: Duration,
+        compactions: Compactions,
+    ) -> Commits {
         let lookout = Lookout::new(core.bytes_to_apply_again());
-        Commits { store: Arc::clone(core.store()), batch_interval, compactions, lookout }
+        let (store, engine) = (Arc::clone(applier.store()), Arc::clone(applier.engine()));
+        Commits { store, engine, batch_interval, compactions, lookout }
     }
 
-    /// Works until the raft thread has gone, and then commits once more.
+    /// Works until the loops have gone, and then commits once more.
     pub(super) fn run(self, work: &Receiver<ToCommit>, shared: &Shared) -> Result<()> {
         let _as = COMMIT.enter();
-        let Commits { store, batch_interval, compactions, lookout } = self;
+        let Commits { store, engine, batch_interval, compactions, lookout } = self;
         let thread = CommitThread {
             shared,
             store,
+            engine,
             compactions,
             begin: Instant::now(),
             jobs: VecDeque::new(),
@@ -118,7 +127,7 @@ impl CommitThread<'_> {
                 shift.over(Doing::Disk);
                 shared.figures.commits.record(commit.elapsed());
                 shared.sizes.are(self.store.sizes()?);
-                shared.inbox.push([Input::Committed]);
+                shared.inbox.push([self.durable()?]);
             }
         }
         match self.may_commit(true) {
@@ -126,6 +135,11 @@ impl CommitThread<'_> {
             // It is in the log.
             false => Ok(()),
         }
+    }
+
+    /// What the engine has on disk, for the raft loop.
+    fn durable(&self) -> Result<Input> {
+        Ok(Input::Committed(Progress::read(&*self.engine.snapshot()?)?))
     }
 
     /// Whether there is room for a commit. Where one is about to begin, an answer that was right a moment
@@ -149,10 +163,10 @@ impl CommitThread<'_> {
             ToCommit::Now => return Ok(true),
             ToCommit::Drop(retired) => drop(retired),
             ToCommit::Compact(job) => self.jobs.push_back(job),
-            ToCommit::Replaced(store) => {
+            ToCommit::Replaced(NewStore { store, engine }) => {
                 self.jobs.clear();
                 self.begun = None;
-                self.store = store;
+                (self.store, self.engine) = (store, engine);
                 self.shared.sizes.begin_anew(self.store.sizes()?);
                 // What its compactions have left to do, if anything, comes as the next job.
                 let compacted = self.store.read().compact_revision();
@@ -182,7 +196,8 @@ impl CommitThread<'_> {
             // Who waits for it looks at the sizes next.
             self.store.commit()?;
             self.shared.sizes.are(self.store.sizes()?);
-            self.shared.inbox.push([Input::Committed]);
+            let durable = self.durable()?;
+            self.shared.inbox.push([durable]);
             self.shared.compacted.send_modify(|done| *done = at.max(*done));
         }
         self.next_step = self.begin.elapsed() + self.compactions.pause;

@@ -135,6 +135,10 @@ pub struct Figures {
     pub log_missing: AtomicU64,
     /// Heartbeats of this leader that left later than they should have.
     pub late_heartbeats: AtomicU64,
+    /// By how much raft's ticks were late.
+    pub tick_lateness: Buckets,
+    /// The most of it, in nanoseconds.
+    pub tick_lateness_max: AtomicU64,
 }
 
 impl Default for Figures {
@@ -168,6 +172,8 @@ impl Default for Figures {
             slow_applies: count(),
             log_missing: count(),
             late_heartbeats: count(),
+            tick_lateness: Buckets::new(Duration::from_millis(1), 12),
+            tick_lateness_max: count(),
         }
     }
 }
@@ -208,6 +214,13 @@ impl Figures {
         if changes.len() > 1 {
             self.txns.fetch_add(1, Relaxed);
         }
+    }
+
+    /// A tick of raft was late by so much.
+    pub(super) fn ticked(&self, late: Duration) {
+        self.tick_lateness.record(late);
+        let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
+        self.tick_lateness_max.fetch_max(late_ns, Relaxed);
     }
 
     /// Who leads now; 0 for nobody.

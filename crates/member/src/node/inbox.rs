@@ -1,7 +1,8 @@
-//! What the raft thread is asked and told: a list that gathers while it works.
+//! What the raft loop is told: a list that gathers while it works.
 //!
-//! Who puts the first thing into an empty list wakes the thread, if it sleeps, and nobody else does. *How* it is
-//! woken is its own business: it [sleeps](Arrivals) in a future, on whatever it has to run futures with.
+//! The first thing in an empty list wakes the raft loop, if it sleeps, and nothing else does. *How* it is woken is
+//! its own business: it [sleeps](Arrivals) in a future, on whatever it has to run futures with. What the apply
+//! loop has done wakes it only if that [is urgent](Applied::is_urgent), and is taken along otherwise.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -11,69 +12,28 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_raft_log::driver::Message;
-use clearlane_raft_log::wal::group::Written;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::copies::Received;
-use crate::membership::Change;
+use crate::core::{Applied, Input};
 
-/// Where an answer goes: a desk, and a place there. The question tells it from others that have
-/// had the same place before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place {
-    pub(super) desk: u8,
-    /// Below 2^24.
-    pub(super) slot: u32,
-    pub(super) question: u32,
-}
-
-/// So many may wait at one desk.
-pub(super) const SLOTS_MAX: u32 = 1 << 24;
-
-impl Place {
-    /// As readers are named: no two that wait have the same place.
-    pub(super) fn name(self) -> u64 {
-        u64::from(self.desk) << 56 | u64::from(self.slot) << 32 | u64::from(self.question)
-    }
-
-    pub(super) fn of_name(name: u64) -> Place {
-        let slot = (name >> 32) as u32 & (SLOTS_MAX - 1);
-        Place { desk: (name >> 56) as u8, slot, question: name as u32 }
-    }
-}
-
-/// One thing for the raft thread.
+/// One thing for the raft loop.
 #[derive(Debug)]
-pub(super) enum Input {
-    Propose(Box<InternalRaftRequest>, Place),
-    ChangeMembers(Change, Place),
-    Read(Place),
-    /// Nobody waits at this place any more.
-    GiveUp(Place),
-    Message(Message),
-    /// A copy of another member's store is here, whole.
-    Copy(Box<Received>),
-    /// A copy has arrived at a member, or has not.
-    CopySent {
-        to: u64,
-        arrived: bool,
-    },
-    /// It was to go to another member, and has not left this one.
-    Returned(Message),
-    /// Messages to this member get lost.
-    Unreachable(u64),
-    /// Somebody else is to lead.
-    TransferLeader(u64),
-    /// The others say that this member is none any more.
+pub(super) enum ToRaft {
+    /// For the member's raft half.
+    Core(Input),
+    /// The other members say that this one was removed.
     Removed,
-    Written(Written),
-    Committed,
     /// The disk is nearly full, or is so no more.
     Room,
     Stop,
+}
+
+impl From<Input> for ToRaft {
+    fn from(input: Input) -> ToRaft {
+        ToRaft::Core(input)
+    }
 }
 
 /// The list.
@@ -87,19 +47,31 @@ pub(super) struct Inbox {
 
 #[derive(Debug, Default)]
 struct Gathering {
-    inputs: Vec<Input>,
-    /// The raft thread's, while it sleeps.
+    inputs: Vec<ToRaft>,
+    /// What the apply loop has done.
+    applied: Option<Box<Applied>>,
+    /// The index that the raft loop awaits.
+    awaited: u64,
+    /// What the apply loop has done is urgent.
+    is_urgent: bool,
+    /// The raft loop's, while it sleeps.
     sleeper: Option<Waker>,
+}
+
+impl Gathering {
+    fn is_empty(&self) -> bool {
+        self.inputs.is_empty() && !self.is_urgent
+    }
 }
 
 /// While more than this gathers, members' streams are not read.
 const MESSAGE_BYTES_MAX: u64 = 64 << 20;
 
 impl Inbox {
-    pub(super) fn push(&self, inputs: impl IntoIterator<Item = Input>) {
+    pub(super) fn push(&self, inputs: impl IntoIterator<Item = impl Into<ToRaft>>) {
         let mut gathering = self.gathering.lock();
-        gathering.inputs.extend(inputs);
-        let is_empty = gathering.inputs.is_empty();
+        gathering.inputs.extend(inputs.into_iter().map(Into::into));
+        let is_empty = gathering.is_empty();
         let sleeper = if is_empty { None } else { gathering.sleeper.take() };
         drop(gathering);
         if let Some(sleeper) = sleeper {
@@ -114,6 +86,31 @@ impl Inbox {
         self.push(messages.into_iter().map(Input::Message));
     }
 
+    /// What the apply loop has done.
+    pub(super) fn push_applied(&self, applied: Applied) {
+        let mut gathering = self.gathering.lock();
+        gathering.is_urgent |= applied.is_urgent(gathering.awaited);
+        match &mut gathering.applied {
+            Some(before) => before.add(applied),
+            none => *none = Some(Box::new(applied)),
+        }
+        let sleeper = if gathering.is_urgent { gathering.sleeper.take() } else { None };
+        drop(gathering);
+        if let Some(sleeper) = sleeper {
+            sleeper.wake();
+        }
+    }
+
+    /// The raft loop awaits this index.
+    pub(super) fn awaits(&self, index: u64) {
+        let mut gathering = self.gathering.lock();
+        let gathering = &mut *gathering;
+        gathering.awaited = index;
+        if let Some(applied) = &gathering.applied {
+            gathering.is_urgent |= applied.is_urgent(index);
+        }
+    }
+
     /// Waits until not too much has gathered.
     pub(super) async fn has_room(&self) {
         loop {
@@ -125,11 +122,12 @@ impl Inbox {
         }
     }
 
-    /// All that has gathered. Nobody is to be woken for a while.
-    pub(super) fn take(&self) -> Vec<Input> {
+    /// All that has gathered, in front what the apply loop has done. No input wakes the raft loop for a while.
+    pub(super) fn take(&self) -> (Option<Box<Applied>>, Vec<ToRaft>) {
         let mut gathering = self.gathering.lock();
         gathering.sleeper = None;
-        let taken = std::mem::take(&mut gathering.inputs);
+        gathering.is_urgent = false;
+        let taken = (gathering.applied.take(), std::mem::take(&mut gathering.inputs));
         drop(gathering);
         // What was counted and not taken yet is little.
         if self.message_bytes.swap(0, Ordering::Relaxed) > MESSAGE_BYTES_MAX {
@@ -138,27 +136,27 @@ impl Inbox {
         taken
     }
 
-    /// For the thread that takes.
+    /// For the raft loop.
     pub(super) fn arrivals(&self) -> Arrivals<'_> {
         Arrivals(self)
     }
 }
 
-/// What the raft thread waits for.
+/// What the raft loop waits for.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrivals<'i>(&'i Inbox);
 
 impl Arrivals<'_> {
     /// Whether there is something already.
     pub fn are_there(self) -> bool {
-        !self.0.gathering.lock().inputs.is_empty()
+        !self.0.gathering.lock().is_empty()
     }
 
     /// Waits until there is something. One at a time may.
     pub async fn any(self) {
         poll_fn(|context| {
             let mut gathering = self.0.gathering.lock();
-            if !gathering.inputs.is_empty() {
+            if !gathering.is_empty() {
                 return Poll::Ready(());
             }
             gathering.sleeper = Some(context.waker().clone());

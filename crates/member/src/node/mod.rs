@@ -1,48 +1,29 @@
-//! A member with its threads: the core, a disk, a clock, and those who ask.
-//!
-//! # The idea
-//!
-//! [`Core`] says what is to be done, and in which order; here are the threads
-//! that do it. Each owns what it works on, and they talk in batches: while one is busy, what is for
-//! it gathers, and it takes all of that with its next look.
+//! A member with its threads: its two halves, a disk, a clock, and the requests of net threads.
 //!
 //! ```text
-//!   net threads ── asks ───────▶ ┌─────────────┐ ── batch ──▶ ┌────────────┐
-//!      ▲  a desk each            │ raft thread │              │ wal thread │  write, one sync
-//!      └───── answers, in bulk ─ │  the core   │ ◀─ written ─ └────────────┘
-//!                                └─────────────┘ ── commit ─▶ ┌───────────────┐
-//!                                       ▲ ──── committed ──── │ commit thread │ store, compaction
-//!                                                             └───────────────┘
+//!   net threads ── requests ──▶ ┌───────────┐ ── batch ──▶ ┌────────────┐
+//!      ▲  a queue each          │ raft loop │              │ wal thread │  write, one sync
+//!      │                        │           │ ◀─ written ─ └────────────┘
+//!      │                        └───────────┘ ◀─ committed ─┐
+//!      │                   entries │   ▲ applied            │
+//!      │                           ▼   │                    │
+//!      │                        ┌────────────┐ ── commit ─▶ ┌───────────────┐
+//!      └── outcomes, in bulk ── │ apply loop │              │ commit thread │ store, compaction
+//!                               └────────────┘              └───────────────┘
 //! ```
 //!
-//! While the raft thread has nothing to do it is the [network's](Network): a message of another member is read from
-//! its socket by the thread that wants it.
-//!
-//! Beside them there are a few threads for [what takes long](ReadPool) to read, which make way in the default era for [the
-//! others](Turn), and a few for what is small and [not in memory](clearlane_engine::without_waiting).
-//!
-//! The raft thread applies, too: an entry that is committed is in the store before anybody else
-//! gets to run. It never touches the disk.
-//!
-//! # Asking
-//!
-//! Each network thread has a [`Desk`]. A request leaves its question there and waits; the desk's own
-//! task sends all that has gathered in one turn of the runtime, and hands out what comes back. So a
-//! thousand requests cost two wake-ups of a thread and not two thousand.
-//!
-//! # When something fails
-//!
-//! A failed write, a log or a store that makes no sense: the thread that finds it tells the owner by
-//! [`Node::failure`] and everything stops. Nobody is answered any more.
+//! Each thread owns what it works on, and they talk in batches: while one is busy, what is for it gathers. Beside
+//! them there are threads for [what takes long](ReadPool) to read, and for watchers. A thread that fails says so by
+//! [`Node::failure`], and everything stops: no request is answered any more.
 
+mod apply_loop;
 mod commit_thread;
+mod completions;
 mod desk;
 mod figures;
-mod held;
 mod inbox;
 mod others;
-mod pending;
-mod raft_thread;
+mod raft_loop;
 mod sizes;
 mod slow;
 mod read_pool;
@@ -71,11 +52,11 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use self::commit_thread::Commits;
-use self::desk::Mailbox;
-pub use self::desk::{Asked, Desk, Outcome};
+use self::completions::CompletionQueue;
+pub use self::desk::{Asked, Desk};
 pub use self::figures::{Buckets, Figures};
 pub use self::inbox::Arrivals;
-use self::inbox::{Inbox, Input};
+use self::inbox::{Inbox, ToRaft};
 pub use self::others::{Asking, Others, Traffic};
 pub use self::read_pool::ReadPool;
 use self::room::Room;
@@ -83,7 +64,8 @@ pub use self::sizes::StoreSizes;
 use self::timed_files::TimedFiles;
 use crate::alarms::Alarms;
 use crate::copies::{Received, Vault};
-use crate::core::{Core, Ground, Settings, start};
+pub use crate::core::Outcome;
+use crate::core::{Applied, Applier, Core, Ground, Input, Settings, Wait, start};
 use crate::error::{Error, Result};
 use crate::membership::Members;
 use crate::progress::Progress;
@@ -101,11 +83,11 @@ const COLD_READERS: usize = 4;
 /// The store that answers, behind what may be exchanged at any time.
 pub type CurrentStore = ArcSwap<Arc<dyn Store<Progress>>>;
 
-/// Brings messages to other members. It lives on the raft thread, and must not block it: what cannot be sent is
+/// Brings messages to other members. It lives on the raft loop, and must not block it: what cannot be sent is
 /// dropped.
 pub trait Network: Send {
-    /// Sends a message to whoever it is for, or gives it back. Of one that is found to be stuck later
-    /// [`Node::returned`] is told, and of those that get lost [`Node::unreachable`].
+    /// Sends a message to whoever it is for, or gives it back. If it gets lost later
+    /// [`Node::unreachable`] is told.
     fn send(&mut self, message: Message) -> std::result::Result<(), Box<Message>>;
 
     /// Sends a copy of the store with a message. What has become of it is told to
@@ -149,7 +131,8 @@ struct Shared {
     figures: Arc<Figures>,
     locks: Registry,
     recording: Recording,
-    desks: Mutex<Vec<Arc<Mailbox>>>,
+    queues: Mutex<Vec<Arc<CompletionQueue>>>,
+    wait: Arc<Wait>,
     read_pool: ReadPool,
     cold_pool: ReadPool,
     metadata: Metadata,
@@ -186,8 +169,10 @@ pub struct Status {
     applied_term: AtomicU64,
     committed: AtomicU64,
     is_learner: AtomicBool,
-    /// See [`Core::is_alone`].
+    /// See [`Outputs::is_alone`](crate::core::Outputs::is_alone).
     is_alone: AtomicBool,
+    /// On the clock of [`Node::now`].
+    leader_elected_ns: AtomicU64,
 }
 
 impl Status {
@@ -216,6 +201,11 @@ impl Status {
         self.is_learner.load(Ordering::Relaxed)
     }
 
+    /// When the last leader was elected.
+    pub fn leader_elected(&self) -> Duration {
+        Duration::from_nanos(self.leader_elected_ns.load(Ordering::Relaxed))
+    }
+
     /// A member that joins is not among them before it has applied the entry that adds it. Until then
     /// it is what it was told.
     fn members_are(&self, members: &Members, this: u64) {
@@ -225,30 +215,35 @@ impl Status {
     }
 
     /// Before anything is applied.
-    fn begins(&self, core: &Core, joins_as_learner: Option<bool>) {
-        let knows_nobody = core.members().is_empty() && core.committed() == 0;
-        // One that was started again before it heard of anybody does not know what it is: who learns
-        // must not answer as if he voted.
-        let is_learner = knows_nobody && joins_as_learner.unwrap_or(true);
+    fn begins(&self, core: &Core, members: &Members, joins_as_learner: Option<bool>) {
+        let is_new = members.is_empty() && core.committed() == 0;
+        // A new member that was started again before it heard of others does not know what it is: a learner
+        // must not answer as if it voted.
+        let is_learner = is_new && joins_as_learner.unwrap_or(true);
         self.is_learner.store(is_learner, Ordering::Relaxed);
-        self.members_are(core.members(), core.metadata().node_id);
+        self.members_are(members, core.metadata().node_id);
     }
 
-    /// Before anything of this goes to another member: whoever is elected by it, or has a vote by it, must
-    /// find that this one asks again.
     fn alone_is(&self, is_alone: bool) {
         self.is_alone.store(is_alone, Ordering::Release);
     }
 
-    fn leadership_is(&self, now: Leadership) {
+    fn leadership_is(&self, now: Leadership, at: Duration) {
+        if now.leader != 0 && now.leader != self.leader() {
+            let at_ns = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+            self.leader_elected_ns.store(at_ns, Ordering::Relaxed);
+        }
         self.leader.store(now.leader, Ordering::Relaxed);
         self.term.store(now.term, Ordering::Relaxed);
     }
 
-    fn progress_is(&self, core: &Core) {
-        self.committed.store(core.committed(), Ordering::Relaxed);
-        self.applied_term.store(core.progress().term, Ordering::Relaxed);
-        self.applied.store(core.progress().index, Ordering::Release);
+    fn committed_is(&self, committed: u64) {
+        self.committed.store(committed, Ordering::Relaxed);
+    }
+
+    fn applied_is(&self, index: u64, term: u64) {
+        self.applied_term.store(term, Ordering::Relaxed);
+        self.applied.store(index, Ordering::Release);
     }
 }
 
@@ -270,24 +265,25 @@ impl Node {
         let election_timeout =
             tick * u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
         let (vault, readers_turn) = (Arc::clone(&ground.vault), readers_turn(ground.parts));
-        let (core, wal) = start(ground, settings)?;
-        figures.begin(&**core.store(), &wal)?;
-        let commits = Commits::new(&core, batch_interval, compactions);
+        let (core, applier, wal) = start(ground, settings)?;
+        figures.begin(&**applier.store(), &wal)?;
+        let commits = Commits::new(&core, &applier, batch_interval, compactions);
         let (failed, failure) = watch::channel(None);
-        let watching = Arc::new(Watching::new(core.store(), &locks));
+        let watching = Arc::new(Watching::new(applier.store(), &locks));
         let shared = Arc::new(Shared {
             inbox: Inbox::default(),
-            store: ArcSwap::from_pointee(Arc::clone(core.store())),
+            store: ArcSwap::from_pointee(Arc::clone(applier.store())),
             status: Status::default(),
             figures,
             recording: Recording::new(&locks),
             locks,
-            desks: Mutex::default(),
+            queues: Mutex::default(),
+            wait: Arc::clone(core.wait()),
             read_pool: ReadPool::default(),
             cold_pool: ReadPool::default(),
             metadata: core.metadata(),
             watching,
-            leases: Arc::clone(core.leases()),
+            leases: Arc::clone(applier.leases()),
             begin: Instant::now(),
             vault,
             others: OnceLock::new(),
@@ -305,17 +301,23 @@ impl Node {
             election_timeout,
             reads_alone,
         });
-        shared.sizes.begin_anew(core.store().sizes()?);
-        shared.begins(&core, joins_as_learner);
+        shared.sizes.begin_anew(applier.store().sizes()?);
+        shared.begins(&core, &applier, joins_as_learner);
         let (to_wal, from_raft) = std::sync::mpsc::channel();
         let (to_commit, commit_work) = std::sync::mpsc::channel();
+        let (to_apply, apply_work) = std::sync::mpsc::channel();
+        let applies_to = to_commit.clone();
+        let ends = raft_loop::Ends { to_wal, to_apply, to_commit, network };
         let mut threads = vec![
             spawn("wal", Turn::Soon, &shared, move |shared| {
                 wal_thread::run(wal, &from_raft, shared)
             }),
             spawn("commit", Turn::Usual, &shared, move |shared| commits.run(&commit_work, shared)),
             spawn("raft", Turn::Soon, &shared, move |shared| {
-                raft_thread::run(core, tick, to_wal, to_commit, network, shared)
+                raft_loop::run(core, tick, ends, shared)
+            }),
+            spawn("apply", Turn::Soon, &shared, move |shared| {
+                apply_loop::run(applier, &apply_work, applies_to, shared)
             }),
             spawn("watch", Turn::Soon, &shared, watch_thread::deliver),
             spawn("catch-up", Turn::Usual, &shared, watch_thread::catch_up),
@@ -479,11 +481,6 @@ impl Node {
         self.shared.inbox.push([Input::CopySent { to, arrived }]);
     }
 
-    /// These were to go to another member, and have not left this one.
-    pub fn returned(&self, messages: impl IntoIterator<Item = Message>) {
-        self.shared.inbox.push(messages.into_iter().map(Input::Returned));
-    }
-
     /// Whether all that was acknowledged is applied here, and nobody need be asked: this member leads and
     /// is the only one who votes.
     pub fn is_alone(&self) -> bool {
@@ -497,7 +494,7 @@ impl Node {
 
     /// Another member says that this one was removed. It stops.
     pub fn was_removed(&self) {
-        self.shared.inbox.push([Input::Removed]);
+        self.shared.inbox.push([ToRaft::Removed]);
     }
 
     /// Where this member's stores lie.
@@ -533,7 +530,7 @@ impl Node {
     /// Stops the threads, in an order in which nothing that was answered is lost: what is applied
     /// is in the log, and what is not committed to the store is applied again at the next start.
     pub fn stop(&self) {
-        self.shared.inbox.push([Input::Stop]);
+        self.shared.inbox.push([ToRaft::Stop]);
         self.shared.room.end();
         self.shared.read_pool.stop();
         self.shared.cold_pool.stop();
@@ -607,11 +604,12 @@ impl Drop for Guard<'_> {
 
 impl Shared {
     /// Before the first thread does.
-    fn begins(&self, core: &Core, joins_as_learner: Option<bool>) {
+    fn begins(&self, core: &Core, applier: &Applier, joins_as_learner: Option<bool>) {
         self.room.begin();
-        self.status.leadership_is(core.leadership());
-        self.status.progress_is(core);
-        self.status.begins(core, joins_as_learner);
+        self.status.leadership_is(core.leadership(), Duration::ZERO);
+        self.status.committed_is(core.committed());
+        self.status.applied_is(applier.progress().index, applier.progress().term);
+        self.status.begins(core, applier.members(), joins_as_learner);
     }
 
     fn fail(&self, error: Error) {
@@ -620,18 +618,18 @@ impl Shared {
             failed.get_or_insert_with(|| Arc::new(error));
             first
         });
-        self.inbox.push([Input::Stop]);
+        self.inbox.push([ToRaft::Stop]);
     }
 
-    /// Shows what the core has come to: before anybody is answered.
-    fn show(&self, core: &Core) {
-        self.status.progress_is(core);
-        if !Arc::ptr_eq(&self.members.borrow(), core.members()) {
-            self.status.members_are(core.members(), self.metadata.node_id);
-            self.members.send_replace(Arc::clone(core.members()));
+    /// Publishes what is applied: before requests are answered.
+    fn show(&self, applied: &Applied) {
+        self.status.applied_is(applied.index, applied.term);
+        if let Some(members) = &applied.members {
+            self.status.members_are(members, self.metadata.node_id);
+            self.members.send_replace(Arc::clone(members));
         }
-        if !Arc::ptr_eq(&self.alarms.load(), core.alarms()) {
-            self.alarms.store(Arc::clone(core.alarms()));
+        if let Some(alarms) = &applied.alarms {
+            self.alarms.store(Arc::clone(alarms));
         }
     }
 }

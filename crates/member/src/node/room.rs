@@ -41,7 +41,7 @@ use clearlane_raft_log::files::is_full;
 use parking_lot::{Condvar, Mutex};
 
 use super::Shared;
-use super::inbox::Input;
+use super::inbox::ToRaft;
 
 /// What is left behind a commit.
 const LEFT: u64 = 4 << 20;
@@ -207,7 +207,7 @@ impl Lookout {
             tracing::info!(free, "the disk has room again");
         }
         if is_low != was_low || shared.room.has_alarmed.load(Ordering::Relaxed) || is_low {
-            shared.inbox.push([Input::Room]);
+            shared.inbox.push([ToRaft::Room]);
         }
     }
 }

@@ -6,12 +6,12 @@ use clearlane_raft_log::wal::Wal;
 use clearlane_raft_log::wal::group::Batch;
 
 use super::Shared;
-use super::inbox::Input;
 use crate::actors::LOG;
+use crate::core::Input;
 use crate::error::Result;
 use crate::recording::Doing;
 
-/// What the raft thread wants of the log.
+/// What the raft loop wants of the log.
 #[derive(Debug)]
 pub(super) enum ToWal {
     Write(Batch),
@@ -19,7 +19,7 @@ pub(super) enum ToWal {
     Purge(u64),
 }
 
-/// Works until the raft thread has gone.
+/// Works until the raft loop has gone.
 pub(super) fn run(mut wal: Wal, from_raft: &Receiver<ToWal>, shared: &Shared) -> Result<()> {
     let mut shift = shared.recording.shift(*LOG);
     while let Ok(wanted) = from_raft.recv() {

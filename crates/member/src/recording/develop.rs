@@ -26,7 +26,7 @@ use clearlane_locks::{Actor, Event, Stance};
 use clearlane_timeline::{Kind, Span, Timeline, What};
 
 use super::{Doing, Note};
-use crate::actors::{APPLIER, kind_of};
+use crate::actors::{APPLIER, RAFT, kind_of};
 use crate::stages::{Card, Stage};
 
 /// Somebody, as a lock knows them.
@@ -113,7 +113,7 @@ impl Known {
             let (from_ns, to_ns) = (at_ns, at_ns + card.spent_on(stage));
             at_ns = to_ns;
             let (of, behind) = match stage {
-                Stage::ReadIndex => ("a round of reads", Some(APPLIER.name().to_owned())),
+                Stage::ReadIndex => ("a round of reads", Some(RAFT.name().to_owned())),
                 Stage::Apply => ("the applier", Some(APPLIER.name().to_owned())),
                 Stage::Pool => ("a reader", None),
                 Stage::Locks | Stage::Backend | Stage::Sending => continue,

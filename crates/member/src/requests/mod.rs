@@ -50,6 +50,7 @@ pub mod check;
 mod compare;
 pub mod describe;
 pub mod lease;
+mod long;
 mod overlap;
 pub mod range;
 mod refused;
@@ -74,6 +75,7 @@ use crate::progress::Progress;
 use crate::users;
 
 pub use check::{Limits, check};
+pub(crate) use long::may_take_long;
 pub use range::range;
 pub use refused::Refused;
 

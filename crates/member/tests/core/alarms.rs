@@ -1,16 +1,16 @@
 //! The alarm that a member raises by itself: proposed once at a time, and again if it got lost.
 
 use clearlane_member::alarms;
-use clearlane_member::core::Core;
 use clearlane_proto::etcdserverpb::AlarmType;
 
+use crate::both::Both;
 use crate::lab::Lab;
 use crate::settings;
 
 /// A member looks at the cause of its alarm again and again.
 fn looks(lab: &mut Lab, id: u64, times: usize) {
     for _ in 0..times {
-        lab.call(id, |core| core.propose_alarm(alarms::no_space(id)));
+        lab.call(id, |core| core.raft.propose_alarm(alarms::no_space(id)));
     }
 }
 
@@ -31,7 +31,7 @@ fn one_that_is_lost_leaves_nothing_behind_and_is_proposed_again() {
     looks(&mut lab, follower, 10);
     assert_eq!(on_their_way(&mut lab), 1, "one is under way, others would say the same");
     lab.lose_proposal();
-    assert_eq!(lab.bench(follower).core().proposals_waiting(), 0);
+    assert_eq!(lab.bench(follower).core().raft.wait().len(), 0);
     // Lost or not, which a member cannot tell: it waits for an election time-out.
     let timeout = settings().raft.election_ticks as u32;
     lab.tick(timeout / 2);
@@ -60,7 +60,7 @@ fn one_that_went_with_its_leader_goes_to_the_next() {
     lab.cut.clear();
     lab.tick(5);
     assert!(!is_raised(&mut lab, next, leader), "the entry was overwritten");
-    assert_eq!(lab.bench(leader).core().proposals_waiting(), 0);
+    assert_eq!(lab.bench(leader).core().raft.wait().len(), 0);
     looks(&mut lab, leader, 10);
     assert_eq!(on_their_way(&mut lab), 1, "another leader: it is proposed at once, and once");
     lab.run();
@@ -79,6 +79,6 @@ fn one_that_was_taken_back_is_raised_again_at_once() {
     assert!(!is_raised(&mut lab, 1, 1));
     looks(&mut lab, 1, 1);
     assert!(is_raised(&mut lab, 1, 1));
-    assert_eq!(lab.bench(1).core().proposals_waiting(), 0);
-    lab.call(1, Core::tick);
+    assert_eq!(lab.bench(1).core().raft.wait().len(), 0);
+    lab.call(1, Both::tick);
 }

@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use clearlane_backend::{Config, Design};
 use clearlane_member::copies::{MemoryVault, Received, Receiver, Sender, Vault};
-use clearlane_member::core::{
-    Answer, Core, Ground, Outputs, Reads, Settings, Slow, bootstrap, start,
-};
+use clearlane_member::core::{Answer, Ground, Outputs, Settings, Slow, bootstrap, start};
 use clearlane_member::membership::Member;
 use clearlane_mvcc::{Change, OneAfterTheOther, RangeOptions};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest};
@@ -21,6 +19,8 @@ use clearlane_raft_log::driver::{Message, Role};
 use clearlane_raft_log::files::{Fault, SimulatedDisk};
 use clearlane_raft_log::wal::group::Batch;
 use clearlane_raft_log::wal::{Options, Wal, exists};
+
+use crate::both::{Both, Polled, Reads};
 
 const DIR: &str = "/member/wal";
 
@@ -41,11 +41,11 @@ pub(crate) struct Bench {
     id: u64,
     disk: Arc<SimulatedDisk>,
     pub(crate) vault: Arc<MemoryVault>,
-    pub(crate) running: Option<(Core, Wal)>,
+    pub(crate) running: Option<(Both, Wal)>,
     pub(crate) answers: BTreeMap<u64, Answer>,
     pub(crate) reads: Vec<Reads>,
-    /// Since when it was known what the last readers had to see, if they waited for that.
-    pub(crate) known_at: Option<Duration>,
+    /// How long the last readers waited for entries to be applied.
+    pub(crate) applying: Option<Duration>,
     pub(crate) slow: Vec<Slow>,
     pub(crate) changes: Vec<(i64, Vec<Change>)>,
     pub(crate) removed: bool,
@@ -73,7 +73,7 @@ impl Bench {
             running: None,
             answers: BTreeMap::new(),
             reads: Vec::new(),
-            known_at: None,
+            applying: None,
             slow: Vec::new(),
             changes: Vec::new(),
             removed: false,
@@ -99,7 +99,7 @@ impl Bench {
         }
     }
 
-    pub(crate) fn core(&mut self) -> &mut Core {
+    pub(crate) fn core(&mut self) -> &mut Both {
         &mut self.running.as_mut().unwrap().0
     }
 
@@ -180,7 +180,8 @@ impl Lab {
         let bench = self.bench(id);
         bench.starts += 1;
         let settings = Settings { unix_ms: bench.starts * 1_000, ..settings };
-        bench.running = Some(start(bench.ground(), settings).unwrap());
+        let (raft, apply, wal) = start(bench.ground(), settings).unwrap();
+        bench.running = Some((Both::new(raft, apply), wal));
         self.poll(id);
     }
 
@@ -192,7 +193,7 @@ impl Lab {
         self.pool.retain(|message| message.from() != id && message.to() != id);
     }
 
-    pub(crate) fn call<T>(&mut self, id: u64, input: impl FnOnce(&mut Core) -> T) -> T {
+    pub(crate) fn call<T>(&mut self, id: u64, input: impl FnOnce(&mut Both) -> T) -> T {
         let result = input(self.bench(id).core());
         self.poll(id);
         result
@@ -207,26 +208,25 @@ impl Lab {
     pub(crate) fn poll_once(&mut self, id: u64) -> bool {
         let now = self.now;
         let Some((core, wal)) = &mut self.bench(id).running else { return true };
-        let outputs = core.poll(now).unwrap();
-        let Outputs { send, copies, write, purge, reads, answers, changes, known_at, slow, .. } =
-            outputs;
+        let Polled { raft, apply, answers, reads, applying } = core.poll(now).unwrap();
+        let Outputs { send, copies, write, purge, removed, .. } = raft;
         if let Some(index) = purge {
             wal.purge(index).unwrap();
         }
-        let is_done = write.is_none() && !outputs.is_more;
+        let is_done = write.is_none();
         if let Some(batch) = write {
             core.written(batch.write(wal)).unwrap();
         }
         let bench = self.bench(id);
-        if !reads.is_empty() {
-            bench.known_at = known_at;
-        }
-        bench.slow.extend(slow);
+        bench.applying = applying.or(bench.applying);
         bench.reads.extend(reads);
         bench.answers.extend(answers);
-        bench.changes.extend(changes);
-        bench.removed |= outputs.removed;
-        bench.replaced += usize::from(outputs.store_replaced);
+        bench.removed |= removed;
+        for outputs in apply {
+            bench.slow.extend(outputs.slow);
+            bench.changes.extend(outputs.changes);
+            bench.replaced += usize::from(outputs.replaced.is_some());
+        }
         self.pool.extend(send);
         self.copies.extend(copies);
         is_done
@@ -236,8 +236,8 @@ impl Lab {
     pub(crate) fn poll_without_writing(&mut self, id: u64) -> Batch {
         let now = self.now;
         let outputs = self.bench(id).core().poll(now).unwrap();
-        self.pool.extend(outputs.send);
-        outputs.write.expect("something to be written")
+        self.pool.extend(outputs.raft.send);
+        outputs.raft.write.expect("something to be written")
     }
 
     /// It is written now.
@@ -276,7 +276,7 @@ impl Lab {
             self.now += Duration::from_millis(100);
             let up = self.benches.values().filter(|bench| bench.running.is_some());
             for id in up.map(|bench| bench.id).collect::<Vec<_>>() {
-                self.call(id, Core::tick);
+                self.call(id, Both::tick);
             }
             self.run();
         }
@@ -287,7 +287,7 @@ impl Lab {
         for _ in 0..200 {
             let mut running = self.benches.values().filter_map(|bench| {
                 let (core, _) = bench.running.as_ref()?;
-                let leads = core.leadership().role == Role::Leader;
+                let leads = core.raft.leadership().role == Role::Leader;
                 (leads && !self.cut.contains(&bench.id)).then_some(bench.id)
             });
             if let Some(id) = running.next() {
@@ -305,7 +305,7 @@ impl Lab {
 
     /// Proposes at a member and waits for the answer.
     pub(crate) fn ask(&mut self, id: u64, request: InternalRaftRequest) -> Answer {
-        let request = self.call(id, |core| core.propose(request)).unwrap();
+        let request = self.call(id, |core| core.propose(request));
         self.run();
         // A follower hears with the next heartbeat that it is committed.
         for _ in 0..20 {
@@ -320,7 +320,7 @@ impl Lab {
     /// The store of a member is committed.
     pub(crate) fn commit(&mut self, id: u64) {
         self.bench(id).core().store().commit().unwrap();
-        self.call(id, Core::store_committed).unwrap();
+        self.call(id, Both::store_committed).unwrap();
     }
 
     /// Sends a copy of a member's store, up to so many chunks, and tells both sides.
@@ -333,7 +333,7 @@ impl Lab {
         for _ in 0..chunks {
             let Some(chunk) = sender.next_chunk().unwrap() else {
                 let copy = receiver.finish().unwrap();
-                self.call(to, |core| core.copy_received(copy)).unwrap();
+                self.call(to, |core| core.copy_received(copy));
                 self.call(from, |core| core.copy_sent(to, true));
                 self.run();
                 return true;
@@ -365,8 +365,8 @@ impl Lab {
         let now = self.now;
         let bench = self.bench(to);
         let (core, wal) = bench.running.as_mut().unwrap();
-        core.copy_received(copy).unwrap();
-        let batch = core.poll(now).unwrap().write.expect("the record");
+        core.copy_received(copy);
+        let batch = core.poll(now).unwrap().raft.write.expect("the record");
         // The first operation writes, the second would sync.
         bench.disk.fail_at(2, Fault::PowerCut);
         core.written(batch.write(wal)).unwrap_err();
@@ -392,8 +392,8 @@ impl Lab {
         let (index, now) = (copy.index, self.now);
         let bench = self.bench(to);
         let (core, wal) = bench.running.as_mut().unwrap();
-        core.copy_received(copy).unwrap();
-        let batch = core.poll(now).unwrap().write.expect("the record");
+        core.copy_received(copy);
+        let batch = core.poll(now).unwrap().raft.write.expect("the record");
         let _written = batch.write(wal);
         self.crash(to);
         index

@@ -2,10 +2,11 @@
 //! of leaders takes nothing from them.
 
 use clearlane_lease::{Contents, Renewal};
-use clearlane_member::core::{Answer, Core};
+use clearlane_member::core::Answer;
 use clearlane_member::requests::{Refused, Reply};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, LeaseGrantRequest, LeaseRevokeRequest};
 
+use crate::both::Both;
 use crate::lab::{Lab, put};
 use crate::settings;
 
@@ -123,9 +124,9 @@ fn a_leader_that_is_cut_off_takes_nothing_away() {
     done(&mut lab, first, put_on("a", 7));
     lab.tick(16);
     lab.cut = vec![first];
-    let before = lab.bench(first).core().kept().1;
+    let before = lab.bench(first).core().raft.kept().1;
     lab.tick(5);
-    assert!(lab.bench(first).core().kept().1 > before, "it has proposed the revocation");
+    assert!(lab.bench(first).core().raft.kept().1 > before, "it has proposed the revocation");
     let second = lab.leader();
     assert_ne!(first, second);
     lab.tick(10);
@@ -217,7 +218,7 @@ fn a_put_overtakes_those_that_end() {
     let mut puts = 0;
     while !contents(&mut lab, 1).is_empty() {
         let before = lab.bench(1).core().progress().index;
-        let id = lab.bench(1).core().propose(put("key", "v")).unwrap();
+        let id = lab.bench(1).core().propose(put("key", "v"));
         while !lab.bench(1).answers.contains_key(&id) {
             lab.poll_once(1);
         }
@@ -242,7 +243,7 @@ fn with_checkpoints_the_next_leader_goes_on() {
     lab.tick(250);
     let told: Vec<i64> = (1..=3).map(|id| contents(&mut lab, id)[0].left).collect();
     assert!(told.iter().all(|left| *left == told[0] && (80..=81).contains(left)), "{told:?}");
-    lab.call(first, |core: &mut Core| core.transfer_leader(first % 3 + 1));
+    lab.call(first, |core: &mut Both| core.raft.transfer_leader(first % 3 + 1));
     lab.run();
     lab.tick(5);
     let second = lab.leader();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod alarms;
+mod both;
 mod copies;
 mod lab;
 mod leases;

@@ -1,8 +1,11 @@
 //! Readers go when this member has applied enough, in every mode.
 
-use clearlane_member::core::{Reads, Settings};
+use std::time::Duration;
+
+use clearlane_member::core::Settings;
 use clearlane_read_index::ReadMode;
 
+use crate::both::Reads;
 use crate::lab::Lab;
 use crate::settings;
 
@@ -19,7 +22,7 @@ fn every_mode_lets_readers_go_at_every_member() {
         let leader = lab.leader();
         lab.put(leader, "a", "1");
         for id in 1..=3 {
-            lab.call(id, |core| core.read(id)).unwrap();
+            lab.call(id, |core| core.read(id));
             lab.run();
             lab.tick(2);
             let reads = std::mem::take(&mut lab.bench(id).reads);
@@ -44,7 +47,7 @@ fn readers_go_at_a_member_that_comes_back_with_everything() {
         lab.crash(other);
         lab.start(other);
         lab.tick(2);
-        lab.call(other, |core| core.read(1)).unwrap();
+        lab.call(other, |core| core.read(1));
         lab.run();
         lab.tick(2);
         let reads = std::mem::take(&mut lab.bench(other).reads);
@@ -59,17 +62,17 @@ fn a_transfer_that_ends_before_the_next_poll_takes_the_lease() {
     let mut lab = in_mode(ReadMode::Lease);
     let leader = lab.leader();
     lab.put(leader, "a", "1");
-    lab.call(leader, |core| core.read(1)).unwrap();
+    lab.call(leader, |core| core.read(1));
     lab.run();
-    lab.call(leader, |core| core.read(2)).unwrap();
+    lab.call(leader, |core| core.read(2));
     let reads = std::mem::take(&mut lab.bench(leader).reads);
     assert_eq!(reads, [Reads::Go(vec![1]), Reads::Go(vec![2])], "the second under the lease");
     let core = lab.bench(leader).core();
-    core.transfer_leader(leader % 3 + 1);
+    core.raft.transfer_leader(leader % 3 + 1);
     for _ in 0..10 {
         core.tick();
     }
-    core.read(3).unwrap();
+    core.read(3);
     lab.poll(leader);
     assert_eq!(lab.bench(leader).reads, [], "nobody goes without a round");
     lab.run();
@@ -86,11 +89,12 @@ fn a_reader_that_waits_for_this_member_alone_is_told_since_when() {
     lab.cut.push(other);
     lab.put(leader, "a", "1");
     lab.cut.clear();
-    for (id, known_at) in [(other, Some(lab.now)), (leader, None)] {
-        lab.call(id, |core| core.read(1)).unwrap();
+    for id in [other, leader] {
+        lab.call(id, |core| core.read(1));
         lab.run();
         assert_eq!(std::mem::take(&mut lab.bench(id).reads), [Reads::Go(vec![1])]);
-        assert_eq!(lab.bench(id).known_at, known_at, "at {id}, {leader} leads");
+        // No time passes here but by ticks, and a follower hears with the next one what is committed.
+        assert_eq!(lab.bench(id).applying, Some(Duration::ZERO), "at {id}, {leader} leads");
     }
 }
 
@@ -100,13 +104,13 @@ fn one_round_serves_all_who_wait() {
     let mut lab = in_mode(ReadMode::ReadIndex);
     let leader = lab.leader();
     for reader in 0..100 {
-        lab.bench(leader).core().read(reader).unwrap();
+        lab.bench(leader).core().read(reader);
     }
     lab.poll(leader);
     lab.run();
     let gone: usize = lab.bench(leader).reads.iter().map(readers).sum();
     assert_eq!(gone, 100);
-    assert_eq!(lab.bench(leader).core().read_figures().rounds, 1);
+    assert_eq!(lab.bench(leader).core().raft.read_figures().rounds, 1);
 }
 
 fn readers(reads: &Reads) -> usize {
@@ -127,7 +131,7 @@ fn a_leader_that_is_cut_off_answers_no_reads() {
         let new = lab.leader();
         assert_ne!(old, new);
         lab.put(new, "a", "2");
-        lab.call(old, |core| core.read(1)).unwrap();
+        lab.call(old, |core| core.read(1));
         lab.run();
         assert_eq!(lab.bench(old).reads, [], "{mode:?}");
         lab.cut.clear();
@@ -144,8 +148,8 @@ fn a_leader_that_is_cut_off_answers_no_reads() {
 fn who_gives_up_hears_nothing() {
     let mut lab = in_mode(ReadMode::ReadIndex);
     let leader = lab.leader();
-    lab.bench(leader).core().read(1).unwrap();
-    assert!(lab.bench(leader).core().cancel_read(1));
+    lab.bench(leader).core().read(1);
+    lab.bench(leader).core().cancel_read(1);
     lab.poll(leader);
     lab.run();
     assert_eq!(lab.bench(leader).reads, []);

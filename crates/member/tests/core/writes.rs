@@ -3,11 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use clearlane_member::core::{Answer, ChangeError, Settings, Stopwatch};
+use clearlane_member::core::{Answer, ChangeError, Outcome, Settings, Stopwatch};
 use clearlane_member::membership::{Change, Refused};
 use clearlane_member::requests::{self, Reply};
 use clearlane_mvcc as mvcc;
 use clearlane_proto::etcdserverpb::{CompactionRequest, InternalRaftRequest};
+use clearlane_raft_log::driver;
 
 use crate::lab::{Lab, member, put};
 use crate::settings;
@@ -56,7 +57,7 @@ fn puts_in_a_row_are_as_any_others() {
         request
     };
     let bench = lab.bench(1);
-    let propose = |number| bench.core().propose(request(number)).unwrap();
+    let propose = |number| bench.core().propose(request(number));
     let ids: Vec<u64> = (0..200).map(propose).collect();
     lab.poll(1);
     let (bench, mut revision) = (lab.bench(1), 1);
@@ -87,34 +88,27 @@ fn who_has_given_up_is_not_answered() {
     let mut lab = Lab::new(1, settings());
     lab.leader();
     let bench = lab.bench(1);
-    let id = bench.core().propose(put("a", "1")).unwrap();
+    let id = bench.core().propose(put("a", "1"));
     bench.core().give_up(id);
     lab.poll(1);
     assert_eq!(lab.bench(1).get("a").1, 2);
     assert!(lab.bench(1).answers.is_empty());
 }
 
-/// It was sent to one who led a moment ago.
+/// A leader that hands over takes nothing: what comes meanwhile waits for the next one, and is proposed once.
 #[test]
-fn what_is_passed_on_is_answered_where_it_was_proposed() {
+fn a_proposal_waits_while_leadership_is_handed_over() {
     let mut lab = Lab::new(3, settings());
     let leader = lab.leader();
-    let (follower, other) = (leader % 3 + 1, (leader + 1) % 3 + 1);
-    let id = lab.call(follower, |core| core.propose(put("a", "1"))).unwrap();
-    let proposal = lab.lose_proposal();
-    assert_eq!((proposal.from(), proposal.to()), (follower, leader));
+    let other = (leader + 1) % 3 + 1;
+    lab.bench(leader).core().raft.transfer_leader(other);
+    assert!(!lab.bench(leader).core().raft.takes_proposals());
+    let id = lab.call(leader, |core| core.propose(put("a", "1")));
+    assert!(lab.bench(leader).answers.is_empty());
     lab.run();
     lab.tick(2);
-    assert_eq!(lab.bench(follower).get("a").0, None, "it is lost");
-    assert!(lab.bench(other).core().takes_proposals());
-    lab.call(other, |core| core.pass_on(&proposal)).unwrap();
-    lab.run();
-    lab.tick(2);
-    assert!(matches!(lab.bench(follower).answers.remove(&id), Some(Answer::Request(Ok(_)))));
+    assert!(matches!(lab.bench(leader).answers.remove(&id), Some(Answer::Request(Ok(_)))));
     assert_eq!(lab.bench(other).get("a"), (Some("1".to_owned()), 2));
-    // While it hands over a leader takes nothing.
-    lab.bench(leader).core().transfer_leader(other);
-    assert!(!lab.bench(leader).core().takes_proposals());
 }
 
 /// A clock by which everything takes 60 ms.
@@ -146,10 +140,28 @@ fn what_takes_long_to_apply_is_told() {
 }
 
 #[test]
-fn without_a_leader_nothing_is_taken() {
+fn without_a_leader_a_proposal_waits_for_one() {
     let mut lab = Lab::new(3, settings());
-    let refused = lab.call(1, |core| core.propose(put("a", "1")));
-    assert_eq!(refused.unwrap_err().to_string(), "there is no leader");
+    let waits = lab.call(1, |core| core.propose(put("a", "1")));
+    let gone = lab.call(1, |core| core.propose(put("a", "2")));
+    lab.call(1, |core| core.give_up(gone));
+    assert!(lab.bench(1).core().refused(waits).is_none());
+    lab.leader();
+    lab.run();
+    lab.tick(2);
+    assert!(matches!(lab.bench(1).answers.remove(&waits), Some(Answer::Request(Ok(_)))));
+    assert_eq!(lab.bench(1).get("a"), (Some("1".to_owned()), 2), "its request had gone");
+}
+
+/// So many, and no more.
+#[test]
+fn without_a_leader_not_all_wait() {
+    let mut lab = Lab::new(3, settings());
+    let last = (0..=4096).map(|_| lab.bench(1).core().propose(put("a", "1"))).last().unwrap();
+    lab.poll(1);
+    let refused = lab.bench(1).core().refused(last);
+    assert!(matches!(refused, Some(Outcome::NotProposed(driver::Error::QueueFull))), "{refused:?}");
+    assert!(lab.bench(1).core().refused(last - 1).is_none());
 }
 
 #[test]
@@ -157,23 +169,25 @@ fn members_come_and_go() {
     let mut lab = Lab::new(1, settings());
     lab.leader();
     let joins = Change::Add { id: 2, peer_urls: member(2).peer_urls, is_learner: false };
-    let asked = lab.call(1, |core| core.change_members(&joins)).unwrap();
+    let asked = lab.call(1, |core| core.change_members(&joins));
     lab.add(2, &[]);
     lab.tick(20);
     let answer = lab.bench(1).answers.remove(&asked);
     assert!(matches!(answer, Some(Answer::Members(Ok(members))) if members.len() == 2));
     assert_eq!(lab.bench(2).core().progress().members.voters, [1, 2]);
-    let again = lab.call(1, |core| core.change_members(&joins)).unwrap_err();
+    let again = lab.call(1, |core| core.change_members(&joins));
+    let again = lab.bench(1).core().change_refused(again);
     assert_eq!(again, ChangeError::Refused(Refused::Exists));
 
     let leaves = Change::Remove { id: 2 };
-    lab.call(1, |core| core.change_members(&leaves)).unwrap();
+    lab.call(1, |core| core.change_members(&leaves));
     lab.run();
     lab.tick(3);
     assert_eq!(lab.bench(1).core().progress().members.voters, [1]);
     assert!(lab.bench(2).removed, "it is told to stop");
     assert!(!lab.bench(1).removed);
-    let again = lab.call(1, |core| core.change_members(&joins)).unwrap_err();
+    let again = lab.call(1, |core| core.change_members(&joins));
+    let again = lab.bench(1).core().change_refused(again);
     assert_eq!(again, ChangeError::Refused(Refused::Removed));
 }
 
@@ -183,8 +197,8 @@ fn a_change_is_checked_again_when_it_is_applied() {
     let mut lab = Lab::new(3, settings());
     let leader = lab.leader();
     let leaves = Change::Remove { id: leader % 3 + 1 };
-    let first = lab.call(leader, |core| core.change_members(&leaves)).unwrap();
-    let second = lab.call(leader, |core| core.change_members(&leaves)).unwrap();
+    let first = lab.call(leader, |core| core.change_members(&leaves));
+    let second = lab.call(leader, |core| core.change_members(&leaves));
     lab.run();
     lab.tick(3);
     let first = lab.bench(leader).answers.remove(&first);

@@ -43,6 +43,11 @@ impl Message {
         matches!(self.0.get_msg_type(), MessageType::MsgAppend | MessageType::MsgPropose)
     }
 
+    /// Whether it has entries for a follower's log.
+    pub fn is_append(&self) -> bool {
+        self.0.get_msg_type() == MessageType::MsgAppend && !self.0.entries.is_empty()
+    }
+
     /// About so many bytes it takes while it waits somewhere.
     pub fn bytes(&self) -> u64 {
         let entries = self.0.entries.iter().map(|entry| entry.data.len() as u64 + 64);

@@ -55,6 +55,27 @@ impl ConfState {
     }
 }
 
+impl ConfState {
+    /// The members after a change of one of them, sorted. Raft makes the same of it, and its driver is the
+    /// place that compares. `None` if no voter would be left, or two configurations overlap.
+    pub fn after(&self, change: &ConfChange) -> Option<ConfState> {
+        let mut after = self.clone();
+        let id = change.node_id;
+        if change.kind != ConfChangeKind::UpdateNode {
+            after.voters.retain(|voter| *voter != id);
+            after.learners.retain(|learner| *learner != id);
+        }
+        match change.kind {
+            ConfChangeKind::AddNode => after.voters.push(id),
+            ConfChangeKind::AddLearnerNode => after.learners.push(id),
+            ConfChangeKind::RemoveNode | ConfChangeKind::UpdateNode => {}
+        }
+        after.voters.sort_unstable();
+        after.learners.sort_unstable();
+        (!after.voters.is_empty() && self.voters_outgoing.is_empty()).then_some(after)
+    }
+}
+
 /// What happens to a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ConfChangeKind {

@@ -5,6 +5,7 @@
 //! are put together into buckets that double, from a microsecond on.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use clearlane_locks::{LockReport, ModeReport, Snapshot};
 
@@ -24,8 +25,16 @@ pub(super) fn write(page: &mut Page, sources: &Sources<'_>) {
     page.family("clearlane_cold_reads_total", "counter", help).sample(&[], cold);
     let help =
         "By how many bytes the log's last segment was shorter at the start than it was made.";
-    let missing = sources.member.node().figures().log_missing.load(Ordering::Relaxed);
+    let figures = sources.member.node().figures();
+    let missing = figures.log_missing.load(Ordering::Relaxed);
     page.family("clearlane_wal_missing_bytes", "gauge", help).sample(&[], missing);
+    let help = "By how much ticks of raft were late.";
+    let late = Sums::of([&figures.tick_lateness]);
+    page.family("clearlane_raft_tick_lateness_seconds", "histogram", help).histogram(&[], &late);
+    let help = "The most by which a tick of raft was late since the start.";
+    let most =
+        Duration::from_nanos(figures.tick_lateness_max.load(Ordering::Relaxed)).as_secs_f64();
+    page.gauge("clearlane_raft_tick_lateness_max_seconds", help, most);
     let report = sources.member.node().locks().report();
     let waits = "How long it took to get a lock. Who did not wait is counted as 0.";
     write_locks(page, &report, "clearlane_lock_wait_seconds", waits, |mode| &mode.waits);

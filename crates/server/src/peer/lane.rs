@@ -48,10 +48,9 @@ pub(super) async fn run(
     context: Context,
     link: Arc<Link>,
     kind: Kind,
-    end: UnboundedReceiver<Message>,
+    mut end: UnboundedReceiver<Message>,
 ) {
-    let mut unsent = Unsent { end, context: context.clone() };
-    let end = &mut unsent.end;
+    let end = &mut end;
     let lane = Lane { context, link, kind, last_words: Mutex::default() };
     let mut pause = PAUSES.0;
     for attempt in 0.. {
@@ -66,19 +65,6 @@ pub(super) async fn run(
         pause = if begin.elapsed() > PAUSES.1 { PAUSES.0 } else { (2 * pause).min(PAUSES.1) };
         sleep(pause).await;
         lane.queue().open();
-    }
-}
-
-/// What waits for a stream goes back to the member when the link is given up: there may be another one.
-struct Unsent {
-    end: UnboundedReceiver<Message>,
-    context: Context,
-}
-
-impl Drop for Unsent {
-    fn drop(&mut self) {
-        let waiting = std::iter::from_fn(|| self.end.try_recv().ok());
-        self.context.node.returned(waiting.collect::<Vec<_>>());
     }
 }
 
@@ -202,8 +188,8 @@ impl Lane {
     }
 
     fn broke(&self, status: &Status, end: &mut UnboundedReceiver<Message>) {
-        let waiting = self.queue().close(end);
-        self.context.node.returned(waiting);
+        // Raft says everything again but a proposal: that is lost, and its request waits until its time is over.
+        self.queue().close(end);
         self.context.node.unreachable(self.link.id);
         if self.kind == Kind::Urgent {
             self.link.is_down();

@@ -230,16 +230,13 @@ impl Queue {
         self.is_open.store(true, Ordering::Relaxed);
     }
 
-    /// Takes nothing more, and gives back what waits.
-    pub(super) fn close(&self, end: &mut UnboundedReceiver<Message>) -> Vec<Message> {
+    /// Takes nothing more, and drops what waits.
+    pub(super) fn close(&self, end: &mut UnboundedReceiver<Message>) {
         self.is_open.store(false, Ordering::Relaxed);
-        let mut waiting = Vec::new();
         while let Ok(message) = end.try_recv() {
             self.bytes.fetch_sub(message.bytes(), Ordering::Relaxed);
             self.dropped.fetch_add(1, Ordering::Relaxed);
-            waiting.push(message);
         }
-        waiting
     }
 }
 

@@ -19,31 +19,34 @@ use clearlane_raft_log::{Result, Snapshot, driver};
 
 /// Appends on their way, with what comes behind them.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct WalPipeline {
     group: GroupSync,
-    behind: VecDeque<(Ticket, Behind)>,
+    durable: Ticket,
+    behind: VecDeque<(Ticket, AfterSync)>,
+    /// The apply loop installs the snapshot in front: what comes behind it waits for that.
+    is_installing: bool,
 }
 
 /// What may happen once an append is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Behind {
+pub(super) enum AfterSync {
     /// Raft is told its number.
     Appended(u64),
-    /// The copy of this position takes the store's place; then raft is told the number.
-    Installed { number: u64, position: Position },
+    /// The apply loop installs the snapshot of this position; then raft is told the number.
+    Install { number: u64, position: Position },
     /// The log is not needed below this position.
     Recorded(Position),
 }
 
-impl Queue {
+impl WalPipeline {
     /// What raft wants to have written down.
     pub(super) fn append(&mut self, append: driver::Append) -> Result<()> {
         let driver::Append { number, install, entries, hard_state, must_sync } = append;
         let snapshot = install.as_ref().map(snapshot_of);
         let ticket = self.group.submit(Append { snapshot, entries, state: hard_state })?;
         let behind = match install {
-            Some(position) => Behind::Installed { number, position },
-            None => Behind::Appended(number),
+            Some(position) => AfterSync::Install { number, position },
+            None => AfterSync::Appended(number),
         };
         // Nobody waits for what may be lost.
         if must_sync {
@@ -56,7 +59,7 @@ impl Queue {
     pub(super) fn record(&mut self, position: Position) -> Result<()> {
         let snapshot = Some(snapshot_of(&position));
         let ticket = self.group.submit(Append { snapshot, ..Append::default() })?;
-        self.behind.push_back((ticket, Behind::Recorded(position)));
+        self.behind.push_back((ticket, AfterSync::Recorded(position)));
         Ok(())
     }
 
@@ -65,20 +68,39 @@ impl Queue {
         self.group.begin()
     }
 
-    /// A batch was written: what may happen now.
-    pub(super) fn finish(&mut self, written: Written) -> Result<Vec<Behind>> {
-        let durable = self.group.finish(written)?;
-        let mut now = Vec::new();
-        while let Some((_, behind)) = self.behind.pop_front_if(|(ticket, _)| *ticket <= durable) {
-            now.push(behind);
+    /// A batch was written.
+    pub(super) fn finish(&mut self, written: Written) -> Result<()> {
+        self.durable = self.group.finish(written)?;
+        Ok(())
+    }
+
+    /// What may happen now, one thing after the other. Behind [`AfterSync::Install`] nothing may, before it is
+    /// [installed](WalPipeline::installed): raft would go on behind a snapshot that is not the store yet.
+    pub(super) fn next(&mut self) -> Option<AfterSync> {
+        if self.is_installing {
+            return None;
         }
-        Ok(now)
+        let (_, behind) = self.behind.front().filter(|(ticket, _)| *ticket <= self.durable)?;
+        if let AfterSync::Install { .. } = behind {
+            self.is_installing = true;
+            return Some(behind.clone());
+        }
+        self.behind.pop_front().map(|(_, behind)| behind)
+    }
+
+    /// The snapshot in front is the store now. Returns raft's number for its append.
+    pub(super) fn installed(&mut self) -> Option<u64> {
+        self.is_installing = false;
+        match self.behind.pop_front()? {
+            (_, AfterSync::Install { number, .. }) => Some(number),
+            _ => None,
+        }
     }
 
     /// The indexes of copies that are on their way to become the store.
     pub(super) fn installs(&self) -> impl Iterator<Item = u64> {
         self.behind.iter().filter_map(|(_, behind)| match behind {
-            Behind::Installed { position, .. } => Some(position.index),
+            AfterSync::Install { position, .. } => Some(position.index),
             _ => None,
         })
     }

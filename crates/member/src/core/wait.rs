@@ -1,0 +1,56 @@
+//! The proposals that wait for their entry to be applied: etcd's `wait`.
+//!
+//! The raft loop registers a request before raft has its proposal, and the apply loop takes it when the entry
+//! is applied; so both hold the table, each for as long as it takes to change a map. A proposal is taken once:
+//! what an entry answers a second time finds no request.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+use super::RequestId;
+
+/// Requests by the id in the entry's header, and the reverse.
+#[derive(Debug, Default)]
+pub struct Wait {
+    tables: Mutex<Tables>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    requests: HashMap<u64, RequestId>,
+    entries: HashMap<RequestId, u64>,
+}
+
+impl Wait {
+    pub(super) fn register(&self, entry: u64, request: RequestId) {
+        let mut tables = self.tables.lock();
+        tables.requests.insert(entry, request);
+        tables.entries.insert(request, entry);
+    }
+
+    /// The request that waits for an entry. It waits no longer.
+    pub(super) fn take(&self, entry: u64) -> Option<RequestId> {
+        let mut tables = self.tables.lock();
+        let request = tables.requests.remove(&entry)?;
+        tables.entries.remove(&request);
+        Some(request)
+    }
+
+    /// The request waits no longer. Says whether it did.
+    pub(super) fn give_up(&self, request: RequestId) -> bool {
+        let mut tables = self.tables.lock();
+        let entry = tables.entries.remove(&request);
+        entry.is_some_and(|entry| tables.requests.remove(&entry).is_some())
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.tables.lock().requests.len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
