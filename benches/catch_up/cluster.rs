@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use clearlane_benches::pace::processor_time;
 use clearlane_member::copies::{self, Vault};
-use clearlane_member::core::{Answer, Outputs, Settings};
+use clearlane_member::core::{Input, RequestId, Settings};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest};
 use clearlane_raft_log::driver::{Message, Role};
 
 use crate::HEALTHY;
-use crate::member::{Inbox, Input, Member, ground, make};
+use crate::member::{Inbox, Member, Polled, ground, make};
 
 const TICK: Duration = Duration::from_millis(100);
 /// The one who comes and goes.
@@ -94,6 +94,7 @@ pub(crate) struct Cluster {
     last_apply: Instant,
     longest_gap: Duration,
     pub(crate) answered: Vec<u64>,
+    proposed: u32,
 }
 
 impl Cluster {
@@ -127,6 +128,7 @@ impl Cluster {
             last_apply: now,
             longest_gap: Duration::ZERO,
             answered: Vec::new(),
+            proposed: 0,
         };
         while cluster.leader == 0 {
             cluster.turn(now + TICK);
@@ -145,7 +147,10 @@ impl Cluster {
         let key = Bytes::from(format!("key-{key:028}"));
         let put = Some(PutRequest { key, value: value.clone(), ..PutRequest::default() });
         let request = InternalRaftRequest { put, ..InternalRaftRequest::default() };
-        self.leader().core.propose(request).expect("the leader leads on")
+        self.proposed += 1;
+        let of = RequestId { queue: 0, slot: self.proposed, generation: 0 };
+        self.leader().take(Input::Propose(Box::new(request), of));
+        u64::from(of.slot)
     }
 
     /// Takes what has come, waiting for it until then at the longest, and does what there is to do.
@@ -178,10 +183,10 @@ impl Cluster {
     /// Lets one of the two do what there is to do, and says whether somebody has more.
     fn poll(&mut self, id: u64) -> bool {
         let member = self.two.get_mut(&id).expect("one of the two");
-        let before = member.core.progress().index;
+        let before = member.applier.progress().index;
         let outputs = member.poll();
         if id == self.leader {
-            let applied = member.core.progress().index;
+            let applied = member.applier.progress().index;
             if applied > before {
                 let now = Instant::now();
                 self.longest_gap = self.longest_gap.max(now - self.last_apply);
@@ -189,18 +194,15 @@ impl Cluster {
                 self.seen.leader.store(applied, Ordering::Release);
             }
         }
-        let Outputs { send, copies, answers, is_more, .. } = outputs;
-        for (id, answer) in answers {
-            assert!(matches!(answer, Answer::Request(Ok(_))), "a put succeeds");
-            self.answered.push(id);
-        }
+        let Polled { send, copies, answered, .. } = outputs;
+        self.answered.extend(answered);
         for message in send {
             self.send(message);
         }
         for message in copies {
             self.copy(message);
         }
-        let is_more = is_more || !self.between.is_empty();
+        let is_more = !self.between.is_empty();
         for message in std::mem::take(&mut self.between) {
             let to = self.two.get_mut(&message.to()).expect("one of the two");
             to.take(Input::Message(message));
@@ -219,7 +221,7 @@ impl Cluster {
             .as_ref()
             .is_some_and(|(inbox, _)| inbox.send((THIRD, Input::Message(message))).is_ok());
         if !is_sent {
-            self.two.get_mut(&from).expect("one of the two").core.unreachable(to);
+            self.two.get_mut(&from).expect("one of the two").take(Input::Unreachable(to));
         }
     }
 
@@ -228,10 +230,10 @@ impl Cluster {
         let (from, inbox) = (message.from(), self.to_inbox.clone());
         let member = self.two.get_mut(&from).expect("one of the two");
         let (Some((third, _)), Some(vault)) = (&self.third, &self.third_vault) else {
-            member.core.copy_sent(THIRD, false);
+            member.take(Input::CopySent { to: THIRD, arrived: false });
             return;
         };
-        let (store, third) = (Arc::clone(member.core.store()), third.clone());
+        let (store, third) = (Arc::clone(member.applier.store()), third.clone());
         let mut receiver = copies::Receiver::new(Arc::clone(vault));
         let seen = Arc::clone(&self.seen);
         self.copies.push(std::thread::spawn(move || {
@@ -246,7 +248,7 @@ impl Cluster {
             let index = copy.index;
             let (time, processor) = (began.elapsed(), processor_time());
             seen.copy_ns.fetch_add(processor.as_nanos() as u64, Ordering::Release);
-            third.send((THIRD, Input::Copy(copy))).expect("the third stays");
+            third.send((THIRD, Input::Copy(Box::new(copy)))).expect("the third stays");
             inbox.send((from, Input::CopySent { to: THIRD, arrived: true })).expect("it stays");
             Copied { began, time, processor, bytes, index }
         }));
@@ -359,19 +361,14 @@ fn visit(
             next_tick += TICK;
             member.core.tick();
         }
-        loop {
-            let outputs = member.poll();
-            if outputs.store_replaced {
-                visit.replaced.push(Instant::now());
-            }
-            for message in outputs.send {
-                let _ = two.send((message.to(), Input::Message(message)));
-            }
-            if !outputs.is_more {
-                break;
-            }
+        let outputs = member.poll();
+        if outputs.is_replaced {
+            visit.replaced.push(Instant::now());
         }
-        let applied = member.core.progress().index;
+        for message in outputs.send {
+            let _ = two.send((message.to(), Input::Message(message)));
+        }
+        let applied = member.applier.progress().index;
         seen.third.store(applied, Ordering::Release);
         if visit.caught_up.is_none() && applied >= seen.leader.load(Ordering::Acquire) {
             visit.caught_up = Some((Instant::now(), applied));

@@ -1,10 +1,11 @@
-//! A member as a server runs one: its core on one thread, its log and its commits on two more.
+//! A member without its network: both halves on one thread, one after the other, its log and its commits on two
+//! more.
 //!
 //! ```text
-//!   inbox ──▶ core ──▶ batches of the log ──▶ disk thread ──┐
-//!     ▲        │                                            │ written
-//!     │        └─▶ "commit now", or the clock ─▶ commit thread
-//!     └───────────────── written, committed ────────────────┘
+//!   inbox ──▶ both halves ──▶ batches of the log ──▶ disk thread ──┐
+//!     ▲        │                                                   │ written
+//!     │        └─▶ "commit now", or the clock ──▶ commit thread    │
+//!     └───────────────── written, committed ───────────────────────┘
 //! ```
 //!
 //! What old views of the store cost when they are dropped is paid by the commit thread, too.
@@ -18,14 +19,16 @@ use std::time::{Duration, Instant};
 use clearlane_backend::{Config, Design, Retired};
 use clearlane_engine::{EngineKind, Options};
 use clearlane_member::Progress;
-use clearlane_member::copies::{DirectoryVault, Received, Vault};
-use clearlane_member::core::{Core, Ground, Outputs, Settings, bootstrap, start};
+use clearlane_member::copies::{DirectoryVault, Vault};
+use clearlane_member::core::{
+    Answer, Applier, Core, Ground, Input, NewStore, Outcome, Outputs, Settings, bootstrap, start,
+};
 use clearlane_member::membership;
-use clearlane_mvcc::{OneAfterTheOther, Store};
+use clearlane_mvcc::OneAfterTheOther;
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::Message;
 use clearlane_raft_log::files::Disk;
-use clearlane_raft_log::wal::group::{Batch, Written};
+use clearlane_raft_log::wal::group::Batch;
 use clearlane_raft_log::wal::{self, Wal};
 
 use crate::HEALTHY;
@@ -33,13 +36,14 @@ use crate::HEALTHY;
 /// How often the commit thread looks at the time; a tick of the store commits every 100 ms.
 const COMMIT_TICK: Duration = Duration::from_millis(10);
 
-/// What comes to a member from other threads.
-pub(crate) enum Input {
-    Message(Message),
-    Written(Written),
-    Committed,
-    Copy(Received),
-    CopySent { to: u64, arrived: bool },
+/// What is left of a poll for others.
+#[derive(Default)]
+pub(crate) struct Polled {
+    pub(crate) send: Vec<Message>,
+    pub(crate) copies: Vec<Message>,
+    /// Puts that are answered.
+    pub(crate) answered: Vec<u64>,
+    pub(crate) is_replaced: bool,
 }
 
 /// Where the inputs of members go, each with the member's id.
@@ -54,7 +58,7 @@ enum CommitJob {
     /// Do not wait for the clock.
     Now,
     /// Commit this store from now on.
-    Store(Arc<dyn Store<Progress>>),
+    Store(NewStore),
     Drop(Vec<Retired>),
 }
 
@@ -62,6 +66,7 @@ enum CommitJob {
 pub(crate) struct Member {
     pub(crate) id: u64,
     pub(crate) core: Core,
+    pub(crate) applier: Applier,
     began: Instant,
     longest_call: Duration,
     longest_write_ns: Arc<AtomicU64>,
@@ -105,10 +110,11 @@ fn described(id: u64) -> membership::Member {
 impl Member {
     /// Starts it with what its directory has.
     pub(crate) fn start(id: u64, ground: Ground, settings: Settings, inbox: &Inbox) -> Member {
-        let (core, wal) = start(ground, settings).expect(HEALTHY);
+        let (core, applier, wal) = start(ground, settings).expect(HEALTHY);
         let (to_disk, disk_jobs) = mpsc::channel();
         let (to_commits, commit_jobs) = mpsc::channel();
-        let store = Arc::clone(core.store());
+        let (store, engine) = (Arc::clone(applier.store()), Arc::clone(applier.engine()));
+        let store = NewStore { store, engine };
         let (disk_inbox, commit_inbox) = (inbox.clone(), inbox.clone());
         let longest_write_ns = Arc::new(AtomicU64::new(0));
         let longest = Arc::clone(&longest_write_ns);
@@ -117,20 +123,23 @@ impl Member {
             std::thread::spawn(move || commit(id, store, &commit_jobs, &commit_inbox)),
         ];
         let (began, longest_call) = (Instant::now(), Duration::ZERO);
-        Member { id, core, began, longest_call, longest_write_ns, to_disk, to_commits, threads }
+        Member {
+            id,
+            core,
+            applier,
+            began,
+            longest_call,
+            longest_write_ns,
+            to_disk,
+            to_commits,
+            threads,
+        }
     }
 
     /// Takes an input.
     pub(crate) fn take(&mut self, input: Input) {
         let begin = Instant::now();
-        match input {
-            // What raft cannot use is nobody's loss.
-            Input::Message(message) => drop(self.core.receive(message)),
-            Input::Written(written) => self.core.written(written).expect(HEALTHY),
-            Input::Committed => self.core.store_committed().expect(HEALTHY),
-            Input::Copy(copy) => self.core.copy_received(copy).expect(HEALTHY),
-            Input::CopySent { to, arrived } => self.core.copy_sent(to, arrived),
-        }
+        self.core.take(input).expect(HEALTHY);
         self.longest_call = self.longest_call.max(begin.elapsed());
     }
 
@@ -144,39 +153,69 @@ impl Member {
         Duration::from_nanos(self.longest_write_ns.swap(0, Ordering::Relaxed))
     }
 
-    /// Does what there is to do. What is left in the outputs is for others.
-    pub(crate) fn poll(&mut self) -> Outputs {
-        let begin = Instant::now();
-        let mut outputs = self.core.poll(self.began.elapsed()).expect(HEALTHY);
-        self.longest_call = self.longest_call.max(begin.elapsed());
-        if let Some(batch) = outputs.write.take() {
+    /// Does what there is to do. What is left is for others.
+    pub(crate) fn poll(&mut self) -> Polled {
+        let mut polled = Polled::default();
+        loop {
+            let begin = Instant::now();
+            let outputs = self.core.poll(self.began.elapsed()).expect(HEALTHY);
+            self.longest_call = self.longest_call.max(begin.elapsed());
+            self.carry_out(outputs, &mut polled);
+            if !self.applier.has_work() {
+                return polled;
+            }
+            while self.applier.has_work() {
+                self.apply(&mut polled);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, outputs: Outputs, polled: &mut Polled) {
+        let Outputs { send, copies, write, purge, apply, commit_due, .. } = outputs;
+        polled.send.extend(send);
+        polled.copies.extend(copies);
+        if let Some(batch) = write {
             self.to_disk.send(DiskJob::Write(batch)).expect(HEALTHY);
         }
-        if let Some(index) = outputs.purge.take() {
+        if let Some(index) = purge {
             self.to_disk.send(DiskJob::Purge(index)).expect(HEALTHY);
         }
-        if outputs.store_replaced {
-            let store = Arc::clone(self.core.store());
-            self.to_commits.send(CommitJob::Store(store)).expect(HEALTHY);
+        if commit_due {
+            self.to_commits.send(CommitJob::Now).expect(HEALTHY);
         }
-        let retired = std::mem::take(&mut outputs.retired);
-        if !retired.is_empty() {
-            self.to_commits.send(CommitJob::Drop(retired)).expect(HEALTHY);
+        apply.into_iter().for_each(|work| self.applier.give(work));
+    }
+
+    fn apply(&mut self, polled: &mut Polled) {
+        let begin = Instant::now();
+        let outputs = self.applier.step(self.began.elapsed()).expect(HEALTHY);
+        self.longest_call = self.longest_call.max(begin.elapsed());
+        if let Some(new) = outputs.replaced {
+            polled.is_replaced = true;
+            self.to_commits.send(CommitJob::Store(new)).expect(HEALTHY);
+        }
+        for (of, outcome) in outputs.completions {
+            let is_ok = matches!(outcome, Outcome::Applied(Answer::Request(Ok(_))));
+            assert!(is_ok, "a put succeeds");
+            polled.answered.push(u64::from(of.slot));
+        }
+        if !outputs.retired.is_empty() {
+            self.to_commits.send(CommitJob::Drop(outputs.retired)).expect(HEALTHY);
         }
         if outputs.commit_due {
             self.to_commits.send(CommitJob::Now).expect(HEALTHY);
         }
-        outputs
+        self.core.take(Input::Applied(Box::new(outputs.applied))).expect(HEALTHY);
     }
 
     /// Stops it, and waits until its files are closed.
     pub(crate) fn stop(self) {
-        let Member { core, to_disk, to_commits, threads, .. } = self;
+        let Member { core, applier, to_disk, to_commits, threads, .. } = self;
         drop((to_disk, to_commits));
         for thread in threads {
             thread.join().expect("a thread of the bench does not panic");
         }
-        drop(core);
+        drop((core, applier));
     }
 }
 
@@ -201,7 +240,7 @@ fn write_log(
     }
 }
 
-fn commit(id: u64, mut store: Arc<dyn Store<Progress>>, jobs: &Receiver<CommitJob>, inbox: &Inbox) {
+fn commit(id: u64, mut new: NewStore, jobs: &Receiver<CommitJob>, inbox: &Inbox) {
     let began = Instant::now();
     loop {
         let first = match jobs.recv_timeout(COMMIT_TICK) {
@@ -213,16 +252,17 @@ fn commit(id: u64, mut store: Arc<dyn Store<Progress>>, jobs: &Receiver<CommitJo
         for job in first.into_iter().chain(jobs.try_iter()) {
             match job {
                 CommitJob::Now => is_due = true,
-                CommitJob::Store(other) => store = other,
+                CommitJob::Store(other) => new = other,
                 CommitJob::Drop(retired) => drop(retired),
             }
         }
         if is_due {
-            store.commit().expect(HEALTHY);
-        } else if !store.tick(began.elapsed()).expect(HEALTHY) {
+            new.store.commit().expect(HEALTHY);
+        } else if !new.store.tick(began.elapsed()).expect(HEALTHY) {
             continue;
         }
         // If nobody hears it, the member is stopping.
-        let _ = inbox.send((id, Input::Committed));
+        let durable = Progress::read(&*new.engine.snapshot().expect(HEALTHY)).expect(HEALTHY);
+        let _ = inbox.send((id, Input::Committed(durable)));
     }
 }

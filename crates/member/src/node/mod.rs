@@ -46,6 +46,7 @@ use clearlane_mvcc::{Store, StoreParts};
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Leadership, Message};
 use clearlane_raft_log::files::Files;
+use clearlane_raft_log::wal::Wal;
 use clearlane_read_index::ReadMode;
 use clearlane_turns::Turn;
 use parking_lot::Mutex;
@@ -303,25 +304,8 @@ impl Node {
         });
         shared.sizes.begin_anew(applier.store().sizes()?);
         shared.begins(&core, &applier, joins_as_learner);
-        let (to_wal, from_raft) = std::sync::mpsc::channel();
-        let (to_commit, commit_work) = std::sync::mpsc::channel();
-        let (to_apply, apply_work) = std::sync::mpsc::channel();
-        let applies_to = to_commit.clone();
-        let ends = raft_loop::Ends { to_wal, to_apply, to_commit, network };
-        let mut threads = vec![
-            spawn("wal", Turn::Soon, &shared, move |shared| {
-                wal_thread::run(wal, &from_raft, shared)
-            }),
-            spawn("commit", Turn::Usual, &shared, move |shared| commits.run(&commit_work, shared)),
-            spawn("raft", Turn::Soon, &shared, move |shared| {
-                raft_loop::run(core, tick, ends, shared)
-            }),
-            spawn("apply", Turn::Soon, &shared, move |shared| {
-                apply_loop::run(applier, &apply_work, applies_to, shared)
-            }),
-            spawn("watch", Turn::Soon, &shared, watch_thread::deliver),
-            spawn("catch-up", Turn::Usual, &shared, watch_thread::catch_up),
-        ];
+        let halves = (core, applier, wal);
+        let mut threads = loops(halves, commits, tick, network, &shared);
         threads.extend((0..READERS).map(|number| reader(number, readers_turn, &shared)));
         let threads = Mutex::new(threads.into_iter().collect::<std::io::Result<_>>()?);
         Ok(Node { shared, threads, cold_readers: Once::new(), failure })
@@ -539,6 +523,31 @@ impl Node {
             let _ = thread.join();
         }
     }
+}
+
+/// Starts the threads that a request passes, but for those that read.
+fn loops(
+    (core, applier, wal): (Core, Applier, Wal),
+    commits: Commits,
+    tick: Duration,
+    network: Box<dyn Network>,
+    shared: &Arc<Shared>,
+) -> Vec<std::io::Result<JoinHandle<()>>> {
+    let (to_wal, from_raft) = std::sync::mpsc::channel();
+    let (to_commit, commit_work) = std::sync::mpsc::channel();
+    let (to_apply, apply_work) = std::sync::mpsc::channel();
+    let applies_to = to_commit.clone();
+    let ends = raft_loop::Ends { to_wal, to_apply, to_commit, network };
+    vec![
+        spawn("wal", Turn::Soon, shared, move |shared| wal_thread::run(wal, &from_raft, shared)),
+        spawn("commit", Turn::Usual, shared, move |shared| commits.run(&commit_work, shared)),
+        spawn("raft", Turn::Soon, shared, move |shared| raft_loop::run(core, tick, ends, shared)),
+        spawn("apply", Turn::Soon, shared, move |shared| {
+            apply_loop::run(applier, &apply_work, applies_to, shared)
+        }),
+        spawn("watch", Turn::Soon, shared, watch_thread::deliver),
+        spawn("catch-up", Turn::Usual, shared, watch_thread::catch_up),
+    ]
 }
 
 impl Drop for Node {

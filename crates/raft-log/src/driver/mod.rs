@@ -124,13 +124,15 @@ impl Driver {
         Ok(driver)
     }
 
-    /// A tick of the clock has passed.
+    /// A tick of the clock has passed. One that would begin an election is left out while the disk does not have
+    /// all of the log: the first tick that may begins it.
     pub fn tick(&mut self) {
-        if self.may_campaign() || self.node.raft.state == StateRole::Leader {
+        let raft = &self.node.raft;
+        let begins_election = raft.state != StateRole::Leader
+            && raft.promotable()
+            && raft.election_elapsed + 1 >= self.timeout;
+        if !begins_election || self.may_campaign() {
             self.node.tick();
-        } else {
-            // The time passes, and the election begins with the first tick that may begin it.
-            self.node.raft.election_elapsed += 1;
         }
         self.settle();
     }
@@ -527,30 +529,11 @@ impl Driver {
         self.node.raft.set_randomized_election_timeout(self.timeout);
     }
 
-    /// Each of those who may miss the leader has a part of the second time-out to himself, and draws
-    /// from the first half of it:
-    ///
-    /// ```text
-    ///   silence since   1 ──────── 1.5 ──────── 2    time-outs
-    ///   three members   │ one ┄┄┄  │ other ┄┄┄  │
-    /// ```
-    ///
-    /// If they drew from all of it, as in raft's paper, two of three would want to lead at the same
-    /// tick one time in ten, share the votes, and have to wait for another time-out. Whose turn comes
-    /// late, because the others before him are gone too, is still in time. Nobody draws the first tick:
-    /// the others' clocks tick between his, and who thinks that he has heard the leader within a time-out
-    /// does not answer.
+    /// Raft's own rule: any number of ticks from one election time-out up to two, each as likely.
     fn draw(&mut self) {
         self.situation = self.leadership();
         let ticks = self.settings.election_ticks;
-        let (id, leader) = (self.node.raft.id, self.situation.leader);
-        let mut rivals = self.members().voters;
-        rivals.retain(|voter| *voter != leader);
-        rivals.sort_unstable();
-        let turn = rivals.iter().position(|voter| *voter == id).unwrap_or(0);
-        let of = |turn: usize| ticks + 1 + turn * (ticks - 1) / rivals.len().max(1);
-        let (from, to) = (of(turn), of(turn + 1));
-        self.timeout = self.chance.pick(from, from + (to - from).div_ceil(2).max(1));
+        self.timeout = self.chance.pick(ticks, 2 * ticks);
         self.node.raft.set_randomized_election_timeout(self.timeout);
     }
 }
@@ -570,5 +553,36 @@ impl fmt::Debug for Driver {
             .field("leadership", &self.leadership())
             .field("committed", &self.committed())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A voter of three that has just been started.
+    fn voter(id: u64, seed: u64) -> Driver {
+        let members = ConfState { voters: vec![1, 2, 3], ..ConfState::default() };
+        let store = Position { index: 3, term: 1, members };
+        let hard_state = HardState { term: 1, vote: 0, commit: 3 };
+        let found = Found { store, hard_state, entries: Vec::new() };
+        Driver::new(Settings::new(id, seed), found).unwrap()
+    }
+
+    #[test]
+    fn each_time_out_is_as_likely_and_so_is_each_first_candidate() {
+        let (mut times, mut first) = ([0; 20], [0; 4]);
+        for seed in 0..3000 {
+            let timeouts = [1, 2, 3].map(|id| (voter(id, seed).timeout, id as usize));
+            timeouts.iter().for_each(|(ticks, _)| times[*ticks] += 1);
+            let (soonest, id) = *timeouts.iter().min().unwrap();
+            if timeouts.iter().filter(|(ticks, _)| *ticks == soonest).count() == 1 {
+                first[id] += 1;
+            }
+        }
+        // 900 of each are expected, and about 860 for each member.
+        assert!(times[10..].iter().all(|count| (750..1050).contains(count)), "{times:?}");
+        assert_eq!(times[..10], [0; 10]);
+        assert!(first[1..].iter().all(|count| (700..1000).contains(count)), "{first:?}");
     }
 }
