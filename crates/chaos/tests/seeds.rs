@@ -135,7 +135,7 @@ fn a_seed_run_twice_gives_the_same_trace() {
 }
 
 /// So many seeds are tried, at most, to find what is planted.
-const SEEDS_FOR_A_BUG: u64 = 400;
+const SEEDS_FOR_A_BUG: u64 = 500;
 
 /// A seed finds what is planted, by one of these rules.
 fn is_found(bug: Bug, rules: &[Rule]) {
@@ -205,4 +205,25 @@ fn release_by_applied_is_found() {
 #[test]
 fn apply_twice_is_found() {
     is_found(Bug::ApplyTwice, &[Rule::Revisions, Rule::Acknowledged, Rule::Hashes]);
+}
+
+#[test]
+fn reply_before_apply_is_found() {
+    is_found(Bug::ReplyBeforeApply, &[Rule::Requests]);
+}
+
+#[test]
+fn conf_state_too_late_is_found() {
+    is_found(Bug::ConfStateTooLate, &[Rule::Members]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn install_not_awaited_is_found() {
+    is_found(Bug::InstallNotAwaited, &[Rule::Running]);
+}
+
+#[test]
+fn completed_twice_is_found() {
+    is_found(Bug::CompletedTwice, &[Rule::Requests]);
 }

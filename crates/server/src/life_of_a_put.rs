@@ -17,7 +17,7 @@
 //!    ([`check`](clearlane_member::requests::check::check)) and whether there is room
 //!    ([`quota`](clearlane_member::quota)), and leaves the request at the thread's
 //!    [`Desk`](clearlane_member::node::Desk).
-//! 3. On the raft thread [`Core::propose`](clearlane_member::core::Core::propose) gives it an id and
+//! 3. On the raft loop [`Core::propose`](clearlane_member::core::Core::propose) gives it an id and
 //!    encodes it: from here on it is bytes, and what was read from the socket is let go.
 //! 4. [`Driver::propose`](clearlane_raft_log::driver::Driver::propose) hands it to raft. The leader
 //!    appends it, and sends it to the others in the same turn: nobody waits for the leader's disk
@@ -35,7 +35,7 @@
 //! # Into the store
 //!
 //! 7. [`Core::poll`](clearlane_member::core::Core::poll) takes what is committed and applies it in order,
-//!    on the raft thread: no other thread writes the store.
+//!    on the raft loop: no other thread writes the store.
 //! 8. It runs in a [write transaction](clearlane_mvcc::WriteTxn), which ends with the entry's place in the log: data
 //!    and [consistent index](clearlane_member::progress) are never apart. Any other request has
 //!    [one to itself](clearlane_member::requests::apply); puts in a row that were committed together share one, and

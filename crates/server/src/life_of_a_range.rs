@@ -18,20 +18,20 @@
 //!    decoded where it lies; its key is a slice of what was read from the socket.
 //! 4. [`Errand::range`](crate::kv::Errand::range) turns away what a learner cannot answer.
 //!
-//! # Waiting to be fresh (network thread, raft thread)
+//! # Waiting to be fresh (network thread, raft loop)
 //!
 //! 5. [`range::range`](clearlane_member::range::range) has the rest of the path on one screen. It
 //!    [checks](clearlane_member::requests::check::range) the request. A serializable one goes on with 9.
 //! 6. [`Handle::fresh`](clearlane_member::Handle::fresh): who is
 //!    [alone](clearlane_member::node::Node::is_alone) goes on with 9. All others leave a question at the
 //!    thread's [`Desk`](clearlane_member::node::Desk). All questions of one turn of the runtime go to the
-//!    raft thread together.
+//!    raft loop together.
 //! 7. There [`Core::read`](clearlane_member::core::Core::read) adds the reader to the barrier, and
 //!    [`Core::poll`](clearlane_member::core::Core::poll) sends one
 //!    [round](clearlane_read_index) for all who wait: raft asks a quorum whether this leader still
 //!    leads.
 //! 8. When the member has applied as far as the round says, the readers' names come out in
-//!    [`Outputs::reads`](clearlane_member::core::Outputs::reads). The raft thread puts them into the
+//!    [`Outputs::reads`](clearlane_member::core::Outputs::reads). The raft loop puts them into the
 //!    desks' mailboxes, wakes each network thread once, and the desk wakes its tasks.
 //!
 //! # Reading (network thread)

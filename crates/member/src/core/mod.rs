@@ -580,9 +580,10 @@ impl Core {
         self.applied
     }
 
-    /// Raft's members, as far as the apply loop has said.
-    pub fn conf_state(&self) -> &ConfState {
-        &self.voting
+    /// Raft's members, as far as the apply loop has said; `None` while a raft snapshot is being installed, of
+    /// which raft has the members already.
+    pub fn conf_state(&self) -> Option<&ConfState> {
+        Some(&self.voting).filter(|_| self.applied.0 >= self.snapshot_index)
     }
 
     /// The leader, as far as this member knows.

@@ -95,7 +95,7 @@ pub trait Network: Send {
     /// [`Node::copy_sent`].
     fn send_copy(&mut self, message: Message, store: Arc<dyn Store<Progress>>);
 
-    /// Waits until something has arrived for the raft thread, but not longer than this. Meanwhile the thread is the
+    /// Waits until something has arrived for the raft loop, but not longer than this. Meanwhile the thread is the
     /// network's: what was sent since the last time leaves here, and what comes in arrives here.
     fn wait(&mut self, arrivals: Arrivals<'_>, timeout: Duration) {
         arrivals.sleep(timeout);

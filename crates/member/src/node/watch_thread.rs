@@ -3,12 +3,12 @@
 //! # The way of a change
 //!
 //! ```text
-//!   raft thread       applies, answers writers, then publishes: an append to the hub's queue
+//!   apply loop        applies, answers writers, then publishes: an append to the hub's queue
 //!   delivery thread   takes it out of the queue ─▶ the outboxes of all who watch the key
 //!   net threads       are woken once for all their streams, and send
 //! ```
 //!
-//! The raft thread does not wait for the others. The queue is the hub's own, and bounded: when
+//! The apply loop does not wait for the others. The queue is the hub's own, and bounded: when
 //! delivery is so far behind that it would grow beyond that, what waits is thrown away and everybody
 //! reads it in the store, which is the second thread's work. See [`clearlane_mvcc::watch`].
 //!

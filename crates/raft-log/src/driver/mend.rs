@@ -26,7 +26,8 @@ pub(super) fn mend(
     let Some(before) = before.filter(|before| is_append && *before != message.index) else {
         return message;
     };
-    match term_at(before) {
+    // Raft says 0 of an entry that was released since.
+    match term_at(before).filter(|term| *term > 0 || before == 0) {
         Some(term) => (message.index, message.log_term) = (before, term),
         // As it was before the entries came. Raft hears that they are missing.
         None => message.entries.clear(),
@@ -57,5 +58,9 @@ mod tests {
         let mended = mend(append(20, &[16, 17]), term_at);
         assert_eq!((mended.index, mended.log_term, mended.entries.len()), (15, 2, 2));
         assert_eq!(mend(append(20, &[9]), term_at), append(20, &[]));
+        // The entry before was released meanwhile, or is none.
+        assert_eq!(mend(append(20, &[16]), |_| Some(0)), append(20, &[]));
+        let first = mend(append(20, &[1]), |_| Some(0));
+        assert_eq!((first.index, first.log_term, first.entries.len()), (0, 0, 1));
     }
 }

@@ -104,7 +104,7 @@ fn a_thread_serves_many_writers() {
         let log = &mut wal;
         let tell = move |ticket| told.send(ticket).unwrap();
         let server = threads.spawn(move || run(log, &appends, tell));
-        // As the raft thread would: everyone's next entry goes when his last one is durable.
+        // As the raft loop would: everyone's next entry goes when his last one is durable.
         let (mut handed_over, mut done) = (0, 0);
         while done < WRITERS * EACH {
             while handed_over < (done + WRITERS).min(WRITERS * EACH) {

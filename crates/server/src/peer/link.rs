@@ -208,7 +208,7 @@ impl Queue {
         (queue, end)
     }
 
-    /// Only the raft thread asks, so nothing comes between the look and the count.
+    /// Only the raft loop asks, so nothing comes between the look and the count.
     fn takes(&self, message: &Message) -> bool {
         let (bytes, waiting) = (message.bytes(), self.bytes.load(Ordering::Relaxed));
         let fits = waiting == 0 || waiting + bytes <= self.bytes_max;

@@ -119,7 +119,7 @@ pub struct Settings {
 pub struct Peers {
     table: Arc<Table>,
     stop: watch::Sender<bool>,
-    /// What they ran on, once the raft thread has let go of it.
+    /// What they ran on, once the raft loop has let go of it.
     over: Mutex<Receiver<Ended>>,
     published: watch::Receiver<bool>,
 }
@@ -160,7 +160,7 @@ impl Peers {
             stopped: ends.stop.subscribe(),
         };
         node.meet(Arc::new(Calls::new(&context)));
-        // What is spawned from here on runs on the raft thread.
+        // What is spawned from here on runs on the raft loop.
         let _there = ends.runtime.enter();
         let handle = Handle::new(node, Limits::default());
         let (learned, strangers) = mpsc::channel(links::STRANGERS_MAX);

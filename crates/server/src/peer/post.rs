@@ -1,4 +1,4 @@
-//! Where the raft thread leaves what it has to say, and what it does while it waits: the connections are its own.
+//! Where the raft loop leaves what it has to say, and what it does while it waits: the connections are its own.
 //!
 //! A message that goes through a queue to a thread of the network wakes that thread, and its answer wakes the raft
 //! thread again; by count, a round of a linearizable read in three members had seventeen wake-ups. So there is one thread
@@ -37,7 +37,7 @@ use crate::serve::{TURNS, blocking_begins};
 /// A message that goes with a copy of the store.
 pub(super) type CopyOrder = (Message, Arc<dyn Store<Progress>>);
 
-/// The raft thread's end.
+/// The raft loop's end.
 #[derive(Debug)]
 pub struct Post {
     table: Arc<Table>,
