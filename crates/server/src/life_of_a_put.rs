@@ -17,8 +17,9 @@
 //!    ([`check`](clearlane_member::requests::check::check)) and whether there is room
 //!    ([`quota`](clearlane_member::quota)), and leaves the request at the thread's
 //!    [`Desk`](clearlane_member::node::Desk).
-//! 3. On the raft loop [`Core::propose`](clearlane_member::core::Core::propose) gives it an id and
-//!    encodes it: from here on it is bytes, and what was read from the socket is let go.
+//! 3. On the raft loop [`Core::take`](clearlane_member::core::Core::take) gives it an id and
+//!    encodes it: from here on it is bytes, and what was read from the socket is let go. Without a leader it waits
+//!    there for one.
 //! 4. [`Driver::propose`](clearlane_raft_log::driver::Driver::propose) hands it to raft. The leader
 //!    appends it, and sends it to the others in the same turn: nobody waits for the leader's disk
 //!    first.
@@ -29,13 +30,13 @@
 //!    [batch](clearlane_member::core::Outputs::write). The wal thread
 //!    [writes it](clearlane_raft_log::wal::group::Batch::write) with one sync. Meanwhile the next batch
 //!    gathers.
-//! 6. [`Core::written`](clearlane_member::core::Core::written) tells raft what is on disk. Once a quorum
-//!    has it, the entry is committed.
+//! 6. The raft loop tells raft what is on disk. Once a quorum has it, the entry is committed, and goes to the apply
+//!    loop.
 //!
 //! # Into the store
 //!
-//! 7. [`Core::poll`](clearlane_member::core::Core::poll) takes what is committed and applies it in order,
-//!    on the raft loop: no other thread writes the store.
+//! 7. [`Applier::step`](clearlane_member::core::Applier::step) applies what is committed, in order, on the apply
+//!    loop: no other thread writes the store.
 //! 8. It runs in a [write transaction](clearlane_mvcc::WriteTxn), which ends with the entry's place in the log: data
 //!    and [consistent index](clearlane_member::progress) are never apart. Any other request has
 //!    [one to itself](clearlane_member::requests::apply); puts in a row that were committed together share one, and
@@ -43,8 +44,8 @@
 //! 9. [`WriteTxn::end`](clearlane_mvcc::WriteTxn::end) publishes: index, pending records and revision
 //!    become visible with one pointer. Readers that open a view now see the put; those that have one
 //!    do not notice.
-//! 10. In the order of [`Outputs`](clearlane_member::core::Outputs): readers who waited for this entry
-//!     go, then the writer is answered, then watchers hear of it.
+//! 10. In the order of [`ApplyOutputs::carry_out`](clearlane_member::core::ApplyOutputs::carry_out): the raft loop
+//!     hears of it, then the writer is answered, then watchers hear of it.
 //!
 //! # Afterwards
 //!
@@ -53,5 +54,5 @@
 //! 13. The commit thread calls [`Store::tick`](clearlane_mvcc::Store::tick): what is pending goes to the
 //!     engine in one transaction, is synced, and leaves memory. Until then a crash is no loss: the log
 //!     has it, and the consistent index says from where it is applied again.
-//! 14. When the engine has come far enough, [`Core::store_committed`](clearlane_member::core::Core::store_committed)
-//!     notes that in the log, and the log is cut off behind it.
+//! 14. When the engine has come far enough, the raft loop
+//!     [notes that](clearlane_member::core::Input::Committed) in the log, and the log is cut off behind it.

@@ -26,13 +26,13 @@
 //!    [alone](clearlane_member::node::Node::is_alone) goes on with 9. All others leave a question at the
 //!    thread's [`Desk`](clearlane_member::node::Desk). All questions of one turn of the runtime go to the
 //!    raft loop together.
-//! 7. There [`Core::read`](clearlane_member::core::Core::read) adds the reader to the barrier, and
+//! 7. There [`Core::take`](clearlane_member::core::Core::take) adds the reader to the barrier, and
 //!    [`Core::poll`](clearlane_member::core::Core::poll) sends one
 //!    [round](clearlane_read_index) for all who wait: raft asks a quorum whether this leader still
 //!    leads.
-//! 8. When the member has applied as far as the round says, the readers' names come out in
-//!    [`Outputs::reads`](clearlane_member::core::Outputs::reads). The raft loop puts them into the
-//!    desks' mailboxes, wakes each network thread once, and the desk wakes its tasks.
+//! 8. When the apply loop has come as far as the round says, the readers come out in
+//!    [`Outputs::completions`](clearlane_member::core::Outputs::completions). The raft loop hands them to the
+//!    net threads, wakes each once, and the desk wakes its tasks.
 //!
 //! # Reading (network thread)
 //!

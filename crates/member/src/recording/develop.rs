@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(
             lines(&timeline, "get #11"),
             [
-                "45-49 a round of reads behind applier",
+                "45-49 a round of reads behind raft",
                 "49-50 Run",
                 "50-91 readTx behind applier",
                 "91-92 has readTx",

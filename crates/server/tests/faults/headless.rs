@@ -1,5 +1,5 @@
-//! A leader is killed while clients write through another member: what has not left that one goes to the
-//! next leader, and nobody waits for long for what the old one has taken along.
+//! A leader is killed while clients write through another member: what the leader has taken along times out with
+//! etcd's words, nothing else is lost, and the next leader takes what comes then.
 
 use std::time::{Duration, Instant};
 
@@ -13,28 +13,13 @@ use tonic::{Code, Status};
 
 use crate::program::{PATIENCE, Program, leader_of, members, moment, patient};
 
-const LEADER_LOST: &str = "etcdserver: request timed out, possibly due to previous leader failure";
-/// The members choose another one in less than two seconds, and then a proposal may be late by half a
-/// second; on a machine that has much else to do, some more. A request without an answer would wait for seven.
-const LONGEST: Duration = Duration::from_millis(6000);
-/// A machine may have so much else to do that they choose twice, or that nobody runs for seconds. It does
-/// not have that every time.
-const ATTEMPTS: usize = 3;
+/// A request that is lost waits for seven seconds; on a machine that has much else to do, some more.
+const LONGEST: Duration = Duration::from_millis(12_000);
+const WRITERS: u32 = 32;
 
 async fn put(client: &mut KvClient<Channel>, key: String) -> Result<(), Status> {
     let put = PutRequest { key: key.into(), value: "v".into(), ..PutRequest::default() };
     client.put(put).await.map(drop)
-}
-
-#[tokio::test]
-async fn who_writes_through_a_follower_hears_what_became_of_it() {
-    for attempt in 1..=ATTEMPTS {
-        match attempt_to_lose_the_leader().await {
-            Ok(()) => return,
-            Err(words) => println!("attempt {attempt}: {words}"),
-        }
-    }
-    panic!("not once in {ATTEMPTS} attempts");
 }
 
 /// What a writer has come to.
@@ -44,16 +29,18 @@ struct Outcome {
     longest: Duration,
 }
 
-/// Whoever is refused has lost a leader, unless it took longer than it should in any case.
-fn is_lost(status: &Status, begin: Instant) -> bool {
-    let is_lost = (status.code(), status.message()) == (Code::Unavailable, LEADER_LOST);
-    assert!(is_lost || begin.elapsed() >= LONGEST, "{status}");
+/// What is refused was lost with the leader: by the words that say so, or, if the members needed long to elect another,
+/// by those that say that its connection broke, or just that it took too long.
+fn is_lost(status: &Status) -> bool {
+    let is_lost = status.code() == Code::Unavailable
+        && status.message().starts_with("etcdserver: request timed out");
+    assert!(is_lost, "{status}");
     is_lost
 }
 
 async fn write(
     mut client: KvClient<Channel>,
-    writer: usize,
+    writer: u32,
     ready: Sender<()>,
     stopped: Receiver<bool>,
 ) -> Outcome {
@@ -65,7 +52,7 @@ async fn write(
         let begin = Instant::now();
         let done = put(&mut client, format!("{writer}/{number}")).await;
         outcome.longest = outcome.longest.max(begin.elapsed());
-        outcome.lost += u32::from(done.is_err_and(|status| is_lost(&status, begin)));
+        outcome.lost += u32::from(done.is_err_and(|status| is_lost(&status)));
         if number == 20 {
             ready.send(()).await.unwrap();
         }
@@ -73,8 +60,8 @@ async fn write(
     outcome
 }
 
-/// Says what was not as it should be on a machine that has time.
-async fn attempt_to_lose_the_leader() -> Result<(), String> {
+#[tokio::test]
+async fn a_write_through_a_follower_is_done_or_times_out() {
     let dir = tempfile::tempdir().unwrap();
     let mut members = members(dir.path(), 3);
     members.iter_mut().for_each(Program::start);
@@ -84,10 +71,10 @@ async fn attempt_to_lose_the_leader() -> Result<(), String> {
     let mut writers = JoinSet::new();
     let (ready, mut all_ready) = mpsc::channel(1);
     let (stop, stopped) = watch::channel(false);
-    for writer in 0..32 {
+    for writer in 0..WRITERS {
         writers.spawn(write(client.clone(), writer, ready.clone(), stopped.clone()));
     }
-    for _ in 0..32 {
+    for _ in 0..WRITERS {
         all_ready.recv().await.unwrap();
     }
     members[leader].kill();
@@ -96,26 +83,20 @@ async fn attempt_to_lose_the_leader() -> Result<(), String> {
         assert!(begin.elapsed() < PATIENCE, "{}", members[follower].log());
         moment().await;
     }
-    // What comes now finds a way that is broken, and is kept.
-    let kept = put(&mut client.clone(), "after".to_owned()).await;
+    // What comes now is lost, or waits for the next leader.
+    let next = put(&mut client.clone(), "next".to_owned()).await;
+    let is_next_lost = next.is_err_and(|status| is_lost(&status));
     let after = begin.elapsed();
+    put(&mut client.clone(), "after".to_owned()).await.unwrap();
     stop.send_replace(true);
     let outcomes = writers.join_all().await;
     let lost: u32 = outcomes.iter().map(|outcome| outcome.lost).sum();
     let longest = outcomes.iter().map(|outcome| outcome.longest).max().unwrap();
     println!(
-        "the next put took {after:?}; of 32 writers {lost} lost one; {longest:?} was the longest"
+        "the next put took {after:?}, lost: {is_next_lost}; of {WRITERS} writers {lost} lost one; \
+         {longest:?} was the longest"
     );
-    if let Err(status) = kept {
-        is_lost(&status, begin);
-        return Err(format!("the next put was lost: {status}"));
-    }
-    if after.max(longest) >= LONGEST {
-        return Err(format!("somebody waited for too long: {after:?}, {longest:?}"));
-    }
-    // One for each writer at the most, what he had under way; and as many if leaders change once more.
-    if lost > 64 {
-        return Err(format!("{lost} were lost"));
-    }
-    Ok(())
+    assert!(after.max(longest) < LONGEST, "{after:?}, {longest:?}");
+    // One for each writer, what it had under way; and as many if leaders change once more.
+    assert!(lost <= 2 * WRITERS, "{lost} were lost");
 }

@@ -8,6 +8,8 @@
 //! CLEARLANE_KILLS=200 cargo test --release -p clearlane-server --test faults alone -- --nocapture
 //! CLEARLANE_SECONDS=120 cargo test --release -p clearlane-server --test faults three -- --nocapture
 //! CLEARLANE_ROUNDS=50 cargo test --release -p clearlane-server --test faults compacting -- --nocapture
+//! CLEARLANE_KEYS=500000 CLEARLANE_TICK_MAX_MS=20 \
+//!     cargo test --release -p clearlane-server --test faults heavy -- --nocapture --test-threads 1
 //! ```
 //!
 //! `CLEARLANE_SEED` repeats what was drawn, and `CLEARLANE` names another program to run.
@@ -23,6 +25,7 @@ mod behind;
 mod compacting;
 mod full;
 mod headless;
+mod heavy;
 mod hostile;
 mod program;
 mod three;

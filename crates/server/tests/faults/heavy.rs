@@ -1,0 +1,221 @@
+//! A request that takes long to apply costs no member its leadership: the term stays, no request fails because the
+//! leader has changed, and raft ticks in time; the same in each old era while expensive reads hold its locks.
+//!
+//! `CLEARLANE_KEYS=500000` makes it as heavy as it should be. `CLEARLANE_TICK_MAX_MS=20` fails it if a tick of raft is
+//! later than that, which a machine with other work cannot promise.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
+use clearlane_proto::etcdserverpb::request_op::Request;
+use clearlane_proto::etcdserverpb::{
+    Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+};
+use tokio::task::JoinSet;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::program::{Program, leader_of, members, moment};
+use crate::setting;
+use crate::three::agree;
+
+/// Requests that are under way at a time while keys are put.
+const WRITERS: usize = 16;
+/// Longer than any of these requests takes.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+fn keys() -> usize {
+    setting("CLEARLANE_KEYS").unwrap_or(20_000) as usize
+}
+
+async fn kv(member: &Program) -> KvClient<Channel> {
+    let endpoint = Endpoint::from_shared(member.url()).unwrap().timeout(PATIENCE);
+    KvClient::new(endpoint.connect().await.unwrap()).max_decoding_message_size(usize::MAX)
+}
+
+fn op(request: Request) -> RequestOp {
+    RequestOp { request: Some(request) }
+}
+
+fn put(key: String, value: String) -> PutRequest {
+    PutRequest { key: key.into(), value: value.into(), ..PutRequest::default() }
+}
+
+/// Puts the keys, 100 with a transaction.
+async fn fill(member: &Program, keys: usize) {
+    let mut writers = JoinSet::new();
+    for writer in 0..WRITERS {
+        let mut kv = kv(member).await;
+        writers.spawn(async move {
+            for from in (writer * 100..keys).step_by(WRITERS * 100) {
+                let put = |key| op(Request::RequestPut(put(format!("h{key:07}"), "v".repeat(256))));
+                let success = (from..keys.min(from + 100)).map(put).collect();
+                kv.txn(TxnRequest { success, ..TxnRequest::default() }).await.unwrap();
+            }
+        });
+    }
+    writers.join_all().await;
+}
+
+fn all() -> RangeRequest {
+    RangeRequest { key: "h".into(), range_end: "i".into(), ..RangeRequest::default() }
+}
+
+fn sorted() -> RangeRequest {
+    let (order, target) = (SortOrder::Descend, SortTarget::Value);
+    RangeRequest { sort_order: order.into(), sort_target: target.into(), limit: 1, ..all() }
+}
+
+/// Ten sorted ranges behind a put.
+fn ten_ranges() -> TxnRequest {
+    let own = op(Request::RequestPut(put("own".into(), "ranges".into())));
+    let ranges = (0..10).map(|_| op(Request::RequestRange(sorted())));
+    TxnRequest { success: [own].into_iter().chain(ranges).collect(), ..TxnRequest::default() }
+}
+
+/// Ten compares over all keys in front of a put.
+fn ten_compares() -> TxnRequest {
+    let compare = Compare {
+        result: CompareResult::Greater.into(),
+        target: CompareTarget::Version.into(),
+        key: "h".into(),
+        range_end: "i".into(),
+        target_union: Some(TargetUnion::Version(0)),
+    };
+    let own = op(Request::RequestPut(put("own".into(), "compares".into())));
+    TxnRequest { compare: vec![compare; 10], success: vec![own], ..TxnRequest::default() }
+}
+
+/// Small puts and fresh reads at a member, one after the other, until told to stop. Returns what was refused, and
+/// the longest time that one took.
+async fn light(
+    mut kv: KvClient<Channel>,
+    name: usize,
+    stop: Arc<AtomicBool>,
+) -> (Vec<String>, Duration) {
+    let (mut refused, mut longest) = (Vec::new(), Duration::ZERO);
+    while !stop.load(Ordering::Relaxed) {
+        let begin = Instant::now();
+        let small = put(format!("small{name}"), "v".to_owned());
+        let look = RangeRequest { key: small.key.clone(), ..RangeRequest::default() };
+        refused.extend(kv.put(small).await.err().map(|status| status.message().to_owned()));
+        refused.extend(kv.range(look).await.err().map(|status| status.message().to_owned()));
+        longest = longest.max(begin.elapsed());
+        moment().await;
+    }
+    (refused, longest)
+}
+
+/// A metric without labels.
+fn metric(member: &Program, name: &str) -> f64 {
+    let mut stream = TcpStream::connect(("127.0.0.1", member.client)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let head = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name}")).trim().parse().unwrap()
+}
+
+/// Prints by how much ticks were late, and fails if that is too much and somebody wants to know.
+fn judge_ticks(what: &str, members: &[Program]) {
+    let late = |member| 1000.0 * metric(member, "clearlane_raft_tick_lateness_max_seconds");
+    let late: Vec<f64> = members.iter().map(late).collect();
+    println!("{what}: latest tick of each member {late:.1?} ms");
+    if let Some(most) = setting("CLEARLANE_TICK_MAX_MS") {
+        assert!(late.iter().all(|late| *late <= most as f64), "{what}: {late:?} ms");
+    }
+}
+
+async fn terms(members: &mut [Program]) -> Vec<u64> {
+    let mut terms = Vec::new();
+    for member in members {
+        terms.push(member.ready().await.raft_term);
+    }
+    terms
+}
+
+#[tokio::test]
+async fn a_request_that_takes_long_to_apply_costs_no_leadership() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = members(dir.path(), 3);
+    for member in &mut members {
+        // Sorted ranges over all keys are long answers.
+        member.flags = vec!["--max-txn-ops=1000".to_owned()];
+        member.start();
+    }
+    let leader = leader_of(&mut members).await;
+    fill(&members[leader], keys()).await;
+    let before = terms(&mut members).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut clients = JoinSet::new();
+    for (name, member) in members.iter().enumerate() {
+        clients.spawn(light(kv(member).await, name, Arc::clone(&stop)));
+    }
+    let mut heavy = kv(&members[leader]).await;
+    for (what, request) in [("10 sorted ranges", ten_ranges()), ("10 compares", ten_compares())] {
+        let begin = Instant::now();
+        heavy.txn(request).await.unwrap();
+        println!("{what} over {} keys: {:?}", keys(), begin.elapsed());
+        judge_ticks(what, &members);
+    }
+    let begin = Instant::now();
+    let (key, range_end) = ("h".into(), "i".into());
+    let delete = DeleteRangeRequest { key, range_end, prev_kv: false };
+    let deleted = heavy.delete_range(delete).await.unwrap().into_inner().deleted;
+    println!("delete of all {deleted} keys: {:?}", begin.elapsed());
+    assert_eq!(deleted as usize, keys());
+    judge_ticks("delete", &members);
+    stop.store(true, Ordering::Relaxed);
+    for (refused, longest) in clients.join_all().await {
+        println!("a light client: {longest:?} at most, refused {refused:?}");
+        let changed = refused.iter().any(|why| why.contains("leader changed"));
+        assert!(!changed, "{refused:?}");
+    }
+    assert_eq!(terms(&mut members).await, before, "the term stays");
+    agree(&mut members).await;
+}
+
+/// Expensive reads and puts for some seconds.
+async fn hold_locks(member: &Program) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut clients = JoinSet::new();
+    for _ in 0..4 {
+        let (mut kv, stop) = (kv(member).await, Arc::clone(&stop));
+        clients.spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                kv.range(RangeRequest { serializable: true, ..sorted() }).await.unwrap();
+            }
+        });
+    }
+    let mut writer = kv(member).await;
+    let begin = Instant::now();
+    let mut puts = 0;
+    while begin.elapsed() < Duration::from_secs(3) {
+        writer.put(put("own".into(), "v".into())).await.unwrap();
+        puts += 1;
+    }
+    println!("{puts} puts beside 4 expensive readers");
+    stop.store(true, Ordering::Relaxed);
+    clients.join_all().await;
+}
+
+#[tokio::test]
+async fn locks_of_an_old_era_hold_up_no_tick() {
+    for era in ["3.0", "3.1", "3.2", "3.4", "3.5", "clearlane"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut members = members(dir.path(), 1);
+        members[0].flags = vec![format!("--era={era}")];
+        members[0].start();
+        members[0].ready().await;
+        fill(&members[0], keys()).await;
+        hold_locks(&members[0]).await;
+        judge_ticks(&format!("era {era}"), &members);
+    }
+}
