@@ -22,7 +22,7 @@ use crate::recording::Doing;
 
 /// Old states that go together to the thread that drops them, which need not be woken for each.
 const RETIRED_MAX: usize = 256;
-/// Fewer wait for others no longer than this.
+/// Fewer wait for others no longer than this: each keeps records in memory that no reader needs any more.
 const RETIRED_WAIT: Duration = Duration::from_millis(100);
 
 /// Carries out what the apply half says. A thread that has gone has failed, and said so.
@@ -32,6 +32,8 @@ struct Effects<'s> {
     sorted: Sorted,
     /// Old states, for the commit thread to drop.
     retired: Vec<Retired>,
+    /// When the last ones went there.
+    dropped_at: Duration,
     slow_limit: Duration,
 }
 
@@ -45,16 +47,16 @@ pub(super) fn run(
     let _watching = EndsWithMe(shared);
     let _as = APPLIER.enter();
     let mut shift = shared.recording.shift(*APPLIER);
-    let (sorted, retired) = Default::default();
+    let (sorted, retired, dropped_at) = Default::default();
     let slow_limit = applier.slow_limit();
-    let mut effects = Effects { shared, to_commit, sorted, retired, slow_limit };
+    let mut effects = Effects { shared, to_commit, sorted, retired, dropped_at, slow_limit };
     // What the start has found.
     applier.step(shared.begin.elapsed())?.carry_out(&mut effects);
     loop {
         if !applier.has_work() {
             let next = match effects.retired.is_empty() {
                 true => work.recv().map_err(RecvTimeoutError::from),
-                false => work.recv_timeout(RETIRED_WAIT),
+                false => work.recv_timeout(effects.retired_wait()),
             };
             shift.over(if shared.wait.is_empty() {
                 Doing::Nothing
@@ -79,6 +81,9 @@ pub(super) fn run(
         if is_replaced {
             shared.figures.keys_are(&**applier.store())?;
         }
+        if effects.retired_wait().is_zero() {
+            effects.drop_retired();
+        }
         shift.over(Doing::Running);
     }
 }
@@ -93,7 +98,13 @@ impl Drop for EndsWithMe<'_> {
 }
 
 impl Effects<'_> {
+    /// How long old states may wait for others.
+    fn retired_wait(&self) -> Duration {
+        (self.dropped_at + RETIRED_WAIT).saturating_sub(self.shared.begin.elapsed())
+    }
+
     fn drop_retired(&mut self) {
+        self.dropped_at = self.shared.begin.elapsed();
         if !self.retired.is_empty() {
             let _ = self.to_commit.send(ToCommit::Drop(std::mem::take(&mut self.retired)));
         }
