@@ -41,6 +41,8 @@ struct RaftLoop<'s> {
     shared: &'s Shared,
     /// What has become of the alarm about the disk.
     room_alarm: RoomAlarm,
+    /// The index that the apply loop was told to report at once.
+    awaited: u64,
     tick: Duration,
 }
 
@@ -71,7 +73,7 @@ enum RoomAlarm {
 /// Works until it is told to stop, or something fails.
 pub(super) fn run(core: Core, tick: Duration, ends: Ends, shared: &Shared) -> Result<()> {
     let mut shift = shared.recording.shift(*RAFT);
-    let mut this = RaftLoop { core, shared, room_alarm: RoomAlarm::None, tick };
+    let mut this = RaftLoop { core, shared, room_alarm: RoomAlarm::None, awaited: 0, tick };
     let mut effects = Effects {
         ends,
         shared,
@@ -131,7 +133,10 @@ impl RaftLoop<'_> {
 
     /// Ticks that were missed are not made up for: a follower would forget its promise.
     fn tick(&mut self, late: Duration) {
-        self.shared.figures.ticked(late);
+        let figures = &self.shared.figures;
+        figures.ticked(late);
+        // The apply loop says so, too, when it completes some.
+        figures.proposals_pending.store(self.core.wait().len() as u64, Relaxed);
         self.mind_heartbeat(late);
         self.core.tick();
     }
@@ -142,9 +147,11 @@ impl RaftLoop<'_> {
         let reads = self.core.read_figures();
         figures.slow_read_indexes.store(reads.late_answers + reads.timed_out, Relaxed);
         figures.leases_expired.store(self.core.leases_expired(), Relaxed);
-        figures.proposals_pending.store(self.core.wait().len() as u64, Relaxed);
         self.shared.status.committed_is(self.core.committed());
-        self.shared.inbox.awaits(self.core.awaited());
+        let awaited = self.core.awaited();
+        if awaited != std::mem::replace(&mut self.awaited, awaited) {
+            self.shared.inbox.awaits(awaited);
+        }
     }
 
     /// A leader's heartbeat goes out with each tick. One that is late by more than another tick may cost
