@@ -164,15 +164,14 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// The faults of a seed, in a cluster that begins with so many voters.
-    pub fn new(mut chance: Chance, voters: usize, drift_ppm_max: u64) -> Faults {
+    /// The faults of a seed, in a cluster that keeps so many voters.
+    pub fn new(mut chance: Chance, voters_min: usize, drift_ppm_max: u64) -> Faults {
         let mut taste: Vec<(Kind, u64)> =
             KINDS.into_iter().filter(|_| chance.permille(650)).collect();
         if taste.is_empty() {
             taste = KINDS.to_vec();
         }
         let longest_pause = chance.of_any_size(600 * MILLISECOND, 8 * SECOND);
-        let voters_min = voters.saturating_sub(1).max(3);
         Faults { taste, longest_pause, drift_ppm_max, voters_min, chance }
     }
 

@@ -52,6 +52,8 @@ pub struct Terms {
     pub lease_checkpoints: Option<Micros>,
     /// How long faults happen.
     pub torment: Micros,
+    /// Members may leave until one is left.
+    pub shrinks: bool,
 }
 
 impl Terms {
@@ -90,6 +92,7 @@ impl Terms {
             habits: Habits::any(chance),
             clients: chance.between(2, 8),
             torment: chance.between(8, 30) * SECOND,
+            shrinks: chance.permille(150),
             lease_checkpoints: chance.permille(300).then_some(2 * SECOND),
         }
     }

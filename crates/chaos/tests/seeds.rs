@@ -100,6 +100,7 @@ fn fixed_seeds_break_no_rule() {
         ("leases that were kept alive", sum(|report| report.figures.kept_alive)),
         ("leases that ran out", sum(|report| report.figures.expired)),
         ("members that left", sum(|report| report.figures.left)),
+        ("reads of a member that is alone", sum(|report| report.figures.read_alone)),
     ] {
         assert!(seen > 0 || count < 100, "no {name} in {count} seeds");
     }

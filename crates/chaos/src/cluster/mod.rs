@@ -214,6 +214,8 @@ pub struct Figures {
     pub expired: u64,
     /// Hashes of one member that were compared with another's.
     pub hashes: u64,
+    /// Linearizable reads of a member that is alone.
+    pub read_alone: u64,
 }
 
 impl Cluster {
@@ -221,7 +223,11 @@ impl Cluster {
     pub fn new(order: &Order) -> Cluster {
         let mut chance = Chance::new(order.seed ^ order.members << 56);
         let terms = Terms::draw(&mut chance.part(), order.bug);
-        let faults = Faults::new(chance.part(), order.members as usize, terms.drift_ppm_max);
+        let voters_min = match terms.shrinks {
+            true => 1,
+            false => (order.members as usize).saturating_sub(1).max(3),
+        };
+        let faults = Faults::new(chance.part(), voters_min, terms.drift_ppm_max);
         let mut network = Network::new(chance.part());
         network.weather = terms.weather;
         let users = Users::new(&terms, &mut chance);

@@ -172,6 +172,7 @@ impl Cluster {
                 let reply =
                     replies::read(&*running.applier.store().read(), key.as_deref(), *serializable);
                 let reply = reply.map_err(|error| broken(id, &error))?;
+                self.figures.read_alone += u64::from(!*serializable);
                 self.tell(number, reply.map_or(Outcome::Refused, Outcome::Done));
             }
             Request::Read { .. } => self.submit(id, asker, Input::Read),
