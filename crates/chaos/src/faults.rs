@@ -160,6 +160,8 @@ pub struct Faults {
     drift_ppm_max: u64,
     /// With fewer voters nobody leaves.
     voters_min: usize,
+    /// Of ten changes of members, how many are removals.
+    removals_of_ten: u64,
     chance: Chance,
 }
 
@@ -172,7 +174,14 @@ impl Faults {
             taste = KINDS.to_vec();
         }
         let longest_pause = chance.of_any_size(600 * MILLISECOND, 8 * SECOND);
-        Faults { taste, longest_pause, drift_ppm_max, voters_min, chance }
+        Faults { taste, longest_pause, drift_ppm_max, voters_min, removals_of_ten: 3, chance }
+    }
+
+    /// Changes of members become frequent, and nearly all of them removals.
+    pub fn remove_members_often(&mut self) {
+        self.taste.retain(|(kind, _)| *kind != Kind::Members);
+        self.taste.push((Kind::Members, 40));
+        self.removals_of_ten = 9;
     }
 
     /// How long nothing new goes wrong.
@@ -255,10 +264,16 @@ impl Faults {
     fn members(&mut self, sight: &Sight) -> Option<Fault> {
         let (voters, learners) = (&sight.voters, &sight.learners);
         match self.chance.between(0, 9) {
-            0..=2 if learners.is_empty() && voters.len() < 6 => Some(Fault::Join),
-            0..=6 => self.chance.one_of(learners).copied().map(Fault::Promote),
+            // Removals have the last of the ten.
+            drawn if drawn + self.removals_of_ten < 10 => match drawn {
+                0..=2 if learners.is_empty() && voters.len() < 6 => Some(Fault::Join),
+                _ => self.chance.one_of(learners).copied().map(Fault::Promote),
+            },
             _ if voters.len() > self.voters_min => {
-                let all: Vec<u64> = voters.iter().chain(learners).copied().collect();
+                let mut all: Vec<u64> = voters.iter().chain(learners).copied().collect();
+                if voters.len() == 2 {
+                    all.retain(|id| Some(*id) != sight.leader);
+                }
                 self.chance.one_of(&all).copied().map(Fault::Leave)
             }
             _ => self.chance.one_of(learners).copied().map(Fault::Leave),

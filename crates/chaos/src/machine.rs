@@ -84,8 +84,8 @@ pub struct Running {
     pub is_net_planned: bool,
     /// Whether reads need ask no other member.
     pub is_alone: bool,
-    /// This member was removed.
-    pub is_removed: bool,
+    /// This member was removed, and stops.
+    pub stops: bool,
     /// Its log.
     pub wal: Wal,
     /// A batch is on its way to the disk.
@@ -177,7 +177,7 @@ impl Machine {
             is_apply_planned: false,
             is_net_planned: false,
             is_alone: false,
-            is_removed: false,
+            stops: false,
             is_writing: false,
             purge: None,
             is_poll_planned: false,

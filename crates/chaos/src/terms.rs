@@ -92,8 +92,8 @@ impl Terms {
             habits: Habits::any(chance),
             clients: chance.between(2, 8),
             torment: chance.between(8, 30) * SECOND,
-            shrinks: chance.permille(150),
             lease_checkpoints: chance.permille(300).then_some(2 * SECOND),
+            shrinks: chance.permille(150),
         }
     }
 }

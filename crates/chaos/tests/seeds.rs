@@ -93,6 +93,8 @@ fn fixed_seeds_break_no_rule() {
         let each = if count < 100 { 1 } else { each };
         assert!(seen >= each * count, "only {seen} {name} in {count} seeds");
     }
+    let lost = sum(|report| report.figures.quorums_removed);
+    assert!(lost * 500 <= count.max(500), "{lost} clusters of {count} have lost their quorum");
     for (name, seen) in [
         ("torn writes", sum(|report| report.figures.torn)),
         ("installed copies", sum(|report| report.figures.copies)),

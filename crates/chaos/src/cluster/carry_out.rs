@@ -64,7 +64,7 @@ impl Cluster {
         self.hear_applied(id);
         self.plan_wake(id);
         let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
-        if running.is_some_and(|running| running.is_removed) {
+        if running.is_some_and(|running| running.stops) {
             self.leaves(id);
         }
         Ok(())
@@ -416,9 +416,9 @@ impl RaftEffects for Effects<'_> {
         self.cluster.plan(self.id, wait, Input::Commit { is_timer: false });
     }
 
-    fn removed(&mut self) {
+    fn stops(&mut self) {
         if let Some(running) = self.running() {
-            running.is_removed = true;
+            running.stops = true;
         }
     }
 }

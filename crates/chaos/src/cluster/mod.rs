@@ -214,6 +214,8 @@ pub struct Figures {
     pub expired: u64,
     /// Hashes of one member that were compared with another's.
     pub hashes: u64,
+    /// Clusters that have lost their quorum because one of two voters was removed.
+    pub quorums_removed: u64,
     /// Linearizable reads of a member that is alone.
     pub read_alone: u64,
 }
@@ -227,7 +229,10 @@ impl Cluster {
             true => 1,
             false => (order.members as usize).saturating_sub(1).max(3),
         };
-        let faults = Faults::new(chance.part(), voters_min, terms.drift_ppm_max);
+        let mut faults = Faults::new(chance.part(), voters_min, terms.drift_ppm_max);
+        if terms.shrinks {
+            faults.remove_members_often();
+        }
         let mut network = Network::new(chance.part());
         network.weather = terms.weather;
         let users = Users::new(&terms, &mut chance);

@@ -51,6 +51,12 @@ impl Cluster {
         let now = self.world.now();
         let Some(since) = self.quiet.since else { return Ok(()) };
         if now > since + 60 * SECOND {
+            if self.has_lost_a_voter_of_two() {
+                self.line(format_args!("the quorum has left"));
+                self.figures.quorums_removed += 1;
+                self.quiet.is_over = true;
+                return Ok(());
+            }
             return Err(self.stuck("no agreement a minute after the last fault"));
         }
         self.quiet.clients_rest |= now > since + 3 * SECOND;
@@ -76,15 +82,30 @@ impl Cluster {
         self.world.after(0, Event::Wants(LAST_CLIENT));
     }
 
-    /// Who has left and has not heard of it is switched off, as its owner would do.
+    /// A member that has left and has not heard of it is switched off, as its owner would do. One that has heard
+    /// of it still tells the others, and stops by itself.
     fn send_strangers_home(&mut self) {
         let newest = self.machines.values().filter_map(Machine::applier);
         let Some(newest) = newest.max_by_key(|core| core.progress().index) else { return };
         let strangers = self.machines.values().filter(|machine| !machine.is_gone);
-        let strangers = strangers.filter(|machine| newest.members().is_removed(machine.id));
+        let strangers = strangers.filter(|machine| {
+            let knows = machine.applier().is_some_and(|own| own.members().is_removed(machine.id));
+            newest.members().is_removed(machine.id) && !knows
+        });
         for id in strangers.map(|machine| machine.id).collect::<Vec<_>>() {
             self.leaves(id);
         }
+    }
+
+    /// Of two voters one was removed, and the removal was committed by it alone: the other lost its power before
+    /// it wrote that down, and counts two voters, of which one is stopped for good. etcd comes to the same end.
+    fn has_lost_a_voter_of_two(&self) -> bool {
+        let is_gone = |id| self.machines.get(id).is_some_and(|machine| machine.is_gone);
+        let here = self.machines.values().filter(|machine| !machine.is_gone);
+        here.filter_map(Machine::core).any(|core| {
+            core.conf_state()
+                .is_some_and(|raft| raft.voters.len() == 2 && raft.voters.iter().any(is_gone))
+        })
     }
 
     /// Whether all members have applied the same. If they have, they must hold the same.

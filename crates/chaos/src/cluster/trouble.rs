@@ -41,15 +41,10 @@ impl Cluster {
         }
         let (index, life) = (running.applier.progress().index, machine.life);
         let holds = state_of(&**running.applier.store()).map_err(|error| broken(id, &error))?;
-        let has_left = running.applier.members().is_removed(id);
         self.judge.begins(id, index)?;
         self.judge.holds(id, index, &holds)?;
         self.judge_leases(id, index)?;
         self.line(format_args!("{id} starts at {index}"));
-        if has_left {
-            self.leaves(id);
-            return Ok(());
-        }
         let wait = self.chance.between(0, 100 * MILLISECOND);
         self.world.after(wait, tick(id, life));
         self.plan(id, wait, Input::Commit { is_timer: true });

@@ -72,6 +72,9 @@ use crate::progress::Progress;
 
 /// Committed entries that may wait to be applied. More proposals are refused: etcd's number.
 const APPLY_GAP_MAX: u64 = 5000;
+/// Ticks for which a member goes on that was removed: its last messages tell the others that the removal is
+/// committed. If it led one other voter, that one has no quorum until it hears so.
+const LAST_TICKS: usize = 10;
 /// Bytes of committed entries that may wait to be applied. A follower takes no more from its leader, which
 /// sends them again.
 const APPLY_BYTES_MAX: u64 = 256 << 20;
@@ -109,6 +112,8 @@ pub struct Core {
     known: BTreeMap<u64, Duration>,
     /// Ticks until this member may vote for another.
     silent_ticks: usize,
+    /// This member was removed, and stops after so many ticks.
+    last_ticks: Option<usize>,
     /// The last position that the log has on record.
     recorded: u64,
     /// Bytes of the entries that were applied since.
@@ -161,6 +166,10 @@ impl Core {
         // It may end a transfer, and the lease must go before the next poll.
         self.tell_of_transfer();
         self.driver.tick();
+        if let Some(last) = &mut self.last_ticks {
+            *last = last.saturating_sub(1);
+            self.out.stops |= *last == 0;
+        }
     }
 
     /// A message has come from another member. An error says that raft cannot use it, and nothing
@@ -291,7 +300,9 @@ impl Core {
         }
         self.barrier.hear(Event::Applied { index });
         self.count_applied(index);
-        self.out.removed |= removed;
+        if removed {
+            self.last_ticks.get_or_insert(LAST_TICKS);
+        }
         self.campaign_alone();
         Ok(())
     }

@@ -40,8 +40,8 @@ pub struct Outputs {
     pub completions: Completions,
     /// The log has grown so long that the store should be committed now.
     pub commit_due: bool,
-    /// This member was removed, and stops.
-    pub removed: bool,
+    /// This member was removed, has told the others, and stops.
+    pub stops: bool,
     /// Whether [this member is alone](super::Core::is_alone).
     pub is_alone: bool,
     /// Which request was proposed under which id, for checkers.
@@ -72,8 +72,8 @@ pub trait RaftEffects {
     fn complete(&mut self, completions: Completions);
     /// Has the store committed.
     fn commit(&mut self);
-    /// This member was removed.
-    fn removed(&mut self);
+    /// This member was removed, and stops.
+    fn stops(&mut self);
 }
 
 impl Outputs {
@@ -97,8 +97,8 @@ impl Outputs {
         if let Some(below) = self.purge {
             effects.purge(below);
         }
-        if self.removed {
-            effects.removed();
+        if self.stops {
+            effects.stops();
         }
         // Before outcomes: a client that is told of a leader finds it.
         if let Some(now) = self.leadership {

@@ -242,6 +242,7 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Applier, W
         barrier,
         ids,
         silent_ticks: if was_running { settings.raft.election_ticks } else { 0 },
+        last_ticks: None,
         recorded: newest.index,
         settings,
         log: Default::default(),

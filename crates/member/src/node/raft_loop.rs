@@ -24,9 +24,6 @@ use crate::core::{Completions, Core, Input, Outcome, RaftEffects, ToApply};
 use crate::error::{Error, Result};
 use crate::recording::Doing;
 
-/// Ticks for which a member goes on that was removed.
-const LAST_TICKS: u32 = 10;
-
 /// The threads that the raft loop gives work to.
 pub(super) struct Ends {
     pub(super) to_wal: Sender<ToWal>,
@@ -55,9 +52,8 @@ struct Effects<'s> {
     /// Members to which messages could not be sent.
     unreachable: Vec<u64>,
     sorted: Sorted,
-    /// When this member, which was removed, stops.
-    ends_at: Option<Duration>,
-    tick: Duration,
+    /// This member was removed, and stops.
+    stops: bool,
 }
 
 /// An alarm that this member raises because its disk is nearly full.
@@ -80,12 +76,14 @@ pub(super) fn run(core: Core, tick: Duration, ends: Ends, shared: &Shared) -> Re
         is_writing: false,
         unreachable: Vec::new(),
         sorted: Sorted::default(),
-        ends_at: None,
-        tick,
+        stops: false,
     };
     let mut next_tick = shared.begin.elapsed() + tick;
     loop {
         this.core.poll(shared.begin.elapsed())?.carry_out(&mut effects);
+        if effects.stops {
+            return Err(Error::Removed);
+        }
         for id in effects.unreachable.drain(..) {
             this.core.take(Input::Unreachable(id))?;
         }
@@ -110,9 +108,6 @@ pub(super) fn run(core: Core, tick: Duration, ends: Ends, shared: &Shared) -> Re
             }
         }
         let now = shared.begin.elapsed();
-        if effects.ends_at.is_some_and(|end| now >= end) {
-            return Err(Error::Removed);
-        }
         if now >= next_tick {
             this.tick(now.saturating_sub(next_tick));
             next_tick = now.max(next_tick) + tick;
@@ -301,9 +296,7 @@ impl RaftEffects for Effects<'_> {
         let _ = self.ends.to_commit.send(ToCommit::Now);
     }
 
-    /// The others are to hear first that it is committed.
-    fn removed(&mut self) {
-        let end = self.shared.begin.elapsed() + LAST_TICKS * self.tick;
-        self.ends_at.get_or_insert(end);
+    fn stops(&mut self) {
+        self.stops = true;
     }
 }

@@ -154,7 +154,7 @@ impl Both {
         all.copies.extend(outputs.copies);
         all.write = all.write.take().or(outputs.write);
         all.purge = outputs.purge.or(all.purge);
-        all.removed |= outputs.removed;
+        all.stops |= outputs.stops;
         all.commit_due |= outputs.commit_due;
     }
 

@@ -48,7 +48,7 @@ pub(crate) struct Bench {
     pub(crate) applying: Option<Duration>,
     pub(crate) slow: Vec<Slow>,
     pub(crate) changes: Vec<(i64, Vec<Change>)>,
-    pub(crate) removed: bool,
+    pub(crate) stops: bool,
     pub(crate) replaced: usize,
     starts: u64,
 }
@@ -76,7 +76,7 @@ impl Bench {
             applying: None,
             slow: Vec::new(),
             changes: Vec::new(),
-            removed: false,
+            stops: false,
             replaced: 0,
             starts: 0,
         }
@@ -209,7 +209,7 @@ impl Lab {
         let now = self.now;
         let Some((core, wal)) = &mut self.bench(id).running else { return true };
         let Polled { raft, apply, answers, reads, applying } = core.poll(now).unwrap();
-        let Outputs { send, copies, write, purge, removed, .. } = raft;
+        let Outputs { send, copies, write, purge, stops, .. } = raft;
         if let Some(index) = purge {
             wal.purge(index).unwrap();
         }
@@ -221,7 +221,7 @@ impl Lab {
         bench.applying = applying.or(bench.applying);
         bench.reads.extend(reads);
         bench.answers.extend(answers);
-        bench.removed |= removed;
+        bench.stops |= stops;
         for outputs in apply {
             bench.slow.extend(outputs.slow);
             bench.changes.extend(outputs.changes);

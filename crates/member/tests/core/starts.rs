@@ -144,18 +144,19 @@ fn a_member_that_was_removed_is_told_so_at_each_start() {
     let leaves = leader % 3 + 1;
     lab.call(leader, |core| core.change_members(&Change::Remove { id: leaves }));
     lab.run();
-    lab.tick(3);
-    assert!(lab.bench(leaves).removed);
+    lab.tick(13);
+    assert!(lab.bench(leaves).stops);
     lab.commit(leaves);
     for _ in 0..2 {
         lab.crash(leaves);
-        lab.bench(leaves).removed = false;
+        lab.bench(leaves).stops = false;
         lab.start(leaves);
-        assert!(lab.bench(leaves).removed);
+        lab.tick(10);
+        assert!(lab.bench(leaves).stops);
     }
     lab.crash(leader);
     lab.start(leader);
-    assert!(!lab.bench(leader).removed);
+    assert!(!lab.bench(leader).stops);
 }
 
 /// Whether there is a log is all that its owner looks at to tell a new member from an old one.

@@ -184,8 +184,10 @@ fn members_come_and_go() {
     lab.run();
     lab.tick(3);
     assert_eq!(lab.bench(1).core().progress().members.voters, [1]);
-    assert!(lab.bench(2).removed, "it is told to stop");
-    assert!(!lab.bench(1).removed);
+    assert!(!lab.bench(2).stops, "it may have to tell the others");
+    lab.tick(10);
+    assert!(lab.bench(2).stops);
+    assert!(!lab.bench(1).stops);
     let again = lab.call(1, |core| core.change_members(&joins));
     let again = lab.bench(1).core().change_refused(again);
     assert_eq!(again, ChangeError::Refused(Refused::Removed));
