@@ -8,6 +8,7 @@
 //! CLEARLANE_KILLS=200 cargo test --release -p clearlane-server --test faults alone -- --nocapture
 //! CLEARLANE_SECONDS=120 cargo test --release -p clearlane-server --test faults three -- --nocapture
 //! CLEARLANE_ROUNDS=50 cargo test --release -p clearlane-server --test faults compacting -- --nocapture
+//! CLEARLANE_ROUNDS=100 cargo test --release -p clearlane-server --test faults in_turn -- --nocapture
 //! CLEARLANE_KEYS=500000 CLEARLANE_TICK_MAX_MS=20 \
 //!     cargo test --release -p clearlane-server --test faults heavy -- --nocapture --test-threads 1
 //! ```
@@ -27,6 +28,8 @@ mod full;
 mod headless;
 mod heavy;
 mod hostile;
+mod in_turn;
+mod links;
 mod program;
 mod three;
 mod writers;

@@ -23,7 +23,10 @@ pub(crate) struct Program {
     /// Where its data directory is; beside its log, if nobody wants it elsewhere.
     pub(crate) disk: PathBuf,
     pub(crate) client: u16,
-    peer: u16,
+    /// Where the other members find it.
+    pub(crate) peer: u16,
+    /// Where it listens for them: the same, if nothing is in between.
+    pub(crate) listen_peer: u16,
     cluster: String,
     /// More of the command line.
     pub(crate) flags: Vec<String>,
@@ -31,7 +34,7 @@ pub(crate) struct Program {
 }
 
 /// Ports that nobody has.
-fn ports(count: usize) -> Vec<u16> {
+pub(crate) fn ports(count: usize) -> Vec<u16> {
     let bound: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     bound.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
@@ -48,6 +51,7 @@ pub(crate) fn members(dir: &Path, count: usize) -> Vec<Program> {
         disk: dir.to_owned(),
         client: client[at],
         peer: peer[at],
+        listen_peer: peer[at],
         cluster: cluster.clone(),
         flags: Vec::new(),
         process: None,
@@ -60,6 +64,7 @@ impl Program {
         let program = std::env::var("CLEARLANE");
         let program = program.unwrap_or_else(|_| env!("CARGO_BIN_EXE_clearlane").to_owned());
         let (client, peer) = (self.url(), self.peer_url());
+        let listen_peer = format!("http://127.0.0.1:{}", self.listen_peer);
         let log = self.dir.join(format!("{}.log", self.name));
         let log = File::options().create(true).append(true).open(log).unwrap();
         let mut command = Command::new(program);
@@ -69,7 +74,7 @@ impl Program {
         command.args(["--name", &self.name, "--initial-cluster", &self.cluster]);
         command.arg("--data-dir").arg(self.disk.join(&self.name));
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
-        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.args(["--listen-peer-urls", &listen_peer, "--initial-advertise-peer-urls", &peer]);
         command.args(&self.flags);
         self.process = Some(command.spawn().unwrap());
     }
@@ -79,6 +84,11 @@ impl Program {
         let process = self.process.as_ref().unwrap().id().to_string();
         let sent = Command::new("kill").args(["-s", signal, &process]).status().unwrap();
         assert!(sent.success(), "kill -s {signal}: {sent}");
+    }
+
+    /// The process, if it was started.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Child::id)
     }
 
     /// The peer URL.

@@ -1,0 +1,222 @@
+//! Each of three members in turn is stopped, killed, and cut off, under load with compactions and leases: no process
+//! ends by itself, only a fault of the leader changes the leader, and all hold the same.
+//!
+//! By default each fault comes once. `CLEARLANE_ROUNDS` says how many come, and then leaders are judged, too, which a
+//! machine with other work does not allow.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
+
+use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
+use clearlane_proto::etcdserverpb::{
+    CompactionRequest, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseTimeToLiveRequest,
+    PutRequest, StatusResponse,
+};
+use tokio::task::JoinSet;
+use tonic::{Code, Status};
+
+use crate::links::{AWAY, Links};
+use crate::program::{PATIENCE, Program, connect, kv, members, moment};
+use crate::setting;
+use crate::three::agree;
+use crate::writers::{Writers, are_there};
+
+/// Leases that are kept alive.
+const LEASES: i64 = 8;
+/// In seconds: longer than a fault and what is elected after it.
+const TTL: i64 = 10;
+/// Between two times that a lease is kept alive, or the store compacted.
+const PAUSE: Duration = Duration::from_millis(500);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    Stop,
+    Kill,
+    Cut,
+}
+
+/// What all clients of the leases and of compactions share.
+struct Others {
+    ports: Vec<u16>,
+    ends: AtomicBool,
+    compactions: AtomicU64,
+}
+
+/// What all members say of their leader, once they say the same.
+async fn agreed(members: &mut [Program]) -> (u64, u64) {
+    let begin = Instant::now();
+    loop {
+        let mut said = Vec::new();
+        for member in &mut *members {
+            let StatusResponse { leader, raft_term, .. } = member.ready().await;
+            said.push((leader, raft_term));
+        }
+        if said[0].0 != 0 && said.iter().all(|one| *one == said[0]) {
+            return said[0];
+        }
+        assert!(begin.elapsed() < PATIENCE, "they say of leader and term: {said:?}");
+        moment().await;
+    }
+}
+
+/// Grants a lease, or fails as a request does.
+async fn grant(port: u16, id: i64) -> Result<(), Status> {
+    let channel = connect(port).await.map_err(|error| Status::unavailable(error.to_string()))?;
+    let granted = LeaseClient::new(channel).lease_grant(LeaseGrantRequest { ttl: TTL, id }).await;
+    let is_there = granted.as_ref().is_err_and(|status| status.code() == Code::FailedPrecondition);
+    if !is_there {
+        granted?;
+    }
+    let (key, value) = (format!("l{id}").into(), "kept".into());
+    let put = PutRequest { key, value, lease: id, ..PutRequest::default() };
+    let mut kv = kv(port).await.map_err(|error| Status::unavailable(error.to_string()))?;
+    kv.put(put).await.map(drop)
+}
+
+/// Keeps a lease alive once: the TTL that is left, 0 if there is no such lease.
+async fn keep_alive(port: u16, id: i64) -> Result<i64, Status> {
+    let channel = connect(port).await.map_err(|error| Status::unavailable(error.to_string()))?;
+    let once = tokio_stream::once(LeaseKeepAliveRequest { id });
+    let mut replies = LeaseClient::new(channel).lease_keep_alive(once).await?.into_inner();
+    let reply = replies.message().await?;
+    reply.map(|reply| reply.ttl).ok_or_else(|| Status::unavailable("no reply"))
+}
+
+/// Grants a lease and keeps it alive at one member after the other, until told to stop. It must live, unless no member
+/// has answered for as long as its TTL; returns the longest such time.
+async fn hold_lease(others: Arc<Others>, id: i64) -> Duration {
+    let port = |turn: usize| others.ports[turn % others.ports.len()];
+    let mut turn = id as usize;
+    while grant(port(turn), id).await.is_err() {
+        turn += 1;
+    }
+    let (mut kept, mut longest) = (Instant::now(), Duration::ZERO);
+    while !others.ends.load(SeqCst) {
+        let asked = Instant::now();
+        match keep_alive(port(turn), id).await {
+            Ok(ttl) => {
+                longest = longest.max(kept.elapsed());
+                let was_kept = kept.elapsed() < Duration::from_secs(TTL as u64);
+                assert!(
+                    ttl > 0 || !was_kept,
+                    "lease {id} ended {:?} after it was kept",
+                    kept.elapsed()
+                );
+                if ttl == 0 {
+                    while grant(port(turn), id).await.is_err() {
+                        turn += 1;
+                    }
+                }
+                kept = asked;
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(_) => turn += 1,
+        }
+    }
+    longest
+}
+
+/// Compacts again and again, wherever a member answers.
+async fn compact(others: Arc<Others>) {
+    for turn in 0.. {
+        if others.ends.load(SeqCst) {
+            return;
+        }
+        tokio::time::sleep(PAUSE).await;
+        let Ok(mut kv) = kv(others.ports[turn % others.ports.len()]).await else { continue };
+        let (key, value) = ("compacted".into(), "v".into());
+        let put = PutRequest { key, value, ..PutRequest::default() };
+        let Ok(reply) = kv.put(put).await else { continue };
+        let revision = reply.into_inner().header.unwrap().revision;
+        let compaction = CompactionRequest { revision, physical: turn % 2 == 0 };
+        others.compactions.fetch_add(u64::from(kv.compact(compaction).await.is_ok()), SeqCst);
+    }
+}
+
+/// A fault of one member, and its end.
+async fn strike(fault: Fault, at: usize, members: &mut [Program], links: &Links) {
+    match fault {
+        Fault::Stop => members[at].signal("STOP"),
+        Fault::Kill => members[at].kill(),
+        Fault::Cut => links.cut(Some(at)),
+    }
+    tokio::time::sleep(AWAY).await;
+    for (other, member) in members.iter_mut().enumerate() {
+        assert!(other == at || member.runs(), "{other} has ended: {}", member.log());
+    }
+    match fault {
+        Fault::Stop => members[at].signal("CONT"),
+        Fault::Kill => links.start(at, &mut members[at]),
+        Fault::Cut => links.cut(None),
+    }
+}
+
+#[tokio::test]
+async fn faults_of_each_member_in_turn_end_no_process_and_no_lease() {
+    let dir = tempfile::tempdir().unwrap();
+    let rounds = setting("CLEARLANE_ROUNDS");
+    let mut members = members(dir.path(), 3);
+    let links = Links::new(&mut members).await;
+    for (at, member) in members.iter_mut().enumerate() {
+        links.start(at, member);
+    }
+    agreed(&mut members).await;
+    let ports: Vec<u16> = members.iter().map(|member| member.client).collect();
+    let writers = Writers::start(&ports, 8, 2);
+    let (ends, compactions) = (AtomicBool::new(false), AtomicU64::new(0));
+    let others = Arc::new(Others { ports, ends, compactions });
+    let compacting = tokio::spawn(compact(Arc::clone(&others)));
+    let mut leases = JoinSet::new();
+    for id in 1..=LEASES {
+        leases.spawn(hold_lease(Arc::clone(&others), id));
+    }
+    writers.seen.heals().await;
+    let (mut changes, mut of_leaders) = (0, 0);
+    let mut before = agreed(&mut members).await;
+    for round in 0..rounds.unwrap_or(3) as usize {
+        let fault = [Fault::Stop, Fault::Kill, Fault::Cut][round % 3];
+        let at = (round + round / 3) % 3;
+        let (leader, term) = agreed(&mut members).await;
+        assert!(
+            (leader, term) == before || rounds.is_none(),
+            "without a fault: {term}, {before:?}"
+        );
+        let is_leader = members[at].ready().await.header.unwrap().member_id == leader;
+        strike(fault, at, &mut members, &links).await;
+        writers.seen.heals().await;
+        before = agreed(&mut members).await;
+        let changed = before != (leader, term);
+        println!(
+            "round {round}: {fault:?} of {at}, leader: {is_leader}, term {term} and then {}",
+            before.1
+        );
+        assert!(is_leader || !changed || rounds.is_none(), "{fault:?} of a follower, {before:?}");
+        of_leaders += u32::from(is_leader);
+        changes += u32::from(changed);
+    }
+    assert!(
+        agreed(&mut members).await == before || rounds.is_none(),
+        "without a fault: {before:?}"
+    );
+    others.ends.store(true, SeqCst);
+    let gaps = leases.join_all().await;
+    for id in 1..=LEASES {
+        let channel = connect(others.ports[0]).await.unwrap();
+        let asked = LeaseTimeToLiveRequest { id, keys: true };
+        let lease = LeaseClient::new(channel).lease_time_to_live(asked).await.unwrap().into_inner();
+        assert!(lease.ttl > 0 && lease.keys == [format!("l{id}").into_bytes()], "{lease:?}");
+    }
+    compacting.await.unwrap();
+    let keys = writers.end().await;
+    agree(&mut members).await;
+    are_there(others.ports[0], &keys, false).await;
+    println!(
+        "{of_leaders} faults of leaders, {changes} changes of leaders; {} acknowledged puts are there, {} \
+         compactions, {LEASES} leases live, kept alive every {:?} at least",
+        keys.len(),
+        others.compactions.load(SeqCst),
+        gaps.iter().max().unwrap()
+    );
+}

@@ -1,0 +1,133 @@
+//! The links between members, through which all that they say goes, and which can be cut.
+//!
+//! Each member is found at a port of this process, which passes connections on. Of a connection that is cut nothing
+//! is lost and nothing arrives, as of a cable that is plugged in again before TCP gives up.
+
+use std::fs;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use crate::program::{Program, moment, ports};
+
+/// The links of all members.
+pub(crate) struct Links {
+    /// The member whose links are cut.
+    cut: watch::Sender<Option<usize>>,
+    pids: Arc<Mutex<Vec<Option<u32>>>>,
+}
+
+impl Links {
+    /// Puts a proxy in front of each member. None of them runs yet.
+    pub(crate) async fn new(members: &mut [Program]) -> Links {
+        let (cut, cuts) = watch::channel(None);
+        let pids = Arc::new(Mutex::new(vec![None; members.len()]));
+        for (to, port) in ports(members.len()).into_iter().enumerate() {
+            members[to].listen_peer = port;
+            let listener = TcpListener::bind(("127.0.0.1", members[to].peer)).await.unwrap();
+            let (pids, cuts) = (Arc::clone(&pids), cuts.clone());
+            tokio::spawn(async move {
+                while let Ok((stream, from)) = listener.accept().await {
+                    tokio::spawn(pass(
+                        stream,
+                        from.port(),
+                        (to, port),
+                        Arc::clone(&pids),
+                        cuts.clone(),
+                    ));
+                }
+            });
+        }
+        Links { cut, pids }
+    }
+
+    /// Starts a member, whose connections are told from others' by its process.
+    pub(crate) fn start(&self, at: usize, member: &mut Program) {
+        member.start();
+        self.pids.lock().unwrap()[at] = member.pid();
+    }
+
+    /// Cuts one member off, and no other any more.
+    pub(crate) fn cut(&self, member: Option<usize>) {
+        self.cut.send_replace(member);
+    }
+}
+
+/// Passes on a connection that has come from this port to a member that listens at that one.
+async fn pass(
+    from: TcpStream,
+    from_port: u16,
+    (to, to_port): (usize, u16),
+    pids: Arc<Mutex<Vec<Option<u32>>>>,
+    mut cuts: watch::Receiver<Option<usize>>,
+) {
+    // A process that ends closes its end: then there is none to be found.
+    let Some(owner) = owner(from_port, &pids).await else { return };
+    let ends = [owner, to];
+    uncut(&mut cuts, ends).await;
+    let Ok(to) = TcpStream::connect(("127.0.0.1", to_port)).await else { return };
+    let ((from_read, from_write), (to_read, to_write)) = (from.into_split(), to.into_split());
+    tokio::select! {
+        () = copy(from_read, to_write, cuts.clone(), ends) => {}
+        () = copy(to_read, from_write, cuts, ends) => {}
+    }
+}
+
+async fn copy(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut cuts: watch::Receiver<Option<usize>>,
+    ends: [usize; 2],
+) {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let Ok(read @ 1..) = from.read(&mut buffer).await else { return };
+        uncut(&mut cuts, ends).await;
+        if to.write_all(&buffer[..read]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits until neither end is cut off.
+async fn uncut(cuts: &mut watch::Receiver<Option<usize>>, ends: [usize; 2]) {
+    let _ = cuts.wait_for(|cut| cut.is_none_or(|cut| !ends.contains(&cut))).await;
+}
+
+/// The member whose process has a socket at this local port.
+async fn owner(port: u16, pids: &Mutex<Vec<Option<u32>>>) -> Option<usize> {
+    for _ in 0..100 {
+        let known = pids.lock().unwrap().clone();
+        let has = |pid: &Option<u32>| pid.is_some_and(|pid| has_socket(pid, port).unwrap_or(false));
+        if let Some(at) = known.iter().position(has) {
+            return Some(at);
+        }
+        moment().await;
+    }
+    None
+}
+
+/// Whether a process has a socket at this local port, as Linux says.
+fn has_socket(pid: u32, port: u16) -> std::io::Result<bool> {
+    let local = format!("0100007F:{port:04X}");
+    let table = fs::read_to_string("/proc/net/tcp")?;
+    let inode = table.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        (fields.get(1) == Some(&local.as_str())).then(|| fields.get(9).copied()).flatten()
+    });
+    let Some(inode) = inode else { return Ok(false) };
+    let socket = format!("socket:[{inode}]");
+    for file in fs::read_dir(format!("/proc/{pid}/fd"))? {
+        if fs::read_link(file?.path()).is_ok_and(|link| link.as_os_str() == socket.as_str()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// How long a member is stopped or cut off: longer than an election takes.
+pub(crate) const AWAY: Duration = Duration::from_secs(2);
