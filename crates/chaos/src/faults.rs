@@ -179,9 +179,18 @@ impl Faults {
 
     /// Changes of members become frequent, and nearly all of them removals.
     pub fn remove_members_often(&mut self) {
-        self.taste.retain(|(kind, _)| *kind != Kind::Members);
-        self.taste.push((Kind::Members, 40));
+        self.prefer(Kind::Members);
         self.removals_of_ten = 9;
+    }
+
+    /// Leaders are often asked to hand over.
+    pub fn transfer_often(&mut self) {
+        self.prefer(Kind::Transfer);
+    }
+
+    fn prefer(&mut self, preferred: Kind) {
+        self.taste.retain(|(kind, _)| *kind != preferred);
+        self.taste.push((preferred, 40));
     }
 
     /// How long nothing new goes wrong.

@@ -88,7 +88,11 @@ impl Terms {
             apply: chance.of_any_size(100, 300 * MILLISECOND),
             // A lease allows for a tenth of an election time-out between two clocks.
             drift_ppm_max: if read_mode == ReadMode::Lease { 40_000 } else { 300_000 },
-            weather: if chance.permille(500) { Weather::FAIR } else { breeze(chance) },
+            weather: match bug {
+                Some(Bug::ReusedReadId) => ECHOES,
+                _ if chance.permille(500) => Weather::FAIR,
+                _ => breeze(chance),
+            },
             habits: Habits::any(chance),
             clients: chance.between(2, 8),
             torment: chance.between(8, 30) * SECOND,
@@ -114,6 +118,15 @@ fn raft(chance: &mut Chance, bug: Option<Bug>) -> driver::Settings {
         ..driver::Settings::new(0, chance.number())
     }
 }
+
+/// Answers often come a second time, much later.
+const ECHOES: Weather = Weather {
+    delay: 2 * MILLISECOND,
+    slow_permille: 100,
+    slow_delay: 500 * MILLISECOND,
+    lost_permille: 20,
+    doubled_permille: 300,
+};
 
 /// A network that is never quite in order.
 fn breeze(chance: &mut Chance) -> Weather {

@@ -233,6 +233,9 @@ impl Cluster {
         if terms.shrinks {
             faults.remove_members_often();
         }
+        if order.bug == Some(Bug::LeaseKeptOverTransfer) {
+            faults.transfer_often();
+        }
         let mut network = Network::new(chance.part());
         network.weather = terms.weather;
         let users = Users::new(&terms, &mut chance);
