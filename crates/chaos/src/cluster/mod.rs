@@ -400,6 +400,10 @@ impl Cluster {
             self.line(format_args!("lost {message}"));
             return Ok(());
         }
+        // As the server's peers do, which know their connection's member.
+        if message.from() != link.0 {
+            return Err(broken(id, &format!("{message} came from {}", link.0)));
+        }
         self.line(format_args!("arrives {message}"));
         self.give(id, RaftInput::Message(message));
         Ok(())

@@ -166,8 +166,11 @@ impl Driver {
         if self.answer_at_once(&message) {
             return Ok(());
         }
-        if !leads && kind == MessageType::MsgPropose {
-            self.forwarded_bytes += bytes_of(&message);
+        match kind {
+            // Raft would forward both under the name of their first sender, which is not the connection's.
+            MessageType::MsgPropose if !leads => return self.pass_on(&message),
+            MessageType::MsgReadIndex if !leads => return Ok(()),
+            _ => {}
         }
         let stepped = self.node.step(message.0);
         self.settle();
@@ -244,15 +247,9 @@ impl Driver {
         self.propose_as(EntryKind::ConfChangeV2, data)
     }
 
-    /// Proposes what another member has forwarded to this one, as if it were this one's own: raft itself
-    /// drops it while leadership goes from one member to another, and would send it on under the name of
-    /// its first sender. What is no proposal has nothing to pass on.
-    pub fn pass_on(&mut self, proposal: &Message) -> Result<()> {
-        let nonsense = |words: &str| Error::Message(format!("{proposal}: {words}"));
-        check::shape(&proposal.0).map_err(nonsense)?;
-        if self.node.raft.prs().get(proposal.from()).is_none() {
-            return Err(Error::Stranger(proposal.from()));
-        }
+    /// Forwards what another member has forwarded to this one, which does not lead any more, as if it were this
+    /// one's own. It is dropped if no leader is known.
+    fn pass_on(&mut self, proposal: &Message) -> Result<()> {
         for (kind, data) in proposal.proposed() {
             self.propose_as(kind, data)?;
         }
@@ -567,6 +564,92 @@ mod tests {
         let hard_state = HardState { term: 1, vote: 0, commit: 3 };
         let found = Found { store, hard_state, entries: Vec::new() };
         Driver::new(Settings::new(id, seed), found).unwrap()
+    }
+
+    /// A message of term 2.
+    fn message(kind: MessageType, from: u64, to: u64) -> raft::eraftpb::Message {
+        raft::eraftpb::Message { msg_type: kind, from, to, term: 2, ..Default::default() }
+    }
+
+    /// Voter 1, which follows 3 in term 2.
+    fn follower() -> Driver {
+        let mut driver = voter(1, 0);
+        driver.step(Message(message(MessageType::MsgHeartbeat, 3, 1))).unwrap();
+        driver
+    }
+
+    fn sent(driver: &mut Driver, kind: MessageType) -> Vec<(u64, u64)> {
+        let mut sent = Vec::new();
+        while let Some(effects) = driver.effects() {
+            let of_kind = effects.send.iter().filter(|message| message.0.msg_type == kind);
+            sent.extend(of_kind.map(|message| (message.from(), message.to())));
+            if let Some(append) = effects.append {
+                driver.persisted(append.number).unwrap();
+            }
+        }
+        sent
+    }
+
+    /// A member that has just handed leadership over gets what others still send to it.
+    #[test]
+    fn what_a_member_forwards_for_another_goes_out_under_its_own_name() {
+        let mut driver = follower();
+        let mut proposal = message(MessageType::MsgPropose, 2, 1);
+        proposal.term = 0;
+        proposal.set_entries(
+            vec![raft::eraftpb::Entry { data: "put".into(), ..Default::default() }].into(),
+        );
+        driver.step(Message(proposal)).unwrap();
+        assert_eq!(sent(&mut driver, MessageType::MsgPropose), [(1, 3)]);
+
+        let mut question = message(MessageType::MsgReadIndex, 2, 1);
+        question.term = 0;
+        question.set_entries(
+            vec![raft::eraftpb::Entry { data: "id".into(), ..Default::default() }].into(),
+        );
+        driver.step(Message(question)).unwrap();
+        assert_eq!(sent(&mut driver, MessageType::MsgReadIndex), []);
+
+        driver.transfer_leader(2);
+        assert_eq!(sent(&mut driver, MessageType::MsgTransferLeader), []);
+    }
+
+    /// A member that was stopped, and finds all of its leader's heartbeats.
+    #[test]
+    fn heartbeats_that_come_together_have_one_answer() {
+        let mut driver = follower();
+        sent(&mut driver, MessageType::MsgHeartbeatResponse);
+        for question in 0..100_u8 {
+            let mut heartbeat = message(MessageType::MsgHeartbeat, 3, 1);
+            heartbeat.context = vec![question].into();
+            driver.step(Message(heartbeat)).unwrap();
+        }
+        assert_eq!(sent(&mut driver, MessageType::MsgHeartbeatResponse), [(1, 3)]);
+    }
+
+    #[test]
+    fn a_member_votes_and_does_not_campaign_while_a_snapshot_is_installed() {
+        let mut driver = follower();
+        let mut snapshot = message(MessageType::MsgSnapshot, 3, 1);
+        let metadata = snapshot.mut_snapshot().mut_metadata();
+        (metadata.index, metadata.term) = (10, 2);
+        metadata.mut_conf_state().set_voters(vec![1, 2, 3]);
+        driver.step(Message(snapshot)).unwrap();
+        assert_eq!(sent(&mut driver, MessageType::MsgAppendResponse), [(1, 3)]);
+        assert_eq!(driver.applied_index(), 3);
+        driver.campaign();
+        assert_eq!(driver.leadership().role, Role::Follower);
+
+        let mut asks = message(MessageType::MsgRequestVote, 2, 1);
+        (asks.term, asks.index, asks.log_term, asks.context) =
+            (3, 10, 2, "CampaignTransfer".into());
+        driver.step(Message(asks)).unwrap();
+        assert_eq!(sent(&mut driver, MessageType::MsgRequestVoteResponse), [(1, 2)]);
+
+        driver.installed(10).unwrap();
+        assert_eq!(driver.applied_index(), 10);
+        driver.campaign();
+        assert_eq!(driver.leadership().role, Role::PreCandidate);
     }
 
     #[test]
