@@ -140,9 +140,10 @@ impl Cluster {
             }
         }
         let ((told, _), index) = (running.core.applied_to(), running.applier.progress().index);
-        if told > index {
+        let in_raft = running.core.applied_in_raft();
+        if told.max(in_raft) > index {
             let seen =
-                format!("raft of {id} takes {told} for applied, and the store is at {index}");
+                format!("raft of {id} takes {in_raft} for applied, and the store is at {index}");
             return Err(Violation::new(Rule::Running, seen));
         }
         match running.core.conf_state().cloned() {

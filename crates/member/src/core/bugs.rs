@@ -146,9 +146,10 @@ impl Core {
     }
 
     /// A snapshot goes to the apply loop.
-    pub(super) fn spoil_install(&mut self, number: u64) -> Result<()> {
-        if self.has(Bug::InstallNotAwaited) && self.log.installed().is_some() {
-            self.driver.persisted(number)?;
+    pub(super) fn spoil_install(&mut self, index: u64) -> Result<()> {
+        if self.has(Bug::InstallNotAwaited) {
+            self.log.installed(index);
+            self.driver.installed(index)?;
         }
         Ok(())
     }

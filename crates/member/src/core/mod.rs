@@ -75,8 +75,8 @@ const APPLY_GAP_MAX: u64 = 5000;
 /// Ticks for which a member goes on that was removed: its last messages tell the others that the removal is
 /// committed. If it led one other voter, that one has no quorum until it hears so.
 const LAST_TICKS: usize = 10;
-/// Bytes of committed entries that may wait to be applied. A follower takes no more from its leader, which
-/// sends them again.
+/// Bytes of committed entries that may wait to be applied. A leader takes no more proposals, and a follower no more
+/// entries from its leader, which sends them again.
 const APPLY_BYTES_MAX: u64 = 256 << 20;
 
 /// The raft half of a member.
@@ -262,8 +262,10 @@ impl Core {
             match behind {
                 AfterSync::Appended(number) => self.driver.persisted(number)?,
                 AfterSync::Install { number, position } => {
+                    let index = position.index;
                     self.out.apply.push(ToApply::Install(position));
-                    self.spoil_install(number)?;
+                    self.driver.persisted(number)?;
+                    self.spoil_install(index)?;
                 }
                 AfterSync::Recorded(position) => {
                     let kept = position.index.saturating_sub(self.settings.catch_up_entries);
@@ -291,9 +293,8 @@ impl Core {
             self.change_is_applied(change)?;
         }
         self.applied = (index, term);
-        match installed {
-            Some(position) => self.is_installed(&position)?,
-            None => self.driver.applied(index)?,
+        if let Some(position) = installed {
+            self.is_installed(&position)?;
         }
         for (context, index) in log_reads {
             self.barrier.hear(Event::Answered { context, index });
@@ -331,10 +332,8 @@ impl Core {
     fn is_installed(&mut self, position: &Position) -> Result<()> {
         self.recorded = position.index;
         self.voting = self.driver.members();
-        if let Some(number) = self.log.installed() {
-            self.driver.persisted(number)?;
-        }
-        self.after_sync()
+        self.log.installed(position.index);
+        Ok(self.driver.installed(position.index)?)
     }
 
     /// Asks for a commit of the store if the log has grown long without one: it could never be shortened. Once:
@@ -589,6 +588,11 @@ impl Core {
     /// The last entry that is applied, as far as the apply loop has said, and its term.
     pub fn applied_to(&self) -> (u64, u64) {
         self.applied
+    }
+
+    /// The last entry that raft takes for applied: the same, or less.
+    pub fn applied_in_raft(&self) -> u64 {
+        self.driver.applied_index()
     }
 
     /// Raft's members, as far as the apply loop has said; `None` while a raft snapshot is being installed, of

@@ -27,7 +27,7 @@ impl Core {
         applied
     }
 
-    pub(super) fn spoil_install(&mut self, _number: u64) -> Result<()> {
+    pub(super) fn spoil_install(&mut self, _index: u64) -> Result<()> {
         Ok(())
     }
 

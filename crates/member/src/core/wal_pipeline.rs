@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   append            raft speaks of it
-//!   copy installed    the copy takes the store's place; raft goes on behind it
+//!   copy installed    the copy takes the store's place; raft takes it for applied when it has
 //!   own snapshot      entries and segments below it may go
 //! ```
 
@@ -23,8 +23,8 @@ pub(super) struct WalPipeline {
     group: GroupSync,
     durable: Ticket,
     behind: VecDeque<(Ticket, AfterSync)>,
-    /// The apply loop installs the snapshot in front: what comes behind it waits for that.
-    is_installing: bool,
+    /// Indexes of the snapshots that the apply loop installs.
+    installing: VecDeque<u64>,
 }
 
 /// What may happen once an append is durable.
@@ -32,7 +32,7 @@ pub(super) struct WalPipeline {
 pub(super) enum AfterSync {
     /// Raft is told its number.
     Appended(u64),
-    /// The apply loop installs the snapshot of this position; then raft is told the number.
+    /// Raft is told its number, and the apply loop installs the snapshot of this position.
     Install { number: u64, position: Position },
     /// The log is not needed below this position.
     Recorded(Position),
@@ -74,35 +74,27 @@ impl WalPipeline {
         Ok(())
     }
 
-    /// What may happen now, one thing after the other. Behind [`AfterSync::Install`] nothing may, before it is
-    /// [installed](WalPipeline::installed): raft would go on behind a snapshot that is not the store yet.
+    /// What may happen now, one thing after the other.
     pub(super) fn next(&mut self) -> Option<AfterSync> {
-        if self.is_installing {
-            return None;
+        let (_, behind) = self.behind.pop_front_if(|(ticket, _)| *ticket <= self.durable)?;
+        if let AfterSync::Install { position, .. } = &behind {
+            self.installing.push_back(position.index);
         }
-        let (_, behind) = self.behind.front().filter(|(ticket, _)| *ticket <= self.durable)?;
-        if let AfterSync::Install { .. } = behind {
-            self.is_installing = true;
-            return Some(behind.clone());
-        }
-        self.behind.pop_front().map(|(_, behind)| behind)
+        Some(behind)
     }
 
-    /// The snapshot in front is the store now. Returns raft's number for its append.
-    pub(super) fn installed(&mut self) -> Option<u64> {
-        self.is_installing = false;
-        match self.behind.pop_front()? {
-            (_, AfterSync::Install { number, .. }) => Some(number),
-            _ => None,
-        }
+    /// The snapshot of this index is the store now.
+    pub(super) fn installed(&mut self, index: u64) {
+        self.installing.retain(|installing| *installing > index);
     }
 
     /// The indexes of copies that are on their way to become the store.
     pub(super) fn installs(&self) -> impl Iterator<Item = u64> {
-        self.behind.iter().filter_map(|(_, behind)| match behind {
+        let written = self.behind.iter().filter_map(|(_, behind)| match behind {
             AfterSync::Install { position, .. } => Some(position.index),
             _ => None,
-        })
+        });
+        self.installing.iter().copied().chain(written)
     }
 }
 

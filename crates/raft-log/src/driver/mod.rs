@@ -90,6 +90,8 @@ pub struct Driver {
     free: Vec<Message>,
     /// Committed entries were handed out up to here.
     handed_out: u64,
+    /// The index of the newest raft snapshot that is not installed yet.
+    installing: Option<u64>,
     /// Bytes that were forwarded since the last effects.
     forwarded_bytes: u64,
 }
@@ -117,6 +119,7 @@ impl Driver {
             waiting: Waiting::new(durable_term),
             free: Vec::new(),
             handed_out: applied,
+            installing: None,
             forwarded_bytes: 0,
         };
         driver.draw();
@@ -148,7 +151,8 @@ impl Driver {
     }
 
     fn may_campaign(&self) -> bool {
-        self.node.raft.promotable() && !self.waiting.changes_the_log()
+        let is_installing = self.installing.is_some();
+        self.node.raft.promotable() && !self.waiting.changes_the_log() && !is_installing
     }
 
     /// A message has come. What raft cannot use now it drops in silence, proposals too: who has
@@ -251,7 +255,10 @@ impl Driver {
     /// one's own. It is dropped if no leader is known.
     fn pass_on(&mut self, proposal: &Message) -> Result<()> {
         for (kind, data) in proposal.proposed() {
-            self.propose_as(kind, data)?;
+            match self.propose_as(kind, data) {
+                Ok(()) | Err(Error::NoLeader) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
@@ -291,10 +298,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Hands leadership to another member, if it is one that votes.
+    /// Hands leadership to another member, if this one leads and the other votes. A follower's raft would ask its
+    /// leader under the other member's name.
     pub fn transfer_leader(&mut self, to: u64) {
-        // To follow another member's request, raft takes "nobody" for this member.
-        if to != 0 {
+        if to != 0 && self.node.raft.state == StateRole::Leader {
             self.node.transfer_leader(to);
         }
         self.settle();
@@ -313,8 +320,8 @@ impl Driver {
         self.settle();
     }
 
-    /// An append is durable, and with it all before. If it replaced the store, what that contains
-    /// is applied. Numbers may be told late or twice; one that was never handed out is an error.
+    /// An append is durable, and with it all before. Numbers may be told late or twice; one that was never handed
+    /// out is an error.
     pub fn persisted(&mut self, number: u64) -> Result<()> {
         if number > self.waiting.newest() {
             return Err(Error::Stopped(format!("append {number} is durable and was never made")));
@@ -328,10 +335,14 @@ impl Driver {
     fn done(&mut self, done: Done) {
         self.free.extend(done.messages);
         self.node.on_persist_ready(done.ready);
-        if let Some(index) = done.install.filter(|index| *index > self.node.raft.raft_log.applied) {
-            self.node.advance_apply_to(index);
-        }
         self.settle();
+    }
+
+    /// The store that came with a raft snapshot is installed: what it contains is applied. Until then this member
+    /// votes and acknowledges what is durable, and does not campaign. Its append is durable before.
+    pub fn installed(&mut self, index: u64) -> Result<()> {
+        self.installing = self.installing.filter(|newest| *newest > index);
+        self.applied(index)
     }
 
     /// Entries up to this index are applied. It may be told late; an index that was not handed out
@@ -440,7 +451,9 @@ impl Driver {
         effects.append = self.append(&ready);
         let installed = effects.append.as_ref().and_then(|append| append.install.as_ref());
         let newest = effects.committed.last().map(|entry| entry.index);
-        self.handed_out = newest.or(installed.map(|at| at.index)).unwrap_or(self.handed_out);
+        self.installing = installed.map(|at| at.index).or(self.installing);
+        self.handed_out =
+            newest.or(self.installing).unwrap_or(self.handed_out).max(self.handed_out);
         let number = ready.number();
         self.node.advance_append_async(ready);
         if let Some(done) = self.waiting.push(number, effects.append.as_ref(), later) {
@@ -493,6 +506,11 @@ impl Driver {
     /// Up to where entries are committed, as far as this member knows.
     pub fn committed(&self) -> u64 {
         self.node.raft.raft_log.committed
+    }
+
+    /// Up to where this member's raft takes entries for applied.
+    pub fn applied_index(&self) -> u64 {
+        self.node.raft.raft_log.applied
     }
 
     /// The first and the last index that are kept in memory.

@@ -44,8 +44,6 @@ struct OnTheWay {
 pub(super) struct Done {
     /// All readies up to this one.
     pub(super) ready: u64,
-    /// A store that came from another member, of this index.
-    pub(super) install: Option<u64>,
     /// What may be said now.
     pub(super) messages: Vec<Message>,
 }
@@ -78,7 +76,7 @@ impl Waiting {
             return None;
         }
         let Some(before) = self.appends.back_mut() else {
-            return Some(Done { ready, install: None, messages });
+            return Some(Done { ready, messages });
         };
         before.covers = ready;
         before.messages.extend(messages);
@@ -93,7 +91,6 @@ impl Waiting {
             self.durable_term = append.term.unwrap_or(self.durable_term);
             let done = done.get_or_insert_default();
             done.ready = append.covers;
-            done.install = append.install.or(done.install);
             done.messages.extend(append.messages);
         }
         done

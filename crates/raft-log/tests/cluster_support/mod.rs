@@ -213,6 +213,7 @@ impl Cluster {
     pub(crate) fn write(&mut self, id: u64) -> bool {
         let member = self.members.get_mut(&id).unwrap();
         let Some((append, store)) = member.disk.write() else { return false };
+        let installed = store.as_ref().map(|store| store.position.index);
         if let Some(store) = store {
             member.received.retain(|index, _| *index > store.position.index);
             let index = store.position.index;
@@ -221,6 +222,9 @@ impl Cluster {
         }
         if append.must_sync {
             self.driver(id).persisted(append.number).unwrap();
+        }
+        if let Some(index) = installed {
+            self.driver(id).installed(index).unwrap();
         }
         true
     }
