@@ -185,7 +185,12 @@ impl Core {
                 "{message}: its copy did not come with it"
             )));
         }
-        if message.is_append() && self.unapplied_bytes > APPLY_BYTES_MAX {
+        let is_behind = match (message.is_append(), message.is_proposal()) {
+            (true, _) => self.unapplied_bytes > APPLY_BYTES_MAX,
+            (_, true) => self.apply_is_behind(),
+            _ => false,
+        };
+        if is_behind {
             return Err(driver::Error::QueueFull);
         }
         self.driver.step(message)
@@ -196,9 +201,15 @@ impl Core {
         self.driver.leadership().leader != 0 && self.driver.transferee().is_none()
     }
 
+    /// Whether so much waits for the apply loop that no more may be proposed, here or by a member that forwards.
+    fn apply_is_behind(&self) -> bool {
+        let gap = self.driver.committed().saturating_sub(self.applied.0);
+        gap > APPLY_GAP_MAX || self.unapplied_bytes > APPLY_BYTES_MAX
+    }
+
     /// Gives a proposal to raft. It may get lost; then its request waits until its time is over.
     fn propose(&mut self, proposal: Proposal, of: RequestId) {
-        let is_late = self.driver.committed().saturating_sub(self.applied.0) > APPLY_GAP_MAX;
+        let is_late = self.apply_is_behind();
         let id = self.ids.next();
         let proposed = match proposal {
             Proposal::Request(_) if is_late => Err(driver::Error::QueueFull),
@@ -296,6 +307,8 @@ impl Core {
         if let Some(position) = installed {
             self.is_installed(&position)?;
         }
+        // With entries behind the snapshot, if there are some.
+        self.driver.applied(index)?;
         for (context, index) in log_reads {
             self.barrier.hear(Event::Answered { context, index });
         }
