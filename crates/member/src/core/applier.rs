@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clearlane_backend::Design;
 use clearlane_engine::Engine;
 use clearlane_lease::Lessor;
 use clearlane_mvcc::{CompactionJob, Store};
@@ -24,6 +25,9 @@ use crate::progress::Progress;
 
 /// Entries of one step: their outcomes leave at its end.
 const STEP_MAX: usize = 4096;
+/// In the old eras, where each entry waits for the locks of the era: as in etcd, its outcome does not wait for those
+/// of the entries behind it.
+const OLD_ERA_STEP_MAX: usize = 1;
 
 /// The apply half of a member.
 #[derive(Debug)]
@@ -45,6 +49,8 @@ pub struct Applier {
     /// The proposal whose outcome was the last.
     pub(super) answered: Option<u64>,
     queue: VecDeque<ToApply>,
+    /// Entries of one step.
+    step_max: usize,
     pub(super) out: ApplyOutputs,
     #[cfg(feature = "planted-bugs")]
     pub(super) planted: bugs::Planted,
@@ -65,6 +71,10 @@ impl Applier {
         let mut out = ApplyOutputs { compactions, ..ApplyOutputs::default() };
         // It may have stopped before it could be told.
         out.applied.removed = members.is_removed(metadata.node_id);
+        let step_max = match ground.parts.design {
+            Design::SnapshotReadTx => STEP_MAX,
+            _ => OLD_ERA_STEP_MAX,
+        };
         Applier {
             metadata,
             ground,
@@ -79,6 +89,7 @@ impl Applier {
             now: Duration::ZERO,
             answered: None,
             queue: VecDeque::new(),
+            step_max,
             out,
             #[cfg(feature = "planted-bugs")]
             planted: bugs::Planted::default(),
@@ -106,11 +117,10 @@ impl Applier {
         let work = if self.replies_first() { None } else { self.queue.pop_front() };
         match work {
             Some(ToApply::Entries(mut entries)) => {
-                let count = self.apply(&entries[..entries.len().min(STEP_MAX)])?;
-                let rest = entries.split_off(count);
-                if !rest.is_empty() {
-                    self.queue.push_front(ToApply::Entries(rest));
-                }
+                // The rest of the queue is not moved: it may be long.
+                let (next, _) = entries.as_slices();
+                let count = self.apply(&next[..next.len().min(self.step_max)])?;
+                let applied = entries.drain(..count);
                 #[cfg(feature = "planted-bugs")]
                 self.out.entries.extend(entries);
             }

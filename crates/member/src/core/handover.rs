@@ -8,6 +8,7 @@
 //! Both directions are in order and lose nothing. What the apply loop says may be heard late, and then several
 //! at once: [`Applied::add`] makes one of two.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use clearlane_raft_log::{ConfChange, ConfState, Entry, Position};
@@ -19,7 +20,7 @@ use crate::membership::Members;
 #[derive(Debug)]
 pub enum ToApply {
     /// Committed entries, the next ones.
-    Entries(Vec<Entry>),
+    Entries(VecDeque<Entry>),
     /// The store of this position, which came with a raft snapshot, takes the place of the one at hand. The
     /// log has a record of it.
     Install(Position),

@@ -510,7 +510,7 @@ impl Core {
         }
         match self.out.apply.last_mut() {
             Some(ToApply::Entries(entries)) => entries.extend(committed),
-            _ => self.out.apply.push(ToApply::Entries(committed)),
+            _ => self.out.apply.push(ToApply::Entries(committed.into())),
         }
     }
 

@@ -36,6 +36,8 @@ pub(crate) struct Polled {
     pub(crate) reads: Vec<Reads>,
     /// How long the last reads waited for entries to be applied.
     pub(crate) applying: Option<Duration>,
+    /// Outcomes of each step of the apply half.
+    pub(crate) steps: Vec<usize>,
 }
 
 /// What has become of some readers.
@@ -141,6 +143,7 @@ impl Both {
                 let mut outputs = self.apply.step(now)?;
                 let applied = std::mem::take(&mut outputs.applied);
                 self.raft.take(Input::Applied(Box::new(applied)))?;
+                polled.steps.push(outputs.completions.len());
                 self.sort(std::mem::take(&mut outputs.completions), &mut polled);
                 polled.apply.push(outputs);
             }

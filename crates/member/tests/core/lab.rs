@@ -50,6 +50,10 @@ pub(crate) struct Bench {
     pub(crate) changes: Vec<(i64, Vec<Change>)>,
     pub(crate) stops: bool,
     pub(crate) replaced: usize,
+    /// The era that it is started in.
+    pub(crate) design: Design,
+    /// Outcomes of each step of its apply half.
+    pub(crate) steps: Vec<usize>,
     starts: u64,
 }
 
@@ -78,6 +82,8 @@ impl Bench {
             changes: Vec::new(),
             stops: false,
             replaced: 0,
+            design: Design::SnapshotReadTx,
+            steps: Vec::new(),
             starts: 0,
         }
     }
@@ -92,7 +98,7 @@ impl Bench {
             wal_dir: Path::new(DIR).to_owned(),
             wal: Options { segment_bytes: 4096, segments_max: Some(2) },
             vault: Arc::clone(&self.vault) as _,
-            parts: Design::SnapshotReadTx.into(),
+            parts: self.design.into(),
             backend: Config::default(),
             learners_max: 1,
             workers: Arc::new(OneAfterTheOther),
@@ -208,7 +214,7 @@ impl Lab {
     pub(crate) fn poll_once(&mut self, id: u64) -> bool {
         let now = self.now;
         let Some((core, wal)) = &mut self.bench(id).running else { return true };
-        let Polled { raft, apply, answers, reads, applying } = core.poll(now).unwrap();
+        let Polled { raft, apply, answers, reads, applying, steps } = core.poll(now).unwrap();
         let Outputs { send, copies, write, purge, stops, .. } = raft;
         if let Some(index) = purge {
             wal.purge(index).unwrap();
@@ -221,6 +227,7 @@ impl Lab {
         bench.applying = applying.or(bench.applying);
         bench.reads.extend(reads);
         bench.answers.extend(answers);
+        bench.steps.extend(steps);
         bench.stops |= stops;
         for outputs in apply {
             bench.slow.extend(outputs.slow);

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use clearlane_backend::Design;
 use clearlane_member::core::{Answer, ChangeError, Outcome, Settings, Stopwatch};
 use clearlane_member::membership::{Change, Refused};
 use clearlane_member::requests::{self, Reply};
@@ -80,6 +81,25 @@ fn puts_in_a_row_are_as_any_others() {
         lab.crash(1);
         lab.start(1);
         lab.leader();
+    }
+}
+
+/// In an old era each put waits for the locks of the era; its outcome does not wait for those of the next ones.
+#[test]
+fn puts_of_an_old_era_are_answered_one_by_one() {
+    for (design, expected) in [(Design::SnapshotReadTx, vec![3]), (Design::ReadTx, vec![1, 1, 1])] {
+        let mut lab = Lab::new(1, settings());
+        lab.bench(1).design = design;
+        lab.crash(1);
+        lab.start(1);
+        lab.leader();
+        lab.bench(1).steps.clear();
+        for key in ["a", "b", "c"] {
+            lab.bench(1).core().propose(put(key, "1"));
+        }
+        lab.poll(1);
+        lab.bench(1).steps.retain(|outcomes| *outcomes > 0);
+        assert_eq!(lab.bench(1).steps, expected, "{design}");
     }
 }
 
