@@ -188,7 +188,7 @@ impl Member {
 
     fn apply(&mut self, polled: &mut Polled) {
         let begin = Instant::now();
-        let outputs = self.applier.step(self.began.elapsed()).expect(HEALTHY);
+        let outputs = self.applier.step().expect(HEALTHY);
         self.longest_call = self.longest_call.max(begin.elapsed());
         if let Some(new) = outputs.replaced {
             polled.is_replaced = true;

@@ -141,12 +141,11 @@ impl Lessor {
         Ok(())
     }
 
-    /// Grants a lease, and says for how many seconds.
+    /// Grants a lease, and says for how many seconds. Its time [begins](Lessor::begin) when the grant can be seen.
     pub fn grant<A>(
         &self,
         id: i64,
         ttl: i64,
-        now: Duration,
         txn: &mut (dyn WriteTxn<A> + '_),
     ) -> Result<std::result::Result<i64, Refused>> {
         let ttl = match self.state.lock().book.check_grant(id, ttl, self.config.ttl_min()) {
@@ -154,14 +153,21 @@ impl Lessor {
             Err(refused) => return Ok(Err(refused)),
         };
         save(leasepb::Lease { id, ttl, remaining_ttl: 0 }, txn)?;
+        self.state.lock().book.add(id, ttl, 0);
+        Ok(Ok(ttl))
+    }
+
+    /// The time of a granted lease begins, if this member leads: its grant is applied, and what took long before
+    /// that is not taken from it.
+    pub fn begin(&self, id: i64, now: Duration) {
         let mut state = self.state.lock();
         let State { book, schedule } = &mut *state;
-        let lease = book.add(id, ttl, 0);
-        if let Some(schedule) = schedule {
-            lease.expiry = now + seconds_of(ttl);
+        if let (Some(schedule), Some(lease)) = (schedule, book.get_mut(id))
+            && lease.queued.is_none()
+        {
+            lease.expiry = now + seconds_of(lease.ttl);
             schedule.add(id, lease, now);
         }
-        Ok(Ok(ttl))
     }
 
     /// Deletes the keys that hang on a lease, and its record. Once the transaction has ended the lease
@@ -270,7 +276,12 @@ impl Lessor {
     pub fn standing(&self, id: i64, now: Duration) -> Option<Standing> {
         let state = self.state.lock();
         let lease = state.book.get(id)?;
-        let left = || lease.expiry.saturating_sub(now).as_secs() as i64;
+        // One whose time has not begun has all of it.
+        let is_begun = lease.expiry != NEVER;
+        let left = || match is_begun {
+            true => lease.expiry.saturating_sub(now).as_secs() as i64,
+            false => lease.ttl,
+        };
         Some(Standing { granted: lease.ttl, left: state.schedule.is_some().then(left) })
     }
 

@@ -95,3 +95,19 @@ fn what_is_kept_alive_hides_nothing() {
     assert_eq!(revoked, [many + 1]);
     assert!(steps > 10, "{steps} steps, not one long one");
 }
+
+/// An entry that takes long to apply takes nothing from the leases behind it.
+#[test]
+fn the_time_of_a_lease_begins_when_its_grant_can_be_seen() {
+    let mut lab = Lab::new(Config::new(Duration::from_secs(1)));
+    lab.lessor.promote(lab.now);
+    lab.write(|txn| assert_eq!(lab.lessor.grant(7, 2, txn).unwrap(), Ok(2)));
+    lab.now += Duration::from_secs(5);
+    assert!(lab.lessor.due(lab.now).is_empty());
+    assert_eq!(lab.lessor.standing(7, lab.now).unwrap().left, Some(2));
+    lab.lessor.begin(7, lab.now);
+    // Once: a second call does not make it longer.
+    lab.lessor.begin(7, lab.now + Duration::from_secs(1));
+    lab.now += Duration::from_secs(2);
+    assert_eq!(lab.lessor.due(lab.now).revoke, [7]);
+}

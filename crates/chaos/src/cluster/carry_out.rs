@@ -84,10 +84,9 @@ impl Cluster {
     pub(super) fn apply(&mut self, id: u64) -> Verdict {
         let now = self.world.now();
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
-        let time = machine.clock.time(now);
         let Some(running) = &mut machine.running else { return Ok(()) };
         running.is_apply_planned = false;
-        let outputs = match running.applier.step(time) {
+        let outputs = match running.applier.step() {
             Ok(outputs) => outputs,
             Err(error) => return self.stops(id, &error),
         };
@@ -439,6 +438,14 @@ impl ApplyEffects for Effects<'_> {
             }
         }
         self.cluster.hear_applied(self.id);
+    }
+
+    fn granted(&mut self, leases: Vec<i64>) {
+        let now = self.cluster.world.now();
+        let Some(machine) = self.cluster.machines.get(&self.id) else { return };
+        let Some(applier) = machine.applier() else { return };
+        let time = machine.clock.time(now);
+        leases.into_iter().for_each(|lease| applier.leases().begin(lease, time));
     }
 
     fn slow(&mut self, _slow: Vec<Slow>) {}

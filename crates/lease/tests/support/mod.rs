@@ -34,8 +34,11 @@ impl Lab {
 
     pub(crate) fn grant(&self, id: i64, ttl: i64) -> Result<i64, Refused> {
         let mut txn = self.store.write().unwrap();
-        let granted = self.lessor.grant(id, ttl, self.now, &mut *txn).unwrap();
+        let granted = self.lessor.grant(id, ttl, &mut *txn).unwrap();
         txn.end(()).unwrap();
+        if granted.is_ok() {
+            self.lessor.begin(id, self.now);
+        }
         granted
     }
 

@@ -44,8 +44,6 @@ pub struct Applier {
     /// What is applied. The store says the same of its newest state.
     pub(super) progress: Progress,
     pub(super) wait: Arc<Wait>,
-    /// What the last step was told.
-    pub(super) now: Duration,
     /// The proposal whose outcome was the last.
     pub(super) answered: Option<u64>,
     queue: VecDeque<ToApply>,
@@ -86,7 +84,6 @@ impl Applier {
             leases,
             progress,
             wait,
-            now: Duration::ZERO,
             answered: None,
             queue: VecDeque::new(),
             step_max,
@@ -110,10 +107,8 @@ impl Applier {
         !self.queue.is_empty()
     }
 
-    /// Does some of the work, and says what the owner has to do then. `now` counts from the same moment as that
-    /// of [`Core::poll`](super::Core::poll). After an error the process stops.
-    pub fn step(&mut self, now: Duration) -> Result<ApplyOutputs> {
-        self.now = now;
+    /// Does some of the work, and says what the owner has to do then. After an error the process stops.
+    pub fn step(&mut self) -> Result<ApplyOutputs> {
         let work = if self.replies_first() { None } else { self.queue.pop_front() };
         match work {
             Some(ToApply::Entries(mut entries)) => {
@@ -122,7 +117,12 @@ impl Applier {
                 let count = self.apply(&next[..next.len().min(self.step_max)])?;
                 let applied = entries.drain(..count);
                 #[cfg(feature = "planted-bugs")]
-                self.out.entries.extend(entries);
+                self.out.entries.extend(applied);
+                #[cfg(not(feature = "planted-bugs"))]
+                drop(applied);
+                if !entries.is_empty() {
+                    self.queue.push_front(ToApply::Entries(entries));
+                }
             }
             Some(ToApply::Install(position)) => self.install(position)?,
             None => {}

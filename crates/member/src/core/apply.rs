@@ -194,14 +194,11 @@ impl Applier {
         if let Some(alarm) = &request.alarm {
             return self.apply_alarm(id, alarm, progress);
         }
-        let leased = requests::lease::apply(
-            &*self.store,
-            &self.leases,
-            self.now,
-            request,
-            progress.clone(),
-        )?;
+        let leased = requests::lease::apply(&*self.store, &self.leases, request, progress.clone())?;
         if let Some(applied) = leased {
+            if let Ok(Reply::LeaseGrant(granted)) = &applied.answer {
+                self.out.granted.push(granted.id);
+            }
             self.ended(applied.ended, progress);
             self.answer(id, || Answer::Request(applied.answer));
             return Ok(());

@@ -122,6 +122,8 @@ pub struct ApplyOutputs {
     pub applied: Applied,
     /// Entries that took long.
     pub slow: Vec<Slow>,
+    /// Leases that were granted.
+    pub granted: Vec<i64>,
     /// What has become of proposals.
     pub completions: Completions,
     /// What has changed, by revision: for watchers.
@@ -152,6 +154,8 @@ pub trait ApplyEffects {
     fn replace(&mut self, new: NewStore);
     /// Publishes how far this member has applied the log, its members and alarms; tells the raft loop.
     fn applied(&mut self, applied: Applied);
+    /// Lets the time of leases begin.
+    fn granted(&mut self, leases: Vec<i64>);
     /// Reports entries that took long.
     fn slow(&mut self, slow: Vec<Slow>);
     /// Hands outcomes to the requests that wait for them.
@@ -175,6 +179,10 @@ impl ApplyOutputs {
         }
         // Before outcomes: a client that asks at once must find what was applied.
         effects.applied(self.applied);
+        // Not when the step began: an entry before the grant may have taken longer than the lease lives.
+        if !self.granted.is_empty() {
+            effects.granted(self.granted);
+        }
         if !self.slow.is_empty() {
             effects.slow(self.slow);
         }

@@ -51,7 +51,7 @@ pub(super) fn run(
     let slow_limit = applier.slow_limit();
     let mut effects = Effects { shared, to_commit, sorted, retired, dropped_at, slow_limit };
     // What the start has found.
-    applier.step(shared.begin.elapsed())?.carry_out(&mut effects);
+    applier.step()?.carry_out(&mut effects);
     loop {
         if !applier.has_work() {
             let next = match effects.retired.is_empty() {
@@ -71,7 +71,7 @@ pub(super) fn run(
         }
         work.try_iter().for_each(|next| applier.give(next));
         let (before, begin) = (applier.progress().index, shared.begin.elapsed());
-        let outputs = applier.step(begin)?;
+        let outputs = applier.step()?;
         let entries = applier.progress().index.saturating_sub(before);
         if entries > 0 && outputs.replaced.is_none() {
             shared.figures.applied(entries, shared.begin.elapsed().saturating_sub(begin));
@@ -121,6 +121,11 @@ impl ApplyEffects for Effects<'_> {
     fn applied(&mut self, applied: Applied) {
         self.shared.show(&applied);
         self.shared.inbox.push_applied(applied);
+    }
+
+    fn granted(&mut self, leases: Vec<i64>) {
+        let now = self.shared.begin.elapsed();
+        leases.into_iter().for_each(|lease| self.shared.leases.begin(lease, now));
     }
 
     fn slow(&mut self, slow: Vec<Slow>) {

@@ -5,10 +5,8 @@
 //! transaction of the store, so that its keys go at one revision, and a crash finds all of it or
 //! nothing.
 //!
-//! An entry says who the lease is and not when it ends: `now` only matters to a member that leads, and
-//! changes nothing that is stored.
-
-use std::time::Duration;
+//! An entry names the lease and not when it ends: that matters only to a member that leads, and begins when the
+//! grant can be seen.
 
 use clearlane_lease::{Checkpoint, Lessor};
 use clearlane_mvcc::{Store, WriteTxn};
@@ -29,12 +27,11 @@ pub(crate) const ID_MASK: u64 = i64::MAX as u64;
 pub fn apply(
     store: &dyn Store<Progress>,
     leases: &Lessor,
-    now: Duration,
     request: &InternalRaftRequest,
     progress: Progress,
 ) -> Result<Option<Applied>> {
     let applied = if let Some(request) = &request.lease_grant {
-        in_transaction(store, progress, |txn| grant(txn, leases, now, request))?
+        in_transaction(store, progress, |txn| grant(txn, leases, request))?
     } else if let Some(request) = &request.lease_revoke {
         let applied = in_transaction(store, progress, |txn| revoke(txn, leases, request.id))?;
         if applied.answer.is_ok() {
@@ -58,10 +55,9 @@ pub fn apply(
 fn grant(
     txn: &mut (dyn WriteTxn<Progress> + '_),
     leases: &Lessor,
-    now: Duration,
     request: &LeaseGrantRequest,
 ) -> std::result::Result<Reply, Stop> {
-    let ttl = leases.grant(request.id, request.ttl, now, txn).map_err(failed)??;
+    let ttl = leases.grant(request.id, request.ttl, txn).map_err(failed)??;
     let header = Some(header(txn.revision()));
     let error = String::new();
     Ok(Reply::LeaseGrant(LeaseGrantResponse { header, id: request.id, ttl, error }))

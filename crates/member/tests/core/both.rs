@@ -140,7 +140,9 @@ impl Both {
             // The first step says what the start has found.
             let mut is_due = begins;
             while std::mem::take(&mut is_due) || self.apply.has_work() {
-                let mut outputs = self.apply.step(now)?;
+                let mut outputs = self.apply.step()?;
+                let granted = std::mem::take(&mut outputs.granted);
+                granted.into_iter().for_each(|lease| self.apply.leases().begin(lease, now));
                 let applied = std::mem::take(&mut outputs.applied);
                 self.raft.take(Input::Applied(Box::new(applied)))?;
                 polled.steps.push(outputs.completions.len());

@@ -155,11 +155,14 @@ impl Member {
         self.index += 1;
         let entry = InternalRaftRequest::decode(entry.encode_to_vec().as_slice()).unwrap();
         let progress = Progress { index: self.index, term: 2, ..Progress::default() };
-        let (store, leases, now) = (&*self.store, &*self.leases, Duration::ZERO);
-        let leased = requests::lease::apply(store, leases, now, &entry, progress.clone()).unwrap();
+        let (store, leases) = (&*self.store, &*self.leases);
+        let leased = requests::lease::apply(store, leases, &entry, progress.clone()).unwrap();
         let has_lease = |id| leases.has(id);
         let applied =
             leased.unwrap_or_else(|| requests::apply(store, &has_lease, &entry, progress).unwrap());
+        if let Ok(Reply::LeaseGrant(granted)) = &applied.answer {
+            leases.begin(granted.id, Duration::ZERO);
+        }
         assert_eq!(applied.ended.revision, self.store.read().revision());
         if let Some(mut job) = applied.compaction {
             // etcd was given the time for that, also where the call did not wait for it.
