@@ -243,9 +243,10 @@ impl Handle {
         let (elected, election_timeout) = (status.leader_elected(), node.election_timeout());
         let at = node.now().saturating_sub(started.elapsed());
         match status.leader() {
-            // It was not proposed.
-            0 => Trouble::DeadlineExceeded,
             _ if at < elected && at + 2 * election_timeout > elected => Trouble::LeaderLost,
+            // It was not proposed: no leader was known all the time.
+            0 if status.leader_lost() <= at => Trouble::DeadlineExceeded,
+            0 => Trouble::TimedOut,
             leader if leader == own && !self.has_quorum_since(started) => Trouble::ConnectionLost,
             leader if leader != own && !self.is_connected_since(leader, started) => {
                 Trouble::ConnectionLost

@@ -174,6 +174,7 @@ pub struct Status {
     is_alone: AtomicBool,
     /// On the clock of [`Node::now`].
     leader_elected_ns: AtomicU64,
+    leader_lost_ns: AtomicU64,
 }
 
 impl Status {
@@ -207,6 +208,11 @@ impl Status {
         Duration::from_nanos(self.leader_elected_ns.load(Ordering::Relaxed))
     }
 
+    /// Since when no leader is known, if none is; otherwise when the last one was lost.
+    pub fn leader_lost(&self) -> Duration {
+        Duration::from_nanos(self.leader_lost_ns.load(Ordering::Relaxed))
+    }
+
     /// A member that joins is not among them before it has applied the entry that adds it. Until then
     /// it is what it was told.
     fn members_are(&self, members: &Members, this: u64) {
@@ -230,9 +236,11 @@ impl Status {
     }
 
     fn leadership_is(&self, now: Leadership, at: Duration) {
-        if now.leader != 0 && now.leader != self.leader() {
+        if now.leader != self.leader() {
             let at_ns = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
-            self.leader_elected_ns.store(at_ns, Ordering::Relaxed);
+            let changed =
+                if now.leader == 0 { &self.leader_lost_ns } else { &self.leader_elected_ns };
+            changed.store(at_ns, Ordering::Relaxed);
         }
         self.leader.store(now.leader, Ordering::Relaxed);
         self.term.store(now.term, Ordering::Relaxed);
