@@ -2,7 +2,8 @@
 //! leader has changed, and raft ticks in time; the same in each old era while expensive reads hold its locks.
 //!
 //! `CLEARLANE_KEYS=500000` makes it as heavy as it should be. `CLEARLANE_TICK_MAX_MS=20` fails it if a tick of raft is
-//! later than that, which a machine with other work cannot promise.
+//! later by more than that than a thread of the test which does nothing but sleep and wake: a machine that lends its
+//! cores to others holds up both.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -22,6 +23,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::program::{Program, leader_of, members, moment};
 use crate::setting;
+use crate::sleeper::Sleeper;
 use crate::three::agree;
 
 /// Requests that are under way at a time while keys are put.
@@ -123,13 +125,17 @@ fn metric(member: &Program, name: &str) -> f64 {
     line.unwrap_or_else(|| panic!("no {name}")).trim().parse().unwrap()
 }
 
-/// Prints by how much ticks were late, and fails if that is too much and somebody wants to know.
-fn judge_ticks(what: &str, members: &[Program]) {
+/// Prints by how much ticks were late, and fails if that is more than the sleeper was and what is asked for.
+fn judge_ticks(what: &str, members: &[Program], sleeper: &Sleeper) {
     let late = |member| 1000.0 * metric(member, "clearlane_raft_tick_lateness_max_seconds");
     let late: Vec<f64> = members.iter().map(late).collect();
-    println!("{what}: latest tick of each member {late:.1?} ms");
+    let slept = sleeper.latest_ms();
+    println!(
+        "{what}: latest tick of each member {late:.1?} ms, of a thread that only sleeps {slept:.1} ms"
+    );
     if let Some(most) = setting("CLEARLANE_TICK_MAX_MS") {
-        assert!(late.iter().all(|late| *late <= most as f64), "{what}: {late:?} ms");
+        let most = slept + most as f64;
+        assert!(late.iter().all(|late| *late <= most), "{what}: {late:?} ms, at most {most}");
     }
 }
 
@@ -151,6 +157,7 @@ async fn a_request_that_takes_long_to_apply_costs_no_leadership() {
         member.start();
     }
     let leader = leader_of(&mut members).await;
+    let sleeper = Sleeper::start();
     fill(&members[leader], keys()).await;
     let before = terms(&mut members).await;
     let stop = Arc::new(AtomicBool::new(false));
@@ -161,9 +168,13 @@ async fn a_request_that_takes_long_to_apply_costs_no_leadership() {
     let mut heavy = kv(&members[leader]).await;
     for (what, request) in [("10 sorted ranges", ten_ranges()), ("10 compares", ten_compares())] {
         let begin = Instant::now();
-        heavy.txn(request).await.unwrap();
+        if let Err(status) = heavy.txn(request).await {
+            // As in etcd it may be told so while it is still being applied; it is applied all the same.
+            assert_eq!(status.message(), "etcdserver: request timed out", "{what}");
+            while heavy.put(put("behind".into(), "v".into())).await.is_err() {}
+        }
         println!("{what} over {} keys: {:?}", keys(), begin.elapsed());
-        judge_ticks(what, &members);
+        judge_ticks(what, &members, &sleeper);
     }
     let begin = Instant::now();
     let (key, range_end) = ("h".into(), "i".into());
@@ -171,7 +182,7 @@ async fn a_request_that_takes_long_to_apply_costs_no_leadership() {
     let deleted = heavy.delete_range(delete).await.unwrap().into_inner().deleted;
     println!("delete of all {deleted} keys: {:?}", begin.elapsed());
     assert_eq!(deleted as usize, keys());
-    judge_ticks("delete", &members);
+    judge_ticks("delete", &members, &sleeper);
     stop.store(true, Ordering::Relaxed);
     for (refused, longest) in clients.join_all().await {
         println!("a light client: {longest:?} at most, refused {refused:?}");
@@ -212,10 +223,11 @@ async fn locks_of_an_old_era_hold_up_no_tick() {
         let dir = tempfile::tempdir().unwrap();
         let mut members = members(dir.path(), 1);
         members[0].flags = vec![format!("--era={era}")];
+        let sleeper = Sleeper::start();
         members[0].start();
         members[0].ready().await;
         fill(&members[0], keys()).await;
         hold_locks(&members[0]).await;
-        judge_ticks(&format!("era {era}"), &members);
+        judge_ticks(&format!("era {era}"), &members, &sleeper);
     }
 }

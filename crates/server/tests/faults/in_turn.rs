@@ -20,6 +20,7 @@ use tonic::{Code, Status};
 use crate::links::{AWAY, Links};
 use crate::program::{PATIENCE, Program, connect, kv, members, moment};
 use crate::setting;
+use crate::sleeper::Sleeper;
 use crate::three::agree;
 use crate::writers::{Writers, are_there};
 
@@ -59,6 +60,16 @@ async fn agreed(members: &mut [Program]) -> (u64, u64) {
         assert!(begin.elapsed() < PATIENCE, "they say of leader and term: {said:?}");
         moment().await;
     }
+}
+
+/// The last that each member has logged.
+fn logs(members: &[Program]) -> String {
+    let last = |member: &Program| {
+        let log = member.log();
+        let lines: Vec<&str> = log.lines().collect();
+        format!("\n{}: ...\n{}", member.name, lines[lines.len().saturating_sub(15)..].join("\n"))
+    };
+    members.iter().map(last).collect()
 }
 
 /// Grants a lease, or fails as a request does.
@@ -173,6 +184,7 @@ async fn faults_of_each_member_in_turn_end_no_process_and_no_lease() {
         leases.spawn(hold_lease(Arc::clone(&others), id));
     }
     writers.seen.heals().await;
+    let sleeper = Sleeper::start();
     let (mut changes, mut of_leaders) = (0, 0);
     let mut before = agreed(&mut members).await;
     for round in 0..rounds.unwrap_or(3) as usize {
@@ -181,18 +193,26 @@ async fn faults_of_each_member_in_turn_end_no_process_and_no_lease() {
         let (leader, term) = agreed(&mut members).await;
         assert!(
             (leader, term) == before || rounds.is_none(),
-            "without a fault: {term}, {before:?}"
+            "without a fault: {term}, {before:?}{}",
+            logs(&members)
         );
+        sleeper.begin_anew();
         let is_leader = members[at].ready().await.header.unwrap().member_id == leader;
         strike(fault, at, &mut members, &links).await;
         writers.seen.heals().await;
         before = agreed(&mut members).await;
         let changed = before != (leader, term);
         println!(
-            "round {round}: {fault:?} of {at}, leader: {is_leader}, term {term} and then {}",
-            before.1
+            "round {round}: {fault:?} of {at}, leader: {is_leader}, term {term} and then {}, a thread that only \
+             sleeps was {:.0} ms late",
+            before.1,
+            sleeper.latest_ms()
         );
-        assert!(is_leader || !changed || rounds.is_none(), "{fault:?} of a follower, {before:?}");
+        assert!(
+            is_leader || !changed || rounds.is_none(),
+            "{fault:?} of a follower, {before:?}{}",
+            logs(&members)
+        );
         of_leaders += u32::from(is_leader);
         changes += u32::from(changed);
     }

@@ -31,6 +31,7 @@ mod hostile;
 mod in_turn;
 mod links;
 mod program;
+mod sleeper;
 mod three;
 mod writers;
 

@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// A member, running or not.
 pub(crate) struct Program {
-    name: String,
+    pub(crate) name: String,
     dir: PathBuf,
     /// Where its data directory is; beside its log, if nobody wants it elsewhere.
     pub(crate) disk: PathBuf,
