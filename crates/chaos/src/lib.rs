@@ -42,6 +42,7 @@
 //! | [`cluster`] | how do all of these meet? |
 //! | [`checkers`], [`judge`] | what must never happen? |
 //! | [`trace`] | what has happened? |
+//! | [`effect_hash`] | has the product done the same as before? |
 //!
 //! # What holds
 //!
@@ -56,6 +57,7 @@
 pub mod chance;
 pub mod world;
 pub mod trace;
+pub mod effect_hash;
 pub mod network;
 pub mod history;
 pub mod tenancy;

@@ -14,6 +14,8 @@ pub struct Report {
     pub violation: Option<Violation>,
     /// The hash of the trace.
     pub hash: u64,
+    /// The [hash of all effects](crate::effect_hash).
+    pub effects: u64,
     /// The lines of the trace, if they were to be kept.
     pub lines: Vec<String>,
     /// How much happened.
@@ -37,5 +39,6 @@ pub fn run(order: Order) -> Report {
         cluster.line(format_args!("violation: {violation}"));
     }
     let (hash, lines) = (cluster.trace.hash(), cluster.trace.lines().to_vec());
-    Report { order, violation, hash, lines, figures: cluster.count() }
+    let effects = cluster.effects.finish();
+    Report { order, violation, hash, effects, lines, figures: cluster.count() }
 }

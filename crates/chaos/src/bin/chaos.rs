@@ -144,9 +144,11 @@ fn work(arguments: &Arguments, next: &AtomicU64, broken: &Mutex<Vec<u64>>) {
 }
 
 fn print(report: &Report) {
-    let Report { order, violation, hash, figures, .. } = report;
+    let Report { order, violation, hash, effects, figures, .. } = report;
     let (seed, members) = (order.seed, order.members);
-    say(&format!("seed {seed} members {members} hash {hash:016x} {figures:?}"));
+    say(&format!(
+        "seed {seed} members {members} hash {hash:016x} effects {effects:016x} {figures:?}"
+    ));
     if let Some(violation) = violation {
         say(&format!("seed {seed} members {members} VIOLATION {violation}"));
     }

@@ -93,6 +93,7 @@ impl Cluster {
         if running.applier.has_work() {
             self.plan_apply(id);
         }
+        self.effects.applied(now, id, &outputs.entries);
         self.judge_applied(id, &outputs)?;
         let mut effects = Effects { cluster: self, id, verdict: Ok(()) };
         outputs.carry_out(&mut effects);
@@ -224,6 +225,7 @@ impl Cluster {
         let link = (id, message.to());
         let text = message.to_string();
         self.line(format_args!("sends {text}"));
+        self.effects.sent(self.world.now(), id, message);
         let waits = self.network.send(link, !message.is_proposal());
         if waits.is_empty() && self.chance.permille(100) {
             let wait = self.network.delay();
@@ -239,6 +241,7 @@ impl Cluster {
     }
 
     fn plan_write(&mut self, id: u64, batch: Batch) {
+        self.effects.appended(self.world.now(), id, &batch);
         let Some(machine) = self.machines.get_mut(&id) else { return };
         let longest = machine.longest_write(self.world.now(), &self.terms);
         if let Some(running) = &mut machine.running {
@@ -369,6 +372,7 @@ impl Effects<'_> {
     }
 
     fn hand_out(&mut self, completions: Completions) {
+        self.cluster.effects.answered(self.cluster.world.now(), self.id, &completions);
         self.then(|cluster, id| cluster.judge_completions(id, &completions));
         self.cluster.complete(self.id, completions);
     }
@@ -387,6 +391,7 @@ impl RaftEffects for Effects<'_> {
     }
 
     fn send_copy(&mut self, message: Message) {
+        self.cluster.effects.sent(self.cluster.world.now(), self.id, &message);
         self.then(|cluster, id| cluster.begin_copy(id, message));
     }
 

@@ -48,6 +48,7 @@ use self::tenants::Tenants;
 use self::users::Users;
 use crate::chance::Chance;
 use crate::checkers::{Rule, Violation};
+use crate::effect_hash::EffectHash;
 use crate::faults::Faults;
 use crate::history::Outcome;
 use crate::judge::{Judge, Verdict};
@@ -169,6 +170,8 @@ pub struct Cluster {
     world: World<Event>,
     /// What has happened.
     pub trace: Trace,
+    /// What members did, as a number.
+    pub effects: EffectHash,
     chance: Chance,
     network: Network,
     faults: Faults,
@@ -244,6 +247,7 @@ impl Cluster {
             bug: order.bug,
             world: World::default(),
             trace: Trace::new(order.keep),
+            effects: EffectHash::default(),
             chance,
             network,
             faults,

@@ -114,6 +114,11 @@ impl Batch {
         self.appends.is_empty()
     }
 
+    /// What it has, in order.
+    pub fn appends(&self) -> &[Append] {
+        &self.appends
+    }
+
     /// Writes the batch, with one sync, or none if nobody needs one.
     pub fn write(self, wal: &mut Wal) -> Written {
         Written { last: self.last, result: write_all(&self.appends, wal) }
