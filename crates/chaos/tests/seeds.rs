@@ -5,7 +5,12 @@
 //!   CLEARLANE_SEEDS=2000 cargo test --release ...              so many seeds
 //!   CLEARLANE_SEED=17 cargo test --release ... fixed -- --nocapture
 //!                                                              this one, with its trace
+//!   CLEARLANE_SEEDS=2000 UPDATE_GOLDENFILES=1 cargo test --release ... fixed
+//!                                                              records what members do in each
 //! ```
+//!
+//! What members do in a seed is on record as a [hash](clearlane_chaos::effect_hash). A change of names, texts or folders
+//! leaves it as it is. A change of behaviour records it anew, in a commit of its own that says why.
 //!
 //! Even seeds have three members, odd ones five. Without `--release` there are fewer seeds, for each
 //! takes ten times as long.
@@ -69,6 +74,29 @@ fn tell(report: &Report) -> String {
     )
 }
 
+/// Members do in each seed what is on record.
+fn effects_are_on_record(reports: &[Report]) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/effects");
+    let line = |report: &Report| {
+        let Order { seed, members, .. } = report.order;
+        format!("seed {seed} members {members} effects {:016x}\n", report.effects)
+    };
+    if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
+        let lines: String = reports.iter().map(line).collect();
+        std::fs::write(path, lines).unwrap();
+        return;
+    }
+    let recorded = std::fs::read_to_string(path).unwrap();
+    let recorded = recorded.split_inclusive('\n');
+    let pairs = reports.iter().zip(recorded);
+    let differ: Vec<String> = pairs
+        .filter_map(|(report, recorded)| {
+            (line(report) != recorded).then(|| format!("{recorded}is now {}", line(report)))
+        })
+        .collect();
+    assert!(differ.is_empty(), "{} of {}:\n{}", differ.len(), reports.len(), differ.join(""));
+}
+
 #[test]
 fn fixed_seeds_break_no_rule() {
     if let Some(seed) = from_environment("CLEARLANE_SEED") {
@@ -81,6 +109,7 @@ fn fixed_seeds_break_no_rule() {
     let broken: Vec<String> =
         reports.iter().filter(|report| report.violation.is_some()).map(tell).collect();
     assert!(broken.is_empty(), "{} seeds:\n{}", broken.len(), broken.join("\n"));
+    effects_are_on_record(&reports);
     // Something must have happened, or it is easily in order.
     let sum = |what: fn(&Report) -> u64| reports.iter().map(what).sum::<u64>();
     for (name, seen, each) in [

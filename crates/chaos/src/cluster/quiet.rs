@@ -16,6 +16,9 @@ use crate::machine::{Machine, hash_of};
 use crate::network::Weather;
 use crate::world::{MILLISECOND, Micros, SECOND};
 
+/// The longest time until the apply loop has its turn, at the end.
+const APPLY_WHEN_QUIET: Micros = 10 * MILLISECOND;
+
 /// How far the end has come.
 #[derive(Debug, Default)]
 pub(super) struct Quiet {
@@ -36,6 +39,8 @@ impl Cluster {
         self.quiet.since = Some(now);
         self.network.heal();
         self.terms.weather = Weather::FAIR;
+        // In the old eras each entry is a turn: at 300 ms each, what has gathered takes longer than the end lasts.
+        self.terms.apply = self.terms.apply.min(APPLY_WHEN_QUIET);
         self.ambush = Ambush::default();
         for machine in self.machines.values_mut() {
             machine.paused_until = 0;
