@@ -15,7 +15,7 @@ use std::hint::black_box;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use clearlane_backend::{Config, Design, ReadTx};
+use clearlane_backend::{Config, Era, ReadTx};
 use clearlane_benches::store::{Store, record_key};
 use clearlane_engine::{Bucket, EngineKind, KeyRange};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -29,10 +29,10 @@ const RANGE_VALUE: usize = 1024;
 fn point_read(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("point_read");
     group.measurement_time(Duration::from_secs(2)).sample_size(30);
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let store = Store::open(design, EngineKind::Redb, Config::default());
         store.fill(POINT_RECORDS, 256);
-        let tx = store.backend.read();
+        let tx = store.backend.begin_read();
         let mut random = SmallRng::seed_from_u64(7);
         group.bench_function(design.name(), |bencher| {
             bencher.iter(|| {
@@ -48,10 +48,10 @@ fn range(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("range");
     group.measurement_time(Duration::from_secs(2)).sample_size(30);
     group.throughput(Throughput::Bytes(RANGE_RECORDS * RANGE_VALUE as u64));
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let store = Store::open(design, EngineKind::Redb, Config::default());
         store.fill(RANGE_RECORDS, RANGE_VALUE);
-        let tx = store.backend.read();
+        let tx = store.backend.begin_read();
         let mut buffer = Vec::new();
         group.bench_function(BenchmarkId::new(design.name(), RANGE_RECORDS), |bencher| {
             bencher.iter(|| read_all(&*tx, &mut buffer));

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use clearlane_backend::{Config, Design};
+use clearlane_backend::{Config, Era};
 use clearlane_benches::store::{Store, value};
 use clearlane_engine::EngineKind;
 use criterion::{
@@ -30,7 +30,7 @@ fn commit(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("commit");
     group.warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_secs(1));
     group.sample_size(10).sampling_mode(SamplingMode::Flat);
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         for pending in [100, 1_000, 10_000] {
             let config = Config { batch_limit: u64::MAX, ..Config::default() };
             let store = Store::open(design, EngineKind::Redb, config);
@@ -59,7 +59,7 @@ fn puts(criterion: &mut Criterion) {
     group.warm_up_time(Duration::from_millis(1)).measurement_time(Duration::from_secs(5));
     group.sample_size(10).sampling_mode(SamplingMode::Flat);
     group.throughput(Throughput::Elements(round));
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let store = Store::open(design, EngineKind::Redb, Config::default());
         let began = Instant::now();
         let (value, mut revision) = (value(VALUE_SIZE), 0);
@@ -85,7 +85,7 @@ fn sustained(
     std::thread::scope(|threads| {
         let committer = threads.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                store.backend.tick(began.elapsed()).expect("a healthy store commits");
+                store.backend.commit_if_due(began.elapsed()).expect("a healthy store commits");
                 std::thread::park_timeout(Duration::from_millis(5));
             }
         });

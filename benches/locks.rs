@@ -18,12 +18,12 @@ use std::{
     thread,
 };
 
-use clearlane_locks::{Actor, Mutex, Registry, RwLock, now_ns};
+use clearlane_locks::{Mutex, Registry, RwLock, TaskLabel, now_ns};
 use criterion::{Criterion, criterion_group, criterion_main};
 
-fn alone(criterion: &mut Criterion) {
+fn uncontended(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("alone");
-    let _as = Actor::named("bench").enter();
+    let _as = TaskLabel::named("bench").enter();
     for (name, step) in &locks() {
         group.bench_function(*name, |bencher| bencher.iter(step));
     }
@@ -32,12 +32,12 @@ fn alone(criterion: &mut Criterion) {
 
 fn two_threads(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("two_threads");
-    let _as = Actor::named("bench").enter();
+    let _as = TaskLabel::named("bench").enter();
     for (name, step) in &locks() {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                let _as = Actor::named("rival").enter();
+                let _as = TaskLabel::named("rival").enter();
                 while !stop.load(Relaxed) {
                     step();
                 }
@@ -96,5 +96,5 @@ fn keep(value: u64) {
     black_box(value);
 }
 
-criterion_group!(benches, clock, alone, two_threads, recording);
+criterion_group!(benches, clock, uncontended, two_threads, recording);
 criterion_main!(benches);

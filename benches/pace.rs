@@ -9,13 +9,13 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 /// Longer times than a minute are recorded as a minute.
-const LONGEST_NS: u64 = 60_000_000_000;
+const LATENCY_MAX_NS: u64 = 60_000_000_000;
 /// A thread that burns looks so often whether it has burnt its share.
-const BURN: Duration = Duration::from_micros(250);
+const BURN_SLICE: Duration = Duration::from_micros(250);
 
 /// For times in nanoseconds, to three digits.
 pub fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are sound")
+    Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).expect("the bounds are sound")
 }
 
 /// When operations are due, counted from the beginning of a window: random gaps, from a seed.
@@ -41,7 +41,7 @@ impl Schedule {
 
 /// What the operations of a window met.
 #[derive(Debug)]
-pub struct Met {
+pub struct OpenLoopTimes {
     /// From the moment when they were due.
     pub latency: Histogram<u64>,
     /// From the moment when they were begun.
@@ -50,7 +50,7 @@ pub struct Met {
     pub lock_wait: Histogram<u64>,
 }
 
-impl Met {
+impl OpenLoopTimes {
     /// How many of the operations were done before the window was over.
     pub fn served(&self) -> f64 {
         self.service.len() as f64 / self.latency.len().max(1) as f64
@@ -63,8 +63,9 @@ pub fn open_loop(
     schedule: &Schedule,
     start: Instant,
     mut operation: impl FnMut(usize) -> Instant,
-) -> Met {
-    let mut met = Met { latency: histogram(), service: histogram(), lock_wait: histogram() };
+) -> OpenLoopTimes {
+    let mut met =
+        OpenLoopTimes { latency: histogram(), service: histogram(), lock_wait: histogram() };
     let mut over = false;
     for (number, due) in schedule.due.iter().enumerate() {
         let due = start + *due;
@@ -103,12 +104,12 @@ pub fn burn(share: f64, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         if burnt < begin.elapsed().mul_f64(share) {
             let start = Instant::now();
-            while start.elapsed() < BURN {
+            while start.elapsed() < BURN_SLICE {
                 std::hint::spin_loop();
             }
-            burnt += BURN;
+            burnt += BURN_SLICE;
         } else {
-            std::thread::sleep(BURN);
+            std::thread::sleep(BURN_SLICE);
         }
     }
 }

@@ -33,13 +33,15 @@ use std::time::{Duration, Instant};
 use clearlane_proto::Message as _;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest, RequestHeader};
 use clearlane_proto::{raftpb, walpb};
-use clearlane_read_index::{Action, Config, Event, ReadBarrier, ReadMode, RequestIds};
+use clearlane_read_index::{
+    ReadIndexAction, ReadIndexConfig, ReadIndexEvent, ReadIndexQueue, ReadMode, RequestIdGenerator,
+};
 
 const READERS: [u64; 4] = [1, 10, 100, 1_000];
 const ROUND_TRIPS: [Duration; 3] =
     [Duration::from_micros(100), Duration::from_micros(500), Duration::from_millis(2)];
-const BAR_READS_PER_SECOND: f64 = 300_000.0;
-const TURNS: usize = 3;
+const TARGET_READS_PER_SECOND: f64 = 300_000.0;
+const RUNS: usize = 3;
 
 fn main() {
     let quick = std::env::args().any(|argument| argument == "--test");
@@ -70,20 +72,20 @@ fn main() {
         }
     }
     let bar = median(ReadMode::ReadIndex, 1_000, Duration::from_micros(500), length);
-    println!("bar: {:.0} reads/s of {BAR_READS_PER_SECOND:.0}", bar.reads_per_second());
+    println!("bar: {:.0} reads/s of {TARGET_READS_PER_SECOND:.0}", bar.reads_per_second());
 }
 
 /// The turn of the median rate.
-fn median(mode: ReadMode, readers: u64, round_trip: Duration, length: Duration) -> Turn {
-    let mut turns: Vec<Turn> =
-        (0..TURNS).map(|_| Loop::new(mode, readers, round_trip).run(length)).collect();
+fn median(mode: ReadMode, readers: u64, round_trip: Duration, length: Duration) -> Measurement {
+    let mut turns: Vec<Measurement> =
+        (0..RUNS).map(|_| ClosedLoop::new(mode, readers, round_trip).run(length)).collect();
     turns.sort_by(|a, b| a.reads_per_second().total_cmp(&b.reads_per_second()));
-    turns.swap_remove(TURNS / 2)
+    turns.swap_remove(RUNS / 2)
 }
 
 /// What one turn has counted.
 #[derive(Default)]
-struct Turn {
+struct Measurement {
     elapsed: Duration,
     busy: Duration,
     reads: u64,
@@ -92,7 +94,7 @@ struct Turn {
     bytes: u64,
 }
 
-impl Turn {
+impl Measurement {
     fn reads_per_second(&self) -> f64 {
         self.reads as f64 / self.elapsed.as_secs_f64()
     }
@@ -114,99 +116,104 @@ impl Turn {
 }
 
 /// A leader with its barrier, and its readers in a closed loop.
-struct Loop {
-    barrier: Box<dyn ReadBarrier<u64>>,
-    ids: RequestIds,
+struct ClosedLoop {
+    queue: Box<dyn ReadIndexQueue<u64>>,
+    ids: RequestIdGenerator,
     round_trip: Duration,
     start: Instant,
     /// Contexts and when they are answered, in that order.
     answers: VecDeque<(Duration, u64)>,
     index: u64,
     wal: File,
-    turn: Turn,
+    measurement: Measurement,
 }
 
-impl Loop {
-    fn new(mode: ReadMode, readers: u64, round_trip: Duration) -> Loop {
-        let mut barrier = mode.open(Config::new(1));
-        barrier.hear(Event::Leader { leader: Some(1), term: 2 });
+impl ClosedLoop {
+    fn new(mode: ReadMode, readers: u64, round_trip: Duration) -> ClosedLoop {
+        let mut barrier = mode.new_queue(ReadIndexConfig::new(1));
+        barrier.handle_event(ReadIndexEvent::Leader { leader: Some(1), term: 2 });
         for reader in 0..readers {
-            barrier.read(reader).expect("there is room");
+            barrier.enqueue(reader).expect("there is room");
         }
-        Loop {
-            barrier,
-            ids: RequestIds::new(1, 0),
+        ClosedLoop {
+            queue: barrier,
+            ids: RequestIdGenerator::new(1, 0),
             round_trip,
             start: Instant::now(),
             answers: VecDeque::new(),
             index: 0,
             wal: tempfile::tempfile().expect("TMPDIR can be written"),
-            turn: Turn::default(),
+            measurement: Measurement::default(),
         }
     }
 
-    fn run(mut self, length: Duration) -> Turn {
+    fn run(mut self, length: Duration) -> Measurement {
         self.start = Instant::now();
         let mut now = Duration::ZERO;
         while now < length {
-            self.answer(now);
-            let actions = self.barrier.poll(now, &mut self.ids);
+            self.deliver_answers(now);
+            let actions = self.queue.poll(now, &mut self.ids);
             let (worked, mut entries) = (!actions.is_empty(), Vec::new());
             for action in actions {
-                self.act(now, action, &mut entries);
+                self.handle_action(now, action, &mut entries);
             }
             let after = self.start.elapsed();
             if worked {
-                self.turn.busy += after - now;
+                self.measurement.busy += after - now;
             }
-            self.log(now, &entries);
+            self.sync_entries(now, &entries);
             now = self.start.elapsed();
         }
-        self.turn.elapsed = now;
-        self.turn
+        self.measurement.elapsed = now;
+        self.measurement
     }
 
     /// What is due is answered, and applied.
-    fn answer(&mut self, now: Duration) {
+    fn deliver_answers(&mut self, now: Duration) {
         while let Some((_, context)) = self.answers.pop_front_if(|(due, _)| *due <= now) {
             self.index += 1;
-            self.barrier.hear(Event::Answered { context, index: self.index });
-            self.barrier.hear(Event::Applied { index: self.index });
+            self.queue.handle_event(ReadIndexEvent::Answered { context, index: self.index });
+            self.queue.handle_event(ReadIndexEvent::Applied { index: self.index });
         }
     }
 
-    fn act(&mut self, now: Duration, action: Action<u64>, entries: &mut Vec<u8>) {
+    fn handle_action(
+        &mut self,
+        now: Duration,
+        action: ReadIndexAction<u64>,
+        entries: &mut Vec<u8>,
+    ) {
         match action {
-            Action::Ask { context, attempt } => {
+            ReadIndexAction::RequestReadIndex { context, attempt } => {
                 // A round trip of 2 ms is answered long before a retry is due.
                 assert!(self.answers.is_empty() && attempt == 1, "one round at a time");
-                self.turn.rounds += 1;
+                self.measurement.rounds += 1;
                 self.answers.push_back((now + self.round_trip, context));
             }
-            Action::Propose { context, .. } => {
+            ReadIndexAction::Propose { context, .. } => {
                 self.answers.push_back((now + self.round_trip, context));
                 entries.extend(wal_record(context, self.index));
             }
-            Action::Go { readers, .. } => {
-                self.turn.reads += readers.len() as u64;
+            ReadIndexAction::Release { readers, .. } => {
+                self.measurement.reads += readers.len() as u64;
                 for reader in readers {
-                    self.barrier.read(reader).expect("there is room");
+                    self.queue.enqueue(reader).expect("there is room");
                 }
             }
-            Action::Fail { error, .. } => panic!("nothing fails here: {error}"),
+            ReadIndexAction::Fail { error, .. } => panic!("nothing fails here: {error}"),
         }
     }
 
     /// Writes what was proposed, if anything was, and syncs.
-    fn log(&mut self, proposed_at: Duration, entries: &[u8]) {
+    fn sync_entries(&mut self, proposed_at: Duration, entries: &[u8]) {
         if entries.is_empty() {
             return;
         }
         self.wal.write_all(entries).expect("TMPDIR can be written");
         self.wal.sync_data().expect("TMPDIR can be synced");
-        self.turn.rounds += 1;
-        self.turn.syncs += 1;
-        self.turn.bytes += entries.len() as u64;
+        self.measurement.rounds += 1;
+        self.measurement.syncs += 1;
+        self.measurement.bytes += entries.len() as u64;
         // None of them is committed before the sync, but the round trip runs meanwhile.
         let synced = self.start.elapsed();
         let due = proposed_at + self.round_trip;

@@ -14,7 +14,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use clearlane_backend::{Config, Design};
+use clearlane_backend::{Config, Era};
 use clearlane_benches::store::{Store, value};
 use clearlane_engine::EngineKind;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
@@ -23,7 +23,7 @@ const PENDING: [u64; 4] = [0, 100, 1_000, 10_000];
 const COMMITTED: u64 = 10_000;
 
 /// A store with so many puts pending, which nothing commits.
-fn store_with_pending(design: Design, pending: u64) -> Store {
+fn store_with_pending(design: Era, pending: u64) -> Store {
     let config = Config { batch_limit: u64::MAX, ..Config::default() };
     let store = Store::open(design, EngineKind::Redb, config);
     store.fill(COMMITTED, 64);
@@ -37,12 +37,12 @@ fn open(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("read_tx_open");
     group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
     group.sample_size(30);
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         for pending in PENDING {
             let store = store_with_pending(design, pending);
             let id = BenchmarkId::new(design.name(), pending);
             group.bench_function(id, |bencher| {
-                bencher.iter(|| drop(black_box(store.backend.read())));
+                bencher.iter(|| drop(black_box(store.backend.begin_read())));
             });
         }
     }
@@ -55,19 +55,20 @@ fn open_after_a_write(criterion: &mut Criterion) {
     group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
     group.sample_size(30);
     for pending in PENDING {
-        let store = store_with_pending(Design::CachedReadTx, pending);
+        let store = store_with_pending(Era::V3_5, pending);
         let mut revision = COMMITTED + pending;
         group.bench_function(BenchmarkId::new("3.5-stale", pending), |bencher| {
             bencher.iter_custom(|iterations| {
                 (0..iterations)
                     .map(|_| {
                         revision += 1;
-                        let mut tx = store.backend.write().expect("a healthy store takes writes");
+                        let mut tx =
+                            store.backend.begin_write().expect("a healthy store takes writes");
                         tx.put(clearlane_engine::Bucket::Meta, b"mark", value(8))
                             .expect("no order");
                         drop(tx.end(revision).expect("a healthy store takes writes"));
                         let start = Instant::now();
-                        drop(black_box(store.backend.read()));
+                        drop(black_box(store.backend.begin_read()));
                         start.elapsed()
                     })
                     .sum()

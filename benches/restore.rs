@@ -28,10 +28,10 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_benches::store::{record_key, value};
 use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options};
 use clearlane_locks::Registry;
-use clearlane_mvcc::store::restore::{Cut, restore};
+use clearlane_mvcc::store::restore::{Partitioning, restore};
 use clearlane_mvcc::{
-    CompactionLock, Ground, IndexView, Job, LockedIndex, RangeOptions, SnapshotStore, TreeIndex,
-    Workers,
+    CompactionLock, IndexSnapshot, Job, LockedIndex, RangeOptions, SnapshotStore, StoreConfig,
+    TreeIndex, Workers,
 };
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
@@ -113,7 +113,7 @@ fn key(number: u64) -> [u8; 32] {
 }
 
 /// What one run prints: milliseconds, and megabytes.
-const FIGURES: [&str; 5] = ["engine", "restore", "first read", "processors", "MB resident"];
+const COLUMNS: [&str; 5] = ["engine", "restore", "first read", "processors", "MB resident"];
 
 /// Starts this program again, some times. The figures of each run.
 fn measure(
@@ -122,7 +122,7 @@ fn measure(
     index: &str,
     workers: usize,
     rounds: usize,
-) -> Vec<[f64; FIGURES.len()]> {
+) -> Vec<[f64; COLUMNS.len()]> {
     let program = std::env::current_exe().expect("this program has a path");
     let round = |_| {
         let (keys, workers) = (keys.to_string(), workers.to_string());
@@ -138,8 +138,8 @@ fn measure(
     (0..rounds).map(round).collect()
 }
 
-fn report(name: &str, rounds: &[[f64; FIGURES.len()]]) {
-    let sorted = |figure: &dyn Fn(&[f64; FIGURES.len()]) -> f64| {
+fn report(name: &str, rounds: &[[f64; COLUMNS.len()]]) {
+    let sorted = |figure: &dyn Fn(&[f64; COLUMNS.len()]) -> f64| {
         let mut figures: Vec<f64> = rounds.iter().map(figure).collect();
         figures.sort_by(f64::total_cmp);
         figures
@@ -183,13 +183,13 @@ fn run_store(
     start: Instant,
 ) -> (Duration, Duration) {
     let save_nothing = PreCommit::new(|(): &(), _| Ok(()));
-    let ground = Ground::new(Arc::clone(engine), Config::default(), save_nothing, ());
-    let store = SnapshotStore::open(Ground { workers, ..ground });
+    let ground = StoreConfig::new(Arc::clone(engine), Config::default(), save_nothing, ());
+    let store = SnapshotStore::open(StoreConfig { workers, ..ground });
     let (store, opened) = store.expect("the store can be restored");
     let restored = start.elapsed();
     let key = key(keys / 2);
     let to = [&key[..], &[0]].concat();
-    let found = store.read().range(KeyRange::new(&key, &to), RangeOptions::default());
+    let found = store.begin_read().range(KeyRange::new(&key, &to), RangeOptions::default());
     assert_eq!(found.expect("the key is there").records.len(), 1);
     let read = start.elapsed();
     check(opened.leases.len(), keys);
@@ -206,10 +206,10 @@ fn run_locked(
 ) -> (Duration, Duration) {
     let snapshot = engine.snapshot().expect("an open store has a snapshot");
     let index = LockedIndex::new(&Registry::new(), CompactionLock::PerKey);
-    let restored = restore(&*snapshot, index, workers, Cut::for_workers(workers));
+    let restored = restore(&*snapshot, index, workers, Partitioning::for_workers(workers));
     let restored = restored.expect("the store can be restored");
     let done = start.elapsed();
-    let version = restored.index.view().get(&key(keys / 2), restored.revision);
+    let version = restored.index.snapshot().get(&key(keys / 2), restored.revision);
     let version = version.expect("the key is there");
     let record = snapshot.get(Bucket::Key, &version.modified.put_key());
     assert!(record.expect("the store can be read").is_some());
@@ -227,7 +227,7 @@ fn check(leases: usize, keys: u64) {
 struct Threads(usize);
 
 impl Workers for Threads {
-    fn count(&self) -> usize {
+    fn parallelism(&self) -> usize {
         self.0
     }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use clearlane_backend::{Backend, Config, Design, PreCommit};
+use clearlane_backend::{Backend, Config, Era, PreCommit};
 use clearlane_engine::{Bucket, Engine, EngineKind, Options};
 use tempfile::TempDir;
 
@@ -26,7 +26,7 @@ pub struct Store {
 
 impl Store {
     /// An empty store in the system's directory for temporary files (`TMPDIR`).
-    pub fn open(design: Design, engine: EngineKind, config: Config) -> Store {
+    pub fn open(design: Era, engine: EngineKind, config: Config) -> Store {
         let directory = TempDir::new().unwrap_or_else(|error| fail(&error));
         let path = directory.path().join("store");
         let engine = clearlane_engine::open(engine, &path, Options::default());
@@ -41,7 +41,7 @@ impl Store {
         let value = value(size);
         for first in (1..=count).step_by(FILL_BATCH as usize) {
             let last = (first + FILL_BATCH - 1).min(count);
-            let mut tx = self.backend.write().expect("a healthy store takes writes");
+            let mut tx = self.backend.begin_write().expect("a healthy store takes writes");
             for revision in first..=last {
                 let put = tx.put(Bucket::Key, &record_key(revision), value.clone());
                 put.expect("revisions rise");
@@ -53,7 +53,7 @@ impl Store {
 
     /// One put of the record of `revision`, in a write transaction of its own.
     pub fn put(&self, revision: u64, value: Bytes) {
-        let mut tx = self.backend.write().expect("a healthy store takes writes");
+        let mut tx = self.backend.begin_write().expect("a healthy store takes writes");
         tx.put(Bucket::Key, &record_key(revision), value).expect("revisions rise");
         drop(tx.end(revision).expect("a healthy store takes writes"));
     }

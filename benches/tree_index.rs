@@ -42,8 +42,8 @@ use arc_swap::ArcSwap;
 use clearlane_engine::KeyRange;
 use clearlane_locks::Registry;
 use clearlane_mvcc::{
-    CompactionLock, IndexView, LockedIndex, OneAfterTheOther, Payload, PersistentIndex, Revision,
-    RunBuilder, TreeIndex, Version,
+    CompactionLock, EncodedLen, IndexSnapshot, LockedIndex, PersistentIndex, Revision,
+    SerialWorkers, SortedRunBuilder, TreeIndex, Version,
 };
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion};
@@ -52,7 +52,7 @@ use hdrhistogram::Histogram;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const DESIGNS: [&str; 2] = ["locked", "persistent"];
+const INDEX_KINDS: [&str; 2] = ["locked", "persistent"];
 const MILLION: u64 = 1_000_000;
 /// Between the moments when two puts are due while something else goes on beside them.
 const PUT_INTERVAL: Duration = Duration::from_micros(50);
@@ -108,7 +108,7 @@ fn revision(main: u64) -> Revision {
 /// Puts each key once, at the revisions from 1 on.
 fn fill(index: &mut impl TreeIndex, keys: u64) {
     for number in 0..keys {
-        index.put(&key(number), revision(number + 1), Payload::of(9));
+        index.put(&key(number), revision(number + 1), EncodedLen::of(9));
     }
 }
 
@@ -120,9 +120,9 @@ fn time<I: TreeIndex>(
     keys: u64,
 ) {
     fill(&mut index, keys);
-    time_reads(group, design, &index.view(), keys);
+    time_reads(group, design, &index.snapshot(), keys);
     group.bench_function(format!("snapshot/{design}"), |bencher| {
-        bencher.iter(|| drop(black_box(index.view())));
+        bencher.iter(|| drop(black_box(index.snapshot())));
     });
     let mut main = keys;
     group.bench_function(format!("put/{design}"), |bencher| {
@@ -130,7 +130,7 @@ fn time<I: TreeIndex>(
     });
 }
 
-fn time_reads<V: IndexView>(
+fn time_reads<V: IndexSnapshot>(
     group: &mut BenchmarkGroup<'_, WallTime>,
     design: &str,
     view: &V,
@@ -166,7 +166,7 @@ fn time_reads<V: IndexView>(
                 black_box((key, version));
                 ControlFlow::Continue(())
             };
-            view.page(interval(&ends), now, 100, &mut visit)
+            view.revisions(interval(&ends), now, 100, &mut visit)
         });
     });
 }
@@ -176,7 +176,7 @@ fn interval(ends: &[[u8; 32]; 2]) -> KeyRange<'_> {
     KeyRange::new(a.min(b), a.max(b))
 }
 
-fn walk_some(view: &impl IndexView, from: &[u8], at: i64, length: u64) {
+fn walk_some(view: &impl IndexSnapshot, from: &[u8], at: i64, length: u64) {
     let mut left = length;
     view.walk(KeyRange::starting_at(from), at, &mut |key, version| {
         black_box((key, version));
@@ -194,7 +194,7 @@ fn time_puts(index: &mut impl TreeIndex, keys: u64, main: &mut u64, iterations: 
         let start = Instant::now();
         for _ in 0..batch {
             *main += 1;
-            index.put(&key(scramble(*main) % keys), revision(*main), Payload::of(9));
+            index.put(&key(scramble(*main) % keys), revision(*main), EncodedLen::of(9));
         }
         took += start.elapsed();
         left -= batch;
@@ -206,8 +206,8 @@ fn time_puts(index: &mut impl TreeIndex, keys: u64, main: &mut u64, iterations: 
 }
 
 fn compact(index: &mut impl TreeIndex, at: u64) {
-    let mut compaction = index.compaction(at as i64);
-    while !index.compact(&mut compaction, 1_000) {}
+    let mut compaction = index.begin_compaction(at as i64);
+    while !index.compact_step(&mut compaction, 1_000) {}
 }
 
 /// What is measured by hand.
@@ -217,7 +217,7 @@ fn report(keys: u64) {
     print_p99("persistent", PersistentIndex::default(), keys);
     print_restore(keys);
     print_hot_key(keys / 20);
-    for design in DESIGNS {
+    for design in INDEX_KINDS {
         for revisions in [1, 2] {
             print_memory(design, keys, revisions);
         }
@@ -229,10 +229,10 @@ fn print_rates(keys: u64) {
     for every in [None, Some(100), Some(1)] {
         let mut index = PersistentIndex::default();
         fill(&mut index, keys);
-        let published = ArcSwap::from_pointee(index.view());
+        let published = ArcSwap::from_pointee(index.snapshot());
         let publish = |index: &PersistentIndex, main: u64| {
             if every.is_some_and(|every| main.is_multiple_of(every)) {
-                published.store(Arc::new(index.view()));
+                published.store(Arc::new(index.snapshot()));
             }
         };
         if every.is_none() {
@@ -245,7 +245,7 @@ fn print_rates(keys: u64) {
             let (start, first) = (Instant::now(), main);
             for key in keys {
                 main += 1;
-                index.put(&key, revision(main), Payload::of(9));
+                index.put(&key, revision(main), EncodedLen::of(9));
                 publish(&index, main);
             }
             (main - first) as f64 / start.elapsed().as_secs_f64()
@@ -259,25 +259,25 @@ fn print_rates(keys: u64) {
 /// What a put suffers from another thread, in one design.
 fn print_p99<I: TreeIndex>(design: &str, mut index: I, keys: u64)
 where
-    I::View: Sync,
+    I::Snapshot: Sync,
 {
     fill(&mut index, keys);
     let mut main = keys;
-    let published = ArcSwap::from_pointee(index.view());
+    let published = ArcSwap::from_pointee(index.snapshot());
     let window = if keys < MILLION { Duration::from_millis(5) } else { Duration::from_secs(1) };
     let mut rounds: [Vec<u64>; 3] = Default::default();
     for _ in 0..5 {
         for (round, beside) in rounds.iter_mut().zip(["calm", "spin", "walk"]) {
             let stop = AtomicBool::new(false);
             let p99 = std::thread::scope(|scope| {
-                scope.spawn(|| disturb(beside, &published, &stop));
+                scope.spawn(|| run_disturbance(beside, &published, &stop));
                 let p99 = put_latency(&mut index, &published, keys, &mut main, window);
                 stop.store(true, Ordering::Relaxed);
                 p99
             });
             round.push(p99);
             compact(&mut index, main);
-            published.store(Arc::new(index.view()));
+            published.store(Arc::new(index.snapshot()));
         }
     }
     let [calm, spin, walk] = rounds.map(|mut round| {
@@ -291,7 +291,7 @@ where
     );
 }
 
-fn disturb<V: IndexView>(how: &str, published: &ArcSwap<V>, stop: &AtomicBool) {
+fn run_disturbance<V: IndexSnapshot>(how: &str, published: &ArcSwap<V>, stop: &AtomicBool) {
     while how != "calm" && !stop.load(Ordering::Relaxed) {
         if how == "walk" {
             walk_some(&*published.load_full(), &[], i64::MAX, u64::MAX);
@@ -305,7 +305,7 @@ fn disturb<V: IndexView>(how: &str, published: &ArcSwap<V>, stop: &AtomicBool) {
 /// when the window ends counts with its wait so far. In nanoseconds.
 fn put_latency<I: TreeIndex>(
     index: &mut I,
-    published: &ArcSwap<I::View>,
+    published: &ArcSwap<I::Snapshot>,
     keys: u64,
     main: &mut u64,
     window: Duration,
@@ -319,8 +319,8 @@ fn put_latency<I: TreeIndex>(
             std::hint::spin_loop();
         }
         *main += 1;
-        index.put(&key(scramble(*main) % keys), revision(*main), Payload::of(9));
-        published.store(Arc::new(index.view()));
+        index.put(&key(scramble(*main) % keys), revision(*main), EncodedLen::of(9));
+        published.store(Arc::new(index.snapshot()));
         histogram.saturating_record(due.elapsed().as_nanos() as u64);
         due += PUT_INTERVAL;
     }
@@ -335,11 +335,15 @@ fn put_latency<I: TreeIndex>(
 fn print_restore(keys: u64) {
     let start = Instant::now();
     let stretch = |numbers: std::ops::Range<u64>| {
-        let mut builder = RunBuilder::default();
+        let mut builder = SortedRunBuilder::default();
         for number in numbers {
             let modified = revision(number + 1);
-            let version =
-                Version { modified, created: modified.main, version: 1, payload: Payload::of(9) };
+            let version = Version {
+                modified,
+                created: modified.main,
+                version: 1,
+                encoded_len: EncodedLen::of(9),
+            };
             builder.put(&key(number), version);
         }
         builder.finish()
@@ -351,7 +355,7 @@ fn print_restore(keys: u64) {
     });
     let sorted = start.elapsed();
     let mut index = PersistentIndex::default();
-    index.restore(runs, &OneAfterTheOther);
+    index.restore(runs, &SerialWorkers);
     let restored = start.elapsed();
     drop(index);
     let dropped = start.elapsed() - restored;
@@ -362,14 +366,14 @@ fn print_restore(keys: u64) {
 /// A key that is put again and again, among few others, and a view after each put.
 fn print_hot_key(revisions: u64) {
     let mut index = PersistentIndex::default();
-    let mut view = index.view();
+    let mut view = index.snapshot();
     let mut start = Instant::now();
     for main in 0..2 * revisions {
         if main == revisions {
             start = Instant::now();
         }
-        index.put(b"hot", revision(main + 1), Payload::of(9));
-        view = index.view();
+        index.put(b"hot", revision(main + 1), EncodedLen::of(9));
+        view = index.snapshot();
     }
     let per_put = start.elapsed() / revisions as u32;
     black_box(view);
@@ -406,7 +410,7 @@ fn print_growth(arguments: &[String]) {
 fn growth<I: TreeIndex>(mut index: I, keys: u64, revisions: u64) -> u64 {
     let before = resident();
     for main in 0..keys * revisions {
-        index.put(&key(main % keys), revision(main + 1), Payload::of(9));
+        index.put(&key(main % keys), revision(main + 1), EncodedLen::of(9));
     }
     let growth = resident().saturating_sub(before);
     drop(index);

@@ -31,8 +31,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use clearlane_raft_log::files::{Disk, File, Files};
-use clearlane_raft_log::wal::group::run;
+use clearlane_raft_log::files::{File, FileSystem, OsFileSystem};
+use clearlane_raft_log::wal::group_commit::run_writer;
 use clearlane_raft_log::wal::{Append, Options, Wal};
 use clearlane_raft_log::{Entry, EntryKind, HardState, Metadata};
 use criterion::measurement::WallTime;
@@ -49,24 +49,24 @@ const WRITERS: u64 = 1_000;
 /// Entries in 256 KiB.
 const BATCH: u64 = 1_024;
 /// Entries of one run of the group.
-const ROUND: u64 = 64 * BATCH;
+const GROUP_RUN_ENTRIES: u64 = 64 * BATCH;
 
 /// A log in a directory that goes away.
-struct Log {
+struct BenchWal {
     wal: Wal,
     next: u64,
     value: Bytes,
-    home: TempDir,
+    directory: TempDir,
 }
 
-impl Log {
-    fn new() -> Log {
+impl BenchWal {
+    fn new() -> BenchWal {
         let home = tempfile::tempdir().expect("a temporary directory");
         let options = Options { segments_max: None, ..Options::default() };
         let dir = home.path().join("wal");
-        let wal = Wal::create(Arc::new(Disk), &dir, Metadata::default(), options);
+        let wal = Wal::create(Arc::new(OsFileSystem), &dir, Metadata::default(), options);
         let wal = wal.expect("an empty directory takes a log");
-        Log { wal, next: 1, value: vec![7; VALUE_SIZE].into(), home }
+        BenchWal { wal, next: 1, value: vec![7; VALUE_SIZE].into(), directory: home }
     }
 
     fn entries(&mut self, count: u64) -> Vec<Entry> {
@@ -93,19 +93,19 @@ fn entry(index: u64, value: &Bytes) -> Entry {
 }
 
 /// A file to which bytes are written without any log.
-struct Bare {
+struct PlainFile {
     file: Box<dyn File>,
     offset: u64,
     data: Vec<u8>,
 }
 
-impl Bare {
-    fn new(dir: &Path, size: usize) -> Bare {
-        let mut file = Disk.create(&dir.join("bare")).expect("a new file");
+impl PlainFile {
+    fn new(dir: &Path, size: usize) -> PlainFile {
+        let mut file = OsFileSystem.create(&dir.join("bare")).expect("a new file");
         let length = Options::default().segment_bytes;
         file.allocate(length).expect("space");
         file.sync().expect("a healthy disk");
-        Bare { file, offset: 0, data: vec![7; size] }
+        PlainFile { file, offset: 0, data: vec![7; size] }
     }
 
     fn append(&mut self) -> Duration {
@@ -125,7 +125,7 @@ fn quick() -> bool {
     std::env::args().any(|argument| argument == "--test")
 }
 
-fn brief<'a>(criterion: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, WallTime> {
+fn short_group<'a>(criterion: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, WallTime> {
     let mut group = criterion.benchmark_group(name);
     group.warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_secs(2));
     group.sample_size(20).sampling_mode(SamplingMode::Flat);
@@ -133,14 +133,14 @@ fn brief<'a>(criterion: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, Wal
 }
 
 fn append(criterion: &mut Criterion) {
-    let mut group = brief(criterion, "append");
+    let mut group = short_group(criterion, "append");
     for batch in [1, 10, 100, 1_000] {
         group.throughput(Throughput::Bytes(batch * VALUE_SIZE as u64));
-        let mut log = Log::new();
+        let mut log = BenchWal::new();
         group.bench_function(BenchmarkId::new("synced", batch), |bencher| {
             bencher.iter_custom(|iterations| (0..iterations).map(|_| log.append(batch)).sum());
         });
-        let mut bare = Bare::new(log.home.path(), RECORD_SIZE * batch as usize + 48);
+        let mut bare = PlainFile::new(log.directory.path(), RECORD_SIZE * batch as usize + 48);
         group.bench_function(BenchmarkId::new("bare", batch), |bencher| {
             bencher.iter_custom(|iterations| (0..iterations).map(|_| bare.append()).sum());
         });
@@ -149,7 +149,7 @@ fn append(criterion: &mut Criterion) {
 }
 
 /// Runs two things in turn, so that a disk that is slow for a while is slow for both; the medians.
-fn in_turn(
+fn alternate(
     rounds: usize,
     mut one: impl FnMut() -> Duration,
     mut other: impl FnMut() -> Duration,
@@ -165,15 +165,15 @@ fn in_turn(
 #[allow(clippy::print_stdout, reason = "the result of a bench")]
 fn compared(_: &mut Criterion) {
     let rounds = if quick() { 1 } else { 40 };
-    let mut log = Log::new();
-    let mut bare = Bare::new(log.home.path(), RECORD_SIZE + 48);
-    let (synced, alone) = in_turn(100 * rounds, || log.append(1), || bare.append());
+    let mut log = BenchWal::new();
+    let mut bare = PlainFile::new(log.directory.path(), RECORD_SIZE + 48);
+    let (synced, alone) = alternate(100 * rounds, || log.append(1), || bare.append());
     let more_us = (synced.as_secs_f64() - alone.as_secs_f64()) * 1e6;
     println!("one entry: append {synced:.1?}, bare {alone:.1?}, so the log takes {more_us:.0} us");
-    let entries = if quick() { 4 * BATCH } else { ROUND };
+    let entries = if quick() { 4 * BATCH } else { GROUP_RUN_ENTRIES };
     for (name, each) in [("1000 writers", WRITERS), ("1000 appends", 1)] {
-        let (mut log, mut shared) = (Log::new(), Log::new());
-        let (one, many) = in_turn(
+        let (mut log, mut shared) = (BenchWal::new(), BenchWal::new());
+        let (one, many) = alternate(
             rounds,
             || one_writer(&mut log, entries),
             || many_writers(&mut shared, entries, each),
@@ -184,17 +184,17 @@ fn compared(_: &mut Criterion) {
 }
 
 fn group(criterion: &mut Criterion) {
-    let entries = if quick() { 4 * BATCH } else { ROUND };
-    let mut group = brief(criterion, "group");
+    let entries = if quick() { 4 * BATCH } else { GROUP_RUN_ENTRIES };
+    let mut group = short_group(criterion, "group");
     group.measurement_time(Duration::from_secs(6));
     group.throughput(Throughput::Bytes(entries * VALUE_SIZE as u64));
-    let mut log = Log::new();
+    let mut log = BenchWal::new();
     group.bench_function("one_writer", |bencher| {
         bencher
             .iter_custom(|iterations| (0..iterations).map(|_| one_writer(&mut log, entries)).sum());
     });
     for (name, each) in [("1000_writers", WRITERS), ("1000_appends", 1)] {
-        let mut log = Log::new();
+        let mut log = BenchWal::new();
         group.bench_function(name, |bencher| {
             bencher.iter_custom(|iterations| {
                 (0..iterations).map(|_| many_writers(&mut log, entries, each)).sum()
@@ -205,7 +205,7 @@ fn group(criterion: &mut Criterion) {
 }
 
 /// Synced batches of 256 KiB. Making the entries is timed, as it is with many writers.
-fn one_writer(log: &mut Log, count: u64) -> Duration {
+fn one_writer(log: &mut BenchWal, count: u64) -> Duration {
     let start = Instant::now();
     for _ in 0..count / BATCH {
         log.append(BATCH);
@@ -215,7 +215,7 @@ fn one_writer(log: &mut Log, count: u64) -> Duration {
 
 /// Each writer proposes its next entry when its last one is durable. At most so many entries go
 /// into `each` append.
-fn many_writers(log: &mut Log, count: u64, each: u64) -> Duration {
+fn many_writers(log: &mut BenchWal, count: u64, each: u64) -> Duration {
     let (first, value) = (log.next, log.value.clone());
     log.next += count;
     let wal = &mut log.wal;
@@ -224,7 +224,7 @@ fn many_writers(log: &mut Log, count: u64, each: u64) -> Duration {
     let start = Instant::now();
     thread::scope(|threads| {
         let tell = move |ticket| told.send(ticket).expect("the writers wait");
-        let server = threads.spawn(move || run(wal, &appends, tell));
+        let server = threads.spawn(move || run_writer(wal, &appends, tell));
         // How many entries each append has on its way, oldest first.
         let mut on_the_way = VecDeque::new();
         let (mut proposed, mut done, mut durable_appends) = (0, 0, 0);

@@ -63,20 +63,20 @@ async fn write(client: Client, writes: Arc<Mutex<Writes>>) {
 }
 
 /// What each member that runs says of itself.
-async fn look(cluster: &TestCluster, clients: &[Client]) -> Vec<Option<StatusResponse>> {
+async fn member_statuses(cluster: &TestCluster, clients: &[Client]) -> Vec<Option<StatusResponse>> {
     let mut told = Vec::new();
     for (member, client) in clients.iter().enumerate() {
-        told.push(if cluster.runs(member) { client.status().await.ok() } else { None });
+        told.push(if cluster.is_running(member) { client.status().await.ok() } else { None });
     }
     told
 }
 
-fn leads(status: &StatusResponse) -> bool {
+fn is_leader(status: &StatusResponse) -> bool {
     status.header.is_some_and(|header| header.member_id == status.leader)
 }
 
 /// The whole screen.
-fn draw(members: &[Option<StatusResponse>], writes: &Writes) {
+fn draw_screen(members: &[Option<StatusResponse>], writes: &Writes) {
     let mut page =
         "\x1b[H\x1b[J   member            role      term  committed    applied   revision    \
                     store\r\n\r\n"
@@ -88,7 +88,7 @@ fn draw(members: &[Option<StatusResponse>], writes: &Writes) {
         };
         let role = match status.leader {
             0 => "\x1b[33mno leader\x1b[0m",
-            _ if leads(status) => "\x1b[32mleader   \x1b[0m",
+            _ if is_leader(status) => "\x1b[32mleader   \x1b[0m",
             _ => "follower ",
         };
         let header = status.header.unwrap_or_default();
@@ -115,11 +115,11 @@ fn draw(members: &[Option<StatusResponse>], writes: &Writes) {
 }
 
 /// The same for a log.
-fn line(members: &[Option<StatusResponse>], writes: &Writes) {
+fn print_summary(members: &[Option<StatusResponse>], writes: &Writes) {
     let role = |status: &Option<StatusResponse>| match status {
         None => "down",
         Some(status) if status.leader == 0 => "no leader",
-        Some(status) if leads(status) => "leader",
+        Some(status) if is_leader(status) => "leader",
         Some(_) => "follower",
     };
     let roles: Vec<String> = members
@@ -142,19 +142,19 @@ fn line(members: &[Option<StatusResponse>], writes: &Writes) {
 }
 
 /// A terminal that hands over each key, until this is dropped.
-struct Keys(Termios);
+struct RawTerminal(Termios);
 
-impl Keys {
-    fn one_by_one() -> nix::Result<Keys> {
+impl RawTerminal {
+    fn one_by_one() -> nix::Result<RawTerminal> {
         let before = tcgetattr(stdin())?;
         let mut raw = before.clone();
         raw.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG);
         tcsetattr(stdin(), SetArg::TCSANOW, &raw)?;
-        Ok(Keys(before))
+        Ok(RawTerminal(before))
     }
 }
 
-impl Drop for Keys {
+impl Drop for RawTerminal {
     fn drop(&mut self) {
         // The terminal may be gone.
         let _ = tcsetattr(stdin(), SetArg::TCSANOW, &self.0);
@@ -185,14 +185,14 @@ async fn show(cluster: &mut TestCluster, on_screen: bool) -> Result<(), Box<dyn 
     loop {
         tokio::select! {
             _ = ticks.tick() => {
-                let members = look(cluster, &each).await;
+                let members = member_statuses(cluster, &each).await;
                 let writes = writes.lock().expect("nobody panics with it");
-                if on_screen { draw(&members, &writes) } else { line(&members, &writes) }
+                if on_screen { draw_screen(&members, &writes) } else { print_summary(&members, &writes) }
             }
             key = keys.recv() => match key {
                 Some(key @ b'1'..=b'3') => {
                     let member = usize::from(key - b'1');
-                    match cluster.runs(member) {
+                    match cluster.is_running(member) {
                         true => cluster.stop(member).await?,
                         false => cluster.restart(member).await?,
                     }
@@ -209,6 +209,6 @@ async fn show(cluster: &mut TestCluster, on_screen: bool) -> Result<(), Box<dyn 
 async fn main() -> Result<(), Box<dyn Error>> {
     let on_screen = stdin().is_terminal() && stdout().is_terminal();
     let mut cluster = TestCluster::start(MEMBERS).await?;
-    let _keys = if on_screen { Some(Keys::one_by_one()?) } else { None };
+    let _keys = if on_screen { Some(RawTerminal::one_by_one()?) } else { None };
     show(&mut cluster, on_screen).await
 }

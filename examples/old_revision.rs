@@ -6,17 +6,17 @@
 
 #![allow(clippy::print_stdout, reason = "an example prints its result")]
 
-use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{KeyRange, MemoryEngine};
-use clearlane_mvcc::{Ground, RangeOptions};
+use clearlane_mvcc::{RangeOptions, StoreConfig};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let memory = std::sync::Arc::new(MemoryEngine::new()); // On disk it is the same.
-    let ground = Ground::new(memory, Config::default(), PreCommit::none(), ());
-    let (store, _) = clearlane_mvcc::open(Design::SnapshotReadTx.into(), ground)?;
+    let ground = StoreConfig::new(memory, Config::default(), PreCommit::none(), ());
+    let (store, _) = clearlane_mvcc::open(Era::Clearlane.into(), ground)?;
     let colour = KeyRange::new(b"colour", b"colour\0"); // A range of this one key.
     for change in ["red", "green", "delete", "blue"] {
-        let mut write = store.write()?;
+        let mut write = store.begin_write()?;
         match change {
             "delete" => drop(write.delete_range(colour)?),
             value => write.put(b"colour", value.as_bytes(), 0)?,
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("\n{heading}");
         for revision in 1..=6 {
             let options = RangeOptions { revision, ..RangeOptions::default() };
-            match store.read().range(colour, options).map(|mut answer| answer.records.pop()) {
+            match store.begin_read().range(colour, options).map(|mut answer| answer.records.pop()) {
                 Ok(Some(record)) => println!("  at revision {revision}: {:?}", record.value),
                 Ok(None) => println!("  at revision {revision}: no such key"),
                 Err(error) => println!("  at revision {revision}: {error}"),

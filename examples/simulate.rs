@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let calibration = Calibration::shipped();
     for sync_ms in ["0.5", "2", "8", "32"] {
         scenario.set("model.sync_ms", sync_ms)?;
-        for era in [Era::V32, Era::Clearlane] {
+        for era in [Era::V3_2, Era::Clearlane] {
             let results = run(&scenario, &Build::new(era, calibration.costs(era)))?;
             for class in results.classes.iter().filter(|class| class.answers() > 0) {
                 let p99 = class.latency_ms(0.99).unwrap_or_default();

@@ -11,24 +11,24 @@ use std::error::Error;
 use std::ops::ControlFlow::Continue;
 use std::{path::Path, sync::Barrier, thread, time::Instant};
 
-use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Bucket, EngineKind, KeyRange, Options};
-use clearlane_locks::{Actor, Registry};
+use clearlane_locks::{Registry, TaskLabel};
 
 fn run(design: &str, engine: &str, directory: &str) -> Result<(), Box<dyn Error>> {
-    let (design, engine): (Design, EngineKind) = (design.parse()?, engine.parse()?);
+    let (design, engine): (Era, EngineKind) = (design.parse()?, engine.parse()?);
     let engine = clearlane_engine::open(engine, Path::new(directory), Options::default())?;
     let locks = Registry::new();
     let config = Config { locks: locks.clone(), ..Config::default() };
     let store = design.open(engine, config, PreCommit::none(), ())?;
 
     let mut records = 0_u64; // Their keys are 1, 2, 3 ...: a store from an earlier run goes on.
-    store.read().range(Bucket::Key, KeyRange::ALL, &mut |_, _| {
+    store.begin_read().range(Bucket::Key, KeyRange::ALL, &mut |_, _| {
         records += 1;
         Continue(())
     })?;
     let put = |revision: u64| -> clearlane_backend::Result<()> {
-        let mut tx = store.write()?;
+        let mut tx = store.begin_write()?;
         tx.put(Bucket::Key, &revision.to_be_bytes(), vec![7; 1024].into())?;
         tx.end(()).map(drop)
     };
@@ -38,8 +38,8 @@ fn run(design: &str, engine: &str, directory: &str) -> Result<(), Box<dyn Error>
     let reading = Barrier::new(2);
     thread::scope(|threads| -> clearlane_backend::Result<()> {
         let reader = threads.spawn(|| {
-            let _as = Actor::named("slow read").enter();
-            let (tx, mut bytes) = (store.read(), 0);
+            let _as = TaskLabel::named("slow read").enter();
+            let (tx, mut bytes) = (store.begin_read(), 0);
             reading.wait();
             let read = tx.range(Bucket::Key, KeyRange::ALL, &mut |_, value| {
                 bytes += value.iter().map(|byte| u64::from(*byte)).sum::<u64>();
@@ -48,7 +48,7 @@ fn run(design: &str, engine: &str, directory: &str) -> Result<(), Box<dyn Error>
             read.map(|()| bytes)
         });
         reading.wait();
-        let (_as, start) = (Actor::named("put").enter(), Instant::now());
+        let (_as, start) = (TaskLabel::named("put").enter(), Instant::now());
         put(records + 20_001)?;
         println!("design {design}: the put beside the slow read took {:?}", start.elapsed());
         reader.join().expect("the reader does not panic").map(drop)
@@ -60,7 +60,7 @@ fn run(design: &str, engine: &str, directory: &str) -> Result<(), Box<dyn Error>
                 b.waiter,
                 b.total_ns / 1000,
                 lock.name,
-                b.holder
+                b.blocker
             );
         }
     }

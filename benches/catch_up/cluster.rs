@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clearlane_benches::pace::processor_time;
-use clearlane_member::copies::{self, Vault};
-use clearlane_member::core::{Input, RequestId, Settings};
+use clearlane_member::copies::{self, StoreDir};
+use clearlane_member::core::{ReplicaConfig, ReplicaInput, RequestId};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest};
 use clearlane_raft_log::driver::{Message, Role};
 
 use crate::HEALTHY;
-use crate::member::{Inbox, Member, Polled, ground, make};
+use crate::member::{EventSender, Member, PollOutput, bootstrap_member, storage_config};
 
 const TICK: Duration = Duration::from_millis(100);
 /// The one who comes and goes.
@@ -27,23 +27,23 @@ pub(crate) const THIRD: u64 = 3;
 
 /// What is known of a thread to the others.
 #[derive(Debug, Default)]
-struct Seen {
+struct SharedProgress {
     /// What the leader has applied.
-    leader: AtomicU64,
+    leader_applied: AtomicU64,
     /// What the third has applied.
-    third: AtomicU64,
+    third_applied: AtomicU64,
     third_has_started: AtomicBool,
     third_has_caught_up: AtomicBool,
     stop_third: AtomicBool,
     /// How long copies have been on a processor.
-    copy_ns: AtomicU64,
+    snapshot_ns: AtomicU64,
     /// How long the third's core was until it had caught up.
     third_ns: AtomicU64,
 }
 
 /// How a copy was made.
 #[derive(Clone, Debug)]
-pub(crate) struct Copied {
+pub(crate) struct SnapshotTimes {
     pub(crate) began: Instant,
     pub(crate) time: Duration,
     pub(crate) processor: Duration,
@@ -53,11 +53,11 @@ pub(crate) struct Copied {
 }
 
 /// What became of the third member between its start and its stop.
-pub(crate) struct Visit {
+pub(crate) struct ThirdMemberRun {
     /// When it had opened what its disk has.
     pub(crate) started: Instant,
     /// When it had a new store.
-    pub(crate) replaced: Vec<Instant>,
+    pub(crate) installed: Vec<Instant>,
     /// When it had first applied all that the leader had, and how much that was.
     pub(crate) caught_up: Option<(Instant, u64)>,
     /// How long its core was on a processor between these two.
@@ -66,7 +66,7 @@ pub(crate) struct Visit {
 
 /// The longest times at the leader since they were looked at.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Longest {
+pub(crate) struct LongestTimes {
     /// Between two applies.
     pub(crate) gap: Duration,
     /// In one call of its core, while nothing else can be done.
@@ -77,18 +77,18 @@ pub(crate) struct Longest {
 
 /// The cluster, seen from the thread of the two who serve.
 pub(crate) struct Cluster {
-    two: BTreeMap<u64, Member>,
+    members: BTreeMap<u64, Member>,
     leader: u64,
-    inbox: Receiver<(u64, Input)>,
-    to_inbox: Inbox,
+    events: Receiver<(u64, ReplicaInput)>,
+    event_sender: EventSender,
     /// Messages between the two.
-    between: VecDeque<Message>,
-    third: Option<(Inbox, JoinHandle<Visit>)>,
+    messages: VecDeque<Message>,
+    third: Option<(EventSender, JoinHandle<ThirdMemberRun>)>,
     third_directory: PathBuf,
-    third_vault: Option<Arc<dyn Vault>>,
-    copies: Vec<JoinHandle<Copied>>,
-    seen: Arc<Seen>,
-    settings: Settings,
+    third_store_dir: Option<Arc<dyn StoreDir>>,
+    snapshot_threads: Vec<JoinHandle<SnapshotTimes>>,
+    shared: Arc<SharedProgress>,
+    settings: ReplicaConfig,
     began: Instant,
     next_tick: Instant,
     last_apply: Instant,
@@ -99,29 +99,33 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// Three new members, of whom two run, and one of these leads.
-    pub(crate) fn new(directory: &Path, third_directory: &Path, settings: Settings) -> Cluster {
+    pub(crate) fn new(
+        directory: &Path,
+        third_directory: &Path,
+        settings: ReplicaConfig,
+    ) -> Cluster {
         let (to_inbox, inbox) = mpsc::channel();
         let mut two = BTreeMap::new();
         for id in 1..THIRD {
             let directory = directory.join(id.to_string());
             std::fs::create_dir(&directory).expect(HEALTHY);
-            let ground = ground(&directory);
-            make(&ground, id);
+            let ground = storage_config(&directory);
+            bootstrap_member(&ground, id);
             two.insert(id, Member::start(id, ground, settings.clone(), &to_inbox));
         }
-        make(&ground(third_directory), THIRD);
+        bootstrap_member(&storage_config(third_directory), THIRD);
         let now = Instant::now();
         let mut cluster = Cluster {
-            two,
+            members: two,
             leader: 0,
-            inbox,
-            to_inbox,
-            between: VecDeque::new(),
+            events: inbox,
+            event_sender: to_inbox,
+            messages: VecDeque::new(),
             third: None,
             third_directory: third_directory.to_owned(),
-            third_vault: None,
-            copies: Vec::new(),
-            seen: Arc::default(),
+            third_store_dir: None,
+            snapshot_threads: Vec::new(),
+            shared: Arc::default(),
             settings,
             began: now,
             next_tick: now,
@@ -131,15 +135,15 @@ impl Cluster {
             proposed: 0,
         };
         while cluster.leader == 0 {
-            cluster.turn(now + TICK);
-            let leads = |member: &&Member| member.core.leadership().role == Role::Leader;
-            cluster.leader = cluster.two.values().find(leads).map_or(0, |member| member.id);
+            cluster.run_until(now + TICK);
+            let leads = |member: &&Member| member.replica.leadership().role == Role::Leader;
+            cluster.leader = cluster.members.values().find(leads).map_or(0, |member| member.id);
         }
         cluster
     }
 
     fn leader(&mut self) -> &mut Member {
-        self.two.get_mut(&self.leader).expect("it is one of the two")
+        self.members.get_mut(&self.leader).expect("it is one of the two")
     }
 
     /// Proposes a put at the leader, and returns under which name it will be answered.
@@ -149,25 +153,25 @@ impl Cluster {
         let request = InternalRaftRequest { put, ..InternalRaftRequest::default() };
         self.proposed += 1;
         let of = RequestId { queue: 0, slot: self.proposed, generation: 0 };
-        self.leader().take(Input::Propose(Box::new(request), of));
+        self.leader().handle_event(ReplicaInput::Propose(Box::new(request), of));
         u64::from(of.slot)
     }
 
     /// Takes what has come, waiting for it until then at the longest, and does what there is to do.
-    pub(crate) fn turn(&mut self, until: Instant) {
+    pub(crate) fn run_until(&mut self, until: Instant) {
         let until = until.min(self.next_tick);
         let wait = until.saturating_duration_since(Instant::now());
         let first = match wait.is_zero() {
             true => None,
-            false => self.inbox.recv_timeout(wait).ok(),
+            false => self.events.recv_timeout(wait).ok(),
         };
-        let inputs: Vec<_> = first.into_iter().chain(self.inbox.try_iter()).collect();
+        let inputs: Vec<_> = first.into_iter().chain(self.events.try_iter()).collect();
         for (id, input) in inputs {
-            self.two.get_mut(&id).expect("the inbox is for the two").take(input);
+            self.members.get_mut(&id).expect("the inbox is for the two").handle_event(input);
         }
         if Instant::now() >= self.next_tick {
             self.next_tick += TICK;
-            self.two.values_mut().for_each(|member| member.core.tick());
+            self.members.values_mut().for_each(|member| member.replica.tick());
         }
         loop {
             let mut is_more = false;
@@ -182,30 +186,30 @@ impl Cluster {
 
     /// Lets one of the two do what there is to do, and says whether somebody has more.
     fn poll(&mut self, id: u64) -> bool {
-        let member = self.two.get_mut(&id).expect("one of the two");
-        let before = member.applier.progress().index;
+        let member = self.members.get_mut(&id).expect("one of the two");
+        let before = member.applier.applied_position().index;
         let outputs = member.poll();
         if id == self.leader {
-            let applied = member.applier.progress().index;
+            let applied = member.applier.applied_position().index;
             if applied > before {
                 let now = Instant::now();
                 self.longest_gap = self.longest_gap.max(now - self.last_apply);
                 self.last_apply = now;
-                self.seen.leader.store(applied, Ordering::Release);
+                self.shared.leader_applied.store(applied, Ordering::Release);
             }
         }
-        let Polled { send, copies, answered, .. } = outputs;
+        let PollOutput { send, snapshots: copies, answered, .. } = outputs;
         self.answered.extend(answered);
         for message in send {
             self.send(message);
         }
         for message in copies {
-            self.copy(message);
+            self.send_snapshot(message);
         }
-        let is_more = !self.between.is_empty();
-        for message in std::mem::take(&mut self.between) {
-            let to = self.two.get_mut(&message.to()).expect("one of the two");
-            to.take(Input::Message(message));
+        let is_more = !self.messages.is_empty();
+        for message in std::mem::take(&mut self.messages) {
+            let to = self.members.get_mut(&message.to()).expect("one of the two");
+            to.handle_event(ReplicaInput::Message(message));
         }
         is_more
     }
@@ -213,138 +217,146 @@ impl Cluster {
     fn send(&mut self, message: Message) {
         let (from, to) = (message.from(), message.to());
         if to != THIRD {
-            self.between.push_back(message);
+            self.messages.push_back(message);
             return;
         }
         let is_sent = self
             .third
             .as_ref()
-            .is_some_and(|(inbox, _)| inbox.send((THIRD, Input::Message(message))).is_ok());
+            .is_some_and(|(inbox, _)| inbox.send((THIRD, ReplicaInput::Message(message))).is_ok());
         if !is_sent {
-            self.two.get_mut(&from).expect("one of the two").take(Input::Unreachable(to));
+            self.members
+                .get_mut(&from)
+                .expect("one of the two")
+                .handle_event(ReplicaInput::Unreachable(to));
         }
     }
 
     /// Sends a copy to the third, on a thread of its own.
-    fn copy(&mut self, message: Message) {
-        let (from, inbox) = (message.from(), self.to_inbox.clone());
-        let member = self.two.get_mut(&from).expect("one of the two");
-        let (Some((third, _)), Some(vault)) = (&self.third, &self.third_vault) else {
-            member.take(Input::CopySent { to: THIRD, arrived: false });
+    fn send_snapshot(&mut self, message: Message) {
+        let (from, inbox) = (message.from(), self.event_sender.clone());
+        let member = self.members.get_mut(&from).expect("one of the two");
+        let (Some((third, _)), Some(vault)) = (&self.third, &self.third_store_dir) else {
+            member.handle_event(ReplicaInput::RaftSnapshotSent { to: THIRD, is_delivered: false });
             return;
         };
         let (store, third) = (Arc::clone(member.applier.store()), third.clone());
-        let mut receiver = copies::Receiver::new(Arc::clone(vault));
-        let seen = Arc::clone(&self.seen);
-        self.copies.push(std::thread::spawn(move || {
+        let mut receiver = copies::SnapshotReceiver::new(Arc::clone(vault));
+        let seen = Arc::clone(&self.shared);
+        self.snapshot_threads.push(std::thread::spawn(move || {
             let (began, mut bytes) = (Instant::now(), 0);
-            let exporter = store.copy().expect(HEALTHY);
-            let mut sender = copies::Sender::new(exporter, message).expect(HEALTHY);
+            let exporter = store.snapshot().expect(HEALTHY);
+            let mut sender = copies::SnapshotSender::new(exporter, message).expect(HEALTHY);
             while let Some(chunk) = sender.next_chunk().expect(HEALTHY) {
                 bytes += chunk.len() as u64;
-                receiver.chunk(&chunk).expect(HEALTHY);
+                receiver.feed(&chunk).expect(HEALTHY);
             }
             let copy = receiver.finish().expect(HEALTHY);
             let index = copy.index;
             let (time, processor) = (began.elapsed(), processor_time());
-            seen.copy_ns.fetch_add(processor.as_nanos() as u64, Ordering::Release);
-            third.send((THIRD, Input::Copy(Box::new(copy)))).expect("the third stays");
-            inbox.send((from, Input::CopySent { to: THIRD, arrived: true })).expect("it stays");
-            Copied { began, time, processor, bytes, index }
+            seen.snapshot_ns.fetch_add(processor.as_nanos() as u64, Ordering::Release);
+            third
+                .send((THIRD, ReplicaInput::RaftSnapshot(Box::new(copy))))
+                .expect("the third stays");
+            inbox
+                .send((from, ReplicaInput::RaftSnapshotSent { to: THIRD, is_delivered: true }))
+                .expect("it stays");
+            SnapshotTimes { began, time, processor, bytes, index }
         }));
     }
 
     /// The third member starts.
-    pub(crate) fn third_comes(&mut self) {
-        self.seen.stop_third.store(false, Ordering::Relaxed);
-        self.seen.third_has_started.store(false, Ordering::Relaxed);
-        self.seen.third_has_caught_up.store(false, Ordering::Relaxed);
+    pub(crate) fn start_third(&mut self) {
+        self.shared.stop_third.store(false, Ordering::Relaxed);
+        self.shared.third_has_started.store(false, Ordering::Relaxed);
+        self.shared.third_has_caught_up.store(false, Ordering::Relaxed);
         let (to_third, inbox) = mpsc::channel();
-        let ground = ground(&self.third_directory);
-        self.third_vault = Some(Arc::clone(&ground.vault));
+        let ground = storage_config(&self.third_directory);
+        self.third_store_dir = Some(Arc::clone(&ground.store_dir));
         // Ids of proposals must be others than before its stop.
         let unix_ms = self.settings.unix_ms + self.began.elapsed().as_millis() as u64;
-        let settings = Settings { unix_ms, ..self.settings.clone() };
-        let (own, two, seen) = (to_third.clone(), self.to_inbox.clone(), Arc::clone(&self.seen));
+        let settings = ReplicaConfig { unix_ms, ..self.settings.clone() };
+        let (own, two, seen) =
+            (to_third.clone(), self.event_sender.clone(), Arc::clone(&self.shared));
         let thread = std::thread::spawn(move || {
-            visit(Member::start(THIRD, ground, settings, &own), &inbox, &two, &seen)
+            run_third(Member::start(THIRD, ground, settings, &own), &inbox, &two, &seen)
         });
         self.third = Some((to_third, thread));
     }
 
     /// It stops. Says what became of it, and of the copies that it was sent.
-    pub(crate) fn third_goes(&mut self) -> (Visit, Vec<Copied>) {
+    pub(crate) fn stop_third(&mut self) -> (ThirdMemberRun, Vec<SnapshotTimes>) {
         let no_panic = "a thread of the bench does not panic";
-        self.seen.stop_third.store(true, Ordering::Relaxed);
+        self.shared.stop_third.store(true, Ordering::Relaxed);
         let (_, thread) = self.third.take().expect("it is here");
         let visit = thread.join().expect(no_panic);
-        self.third_vault = None;
-        let copies = std::mem::take(&mut self.copies).into_iter();
+        self.third_store_dir = None;
+        let copies = std::mem::take(&mut self.snapshot_threads).into_iter();
         (visit, copies.map(|copy| copy.join().expect(no_panic)).collect())
     }
 
     /// Whether the third has opened what its disk has.
     pub(crate) fn third_has_started(&self) -> bool {
-        self.seen.third_has_started.load(Ordering::Acquire)
+        self.shared.third_has_started.load(Ordering::Acquire)
     }
 
     /// Whether the third has had all that the leader has, since it came.
     pub(crate) fn third_has_caught_up(&self) -> bool {
-        self.seen.third_has_caught_up.load(Ordering::Acquire)
+        self.shared.third_has_caught_up.load(Ordering::Acquire)
     }
 
     /// Whether the third has all that the leader has, now.
-    pub(crate) fn third_is_level(&self) -> bool {
-        let has = self.seen.third.load(Ordering::Acquire);
-        has >= self.seen.leader.load(Ordering::Acquire)
+    pub(crate) fn third_has_caught_up_now(&self) -> bool {
+        let has = self.shared.third_applied.load(Ordering::Acquire);
+        has >= self.shared.leader_applied.load(Ordering::Acquire)
     }
 
     /// What the third has applied.
-    pub(crate) fn third_has(&self) -> u64 {
-        self.seen.third.load(Ordering::Acquire)
+    pub(crate) fn third_applied(&self) -> u64 {
+        self.shared.third_applied.load(Ordering::Acquire)
     }
 
     /// What share of such a time the copies and the third's core have been on a processor.
-    pub(crate) fn busy(&self, time: Duration) -> Vec<f64> {
+    pub(crate) fn processor_shares(&self, time: Duration) -> Vec<f64> {
         let share = |ns: &AtomicU64| ns.load(Ordering::Acquire) as f64 / time.as_nanos() as f64;
-        [&self.seen.copy_ns, &self.seen.third_ns].map(|ns| share(ns).min(1.0)).to_vec()
+        [&self.shared.snapshot_ns, &self.shared.third_ns].map(|ns| share(ns).min(1.0)).to_vec()
     }
 
     /// The longest times at the leader since the last call.
-    pub(crate) fn take_longest(&mut self) -> Longest {
+    pub(crate) fn take_longest(&mut self) -> LongestTimes {
         let now = Instant::now();
         let open_gap = now - std::mem::replace(&mut self.last_apply, now);
         let gap = std::mem::take(&mut self.longest_gap);
         let call = self.leader().take_longest_call();
-        let writes = self.two.values().map(Member::take_longest_write);
+        let writes = self.members.values().map(Member::take_longest_write);
         let write = writes.max().unwrap_or_default();
-        Longest { gap: gap.max(open_gap), call, write }
+        LongestTimes { gap: gap.max(open_gap), call, write }
     }
 
     /// The first entry that the leader has in memory.
-    pub(crate) fn first_kept(&self) -> u64 {
-        self.two[&self.leader].core.kept().0
+    pub(crate) fn first_log_index(&self) -> u64 {
+        self.members[&self.leader].replica.log_bounds().0
     }
 
     pub(crate) fn stop(self) {
         assert!(self.third.is_none(), "it goes before the two");
-        self.two.into_values().for_each(Member::stop);
+        self.members.into_values().for_each(Member::stop);
     }
 }
 
 /// The third member, until it is told to stop.
-fn visit(
+fn run_third(
     mut member: Member,
-    inbox: &Receiver<(u64, Input)>,
-    two: &Sender<(u64, Input)>,
-    seen: &Seen,
-) -> Visit {
+    inbox: &Receiver<(u64, ReplicaInput)>,
+    two: &Sender<(u64, ReplicaInput)>,
+    seen: &SharedProgress,
+) -> ThirdMemberRun {
     seen.third_has_started.store(true, Ordering::Release);
     let at_start = processor_time();
     let mut next_tick = Instant::now() + TICK;
-    let mut visit = Visit {
+    let mut visit = ThirdMemberRun {
         started: Instant::now(),
-        replaced: Vec::new(),
+        installed: Vec::new(),
         caught_up: None,
         processor: Duration::ZERO,
     };
@@ -355,22 +367,22 @@ fn visit(
             Err(RecvTimeoutError::Disconnected) => break,
         };
         for (_, input) in first.into_iter().chain(inbox.try_iter()) {
-            member.take(input);
+            member.handle_event(input);
         }
         if Instant::now() >= next_tick {
             next_tick += TICK;
-            member.core.tick();
+            member.replica.tick();
         }
         let outputs = member.poll();
-        if outputs.is_replaced {
-            visit.replaced.push(Instant::now());
+        if outputs.is_snapshot_installed {
+            visit.installed.push(Instant::now());
         }
         for message in outputs.send {
-            let _ = two.send((message.to(), Input::Message(message)));
+            let _ = two.send((message.to(), ReplicaInput::Message(message)));
         }
-        let applied = member.applier.progress().index;
-        seen.third.store(applied, Ordering::Release);
-        if visit.caught_up.is_none() && applied >= seen.leader.load(Ordering::Acquire) {
+        let applied = member.applier.applied_position().index;
+        seen.third_applied.store(applied, Ordering::Release);
+        if visit.caught_up.is_none() && applied >= seen.leader_applied.load(Ordering::Acquire) {
             visit.caught_up = Some((Instant::now(), applied));
             visit.processor = processor_time() - at_start;
             seen.third_ns.store(visit.processor.as_nanos() as u64, Ordering::Release);

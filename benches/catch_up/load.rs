@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::cluster::{Cluster, Longest};
+use crate::cluster::{Cluster, LongestTimes};
 
 pub(crate) const PUTS_PER_SECOND: f64 = 2_000.0;
 pub(crate) const VALUE_SIZE: usize = 256;
@@ -20,7 +20,7 @@ const FILL_BATCH: usize = 2_048;
 /// The thread gives its processor away until shortly before a put is due, for waking is inexact.
 const SPIN_BEFORE: Duration = Duration::from_micros(80);
 /// What does not happen within this time does not happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PHASE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What the puts of a phase met.
 pub(crate) struct Phase {
@@ -30,7 +30,7 @@ pub(crate) struct Phase {
     pub(crate) latency: Histogram<u64>,
     /// Answers that came in this phase.
     pub(crate) answers: u64,
-    pub(crate) longest: Longest,
+    pub(crate) longest: LongestTimes,
 }
 
 /// Who puts.
@@ -65,7 +65,7 @@ impl Load {
                 self.put(cluster);
                 open += 1;
             }
-            cluster.turn(Instant::now() + PATIENCE);
+            cluster.run_until(Instant::now() + PHASE_TIMEOUT);
             open -= cluster.answered.drain(..).count();
         }
     }
@@ -82,7 +82,7 @@ impl Load {
         cluster: &mut Cluster,
         mut is_over: impl FnMut(&Cluster, Duration) -> bool,
     ) {
-        let (latency, time, longest) = (histogram(), Duration::ZERO, Longest::default());
+        let (latency, time, longest) = (histogram(), Duration::ZERO, LongestTimes::default());
         self.phases.push(Phase { name, time, latency, answers: 0, longest });
         let (begin, phase) = (Instant::now(), self.phases.len() - 1);
         if self.waiting.is_empty() {
@@ -90,15 +90,15 @@ impl Load {
         }
         cluster.take_longest();
         while !is_over(cluster, begin.elapsed()) {
-            assert!(begin.elapsed() < PATIENCE, "phase {name} comes to an end");
+            assert!(begin.elapsed() < PHASE_TIMEOUT, "phase {name} comes to an end");
             while self.due <= Instant::now() {
                 let id = self.put(cluster);
                 self.waiting.insert(id, (self.due, phase));
                 let gap = self.next_gap();
                 self.due += gap;
             }
-            cluster.turn(self.due - SPIN_BEFORE);
-            self.hear(cluster, phase);
+            cluster.run_until(self.due - SPIN_BEFORE);
+            self.record_answers(cluster, phase);
         }
         self.phases[phase].time = begin.elapsed();
         self.phases[phase].longest = cluster.take_longest();
@@ -108,12 +108,12 @@ impl Load {
     pub(crate) fn finish(&mut self, cluster: &mut Cluster) {
         let last = self.phases.len() - 1;
         while !self.waiting.is_empty() {
-            cluster.turn(Instant::now() + PATIENCE);
-            self.hear(cluster, last);
+            cluster.run_until(Instant::now() + PHASE_TIMEOUT);
+            self.record_answers(cluster, last);
         }
     }
 
-    fn hear(&mut self, cluster: &mut Cluster, phase: usize) {
+    fn record_answers(&mut self, cluster: &mut Cluster, phase: usize) {
         let now = Instant::now();
         for id in cluster.answered.drain(..) {
             let (due, of) = self.waiting.remove(&id).expect("an answer comes once");

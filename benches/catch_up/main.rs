@@ -47,11 +47,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clearlane_benches::pace::burn;
-use clearlane_member::core::Settings;
+use clearlane_member::core::ReplicaConfig;
 use tempfile::TempDir;
 
-use crate::cluster::{Cluster, Copied, Visit};
-use crate::load::{Load, PATIENCE};
+use crate::cluster::{Cluster, SnapshotTimes, ThirdMemberRun};
+use crate::load::{Load, PHASE_TIMEOUT};
 use crate::report::Report;
 
 #[global_allocator]
@@ -61,27 +61,27 @@ const HEALTHY: &str = "a healthy member goes on";
 const ROUNDS: u64 = 3;
 
 /// How much of everything.
-struct Size {
+struct BenchSize {
     /// Entries that the third has seen.
-    seen: u64,
+    initial_entries: u64,
     /// Entries that it misses.
-    missed: u64,
+    missed_entries: u64,
     snapshot_count: u64,
     catch_up_entries: u64,
     window: Duration,
 }
 
-const FULL: Size = Size {
-    seen: 1_000,
-    missed: 200_000,
+const FULL: BenchSize = BenchSize {
+    initial_entries: 1_000,
+    missed_entries: 200_000,
     snapshot_count: 10_000,
     catch_up_entries: 5_000,
     window: Duration::from_secs(5),
 };
 
-const QUICK: Size = Size {
-    seen: 100,
-    missed: 2_000,
+const QUICK: BenchSize = BenchSize {
+    initial_entries: 100,
+    missed_entries: 2_000,
     snapshot_count: 500,
     catch_up_entries: 100,
     window: Duration::from_millis(50),
@@ -111,47 +111,48 @@ fn third_directory() -> TempDir {
     .expect("there is a place for temporary files")
 }
 
-fn measure(size: &Size, round: u64, report: &mut Report) {
+fn measure(size: &BenchSize, round: u64, report: &mut Report) {
     let (directory, third) = (TempDir::new().expect(HEALTHY), third_directory());
-    let Size { snapshot_count, catch_up_entries, window, .. } = *size;
-    let settings = Settings { snapshot_count, catch_up_entries, ..Settings::new(round, 1) };
+    let BenchSize { snapshot_count, catch_up_entries, window, .. } = *size;
+    let settings =
+        ReplicaConfig { snapshot_count, catch_up_entries, ..ReplicaConfig::new(round, 1) };
     let mut cluster = Cluster::new(directory.path(), third.path(), settings);
     let mut load = Load::new(round);
-    let left_at = leave_behind(size, &mut cluster, &mut load);
+    let left_at = let_third_fall_behind(size, &mut cluster, &mut load);
 
     load.phase("before", &mut cluster, |_, time| time >= window);
     let came = Instant::now();
-    cluster.third_comes();
+    cluster.start_third();
     load.phase("start", &mut cluster, |cluster, _| cluster.third_has_started());
     load.phase("during", &mut cluster, |cluster, _| cluster.third_has_caught_up());
     load.phase("after", &mut cluster, |_, time| time >= window);
     let during = load.phases[2].time;
-    let shares = cluster.busy(during);
+    let shares = cluster.processor_shares(during);
     with_burners(&shares, || load.phase("spin", &mut cluster, |_, time| time >= during));
     load.finish(&mut cluster);
-    let (visit, copies) = cluster.third_goes();
+    let (visit, copies) = cluster.stop_third();
     cluster.stop();
     let copy = check(&visit, &copies, left_at);
     report.add(&load.phases, came, &visit, copy);
 }
 
 /// Makes the third miss what the log then forgets. Returns what it has applied.
-fn leave_behind(size: &Size, cluster: &mut Cluster, load: &mut Load) -> u64 {
-    cluster.third_comes();
-    load.fill(cluster, size.seen);
-    wait(cluster, Cluster::third_is_level);
-    cluster.third_goes();
-    let left_at = cluster.third_has();
-    load.fill(cluster, size.missed);
-    wait(cluster, |cluster| cluster.first_kept() > left_at + 1);
+fn let_third_fall_behind(size: &BenchSize, cluster: &mut Cluster, load: &mut Load) -> u64 {
+    cluster.start_third();
+    load.fill(cluster, size.initial_entries);
+    wait(cluster, Cluster::third_has_caught_up_now);
+    cluster.stop_third();
+    let left_at = cluster.third_applied();
+    load.fill(cluster, size.missed_entries);
+    wait(cluster, |cluster| cluster.first_log_index() > left_at + 1);
     left_at
 }
 
 fn wait(cluster: &mut Cluster, is_so: impl Fn(&Cluster) -> bool) {
     let begin = Instant::now();
     while !is_so(cluster) {
-        assert!(begin.elapsed() < PATIENCE, "it comes to pass");
-        cluster.turn(Instant::now() + Duration::from_millis(10));
+        assert!(begin.elapsed() < PHASE_TIMEOUT, "it comes to pass");
+        cluster.run_until(Instant::now() + Duration::from_millis(10));
     }
 }
 
@@ -167,9 +168,13 @@ fn with_burners(shares: &[f64], work: impl FnOnce()) {
 }
 
 /// That it was what the bench is about.
-fn check<'c>(visit: &Visit, copies: &'c [Copied], left_at: u64) -> &'c Copied {
+fn check<'c>(
+    visit: &ThirdMemberRun,
+    copies: &'c [SnapshotTimes],
+    left_at: u64,
+) -> &'c SnapshotTimes {
     let [copy] = copies else { panic!("one copy is enough, and there were {}", copies.len()) };
-    assert_eq!(visit.replaced.len(), 1, "the copy took the store's place");
+    assert_eq!(visit.installed.len(), 1, "the copy took the store's place");
     assert!(copy.index > left_at, "the copy has what was missed");
     copy
 }

@@ -16,19 +16,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use clearlane_backend::{Config, Design, Retired};
+use clearlane_backend::{Config, DroppedStates, Era};
 use clearlane_engine::{EngineKind, Options};
-use clearlane_member::Progress;
-use clearlane_member::copies::{DirectoryVault, Vault};
+use clearlane_member::AppliedPosition;
+use clearlane_member::copies::{DiskStoreDir, StoreDir};
 use clearlane_member::core::{
-    Answer, Applier, Core, Ground, Input, NewStore, Outcome, Outputs, Settings, bootstrap, start,
+    Applier, NewStore, ProposalResult, Replica, ReplicaConfig, ReplicaInput, ReplicaReady,
+    RequestOutcome, StorageConfig, bootstrap, start,
 };
 use clearlane_member::membership;
-use clearlane_mvcc::OneAfterTheOther;
+use clearlane_mvcc::SerialWorkers;
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::Message;
-use clearlane_raft_log::files::Disk;
-use clearlane_raft_log::wal::group::Batch;
+use clearlane_raft_log::files::OsFileSystem;
+use clearlane_raft_log::wal::group_commit::Batch;
 use clearlane_raft_log::wal::{self, Wal};
 
 use crate::HEALTHY;
@@ -38,16 +39,16 @@ const COMMIT_TICK: Duration = Duration::from_millis(10);
 
 /// What is left of a poll for others.
 #[derive(Default)]
-pub(crate) struct Polled {
+pub(crate) struct PollOutput {
     pub(crate) send: Vec<Message>,
-    pub(crate) copies: Vec<Message>,
+    pub(crate) snapshots: Vec<Message>,
     /// Puts that are answered.
     pub(crate) answered: Vec<u64>,
-    pub(crate) is_replaced: bool,
+    pub(crate) is_snapshot_installed: bool,
 }
 
 /// Where the inputs of members go, each with the member's id.
-pub(crate) type Inbox = Sender<(u64, Input)>;
+pub(crate) type EventSender = Sender<(u64, ReplicaInput)>;
 
 enum DiskJob {
     Write(Batch),
@@ -59,13 +60,13 @@ enum CommitJob {
     Now,
     /// Commit this store from now on.
     Store(NewStore),
-    Drop(Vec<Retired>),
+    Drop(Vec<DroppedStates>),
 }
 
 /// One member that runs.
 pub(crate) struct Member {
     pub(crate) id: u64,
-    pub(crate) core: Core,
+    pub(crate) replica: Replica,
     pub(crate) applier: Applier,
     began: Instant,
     longest_call: Duration,
@@ -76,40 +77,45 @@ pub(crate) struct Member {
 }
 
 /// A new member's ground, in a directory that is there.
-pub(crate) fn ground(directory: &Path) -> Ground {
-    let vault = open_vault(directory);
-    Ground {
-        files: Arc::new(Disk),
+pub(crate) fn storage_config(directory: &Path) -> StorageConfig {
+    let vault = open_store_dir(directory);
+    StorageConfig {
+        files: Arc::new(OsFileSystem),
         wal_dir: directory.join("wal"),
         wal: wal::Options::default(),
-        vault,
-        parts: Design::SnapshotReadTx.into(),
+        store_dir: vault,
+        parts: Era::Clearlane.into(),
         backend: Config::default(),
         learners_max: 1,
-        workers: Arc::new(OneAfterTheOther),
+        workers: Arc::new(SerialWorkers),
     }
 }
 
-fn open_vault(directory: &Path) -> Arc<dyn Vault> {
+fn open_store_dir(directory: &Path) -> Arc<dyn StoreDir> {
     let (kind, options) = (EngineKind::Redb, Options::default());
-    let vault = DirectoryVault::new(Arc::new(Disk), &directory.join("snap"), kind, options);
+    let vault = DiskStoreDir::new(Arc::new(OsFileSystem), &directory.join("snap"), kind, options);
     Arc::new(vault.expect(HEALTHY))
 }
 
 /// Makes the log of one of three members.
-pub(crate) fn make(ground: &Ground, id: u64) {
-    let first: Vec<_> = (1..=3).map(described).collect();
+pub(crate) fn bootstrap_member(ground: &StorageConfig, id: u64) {
+    let first: Vec<_> = (1..=3).map(member_description).collect();
     bootstrap(ground, Metadata { node_id: id, cluster_id: 77 }, &first).expect(HEALTHY);
 }
 
-fn described(id: u64) -> membership::Member {
+fn member_description(id: u64) -> membership::Member {
     let peer_urls = vec![format!("http://127.0.0.1:{id}")];
     membership::Member { id, peer_urls, name: format!("m{id}"), ..Default::default() }
 }
 
 impl Member {
     /// Starts it with what its directory has.
-    pub(crate) fn start(id: u64, ground: Ground, settings: Settings, inbox: &Inbox) -> Member {
+    pub(crate) fn start(
+        id: u64,
+        ground: StorageConfig,
+        settings: ReplicaConfig,
+        inbox: &EventSender,
+    ) -> Member {
         let (core, applier, wal) = start(ground, settings).expect(HEALTHY);
         let (to_disk, disk_jobs) = mpsc::channel();
         let (to_commits, commit_jobs) = mpsc::channel();
@@ -125,7 +131,7 @@ impl Member {
         let (began, longest_call) = (Instant::now(), Duration::ZERO);
         Member {
             id,
-            core,
+            replica: core,
             applier,
             began,
             longest_call,
@@ -137,9 +143,9 @@ impl Member {
     }
 
     /// Takes an input.
-    pub(crate) fn take(&mut self, input: Input) {
+    pub(crate) fn handle_event(&mut self, input: ReplicaInput) {
         let begin = Instant::now();
-        self.core.take(input).expect(HEALTHY);
+        self.replica.handle_input(input).expect(HEALTHY);
         self.longest_call = self.longest_call.max(begin.elapsed());
     }
 
@@ -154,13 +160,13 @@ impl Member {
     }
 
     /// Does what there is to do. What is left is for others.
-    pub(crate) fn poll(&mut self) -> Polled {
-        let mut polled = Polled::default();
+    pub(crate) fn poll(&mut self) -> PollOutput {
+        let mut polled = PollOutput::default();
         loop {
             let begin = Instant::now();
-            let outputs = self.core.poll(self.began.elapsed()).expect(HEALTHY);
+            let outputs = self.replica.poll(self.began.elapsed()).expect(HEALTHY);
             self.longest_call = self.longest_call.max(begin.elapsed());
-            self.carry_out(outputs, &mut polled);
+            self.handle_ready(outputs, &mut polled);
             if !self.applier.has_work() {
                 return polled;
             }
@@ -170,10 +176,18 @@ impl Member {
         }
     }
 
-    fn carry_out(&mut self, outputs: Outputs, polled: &mut Polled) {
-        let Outputs { send, copies, write, purge, apply, commit_due, .. } = outputs;
+    fn handle_ready(&mut self, outputs: ReplicaReady, polled: &mut PollOutput) {
+        let ReplicaReady {
+            messages: send,
+            raft_snapshots: copies,
+            wal_batch: write,
+            purge_below: purge,
+            to_apply: apply,
+            is_commit_due: commit_due,
+            ..
+        } = outputs;
         polled.send.extend(send);
-        polled.copies.extend(copies);
+        polled.snapshots.extend(copies);
         if let Some(batch) = write {
             self.to_disk.send(DiskJob::Write(batch)).expect(HEALTHY);
         }
@@ -183,34 +197,34 @@ impl Member {
         if commit_due {
             self.to_commits.send(CommitJob::Now).expect(HEALTHY);
         }
-        apply.into_iter().for_each(|work| self.applier.give(work));
+        apply.into_iter().for_each(|work| self.applier.enqueue(work));
     }
 
-    fn apply(&mut self, polled: &mut Polled) {
+    fn apply(&mut self, polled: &mut PollOutput) {
         let begin = Instant::now();
         let outputs = self.applier.step().expect(HEALTHY);
         self.longest_call = self.longest_call.max(begin.elapsed());
-        if let Some(new) = outputs.replaced {
-            polled.is_replaced = true;
+        if let Some(new) = outputs.new_store {
+            polled.is_snapshot_installed = true;
             self.to_commits.send(CommitJob::Store(new)).expect(HEALTHY);
         }
         for (of, outcome) in outputs.completions {
-            let is_ok = matches!(outcome, Outcome::Applied(Answer::Request(Ok(_))));
+            let is_ok = matches!(outcome, RequestOutcome::Applied(ProposalResult::Request(Ok(_))));
             assert!(is_ok, "a put succeeds");
             polled.answered.push(u64::from(of.slot));
         }
-        if !outputs.retired.is_empty() {
-            self.to_commits.send(CommitJob::Drop(outputs.retired)).expect(HEALTHY);
+        if !outputs.dropped_states.is_empty() {
+            self.to_commits.send(CommitJob::Drop(outputs.dropped_states)).expect(HEALTHY);
         }
-        if outputs.commit_due {
+        if outputs.is_commit_due {
             self.to_commits.send(CommitJob::Now).expect(HEALTHY);
         }
-        self.core.take(Input::Applied(Box::new(outputs.applied))).expect(HEALTHY);
+        self.replica.handle_input(ReplicaInput::Applied(Box::new(outputs.report))).expect(HEALTHY);
     }
 
     /// Stops it, and waits until its files are closed.
     pub(crate) fn stop(self) {
-        let Member { core, applier, to_disk, to_commits, threads, .. } = self;
+        let Member { replica: core, applier, to_disk, to_commits, threads, .. } = self;
         drop((to_disk, to_commits));
         for thread in threads {
             thread.join().expect("a thread of the bench does not panic");
@@ -223,7 +237,7 @@ fn write_log(
     id: u64,
     mut wal: Wal,
     jobs: &Receiver<DiskJob>,
-    inbox: &Inbox,
+    inbox: &EventSender,
     longest_ns: &AtomicU64,
 ) {
     for job in jobs {
@@ -234,13 +248,13 @@ fn write_log(
                 let written = batch.write(&mut wal);
                 longest_ns.fetch_max(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
                 // If nobody hears it, the member is stopping.
-                let _ = inbox.send((id, Input::Written(written)));
+                let _ = inbox.send((id, ReplicaInput::WalWritten(written)));
             }
         }
     }
 }
 
-fn commit(id: u64, mut new: NewStore, jobs: &Receiver<CommitJob>, inbox: &Inbox) {
+fn commit(id: u64, mut new: NewStore, jobs: &Receiver<CommitJob>, inbox: &EventSender) {
     let began = Instant::now();
     loop {
         let first = match jobs.recv_timeout(COMMIT_TICK) {
@@ -258,11 +272,12 @@ fn commit(id: u64, mut new: NewStore, jobs: &Receiver<CommitJob>, inbox: &Inbox)
         }
         if is_due {
             new.store.commit().expect(HEALTHY);
-        } else if !new.store.tick(began.elapsed()).expect(HEALTHY) {
+        } else if !new.store.commit_if_due(began.elapsed()).expect(HEALTHY) {
             continue;
         }
         // If nobody hears it, the member is stopping.
-        let durable = Progress::read(&*new.engine.snapshot().expect(HEALTHY)).expect(HEALTHY);
-        let _ = inbox.send((id, Input::Committed(durable)));
+        let durable =
+            AppliedPosition::read(&*new.engine.snapshot().expect(HEALTHY)).expect(HEALTHY);
+        let _ = inbox.send((id, ReplicaInput::StoreCommitted(durable)));
     }
 }

@@ -5,20 +5,20 @@ use std::time::{Duration, Instant};
 use clearlane_benches::store::results_directory;
 use serde_json::{Map, Value, json};
 
-use crate::cluster::{Copied, Visit};
+use crate::cluster::{SnapshotTimes, ThirdMemberRun};
 use crate::load::Phase;
 
-type Figures = Vec<(&'static str, f64)>;
+type MetricList = Vec<(&'static str, f64)>;
 
 /// Figures under a name, of each round.
 struct Row {
     name: &'static str,
-    rounds: Vec<Figures>,
+    rounds: Vec<MetricList>,
 }
 
 impl Row {
     /// Each figure's median over the rounds.
-    fn medians(&self) -> Figures {
+    fn medians(&self) -> MetricList {
         let names = self.rounds.iter().take(1).flatten().map(|(name, _)| *name);
         names
             .enumerate()
@@ -37,14 +37,20 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn add(&mut self, phases: &[Phase], came: Instant, visit: &Visit, copy: &Copied) {
+    pub(crate) fn add(
+        &mut self,
+        phases: &[Phase],
+        came: Instant,
+        visit: &ThirdMemberRun,
+        copy: &SnapshotTimes,
+    ) {
         for phase in phases {
-            self.add_row(phase.name, figures_of(phase));
+            self.add_row(phase.name, phase_metrics(phase));
         }
-        self.add_row("catch-up", figures_of_catch_up(came, visit, copy));
+        self.add_row("catch-up", catch_up_metrics(came, visit, copy));
     }
 
-    fn add_row(&mut self, name: &'static str, figures: Figures) {
+    fn add_row(&mut self, name: &'static str, figures: MetricList) {
         match self.rows.iter_mut().find(|row| row.name == name) {
             Some(row) => row.rounds.push(figures),
             None => self.rows.push(Row { name, rounds: vec![figures] }),
@@ -73,7 +79,7 @@ impl Report {
     }
 }
 
-fn figures_of(phase: &Phase) -> Figures {
+fn phase_metrics(phase: &Phase) -> MetricList {
     let us = |quantile| phase.latency.value_at_quantile(quantile) as f64 / 1e3;
     vec![
         ("seconds", phase.time.as_secs_f64()),
@@ -87,9 +93,9 @@ fn figures_of(phase: &Phase) -> Figures {
     ]
 }
 
-fn figures_of_catch_up(came: Instant, visit: &Visit, copy: &Copied) -> Figures {
+fn catch_up_metrics(came: Instant, visit: &ThirdMemberRun, copy: &SnapshotTimes) -> MetricList {
     let (level, applied) = visit.caught_up.expect("the phase ended with it");
-    let replaced = visit.replaced[0];
+    let replaced = visit.installed[0];
     let copied = copy.began + copy.time;
     let megabytes = copy.bytes as f64 / 1e6;
     vec![
@@ -111,7 +117,7 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-fn to_json(name: &str, of: &str, figures: &Figures) -> Value {
+fn to_json(name: &str, of: &str, figures: &MetricList) -> Value {
     let mut line = Map::new();
     line.insert("name".to_owned(), json!(name));
     line.insert("of".to_owned(), json!(of));

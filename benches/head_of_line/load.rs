@@ -2,24 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-use clearlane_member::recording::Kind;
+use clearlane_member::recording::LaneKind;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 /// What goes on beside the measured operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
-    Calm,
+    Idle,
     Spin,
     Expensive,
 }
 
 impl Load {
-    pub(crate) const ALL: [Load; 3] = [Load::Calm, Load::Spin, Load::Expensive];
+    pub(crate) const ALL: [Load; 3] = [Load::Idle, Load::Spin, Load::Expensive];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Load::Calm => "calm",
+            Load::Idle => "calm",
             Load::Spin => "spin",
             Load::Expensive => "expensive",
         }
@@ -44,10 +44,10 @@ impl Class {
     }
 
     /// Whether it reads, for a timeline.
-    pub(crate) fn kind(self) -> Kind {
+    pub(crate) fn kind(self) -> LaneKind {
         match self {
-            Class::CheapRead => Kind::Read,
-            Class::Put => Kind::Write,
+            Class::CheapRead => LaneKind::Read,
+            Class::Put => LaneKind::Write,
         }
     }
 

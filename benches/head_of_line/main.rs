@@ -33,30 +33,30 @@
 #![allow(clippy::print_stderr, reason = "a bench reports its progress to the terminal")]
 
 mod load;
-mod settings;
-mod stage;
+mod bench_config;
+mod bench_store;
 mod summary;
-mod picture;
+mod plot;
 
 use std::time::Duration;
 
+use bench_config::BenchConfig;
+use bench_store::BenchStore;
 use clearlane_benches::store::fail;
 use criterion::{Criterion, SamplingMode};
 use load::{Class, Load};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
-use settings::Settings;
-use stage::Stage;
 use summary::{Cell, Summary};
 
 /// So much of a timeline is kept: more than there is in a window.
-const NOTES_MAX: usize = 1_000_000;
+const TRACE_EVENTS_MAX: usize = 1_000_000;
 
 fn main() {
-    let settings = Settings::read().unwrap_or_else(|error| fail(&error));
+    let settings = BenchConfig::read().unwrap_or_else(|error| fail(&error));
     let mut criterion = Criterion::default().without_plots_in(&settings).configure_from_args();
-    if settings.wanted() {
+    if settings.is_selected() {
         let summary = measure(&settings);
         summary.write(&settings);
         report_to_criterion(&mut criterion, &summary);
@@ -65,37 +65,43 @@ fn main() {
 }
 
 /// All windows: in every repetition each design meets each load, in an order of its own.
-fn measure(settings: &Settings) -> Summary {
-    let stages: Vec<Stage> =
-        settings.designs.iter().map(|design| Stage::set(*design, settings)).collect();
+fn measure(settings: &BenchConfig) -> Summary {
+    let stages: Vec<BenchStore> =
+        settings.eras.iter().map(|design| BenchStore::open(*design, settings)).collect();
     let mut summary = Summary::default();
     let windows = settings.repetitions * stages.len() * Load::ALL.len();
     for repetition in 0..settings.repetitions {
-        let mut turns: Vec<(&Stage, Load)> =
+        let mut turns: Vec<(&BenchStore, Load)> =
             stages.iter().flat_map(|stage| Load::ALL.map(|load| (stage, load))).collect();
         turns.shuffle(&mut SmallRng::seed_from_u64(repetition as u64));
         for (stage, load) in turns {
             let is_recorded = settings.timelines && repetition == 0 && load == Load::Expensive;
             if is_recorded {
-                stage.recording.start(NOTES_MAX);
+                stage.recorder.start(TRACE_EVENTS_MAX);
             }
             let window = stage.run(load, settings, repetition as u64);
-            if let Some(recorded) = stage.recording.stop() {
-                summary::write_timeline(settings, stage.design, &recorded.timeline);
+            if let Some(recorded) = stage.recorder.stop() {
+                summary::write_timeline(settings, stage.era, &recorded.timeline);
             }
             progress(&summary, windows, stage, load, &window);
-            summary.add(stage.design, load, window);
+            summary.add(stage.era, load, window);
         }
     }
     summary
 }
 
-fn progress(summary: &Summary, windows: usize, stage: &Stage, load: Load, window: &stage::Window) {
+fn progress(
+    summary: &Summary,
+    windows: usize,
+    stage: &BenchStore,
+    load: Load,
+    window: &bench_store::Window,
+) {
     let p99 = |class| window.class(class).latency.value_at_quantile(0.99) as f64 / 1e6;
     eprintln!(
         "[{:3}/{windows}] {:9} {:9} cheap read p99 {:8.3} ms   put p99 {:8.3} ms   {} expensive",
         summary.windows() + 1,
-        stage.design.name(),
+        stage.era.name(),
         load.name(),
         p99(Class::CheapRead),
         p99(Class::Put),
@@ -132,7 +138,7 @@ fn report_cell(group: &mut Group<'_>, cell: &Cell) {
     let mut recorded = recorded.iter().cycle();
     // Replaying takes next to no time; with so short a measurement, a sample is one latency.
     group.measurement_time(Duration::from_nanos(200)).warm_up_time(Duration::from_nanos(1));
-    group.bench_function(cell.design.name(), |bencher| {
+    group.bench_function(cell.era.name(), |bencher| {
         bencher.iter_custom(|iterations| {
             recorded.by_ref().take(iterations as usize).map(|ns| Duration::from_nanos(*ns)).sum()
         });
@@ -141,11 +147,11 @@ fn report_cell(group: &mut Group<'_>, cell: &Cell) {
 
 /// Criterion without its plots where they would take longer than the test run.
 trait QuickPlots {
-    fn without_plots_in(self, settings: &Settings) -> Self;
+    fn without_plots_in(self, settings: &BenchConfig) -> Self;
 }
 
 impl QuickPlots for Criterion {
-    fn without_plots_in(self, settings: &Settings) -> Criterion {
+    fn without_plots_in(self, settings: &BenchConfig) -> Criterion {
         if settings.quick { self.without_plots() } else { self }
     }
 }

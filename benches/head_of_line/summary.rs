@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
-use clearlane_backend::Design;
+use clearlane_backend::Era;
 use clearlane_benches::store::results_directory;
 use clearlane_timeline::Timeline;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
+use crate::bench_config::BenchConfig;
+use crate::bench_store::Window;
 use crate::load::{Class, Load};
-use crate::picture;
-use crate::settings::Settings;
-use crate::stage::Window;
+use crate::plot;
 
 /// Percentiles of the curve that the picture shows.
 pub(crate) const CURVE: [f64; 12] =
@@ -20,7 +20,7 @@ pub(crate) const CURVE: [f64; 12] =
 /// One class of operations of one design under one load.
 #[derive(Debug)]
 pub(crate) struct Cell {
-    pub(crate) design: Design,
+    pub(crate) era: Era,
     pub(crate) load: Load,
     pub(crate) class: Class,
     repetitions: Vec<Repetition>,
@@ -63,7 +63,7 @@ impl Cell {
 
     fn to_json(&self) -> Value {
         json!({
-            "design": self.design.name(),
+            "design": self.era.name(),
             "load": self.load.name(),
             "class": self.class.name(),
             "p50_us": self.latency_us(0.5),
@@ -87,13 +87,13 @@ pub(crate) struct Summary {
 }
 
 /// Where results go. A test run must not replace those of a real one.
-fn directory(settings: &Settings) -> PathBuf {
+fn directory(settings: &BenchConfig) -> PathBuf {
     let name = if settings.quick { "head_of_line_test" } else { "head_of_line" };
     results_directory(env!("CARGO_TARGET_TMPDIR"), name)
 }
 
 /// Writes what happened in a window, for `clearlane-sim show`.
-pub(crate) fn write_timeline(settings: &Settings, design: Design, timeline: &Timeline) {
+pub(crate) fn write_timeline(settings: &BenchConfig, design: Era, timeline: &Timeline) {
     let file = directory(settings).join(format!("timeline-{}.jsonl", design.name()));
     std::fs::write(&file, timeline.to_string()).expect("the target directory is writable");
     eprintln!("{}", file.display());
@@ -108,12 +108,12 @@ impl Summary {
         self.cells.iter()
     }
 
-    pub(crate) fn cell(&self, design: Design, load: Load, class: Class) -> Option<&Cell> {
-        let same = |cell: &&Cell| (cell.design, cell.load, cell.class) == (design, load, class);
+    pub(crate) fn cell(&self, design: Era, load: Load, class: Class) -> Option<&Cell> {
+        let same = |cell: &&Cell| (cell.era, cell.load, cell.class) == (design, load, class);
         self.cells.iter().find(same)
     }
 
-    pub(crate) fn add(&mut self, design: Design, load: Load, window: Window) {
+    pub(crate) fn add(&mut self, design: Era, load: Load, window: Window) {
         self.windows += 1;
         for class in Class::ALL {
             let met = window.class(class);
@@ -126,15 +126,15 @@ impl Summary {
             cell.repetitions.push(repetition);
             cell.latencies_ns.extend_from_slice(&met.latencies_ns);
             cell.pooled.add(&met.latency).expect("all histograms have the same bounds");
-            cell.served += met.served;
+            cell.served += met.served_count;
         }
     }
 
-    fn cell_mut(&mut self, design: Design, load: Load, class: Class) -> &mut Cell {
-        let same = |cell: &Cell| (cell.design, cell.load, cell.class) == (design, load, class);
+    fn cell_mut(&mut self, design: Era, load: Load, class: Class) -> &mut Cell {
+        let same = |cell: &Cell| (cell.era, cell.load, cell.class) == (design, load, class);
         let index = self.cells.iter().position(same).unwrap_or_else(|| {
             self.cells.push(Cell {
-                design,
+                era: design,
                 load,
                 class,
                 repetitions: Vec::new(),
@@ -148,23 +148,23 @@ impl Summary {
     }
 
     /// Writes the table and the picture, and prints the table.
-    pub(crate) fn write(&self, settings: &Settings) {
+    pub(crate) fn write(&self, settings: &BenchConfig) {
         let directory = directory(settings);
         let cells: Vec<Value> = self.cells.iter().map(Cell::to_json).collect();
         let text = serde_json::to_string_pretty(&cells).expect("numbers and names are JSON");
         let table = directory.join("summary.json");
         std::fs::write(&table, text).expect("the target directory is writable");
         let picture = directory.join("head_of_line.svg");
-        let svg = picture::draw(self, &settings.designs);
+        let svg = plot::draw(self, &settings.eras);
         std::fs::write(&picture, svg).expect("the target directory is writable");
         self.print(settings);
         eprintln!("\n{}\n{}\n", table.display(), picture.display());
     }
 
-    fn print(&self, settings: &Settings) {
+    fn print(&self, settings: &BenchConfig) {
         eprintln!("\nmilliseconds    load       p50      p99      p99.9    lock wait p99   served");
         for class in Class::ALL {
-            for design in &settings.designs {
+            for design in &settings.eras {
                 for load in Load::ALL {
                     let Some(cell) = self.cell(*design, load, class) else { continue };
                     let ms = |quantile| cell.latency_us(quantile) / 1e3;

@@ -3,58 +3,58 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use clearlane_backend::Design;
+use clearlane_backend::Era;
 use clearlane_benches::store::value;
 use clearlane_mvcc::Change;
-use clearlane_mvcc::watch::{Event, Response, Says, WatchRequest, WatchedKeys};
+use clearlane_mvcc::watch::{Event, Response, ResponseKind, WatchRequest, WatchedKeys};
 use hdrhistogram::Histogram;
 
-use crate::Settings;
+use crate::BenchConfig;
+use crate::bench_store::{BenchStore, random_key};
+use crate::load_window::{LoadWindow, Progress, WindowResult};
 use crate::pace::{Schedule, histogram};
 use crate::report::{Report, Row, us};
-use crate::scene::{Played, Progress, Scene};
-use crate::stage::{Stage, random_key};
-use crate::watching::{Streams, Watching};
+use crate::watch_threads::{Streams, WatchThreads};
 
-pub(crate) const ERAS: [Design; 2] = [Design::SnapshotReadTx, Design::CachedReadTx];
+pub(crate) const ERAS: [Era; 2] = [Era::Clearlane, Era::V3_5];
 pub(crate) const PUTS_PER_SECOND: f64 = 2_000.0;
 pub(crate) const VALUE_SIZE: usize = 256;
 /// Threads that take responses.
-const TAKERS: usize = 2;
+const CONSUMERS: usize = 2;
 const KEY: &[u8] = b"watched";
 
 /// Who is beside the puts.
 #[derive(Clone, Copy)]
-struct Crowd {
+struct WatcherLayout {
     watchers: usize,
     /// All in one stream, or each in a stream of its own.
-    in_one: bool,
+    in_one_stream: bool,
 }
 
-impl Crowd {
+impl WatcherLayout {
     fn name(self) -> String {
         match self {
-            Crowd { watchers: 0, .. } => "none".to_owned(),
-            Crowd { watchers, in_one: true } => format!("{watchers} one"),
-            Crowd { watchers, in_one: false } => format!("{watchers} own"),
+            WatcherLayout { watchers: 0, .. } => "none".to_owned(),
+            WatcherLayout { watchers, in_one_stream: true } => format!("{watchers} one"),
+            WatcherLayout { watchers, in_one_stream: false } => format!("{watchers} own"),
         }
     }
 }
 
-pub(crate) fn measure(settings: &Settings) {
+pub(crate) fn measure(settings: &BenchConfig) {
     let window = Duration::from_millis(if settings.quick { 20 } else { 2_500 });
     let sizes: &[usize] = if settings.quick { &[10] } else { &[1, 10, 100, 1_000] };
     let largest = *sizes.last().expect("there are sizes");
     let mut report = Report::default();
     for round in 0..settings.rounds {
         let schedule = Schedule::new(PUTS_PER_SECOND, window, round as u64);
-        let nobody = Crowd { watchers: 0, in_one: false };
+        let nobody = WatcherLayout { watchers: 0, in_one_stream: false };
         for era in ERAS {
             report.add(&format!("{era}, none"), run(era, nobody, &schedule, &[]).0);
         }
         for in_one in [false, true] {
             for watchers in sizes {
-                let crowd = Crowd { watchers: *watchers, in_one };
+                let crowd = WatcherLayout { watchers: *watchers, in_one_stream: in_one };
                 for era in ERAS {
                     let name = format!("{era}, {}", crowd.name());
                     let (figures, shares) = run(era, crowd, &schedule, &[]);
@@ -71,7 +71,7 @@ pub(crate) fn measure(settings: &Settings) {
 }
 
 /// The p99 of a put, compared with that beside nobody.
-pub(crate) fn ratio(report: &Report, row: &Row, eras: &[Design]) -> Vec<(&'static str, f64)> {
+pub(crate) fn ratio(report: &Report, row: &Row, eras: &[Era]) -> Vec<(&'static str, f64)> {
     let era = eras.iter().find(|era| row.name().starts_with(era.name()));
     let alone = era.and_then(|era| report.row(&format!("{era}, none"))?.median("p99 µs"));
     let p99 = row.median("p99 µs");
@@ -80,55 +80,59 @@ pub(crate) fn ratio(report: &Report, row: &Row, eras: &[Design]) -> Vec<(&'stati
 
 /// One window. Its figures, and the shares of the threads that watch.
 fn run(
-    era: Design,
-    crowd: Crowd,
+    era: Era,
+    crowd: WatcherLayout,
     schedule: &Schedule,
     burners: &[f64],
 ) -> (Vec<(&'static str, f64)>, Vec<f64>) {
-    let stage = Stage::open(era);
+    let stage = BenchStore::open(era);
     let value = value(VALUE_SIZE);
     stage.fill((0..1_000).map(random_key), &value, 1_000);
-    let watching = Watching::of(&stage);
-    let next = stage.store.read().revision() + 1;
-    let mut takers: Vec<Taker<'_>> = Vec::new();
+    let watching = WatchThreads::new(&stage);
+    let next = stage.store.begin_read().revision() + 1;
+    let mut takers: Vec<WatchConsumer<'_>> = Vec::new();
     if crowd.watchers > 0 {
-        takers.extend((0..TAKERS).map(|_| Taker::new(&watching, schedule, next)));
-        let streams = if crowd.in_one { 1 } else { crowd.watchers };
+        takers.extend((0..CONSUMERS).map(|_| WatchConsumer::new(&watching, schedule, next)));
+        let streams = if crowd.in_one_stream { 1 } else { crowd.watchers };
         for stream in 0..streams {
-            takers[stream % TAKERS].open(crowd.watchers / streams);
+            takers[stream % CONSUMERS].open(crowd.watchers / streams);
         }
     }
-    let takers = takers.into_iter().map(|taker| |progress: &Progress| taker.take(progress));
-    let scene = Scene { stage: &stage, watching: &watching, schedule, burners };
-    let played = scene.play(|writer, _| writer.put(KEY, &value), takers.collect());
+    let takers = takers.into_iter().map(|taker| |progress: &Progress| taker.run(progress));
+    let scene =
+        LoadWindow { store: &stage, watch_threads: &watching, schedule, busy_shares: burners };
+    let played = scene.run(|writer, _| writer.put(KEY, &value), takers.collect());
     let shares = played.shares();
-    (figures(played, crowd), shares)
+    (window_metrics(played, crowd), shares)
 }
 
-fn figures(played: Played<Told>, crowd: Crowd) -> Vec<(&'static str, f64)> {
-    let mut figures = put_figures(&played);
+fn window_metrics(
+    played: WindowResult<DeliveryTimes>,
+    crowd: WatcherLayout,
+) -> Vec<(&'static str, f64)> {
+    let mut figures = put_metrics(&played);
     if crowd.watchers > 0 {
         let (mut delivery, mut events, mut responses) = (histogram(), 0, 0);
-        for told in &played.took {
+        for told in &played.consumed {
             delivery.add(&told.delivery).expect("all histograms have the same bounds");
             events += told.events;
             responses += told.responses;
         }
-        let processor: f64 = played.processor.iter().map(Duration::as_secs_f64).sum();
+        let processor: f64 = played.processor_times.iter().map(Duration::as_secs_f64).sum();
         figures.extend([
             ("told p50 µs", us(&delivery, 0.5)),
             ("told p99 µs", us(&delivery, 0.99)),
             ("processor µs/event", processor * 1e6 / events as f64),
             ("events/response", events as f64 / responses.max(1) as f64),
-            ("1000 events/s", events as f64 / 1e3 / played.time.as_secs_f64()),
+            ("1000 events/s", events as f64 / 1e3 / played.elapsed.as_secs_f64()),
         ]);
     }
     figures
 }
 
 /// What the puts of a window met.
-pub(crate) fn put_figures<T>(played: &Played<T>) -> Vec<(&'static str, f64)> {
-    let met = &played.met;
+pub(crate) fn put_metrics<T>(played: &WindowResult<T>) -> Vec<(&'static str, f64)> {
+    let met = &played.puts;
     vec![
         ("p50 µs", us(&met.latency, 0.5)),
         ("p99 µs", us(&met.latency, 0.99)),
@@ -140,7 +144,7 @@ pub(crate) fn put_figures<T>(played: &Played<T>) -> Vec<(&'static str, f64)> {
 }
 
 /// What a thread was told.
-struct Told {
+struct DeliveryTimes {
     /// From the moment when the put was due.
     delivery: Histogram<u64>,
     events: u64,
@@ -148,7 +152,7 @@ struct Told {
 }
 
 /// Takes responses, and checks them.
-struct Taker<'w> {
+struct WatchConsumer<'w> {
     streams: Streams<'w>,
     schedule: &'w Schedule,
     /// The revision of the first put.
@@ -157,26 +161,26 @@ struct Taker<'w> {
     next: Vec<Vec<i64>>,
 }
 
-impl<'w> Taker<'w> {
-    fn new(watching: &'w Watching, schedule: &'w Schedule, first: i64) -> Taker<'w> {
-        Taker { streams: Streams::new(watching), schedule, first, next: Vec::new() }
+impl<'w> WatchConsumer<'w> {
+    fn new(watching: &'w WatchThreads, schedule: &'w Schedule, first: i64) -> WatchConsumer<'w> {
+        WatchConsumer { streams: Streams::new(watching), schedule, first, next: Vec::new() }
     }
 
     fn open(&mut self, watchers: usize) {
-        let request = WatchRequest::of(WatchedKeys::One(Bytes::from_static(KEY)));
+        let request = WatchRequest::new(WatchedKeys::Single(Bytes::from_static(KEY)));
         self.streams.open((0..watchers).map(|_| request.clone()));
         self.next.push(vec![self.first; watchers]);
     }
 
     /// Takes until every watcher was told everything.
-    fn take(mut self, progress: &Progress) -> Told {
-        let mut told = Told { delivery: histogram(), events: 0, responses: 0 };
-        while progress.goes_on(self.waits(progress)) {
+    fn run(mut self, progress: &Progress) -> DeliveryTimes {
+        let mut told = DeliveryTimes { delivery: histogram(), events: 0, responses: 0 };
+        while progress.should_continue(self.is_waiting(progress)) {
             let (next, due, first) = (&mut self.next, &self.schedule.due, self.first);
-            self.streams.take(&mut |stream, responses| {
+            self.streams.poll(&mut |stream, responses| {
                 let now = Instant::now().saturating_duration_since(progress.start);
-                for Response { id, says, .. } in responses {
-                    let Says::Events { events, .. } = says else { continue };
+                for Response { id, kind: says, .. } in responses {
+                    let ResponseKind::Events { events, .. } = says else { continue };
                     let next = &mut next[stream][*id as usize];
                     told.responses += 1;
                     for event in &**events {
@@ -193,7 +197,7 @@ impl<'w> Taker<'w> {
         told
     }
 
-    fn waits(&self, progress: &Progress) -> bool {
+    fn is_waiting(&self, progress: &Progress) -> bool {
         let newest = progress.revision.load(std::sync::atomic::Ordering::Acquire);
         self.next.iter().flatten().any(|next| *next <= newest)
     }

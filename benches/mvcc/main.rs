@@ -39,36 +39,36 @@
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
-mod stage;
+mod bench_store;
 mod puts;
 mod ranges;
-mod watching;
-mod scene;
+mod watch_threads;
+mod load_window;
 mod fan_out;
-mod lagging;
+mod unsynced;
 mod report;
 
-use clearlane_backend::Design;
+use clearlane_backend::Era;
 use clearlane_benches::pace;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// What one run of the bench measures.
-struct Settings {
-    eras: Vec<Design>,
+struct BenchConfig {
+    eras: Vec<Era>,
     rounds: usize,
     /// Only check that everything runs.
     quick: bool,
 }
 
-type Part = (&'static str, fn(&Settings));
+type Part = (&'static str, fn(&BenchConfig));
 
 const PARTS: [Part; 4] = [
     ("puts", puts::measure),
     ("ranges", ranges::measure),
     ("fan_out", fan_out::measure),
-    ("lagging", lagging::measure),
+    ("lagging", unsynced::measure),
 ];
 
 fn main() {
@@ -78,13 +78,13 @@ fn main() {
         return;
     }
     let quick = is("--test");
-    let named: Vec<Design> = Design::ALL.into_iter().filter(|era| is(era.name())).collect();
+    let named: Vec<Era> = Era::DISTINCT_STORES.into_iter().filter(|era| is(era.name())).collect();
     let eras = match is("all") {
-        true => Design::ALL.to_vec(),
-        false if named.is_empty() => vec![Design::SnapshotReadTx, Design::CachedReadTx],
+        true => Era::DISTINCT_STORES.to_vec(),
+        false if named.is_empty() => vec![Era::Clearlane, Era::V3_5],
         false => named,
     };
-    let settings = Settings { eras, rounds: if quick { 1 } else { 3 }, quick };
+    let settings = BenchConfig { eras, rounds: if quick { 1 } else { 3 }, quick };
     let named = PARTS.iter().any(|(name, _)| is(name));
     for (name, measure) in PARTS {
         if !named || is(name) {

@@ -3,20 +3,20 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use clearlane_backend::Design;
+use clearlane_backend::Era;
 use clearlane_benches::store::value;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::Settings;
+use crate::BenchConfig;
+use crate::bench_store::{BenchStore, ThreadSignal, Writer, pod_key, random_key};
 use crate::pace::processor_time;
 use crate::report::Report;
-use crate::stage::{Bell, Stage, Writer, pod_key, random_key};
-use crate::watching::Watching;
+use crate::watch_threads::WatchThreads;
 
 const VALUE_SIZE: usize = 256;
 
-pub(crate) fn measure(settings: &Settings) {
+pub(crate) fn measure(settings: &BenchConfig) {
     let (keys, puts) = if settings.quick { (500, 2_000) } else { (100_000, 400_000) };
     let random: Vec<Vec<u8>> = (0..keys).map(random_key).collect();
     let pods: Vec<Vec<u8>> = (0..keys).map(pod_key).collect();
@@ -36,24 +36,24 @@ pub(crate) fn measure(settings: &Settings) {
 
 /// One store: every key is put once, and then the puts that count.
 fn run(
-    era: Design,
+    era: Era,
     keys: &[Vec<u8>],
     with_hub: bool,
     puts: usize,
     seed: u64,
 ) -> Vec<(&'static str, f64)> {
-    let stage = Stage::open(era);
+    let stage = BenchStore::open(era);
     let value = value(VALUE_SIZE);
     stage.fill(keys.iter(), &value, 1_000);
-    let hub = with_hub.then(|| Watching::of(&stage).hub);
-    let (due, over) = (Bell::default(), AtomicBool::new(false));
+    let hub = with_hub.then(|| WatchThreads::new(&stage).watchable_store);
+    let (due, over) = (ThreadSignal::default(), AtomicBool::new(false));
     let (mut writer, old_views) = Writer::new(&stage, hub.as_deref(), &due);
     let mut choices = SmallRng::seed_from_u64(seed);
     let order: Vec<usize> = (0..puts).map(|_| choices.random_range(0..keys.len())).collect();
     let (before, start) = (processor_time(), Instant::now());
     let (put, processor, others) = std::thread::scope(|threads| {
         let committer = threads.spawn(|| {
-            stage.commits(&due, &over);
+            stage.run_commits(&due, &over);
             processor_time()
         });
         let dropper = threads.spawn(|| {
@@ -66,7 +66,7 @@ fn run(
         let (put, processor) = (start.elapsed(), processor_time() - before);
         drop(writer);
         over.store(true, Ordering::Relaxed);
-        due.ring();
+        due.notify();
         let no_panic = "a thread of the bench does not panic";
         let others = committer.join().expect(no_panic) + dropper.join().expect(no_panic);
         (put, processor, others)

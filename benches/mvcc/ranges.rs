@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use clearlane_backend::Design;
+use clearlane_backend::Era;
 use clearlane_benches::store::value;
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::RangeOptions;
@@ -10,13 +10,13 @@ use hdrhistogram::Histogram;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::Settings;
+use crate::BenchConfig;
+use crate::bench_store::BenchStore;
 use crate::pace::histogram;
 use crate::report::{Report, us};
-use crate::stage::Stage;
 
 /// A range that is asked for again and again.
-struct Question {
+struct RangeCase {
     name: &'static str,
     /// In the store of a million keys, not in that of twenty thousand.
     large: bool,
@@ -26,18 +26,18 @@ struct Question {
     count_only: bool,
 }
 
-const QUESTIONS: [Question; 5] = [
-    Question { name: "1 key", large: false, keys: 1, limit: 0, count_only: false },
-    Question { name: "100 keys", large: false, keys: 100, limit: 0, count_only: false },
-    Question { name: "20,000 keys", large: false, keys: u64::MAX, limit: 0, count_only: false },
-    Question {
+const RANGE_CASES: [RangeCase; 5] = [
+    RangeCase { name: "1 key", large: false, keys: 1, limit: 0, count_only: false },
+    RangeCase { name: "100 keys", large: false, keys: 100, limit: 0, count_only: false },
+    RangeCase { name: "20,000 keys", large: false, keys: u64::MAX, limit: 0, count_only: false },
+    RangeCase {
         name: "count of 1,000,000",
         large: true,
         keys: u64::MAX,
         limit: 0,
         count_only: true,
     },
-    Question {
+    RangeCase {
         name: "100 of 1,000,000",
         large: true,
         keys: u64::MAX,
@@ -47,38 +47,38 @@ const QUESTIONS: [Question; 5] = [
 ];
 
 /// A store, and how many keys it has.
-struct Filled {
-    stage: Stage,
+struct FilledStore {
+    store: BenchStore,
     keys: u64,
     /// What was put behind this revision was put for the second time.
-    old: i64,
+    old_revision: i64,
 }
 
-impl Filled {
-    fn with(era: Design, keys: u64, value_size: usize) -> Filled {
-        let stage = Stage::open(era);
+impl FilledStore {
+    fn new(era: Era, keys: u64, value_size: usize) -> FilledStore {
+        let stage = BenchStore::open(era);
         let value = value(value_size);
         stage.fill((0..keys).map(key), &value, 1_000);
-        let old = stage.store.read().revision();
+        let old = stage.store.begin_read().revision();
         stage.fill((0..keys).step_by(10).map(key), &value, 1_000);
-        Filled { stage, keys, old }
+        FilledStore { store: stage, keys, old_revision: old }
     }
 }
 
-pub(crate) fn measure(settings: &Settings) {
+pub(crate) fn measure(settings: &BenchConfig) {
     let (small, large) = if settings.quick { (200, 1_000) } else { (20_000, 1_000_000) };
     let window = Duration::from_millis(if settings.quick { 1 } else { 300 });
-    let fill = |era: &Design| [Filled::with(*era, small, 1024), Filled::with(*era, large, 64)];
-    let filled: Vec<[Filled; 2]> = settings.eras.iter().map(fill).collect();
+    let fill = |era: &Era| [FilledStore::new(*era, small, 1024), FilledStore::new(*era, large, 64)];
+    let filled: Vec<[FilledStore; 2]> = settings.eras.iter().map(fill).collect();
     let mut report = Report::default();
     for round in 0..settings.rounds {
-        for question in &QUESTIONS {
+        for question in &RANGE_CASES {
             for at in ["head", "old"] {
                 for stores in &filled {
                     let filled = &stores[usize::from(question.large)];
-                    let revision = if at == "old" { filled.old } else { 0 };
-                    let met = ask(filled, question, revision, window, round as u64);
-                    let name = format!("{}, {}, {at}", filled.stage.era, question.name);
+                    let revision = if at == "old" { filled.old_revision } else { 0 };
+                    let met = time_range(filled, question, revision, window, round as u64);
+                    let name = format!("{}, {}, {at}", filled.store.era, question.name);
                     let figures = vec![("p50 µs", us(&met, 0.5)), ("p99 µs", us(&met, 0.99))];
                     report.add(&name, figures);
                 }
@@ -88,9 +88,9 @@ pub(crate) fn measure(settings: &Settings) {
     report.finish("ranges", settings, |_, _| Vec::new());
 }
 
-fn ask(
-    filled: &Filled,
-    question: &Question,
+fn time_range(
+    filled: &FilledStore,
+    question: &RangeCase,
     revision: i64,
     window: Duration,
     seed: u64,
@@ -101,14 +101,14 @@ fn ask(
         revision,
         limit: question.limit,
         count_only: question.count_only,
-        uncounted: false,
+        skip_count: false,
     };
     let begin = Instant::now();
     while begin.elapsed() < window {
         let first = choices.random_range(0..=filled.keys - keys);
         let (from, to) = (key(first), key(first + keys));
         let start = Instant::now();
-        let answer = filled.stage.store.read().range(KeyRange::new(&from, &to), options);
+        let answer = filled.store.store.begin_read().range(KeyRange::new(&from, &to), options);
         met.saturating_record(start.elapsed().as_nanos() as u64);
         let answer = answer.expect("a healthy store can be read");
         assert_eq!(answer.count, keys, "every key that was put is found");

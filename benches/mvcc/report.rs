@@ -4,7 +4,7 @@ use clearlane_benches::store::results_directory;
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
-use crate::Settings;
+use crate::BenchConfig;
 
 /// One thing that is measured, under its name: figures of each round, and their names.
 pub(crate) struct Row {
@@ -51,7 +51,7 @@ impl Report {
     pub(crate) fn finish(
         &self,
         part: &str,
-        settings: &Settings,
+        settings: &BenchConfig,
         also: impl Fn(&Report, &Row) -> Vec<(&'static str, f64)>,
     ) {
         println!("\n{part}");

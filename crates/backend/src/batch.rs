@@ -6,7 +6,7 @@
 //! engine transaction, all under the same mutex.
 //!
 //! Each design adds what its readers need at two moments: when a write transaction ends
-//! ([`BatchOwner::write_ended`]), and when the batch is committed.
+//! ([`BatchOwner::on_write_end`]), and when the batch is committed.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use bytes::Bytes;
 use clearlane_engine::{Bucket, Defragment, Engine, KeyRange, WriteTxn};
 use clearlane_locks::MutexGuard;
 
-use crate::buffer::WriteBuffer;
 use crate::config::PreCommit;
 use crate::error::{Error, Result};
-use crate::interface::{Ended, RangeVisitor, ReadTx, Retired, WriteTx};
+use crate::interface::{DroppedStates, RangeVisitor, ReadTx, WriteTx, WriteTxResult};
 use crate::merge;
 use crate::record_key::RecordKey;
+use crate::tx_buffer::TxWriteBuffer;
 
 /// What the mutex `batchTx` guards.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(crate) struct Batch<T> {
     pub(crate) pending_ops: u64,
     pub(crate) pending_deletes: u64,
     /// The puts of the open write transaction, for designs whose readers do not read `txn`.
-    pub(crate) write_buffer: Option<WriteBuffer>,
+    pub(crate) write_buffer: Option<TxWriteBuffer>,
     last_key: Option<RecordKey>,
     failure: Option<Error>,
 }
@@ -46,7 +46,7 @@ impl<T: Debug> Batch<T> {
     pub(crate) fn open(
         engine: Arc<dyn Engine>,
         payload: T,
-        write_buffer: Option<WriteBuffer>,
+        write_buffer: Option<TxWriteBuffer>,
     ) -> Result<Batch<T>> {
         let last_key = engine.snapshot()?.last_key(Bucket::Key)?;
         Ok(Batch {
@@ -97,10 +97,10 @@ impl<T: Debug> Batch<T> {
 
     fn put(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()> {
         if bucket == Bucket::Key {
-            self.last_key = Some(RecordKey::following(key, self.last_key.as_ref())?);
+            self.last_key = Some(RecordKey::checked_after(key, self.last_key.as_ref())?);
         }
         let stored = self.txn()?.put(bucket, key, &value);
-        self.keep_failure(stored.map_err(Error::from))?;
+        self.record_failure(stored.map_err(Error::from))?;
         if let Some(buffer) = &mut self.write_buffer {
             buffer.put(bucket, key, value);
         }
@@ -110,7 +110,7 @@ impl<T: Debug> Batch<T> {
 
     pub(crate) fn delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
         let deleted = self.txn()?.delete(bucket, key);
-        self.keep_failure(deleted.map_err(Error::from))?;
+        self.record_failure(deleted.map_err(Error::from))?;
         self.pending_ops += 1;
         self.pending_deletes += 1;
         self.dirty = true;
@@ -119,9 +119,9 @@ impl<T: Debug> Batch<T> {
 
     /// Writes and syncs the batch, and opens the next. The pre-commit hook's records go with it.
     pub(crate) fn commit(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
-        self.close(pre_commit)?;
+        self.commit_txn(pre_commit)?;
         let next = self.engine.begin_write().map_err(Error::from);
-        self.txn = Some(self.keep_failure(next)?);
+        self.txn = Some(self.record_failure(next)?);
         Ok(())
     }
 
@@ -129,15 +129,15 @@ impl<T: Debug> Batch<T> {
     pub(crate) fn defragment(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
         // Another defragmentation may be under way: then nothing is changed.
         let rewrite = self.engine.begin_defragment()?;
-        self.close(pre_commit)?;
+        self.commit_txn(pre_commit)?;
         // If this fails the old store is intact, or the engine refuses the next transaction.
-        let rewritten = run(rewrite);
+        let rewritten = run_defragment(rewrite);
         let next = self.engine.begin_write().map_err(Error::from);
-        self.txn = Some(self.keep_failure(next)?);
+        self.txn = Some(self.record_failure(next)?);
         rewritten
     }
 
-    fn close(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
+    fn commit_txn(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
         self.check_usable()?;
         let mut txn = self.txn.take().expect("absent only after a failure");
         // Taken back below. It stays if the commit panics, which has done nobody knows what.
@@ -145,16 +145,16 @@ impl<T: Debug> Batch<T> {
         let hooked = pre_commit
             .run(&self.payload, &mut |bucket, key, value| Ok(txn.put(bucket, key, value)?));
         let committed = hooked.and_then(|()| Ok(txn.commit()?));
-        self.keep_failure(committed)?;
+        self.record_failure(committed)?;
         self.failure = None;
         // After deletes there was no write-back: the engine has these puts now.
-        self.write_buffer.iter_mut().for_each(WriteBuffer::clear);
+        self.write_buffer.iter_mut().for_each(TxWriteBuffer::clear);
         (self.dirty, self.pending_ops, self.pending_deletes) = (false, 0, 0);
         Ok(())
     }
 
     /// After a failure nobody knows what the engine holds, so nothing more is written.
-    fn keep_failure<R>(&mut self, outcome: Result<R>) -> Result<R> {
+    fn record_failure<R>(&mut self, outcome: Result<R>) -> Result<R> {
         if let Err(error) = &outcome {
             self.txn = None;
             self.failure = Some(error.clone());
@@ -163,7 +163,7 @@ impl<T: Debug> Batch<T> {
     }
 }
 
-fn run(mut rewrite: Box<dyn Defragment>) -> Result<()> {
+fn run_defragment(mut rewrite: Box<dyn Defragment>) -> Result<()> {
     while !rewrite.step(usize::MAX)? {}
     Ok(rewrite.finish()?)
 }
@@ -171,7 +171,7 @@ fn run(mut rewrite: Box<dyn Defragment>) -> Result<()> {
 /// The design around a batch: what it does for its readers when a write transaction ends.
 pub(crate) trait BatchOwner<T> {
     /// Called at the end of a write transaction, with `batchTx` still held.
-    fn write_ended(&self, batch: &mut Batch<T>) -> Result<()>;
+    fn on_write_end(&self, batch: &mut Batch<T>) -> Result<()>;
 }
 
 /// The write transaction of designs 3.1 to 3.5: `batchTx` held, puts go straight to the engine.
@@ -218,14 +218,14 @@ impl<T: Debug> WriteTx<T> for BatchWriteTx<'_, T> {
         self.batch.delete(bucket, key)
     }
 
-    fn end(mut self: Box<Self>, payload: T) -> Result<Ended> {
+    fn end(mut self: Box<Self>, payload: T) -> Result<WriteTxResult> {
         self.ended = true;
         // If a put failed, the others of this transaction must not become visible without it.
         self.batch.check_usable()?;
         self.batch.payload = payload;
         self.batch.dirty = true;
-        self.owner.write_ended(&mut self.batch)?;
-        Ok(Ended { retired: Retired::nothing(), commit_due: false })
+        self.owner.on_write_end(&mut self.batch)?;
+        Ok(WriteTxResult { dropped_states: DroppedStates::none(), commit_due: false })
     }
 
     fn payload(&self) -> &T {
@@ -244,13 +244,13 @@ impl<T: Debug> Drop for BatchWriteTx<'_, T> {
 
 /// When the last tick made a commit. The timer alone looks at it, so it needs no lock.
 #[derive(Debug, Default)]
-pub(crate) struct TickTimer {
+pub(crate) struct CommitTimer {
     last_ns: AtomicU64,
 }
 
-impl TickTimer {
+impl CommitTimer {
     /// Whether the interval has passed; starts the next one if so.
-    pub(crate) fn elapsed(&self, now: Duration, interval: Duration) -> bool {
+    pub(crate) fn restart_if_elapsed(&self, now: Duration, interval: Duration) -> bool {
         let last = Duration::from_nanos(self.last_ns.load(Ordering::Relaxed));
         let elapsed = now.saturating_sub(last) >= interval;
         if elapsed {

@@ -29,7 +29,7 @@
 //!
 //! The applier compares before it writes (a transaction's `if`). It alone writes, so nothing can
 //! change between its compare and its write; a copy is wasted on it. For these reads
-//! [`read_for_writer`](crate::Backend::read_for_writer) goes back to design 3.2: `readTx` held
+//! [`begin_read_for_writer`](crate::Backend::begin_read_for_writer) goes back to design 3.2: `readTx` held
 //! shared to the end of the read. The applier must end that read before it opens its write
 //! transaction, or it waits for itself.
 //!
@@ -41,31 +41,31 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::buffer::ReadBuffer;
-use crate::buffered::{Buffered, ReadState};
-use crate::concurrent_read_tx::CopiedReadTx;
+use crate::buffered_backend::{BufferedBackend, ReadState};
+use crate::concurrent_read_tx::ConcurrentReadTx;
+use crate::tx_buffer::TxReadBuffer;
 
 /// The last copy, and which version of the buffer it is a copy of.
 #[derive(Debug, Default)]
-pub(crate) struct Cache {
-    copy: Option<(Arc<ReadBuffer>, u64)>,
+pub(crate) struct ReadBufferCache {
+    newest: Option<(Arc<TxReadBuffer>, u64)>,
 }
 
 /// Takes the shared copy of the buffer, or makes it.
-pub(crate) fn open<T: Debug>(backend: &Buffered<T>) -> CopiedReadTx<'_> {
+pub(crate) fn open<T: Debug>(backend: &BufferedBackend<T>) -> ConcurrentReadTx<'_> {
     let state = backend.read_state.read();
-    CopiedReadTx {
-        buffer: shared_copy(backend, &state),
+    ConcurrentReadTx {
+        buffer: cached_buffer(backend, &state),
         snapshot: Arc::clone(&state.snapshot),
         tx_mu: &backend.tx_mu,
     }
 }
 
-fn shared_copy<T: Debug>(backend: &Buffered<T>, state: &ReadState) -> Arc<ReadBuffer> {
+fn cached_buffer<T: Debug>(backend: &BufferedBackend<T>, state: &ReadState) -> Arc<TxReadBuffer> {
     let mut cache = backend.cache.lock();
-    let Some((copy, version)) = &cache.copy else {
+    let Some((copy, version)) = &cache.newest else {
         let copy = Arc::new(state.buffer.clone());
-        cache.copy = Some((Arc::clone(&copy), state.version));
+        cache.newest = Some((Arc::clone(&copy), state.version));
         return copy;
     };
     if *version == state.version {
@@ -75,10 +75,10 @@ fn shared_copy<T: Debug>(backend: &Buffered<T>, state: &ReadState) -> Arc<ReadBu
     drop(cache);
     let copy = Arc::new(state.buffer.clone());
     let mut cache = backend.cache.lock();
-    let unchanged = cache.copy.as_ref().is_some_and(|(_, version)| *version == version_seen);
+    let unchanged = cache.newest.as_ref().is_some_and(|(_, version)| *version == version_seen);
     // The copy that is replaced is freed behind the lock: freeing it takes as long as copying.
     let superseded =
-        if unchanged { cache.copy.replace((Arc::clone(&copy), state.version)) } else { None };
+        if unchanged { cache.newest.replace((Arc::clone(&copy), state.version)) } else { None };
     drop(cache);
     drop(superseded);
     copy

@@ -34,30 +34,30 @@ use bytes::Bytes;
 use clearlane_engine::{Bucket, KeyRange, Snapshot};
 use clearlane_locks::Mutex;
 
-use crate::buffer::ReadBuffer;
-use crate::buffered::Buffered;
+use crate::buffered_backend::BufferedBackend;
 use crate::error::Result;
 use crate::interface::{RangeVisitor, ReadTx};
 use crate::merge;
+use crate::tx_buffer::TxReadBuffer;
 
 /// An open read with its own buffer, or (design 3.5) one that is shared and never changed.
-pub(crate) struct CopiedReadTx<'b> {
-    pub(crate) buffer: Arc<ReadBuffer>,
+pub(crate) struct ConcurrentReadTx<'b> {
+    pub(crate) buffer: Arc<TxReadBuffer>,
     pub(crate) snapshot: Arc<dyn Snapshot>,
     pub(crate) tx_mu: &'b Mutex<()>,
 }
 
 /// Copies the buffer under `readTx`, which is free again when this returns.
-pub(crate) fn open<T: Debug>(backend: &Buffered<T>) -> CopiedReadTx<'_> {
+pub(crate) fn open<T: Debug>(backend: &BufferedBackend<T>) -> ConcurrentReadTx<'_> {
     let state = backend.read_state.read();
-    CopiedReadTx {
+    ConcurrentReadTx {
         buffer: Arc::new(state.buffer.clone()),
         snapshot: Arc::clone(&state.snapshot),
         tx_mu: &backend.tx_mu,
     }
 }
 
-impl ReadTx for CopiedReadTx<'_> {
+impl ReadTx for ConcurrentReadTx<'_> {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
         if let Some(value) = self.buffer.get(bucket, key) {
             return Ok(Some(value.clone()));

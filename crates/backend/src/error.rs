@@ -11,7 +11,7 @@ pub enum Error {
     // The person who started the program must act.
     /// No design has this name.
     #[error("unknown design \"{name}\": allowed are 3.1, 3.2, 3.4, 3.5, clearlane")]
-    UnknownDesign {
+    UnknownEra {
         /// What was asked for.
         name: String,
     },

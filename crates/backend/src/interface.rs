@@ -13,9 +13,9 @@ use bytes::Bytes;
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, KeyRange};
 
-use crate::design::Design;
+use crate::era::Era;
 use crate::error::Result;
-use crate::snapshot::View;
+use crate::snapshot::BackendState;
 
 /// A value as a scan finds it: a slice of the engine's page, or a pending value that is shared.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +98,7 @@ pub trait WriteTx<T>: ReadTx {
     /// Ends the transaction at an entry boundary. `payload` describes the state reached: it is
     /// handed to the pre-commit hook by the commit that makes this state durable and, in the
     /// design `clearlane`, is published in one pointer together with it.
-    fn end(self: Box<Self>, payload: T) -> Result<Ended>;
+    fn end(self: Box<Self>, payload: T) -> Result<WriteTxResult>;
 
     /// What the transaction before this one said of the state that it reached.
     fn payload(&self) -> &T;
@@ -107,9 +107,9 @@ pub trait WriteTx<T>: ReadTx {
 /// What the end of a write transaction leaves to its caller.
 #[derive(Debug)]
 #[must_use = "retired views cost time where they are dropped: choose the place"]
-pub struct Ended {
+pub struct WriteTxResult {
     /// The views that this transaction kept alive and that are current no more.
-    pub retired: Retired,
+    pub dropped_states: DroppedStates,
     /// So much is pending that whoever runs the commits should run one now.
     pub commit_due: bool,
 }
@@ -117,29 +117,29 @@ pub struct Ended {
 /// Views that are current no more, if the design has views. Dropping the last reference to a view
 /// may free much memory, so an applier hands them to another thread.
 #[derive(Debug)]
-pub struct Retired {
+pub struct DroppedStates {
     /// Of any design and any payload: all that is left to do with them is to drop them.
-    _views: [Option<Arc<dyn Spent>>; 2],
+    _states: [Option<Arc<dyn AnyState>>; 2],
 }
 
 /// Anything that may be dropped on another thread.
-trait Spent: Debug + Send + Sync {}
+trait AnyState: Debug + Send + Sync {}
 
-impl<T: Debug + Send + Sync> Spent for View<T> {}
+impl<T: Debug + Send + Sync> AnyState for BackendState<T> {}
 
-impl Retired {
+impl DroppedStates {
     /// For designs without views.
-    pub fn nothing() -> Retired {
-        Retired { _views: [None, None] }
+    pub fn none() -> DroppedStates {
+        DroppedStates { _states: [None, None] }
     }
 
     /// The view that a transaction began with, and the one that it replaced: two different ones if
     /// a commit came in between.
-    pub(crate) fn views<T>(base: Arc<View<T>>, replaced: Arc<View<T>>) -> Retired
+    pub(crate) fn of<T>(base: Arc<BackendState<T>>, replaced: Arc<BackendState<T>>) -> DroppedStates
     where
         T: Debug + Send + Sync + 'static,
     {
-        Retired { _views: [Some(base), Some(replaced)] }
+        DroppedStates { _states: [Some(base), Some(replaced)] }
     }
 }
 
@@ -156,36 +156,36 @@ pub struct Sizes {
 
 /// A store that batches writes and lets readers see them before they are committed.
 ///
-/// It has no thread and no clock: whoever owns it calls [`tick`](Backend::tick) with the time,
+/// It has no thread and no clock: whoever owns it calls [`commit_if_due`](Backend::commit_if_due) with the time,
 /// and runs [`remove`](Backend::remove) and [`defragment`](Backend::defragment) on a thread of
 /// its choice.
 pub trait Backend<T>: Send + Sync + Debug {
     /// Which of the five designs this is.
-    fn design(&self) -> Design;
+    fn era(&self) -> Era;
 
     /// Opens a read transaction.
-    fn read(&self) -> Box<dyn ReadTx + '_>;
+    fn begin_read(&self) -> Box<dyn ReadTx + '_>;
 
     /// Opens a read transaction for the writer's own compares, which it ends before it writes.
     /// Design 3.5 saves the copy of the buffer here; the others know no difference.
-    fn read_for_writer(&self) -> Box<dyn ReadTx + '_> {
-        self.read()
+    fn begin_read_for_writer(&self) -> Box<dyn ReadTx + '_> {
+        self.begin_read()
     }
 
     /// Opens the plain read transaction, which in designs 3.2 to 3.5 holds `readTx` to its end.
     /// It is what etcd takes to this day to hash the store, to let a watcher catch up, and to look
     /// up users and permissions. Designs 3.1 and `clearlane` have one kind of read.
-    fn read_locked(&self) -> Box<dyn ReadTx + '_> {
-        self.read()
+    fn begin_locked_read(&self) -> Box<dyn ReadTx + '_> {
+        self.begin_read()
     }
 
     /// Opens the write transaction, once the one before has ended.
-    fn write(&self) -> Result<Box<dyn WriteTx<T> + '_>>;
+    fn begin_write(&self) -> Result<Box<dyn WriteTx<T> + '_>>;
 
     /// Commits if the batch interval has passed since the last tick that did, as each design's
     /// generation of etcd decides. Says whether a commit was made. `now` counts from any fixed
     /// moment and never goes back.
-    fn tick(&self, now: Duration) -> Result<bool>;
+    fn commit_if_due(&self, now: Duration) -> Result<bool>;
 
     /// Commits what is pending, now.
     fn commit(&self) -> Result<()>;
@@ -200,7 +200,7 @@ pub trait Backend<T>: Send + Sync + Debug {
 
     /// Commits, then starts a consistent copy of the store that may be taken out in chunks while
     /// everything else goes on.
-    fn copy(&self) -> Result<Exporter>;
+    fn snapshot(&self) -> Result<Exporter>;
 
     /// The sizes.
     fn sizes(&self) -> Result<Sizes>;

@@ -23,15 +23,15 @@
 //!
 //! In the third and fourth row a read that opens still waits for a commit's sync, and every
 //! write still waits for reads to finish copying; and what etcd has never moved off the lock, as a
-//! hash of all records ([`read_locked`](Backend::read_locked)), stops writes as in the second row.
+//! hash of all records ([`begin_locked_read`](Backend::begin_locked_read)), stops writes as in the second row.
 //! In the last row nobody waits for anybody.
 //!
 //! # The interface
 //!
-//! [`Backend`] is the same for all five: [`read`](Backend::read), [`write`](Backend::write),
-//! [`tick`](Backend::tick), [`commit`](Backend::commit), [`remove`](Backend::remove) for
-//! compaction, [`defragment`](Backend::defragment), [`copy`](Backend::copy). The crate starts no
-//! thread and reads no clock. [`Design::open`] picks a design by name.
+//! [`Backend`] is the same for all five: [`begin_read`](Backend::begin_read), [`begin_write`](Backend::begin_write),
+//! [`commit_if_due`](Backend::commit_if_due), [`commit`](Backend::commit), [`remove`](Backend::remove) for
+//! compaction, [`defragment`](Backend::defragment), [`snapshot`](Backend::snapshot). The crate starts no
+//! thread and reads no clock. [`Era::open`] picks an era by name.
 //!
 //! # Invariants, the same for every design
 //!
@@ -53,20 +53,22 @@ pub mod concurrent_read_tx;
 pub mod cached_read_tx;
 pub mod snapshot_read_tx;
 
-mod design;
+mod era;
 mod interface;
 mod config;
 mod error;
 mod record_key;
 mod merge;
 mod batch;
-mod buffer;
-mod buffered;
+mod tx_buffer;
+mod buffered_backend;
 mod snapshot;
 
 pub use config::{CommitPut, Config, PreCommit};
-pub use design::Design;
+pub use era::Era;
 pub use error::{Error, Result};
-pub use interface::{Backend, Ended, RangeVisitor, ReadTx, Retired, Sizes, Value, WriteTx};
-pub use snapshot::{Defragmentation, SnapshotBackend, View};
+pub use interface::{
+    Backend, DroppedStates, RangeVisitor, ReadTx, Sizes, Value, WriteTx, WriteTxResult,
+};
+pub use snapshot::{BackendState, Defragmentation, SnapshotBackend};
 pub use snapshot_read_tx::SnapshotReadTx;

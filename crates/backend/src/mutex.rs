@@ -43,9 +43,9 @@ use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, Engine, KeyRange};
 use clearlane_locks::{Mutex, MutexGuard};
 
-use crate::batch::{Batch, BatchOwner, BatchWriteTx, TickTimer};
+use crate::batch::{Batch, BatchOwner, BatchWriteTx, CommitTimer};
 use crate::config::{Config, PreCommit};
-use crate::design::Design;
+use crate::era::Era;
 use crate::error::Result;
 use crate::interface::{Backend, RangeVisitor, ReadTx, Sizes, WriteTx};
 
@@ -54,7 +54,7 @@ use crate::interface::{Backend, RangeVisitor, ReadTx, Sizes, WriteTx};
 pub(crate) struct MutexBackend<T> {
     engine: Arc<dyn Engine>,
     batch: Mutex<Batch<T>>,
-    timer: TickTimer,
+    timer: CommitTimer,
     config: Config,
     pre_commit: PreCommit<T>,
 }
@@ -68,7 +68,7 @@ impl<T: Debug> MutexBackend<T> {
     ) -> Result<MutexBackend<T>> {
         let batch = Batch::open(Arc::clone(&engine), payload, None)?;
         let batch = Mutex::new(&config.locks, "batchTx", batch);
-        Ok(MutexBackend { engine, batch, timer: TickTimer::default(), config, pre_commit })
+        Ok(MutexBackend { engine, batch, timer: CommitTimer::default(), config, pre_commit })
     }
 
     /// Commits if there is anything to commit, and says whether there was.
@@ -102,7 +102,7 @@ impl<T: Debug> ReadTx for MutexReadTx<'_, T> {
 }
 
 impl<T: Debug> BatchOwner<T> for MutexBackend<T> {
-    fn write_ended(&self, batch: &mut Batch<T>) -> Result<()> {
+    fn on_write_end(&self, batch: &mut Batch<T>) -> Result<()> {
         if batch.pending_ops >= self.config.batch_limit {
             batch.commit(&self.pre_commit)
         } else {
@@ -112,20 +112,20 @@ impl<T: Debug> BatchOwner<T> for MutexBackend<T> {
 }
 
 impl<T: Debug + Send + Sync> Backend<T> for MutexBackend<T> {
-    fn design(&self) -> Design {
-        Design::Mutex
+    fn era(&self) -> Era {
+        Era::V3_1
     }
 
-    fn read(&self) -> Box<dyn ReadTx + '_> {
+    fn begin_read(&self) -> Box<dyn ReadTx + '_> {
         Box::new(MutexReadTx { batch: self.batch.lock() })
     }
 
-    fn write(&self) -> Result<Box<dyn WriteTx<T> + '_>> {
+    fn begin_write(&self) -> Result<Box<dyn WriteTx<T> + '_>> {
         Ok(Box::new(BatchWriteTx::new(self.batch.lock(), self)?))
     }
 
-    fn tick(&self, now: Duration) -> Result<bool> {
-        if !self.timer.elapsed(now, self.config.batch_interval) {
+    fn commit_if_due(&self, now: Duration) -> Result<bool> {
+        if !self.timer.restart_if_elapsed(now, self.config.batch_interval) {
             return Ok(false);
         }
         self.commit_pending(&mut self.batch.lock())
@@ -144,7 +144,7 @@ impl<T: Debug + Send + Sync> Backend<T> for MutexBackend<T> {
         self.batch.lock().defragment(&self.pre_commit)
     }
 
-    fn copy(&self) -> Result<Exporter> {
+    fn snapshot(&self) -> Result<Exporter> {
         let mut batch = self.batch.lock();
         self.commit_pending(&mut batch)?;
         Ok(Exporter::new(self.engine.snapshot()?))

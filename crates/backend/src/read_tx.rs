@@ -34,23 +34,23 @@ use bytes::Bytes;
 use clearlane_engine::{Bucket, KeyRange};
 use clearlane_locks::{Mutex, RwLockReadGuard};
 
-use crate::buffered::{Buffered, ReadState};
+use crate::buffered_backend::{BufferedBackend, ReadState};
 use crate::error::Result;
 use crate::interface::{RangeVisitor, ReadTx};
 use crate::merge;
 
 /// An open read: the shared lock itself.
-pub(crate) struct HeldReadTx<'b> {
+pub(crate) struct LockedReadTx<'b> {
     state: RwLockReadGuard<'b, ReadState>,
     tx_mu: &'b Mutex<()>,
 }
 
 /// Takes `readTx` shared; waits if a writer holds it or waits for it.
-pub(crate) fn open<T: Debug>(backend: &Buffered<T>) -> HeldReadTx<'_> {
-    HeldReadTx { state: backend.read_state.read(), tx_mu: &backend.tx_mu }
+pub(crate) fn open<T: Debug>(backend: &BufferedBackend<T>) -> LockedReadTx<'_> {
+    LockedReadTx { state: backend.read_state.read(), tx_mu: &backend.tx_mu }
 }
 
-impl ReadTx for HeldReadTx<'_> {
+impl ReadTx for LockedReadTx<'_> {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
         if let Some(value) = self.state.buffer.get(bucket, key) {
             return Ok(Some(value.clone()));

@@ -28,7 +28,7 @@ impl RecordKey {
     }
 
     /// `key`, if it may follow `last`: records come in rising order.
-    pub(crate) fn following(key: &[u8], last: Option<&RecordKey>) -> Result<RecordKey> {
+    pub(crate) fn checked_after(key: &[u8], last: Option<&RecordKey>) -> Result<RecordKey> {
         match last {
             Some(last) if *key <= **last => Err(Error::OutOfOrder {
                 key: Bytes::copy_from_slice(key),
@@ -60,9 +60,9 @@ mod tests {
     #[test]
     fn record_keys_rise() {
         let last = RecordKey::new(b"b").unwrap();
-        assert!(RecordKey::following(b"bt", Some(&last)).is_ok());
+        assert!(RecordKey::checked_after(b"bt", Some(&last)).is_ok());
         for key in [b"a", b"b"] {
-            let error = RecordKey::following(key, Some(&last)).unwrap_err();
+            let error = RecordKey::checked_after(key, Some(&last)).unwrap_err();
             assert!(matches!(error, Error::OutOfOrder { .. }), "{error}");
         }
     }

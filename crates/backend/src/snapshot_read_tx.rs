@@ -2,7 +2,7 @@
 //!
 //! # Who holds what
 //!
-//! A reader loads the pointer to the current [`View`] and keeps it. No lock is taken, nothing is
+//! A reader loads the pointer to the current [`BackendState`] and keeps it. No lock is taken, nothing is
 //! copied, and nobody can find out that the reader is there, so nobody can wait for it.
 //!
 //! * **A write transaction** holds `writer`, a lock that only writers take (and there is one,
@@ -41,28 +41,28 @@ use clearlane_engine::{Bucket, KeyRange};
 
 use crate::error::Result;
 use crate::interface::{RangeVisitor, ReadTx};
-use crate::snapshot::View;
+use crate::snapshot::BackendState;
 
 /// An open read transaction of design `clearlane`. It may be sent to another thread.
 #[derive(Clone, Debug)]
 pub struct SnapshotReadTx<T> {
-    view: Arc<View<T>>,
+    state: Arc<BackendState<T>>,
 }
 
 impl<T> SnapshotReadTx<T> {
-    pub(crate) fn new(view: Arc<View<T>>) -> SnapshotReadTx<T> {
-        SnapshotReadTx { view }
+    pub(crate) fn new(view: Arc<BackendState<T>>) -> SnapshotReadTx<T> {
+        SnapshotReadTx { state: view }
     }
 
     /// What the crate above said about the state that this transaction shows.
     pub fn payload(&self) -> &T {
-        self.view.payload()
+        self.state.payload()
     }
 }
 
 impl<T> ReadTx for SnapshotReadTx<T> {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        self.view.get(bucket, key)
+        self.state.get(bucket, key)
     }
 
     fn range(
@@ -71,6 +71,6 @@ impl<T> ReadTx for SnapshotReadTx<T> {
         range: KeyRange<'_>,
         visit: &mut RangeVisitor<'_>,
     ) -> Result<()> {
-        self.view.range(bucket, range, visit)
+        self.state.range(bucket, range, visit)
     }
 }

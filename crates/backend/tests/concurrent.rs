@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-use clearlane_backend::{Backend, Config, Design, ReadTx, SnapshotBackend};
+use clearlane_backend::{Backend, Config, Era, ReadTx, SnapshotBackend};
 use clearlane_engine::{Engine, EngineKind, Options};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use support::batches::{self, Seen};
-use support::{Entry, Finish, OnPanic, memory_engine};
+use support::batches::{self, InspectedState};
+use support::{Entry, OnPanic, SetOnDrop, memory_engine};
 
 const BATCHES: Entry = 120;
 const READERS: u64 = 3;
@@ -33,7 +33,7 @@ struct Race<'b> {
     /// The newest batch that its writer knows to be visible.
     acknowledged: AtomicU64,
     /// Compaction has asked for the removal of all batches up to this one.
-    removal_asked: AtomicU64,
+    removal_requested: AtomicU64,
     /// Up to this one they are known to be gone.
     removed: AtomicU64,
     finished: AtomicBool,
@@ -45,12 +45,12 @@ impl Race<'_> {
     }
 
     fn write(&self) {
-        let _finish = Finish(&self.finished);
+        let _finish = SetOnDrop(&self.finished);
         let mut random = self.random(0);
         for number in 1..=BATCHES {
             batches::write(self.backend, number).unwrap();
             self.acknowledged.store(number, SeqCst);
-            give_way(&mut random);
+            yield_randomly(&mut random);
         }
     }
 
@@ -62,9 +62,9 @@ impl Race<'_> {
             if random.random_ratio(1, 3) {
                 self.backend.commit().unwrap();
             } else {
-                self.backend.tick(now).unwrap();
+                self.backend.commit_if_due(now).unwrap();
             }
-            give_way(&mut random);
+            yield_randomly(&mut random);
         }
     }
 
@@ -75,7 +75,7 @@ impl Race<'_> {
             if random.random_ratio(1, 3) {
                 self.backend.defragment().unwrap();
             }
-            give_way(&mut random);
+            yield_randomly(&mut random);
         }
     }
 
@@ -83,7 +83,7 @@ impl Race<'_> {
         let upto = self.acknowledged.load(SeqCst) / 2;
         let removed = self.removed.load(SeqCst);
         let records: Vec<_> = (removed + 1..=upto).flat_map(batches::records).collect();
-        self.removal_asked.store(upto.max(removed), SeqCst);
+        self.removal_requested.store(upto.max(removed), SeqCst);
         self.backend.remove(&records).unwrap();
         self.backend.commit().unwrap();
         self.removed.store(upto.max(removed), SeqCst);
@@ -96,7 +96,7 @@ impl Race<'_> {
         while !last {
             last = self.finished.load(SeqCst);
             newest = self.read_once(newest, &mut random);
-            give_way(&mut random);
+            yield_randomly(&mut random);
         }
         assert_eq!(newest, BATCHES, "the last read opened behind the last batch");
     }
@@ -104,31 +104,31 @@ impl Race<'_> {
     fn read_once(&self, newest_before: Entry, random: &mut StdRng) -> Entry {
         let newest_at_least = self.acknowledged.load(SeqCst).max(newest_before);
         let removed = self.removed.load(SeqCst);
-        let tx = self.backend.read();
+        let tx = self.backend.begin_read();
         let seen = batches::inspect(&*tx);
         assert!(seen.newest >= newest_at_least, "batch {newest_at_least} was acknowledged");
         assert!(seen.oldest > removed, "batch {} was removed up to {removed}", seen.oldest);
-        let asked = self.removal_asked.load(SeqCst);
+        let asked = self.removal_requested.load(SeqCst);
         assert!(seen.oldest <= asked + 1, "nobody asked to remove more than {asked}");
-        self.stay(&*tx, &seen, random);
+        self.stay_open(&*tx, &seen, random);
         seen.newest
     }
 
     /// Stays open, for a short or a long time, and looks again.
-    fn stay(&self, tx: &dyn ReadTx, seen: &Seen, random: &mut StdRng) {
-        let holds_the_writer_up = matches!(self.backend.design(), Design::Mutex | Design::ReadTx);
+    fn stay_open(&self, tx: &dyn ReadTx, seen: &InspectedState, random: &mut StdRng) {
+        let holds_the_writer_up = matches!(self.backend.era(), Era::V3_1 | Era::V3_2);
         if !holds_the_writer_up && random.random_ratio(1, 4) {
             let over = || self.acknowledged.load(SeqCst) >= seen.newest + 10;
             while !over() && !self.finished.load(SeqCst) {
                 thread::yield_now();
             }
         }
-        give_way(random);
+        yield_randomly(random);
         assert_eq!(batches::inspect(tx), *seen, "a state does not change");
     }
 }
 
-fn give_way(random: &mut StdRng) {
+fn yield_randomly(random: &mut StdRng) {
     (0..random.random_range(0..4)).for_each(|_| thread::yield_now());
 }
 
@@ -142,14 +142,14 @@ fn config(seed: u64) -> Config {
     }
 }
 
-fn run(design: Design, engine: Arc<dyn Engine>, seed: u64) {
+fn run(design: Era, engine: Arc<dyn Engine>, seed: u64) {
     let _told = OnPanic(format!("design {design} on {}, seed {seed}", engine.kind()));
     let backend = support::open(design, Arc::clone(&engine), config(seed));
     let race = Race {
         backend: &*backend,
         seed,
         acknowledged: AtomicU64::new(0),
-        removal_asked: AtomicU64::new(0),
+        removal_requested: AtomicU64::new(0),
         removed: AtomicU64::new(0),
         finished: AtomicBool::new(false),
     };
@@ -163,10 +163,14 @@ fn run(design: Design, engine: Arc<dyn Engine>, seed: u64) {
     backend.commit().unwrap();
     drop(backend);
     let reopened = support::open(design, engine, Config::default());
-    assert_eq!(batches::inspect(&*reopened.read()).newest, BATCHES, "and all of it is durable");
+    assert_eq!(
+        batches::inspect(&*reopened.begin_read()).newest,
+        BATCHES,
+        "and all of it is durable"
+    );
 }
 
-fn run_seeds(design: Design) {
+fn run_seeds(design: Era) {
     (0..SEEDS).for_each(|seed| run(design, memory_engine(), seed));
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
@@ -175,27 +179,27 @@ fn run_seeds(design: Design) {
 
 #[test]
 fn design_3_1_shows_whole_batches_that_stay() {
-    run_seeds(Design::Mutex);
+    run_seeds(Era::V3_1);
 }
 
 #[test]
 fn design_3_2_shows_whole_batches_that_stay() {
-    run_seeds(Design::ReadTx);
+    run_seeds(Era::V3_2);
 }
 
 #[test]
 fn design_3_4_shows_whole_batches_that_stay() {
-    run_seeds(Design::ConcurrentReadTx);
+    run_seeds(Era::V3_4);
 }
 
 #[test]
 fn design_3_5_shows_whole_batches_that_stay() {
-    run_seeds(Design::CachedReadTx);
+    run_seeds(Era::V3_5);
 }
 
 #[test]
 fn design_clearlane_shows_whole_batches_that_stay() {
-    run_seeds(Design::SnapshotReadTx);
+    run_seeds(Era::Clearlane);
 }
 
 #[test]
@@ -205,7 +209,7 @@ fn the_payload_of_a_view_always_belongs_to_its_records() {
     let finished = AtomicBool::new(false);
     thread::scope(|threads| {
         threads.spawn(|| {
-            let _finish = Finish(&finished);
+            let _finish = SetOnDrop(&finished);
             (1..=4 * BATCHES).for_each(|number| batches::write(&backend, number).unwrap());
         });
         threads.spawn(|| {
@@ -214,7 +218,7 @@ fn the_payload_of_a_view_always_belongs_to_its_records() {
             }
         });
         while !finished.load(SeqCst) {
-            let tx = backend.read_view();
+            let tx = backend.begin_snapshot_read();
             assert_eq!(batches::inspect(&tx).newest, *tx.payload());
         }
     });

@@ -17,11 +17,11 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_backend::{Backend, Config, Design, Error, PreCommit};
+use clearlane_backend::{Backend, Config, Era, Error, PreCommit};
 use clearlane_engine::{self as engine, Bucket, Engine};
-use clearlane_locks::{Actor, Registry};
-use support::hooked_engine::{HookedEngine, Moment};
-use support::standing::{Barrier, Found, OpenAtEnd, watch};
+use clearlane_locks::{Registry, TaskLabel};
+use support::blocked_threads::{Barrier, OpenOnDrop, ThreadStatus, watch};
+use support::hooked_engine::{EngineCall, HookedEngine};
 use support::{Entry, batches, contents, memory_engine};
 
 const GONE: &str = "backend: storage engine: the disk is gone";
@@ -29,7 +29,7 @@ const DROPPED: &str =
     "a write transaction was dropped before its end; the backend accepts no more writes";
 
 /// An engine that fails at the given moment, the `nth` time it comes; never with `nth` 0.
-fn failing_engine(at: Moment, nth: u64) -> Arc<HookedEngine> {
+fn failing_engine(at: EngineCall, nth: u64) -> Arc<HookedEngine> {
     let count = AtomicU64::new(0);
     HookedEngine::new(move |moment| {
         if moment == at && count.fetch_add(1, SeqCst) + 1 == nth {
@@ -43,50 +43,50 @@ fn failing_engine(at: Moment, nth: u64) -> Arc<HookedEngine> {
 fn assert_refuses(backend: &dyn Backend<Entry>, words: &str) {
     let record = [Bytes::from_static(b"r")];
     let refusals = [
-        ("write", backend.write().map(drop)),
+        ("write", backend.begin_write().map(drop)),
         ("commit", backend.commit()),
         ("remove", backend.remove(&record)),
         ("defragment", backend.defragment()),
-        ("copy", backend.copy().map(drop)),
+        ("copy", backend.snapshot().map(drop)),
     ];
     for (name, refusal) in refusals {
         let error = refusal.expect_err(name).to_string();
-        assert_eq!(error, words, "{name} of design {}", backend.design());
+        assert_eq!(error, words, "{name} of design {}", backend.era());
     }
     // A tick that finds nothing to commit has nothing to refuse.
-    match backend.tick(Duration::from_secs(1_000)) {
-        Ok(committed) => assert!(!committed, "tick of design {}", backend.design()),
+    match backend.commit_if_due(Duration::from_secs(1_000)) {
+        Ok(committed) => assert!(!committed, "tick of design {}", backend.era()),
         Err(error) => assert_eq!(error.to_string(), words),
     }
 }
 
 /// Readers see whole batches up to `newest`; in design 3.1 they are told what failed.
 fn assert_shows(backend: &dyn Backend<Entry>, newest: Entry, words: &str) {
-    let tx = backend.read();
-    if backend.design() == Design::Mutex {
+    let tx = backend.begin_read();
+    if backend.era() == Era::V3_1 {
         assert_eq!(contents::visible(&*tx).unwrap_err().to_string(), words);
     } else {
-        assert_eq!(batches::inspect(&*tx).newest, newest, "design {}", backend.design());
+        assert_eq!(batches::inspect(&*tx).newest, newest, "design {}", backend.era());
     }
 }
 
 fn assert_durable(engine: &Arc<HookedEngine>, newest: Entry) {
     let engine = Arc::clone(engine) as Arc<dyn Engine>;
-    let backend = support::open(Design::SnapshotReadTx, engine, Config::default());
-    assert_eq!(batches::inspect(&*backend.read()).newest, newest, "what a restart finds");
+    let backend = support::open(Era::Clearlane, engine, Config::default());
+    assert_eq!(batches::inspect(&*backend.begin_read()).newest, newest, "what a restart finds");
 }
 
 #[test]
 fn after_a_failed_commit_nothing_is_written_and_reads_go_on() {
-    for design in Design::ALL {
-        let engine = failing_engine(Moment::Commit, 2);
+    for design in Era::DISTINCT_STORES {
+        let engine = failing_engine(EngineCall::Commit, 2);
         let backend = support::open(design, Arc::clone(&engine) as _, Config::default());
         batches::write(&*backend, 1).unwrap();
         backend.commit().unwrap();
         batches::write(&*backend, 2).unwrap();
         assert_eq!(backend.commit().unwrap_err().to_string(), GONE);
         assert_refuses(&*backend, GONE);
-        let tick = backend.tick(Duration::from_secs(2_000));
+        let tick = backend.commit_if_due(Duration::from_secs(2_000));
         assert_eq!(tick.unwrap_err().to_string(), GONE, "a batch is pending");
         assert_shows(&*backend, 2, GONE);
         drop(backend);
@@ -96,15 +96,17 @@ fn after_a_failed_commit_nothing_is_written_and_reads_go_on() {
 
 #[test]
 fn wherever_a_commit_fails_what_was_acknowledged_stays_visible() {
-    for (design, nth) in Design::ALL.into_iter().flat_map(|d| (1..8).map(move |nth| (d, nth))) {
-        let engine = failing_engine(Moment::Commit, nth);
+    for (design, nth) in
+        Era::DISTINCT_STORES.into_iter().flat_map(|d| (1..8).map(move |nth| (d, nth)))
+    {
+        let engine = failing_engine(EngineCall::Commit, nth);
         // Some designs commit at this limit, and at each delete; the ticks commit the others.
         let config = Config { batch_limit: 15, ..Config::default() };
         let backend = support::open(design, engine, config);
         let acknowledged = write_until_failure(&*backend);
         assert_refuses(&*backend, GONE);
-        if design != Design::Mutex {
-            let seen = batches::inspect(&*backend.read()).newest;
+        if design != Era::V3_1 {
+            let seen = batches::inspect(&*backend.begin_read()).newest;
             let may_be_seen = acknowledged..=acknowledged + 1;
             assert!(may_be_seen.contains(&seen), "{design}, {nth}: {seen}, not {acknowledged}");
         }
@@ -117,7 +119,7 @@ fn write_until_failure(backend: &dyn Backend<Entry>) -> Entry {
         if batches::write(backend, number).is_err() {
             return number - 1;
         }
-        if backend.tick(Duration::from_millis(30 * number)).is_err() {
+        if backend.commit_if_due(Duration::from_millis(30 * number)).is_err() {
             return number;
         }
     }
@@ -127,17 +129,17 @@ fn write_until_failure(backend: &dyn Backend<Entry>) -> Entry {
 #[test]
 fn a_put_that_fails_in_the_engine_ends_the_writes_and_shows_nothing_of_its_transaction() {
     // Design clearlane puts into the engine at the commit alone.
-    for design in [Design::Mutex, Design::ReadTx, Design::ConcurrentReadTx, Design::CachedReadTx] {
-        let engine = failing_engine(Moment::Put, 2);
+    for design in [Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5] {
+        let engine = failing_engine(EngineCall::Put, 2);
         let backend = support::open(design, Arc::clone(&engine) as _, Config::default());
-        let mut tx = backend.write().unwrap();
+        let mut tx = backend.begin_write().unwrap();
         tx.put(Bucket::Lease, b"a", Bytes::new()).unwrap();
         assert_eq!(tx.put(Bucket::Lease, b"b", Bytes::new()).unwrap_err().to_string(), GONE);
         assert_eq!(tx.end(1).unwrap_err().to_string(), GONE, "{design}");
         assert_refuses(&*backend, GONE);
         assert_shows(&*backend, 0, GONE);
-        if design != Design::Mutex {
-            assert!(contents::visible(&*backend.read()).unwrap().is_empty(), "{design}");
+        if design != Era::V3_1 {
+            assert!(contents::visible(&*backend.begin_read()).unwrap().is_empty(), "{design}");
         }
         assert!(contents::durable(&*engine).is_empty());
     }
@@ -145,8 +147,8 @@ fn a_put_that_fails_in_the_engine_ends_the_writes_and_shows_nothing_of_its_trans
 
 #[test]
 fn a_put_that_fails_in_the_engine_fails_the_commit_of_design_clearlane() {
-    let engine = failing_engine(Moment::Put, 2);
-    let design = Design::SnapshotReadTx;
+    let engine = failing_engine(EngineCall::Put, 2);
+    let design = Era::Clearlane;
     let backend = support::open(design, Arc::clone(&engine) as _, Config::default());
     batches::write(&*backend, 1).unwrap();
     assert_eq!(backend.commit().unwrap_err().to_string(), GONE);
@@ -157,20 +159,20 @@ fn a_put_that_fails_in_the_engine_fails_the_commit_of_design_clearlane() {
 
 #[test]
 fn a_write_that_is_open_while_the_commit_fails_may_end() {
-    let engine = failing_engine(Moment::Commit, 1);
-    let backend = support::open(Design::SnapshotReadTx, engine, Config::default());
+    let engine = failing_engine(EngineCall::Commit, 1);
+    let backend = support::open(Era::Clearlane, engine, Config::default());
     batches::write(&*backend, 1).unwrap();
-    let mut tx = backend.write().unwrap();
+    let mut tx = backend.begin_write().unwrap();
     assert_eq!(backend.commit().unwrap_err().to_string(), GONE);
     tx.put(Bucket::Members, b"m", Bytes::new()).unwrap();
     drop(tx.end(2).unwrap());
-    assert_eq!(backend.read().get(Bucket::Members, b"m").unwrap(), Some(Bytes::new()));
+    assert_eq!(backend.begin_read().get(Bucket::Members, b"m").unwrap(), Some(Bytes::new()));
     assert_refuses(&*backend, GONE);
 }
 
 #[test]
 fn a_pre_commit_hook_that_fails_is_a_failed_commit() {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let hook = PreCommit::new(|entry: &Entry, put| {
             put(Bucket::Meta, b"half", b"of the hook's records")?;
             if *entry < 2 { Ok(()) } else { Err(Error::Engine("the hook is lost".to_owned())) }
@@ -192,16 +194,16 @@ fn a_pre_commit_hook_that_fails_is_a_failed_commit() {
 
 #[test]
 fn a_defragmentation_that_fails_leaves_a_store_that_works() {
-    for design in Design::ALL {
-        let engine = failing_engine(Moment::Defragment, 1);
+    for design in Era::DISTINCT_STORES {
+        let engine = failing_engine(EngineCall::Defragment, 1);
         let backend = support::open(design, Arc::clone(&engine) as _, Config::default());
         (1..6).for_each(|number| batches::write(&*backend, number).unwrap());
         assert_eq!(backend.defragment().unwrap_err().to_string(), GONE);
-        assert_eq!(batches::inspect(&*backend.read()).newest, 5, "{design}");
+        assert_eq!(batches::inspect(&*backend.begin_read()).newest, 5, "{design}");
         (6..11).for_each(|number| batches::write(&*backend, number).unwrap());
         backend.defragment().unwrap();
         backend.commit().unwrap();
-        assert_eq!(batches::inspect(&*backend.read()).newest, 10, "{design}");
+        assert_eq!(batches::inspect(&*backend.begin_read()).newest, 10, "{design}");
         drop(backend);
         assert_durable(&engine, 10);
     }
@@ -209,13 +211,13 @@ fn a_defragmentation_that_fails_leaves_a_store_that_works() {
 
 #[test]
 fn a_dropped_write_shows_nothing_and_ends_the_writes() {
-    for design in Design::ALL {
-        let engine = failing_engine(Moment::Commit, 0);
+    for design in Era::DISTINCT_STORES {
+        let engine = failing_engine(EngineCall::Commit, 0);
         let backend = support::open(design, Arc::clone(&engine) as _, Config::default());
         batches::write(&*backend, 1).unwrap();
         backend.commit().unwrap();
         batches::write(&*backend, 2).unwrap();
-        let mut tx = backend.write().unwrap();
+        let mut tx = backend.begin_write().unwrap();
         tx.put(Bucket::Key, &batches::records(3)[0], Bytes::from_static(b"3")).unwrap();
         drop(tx);
         assert_refuses(&*backend, DROPPED);
@@ -227,25 +229,25 @@ fn a_dropped_write_shows_nothing_and_ends_the_writes() {
 
 #[test]
 fn who_waits_for_a_write_that_is_dropped_gets_none() {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let (barrier, locks) = (Barrier::default(), Registry::new());
         let config = Config { locks: locks.clone(), ..Config::default() };
         let backend = support::open(design, memory_engine(), config);
-        let [first, next] = ["first_put", "next_put"].map(Actor::named);
+        let [first, next] = ["first_put", "next_put"].map(TaskLabel::named);
         let refused = thread::scope(|threads| {
-            let open = OpenAtEnd(&barrier);
+            let open = OpenOnDrop(&barrier);
             let thread = threads.spawn(|| {
                 let _as = first.enter();
-                let mut tx = backend.write().unwrap();
+                let mut tx = backend.begin_write().unwrap();
                 tx.put(Bucket::Key, b"r1", Bytes::new()).unwrap();
-                barrier.stand_still();
+                barrier.wait();
             });
-            assert_eq!(watch(first, &thread, &barrier, &locks), Found::AtBarrier);
+            assert_eq!(watch(first, &thread, &barrier, &locks), ThreadStatus::AtBarrier);
             let thread = threads.spawn(|| {
                 let _as = next.enter();
-                backend.write().map(drop)
+                backend.begin_write().map(drop)
             });
-            assert!(matches!(watch(next, &thread, &barrier, &locks), Found::Waits(_)));
+            assert!(matches!(watch(next, &thread, &barrier, &locks), ThreadStatus::Blocked(_)));
             drop(open);
             thread.join().unwrap()
         });
@@ -256,7 +258,7 @@ fn who_waits_for_a_write_that_is_dropped_gets_none() {
 /// A transaction of design clearlane that writes 1,000 bytes in one operation: a key of 10, a value
 /// of 894, and 96 for what a pending record takes besides.
 fn write_1000_bytes(backend: &dyn Backend<Entry>, number: Entry) -> bool {
-    let mut tx = backend.write().unwrap();
+    let mut tx = backend.begin_write().unwrap();
     let key = format!("{number:010}");
     tx.put(Bucket::Key, key.as_bytes(), Bytes::from_static(&[b'v'; 894])).unwrap();
     tx.end(number).unwrap().commit_due
@@ -271,7 +273,7 @@ fn pending_bytes(backend: &dyn Backend<Entry>) -> u64 {
 fn pending_bytes_stay_within_the_bound_and_one_transaction() {
     let config = Config { pending_bytes_max: 10_500, ..Config::default() };
     let engine = memory_engine();
-    let backend = support::open(Design::SnapshotReadTx, Arc::clone(&engine), config);
+    let backend = support::open(Era::Clearlane, Arc::clone(&engine), config);
     let pending_after = |number| {
         write_1000_bytes(&*backend, number);
         pending_bytes(&*backend)
@@ -284,24 +286,24 @@ fn pending_bytes_stay_within_the_bound_and_one_transaction() {
 #[test]
 fn a_put_over_the_bound_waits_for_the_commit_under_way() {
     let (barrier, locks) = (Arc::new(Barrier::default()), Registry::new());
-    let [syncing, put] = ["syncing", "put"].map(Actor::named);
+    let [syncing, put] = ["syncing", "put"].map(TaskLabel::named);
     let stop = Arc::clone(&barrier);
     let engine = HookedEngine::new(move |moment| {
-        if moment == Moment::Commit && Actor::current() == syncing {
-            stop.stand_still();
+        if moment == EngineCall::Commit && TaskLabel::current() == syncing {
+            stop.wait();
         }
         Ok(())
     });
     let config = Config { pending_bytes_max: 10_500, locks: locks.clone(), ..Config::default() };
-    let backend = support::open(Design::SnapshotReadTx, engine, config);
+    let backend = support::open(Era::Clearlane, engine, config);
     thread::scope(|threads| {
-        let open = OpenAtEnd(&barrier);
+        let open = OpenOnDrop(&barrier);
         write_1000_bytes(&*backend, 1);
         let commit = threads.spawn(|| {
             let _as = syncing.enter();
             backend.commit().unwrap();
         });
-        assert_eq!(watch(syncing, &commit, &barrier, &locks), Found::AtBarrier);
+        assert_eq!(watch(syncing, &commit, &barrier, &locks), ThreadStatus::AtBarrier);
         for number in 2..=11 {
             write_1000_bytes(&*backend, number);
         }
@@ -311,7 +313,7 @@ fn a_put_over_the_bound_waits_for_the_commit_under_way() {
             write_1000_bytes(&*backend, 12);
         });
         let waits = "waits for committer, held by syncing".to_owned();
-        assert_eq!(watch(put, &thread, &barrier, &locks), Found::Waits(waits));
+        assert_eq!(watch(put, &thread, &barrier, &locks), ThreadStatus::Blocked(waits));
         drop(open);
     });
     // The commit took one transaction, which was enough for the put: it made no commit itself.
@@ -321,17 +323,20 @@ fn a_put_over_the_bound_waits_for_the_commit_under_way() {
 #[test]
 fn design_clearlane_reports_that_a_commit_is_due_and_the_next_tick_makes_it() {
     let config = Config { batch_limit: 3, ..Config::default() };
-    let backend = support::open(Design::SnapshotReadTx, memory_engine(), config);
+    let backend = support::open(Era::Clearlane, memory_engine(), config);
     let due = (1..=4).map(|number| write_1000_bytes(&*backend, number)).collect::<Vec<_>>();
     assert_eq!(due, [false, false, true, true]);
-    assert!(backend.tick(Duration::from_millis(1)).unwrap(), "before the interval is over");
+    assert!(
+        backend.commit_if_due(Duration::from_millis(1)).unwrap(),
+        "before the interval is over"
+    );
     assert!(!write_1000_bytes(&*backend, 5));
-    assert!(!backend.tick(Duration::from_millis(2)).unwrap());
+    assert!(!backend.commit_if_due(Duration::from_millis(2)).unwrap());
 }
 
 #[test]
 fn the_other_designs_commit_at_the_limit_themselves() {
-    for design in [Design::Mutex, Design::ReadTx, Design::ConcurrentReadTx, Design::CachedReadTx] {
+    for design in [Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5] {
         let config = Config { batch_limit: 3, ..Config::default() };
         let backend = support::open(design, memory_engine(), config);
         let pending = |number| {
@@ -344,17 +349,21 @@ fn the_other_designs_commit_at_the_limit_themselves() {
 
 #[test]
 fn a_commit_that_panics_is_a_failed_commit() {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let panics = PreCommit::new(|entry: &Entry, _| {
             assert!(*entry == 0, "on purpose");
             Ok(())
         });
         let backend = design.open(memory_engine(), Config::default(), panics, 0).unwrap();
-        drop(backend.write().unwrap().end(1).unwrap());
+        drop(backend.begin_write().unwrap().end(1).unwrap());
         let commit = || backend.commit();
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(commit)).is_err());
         let failed = "backend: a commit panicked";
         assert_eq!(backend.commit().unwrap_err().to_string(), failed, "design {design}");
-        assert_eq!(backend.write().map(drop).unwrap_err().to_string(), failed, "design {design}");
+        assert_eq!(
+            backend.begin_write().map(drop).unwrap_err().to_string(),
+            failed,
+            "design {design}"
+        );
     }
 }

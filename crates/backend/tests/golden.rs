@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_backend::{Backend, Config, Design, ReadTx};
+use clearlane_backend::{Backend, Config, Era, ReadTx};
 use clearlane_engine::Engine;
 use clearlane_engine::stream::Importer;
 use goldenscript::{Argument, Command, Context, Runner};
@@ -30,32 +30,35 @@ use support::{Entry, memory_engine};
 
 /// What a script runs over.
 #[derive(Clone)]
-enum Ground {
-    Design(Design, Arc<dyn Engine>),
+enum TestedBackend {
+    Design(Era, Arc<dyn Engine>),
     Model(Arc<Mutex<Map>>),
 }
 
-impl Ground {
-    fn all() -> Vec<Ground> {
-        let designs = Design::ALL.map(|design| Ground::Design(design, memory_engine()));
-        designs.into_iter().chain([Ground::Model(Arc::default())]).collect()
+impl TestedBackend {
+    fn all() -> Vec<TestedBackend> {
+        let designs =
+            Era::DISTINCT_STORES.map(|design| TestedBackend::Design(design, memory_engine()));
+        designs.into_iter().chain([TestedBackend::Model(Arc::default())]).collect()
     }
 
-    fn lets_readers_stay(&self) -> bool {
-        !matches!(self, Ground::Design(Design::Mutex | Design::ReadTx, _))
+    fn allows_open_readers(&self) -> bool {
+        !matches!(self, TestedBackend::Design(Era::V3_1 | Era::V3_2, _))
     }
 
     fn name(&self) -> &'static str {
         match self {
-            Ground::Design(design, _) => design.name(),
-            Ground::Model(_) => "model",
+            TestedBackend::Design(design, _) => design.name(),
+            TestedBackend::Model(_) => "model",
         }
     }
 
     fn open(&self, config: Config) -> Box<dyn Backend<Entry>> {
         match self {
-            Ground::Design(design, engine) => support::open(*design, Arc::clone(engine), config),
-            Ground::Model(durable) => Box::new(Model::open(Arc::clone(durable), config)),
+            TestedBackend::Design(design, engine) => {
+                support::open(*design, Arc::clone(engine), config)
+            }
+            TestedBackend::Model(durable) => Box::new(Model::open(Arc::clone(durable), config)),
         }
     }
 }
@@ -81,14 +84,14 @@ fn run_on(backend: &dyn Backend<Entry>, entry: &mut Entry, command: &Command) ->
     match command.name.as_str() {
         "put" | "delete" => {
             *entry += 1;
-            let mut tx = backend.write()?;
+            let mut tx = backend.begin_write()?;
             let outcome = words::write(&mut *tx, &command.name, &words);
             drop(tx.end(*entry)?);
             outcome
         }
         "txn" => {
             *entry += 1;
-            let mut tx = backend.write()?;
+            let mut tx = backend.begin_write()?;
             let mut out = String::new();
             for operation in &words {
                 let parts: Vec<&str> = operation.split_whitespace().collect();
@@ -99,16 +102,16 @@ fn run_on(backend: &dyn Backend<Entry>, entry: &mut Entry, command: &Command) ->
         }
         "entry" => {
             *entry += 1;
-            drop(backend.write()?.end(*entry)?);
+            drop(backend.begin_write()?.end(*entry)?);
             Ok(String::new())
         }
         "abandon" => {
-            drop(backend.write()?);
+            drop(backend.begin_write()?);
             Ok(String::new())
         }
-        "get" | "range" => words::read(&*backend.read(), &command.name, &words),
+        "get" | "range" => words::read(&*backend.begin_read(), &command.name, &words),
         "commit" => backend.commit().map(|()| String::new()).map_err(Into::into),
-        "tick" => Ok(format!("committed: {}", backend.tick(millis(&typed[0])?)?)),
+        "tick" => Ok(format!("committed: {}", backend.commit_if_due(millis(&typed[0])?)?)),
         "remove" => {
             let records: Vec<Bytes> = typed.into_iter().map(Bytes::from).collect();
             backend.remove(&records).map(|()| String::new()).map_err(Into::into)
@@ -127,33 +130,33 @@ fn run_on(backend: &dyn Backend<Entry>, entry: &mut Entry, command: &Command) ->
 fn copy(backend: &dyn Backend<Entry>, words: &[&str]) -> Outcome {
     let engine = memory_engine();
     let mut importer = Importer::new(Arc::clone(&engine))?;
-    let mut exporter = backend.copy()?;
+    let mut exporter = backend.snapshot()?;
     while let Some(chunk) = exporter.next_chunk()? {
         importer.feed(&chunk)?;
     }
     importer.finish()?;
-    let copied = support::open(Design::SnapshotReadTx, engine, Config::default());
-    words::read(&*copied.read(), "range", words)
+    let copied = support::open(Era::Clearlane, engine, Config::default());
+    words::read(&*copied.begin_read(), "range", words)
 }
 
 /// One thing after the other. `crash` drops the backend without a commit and opens it again.
 struct Sequential {
-    ground: Ground,
+    tested: TestedBackend,
     config: Config,
     backend: Option<Box<dyn Backend<Entry>>>,
     entry: Entry,
 }
 
 impl Sequential {
-    fn new(ground: Ground) -> Sequential {
+    fn new(ground: TestedBackend) -> Sequential {
         let config = Config::default();
         let backend = Some(ground.open(config.clone()));
-        Sequential { ground, config, backend, entry: 0 }
+        Sequential { tested: ground, config, backend, entry: 0 }
     }
 
     fn reopen(&mut self) -> Outcome {
         self.backend = None;
-        self.backend = Some(self.ground.open(self.config.clone()));
+        self.backend = Some(self.tested.open(self.config.clone()));
         Ok(String::new())
     }
 }
@@ -185,7 +188,7 @@ struct OpenReaders {
 
 impl OpenReaders {
     /// The backend is leaked: readers of some designs borrow it, and a test may keep it forever.
-    fn new(ground: &Ground) -> OpenReaders {
+    fn new(ground: &TestedBackend) -> OpenReaders {
         let backend = Box::leak(ground.open(Config::default()));
         OpenReaders { backend, readers: BTreeMap::new(), entry: 0 }
     }
@@ -199,7 +202,7 @@ impl Runner for OpenReaders {
             return run_on(self.backend, &mut self.entry, command);
         };
         match command.name.as_str() {
-            "open" => drop(self.readers.insert(name.clone(), self.backend.read())),
+            "open" => drop(self.readers.insert(name.clone(), self.backend.begin_read())),
             "close" => drop(self.readers.remove(name).ok_or("not open")?),
             read => {
                 let reader = self.readers.get(name).ok_or("not open")?;
@@ -212,7 +215,11 @@ impl Runner for OpenReaders {
     }
 }
 
-fn run_all<R: Runner>(folder: &str, grounds: &[Ground], runner: impl Fn(&Ground) -> R) {
+fn run_all<R: Runner>(
+    folder: &str,
+    grounds: &[TestedBackend],
+    runner: impl Fn(&TestedBackend) -> R,
+) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(folder);
     let mut scripts: Vec<_> =
         std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()).collect();
@@ -230,12 +237,12 @@ fn run_all<R: Runner>(folder: &str, grounds: &[Ground], runner: impl Fn(&Ground)
 
 #[test]
 fn sequential_scripts_print_the_same_over_all_designs_and_the_model() {
-    for ground in Ground::all() {
+    for ground in TestedBackend::all() {
         run_all("sequential", &[ground], |ground| {
             // Each script starts on an engine of its own.
             let fresh = match ground {
-                Ground::Design(design, _) => Ground::Design(*design, memory_engine()),
-                Ground::Model(_) => Ground::Model(Arc::default()),
+                TestedBackend::Design(design, _) => TestedBackend::Design(*design, memory_engine()),
+                TestedBackend::Model(_) => TestedBackend::Model(Arc::default()),
             };
             Sequential::new(fresh)
         });
@@ -244,14 +251,14 @@ fn sequential_scripts_print_the_same_over_all_designs_and_the_model() {
 
 #[test]
 fn scripts_with_open_readers_print_the_same_where_readers_may_stay() {
-    let mut grounds = Ground::all();
-    grounds.retain(Ground::lets_readers_stay);
+    let mut grounds = TestedBackend::all();
+    grounds.retain(TestedBackend::allows_open_readers);
     assert_eq!(grounds.len(), 4);
     for ground in grounds {
         run_all("open_readers", &[ground], |ground| {
             let fresh = match ground {
-                Ground::Design(design, _) => Ground::Design(*design, memory_engine()),
-                Ground::Model(_) => Ground::Model(Arc::default()),
+                TestedBackend::Design(design, _) => TestedBackend::Design(*design, memory_engine()),
+                TestedBackend::Model(_) => TestedBackend::Model(Arc::default()),
             };
             OpenReaders::new(&fresh)
         });

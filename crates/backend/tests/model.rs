@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_backend::{Backend, Config, Design, Error, WriteTx};
+use clearlane_backend::{Backend, Config, Era, Error, WriteTx};
 use clearlane_engine::stream::{Exporter, Importer};
 use clearlane_engine::{Bucket, Engine, EngineKind, Options};
 use proptest::collection::vec;
@@ -30,7 +30,7 @@ const NAMES: [&str; 4] = ["a", "ab", "b", "c"];
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Write(Vec<Change>),
+    Write(Vec<RandomChange>),
     Commit,
     Tick {
         millis: u64,
@@ -44,7 +44,7 @@ enum Operation {
 }
 
 #[derive(Clone, Debug)]
-enum Change {
+enum RandomChange {
     /// The next record of bucket `key`, with a value of this length.
     Record(usize),
     /// A record that is not above the last: refused.
@@ -53,13 +53,13 @@ enum Change {
     Delete(Bucket, &'static str),
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn change() -> impl Strategy<Value = RandomChange> {
     let place = || (prop::sample::select(&SMALL[..]), prop::sample::select(&NAMES[..]));
     prop_oneof![
-        4 => (0..40_usize).prop_map(Change::Record),
-        1 => Just(Change::OldRecord),
-        4 => (place(), any::<u8>()).prop_map(|((bucket, name), v)| Change::Put(bucket, name, v)),
-        1 => place().prop_map(|(bucket, name)| Change::Delete(bucket, name)),
+        4 => (0..40_usize).prop_map(RandomChange::Record),
+        1 => Just(RandomChange::OldRecord),
+        4 => (place(), any::<u8>()).prop_map(|((bucket, name), v)| RandomChange::Put(bucket, name, v)),
+        1 => place().prop_map(|(bucket, name)| RandomChange::Delete(bucket, name)),
     ]
 }
 
@@ -76,16 +76,16 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 /// Where the engine comes from, also after a crash.
-enum Ground {
+enum EngineSource {
     Memory(Arc<dyn Engine>),
     Redb(tempfile::TempDir),
 }
 
-impl Ground {
+impl EngineSource {
     fn engine(&self) -> Arc<dyn Engine> {
         match self {
-            Ground::Memory(engine) => Arc::clone(engine),
-            Ground::Redb(dir) => {
+            EngineSource::Memory(engine) => Arc::clone(engine),
+            EngineSource::Redb(dir) => {
                 let options = Options { cache_bytes: 1 << 20, ..Options::default() };
                 clearlane_engine::open(EngineKind::Redb, dir.path(), options).unwrap()
             }
@@ -94,7 +94,7 @@ impl Ground {
 }
 
 /// What is open between two crashes.
-struct Open {
+struct OpenBackends {
     backend: Box<dyn Backend<Entry>>,
     engine: Arc<dyn Engine>,
     model: Model,
@@ -102,22 +102,30 @@ struct Open {
 
 /// A design and the model, side by side.
 struct Race {
-    design: Design,
+    era: Era,
     config: Config,
-    ground: Ground,
+    source: EngineSource,
     model_durable: Arc<Mutex<Map>>,
-    open: Option<Open>,
+    open: Option<OpenBackends>,
     entry: Entry,
     next_record: u64,
     now: Duration,
 }
 
 impl Race {
-    fn start(design: Design, config: Config, ground: Ground) -> Race {
+    fn start(design: Era, config: Config, ground: EngineSource) -> Race {
         let (model_durable, now) = (Arc::default(), Duration::ZERO);
         let (open, entry, next_record) = (None, 0, 1);
-        let mut race =
-            Race { design, config, ground, model_durable, open, entry, next_record, now };
+        let mut race = Race {
+            era: design,
+            config,
+            source: ground,
+            model_durable,
+            open,
+            entry,
+            next_record,
+            now,
+        };
         race.reopen();
         // From here on every store has a consistent index, so that a commit is seen by it.
         race.run(&Operation::Write(Vec::new()));
@@ -127,10 +135,10 @@ impl Race {
 
     fn reopen(&mut self) {
         self.open = None;
-        let (engine, config) = (self.ground.engine(), self.config.clone());
-        let backend = support::open(self.design, Arc::clone(&engine), config.clone());
+        let (engine, config) = (self.source.engine(), self.config.clone());
+        let backend = support::open(self.era, Arc::clone(&engine), config.clone());
         let model = Model::open(Arc::clone(&self.model_durable), config);
-        self.open = Some(Open { backend, engine, model });
+        self.open = Some(OpenBackends { backend, engine, model });
     }
 
     fn run(&mut self, operation: &Operation) {
@@ -142,29 +150,29 @@ impl Race {
             Operation::Remove(positions) => self.remove(positions),
             Operation::Defragment => self.sides()[0].defragment().unwrap(),
             Operation::Copy => {
-                let [copy, expected] = self.sides().map(|side| import(side.copy().unwrap()));
+                let [copy, expected] = self.sides().map(|side| import(side.snapshot().unwrap()));
                 assert_eq!(copy, expected);
             }
         }
         self.compare();
     }
 
-    fn open(&self) -> &Open {
+    fn opened(&self) -> &OpenBackends {
         self.open.as_ref().expect("open between operations")
     }
 
     /// The design's backend, then the model.
     fn sides(&self) -> [&dyn Backend<Entry>; 2] {
-        [&*self.open().backend, &self.open().model]
+        [&*self.opened().backend, &self.opened().model]
     }
 
-    fn write(&mut self, changes: &[Change]) {
+    fn write(&mut self, changes: &[RandomChange]) {
         self.entry += 1;
         let mut next_record = self.next_record;
         // Opening a write may commit: design clearlane bounds what is pending.
         let mut sides = self.sides().map(|side| {
-            let tx = side.write().unwrap();
-            self.let_model_follow();
+            let tx = side.begin_write().unwrap();
+            self.commit_model_if_committed();
             tx
         });
         let [before, expected] = sides.each_ref().map(|tx| *tx.payload());
@@ -172,7 +180,7 @@ impl Race {
         for change in changes {
             let outcomes = sides.each_mut().map(|tx| apply(&mut **tx, change, next_record));
             assert_eq!(outcomes[0], outcomes[1]);
-            next_record += u64::from(matches!(change, Change::Record(_)));
+            next_record += u64::from(matches!(change, RandomChange::Record(_)));
         }
         let [seen, expected] = sides.each_ref().map(|tx| contents::visible(&**tx).unwrap());
         assert_eq!(seen, expected, "a write transaction sees its own changes");
@@ -184,9 +192,9 @@ impl Race {
         self.now += Duration::from_millis(millis);
         let [backend, model] = self.sides();
         let due = backend.sizes().unwrap().pending_ops >= self.config.batch_limit;
-        let committed = backend.tick(self.now).unwrap();
+        let committed = backend.commit_if_due(self.now).unwrap();
         if self.config.batch_limit == Config::default().batch_limit {
-            assert_eq!(committed, model.tick(self.now).unwrap());
+            assert_eq!(committed, model.commit_if_due(self.now).unwrap());
         } else {
             // The limit makes ticks of design clearlane come early: the model has only to follow.
             assert!(committed || !due, "a limit that was reached is heeded at the next tick");
@@ -194,7 +202,7 @@ impl Race {
     }
 
     fn remove(&self, positions: &[usize]) {
-        let visible = contents::visible(&*self.sides()[1].read()).unwrap();
+        let visible = contents::visible(&*self.sides()[1].begin_read()).unwrap();
         let records = visible.into_keys().filter(|(bucket, _)| *bucket == Bucket::Key);
         let records = records.enumerate().filter(|(position, _)| positions.contains(position));
         let records: Vec<Bytes> = records.map(|(_, (_, key))| key).collect();
@@ -205,19 +213,20 @@ impl Race {
     }
 
     /// Lets the model commit if the design did. Returns what the engine has.
-    fn let_model_follow(&self) -> Map {
-        let durable = contents::durable(&*self.open().engine);
+    fn commit_model_if_committed(&self) -> Map {
+        let durable = contents::durable(&*self.opened().engine);
         let model_has = contents::saved_entry(&self.model_durable.lock().unwrap());
         if contents::saved_entry(&durable) != model_has {
-            self.open().model.commit().unwrap();
+            self.opened().model.commit().unwrap();
         }
         durable
     }
 
     fn compare(&self) {
-        let durable = self.let_model_follow();
+        let durable = self.commit_model_if_committed();
         assert_eq!(durable, *self.model_durable.lock().unwrap(), "what is committed");
-        let [seen, expected] = self.sides().map(|side| contents::visible(&*side.read()).unwrap());
+        let [seen, expected] =
+            self.sides().map(|side| contents::visible(&*side.begin_read()).unwrap());
         assert_eq!(seen, expected, "what readers see");
         let [sizes, expected] = self.sides().map(|side| side.sizes().unwrap());
         assert_eq!((sizes.in_use, sizes.pending_ops), (expected.in_use, expected.pending_ops));
@@ -225,14 +234,20 @@ impl Race {
 }
 
 /// Applies a change to an open write transaction; a refusal comes back as text.
-fn apply(tx: &mut dyn WriteTx<Entry>, change: &Change, next_record: u64) -> Result<(), String> {
+fn apply(
+    tx: &mut dyn WriteTx<Entry>,
+    change: &RandomChange,
+    next_record: u64,
+) -> Result<(), String> {
     let outcome = match change {
-        Change::Record(length) => {
+        RandomChange::Record(length) => {
             tx.put(Bucket::Key, record(next_record).as_bytes(), vec![b'r'; *length].into())
         }
-        Change::OldRecord => return put_old_record(tx),
-        Change::Put(bucket, name, value) => tx.put(*bucket, name.as_bytes(), vec![*value].into()),
-        Change::Delete(bucket, name) => tx.delete(*bucket, name.as_bytes()),
+        RandomChange::OldRecord => return put_old_record(tx),
+        RandomChange::Put(bucket, name, value) => {
+            tx.put(*bucket, name.as_bytes(), vec![*value].into())
+        }
+        RandomChange::Delete(bucket, name) => tx.delete(*bucket, name.as_bytes()),
     };
     outcome.map_err(|error| error.to_string())
 }
@@ -264,8 +279,8 @@ fn import(mut exporter: Exporter) -> Map {
 }
 
 /// Races every design over random operations, and shows the fewest that fail.
-fn race_all(cases: u32, operations: usize, config: &Config, ground: fn() -> Ground) {
-    for design in Design::ALL {
+fn race_all(cases: u32, operations: usize, config: &Config, ground: fn() -> EngineSource) {
+    for design in Era::DISTINCT_STORES {
         let _told = support::OnPanic(format!("design {design}"));
         let settings =
             test_runner::Config { cases, failure_persistence: None, ..Default::default() };
@@ -279,8 +294,8 @@ fn race_all(cases: u32, operations: usize, config: &Config, ground: fn() -> Grou
     }
 }
 
-fn in_memory() -> Ground {
-    Ground::Memory(memory_engine())
+fn in_memory() -> EngineSource {
+    EngineSource::Memory(memory_engine())
 }
 
 #[test]
@@ -300,5 +315,5 @@ fn designs_do_as_the_model_does_with_few_pending_bytes() {
 
 #[test]
 fn designs_do_as_the_model_does_on_redb() {
-    race_all(3, 20, &Config::default(), || Ground::Redb(tempfile::tempdir().unwrap()));
+    race_all(3, 20, &Config::default(), || EngineSource::Redb(tempfile::tempdir().unwrap()));
 }

@@ -51,7 +51,7 @@ fn pct(schedules: usize, body: fn()) {
 struct Store {
     backend: SnapshotBackend<Entry>,
     acknowledged: AtomicU64,
-    removal_asked: AtomicU64,
+    removal_requested: AtomicU64,
 }
 
 impl Store {
@@ -62,15 +62,15 @@ impl Store {
             batches::write(&self.backend, number).unwrap();
             self.acknowledged.store(number, SeqCst);
             self.backend.remove(&batches::records(number - 1)).unwrap();
-            self.removal_asked.store(number - 1, SeqCst);
+            self.removal_requested.store(number - 1, SeqCst);
         }
     }
 
     fn commit(&self) {
         for _ in 0..COMMITS {
-            let removed = self.removal_asked.load(SeqCst);
+            let removed = self.removal_requested.load(SeqCst);
             self.backend.commit().unwrap();
-            let oldest = batches::inspect(&self.backend.read_view()).oldest;
+            let oldest = batches::inspect(&self.backend.begin_snapshot_read()).oldest;
             assert!(oldest > removed, "batch {oldest} is there, removed up to {removed}");
         }
         self.backend.defragment().unwrap();
@@ -80,7 +80,7 @@ impl Store {
         let mut before = 0;
         for _ in 0..READS {
             let acknowledged = self.acknowledged.load(SeqCst);
-            let tx = self.backend.read_view();
+            let tx = self.backend.begin_snapshot_read();
             let seen = batches::inspect(&tx);
             assert!(seen.newest >= acknowledged, "batch {acknowledged} was acknowledged");
             assert!(seen.newest >= before, "batch {before} was seen before");
@@ -96,8 +96,8 @@ fn readers_beside_an_applier_and_a_committer() {
     let engine = memory_engine();
     let hook = save_consistent_index();
     let backend = SnapshotBackend::open(Arc::clone(&engine), Config::default(), hook, 0).unwrap();
-    let (acknowledged, removal_asked) = (AtomicU64::new(0), AtomicU64::new(0));
-    let store = Arc::new(Store { backend, acknowledged, removal_asked });
+    let (acknowledged, removal_requested) = (AtomicU64::new(0), AtomicU64::new(0));
+    let store = Arc::new(Store { backend, acknowledged, removal_requested });
     let spawn = |task: fn(&Store)| {
         let store = Arc::clone(&store);
         thread::spawn(move || task(&store))
@@ -114,7 +114,7 @@ fn readers_beside_an_applier_and_a_committer() {
 
 /// All others were removed, and none of them came back.
 fn assert_ends_with_the_last_batch(backend: &SnapshotBackend<Entry>) {
-    let seen = batches::inspect(&backend.read_view());
+    let seen = batches::inspect(&backend.begin_snapshot_read());
     assert_eq!((seen.oldest, seen.newest), (BATCHES, BATCHES));
 }
 
@@ -131,25 +131,25 @@ fn readers_see_whole_states_in_orders_with_few_switches() {
 /// The protocol of the published pointer in small: what it shows, and two ways to replace it.
 ///
 /// It is here to prove that the checks above have teeth: with the wrong way they must fail.
-struct Pointer(Mutex<Arc<Shown>>);
+struct Pointer(Mutex<Arc<PublishedState>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Shown {
+struct PublishedState {
     /// Changed by the applier.
     payload: u64,
     /// Changed by the committer.
     durable: u64,
 }
 
-type Replace = fn(&Pointer, &dyn Fn(Shown) -> Shown);
+type Replace = fn(&Pointer, &dyn Fn(PublishedState) -> PublishedState);
 
 impl Pointer {
-    fn load(&self) -> Arc<Shown> {
+    fn load(&self) -> Arc<PublishedState> {
         Arc::clone(&self.0.lock().unwrap())
     }
 
     /// As in the backend: made from the current one, and again if that has been replaced.
-    fn compare_and_swap(&self, next: &dyn Fn(Shown) -> Shown) {
+    fn compare_and_swap(&self, next: &dyn Fn(PublishedState) -> PublishedState) {
         loop {
             let current = self.load();
             let replacement = Arc::new(next(*current));
@@ -162,25 +162,26 @@ impl Pointer {
     }
 
     /// The planted bug: what is stored was made from one that may be old by now.
-    fn store_what_is_stale(&self, next: &dyn Fn(Shown) -> Shown) {
+    fn store_stale(&self, next: &dyn Fn(PublishedState) -> PublishedState) {
         let replacement = Arc::new(next(*self.load()));
         *self.0.lock().unwrap() = replacement;
     }
 }
 
 fn publish_with(replace: Replace) {
-    let pointer = Arc::new(Pointer(Mutex::new(Arc::new(Shown { payload: 0, durable: 0 }))));
+    let pointer =
+        Arc::new(Pointer(Mutex::new(Arc::new(PublishedState { payload: 0, durable: 0 }))));
     let shared = Arc::clone(&pointer);
     let applier = thread::spawn(move || {
         for number in 1..=BATCHES {
-            replace(&shared, &|shown| Shown { payload: number, ..shown });
+            replace(&shared, &|shown| PublishedState { payload: number, ..shown });
             assert_eq!(shared.load().payload, number, "an acknowledged state was taken back");
         }
     });
     let shared = Arc::clone(&pointer);
     let committer = thread::spawn(move || {
         let frozen = shared.load().payload;
-        replace(&shared, &|shown| Shown { durable: frozen, ..shown });
+        replace(&shared, &|shown| PublishedState { durable: frozen, ..shown });
         assert_eq!(shared.load().durable, frozen, "a commit was taken back");
     });
     applier.join().unwrap();
@@ -191,8 +192,8 @@ fn publish_by_compare_and_swap() {
     publish_with(Pointer::compare_and_swap);
 }
 
-fn publish_what_is_stale() {
-    publish_with(Pointer::store_what_is_stale);
+fn publish_stale() {
+    publish_with(Pointer::store_stale);
 }
 
 #[test]
@@ -204,11 +205,11 @@ fn compare_and_swap_takes_nothing_back() {
 #[test]
 #[should_panic(expected = "was taken back")]
 fn a_stale_publication_is_found_in_random_orders() {
-    random(2_000, publish_what_is_stale);
+    random(2_000, publish_stale);
 }
 
 #[test]
 #[should_panic(expected = "was taken back")]
 fn a_stale_publication_is_found_in_orders_with_few_switches() {
-    pct(2_000, publish_what_is_stale);
+    pct(2_000, publish_stale);
 }

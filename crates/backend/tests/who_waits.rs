@@ -21,16 +21,16 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_backend::{Backend, Config, Design, Value};
+use clearlane_backend::{Backend, Config, Era, Value};
 use clearlane_engine::{Bucket, KeyRange};
-use clearlane_locks::{Actor, LockReport, Registry};
-use support::hooked_engine::{HookedEngine, Moment};
-use support::standing::{Barrier, Found, OpenAtEnd, watch};
-use support::{Entry, Finish, batches, memory_engine};
+use clearlane_locks::{LockReport, Registry, TaskLabel};
+use support::blocked_threads::{Barrier, OpenOnDrop, ThreadStatus, watch};
+use support::hooked_engine::{EngineCall, HookedEngine};
+use support::{Entry, SetOnDrop, batches, memory_engine};
 
 /// What a thread does. The first six stand still in the middle of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum Operation {
     /// Has opened a read, and takes its time.
     ExpensiveRead,
     /// Has opened the plain read, as a hash does, and takes its time.
@@ -52,61 +52,61 @@ enum Part {
     Copy,
 }
 
-impl Part {
-    fn actor(self) -> Actor {
-        Actor::named(match self {
-            Part::ExpensiveRead => "expensive_read",
-            Part::PlainRead => "plain_read",
-            Part::Ranging => "ranging",
-            Part::OpenWrite => "open_write",
-            Part::Syncing => "syncing",
-            Part::Rewriting => "rewriting",
-            Part::CheapRead => "cheap_read",
-            Part::Put => "put",
-            Part::Tick => "tick",
-            Part::Commit => "commit",
-            Part::Remove => "remove",
-            Part::Defragment => "defragment",
-            Part::Copy => "copy",
+impl Operation {
+    fn actor(self) -> TaskLabel {
+        TaskLabel::named(match self {
+            Operation::ExpensiveRead => "expensive_read",
+            Operation::PlainRead => "plain_read",
+            Operation::Ranging => "ranging",
+            Operation::OpenWrite => "open_write",
+            Operation::Syncing => "syncing",
+            Operation::Rewriting => "rewriting",
+            Operation::CheapRead => "cheap_read",
+            Operation::Put => "put",
+            Operation::Tick => "tick",
+            Operation::Commit => "commit",
+            Operation::Remove => "remove",
+            Operation::Defragment => "defragment",
+            Operation::Copy => "copy",
         })
     }
 
-    fn play(self, backend: &dyn Backend<Entry>, barrier: &Barrier) {
+    fn run(self, backend: &dyn Backend<Entry>, barrier: &Barrier) {
         let _as = self.actor().enter();
         match self {
-            Part::ExpensiveRead => {
-                let _tx = backend.read();
-                barrier.stand_still();
+            Operation::ExpensiveRead => {
+                let _tx = backend.begin_read();
+                barrier.wait();
             }
-            Part::PlainRead => {
-                let _tx = backend.read_locked();
-                barrier.stand_still();
+            Operation::PlainRead => {
+                let _tx = backend.begin_locked_read();
+                barrier.wait();
             }
-            Part::Ranging => {
+            Operation::Ranging => {
                 let mut look = |_: &[u8], _: Value<'_>| {
-                    barrier.stand_still();
+                    barrier.wait();
                     ControlFlow::Break(())
                 };
-                backend.read().range(Bucket::Key, KeyRange::ALL, &mut look).unwrap();
+                backend.begin_read().range(Bucket::Key, KeyRange::ALL, &mut look).unwrap();
             }
-            Part::OpenWrite => {
-                let tx = backend.write().unwrap();
-                barrier.stand_still();
+            Operation::OpenWrite => {
+                let tx = backend.begin_write().unwrap();
+                barrier.wait();
                 drop(tx.end(9).unwrap());
             }
-            Part::CheapRead => drop(backend.read().get(Bucket::Key, b"r1").unwrap()),
-            Part::Put => put(backend, "r3"),
-            Part::Tick => drop(backend.tick(Duration::from_secs(1)).unwrap()),
-            Part::Syncing | Part::Commit => backend.commit().unwrap(),
-            Part::Remove => backend.remove(&[Bytes::from_static(b"r1")]).unwrap(),
-            Part::Rewriting | Part::Defragment => backend.defragment().unwrap(),
-            Part::Copy => drop(backend.copy().unwrap()),
+            Operation::CheapRead => drop(backend.begin_read().get(Bucket::Key, b"r1").unwrap()),
+            Operation::Put => put(backend, "r3"),
+            Operation::Tick => drop(backend.commit_if_due(Duration::from_secs(1)).unwrap()),
+            Operation::Syncing | Operation::Commit => backend.commit().unwrap(),
+            Operation::Remove => backend.remove(&[Bytes::from_static(b"r1")]).unwrap(),
+            Operation::Rewriting | Operation::Defragment => backend.defragment().unwrap(),
+            Operation::Copy => drop(backend.snapshot().unwrap()),
         }
     }
 }
 
 fn put(backend: &dyn Backend<Entry>, record: &str) {
-    let mut tx = backend.write().unwrap();
+    let mut tx = backend.begin_write().unwrap();
     tx.put(Bucket::Key, record.as_bytes(), Bytes::from_static(b"value")).unwrap();
     drop(tx.end(2).unwrap());
 }
@@ -115,83 +115,103 @@ fn put(backend: &dyn Backend<Entry>, record: &str) {
 struct Situation {
     title: &'static str,
     pending: bool,
-    cast: &'static [Part],
+    operations: &'static [Operation],
 }
 
-const fn situation(title: &'static str, pending: bool, cast: &'static [Part]) -> Situation {
-    Situation { title, pending, cast }
+const fn situation(title: &'static str, pending: bool, cast: &'static [Operation]) -> Situation {
+    Situation { title, pending, operations: cast }
 }
 
 const SITUATIONS: [Situation; 22] = [
-    situation("read beside an open read", true, &[Part::ExpensiveRead, Part::CheapRead]),
-    situation("read beside a read in its range", true, &[Part::Ranging, Part::CheapRead]),
-    situation("put beside an open read", true, &[Part::ExpensiveRead, Part::Put]),
-    situation("read behind that put", true, &[Part::ExpensiveRead, Part::Put, Part::CheapRead]),
-    situation("read beside a plain read", true, &[Part::PlainRead, Part::CheapRead]),
-    situation("put beside a plain read", true, &[Part::PlainRead, Part::Put]),
-    situation("read behind that put", true, &[Part::PlainRead, Part::Put, Part::CheapRead]),
+    situation("read beside an open read", true, &[Operation::ExpensiveRead, Operation::CheapRead]),
+    situation("read beside a read in its range", true, &[Operation::Ranging, Operation::CheapRead]),
+    situation("put beside an open read", true, &[Operation::ExpensiveRead, Operation::Put]),
+    situation(
+        "read behind that put",
+        true,
+        &[Operation::ExpensiveRead, Operation::Put, Operation::CheapRead],
+    ),
+    situation("read beside a plain read", true, &[Operation::PlainRead, Operation::CheapRead]),
+    situation("put beside a plain read", true, &[Operation::PlainRead, Operation::Put]),
+    situation(
+        "read behind that put",
+        true,
+        &[Operation::PlainRead, Operation::Put, Operation::CheapRead],
+    ),
     situation(
         "tick, nothing pending, beside an open read",
         false,
-        &[Part::ExpensiveRead, Part::Tick],
+        &[Operation::ExpensiveRead, Operation::Tick],
     ),
-    situation("read behind that tick", false, &[Part::ExpensiveRead, Part::Tick, Part::CheapRead]),
-    situation("tick, puts pending, beside an open read", true, &[Part::ExpensiveRead, Part::Tick]),
-    situation("commit beside an open read", true, &[Part::ExpensiveRead, Part::Commit]),
-    situation("remove beside an open read", true, &[Part::ExpensiveRead, Part::Remove]),
-    situation("defragment beside an open read", true, &[Part::ExpensiveRead, Part::Defragment]),
-    situation("copy beside an open read", true, &[Part::ExpensiveRead, Part::Copy]),
-    situation("read beside a commit that syncs", true, &[Part::Syncing, Part::CheapRead]),
-    situation("put beside a commit that syncs", true, &[Part::Syncing, Part::Put]),
-    situation("remove beside a commit that syncs", true, &[Part::Syncing, Part::Remove]),
-    situation("commit beside a commit that syncs", true, &[Part::Syncing, Part::Commit]),
-    situation("read beside a rewrite", true, &[Part::Rewriting, Part::CheapRead]),
-    situation("put beside a rewrite", true, &[Part::Rewriting, Part::Put]),
-    situation("read beside an open write", true, &[Part::OpenWrite, Part::CheapRead]),
-    situation("commit beside an open write", true, &[Part::OpenWrite, Part::Commit]),
+    situation(
+        "read behind that tick",
+        false,
+        &[Operation::ExpensiveRead, Operation::Tick, Operation::CheapRead],
+    ),
+    situation(
+        "tick, puts pending, beside an open read",
+        true,
+        &[Operation::ExpensiveRead, Operation::Tick],
+    ),
+    situation("commit beside an open read", true, &[Operation::ExpensiveRead, Operation::Commit]),
+    situation("remove beside an open read", true, &[Operation::ExpensiveRead, Operation::Remove]),
+    situation(
+        "defragment beside an open read",
+        true,
+        &[Operation::ExpensiveRead, Operation::Defragment],
+    ),
+    situation("copy beside an open read", true, &[Operation::ExpensiveRead, Operation::Copy]),
+    situation("read beside a commit that syncs", true, &[Operation::Syncing, Operation::CheapRead]),
+    situation("put beside a commit that syncs", true, &[Operation::Syncing, Operation::Put]),
+    situation("remove beside a commit that syncs", true, &[Operation::Syncing, Operation::Remove]),
+    situation("commit beside a commit that syncs", true, &[Operation::Syncing, Operation::Commit]),
+    situation("read beside a rewrite", true, &[Operation::Rewriting, Operation::CheapRead]),
+    situation("put beside a rewrite", true, &[Operation::Rewriting, Operation::Put]),
+    situation("read beside an open write", true, &[Operation::OpenWrite, Operation::CheapRead]),
+    situation("commit beside an open write", true, &[Operation::OpenWrite, Operation::Commit]),
 ];
 
 /// The one situation in which design clearlane lets somebody wait.
 const SECOND_COMMIT: &str = "commit beside a commit that syncs";
 
 /// Stages a situation, and says how the last of the cast was found.
-fn stage(design: Design, situation: &Situation) -> String {
+fn run_situation(design: Era, situation: &Situation) -> String {
     let barrier = Arc::new(Barrier::default());
     let locks = Registry::new();
     let config = Config { locks: locks.clone(), ..Config::default() };
-    let backend = support::open(design, stopping_engine(&barrier), config);
+    let backend = support::open(design, blocking_engine(&barrier), config);
     put(&*backend, "r1");
     backend.commit().unwrap();
     if situation.pending {
         put(&*backend, "r2");
     }
-    let mut found = Found::Done;
+    let mut found = ThreadStatus::Finished;
     thread::scope(|threads| {
-        let _open = OpenAtEnd(&barrier);
-        for part in situation.cast {
-            let thread = threads.spawn(|| part.play(&*backend, &barrier));
+        let _open = OpenOnDrop(&barrier);
+        for part in situation.operations {
+            let thread = threads.spawn(|| part.run(&*backend, &barrier));
             found = watch(part.actor(), &thread, &barrier, &locks);
         }
     });
     match found {
-        Found::Done => "goes on".to_owned(),
-        Found::Waits(words) => words,
-        Found::AtBarrier => panic!("{}: nobody stops the last of the cast", situation.title),
+        ThreadStatus::Finished => "goes on".to_owned(),
+        ThreadStatus::Blocked(words) => words,
+        ThreadStatus::AtBarrier => panic!("{}: nobody stops the last of the cast", situation.title),
     }
 }
 
 /// An engine that stops those who are to stand still in it.
-fn stopping_engine(barrier: &Arc<Barrier>) -> Arc<HookedEngine> {
+fn blocking_engine(barrier: &Arc<Barrier>) -> Arc<HookedEngine> {
     let barrier = Arc::clone(barrier);
-    let (syncing, rewriting) = (Part::Syncing.actor(), Part::Rewriting.actor());
+    let (syncing, rewriting) = (Operation::Syncing.actor(), Operation::Rewriting.actor());
     HookedEngine::new(move |moment| {
         let stops = match moment {
-            Moment::Commit => Actor::current() == syncing,
-            Moment::Defragment => Actor::current() == rewriting,
-            Moment::Read | Moment::Put => false,
+            EngineCall::Commit => TaskLabel::current() == syncing,
+            EngineCall::Defragment => TaskLabel::current() == rewriting,
+            EngineCall::Read | EngineCall::Put => false,
         };
         if stops {
-            barrier.stand_still();
+            barrier.wait();
         }
         Ok(())
     })
@@ -200,9 +220,9 @@ fn stopping_engine(barrier: &Arc<Barrier>) -> Arc<HookedEngine> {
 /// The table as text: a row per situation, a column per design.
 fn table() -> String {
     let mut rows = vec![vec![String::new()]];
-    rows[0].extend(Design::ALL.map(|design| design.to_string()));
+    rows[0].extend(Era::DISTINCT_STORES.map(|design| design.to_string()));
     for situation in &SITUATIONS {
-        let cells = Design::ALL.map(|design| stage(design, situation));
+        let cells = Era::DISTINCT_STORES.map(|design| run_situation(design, situation));
         rows.push([situation.title.to_owned()].into_iter().chain(cells).collect());
     }
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
@@ -229,7 +249,7 @@ fn every_situation_in_every_design() {
 #[test]
 fn in_design_clearlane_only_a_second_commit_waits() {
     for situation in &SITUATIONS {
-        let found = stage(Design::SnapshotReadTx, situation);
+        let found = run_situation(Era::Clearlane, situation);
         if situation.title == SECOND_COMMIT {
             assert_eq!(found, "waits for committer, held by syncing");
         } else {
@@ -242,22 +262,24 @@ fn in_design_clearlane_only_a_second_commit_waits() {
 /// goes in as soon as the writer leaves the lock, so it must find all of the transaction.
 #[test]
 fn a_reader_behind_the_end_of_a_write_sees_its_puts_and_its_deletes() {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let (barrier, locks) = (Barrier::default(), Registry::new());
         let config = Config { locks: locks.clone(), ..Config::default() };
         let backend = support::open(design, memory_engine(), config);
         move_lease(&*backend, "new", "old");
         thread::scope(|threads| {
-            let open = OpenAtEnd(&barrier);
+            let open = OpenOnDrop(&barrier);
             let spawn = |name: &'static str, work: fn(&dyn Backend<Entry>, &Barrier)| {
-                let (backend, barrier, actor) = (&*backend, &barrier, Actor::named(name));
+                let (backend, barrier, actor) = (&*backend, &barrier, TaskLabel::named(name));
                 let thread = threads.spawn(move || {
                     let _as = actor.enter();
                     work(backend, barrier);
                 });
                 watch(actor, &thread, barrier, &locks)
             };
-            spawn("expensive_read", |backend, barrier| Part::ExpensiveRead.play(backend, barrier));
+            spawn("expensive_read", |backend, barrier| {
+                Operation::ExpensiveRead.run(backend, barrier)
+            });
             spawn("mover", |backend, _| move_lease(backend, "old", "new"));
             spawn("reader", |backend, _| assert_one_lease(backend));
             drop(open);
@@ -267,64 +289,65 @@ fn a_reader_behind_the_end_of_a_write_sees_its_puts_and_its_deletes() {
 }
 
 fn move_lease(backend: &dyn Backend<Entry>, from: &str, to: &str) {
-    let mut tx = backend.write().unwrap();
+    let mut tx = backend.begin_write().unwrap();
     tx.put(Bucket::Lease, to.as_bytes(), Bytes::new()).unwrap();
     tx.delete(Bucket::Lease, from.as_bytes()).unwrap();
     drop(tx.end(1).unwrap());
 }
 
 fn assert_one_lease(backend: &dyn Backend<Entry>) {
-    let tx = backend.read();
+    let tx = backend.begin_read();
     let is_there = |name: &&[u8]| tx.get(Bucket::Lease, name).unwrap().is_some();
     let there = [&b"old"[..], b"new"].into_iter().filter(is_there).count();
-    assert_eq!(there, 1, "{}: the lease was moved, not doubled or lost", backend.design());
+    assert_eq!(there, 1, "{}: the lease was moved, not doubled or lost", backend.era());
 }
 
 /// Reads, puts and commits at once, each under its name; then what the locks have counted.
-fn figures_of_a_mixed_load(design: Design) -> Vec<LockReport> {
+fn lock_reports_of_a_mixed_load(design: Era) -> Vec<LockReport> {
     let config = Config { batch_limit: 50, ..Config::default() };
     let locks = config.locks.clone();
     let backend = support::open(design, memory_engine(), config);
     let finished = AtomicBool::new(false);
     let until_finished = |actor: &str, work: &dyn Fn()| {
-        let _as = Actor::named(actor).enter();
+        let _as = TaskLabel::named(actor).enter();
         while !finished.load(SeqCst) {
             work();
         }
     };
     thread::scope(|threads| {
-        threads.spawn(|| until_finished("read", &|| drop(batches::inspect(&*backend.read()))));
+        threads
+            .spawn(|| until_finished("read", &|| drop(batches::inspect(&*backend.begin_read()))));
         threads.spawn(|| until_finished("commit", &|| backend.commit().unwrap()));
         threads.spawn(|| {
-            let _finish = Finish(&finished);
-            let _as = Actor::named("put").enter();
+            let _finish = SetOnDrop(&finished);
+            let _as = TaskLabel::named("put").enter();
             (1..=200).for_each(|number| batches::write(&*backend, number).unwrap());
         });
     });
     // One of each at least, however the threads were scheduled.
-    until_once("read", || drop(batches::inspect(&*backend.read())));
+    until_once("read", || drop(batches::inspect(&*backend.begin_read())));
     until_once("commit", || backend.commit().unwrap());
     locks.report()
 }
 
 fn until_once(actor: &str, work: impl FnOnce()) {
-    let _as = Actor::named(actor).enter();
+    let _as = TaskLabel::named(actor).enter();
     work();
 }
 
 /// Names of the locks that `actor` was seen holding.
 fn held_by(reports: &[LockReport], actor: &str) -> Vec<&'static str> {
-    let actor = Actor::named(actor);
+    let actor = TaskLabel::named(actor);
     let holds = |report: &&LockReport| {
         let holders = report.read.holders.iter().chain(&report.write.holders);
-        holders.into_iter().any(|holder| holder.actor == actor)
+        holders.into_iter().any(|holder| holder.task == actor)
     };
     reports.iter().filter(holds).map(|report| report.name).collect()
 }
 
 #[test]
 fn in_design_clearlane_reads_and_puts_share_no_lock() {
-    let reports = figures_of_a_mixed_load(Design::SnapshotReadTx);
+    let reports = lock_reports_of_a_mixed_load(Era::Clearlane);
     assert_eq!(held_by(&reports, "read"), [""; 0]);
     assert_eq!(held_by(&reports, "put"), ["writer"]);
     assert_eq!(held_by(&reports, "commit"), ["committer", "removals"]);
@@ -334,7 +357,7 @@ fn in_design_clearlane_reads_and_puts_share_no_lock() {
 
 #[test]
 fn in_design_3_2_the_same_figures_show_reads_and_puts_at_one_lock() {
-    let reports = figures_of_a_mixed_load(Design::ReadTx);
+    let reports = lock_reports_of_a_mixed_load(Era::V3_2);
     assert_eq!(held_by(&reports, "read"), ["readTx", "txMu"]);
     assert_eq!(held_by(&reports, "put"), ["batchTx", "readTx"]);
     assert_eq!(held_by(&reports, "commit"), ["batchTx", "readTx"]);

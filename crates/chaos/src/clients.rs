@@ -10,31 +10,31 @@
 
 use std::collections::BTreeMap;
 
-use crate::chance::Chance;
-use crate::history::{Outcome, Record, Request};
-use crate::world::{MILLISECOND, Micros, SECOND};
+use crate::event_queue::{MILLISECOND, Micros, SECOND};
+use crate::history::{OperationOutcome, Record, Request};
+use crate::rng::Rng;
 
 /// How clients behave, in a seed.
 #[derive(Clone, Copy, Debug)]
-pub struct Habits {
+pub struct ClientConfig {
     /// How many keys there are.
     pub keys: u64,
     /// The longest pause between an answer and the next question.
-    pub pause: Micros,
+    pub pause_max: Micros,
     /// How many in a thousand operations are reads.
     pub reads_permille: u64,
     /// After so long a client gives up.
-    pub patience: Micros,
+    pub timeout: Micros,
 }
 
-impl Habits {
+impl ClientConfig {
     /// Any habits.
-    pub fn any(chance: &mut Chance) -> Habits {
-        Habits {
+    pub fn random(chance: &mut Rng) -> ClientConfig {
+        ClientConfig {
             keys: chance.between(1, 6),
-            pause: chance.of_any_size(20 * MILLISECOND, 500 * MILLISECOND),
+            pause_max: chance.log_uniform(20 * MILLISECOND, 500 * MILLISECOND),
             reads_permille: chance.between(200, 800),
-            patience: chance.between(SECOND, 8 * SECOND),
+            timeout: chance.between(SECOND, 8 * SECOND),
         }
     }
 }
@@ -45,87 +45,101 @@ pub struct Client {
     /// Its number, from 1 on.
     pub id: u64,
     /// The operation whose answer it waits for.
-    pub waits_for: Option<usize>,
-    habits: Habits,
+    pub pending_operation: Option<usize>,
+    config: ClientConfig,
     member: Option<u64>,
-    seen: BTreeMap<String, String>,
-    asked: u64,
-    chance: Chance,
+    last_values: BTreeMap<String, String>,
+    request_count: u64,
+    rng: Rng,
 }
 
 impl Client {
     /// A client that knows nothing yet.
-    pub fn new(id: u64, habits: Habits, chance: Chance) -> Client {
+    pub fn new(id: u64, habits: ClientConfig, chance: Rng) -> Client {
         let (waits_for, member, seen, asked) = (None, None, BTreeMap::new(), 0);
-        Client { id, waits_for, habits, member, seen, asked, chance }
+        Client {
+            id,
+            pending_operation: waits_for,
+            config: habits,
+            member,
+            last_values: seen,
+            request_count: asked,
+            rng: chance,
+        }
     }
 
     /// How long it rests before it asks.
     pub fn pause(&mut self) -> Micros {
-        self.chance.of_any_size(100, self.habits.pause)
+        self.rng.log_uniform(100, self.config.pause_max)
     }
 
     /// How long it waits.
-    pub fn patience(&self) -> Micros {
-        self.habits.patience
+    pub fn timeout(&self) -> Micros {
+        self.config.timeout
     }
 
     /// Whom it asks, of those there are.
-    pub fn choose(&mut self, members: &[u64]) -> Option<u64> {
+    pub fn choose_member(&mut self, members: &[u64]) -> Option<u64> {
         let stays = self.member.is_some_and(|member| members.contains(&member));
-        if !stays || self.chance.permille(50) {
-            self.member = self.chance.one_of(members).copied();
+        if !stays || self.rng.permille(50) {
+            self.member = self.rng.choose(members).copied();
         }
         self.member
     }
 
     /// What it asks for.
     pub fn request(&mut self) -> Request {
-        self.asked += 1;
-        let key = format!("k{}", self.chance.between(1, self.habits.keys));
-        let value = format!("{}.{}", self.id, self.asked);
-        if self.chance.permille(self.habits.reads_permille) {
-            let key = (!self.chance.permille(200)).then_some(key);
-            return Request::Read { key, serializable: self.chance.permille(200) };
+        self.request_count += 1;
+        let key = format!("k{}", self.rng.between(1, self.config.keys));
+        let value = format!("{}.{}", self.id, self.request_count);
+        if self.rng.permille(self.config.reads_permille) {
+            let key = (!self.rng.permille(200)).then_some(key);
+            return Request::Read { key, serializable: self.rng.permille(200) };
         }
-        match self.chance.between(0, 9) {
+        match self.rng.between(0, 9) {
             0..=4 => Request::Put { key, value },
             5..=6 => Request::Delete { key },
-            _ => Request::Swap { expected: self.seen.get(&key).cloned(), key, value },
+            _ => Request::CompareAndSwap {
+                expected: self.last_values.get(&key).cloned(),
+                key,
+                value,
+            },
         }
     }
 
     /// A put, under a key that nobody else uses.
-    pub fn put(&mut self) -> Request {
-        self.asked += 1;
-        Request::Put { key: "k0".into(), value: format!("{}.{}", self.id, self.asked) }
+    pub fn final_put(&mut self) -> Request {
+        self.request_count += 1;
+        Request::Put { key: "k0".into(), value: format!("{}.{}", self.id, self.request_count) }
     }
 
     /// It is told how an operation ended, or has lost its patience.
-    pub fn hears(&mut self, request: &Request, outcome: &Outcome) {
-        self.waits_for = None;
-        let Outcome::Done(reply) = outcome else {
+    pub fn on_outcome(&mut self, request: &Request, outcome: &OperationOutcome) {
+        self.pending_operation = None;
+        let OperationOutcome::Completed(reply) = outcome else {
             self.member = None;
             return;
         };
         match request {
-            Request::Read { key: None, .. } => self.seen.clear(),
+            Request::Read { key: None, .. } => self.last_values.clear(),
             Request::Read { key: Some(key), .. }
             | Request::Put { key, .. }
             | Request::Delete { key }
-            | Request::Swap { key, .. } => drop(self.seen.remove(key)),
+            | Request::CompareAndSwap { key, .. } => drop(self.last_values.remove(key)),
         }
         match request {
-            Request::Put { key, value } | Request::Swap { key, value, .. } if reply.changed => {
-                self.seen.insert(key.clone(), value.clone());
+            Request::Put { key, value } | Request::CompareAndSwap { key, value, .. }
+                if reply.changed =>
+            {
+                self.last_values.insert(key.clone(), value.clone());
             }
             Request::Delete { .. } if reply.changed => {}
-            _ => self.seen.extend(reply.records.iter().map(of_record)),
+            _ => self.last_values.extend(reply.records.iter().map(key_and_value)),
         }
     }
 }
 
-fn of_record(record: &Record) -> (String, String) {
+fn key_and_value(record: &Record) -> (String, String) {
     (record.key.clone(), record.value.clone())
 }
 
@@ -134,15 +148,16 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::history::State;
+    use crate::history::StoreModel;
 
     #[test]
     fn clients_meet_and_no_value_comes_twice() {
-        let mut chance = Chance::new(3);
-        let habits = Habits { keys: 2, reads_permille: 300, ..Habits::any(&mut chance) };
+        let mut chance = Rng::new(3);
+        let habits =
+            ClientConfig { keys: 2, reads_permille: 300, ..ClientConfig::random(&mut chance) };
         let mut clients: Vec<Client> =
-            (1..=3).map(|id| Client::new(id, habits, chance.part())).collect();
-        let mut state = State::default();
+            (1..=3).map(|id| Client::new(id, habits, chance.split())).collect();
+        let mut state = StoreModel::default();
         let (mut values, mut swapped, mut kept) = (BTreeSet::new(), 0, 0);
         for _ in 0..300 {
             for client in &mut clients {
@@ -151,10 +166,10 @@ mod tests {
                 if let Some(value) = request.value() {
                     assert!(values.insert(value.to_owned()), "{value} comes twice");
                 }
-                if matches!(request, Request::Swap { .. }) {
+                if matches!(request, Request::CompareAndSwap { .. }) {
                     *(if reply.changed { &mut swapped } else { &mut kept }) += 1;
                 }
-                client.hears(&request, &Outcome::Done(reply));
+                client.on_outcome(&request, &OperationOutcome::Completed(reply));
             }
         }
         assert!(swapped > 20 && kept > 20, "{swapped} swaps came true, {kept} did not");
@@ -162,17 +177,17 @@ mod tests {
 
     #[test]
     fn who_is_refused_goes_elsewhere() {
-        let mut chance = Chance::new(3);
-        let mut client = Client::new(1, Habits::any(&mut chance), chance.part());
-        let first = client.choose(&[1, 2, 3, 4, 5]).unwrap();
-        client.hears(&Request::Delete { key: "k1".into() }, &Outcome::Refused);
+        let mut chance = Rng::new(3);
+        let mut client = Client::new(1, ClientConfig::random(&mut chance), chance.split());
+        let first = client.choose_member(&[1, 2, 3, 4, 5]).unwrap();
+        client.on_outcome(&Request::Delete { key: "k1".into() }, &OperationOutcome::Rejected);
         let chosen: BTreeSet<u64> = (0..50)
             .map(|_| {
                 client.member = None;
-                client.choose(&[1, 2, 3, 4, 5]).unwrap()
+                client.choose_member(&[1, 2, 3, 4, 5]).unwrap()
             })
             .collect();
         assert!(chosen.len() > 3 && chosen.contains(&first));
-        assert_eq!(client.choose(&[]), None);
+        assert_eq!(client.choose_member(&[]), None);
     }
 }

@@ -8,14 +8,14 @@
 use std::hash::{Hash, Hasher};
 use std::mem::discriminant;
 
-use clearlane_member::core::{Answer, Completions, Outcome};
-use clearlane_member::requests::Reply;
+use clearlane_member::core::{Completions, ProposalResult, RequestOutcome};
+use clearlane_member::requests::AppliedResponse;
 use clearlane_raft_log::Entry;
 use clearlane_raft_log::driver::Message;
-use clearlane_raft_log::wal::group::Batch;
+use clearlane_raft_log::wal::group_commit::Batch;
 use prost::Message as _;
 
-use crate::world::Micros;
+use crate::event_queue::Micros;
 
 /// FNV-1a of 64 bits.
 #[derive(Clone, Copy, Debug)]
@@ -50,65 +50,69 @@ impl EffectHash {
     }
 
     /// A member sends a message.
-    pub fn sent(&mut self, now: Micros, id: u64, message: &Message) {
+    pub fn on_send(&mut self, now: Micros, id: u64, message: &Message) {
         (b's', now, id, message.to(), message.encode()).hash(&mut self.0);
     }
 
     /// A member gives a batch to its write-ahead log.
-    pub fn appended(&mut self, now: Micros, id: u64, batch: &Batch) {
+    pub fn on_append(&mut self, now: Micros, id: u64, batch: &Batch) {
         (b'w', now, id, batch.len()).hash(&mut self.0);
         for append in batch.appends() {
             append.snapshot.as_ref().map(|snapshot| snapshot.encode()).hash(&mut self.0);
-            self.entries(&append.entries);
-            append.state.map(|state| (state.term, state.vote, state.commit)).hash(&mut self.0);
+            self.hash_entries(&append.entries);
+            append.hard_state.map(|state| (state.term, state.vote, state.commit)).hash(&mut self.0);
         }
     }
 
     /// A member has applied entries.
-    pub fn applied(&mut self, now: Micros, id: u64, entries: &[Entry]) {
+    pub fn on_apply(&mut self, now: Micros, id: u64, entries: &[Entry]) {
         (b'a', now, id).hash(&mut self.0);
-        self.entries(entries);
+        self.hash_entries(entries);
     }
 
     /// A member has outcomes for requests.
-    pub fn answered(&mut self, now: Micros, id: u64, completions: &Completions) {
+    pub fn on_complete(&mut self, now: Micros, id: u64, completions: &Completions) {
         for (request, outcome) in completions {
             (b'r', now, id, request, discriminant(outcome)).hash(&mut self.0);
             match outcome {
-                Outcome::Applied(Answer::Request(Ok(reply))) => bytes_of(reply).hash(&mut self.0),
-                Outcome::Applied(Answer::Request(Err(refused))) => refused.hash(&mut self.0),
-                Outcome::Applied(Answer::Members(members)) => {
+                RequestOutcome::Applied(ProposalResult::Request(Ok(reply))) => {
+                    encode_reply(reply).hash(&mut self.0)
+                }
+                RequestOutcome::Applied(ProposalResult::Request(Err(refused))) => {
+                    refused.hash(&mut self.0)
+                }
+                RequestOutcome::Applied(ProposalResult::MemberChange(members)) => {
                     let ids = members.as_ref().map(|all| all.iter().map(|member| member.id));
                     ids.map(Iterator::collect::<Vec<_>>).ok().hash(&mut self.0);
                 }
-                Outcome::MayRead(wait) => wait.hash(&mut self.0),
+                RequestOutcome::ReadReady(wait) => wait.hash(&mut self.0),
                 _ => {}
             }
         }
     }
 
-    fn entries(&mut self, entries: &[Entry]) {
+    fn hash_entries(&mut self, entries: &[Entry]) {
         for entry in entries {
             entry.encode().hash(&mut self.0);
         }
     }
 }
 
-fn bytes_of(reply: &Reply) -> Vec<u8> {
+fn encode_reply(reply: &AppliedResponse) -> Vec<u8> {
     let message = match reply {
-        Reply::Put(response) => response.encode_to_vec(),
-        Reply::DeleteRange(response) => response.encode_to_vec(),
-        Reply::Range(response) => response.encode_to_vec(),
-        Reply::Txn(response) => response.encode_to_vec(),
-        Reply::Compact(response) => response.encode_to_vec(),
-        Reply::Alarm(response) => response.encode_to_vec(),
-        Reply::Downgrade(response) => response.encode_to_vec(),
-        Reply::Users(header) => {
+        AppliedResponse::Put(response) => response.encode_to_vec(),
+        AppliedResponse::DeleteRange(response) => response.encode_to_vec(),
+        AppliedResponse::Range(response) => response.encode_to_vec(),
+        AppliedResponse::Txn(response) => response.encode_to_vec(),
+        AppliedResponse::Compact(response) => response.encode_to_vec(),
+        AppliedResponse::Alarm(response) => response.encode_to_vec(),
+        AppliedResponse::Downgrade(response) => response.encode_to_vec(),
+        AppliedResponse::Auth(header) => {
             header.as_ref().map(prost::Message::encode_to_vec).unwrap_or_default()
         }
-        Reply::LeaseGrant(response) => response.encode_to_vec(),
-        Reply::LeaseRevoke(response) => response.encode_to_vec(),
-        Reply::LeaseCheckpoint(response) => response.encode_to_vec(),
+        AppliedResponse::LeaseGrant(response) => response.encode_to_vec(),
+        AppliedResponse::LeaseRevoke(response) => response.encode_to_vec(),
+        AppliedResponse::LeaseCheckpoint(response) => response.encode_to_vec(),
     };
     let mut number = Fnv(0);
     discriminant(reply).hash(&mut number);

@@ -28,9 +28,9 @@
 //! Members leave only while enough others vote to replace a lost majority by waiting. Under leases
 //! clocks differ by less than the margin that leases leave for it.
 
-use crate::chance::Chance;
-use crate::network::{Cut, Weather};
-use crate::world::{MILLISECOND, Micros, SECOND};
+use crate::event_queue::{MILLISECOND, Micros, SECOND};
+use crate::network::{NetworkFaults, Partition};
+use crate::rng::Rng;
 
 /// Something that goes wrong, or is asked for at a bad moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,9 +63,9 @@ pub enum Fault {
         down: Micros,
     },
     /// Links are cut for a while.
-    Cut(Cut, Micros),
+    Partition(Partition, Micros),
     /// The network is in another state for a while.
-    Weather(Weather, Micros),
+    Network(NetworkFaults, Micros),
     /// A disk takes up to so long for a batch, for a while.
     SlowDisk {
         /// Whose.
@@ -73,27 +73,27 @@ pub enum Fault {
         /// The longest write.
         write: Micros,
         /// For how long.
-        lasts: Micros,
+        duration: Micros,
     },
     /// A member does nothing for a while, and does not notice: its process was stopped.
     Pause(u64, Micros),
     /// A clock goes at another rate.
     Drift(u64, i64),
     /// A new member is to join.
-    Join,
+    AddMember,
     /// A learner is to become a voter.
     Promote(u64),
     /// A member is to leave.
-    Leave(u64),
+    RemoveMember(u64),
     /// The leader is to hand over.
-    Transfer {
+    TransferLeader {
         /// To whom.
         to: u64,
         /// Whether the old leader is cut off as soon as it has asked the new one to take over.
         cut: Option<Micros>,
     },
     /// Whoever votes next loses its power right then, and who gets the vote is cut off from the others.
-    Vote {
+    CrashAfterVote {
         /// How long the voter is down.
         down: Micros,
         /// How long the cut lasts.
@@ -105,7 +105,7 @@ pub enum Fault {
 
 /// What can be seen of the cluster by those who want to break it.
 #[derive(Clone, Debug, Default)]
-pub struct Sight {
+pub struct ClusterView {
     /// The members that run.
     pub up: Vec<u64>,
     /// Who leads, in the newest term.
@@ -117,200 +117,209 @@ pub struct Sight {
 }
 
 /// The kinds, with how frequent they are in a seed that has a taste for them.
-const KINDS: [(Kind, u64); 14] = [
-    (Kind::Crash, 10),
-    (Kind::CrashMany, 5),
-    (Kind::PowerCut, 10),
-    (Kind::DiskError, 4),
-    (Kind::Cut, 12),
-    (Kind::CutLeader, 8),
-    (Kind::Weather, 8),
-    (Kind::SlowDisk, 5),
-    (Kind::Pause, 5),
-    (Kind::Drift, 4),
-    (Kind::Members, 8),
-    (Kind::Transfer, 8),
-    (Kind::Vote, 6),
-    (Kind::Compact, 5),
+const FAULT_WEIGHTS: [(FaultKind, u64); 14] = [
+    (FaultKind::Crash, 10),
+    (FaultKind::CrashMany, 5),
+    (FaultKind::PowerCut, 10),
+    (FaultKind::DiskError, 4),
+    (FaultKind::Partition, 12),
+    (FaultKind::PartitionLeader, 8),
+    (FaultKind::Network, 8),
+    (FaultKind::SlowDisk, 5),
+    (FaultKind::Pause, 5),
+    (FaultKind::Drift, 4),
+    (FaultKind::Members, 8),
+    (FaultKind::TransferLeader, 8),
+    (FaultKind::CrashAfterVote, 6),
+    (FaultKind::Compact, 5),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum FaultKind {
     Crash,
     CrashMany,
     PowerCut,
     DiskError,
-    Cut,
-    CutLeader,
-    Weather,
+    Partition,
+    PartitionLeader,
+    Network,
     SlowDisk,
     Pause,
     Drift,
     Members,
-    Transfer,
-    Vote,
+    TransferLeader,
+    CrashAfterVote,
     Compact,
 }
 
 /// Where faults come from.
 #[derive(Debug)]
-pub struct Faults {
-    taste: Vec<(Kind, u64)>,
-    longest_pause: Micros,
+pub struct FaultGenerator {
+    weights: Vec<(FaultKind, u64)>,
+    pause_max: Micros,
     drift_ppm_max: u64,
     /// With fewer voters nobody leaves.
     voters_min: usize,
     /// Of ten changes of members, how many are removals.
     removals_of_ten: u64,
-    chance: Chance,
+    rng: Rng,
 }
 
-impl Faults {
+impl FaultGenerator {
     /// The faults of a seed, in a cluster that keeps so many voters.
-    pub fn new(mut chance: Chance, voters_min: usize, drift_ppm_max: u64) -> Faults {
-        let mut taste: Vec<(Kind, u64)> =
-            KINDS.into_iter().filter(|_| chance.permille(650)).collect();
+    pub fn new(mut chance: Rng, voters_min: usize, drift_ppm_max: u64) -> FaultGenerator {
+        let mut taste: Vec<(FaultKind, u64)> =
+            FAULT_WEIGHTS.into_iter().filter(|_| chance.permille(650)).collect();
         if taste.is_empty() {
-            taste = KINDS.to_vec();
+            taste = FAULT_WEIGHTS.to_vec();
         }
-        let longest_pause = chance.of_any_size(600 * MILLISECOND, 8 * SECOND);
-        Faults { taste, longest_pause, drift_ppm_max, voters_min, removals_of_ten: 3, chance }
+        let longest_pause = chance.log_uniform(600 * MILLISECOND, 8 * SECOND);
+        FaultGenerator {
+            weights: taste,
+            pause_max: longest_pause,
+            drift_ppm_max,
+            voters_min,
+            removals_of_ten: 3,
+            rng: chance,
+        }
     }
 
     /// Changes of members become frequent, and nearly all of them removals.
     pub fn remove_members_often(&mut self) {
-        self.prefer(Kind::Members);
+        self.prefer(FaultKind::Members);
         self.removals_of_ten = 9;
     }
 
     /// Leaders are often asked to hand over.
     pub fn transfer_often(&mut self) {
-        self.prefer(Kind::Transfer);
+        self.prefer(FaultKind::TransferLeader);
     }
 
-    fn prefer(&mut self, preferred: Kind) {
-        self.taste.retain(|(kind, _)| *kind != preferred);
-        self.taste.push((preferred, 40));
+    fn prefer(&mut self, preferred: FaultKind) {
+        self.weights.retain(|(kind, _)| *kind != preferred);
+        self.weights.push((preferred, 40));
     }
 
     /// How long nothing new goes wrong.
     pub fn pause(&mut self) -> Micros {
-        self.chance.of_any_size(MILLISECOND, self.longest_pause)
+        self.rng.log_uniform(MILLISECOND, self.pause_max)
     }
 
     /// What goes wrong now; nothing if what was drawn cannot happen to this cluster.
-    pub fn draw(&mut self, sight: &Sight) -> Option<Fault> {
-        let all: u64 = self.taste.iter().map(|(_, weight)| weight).sum();
-        let mut drawn = self.chance.between(1, all);
-        let kind = self.taste.iter().find(|(_, weight)| {
+    pub fn next_fault(&mut self, sight: &ClusterView) -> Option<Fault> {
+        let all: u64 = self.weights.iter().map(|(_, weight)| weight).sum();
+        let mut drawn = self.rng.between(1, all);
+        let kind = self.weights.iter().find(|(_, weight)| {
             let found = drawn <= *weight;
             drawn = drawn.saturating_sub(*weight);
             found
         });
         let (kind, _) = kind?;
-        self.fault(*kind, sight)
+        self.fault_of_kind(*kind, sight)
     }
 
-    fn fault(&mut self, kind: Kind, sight: &Sight) -> Option<Fault> {
-        let member = self.victim(sight)?;
-        let chance = &mut self.chance;
+    fn fault_of_kind(&mut self, kind: FaultKind, sight: &ClusterView) -> Option<Fault> {
+        let member = self.choose_member(sight)?;
+        let chance = &mut self.rng;
         Some(match kind {
-            Kind::Crash => {
+            FaultKind::Crash => {
                 let (members, power) = (vec![member], chance.permille(700));
-                Fault::Crash { members, power, down: a_while(chance) }
+                Fault::Crash { members, power, down: random_duration(chance) }
             }
-            Kind::CrashMany => {
+            FaultKind::CrashMany => {
                 let all = chance.permille(500);
-                let members = if all { sight.up.clone() } else { chance.some_of(&sight.up) };
+                let members = if all { sight.up.clone() } else { chance.choose_some(&sight.up) };
                 let power = chance.permille(900);
-                Fault::Crash { members, power, down: a_while(chance) }
+                Fault::Crash { members, power, down: random_duration(chance) }
             }
-            Kind::PowerCut => {
-                let (operation, down) = (chance.of_any_size(1, 40), a_while(chance));
+            FaultKind::PowerCut => {
+                let (operation, down) = (chance.log_uniform(1, 40), random_duration(chance));
                 Fault::PowerCut { member, operation, down }
             }
-            Kind::DiskError => {
-                let (operation, down) = (chance.of_any_size(1, 40), a_while(chance));
+            FaultKind::DiskError => {
+                let (operation, down) = (chance.log_uniform(1, 40), random_duration(chance));
                 Fault::DiskError { member, operation, down }
             }
-            Kind::Cut => {
-                let cut = any_cut(chance, member, &sight.up)?;
-                Fault::Cut(cut, a_while(chance))
+            FaultKind::Partition => {
+                let cut = random_partition(chance, member, &sight.up)?;
+                Fault::Partition(cut, random_duration(chance))
             }
-            Kind::CutLeader => {
+            FaultKind::PartitionLeader => {
                 let leader = sight.leader?;
                 let cut = match chance.between(0, 3) {
-                    0 => Cut::Mute(leader),
-                    1 => Cut::Deaf(leader),
-                    _ => Cut::Split(vec![leader]),
+                    0 => Partition::NoOutbound(leader),
+                    1 => Partition::NoInbound(leader),
+                    _ => Partition::Split(vec![leader]),
                 };
-                Fault::Cut(cut, chance.between(500 * MILLISECOND, 4 * SECOND))
+                Fault::Partition(cut, chance.between(500 * MILLISECOND, 4 * SECOND))
             }
-            Kind::Weather => Fault::Weather(Weather::any(chance), a_while(chance)),
-            Kind::SlowDisk => {
-                let write = chance.of_any_size(10 * MILLISECOND, 2 * SECOND);
-                Fault::SlowDisk { member, write, lasts: a_while(chance) }
+            FaultKind::Network => {
+                Fault::Network(NetworkFaults::random(chance), random_duration(chance))
             }
-            Kind::Pause => Fault::Pause(member, a_while(chance)),
-            Kind::Drift => {
-                let size = chance.of_any_size(0, self.drift_ppm_max) as i64;
+            FaultKind::SlowDisk => {
+                let write = chance.log_uniform(10 * MILLISECOND, 2 * SECOND);
+                Fault::SlowDisk { member, write, duration: random_duration(chance) }
+            }
+            FaultKind::Pause => Fault::Pause(member, random_duration(chance)),
+            FaultKind::Drift => {
+                let size = chance.log_uniform(0, self.drift_ppm_max) as i64;
                 Fault::Drift(member, if chance.permille(500) { size } else { -size })
             }
-            Kind::Members => return self.members(sight),
-            Kind::Transfer => {
-                let to = *chance.one_of(&sight.voters)?;
+            FaultKind::Members => return self.member_change(sight),
+            FaultKind::TransferLeader => {
+                let to = *chance.choose(&sight.voters)?;
                 let cut = chance.permille(600).then(|| chance.between(SECOND, 3 * SECOND));
-                Fault::Transfer { to, cut }
+                Fault::TransferLeader { to, cut }
             }
-            Kind::Vote => {
-                let down = chance.of_any_size(MILLISECOND, 2 * SECOND);
-                Fault::Vote { down, cut: chance.between(SECOND, 5 * SECOND) }
+            FaultKind::CrashAfterVote => {
+                let down = chance.log_uniform(MILLISECOND, 2 * SECOND);
+                Fault::CrashAfterVote { down, cut: chance.between(SECOND, 5 * SECOND) }
             }
-            Kind::Compact => Fault::Compact,
+            FaultKind::Compact => Fault::Compact,
         })
     }
 
-    fn members(&mut self, sight: &Sight) -> Option<Fault> {
+    fn member_change(&mut self, sight: &ClusterView) -> Option<Fault> {
         let (voters, learners) = (&sight.voters, &sight.learners);
-        match self.chance.between(0, 9) {
+        match self.rng.between(0, 9) {
             // Removals have the last of the ten.
             drawn if drawn + self.removals_of_ten < 10 => match drawn {
-                0..=2 if learners.is_empty() && voters.len() < 6 => Some(Fault::Join),
-                _ => self.chance.one_of(learners).copied().map(Fault::Promote),
+                0..=2 if learners.is_empty() && voters.len() < 6 => Some(Fault::AddMember),
+                _ => self.rng.choose(learners).copied().map(Fault::Promote),
             },
             _ if voters.len() > self.voters_min => {
                 let mut all: Vec<u64> = voters.iter().chain(learners).copied().collect();
                 if voters.len() == 2 {
                     all.retain(|id| Some(*id) != sight.leader);
                 }
-                self.chance.one_of(&all).copied().map(Fault::Leave)
+                self.rng.choose(&all).copied().map(Fault::RemoveMember)
             }
-            _ => self.chance.one_of(learners).copied().map(Fault::Leave),
+            _ => self.rng.choose(learners).copied().map(Fault::RemoveMember),
         }
     }
 
     /// Whose turn it is: the leader's more often than others'.
-    fn victim(&mut self, sight: &Sight) -> Option<u64> {
+    fn choose_member(&mut self, sight: &ClusterView) -> Option<u64> {
         match sight.leader {
-            Some(leader) if self.chance.permille(250) => Some(leader),
-            _ => self.chance.one_of(&sight.up).copied(),
+            Some(leader) if self.rng.permille(250) => Some(leader),
+            _ => self.rng.choose(&sight.up).copied(),
         }
     }
 }
 
 /// How long something lasts.
-fn a_while(chance: &mut Chance) -> Micros {
-    chance.of_any_size(20 * MILLISECOND, 6 * SECOND)
+fn random_duration(chance: &mut Rng) -> Micros {
+    chance.log_uniform(20 * MILLISECOND, 6 * SECOND)
 }
 
-fn any_cut(chance: &mut Chance, member: u64, up: &[u64]) -> Option<Cut> {
+fn random_partition(chance: &mut Rng, member: u64, up: &[u64]) -> Option<Partition> {
     Some(match chance.between(0, 5) {
-        0 => Cut::Split(vec![member]),
-        1 => Cut::Split(chance.some_of(up)),
-        2 => Cut::Deaf(member),
-        3 => Cut::Mute(member),
-        4 => Cut::Bridge(member),
-        _ => Cut::Link((member, *chance.one_of(up)?)),
+        0 => Partition::Split(vec![member]),
+        1 => Partition::Split(chance.choose_some(up)),
+        2 => Partition::NoInbound(member),
+        3 => Partition::NoOutbound(member),
+        4 => Partition::Bridge(member),
+        _ => Partition::Link((member, *chance.choose(up)?)),
     })
 }
 
@@ -321,8 +330,8 @@ mod tests {
 
     use super::*;
 
-    fn sight() -> Sight {
-        Sight { up: vec![1, 2, 3], leader: Some(2), voters: vec![1, 2, 3], learners: vec![4] }
+    fn cluster_view() -> ClusterView {
+        ClusterView { up: vec![1, 2, 3], leader: Some(2), voters: vec![1, 2, 3], learners: vec![4] }
     }
 
     #[test]
@@ -330,16 +339,17 @@ mod tests {
         let mut kinds = BTreeSet::new();
         let mut tastes = BTreeSet::new();
         for seed in 0..50 {
-            let mut faults = Faults::new(Chance::new(seed), 3, 1000);
-            tastes.insert(format!("{:?}", faults.taste));
+            let mut faults = FaultGenerator::new(Rng::new(seed), 3, 1000);
+            tastes.insert(format!("{:?}", faults.weights));
             for _ in 0..200 {
-                let fault = faults.draw(&sight());
-                let with_few_voters = Sight { voters: vec![1, 2, 3], learners: vec![], ..sight() };
-                let other = faults.draw(&with_few_voters);
+                let fault = faults.next_fault(&cluster_view());
+                let with_few_voters =
+                    ClusterView { voters: vec![1, 2, 3], learners: vec![], ..cluster_view() };
+                let other = faults.next_fault(&with_few_voters);
                 for fault in fault.iter().chain(&other) {
                     kinds.insert(format!("{:?}", discriminant(fault)));
                 }
-                assert!(!matches!(other, Some(Fault::Leave(_))), "too few are left");
+                assert!(!matches!(other, Some(Fault::RemoveMember(_))), "too few are left");
             }
         }
         assert_eq!(kinds.len(), 14, "{kinds:?}");
@@ -348,8 +358,8 @@ mod tests {
 
     #[test]
     fn a_cluster_of_which_nothing_runs_is_left_alone() {
-        let mut faults = Faults::new(Chance::new(1), 3, 1000);
-        assert!((0..100).all(|_| faults.draw(&Sight::default()).is_none()));
+        let mut faults = FaultGenerator::new(Rng::new(1), 3, 1000);
+        assert!((0..100).all(|_| faults.next_fault(&ClusterView::default()).is_none()));
         assert!((0..100).all(|_| faults.pause() <= 8 * SECOND));
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::world::Micros;
+use crate::event_queue::Micros;
 
 /// What clients ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum Request {
         key: String,
     },
     /// A put if the key has a certain value, or none; else just a look.
-    Swap {
+    CompareAndSwap {
         /// Under which key.
         key: String,
         /// What must be there.
@@ -56,7 +56,7 @@ impl Request {
     /// The value that it would leave.
     pub fn value(&self) -> Option<&str> {
         match self {
-            Request::Put { value, .. } | Request::Swap { value, .. } => Some(value),
+            Request::Put { value, .. } | Request::CompareAndSwap { value, .. } => Some(value),
             Request::Read { .. } | Request::Delete { .. } => None,
         }
     }
@@ -70,9 +70,9 @@ pub struct Record {
     /// Its value.
     pub value: String,
     /// The revision that made the key.
-    pub created: i64,
+    pub create_revision: i64,
     /// The revision that put the value.
-    pub modified: i64,
+    pub mod_revision: i64,
     /// How many puts there were since it was made.
     pub version: i64,
 }
@@ -90,13 +90,13 @@ pub struct Reply {
 
 /// What is known of how an operation ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum OperationOutcome {
     /// Nothing.
-    Open,
+    Unknown,
     /// It did not happen.
-    Refused,
+    Rejected,
     /// It happened.
-    Done(Reply),
+    Completed(Reply),
 }
 
 /// A request of a client, from when it was made.
@@ -111,17 +111,17 @@ pub struct Operation {
     /// When.
     pub invoked: Micros,
     /// When it was told, if it was.
-    pub ended: Option<Micros>,
+    pub completed: Option<Micros>,
     /// What it was told.
-    pub outcome: Outcome,
+    pub outcome: OperationOutcome,
 }
 
 impl Operation {
     /// The reply, if there was one.
     pub fn reply(&self) -> Option<&Reply> {
         match &self.outcome {
-            Outcome::Done(reply) => Some(reply),
-            Outcome::Open | Outcome::Refused => None,
+            OperationOutcome::Completed(reply) => Some(reply),
+            OperationOutcome::Unknown | OperationOutcome::Rejected => None,
         }
     }
 }
@@ -135,16 +135,23 @@ pub struct History {
 impl History {
     /// A client asks. Returns the operation's number.
     pub fn invoke(&mut self, now: Micros, client: u64, member: u64, request: Request) -> usize {
-        let (ended, outcome) = (None, Outcome::Open);
-        self.operations.push(Operation { client, member, request, invoked: now, ended, outcome });
+        let (ended, outcome) = (None, OperationOutcome::Unknown);
+        self.operations.push(Operation {
+            client,
+            member,
+            request,
+            invoked: now,
+            completed: ended,
+            outcome,
+        });
         self.operations.len() - 1
     }
 
     /// A client is told.
-    pub fn end(&mut self, now: Micros, number: usize, outcome: Outcome) {
+    pub fn complete(&mut self, now: Micros, number: usize, outcome: OperationOutcome) {
         let operation = &mut self.operations[number];
-        assert!(operation.ended.is_none(), "a client is told twice: {operation:?}");
-        operation.ended = Some(now);
+        assert!(operation.completed.is_none(), "a client is told twice: {operation:?}");
+        operation.completed = Some(now);
         operation.outcome = outcome;
     }
 
@@ -156,67 +163,69 @@ impl History {
 
 /// The whole store, as a plain map: what replies must agree with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct StoreModel {
     /// The revision.
     pub revision: i64,
     /// What there is, by key.
     pub records: BTreeMap<String, Record>,
 }
 
-impl Default for State {
+impl Default for StoreModel {
     /// An empty store is at revision 1.
-    fn default() -> State {
-        State { revision: 1, records: BTreeMap::new() }
+    fn default() -> StoreModel {
+        StoreModel { revision: 1, records: BTreeMap::new() }
     }
 }
 
-impl State {
+impl StoreModel {
     /// Does what is asked for, and says what is to be told.
     pub fn apply(&mut self, request: &Request) -> Reply {
-        let reply = self.reply(request);
+        let reply = self.expected_reply(request);
         if reply.changed {
             self.revision = reply.revision;
-            self.change(request);
+            self.apply_change(request);
         }
         reply
     }
 
     /// What would be told, without doing anything.
-    pub fn reply(&self, request: &Request) -> Reply {
+    pub fn expected_reply(&self, request: &Request) -> Reply {
         let records: Vec<Record> = match request {
             Request::Read { key: None, .. } => self.records.values().cloned().collect(),
             Request::Read { key: Some(key), .. }
             | Request::Put { key, .. }
             | Request::Delete { key }
-            | Request::Swap { key, .. } => self.records.get(key).cloned().into_iter().collect(),
+            | Request::CompareAndSwap { key, .. } => {
+                self.records.get(key).cloned().into_iter().collect()
+            }
         };
-        let changed = self.changes(request, &records);
+        let changed = self.would_change(request, &records);
         Reply { revision: self.revision + i64::from(changed), changed, records }
     }
 
-    fn changes(&self, request: &Request, before: &[Record]) -> bool {
+    fn would_change(&self, request: &Request, before: &[Record]) -> bool {
         match request {
             Request::Read { .. } => false,
             Request::Put { .. } => true,
             Request::Delete { .. } => !before.is_empty(),
-            Request::Swap { expected, .. } => {
+            Request::CompareAndSwap { expected, .. } => {
                 before.first().map(|record| &record.value) == expected.as_ref()
             }
         }
     }
 
-    fn change(&mut self, request: &Request) {
+    fn apply_change(&mut self, request: &Request) {
         match request {
             Request::Read { .. } => {}
             Request::Delete { key } => drop(self.records.remove(key)),
-            Request::Put { key, value } | Request::Swap { key, value, .. } => {
+            Request::Put { key, value } | Request::CompareAndSwap { key, value, .. } => {
                 let revision = self.revision;
                 let before = self.records.get(key);
                 let record = Record {
                     key: key.clone(),
                     value: value.clone(),
-                    created: before.map_or(revision, |record| record.created),
-                    modified: revision,
+                    create_revision: before.map_or(revision, |record| record.create_revision),
+                    mod_revision: revision,
                     version: before.map_or(0, |record| record.version) + 1,
                 };
                 self.records.insert(key.clone(), record);
@@ -231,10 +240,10 @@ mod tests {
 
     #[test]
     fn the_plain_store_does_what_etcd_does() {
-        let mut state = State::default();
+        let mut state = StoreModel::default();
         let key = || "k".to_owned();
         let put = |value: &str| Request::Put { key: key(), value: value.into() };
-        let swap = |expected: Option<&str>| Request::Swap {
+        let swap = |expected: Option<&str>| Request::CompareAndSwap {
             key: key(),
             expected: expected.map(str::to_owned),
             value: "s".into(),
@@ -246,10 +255,16 @@ mod tests {
         assert_eq!(told(state.apply(&swap(None))), (2, false, 1));
         assert_eq!(told(state.apply(&swap(Some("a")))), (3, true, 1));
         let all = state.apply(&Request::Read { key: None, serializable: false });
-        let record = Record { key: key(), value: "s".into(), created: 2, modified: 3, version: 2 };
+        let record = Record {
+            key: key(),
+            value: "s".into(),
+            create_revision: 2,
+            mod_revision: 3,
+            version: 2,
+        };
         assert_eq!(all, Reply { revision: 3, changed: false, records: vec![record] });
         assert_eq!(told(state.apply(&Request::Delete { key: key() })), (4, true, 1));
         assert_eq!(told(state.apply(&put("b"))), (5, true, 0));
-        assert_eq!(state.records["k"].created, 5);
+        assert_eq!(state.records["k"].create_revision, 5);
     }
 }

@@ -30,17 +30,17 @@
 //!
 //! | module | its question |
 //! |---|---|
-//! | [`world`] | what happens next, and what time is it? |
-//! | [`chance`] | where do all the numbers come from? |
+//! | [`event_queue`] | what happens next, and what time is it? |
+//! | [`rng`] | where do all the numbers come from? |
 //! | [`network`] | what becomes of a message? |
 //! | [`faults`] | what goes wrong, and when? |
-//! | [`terms`] | what does a seed decide beforehand? |
+//! | [`run_config`] | what does a seed decide beforehand? |
 //! | [`machine`] | what does a member run on, and what does a crash leave? |
 //! | [`history`], [`clients`] | what do people want, and what are they told? |
-//! | [`tenancy`] | what must become of leases? |
+//! | [`lease_model`] | what must become of leases? |
 //! | [`proposals`], [`replies`] | how does etcd say that? |
 //! | [`cluster`] | how do all of these meet? |
-//! | [`checkers`], [`judge`] | what must never happen? |
+//! | [`checkers`], [`invariant_checker`] | what must never happen? |
 //! | [`trace`] | what has happened? |
 //! | [`effect_hash`] | has the product done the same as before? |
 //!
@@ -54,20 +54,20 @@
 //!
 //! The list is at the end of the chapter, `docs/chaos.md`.
 
-pub mod chance;
-pub mod world;
+pub mod rng;
+pub mod event_queue;
 pub mod trace;
 pub mod effect_hash;
 pub mod network;
 pub mod history;
-pub mod tenancy;
+pub mod lease_model;
 pub mod proposals;
 pub mod replies;
 pub mod clients;
 pub mod faults;
 pub mod checkers;
-pub mod judge;
-pub mod terms;
+pub mod invariant_checker;
+pub mod run_config;
 pub mod machine;
 pub mod cluster;
 mod run;

@@ -12,29 +12,30 @@ use std::time::Duration;
 
 use clearlane_backend::Config;
 use clearlane_engine::KeyRange;
-use clearlane_member::Progress;
-use clearlane_member::copies::{MemoryVault, Vault};
+use clearlane_member::AppliedPosition;
+use clearlane_member::copies::{MemoryStoreDir, StoreDir};
 use clearlane_member::core::{
-    Applied, Applier, Completions, Core, Ground, Input, RequestQueue, Settings, bootstrap, start,
+    Applier, ApplyReport, Completions, Replica, ReplicaConfig, ReplicaInput, RequestQueue,
+    StorageConfig, bootstrap, start,
 };
 use clearlane_member::membership::{LEARNERS_MAX, Member};
-use clearlane_mvcc::{CompactionJob, HashKv, OneAfterTheOther, RangeOptions, Store};
+use clearlane_mvcc::{CompactionJob, HashKv, RangeOptions, SerialWorkers, Store};
 use clearlane_raft_log::Metadata;
 use clearlane_raft_log::driver::{Leadership, Role};
 use clearlane_raft_log::files::{Fault, SimulatedDisk};
 use clearlane_raft_log::wal::Wal;
 use clearlane_read_index as read_index;
 
-use crate::checkers::requests::Requests;
-use crate::history::{Record, State};
-use crate::tenancy::{END_OF_KEYS, KEY};
-use crate::terms::Terms;
-use crate::world::{Clock, MILLISECOND, Micros};
+use crate::checkers::requests::RequestChecker;
+use crate::event_queue::{Clock, MILLISECOND, Micros};
+use crate::history::{Record, StoreModel};
+use crate::lease_model::{LEASE_KEY_PREFIX, LEASE_KEYS_END};
+use crate::run_config::RunConfig;
 
 const WAL_DIR: &str = "/member/wal";
-const CLUSTER: u64 = 0xc1ea;
+const CLUSTER_ID: u64 = 0xc1ea;
 /// When the world begins, in milliseconds since 1970.
-const BEGINNING_UNIX_MS: u64 = 1_795_219_200_000;
+const START_UNIX_MS: u64 = 1_795_219_200_000;
 
 /// A member, whether it runs or not.
 #[derive(Debug)]
@@ -42,9 +43,9 @@ pub struct Machine {
     /// The member's id.
     pub id: u64,
     /// Counts starts and crashes. What was planned for another life does not happen.
-    pub life: u64,
+    pub incarnation: u64,
     /// What runs, if it does.
-    pub running: Option<Running>,
+    pub running: Option<RunningMember>,
     /// What it takes for the time.
     pub clock: Clock,
     /// Until then its process is stopped.
@@ -52,46 +53,46 @@ pub struct Machine {
     /// Until when its disk is slow, and how slow.
     pub slow_disk: (Micros, Micros),
     /// For how long it will be down when the power fails that was planned to fail.
-    pub cut_planned: Option<Micros>,
+    pub planned_power_cut: Option<Micros>,
     /// For how long it will be down when its disk has reported the error that was planned.
-    pub error_planned: Option<Micros>,
+    pub planned_disk_error: Option<Micros>,
     /// It has left, and will not run again.
-    pub is_gone: bool,
+    pub is_removed: bool,
     disk: SimulatedDisk,
-    vault: Arc<MemoryVault>,
+    store_dir: Arc<MemoryStoreDir>,
 }
 
 /// What a crash ends.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningMember {
     /// The member's raft half.
-    pub core: Core,
+    pub replica: Replica,
     /// Its apply half.
     pub applier: Applier,
     /// The requests of its clients.
     pub requests: RequestQueue,
     /// What the raft loop takes with its next turn.
-    pub inbox: Vec<Input>,
+    pub raft_loop_events: Vec<ReplicaInput>,
     /// And what the apply loop has done, in front of it.
-    pub applied: Option<Box<Applied>>,
+    pub unreported_applied: Option<Box<ApplyReport>>,
     /// Outcomes that the net thread has not taken.
     pub completions: Completions,
     /// What has become of requests.
-    pub checked: Requests,
+    pub request_checker: RequestChecker,
     /// A turn of the apply loop is planned.
     pub is_apply_planned: bool,
     /// A turn of the net thread is planned.
     pub is_net_planned: bool,
     /// Whether reads need ask no other member.
-    pub is_alone: bool,
+    pub can_read_locally: bool,
     /// This member was removed, and stops.
-    pub stops: bool,
+    pub is_stopping: bool,
     /// Its log.
     pub wal: Wal,
     /// A batch is on its way to the disk.
     pub is_writing: bool,
     /// The log is to be shortened when the disk is idle.
-    pub purge: Option<u64>,
+    pub pending_purge: Option<u64>,
     /// A poll is planned.
     pub is_poll_planned: bool,
     /// When the barrier wants to be polled.
@@ -101,7 +102,7 @@ pub struct Running {
 }
 
 /// How the table of members describes one.
-pub fn describe(id: u64) -> Member {
+pub fn member_description(id: u64) -> Member {
     let peer_urls = vec![peer_url(id)];
     Member { id, peer_urls, name: format!("m{id}"), ..Member::default() }
 }
@@ -113,73 +114,73 @@ pub fn peer_url(id: u64) -> String {
 
 impl Machine {
     /// A machine with the log of a new member on its disk: one of the first, or one that joins.
-    pub fn new(id: u64, first: &[Member], terms: &Terms) -> clearlane_member::Result<Machine> {
+    pub fn new(id: u64, first: &[Member], terms: &RunConfig) -> clearlane_member::Result<Machine> {
         let machine = Machine {
             id,
-            life: 0,
+            incarnation: 0,
             running: None,
             clock: Clock::new(id * 1000 * MILLISECOND),
             paused_until: 0,
             slow_disk: (0, 0),
-            cut_planned: None,
-            error_planned: None,
-            is_gone: false,
+            planned_power_cut: None,
+            planned_disk_error: None,
+            is_removed: false,
             disk: SimulatedDisk::new(["/", "/member"]),
-            vault: Arc::new(MemoryVault::new()),
+            store_dir: Arc::new(MemoryStoreDir::new()),
         };
-        let metadata = Metadata { node_id: id, cluster_id: CLUSTER };
-        bootstrap(&machine.ground(terms), metadata, first)?;
+        let metadata = Metadata { node_id: id, cluster_id: CLUSTER_ID };
+        bootstrap(&machine.storage_config(terms), metadata, first)?;
         Ok(machine)
     }
 
-    fn ground(&self, terms: &Terms) -> Ground {
-        Ground {
+    fn storage_config(&self, terms: &RunConfig) -> StorageConfig {
+        StorageConfig {
             files: Arc::new(self.disk.clone()),
             wal_dir: Path::new(WAL_DIR).to_owned(),
             wal: terms.wal,
-            vault: self.vault(),
+            store_dir: self.store_dir(),
             parts: terms.parts,
             backend: Config::default(),
             learners_max: LEARNERS_MAX,
-            workers: Arc::new(OneAfterTheOther),
+            workers: Arc::new(SerialWorkers),
         }
     }
 
     /// Where its stores are.
-    pub fn vault(&self) -> Arc<dyn Vault> {
-        Arc::clone(&self.vault) as Arc<dyn Vault>
+    pub fn store_dir(&self) -> Arc<dyn StoreDir> {
+        Arc::clone(&self.store_dir) as Arc<dyn StoreDir>
     }
 
     /// Starts the member.
-    pub fn start(&mut self, now: Micros, terms: &Terms) -> clearlane_member::Result<()> {
-        let settings = Settings {
+    pub fn start(&mut self, now: Micros, terms: &RunConfig) -> clearlane_member::Result<()> {
+        let settings = ReplicaConfig {
             raft: terms.raft,
-            reads: read_index::Config::new(0),
+            read_index: read_index::ReadIndexConfig::new(0),
             read_mode: terms.read_mode,
             snapshot_count: terms.snapshot_count,
             snapshot_bytes: u64::MAX,
             catch_up_entries: terms.catch_up_entries,
             catch_up_bytes: u64::MAX,
-            lease_checkpoint_interval: terms.lease_checkpoints.map(Duration::from_micros),
-            ..Settings::new(0, BEGINNING_UNIX_MS + self.clock.shows(now) / MILLISECOND)
+            lease_checkpoint_interval: terms.lease_checkpoint_interval.map(Duration::from_micros),
+            ..ReplicaConfig::new(0, START_UNIX_MS + self.clock.read(now) / MILLISECOND)
         };
-        let (core, applier, wal) = start(self.ground(terms), settings)?;
-        self.life += 1;
-        self.running = Some(Running {
-            core,
+        let (core, applier, wal) = start(self.storage_config(terms), settings)?;
+        self.incarnation += 1;
+        self.running = Some(RunningMember {
+            replica: core,
             applier,
             wal,
             requests: RequestQueue::new(0),
-            inbox: Vec::new(),
-            applied: None,
+            raft_loop_events: Vec::new(),
+            unreported_applied: None,
             completions: Vec::new(),
-            checked: Requests::default(),
+            request_checker: RequestChecker::default(),
             is_apply_planned: false,
             is_net_planned: false,
-            is_alone: false,
-            stops: false,
+            can_read_locally: false,
+            is_stopping: false,
             is_writing: false,
-            purge: None,
+            pending_purge: None,
             is_poll_planned: false,
             wake_at: None,
             compactions: VecDeque::new(),
@@ -190,9 +191,9 @@ impl Machine {
     /// Ends the member, and if `power` is a seed, what was not synced goes with it.
     pub fn crash(&mut self, power: Option<u64>) {
         self.running = None;
-        self.life += 1;
-        self.cut_planned = None;
-        self.error_planned = None;
+        self.incarnation += 1;
+        self.planned_power_cut = None;
+        self.planned_disk_error = None;
         self.paused_until = 0;
         self.disk = match power {
             Some(seed) => self.disk.after_power_cut(seed),
@@ -203,13 +204,13 @@ impl Machine {
     /// Lets the power fail before the n-th operation of the disk from now.
     pub fn plan_power_cut(&mut self, operation: u64, down: Micros) {
         self.disk.fail_at(operation, Fault::PowerCut);
-        self.cut_planned = Some(down);
+        self.planned_power_cut = Some(down);
     }
 
     /// Lets the n-th operation of the disk from now fail. What it did nobody knows.
     pub fn plan_disk_error(&mut self, operation: u64, down: Micros) {
         self.disk.fail_at(operation, Fault::Error);
-        self.error_planned = Some(down);
+        self.planned_disk_error = Some(down);
     }
 
     /// Whether the planned moment has come.
@@ -218,19 +219,19 @@ impl Machine {
     }
 
     /// What the disk's operations since the last call took.
-    pub fn take_disk_time(&mut self) -> Micros {
+    pub fn take_disk_cost(&mut self) -> Micros {
         self.disk.take_cost()
     }
 
     /// The longest time that a batch takes to get to the disk.
-    pub fn longest_write(&self, now: Micros, terms: &Terms) -> Micros {
+    pub fn longest_write(&self, now: Micros, terms: &RunConfig) -> Micros {
         let (until, slow) = self.slow_disk;
-        if now < until { slow.max(terms.write) } else { terms.write }
+        if now < until { slow.max(terms.disk_write_max) } else { terms.disk_write_max }
     }
 
     /// Its raft half, if it runs.
-    pub fn core(&self) -> Option<&Core> {
-        self.running.as_ref().map(|running| &running.core)
+    pub fn replica(&self) -> Option<&Replica> {
+        self.running.as_ref().map(|running| &running.replica)
     }
 
     /// Its apply half, if it runs.
@@ -240,45 +241,47 @@ impl Machine {
 
     /// Who leads, as far as it knows; nobody if it does not run.
     pub fn leadership(&self) -> Leadership {
-        self.core().map(Core::leadership).unwrap_or_default()
+        self.replica().map(Replica::leadership).unwrap_or_default()
     }
 
     /// Whether it runs and takes itself for the leader.
-    pub fn leads(&self) -> bool {
+    pub fn is_leader(&self) -> bool {
         self.leadership().role == Role::Leader
     }
 }
 
 /// What a store holds of the keys that clients use.
-pub fn state_of(store: &dyn Store<Progress>) -> clearlane_mvcc::Result<State> {
-    let read = store.read();
+pub fn client_records(store: &dyn Store<AppliedPosition>) -> clearlane_mvcc::Result<StoreModel> {
+    let read = store.begin_read();
     let found = read.range(KeyRange::new(b"k", b"l"), RangeOptions::default())?;
-    let records = found.records.iter().map(record).map(|record| (record.key.clone(), record));
-    Ok(State { revision: read.revision(), records: records.collect() })
+    let records = found.records.iter().map(to_record).map(|record| (record.key.clone(), record));
+    Ok(StoreModel { revision: read.revision(), records: records.collect() })
 }
 
 /// On which lease each key of the tenants hangs, as the records in a store say.
-pub fn tenants_of(store: &dyn Store<Progress>) -> clearlane_mvcc::Result<BTreeMap<String, i64>> {
-    let keys = KeyRange::new(KEY.as_bytes(), END_OF_KEYS.as_bytes());
-    let found = store.read().range(keys, RangeOptions::default())?;
+pub fn lease_keys(
+    store: &dyn Store<AppliedPosition>,
+) -> clearlane_mvcc::Result<BTreeMap<String, i64>> {
+    let keys = KeyRange::new(LEASE_KEY_PREFIX.as_bytes(), LEASE_KEYS_END.as_bytes());
+    let found = store.begin_read().range(keys, RangeOptions::default())?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Ok(found.records.iter().map(|record| (text(&record.key), record.lease)).collect())
 }
 
 /// A record, as the history has it.
-pub fn record(found: &clearlane_proto::mvccpb::KeyValue) -> Record {
+pub fn to_record(found: &clearlane_proto::mvccpb::KeyValue) -> Record {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Record {
         key: text(&found.key),
         value: text(&found.value),
-        created: found.create_revision,
-        modified: found.mod_revision,
+        create_revision: found.create_revision,
+        mod_revision: found.mod_revision,
         version: found.version,
     }
 }
 
 /// The hash of a store as it is now.
-pub fn hash_of(store: &dyn Store<Progress>) -> clearlane_mvcc::Result<HashKv> {
+pub fn hash_kv(store: &dyn Store<AppliedPosition>) -> clearlane_mvcc::Result<HashKv> {
     let mut job = store.hash(0)?;
     loop {
         if let Some(hash) = job.step(usize::MAX)? {

@@ -14,10 +14,10 @@ use clearlane_proto::etcdserverpb::{
 use prost::Message;
 
 use crate::history::Request;
-use crate::tenancy::{Act, KEY};
+use crate::lease_model::{LEASE_KEY_PREFIX, LeaseOp};
 
 /// Behind the last key that clients use.
-const END_OF_KEYS: &[u8] = b"l";
+const CLIENT_KEYS_END: &[u8] = b"l";
 
 /// What an entry of the log wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,18 +25,18 @@ pub enum Proposal {
     /// What a client asked for, which is not a read.
     Client(Request),
     /// What a tenant or a leader does to leases.
-    Lease(Act),
+    Lease(LeaseOp),
     /// To forget what was before a revision.
     Compact(i64),
     /// To stand in the log: a read in mode `log`.
-    Look,
+    LogRead,
 }
 
 /// A read, as etcd's message.
 pub fn range(key: Option<&str>, serializable: bool) -> RangeRequest {
     let (key, range_end) = match key {
         Some(key) => (key.to_owned().into(), Bytes::new()),
-        None => (Bytes::from_static(b"k"), Bytes::from_static(END_OF_KEYS)),
+        None => (Bytes::from_static(b"k"), Bytes::from_static(CLIENT_KEYS_END)),
     };
     RangeRequest { key, range_end, serializable, ..RangeRequest::default() }
 }
@@ -48,25 +48,25 @@ pub fn encode(proposal: &Proposal) -> InternalRaftRequest {
         Proposal::Compact(revision) => {
             out.compaction = Some(CompactionRequest { revision: *revision, physical: false });
         }
-        Proposal::Look => out.range = Some(RangeRequest::default()),
+        Proposal::LogRead => out.range = Some(RangeRequest::default()),
         Proposal::Client(request) => encode_request(request, &mut out),
-        Proposal::Lease(act) => encode_act(act, &mut out),
+        Proposal::Lease(act) => encode_lease_op(act, &mut out),
     }
     out
 }
 
-fn encode_act(act: &Act, out: &mut InternalRaftRequest) {
+fn encode_lease_op(act: &LeaseOp, out: &mut InternalRaftRequest) {
     match act {
-        Act::Grant { id, ttl } => {
+        LeaseOp::Grant { id, ttl } => {
             out.lease_grant = Some(LeaseGrantRequest { id: *id, ttl: *ttl });
         }
-        Act::Revoke(id) => out.lease_revoke = Some(LeaseRevokeRequest { id: *id }),
-        Act::Checkpoint(checkpoints) => {
+        LeaseOp::Revoke(id) => out.lease_revoke = Some(LeaseRevokeRequest { id: *id }),
+        LeaseOp::Checkpoint(checkpoints) => {
             let left = |(id, left): &(i64, i64)| LeaseCheckpoint { id: *id, remaining_ttl: *left };
             let checkpoints = checkpoints.iter().map(left).collect();
             out.lease_checkpoint = Some(LeaseCheckpointRequest { checkpoints });
         }
-        Act::Put { key, lease } => out.put = Some(PutRequest { lease: *lease, ..put(key, "") }),
+        LeaseOp::Put { key, lease } => out.put = Some(PutRequest { lease: *lease, ..put(key, "") }),
     }
 }
 
@@ -83,7 +83,7 @@ fn encode_request(request: &Request, out: &mut InternalRaftRequest) {
             out.delete_range =
                 Some(DeleteRangeRequest { key, prev_kv: true, ..DeleteRangeRequest::default() });
         }
-        Request::Swap { key, expected, value } => {
+        Request::CompareAndSwap { key, expected, value } => {
             let look = || request_op::Request::RequestRange(range(Some(key), false));
             let put = request_op::Request::RequestPut(put(key, value));
             let op = |request| RequestOp { request: Some(request) };
@@ -120,7 +120,7 @@ fn compare(key: &str, expected: Option<&str>) -> Compare {
 pub fn decode(data: &Bytes) -> Option<(u64, Proposal)> {
     let message = InternalRaftRequest::decode(data.clone()).ok()?;
     let id = message.header.as_ref()?.id;
-    let act = decode_act(&message);
+    let act = decode_lease_op(&message);
     if let Some(act) = act {
         return Some((id, Proposal::Lease(act)));
     }
@@ -134,23 +134,25 @@ pub fn decode(data: &Bytes) -> Option<(u64, Proposal)> {
         }
         (None, None, Some(txn), None, None) => Proposal::Client(decode_swap(&txn)?),
         (None, None, None, Some(compaction), None) => Proposal::Compact(compaction.revision),
-        (None, None, None, None, Some(range)) if range == RangeRequest::default() => Proposal::Look,
+        (None, None, None, None, Some(range)) if range == RangeRequest::default() => {
+            Proposal::LogRead
+        }
         _ => return None,
     };
     Some((id, proposal))
 }
 
-fn decode_act(message: &InternalRaftRequest) -> Option<Act> {
+fn decode_lease_op(message: &InternalRaftRequest) -> Option<LeaseOp> {
     let InternalRaftRequest { put, lease_grant, lease_revoke, lease_checkpoint, .. } = message;
     Some(match (put, lease_grant, lease_revoke, lease_checkpoint) {
-        (Some(put), None, None, None) if put.key.starts_with(KEY.as_bytes()) => {
-            Act::Put { key: text(&put.key)?, lease: put.lease }
+        (Some(put), None, None, None) if put.key.starts_with(LEASE_KEY_PREFIX.as_bytes()) => {
+            LeaseOp::Put { key: text(&put.key)?, lease: put.lease }
         }
-        (None, Some(grant), None, None) => Act::Grant { id: grant.id, ttl: grant.ttl },
-        (None, None, Some(revoke), None) => Act::Revoke(revoke.id),
+        (None, Some(grant), None, None) => LeaseOp::Grant { id: grant.id, ttl: grant.ttl },
+        (None, None, Some(revoke), None) => LeaseOp::Revoke(revoke.id),
         (None, None, None, Some(LeaseCheckpointRequest { checkpoints })) => {
             let left = |of: &LeaseCheckpoint| (of.id, of.remaining_ttl);
-            Act::Checkpoint(checkpoints.iter().map(left).collect())
+            LeaseOp::Checkpoint(checkpoints.iter().map(left).collect())
         }
         _ => return None,
     })
@@ -166,7 +168,7 @@ fn decode_swap(txn: &TxnRequest) -> Option<Request> {
         _ => return None,
     };
     (compare.key == put.key).then_some(())?;
-    Some(Request::Swap { key: text(&put.key)?, expected, value: text(&put.value)? })
+    Some(Request::CompareAndSwap { key: text(&put.key)?, expected, value: text(&put.value)? })
 }
 
 fn text(bytes: &Bytes) -> Option<String> {
@@ -182,7 +184,7 @@ mod tests {
     #[test]
     fn what_is_proposed_is_understood() {
         let (key, value) = (|| "k1".to_owned(), || "v".to_owned());
-        let swap = |expected: Option<&str>| Request::Swap {
+        let swap = |expected: Option<&str>| Request::CompareAndSwap {
             key: key(),
             expected: expected.map(str::to_owned),
             value: value(),
@@ -193,11 +195,11 @@ mod tests {
             Proposal::Client(swap(None)),
             Proposal::Client(swap(Some("old"))),
             Proposal::Compact(7),
-            Proposal::Look,
-            Proposal::Lease(Act::Grant { id: 3, ttl: 9 }),
-            Proposal::Lease(Act::Revoke(3)),
-            Proposal::Lease(Act::Checkpoint(vec![(3, 0), (4, 7)])),
-            Proposal::Lease(Act::Put { key: "m1".to_owned(), lease: 3 }),
+            Proposal::LogRead,
+            Proposal::Lease(LeaseOp::Grant { id: 3, ttl: 9 }),
+            Proposal::Lease(LeaseOp::Revoke(3)),
+            Proposal::Lease(LeaseOp::Checkpoint(vec![(3, 0), (4, 7)])),
+            Proposal::Lease(LeaseOp::Put { key: "m1".to_owned(), lease: 3 }),
         ] {
             let mut message = encode(&proposal);
             assert_eq!(decode(&message.encode_to_vec().into()), None, "it has no id");

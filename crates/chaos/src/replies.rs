@@ -1,11 +1,11 @@
 //! What members answer, as the history has it.
 
-use clearlane_member::requests::{self, Refused, Reply as Answer};
+use clearlane_member::requests::{self, AppliedResponse as Answer, RequestRejection};
 use clearlane_mvcc::ReadTxn;
 use clearlane_proto::etcdserverpb::{RangeResponse, ResponseHeader, response_op};
 
 use crate::history::{Record, Reply, Request};
-use crate::machine::record;
+use crate::machine::to_record;
 use crate::proposals;
 
 /// What a reader sees who may look now.
@@ -13,34 +13,34 @@ pub fn read(
     read: &dyn ReadTxn,
     key: Option<&str>,
     serializable: bool,
-) -> clearlane_member::Result<Result<Reply, Refused>> {
+) -> clearlane_member::Result<Result<Reply, RequestRejection>> {
     let found = requests::range(read, &proposals::range(key, serializable))?;
-    Ok(found.map(|found| seen(&found)))
+    Ok(found.map(|found| range_reply(&found)))
 }
 
-fn seen(found: &RangeResponse) -> Reply {
-    let records = found.kvs.iter().map(record).collect();
+fn range_reply(found: &RangeResponse) -> Reply {
+    let records = found.kvs.iter().map(to_record).collect();
     Reply { revision: revision(found.header.as_ref()), changed: false, records }
 }
 
 /// What an answer says. One that does not fit what was asked says nothing that could be true.
-pub fn of(request: &Request, answer: &Answer) -> Reply {
+pub fn to_reply(request: &Request, answer: &Answer) -> Reply {
     match (request, answer) {
         (Request::Put { .. }, Answer::Put(put)) => Reply {
             revision: revision(put.header.as_ref()),
             changed: true,
-            records: put.prev_kv.iter().map(record).collect(),
+            records: put.prev_kv.iter().map(to_record).collect(),
         },
         (Request::Delete { .. }, Answer::DeleteRange(deleted)) => Reply {
             revision: revision(deleted.header.as_ref()),
             changed: deleted.deleted > 0,
-            records: deleted.prev_kvs.iter().map(record).collect(),
+            records: deleted.prev_kvs.iter().map(to_record).collect(),
         },
-        (Request::Swap { .. }, Answer::Txn(txn)) => {
+        (Request::CompareAndSwap { .. }, Answer::Txn(txn)) => {
             let first = txn.responses.first().and_then(|op| op.response.as_ref());
             let records: Vec<Record> = match first {
                 Some(response_op::Response::ResponseRange(range)) => {
-                    range.kvs.iter().map(record).collect()
+                    range.kvs.iter().map(to_record).collect()
                 }
                 _ => Vec::new(),
             };

@@ -3,30 +3,30 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::checkers::{Rule, Violation};
-use crate::cluster::{Cluster, Figures, Order};
+use crate::cluster::{Cluster, RunMetrics, SeedOptions};
 
 /// What became of a seed.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// What was asked for.
-    pub order: Order,
+    pub options: SeedOptions,
     /// The first rule that did not hold, if there is one.
     pub violation: Option<Violation>,
     /// The hash of the trace.
-    pub hash: u64,
+    pub trace_hash: u64,
     /// The [hash of all effects](crate::effect_hash).
-    pub effects: u64,
+    pub effect_hash: u64,
     /// The lines of the trace, if they were to be kept.
-    pub lines: Vec<String>,
+    pub trace_lines: Vec<String>,
     /// How much happened.
-    pub figures: Figures,
+    pub metrics: RunMetrics,
 }
 
 /// Runs a seed. An assertion that fails in a member is a violation like others.
-pub fn run(order: Order) -> Report {
+pub fn run(order: SeedOptions) -> Report {
     let mut cluster = Cluster::new(&order);
     // What a panic leaves behind is only looked at for its trace.
-    let played = catch_unwind(AssertUnwindSafe(|| cluster.play()));
+    let played = catch_unwind(AssertUnwindSafe(|| cluster.run()));
     let violation = match played {
         Ok(verdict) => verdict.err(),
         Err(panic) => {
@@ -36,9 +36,16 @@ pub fn run(order: Order) -> Report {
         }
     };
     if let Some(violation) = &violation {
-        cluster.line(format_args!("violation: {violation}"));
+        cluster.trace_line(format_args!("violation: {violation}"));
     }
     let (hash, lines) = (cluster.trace.hash(), cluster.trace.lines().to_vec());
-    let effects = cluster.effects.finish();
-    Report { order, violation, hash, effects, lines, figures: cluster.count() }
+    let effects = cluster.effect_hash.finish();
+    Report {
+        options: order,
+        violation,
+        trace_hash: hash,
+        effect_hash: effects,
+        trace_lines: lines,
+        metrics: cluster.collect_metrics(),
+    }
 }

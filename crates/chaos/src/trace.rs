@@ -7,11 +7,11 @@
 use std::fmt::Arguments;
 use std::io::Write;
 
-use crate::world::Micros;
+use crate::event_queue::Micros;
 
 /// What becomes of the lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Keep {
+pub enum TraceOutput {
     /// They are hashed and forgotten.
     #[default]
     Hash,
@@ -24,7 +24,7 @@ pub enum Keep {
 /// The lines so far.
 #[derive(Debug)]
 pub struct Trace {
-    keep: Keep,
+    output: TraceOutput,
     hash: u64,
     count: u64,
     line: Vec<u8>,
@@ -33,13 +33,19 @@ pub struct Trace {
 
 impl Trace {
     /// Nothing has happened.
-    pub fn new(keep: Keep) -> Trace {
+    pub fn new(keep: TraceOutput) -> Trace {
         // FNV-1a, which is easily written down: the hash of a seed is the same everywhere.
-        Trace { keep, hash: 0xcbf2_9ce4_8422_2325, count: 0, line: Vec::new(), lines: Vec::new() }
+        Trace {
+            output: keep,
+            hash: 0xcbf2_9ce4_8422_2325,
+            count: 0,
+            line: Vec::new(),
+            lines: Vec::new(),
+        }
     }
 
     /// Adds a line.
-    pub fn line(&mut self, now: Micros, what: Arguments<'_>) {
+    pub fn record(&mut self, now: Micros, what: Arguments<'_>) {
         self.line.clear();
         writeln!(self.line, "{:>3}.{:06} {what}", now / 1_000_000, now % 1_000_000)
             .expect("memory takes what is written");
@@ -47,11 +53,11 @@ impl Trace {
             self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
         self.count += 1;
-        match self.keep {
-            Keep::Hash => {}
-            Keep::Lines => self.lines.push(String::from_utf8_lossy(&self.line).into_owned()),
+        match self.output {
+            TraceOutput::Hash => {}
+            TraceOutput::Lines => self.lines.push(String::from_utf8_lossy(&self.line).into_owned()),
             // Who closes the output has seen enough.
-            Keep::Print => drop(std::io::stdout().write_all(&self.line)),
+            TraceOutput::Print => drop(std::io::stdout().write_all(&self.line)),
         }
     }
 
@@ -77,15 +83,15 @@ mod tests {
 
     #[test]
     fn the_hash_is_that_of_the_lines() {
-        let mut kept = Trace::new(Keep::Lines);
-        let mut hashed = Trace::new(Keep::Hash);
+        let mut kept = Trace::new(TraceOutput::Lines);
+        let mut hashed = Trace::new(TraceOutput::Hash);
         for trace in [&mut kept, &mut hashed] {
-            trace.line(1_000_002, format_args!("{} has {}", 1, 2));
-            trace.line(2_000_000, format_args!("end"));
+            trace.record(1_000_002, format_args!("{} has {}", 1, 2));
+            trace.record(2_000_000, format_args!("end"));
         }
         assert_eq!(kept.lines(), ["  1.000002 1 has 2\n", "  2.000000 end\n"]);
         assert_eq!((kept.hash(), kept.count()), (hashed.hash(), 2));
-        hashed.line(2_000_000, format_args!(""));
+        hashed.record(2_000_000, format_args!(""));
         assert_ne!(kept.hash(), hashed.hash());
     }
 }

@@ -32,49 +32,57 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use crate::Client;
-use crate::error::{Error, Result, Verdict, told};
-use crate::pause::Pause;
-use crate::place::{Place, Places};
+use crate::backoff::Backoff;
+use crate::endpoint::{Endpoint, Endpoints};
+use crate::error::{Error, Result, StatusKind, describe_status};
 
 /// Nothing takes so long: a request without a limit.
-const FOR_EVER: Duration = Duration::from_secs(86_400 * 365);
+const NO_TIMEOUT: Duration = Duration::from_secs(86_400 * 365);
 
 pub(crate) type Token = MetadataValue<Ascii>;
 
 /// How a request may be treated.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct CallPolicy {
     /// Only a member that knows of a leader may take it.
-    wants_leader: bool,
+    requires_leader: bool,
     /// Doing it twice is the same as doing it once.
-    may_repeat: bool,
+    is_retryable: bool,
     /// It ends when the time for requests is up.
-    has_limit: bool,
+    has_timeout: bool,
     /// Asks each endpoint again and again.
-    has_patience: bool,
+    waits_for_endpoint: bool,
 }
 
-impl Way {
+impl CallPolicy {
     /// Changes nothing.
-    pub(crate) const READ: Way =
-        Way { wants_leader: true, may_repeat: true, has_limit: true, has_patience: true };
+    pub(crate) const READ: CallPolicy = CallPolicy {
+        requires_leader: true,
+        is_retryable: true,
+        has_timeout: true,
+        waits_for_endpoint: true,
+    };
     /// Changes nothing, and is content with what any member has.
-    pub(crate) const LOCAL: Way = Way { wants_leader: false, ..Way::READ };
+    pub(crate) const LOCAL: CallPolicy = CallPolicy { requires_leader: false, ..CallPolicy::READ };
     /// Changes something.
-    pub(crate) const WRITE: Way = Way { may_repeat: false, ..Way::READ };
+    pub(crate) const WRITE: CallPolicy = CallPolicy { is_retryable: false, ..CallPolicy::READ };
     /// Changes something, as long as that takes. To wait for a lock, too: a member that gives up for a client
     /// takes back the client's place in line, at any time later, and that may be the place he has by then
     /// asked for elsewhere.
-    pub(crate) const LONG_WRITE: Way = Way { has_limit: false, ..Way::WRITE };
+    pub(crate) const LONG_WRITE: CallPolicy =
+        CallPolicy { has_timeout: false, ..CallPolicy::WRITE };
     /// About the member that answers, and of interest only now.
-    pub(crate) const MEMBER: Way = Way { has_patience: false, ..Way::LOCAL };
+    pub(crate) const MEMBER: CallPolicy =
+        CallPolicy { waits_for_endpoint: false, ..CallPolicy::LOCAL };
     /// The same, as long as it takes, and not twice.
-    pub(crate) const MEMBER_WORK: Way = Way { has_limit: false, may_repeat: false, ..Way::MEMBER };
+    pub(crate) const MEMBER_WORK: CallPolicy =
+        CallPolicy { has_timeout: false, is_retryable: false, ..CallPolicy::MEMBER };
     /// The beginning of a stream; whoever needs it begins again.
-    pub(crate) const STREAM: Way = Way { has_patience: false, ..Way::READ };
+    pub(crate) const STREAM: CallPolicy =
+        CallPolicy { waits_for_endpoint: false, ..CallPolicy::READ };
 
-    fn mark(self, head: &mut MetadataMap, token: Option<&Token>) {
-        if self.wants_leader {
+    fn set_metadata(self, head: &mut MetadataMap, token: Option<&Token>) {
+        if self.requires_leader {
             head.insert("hasleader", MetadataValue::from_static("true"));
         }
         if let Some(token) = token {
@@ -84,57 +92,57 @@ impl Way {
 }
 
 /// Why nobody has answered.
-enum Failed {
+enum CallError {
     /// The token was not taken; the server's words.
-    Token(Error),
+    TokenRejected(Error),
     /// For good.
-    Error(Error),
+    Final(Error),
 }
 
 /// One request on its way from endpoint to endpoint.
 struct Attempts<'a> {
-    places: &'a Places,
-    way: Way,
+    endpoints: &'a Endpoints,
+    policy: CallPolicy,
     timeout: Duration,
     /// Not after this one.
-    until: Instant,
+    give_up_at: Instant,
     tried: Vec<bool>,
-    pause: Pause,
-    last: Option<Error>,
+    backoff: Backoff,
+    last_error: Option<Error>,
     /// In this round, all have said that it is not for them.
     is_hopeless: bool,
 }
 
 impl<'a> Attempts<'a> {
-    fn new(client: &'a Client, way: Way) -> Attempts<'a> {
-        let timeout = client.shared.options.request_timeout;
+    fn new(client: &'a Client, way: CallPolicy) -> Attempts<'a> {
+        let timeout = client.options_and_token.options.request_timeout;
         Attempts {
-            places: &client.places,
-            way,
+            endpoints: &client.endpoints,
+            policy: way,
             timeout,
-            until: Instant::now() + timeout,
+            give_up_at: Instant::now() + timeout,
             tried: Vec::new(),
-            pause: Pause::new(),
-            last: None,
+            backoff: Backoff::new(),
+            last_error: None,
             is_hopeless: true,
         }
     }
 
     /// When an attempt that begins now has to end.
     fn deadline(&self) -> Instant {
-        if self.way.has_limit { self.until } else { Instant::now() + FOR_EVER }
+        if self.policy.has_timeout { self.give_up_at } else { Instant::now() + NO_TIMEOUT }
     }
 
     /// Whom to ask next.
-    async fn next(&mut self) -> Result<Arc<Place>> {
+    async fn next(&mut self) -> Result<Arc<Endpoint>> {
         loop {
-            if let Some(place) = self.places.next(&mut self.tried) {
+            if let Some(place) = self.endpoints.next(&mut self.tried) {
                 return Ok(place);
             }
-            let next = Instant::now() + self.pause.next();
-            if next >= self.until || self.is_hopeless || !self.way.has_patience {
+            let next = Instant::now() + self.backoff.next();
+            if next >= self.give_up_at || self.is_hopeless || !self.policy.waits_for_endpoint {
                 let nobody = || Error::Unavailable("no endpoint was asked".to_owned());
-                return Err(self.last.take().unwrap_or_else(nobody));
+                return Err(self.last_error.take().unwrap_or_else(nobody));
             }
             sleep_until(next).await;
             self.tried.clear();
@@ -143,50 +151,52 @@ impl<'a> Attempts<'a> {
     }
 
     /// After an attempt that began then: whether there may be another.
-    fn failed(
+    fn on_failure(
         &mut self,
-        place: &Arc<Place>,
+        place: &Arc<Endpoint>,
         began: Instant,
         status: &Status,
-    ) -> std::result::Result<(), Failed> {
-        let words = || format!("{}: {}", place.url(), told(status));
-        let error = match Verdict::of(status) {
-            Verdict::Answer => return Err(Failed::Error(Error::of(status))),
-            Verdict::Token => return Err(Failed::Token(Error::of(status))),
-            Verdict::TurnedAway => Error::of(status),
-            Verdict::NotSent => Error::Unavailable(words()),
-            Verdict::Unknown if self.way.may_repeat => Error::Unavailable(words()),
-            Verdict::Unknown => {
-                place.set_aside();
-                return Err(Failed::Error(Error::FateUnknown(words())));
+    ) -> std::result::Result<(), CallError> {
+        let words = || format!("{}: {}", place.url(), describe_status(status));
+        let error = match StatusKind::from_status(status) {
+            StatusKind::Final => return Err(CallError::Final(Error::from_status(status))),
+            StatusKind::TokenRejected => {
+                return Err(CallError::TokenRejected(Error::from_status(status)));
+            }
+            StatusKind::WrongMember => Error::from_status(status),
+            StatusKind::NotSent => Error::Unavailable(words()),
+            StatusKind::Unknown if self.policy.is_retryable => Error::Unavailable(words()),
+            StatusKind::Unknown => {
+                place.mark_failed();
+                return Err(CallError::Final(Error::OutcomeUnknown(words())));
             }
         };
         if !matches!(error, Error::NotLeader) {
-            place.set_aside();
+            place.mark_failed();
         }
         // Nobody becomes the leader, or a voter, because he is asked again.
         self.is_hopeless &= matches!(error, Error::NotLeader | Error::FailedPrecondition(_));
-        self.last = Some(error);
-        if !self.way.has_limit && began.elapsed() >= self.timeout {
+        self.last_error = Some(error);
+        if !self.policy.has_timeout && began.elapsed() >= self.timeout {
             // It waited for long and then broke: the time for failing begins now.
-            self.until = Instant::now() + self.timeout;
+            self.give_up_at = Instant::now() + self.timeout;
         }
         Ok(())
     }
 
-    fn timed_out(&self, place: &Arc<Place>) -> Error {
-        place.set_aside();
+    fn timed_out(&self, place: &Arc<Endpoint>) -> Error {
+        place.mark_failed();
         let words = format!("{} in {:?}", place.url(), self.timeout);
-        match self.way.may_repeat {
+        match self.policy.is_retryable {
             true => Error::TimedOut(words),
-            false => Error::FateUnknown(format!("no answer from {words}")),
+            false => Error::OutcomeUnknown(format!("no answer from {words}")),
         }
     }
 }
 
 impl Client {
     /// Asks until somebody answers.
-    pub(crate) async fn call<Q, R, F, A>(&self, way: Way, request: Q, send: F) -> Result<R>
+    pub(crate) async fn call<Q, R, F, A>(&self, way: CallPolicy, request: Q, send: F) -> Result<R>
     where
         Q: Clone,
         F: Fn(Channel, Request<Q>) -> A,
@@ -198,33 +208,39 @@ impl Client {
     /// The same, and says who has answered.
     pub(crate) async fn call_at<Q, R, F, A>(
         &self,
-        way: Way,
+        way: CallPolicy,
         request: Q,
         send: F,
-    ) -> Result<(Arc<Place>, R)>
+    ) -> Result<(Arc<Endpoint>, R)>
     where
         Q: Clone,
         F: Fn(Channel, Request<Q>) -> A,
         A: Future<Output = std::result::Result<Response<R>, Status>>,
     {
         let token = self.token(None).await?;
-        match self.carry(way, token.as_ref(), &request, &send).await {
-            Err(Failed::Token(error)) if self.shared.options.credentials.is_none() => Err(error),
-            Err(Failed::Token(_)) => {
-                let token = self.token(Some(token)).await?;
-                self.carry(way, token.as_ref(), &request, &send).await.map_err(Failed::into_error)
+        match self.call_with_token(way, token.as_ref(), &request, &send).await {
+            Err(CallError::TokenRejected(error))
+                if self.options_and_token.options.credentials.is_none() =>
+            {
+                Err(error)
             }
-            done => done.map_err(Failed::into_error),
+            Err(CallError::TokenRejected(_)) => {
+                let token = self.token(Some(token)).await?;
+                self.call_with_token(way, token.as_ref(), &request, &send)
+                    .await
+                    .map_err(CallError::into_error)
+            }
+            done => done.map_err(CallError::into_error),
         }
     }
 
-    async fn carry<Q, R, F, A>(
+    async fn call_with_token<Q, R, F, A>(
         &self,
-        way: Way,
+        way: CallPolicy,
         token: Option<&Token>,
         request: &Q,
         send: &F,
-    ) -> std::result::Result<(Arc<Place>, R), Failed>
+    ) -> std::result::Result<(Arc<Endpoint>, R), CallError>
     where
         Q: Clone,
         F: Fn(Channel, Request<Q>) -> A,
@@ -232,26 +248,28 @@ impl Client {
     {
         let mut attempts = Attempts::new(self, way);
         loop {
-            let place = attempts.next().await.map_err(Failed::Error)?;
+            let place = attempts.next().await.map_err(CallError::Final)?;
             let mut message = Request::new(request.clone());
-            way.mark(message.metadata_mut(), token);
+            way.set_metadata(message.metadata_mut(), token);
             let began = Instant::now();
             match timeout_at(attempts.deadline(), send(place.channel(), message)).await {
                 Ok(Ok(reply)) => {
-                    place.is_well();
+                    place.mark_healthy();
                     return Ok((place, reply.into_inner()));
                 }
-                Ok(Err(status)) => attempts.failed(&place, began, &status)?,
-                Err(_) => return Err(Failed::Error(attempts.timed_out(&place))),
+                Ok(Err(status)) => attempts.on_failure(&place, began, &status)?,
+                Err(_) => return Err(CallError::Final(attempts.timed_out(&place))),
             }
         }
     }
 
     /// The token for a request; a new one, if the one that the caller had (`refused`) is still ours.
     pub(crate) async fn token(&self, refused: Option<Option<Token>>) -> Result<Option<Token>> {
-        let Some(credentials) = &self.shared.options.credentials else { return Ok(None) };
+        let Some(credentials) = &self.options_and_token.options.credentials else {
+            return Ok(None);
+        };
         // Whoever comes while somebody fetches a token waits here, and finds it.
-        let mut held = self.shared.token.lock().await;
+        let mut held = self.options_and_token.token.lock().await;
         let is_good = match (&*held, &refused) {
             (Some(_), None) => true,
             (Some(held), Some(refused)) => held != refused,
@@ -263,26 +281,27 @@ impl Client {
             let send = |channel, request| async move {
                 AuthClient::new(channel).authenticate(request).await
             };
-            *held = Some(match self.carry(Way::READ, None, &request, &send).await {
-                Ok((_, reply)) => Some(
-                    reply
-                        .token
-                        .parse()
-                        .map_err(|_| Error::Unexpected("a token that is no text"))?,
-                ),
-                // Who has a password where none is wanted may come in, too.
-                Err(Failed::Error(Error::AuthNotEnabled)) => None,
-                Err(failed) => return Err(failed.into_error()),
-            });
+            *held =
+                Some(match self.call_with_token(CallPolicy::READ, None, &request, &send).await {
+                    Ok((_, reply)) => Some(
+                        reply
+                            .token
+                            .parse()
+                            .map_err(|_| Error::Unexpected("a token that is no text"))?,
+                    ),
+                    // Who has a password where none is wanted may come in, too.
+                    Err(CallError::Final(Error::AuthNotEnabled)) => None,
+                    Err(failed) => return Err(failed.into_error()),
+                });
         }
         Ok(held.clone().flatten())
     }
 }
 
-impl Failed {
+impl CallError {
     fn into_error(self) -> Error {
         match self {
-            Failed::Token(error) | Failed::Error(error) => error,
+            CallError::TokenRejected(error) | CallError::Final(error) => error,
         }
     }
 }

@@ -8,7 +8,7 @@ use clearlane_proto::etcdserverpb::{
 use tonic::transport::Channel;
 
 use crate::Client;
-use crate::call::Way;
+use crate::call::CallPolicy;
 use crate::error::{Error, Result};
 
 fn stub(channel: Channel) -> ClusterClient<Channel> {
@@ -20,7 +20,7 @@ impl Client {
     pub async fn member_list(&self) -> Result<Vec<Member>> {
         let request = MemberListRequest { linearizable: true };
         let send = |channel, request| async move { stub(channel).member_list(request).await };
-        Ok(self.call(Way::READ, request, send).await?.members)
+        Ok(self.call(CallPolicy::READ, request, send).await?.members)
     }
 
     /// Adds a member that will be reached by the others at these addresses. Then start it.
@@ -45,14 +45,14 @@ impl Client {
     async fn add(&self, peer_urls: Vec<String>, is_learner: bool) -> Result<Member> {
         let request = MemberAddRequest { peer_urls, is_learner };
         let send = |channel, request| async move { stub(channel).member_add(request).await };
-        let added = self.call(Way::WRITE, request, send).await?.member;
+        let added = self.call(CallPolicy::WRITE, request, send).await?.member;
         added.ok_or(Error::Unexpected("a member was added, and is not named"))
     }
 
     /// Removes a member: it stops by itself. Returns those that are left.
     pub async fn member_remove(&self, id: u64) -> Result<Vec<Member>> {
         let send = |channel, request| async move { stub(channel).member_remove(request).await };
-        Ok(self.call(Way::WRITE, MemberRemoveRequest { id }, send).await?.members)
+        Ok(self.call(CallPolicy::WRITE, MemberRemoveRequest { id }, send).await?.members)
     }
 
     /// A member is reached by the others at these addresses from now on.
@@ -64,12 +64,12 @@ impl Client {
         let peer_urls = peer_urls.into_iter().map(Into::into).collect();
         let request = MemberUpdateRequest { id, peer_urls };
         let send = |channel, request| async move { stub(channel).member_update(request).await };
-        Ok(self.call(Way::WRITE, request, send).await?.members)
+        Ok(self.call(CallPolicy::WRITE, request, send).await?.members)
     }
 
     /// A learner votes from now on, if it has caught up.
     pub async fn member_promote(&self, id: u64) -> Result<Vec<Member>> {
         let send = |channel, request| async move { stub(channel).member_promote(request).await };
-        Ok(self.call(Way::WRITE, MemberPromoteRequest { id }, send).await?.members)
+        Ok(self.call(CallPolicy::WRITE, MemberPromoteRequest { id }, send).await?.members)
     }
 }

@@ -9,10 +9,10 @@ use tokio_stream::Stream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
-use crate::call::Way;
-use crate::error::{Error, Result, Verdict, text};
-use crate::lock::own;
-use crate::pause::Pause;
+use crate::backoff::Backoff;
+use crate::call::CallPolicy;
+use crate::error::{Error, Result, StatusKind, text};
+use crate::lock::require_lease;
 use crate::{Client, Compare};
 
 fn stub(channel: Channel) -> ElectionClient<Channel> {
@@ -36,7 +36,7 @@ impl Leadership {
     pub async fn proclaim(&self, value: impl Into<Vec<u8>>) -> Result<()> {
         let (leader, value) = (Some(self.key.clone()), value.into().into());
         let send = |channel, request| async move { stub(channel).proclaim(request).await };
-        self.client.call(Way::WRITE, ProclaimRequest { leader, value }, send).await.map(drop)
+        self.client.call(CallPolicy::WRITE, ProclaimRequest { leader, value }, send).await.map(drop)
     }
 
     /// Leads no more: the next one in line does.
@@ -44,7 +44,7 @@ impl Leadership {
         let request = ResignRequest { leader: Some(self.key) };
         let send = |channel, request| async move { stub(channel).resign(request).await };
         // Guarded by its revision: to resign twice is to resign once.
-        self.client.call(Way::READ, request, send).await.map(drop)
+        self.client.call(CallPolicy::READ, request, send).await.map(drop)
     }
 }
 
@@ -57,9 +57,9 @@ impl Client {
         value: impl Into<Vec<u8>>,
     ) -> Result<Leadership> {
         let (name, value) = (name.into().into(), value.into().into());
-        let request = CampaignRequest { name, lease: own(lease)?, value };
+        let request = CampaignRequest { name, lease: require_lease(lease)?, value };
         let send = |channel, request| async move { stub(channel).campaign(request).await };
-        let key = self.call(Way::LONG_WRITE, request, send).await?.leader;
+        let key = self.call(CallPolicy::LONG_WRITE, request, send).await?.leader;
         let key = key.ok_or(Error::Unexpected("elected, and not said as what"))?;
         Ok(Leadership { client: self.clone(), key })
     }
@@ -68,9 +68,9 @@ impl Client {
     pub async fn leader(&self, name: impl Into<Vec<u8>>) -> Result<Option<KeyValue>> {
         let request = LeaderRequest { name: name.into().into() };
         let send = |channel, request| async move { stub(channel).leader(request).await };
-        match self.call(Way::READ, request, send).await {
+        match self.call(CallPolicy::READ, request, send).await {
             Ok(reply) => Ok(reply.kv),
-            Err(Error::Refused { text, .. }) if text == text::NONE_ELECTED => Ok(None),
+            Err(Error::Rejected { text, .. }) if text == text::NONE_ELECTED => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -78,7 +78,13 @@ impl Client {
     /// Follows who leads, and what he says: what is so now, and then every change.
     pub fn observe(&self, name: impl Into<Vec<u8>>) -> Observe {
         let request = LeaderRequest { name: name.into().into() };
-        Observe { client: self.clone(), request, open: None, seen: 0, pause: Pause::new() }
+        Observe {
+            client: self.clone(),
+            request,
+            stream: None,
+            last_revision: 0,
+            backoff: Backoff::new(),
+        }
     }
 }
 
@@ -87,21 +93,21 @@ impl Client {
 pub struct Observe {
     client: Client,
     request: LeaderRequest,
-    open: Option<Streaming<LeaderResponse>>,
+    stream: Option<Streaming<LeaderResponse>>,
     /// What comes again after a failure is not told again.
-    seen: i64,
-    pause: Pause,
+    last_revision: i64,
+    backoff: Backoff,
 }
 
 impl Observe {
     /// The next change. Waits for it, through failures of endpoints.
     pub async fn next(&mut self) -> Result<KeyValue> {
         loop {
-            let told = match &mut self.open {
+            let told = match &mut self.stream {
                 Some(stream) => match stream.message().await {
                     Ok(told) => told,
                     Err(status) => {
-                        self.broken(&status)?;
+                        self.on_stream_error(&status)?;
                         None
                     }
                 },
@@ -111,34 +117,34 @@ impl Observe {
                 }
             };
             match told.map(|told| told.kv.unwrap_or_default()) {
-                Some(kv) if kv.mod_revision > self.seen => {
-                    self.seen = kv.mod_revision;
-                    self.pause.reset();
+                Some(kv) if kv.mod_revision > self.last_revision => {
+                    self.last_revision = kv.mod_revision;
+                    self.backoff.reset();
                     return Ok(kv);
                 }
                 Some(_) => {}
                 None => {
-                    self.open = None;
-                    self.pause.wait().await;
+                    self.stream = None;
+                    self.backoff.wait().await;
                 }
             }
         }
     }
 
-    fn broken(&mut self, status: &Status) -> Result<()> {
-        self.open = None;
-        match Verdict::of(status) {
-            Verdict::Answer => Err(Error::of(status)),
+    fn on_stream_error(&mut self, status: &Status) -> Result<()> {
+        self.stream = None;
+        match StatusKind::from_status(status) {
+            StatusKind::Final => Err(Error::from_status(status)),
             _ => Ok(()),
         }
     }
 
     async fn reopen(&mut self) -> Result<()> {
         let send = |channel, request| async move { stub(channel).observe(request).await };
-        match self.client.call(Way::STREAM, self.request.clone(), send).await {
-            Ok(stream) => self.open = Some(stream),
+        match self.client.call(CallPolicy::STREAM, self.request.clone(), send).await {
+            Ok(stream) => self.stream = Some(stream),
             Err(Error::Unavailable(_) | Error::NoLeader | Error::TimedOut(_)) => {
-                self.pause.wait().await;
+                self.backoff.wait().await;
             }
             Err(error) => return Err(error),
         }

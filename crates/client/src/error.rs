@@ -15,7 +15,7 @@
 //!
 //! A write whose answer is lost may have happened. The client does not write again, for that might
 //! make two writes of one, and does not say "failed", for that might be a lie: it says
-//! [`Error::FateUnknown`]. What to do then only the caller knows: read and look, write again if twice
+//! [`Error::OutcomeUnknown`]. What to do then only the caller knows: read and look, write again if twice
 //! does no harm, or guard the write with a [comparison](crate::Compare) so that it does none.
 //! Every other error of a write means that nothing was written.
 
@@ -102,10 +102,10 @@ pub enum Error {
     Unavailable(String),
     /// A write was sent, and its answer is lost: it may have happened, may yet happen, or not.
     #[error("it is not known whether this was done: {0}")]
-    FateUnknown(String),
+    OutcomeUnknown(String),
     /// The server refuses in words that this client has no name for.
     #[error("{text} ({code:?})")]
-    Refused {
+    Rejected {
         /// gRPC's code.
         code: Code,
         /// The server's words.
@@ -132,10 +132,10 @@ pub(crate) mod text {
     pub(crate) const NOT_LEADER: &str = "etcdserver: not leader";
     pub(crate) const LEARNER: &str = "etcdserver: rpc not supported for learner";
     pub(crate) const BAD_TOKEN: &str = "etcdserver: invalid auth token";
-    pub(crate) const NO_USER: &str = "etcdserver: user name is empty";
+    pub(crate) const USER_EMPTY: &str = "etcdserver: user name is empty";
     pub(crate) const OLD_AUTH: &str = "etcdserver: revision of auth store is old";
     /// Troubles of a moment, or of one member.
-    pub(crate) const PASSING: [&str; 5] = [
+    pub(crate) const TRANSIENT: [&str; 5] = [
         "etcdserver: request timed out",
         "etcdserver: server stopped",
         "etcdserver: leader changed",
@@ -145,7 +145,7 @@ pub(crate) mod text {
     pub(crate) const NONE_ELECTED: &str = "election: no leader";
 
     /// Whether a server of etcd's kind speaks so of something that it has decided.
-    pub(crate) fn is_servers(words: &str) -> bool {
+    pub(crate) fn is_from_server(words: &str) -> bool {
         const BEGINNINGS: [&str; 7] =
             ["etcdserver:", "auth:", "election:", "mutex:", "lease", "grpc:", "context "];
         BEGINNINGS.iter().any(|beginning| words.starts_with(beginning))
@@ -154,28 +154,28 @@ pub(crate) mod text {
 
 impl Error {
     /// What a server's answer means.
-    pub(crate) fn of(status: &Status) -> Error {
+    pub(crate) fn from_status(status: &Status) -> Error {
         let words = status.message();
-        known(words).unwrap_or_else(|| match status.code() {
+        parse_text(words).unwrap_or_else(|| match status.code() {
             Code::InvalidArgument => Error::InvalidArgument(words.to_owned()),
             Code::FailedPrecondition => Error::FailedPrecondition(words.to_owned()),
             Code::Unimplemented => Error::Unsupported(words.to_owned()),
             Code::PermissionDenied => Error::PermissionDenied,
             Code::Unauthenticated => Error::Unauthenticated(words.to_owned()),
             Code::DataLoss => Error::Corrupt,
-            code => Error::Refused { code, text: words.to_owned() },
+            code => Error::Rejected { code, text: words.to_owned() },
         })
     }
 
     /// What a text means that came without a code, such as the reason why a watch was cancelled.
-    pub(crate) fn of_words(words: &str) -> Error {
+    pub(crate) fn from_text(words: &str) -> Error {
         let (_, bare) = words.rsplit_once("desc = ").unwrap_or(("", words));
-        let refused = || Error::Refused { code: Code::Unknown, text: bare.to_owned() };
-        known(bare).unwrap_or_else(refused)
+        let refused = || Error::Rejected { code: Code::Unknown, text: bare.to_owned() };
+        parse_text(bare).unwrap_or_else(refused)
     }
 }
 
-fn known(words: &str) -> Option<Error> {
+fn parse_text(words: &str) -> Option<Error> {
     let what = words.strip_prefix("etcdserver: ").unwrap_or(words);
     Some(match what {
         "mvcc: required revision has been compacted" => Error::Compacted { compact_revision: None },
@@ -204,47 +204,49 @@ fn known(words: &str) -> Option<Error> {
 
 /// What a failed call says about whether it was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum StatusKind {
     /// It never left: another endpoint may be asked for anything.
     NotSent,
     /// It was turned away at the door: so, too.
-    TurnedAway,
+    WrongMember,
     /// Nobody knows.
     Unknown,
     /// Turned away for want of a token that holds.
-    Token,
+    TokenRejected,
     /// The server has decided.
-    Answer,
+    Final,
 }
 
-impl Verdict {
-    pub(crate) fn of(status: &Status) -> Verdict {
+impl StatusKind {
+    pub(crate) fn from_status(status: &Status) -> StatusKind {
         let words = status.message();
         if let Some(source) = status.source() {
             return match causes(source).any(|cause| cause.is::<tonic::ConnectError>()) {
-                true => Verdict::NotSent,
-                false => Verdict::Unknown,
+                true => StatusKind::NotSent,
+                false => StatusKind::Unknown,
             };
         }
         match words {
-            text::NO_LEADER | text::NOT_LEADER | text::LEARNER => return Verdict::TurnedAway,
-            text::BAD_TOKEN | text::NO_USER | text::OLD_AUTH => return Verdict::Token,
-            _ if words.starts_with("Service was not ready") => return Verdict::NotSent,
+            text::NO_LEADER | text::NOT_LEADER | text::LEARNER => return StatusKind::WrongMember,
+            text::BAD_TOKEN | text::USER_EMPTY | text::OLD_AUTH => {
+                return StatusKind::TokenRejected;
+            }
+            _ if words.starts_with("Service was not ready") => return StatusKind::NotSent,
             // tonic's words for a stream that ends in the middle.
             _ if words.starts_with("protocol error: missing grpc-status") => {
-                return Verdict::Unknown;
+                return StatusKind::Unknown;
             }
             _ => {}
         }
         match status.code() {
-            Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => Verdict::Unknown,
+            Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => StatusKind::Unknown,
             // Not a server's words, but a proxy's on the way, or of work that broke off.
-            Code::Unknown | Code::Internal if !text::is_servers(words) => Verdict::Unknown,
+            Code::Unknown | Code::Internal if !text::is_from_server(words) => StatusKind::Unknown,
             // Locks and elections send all their troubles without a code.
-            Code::Unknown if text::PASSING.iter().any(|passing| words.starts_with(passing)) => {
-                Verdict::Unknown
+            Code::Unknown if text::TRANSIENT.iter().any(|passing| words.starts_with(passing)) => {
+                StatusKind::Unknown
             }
-            _ => Verdict::Answer,
+            _ => StatusKind::Final,
         }
     }
 }
@@ -256,7 +258,7 @@ fn causes(first: &Cause) -> impl Iterator<Item = &Cause> {
 }
 
 /// A failure with all its causes, in one line.
-pub(crate) fn told(status: &Status) -> String {
+pub(crate) fn describe_status(status: &Status) -> String {
     let mut words = status.message().to_owned();
     let mut last = words.clone();
     for cause in status.source().into_iter().flat_map(causes) {
@@ -278,33 +280,38 @@ mod tests {
     fn texts_become_variants_whatever_the_code() {
         let compacted = "etcdserver: mvcc: required revision has been compacted";
         for code in [Code::OutOfRange, Code::Unknown] {
-            let error = Error::of(&Status::new(code, compacted));
+            let error = Error::from_status(&Status::new(code, compacted));
             assert!(matches!(error, Error::Compacted { compact_revision: None }), "{error:?}");
         }
         // The real server sends this one as Unknown.
         let busy = Status::unknown("etcdserver: too many requests");
-        assert!(matches!(Error::of(&busy), Error::TooManyRequests));
+        assert!(matches!(Error::from_status(&busy), Error::TooManyRequests));
         let wrong = Status::invalid_argument("etcdserver: key is not provided");
-        assert!(matches!(Error::of(&wrong), Error::InvalidArgument(text) if text.contains("key")));
+        assert!(
+            matches!(Error::from_status(&wrong), Error::InvalidArgument(text) if text.contains("key"))
+        );
     }
 
     #[test]
     fn words_without_a_code_are_known_too() {
         let reason = "rpc error: code = PermissionDenied desc = etcdserver: permission denied";
-        assert!(matches!(Error::of_words(reason), Error::PermissionDenied));
-        let strange = Error::of_words("mvcc: watcher range is empty");
+        assert!(matches!(Error::from_text(reason), Error::PermissionDenied));
+        let strange = Error::from_text("mvcc: watcher range is empty");
         assert_eq!(strange.to_string(), "mvcc: watcher range is empty (Unknown)");
     }
 
     #[test]
     fn a_verdict_is_certain_or_says_so() {
-        let of = |code, words: &str| Verdict::of(&Status::new(code, words));
-        assert_eq!(of(Code::Unavailable, "etcdserver: no leader"), Verdict::TurnedAway);
-        assert_eq!(of(Code::Unavailable, "etcdserver: request timed out"), Verdict::Unknown);
-        assert_eq!(of(Code::DeadlineExceeded, "context deadline exceeded"), Verdict::Unknown);
-        assert_eq!(of(Code::Unauthenticated, "etcdserver: invalid auth token"), Verdict::Token);
-        assert_eq!(of(Code::OutOfRange, "etcdserver: whatever"), Verdict::Answer);
-        assert_eq!(of(Code::Unknown, "etcdserver: server stopped"), Verdict::Unknown);
-        assert_eq!(of(Code::Unknown, "election: not leader"), Verdict::Answer);
+        let of = |code, words: &str| StatusKind::from_status(&Status::new(code, words));
+        assert_eq!(of(Code::Unavailable, "etcdserver: no leader"), StatusKind::WrongMember);
+        assert_eq!(of(Code::Unavailable, "etcdserver: request timed out"), StatusKind::Unknown);
+        assert_eq!(of(Code::DeadlineExceeded, "context deadline exceeded"), StatusKind::Unknown);
+        assert_eq!(
+            of(Code::Unauthenticated, "etcdserver: invalid auth token"),
+            StatusKind::TokenRejected
+        );
+        assert_eq!(of(Code::OutOfRange, "etcdserver: whatever"), StatusKind::Final);
+        assert_eq!(of(Code::Unknown, "etcdserver: server stopped"), StatusKind::Unknown);
+        assert_eq!(of(Code::Unknown, "election: not leader"), StatusKind::Final);
     }
 }

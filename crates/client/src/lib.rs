@@ -40,7 +40,7 @@
 //! `etcdctl`. Endpoints are those that were given: the list of members is not followed, since
 //! addresses that a cluster tells are not always ones that can be reached from here.
 
-mod aborting;
+mod abort_on_drop;
 mod call;
 mod cluster;
 mod election;
@@ -50,8 +50,8 @@ mod lease;
 mod lock;
 mod maintenance;
 mod options;
-mod pause;
-mod place;
+mod backoff;
+mod endpoint;
 mod watch;
 
 use std::sync::Arc;
@@ -66,28 +66,28 @@ pub use tonic::Code;
 pub use crate::election::{Leadership, Observe};
 pub use crate::error::{Error, Result};
 pub use crate::kv::{
-    Compare, Delete, DeleteReply, Get, GetReply, Keys, Number, Op, OpReply, Put, PutReply,
-    RangeStream, SortBy, Txn, TxnReply, Value,
+    Compare, CompareNumber, CompareValue, Delete, DeleteReply, Get, GetReply, Keys, Op, OpReply,
+    Put, PutReply, RangeStream, SortBy, Txn, TxnReply,
 };
 pub use crate::lease::{KeepAlive, Lease, LeaseEnd, TimeToLive};
 pub use crate::lock::Lock;
-pub use crate::maintenance::Copied;
+pub use crate::maintenance::SnapshotInfo;
 pub use crate::options::{Options, Tls};
 pub use crate::watch::{Batch, Event, Watch, WatchKeys};
 
 use crate::call::Token;
-use crate::place::{Place, Places};
+use crate::endpoint::{Endpoint, Endpoints};
 
 /// A client of one cluster. See the [crate's page](crate).
 #[derive(Clone, Debug)]
 pub struct Client {
-    shared: Arc<Shared>,
-    places: Arc<Places>,
+    options_and_token: Arc<OptionsAndToken>,
+    endpoints: Arc<Endpoints>,
 }
 
 /// What a client and all made from it have in common.
 #[derive(Debug)]
-struct Shared {
+struct OptionsAndToken {
     options: Options,
     /// `None` until it is asked for; `Some(None)` where none is wanted.
     token: Mutex<Option<Option<Token>>>,
@@ -102,21 +102,21 @@ impl Client {
         E::Item: Into<String>,
     {
         let endpoints: Vec<String> = endpoints.into_iter().map(Into::into).collect();
-        let places = Arc::new(Places::new(&endpoints, &options)?);
-        let shared = Arc::new(Shared { options, token: Mutex::new(None) });
-        let client = Client { shared, places };
-        client.reach_one().await?;
+        let places = Arc::new(Endpoints::new(&endpoints, &options)?);
+        let shared = Arc::new(OptionsAndToken { options, token: Mutex::new(None) });
+        let client = Client { options_and_token: shared, endpoints: places };
+        client.connect_any().await?;
         client.token(None).await?;
         Ok(client)
     }
 
     /// Waits for the first endpoint that answers.
-    async fn reach_one(&self) -> Result<()> {
+    async fn connect_any(&self) -> Result<()> {
         let mut asked = JoinSet::new();
-        for place in self.places.all() {
-            let place: Arc<Place> = Arc::clone(place);
+        for place in self.endpoints.all() {
+            let place: Arc<Endpoint> = Arc::clone(place);
             asked.spawn(async move {
-                let reached = place.reach().await;
+                let reached = place.check_reachable().await;
                 reached.map_err(|why| format!("{}: {why}", place.url()))
             });
         }
@@ -133,20 +133,20 @@ impl Client {
 
     /// The endpoints, as they were given.
     pub fn endpoints(&self) -> Vec<String> {
-        self.places.all().iter().map(|place| place.url().to_owned()).collect()
+        self.endpoints.all().iter().map(|place| place.url().to_owned()).collect()
     }
 
     /// A client of this one endpoint, which must be one of [`endpoints`](Client::endpoints): what it
     /// asks is answered by this member and no other. It shares connection and token.
     pub fn only(&self, endpoint: &str) -> Result<Client> {
-        let is_it = |place: &&Arc<Place>| {
+        let is_it = |place: &&Arc<Endpoint>| {
             place.url() == endpoint
                 || place.url().split_once("://").is_some_and(|(_, at)| at == endpoint)
         };
-        let found = self.places.all().iter().find(is_it).map(Arc::clone);
+        let found = self.endpoints.all().iter().find(is_it).map(Arc::clone);
         let unknown = || Error::Setup(format!("{endpoint} is none of the client's endpoints"));
-        let places = Arc::new(Places::of(vec![found.ok_or_else(unknown)?])?);
-        Ok(Client { shared: Arc::clone(&self.shared), places })
+        let places = Arc::new(Endpoints::from_endpoints(vec![found.ok_or_else(unknown)?])?);
+        Ok(Client { options_and_token: Arc::clone(&self.options_and_token), endpoints: places })
     }
 }
 

@@ -10,7 +10,7 @@ use clearlane_proto::v3lockpb::lock_client::LockClient;
 use clearlane_proto::v3lockpb::{LockRequest, UnlockRequest};
 use tonic::transport::Channel;
 
-use crate::call::Way;
+use crate::call::CallPolicy;
 use crate::error::{Error, Result};
 use crate::{Client, Compare};
 
@@ -40,7 +40,7 @@ impl Lock {
     pub async fn unlock(self) -> Result<()> {
         let send = |channel, request| async move { stub(channel).unlock(request).await };
         // The key belongs to this lease alone: to delete it twice is to delete it once.
-        self.client.call(Way::READ, UnlockRequest { key: self.key }, send).await.map(drop)
+        self.client.call(CallPolicy::READ, UnlockRequest { key: self.key }, send).await.map(drop)
     }
 }
 
@@ -48,19 +48,19 @@ impl Client {
     /// Waits until this lease has the lock of this name. A lease that has it gets it again.
     ///
     /// To wait no longer than some time, wrap it in a time-out, and revoke the lease then: it still
-    /// stands in the queue. Do the same behind [`FateUnknown`](crate::Error::FateUnknown), which is what
+    /// stands in the queue. Do the same behind [`FateUnknown`](crate::Error::OutcomeUnknown), which is what
     /// one hears whose member has failed, and wait with another lease: the place in line may be taken
     /// back at any time.
     pub async fn lock(&self, name: impl Into<Vec<u8>>, lease: i64) -> Result<Lock> {
-        let request = LockRequest { name: name.into().into(), lease: own(lease)? };
+        let request = LockRequest { name: name.into().into(), lease: require_lease(lease)? };
         let send = |channel, request| async move { stub(channel).lock(request).await };
-        let key = self.call(Way::LONG_WRITE, request, send).await?.key;
+        let key = self.call(CallPolicy::LONG_WRITE, request, send).await?.key;
         Ok(Lock { client: self.clone(), key })
     }
 }
 
 /// Without a lease of its own a request cannot be repeated: the server would make one each time.
-pub(crate) fn own(lease: i64) -> Result<i64> {
+pub(crate) fn require_lease(lease: i64) -> Result<i64> {
     match lease {
         0 => Err(Error::InvalidArgument("a lease is needed to hold this".to_owned())),
         lease => Ok(lease),

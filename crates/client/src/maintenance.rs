@@ -13,15 +13,15 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tonic::transport::Channel;
 
 use crate::Client;
-use crate::call::Way;
-use crate::error::{Error, Result, told};
+use crate::call::CallPolicy;
+use crate::error::{Error, Result, describe_status};
 
 /// At the end of a copy stands the sum of what was before it.
-const SUM_BYTES: usize = 32;
+const CHECKSUM_BYTES: usize = 32;
 
 /// A copy of the store that was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Copied {
+pub struct SnapshotInfo {
     /// So many bytes were written, the sum at the end among them.
     pub bytes: u64,
     /// The version of the format, if the server says it.
@@ -37,7 +37,7 @@ impl Client {
     /// for that.
     pub async fn status(&self) -> Result<StatusResponse> {
         let send = |channel, request| async move { stub(channel).status(request).await };
-        self.call(Way::MEMBER, StatusRequest {}, send).await
+        self.call(CallPolicy::MEMBER, StatusRequest {}, send).await
     }
 
     /// Whether a member serves: it answers a linearizable read, and there is no alarm.
@@ -56,17 +56,17 @@ impl Client {
 
     /// The alarms of all members.
     pub async fn alarms(&self) -> Result<Vec<AlarmMember>> {
-        self.alarm(Way::READ, AlarmAction::Get, AlarmMember::default()).await
+        self.alarm(CallPolicy::READ, AlarmAction::Get, AlarmMember::default()).await
     }
 
     /// Ends an alarm, once its reason is gone. Returns it, or nothing if there was none.
     pub async fn disarm(&self, alarm: AlarmMember) -> Result<Vec<AlarmMember>> {
-        self.alarm(Way::WRITE, AlarmAction::Deactivate, alarm).await
+        self.alarm(CallPolicy::WRITE, AlarmAction::Deactivate, alarm).await
     }
 
     async fn alarm(
         &self,
-        way: Way,
+        way: CallPolicy,
         action: AlarmAction,
         alarm: AlarmMember,
     ) -> Result<Vec<AlarmMember>> {
@@ -79,38 +79,39 @@ impl Client {
     /// A member gives back the room of what was deleted and compacted. Takes as long as it takes.
     pub async fn defragment(&self) -> Result<()> {
         let send = |channel, request| async move { stub(channel).defragment(request).await };
-        self.call(Way::MEMBER_WORK, DefragmentRequest {}, send).await.map(drop)
+        self.call(CallPolicy::MEMBER_WORK, DefragmentRequest {}, send).await.map(drop)
     }
 
     /// The sum of a member's records up to a revision, or up to now if that is 0. Members of a cluster
     /// have the same, for the same revisions.
     pub async fn hash_kv(&self, revision: i64) -> Result<HashKvResponse> {
         let send = |channel, request| async move { stub(channel).hash_kv(request).await };
-        self.call(Way::MEMBER, HashKvRequest { revision }, send).await
+        self.call(CallPolicy::MEMBER, HashKvRequest { revision }, send).await
     }
 
     /// Another member leads from now on. Whichever endpoint leads is found.
     pub async fn move_leader(&self, to: u64) -> Result<()> {
         let send = |channel, request| async move { stub(channel).move_leader(request).await };
-        self.call(Way::WRITE, MoveLeaderRequest { target_id: to }, send).await.map(drop)
+        self.call(CallPolicy::WRITE, MoveLeaderRequest { target_id: to }, send).await.map(drop)
     }
 
     /// Copies a member's store into a writer, in the form that `etcdctl snapshot save` would have
     /// written, and checks that it has come whole. After an error, what was written is of no use.
-    pub async fn snapshot<W: AsyncWrite + Unpin>(&self, mut writer: W) -> Result<Copied> {
+    pub async fn snapshot<W: AsyncWrite + Unpin>(&self, mut writer: W) -> Result<SnapshotInfo> {
         let send = |channel, request| async move { stub(channel).snapshot(request).await };
-        let mut chunks = self.call(Way::MEMBER_WORK, SnapshotRequest {}, send).await?;
+        let mut chunks = self.call(CallPolicy::MEMBER_WORK, SnapshotRequest {}, send).await?;
         let (mut sum, mut tail) = (Sha256::new(), Vec::new());
-        let mut copied = Copied { bytes: 0, version: String::new() };
-        let broken =
-            |status| Error::Unavailable(format!("a copy has broken off: {}", told(&status)));
+        let mut copied = SnapshotInfo { bytes: 0, version: String::new() };
+        let broken = |status| {
+            Error::Unavailable(format!("a copy has broken off: {}", describe_status(&status)))
+        };
         while let Some(chunk) = chunks.message().await.map_err(broken)? {
             writer.write_all(&chunk.blob).await?;
             copied.bytes += chunk.blob.len() as u64;
             copied.version = chunk.version;
             tail.extend_from_slice(&chunk.blob);
             // All but what may be the sum is summed up.
-            let known = tail.len().saturating_sub(SUM_BYTES);
+            let known = tail.len().saturating_sub(CHECKSUM_BYTES);
             sum.update(&tail[..known]);
             tail.drain(..known);
         }

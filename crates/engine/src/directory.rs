@@ -64,18 +64,18 @@ pub(crate) const TRIAL_SUFFIX: &str = ".trial";
 /// A directory that is locked and is ours, or may become ours.
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
-    shared: Arc<Shared>,
+    state: Arc<DirectoryState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct DirectoryState {
     path: PathBuf,
     kind: EngineKind,
     /// What the marker says; [`NO_STORE`] before there is one.
     generation: AtomicU64,
     /// The number of the next attempt. None is used twice: an engine that was dropped may still
     /// be closing its files, and must not find those of another attempt under their names.
-    next: AtomicU64,
+    next_generation: AtomicU64,
     /// The open directory. It carries the lock and is what a rename is synced through.
     handle: File,
 }
@@ -90,7 +90,7 @@ impl Directory {
     /// Locks the directory and finds out whether `kind` may use it. Creates it if its parent is
     /// there; writes nothing else.
     pub(crate) fn claim(path: &Path, kind: EngineKind) -> Result<Directory> {
-        let made = make_if_missing(path)?;
+        let made = create_if_missing(path)?;
         let handle = lock(path)?;
         let generation = inspect(path, kind)?;
         require_writable(path)?;
@@ -109,29 +109,35 @@ impl Directory {
         let next = AtomicU64::new(generation.map_or(0, |generation| generation + 1));
         let generation = AtomicU64::new(generation.unwrap_or(NO_STORE));
         Ok(Directory {
-            shared: Arc::new(Shared { path: path.to_owned(), kind, generation, next, handle }),
+            state: Arc::new(DirectoryState {
+                path: path.to_owned(),
+                kind,
+                generation,
+                next_generation: next,
+                handle,
+            }),
         })
     }
 
     /// The generation that is the store, if there is a store.
-    pub(crate) fn current(&self) -> Option<u64> {
-        let generation = self.shared.generation.load(Ordering::Acquire);
+    pub(crate) fn current_generation(&self) -> Option<u64> {
+        let generation = self.state.generation.load(Ordering::Acquire);
         (generation != NO_STORE).then_some(generation)
     }
 
     /// Where a generation's data is.
-    pub(crate) fn data(&self, generation: u64) -> PathBuf {
+    pub(crate) fn data_path(&self, generation: u64) -> PathBuf {
         self.file(&format!("{DATA_PREFIX}{generation}"))
     }
 
     /// The number of a generation to be made. Whatever an interrupted attempt left in its place is
     /// removed.
     pub(crate) fn prepare_next(&self) -> Result<u64> {
-        if self.current().is_none() {
+        if self.current_generation().is_none() {
             self.write_announcement(0)?;
         }
-        let generation = self.shared.next.fetch_add(1, Ordering::AcqRel);
-        remove_data(&self.data(generation))?;
+        let generation = self.state.next_generation.fetch_add(1, Ordering::AcqRel);
+        remove_data(&self.data_path(generation))?;
         Ok(generation)
     }
 
@@ -145,15 +151,16 @@ impl Directory {
     pub(crate) fn switch(&self, generation: u64) -> Result<()> {
         let (from, to) = (self.file(MARKER_NEW), self.file(MARKER));
         fs::rename(&from, &to).map_err(|source| Error::Path { path: to, source })?;
-        self.shared.generation.store(generation, Ordering::Release);
+        self.state.generation.store(generation, Ordering::Release);
         self.sync()
     }
 
     /// Removes what interrupted attempts left behind. Called when the store was opened well.
     pub(crate) fn remove_leftovers(&self) -> Result<()> {
-        let current = self.current().map(|generation| format!("{DATA_PREFIX}{generation}"));
-        for name in names(&self.shared.path)? {
-            let old_data = is_name_of_data(&name) && Some(&name) != current.as_ref();
+        let current =
+            self.current_generation().map(|generation| format!("{DATA_PREFIX}{generation}"));
+        for name in names(&self.state.path)? {
+            let old_data = is_data_name(&name) && Some(&name) != current.as_ref();
             if old_data || name == MARKER_NEW {
                 remove_data(&self.file(&name))?;
             }
@@ -162,8 +169,8 @@ impl Directory {
     }
 
     /// Makes the directory a store without data, if it is none.
-    pub(crate) fn settle(&self) -> Result<()> {
-        if self.current().is_none() {
+    pub(crate) fn ensure_store(&self) -> Result<()> {
+        if self.current_generation().is_none() {
             let generation = self.prepare_next()?;
             self.announce(generation)?;
             self.switch(generation)?;
@@ -172,12 +179,12 @@ impl Directory {
     }
 
     fn file(&self, name: &str) -> PathBuf {
-        self.shared.path.join(name)
+        self.state.path.join(name)
     }
 
     fn write_announcement(&self, generation: u64) -> Result<()> {
         let path = self.file(MARKER_NEW);
-        let text = Marker { kind: self.shared.kind, generation }.to_text();
+        let text = Marker { kind: self.state.kind, generation }.to_text();
         let write = || {
             fs::write(&path, text)?;
             File::open(&path)?.sync_all()
@@ -187,7 +194,7 @@ impl Directory {
     }
 
     fn sync(&self) -> Result<()> {
-        sync(&self.shared.path, &self.shared.handle)
+        sync(&self.state.path, &self.state.handle)
     }
 }
 
@@ -238,7 +245,7 @@ impl Marker {
 }
 
 /// Whether we give this name to a generation's data, or to a copy of it.
-fn is_name_of_data(name: &str) -> bool {
+fn is_data_name(name: &str) -> bool {
     let number = name.strip_prefix(DATA_PREFIX);
     let number = number.map(|rest| rest.strip_suffix(TRIAL_SUFFIX).unwrap_or(rest));
     // Not "data.+7" or "data.007", which are numbers as well.
@@ -246,7 +253,7 @@ fn is_name_of_data(name: &str) -> bool {
 }
 
 /// Makes the directory; says whether there was none.
-fn make_if_missing(path: &Path) -> Result<bool> {
+fn create_if_missing(path: &Path) -> Result<bool> {
     let at = |source| Error::Path { path: path.to_owned(), source };
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => Ok(false),
@@ -285,7 +292,7 @@ fn inspect(path: &Path, kind: EngineKind) -> Result<Option<u64>> {
         return Ok(Some(marker.generation));
     }
     // Only what an interrupted making can have left may lie here.
-    let announced = names.iter().any(|name| name == MARKER_NEW) && announces(path)?;
+    let announced = names.iter().any(|name| name == MARKER_NEW) && has_announcement(path)?;
     let stranger =
         names.iter().find(|name| !(announced && (*name == MARKER_NEW || *name == "data.0")));
     match stranger {
@@ -295,7 +302,7 @@ fn inspect(path: &Path, kind: EngineKind) -> Result<Option<u64>> {
 }
 
 /// Whether `engine.new` is ours.
-fn announces(path: &Path) -> Result<bool> {
+fn has_announcement(path: &Path) -> Result<bool> {
     let path = path.join(MARKER_NEW);
     let read = || -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
@@ -377,7 +384,7 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    use super::{Directory, MARKER, MARKER_NEW, Marker, is_name_of_data, sync_parent};
+    use super::{Directory, MARKER, MARKER_NEW, Marker, is_data_name, sync_parent};
     use crate::error::{EngineKind, Error};
 
     thread_local! {
@@ -400,7 +407,7 @@ mod tests {
         fs::write(dir.path().join("data.6"), "the generation before").unwrap();
         let synced = synced(|| {
             let directory = Directory::claim(dir.path(), EngineKind::Memory).unwrap();
-            assert_eq!(directory.current(), Some(7));
+            assert_eq!(directory.current_generation(), Some(7));
             assert!(dir.path().join("data.6").exists(), "removed before it was allowed");
         });
         assert_eq!(synced, [dir.path()]);
@@ -446,10 +453,10 @@ mod tests {
     #[test]
     fn names_of_data_are_those_that_we_give() {
         for ours in ["data.0", "data.17", "data.3.trial"] {
-            assert!(is_name_of_data(ours), "{ours}");
+            assert!(is_data_name(ours), "{ours}");
         }
         for other in ["data.", "data.x", "data.0.bak", "data.backup-2026", "data.+7", "data.007"] {
-            assert!(!is_name_of_data(other), "{other}");
+            assert!(!is_data_name(other), "{other}");
         }
     }
 }

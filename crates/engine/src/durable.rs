@@ -1,8 +1,8 @@
 //! From a store on disk to an engine: what `redb` and `sled` have in common.
 //!
-//! A [`Store`] is one generation of the data: it can be read, written and closed, and knows
+//! A [`DurableStore`] is one generation of the data: it can be read, written and closed, and knows
 //! nothing of directories, of other writers or of defragmentation. This module puts the rest
-//! around it once, for both: the [gate](crate::gate), the [directory](crate::directory), and a
+//! around it once, for both: the [gate](crate::writer_lock), the [directory](crate::directory), and a
 //! defragmentation that copies one generation into the next.
 //!
 //! # The copy
@@ -46,29 +46,29 @@ use parking_lot::Mutex;
 use crate::bucket::Bucket;
 use crate::directory::{Directory, remove_data};
 use crate::error::{EngineKind, Error, Result};
-use crate::gate::{DefragmentTurn, Gate, WriterTurn};
 use crate::interface::{Defragment, Engine, KeyRange, Snapshot, WriteTxn};
 use crate::open::Options;
+use crate::writer_lock::{DefragmentGuard, WriterGuard, WriterLock};
 
 /// One generation of a store's data.
-pub(crate) trait Store: Sized + Send + Sync + Debug + 'static {
+pub(crate) trait DurableStore: Sized + Send + Sync + Debug + 'static {
     /// The engine that this is a store of.
     const KIND: EngineKind;
 
     /// Makes an empty store where nothing is. It is on disk when this returns.
-    fn create(home: Home, options: &Options) -> Result<Self>;
+    fn create(home: DataPath, options: &Options) -> Result<Self>;
 
     /// Opens the store. Changes nothing on disk if it fails.
-    fn open(home: Home, options: &Options) -> Result<Self>;
+    fn open(home: DataPath, options: &Options) -> Result<Self>;
 
     /// Where the store is.
-    fn home(&self) -> &Home;
+    fn data_path(&self) -> &DataPath;
 
     /// The state of the last commit.
     fn snapshot(self: &Arc<Self>) -> Result<Arc<dyn Snapshot>>;
 
     /// Opens the write transaction; `turn` says that it is the only one.
-    fn begin_write(self: &Arc<Self>, turn: WriterTurn) -> Result<Box<dyn WriteTxn>>;
+    fn begin_write(self: &Arc<Self>, turn: WriterGuard) -> Result<Box<dyn WriteTxn>>;
 
     /// Bytes on disk.
     fn size_on_disk(&self) -> Result<u64>;
@@ -80,35 +80,35 @@ pub(crate) trait Store: Sized + Send + Sync + Debug + 'static {
 /// The place of one generation. A store holds it as its *last* field, so that it is dropped when
 /// the files are closed.
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct DataPath {
     path: PathBuf,
     generation: u64,
     /// Whether the data goes when the store does: so for a copy that is not finished, and for a
     /// generation that was replaced.
-    doomed: AtomicBool,
+    removes_on_drop: AtomicBool,
     /// Keeps the directory locked for as long as anything in it is in use.
     directory: Directory,
 }
 
-impl Home {
+impl DataPath {
     /// The store's own place.
-    fn current(generation: u64, directory: &Directory) -> Home {
-        let (path, directory) = (directory.data(generation), directory.clone());
-        Home { path, generation, doomed: AtomicBool::new(false), directory }
+    fn of_generation(generation: u64, directory: &Directory) -> DataPath {
+        let (path, directory) = (directory.data_path(generation), directory.clone());
+        DataPath { path, generation, removes_on_drop: AtomicBool::new(false), directory }
     }
 
     /// A place for the next generation.
-    fn next(directory: &Directory) -> Result<Home> {
-        let home = Home::current(directory.prepare_next()?, directory);
-        home.doom(true);
+    fn of_next_generation(directory: &Directory) -> Result<DataPath> {
+        let home = DataPath::of_generation(directory.prepare_next()?, directory);
+        home.set_removed_on_drop(true);
         Ok(home)
     }
 
     /// Makes this the store's own place.
-    fn settle(&self) -> Result<()> {
+    fn make_current(&self) -> Result<()> {
         self.directory.announce(self.generation)?;
         // Before the switch: should it fail half way, both generations have to stay.
-        self.doom(false);
+        self.set_removed_on_drop(false);
         self.directory.switch(self.generation)
     }
 
@@ -117,18 +117,18 @@ impl Home {
     }
 
     /// Whether the data goes when the store does.
-    pub(crate) fn is_doomed(&self) -> bool {
-        self.doomed.load(Ordering::Acquire)
+    pub(crate) fn is_removed_on_drop(&self) -> bool {
+        self.removes_on_drop.load(Ordering::Acquire)
     }
 
-    fn doom(&self, doomed: bool) {
-        self.doomed.store(doomed, Ordering::Release);
+    fn set_removed_on_drop(&self, doomed: bool) {
+        self.removes_on_drop.store(doomed, Ordering::Release);
     }
 }
 
-impl Drop for Home {
+impl Drop for DataPath {
     fn drop(&mut self) {
-        if self.is_doomed() {
+        if self.is_removed_on_drop() {
             // If this fails, the next start removes the leftover.
             let _ = remove_data(&self.path);
         }
@@ -138,94 +138,102 @@ impl Drop for Home {
 /// An engine on disk.
 #[derive(Debug)]
 pub(crate) struct DurableEngine<S> {
-    shared: Arc<Shared<S>>,
+    state: Arc<DurableEngineState<S>>,
 }
 
 #[derive(Debug)]
-struct Shared<S> {
+struct DurableEngineState<S> {
     /// The current generation. Held only while a pointer is copied.
     current: Mutex<Arc<S>>,
-    gate: Arc<Gate>,
+    writer_lock: Arc<WriterLock>,
     directory: Directory,
     options: Options,
 }
 
-impl<S: Store> DurableEngine<S> {
+impl<S: DurableStore> DurableEngine<S> {
     /// Opens the store of a directory, or makes one if there is none.
     pub(crate) fn open(directory: Directory, options: Options) -> Result<DurableEngine<S>> {
-        let store = match directory.current() {
-            Some(generation) => S::open(Home::current(generation, &directory), &options)?,
+        let store = match directory.current_generation() {
+            Some(generation) => S::open(DataPath::of_generation(generation, &directory), &options)?,
             None => {
-                let store = S::create(Home::next(&directory)?, &options)?;
-                store.home().settle()?;
+                let store = S::create(DataPath::of_next_generation(&directory)?, &options)?;
+                store.data_path().make_current()?;
                 store
             }
         };
         directory.remove_leftovers()?;
         let current = Mutex::new(Arc::new(store));
-        let shared = Shared { current, gate: Arc::default(), directory, options };
-        Ok(DurableEngine { shared: Arc::new(shared) })
+        let shared =
+            DurableEngineState { current, writer_lock: Arc::default(), directory, options };
+        Ok(DurableEngine { state: Arc::new(shared) })
     }
 }
 
-impl<S> Shared<S> {
+impl<S> DurableEngineState<S> {
     fn current(&self) -> Arc<S> {
         Arc::clone(&self.current.lock())
     }
 }
 
-impl<S: Store> DurableEngine<S> {
-    fn begin_copy(&self) -> Result<Copy<S>> {
-        let turn = self.shared.gate.begin_defragment()?;
-        let home = Home::next(&self.shared.directory)?;
-        let target = Arc::new(S::create(home, &self.shared.options)?);
+impl<S: DurableStore> DurableEngine<S> {
+    fn start_defragment(&self) -> Result<DurableDefragment<S>> {
+        let turn = self.state.writer_lock.begin_defragment()?;
+        let home = DataPath::of_next_generation(&self.state.directory)?;
+        let target = Arc::new(S::create(home, &self.state.options)?);
         let cursor = Some(Cursor { bucket: Bucket::ALL[0], key: Vec::new() });
         let target_gate = Arc::default();
-        let shared = Arc::clone(&self.shared);
-        Ok(Copy { target, target_gate, cursor, broken: false, turn, shared })
+        let shared = Arc::clone(&self.state);
+        Ok(DurableDefragment {
+            target,
+            target_lock: target_gate,
+            cursor,
+            has_failed: false,
+            guard: turn,
+            engine: shared,
+        })
     }
 }
 
-impl<S: Store> Engine for DurableEngine<S> {
+impl<S: DurableStore> Engine for DurableEngine<S> {
     fn kind(&self) -> EngineKind {
         S::KIND
     }
 
     fn begin_write(&self) -> Result<Box<dyn WriteTxn>> {
         // The turn first: a switch of generations holds it, so this is the right store.
-        let turn = self.shared.gate.enter()?;
-        self.shared.current().begin_write(turn)
+        let turn = self.state.writer_lock.acquire()?;
+        self.state.current().begin_write(turn)
     }
 
     fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
-        self.shared.current().snapshot()
+        self.state.current().snapshot()
     }
 
     fn size_on_disk(&self) -> Result<u64> {
-        self.shared.current().size_on_disk()
+        self.state.current().size_on_disk()
     }
 
     fn size_in_use(&self) -> u64 {
-        self.shared.current().size_in_use()
+        self.state.current().size_in_use()
     }
 
     fn begin_defragment(&self) -> Result<Box<dyn Defragment>> {
-        Ok(Box::new(self.begin_copy()?))
+        Ok(Box::new(self.start_defragment()?))
     }
 }
 
 /// A defragmentation under way.
 #[derive(Debug)]
-struct Copy<S: Store> {
+struct DurableDefragment<S: DurableStore> {
     /// The next generation.
     target: Arc<S>,
-    target_gate: Arc<Gate>,
+    target_lock: Arc<WriterLock>,
     /// Where the next stretch begins; `None` when every key was visited.
     cursor: Option<Cursor>,
     /// Set while a step is under way, so that it stays when the step fails or panics.
-    broken: bool,
-    turn: DefragmentTurn,
-    shared: Arc<Shared<S>>,
+    has_failed: bool,
+    guard: DefragmentGuard,
+    engine: Arc<DurableEngineState<S>>,
 }
 
 #[derive(Clone, Debug)]
@@ -238,18 +246,18 @@ struct Cursor {
 const REPLAY_KEYS_MAX: usize = 10_000;
 
 /// A stretch ends when it holds this much, however few records that is.
-const STRETCH_BYTES_MAX: usize = 4 << 20;
+const CHUNK_BYTES_MAX: usize = 4 << 20;
 
-impl<S: Store> Copy<S> {
+impl<S: DurableStore> DurableDefragment<S> {
     /// Carries over up to `records` keys that commits have changed; says how many there were.
     fn replay(&self, records: usize) -> Result<usize> {
         // Keys first, snapshot second: see the invariants of the gate.
-        let changed = self.turn.take_changed(records);
+        let changed = self.guard.take_changed_keys(records);
         if changed.is_empty() {
             return Ok(0);
         }
-        let snapshot = self.shared.current().snapshot()?;
-        let mut txn = self.target.begin_write(self.target_gate.enter()?)?;
+        let snapshot = self.engine.current().snapshot()?;
+        let mut txn = self.target.begin_write(self.target_lock.acquire()?)?;
         for (bucket, key) in &changed {
             match snapshot.get(*bucket, key)? {
                 Some(value) => txn.put(*bucket, key, &value)?,
@@ -261,13 +269,13 @@ impl<S: Store> Copy<S> {
     }
 
     /// Copies the next stretch of up to `records` records.
-    fn copy_stretch(&mut self, cursor: &Cursor, records: usize) -> Result<()> {
-        let snapshot = self.shared.current().snapshot()?;
+    fn copy_chunk(&mut self, cursor: &Cursor, records: usize) -> Result<()> {
+        let snapshot = self.engine.current().snapshot()?;
         let mut stretch: Vec<(Bytes, Bytes)> = Vec::new();
         let mut bytes = 0;
         let mut next_key = None;
         snapshot.scan(cursor.bucket, KeyRange::starting_at(&cursor.key), &mut |key, value| {
-            if stretch.len() >= records || bytes >= STRETCH_BYTES_MAX {
+            if stretch.len() >= records || bytes >= CHUNK_BYTES_MAX {
                 next_key = Some(key.to_vec());
                 return ControlFlow::Break(());
             }
@@ -276,7 +284,7 @@ impl<S: Store> Copy<S> {
             ControlFlow::Continue(())
         })?;
         if !stretch.is_empty() {
-            let mut txn = self.target.begin_write(self.target_gate.enter()?)?;
+            let mut txn = self.target.begin_write(self.target_lock.acquire()?)?;
             let records = &mut stretch.iter().map(|(key, value)| (&key[..], &value[..]));
             txn.put_all(cursor.bucket, records)?;
             txn.commit()?;
@@ -291,10 +299,10 @@ impl<S: Store> Copy<S> {
     }
 }
 
-impl<S: Store> Copy<S> {
+impl<S: DurableStore> DurableDefragment<S> {
     /// Refuses to go on where a step has failed.
-    fn require_whole(&self) -> Result<()> {
-        if self.broken {
+    fn require_not_failed(&self) -> Result<()> {
+        if self.has_failed {
             let why = "an earlier step of this defragmentation failed; begin another";
             return Err(Error::Storage(why.to_owned()));
         }
@@ -308,7 +316,7 @@ impl<S: Store> Copy<S> {
         match self.cursor.clone() {
             // At least one record, so that a copy gets on however busy the writer is.
             Some(cursor) => {
-                self.copy_stretch(&cursor, records.saturating_sub(replayed).max(1))?;
+                self.copy_chunk(&cursor, records.saturating_sub(replayed).max(1))?;
                 Ok(false)
             }
             None => Ok(replayed < records),
@@ -316,32 +324,32 @@ impl<S: Store> Copy<S> {
     }
 }
 
-impl<S: Store> Defragment for Copy<S> {
+impl<S: DurableStore> Defragment for DurableDefragment<S> {
     fn step(&mut self, records: usize) -> Result<bool> {
-        self.require_whole()?;
-        if !self.turn.hears_everything() {
+        self.require_not_failed()?;
+        if !self.guard.is_recording_all_commits() {
             return Ok(false);
         }
-        self.broken = true;
+        self.has_failed = true;
         let nearly_done = self.advance(records)?;
-        self.broken = false;
+        self.has_failed = false;
         Ok(nearly_done)
     }
 
     fn finish(mut self: Box<Self>) -> Result<()> {
-        self.require_whole()?;
-        let writers = self.turn.stop_writers()?;
+        self.require_not_failed()?;
+        let writers = self.guard.stop_writers()?;
         while let Some(cursor) = self.cursor.clone() {
-            self.copy_stretch(&cursor, usize::MAX)?;
+            self.copy_chunk(&cursor, usize::MAX)?;
         }
         while self.replay(REPLAY_KEYS_MAX)? > 0 {}
         // From here on the outcome is on disk or not known: a failure stops all writing.
-        let switched = self.target.home().settle();
+        let switched = self.target.data_path().make_current();
         if switched.is_ok() {
-            let old = std::mem::replace(&mut *self.shared.current.lock(), Arc::clone(&self.target));
-            old.home().doom(true);
+            let old = std::mem::replace(&mut *self.engine.current.lock(), Arc::clone(&self.target));
+            old.data_path().set_removed_on_drop(true);
         }
-        writers.end(switched)
+        writers.release(switched)
     }
 }
 
@@ -368,11 +376,11 @@ mod tests {
         let options = Options { cache_bytes: 1 << 20, ..Options::default() };
         let engine = DurableEngine::<RedbStore>::open(directory, options).unwrap();
         put(&engine, b"old");
-        let mut copy = engine.begin_copy().unwrap();
+        let mut copy = engine.start_defragment().unwrap();
         while !copy.step(10).unwrap() {}
         put(&engine, b"new");
         // The copy cannot be written for a moment, and the step has taken the changed key by then.
-        let in_the_way = copy.target_gate.enter().unwrap();
+        let in_the_way = copy.target_lock.acquire().unwrap();
         assert!(copy.step(10).is_err());
         drop(in_the_way);
         assert!(matches!(copy.step(10), Err(Error::Storage(_))));

@@ -30,15 +30,15 @@ use parking_lot::Mutex;
 use crate::bucket::Bucket;
 use crate::directory::Directory;
 use crate::error::{EngineKind, Result};
-use crate::gate::{DefragmentTurn, Gate, WriterTurn};
 use crate::interface::{Defragment, Engine, KeyRange, Read, Snapshot, Visitor, WriteTxn};
+use crate::writer_lock::{DefragmentGuard, WriterGuard, WriterLock};
 
 /// A store in memory.
 #[derive(Debug, Default)]
 pub struct MemoryEngine {
-    gate: Arc<Gate>,
+    writer_lock: Arc<WriterLock>,
     /// The state of the last commit. Held only while a pointer is copied.
-    published: Arc<Mutex<Arc<State>>>,
+    published: Arc<Mutex<Arc<MemoryState>>>,
     /// Keeps the directory, if there is one, to ourselves.
     _directory: Option<Directory>,
 }
@@ -50,43 +50,45 @@ impl MemoryEngine {
     }
 
     pub(crate) fn open(directory: Directory) -> Result<MemoryEngine> {
-        directory.settle()?;
+        directory.ensure_store()?;
         Ok(MemoryEngine { _directory: Some(directory), ..MemoryEngine::default() })
     }
 }
 
 /// One state of the store.
 #[derive(Clone, Default)]
-struct State {
+struct MemoryState {
     buckets: [OrdMap<Bytes, Bytes>; Bucket::ALL.len()],
     size_in_use: u64,
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for MemoryState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("State").field("size_in_use", &self.size_in_use).finish_non_exhaustive()
+        f.debug_struct("MemoryState")
+            .field("size_in_use", &self.size_in_use)
+            .finish_non_exhaustive()
     }
 }
 
-impl State {
+impl MemoryState {
     fn put(&mut self, bucket: Bucket, key: &[u8], value: &[u8]) {
         let owned = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
         let replaced = self.buckets[bucket.index()].insert(owned.0, owned.1);
         self.size_in_use += (key.len() + value.len()) as u64;
-        self.forget(key, replaced);
+        self.subtract_size(key, replaced);
     }
 
     fn delete(&mut self, bucket: Bucket, key: &[u8]) {
         let removed = self.buckets[bucket.index()].remove(key);
-        self.forget(key, removed);
+        self.subtract_size(key, removed);
     }
 
-    fn forget(&mut self, key: &[u8], old: Option<Bytes>) {
+    fn subtract_size(&mut self, key: &[u8], old: Option<Bytes>) {
         self.size_in_use -= old.map_or(0, |old| (key.len() + old.len()) as u64);
     }
 }
 
-impl Read for State {
+impl Read for MemoryState {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
         Ok(self.buckets[bucket.index()].get(key).cloned())
     }
@@ -110,13 +112,13 @@ impl Read for State {
     }
 }
 
-impl Snapshot for State {}
+impl Snapshot for MemoryState {}
 
 #[derive(Debug)]
 struct MemoryWriteTxn {
-    state: State,
-    published: Arc<Mutex<Arc<State>>>,
-    turn: WriterTurn,
+    state: MemoryState,
+    published: Arc<Mutex<Arc<MemoryState>>>,
+    guard: WriterGuard,
 }
 
 impl Read for MemoryWriteTxn {
@@ -145,11 +147,11 @@ impl WriteTxn for MemoryWriteTxn {
     }
 
     fn commit(self: Box<Self>) -> Result<()> {
-        let MemoryWriteTxn { state, published, turn } = *self;
+        let MemoryWriteTxn { state, published, guard: turn } = *self;
         let old = std::mem::replace(&mut *published.lock(), Arc::new(state));
         // Outside the lock: if this was the last pointer, a whole tree is freed here.
         drop(old);
-        turn.end(Ok(()))
+        turn.release(Ok(()))
     }
 }
 
@@ -159,13 +161,13 @@ impl Engine for MemoryEngine {
     }
 
     fn begin_write(&self) -> Result<Box<dyn WriteTxn>> {
-        let turn = self.gate.enter()?;
-        let state = State::clone(&self.published.lock());
-        Ok(Box::new(MemoryWriteTxn { state, published: Arc::clone(&self.published), turn }))
+        let turn = self.writer_lock.acquire()?;
+        let state = MemoryState::clone(&self.published.lock());
+        Ok(Box::new(MemoryWriteTxn { state, published: Arc::clone(&self.published), guard: turn }))
     }
 
     fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
-        let state: Arc<State> = Arc::clone(&self.published.lock());
+        let state: Arc<MemoryState> = Arc::clone(&self.published.lock());
         Ok(state)
     }
 
@@ -178,23 +180,23 @@ impl Engine for MemoryEngine {
     }
 
     fn begin_defragment(&self) -> Result<Box<dyn Defragment>> {
-        Ok(Box::new(NothingToDefragment { turn: self.gate.begin_defragment()? }))
+        Ok(Box::new(NoopDefragment { guard: self.writer_lock.begin_defragment()? }))
     }
 }
 
 /// Freed nodes are the allocator's business.
 #[derive(Debug)]
-struct NothingToDefragment {
-    turn: DefragmentTurn,
+struct NoopDefragment {
+    guard: DefragmentGuard,
 }
 
-impl Defragment for NothingToDefragment {
+impl Defragment for NoopDefragment {
     fn step(&mut self, records: usize) -> Result<bool> {
-        self.turn.take_changed(records);
+        self.guard.take_changed_keys(records);
         Ok(true)
     }
 
     fn finish(self: Box<Self>) -> Result<()> {
-        self.turn.stop_writers().map(drop)
+        self.guard.stop_writers().map(drop)
     }
 }

@@ -56,41 +56,41 @@ const MAGIC: &[u8; 17] = b"clearlane-stream\x02";
 const FRAME_RECORDS: u8 = 1;
 const FRAME_TRAILER: u8 = 2;
 /// Kind, length and the sum of these, before a frame's body.
-const FRAME_HEAD: usize = 9;
+const FRAME_HEAD_BYTES: usize = 9;
 /// Where the head's sum is.
-const HEAD_SUM: usize = 5;
-const FRAME_SUM: usize = 4;
+const HEAD_SUM_OFFSET: usize = 5;
+const FRAME_SUM_BYTES: usize = 4;
 /// Bucket and two lengths, before a record's key.
-const RECORD_HEAD: usize = 9;
-const TRAILER_BODY: usize = 12;
+const RECORD_HEAD_BYTES: usize = 9;
+const TRAILER_BODY_BYTES: usize = 12;
 /// A frame's body ends when it has grown to this.
-const BODY_BYTES: usize = 256 << 10;
+const FRAME_BODY_BYTES: usize = 256 << 10;
 /// So many bytes of records are committed together.
 const COMMIT_BYTES: usize = 1 << 20;
 /// What a frame may claim to hold: one value of the greatest size that etcd ever takes, with room.
-const BODY_BYTES_MAX: usize = 1 << 30;
+const FRAME_BODY_BYTES_MAX: usize = 1 << 30;
 
 /// Reads one snapshot, chunk by chunk.
 #[derive(Debug)]
 pub struct Exporter {
     snapshot: Arc<dyn Snapshot>,
-    next: Next,
+    next: ExportPosition,
     records: u64,
     sum_of_sums: u32,
 }
 
 #[derive(Debug)]
-enum Next {
+enum ExportPosition {
     Magic,
     Records { bucket: Bucket, from: Vec<u8> },
     Trailer,
-    Nothing,
+    End,
 }
 
 impl Exporter {
     /// Starts at the beginning of `snapshot`.
     pub fn new(snapshot: Arc<dyn Snapshot>) -> Exporter {
-        Exporter { snapshot, next: Next::Magic, records: 0, sum_of_sums: 0 }
+        Exporter { snapshot, next: ExportPosition::Magic, records: 0, sum_of_sums: 0 }
     }
 
     /// What is copied: whoever wants to know what the copy will say of itself reads it here.
@@ -100,38 +100,38 @@ impl Exporter {
 
     /// The next bytes of the stream; `None` at its end.
     pub fn next_chunk(&mut self) -> Result<Option<Bytes>> {
-        match std::mem::replace(&mut self.next, Next::Nothing) {
-            Next::Magic => {
-                self.next = Next::Records { bucket: Bucket::ALL[0], from: Vec::new() };
+        match std::mem::replace(&mut self.next, ExportPosition::End) {
+            ExportPosition::Magic => {
+                self.next = ExportPosition::Records { bucket: Bucket::ALL[0], from: Vec::new() };
                 Ok(Some(Bytes::from_static(MAGIC)))
             }
-            Next::Records { bucket, from } => self.next_records(bucket, from),
-            Next::Trailer => Ok(Some(self.trailer())),
-            Next::Nothing => Ok(None),
+            ExportPosition::Records { bucket, from } => self.next_records(bucket, from),
+            ExportPosition::Trailer => Ok(Some(self.trailer())),
+            ExportPosition::End => Ok(None),
         }
     }
 
     /// The next frame of records, which may reach over several buckets.
     fn next_records(&mut self, bucket: Bucket, from: Vec<u8>) -> Result<Option<Bytes>> {
-        let mut frame = BytesMut::with_capacity(FRAME_HEAD + BODY_BYTES + (4 << 10));
-        frame.put_bytes(0, FRAME_HEAD);
+        let mut frame = BytesMut::with_capacity(FRAME_HEAD_BYTES + FRAME_BODY_BYTES + (4 << 10));
+        frame.put_bytes(0, FRAME_HEAD_BYTES);
         let mut from = Some(from);
         for bucket in Bucket::ALL.into_iter().skip(bucket.index()) {
             let start = from.take().unwrap_or_default();
-            if let Some(rest) = self.fill(&mut frame, bucket, &start)? {
-                self.next = Next::Records { bucket, from: rest };
-                return Ok(Some(self.seal(frame, FRAME_RECORDS)));
+            if let Some(rest) = self.append_records(&mut frame, bucket, &start)? {
+                self.next = ExportPosition::Records { bucket, from: rest };
+                return Ok(Some(self.finish_frame(frame, FRAME_RECORDS)));
             }
         }
-        self.next = Next::Trailer;
-        if frame.len() == FRAME_HEAD {
+        self.next = ExportPosition::Trailer;
+        if frame.len() == FRAME_HEAD_BYTES {
             return self.next_chunk();
         }
-        Ok(Some(self.seal(frame, FRAME_RECORDS)))
+        Ok(Some(self.finish_frame(frame, FRAME_RECORDS)))
     }
 
     /// Adds a bucket's records, and returns the first key that had no place any more.
-    fn fill(
+    fn append_records(
         &mut self,
         frame: &mut BytesMut,
         bucket: Bucket,
@@ -140,12 +140,12 @@ impl Exporter {
         let mut rest = None;
         let mut too_large = false;
         self.snapshot.scan(bucket, KeyRange::starting_at(from), &mut |key, value| {
-            if frame.len() >= FRAME_HEAD + BODY_BYTES {
+            if frame.len() >= FRAME_HEAD_BYTES + FRAME_BODY_BYTES {
                 rest = Some(key.to_vec());
                 return ControlFlow::Break(());
             }
-            let size = RECORD_HEAD + key.len() + value.len();
-            too_large = size > BODY_BYTES_MAX - BODY_BYTES;
+            let size = RECORD_HEAD_BYTES + key.len() + value.len();
+            too_large = size > FRAME_BODY_BYTES_MAX - FRAME_BODY_BYTES;
             if too_large {
                 return ControlFlow::Break(());
             }
@@ -164,18 +164,18 @@ impl Exporter {
     }
 
     fn trailer(&mut self) -> Bytes {
-        let mut frame = BytesMut::zeroed(FRAME_HEAD);
+        let mut frame = BytesMut::zeroed(FRAME_HEAD_BYTES);
         frame.put_u64(self.records);
         frame.put_u32(self.sum_of_sums);
-        self.seal(frame, FRAME_TRAILER)
+        self.finish_frame(frame, FRAME_TRAILER)
     }
 
-    fn seal(&mut self, mut frame: BytesMut, kind: u8) -> Bytes {
-        let body = (frame.len() - FRAME_HEAD) as u32;
+    fn finish_frame(&mut self, mut frame: BytesMut, kind: u8) -> Bytes {
+        let body = (frame.len() - FRAME_HEAD_BYTES) as u32;
         frame[0] = kind;
-        frame[1..HEAD_SUM].copy_from_slice(&body.to_be_bytes());
-        let head_sum = crc32c::crc32c(&frame[..HEAD_SUM]);
-        frame[HEAD_SUM..FRAME_HEAD].copy_from_slice(&head_sum.to_be_bytes());
+        frame[1..HEAD_SUM_OFFSET].copy_from_slice(&body.to_be_bytes());
+        let head_sum = crc32c::crc32c(&frame[..HEAD_SUM_OFFSET]);
+        frame[HEAD_SUM_OFFSET..FRAME_HEAD_BYTES].copy_from_slice(&head_sum.to_be_bytes());
         let sum = crc32c::crc32c(&frame);
         frame.put_u32(sum);
         self.sum_of_sums = crc32c::crc32c_append(self.sum_of_sums, &sum.to_be_bytes());
@@ -185,7 +185,7 @@ impl Exporter {
 
 /// What is wrong with a stream.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Damage {
+pub enum StreamError {
     /// The first bytes are something else's.
     #[error("not a stream of this program, or of another version")]
     Magic,
@@ -197,7 +197,7 @@ pub enum Damage {
     },
     /// The frames are whole, but not the ones that were sent.
     #[error("the stream's records are not the ones that the trailer counts")]
-    Total,
+    TrailerMismatch,
     /// The stream ends before its trailer.
     #[error("the stream ends too early")]
     Truncated,
@@ -206,8 +206,8 @@ pub enum Damage {
     TrailingGarbage,
 }
 
-impl From<Damage> for Error {
-    fn from(damage: Damage) -> Error {
+impl From<StreamError> for Error {
+    fn from(damage: StreamError) -> Error {
         Error::Corrupt { path: "stream".into(), detail: damage.to_string() }
     }
 }
@@ -219,20 +219,20 @@ pub struct Importer {
     uncommitted_bytes: usize,
     engine: Arc<dyn Engine>,
     /// What came and is not a whole frame yet.
-    waiting: BytesMut,
-    state: Importing,
+    buffered: BytesMut,
+    state: ImportState,
     frames: u64,
     records: u64,
     sum_of_sums: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Importing {
+enum ImportState {
     Magic,
     Frames,
     Complete,
     /// An error was reported; nothing more is taken.
-    Refused,
+    Failed,
 }
 
 impl Importer {
@@ -248,8 +248,8 @@ impl Importer {
             txn: None,
             uncommitted_bytes: 0,
             engine,
-            waiting: BytesMut::new(),
-            state: Importing::Magic,
+            buffered: BytesMut::new(),
+            state: ImportState::Magic,
             frames: 0,
             records: 0,
             sum_of_sums: 0,
@@ -258,10 +258,10 @@ impl Importer {
 
     /// Takes the next bytes of the stream.
     pub fn feed(&mut self, chunk: &[u8]) -> Result<()> {
-        self.waiting.extend_from_slice(chunk);
-        let outcome = self.take_all();
+        self.buffered.extend_from_slice(chunk);
+        let outcome = self.import_buffered();
         if outcome.is_err() {
-            self.state = Importing::Refused;
+            self.state = ImportState::Failed;
             self.txn = None;
         }
         outcome
@@ -270,52 +270,57 @@ impl Importer {
     /// Ends the import: fails unless the whole stream was seen. Returns the number of records.
     pub fn finish(self) -> Result<u64> {
         match self.state {
-            Importing::Complete => Ok(self.records),
-            _ => Err(Damage::Truncated.into()),
+            ImportState::Complete => Ok(self.records),
+            _ => Err(StreamError::Truncated.into()),
         }
     }
 
-    fn take_all(&mut self) -> Result<()> {
+    fn import_buffered(&mut self) -> Result<()> {
         loop {
             match self.state {
-                Importing::Magic if self.waiting.len() >= MAGIC.len() => {
-                    if self.waiting.split_to(MAGIC.len()) != MAGIC[..] {
-                        return Err(Damage::Magic.into());
+                ImportState::Magic if self.buffered.len() >= MAGIC.len() => {
+                    if self.buffered.split_to(MAGIC.len()) != MAGIC[..] {
+                        return Err(StreamError::Magic.into());
                     }
-                    self.state = Importing::Frames;
+                    self.state = ImportState::Frames;
                 }
                 // Wrong from its first bytes on: say so without waiting for more.
-                Importing::Magic if !MAGIC.starts_with(&self.waiting) => {
-                    return Err(Damage::Magic.into());
+                ImportState::Magic if !MAGIC.starts_with(&self.buffered) => {
+                    return Err(StreamError::Magic.into());
                 }
-                Importing::Frames => match self.next_frame()? {
-                    Some(frame) => self.take_frame(&frame)?,
+                ImportState::Frames => match self.next_frame()? {
+                    Some(frame) => self.import_frame(&frame)?,
                     None => return Ok(()),
                 },
-                Importing::Complete if !self.waiting.is_empty() => {
-                    return Err(Damage::TrailingGarbage.into());
+                ImportState::Complete if !self.buffered.is_empty() => {
+                    return Err(StreamError::TrailingGarbage.into());
                 }
-                Importing::Refused => return Err(self.damaged_frame()),
-                Importing::Magic | Importing::Complete => return Ok(()),
+                ImportState::Failed => return Err(self.damaged_frame()),
+                ImportState::Magic | ImportState::Complete => return Ok(()),
             }
         }
     }
 
     /// The next whole frame without its checksum, which is right.
     fn next_frame(&mut self) -> Result<Option<Bytes>> {
-        let Some((head, _)) = self.waiting.split_at_checked(FRAME_HEAD) else { return Ok(None) };
-        let (numbers, sum) = head.split_at(HEAD_SUM);
+        let Some((head, _)) = self.buffered.split_at_checked(FRAME_HEAD_BYTES) else {
+            return Ok(None);
+        };
+        let (numbers, sum) = head.split_at(HEAD_SUM_OFFSET);
         let body = u32::from_be_bytes(numbers[1..].try_into().expect("four bytes")) as usize;
         // The head by itself, and now: a damaged length must not make us wait for a gigabyte.
         let whole = crc32c::crc32c(numbers).to_be_bytes() == sum;
-        if !whole || body > BODY_BYTES_MAX || !(FRAME_RECORDS..=FRAME_TRAILER).contains(&head[0]) {
+        if !whole
+            || body > FRAME_BODY_BYTES_MAX
+            || !(FRAME_RECORDS..=FRAME_TRAILER).contains(&head[0])
+        {
             return Err(self.damaged_frame());
         }
-        if self.waiting.len() < FRAME_HEAD + body + FRAME_SUM {
+        if self.buffered.len() < FRAME_HEAD_BYTES + body + FRAME_SUM_BYTES {
             return Ok(None);
         }
-        let frame = self.waiting.split_to(FRAME_HEAD + body).freeze();
-        let sum = self.waiting.split_to(FRAME_SUM);
+        let frame = self.buffered.split_to(FRAME_HEAD_BYTES + body).freeze();
+        let sum = self.buffered.split_to(FRAME_SUM_BYTES);
         if crc32c::crc32c(&frame).to_be_bytes() != sum[..] {
             return Err(self.damaged_frame());
         }
@@ -325,10 +330,10 @@ impl Importer {
         Ok(Some(frame))
     }
 
-    fn take_frame(&mut self, frame: &[u8]) -> Result<()> {
-        let (kind, body) = (frame[0], &frame[FRAME_HEAD..]);
+    fn import_frame(&mut self, frame: &[u8]) -> Result<()> {
+        let (kind, body) = (frame[0], &frame[FRAME_HEAD_BYTES..]);
         if kind == FRAME_TRAILER {
-            return self.take_trailer(body);
+            return self.import_trailer(body);
         }
         let records = parse_records(body).ok_or_else(|| self.damaged_frame())?;
         let mut txn = match self.txn.take() {
@@ -351,21 +356,21 @@ impl Importer {
         self.txn.take().map_or(Ok(()), |txn| txn.commit())
     }
 
-    fn take_trailer(&mut self, body: &[u8]) -> Result<()> {
-        if body.len() != TRAILER_BODY {
+    fn import_trailer(&mut self, body: &[u8]) -> Result<()> {
+        if body.len() != TRAILER_BODY_BYTES {
             return Err(self.damaged_frame());
         }
         let (records, sum) = body.split_at(8);
         if records != self.records.to_be_bytes() || sum != self.sum_of_sums.to_be_bytes() {
-            return Err(Damage::Total.into());
+            return Err(StreamError::TrailerMismatch.into());
         }
         self.commit()?;
-        self.state = Importing::Complete;
+        self.state = ImportState::Complete;
         Ok(())
     }
 
     fn damaged_frame(&self) -> Error {
-        Damage::Frame { frame: self.frames }.into()
+        StreamError::Frame { frame: self.frames }.into()
     }
 }
 
@@ -388,7 +393,7 @@ struct Record<'b> {
 fn parse_records(mut body: &[u8]) -> Option<Vec<Record<'_>>> {
     let mut records = Vec::new();
     while !body.is_empty() {
-        let (head, rest) = body.split_at_checked(RECORD_HEAD)?;
+        let (head, rest) = body.split_at_checked(RECORD_HEAD_BYTES)?;
         let length = |bytes: &[u8]| bytes.try_into().ok().map(u32::from_be_bytes);
         let (key, rest) = rest.split_at_checked(length(&head[1..5])? as usize)?;
         let (value, rest) = rest.split_at_checked(length(&head[5..])? as usize)?;

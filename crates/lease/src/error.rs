@@ -2,7 +2,7 @@
 
 /// Why nothing was done. The words are etcd's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Refused {
+pub enum LeaseRejection {
     /// There is one of this id.
     #[error("etcdserver: lease already exists")]
     Exists,
@@ -22,7 +22,7 @@ pub enum Error {
     Store(#[from] clearlane_mvcc::Error),
     /// A record in bucket `lease` is none.
     #[error("the record of a lease is damaged: {0}")]
-    Damaged(String),
+    Corrupt(String),
 }
 
 /// A result of this crate.

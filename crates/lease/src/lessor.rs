@@ -33,15 +33,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use clearlane_engine::{Bucket, KeyRange};
 use clearlane_locks::{Mutex, Registry};
-use clearlane_mvcc::{KeyLeases, LeaseOfKey, ReadTxn, WriteTxn};
+use clearlane_mvcc::{KeyLeases, LeasedKey, ReadTxn, WriteTxn};
 use clearlane_proto::{Message, leasepb};
 
-use crate::book::{Book, Checkpoint, Contents, Lease, NEVER, seconds_of};
-use crate::error::{Error, Refused, Result};
-use crate::schedule::{Due, Schedule};
+use crate::error::{Error, LeaseRejection, Result};
+use crate::lease_map::{Checkpoint, Lease, LeaseMap, LeaseState, NEVER, ttl_duration};
+use crate::schedule::{Due, ExpirySchedule};
 
 /// So many keys are listed under the lock at once.
-const PAGE: usize = 1024;
+const KEYS_PER_PAGE: usize = 1024;
 
 /// How leases are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub enum Renewal {
     /// It lives so many seconds from now on.
     Renewed(i64),
     /// There is none, or its time is over.
-    Gone,
+    NotFound,
     /// Members count on less than its whole time. Propose the checkpoint "all of it", and when that is
     /// applied, ask again.
     CheckpointFirst(Checkpoint),
@@ -81,34 +81,34 @@ pub enum Renewal {
 
 /// How it stands with a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct LeaseTtl {
     /// Seconds it was granted with.
     pub granted: i64,
     /// Whole seconds that are left. Only the leader knows.
-    pub left: Option<i64>,
+    pub remaining: Option<i64>,
 }
 
 /// The leases of a member.
 #[derive(Debug)]
 pub struct Lessor {
     config: Config,
-    state: Mutex<State>,
+    state: Mutex<LessorState>,
     /// How many keys hang on a lease.
-    attached: AtomicUsize,
+    attached_keys: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    book: Book,
+struct LessorState {
+    leases: LeaseMap,
     /// While this member leads.
-    schedule: Option<Schedule>,
+    schedule: Option<ExpirySchedule>,
 }
 
 impl Lessor {
     /// Without leases.
     pub fn new(config: Config, locks: &Registry) -> Lessor {
-        let state = Mutex::new(locks, "lessor", State::default());
-        Lessor { config, state, attached: AtomicUsize::new(0) }
+        let state = Mutex::new(locks, "lessor", LessorState::default());
+        Lessor { config, state, attached_keys: AtomicUsize::new(0) }
     }
 
     /// How they are kept.
@@ -117,8 +117,8 @@ impl Lessor {
     }
 
     /// All that was there is forgotten, and what a store has takes its place. Nobody leads yet.
-    pub fn restore(&self, store: &(dyn ReadTxn + '_), keys: &[LeaseOfKey]) -> Result<()> {
-        let mut book = Book::default();
+    pub fn restore(&self, store: &(dyn ReadTxn + '_), keys: &[LeasedKey]) -> Result<()> {
+        let mut book = LeaseMap::default();
         let mut damaged = None;
         store.scan(Bucket::Lease, &mut |key, value| match leasepb::Lease::decode(&*value) {
             Ok(lease) => {
@@ -126,60 +126,60 @@ impl Lessor {
                 std::ops::ControlFlow::Continue(())
             }
             Err(error) => {
-                damaged = Some(Error::Damaged(format!("{key:x?}: {error}")));
+                damaged = Some(Error::Corrupt(format!("{key:x?}: {error}")));
                 std::ops::ControlFlow::Break(())
             }
         })?;
         if let Some(damaged) = damaged {
             return Err(damaged);
         }
-        for LeaseOfKey { key, lease } in keys {
+        for LeasedKey { key, lease } in keys {
             book.attach(key, *lease);
         }
-        self.attached.store(book.attached(), Ordering::Relaxed);
-        *self.state.lock() = State { book, schedule: None };
+        self.attached_keys.store(book.attached_count(), Ordering::Relaxed);
+        *self.state.lock() = LessorState { leases: book, schedule: None };
         Ok(())
     }
 
-    /// Grants a lease, and says for how many seconds. Its time [begins](Lessor::begin) when the grant can be seen.
+    /// Grants a lease, and says for how many seconds. Its time [begins](Lessor::start_expiry) when the grant can be seen.
     pub fn grant<A>(
         &self,
         id: i64,
         ttl: i64,
         txn: &mut (dyn WriteTxn<A> + '_),
-    ) -> Result<std::result::Result<i64, Refused>> {
-        let ttl = match self.state.lock().book.check_grant(id, ttl, self.config.ttl_min()) {
+    ) -> Result<std::result::Result<i64, LeaseRejection>> {
+        let ttl = match self.state.lock().leases.check_grant(id, ttl, self.config.ttl_min()) {
             Ok(ttl) => ttl,
             Err(refused) => return Ok(Err(refused)),
         };
         save(leasepb::Lease { id, ttl, remaining_ttl: 0 }, txn)?;
-        self.state.lock().book.add(id, ttl, 0);
+        self.state.lock().leases.add(id, ttl, 0);
         Ok(Ok(ttl))
     }
 
     /// The time of a granted lease begins, if this member leads: its grant is applied, and what took long before
     /// that is not taken from it.
-    pub fn begin(&self, id: i64, now: Duration) {
+    pub fn start_expiry(&self, id: i64, now: Duration) {
         let mut state = self.state.lock();
-        let State { book, schedule } = &mut *state;
+        let LessorState { leases: book, schedule } = &mut *state;
         if let (Some(schedule), Some(lease)) = (schedule, book.get_mut(id))
-            && lease.queued.is_none()
+            && lease.queued_at.is_none()
         {
-            lease.expiry = now + seconds_of(lease.ttl);
+            lease.expiry = now + ttl_duration(lease.ttl);
             schedule.add(id, lease, now);
         }
     }
 
     /// Deletes the keys that hang on a lease, and its record. Once the transaction has ended the lease
-    /// is to be [forgotten](Lessor::forget).
+    /// is to be [forgotten](Lessor::finish_delete).
     pub fn delete<A>(
         &self,
         id: i64,
         txn: &mut (dyn WriteTxn<A> + '_),
-    ) -> Result<std::result::Result<(), Refused>> {
-        let keys: Vec<Bytes> = match self.state.lock().book.get(id) {
+    ) -> Result<std::result::Result<(), LeaseRejection>> {
+        let keys: Vec<Bytes> = match self.state.lock().leases.get(id) {
             Some(lease) => lease.keys().cloned().collect(),
-            None => return Ok(Err(Refused::NotFound)),
+            None => return Ok(Err(LeaseRejection::NotFound)),
         };
         let mut end = Vec::new();
         for key in keys {
@@ -193,15 +193,15 @@ impl Lessor {
     }
 
     /// The transaction that has deleted a lease has ended.
-    pub fn forget(&self, id: i64) {
+    pub fn finish_delete(&self, id: i64) {
         let mut state = self.state.lock();
-        let State { book, schedule } = &mut *state;
+        let LessorState { leases: book, schedule } = &mut *state;
         if let Some(lease) = book.remove(id)
             && let Some(schedule) = schedule
         {
-            schedule.forget(id, &lease);
+            schedule.remove(id, &lease);
         }
-        self.attached.store(book.attached(), Ordering::Relaxed);
+        self.attached_keys.store(book.attached_count(), Ordering::Relaxed);
     }
 
     /// Takes note of how much is left of leases. Of those that are gone it is not said any more.
@@ -210,10 +210,10 @@ impl Lessor {
         checkpoints: &[Checkpoint],
         txn: &mut (dyn WriteTxn<A> + '_),
     ) -> Result<()> {
-        for Checkpoint { id, left } in checkpoints {
-            let record = self.state.lock().book.get_mut(*id).map(|lease| {
-                lease.left = *left;
-                lease.record(*id)
+        for Checkpoint { id, remaining_ttl: left } in checkpoints {
+            let record = self.state.lock().leases.get_mut(*id).map(|lease| {
+                lease.remaining_ttl = *left;
+                lease.to_record(*id)
             });
             if let Some(record) = record {
                 save(record, txn)?;
@@ -223,20 +223,20 @@ impl Lessor {
     }
 
     /// Whether there is a lease of this id.
-    pub fn has(&self, id: i64) -> bool {
-        self.state.lock().book.get(id).is_some()
+    pub fn contains(&self, id: i64) -> bool {
+        self.state.lock().leases.get(id).is_some()
     }
 
     /// How many leases there are.
     pub fn count(&self) -> usize {
-        self.state.lock().book.len()
+        self.state.lock().leases.len()
     }
 
     /// This member leads from now on. All leases have their time again, and an election time-out more.
     pub fn promote(&self, now: Duration) {
         let mut state = self.state.lock();
         let (extra, interval) = (self.config.election_timeout, self.config.checkpoint_interval);
-        let schedule = Schedule::begin(&mut state.book, now, extra, interval);
+        let schedule = ExpirySchedule::start(&mut state.leases, now, extra, interval);
         state.schedule = Some(schedule);
     }
 
@@ -244,8 +244,8 @@ impl Lessor {
     pub fn demote(&self) {
         let mut state = self.state.lock();
         if state.schedule.take().is_some() {
-            for (_, lease) in state.book.iter_mut() {
-                (lease.expiry, lease.queued, lease.checkpoint) = (NEVER, None, None);
+            for (_, lease) in state.leases.iter_mut() {
+                (lease.expiry, lease.queued_at, lease.checkpoint_at) = (NEVER, None, None);
             }
         }
     }
@@ -261,28 +261,30 @@ impl Lessor {
         if state.schedule.is_none() {
             return Renewal::NotLeading;
         }
-        match state.book.get_mut(id) {
-            Some(lease) if lease.has_ended(now) => Renewal::Gone,
-            Some(lease) if lease.left > 0 => Renewal::CheckpointFirst(Checkpoint { id, left: 0 }),
+        match state.leases.get_mut(id) {
+            Some(lease) if lease.is_expired(now) => Renewal::NotFound,
+            Some(lease) if lease.remaining_ttl > 0 => {
+                Renewal::CheckpointFirst(Checkpoint { id, remaining_ttl: 0 })
+            }
             Some(lease) => {
-                lease.expiry = now + lease.life();
+                lease.expiry = now + lease.renewal_ttl();
                 Renewal::Renewed(lease.ttl)
             }
-            None => Renewal::Gone,
+            None => Renewal::NotFound,
         }
     }
 
     /// How it stands with a lease, if there is one.
-    pub fn standing(&self, id: i64, now: Duration) -> Option<Standing> {
+    pub fn time_to_live(&self, id: i64, now: Duration) -> Option<LeaseTtl> {
         let state = self.state.lock();
-        let lease = state.book.get(id)?;
+        let lease = state.leases.get(id)?;
         // One whose time has not begun has all of it.
         let is_begun = lease.expiry != NEVER;
         let left = || match is_begun {
             true => lease.expiry.saturating_sub(now).as_secs() as i64,
             false => lease.ttl,
         };
-        Some(Standing { granted: lease.ttl, left: state.schedule.is_some().then(left) })
+        Some(LeaseTtl { granted: lease.ttl, remaining: state.schedule.is_some().then(left) })
     }
 
     /// The keys that hang on a lease. One that comes or goes while they are listed may be among them
@@ -290,9 +292,9 @@ impl Lessor {
     pub fn keys(&self, id: i64) -> Vec<Bytes> {
         let mut keys: Vec<Bytes> = Vec::new();
         loop {
-            let page = |lease: &Lease| lease.keys_behind(keys.last(), PAGE);
-            let page = self.state.lock().book.get(id).map(page).unwrap_or_default();
-            let is_last = page.len() < PAGE;
+            let page = |lease: &Lease| lease.keys_after(keys.last(), KEYS_PER_PAGE);
+            let page = self.state.lock().leases.get(id).map(page).unwrap_or_default();
+            let is_last = page.len() < KEYS_PER_PAGE;
             keys.extend(page);
             if is_last {
                 return keys;
@@ -302,8 +304,8 @@ impl Lessor {
 
     /// The ids of all leases, the one that ends first in front.
     pub fn list(&self) -> Vec<i64> {
-        let list = |state: &State| -> Vec<(Duration, i64)> {
-            state.book.iter().map(|(id, lease)| (lease.expiry, id)).collect()
+        let list = |state: &LessorState| -> Vec<(Duration, i64)> {
+            state.leases.iter().map(|(id, lease)| (lease.expiry, id)).collect()
         };
         let mut leases = list(&self.state.lock());
         leases.sort_unstable();
@@ -311,21 +313,21 @@ impl Lessor {
     }
 
     /// What all members agree on.
-    pub fn contents(&self) -> Vec<Contents> {
+    pub fn lease_states(&self) -> Vec<LeaseState> {
         let state = self.state.lock();
-        let contents = |(id, lease): (i64, &Lease)| Contents {
+        let contents = |(id, lease): (i64, &Lease)| LeaseState {
             id,
             ttl: lease.ttl,
-            left: lease.left,
+            remaining_ttl: lease.remaining_ttl,
             keys: lease.keys().cloned().collect(),
         };
-        state.book.iter().map(contents).collect()
+        state.leases.iter().map(contents).collect()
     }
 
     /// What this member, if it leads, is to propose now.
     pub fn due(&self, now: Duration) -> Due {
         let mut state = self.state.lock();
-        let State { book, schedule } = &mut *state;
+        let LessorState { leases: book, schedule } = &mut *state;
         schedule.as_mut().map(|schedule| schedule.due(book, now)).unwrap_or_default()
     }
 
@@ -337,7 +339,7 @@ impl Lessor {
     /// A revocation that was due could not be proposed now.
     pub fn not_proposed(&self, id: i64, now: Duration) {
         let mut state = self.state.lock();
-        let State { book, schedule } = &mut *state;
+        let LessorState { leases: book, schedule } = &mut *state;
         if let Some(schedule) = schedule {
             schedule.not_proposed(book, id, now);
         }
@@ -346,12 +348,12 @@ impl Lessor {
 
 impl KeyLeases for Lessor {
     fn attach(&self, key: &Bytes, lease: i64) {
-        if lease == 0 && self.attached.load(Ordering::Relaxed) == 0 {
+        if lease == 0 && self.attached_keys.load(Ordering::Relaxed) == 0 {
             return;
         }
         let mut state = self.state.lock();
-        state.book.attach(key, lease);
-        self.attached.store(state.book.attached(), Ordering::Relaxed);
+        state.leases.attach(key, lease);
+        self.attached_keys.store(state.leases.attached_count(), Ordering::Relaxed);
     }
 }
 

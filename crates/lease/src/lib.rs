@@ -47,7 +47,7 @@
 //!
 //! | module | its question |
 //! |---|---|
-//! | [`book`] | which leases are there, and which keys hang on them? |
+//! | [`lease_map`] | which leases are there, and which keys hang on them? |
 //! | [`schedule`] | whose time is over, and how fast may they go? |
 //! | [`lessor`] | both under one lock, with the store's transactions: what a member has |
 //!
@@ -66,14 +66,14 @@
 //! It lets a renewal of a lease that has run out wait until the lease is gone. Here it is told at once
 //! that there is none: for the client that comes to the same.
 
-pub mod book;
+pub mod lease_map;
 pub mod schedule;
 pub mod lessor;
 mod error;
 
-pub use book::{Checkpoint, Contents};
-pub use error::{Error, Refused, Result};
-pub use lessor::{Config, Lessor, Renewal, Standing};
+pub use error::{Error, LeaseRejection, Result};
+pub use lease_map::{Checkpoint, LeaseState};
+pub use lessor::{Config, LeaseTtl, Lessor, Renewal};
 pub use schedule::Due;
 
 /// The most seconds that a lease may be granted with: etcd's.

@@ -39,7 +39,7 @@
 //!
 //! * While a leader has a schedule, each lease is in exactly one of: expiring (once), ready, proposed.
 //! * A lease is under no later moment than its expiry.
-//! * One step looks at [`STEP_MAX`] leases at most; if that was not enough it wants to be called again
+//! * One step looks at [`LEASES_PER_STEP_MAX`] leases at most; if that was not enough it wants to be called again
 //!   at once.
 //!
 //! # What etcd does that is left out
@@ -51,7 +51,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::book::{Book, Checkpoint, Lease};
+use crate::lease_map::{Checkpoint, Lease, LeaseMap};
 
 /// So often is looked whose time is over.
 pub const SCAN_INTERVAL: Duration = Duration::from_millis(500);
@@ -60,13 +60,14 @@ pub const REVOKED_PER_SECOND: usize = 1000;
 /// So many may be proposed and not yet applied.
 pub const PROPOSED_MAX: usize = 16;
 /// So many leases one step looks at.
-pub const STEP_MAX: usize = 2048;
+pub const LEASES_PER_STEP_MAX: usize = 2048;
 /// So many checkpoints go into one entry.
-pub const CHECKPOINTS_MAX: usize = 1000;
+pub const CHECKPOINTS_PER_ENTRY_MAX: usize = 1000;
 
-const PER_SCAN: usize = REVOKED_PER_SECOND / 2;
+const REVOKED_PER_SCAN_MAX: usize = REVOKED_PER_SECOND / 2;
 /// How far apart leases end that were spread: three quarters of the pace.
-const SPREAD: Duration = Duration::from_nanos(1_000_000_000 / (REVOKED_PER_SECOND as u64 * 3 / 4));
+const SPREAD_INTERVAL: Duration =
+    Duration::from_nanos(1_000_000_000 / (REVOKED_PER_SECOND as u64 * 3 / 4));
 
 /// What is to be proposed now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,7 +87,7 @@ impl Due {
 
 /// A leader's view of when leases end.
 #[derive(Debug)]
-pub(crate) struct Schedule {
+pub(crate) struct ExpirySchedule {
     expiring: BTreeSet<(Duration, i64)>,
     ready: VecDeque<i64>,
     proposed: BTreeSet<i64>,
@@ -94,28 +95,28 @@ pub(crate) struct Schedule {
     checkpoint_interval: Option<Duration>,
     next_scan: Duration,
     /// So many more may become ready before the next scan; 0 once nothing more is due.
-    allowance: usize,
+    ready_allowance: usize,
 }
 
-impl Schedule {
+impl ExpirySchedule {
     /// For a member that begins to lead: every lease has its whole time, and `extra`.
-    pub(crate) fn begin(
-        book: &mut Book,
+    pub(crate) fn start(
+        book: &mut LeaseMap,
         now: Duration,
         extra: Duration,
         checkpoint_interval: Option<Duration>,
-    ) -> Schedule {
-        let mut schedule = Schedule {
+    ) -> ExpirySchedule {
+        let mut schedule = ExpirySchedule {
             expiring: BTreeSet::new(),
             ready: VecDeque::new(),
             proposed: BTreeSet::new(),
             checkpoints: BTreeSet::new(),
             checkpoint_interval,
             next_scan: now,
-            allowance: 0,
+            ready_allowance: 0,
         };
         let mut order: Vec<(Duration, i64)> =
-            book.iter().map(|(id, lease)| (now + extra + lease.life(), id)).collect();
+            book.iter().map(|(id, lease)| (now + extra + lease.renewal_ttl(), id)).collect();
         order.sort_unstable();
         if order.len() > REVOKED_PER_SECOND {
             spread(&mut order);
@@ -131,33 +132,33 @@ impl Schedule {
     /// A lease is there whose expiry is set.
     pub(crate) fn add(&mut self, id: i64, lease: &mut Lease, now: Duration) {
         self.queue(id, lease, lease.expiry);
-        self.plan_checkpoint(id, lease, now);
+        self.queue_checkpoint(id, lease, now);
     }
 
     fn queue(&mut self, id: i64, lease: &mut Lease, at: Duration) {
-        lease.queued = Some(at);
+        lease.queued_at = Some(at);
         self.expiring.insert((at, id));
     }
 
-    fn plan_checkpoint(&mut self, id: i64, lease: &mut Lease, now: Duration) {
+    fn queue_checkpoint(&mut self, id: i64, lease: &mut Lease, now: Duration) {
         let at = self.checkpoint_interval.map(|interval| now + interval);
-        lease.checkpoint = at.filter(|at| *at < lease.expiry);
-        self.checkpoints.extend(lease.checkpoint.map(|at| (at, id)));
+        lease.checkpoint_at = at.filter(|at| *at < lease.expiry);
+        self.checkpoints.extend(lease.checkpoint_at.map(|at| (at, id)));
     }
 
     /// A lease is there no more.
-    pub(crate) fn forget(&mut self, id: i64, lease: &Lease) {
+    pub(crate) fn remove(&mut self, id: i64, lease: &Lease) {
         self.proposed.remove(&id);
-        if let Some(at) = lease.queued {
+        if let Some(at) = lease.queued_at {
             self.expiring.remove(&(at, id));
         }
-        if let Some(at) = lease.checkpoint {
+        if let Some(at) = lease.checkpoint_at {
             self.checkpoints.remove(&(at, id));
         }
     }
 
     /// What was due could not be proposed: it is due again with a later scan.
-    pub(crate) fn not_proposed(&mut self, book: &mut Book, id: i64, now: Duration) {
+    pub(crate) fn not_proposed(&mut self, book: &mut LeaseMap, id: i64, now: Duration) {
         if self.proposed.remove(&id)
             && let Some(lease) = book.get_mut(id)
         {
@@ -166,11 +167,11 @@ impl Schedule {
     }
 
     /// What is to be proposed now.
-    pub(crate) fn due(&mut self, book: &mut Book, now: Duration) -> Due {
+    pub(crate) fn due(&mut self, book: &mut LeaseMap, now: Duration) -> Due {
         let mut due = Due::default();
-        if now >= self.next_scan && self.first().is_some_and(|first| first <= now) {
+        if now >= self.next_scan && self.next_at().is_some_and(|first| first <= now) {
             self.next_scan = now + SCAN_INTERVAL;
-            self.allowance = PER_SCAN;
+            self.ready_allowance = REVOKED_PER_SCAN_MAX;
             due.checkpoints = self.due_checkpoints(book, now);
         }
         self.scan(book, now);
@@ -178,7 +179,7 @@ impl Schedule {
             && let Some(id) = self.ready.pop_front()
         {
             // Somebody may have revoked it meanwhile, and granted another of the same id.
-            let has_ended = |lease: &Lease| lease.has_ended(now) && lease.queued.is_none();
+            let has_ended = |lease: &Lease| lease.is_expired(now) && lease.queued_at.is_none();
             if book.get(id).is_some_and(has_ended) && self.proposed.insert(id) {
                 due.revoke.push(id);
             }
@@ -187,28 +188,28 @@ impl Schedule {
     }
 
     /// Who has ended becomes ready. Who was renewed goes where he belongs.
-    fn scan(&mut self, book: &mut Book, now: Duration) {
-        for _ in 0..STEP_MAX {
+    fn scan(&mut self, book: &mut LeaseMap, now: Duration) {
+        for _ in 0..LEASES_PER_STEP_MAX {
             let next = self.expiring.first().copied().filter(|(at, _)| *at <= now);
-            let Some((_, id)) = next.filter(|_| self.allowance > 0) else {
-                self.allowance = 0;
+            let Some((_, id)) = next.filter(|_| self.ready_allowance > 0) else {
+                self.ready_allowance = 0;
                 return;
             };
             self.expiring.pop_first();
             let lease = book.get_mut(id).expect("who is scheduled is in the book");
-            if lease.has_ended(now) {
-                lease.queued = None;
+            if lease.is_expired(now) {
+                lease.queued_at = None;
                 self.ready.push_back(id);
-                self.allowance -= 1;
+                self.ready_allowance -= 1;
             } else {
                 self.queue(id, lease, lease.expiry);
             }
         }
     }
 
-    fn due_checkpoints(&mut self, book: &mut Book, now: Duration) -> Vec<Checkpoint> {
+    fn due_checkpoints(&mut self, book: &mut LeaseMap, now: Duration) -> Vec<Checkpoint> {
         let mut due = Vec::new();
-        for _ in 0..CHECKPOINTS_MAX {
+        for _ in 0..CHECKPOINTS_PER_ENTRY_MAX {
             let next = self.checkpoints.first().copied().filter(|(at, _)| *at <= now);
             let Some((_, id)) = next else { break };
             self.checkpoints.pop_first();
@@ -217,14 +218,14 @@ impl Schedule {
             // A part of a second counts as a whole one: a lease may live longer, never shorter.
             let left = left.as_secs() as i64 + i64::from(left.subsec_nanos() > 0);
             if left > 0 && left < lease.ttl {
-                due.push(Checkpoint { id, left });
+                due.push(Checkpoint { id, remaining_ttl: left });
             }
-            self.plan_checkpoint(id, lease, now);
+            self.queue_checkpoint(id, lease, now);
         }
         due
     }
 
-    fn first(&self) -> Option<Duration> {
+    fn next_at(&self) -> Option<Duration> {
         let firsts = [self.expiring.first(), self.checkpoints.first()];
         firsts.into_iter().flatten().map(|(at, _)| *at).min()
     }
@@ -232,10 +233,10 @@ impl Schedule {
     /// When there may be something to propose, if nothing happens before.
     pub(crate) fn next_due(&self) -> Option<Duration> {
         let has_room = !self.ready.is_empty() && self.proposed.len() < PROPOSED_MAX;
-        if has_room || self.allowance > 0 {
+        if has_room || self.ready_allowance > 0 {
             return Some(Duration::ZERO);
         }
-        self.first().map(|first| first.max(self.next_scan))
+        self.next_at().map(|first| first.max(self.next_scan))
     }
 }
 
@@ -244,6 +245,6 @@ fn spread(order: &mut [(Duration, i64)]) {
     let mut earliest = Duration::ZERO;
     for (expiry, _) in order {
         *expiry = earliest.max(*expiry);
-        earliest = *expiry + SPREAD;
+        earliest = *expiry + SPREAD_INTERVAL;
     }
 }

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use clearlane_lease::schedule::{PROPOSED_MAX, REVOKED_PER_SECOND, SCAN_INTERVAL};
 use clearlane_lease::{Config, Renewal};
-use support::Lab;
+use support::TestLessor;
 
 const MANY: i64 = 100_000;
 
-fn lab(leases: i64) -> Lab {
-    let lab = Lab::new(Config::new(Duration::from_secs(1)));
+fn lab(leases: i64) -> TestLessor {
+    let lab = TestLessor::new(Config::new(Duration::from_secs(1)));
     lab.lessor.promote(lab.now);
     for id in 1..=leases {
         assert_eq!(lab.grant(id, 10), Ok(10));
@@ -23,7 +23,7 @@ fn lab(leases: i64) -> Lab {
 }
 
 /// Carries out all that is due until nothing is left, and says how many were revoked in each scan.
-fn run(lab: &mut Lab) -> BTreeMap<Duration, usize> {
+fn run(lab: &mut TestLessor) -> BTreeMap<Duration, usize> {
     let mut revoked = BTreeMap::new();
     while let Some(next) = lab.lessor.next_due() {
         lab.now = lab.now.max(next);
@@ -53,7 +53,7 @@ fn a_new_leader_spreads_them() {
     lab.now = Duration::from_secs(60);
     lab.lessor.promote(lab.now);
     let list = lab.lessor.list();
-    let left = |id: &i64| lab.lessor.standing(*id, lab.now).unwrap().left.unwrap();
+    let left = |id: &i64| lab.lessor.time_to_live(*id, lab.now).unwrap().remaining.unwrap();
     assert_eq!(left(&list[0]), 11, "none is shorter");
     let mut per_second: BTreeMap<i64, usize> = BTreeMap::new();
     list.iter().for_each(|id| *per_second.entry(left(id)).or_default() += 1);
@@ -64,14 +64,14 @@ fn a_new_leader_spreads_them() {
 
 #[test]
 fn a_few_are_not_spread() {
-    let lab = Lab::new(Config::new(Duration::from_secs(1)));
+    let lab = TestLessor::new(Config::new(Duration::from_secs(1)));
     (1..=900).for_each(|id| assert!(lab.grant(id, 10).is_ok()));
     lab.lessor.promote(lab.now);
     let at = lab.now + Duration::from_secs(11);
     let just_before = at - Duration::from_nanos(1);
     assert!((1..=900).all(|id| lab.lessor.renew(id, just_before) == Renewal::Renewed(10)));
     lab.lessor.promote(lab.now);
-    assert!((1..=900).all(|id| lab.lessor.renew(id, at) == Renewal::Gone));
+    assert!((1..=900).all(|id| lab.lessor.renew(id, at) == Renewal::NotFound));
 }
 
 /// Those that live must not keep the scan from finding those that do not.
@@ -99,15 +99,15 @@ fn what_is_kept_alive_hides_nothing() {
 /// An entry that takes long to apply takes nothing from the leases behind it.
 #[test]
 fn the_time_of_a_lease_begins_when_its_grant_can_be_seen() {
-    let mut lab = Lab::new(Config::new(Duration::from_secs(1)));
+    let mut lab = TestLessor::new(Config::new(Duration::from_secs(1)));
     lab.lessor.promote(lab.now);
     lab.write(|txn| assert_eq!(lab.lessor.grant(7, 2, txn).unwrap(), Ok(2)));
     lab.now += Duration::from_secs(5);
     assert!(lab.lessor.due(lab.now).is_empty());
-    assert_eq!(lab.lessor.standing(7, lab.now).unwrap().left, Some(2));
-    lab.lessor.begin(7, lab.now);
+    assert_eq!(lab.lessor.time_to_live(7, lab.now).unwrap().remaining, Some(2));
+    lab.lessor.start_expiry(7, lab.now);
     // Once: a second call does not make it longer.
-    lab.lessor.begin(7, lab.now + Duration::from_secs(1));
+    lab.lessor.start_expiry(7, lab.now + Duration::from_secs(1));
     lab.now += Duration::from_secs(2);
     assert_eq!(lab.lessor.due(lab.now).revoke, [7]);
 }

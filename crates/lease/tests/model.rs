@@ -11,7 +11,7 @@ use std::time::Duration;
 use clearlane_engine::KeyRange;
 use clearlane_lease::{Config, Due, Renewal};
 use proptest::prelude::*;
-use support::Lab;
+use support::TestLessor;
 
 const ELECTION: Duration = Duration::from_secs(1);
 const TTL_MIN: i64 = 2;
@@ -81,7 +81,7 @@ impl Model {
 }
 
 struct Race {
-    lab: Lab,
+    lab: TestLessor,
     model: Model,
 }
 
@@ -138,7 +138,7 @@ impl Race {
                 *end = lab.now + Duration::from_secs(*ttl as u64);
                 Renewal::Renewed(*ttl)
             }
-            _ => Renewal::Gone,
+            _ => Renewal::NotFound,
         };
         assert_eq!(lab.lessor.renew(id, lab.now), expected);
     }
@@ -162,7 +162,7 @@ impl Race {
 
     fn same(&self) {
         let (lab, model) = (&self.lab, &self.model);
-        let contents = lab.lessor.contents();
+        let contents = lab.lessor.lease_states();
         let ids: Vec<i64> = contents.iter().map(|lease| lease.id).collect();
         assert_eq!(ids, model.leases.keys().copied().collect::<Vec<_>>());
         for lease in contents {
@@ -171,8 +171,8 @@ impl Race {
             assert_eq!(lab.lessor.keys(lease.id), lease.keys);
             let (ttl, end) = model.leases[&lease.id];
             let left = end.saturating_sub(lab.now).as_secs() as i64;
-            let standing = lab.lessor.standing(lease.id, lab.now).unwrap();
-            assert_eq!((lease.ttl, standing.left), (ttl, model.leads.then_some(left)));
+            let standing = lab.lessor.time_to_live(lease.id, lab.now).unwrap();
+            assert_eq!((lease.ttl, standing.remaining), (ttl, model.leads.then_some(left)));
         }
         let keys: Vec<u8> = lab.keys().iter().map(|key| key.as_bytes()[0]).collect();
         assert_eq!(keys, model.keys.keys().copied().collect::<Vec<_>>());
@@ -196,7 +196,7 @@ proptest! {
     #[test]
     fn it_does_what_the_model_does(steps in steps()) {
         let mut race =
-            Race { lab: Lab::new(Config::new(ELECTION)), model: Model::default() };
+            Race { lab: TestLessor::new(Config::new(ELECTION)), model: Model::default() };
         steps.into_iter().for_each(|step| race.step(step));
         race.all_end();
     }

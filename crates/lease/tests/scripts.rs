@@ -15,7 +15,7 @@ use std::time::Duration;
 use clearlane_engine::KeyRange;
 use clearlane_lease::{Checkpoint, Config, Due, Renewal};
 use goldenscript::{Argument, Command, Context, Runner};
-use support::Lab;
+use support::TestLessor;
 
 type Outcome = Result<String, Box<dyn Error>>;
 
@@ -27,14 +27,14 @@ fn word(argument: &Argument) -> &str {
 }
 
 struct Script {
-    lab: Lab,
+    lab: TestLessor,
 }
 
 impl Script {
     fn new() -> Script {
         let checkpoint_interval = Some(Duration::from_secs(300));
         let config = Config { checkpoint_interval, ..Config::new(Duration::from_secs(1)) };
-        Script { lab: Lab::new(config) }
+        Script { lab: TestLessor::new(config) }
     }
 
     fn put(&self, key: &str, lease: i64) {
@@ -50,9 +50,9 @@ impl Script {
     fn renew(&self, id: i64) -> String {
         match self.lab.lessor.renew(id, self.lab.now) {
             Renewal::Renewed(ttl) => format!("for {ttl} s\n"),
-            Renewal::Gone => "gone\n".to_owned(),
+            Renewal::NotFound => "gone\n".to_owned(),
             Renewal::NotLeading => "not leading\n".to_owned(),
-            Renewal::CheckpointFirst(Checkpoint { id, left }) => {
+            Renewal::CheckpointFirst(Checkpoint { id, remaining_ttl: left }) => {
                 format!("first: checkpoint {id} {left}\n")
             }
         }
@@ -70,7 +70,7 @@ impl Script {
                     self.lab.revoke(id).unwrap();
                 }
             }
-            for Checkpoint { id, left } in &checkpoints {
+            for Checkpoint { id, remaining_ttl: left } in &checkpoints {
                 let _ = writeln!(out, "checkpoint {id} {left}");
             }
             if applies {
@@ -82,13 +82,13 @@ impl Script {
 
     fn show(&self) -> String {
         let mut out = String::new();
-        for lease in self.lab.lessor.contents() {
-            let left = self.lab.lessor.standing(lease.id, self.lab.now).unwrap().left;
+        for lease in self.lab.lessor.lease_states() {
+            let left = self.lab.lessor.time_to_live(lease.id, self.lab.now).unwrap().remaining;
             let keys: Vec<_> =
                 lease.keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
             let _ = write!(out, "{}: granted {}", lease.id, lease.ttl);
-            if lease.left > 0 {
-                let _ = write!(out, ", checkpoint {}", lease.left);
+            if lease.remaining_ttl > 0 {
+                let _ = write!(out, ", checkpoint {}", lease.remaining_ttl);
             }
             let left = left.map_or("unknown".to_owned(), |left| left.to_string());
             let _ = writeln!(out, ", left {left}, keys [{}]", keys.join(" "));
@@ -116,7 +116,7 @@ impl Runner for Script {
                 Err(refused) => return Ok(format!("{refused}\n")),
             },
             "checkpoint" => {
-                lab.checkpoint(&[Checkpoint { id: number(0)?, left: number(1)? }]);
+                lab.checkpoint(&[Checkpoint { id: number(0)?, remaining_ttl: number(1)? }]);
             }
             "wait" => lab.now += Duration::try_from_secs_f64(words[0].parse()?)?,
             "commit" => lab.store.commit()?,

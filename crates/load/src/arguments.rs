@@ -6,13 +6,13 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum Subcommand {
     /// Put the keys of a workload.
     Fill {
         /// Its file.
         workload: PathBuf,
         /// How.
-        how: How,
+        options: FillOptions,
     },
     /// Put keys that no workload has.
     Keys {
@@ -23,7 +23,7 @@ pub enum Asked {
         /// And its value.
         value_size: u64,
         /// How.
-        how: How,
+        options: FillOptions,
     },
     /// Run a workload.
     Run {
@@ -48,7 +48,7 @@ pub enum Asked {
 
 /// How keys are put.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct How {
+pub struct FillOptions {
     /// Where the server is.
     pub endpoint: String,
     /// Over how many connections.
@@ -60,19 +60,19 @@ pub struct How {
 /// Reads the arguments, the first of which is the program. The error may be a request for help.
 pub fn parse(
     arguments: impl IntoIterator<Item = impl Into<std::ffi::OsString> + Clone>,
-) -> Result<Asked, clap::Error> {
+) -> Result<Subcommand, clap::Error> {
     let matches = command().try_get_matches_from(arguments)?;
     let (name, matches) = matches.subcommand().expect("clap asks for one");
     let whole = |name| *matches.get_one::<u64>(name).expect("it is required or has a default");
     Ok(match name {
-        "fill" => Asked::Fill { workload: path(matches, "workload"), how: how(matches) },
-        "keys" => Asked::Keys {
+        "fill" => Subcommand::Fill { workload: path(matches, "workload"), options: how(matches) },
+        "keys" => Subcommand::Keys {
             count: whole("count"),
             key_size: whole("key-size"),
             value_size: whole("value-size"),
-            how: how(matches),
+            options: how(matches),
         },
-        _ => Asked::Run {
+        _ => Subcommand::Run {
             workload: path(matches, "workload"),
             endpoint: endpoint(matches),
             without: matches.get_many("without").unwrap_or_default().cloned().collect(),
@@ -93,9 +93,13 @@ fn endpoint(matches: &ArgMatches) -> String {
     matches.get_one::<String>("endpoint").cloned().expect("it has a default")
 }
 
-fn how(matches: &ArgMatches) -> How {
+fn how(matches: &ArgMatches) -> FillOptions {
     let whole = |name| *matches.get_one::<u64>(name).expect("it has a default");
-    How { endpoint: endpoint(matches), connections: whole("connections"), seed: whole("seed") }
+    FillOptions {
+        endpoint: endpoint(matches),
+        connections: whole("connections"),
+        seed: whole("seed"),
+    }
 }
 
 fn command() -> Command {
@@ -165,7 +169,7 @@ fn seed() -> Arg {
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Asked, String> {
+    fn parsed(line: &str) -> Result<Subcommand, String> {
         parse(line.split_whitespace()).map_err(|error| error.to_string())
     }
 
@@ -177,13 +181,14 @@ mod tests {
     #[test]
     fn what_is_left_out_has_its_default() {
         let endpoint = "http://127.0.0.1:2379".to_owned();
-        let how = How { endpoint: endpoint.clone(), connections: 4, seed: 1 };
+        let how = FillOptions { endpoint: endpoint.clone(), connections: 4, seed: 1 };
         let workload = PathBuf::from("a.toml");
-        let fill = Asked::Fill { workload: workload.clone(), how };
+        let fill = Subcommand::Fill { workload: workload.clone(), options: how };
         assert_eq!(parsed("clearlane-load fill a.toml"), Ok(fill));
         let (without, seconds, seed, json, pid) = (Vec::new(), None, 1, None, None);
         let warm_up = 0;
-        let run = Asked::Run { workload, endpoint, without, seconds, warm_up, seed, json, pid };
+        let run =
+            Subcommand::Run { workload, endpoint, without, seconds, warm_up, seed, json, pid };
         assert_eq!(parsed("clearlane-load run a.toml"), Ok(run));
     }
 
@@ -191,7 +196,7 @@ mod tests {
     fn everything_can_be_said() {
         let line = "clearlane-load run a.toml --endpoint b:1 --without c --without d --seconds 5 \
                     --warm-up 2 --seed 9 --json e.json --pid 7";
-        let run = Asked::Run {
+        let run = Subcommand::Run {
             workload: PathBuf::from("a.toml"),
             endpoint: "b:1".to_owned(),
             without: vec!["c".to_owned(), "d".to_owned()],
@@ -204,8 +209,8 @@ mod tests {
         assert_eq!(parsed(line), Ok(run));
         let line = "clearlane-load keys --count 10 --key-size 32 --value-size 64 --endpoint b:1 \
                     --connections 2 --seed 3";
-        let how = How { endpoint: "b:1".to_owned(), connections: 2, seed: 3 };
-        let keys = Asked::Keys { count: 10, key_size: 32, value_size: 64, how };
+        let how = FillOptions { endpoint: "b:1".to_owned(), connections: 2, seed: 3 };
+        let keys = Subcommand::Keys { count: 10, key_size: 32, value_size: 64, options: how };
         assert_eq!(parsed(line), Ok(keys));
     }
 

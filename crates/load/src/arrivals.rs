@@ -19,7 +19,7 @@ use std::io;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use clearlane_turns::Turn;
+use clearlane_turns::SchedClass;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::mpsc;
@@ -41,7 +41,7 @@ pub struct Schedule {
     gaps: SmallRng,
     /// In gaps: how many have passed. Counted in gaps and not in seconds, so that nothing adds up that
     /// was rounded.
-    passed: f64,
+    passed_gaps: f64,
 }
 
 impl Schedule {
@@ -52,7 +52,7 @@ impl Schedule {
             Spacing::Constant => gaps.random_range(0.0..1.0) - 1.0,
             Spacing::Poisson => 0.0,
         };
-        Schedule { spacing, per_second, gaps, passed }
+        Schedule { spacing, per_second, gaps, passed_gaps: passed }
     }
 }
 
@@ -60,12 +60,12 @@ impl Iterator for Schedule {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
-        self.passed += match self.spacing {
+        self.passed_gaps += match self.spacing {
             Spacing::Constant => 1.0,
             Spacing::Poisson => -self.gaps.random_range(f64::MIN_POSITIVE..1.0).ln(),
         };
         // What is too far away for a Duration is the end of it.
-        Duration::try_from_secs_f64(self.passed / self.per_second).ok()
+        Duration::try_from_secs_f64(self.passed_gaps / self.per_second).ok()
     }
 }
 
@@ -80,21 +80,21 @@ pub struct Arrival {
 
 /// The arrivals of several classes in the order of time, up to the end of a window.
 #[derive(Clone, Debug)]
-pub struct Merged {
+pub struct MergedSchedules {
     /// By class: its next time, and the times behind that.
     schedules: Vec<(Option<Duration>, Schedule)>,
     window: Duration,
 }
 
-impl Merged {
+impl MergedSchedules {
     /// All that is due before the window is over.
-    pub fn new(schedules: impl IntoIterator<Item = Schedule>, window: Duration) -> Merged {
+    pub fn new(schedules: impl IntoIterator<Item = Schedule>, window: Duration) -> MergedSchedules {
         let with_first = |mut schedule: Schedule| (schedule.next(), schedule);
-        Merged { schedules: schedules.into_iter().map(with_first).collect(), window }
+        MergedSchedules { schedules: schedules.into_iter().map(with_first).collect(), window }
     }
 }
 
-impl Iterator for Merged {
+impl Iterator for MergedSchedules {
     type Item = Arrival;
 
     fn next(&mut self) -> Option<Arrival> {
@@ -112,12 +112,12 @@ impl Iterator for Merged {
 /// Sleeping is exact to some 60 µs on Linux. The channels are bounded: who cannot keep up is not buried,
 /// and finds the true times when he comes.
 pub fn pace(
-    arrivals: Merged,
+    arrivals: MergedSchedules,
     start: Instant,
     say: Vec<mpsc::Sender<Duration>>,
 ) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name("pace".to_owned()).spawn(move || {
-        Turn::Soon.take();
+        SchedClass::Latency.apply_to_thread();
         for arrival in arrivals {
             let left = (start + arrival.due).saturating_duration_since(Instant::now());
             if !left.is_zero() {
@@ -136,7 +136,7 @@ mod tests {
 
     /// By how much the first 300,000 arrivals miss the rate. For Poisson arrivals, 1 % is five times the
     /// standard deviation.
-    fn off(spacing: Spacing, rate: f64, seed: u64) -> f64 {
+    fn rate_error(spacing: Spacing, rate: f64, seed: u64) -> f64 {
         const ARRIVALS: usize = 300_000;
         let last = Schedule::new(spacing, rate, seed).nth(ARRIVALS - 1).expect("it never ends");
         (ARRIVALS as f64 / last.as_secs_f64() / rate - 1.0).abs()
@@ -146,7 +146,7 @@ mod tests {
     fn rates_hold_over_hours() {
         for (seed, rate) in [(0, 0.2), (1, 20.0), (2, 100.0), (3, 5000.0)] {
             for spacing in [Spacing::Constant, Spacing::Poisson] {
-                let off = off(spacing, rate, seed);
+                let off = rate_error(spacing, rate, seed);
                 assert!(off < 0.01, "{spacing:?}, {rate} a second, seed {seed}: {off}");
             }
         }
@@ -183,7 +183,7 @@ mod tests {
         let schedules =
             [(Spacing::Constant, 1.0), (Spacing::Poisson, 100.0), (Spacing::Poisson, 20.0)];
         let schedules = schedules.map(|(spacing, rate)| Schedule::new(spacing, rate, 9));
-        let merged: Vec<Arrival> = Merged::new(schedules.clone(), window).collect();
+        let merged: Vec<Arrival> = MergedSchedules::new(schedules.clone(), window).collect();
         assert!(merged.is_sorted_by_key(|arrival| arrival.due));
         for (class, schedule) in schedules.into_iter().enumerate() {
             let alone: Vec<Duration> = schedule.take_while(|due| *due < window).collect();

@@ -2,7 +2,7 @@
 //!
 //! tonic has the connection: HTTP/2, many calls at once, and a new one if it breaks. The stubs above it
 //! are used where nothing is measured. Where it is, the bytes of an answer go past them and into
-//! [`answer`](crate::answer): a stub hands out a message when all of it has come, and has to hold it till
+//! [`answer`](crate::response_scanner): a stub hands out a message when all of it has come, and has to hold it till
 //! then.
 
 use std::time::Duration;
@@ -14,9 +14,9 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use tower_service::Service;
 
-use crate::answer::{Scanner, Seen};
 use crate::requests::Call;
-use crate::{Result, Trouble};
+use crate::response_scanner::{ResponseStats, Scanner};
+use crate::{Error, Result};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -24,7 +24,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub fn endpoint(text: &str) -> Result<Endpoint> {
     let wrong = |why: &str| {
         let allowed = "it must be HOST:PORT or http://HOST:PORT";
-        Trouble::Here(format!("--endpoint {text}: {why}; {allowed}"))
+        Error::Local(format!("--endpoint {text}: {why}; {allowed}"))
     };
     let host = match text.split_once("://") {
         None => text,
@@ -46,7 +46,7 @@ pub async fn open(endpoint: &Endpoint, count: u64) -> Result<Vec<Channel>> {
     for _ in 0..count {
         let channel = endpoint.connect().await.map_err(|error| {
             let why = innermost(&error);
-            Trouble::Server(format!("no connection to {}: {why}", endpoint.uri()))
+            Error::Server(format!("no connection to {}: {why}", endpoint.uri()))
         });
         opened.push(channel?);
     }
@@ -63,7 +63,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
 }
 
 /// Sends a request, and reads its answer to the end. An error is a short text: they are counted by it.
-pub async fn call(mut channel: Channel, call: Call) -> std::result::Result<Seen, String> {
+pub async fn call(mut channel: Channel, call: Call) -> std::result::Result<ResponseStats, String> {
     let broken = |error: tonic::transport::Error| innermost(&error);
     std::future::poll_fn(|context| channel.poll_ready(context)).await.map_err(broken)?;
     let answer = channel.call(request(&call)).await.map_err(broken)?;
@@ -88,7 +88,7 @@ pub async fn call(mut channel: Channel, call: Call) -> std::result::Result<Seen,
         Some(status) if status.code() != Code::Ok => return Err(text(&status)),
         Some(_) => {}
     }
-    let seen = scanner.end()?;
+    let seen = scanner.finish()?;
     match call.keys {
         Some(keys) if keys != seen.keys => Err(format!("{} keys instead of {keys}", seen.keys)),
         _ => Ok(seen),

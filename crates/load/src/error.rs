@@ -2,7 +2,7 @@
 
 /// One line for the one who started the tool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
+pub enum Error {
     /// For who wrote the workload, or asked for a part of it that it has not.
     #[error("{0}")]
     Workload(String),
@@ -11,8 +11,8 @@ pub enum Trouble {
     Server(String),
     /// For who runs this tool: a file, or this machine.
     #[error("{0}")]
-    Here(String),
+    Local(String),
 }
 
 /// What a fallible operation returns here.
-pub type Result<T> = std::result::Result<T, Trouble>;
+pub type Result<T> = std::result::Result<T, Error>;

@@ -14,22 +14,22 @@ use tokio::task::JoinSet;
 use tonic::transport::Endpoint;
 use tonic::{Response, Status};
 
-use crate::keys::{KeySpace, Values};
+use crate::keys::{KeySpace, ValueGenerator};
 use crate::workload::{TXN_BYTES_MAX, TXN_OPERATIONS_MAX};
-use crate::{Result, Trouble, connection, requests};
+use crate::{Error, Result, connection, requests};
 
 /// So many transactions are under way at each connection.
-const UNDER_WAY: usize = 4;
+const IN_FLIGHT_PER_CONNECTION: usize = 4;
 
 /// What was put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Filled {
+pub struct FillReport {
     /// How many keys.
     pub keys: u64,
     /// Of keys and values.
     pub bytes: u64,
     /// How long it took.
-    pub took: Duration,
+    pub elapsed: Duration,
 }
 
 /// Puts every key of the space. `tell` hears once per second how it goes.
@@ -39,15 +39,15 @@ pub async fn fill(
     connections: u64,
     seed: u64,
     tell: &mut dyn FnMut(&str),
-) -> Result<Filled> {
+) -> Result<FillReport> {
     let channels = connection::open(endpoint, connections).await?;
     let begin = Instant::now();
     let mut told = begin;
-    let mut batches = Batches::new(space, seed);
+    let mut batches = FillBatches::new(space, seed);
     let mut under_way = JoinSet::new();
     for channel in channels.iter().cycle() {
         let Some(txn) = batches.next() else { break };
-        if under_way.len() >= channels.len() * UNDER_WAY {
+        if under_way.len() >= channels.len() * IN_FLIGHT_PER_CONNECTION {
             check(under_way.join_next().await)?;
         }
         let mut client = KvClient::new(channel.clone());
@@ -60,7 +60,7 @@ pub async fn fill(
     while let Some(done) = under_way.join_next().await {
         check(Some(done))?;
     }
-    Ok(Filled { keys: batches.next, bytes: batches.bytes, took: begin.elapsed() })
+    Ok(FillReport { keys: batches.next, bytes: batches.bytes, elapsed: begin.elapsed() })
 }
 
 fn check<T>(
@@ -71,29 +71,30 @@ fn check<T>(
     let Some(done) = done else { return Ok(()) };
     let done = done.expect("a request neither panics nor is stopped");
     let refused = |status: Status| {
-        Trouble::Server(format!("a transaction of the fill failed: {}", status.message()))
+        Error::Server(format!("a transaction of the fill failed: {}", status.message()))
     };
     done.map(drop).map_err(refused)
 }
 
 /// The keys, in transactions.
 #[derive(Debug)]
-struct Batches<'s> {
+struct FillBatches<'s> {
     space: &'s KeySpace,
-    values: Values,
-    choices: SmallRng,
+    values: ValueGenerator,
+    rng: SmallRng,
     next: u64,
     bytes: u64,
 }
 
-impl<'s> Batches<'s> {
-    fn new(space: &'s KeySpace, seed: u64) -> Batches<'s> {
-        let (values, choices) = (Values::new(space.value, seed), SmallRng::seed_from_u64(seed));
-        Batches { space, values, choices, next: 0, bytes: 0 }
+impl<'s> FillBatches<'s> {
+    fn new(space: &'s KeySpace, seed: u64) -> FillBatches<'s> {
+        let (values, choices) =
+            (ValueGenerator::new(space.value, seed), SmallRng::seed_from_u64(seed));
+        FillBatches { space, values, rng: choices, next: 0, bytes: 0 }
     }
 }
 
-impl Iterator for Batches<'_> {
+impl Iterator for FillBatches<'_> {
     type Item = TxnRequest;
 
     fn next(&mut self) -> Option<TxnRequest> {
@@ -104,7 +105,7 @@ impl Iterator for Batches<'_> {
             && (puts.len() as u64) < TXN_OPERATIONS_MAX
             && (puts.is_empty() || bytes + largest <= TXN_BYTES_MAX)
         {
-            let put = requests::put(self.space, self.next, self.values.some(&mut self.choices));
+            let put = requests::put(self.space, self.next, self.values.random_value(&mut self.rng));
             bytes += (put.key.len() + put.value.len()) as u64;
             puts.push(RequestOp { request: Some(Op::RequestPut(put)) });
             self.next += 1;
@@ -123,10 +124,10 @@ mod tests {
 
     #[test]
     fn batches_are_bounded_and_hold_every_key_once() {
-        let prefix = KeySpace::PREFIX.to_owned();
+        let prefix = KeySpace::DEFAULT_PREFIX.to_owned();
         for value in [Sizes::constant(0), Sizes::constant(1 << 20), Sizes { min: 1, max: 40_000 }] {
             let space = KeySpace { prefix: prefix.clone(), count: 300, key_size: 20, value };
-            let mut batches = Batches::new(&space, 1);
+            let mut batches = FillBatches::new(&space, 1);
             let txns: Vec<TxnRequest> = batches.by_ref().collect();
             assert!(txns.iter().all(|txn| txn.success.len() <= 128));
             assert!(txns.iter().all(|txn| txn.encoded_len() < 1_500_000));

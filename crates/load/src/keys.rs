@@ -26,10 +26,10 @@ pub struct KeySpace {
 
 impl KeySpace {
     /// The prefix of who asks for none.
-    pub const PREFIX: &'static str = "/load/";
+    pub const DEFAULT_PREFIX: &'static str = "/load/";
 
     /// The shortest that keys can be, when there are so many.
-    pub fn shortest(prefix: &str, count: u64) -> u64 {
+    pub fn min_key_size(prefix: &str, count: u64) -> u64 {
         // As many digits as `count` itself has: it is the end of a range up to the last key.
         prefix.len() as u64 + count.to_string().len() as u64
     }
@@ -41,7 +41,7 @@ impl KeySpace {
     }
 
     /// The number of some key behind which there are `keys` keys, itself included.
-    pub fn somewhere(&self, keys: u64, choices: &mut SmallRng) -> u64 {
+    pub fn random_start(&self, keys: u64, choices: &mut SmallRng) -> u64 {
         choices.random_range(0..=self.count.saturating_sub(keys))
     }
 }
@@ -64,22 +64,22 @@ impl Sizes {
 
 /// Makes values.
 #[derive(Clone, Debug)]
-pub struct Values {
+pub struct ValueGenerator {
     block: Bytes,
     sizes: Sizes,
 }
 
-impl Values {
+impl ValueGenerator {
     /// Of these sizes.
-    pub fn new(sizes: Sizes, seed: u64) -> Values {
+    pub fn new(sizes: Sizes, seed: u64) -> ValueGenerator {
         // Twice as long as the largest, so that two of those differ, too.
         let mut block = vec![0; sizes.max as usize * 2];
         SmallRng::seed_from_u64(seed).fill_bytes(&mut block);
-        Values { block: block.into(), sizes }
+        ValueGenerator { block: block.into(), sizes }
     }
 
     /// Some value.
-    pub fn some(&self, choices: &mut SmallRng) -> Bytes {
+    pub fn random_value(&self, choices: &mut SmallRng) -> Bytes {
         let size = choices.random_range(self.sizes.min..=self.sizes.max) as usize;
         let from = choices.random_range(0..=self.block.len() - size);
         self.block.slice(from..from + size)
@@ -95,7 +95,7 @@ mod tests {
         let value = Sizes::constant(1);
         let space = KeySpace { prefix: "/a/".to_owned(), count: 1000, key_size: 7, value };
         assert_eq!(space.key(42), "/a/0042");
-        assert_eq!(KeySpace::shortest("/a/", 1000), 7);
+        assert_eq!(KeySpace::min_key_size("/a/", 1000), 7);
         assert!((0..1000).all(|number| space.key(number) < space.key(number + 1)));
         assert!((0..=1000).all(|number| space.key(number).len() == 7));
     }
@@ -105,21 +105,21 @@ mod tests {
         let value = Sizes::constant(1);
         let space = KeySpace { prefix: String::new(), count: 10, key_size: 2, value };
         let mut choices = SmallRng::seed_from_u64(5);
-        let mut from = (0..1000).map(|_| space.somewhere(8, &mut choices)).collect::<Vec<_>>();
+        let mut from = (0..1000).map(|_| space.random_start(8, &mut choices)).collect::<Vec<_>>();
         from.sort_unstable();
         from.dedup();
         assert_eq!(from, [0, 1, 2]);
-        assert_eq!(space.somewhere(10, &mut choices), 0);
+        assert_eq!(space.random_start(10, &mut choices), 0);
     }
 
     #[test]
     fn all_sizes_come_and_no_other() {
-        let values = Values::new(Sizes { min: 3, max: 6 }, 1);
+        let values = ValueGenerator::new(Sizes { min: 3, max: 6 }, 1);
         let mut choices = SmallRng::seed_from_u64(2);
         let mut seen = [0; 8];
-        (0..4000).for_each(|_| seen[values.some(&mut choices).len()] += 1);
+        (0..4000).for_each(|_| seen[values.random_value(&mut choices).len()] += 1);
         assert_eq!([seen[0], seen[1], seen[2], seen[7]], [0; 4]);
         assert!(seen[3..=6].iter().all(|times| *times > 800), "{seen:?}");
-        assert_eq!(Values::new(Sizes::constant(0), 1).some(&mut choices), "");
+        assert_eq!(ValueGenerator::new(Sizes::constant(0), 1).random_value(&mut choices), "");
     }
 }

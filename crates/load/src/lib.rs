@@ -40,7 +40,7 @@
 //!
 //! It shares the machine with the server. It has a thread for the sockets of each class, and one that sleeps
 //! until a request is due. (The runtime's own timers are exact to a millisecond, which is the size of what is
-//! measured.) Answers are not decoded: [`answer`] walks over the bytes as they arrive, counts what is in
+//! measured.) Answers are not decoded: [`response_scanner`] walks over the bytes as they arrive, counts what is in
 //! them, and lets them go. Of an answer of 320 MB no more than a few frames are ever in memory, and other
 //! answers are read in between. A driver that decoded it in one go would stand still for it, and would
 //! measure itself.
@@ -51,7 +51,7 @@
 //! * TLS, users, watches and leases. One endpoint at a time.
 //! * Correctness: [`run`] checks that a read found as many keys as it must, and nothing else.
 
-pub mod answer;
+pub mod response_scanner;
 pub mod arguments;
 pub mod arrivals;
 pub mod connection;
@@ -61,9 +61,9 @@ pub mod process;
 pub mod report;
 pub mod requests;
 pub mod run;
-pub mod tally;
+pub mod class_metrics;
 pub mod workload;
 
 mod error;
 
-pub use error::{Result, Trouble};
+pub use error::{Error, Result};

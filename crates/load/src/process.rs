@@ -9,7 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::{Result, Trouble};
+use crate::{Error, Result};
 
 /// Linux shows times to programs in hundredths of a second, whatever its own ticks are.
 const TICKS_PER_SECOND: u64 = 100;
@@ -23,7 +23,7 @@ pub struct Process {
 
 /// At one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Used {
+pub struct ProcessUsage {
     /// User and system time, since it started.
     pub processor: Duration,
     /// Resident now.
@@ -34,33 +34,33 @@ pub struct Used {
 
 impl Process {
     /// The process of that number, if it can be looked at.
-    pub fn of(pid: u32) -> Result<Process> {
+    pub fn open(pid: u32) -> Result<Process> {
         if !PathBuf::from("/proc/self/stat").exists() {
             let why = "this system has no /proc, so what the server uses is not known";
-            return Err(Trouble::Here(format!("--pid {pid}: {why}; leave --pid out")));
+            return Err(Error::Local(format!("--pid {pid}: {why}; leave --pid out")));
         }
         let process = Process { pid, directory: PathBuf::from(format!("/proc/{pid}")) };
-        process.look().map(|_| process)
+        process.usage().map(|_| process)
     }
 
     /// What it has used up to now.
-    pub fn look(&self) -> Result<Used> {
+    pub fn usage(&self) -> Result<ProcessUsage> {
         let read = |name| {
             let gone =
-                |error| Trouble::Here(format!("--pid {}: no such process: {error}", self.pid));
+                |error| Error::Local(format!("--pid {}: no such process: {error}", self.pid));
             fs::read_to_string(self.directory.join(name)).map_err(gone)
         };
-        let strange = || Trouble::Here(format!("--pid {}: /proc is not as on Linux", self.pid));
-        let processor = processor(&read("stat")?).ok_or_else(strange)?;
+        let strange = || Error::Local(format!("--pid {}: /proc is not as on Linux", self.pid));
+        let processor = processor_time(&read("stat")?).ok_or_else(strange)?;
         let status = read("status")?;
         let bytes = |name| memory_bytes(&status, name).ok_or_else(strange);
         let (resident_bytes, peak_bytes) = (bytes("VmRSS:")?, bytes("VmHWM:")?);
-        Ok(Used { processor, resident_bytes, peak_bytes })
+        Ok(ProcessUsage { processor, resident_bytes, peak_bytes })
     }
 }
 
 /// Fields 14 and 15. Field 2 is a name in brackets that may hold anything, brackets too.
-fn processor(stat: &str) -> Option<Duration> {
+fn processor_time(stat: &str) -> Option<Duration> {
     let (_, behind_name) = stat.rsplit_once(')')?;
     let mut fields = behind_name.split_whitespace().skip(14 - 3);
     let mut ticks = || fields.next()?.parse::<u64>().ok();
@@ -81,9 +81,9 @@ mod tests {
     #[test]
     fn times_are_found_behind_any_name() {
         let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194560 9 0 0 0 123 77 5 6 20 0 3 0 100 1 2";
-        assert_eq!(processor(stat), Some(Duration::from_secs(2)));
-        assert_eq!(processor("42 (a) S 1 2 3"), None);
-        assert_eq!(processor(""), None);
+        assert_eq!(processor_time(stat), Some(Duration::from_secs(2)));
+        assert_eq!(processor_time("42 (a) S 1 2 3"), None);
+        assert_eq!(processor_time(""), None);
     }
 
     #[test]
@@ -97,14 +97,14 @@ mod tests {
     #[test]
     fn a_process_that_is_not_there_is_told() {
         // Beyond the largest number that Linux gives to a process.
-        let told = Process::of(u32::MAX).map(drop).expect_err("no process has it").to_string();
+        let told = Process::open(u32::MAX).map(drop).expect_err("no process has it").to_string();
         assert!(told.starts_with("--pid 4294967295: "), "{told}");
     }
 
     #[test]
     #[cfg(target_os = "linux")]
     fn this_process_uses_something() {
-        let used = Process::of(std::process::id()).and_then(|this| this.look());
+        let used = Process::open(std::process::id()).and_then(|this| this.usage());
         let used = used.expect("this process is there");
         assert!(used.peak_bytes >= used.resident_bytes && used.resident_bytes > 0, "{used:?}");
     }

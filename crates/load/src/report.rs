@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::process::Used;
-use crate::tally::Tally;
+use crate::class_metrics::ClassMetrics;
+use crate::process::ProcessUsage;
 use crate::workload::Class;
 
 /// The quantiles that are told; the last is the largest.
@@ -24,24 +24,24 @@ pub struct Report {
     /// For how long requests were due.
     pub window: Duration,
     /// By class.
-    pub lines: Vec<Line>,
+    pub classes: Vec<ClassReport>,
     /// What the server had used before and after.
-    pub used: Option<(Used, Used)>,
+    pub usage: Option<(ProcessUsage, ProcessUsage)>,
 }
 
 /// What a class met.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct ClassReport {
     /// What was asked for.
     pub class: Class,
     /// What came.
-    pub tally: Tally,
+    pub metrics: ClassMetrics,
 }
 
 impl Report {
     /// For people. Times are in milliseconds, from when a request was due.
     pub fn table(&self) -> String {
-        let widest = self.lines.iter().map(|line| line.class.name.chars().count()).max();
+        let widest = self.classes.iter().map(|line| line.class.name.chars().count()).max();
         let name = widest.unwrap_or(0).max("class".len());
         let mut table = format!("{:name$} {:>9} {:>10}", "class", "rate/s", "answered/s");
         let mut row = |cells: &[String]| {
@@ -51,13 +51,13 @@ impl Report {
         row(&QUANTILES.map(|(name, _)| name.to_owned()));
         row(&["late p99".to_owned()]);
         table.push('\n');
-        self.lines.iter().for_each(|line| line.row(&mut table, name, self.window));
-        for Line { class, tally } in &self.lines {
+        self.classes.iter().for_each(|line| line.write_row(&mut table, name, self.window));
+        for ClassReport { class, metrics: tally } in &self.classes {
             for (text, count) in tally.errors() {
                 let _ = writeln!(table, "{}: {count} x {text}", class.name);
             }
         }
-        if let Some((before, after)) = &self.used {
+        if let Some((before, after)) = &self.usage {
             let processor = (after.processor - before.processor).as_secs_f64();
             let (resident, peak) = (after.resident_bytes as f64 / MB, after.peak_bytes as f64 / MB);
             let _ = writeln!(
@@ -71,7 +71,7 @@ impl Report {
 
     /// For programs.
     pub fn json(&self) -> Value {
-        let used = self.used.as_ref().map(|(before, after)| {
+        let used = self.usage.as_ref().map(|(before, after)| {
             json!({
                 "processor_s": (after.processor - before.processor).as_secs_f64(),
                 "resident_bytes": after.resident_bytes,
@@ -83,20 +83,20 @@ impl Report {
             "endpoint": self.endpoint,
             "seed": self.seed,
             "seconds": self.window.as_secs(),
-            "classes": self.lines.iter().map(|line| line.json(self.window)).collect::<Vec<_>>(),
+            "classes": self.classes.iter().map(|line| line.json(self.window)).collect::<Vec<_>>(),
             "server": used,
         })
     }
 }
 
-impl Line {
-    fn row(&self, table: &mut String, name: usize, window: Duration) {
-        let Line { class, tally } = self;
+impl ClassReport {
+    fn write_row(&self, table: &mut String, name: usize, window: Duration) {
+        let ClassReport { class, metrics: tally } = self;
         let rate = tally.answered_per_second(window);
         let _ = write!(table, "{:name$} {:>9} {rate:>10.2}", class.name, class.rate);
         let _ = write!(table, " {:>9} {:>9}", tally.answered(), tally.failed());
         let times = QUANTILES.map(|(_, quantile)| tally.latency_ms(quantile));
-        for time in times.into_iter().chain([tally.late_ms(0.99)]) {
+        for time in times.into_iter().chain([tally.send_delay_ms(0.99)]) {
             let cell = time.map_or_else(|| "-".to_owned(), |time| format!("{time:.2}"));
             let _ = write!(table, " {cell:>9}");
         }
@@ -104,7 +104,7 @@ impl Line {
     }
 
     fn json(&self, window: Duration) -> Value {
-        let Line { class, tally } = self;
+        let ClassReport { class, metrics: tally } = self;
         let latency = QUANTILES.map(|(name, quantile)| (name, tally.latency_ms(quantile).into()));
         let latency: serde_json::Map<String, Value> =
             latency.map(|(name, time)| (name.to_owned(), time)).into_iter().collect();
@@ -117,7 +117,7 @@ impl Line {
             "failed": tally.failed(),
             "errors": tally.errors(),
             "latency_ms": latency,
-            "late_p99_ms": tally.late_ms(0.99),
+            "late_p99_ms": tally.send_delay_ms(0.99),
             "keys_per_answer": tally.keys_per_answer(),
             "bytes_per_answer": tally.bytes_per_answer(),
         })
@@ -127,29 +127,29 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::answer::Seen;
     use crate::arrivals::Spacing;
-    use crate::tally::Done;
+    use crate::class_metrics::CompletedRequest;
+    use crate::response_scanner::ResponseStats;
     use crate::workload::Operation;
 
-    fn line(name: &str, rate: f64, tally: Tally) -> Line {
+    fn line(name: &str, rate: f64, tally: ClassMetrics) -> ClassReport {
         let (spacing, operation) = (Spacing::Constant, Operation::Delete { keys: 1 });
         let class =
-            Class { name: name.to_owned(), place: 0, operation, rate, spacing, connections: 1 };
-        Line { class, tally }
+            Class { name: name.to_owned(), index: 0, operation, rate, spacing, connections: 1 };
+        ClassReport { class, metrics: tally }
     }
 
     fn report() -> Report {
-        let mut tally = Tally::default();
+        let mut tally = ClassMetrics::default();
         for number in 1..=100 {
             let (due, sent) = (Duration::ZERO, Duration::from_millis(1));
             let (answered, outcome) =
-                (Duration::from_millis(number), Ok(Seen { keys: 3, bytes: 40 }));
-            tally.add(Done { due, sent, answered, outcome });
+                (Duration::from_millis(number), Ok(ResponseStats { keys: 3, bytes: 40 }));
+            tally.add(CompletedRequest { due, sent, answered, result: outcome });
         }
-        let mut failed = Tally::default();
-        failed.fail("Unavailable: gone".to_owned(), 7);
-        let used = |processor, resident_bytes, peak_bytes| Used {
+        let mut failed = ClassMetrics::default();
+        failed.add_failures("Unavailable: gone".to_owned(), 7);
+        let used = |processor, resident_bytes, peak_bytes| ProcessUsage {
             processor: Duration::from_millis(processor),
             resident_bytes,
             peak_bytes,
@@ -158,8 +158,8 @@ mod tests {
             endpoint: "http://127.0.0.1:2379/".to_owned(),
             seed: 3,
             window: Duration::from_secs(10),
-            lines: vec![line("cheap", 10.0, tally), line("a-longer-name", 0.7, failed)],
-            used: Some((used(1000, 5_000_000, 9_000_000), used(3500, 6_000_000, 9_600_000))),
+            classes: vec![line("cheap", 10.0, tally), line("a-longer-name", 0.7, failed)],
+            usage: Some((used(1000, 5_000_000, 9_000_000), used(3500, 6_000_000, 9_600_000))),
         }
     }
 

@@ -10,7 +10,7 @@ use clearlane_proto::etcdserverpb::{
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use crate::keys::{KeySpace, Values};
+use crate::keys::{KeySpace, ValueGenerator};
 use crate::workload::{Class, Operation};
 
 /// A request, ready to go.
@@ -43,48 +43,48 @@ impl Call {
 
 /// Makes the requests of a class.
 #[derive(Clone, Debug)]
-pub struct Maker {
+pub struct RequestGenerator {
     space: KeySpace,
     operation: Operation,
-    values: Option<Values>,
+    values: Option<ValueGenerator>,
     /// Whether an answer with too few keys is an error.
-    all_there: bool,
-    choices: SmallRng,
+    expects_all_keys: bool,
+    rng: SmallRng,
 }
 
-impl Maker {
+impl RequestGenerator {
     /// For a class of a workload; `all_there`: no key is ever missing.
-    pub fn new(class: &Class, space: &KeySpace, all_there: bool, seed: u64) -> Maker {
+    pub fn new(class: &Class, space: &KeySpace, all_there: bool, seed: u64) -> RequestGenerator {
         let values = match class.operation {
             Operation::Put { value } | Operation::Txn { value, .. } => {
-                Some(Values::new(value, seed))
+                Some(ValueGenerator::new(value, seed))
             }
             Operation::Range { .. } | Operation::Delete { .. } => None,
         };
         let choices = SmallRng::seed_from_u64(seed);
         let (space, operation) = (space.clone(), class.operation);
-        Maker { space, operation, values, all_there, choices }
+        RequestGenerator { space, operation, values, expects_all_keys: all_there, rng: choices }
     }
 
     /// The next one.
-    pub fn call(&mut self) -> Call {
+    pub fn next_call(&mut self) -> Call {
         match self.operation {
             Operation::Range { keys, limit, serializable } => {
-                let from = self.space.somewhere(keys, &mut self.choices);
+                let from = self.space.random_start(keys, &mut self.rng);
                 let range = RangeRequest {
                     limit: limit.map_or(0, |limit| limit as i64),
                     serializable,
                     ..range(&self.space, from, keys)
                 };
-                let found = self.all_there.then_some(limit.unwrap_or(keys));
+                let found = self.expects_all_keys.then_some(limit.unwrap_or(keys));
                 Call::new("/etcdserverpb.KV/Range", &range, found)
             }
             Operation::Put { .. } => {
-                let number = self.space.somewhere(1, &mut self.choices);
+                let number = self.space.random_start(1, &mut self.rng);
                 Call::new("/etcdserverpb.KV/Put", &self.put(number), None)
             }
             Operation::Delete { keys } => {
-                let from = self.space.somewhere(keys, &mut self.choices);
+                let from = self.space.random_start(keys, &mut self.rng);
                 let RangeRequest { key, range_end, .. } = range(&self.space, from, keys);
                 let delete = DeleteRangeRequest { key, range_end, prev_kv: false };
                 Call::new("/etcdserverpb.KV/DeleteRange", &delete, None)
@@ -97,13 +97,13 @@ impl Maker {
     }
 
     fn put(&mut self, number: u64) -> PutRequest {
-        let value = self.values.as_ref().map(|values| values.some(&mut self.choices));
+        let value = self.values.as_ref().map(|values| values.random_value(&mut self.rng));
         put(&self.space, number, value.unwrap_or_default())
     }
 
     /// If the first key is there, puts as many; else reads it.
     fn txn(&mut self, keys: u64) -> TxnRequest {
-        let from = self.space.somewhere(keys, &mut self.choices);
+        let from = self.space.random_start(keys, &mut self.rng);
         let is_there = Compare {
             key: self.space.key(from),
             target: CompareTarget::Version as i32,
@@ -143,8 +143,8 @@ mod tests {
         let space = KeySpace { prefix: SPACE.to_owned(), count: 20, key_size: 9, value };
         let name = "some".to_owned();
         let (rate, spacing) = (1.0, Spacing::Constant);
-        let class = Class { name, place: 0, operation, rate, spacing, connections: 1 };
-        Maker::new(&class, &space, true, 11).call()
+        let class = Class { name, index: 0, operation, rate, spacing, connections: 1 };
+        RequestGenerator::new(&class, &space, true, 11).next_call()
     }
 
     fn decoded<M: Message + Default>(call: &Call) -> M {

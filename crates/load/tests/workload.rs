@@ -16,7 +16,7 @@ fn with_class(fields: &str) -> String {
     format!("seconds = 10\n{KEYS}[[class]]\n{fields}")
 }
 
-fn told(text: &str) -> String {
+fn parse_error(text: &str) -> String {
     Workload::parse(text).map(drop).unwrap_err().to_string()
 }
 
@@ -32,7 +32,7 @@ fn what_is_left_out_has_its_default() {
     let space = KeySpace { prefix, count: 1000, key_size: 32, value };
     let class = Class {
         name: "a".to_owned(),
-        place: 0,
+        index: 0,
         operation: Operation::Put { value },
         rate: 1.0,
         spacing: Spacing::Constant,
@@ -102,7 +102,7 @@ fn what_is_wrong_with_fields_and_rates_is_said_in_one_line() {
             "class \"a\": `rate` is \"fast\"; it must be a number above 0 and at most 1000000",
         ),
     ] {
-        assert_eq!(told(&with_class(&fields)), line, "{fields}");
+        assert_eq!(parse_error(&with_class(&fields)), line, "{fields}");
     }
 }
 
@@ -157,7 +157,7 @@ fn what_is_wrong_with_sizes_and_words_is_said_in_one_line() {
             "class \"a\": `keys` is 2, which is up to 2097216 bytes; a transaction may have 1048576",
         ),
     ] {
-        assert_eq!(told(&with_class(&fields)), line, "{fields}");
+        assert_eq!(parse_error(&with_class(&fields)), line, "{fields}");
     }
 }
 
@@ -201,9 +201,9 @@ fn what_is_wrong_with_the_rest_is_said_in_one_line() {
             "[keys]: `prefix` is 5; it must be a text",
         ),
     ] {
-        assert_eq!(told(&text), line, "{text}");
+        assert_eq!(parse_error(&text), line, "{text}");
     }
-    let broken = told(&format!("seconds = 10\n{KEYS}[[class]\n"));
+    let broken = parse_error(&format!("seconds = 10\n{KEYS}[[class]\n"));
     assert!(
         broken.starts_with("workload: line 6 is no TOML: ") && !broken.contains('\n'),
         "{broken}"

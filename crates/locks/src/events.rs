@@ -17,26 +17,26 @@ use std::sync::{
 
 use arc_swap::ArcSwapOption;
 
-use crate::{Actor, Mode, Stance};
+use crate::{BlockerState, LockMode, TaskLabel};
 
 /// Something that took time at a lock. Times are on the clock of [`crate::now_ns`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum LockEvent {
     /// An actor waited behind another. One wait is a row of these if several stood in front in
     /// turn; written when the stretch ends.
-    Waited {
+    Blocked {
         /// The lock.
         lock: &'static str,
         /// To do what.
-        mode: Mode,
+        mode: LockMode,
         /// Who waited.
-        actor: Actor,
+        task: TaskLabel,
         /// Who stood in front.
-        holder: Actor,
+        blocker: TaskLabel,
         /// To do what.
-        holder_mode: Mode,
+        blocker_mode: LockMode,
         /// Whether it held the lock or waited itself.
-        stance: Stance,
+        blocker_state: BlockerState,
         /// From when.
         start_ns: u64,
         /// Until when.
@@ -44,31 +44,31 @@ pub enum Event {
     },
     /// A wait as a whole: an actor is inside who could not go in at once. It writes so itself, once it is
     /// inside.
-    Came {
+    Wait {
         /// The lock.
         lock: &'static str,
         /// To do what.
-        mode: Mode,
+        mode: LockMode,
         /// Who waited.
-        actor: Actor,
-        /// Which one of that name, as [`Actor::enter_as`] was told.
+        task: TaskLabel,
+        /// Which one of that name, as [`TaskLabel::enter_numbered`] was told.
         number: u32,
         /// Who stood in front when the wait began, and whether it held the lock or waited itself. `None`: the
         /// way was free, and the thread was only late to go it.
-        front: Option<(Actor, Stance)>,
+        blocker: Option<(TaskLabel, BlockerState)>,
         /// From when.
         start_ns: u64,
         /// Until when.
         end_ns: u64,
     },
     /// An actor held a lock; written when it is released.
-    Held {
+    Hold {
         /// The lock.
         lock: &'static str,
         /// To do what.
-        mode: Mode,
+        mode: LockMode,
         /// Who held.
-        actor: Actor,
+        task: TaskLabel,
         /// Which one of that name.
         number: u32,
         /// From when.
@@ -80,78 +80,78 @@ pub enum Event {
 
 /// A recording that is going on; it ends when this is dropped or stopped.
 #[derive(Debug)]
-pub struct Recorder {
-    studio: Arc<Studio>,
-    tape: Arc<Tape>,
+pub struct EventRecorder {
+    sink: Arc<EventSink>,
+    buffer: Arc<EventBuffer>,
 }
 
-impl Recorder {
+impl EventRecorder {
     /// The events recorded so far, in the order in which they ended.
-    pub fn events(&self) -> Vec<Event> {
-        self.tape.slots.iter().filter_map(OnceLock::get).copied().collect()
+    pub fn events(&self) -> Vec<LockEvent> {
+        self.buffer.slots.iter().filter_map(OnceLock::get).copied().collect()
     }
 
     /// Whether half of the tape is full, so that it is time for another.
     pub fn is_half_full(&self) -> bool {
-        self.tape.claimed.load(Relaxed) >= self.tape.slots.len() / 2
+        self.buffer.claimed.load(Relaxed) >= self.buffer.slots.len() / 2
     }
 
     /// How many events found the tape full.
     pub fn dropped(&self) -> u64 {
-        let claimed = self.tape.claimed.load(Relaxed);
-        claimed.saturating_sub(self.tape.slots.len()) as u64
+        let claimed = self.buffer.claimed.load(Relaxed);
+        claimed.saturating_sub(self.buffer.slots.len()) as u64
     }
 
     /// Ends the recording and returns its events.
-    pub fn stop(self) -> Vec<Event> {
-        self.studio.take_out(&self.tape);
+    pub fn stop(self) -> Vec<LockEvent> {
+        self.sink.detach(&self.buffer);
         self.events()
     }
 }
 
-impl Drop for Recorder {
+impl Drop for EventRecorder {
     fn drop(&mut self) {
-        self.studio.take_out(&self.tape);
+        self.sink.detach(&self.buffer);
     }
 }
 
 /// The place in a registry where a tape may lie.
 #[derive(Debug, Default)]
-pub(crate) struct Studio {
+pub(crate) struct EventSink {
     /// Says whether there is a tape, at the price of a plain load.
-    on: AtomicBool,
-    tape: ArcSwapOption<Tape>,
+    is_on: AtomicBool,
+    buffer: ArcSwapOption<EventBuffer>,
     /// Held to put a tape in or take it out, so that `on` and `tape` change together. Events do not
     /// take it.
-    changing: parking_lot::Mutex<()>,
+    change_lock: parking_lot::Mutex<()>,
 }
 
 /// A fixed row of slots. Each is claimed by one thread and filled once.
 #[derive(Debug)]
-struct Tape {
-    slots: Box<[OnceLock<Event>]>,
+struct EventBuffer {
+    slots: Box<[OnceLock<LockEvent>]>,
     /// How many slots were asked for; beyond the end of the tape these are the dropped ones.
     claimed: AtomicUsize,
 }
 
-impl Studio {
+impl EventSink {
     /// Starts a recording; one that was going on gets no further events.
-    pub(crate) fn record(self: &Arc<Self>, capacity: usize) -> Recorder {
+    pub(crate) fn record(self: &Arc<Self>, capacity: usize) -> EventRecorder {
         let slots = (0..capacity).map(|_| OnceLock::new()).collect();
-        let tape = Arc::new(Tape { slots, claimed: AtomicUsize::new(0) });
-        let _changing = self.changing.lock();
-        self.tape.store(Some(Arc::clone(&tape)));
-        self.on.store(true, Relaxed);
-        Recorder { studio: Arc::clone(self), tape }
+        let tape = Arc::new(EventBuffer { slots, claimed: AtomicUsize::new(0) });
+        let _changing = self.change_lock.lock();
+        self.buffer.store(Some(Arc::clone(&tape)));
+        self.is_on.store(true, Relaxed);
+        EventRecorder { sink: Arc::clone(self), buffer: tape }
     }
 
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
-        self.on.load(Relaxed)
+        self.is_on.load(Relaxed)
     }
 
-    pub(crate) fn write(&self, event: Event) {
-        let tape = self.tape.load();
+    pub(crate) fn write(&self, event: LockEvent) {
+        let tape = self.buffer.load();
         let Some(tape) = &*tape else { return };
         let place = tape.claimed.fetch_add(1, Relaxed);
         if let Some(slot) = tape.slots.get(place) {
@@ -160,12 +160,12 @@ impl Studio {
     }
 
     /// Takes this tape out, unless another one has replaced it.
-    fn take_out(&self, tape: &Arc<Tape>) {
-        let _changing = self.changing.lock();
-        let current = self.tape.load();
+    fn detach(&self, tape: &Arc<EventBuffer>) {
+        let _changing = self.change_lock.lock();
+        let current = self.buffer.load();
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, tape)) {
-            self.on.store(false, Relaxed);
-            self.tape.store(None);
+            self.is_on.store(false, Relaxed);
+            self.buffer.store(None);
         }
     }
 }

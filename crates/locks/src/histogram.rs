@@ -4,7 +4,7 @@
 //!
 //! Lock times reach from ten nanoseconds to ten seconds, and what matters is the far end. Buckets
 //! of equal width would be too coarse below or too many above, so the width grows with the value:
-//! every power of two is cut into [`STEPS`] buckets of equal width (log-linear, as in
+//! every power of two is cut into [`BUCKETS_PER_POWER`] buckets of equal width (log-linear, as in
 //! HdrHistogram). Recording is one shift to find the bucket and two atomic additions.
 //!
 //! ```text
@@ -28,11 +28,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 mod tests;
 
 /// Buckets per power of two: the precision is one part in this many.
-const STEPS: usize = 16;
-const STEP_BITS: u32 = STEPS.trailing_zeros();
+const BUCKETS_PER_POWER: usize = 16;
+const BUCKETS_PER_POWER_BITS: u32 = BUCKETS_PER_POWER.trailing_zeros();
 
 /// Values below `STEPS` have one bucket each; each of the powers of two above has `STEPS`.
-const BUCKETS: usize = STEPS + (u64::BITS - STEP_BITS) as usize * STEPS;
+const BUCKET_COUNT: usize =
+    BUCKETS_PER_POWER + (u64::BITS - BUCKETS_PER_POWER_BITS) as usize * BUCKETS_PER_POWER;
 
 /// Counts values (here: nanoseconds) in buckets; shared between threads by reference.
 #[derive(Debug)]
@@ -45,7 +46,7 @@ pub struct Histogram {
 impl Histogram {
     /// An empty histogram of about 8 KiB.
     pub fn new() -> Histogram {
-        let buckets = (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
+        let buckets = (0..BUCKET_COUNT).map(|_| AtomicU64::new(0)).collect();
         Histogram { buckets, sum: AtomicU64::new(0), max: AtomicU64::new(0) }
     }
 
@@ -61,10 +62,15 @@ impl Histogram {
     }
 
     /// What was recorded so far.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> HistogramSnapshot {
         let buckets: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
         let count = buckets.iter().sum();
-        Snapshot { buckets, count, sum: self.sum.load(Relaxed), max: self.max.load(Relaxed) }
+        HistogramSnapshot {
+            buckets,
+            count,
+            sum: self.sum.load(Relaxed),
+            max: self.max.load(Relaxed),
+        }
     }
 
     /// Forgets everything. A value recorded at the same time may survive in part.
@@ -83,14 +89,14 @@ impl Default for Histogram {
 
 /// The contents of a [`Histogram`] at one moment: a plain value to ask, merge and subtract.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct HistogramSnapshot {
     buckets: Vec<u64>,
     count: u64,
     sum: u64,
     max: u64,
 }
 
-impl Snapshot {
+impl HistogramSnapshot {
     /// How many values were recorded.
     pub fn count(&self) -> u64 {
         self.count
@@ -131,7 +137,7 @@ impl Snapshot {
     }
 
     /// Adds the values of another snapshot.
-    pub fn merge(&mut self, other: &Snapshot) {
+    pub fn merge(&mut self, other: &HistogramSnapshot) {
         for (mine, others) in self.buckets.iter_mut().zip(&other.buckets) {
             *mine += others;
         }
@@ -142,11 +148,11 @@ impl Snapshot {
 
     /// What was recorded after `earlier` was taken of the same histogram. The largest of these
     /// values is known only to its bucket, so `max` is that bucket's end.
-    pub fn since(&self, earlier: &Snapshot) -> Snapshot {
+    pub fn since(&self, earlier: &HistogramSnapshot) -> HistogramSnapshot {
         let pairs = self.buckets.iter().zip(&earlier.buckets);
         let buckets: Vec<u64> = pairs.map(|(now, then)| now.saturating_sub(*then)).collect();
         let highest = buckets.iter().rposition(|count| *count > 0);
-        Snapshot {
+        HistogramSnapshot {
             count: buckets.iter().sum(),
             sum: self.sum.saturating_sub(earlier.sum),
             max: highest.map_or(0, |bucket| last_value_of(bucket).min(self.max)),
@@ -168,27 +174,27 @@ impl Snapshot {
     }
 }
 
-impl Default for Snapshot {
+impl Default for HistogramSnapshot {
     fn default() -> Self {
-        Snapshot { buckets: vec![0; BUCKETS], count: 0, sum: 0, max: 0 }
+        HistogramSnapshot { buckets: vec![0; BUCKET_COUNT], count: 0, sum: 0, max: 0 }
     }
 }
 
 #[inline]
 fn bucket_of(value: u64) -> usize {
-    if value < STEPS as u64 {
+    if value < BUCKETS_PER_POWER as u64 {
         return value as usize;
     }
-    let power = value.ilog2() - STEP_BITS;
+    let power = value.ilog2() - BUCKETS_PER_POWER_BITS;
     // The leading one bit of what is left after the shift makes `power` start at bucket `STEPS`.
-    power as usize * STEPS + (value >> power) as usize
+    power as usize * BUCKETS_PER_POWER + (value >> power) as usize
 }
 
 fn last_value_of(bucket: usize) -> u64 {
-    if bucket < STEPS {
+    if bucket < BUCKETS_PER_POWER {
         return bucket as u64;
     }
-    let power = bucket / STEPS - 1;
-    let first = ((bucket % STEPS + STEPS) as u64) << power;
+    let power = bucket / BUCKETS_PER_POWER - 1;
+    let first = ((bucket % BUCKETS_PER_POWER + BUCKETS_PER_POWER) as u64) << power;
     first + ((1 << power) - 1)
 }

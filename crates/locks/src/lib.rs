@@ -10,18 +10,18 @@
 //! # The idea
 //!
 //! [`Mutex`] and [`RwLock`] have a name and belong to a [`Registry`]. Threads act in the name of an
-//! [`Actor`] ("put", "expensive_read", "commit"). Every acquisition counts: how long it waited,
+//! [`TaskLabel`] ("put", "expensive_read", "commit"). Every acquisition counts: how long it waited,
 //! how long it held, and, for each stretch of a wait, who stood in front and whether that one
 //! *held* the lock or *waited* itself. The second case is the interesting one: in a convoy a
 //! cheap read waits for a put that does nothing but wait for an expensive read.
 //!
 //! ```
-//! use clearlane_locks::{Actor, Registry, RwLock};
+//! use clearlane_locks::{TaskLabel, Registry, RwLock};
 //!
 //! let registry = Registry::new();
 //! let read_tx = RwLock::new(&registry, "readTx", 0);
 //! {
-//!     let _as = Actor::named("put").enter();
+//!     let _as = TaskLabel::named("put").enter();
 //!     *read_tx.write() += 1;
 //! }
 //! let report = &registry.report()[0];
@@ -41,9 +41,9 @@
 //!
 //! # Reading order
 //!
-//! [`gate`] holds the rules of entry, those of Go's `sync.RWMutex`, as a state machine without
-//! threads: start there. [`door`] lets threads wait before a gate; [`mutex`] and [`rwlock`] put data
-//! behind it. [`figures`] counts with the [`histogram`], [`events`] records, [`registry`] brings it
+//! [`rules`] holds the rules of entry, those of Go's `sync.RWMutex`, as a state machine without
+//! threads: start there. [`blocking_lock`] lets threads wait before a gate; [`mutex`] and [`rw_lock`] put data
+//! behind it. [`lock_metrics`] counts with the [`histogram`], [`events`] records, [`registry`] brings it
 //! together. What it costs is measured in `benches/locks.rs`, with results in `docs/locks.md`.
 //!
 //! # Invariants
@@ -52,7 +52,7 @@
 //!   leave, and nobody waits to write them.
 //! * Each nanosecond of a wait is blamed on one party at most: the one in front at that time. What
 //!   is blamed on nobody is the time it takes to wake a thread that may go, or to be blocked at the
-//!   inner lock of a [`door`].
+//!   inner lock of a [`blocking_lock`].
 //! * A panic releases the locks it unwinds through; there is no poisoning.
 //!
 //! # Left out
@@ -60,24 +60,24 @@
 //! Lock order is not checked, and a thread that waits for itself is not detected (but it shows in
 //! [`Registry::waiting`]). There are no async locks: everything that locks here is synchronous.
 
-mod actor;
-pub mod gate;
-mod door;
+mod task_label;
+pub mod rules;
+mod blocking_lock;
 mod mutex;
-mod rwlock;
+mod rw_lock;
 mod histogram;
-mod figures;
+mod lock_metrics;
 mod events;
 mod registry;
 mod clock;
 
-pub use actor::{Actor, Entered};
+pub use blocking_lock::{LockWait, take_longest_wait, waited_ns};
 pub use clock::now_ns;
-pub use door::{Wait, take_longest_wait, waited_ns};
-pub use events::{Event, Recorder};
-pub use figures::{Blame, Holder, LockReport, ModeReport};
-pub use gate::{Mode, Stance};
-pub use histogram::{Histogram, Snapshot};
+pub use events::{EventRecorder, LockEvent};
+pub use histogram::{Histogram, HistogramSnapshot};
+pub use lock_metrics::{LockBlame, LockHolder, LockReport, ModeReport};
 pub use mutex::{Mutex, MutexGuard};
-pub use registry::{Holding, Registry, Waiting};
-pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use registry::{HoldingTask, Registry, WaitingTask};
+pub use rules::{BlockerState, LockMode};
+pub use rw_lock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use task_label::{LabelScope, TaskLabel};

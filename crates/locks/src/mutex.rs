@@ -1,6 +1,6 @@
 //! Who may be alone with this? A mutex with a name.
 //!
-//! It is a [`Gate`](crate::gate::Gate) that everybody enters to write, and so has the queue
+//! It is a [`Gate`](crate::rules::LockState) that everybody enters to write, and so has the queue
 //! described there: a running thread may overtake one that is being woken, and one that has queued
 //! for a millisecond is no longer overtaken. That is Go's `sync.Mutex` in its two modes, except
 //! that Go also spins for a moment before it queues, and decides on the mode for the whole queue
@@ -19,33 +19,33 @@ use std::{
 };
 
 use crate::{
-    Mode, Registry,
-    door::{Door, Stay},
-    registry::{self, Holding, Waiting},
+    LockMode, Registry,
+    blocking_lock::{BlockingLock, BlockingLockGuard},
+    registry::{self, HoldingTask, WaitingTask},
 };
 
 /// A named mutex. See the module documentation.
 pub struct Mutex<T> {
-    door: Arc<Door>,
-    /// Free whenever the door lets somebody in; see [`crate::door`].
+    lock: Arc<BlockingLock>,
+    /// Free whenever the door lets somebody in; see [`crate::blocking_lock`].
     data: parking_lot::Mutex<T>,
 }
 
 impl<T> Mutex<T> {
     /// A new mutex whose figures go to the registry under this name.
     pub fn new(registry: &Registry, name: &'static str, value: T) -> Mutex<T> {
-        Mutex { door: registry.door(name), data: parking_lot::Mutex::new(value) }
+        Mutex { lock: registry.register(name), data: parking_lot::Mutex::new(value) }
     }
 
     /// Waits until no one else holds the lock, and takes it.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.guard(self.door.enter(Mode::Write))
+        self.guard(self.lock.acquire(LockMode::Write))
     }
 
     /// Takes the lock if nobody holds it or has it kept for them.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.door.try_enter(Mode::Write).map(|stay| self.guard(stay))
+        self.lock.try_acquire(LockMode::Write).map(|stay| self.guard(stay))
     }
 
     /// The data, without locking: the borrow proves that nobody else is there.
@@ -60,23 +60,23 @@ impl<T> Mutex<T> {
 
     /// Its name.
     pub fn name(&self) -> &'static str {
-        self.door.figures.name
+        self.lock.metrics.name
     }
 
     /// Who holds it right now.
-    pub fn holding(&self) -> Vec<Holding> {
-        registry::holding(&self.door)
+    pub fn holding(&self) -> Vec<HoldingTask> {
+        registry::holding(&self.lock)
     }
 
     /// Who waits for it right now.
-    pub fn waiting(&self) -> Vec<Waiting> {
-        registry::waiting(&self.door)
+    pub fn waiting(&self) -> Vec<WaitingTask> {
+        registry::waiting(&self.lock)
     }
 
     #[inline]
-    fn guard<'a>(&'a self, stay: Stay<'a>) -> MutexGuard<'a, T> {
+    fn guard<'a>(&'a self, stay: BlockingLockGuard<'a>) -> MutexGuard<'a, T> {
         let data = self.data.try_lock().expect("whom the gate lets in is alone inside");
-        MutexGuard { data, _stay: stay }
+        MutexGuard { data, _guard: stay }
     }
 }
 
@@ -91,7 +91,7 @@ impl<T: fmt::Debug> fmt::Debug for Mutex<T> {
 pub struct MutexGuard<'a, T> {
     // Dropped in this order: the data must be free before the door lets the next one in.
     data: parking_lot::MutexGuard<'a, T>,
-    _stay: Stay<'a>,
+    _guard: BlockingLockGuard<'a>,
 }
 
 impl<T> Deref for MutexGuard<'_, T> {

@@ -7,60 +7,60 @@
 use std::sync::{Arc, Weak};
 
 use crate::{
-    Actor, LockReport, Mode, Recorder, Stance,
-    door::Door,
-    events::Studio,
-    figures::Figures,
-    gate::{self, Party},
+    BlockerState, EventRecorder, LockMode, LockReport, TaskLabel,
+    blocking_lock::BlockingLock,
+    events::EventSink,
+    lock_metrics::LockMetrics,
     now_ns,
+    rules::{self, Acquisition},
 };
 
 /// The figures of all locks created with it. A clone is the same registry.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
-    book: Arc<parking_lot::Mutex<Book>>,
-    studio: Arc<Studio>,
+    registered: Arc<parking_lot::Mutex<RegisteredLocks>>,
+    event_sink: Arc<EventSink>,
 }
 
 /// One who holds a lock right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holding {
+pub struct HoldingTask {
     /// The lock.
     pub lock: &'static str,
     /// Who holds it.
-    pub holder: Actor,
+    pub holder: TaskLabel,
     /// To do what.
-    pub mode: Mode,
+    pub mode: LockMode,
     /// Since when, on the clock of [`crate::now_ns`].
     pub since_ns: u64,
 }
 
 /// One who waits for a lock right now, and behind whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingTask {
     /// The lock.
     pub lock: &'static str,
     /// Who waits.
-    pub waiter: Actor,
+    pub waiter: TaskLabel,
     /// To do what.
-    pub mode: Mode,
+    pub mode: LockMode,
     /// Since when, on the clock of [`crate::now_ns`].
     pub since_ns: u64,
     /// Who stands in front.
-    pub holder: Actor,
+    pub blocker: TaskLabel,
     /// To do what.
-    pub holder_mode: Mode,
+    pub blocker_mode: LockMode,
     /// Whether that one holds the lock or is itself a writer that waits.
-    pub stance: Stance,
+    pub blocker_state: BlockerState,
 }
 
 /// What a registry knows.
 #[derive(Debug, Default)]
-struct Book {
+struct RegisteredLocks {
     /// One entry per name, in the order in which the names were first used.
-    figures: Vec<Arc<Figures>>,
+    metrics: Vec<Arc<LockMetrics>>,
     /// The locks that are alive, and some that are not.
-    doors: Vec<Weak<Door>>,
+    locks: Vec<Weak<BlockingLock>>,
     /// Dead locks are swept out when there are this many entries.
     sweep_at: usize,
 }
@@ -76,9 +76,9 @@ impl Registry {
     pub fn report(&self) -> Vec<LockReport> {
         let (figures, doors) = self.all();
         let now_ns = now_ns();
-        let report = |figures: &Arc<Figures>| {
-            let same_name = doors.iter().filter(|door| Arc::ptr_eq(&door.figures, figures));
-            let inside: Vec<Party> = same_name.flat_map(|door| door.inside()).collect();
+        let report = |figures: &Arc<LockMetrics>| {
+            let same_name = doors.iter().filter(|door| Arc::ptr_eq(&door.metrics, figures));
+            let inside: Vec<Acquisition> = same_name.flat_map(|door| door.holders()).collect();
             figures.report(&inside, now_ns)
         };
         figures.iter().map(report).collect()
@@ -92,14 +92,14 @@ impl Registry {
     }
 
     /// Who holds a lock right now.
-    pub fn holding(&self) -> Vec<Holding> {
+    pub fn holding(&self) -> Vec<HoldingTask> {
         let (_, doors) = self.all();
         doors.iter().flat_map(|door| holding(door)).collect()
     }
 
     /// Who waits for a lock right now, and behind whom. A thread whose way is already free and that
     /// is only not awake yet is not listed: it waits for a processor.
-    pub fn waiting(&self) -> Vec<Waiting> {
+    pub fn waiting(&self) -> Vec<WaitingTask> {
         let (_, doors) = self.all();
         doors.iter().flat_map(|door| waiting(door)).collect()
     }
@@ -107,69 +107,69 @@ impl Registry {
     /// Records the next `capacity` events of all locks of this registry, until the recorder is
     /// stopped or dropped. One recording goes on at a time: an earlier one gets no further events.
     #[must_use = "recording ends when the recorder is dropped"]
-    pub fn record(&self, capacity: usize) -> Recorder {
-        self.studio.record(capacity)
+    pub fn record(&self, capacity: usize) -> EventRecorder {
+        self.event_sink.record(capacity)
     }
 
     /// Enters a new lock into the book.
-    pub(crate) fn door(&self, name: &'static str) -> Arc<Door> {
-        let mut book = self.book.lock();
-        let door = Arc::new(Door::new(book.figures_of(name), Arc::clone(&self.studio)));
-        book.enter(&door);
+    pub(crate) fn register(&self, name: &'static str) -> Arc<BlockingLock> {
+        let mut book = self.registered.lock();
+        let door = Arc::new(BlockingLock::new(book.metrics_of(name), Arc::clone(&self.event_sink)));
+        book.add(&door);
         door
     }
 
     /// What there is, copied out: asking a door takes its inner lock, which must not happen under
     /// the lock of the book.
-    fn all(&self) -> (Vec<Arc<Figures>>, Vec<Arc<Door>>) {
-        let book = self.book.lock();
-        let doors = book.doors.iter().filter_map(Weak::upgrade).collect();
-        (book.figures.clone(), doors)
+    fn all(&self) -> (Vec<Arc<LockMetrics>>, Vec<Arc<BlockingLock>>) {
+        let book = self.registered.lock();
+        let doors = book.locks.iter().filter_map(Weak::upgrade).collect();
+        (book.metrics.clone(), doors)
     }
 }
 
-impl Book {
-    fn figures_of(&mut self, name: &'static str) -> Arc<Figures> {
-        if let Some(figures) = self.figures.iter().find(|figures| figures.name == name) {
+impl RegisteredLocks {
+    fn metrics_of(&mut self, name: &'static str) -> Arc<LockMetrics> {
+        if let Some(figures) = self.metrics.iter().find(|figures| figures.name == name) {
             return Arc::clone(figures);
         }
-        let figures = Arc::new(Figures::new(name));
-        self.figures.push(Arc::clone(&figures));
+        let figures = Arc::new(LockMetrics::new(name));
+        self.metrics.push(Arc::clone(&figures));
         figures
     }
 
     /// Sweeps at twice the number that was alive at the last sweep: constant cost per lock.
-    fn enter(&mut self, door: &Arc<Door>) {
-        if self.doors.len() >= self.sweep_at {
-            self.doors.retain(|door| door.strong_count() > 0);
-            self.sweep_at = 2 * self.doors.len() + 16;
+    fn add(&mut self, door: &Arc<BlockingLock>) {
+        if self.locks.len() >= self.sweep_at {
+            self.locks.retain(|door| door.strong_count() > 0);
+            self.sweep_at = 2 * self.locks.len() + 16;
         }
-        self.doors.push(Arc::downgrade(door));
+        self.locks.push(Arc::downgrade(door));
     }
 }
 
-pub(crate) fn holding(door: &Door) -> Vec<Holding> {
-    let lock = door.figures.name;
-    let to_holding = |party: Party| {
-        let Party { actor: holder, mode, since_ns, .. } = party;
-        Holding { lock, holder, mode, since_ns }
+pub(crate) fn holding(door: &BlockingLock) -> Vec<HoldingTask> {
+    let lock = door.metrics.name;
+    let to_holding = |party: Acquisition| {
+        let Acquisition { task: holder, mode, since_ns, .. } = party;
+        HoldingTask { lock, holder, mode, since_ns }
     };
-    door.inside().into_iter().map(to_holding).collect()
+    door.holders().into_iter().map(to_holding).collect()
 }
 
-pub(crate) fn waiting(door: &Door) -> Vec<Waiting> {
-    let lock = door.figures.name;
-    let to_waiting = |waiting: gate::Waiting| {
-        let Party { actor: waiter, mode, since_ns, .. } = waiting.waiter;
-        waiting.front.map(|front| Waiting {
+pub(crate) fn waiting(door: &BlockingLock) -> Vec<WaitingTask> {
+    let lock = door.metrics.name;
+    let to_waiting = |waiting: rules::BlockedAcquisition| {
+        let Acquisition { task: waiter, mode, since_ns, .. } = waiting.waiter;
+        waiting.blocker.map(|front| WaitingTask {
             lock,
             waiter,
             mode,
             since_ns,
-            holder: front.actor,
-            holder_mode: front.mode,
-            stance: front.stance,
+            blocker: front.task,
+            blocker_mode: front.mode,
+            blocker_state: front.state,
         })
     };
-    door.waiting().into_iter().filter_map(to_waiting).collect()
+    door.waiters().into_iter().filter_map(to_waiting).collect()
 }

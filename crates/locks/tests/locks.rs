@@ -16,7 +16,8 @@ use std::{
 };
 
 use clearlane_locks::{
-    Actor, Event, LockReport, Mode, Mutex, Registry, RwLock, Stance, now_ns, waited_ns,
+    BlockerState, LockEvent, LockMode, LockReport, Mutex, Registry, RwLock, TaskLabel, now_ns,
+    waited_ns,
 };
 
 fn until(what: &str, condition: impl Fn() -> bool) {
@@ -27,10 +28,12 @@ fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-fn until_waits(registry: &Registry, waiter: Actor, holder: Actor, stance: Stance) {
+fn until_waits(registry: &Registry, waiter: TaskLabel, holder: TaskLabel, stance: BlockerState) {
     until(&format!("{waiter} waits behind {holder}"), || {
         let waiting = registry.waiting();
-        waiting.iter().any(|it| (it.waiter, it.holder, it.stance) == (waiter, holder, stance))
+        waiting
+            .iter()
+            .any(|it| (it.waiter, it.blocker, it.blocker_state) == (waiter, holder, stance))
     });
 }
 
@@ -41,7 +44,7 @@ fn report_of(registry: &Registry, name: &str) -> LockReport {
 /// An expensive read inside, a put behind it, and a cheap read behind the put: the convoy.
 /// Returns the registry afterwards and how long the cheap read waited.
 fn convoy() -> (Registry, u64) {
-    let [expensive, put, cheap] = ["expensive_read", "put", "cheap_read"].map(Actor::named);
+    let [expensive, put, cheap] = ["expensive_read", "put", "cheap_read"].map(TaskLabel::named);
     let registry = Registry::new();
     let lock = RwLock::new(&registry, "readTx", 0);
     let _as = expensive.enter();
@@ -51,14 +54,14 @@ fn convoy() -> (Registry, u64) {
             let _as = put.enter();
             *lock.write() += 1;
         });
-        until_waits(&registry, put, expensive, Stance::Holding);
+        until_waits(&registry, put, expensive, BlockerState::Holding);
         let cheap_read = scope.spawn(|| {
             let _as = cheap.enter();
             let before_ns = waited_ns();
             assert_eq!(*lock.read(), 1, "it goes after the put");
             waited_ns() - before_ns
         });
-        until_waits(&registry, cheap, put, Stance::Waiting);
+        until_waits(&registry, cheap, put, BlockerState::Waiting);
         drop(reading);
         cheap_read.join().expect("the cheap read does not panic")
     });
@@ -67,16 +70,17 @@ fn convoy() -> (Registry, u64) {
 
 #[test]
 fn blame_tells_the_whole_convoy() {
-    let [expensive, put, cheap] = ["expensive_read", "put", "cheap_read"].map(Actor::named);
+    let [expensive, put, cheap] = ["expensive_read", "put", "cheap_read"].map(TaskLabel::named);
     let (registry, _) = convoy();
     let report = report_of(&registry, "readTx");
-    let told = report.blame.iter().map(|it| (it.waiter, it.mode, it.holder, it.stance, it.count));
+    let told =
+        report.blame.iter().map(|it| (it.waiter, it.mode, it.blocker, it.blocker_state, it.count));
     let mut told: Vec<_> = told.collect();
     told.sort();
     let mut expected = [
-        (put, Mode::Write, expensive, Stance::Holding, 1),
-        (cheap, Mode::Read, put, Stance::Waiting, 1),
-        (cheap, Mode::Read, put, Stance::Holding, 1),
+        (put, LockMode::Write, expensive, BlockerState::Holding, 1),
+        (cheap, LockMode::Read, put, BlockerState::Waiting, 1),
+        (cheap, LockMode::Read, put, BlockerState::Holding, 1),
     ];
     expected.sort();
     assert_eq!(told, expected);
@@ -84,7 +88,7 @@ fn blame_tells_the_whole_convoy() {
 
 #[test]
 fn a_wait_is_the_sum_of_its_blame_and_of_waking_up() {
-    let cheap = Actor::named("cheap_read");
+    let cheap = TaskLabel::named("cheap_read");
     let (registry, waited) = convoy();
     let report = report_of(&registry, "readTx");
     let blamed: u64 =
@@ -100,7 +104,7 @@ fn the_longest_hold_knows_its_holder() {
     let registry = Registry::new();
     let lock = RwLock::new(&registry, "readTx", ());
     let hold = |actor: &str, at_least_ns: u64| {
-        let _as = Actor::named(actor).enter();
+        let _as = TaskLabel::named(actor).enter();
         let started_ns = now_ns();
         let guard = lock.read();
         until("the time has passed", || now_ns() >= started_ns + at_least_ns);
@@ -112,9 +116,9 @@ fn the_longest_hold_knows_its_holder() {
 
     let report = report_of(&registry, "readTx");
     let longest = report.read.longest_hold().unwrap();
-    assert_eq!(longest.actor.name(), "expensive_read");
+    assert_eq!(longest.task.name(), "expensive_read");
     assert_eq!(longest.longest_ns, report.read.holds.max());
-    let holders: Vec<&str> = report.read.holders.iter().map(|it| it.actor.name()).collect();
+    let holders: Vec<&str> = report.read.holders.iter().map(|it| it.task.name()).collect();
     assert_eq!(holders, ["expensive_read", "cheap_read"]);
     assert_eq!((report.read.acquisitions, report.write.acquisitions), (2, 0));
 }
@@ -123,7 +127,7 @@ fn the_longest_hold_knows_its_holder() {
 fn a_hold_that_still_lasts_is_reported() {
     let registry = Registry::new();
     let lock = Mutex::new(&registry, "batchTx", ());
-    let _as = Actor::named("commit").enter();
+    let _as = TaskLabel::named("commit").enter();
     let started_ns = now_ns();
     let guard = lock.lock();
     until("a millisecond has passed", || now_ns() > started_ns + 1_000_000);
@@ -131,7 +135,7 @@ fn a_hold_that_still_lasts_is_reported() {
     let report = report_of(&registry, "batchTx");
     assert_eq!((report.write.acquisitions, report.write.holds.count()), (1, 0));
     let holder = report.write.longest_hold().unwrap();
-    assert_eq!((holder.actor.name(), holder.count), ("commit", 1));
+    assert_eq!((holder.task.name(), holder.count), ("commit", 1));
     assert!(holder.longest_ns > 900_000, "{holder:?}");
     assert_eq!(registry.holding()[0].holder.name(), "commit");
     drop(guard);
@@ -226,7 +230,7 @@ fn reset_starts_anew() {
 
 #[test]
 fn the_guard_keeps_the_actor_that_took_it() {
-    let [outer, inner] = ["outer_work", "inner_work"].map(Actor::named);
+    let [outer, inner] = ["outer_work", "inner_work"].map(TaskLabel::named);
     let registry = Registry::new();
     let lock = Mutex::new(&registry, "lock", ());
     let _as = outer.enter();
@@ -237,7 +241,7 @@ fn the_guard_keeps_the_actor_that_took_it() {
     }
     let holders = report_of(&registry, "lock").write.holders;
     assert_eq!(holders.len(), 1);
-    assert_eq!(holders[0].actor, outer);
+    assert_eq!(holders[0].task, outer);
 }
 
 /// A thread that finds the lock's own lock taken, as by one that is about to sleep, reads the clock twice. Its times are
@@ -249,7 +253,7 @@ fn a_recording_tells_the_convoy_with_times() {
 }
 
 fn record_the_convoy() {
-    let [expensive, put, cheap] = ["expensive_read", "put", "cheap_read"].map(Actor::named);
+    let [expensive, put, cheap] = ["expensive_read", "put", "cheap_read"].map(TaskLabel::named);
     let registry = Registry::new();
     let lock = RwLock::new(&registry, "readTx", ());
     let recorder = registry.record(100);
@@ -260,12 +264,12 @@ fn record_the_convoy() {
             let _as = put.enter();
             drop(lock.write());
         });
-        until_waits(&registry, put, expensive, Stance::Holding);
+        until_waits(&registry, put, expensive, BlockerState::Holding);
         scope.spawn(|| {
-            let _as = cheap.enter_as(7);
+            let _as = cheap.enter_numbered(7);
             drop(lock.read());
         });
-        until_waits(&registry, cheap, put, Stance::Waiting);
+        until_waits(&registry, cheap, put, BlockerState::Waiting);
         drop(reading);
     });
     assert_eq!(recorder.dropped(), 0);
@@ -277,43 +281,48 @@ fn record_the_convoy() {
     };
 
     // Each wait ends in the very nanosecond in which the lock changes hands.
-    assert_eq!(waited(put, Stance::Holding).1, held(expensive).1);
+    assert_eq!(waited(put, BlockerState::Holding).1, held(expensive).1);
     assert_eq!(held(put).0, held(expensive).1);
-    assert_eq!(waited(cheap, Stance::Waiting).1, held(put).0);
-    assert_eq!(waited(cheap, Stance::Holding), held(put));
+    assert_eq!(waited(cheap, BlockerState::Waiting).1, held(put).0);
+    assert_eq!(waited(cheap, BlockerState::Holding), held(put));
     assert_eq!(held(cheap).0, held(put).1);
     // And once as a whole, with the one in front when it began, by the one who came.
-    let came = |by| {
-        events.iter().find_map(|event| match *event {
-            Event::Came { actor, number, front, start_ns, end_ns, .. } if actor == by => {
-                Some((number, front, start_ns, end_ns))
-            }
-            _ => None,
-        })
-    };
+    let came =
+        |by| {
+            events.iter().find_map(|event| match *event {
+                LockEvent::Wait {
+                    task: actor, number, blocker: front, start_ns, end_ns, ..
+                } if actor == by => Some((number, front, start_ns, end_ns)),
+                _ => None,
+            })
+        };
     let (number, front, start_ns, end_ns) = came(cheap).expect("it was recorded");
-    assert_eq!((number, front), (7, Some((put, Stance::Waiting))));
-    assert_eq!(start_ns, waited(cheap, Stance::Waiting).0);
+    assert_eq!((number, front), (7, Some((put, BlockerState::Waiting))));
+    assert_eq!(start_ns, waited(cheap, BlockerState::Waiting).0);
     assert!(end_ns >= held(put).1, "it is inside when the put has left");
-    assert_eq!(came(put).expect("it was recorded").1, Some((expensive, Stance::Holding)));
+    assert_eq!(came(put).expect("it was recorded").1, Some((expensive, BlockerState::Holding)));
     let numbers = events.iter().filter_map(|event| match *event {
-        Event::Held { actor, number, .. } if actor == cheap => Some(number),
+        LockEvent::Hold { task: actor, number, .. } if actor == cheap => Some(number),
         _ => None,
     });
     assert_eq!(numbers.collect::<Vec<_>>(), [7]);
     assert_eq!(events.len(), 8);
 }
 
-fn held_by(event: &Event, by: Actor) -> Option<(u64, u64)> {
+fn held_by(event: &LockEvent, by: TaskLabel) -> Option<(u64, u64)> {
     match *event {
-        Event::Held { actor, start_ns, end_ns, .. } if actor == by => Some((start_ns, end_ns)),
+        LockEvent::Hold { task: actor, start_ns, end_ns, .. } if actor == by => {
+            Some((start_ns, end_ns))
+        }
         _ => None,
     }
 }
 
-fn waited_for(event: &Event, by: Actor, front: Stance) -> Option<(u64, u64)> {
+fn waited_for(event: &LockEvent, by: TaskLabel, front: BlockerState) -> Option<(u64, u64)> {
     match *event {
-        Event::Waited { actor, stance, start_ns, end_ns, .. } if (actor, stance) == (by, front) => {
+        LockEvent::Blocked { task: actor, blocker_state: stance, start_ns, end_ns, .. }
+            if (actor, stance) == (by, front) =>
+        {
             Some((start_ns, end_ns))
         }
         _ => None,
@@ -398,7 +407,7 @@ fn spin_until(round: usize, counter: &AtomicUsize) {
 fn a_stray_unpark_does_not_let_anybody_in() {
     let registry = Registry::new();
     let lock = Mutex::new(&registry, "lock", 0);
-    let waiter = Actor::named("waiter");
+    let waiter = TaskLabel::named("waiter");
     let (tell, told) = channel();
     thread::scope(|scope| {
         let mut guard = lock.lock();
@@ -407,7 +416,7 @@ fn a_stray_unpark_does_not_let_anybody_in() {
             let value = *lock.lock();
             tell.send(value).unwrap();
         });
-        until_waits(&registry, waiter, Actor::UNNAMED, Stance::Holding);
+        until_waits(&registry, waiter, TaskLabel::UNNAMED, BlockerState::Holding);
         for _ in 0..100 {
             waiting.thread().unpark();
             thread::yield_now();

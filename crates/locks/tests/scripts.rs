@@ -9,16 +9,16 @@ mod script_stages;
 use std::path::PathBuf;
 
 use script::{Script, Stage};
-use script_stages::{gate::OnGate, threads::OnThreads};
+use script_stages::{rules::RulesStage, threads::ThreadStage};
 
 #[test]
 fn on_real_threads() {
-    run_all(OnThreads::new);
+    run_all(ThreadStage::new);
 }
 
 #[test]
 fn on_the_bare_rules() {
-    run_all(OnGate::default);
+    run_all(RulesStage::default);
 }
 
 fn run_all<S: Stage>(new_stage: impl Fn() -> S) {

@@ -44,10 +44,10 @@ use clearlane_proto::etcdserverpb::alarm_request::AlarmAction;
 use clearlane_proto::etcdserverpb::{AlarmMember, AlarmRequest, AlarmType, InternalRaftRequest};
 use prost::Message as _;
 
+use crate::applied_position::AppliedPosition;
 use crate::error::{Error, Result};
-use crate::progress::Progress;
 use crate::quota;
-use crate::requests::Refused;
+use crate::requests::RequestRejection;
 
 /// What a member proposes whose store is too large, or whose disk is nearly full.
 pub fn no_space(member_id: u64) -> InternalRaftRequest {
@@ -55,7 +55,7 @@ pub fn no_space(member_id: u64) -> InternalRaftRequest {
 }
 
 /// What it proposes when its disk has room again.
-pub fn space_again(member_id: u64) -> InternalRaftRequest {
+pub fn disarm_no_space(member_id: u64) -> InternalRaftRequest {
     alarm(AlarmAction::Deactivate, AlarmType::Nospace, member_id)
 }
 
@@ -111,7 +111,7 @@ impl Alarms {
     }
 
     /// Whether a request may not be applied now, and why.
-    pub fn forbid(&self, request: &InternalRaftRequest) -> Option<Refused> {
+    pub fn rejection(&self, request: &InternalRaftRequest) -> Option<RequestRejection> {
         if self.raised.is_empty() {
             return None;
         }
@@ -122,17 +122,17 @@ impl Alarms {
             || request.compaction.is_some()
             || request.lease_revoke.is_some();
         if writes && self.is_raised(AlarmType::Corrupt) {
-            return Some(Refused::Corrupt);
+            return Some(RequestRejection::Corrupt);
         }
-        (grows && self.is_raised(AlarmType::Nospace)).then_some(Refused::NoSpace)
+        (grows && self.is_raised(AlarmType::Nospace)).then_some(RequestRejection::NoSpace)
     }
 
     /// Does what a request wants, and says of which alarms it spoke.
     pub fn apply(
         &mut self,
         request: &AlarmRequest,
-        txn: &mut (dyn WriteTxn<Progress> + '_),
-    ) -> Result<std::result::Result<Vec<AlarmMember>, Refused>> {
+        txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
+    ) -> Result<std::result::Result<Vec<AlarmMember>, RequestRejection>> {
         let alarm = AlarmMember { alarm: request.alarm, member_id: request.member_id };
         let pair = (alarm.alarm, alarm.member_id);
         let is_none = alarm.alarm == AlarmType::None as i32;
@@ -155,7 +155,7 @@ impl Alarms {
                 }
                 txn.unset(Bucket::Alarm, &key)?;
             }
-            Err(_) => return Ok(Err(Refused::UnknownAlarmAction)),
+            Err(_) => return Ok(Err(RequestRejection::UnknownAlarmAction)),
         }
         Ok(Ok(vec![alarm]))
     }

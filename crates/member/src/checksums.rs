@@ -2,7 +2,7 @@
 //!
 //! Both walk the whole store. They are for a thread that has time, and look at one state however
 //! long they take. What they sum is told in [`clearlane_mvcc::hash`] and
-//! [`clearlane_mvcc::whole_hash`].
+//! [`clearlane_mvcc::backend_hash`].
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -10,30 +10,30 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clearlane_backend::{self as backend, RangeVisitor, ReadTx, Value};
 use clearlane_engine::{Bucket, KeyRange, Snapshot};
-use clearlane_mvcc::{Error as StoreError, HashKv, Store, WholeHashJob};
+use clearlane_mvcc::{BackendHashJob, Error as StoreError, HashKv, Store};
 
+use crate::applied_position::AppliedPosition;
 use crate::error::Result;
-use crate::progress::Progress;
-use crate::requests::Refused;
-use crate::trouble::Trouble;
+use crate::request_error::RequestError;
+use crate::requests::RequestRejection;
 
 /// So many keys or records in one step. In the old eras the steps of a hash hold a lock anyway.
-const STEP: usize = 10_000;
+const KEYS_PER_STEP: usize = 10_000;
 
 /// The sum of all keys at a revision, the current one if it is 0; and the current one of the same
 /// state.
 pub fn hash_kv(
-    store: &dyn Store<Progress>,
+    store: &dyn Store<AppliedPosition>,
     revision: i64,
-) -> std::result::Result<(HashKv, i64), Trouble> {
+) -> std::result::Result<(HashKv, i64), RequestError> {
     let refused = |error| match error {
-        StoreError::Compacted => Refused::Compacted.into(),
-        StoreError::FutureRevision => Refused::FutureRevision.into(),
-        error => Trouble::Failed(error.into()),
+        StoreError::Compacted => RequestRejection::Compacted.into(),
+        StoreError::FutureRevision => RequestRejection::FutureRevision.into(),
+        error => RequestError::Failed(error.into()),
     };
     let mut job = store.hash(revision).map_err(refused)?;
     let sum = loop {
-        if let Some(sum) = job.step(STEP).map_err(refused)? {
+        if let Some(sum) = job.step(KEYS_PER_STEP).map_err(refused)? {
             break sum;
         }
     };
@@ -42,21 +42,21 @@ pub fn hash_kv(
 
 /// The sum of everything that is on disk, after a commit; and the current revision of before: what it
 /// stands for is in the sum.
-pub fn hash(store: &dyn Store<Progress>) -> Result<(u32, i64)> {
-    let revision = store.read().revision();
-    let copy = store.copy()?;
-    let mut job = WholeHashJob::new(Committed(Arc::clone(copy.snapshot())));
+pub fn hash(store: &dyn Store<AppliedPosition>) -> Result<(u32, i64)> {
+    let revision = store.begin_read().revision();
+    let copy = store.snapshot()?;
+    let mut job = BackendHashJob::new(CommittedSnapshot(Arc::clone(copy.snapshot())));
     loop {
-        if let Some(sum) = job.step(STEP)? {
+        if let Some(sum) = job.step(KEYS_PER_STEP)? {
             return Ok((sum, revision));
         }
     }
 }
 
 /// What is committed, as a read transaction that holds no lock in any era.
-struct Committed(Arc<dyn Snapshot>);
+struct CommittedSnapshot(Arc<dyn Snapshot>);
 
-impl ReadTx for Committed {
+impl ReadTx for CommittedSnapshot {
     fn get(&self, bucket: Bucket, key: &[u8]) -> backend::Result<Option<Bytes>> {
         Ok(self.0.get(bucket, key)?)
     }

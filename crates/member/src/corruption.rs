@@ -25,9 +25,9 @@
 //!
 //! | occasion | who compares | who is wrong |
 //! |---|---|---|
-//! | [before a member serves](differ_from) | the member that starts | the one that starts: it does not |
-//! | [from time to time](Periodic::suspect) | the leader, at its newest revision | the first who differs from the leader |
-//! | [behind compactions](verdict) | the leader, at revisions at which all have compacted | the minority |
+//! | [before a member serves](count_mismatches) | the member that starts | the one that starts: it does not |
+//! | [from time to time](PeriodicCheck::find_corrupt_member) | the leader, at its newest revision | the first who differs from the leader |
+//! | [behind compactions](compare_compaction_hashes) | the leader, at revisions at which all have compacted | the minority |
 //!
 //! The third is the sharpest. At the revision of a compaction every member has worked out the number
 //! on the way, so it costs nothing to ask, members are seldom too far apart to be compared, and since
@@ -38,7 +38,7 @@
 //!
 //! # What holds
 //!
-//! * Nothing is asked here and no clock is read: whoever runs a member [asks](crate::node::Others), and
+//! * Nothing is asked here and no clock is read: whoever runs a member [asks](crate::node::PeerClients), and
 //!   brings what was said. What is said of a member is told in the log, in etcd's words.
 //! * One who does not answer, or cannot be compared, is never under suspicion.
 //! * The leader alone raises alarms, at most one in each periodic check.
@@ -47,35 +47,35 @@ use std::collections::BTreeMap;
 
 use clearlane_mvcc::HashKv;
 
-use crate::requests::Refused;
-use crate::trouble::Trouble;
+use crate::request_error::RequestError;
+use crate::requests::RequestRejection;
 
 /// A hash, and how far the member was that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct MemberHash {
     /// Of which records what hash.
-    pub sum: HashKv,
+    pub hash_kv: HashKv,
     /// The newest revision.
     pub revision: i64,
 }
 
 /// What another member has said, or why it has not.
 #[derive(Debug)]
-pub struct Heard {
+pub struct PeerHash {
     /// Which member.
     pub id: u64,
     /// What it said.
-    pub said: Result<Said, Trouble>,
+    pub result: Result<MemberHash, RequestError>,
 }
 
 /// How many of the others have other records than this member, which is about to serve.
-pub fn differ_from(own: &HashKv, others: &[Heard]) -> usize {
-    let differs = |other: &&Heard| {
+pub fn count_mismatches(own: &HashKv, others: &[PeerHash]) -> usize {
+    let differs = |other: &&PeerHash| {
         let id = format!("{:x}", other.id);
-        let said = match &other.said {
-            Ok(said) => said.sum,
+        let said = match &other.result {
+            Ok(said) => said.hash_kv,
             Err(why) => {
-                tell_of_silence(&id, own.hash_revision, why);
+                warn_missing_hash(&id, own.hash_revision, why);
                 return false;
             }
         };
@@ -98,10 +98,12 @@ pub fn differ_from(own: &HashKv, others: &[Heard]) -> usize {
     others.iter().filter(differs).count()
 }
 
-fn tell_of_silence(id: &str, revision: i64, why: &Trouble) {
+fn warn_missing_hash(id: &str, revision: i64, why: &RequestError) {
     let words = match why {
-        Trouble::Refused(Refused::FutureRevision) => "cannot fetch hash from slow remote peer",
-        Trouble::Refused(Refused::Compacted) => {
+        RequestError::Rejected(RequestRejection::FutureRevision) => {
+            "cannot fetch hash from slow remote peer"
+        }
+        RequestError::Rejected(RequestRejection::Compacted) => {
             "cannot fetch hash from remote peer; local member is behind"
         }
         _ => "cannot fetch hash from remote peer",
@@ -111,24 +113,24 @@ fn tell_of_silence(id: &str, revision: i64, why: &Trouble) {
 
 /// What a leader has found out in one round of asking.
 #[derive(Debug)]
-pub struct Periodic<'h> {
+pub struct PeriodicCheck<'h> {
     /// The leader.
     pub leader: u64,
     /// Its hash, at which the others were asked.
     pub before: HashKv,
     /// Its hash after all have answered, and this member has caught up with what was agreed then.
-    pub after: Said,
+    pub after: MemberHash,
     /// The others.
-    pub others: &'h [Heard],
+    pub others: &'h [PeerHash],
 }
 
-impl Periodic<'_> {
+impl PeriodicCheck<'_> {
     /// Which member must not be believed, if there is one.
-    pub fn suspect(&self) -> Option<u64> {
-        let heard = |other: &Heard| Some((other.id, *other.said.as_ref().ok()?));
-        let said: Vec<(u64, Said)> = self.others.iter().filter_map(heard).collect();
+    pub fn find_corrupt_member(&self) -> Option<u64> {
+        let heard = |other: &PeerHash| Some((other.id, *other.result.as_ref().ok()?));
+        let said: Vec<(u64, MemberHash)> = self.others.iter().filter_map(heard).collect();
         let own = self.has_changed().then_some(self.leader);
-        let wrong = said.iter().filter(|(id, said)| self.is_wrong(*id, said));
+        let wrong = said.iter().filter(|(id, said)| self.is_corrupt(*id, said));
         // All of them are told, and the first is the one.
         let wrong: Vec<u64> = wrong.map(|(id, _)| *id).collect();
         let checked = said.len();
@@ -138,7 +140,7 @@ impl Periodic<'_> {
 
     /// The leader had another hash of the same a moment ago.
     fn has_changed(&self) -> bool {
-        let (before, after) = (self.before, self.after.sum);
+        let (before, after) = (self.before, self.after.hash_kv);
         let is_same = before.hash_revision == after.hash_revision
             && before.compact_revision == after.compact_revision;
         let has_changed = is_same && before.hash != after.hash;
@@ -154,7 +156,7 @@ impl Periodic<'_> {
         has_changed
     }
 
-    fn is_wrong(&self, id: u64, said: &Said) -> bool {
+    fn is_corrupt(&self, id: u64, said: &MemberHash) -> bool {
         let id = format!("{id:x}");
         let is_ahead = said.revision > self.after.revision;
         if is_ahead {
@@ -165,7 +167,8 @@ impl Periodic<'_> {
                 "revision from follower must be less than or equal to leader's"
             );
         }
-        let (compacted, follower) = (self.after.sum.compact_revision, said.sum.compact_revision);
+        let (compacted, follower) =
+            (self.after.hash_kv.compact_revision, said.hash_kv.compact_revision);
         let has_compacted_more = follower > compacted;
         if has_compacted_more {
             tracing::warn!(
@@ -176,14 +179,14 @@ impl Periodic<'_> {
             );
         }
         let is_comparable = follower == self.before.compact_revision;
-        let differs = is_comparable && said.sum.hash != self.before.hash;
+        let differs = is_comparable && said.hash_kv.hash != self.before.hash;
         if differs {
             tracing::warn!(
                 revision = self.before.hash_revision,
                 "leader-compact-revision" = self.before.compact_revision,
                 "leader-hash" = self.before.hash,
                 "follower-compact-revision" = follower,
-                "follower-hash" = said.sum.hash,
+                "follower-hash" = said.hash_kv.hash,
                 "follower-peer-id" = id,
                 "same compact revision then hashes must match"
             );
@@ -194,21 +197,25 @@ impl Periodic<'_> {
 
 /// What a comparison at the revision of a compaction has come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum HashCheckResult {
     /// All members agree.
-    Agreed,
+    Equal,
     /// Those who could be compared agree, and there are others: an earlier compaction may tell more.
-    Unclear,
+    Inconclusive,
     /// These are wrong. Member 0 is all of them: there is no majority that would be right.
-    Wrong(Vec<u64>),
+    Corrupt(Vec<u64>),
 }
 
 /// Compares what members have at the revision of a compaction with what the leader has.
-pub fn verdict(leader: u64, own: &HashKv, others: &[Heard]) -> Verdict {
+pub fn compare_compaction_hashes(
+    leader: u64,
+    own: &HashKv,
+    others: &[PeerHash],
+) -> HashCheckResult {
     let mut camps: BTreeMap<u32, Vec<u64>> = BTreeMap::from([(own.hash, vec![leader])]);
     let mut compared = 0;
     for other in others {
-        match comparable(own, other) {
+        match comparable_hash(own, other) {
             Ok(hash) => {
                 compared += 1;
                 camps.entry(hash).or_default().push(other.id);
@@ -223,7 +230,11 @@ pub fn verdict(leader: u64, own: &HashKv, others: &[Heard]) -> Verdict {
         }
     }
     if camps.len() == 1 {
-        return if compared == others.len() { Verdict::Agreed } else { Verdict::Unclear };
+        return if compared == others.len() {
+            HashCheckResult::Equal
+        } else {
+            HashCheckResult::Inconclusive
+        };
     }
     let members = others.len() + 1;
     let quorum = members / 2 + 1;
@@ -241,14 +252,14 @@ pub fn verdict(leader: u64, own: &HashKv, others: &[Heard]) -> Verdict {
             "Detected compaction hash mismatch"
         );
     }
-    Verdict::Wrong(match majority {
+    HashCheckResult::Corrupt(match majority {
         Some(_) => wrong.flat_map(|(_, camp)| camp).copied().collect(),
         None => vec![0],
     })
 }
 
-fn comparable(own: &HashKv, other: &Heard) -> Result<u32, String> {
-    let said = other.said.as_ref().map_err(|why| format!("no response: {why}"))?.sum;
+fn comparable_hash(own: &HashKv, other: &PeerHash) -> Result<u32, String> {
+    let said = other.result.as_ref().map_err(|why| format!("no response: {why}"))?.hash_kv;
     match said.compact_revision == own.compact_revision {
         true => Ok(said.hash),
         false => Err(format!("it has compacted at {}", said.compact_revision)),
@@ -263,30 +274,30 @@ mod tests {
         HashKv { hash, compact_revision, hash_revision }
     }
 
-    fn heard(id: u64, hash: u32, compacted: i64, revision: i64) -> Heard {
-        Heard { id, said: Ok(Said { sum: sum(hash, 100, compacted), revision }) }
+    fn heard(id: u64, hash: u32, compacted: i64, revision: i64) -> PeerHash {
+        PeerHash { id, result: Ok(MemberHash { hash_kv: sum(hash, 100, compacted), revision }) }
     }
 
-    fn silent(id: u64) -> Heard {
-        Heard { id, said: Err(Trouble::NoLeader) }
+    fn silent(id: u64) -> PeerHash {
+        PeerHash { id, result: Err(RequestError::NoLeader) }
     }
 
     #[test]
     fn who_starts_is_compared_with_those_who_have_compacted_alike() {
         let own = sum(7, 100, 50);
         let others = [heard(2, 7, 50, 120), heard(3, 8, 60, 120), silent(4)];
-        assert_eq!(differ_from(&own, &others), 0);
-        assert_eq!(differ_from(&own, &[heard(2, 8, 50, 120), heard(3, 8, 50, 120)]), 2);
+        assert_eq!(count_mismatches(&own, &others), 0);
+        assert_eq!(count_mismatches(&own, &[heard(2, 8, 50, 120), heard(3, 8, 50, 120)]), 2);
     }
 
-    fn suspect(before: HashKv, after: Said, others: &[Heard]) -> Option<u64> {
-        Periodic { leader: 1, before, after, others }.suspect()
+    fn suspect(before: HashKv, after: MemberHash, others: &[PeerHash]) -> Option<u64> {
+        PeriodicCheck { leader: 1, before, after, others }.find_corrupt_member()
     }
 
     #[test]
     fn the_leader_finds_who_differs_or_is_ahead() {
         let before = sum(7, 100, 50);
-        let after = Said { sum: sum(9, 110, 60), revision: 110 };
+        let after = MemberHash { hash_kv: sum(9, 110, 60), revision: 110 };
         let fine = [heard(2, 7, 50, 110), heard(3, 5, 60, 105), silent(4)];
         assert_eq!(suspect(before, after, &fine), None);
         let differs = [heard(2, 7, 50, 110), heard(3, 8, 50, 100), heard(4, 8, 50, 100)];
@@ -298,27 +309,37 @@ mod tests {
     #[test]
     fn a_leader_that_changes_its_mind_is_wrong_itself() {
         let before = sum(7, 100, 50);
-        let after = Said { sum: sum(8, 100, 50), revision: 100 };
+        let after = MemberHash { hash_kv: sum(8, 100, 50), revision: 100 };
         assert_eq!(suspect(before, after, &[heard(2, 9, 50, 100)]), Some(1));
         // It has compacted meanwhile: that is another hash.
-        let after = Said { sum: sum(8, 100, 60), revision: 100 };
+        let after = MemberHash { hash_kv: sum(8, 100, 60), revision: 100 };
         assert_eq!(suspect(before, after, &[heard(2, 7, 50, 100)]), None);
     }
 
     #[test]
     fn behind_a_compaction_the_minority_is_wrong() {
         let own = sum(7, 100, 50);
-        let of = |others: &[Heard]| verdict(1, &own, others);
-        assert_eq!(of(&[heard(2, 7, 50, 100), heard(3, 7, 50, 100)]), Verdict::Agreed);
-        assert_eq!(of(&[heard(2, 7, 50, 100), heard(3, 8, 60, 100)]), Verdict::Unclear);
-        assert_eq!(of(&[heard(2, 7, 50, 100), silent(3)]), Verdict::Unclear);
-        assert_eq!(of(&[heard(2, 7, 50, 100), heard(3, 8, 50, 100)]), Verdict::Wrong(vec![3]));
+        let of = |others: &[PeerHash]| compare_compaction_hashes(1, &own, others);
+        assert_eq!(of(&[heard(2, 7, 50, 100), heard(3, 7, 50, 100)]), HashCheckResult::Equal);
+        assert_eq!(
+            of(&[heard(2, 7, 50, 100), heard(3, 8, 60, 100)]),
+            HashCheckResult::Inconclusive
+        );
+        assert_eq!(of(&[heard(2, 7, 50, 100), silent(3)]), HashCheckResult::Inconclusive);
+        assert_eq!(
+            of(&[heard(2, 7, 50, 100), heard(3, 8, 50, 100)]),
+            HashCheckResult::Corrupt(vec![3])
+        );
         let leader = of(&[heard(2, 8, 50, 100), heard(3, 8, 50, 100)]);
-        assert_eq!(leader, Verdict::Wrong(vec![1]), "the leader may be the one");
+        assert_eq!(leader, HashCheckResult::Corrupt(vec![1]), "the leader may be the one");
         // Two of three would be a majority, one is not.
-        assert_eq!(of(&[heard(2, 8, 50, 100), silent(3)]), Verdict::Wrong(vec![0]));
-        assert_eq!(of(&[heard(2, 8, 50, 100)]), Verdict::Wrong(vec![0]), "two, and no majority");
+        assert_eq!(of(&[heard(2, 8, 50, 100), silent(3)]), HashCheckResult::Corrupt(vec![0]));
+        assert_eq!(
+            of(&[heard(2, 8, 50, 100)]),
+            HashCheckResult::Corrupt(vec![0]),
+            "two, and no majority"
+        );
         let four = [heard(2, 7, 50, 100), heard(3, 8, 50, 100), heard(4, 8, 50, 100)];
-        assert_eq!(of(&four), Verdict::Wrong(vec![0]), "two against two");
+        assert_eq!(of(&four), HashCheckResult::Corrupt(vec![0]), "two against two");
     }
 }

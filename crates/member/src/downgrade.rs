@@ -24,18 +24,18 @@ use clearlane_proto::etcdserverpb::{DowngradeInfo, DowngradeResponse};
 use clearlane_proto::membershippb::DowngradeInfoSetRequest;
 use serde_json::{Value, json};
 
+use crate::applied_position::AppliedPosition;
 use crate::error::{Error, Result};
-use crate::progress::Progress;
 use crate::requests;
 
-const KEY: &[u8] = b"downgrade";
+const DOWNGRADE_KEY: &[u8] = b"downgrade";
 const CLUSTER_VERSION: &[u8] = b"clusterVersion";
 /// Of a cluster whose members have not agreed on one yet.
-const NEWEST: Version = Version { major: 3, minor: 7 };
+const NEWEST_VERSION: Version = Version { major: 3, minor: 7 };
 
 /// Why a downgrade is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum DowngradeRejection {
     /// It is no version.
     #[error("etcdserver: wrong downgrade target version format")]
     WrongFormat,
@@ -44,7 +44,7 @@ pub enum Refused {
     InvalidTarget,
     /// Another one is announced.
     #[error("etcdserver: cluster has a downgrade job in progress")]
-    InProcess,
+    InProgress,
 }
 
 /// The part of a version that decides who can talk to whom.
@@ -69,14 +69,18 @@ impl Version {
 
 /// What a state of the store says of the cluster's version.
 pub fn cluster_version(state: &dyn ReadTxn) -> Result<Version> {
-    let Some(text) = state.get(Bucket::Cluster, CLUSTER_VERSION)? else { return Ok(NEWEST) };
+    let Some(text) = state.get(Bucket::Cluster, CLUSTER_VERSION)? else {
+        return Ok(NEWEST_VERSION);
+    };
     let version = std::str::from_utf8(&text).ok().and_then(Version::parse);
     version.ok_or_else(|| Error::damaged("clusterVersion", text.escape_ascii().to_string()))
 }
 
 /// What is announced.
-pub fn announced(state: &dyn ReadTxn) -> Result<DowngradeInfo> {
-    let Some(text) = state.get(Bucket::Cluster, KEY)? else { return Ok(DowngradeInfo::default()) };
+pub fn downgrade_info(state: &dyn ReadTxn) -> Result<DowngradeInfo> {
+    let Some(text) = state.get(Bucket::Cluster, DOWNGRADE_KEY)? else {
+        return Ok(DowngradeInfo::default());
+    };
     let found: Option<Value> = serde_json::from_slice(&text).ok();
     let damaged = || Error::damaged("downgrade", text.escape_ascii().to_string());
     let found = found.ok_or_else(damaged)?;
@@ -86,26 +90,31 @@ pub fn announced(state: &dyn ReadTxn) -> Result<DowngradeInfo> {
 }
 
 /// Whether a downgrade to this version could be announced. Returns it in full.
-pub fn validate(state: &dyn ReadTxn, target: &str) -> Result<std::result::Result<String, Refused>> {
-    let Some(target) = Version::parse(target) else { return Ok(Err(Refused::WrongFormat)) };
+pub fn validate(
+    state: &dyn ReadTxn,
+    target: &str,
+) -> Result<std::result::Result<String, DowngradeRejection>> {
+    let Some(target) = Version::parse(target) else {
+        return Ok(Err(DowngradeRejection::WrongFormat));
+    };
     let Version { major, minor } = cluster_version(state)?;
     if minor.checked_sub(1).map(|minor| Version { major, minor }) != Some(target) {
-        return Ok(Err(Refused::InvalidTarget));
+        return Ok(Err(DowngradeRejection::InvalidTarget));
     }
-    Ok(match announced(state)?.enabled {
-        true => Err(Refused::InProcess),
+    Ok(match downgrade_info(state)?.enabled {
+        true => Err(DowngradeRejection::InProgress),
         false => Ok(format!("{}.{}.0", target.major, target.minor)),
     })
 }
 
 /// Applies an announcement, or its end.
-pub(crate) fn set(
-    txn: &mut (dyn WriteTxn<Progress> + '_),
+pub(crate) fn apply_downgrade_info(
+    txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     request: &DowngradeInfoSetRequest,
 ) -> Result<DowngradeResponse> {
     let target = if request.enabled { request.ver.as_str() } else { "" };
     let text = format!("{{\"target-version\":{},\"enabled\":{}}}", json!(target), request.enabled);
-    txn.set(Bucket::Cluster, KEY, Bytes::from(text))?;
+    txn.set(Bucket::Cluster, DOWNGRADE_KEY, Bytes::from(text))?;
     let header = Some(requests::header(txn.revision()));
     Ok(DowngradeResponse { header, ..DowngradeResponse::default() })
 }

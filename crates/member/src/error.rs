@@ -15,7 +15,7 @@ pub enum Error {
     Lease(#[from] clearlane_lease::Error),
     /// The write-ahead log has failed.
     #[error(transparent)]
-    Log(#[from] clearlane_raft_log::Error),
+    Wal(#[from] clearlane_raft_log::Error),
     /// Raft was told what cannot be.
     #[error(transparent)]
     Raft(#[from] clearlane_raft_log::driver::Error),

@@ -10,34 +10,34 @@
 //! Without the round, a leader that has been replaced and does not know it yet would renew a lease that
 //! its successor lets run out.
 //!
-//! Members that do not lead answer [`Trouble::NotLeader`]: whoever carries requests between members
+//! Members that do not lead answer [`RequestError::NotLeader`]: whoever carries requests between members
 //! asks the leader then.
 
-use clearlane_lease::{Renewal, Standing};
+use clearlane_lease::{LeaseTtl, Renewal};
 use clearlane_proto::etcdserverpb::{
     InternalRaftRequest, LeaseCheckpoint, LeaseCheckpointRequest, LeaseTimeToLiveResponse,
 };
 
-use crate::handle::Handle;
-use crate::trouble::Trouble;
+use crate::handle::Server;
+use crate::request_error::RequestError;
 
 /// etcd's time to live of a lease that there is not.
-const NO_LEASE: i64 = -1;
+const TTL_OF_MISSING_LEASE: i64 = -1;
 
-impl Handle {
+impl Server {
     /// Lets a lease begin its time anew, and says how many seconds that is; 0 if there is none.
-    pub async fn renew(&self, id: i64) -> Result<i64, Trouble> {
+    pub async fn renew_lease(&self, id: i64) -> Result<i64, RequestError> {
         loop {
-            self.leads().await?;
-            match self.node().leases().renew(id, self.node().now()) {
+            self.require_leader().await?;
+            match self.threads().leases().renew(id, self.threads().now()) {
                 Renewal::Renewed(ttl) => return Ok(ttl),
-                Renewal::Gone => return Ok(0),
-                Renewal::NotLeading => return Err(Trouble::NotLeader),
+                Renewal::NotFound => return Ok(0),
+                Renewal::NotLeading => return Err(RequestError::NotLeader),
                 Renewal::CheckpointFirst(checkpoint) => {
-                    let (id, remaining_ttl) = (checkpoint.id, checkpoint.left);
+                    let (id, remaining_ttl) = (checkpoint.id, checkpoint.remaining_ttl);
                     let checkpoints = vec![LeaseCheckpoint { id, remaining_ttl }];
                     let lease_checkpoint = Some(LeaseCheckpointRequest { checkpoints });
-                    self.write(InternalRaftRequest { lease_checkpoint, ..Default::default() })
+                    self.propose(InternalRaftRequest { lease_checkpoint, ..Default::default() })
                         .await?;
                 }
             }
@@ -45,40 +45,43 @@ impl Handle {
     }
 
     /// How it stands with a lease, and which keys hang on it.
-    pub async fn time_to_live(
+    pub async fn lease_time_to_live(
         &self,
         id: i64,
         keys: bool,
-    ) -> Result<LeaseTimeToLiveResponse, Trouble> {
-        self.leads().await?;
+    ) -> Result<LeaseTimeToLiveResponse, RequestError> {
+        self.require_leader().await?;
         // Before the keys are looked at: a change hangs its keys on leases before it can be read. So the keys
         // are those of this revision at least.
-        let revision = self.store().read().revision();
-        let leases = self.node().leases();
-        let mut response = LeaseTimeToLiveResponse { id, ttl: NO_LEASE, ..Default::default() };
-        if let Some(Standing { granted, left }) = leases.standing(id, self.node().now()) {
-            response.ttl = left.ok_or(Trouble::NotLeader)?;
+        let revision = self.store().begin_read().revision();
+        let leases = self.threads().leases();
+        let mut response =
+            LeaseTimeToLiveResponse { id, ttl: TTL_OF_MISSING_LEASE, ..Default::default() };
+        if let Some(LeaseTtl { granted, remaining: left }) =
+            leases.time_to_live(id, self.threads().now())
+        {
+            response.ttl = left.ok_or(RequestError::NotLeader)?;
             response.granted_ttl = granted;
             if keys {
                 response.keys = leases.keys(id);
             }
         }
         response.header.get_or_insert_default().revision = revision;
-        self.stamp(&mut response.header);
+        self.fill_header(&mut response.header);
         Ok(response)
     }
 
     /// The ids of all leases that this member has; at a leader the one that ends first in front.
     pub fn leases(&self) -> Vec<i64> {
-        self.node().leases().list()
+        self.threads().leases().list()
     }
 
     /// Makes sure that this member leads, and has applied whatever was acknowledged before.
-    async fn leads(&self) -> Result<(), Trouble> {
-        match self.node().status().leader() {
-            0 => Err(Trouble::NoLeader),
-            leader if leader != self.node().metadata().node_id => Err(Trouble::NotLeader),
-            _ => self.fresh().await,
+    async fn require_leader(&self) -> Result<(), RequestError> {
+        match self.threads().status().leader() {
+            0 => Err(RequestError::NoLeader),
+            leader if leader != self.threads().metadata().node_id => Err(RequestError::NotLeader),
+            _ => self.linearizable_read_notify_untraced().await,
         }
     }
 }

@@ -13,23 +13,23 @@
 //!
 //! | module | its question |
 //! |---|---|
-//! | [`progress`] | how far has the store come in the log? |
+//! | [`applied_position`] | how far has the store come in the log? |
 //! | [`requests`] | what does a request do to the store, and what is answered? |
 //! | [`membership`] | who belongs to the cluster, and how does that change? |
 //! | [`alarms`] | what may nobody do for the time being? |
 //! | [`quota`] | how large may the store become? |
 //! | [`copies`] | how does the store of one member get to another, whole? |
 //! | [`core`] | in what order does all of it happen? |
-//! | [`users`] | who is to be known by name, and with which permissions? |
+//! | [`auth_store`] | who is to be known by name, and with which permissions? |
 //! | [`downgrade`] | is the cluster to go back to an older version? |
 //! | [`checksums`] | do two members have the same? has this disk what it had? |
 //! | [`corruption`] | and if not, which of them is wrong? |
 //! | [`snapshot_file`] | the store as one file |
 //! | [`range`] | the whole path of a read |
-//! | [`long`] | an answer that is too long to be in memory at once |
-//! | [`shelf`] | how much may be read before anybody takes it? |
-//! | [`stages`] | where has a slow request spent its time? |
-//! | [`actors`] | in whose names are locks taken? |
+//! | [`streamed_range`] | an answer that is too long to be in memory at once |
+//! | [`response_memory`] | how much may be read before anybody takes it? |
+//! | [`request_trace`] | where has a slow request spent its time? |
+//! | [`task_labels`] | in whose names are locks taken? |
 //! | [`recording`] | what happened when? |
 //!
 //! # What holds
@@ -38,10 +38,10 @@
 //!   runs the same lines as a server.
 //! * What an entry does to the store depends on the store and the entry alone, so that all members
 //!   come to the same state.
-//! * An [`Error`] ends the member. What a client did wrong is a [`requests::Refused`], and ends
+//! * An [`Error`] ends the member. What a client did wrong is a [`requests::RequestRejection`], and ends
 //!   nothing.
 
-pub mod progress;
+pub mod applied_position;
 pub mod alarms;
 pub mod quota;
 pub mod copies;
@@ -50,26 +50,26 @@ pub mod membership;
 pub mod requests;
 pub mod node;
 pub mod downgrade;
-pub mod users;
+pub mod auth_store;
 pub mod checksums;
 pub mod corruption;
 pub mod snapshot_file;
 pub mod range;
-pub mod in_time;
-pub mod long;
-pub mod shelf;
+pub mod deadline;
+pub mod streamed_range;
+pub mod response_memory;
 mod leases;
 pub mod range_stream;
 pub mod watch;
-pub mod stages;
-pub mod actors;
+pub mod request_trace;
+pub mod task_labels;
 pub mod recording;
 mod handle;
 mod publish;
-mod trouble;
+mod request_error;
 mod error;
 
+pub use applied_position::AppliedPosition;
 pub use error::{Error, Result};
-pub use handle::Handle;
-pub use progress::Progress;
-pub use trouble::Trouble;
+pub use handle::Server;
+pub use request_error::RequestError;

@@ -57,48 +57,48 @@ const PUT_COST: u64 = 256;
 /// How large the store may become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    setting: i64,
+    quota_bytes: i64,
 }
 
 impl Quota {
     /// As etcd's flag says it: 0 is the default, below is none.
     pub fn new(setting: i64) -> Quota {
-        Quota { setting: if setting == 0 { DEFAULT_BYTES } else { setting } }
+        Quota { quota_bytes: if setting == 0 { DEFAULT_BYTES } else { setting } }
     }
 
     /// The bytes; below 0 if there is no limit.
     pub fn bytes(self) -> i64 {
-        self.setting
+        self.quota_bytes
     }
 
     /// Whether a store of this size may take a request of this cost.
-    pub fn has_room(self, size: u64, cost: u64) -> bool {
-        u64::try_from(self.setting).map_or(true, |quota| size.saturating_add(cost) < quota)
+    pub fn allows(self, size: u64, cost: u64) -> bool {
+        u64::try_from(self.quota_bytes).map_or(true, |quota| size.saturating_add(cost) < quota)
     }
 }
 
 /// What a request adds to the store, about.
 pub fn cost(request: &InternalRaftRequest) -> u64 {
-    let put = request.put.as_ref().map_or(0, put);
-    let txn = request.txn.as_ref().map_or(0, txn);
+    let put = request.put.as_ref().map_or(0, put_cost);
+    let txn = request.txn.as_ref().map_or(0, txn_cost);
     let lease = if request.lease_grant.is_some() { LEASE_COST } else { 0 };
     put + txn + lease
 }
 
-fn put(request: &PutRequest) -> u64 {
+fn put_cost(request: &PutRequest) -> u64 {
     PUT_COST + (request.key.len() + request.value.len()) as u64
 }
 
 /// How deep transactions lie in each other is checked before.
-fn txn(request: &TxnRequest) -> u64 {
-    let all = |ops: &[RequestOp]| ops.iter().map(operation).sum::<u64>();
+fn txn_cost(request: &TxnRequest) -> u64 {
+    let all = |ops: &[RequestOp]| ops.iter().map(op_cost).sum::<u64>();
     all(&request.success).max(all(&request.failure))
 }
 
-fn operation(op: &RequestOp) -> u64 {
+fn op_cost(op: &RequestOp) -> u64 {
     match &op.request {
-        Some(Request::RequestPut(request)) => put(request),
-        Some(Request::RequestTxn(request)) => txn(request),
+        Some(Request::RequestPut(request)) => put_cost(request),
+        Some(Request::RequestTxn(request)) => txn_cost(request),
         Some(Request::RequestRange(_) | Request::RequestDeleteRange(_)) | None => 0,
     }
 }
@@ -129,10 +129,10 @@ mod tests {
 
     #[test]
     fn a_store_may_grow_up_to_its_quota() {
-        assert!(Quota::new(100).has_room(49, 50));
-        assert!(!Quota::new(100).has_room(50, 50));
-        assert!(!Quota::new(100).has_room(u64::MAX, 1), "no overflow");
-        assert!(Quota::new(-1).has_room(u64::MAX, u64::MAX));
+        assert!(Quota::new(100).allows(49, 50));
+        assert!(!Quota::new(100).allows(50, 50));
+        assert!(!Quota::new(100).allows(u64::MAX, 1), "no overflow");
+        assert!(Quota::new(-1).allows(u64::MAX, u64::MAX));
         assert_eq!(Quota::new(0).bytes(), 2 << 30);
     }
 }

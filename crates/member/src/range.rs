@@ -16,12 +16,12 @@
 //! Nobody knows beforehand how much a range will find. So it begins on the network thread, which
 //! would only lose time by handing over a single key, and has a budget there. What goes beyond it
 //! begins again in the [read pool](crate::node::ReadPool), and is read there [piece by
-//! piece](crate::long), as fast as the client takes it. So all answers together need a bounded amount of
+//! piece](crate::streamed_range), as fast as the client takes it. So all answers together need a bounded amount of
 //! memory, whatever their size, and however slowly they are taken.
 //!
-//! What is small and not in memory is read by [threads of its own](crate::node::Node::cold_pool): one client's wait for
+//! What is small and not in memory is read by [threads of its own](crate::node::ServerThreads::uncached_pool): one client's wait for
 //! the disk would be that of all clients of a network thread, which therefore reads [without
-//! waiting](clearlane_engine::without_waiting).
+//! waiting](clearlane_engine::try_read_cached).
 //!
 //! The old eras hold locks as long as a read is open. There a range that may find more than one key
 //! goes to the pool at once, and is read in one go, as etcd does it.
@@ -31,8 +31,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use clearlane_engine::without_waiting;
-use clearlane_locks::Actor;
+use clearlane_engine::try_read_cached;
+use clearlane_locks::TaskLabel;
 use clearlane_mvcc::{RangeOptions, ReadTxn};
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{
@@ -41,65 +41,65 @@ use clearlane_proto::etcdserverpb::{
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
-use crate::actors::{GET, RANGE, READ_TXN};
 use crate::error::{Error, Result};
-use crate::handle::Handle;
-use crate::long::Long;
+use crate::handle::Server;
 use crate::node::ReadPool;
-use crate::requests::{self, Refused, Span, Stop, apart, check, txn};
-use crate::stages::{Card, LocksBefore, Stage};
-use crate::trouble::Trouble;
+use crate::request_error::RequestError;
+use crate::request_trace::{LockWaitMark, RequestTrace, Stage};
+use crate::requests::{self, ApplyError, KeySpan, RequestRejection, check, split_error, txn};
+use crate::streamed_range::StreamedRange;
+use crate::task_labels::{GET, RANGE, READ_TXN};
 
 /// What a range may find on the network thread.
-const AT_ONCE: Budget = Budget { records: 128, bytes: 256 << 10 };
+const INLINE_BUDGET: Budget = Budget { records: 128, bytes: 256 << 10 };
 
 /// Reads a range.
 pub async fn range(
-    member: &Handle,
+    member: &Server,
     request: RangeRequest,
-    card: &mut Card,
-) -> std::result::Result<Found, Trouble> {
+    card: &mut RequestTrace,
+) -> std::result::Result<RangeResult, RequestError> {
     check::range(&request)?;
     if !request.serializable {
-        member.fresh_on(card).await?;
+        member.linearizable_read_notify(card).await?;
     }
     let store = member.store();
-    let mut found = match store.view() {
+    let mut found = match store.begin_snapshot_read() {
         Some(view) if requests::range::is_plain(&request) => {
-            plain(member, view, request, card).await?
+            range_rows(member, view, request, card).await?
         }
         view => {
             let (has_locks, is_one_key) = (view.is_none(), request.range_end.is_empty());
             let number = card.number();
             let work = move || {
-                let _as = actor(&request).enter_as(number);
+                let _as = task_label(&request).enter_numbered(number);
                 match &view {
                     Some(view) => requests::range(&**view, &request),
-                    None => requests::range(&*store.read(), &request),
+                    None => requests::range(&*store.begin_read(), &request),
                 }
             };
-            Found::Shaped(match is_one_key {
-                true => small(member, card, has_locks, work).await?,
-                false => Box::pin(watched(member, member.read_pool(), card, work)).await?,
+            RangeResult::Message(match is_one_key {
+                true => run_small(member, card, has_locks, work).await?,
+                false => Box::pin(run_in_pool(member, member.read_pool(), card, work)).await?,
             })
         }
     };
-    card.stamp(Stage::Backend);
-    member.stamp(found.header());
+    card.end_stage(Stage::Backend);
+    member.fill_header(found.header_mut());
     Ok(found)
 }
 
 /// A range whose records go as they are stored.
-async fn plain(
-    member: &Handle,
+async fn range_rows(
+    member: &Server,
     view: Arc<dyn ReadTxn + Send + Sync>,
     request: RangeRequest,
-    card: &mut Card,
-) -> std::result::Result<Found, Trouble> {
+    card: &mut RequestTrace,
+) -> std::result::Result<RangeResult, RequestError> {
     let number = card.number();
     let gathered = {
-        let _as = actor(&request).enter_as(number);
-        warm(member, || gather(&*view, &request, AT_ONCE))
+        let _as = task_label(&request).enter_numbered(number);
+        read_cached(member, || collect_rows(&*view, &request, INLINE_BUDGET))
     };
     // What is rare has a place of its own, or every range would make room for it.
     let records = match gathered {
@@ -107,103 +107,103 @@ async fn plain(
         None => {
             let (view, request) = (Arc::clone(&view), request.clone());
             let gather = move || {
-                let _as = actor(&request).enter_as(number);
-                gather(&*view, &request, AT_ONCE)
+                let _as = task_label(&request).enter_numbered(number);
+                collect_rows(&*view, &request, INLINE_BUDGET)
             };
-            Box::pin(watched(member, member.cold_pool(), card, gather)).await?
+            Box::pin(run_in_pool(member, member.uncached_pool(), card, gather)).await?
         }
     };
     if let Some(records) = records {
-        return Ok(Found::Records(records));
+        return Ok(RangeResult::Rows(records));
     }
     let measure = move || {
-        let _as = RANGE.enter_as(number);
-        Long::measure(view, request)
+        let _as = RANGE.enter_numbered(number);
+        StreamedRange::measure(view, request)
     };
-    Box::pin(watched(member, member.read_pool(), card, measure)).await
+    Box::pin(run_in_pool(member, member.read_pool(), card, measure)).await
 }
 
 /// Runs a transaction that only reads.
 pub async fn read_txn(
-    member: &Handle,
+    member: &Server,
     request: TxnRequest,
-    card: &mut Card,
-) -> std::result::Result<TxnResponse, Trouble> {
+    card: &mut RequestTrace,
+) -> std::result::Result<TxnResponse, RequestError> {
     if !is_serializable(&request) {
-        member.fresh_on(card).await?;
+        member.linearizable_read_notify(card).await?;
     }
     let store = member.store();
-    let is_small = ranges(&request).all(|range| range.range_end.is_empty());
+    let is_small = range_ops(&request).all(|range| range.range_end.is_empty());
     let number = card.number();
-    let view = store.view();
+    let view = store.begin_snapshot_read();
     let has_locks = view.is_none();
     let work = move || {
-        let _as = READ_TXN.enter_as(number);
+        let _as = READ_TXN.enter_numbered(number);
         match &view {
             Some(view) => txn::read_txn(&**view, &request),
-            None => txn::read_txn(&*store.read(), &request),
+            None => txn::read_txn(&*store.begin_read(), &request),
         }
     };
     let mut response = match is_small {
-        true => small(member, card, has_locks, work).await?,
-        false => Box::pin(watched(member, member.read_pool(), card, work)).await?,
+        true => run_small(member, card, has_locks, work).await?,
+        false => Box::pin(run_in_pool(member, member.read_pool(), card, work)).await?,
     };
-    card.stamp(Stage::Backend);
-    member.stamp(&mut response.header);
+    card.end_stage(Stage::Backend);
+    member.fill_header(&mut response.header);
     Ok(response)
 }
 
 /// Reads something small: on the network thread, unless it would have to wait for the disk there. The old eras read with
 /// their locks in hand, as etcd did, and wait for the disk with them.
-async fn small<T: Send + 'static>(
-    member: &Handle,
-    card: &mut Card,
+async fn run_small<T: Send + 'static>(
+    member: &Server,
+    card: &mut RequestTrace,
     has_locks: bool,
-    work: impl Fn() -> Result<std::result::Result<T, Refused>> + Send + 'static,
-) -> std::result::Result<T, Trouble> {
+    work: impl Fn() -> Result<std::result::Result<T, RequestRejection>> + Send + 'static,
+) -> std::result::Result<T, RequestError> {
     if has_locks {
-        let before = LocksBefore::now();
+        let before = LockWaitMark::now();
         let done = work();
-        card.stamp_with_locks(Stage::Backend, before);
+        card.end_stage_with_locks(Stage::Backend, before);
         return Ok(done??);
     }
-    match warm(member, &work) {
+    match read_cached(member, &work) {
         Some(done) => Ok(done??),
-        None => Box::pin(watched(member, member.cold_pool(), card, work)).await,
+        None => Box::pin(run_in_pool(member, member.uncached_pool(), card, work)).await,
     }
 }
 
 /// Reads what is in memory. Nothing comes back if the disk would have to be waited for.
-fn warm<T>(member: &Handle, read: impl FnOnce() -> T) -> Option<T> {
-    let found = without_waiting(read).ok();
+fn read_cached<T>(member: &Server, read: impl FnOnce() -> T) -> Option<T> {
+    let found = try_read_cached(read).ok();
     if found.is_none() {
-        member.node().figures().cold_reads.fetch_add(1, Ordering::Relaxed);
+        member.threads().metrics().uncached_reads.fetch_add(1, Ordering::Relaxed);
     }
     found
 }
 
 /// Has something read by a pool, and writes down which locks it waited for there.
-async fn watched<T: Send + 'static>(
-    member: &Handle,
+async fn run_in_pool<T: Send + 'static>(
+    member: &Server,
     pool: &ReadPool,
-    card: &mut Card,
-    work: impl FnOnce() -> Result<std::result::Result<T, Refused>> + Send + 'static,
-) -> std::result::Result<T, Trouble> {
+    card: &mut RequestTrace,
+    work: impl FnOnce() -> Result<std::result::Result<T, RequestRejection>> + Send + 'static,
+) -> std::result::Result<T, RequestError> {
     let mut stamped = *card;
     let done = pool.run(move || {
-        stamped.stamp(Stage::Pool);
-        let before = LocksBefore::now();
+        stamped.end_stage(Stage::Pool);
+        let before = LockWaitMark::now();
         let done = work();
-        stamped.stamp_with_locks(Stage::Backend, before);
+        stamped.end_stage_with_locks(Stage::Backend, before);
         (done, stamped)
     });
-    let (done, stamped) = member.in_time(done).await?.ok_or(Trouble::Stopped)?;
+    let (done, stamped) = member.within_deadline(done).await?.ok_or(RequestError::Stopped)?;
     *card = stamped;
     Ok(done??)
 }
 
 /// In whose name a range takes its locks.
-fn actor(request: &RangeRequest) -> Actor {
+fn task_label(request: &RangeRequest) -> TaskLabel {
     match request.range_end.is_empty() {
         true => *GET,
         false => *RANGE,
@@ -212,11 +212,11 @@ fn actor(request: &RangeRequest) -> Actor {
 
 /// Whether each of a transaction's ranges may be answered from what this member has.
 fn is_serializable(request: &TxnRequest) -> bool {
-    ranges(request).all(|range| range.serializable)
+    range_ops(request).all(|range| range.serializable)
 }
 
 /// The ranges of a transaction that has nothing else.
-fn ranges(request: &TxnRequest) -> impl Iterator<Item = &RangeRequest> {
+fn range_ops(request: &TxnRequest) -> impl Iterator<Item = &RangeRequest> {
     let ops = request.success.iter().chain(&request.failure);
     ops.filter_map(|op| match &op.request {
         Some(Request::RequestRange(range)) => Some(range),
@@ -226,18 +226,18 @@ fn ranges(request: &TxnRequest) -> impl Iterator<Item = &RangeRequest> {
 
 /// What a range has found.
 #[derive(Debug)]
-pub enum Found {
+pub enum RangeResult {
     /// So little that it is here.
-    Records(Records),
+    Rows(RangeRows),
     /// So much that it is read when it is sent.
-    Long(Long),
+    Stream(StreamedRange),
     /// Sorted, filtered, or without values.
-    Shaped(RangeResponse),
+    Message(RangeResponse),
 }
 
 /// What an answer says beside its records.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct About {
+pub struct RangeMeta {
     /// Who answers, and as of which revision.
     pub header: Option<ResponseHeader>,
     /// Whether the limit has cut off something.
@@ -248,54 +248,59 @@ pub struct About {
 
 /// Records as they are stored, which is as they go on the wire.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Records {
+pub struct RangeRows {
     /// The rest of the answer.
-    pub about: About,
+    pub meta: RangeMeta,
     /// Encoded, in the order of their keys.
     pub records: Vec<Bytes>,
 }
 
-impl Found {
+impl RangeResult {
     /// Who answers.
-    pub fn header(&mut self) -> &mut Option<ResponseHeader> {
+    pub fn header_mut(&mut self) -> &mut Option<ResponseHeader> {
         match self {
-            Found::Records(found) => &mut found.about.header,
-            Found::Long(found) => &mut found.about.header,
-            Found::Shaped(response) => &mut response.header,
+            RangeResult::Rows(found) => &mut found.meta.header,
+            RangeResult::Stream(found) => &mut found.meta.header,
+            RangeResult::Message(response) => &mut response.header,
         }
     }
 
     /// How many records there are in the answer.
-    pub fn records(&self) -> usize {
+    pub fn record_count(&self) -> usize {
         match self {
-            Found::Records(found) => found.records.len(),
-            Found::Long(found) => found.records(),
-            Found::Shaped(response) => response.kvs.len(),
+            RangeResult::Rows(found) => found.records.len(),
+            RangeResult::Stream(found) => found.records_left(),
+            RangeResult::Message(response) => response.kvs.len(),
         }
     }
 
     /// All of it in memory, for whoever cannot take it piece by piece.
-    pub async fn whole(self, member: &Handle) -> std::result::Result<RangeResponse, Trouble> {
+    pub async fn read_all(
+        self,
+        member: &Server,
+    ) -> std::result::Result<RangeResponse, RequestError> {
         match self {
-            Found::Long(_) => member.expensive(move || self.into_response().map(Ok)).await,
+            RangeResult::Stream(_) => {
+                member.run_in_read_pool(move || self.into_response().map(Ok)).await
+            }
             here => Ok(here.into_response()?),
         }
     }
 
     fn into_response(self) -> Result<RangeResponse> {
         let (about, records) = match self {
-            Found::Shaped(response) => return Ok(response),
-            Found::Records(found) => (found.about, found.records),
-            Found::Long(mut found) => {
+            RangeResult::Message(response) => return Ok(response),
+            RangeResult::Rows(found) => (found.meta, found.records),
+            RangeResult::Stream(mut found) => {
                 let mut records = Vec::new();
-                while let Some(piece) = found.next(usize::MAX)? {
+                while let Some(piece) = found.next_records(usize::MAX)? {
                     records.extend(piece);
                 }
-                (found.about, records)
+                (found.meta, records)
             }
         };
         let kvs = records.into_iter().map(decode).collect::<Result<_>>()?;
-        let About { header, more, count } = about;
+        let RangeMeta { header, more, count } = about;
         Ok(RangeResponse { header, kvs, more, count })
     }
 }
@@ -308,15 +313,15 @@ struct Budget {
 }
 
 /// The records of a plain range, or none if they are beyond the budget.
-fn gather(
+fn collect_rows(
     view: &dyn ReadTxn,
     request: &RangeRequest,
     budget: Budget,
-) -> Result<std::result::Result<Option<Records>, Refused>> {
+) -> Result<std::result::Result<Option<RangeRows>, RequestRejection>> {
     let mut records = Vec::new();
     let mut left = budget;
     let mut is_beyond = false;
-    let count = view.records(span(request).range(), options(request), &mut |record| {
+    let count = view.visit_records(key_span(request).range(), options(request), &mut |record| {
         is_beyond = left.records == 0 || left.bytes < record.len();
         if is_beyond {
             return ControlFlow::Break(());
@@ -326,26 +331,26 @@ fn gather(
         records.push(record);
         ControlFlow::Continue(())
     });
-    Ok(apart(count.map_err(Stop::from))?.map(|count| {
-        let about = about(view, request, count);
-        (!is_beyond).then_some(Records { about, records })
+    Ok(split_error(count.map_err(ApplyError::from))?.map(|count| {
+        let about = range_meta(view, request, count);
+        (!is_beyond).then_some(RangeRows { meta: about, records })
     }))
 }
 
-pub(crate) fn span(request: &RangeRequest) -> Span<'_> {
-    Span::new(&request.key, &request.range_end)
+pub(crate) fn key_span(request: &RangeRequest) -> KeySpan<'_> {
+    KeySpan::new(&request.key, &request.range_end)
 }
 
 pub(crate) fn options(request: &RangeRequest) -> RangeOptions {
     let RangeRequest { revision, limit, count_only, .. } = *request;
-    RangeOptions { revision, limit, count_only, uncounted: false }
+    RangeOptions { revision, limit, count_only, skip_count: false }
 }
 
-pub(crate) fn about(view: &dyn ReadTxn, request: &RangeRequest, count: u64) -> About {
+pub(crate) fn range_meta(view: &dyn ReadTxn, request: &RangeRequest, count: u64) -> RangeMeta {
     let header = ResponseHeader { revision: view.revision(), ..ResponseHeader::default() };
     let limit = u64::try_from(request.limit).unwrap_or(0);
     let more = !request.count_only && limit > 0 && count > limit;
-    About { header: Some(header), more, count: count as i64 }
+    RangeMeta { header: Some(header), more, count: count as i64 }
 }
 
 pub(crate) fn decode(record: Bytes) -> Result<KeyValue> {

@@ -20,116 +20,125 @@ use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
-use crate::handle::Handle;
-use crate::range::{About, Found, range};
+use crate::handle::Server;
+use crate::range::{RangeMeta, RangeResult, range};
+use crate::request_error::RequestError;
+use crate::request_trace::RequestTrace;
 use crate::requests;
-use crate::stages::Card;
-use crate::trouble::Trouble;
 
 /// So many keys the first page has.
-const FIRST_KEYS: i64 = 10;
+const FIRST_PAGE_KEYS: i64 = 10;
 
 /// A range under way.
 #[derive(Debug)]
 pub struct RangeStream {
-    member: Handle,
-    left: Left,
-    keys: i64,
+    server: Server,
+    remaining: Remaining,
+    page_keys: i64,
     /// What the first page says of the whole range.
-    about: Option<About>,
+    meta: Option<RangeMeta>,
 }
 
 /// What is left of it.
 #[derive(Debug)]
-enum Left {
+enum Remaining {
     /// Records to be read.
-    ToRead(RangeRequest),
+    Unread(RangeRequest),
     /// Records that were sorted, and are in memory.
     Sorted(IntoIter<KeyValue>),
     /// Nothing: the last page was there.
-    Nothing,
+    Done,
 }
 
 impl RangeStream {
     /// Begins. What cannot be streamed is refused at once.
-    pub fn open(member: Handle, request: RangeRequest) -> Result<RangeStream, Trouble> {
+    pub fn open(member: Server, request: RangeRequest) -> Result<RangeStream, RequestError> {
         requests::check::range(&request)?;
         requests::check::range_stream(&request)?;
-        Ok(RangeStream { member, left: Left::ToRead(request), keys: FIRST_KEYS, about: None })
+        Ok(RangeStream {
+            server: member,
+            remaining: Remaining::Unread(request),
+            page_keys: FIRST_PAGE_KEYS,
+            meta: None,
+        })
     }
 
     /// The next page; nothing behind the last one.
-    pub async fn next(&mut self) -> Result<Option<RangeResponse>, Trouble> {
-        match mem::replace(&mut self.left, Left::Nothing) {
-            Left::Nothing => Ok(None),
-            Left::ToRead(request) if request.count_only => self.read(request).await.map(Some),
-            Left::ToRead(request) if requests::range::has_order(&request) => {
+    pub async fn next_page(&mut self) -> Result<Option<RangeResponse>, RequestError> {
+        match mem::replace(&mut self.remaining, Remaining::Done) {
+            Remaining::Done => Ok(None),
+            Remaining::Unread(request) if request.count_only => self.read(request).await.map(Some),
+            Remaining::Unread(request) if requests::range::has_order(&request) => {
                 let RangeResponse { header, kvs, more, count } = self.read(request).await?;
-                self.about = Some(About { header, more, count });
-                Ok(Some(self.cut(kvs.into_iter())))
+                self.meta = Some(RangeMeta { header, more, count });
+                Ok(Some(self.next_sorted_page(kvs.into_iter())))
             }
-            Left::ToRead(request) => self.read_page(request).await.map(Some),
-            Left::Sorted(records) => Ok(Some(self.cut(records))),
+            Remaining::Unread(request) => self.read_page(request).await.map(Some),
+            Remaining::Sorted(records) => Ok(Some(self.next_sorted_page(records))),
         }
     }
 
-    async fn read_page(&mut self, request: RangeRequest) -> Result<RangeResponse, Trouble> {
+    async fn read_page(&mut self, request: RangeRequest) -> Result<RangeResponse, RequestError> {
         let limit = if request.limit > 0 { request.limit } else { i64::MAX };
-        let page = RangeRequest { limit: limit.min(self.keys), ..request.clone() };
+        let page = RangeRequest { limit: limit.min(self.page_keys), ..request.clone() };
         let RangeResponse { header, kvs, more, count } = self.read(page).await?;
-        let about = self.about.get_or_insert(About { header, more, count });
+        let about = self.meta.get_or_insert(RangeMeta { header, more, count });
         let found = kvs.len() as i64;
         about.more = more && found == limit;
         if !more || found == limit {
-            return Ok(self.last(kvs));
+            return Ok(self.make_last_page(kvs));
         }
         let revision = about.header.as_ref().map_or(0, |header| header.revision);
-        self.left = Left::ToRead(rest(request, &kvs, revision));
-        Ok(self.page(kvs))
+        self.remaining = Remaining::Unread(remaining_request(request, &kvs, revision));
+        Ok(self.make_page(kvs))
     }
 
-    async fn read(&self, page: RangeRequest) -> Result<RangeResponse, Trouble> {
-        let found: Found = range(&self.member, page, &mut Card::begin()).await?;
-        found.whole(&self.member).await
+    async fn read(&self, page: RangeRequest) -> Result<RangeResponse, RequestError> {
+        let found: RangeResult = range(&self.server, page, &mut RequestTrace::start()).await?;
+        found.read_all(&self.server).await
     }
 
     /// A page of records that are in memory.
-    fn cut(&mut self, mut records: IntoIter<KeyValue>) -> RangeResponse {
-        let keys = usize::try_from(self.keys).unwrap_or(usize::MAX);
+    fn next_sorted_page(&mut self, mut records: IntoIter<KeyValue>) -> RangeResponse {
+        let keys = usize::try_from(self.page_keys).unwrap_or(usize::MAX);
         let page = records.by_ref().take(keys).collect();
         if records.as_slice().is_empty() {
-            return self.last(page);
+            return self.make_last_page(page);
         }
-        self.left = Left::Sorted(records);
-        self.page(page)
+        self.remaining = Remaining::Sorted(records);
+        self.make_page(page)
     }
 
     /// Any page but the last has its records only.
-    fn page(&mut self, kvs: Vec<KeyValue>) -> RangeResponse {
+    fn make_page(&mut self, kvs: Vec<KeyValue>) -> RangeResponse {
         let page = RangeResponse { kvs, ..RangeResponse::default() };
-        self.adapt(page.encoded_len());
+        self.adapt_page_size(page.encoded_len());
         page
     }
 
-    fn last(&mut self, kvs: Vec<KeyValue>) -> RangeResponse {
-        let About { mut header, more, count } = self.about.take().unwrap_or_default();
+    fn make_last_page(&mut self, kvs: Vec<KeyValue>) -> RangeResponse {
+        let RangeMeta { mut header, more, count } = self.meta.take().unwrap_or_default();
         // The revision stays that of the first page; the term is the present one.
-        self.member.stamp(&mut header);
+        self.server.fill_header(&mut header);
         RangeResponse { header, kvs, more, count }
     }
 
-    fn adapt(&mut self, bytes: usize) {
-        let wanted = self.member.limits().request_bytes_max;
+    fn adapt_page_size(&mut self, bytes: usize) {
+        let wanted = self.server.limits().request_bytes_max;
         if bytes < wanted / 2 {
-            self.keys = self.keys.saturating_mul(2);
+            self.page_keys = self.page_keys.saturating_mul(2);
         } else if bytes > wanted * 2 {
-            self.keys = (self.keys / 2).max(1);
+            self.page_keys = (self.page_keys / 2).max(1);
         }
     }
 }
 
 /// What is left behind a page: of the same revision, and never fresher.
-fn rest(request: RangeRequest, page: &[KeyValue], first_revision: i64) -> RangeRequest {
+fn remaining_request(
+    request: RangeRequest,
+    page: &[KeyValue],
+    first_revision: i64,
+) -> RangeRequest {
     let last = page.last().map_or(&[][..], |record| &record.key);
     RangeRequest {
         key: Bytes::from([last, &[0]].concat()),

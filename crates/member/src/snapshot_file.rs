@@ -20,9 +20,9 @@
 //!   SHA-256 of everything before                 32 bytes
 //! ```
 //!
-//! The stream is of one state, which is on disk: a [`Writer`] commits first, then reads one snapshot
+//! The stream is of one state, which is on disk: a [`SnapshotWriter`] commits first, then reads one snapshot
 //! of the engine. It reads that twice, once for the length, because every message tells how much is
-//! still to come. The store's [`Progress`] is in it, like every other record.
+//! still to come. The store's [`AppliedPosition`] is in it, like every other record.
 //!
 //! # What holds
 //!
@@ -39,69 +39,75 @@ use clearlane_engine::stream::{Exporter, Importer};
 use clearlane_mvcc::Store;
 use sha2::{Digest, Sha256};
 
+use crate::applied_position::AppliedPosition;
 use crate::error::{Error, Result};
-use crate::progress::Progress;
 
 /// No piece is longer: etcd's.
-const PIECE: usize = 32 << 10;
+const CHUNK_BYTES: usize = 32 << 10;
 /// What the length is a multiple of.
-const UNIT: u64 = 512;
-const LENGTH: u64 = 8;
-const SUM: u64 = 32;
+const ALIGNMENT_BYTES: u64 = 512;
+const LENGTH_BYTES: u64 = 8;
+const CHECKSUM_BYTES: u64 = 32;
 
 /// Gives a store away, piece by piece.
 #[derive(Debug)]
-pub struct Writer {
+pub struct SnapshotWriter {
     exporter: Exporter,
     /// What the exporter has given and nobody has got yet.
-    chunk: Bytes,
+    exported: Bytes,
     stream_length: u64,
     /// How much is still to come before the sum.
-    left: u64,
-    sum: Option<Sha256>,
+    bytes_left: u64,
+    checksum: Option<Sha256>,
 }
 
-impl Writer {
+impl SnapshotWriter {
     /// Of the store as it is now.
-    pub fn new(store: &dyn Store<Progress>) -> Result<Writer> {
-        let exporter = store.copy()?;
+    pub fn new(store: &dyn Store<AppliedPosition>) -> Result<SnapshotWriter> {
+        let exporter = store.snapshot()?;
         let mut first_pass = Exporter::new(Arc::clone(exporter.snapshot()));
         let mut stream_length = 0;
         while let Some(chunk) = first_pass.next_chunk()? {
             stream_length += chunk.len() as u64;
         }
-        let left = (stream_length + LENGTH).next_multiple_of(UNIT);
+        let left = (stream_length + LENGTH_BYTES).next_multiple_of(ALIGNMENT_BYTES);
         let sum = Some(Sha256::new());
-        Ok(Writer { exporter, chunk: Bytes::new(), stream_length, left, sum })
+        Ok(SnapshotWriter {
+            exporter,
+            exported: Bytes::new(),
+            stream_length,
+            bytes_left: left,
+            checksum: sum,
+        })
     }
 
     /// How much comes after what was given, the sum left out.
-    pub fn left(&self) -> u64 {
-        self.left
+    pub fn bytes_left(&self) -> u64 {
+        self.bytes_left
     }
 
     /// The next piece. The last one, when nothing is left, is the sum.
-    pub fn next_piece(&mut self) -> Result<Option<Bytes>> {
-        if self.left == 0 {
-            let sum = self.sum.take();
+    pub fn next_chunk(&mut self) -> Result<Option<Bytes>> {
+        if self.bytes_left == 0 {
+            let sum = self.checksum.take();
             return Ok(sum.map(|sum| Bytes::copy_from_slice(&sum.finalize())));
         }
-        if self.chunk.is_empty() {
-            self.chunk = match self.exporter.next_chunk()? {
+        if self.exported.is_empty() {
+            self.exported = match self.exporter.next_chunk()? {
                 Some(chunk) => chunk,
-                None => self.filling(),
+                None => self.padding(),
             };
         }
-        let piece = self.chunk.split_to(self.chunk.len().min(PIECE));
-        self.left -= piece.len() as u64;
-        if let Some(sum) = &mut self.sum {
+        let piece = self.exported.split_to(self.exported.len().min(CHUNK_BYTES));
+        self.bytes_left -= piece.len() as u64;
+        if let Some(sum) = &mut self.checksum {
             sum.update(&piece);
         }
         Ok(Some(piece))
     }
 
-    fn filling(&self) -> Bytes {
-        let mut filling = BytesMut::zeroed((self.left - LENGTH) as usize);
+    fn padding(&self) -> Bytes {
+        let mut filling = BytesMut::zeroed((self.bytes_left - LENGTH_BYTES) as usize);
         filling.put_u64(self.stream_length);
         filling.freeze()
     }
@@ -115,58 +121,61 @@ pub fn restore(
     checks_sum: bool,
 ) -> Result<()> {
     let stream_length = stream_length(file, checks_sum)?;
-    file.rewind().map_err(unread)?;
+    file.rewind().map_err(read_error)?;
     let mut importer = Importer::new(engine)?;
-    pieces(file, stream_length, |piece| Ok(importer.feed(piece)?))?;
+    for_each_chunk(file, stream_length, |piece| Ok(importer.feed(piece)?))?;
     importer.finish()?;
     Ok(())
 }
 
 /// Where the stream ends, after a look at the sum.
 fn stream_length(file: &mut (impl Read + Seek), checks_sum: bool) -> Result<u64> {
-    let length = file.seek(SeekFrom::End(0)).map_err(unread)?;
-    let has_sum = length % UNIT == SUM;
-    if !has_sum && (checks_sum || length % UNIT != 0) {
-        let why = format!("it has {length} bytes, and no sum behind a multiple of {UNIT}");
+    let length = file.seek(SeekFrom::End(0)).map_err(read_error)?;
+    let has_sum = length % ALIGNMENT_BYTES == CHECKSUM_BYTES;
+    if !has_sum && (checks_sum || length % ALIGNMENT_BYTES != 0) {
+        let why =
+            format!("it has {length} bytes, and no sum behind a multiple of {ALIGNMENT_BYTES}");
         return Err(damaged(why));
     }
-    let data = if has_sum { length - SUM } else { length };
-    if data < UNIT {
+    let data = if has_sum { length - CHECKSUM_BYTES } else { length };
+    if data < ALIGNMENT_BYTES {
         return Err(damaged("it is empty"));
     }
     if checks_sum {
-        file.rewind().map_err(unread)?;
+        file.rewind().map_err(read_error)?;
         let mut sum = Sha256::new();
-        pieces(file, data, |piece| {
+        for_each_chunk(file, data, |piece| {
             sum.update(piece);
             Ok(())
         })?;
-        let mut there = [0; SUM as usize];
-        file.read_exact(&mut there).map_err(unread)?;
+        let mut there = [0; CHECKSUM_BYTES as usize];
+        file.read_exact(&mut there).map_err(read_error)?;
         if there[..] != sum.finalize()[..] {
             return Err(damaged("its sum does not match"));
         }
     }
-    let mut bytes = [0; LENGTH as usize];
-    file.seek(SeekFrom::Start(data - LENGTH)).map_err(unread)?;
-    file.read_exact(&mut bytes).map_err(unread)?;
+    let mut bytes = [0; LENGTH_BYTES as usize];
+    file.seek(SeekFrom::Start(data - LENGTH_BYTES)).map_err(read_error)?;
+    file.read_exact(&mut bytes).map_err(read_error)?;
     let stream = u64::from_be_bytes(bytes);
-    match stream.checked_add(LENGTH).map(|end| end.next_multiple_of(UNIT)) == Some(data) {
+    match stream.checked_add(LENGTH_BYTES).map(|end| end.next_multiple_of(ALIGNMENT_BYTES))
+        == Some(data)
+    {
         true => Ok(stream),
         false => Err(damaged(format!("its stream cannot be {stream} bytes long"))),
     }
 }
 
 /// Hands out the next bytes of a file, some at a time.
-fn pieces(
+fn for_each_chunk(
     file: &mut impl Read,
     length: u64,
     mut take: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    let (mut buffer, mut left) = (vec![0; PIECE], length);
+    let (mut buffer, mut left) = (vec![0; CHUNK_BYTES], length);
     while left > 0 {
-        let piece = &mut buffer[..left.min(PIECE as u64) as usize];
-        file.read_exact(piece).map_err(unread)?;
+        let piece = &mut buffer[..left.min(CHUNK_BYTES as u64) as usize];
+        file.read_exact(piece).map_err(read_error)?;
         take(piece)?;
         left -= piece.len() as u64;
     }
@@ -177,6 +186,6 @@ fn damaged(why: impl Into<String>) -> Error {
     Error::damaged("the snapshot", why)
 }
 
-fn unread(error: io::Error) -> Error {
+fn read_error(error: io::Error) -> Error {
     damaged(format!("it cannot be read: {error}"))
 }

@@ -3,7 +3,7 @@
 //! # The idea
 //!
 //! A transaction may be told to a thousand streams, and they are served by a few threads. To wake a
-//! thread costs more than to tell a stream, so each network thread has a [`WatchDesk`]: whoever hands
+//! thread costs more than to tell a stream, so each network thread has a [`WatchWakeSet`]: whoever hands
 //! a transaction on leaves there the numbers of the streams that have something now, and wakes the
 //! thread once. The desk's own task then wakes the streams' tasks, all on its thread.
 //!
@@ -31,25 +31,25 @@ use std::time::Duration;
 
 use clearlane_locks::Registry;
 use clearlane_mvcc::watch::{
-    CurrentHub, Due, Response, Takers, WatchConfig, WatchFigures, WatchHub, WatchId, WatchRequest,
-    WatchStream,
+    CurrentHub, Response, StreamConsumer, WatchConfig, WatchId, WatchMetrics, WatchRequest,
+    WatchStream, WatchWork, WatchableStore,
 };
 use clearlane_mvcc::{Change, Store};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::applied_position::AppliedPosition;
 use crate::error::Result;
-use crate::node::watch_thread::Bell;
-use crate::progress::Progress;
+use crate::node::watch_thread::ThreadSignal;
 
 /// etcd's `--watch-progress-notify-interval`.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10 * 60);
 
 /// The watchers of a member.
 #[derive(Debug)]
-pub struct Watching {
-    pub(crate) hub: Arc<CurrentHub>,
-    pub(crate) bells: Arc<Bells>,
+pub struct WatchServer {
+    pub(crate) store: Arc<CurrentHub>,
+    pub(crate) signals: Arc<WatchSignals>,
     config: WatchConfig,
     locks: Registry,
     streams: AtomicUsize,
@@ -58,24 +58,24 @@ pub struct Watching {
 
 /// One for each thread that tells watchers.
 #[derive(Debug, Default)]
-pub(crate) struct Bells {
-    pub(crate) delivery: Bell,
-    pub(crate) catch_up: Bell,
+pub(crate) struct WatchSignals {
+    pub(crate) delivery: ThreadSignal,
+    pub(crate) sync: ThreadSignal,
 }
 
-impl Bells {
-    fn both(&self) -> [&Bell; 2] {
-        [&self.delivery, &self.catch_up]
+impl WatchSignals {
+    fn both(&self) -> [&ThreadSignal; 2] {
+        [&self.delivery, &self.sync]
     }
 }
 
-impl Watching {
-    pub(crate) fn new(store: &Arc<dyn Store<Progress>>, locks: &Registry) -> Watching {
-        let (config, bells) = (WatchConfig::default(), Arc::new(Bells::default()));
-        let hub = hub_of(store, config, locks, &bells);
-        Watching {
-            hub: Arc::new(CurrentHub::new(hub, locks)),
-            bells,
+impl WatchServer {
+    pub(crate) fn new(store: &Arc<dyn Store<AppliedPosition>>, locks: &Registry) -> WatchServer {
+        let (config, bells) = (WatchConfig::default(), Arc::new(WatchSignals::default()));
+        let hub = watchable_store(store, config, locks, &bells);
+        WatchServer {
+            store: Arc::new(CurrentHub::new(hub, locks)),
+            signals: bells,
             config,
             locks: locks.clone(),
             streams: AtomicUsize::new(0),
@@ -84,8 +84,8 @@ impl Watching {
     }
 
     /// How many watchers there are, and how they are.
-    pub fn figures(&self) -> WatchFigures {
-        self.hub.figures()
+    pub fn metrics(&self) -> WatchMetrics {
+        self.store.metrics()
     }
 
     /// How long a watcher that wants notices of its progress may hear nothing.
@@ -100,14 +100,14 @@ impl Watching {
 
     pub(crate) fn publish(&self, changes: Vec<(i64, Vec<Change>)>) {
         if !changes.is_empty() {
-            self.hub.publish_all(changes);
+            self.store.publish_all(changes);
         }
     }
 
     /// Another store answers from here on.
-    pub(crate) fn replace(&self, store: &Arc<dyn Store<Progress>>) {
-        self.hub.replace(hub_of(store, self.config, &self.locks, &self.bells));
-        self.bells.both().into_iter().for_each(Bell::ring);
+    pub(crate) fn replace_store(&self, store: &Arc<dyn Store<AppliedPosition>>) {
+        self.store.replace(watchable_store(store, self.config, &self.locks, &self.signals));
+        self.signals.both().into_iter().for_each(ThreadSignal::notify);
     }
 
     pub(crate) fn has_streams(&self) -> bool {
@@ -115,104 +115,104 @@ impl Watching {
     }
 
     /// The threads that tell watchers end.
-    pub(crate) fn end(&self) {
-        self.bells.both().into_iter().for_each(Bell::end);
+    pub(crate) fn close(&self) {
+        self.signals.both().into_iter().for_each(ThreadSignal::close);
     }
 }
 
-fn hub_of(
-    store: &Arc<dyn Store<Progress>>,
+fn watchable_store(
+    store: &Arc<dyn Store<AppliedPosition>>,
     config: WatchConfig,
     locks: &Registry,
-    bells: &Arc<Bells>,
-) -> Arc<dyn WatchHub> {
+    bells: &Arc<WatchSignals>,
+) -> Arc<dyn WatchableStore> {
     let bells = Arc::clone(bells);
     let wake = move |due| match due {
-        Due::Delivery => bells.delivery.ring(),
-        Due::CatchUp => bells.catch_up.ring(),
+        WatchWork::Delivery => bells.delivery.notify(),
+        WatchWork::SyncWatchers => bells.sync.notify(),
     };
-    Arc::clone(store).watch_hub(config, locks, Box::new(wake))
+    Arc::clone(store).open_watchable_store(config, locks, Box::new(wake))
 }
 
 /// Where the streams of one thread are woken.
 #[derive(Clone, Debug)]
-pub struct WatchDesk {
-    watching: Arc<Watching>,
-    board: Arc<Board>,
+pub struct WatchWakeSet {
+    watch_server: Arc<WatchServer>,
+    wake_queue: Arc<WakeQueue>,
 }
 
 /// What the hub's threads write on.
 #[derive(Debug, Default)]
-struct Board {
+struct WakeQueue {
     ready: Mutex<Vec<u64>>,
-    written: Notify,
-    streams: Mutex<Sleepers>,
+    notify: Notify,
+    streams: Mutex<StreamSlots>,
 }
 
-impl Takers for Board {
-    fn ready(&self, name: u64) {
+impl StreamConsumer for WakeQueue {
+    fn mark_ready(&self, name: u64) {
         self.ready.lock().push(name);
     }
 
     fn wake(&self) {
-        self.written.notify_one();
+        self.notify.notify_one();
     }
 }
 
 /// The streams of a desk by number, each with the task that sleeps over it.
 #[derive(Default)]
-struct Sleepers {
-    places: Vec<Sleeper>,
+struct StreamSlots {
+    slots: Vec<StreamSlot>,
     free: Vec<usize>,
 }
 
 #[derive(Default)]
-struct Sleeper {
-    task: Option<Waker>,
+struct StreamSlot {
+    waker: Option<Waker>,
     /// Something has come since the task looked.
-    rung: bool,
+    is_notified: bool,
 }
 
-impl WatchDesk {
-    /// For one thread, where its [task](WatchDesk::run) must run.
-    pub fn new(watching: &Arc<Watching>) -> WatchDesk {
-        WatchDesk { watching: Arc::clone(watching), board: Arc::default() }
+impl WatchWakeSet {
+    /// For one thread, where its [task](WatchWakeSet::run) must run.
+    pub fn new(watching: &Arc<WatchServer>) -> WatchWakeSet {
+        WatchWakeSet { watch_server: Arc::clone(watching), wake_queue: Arc::default() }
     }
 
     /// The watchers of the member.
-    pub fn watching(&self) -> &Arc<Watching> {
-        &self.watching
+    pub fn watch_server(&self) -> &Arc<WatchServer> {
+        &self.watch_server
     }
 
     /// Opens a stream. Dropping it ends its watchers.
     pub fn open(&self) -> Stream {
         let place = {
-            let mut streams = self.board.streams.lock();
+            let mut streams = self.wake_queue.streams.lock();
             streams.free.pop().unwrap_or_else(|| {
-                streams.places.push(Sleeper::default());
-                streams.places.len() - 1
+                streams.slots.push(StreamSlot::default());
+                streams.slots.len() - 1
             })
         };
-        let is_first = self.watching.streams.fetch_add(1, Ordering::Relaxed) == 0;
-        let (hub, takers) = (Arc::clone(&self.watching.hub), Arc::clone(&self.board));
+        let is_first = self.watch_server.streams.fetch_add(1, Ordering::Relaxed) == 0;
+        let (hub, takers) = (Arc::clone(&self.watch_server.store), Arc::clone(&self.wake_queue));
         let inner = WatchStream::open(hub, takers, place as u64);
         if is_first {
             // Threads that go by the clock have stopped theirs.
-            self.watching.bells.both().into_iter().for_each(Bell::ring);
+            self.watch_server.signals.both().into_iter().for_each(ThreadSignal::notify);
         }
-        Stream { inner, place, desk: self.clone() }
+        Stream { inner, slot: place, wake_set: self.clone() }
     }
 
     /// The desk's task. It ends when it is dropped.
     pub async fn run(self) {
         loop {
-            self.board.written.notified().await;
-            let ready = std::mem::take(&mut *self.board.ready.lock());
-            let mut streams = self.board.streams.lock();
+            self.wake_queue.notify.notified().await;
+            let ready = std::mem::take(&mut *self.wake_queue.ready.lock());
+            let mut streams = self.wake_queue.streams.lock();
             for name in ready {
-                let sleeper = &mut streams.places[name as usize];
-                sleeper.rung = true;
-                if let Some(task) = sleeper.task.take() {
+                let sleeper = &mut streams.slots[name as usize];
+                sleeper.is_notified = true;
+                if let Some(task) = sleeper.waker.take() {
                     task.wake();
                 }
             }
@@ -224,8 +224,8 @@ impl WatchDesk {
 #[derive(Debug)]
 pub struct Stream {
     inner: WatchStream,
-    place: usize,
-    desk: WatchDesk,
+    slot: usize,
+    wake_set: WatchWakeSet,
 }
 
 impl Stream {
@@ -246,24 +246,24 @@ impl Stream {
 
     /// The interval of progress notices has passed.
     pub fn interval_passed(&self) {
-        self.inner.interval_passed();
+        self.inner.notify_progress();
     }
 
     /// Takes what there is, up to about so many bytes, or sleeps until there is something.
-    pub fn poll_take(
+    pub fn poll_responses(
         &self,
         bytes_max: usize,
         context: &mut Context<'_>,
     ) -> Poll<Result<Vec<Response>>> {
         loop {
-            self.with_sleeper(|sleeper| sleeper.rung = false);
-            let taken = self.inner.take(bytes_max)?;
+            self.with_slot(|sleeper| sleeper.is_notified = false);
+            let taken = self.inner.poll_responses(bytes_max)?;
             if !taken.is_empty() {
                 return Poll::Ready(Ok(taken));
             }
-            let sleeps = self.with_sleeper(|sleeper| {
-                sleeper.task = Some(context.waker().clone());
-                !sleeper.rung
+            let sleeps = self.with_slot(|sleeper| {
+                sleeper.waker = Some(context.waker().clone());
+                !sleeper.is_notified
             });
             if sleeps {
                 return Poll::Pending;
@@ -271,23 +271,23 @@ impl Stream {
         }
     }
 
-    fn with_sleeper<R>(&self, look: impl FnOnce(&mut Sleeper) -> R) -> R {
-        look(&mut self.desk.board.streams.lock().places[self.place])
+    fn with_slot<R>(&self, look: impl FnOnce(&mut StreamSlot) -> R) -> R {
+        look(&mut self.wake_set.wake_queue.streams.lock().slots[self.slot])
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.desk.watching.streams.fetch_sub(1, Ordering::Relaxed);
-        let mut streams = self.desk.board.streams.lock();
+        self.wake_set.watch_server.streams.fetch_sub(1, Ordering::Relaxed);
+        let mut streams = self.wake_set.wake_queue.streams.lock();
         // Who has the place next may be woken once for nothing.
-        streams.places[self.place] = Sleeper::default();
-        streams.free.push(self.place);
+        streams.slots[self.slot] = StreamSlot::default();
+        streams.free.push(self.slot);
     }
 }
 
-impl fmt::Debug for Sleepers {
+impl fmt::Debug for StreamSlots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sleepers").field("places", &self.places.len()).finish_non_exhaustive()
+        f.debug_struct("StreamSlots").field("slots", &self.slots.len()).finish_non_exhaustive()
     }
 }

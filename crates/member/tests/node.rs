@@ -6,53 +6,53 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clearlane_backend::Design;
+use clearlane_backend::Era;
 use clearlane_engine::{EngineKind, Options};
-use clearlane_member::Progress;
-use clearlane_member::copies::DirectoryVault;
-use clearlane_member::core::{Ground, Settings, bootstrap};
+use clearlane_member::AppliedPosition;
+use clearlane_member::copies::DiskStoreDir;
+use clearlane_member::core::{ReplicaConfig, StorageConfig, bootstrap};
 use clearlane_member::membership::{self, Member};
-use clearlane_member::node::{Network, Node};
-use clearlane_mvcc::{OneAfterTheOther, Store};
+use clearlane_member::node::{Network, ServerThreads};
+use clearlane_mvcc::{SerialWorkers, Store};
 use clearlane_raft_log::driver::Message;
-use clearlane_raft_log::files::Disk;
+use clearlane_raft_log::files::OsFileSystem;
 use clearlane_raft_log::{Metadata, wal};
 
 /// Breaks the thread that uses it.
-struct Broken;
+struct PanickingNetwork;
 
-impl Network for Broken {
+impl Network for PanickingNetwork {
     fn send(&mut self, _message: Message) -> Result<(), Box<Message>> {
         panic!("broken on purpose");
     }
 
-    fn send_copy(&mut self, _message: Message, _store: Arc<dyn Store<Progress>>) {}
+    fn send_raft_snapshot(&mut self, _message: Message, _store: Arc<dyn Store<AppliedPosition>>) {}
 }
 
 /// Somebody waits for answers that a thread will never give: he must be told.
 #[test]
 fn a_thread_that_panics_fails_the_member() {
     let dir = tempfile::tempdir().unwrap();
-    let (files, snap) = (Arc::new(Disk), dir.path().join("snap"));
-    let vault = DirectoryVault::new(files.clone(), &snap, EngineKind::Memory, Options::default());
-    let ground = Ground {
+    let (files, snap) = (Arc::new(OsFileSystem), dir.path().join("snap"));
+    let vault = DiskStoreDir::new(files.clone(), &snap, EngineKind::Memory, Options::default());
+    let ground = StorageConfig {
         files,
         wal_dir: dir.path().join("wal"),
         wal: wal::Options::default(),
-        vault: Arc::new(vault.unwrap()),
-        parts: Design::SnapshotReadTx.into(),
+        store_dir: Arc::new(vault.unwrap()),
+        parts: Era::Clearlane.into(),
         backend: Default::default(),
         learners_max: membership::LEARNERS_MAX,
-        workers: Arc::new(OneAfterTheOther),
+        workers: Arc::new(SerialWorkers),
     };
     let first = [1, 2].map(|id| {
         let peer_urls = vec![format!("http://localhost:{id}")];
         Member { id, peer_urls, ..Member::default() }
     });
     bootstrap(&ground, Metadata { node_id: 1, cluster_id: 7 }, &first).unwrap();
-    let mut settings = Settings::new(7, 7);
-    settings.reads.tick = Duration::from_millis(1);
-    let node = Node::start(ground, settings, Box::new(Broken)).unwrap();
+    let mut settings = ReplicaConfig::new(7, 7);
+    settings.read_index.tick_interval = Duration::from_millis(1);
+    let node = ServerThreads::start(ground, settings, Box::new(PanickingNetwork)).unwrap();
     // It asks the other one for a vote.
     let failure = node.failure();
     let end = Instant::now() + Duration::from_secs(60);

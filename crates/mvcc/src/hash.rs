@@ -35,13 +35,13 @@ use clearlane_backend::ReadTx;
 use clearlane_engine::{Bucket, KeyRange};
 
 use crate::error::{Error, Result};
-use crate::revision::{Mark, RecordKey, Revision};
+use crate::revision::{RecordKind, Revision, RevisionKey};
 use crate::store::interface::HashJob;
-use crate::store::moment::{Moment, revision_to_read, whole};
-use crate::tree_index::IndexView;
+use crate::store::range::{Moment, check_not_compacted, revision_to_read};
+use crate::tree_index::IndexSnapshot;
 
 /// How many hashes of compactions are remembered, as in etcd.
-const STORED_MAX: usize = 10;
+const STORED_HASHES_MAX: usize = 10;
 
 /// A checksum, and of what it is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,12 +56,12 @@ pub struct HashKv {
 
 /// The hashes that compactions left behind, newest revisions only.
 #[derive(Debug, Default)]
-pub(crate) struct StoredHashes {
+pub(crate) struct HashStorage {
     hashes: Vec<HashKv>,
 }
 
-impl StoredHashes {
-    pub(crate) fn of(&self, revision: i64) -> Option<HashKv> {
+impl HashStorage {
+    pub(crate) fn get(&self, revision: i64) -> Option<HashKv> {
         self.hashes.iter().find(|stored| stored.hash_revision == revision).copied()
     }
 
@@ -72,13 +72,13 @@ impl StoredHashes {
     pub(crate) fn store(&mut self, hash: HashKv) {
         self.hashes.push(hash);
         self.hashes.sort_by_key(|stored| std::cmp::Reverse(stored.hash_revision));
-        self.hashes.truncate(STORED_MAX);
+        self.hashes.truncate(STORED_HASHES_MAX);
     }
 }
 
 /// The sum, record by record.
 #[derive(Debug)]
-pub(crate) struct Fold {
+pub(crate) struct KvHasher {
     sum: u32,
     at: i64,
     compact_revision: i64,
@@ -86,16 +86,16 @@ pub(crate) struct Fold {
     keep: Vec<Revision>,
 }
 
-impl Fold {
-    pub(crate) fn new(at: i64, compact_revision: i64, keep: Vec<Revision>) -> Fold {
-        Fold { sum: crc32c::crc32c(Bucket::Key.name().as_bytes()), at, compact_revision, keep }
+impl KvHasher {
+    pub(crate) fn new(at: i64, compact_revision: i64, keep: Vec<Revision>) -> KvHasher {
+        KvHasher { sum: crc32c::crc32c(Bucket::Key.name().as_bytes()), at, compact_revision, keep }
     }
 
     /// Adds a record if it counts, and returns its revision.
     fn add(&mut self, key: &[u8], value: &[u8]) -> Result<Revision> {
         let (revision, mark) =
-            RecordKey::decode(key).map_err(|error| Error::Damaged(error.to_string()))?;
-        if self.counts(revision, mark) {
+            RevisionKey::decode(key).map_err(|error| Error::Damaged(error.to_string()))?;
+        if self.is_hashed(revision, mark) {
             self.sum = crc32c::crc32c_append(crc32c::crc32c_append(self.sum, key), value);
         }
         Ok(revision)
@@ -103,17 +103,17 @@ impl Fold {
 
     /// Adds up to `budget` records from a record key on, and calls `visit` for each. Returns the
     /// record key to go on from, `None` if that was all. After an error nothing was added.
-    pub(crate) fn add_stretch(
+    pub(crate) fn add_chunk(
         &mut self,
         tx: &dyn ReadTx,
         from: &[u8],
         budget: usize,
-        mut visit: impl FnMut(&Fold, &[u8], Revision),
+        mut visit: impl FnMut(&KvHasher, &[u8], Revision),
     ) -> Result<Option<Vec<u8>>> {
         let before = self.sum;
         let end = Revision::new(self.at + 1, 0).put_key();
         let range = KeyRange::new(from, &end);
-        let next = visit_stretch(tx, Bucket::Key, range, budget, |key, value| {
+        let next = visit_chunk(tx, Bucket::Key, range, budget, |key, value| {
             let revision = self.add(key, value)?;
             visit(self, key, revision);
             Ok(())
@@ -129,14 +129,14 @@ impl Fold {
         self.keep.binary_search(&revision).is_ok()
     }
 
-    fn counts(&self, revision: Revision, mark: Mark) -> bool {
+    fn is_hashed(&self, revision: Revision, mark: RecordKind) -> bool {
         if revision.main > self.at {
             return false;
         }
         let superfluous = revision.main <= self.compact_revision
             && !self.keep.is_empty()
             && !self.keeps(revision);
-        let ended = revision.main == self.compact_revision && mark == Mark::Tombstone;
+        let ended = revision.main == self.compact_revision && mark == RecordKind::Tombstone;
         !superfluous && !ended
     }
 
@@ -148,16 +148,16 @@ impl Fold {
 
 /// A hash under way.
 #[derive(Debug)]
-pub(crate) struct Hashing<M> {
+pub(crate) struct HashKvJob<M> {
     /// The current revision when it began.
     revision: i64,
-    work: Work<M>,
+    progress: HashProgress<M>,
 }
 
 /// What it reads is let go of as soon as the result is there.
 #[derive(Debug)]
-enum Work<M> {
-    Open { moment: M, at: i64, phase: Phase },
+enum HashProgress<M> {
+    Running { read_txn: M, at: i64, phase: Phase },
     Done(HashKv),
 }
 
@@ -166,40 +166,40 @@ enum Phase {
     /// Asking the index what to keep, from a key on.
     Keep { from: Vec<u8>, keep: Vec<Revision> },
     /// Adding records, from a record key on.
-    Records { from: Vec<u8>, fold: Fold },
+    Records { from: Vec<u8>, fold: KvHasher },
 }
 
-impl<M: Moment> Hashing<M> {
+impl<M: Moment> HashKvJob<M> {
     /// A hash at `asked`, or at the current revision if it is 0.
-    pub(crate) fn new(moment: M, asked: i64) -> Result<Hashing<M>> {
+    pub(crate) fn new(moment: M, asked: i64) -> Result<HashKvJob<M>> {
         let revision = moment.revision();
         if asked < 0 {
-            let nothing = Fold::new(asked, moment.compact_revision(), Vec::new());
-            return Ok(Hashing::done(nothing.result(), revision));
+            let nothing = KvHasher::new(asked, moment.compact_revision(), Vec::new());
+            return Ok(HashKvJob::done(nothing.result(), revision));
         }
         let at = revision_to_read(revision, moment.compact_revision(), asked)?;
         let phase = Phase::Keep { from: Vec::new(), keep: Vec::new() };
-        Ok(Hashing { revision, work: Work::Open { moment, at, phase } })
+        Ok(HashKvJob { revision, progress: HashProgress::Running { read_txn: moment, at, phase } })
     }
 
     /// One that is known already; the current revision is this one.
-    pub(crate) fn done(hash: HashKv, revision: i64) -> Hashing<M> {
-        Hashing { revision, work: Work::Done(hash) }
+    pub(crate) fn done(hash: HashKv, revision: i64) -> HashKvJob<M> {
+        HashKvJob { revision, progress: HashProgress::Done(hash) }
     }
 }
 
-impl<M: Moment> HashJob for Hashing<M> {
+impl<M: Moment> HashJob for HashKvJob<M> {
     fn revision(&self) -> i64 {
         self.revision
     }
 
     fn step(&mut self, budget: usize) -> Result<Option<HashKv>> {
-        let (moment, at, phase) = match &mut self.work {
-            Work::Open { moment, at, phase } => (moment, *at, phase),
-            Work::Done(hash) => return Ok(Some(*hash)),
+        let (moment, at, phase) = match &mut self.progress {
+            HashProgress::Running { read_txn: moment, at, phase } => (moment, *at, phase),
+            HashProgress::Done(hash) => return Ok(Some(*hash)),
         };
         if let Some(hash) = phase.step(moment, at, budget.max(1))? {
-            self.work = Work::Done(hash);
+            self.progress = HashProgress::Done(hash);
             return Ok(Some(hash));
         }
         Ok(None)
@@ -214,13 +214,13 @@ impl Phase {
                     *from = next;
                     return Ok(None);
                 }
-                whole(moment.index(), at)?;
+                check_not_compacted(moment.index(), at)?;
                 keep.sort_unstable();
-                let fold = Fold::new(at, moment.compact_revision(), std::mem::take(keep));
+                let fold = KvHasher::new(at, moment.compact_revision(), std::mem::take(keep));
                 *self = Phase::Records { from: Vec::new(), fold };
             }
             Phase::Records { from, fold } => {
-                match fold.add_stretch(moment.tx(), from, budget, |_, _, _| {})? {
+                match fold.add_chunk(moment.tx(), from, budget, |_, _, _| {})? {
                     Some(next) => *from = next,
                     None => return Ok(Some(fold.result())),
                 }
@@ -232,7 +232,7 @@ impl Phase {
 
 /// Visits up to `budget` records of a range. Returns the key of the one behind, `None` if that was
 /// all.
-pub(crate) fn visit_stretch(
+pub(crate) fn visit_chunk(
     tx: &dyn ReadTx,
     bucket: Bucket,
     range: KeyRange<'_>,

@@ -20,12 +20,12 @@
 //! # The parts, in reading order
 //!
 //! * [`revision`]: the number of a change, and the record keys that sort as revisions do.
-//! * [`key_history`]: what happened to one key, and what a compaction leaves of it.
+//! * [`key_index`]: what happened to one key, and what a compaction leaves of it.
 //! * [`tree_index`]: all keys in order, in two designs: etcd's tree under a lock, and a persistent
 //!   one of which a snapshot is a pointer.
 //! * [`store`]: the index and the records as one thing, in the five eras of reading beside a writer.
 //! * [`hash`]: do two members hold the same?
-//! * [`whole_hash`]: does a backend hold what it held?
+//! * [`backend_hash`]: does a backend hold what it held?
 //! * [`watch`]: who is told when something changes, and when?
 //! * [`auto_compaction`]: when to compact, if nobody asks.
 //! * [`workers`]: the threads of somebody else, for what is too much for one.
@@ -48,28 +48,34 @@
 //! may read and how fresh the answer must be.
 
 pub mod revision;
-pub mod key_history;
+pub mod key_index;
 pub mod tree_index;
 pub mod store;
 pub mod hash;
-pub mod whole_hash;
+pub mod backend_hash;
 pub mod watch;
 pub mod auto_compaction;
 pub mod workers;
 mod error;
 
 pub use auto_compaction::AutoCompaction;
+pub use backend_hash::BackendHashJob;
 pub use error::{Error, Result};
 pub use hash::HashKv;
-pub use key_history::{KeyHistory, Payload, Version};
-pub use revision::{Mark, NoRecordKey, RecordKey, Revision};
+pub use key_index::{EncodedLen, KeyIndex, Version};
+pub use revision::{InvalidRevisionKey, RecordKind, Revision, RevisionKey};
 pub use store::{
-    Applied, Change, CompactionJob, Ended, Ground, HashJob, IndexKind, KeyLeases, LeaseOfKey,
-    NoLeases, Opened, RangeAnswer, RangeOptions, ReadTxn, ReadView, RecordVisitor, SnapshotStore,
-    SnapshotWriteTxn, State, Store, StoreParts, WriteTxn, open,
+    Change, CompactionJob, ConsistentIndex, HashJob, IndexKind, KeyLeases, LeasedKey, NoLeases,
+    RangeOptions, RangeRecords, ReadTxn, RecordVisitor, RecoveryInfo, SnapshotStore,
+    SnapshotWriteTxn, Store, StoreConfig, StoreParts, StoreReadTxn, StoreState, TxnResult,
+    WriteTxn, open,
 };
 pub use tree_index::locked::{CompactionLock, LockedIndex};
-pub use tree_index::persistent::{CompactionStep, Dismantling, PersistentIndex, PersistentView};
-pub use tree_index::{ChangeVisitor, Compaction, IndexView, Run, RunBuilder, TreeIndex, Visitor};
-pub use whole_hash::WholeHashJob;
-pub use workers::{Job, OneAfterTheOther, Workers};
+pub use tree_index::persistent::{
+    CompactionPlan, Dismantling, PersistentIndex, PersistentSnapshot,
+};
+pub use tree_index::{
+    ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, SortedRunBuilder, TreeIndex,
+    VersionVisitor,
+};
+pub use workers::{Job, SerialWorkers, Workers};

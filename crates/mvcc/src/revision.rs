@@ -26,7 +26,7 @@
 //!
 //! # Where it is used
 //!
-//! Above, [`key_history`](crate::key_history) lists the revisions of one key. Below, the records
+//! Above, [`key_index`](crate::key_index) lists the revisions of one key. Below, the records
 //! of bucket `key` lie under these bytes, as they do in etcd.
 
 use std::fmt;
@@ -48,22 +48,22 @@ impl Revision {
     }
 
     /// The key of the record of a put at this revision.
-    pub fn put_key(self) -> RecordKey {
+    pub fn put_key(self) -> RevisionKey {
         self.encode(PUT_LEN)
     }
 
     /// The key of the tombstone of a delete at this revision.
-    pub fn tombstone_key(self) -> RecordKey {
+    pub fn tombstone_key(self) -> RevisionKey {
         self.encode(TOMBSTONE_LEN)
     }
 
-    fn encode(self, len: usize) -> RecordKey {
+    fn encode(self, len: usize) -> RevisionKey {
         assert!(self.main >= 0 && self.sub >= 0, "revision {self} is negative");
         let mut bytes = [TOMBSTONE; TOMBSTONE_LEN];
         bytes[..8].copy_from_slice(&self.main.to_be_bytes());
         bytes[8] = SEPARATOR;
         bytes[9..PUT_LEN].copy_from_slice(&self.sub.to_be_bytes());
-        RecordKey { bytes, len: len as u8 }
+        RevisionKey { bytes, len: len as u8 }
     }
 }
 
@@ -82,19 +82,19 @@ const TOMBSTONE: u8 = b't';
 
 /// The key of a record of bucket `key`. Dereferences to its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordKey {
+pub struct RevisionKey {
     /// Always written up to the mark, which only counts if `len` includes it.
     bytes: [u8; TOMBSTONE_LEN],
     len: u8,
 }
 
-impl RecordKey {
+impl RevisionKey {
     /// Reads a record's key: its revision, and whether it is a tombstone.
-    pub fn decode(bytes: &[u8]) -> Result<(Revision, Mark), NoRecordKey> {
-        let no_key = || NoRecordKey { bytes: bytes.to_vec() };
+    pub fn decode(bytes: &[u8]) -> Result<(Revision, RecordKind), InvalidRevisionKey> {
+        let no_key = || InvalidRevisionKey { bytes: bytes.to_vec() };
         let mark = match bytes.get(PUT_LEN..) {
-            Some([]) => Mark::Put,
-            Some([TOMBSTONE]) => Mark::Tombstone,
+            Some([]) => RecordKind::Put,
+            Some([TOMBSTONE]) => RecordKind::Tombstone,
             _ => return Err(no_key()),
         };
         let revision = Revision { main: number(&bytes[..8]), sub: number(&bytes[9..PUT_LEN]) };
@@ -105,7 +105,7 @@ impl RecordKey {
     }
 }
 
-impl Deref for RecordKey {
+impl Deref for RevisionKey {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -115,7 +115,7 @@ impl Deref for RecordKey {
 
 /// What a record says about its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mark {
+pub enum RecordKind {
     /// The key has a value from here on.
     Put,
     /// The key is absent from here on.
@@ -125,7 +125,7 @@ pub enum Mark {
 /// These bytes are not the key of a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a revision key: {bytes:02x?}")]
-pub struct NoRecordKey {
+pub struct InvalidRevisionKey {
     /// What was to be decoded.
     pub bytes: Vec<u8>,
 }
@@ -150,8 +150,8 @@ mod tests {
         #[test]
         fn what_is_encoded_is_decoded(revision in revision()) {
             let (put, tombstone) = (revision.put_key(), revision.tombstone_key());
-            prop_assert_eq!(RecordKey::decode(&put), Ok((revision, Mark::Put)));
-            prop_assert_eq!(RecordKey::decode(&tombstone), Ok((revision, Mark::Tombstone)));
+            prop_assert_eq!(RevisionKey::decode(&put), Ok((revision, RecordKind::Put)));
+            prop_assert_eq!(RevisionKey::decode(&tombstone), Ok((revision, RecordKind::Tombstone)));
         }
 
         #[test]
@@ -166,10 +166,10 @@ mod tests {
 
         #[test]
         fn any_bytes_are_refused_or_come_back(bytes in prop::collection::vec(any::<u8>(), 0..20)) {
-            if let Ok((revision, mark)) = RecordKey::decode(&bytes) {
+            if let Ok((revision, mark)) = RevisionKey::decode(&bytes) {
                 let key = match mark {
-                    Mark::Put => revision.put_key(),
-                    Mark::Tombstone => revision.tombstone_key(),
+                    RecordKind::Put => revision.put_key(),
+                    RecordKind::Tombstone => revision.tombstone_key(),
                 };
                 prop_assert_eq!(&*key, &bytes[..]);
             }
@@ -194,7 +194,7 @@ mod tests {
         negative[0] = 0x80;
         let long = [&good[..], b"t"].concat();
         for bad in [&good[..16], &separator, &mark, &negative, &long, b""] {
-            let refused = RecordKey::decode(bad).unwrap_err();
+            let refused = RevisionKey::decode(bad).unwrap_err();
             assert_eq!(refused.bytes, bad);
             assert!(refused.to_string().starts_with("not a revision key: ["), "{refused}");
         }

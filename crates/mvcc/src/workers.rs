@@ -25,7 +25,7 @@
 //! struct TwoThreads;
 //!
 //! impl Workers for TwoThreads {
-//!     fn count(&self) -> usize {
+//!     fn parallelism(&self) -> usize {
 //!         2
 //!     }
 //!
@@ -47,7 +47,7 @@ pub type Job<'j> = Box<dyn FnOnce() + Send + 'j>;
 /// Who runs jobs.
 pub trait Workers {
     /// How many jobs run at the same time, to know into how many pieces work is worth cutting.
-    fn count(&self) -> usize;
+    fn parallelism(&self) -> usize;
 
     /// Runs every job once, in any order, and returns when the last of them has ended.
     fn run_all(&self, jobs: Vec<Job<'_>>);
@@ -55,10 +55,10 @@ pub trait Workers {
 
 /// The caller's own thread, and no other.
 #[derive(Clone, Copy, Debug)]
-pub struct OneAfterTheOther;
+pub struct SerialWorkers;
 
-impl Workers for OneAfterTheOther {
-    fn count(&self) -> usize {
+impl Workers for SerialWorkers {
+    fn parallelism(&self) -> usize {
         1
     }
 

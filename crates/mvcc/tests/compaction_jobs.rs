@@ -6,11 +6,11 @@ mod support;
 
 use std::sync::Arc;
 
-use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_locks::Registry;
 use clearlane_mvcc::{
-    CompactionJob, Error, Ground, HashKv, IndexKind, RangeOptions, Store, StoreParts, open,
+    CompactionJob, Error, HashKv, IndexKind, RangeOptions, Store, StoreConfig, StoreParts, open,
 };
 use support::all_parts;
 
@@ -21,14 +21,14 @@ fn store(parts: StoreParts) -> Box<dyn Store<()>> {
 
 fn store_with(parts: StoreParts, config: Config) -> Box<dyn Store<()>> {
     let engine = Arc::new(MemoryEngine::new());
-    let opened = open(parts, Ground::new(engine, config, PreCommit::none(), ()));
+    let opened = open(parts, StoreConfig::new(engine, config, PreCommit::none(), ()));
     let store = opened.unwrap().0;
     (2..10).for_each(|_| put(&*store));
     store
 }
 
 fn put(store: &dyn Store<()>) {
-    let mut txn = store.write().unwrap();
+    let mut txn = store.begin_write().unwrap();
     txn.put(b"a", b"value", 0).unwrap();
     drop(txn.end(()).unwrap());
 }
@@ -65,7 +65,10 @@ fn one_job_at_a_time_until_it_is_done() {
         // It may be kept, and asked again.
         assert!(store.compact_step(&mut first, 1).unwrap());
         finish(&*store, &mut second);
-        assert_eq!(store.read().range(KeyRange::ALL, RangeOptions::default()).unwrap().count, 1);
+        assert_eq!(
+            store.begin_read().range(KeyRange::ALL, RangeOptions::default()).unwrap().count,
+            1
+        );
     }
 }
 
@@ -81,7 +84,7 @@ fn a_job_that_is_dropped_is_in_nobodys_way() {
             }
             drop(dropped);
             finish(&*store, &mut schedule(&*store, 6));
-            let read = store.read();
+            let read = store.begin_read();
             for (revision, version) in [(6, 5), (7, 6), (9, 8)] {
                 let options = RangeOptions { revision, ..RangeOptions::default() };
                 let answer = read.range(KeyRange::ALL, options).unwrap();
@@ -131,14 +134,14 @@ fn a_job_of_another_store_is_refused() {
         one.compact_step(&mut job, 1).unwrap();
         assert!(matches!(other.compact_step(&mut job, 1), Err(Error::ForeignJob)));
         finish(&*one, &mut job);
-        assert_eq!(other.read().compact_revision(), -1);
+        assert_eq!(other.begin_read().compact_revision(), -1);
     }
 }
 
 /// Until 3.3 the index is walked in one go while everybody waits for `store`; since 3.4 by the job.
 #[test]
 fn the_index_is_compacted_where_etcd_does_it() {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let locks = Registry::new();
         let config = Config { locks: locks.clone(), ..Config::default() };
         let parts = StoreParts { design, index: IndexKind::Locked };
@@ -154,7 +157,7 @@ fn the_index_is_compacted_where_etcd_does_it() {
         finish(&*store, &mut job);
         let by_job = taken() - before - by_scheduling;
         // Of the job: to clone the tree, and for each key, of which there is one.
-        let expected = if design < Design::ConcurrentReadTx { (1, 0) } else { (0, 2) };
+        let expected = if design < Era::V3_4 { (1, 0) } else { (0, 2) };
         assert_eq!((by_scheduling, by_job), expected, "{design}");
     }
 }
@@ -162,8 +165,8 @@ fn the_index_is_compacted_where_etcd_does_it() {
 /// The index under a lock is the same tree for all views: what a compaction took is gone.
 #[test]
 fn a_view_of_the_locked_index_says_when_it_was_compacted() {
-    let store = store(StoreParts { design: Design::SnapshotReadTx, index: IndexKind::Locked });
-    let view = store.read();
+    let store = store(StoreParts { design: Era::Clearlane, index: IndexKind::Locked });
+    let view = store.begin_read();
     let mut hash_job = store.hash(9).unwrap();
     put(&*store);
     let mut job = schedule(&*store, 10);
@@ -176,7 +179,7 @@ fn a_view_of_the_locked_index_says_when_it_was_compacted() {
     assert!(matches!(hash_job.step(9), Err(Error::Compacted)));
     let options = RangeOptions { revision: 10, ..RangeOptions::default() };
     assert!(matches!(view.range(KeyRange::ALL, options), Err(Error::FutureRevision)));
-    assert_eq!(store.read().range(KeyRange::ALL, options).unwrap().records[0].version, 9);
+    assert_eq!(store.begin_read().range(KeyRange::ALL, options).unwrap().records[0].version, 9);
 }
 
 /// Who compares members goes by what is remembered, from the newest on.

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine, Snapshot};
 use clearlane_locks::Registry;
-use clearlane_mvcc::store::restore::{Cut, LeaseOfKey, Restored, restore};
+use clearlane_mvcc::store::restore::{LeasedKey, Partitioning, RestoredIndex, restore};
 use clearlane_mvcc::{
-    CompactionLock, Error, IndexView, Job, LockedIndex, OneAfterTheOther, Payload, PersistentIndex,
-    Revision, TreeIndex, Version, Workers,
+    CompactionLock, EncodedLen, Error, IndexSnapshot, Job, LockedIndex, PersistentIndex, Revision,
+    SerialWorkers, TreeIndex, Version, Workers,
 };
 use clearlane_proto::mvccpb::KeyValue;
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ use prost::Message;
 struct TwoThreads;
 
 impl Workers for TwoThreads {
-    fn count(&self) -> usize {
+    fn parallelism(&self) -> usize {
         2
     }
 
@@ -38,10 +38,10 @@ impl Workers for TwoThreads {
 }
 
 /// The last job first: nothing may depend on an order.
-struct Backwards;
+struct ReversedWorkers;
 
-impl Workers for Backwards {
-    fn count(&self) -> usize {
+impl Workers for ReversedWorkers {
+    fn parallelism(&self) -> usize {
         1
     }
 
@@ -50,15 +50,15 @@ impl Workers for Backwards {
     }
 }
 
-const WHOLE: Cut = Cut { pieces: 1, records_max: usize::MAX };
+const WHOLE: Partitioning = Partitioning { parts: 1, records_max: usize::MAX };
 /// From one stretch to one for each record.
-const CUTS: [Cut; 6] = [
-    Cut { pieces: 1, records_max: 1 },
-    Cut { pieces: 2, records_max: usize::MAX },
-    Cut { pieces: 2, records_max: 3 },
-    Cut { pieces: 7, records_max: usize::MAX },
-    Cut { pieces: 7, records_max: 1 },
-    Cut { pieces: 1_000, records_max: 2 },
+const CUTS: [Partitioning; 6] = [
+    Partitioning { parts: 1, records_max: 1 },
+    Partitioning { parts: 2, records_max: usize::MAX },
+    Partitioning { parts: 2, records_max: 3 },
+    Partitioning { parts: 7, records_max: usize::MAX },
+    Partitioning { parts: 7, records_max: 1 },
+    Partitioning { parts: 1_000, records_max: 2 },
 ];
 
 /// A store as it is written: the index by its puts, the records as an engine has them.
@@ -163,7 +163,7 @@ impl World {
         self.compacted = at;
         let kept = compact(&mut self.index, at);
         let goes = |key: &Vec<u8>| {
-            let (revision, _) = clearlane_mvcc::RecordKey::decode(key).unwrap();
+            let (revision, _) = clearlane_mvcc::RevisionKey::decode(key).unwrap();
             revision.main <= at && kept.binary_search(&revision).is_err()
         };
         let removed: Vec<Vec<u8>> = self.records.keys().filter(|key| goes(key)).cloned().collect();
@@ -189,18 +189,18 @@ impl World {
         engine.snapshot().unwrap()
     }
 
-    fn leases(&self) -> Vec<LeaseOfKey> {
+    fn leases(&self) -> Vec<LeasedKey> {
         let attached = self.leases.iter().filter(|(_, lease)| **lease != 0);
         let pair =
-            |(key, lease): (&Vec<u8>, &i64)| LeaseOfKey { key: key.clone().into(), lease: *lease };
+            |(key, lease): (&Vec<u8>, &i64)| LeasedKey { key: key.clone().into(), lease: *lease };
         attached.map(pair).collect()
     }
 }
 
 /// Of what [`record`] makes.
-fn payload(key: &[u8], lease: i64) -> Payload {
+fn payload(key: &[u8], lease: i64) -> EncodedLen {
     let (key, value) = (key.to_vec().into(), b"any".to_vec().into());
-    Payload::of(KeyValue { key, value, lease, ..KeyValue::default() }.encoded_len())
+    EncodedLen::of(KeyValue { key, value, lease, ..KeyValue::default() }.encoded_len())
 }
 
 fn record(key: &[u8], version: Version, lease: i64) -> Vec<u8> {
@@ -216,8 +216,8 @@ fn record(key: &[u8], version: Version, lease: i64) -> Vec<u8> {
 }
 
 fn compact(index: &mut impl TreeIndex, at: i64) -> Vec<Revision> {
-    let mut compaction = index.compaction(at);
-    while !index.compact(&mut compaction, 3) {}
+    let mut compaction = index.begin_compaction(at);
+    while !index.compact_step(&mut compaction, 3) {}
     compaction.into_kept()
 }
 
@@ -226,11 +226,11 @@ fn locked() -> LockedIndex {
 }
 
 /// All that an index says at a revision: keys with versions, two counts, and what a hash keeps.
-type Said = (Vec<(Vec<u8>, Version)>, [u64; 2], Vec<Revision>);
+type IndexContents = (Vec<(Vec<u8>, Version)>, [u64; 2], Vec<Revision>);
 
-fn said(view: &impl IndexView, at: i64) -> Said {
+fn contents_at(view: &impl IndexSnapshot, at: i64) -> IndexContents {
     let mut found = Vec::new();
-    let all = view.page(KeyRange::ALL, at, u64::MAX, &mut |key, version| {
+    let all = view.revisions(KeyRange::ALL, at, u64::MAX, &mut |key, version| {
         found.push((key.to_vec(), version));
         ControlFlow::Continue(())
     });
@@ -245,14 +245,16 @@ fn said(view: &impl IndexView, at: i64) -> Said {
 
 /// What both say must be the same. Of versions that are not the newest any more, one of them may not know how
 /// long the record is.
-fn assert_same(view: &impl IndexView, expected: &impl IndexView, at: i64, world: &World) {
-    let (mut said, mut expected) = (said(view, at), said(expected, at));
+fn assert_same(view: &impl IndexSnapshot, expected: &impl IndexSnapshot, at: i64, world: &World) {
+    let (mut said, mut expected) = (contents_at(view, at), contents_at(expected, at));
     for ((_, one), (_, other)) in said.0.iter_mut().zip(&mut expected.0) {
-        if at < world.revision && [one.payload, other.payload].contains(&Payload::UNKNOWN) {
-            (one.payload, other.payload) = (Payload::UNKNOWN, Payload::UNKNOWN);
+        if at < world.revision
+            && [one.encoded_len, other.encoded_len].contains(&EncodedLen::UNKNOWN)
+        {
+            (one.encoded_len, other.encoded_len) = (EncodedLen::UNKNOWN, EncodedLen::UNKNOWN);
         }
     }
-    let is_known = |(_, version): &(_, Version)| version.payload != Payload::UNKNOWN;
+    let is_known = |(_, version): &(_, Version)| version.encoded_len != EncodedLen::UNKNOWN;
     assert!(at < world.revision || said.0.iter().all(is_known));
     assert_eq!(said, expected, "at {at}");
 }
@@ -261,31 +263,31 @@ fn assert_same(view: &impl IndexView, expected: &impl IndexView, at: i64, world:
 fn check<I: TreeIndex>(world: &World, empty: fn() -> I) {
     let snapshot = world.snapshot();
     let ways = CUTS.iter().flat_map(|cut| {
-        let workers: [&dyn Workers; 2] = [&TwoThreads, &Backwards];
+        let workers: [&dyn Workers; 2] = [&TwoThreads, &ReversedWorkers];
         workers.map(|workers| (workers, *cut))
     });
-    let serial: (&dyn Workers, Cut) = (&OneAfterTheOther, WHOLE);
+    let serial: (&dyn Workers, Partitioning) = (&SerialWorkers, WHOLE);
     // One more compaction is to keep the same.
     let at = (world.compacted + 1).max((world.compacted.max(1) + world.revision) / 2);
-    let serially = restore(&*snapshot, PersistentIndex::default(), &OneAfterTheOther, WHOLE);
+    let serially = restore(&*snapshot, PersistentIndex::default(), &SerialWorkers, WHOLE);
     let kept = compact(&mut serially.unwrap().index, at);
     for (workers, cut) in [serial].into_iter().chain(ways) {
         let mut restored = restore(&*snapshot, empty(), workers, cut).unwrap();
         check_one(world, &restored);
         assert_eq!(compact(&mut restored.index, at), kept, "{cut:?}");
         for at in [at, world.revision] {
-            let (view, expected) = (restored.index.view(), world.index.view());
+            let (view, expected) = (restored.index.snapshot(), world.index.snapshot());
             assert_same(&view, &expected, at, world);
         }
     }
 }
 
-fn check_one<I: TreeIndex>(world: &World, restored: &Restored<I>) {
+fn check_one<I: TreeIndex>(world: &World, restored: &RestoredIndex<I>) {
     assert_eq!(restored.revision, world.revision);
     assert_eq!(restored.compact_revision, world.compacted);
-    assert_eq!(restored.finished < restored.compact_revision, world.interrupted);
+    assert_eq!(restored.finished_compact_revision < restored.compact_revision, world.interrupted);
     assert_eq!(restored.leases, world.leases());
-    let (view, expected) = (restored.index.view(), world.index.view());
+    let (view, expected) = (restored.index.snapshot(), world.index.snapshot());
     let mains = world.records.keys().map(|key| i64::from_be_bytes(key[..8].try_into().unwrap()));
     for at in mains.chain([world.compacted, world.revision, i64::MAX]) {
         if at >= world.compacted {
@@ -350,12 +352,12 @@ fn a_lone_tombstone_is_no_key_and_detaches() {
     assert_eq!(world.records.len(), 2, "the put of k1 and the tombstone of k0");
     check(&world, PersistentIndex::default);
     let restored = restore(&*world.snapshot(), locked(), &TwoThreads, CUTS[0]).unwrap();
-    let attached = LeaseOfKey { key: key(1).into(), lease: 6 };
+    let attached = LeasedKey { key: key(1).into(), lease: 6 };
     assert_eq!(restored.leases, [attached]);
 }
 
 /// A store of twenty transactions with three changes each.
-fn sound() -> World {
+fn undamaged() -> World {
     let mut world = World::new();
     for main in 0..20_u8 {
         world.write(&[main, main + 1, main + 2].map(|number| (number % 9, Some(1))));
@@ -364,16 +366,16 @@ fn sound() -> World {
 }
 
 /// The error of a restore, which is the same in all ways.
-fn refused(world: &World) -> String {
+fn restore_error(world: &World) -> String {
     let snapshot = world.snapshot();
     let refused = |workers, cut| match restore(&*snapshot, locked(), workers, cut) {
         Err(Error::Damaged(detail)) => detail,
         other => panic!("{other:?}"),
     };
-    let first = refused(&OneAfterTheOther, WHOLE);
+    let first = refused(&SerialWorkers, WHOLE);
     for cut in CUTS {
         assert_eq!(refused(&TwoThreads, cut), first, "{cut:?}");
-        assert_eq!(refused(&Backwards, cut), first, "{cut:?}");
+        assert_eq!(refused(&ReversedWorkers, cut), first, "{cut:?}");
     }
     first
 }
@@ -413,8 +415,9 @@ const DAMAGES: [Damage; 8] = [
 
 impl World {
     fn replace(&mut self, modified: Revision, version: i64, created: i64) {
-        let payload = Payload::UNKNOWN;
-        let record = record(&key(0), Version { modified, created, version, payload }, 0);
+        let payload = EncodedLen::UNKNOWN;
+        let record =
+            record(&key(0), Version { modified, created, version, encoded_len: payload }, 0);
         self.records.insert(modified.put_key().to_vec(), record);
     }
 }
@@ -423,9 +426,9 @@ impl World {
 fn damage_is_named_wherever_it_is() {
     for (spoil, expected) in DAMAGES {
         for main in [2, 3, 7, 12, 20, 21] {
-            let mut world = sound();
+            let mut world = undamaged();
             spoil(&mut world, Revision::new(main, 1));
-            let said = refused(&world);
+            let said = restore_error(&world);
             assert!(said.contains(expected), "{said}");
             if expected != "not a revision key" {
                 assert!(said.contains(&format!("revision {main}.")), "{said}");
@@ -437,25 +440,25 @@ fn damage_is_named_wherever_it_is() {
 #[test]
 fn of_several_damaged_records_the_lowest_is_named() {
     for mains in [[2, 21], [5, 6], [11, 17], [20, 21]] {
-        let mut world = sound();
+        let mut world = undamaged();
         for main in mains {
             world.replace(Revision::new(main, 2), 0, 1);
         }
-        assert!(refused(&world).contains(&format!("revision {}.2", mains[0])));
+        assert!(restore_error(&world).contains(&format!("revision {}.2", mains[0])));
     }
 }
 
 #[test]
 fn bytes_that_are_no_keys_at_all_are_refused() {
     for bytes in [&b""[..], b"\0", b"zzz", &[0xff; 40], &[0; 16]] {
-        let mut world = sound();
+        let mut world = undamaged();
         world.records.insert(bytes.to_vec(), Vec::new());
-        assert!(refused(&world).contains("not a revision key"));
+        assert!(restore_error(&world).contains("not a revision key"));
     }
-    let mut world = sound();
+    let mut world = undamaged();
     world.replace(Revision::new(i64::MAX, 0), 1, 1);
-    assert!(refused(&world).contains("cannot have been written"));
-    let mut world = sound();
+    assert!(restore_error(&world).contains("cannot have been written"));
+    let mut world = undamaged();
     world.compacted = i64::MAX;
-    assert!(refused(&world).contains("cannot have been compacted"));
+    assert!(restore_error(&world).contains("cannot have been compacted"));
 }

@@ -13,7 +13,7 @@ mod support;
 
 use std::path::Path;
 
-use clearlane_backend::Design;
+use clearlane_backend::Era;
 use clearlane_mvcc::StoreParts;
 use support::{StoreRunner, all_parts};
 
@@ -38,11 +38,11 @@ fn what_all_stores_have_in_common() {
 
 #[test]
 fn what_only_the_default_era_has() {
-    run("store_of_default_era", [StoreParts::from(Design::SnapshotReadTx)]);
+    run("store_of_default_era", [StoreParts::from(Era::Clearlane)]);
 }
 
 #[test]
 fn what_only_the_old_eras_have() {
-    let is_old = |parts: &StoreParts| parts.design != Design::SnapshotReadTx;
+    let is_old = |parts: &StoreParts| parts.design != Era::Clearlane;
     run("store_of_old_eras", all_parts().into_iter().filter(is_old));
 }

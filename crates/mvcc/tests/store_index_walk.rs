@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
-use clearlane_locks::{Actor, Registry};
-use clearlane_mvcc::{Ground, RangeOptions, Store, StoreParts, open};
+use clearlane_locks::{Registry, TaskLabel};
+use clearlane_mvcc::{RangeOptions, Store, StoreConfig, StoreParts, open};
 
 const KEYS: u64 = 100_000;
 /// So many counts are enough for a put to have met one.
@@ -21,17 +21,17 @@ const COUNTS_MAX: u64 = 2_000;
 /// So many counts a put is beside in the default era.
 const COUNTS: u64 = 20;
 
-fn open_on(engine: &Arc<dyn Engine>, design: Design, locks: &Registry) -> Box<dyn Store<()>> {
+fn open_on(engine: &Arc<dyn Engine>, design: Era, locks: &Registry) -> Box<dyn Store<()>> {
     let config = Config { locks: locks.clone(), ..Config::default() };
-    let ground = Ground::new(Arc::clone(engine), config, PreCommit::none(), ());
+    let ground = StoreConfig::new(Arc::clone(engine), config, PreCommit::none(), ());
     open(StoreParts::from(design), ground).unwrap().0
 }
 
 /// An engine with the records of so many keys.
 fn filled() -> Arc<dyn Engine> {
     let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-    let store = open_on(&engine, Design::SnapshotReadTx, &Registry::new());
-    let mut txn = store.write().unwrap();
+    let store = open_on(&engine, Era::Clearlane, &Registry::new());
+    let mut txn = store.begin_write().unwrap();
     (0..KEYS).for_each(|key| txn.put(&key.to_be_bytes(), b"value", 0).unwrap());
     drop(txn.end(()).unwrap());
     store.commit().unwrap();
@@ -40,17 +40,17 @@ fn filled() -> Arc<dyn Engine> {
 
 /// Whether a put has waited for this lock behind somebody who counts.
 fn put_has_waited(locks: &Registry, lock: Option<&str>) -> bool {
-    let (put, counting) = (Actor::named("put"), Actor::named("counting"));
+    let (put, counting) = (TaskLabel::named("put"), TaskLabel::named("counting"));
     let reports = locks.report();
     let asked = reports.iter().filter(|report| lock.is_none_or(|lock| report.name == lock));
     let mut blame = asked.flat_map(|report| &report.blame);
-    blame.any(|blame| (blame.waiter, blame.holder) == (put, counting))
+    blame.any(|blame| (blame.waiter, blame.blocker) == (put, counting))
 }
 
 /// Ends the counting when the one who puts ends, also by a panic.
-struct Finish<'f>(&'f AtomicBool);
+struct SetOnDrop<'f>(&'f AtomicBool);
 
-impl Drop for Finish<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -61,18 +61,18 @@ fn count_and_put(store: &dyn Store<()>, enough: impl Fn(u64) -> bool) {
     let (finished, counts) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|threads| {
         threads.spawn(|| {
-            let _as = Actor::named("counting").enter();
+            let _as = TaskLabel::named("counting").enter();
             while !finished.load(Ordering::SeqCst) {
                 let options = RangeOptions { count_only: true, ..RangeOptions::default() };
-                let answer = store.read().range(KeyRange::ALL, options).unwrap();
+                let answer = store.begin_read().range(KeyRange::ALL, options).unwrap();
                 assert_eq!(answer.count, KEYS);
                 counts.fetch_add(1, Ordering::SeqCst);
             }
         });
-        let _finish = Finish(&finished);
-        let _as = Actor::named("put").enter();
+        let _finish = SetOnDrop(&finished);
+        let _as = TaskLabel::named("put").enter();
         while !enough(counts.load(Ordering::SeqCst)) {
-            let mut txn = store.write().unwrap();
+            let mut txn = store.begin_write().unwrap();
             txn.put(&0_u64.to_be_bytes(), b"again", 0).unwrap();
             drop(txn.end(()).unwrap());
         }
@@ -82,9 +82,9 @@ fn count_and_put(store: &dyn Store<()>, enough: impl Fn(u64) -> bool) {
 #[test]
 fn in_the_old_eras_a_put_waits_for_a_count() {
     let engine = filled();
-    for design in Design::ALL.into_iter().filter(|design| *design != Design::SnapshotReadTx) {
+    for design in Era::DISTINCT_STORES.into_iter().filter(|design| *design != Era::Clearlane) {
         // In 3.1 the count holds a lock already that every put takes before it gets to the index.
-        let lock = if design == Design::Mutex { "store" } else { "treeIndex" };
+        let lock = if design == Era::V3_1 { "store" } else { "treeIndex" };
         let locks = Registry::new();
         let store = open_on(&engine, design, &locks);
         let waited = || put_has_waited(&locks, Some(lock));
@@ -96,7 +96,7 @@ fn in_the_old_eras_a_put_waits_for_a_count() {
 #[test]
 fn in_the_default_era_no_put_waits_for_a_count() {
     let locks = Registry::new();
-    let store = open_on(&filled(), Design::SnapshotReadTx, &locks);
+    let store = open_on(&filled(), Era::Clearlane, &locks);
     count_and_put(&*store, |counts| counts >= COUNTS);
     assert!(!put_has_waited(&locks, None), "{:?}", locks.report());
     assert!(locks.report().iter().all(|report| report.name != "treeIndex"));

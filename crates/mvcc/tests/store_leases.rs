@@ -7,54 +7,54 @@ mod support;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use bytes::Bytes;
-use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{KeyRange, MemoryEngine};
-use clearlane_mvcc::{Ground, KeyLeases, RangeOptions, Store, StoreParts, open};
+use clearlane_mvcc::{KeyLeases, RangeOptions, Store, StoreConfig, StoreParts, open};
 use support::all_parts;
 
 /// Notes what it is told, and at which revision the store can be read then.
 #[derive(Debug, Default)]
-struct Noting {
+struct RecordingLeases {
     store: OnceLock<Weak<dyn Store<()>>>,
-    told: Mutex<Vec<(Bytes, i64, i64)>>,
+    attachments: Mutex<Vec<(Bytes, i64, i64)>>,
 }
 
-impl KeyLeases for Noting {
+impl KeyLeases for RecordingLeases {
     fn attach(&self, key: &Bytes, lease: i64) {
         // In 3.1 even a read by the writer's own thread would wait for the writer.
-        let readable = |store: &Arc<dyn Store<()>>| store.design() != Design::Mutex;
+        let readable = |store: &Arc<dyn Store<()>>| store.era() != Era::V3_1;
         let store = self.store.get().and_then(Weak::upgrade).filter(readable);
-        let revision = store.map(|store| store.read().revision());
-        self.told.lock().unwrap().push((key.clone(), lease, revision.unwrap_or(0)));
+        let revision = store.map(|store| store.begin_read().revision());
+        self.attachments.lock().unwrap().push((key.clone(), lease, revision.unwrap_or(0)));
     }
 }
 
-fn told(parts: StoreParts) -> Vec<(Bytes, i64, i64)> {
-    let (engine, noting) = (Arc::new(MemoryEngine::new()), Arc::new(Noting::default()));
-    let leases: Arc<dyn KeyLeases> = Arc::<Noting>::clone(&noting);
-    let ground = Ground::new(engine, Config::default(), PreCommit::none(), ());
-    let opened = open(parts, Ground { leases, ..ground }).unwrap();
+fn attachments_of(parts: StoreParts) -> Vec<(Bytes, i64, i64)> {
+    let (engine, noting) = (Arc::new(MemoryEngine::new()), Arc::new(RecordingLeases::default()));
+    let leases: Arc<dyn KeyLeases> = Arc::<RecordingLeases>::clone(&noting);
+    let ground = StoreConfig::new(engine, Config::default(), PreCommit::none(), ());
+    let opened = open(parts, StoreConfig { leases, ..ground }).unwrap();
     let store: Arc<dyn Store<()>> = Arc::from(opened.0);
     noting.store.set(Arc::downgrade(&store)).unwrap();
-    let mut txn = store.write().unwrap();
+    let mut txn = store.begin_write().unwrap();
     txn.put(b"b", b"", 7).unwrap();
     txn.put(b"a", b"", 0).unwrap();
     txn.range(KeyRange::ALL, RangeOptions::default()).unwrap();
     txn.put(b"c", b"", 9).unwrap();
     txn.delete_range(KeyRange::new(b"a", b"c")).unwrap();
-    assert!(noting.told.lock().unwrap().is_empty(), "not before the end");
+    assert!(noting.attachments.lock().unwrap().is_empty(), "not before the end");
     let ended = txn.end(()).unwrap();
     assert_eq!((ended.revision, ended.changes.len()), (2, 5));
     drop(store.compact(2, ()).unwrap());
-    noting.told.lock().unwrap().clone()
+    noting.attachments.lock().unwrap().clone()
 }
 
 #[test]
 fn each_change_in_its_order_before_it_can_be_read() {
     for parts in all_parts() {
-        let revision = if parts.design == Design::Mutex { 0 } else { 1 };
+        let revision = if parts.design == Era::V3_1 { 0 } else { 1 };
         let expected = [("b", 7), ("a", 0), ("c", 9), ("a", 0), ("b", 0)];
         let expected = expected.map(|(key, lease)| (Bytes::from(key), lease, revision));
-        assert_eq!(told(parts), expected, "{parts:?}");
+        assert_eq!(attachments_of(parts), expected, "{parts:?}");
     }
 }

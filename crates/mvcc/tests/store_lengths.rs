@@ -9,15 +9,15 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
-use clearlane_mvcc::{Ground, RangeOptions, ReadTxn, Store, StoreParts, open};
+use clearlane_mvcc::{RangeOptions, ReadTxn, Store, StoreConfig, StoreParts, open};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 fn open_on(engine: &Arc<dyn Engine>) -> Box<dyn Store<()>> {
-    let ground = Ground::new(Arc::clone(engine), Config::default(), PreCommit::none(), ());
-    open(StoreParts::from(Design::SnapshotReadTx), ground).unwrap().0
+    let ground = StoreConfig::new(Arc::clone(engine), Config::default(), PreCommit::none(), ());
+    open(StoreParts::from(Era::Clearlane), ground).unwrap().0
 }
 
 /// How many keys there are, and how long the records of some.
@@ -26,11 +26,11 @@ type Lengths = (u64, Vec<usize>);
 /// Lengths that the index says, and those of the records.
 fn both(view: &dyn ReadTxn, options: RangeOptions) -> (Option<Lengths>, Lengths) {
     let (mut said, mut read) = (Vec::new(), Vec::new());
-    let said_count = view.lengths(KeyRange::ALL, options, &mut |length| {
+    let said_count = view.visit_record_lengths(KeyRange::ALL, options, &mut |length| {
         said.push(length);
         ControlFlow::Continue(())
     });
-    let count = view.records(KeyRange::ALL, options, &mut |record| {
+    let count = view.visit_records(KeyRange::ALL, options, &mut |record| {
         read.push(record.len());
         ControlFlow::Continue(())
     });
@@ -46,7 +46,7 @@ fn lengths_are_those_of_the_records() {
     let mut store = open_on(&engine);
     let (mut known, mut compacted) = (0, 1);
     for _ in 0..300 {
-        let mut txn = store.write().unwrap();
+        let mut txn = store.begin_write().unwrap();
         let key = [b'a' + chance.random_range(0..20_u8)];
         match chance.random_range(0..10) {
             0 | 1 => drop(txn.delete_range(KeyRange::new(&key, &[key[0] + 1])).unwrap()),
@@ -57,7 +57,7 @@ fn lengths_are_those_of_the_records() {
             }
         }
         drop(txn.end(()).unwrap());
-        let now = store.read().revision();
+        let now = store.begin_read().revision();
         if chance.random_bool(0.05) && now > compacted {
             compacted = chance.random_range(compacted + 1..=now);
             let (mut job, ended) = store.compact(compacted, ()).unwrap();
@@ -69,7 +69,7 @@ fn lengths_are_those_of_the_records() {
             drop(store);
             store = open_on(&engine);
         }
-        let view = store.read();
+        let view = store.begin_read();
         let limit = chance.random_range(0..9);
         let (said, read) = both(&*view, RangeOptions { limit, ..RangeOptions::default() });
         assert_eq!(said, Some(read), "the newest are known");

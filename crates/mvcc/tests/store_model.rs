@@ -9,11 +9,11 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
-    CompactionJob, Error, Ground, Opened, RangeOptions, ReadTxn, ReadView, SnapshotStore, Store,
-    StoreParts,
+    CompactionJob, Error, RangeOptions, ReadTxn, RecoveryInfo, SnapshotStore, Store, StoreConfig,
+    StoreParts, StoreReadTxn,
 };
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ type Map = BTreeMap<u8, Entry>;
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Txn(Vec<Change>),
+    Txn(Vec<RandomChange>),
     /// Backwards from the current revision.
     Compact(i64),
     CompactStep,
@@ -35,15 +35,15 @@ enum Operation {
 }
 
 #[derive(Clone, Debug)]
-enum Change {
+enum RandomChange {
     Put(u8, u8),
     Delete(u8, u8),
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn change() -> impl Strategy<Value = RandomChange> {
     prop_oneof![
-        3 => (0..8_u8, any::<u8>()).prop_map(|(key, value)| Change::Put(key, value)),
-        1 => (0..8_u8, 0..4_u8).prop_map(|(from, len)| Change::Delete(from, from + len)),
+        3 => (0..8_u8, any::<u8>()).prop_map(|(key, value)| RandomChange::Put(key, value)),
+        1 => (0..8_u8, 0..4_u8).prop_map(|(from, len)| RandomChange::Delete(from, from + len)),
     ]
 }
 
@@ -76,18 +76,18 @@ impl Model {
         self.maps.len() as i64 - 1
     }
 
-    fn txn(&mut self, changes: &[Change]) {
+    fn txn(&mut self, changes: &[RandomChange]) {
         let (revision, mut map) = (self.revision() + 1, self.maps[self.maps.len() - 1].clone());
         let mut changed = false;
         for change in changes {
             match change {
-                Change::Put(key, value) => {
+                RandomChange::Put(key, value) => {
                     let (created, version) =
                         map.get(key).map_or((revision, 0), |old| (old.1, old.3));
                     map.insert(*key, (*value, created, revision, version + 1));
                     changed = true;
                 }
-                Change::Delete(from, to) => {
+                RandomChange::Delete(from, to) => {
                     let before = map.len();
                     map.retain(|key, _| !(from..to).contains(&key));
                     changed |= map.len() < before;
@@ -106,17 +106,17 @@ struct World {
     engine: Arc<dyn Engine>,
     store: Arc<dyn Store<Model>>,
     /// The same, if it has views that may stay open.
-    viewed: Option<Arc<SnapshotStore<Model>>>,
+    snapshot_store: Option<Arc<SnapshotStore<Model>>>,
     model: Model,
     job: Option<CompactionJob>,
-    views: Vec<(ReadView<Model>, Model)>,
+    views: Vec<(StoreReadTxn<Model>, Model)>,
 }
 
 /// The payload is the model itself, and each commit hands it to a cell: so the test knows which
 /// state is durable without asking the store.
 type Durable = Arc<std::sync::Mutex<Model>>;
 
-type OpenStore = (Arc<dyn Store<Model>>, Option<Arc<SnapshotStore<Model>>>, Opened);
+type OpenStore = (Arc<dyn Store<Model>>, Option<Arc<SnapshotStore<Model>>>, RecoveryInfo);
 
 fn open(parts: StoreParts, engine: &Arc<dyn Engine>, durable: &Durable) -> OpenStore {
     let (noted, model) = (Arc::clone(durable), durable.lock().unwrap().clone());
@@ -124,8 +124,8 @@ fn open(parts: StoreParts, engine: &Arc<dyn Engine>, durable: &Durable) -> OpenS
         noted.lock().unwrap().clone_from(model);
         Ok(())
     });
-    let ground = Ground::new(Arc::clone(engine), Config::default(), hook, model);
-    if parts == StoreParts::from(Design::SnapshotReadTx) {
+    let ground = StoreConfig::new(Arc::clone(engine), Config::default(), hook, model);
+    if parts == StoreParts::from(Era::Clearlane) {
         let (store, opened) = SnapshotStore::open(ground).unwrap();
         let store = Arc::new(store);
         return (Arc::<SnapshotStore<Model>>::clone(&store), Some(store), opened);
@@ -176,7 +176,10 @@ impl World {
             }
             Operation::Commit => self.store.commit().unwrap(),
             Operation::View => {
-                let views = self.viewed.iter().map(|store| (store.read(), self.model.clone()));
+                let views = self
+                    .snapshot_store
+                    .iter()
+                    .map(|store| (store.begin_read(), self.model.clone()));
                 self.views.extend(views);
             }
             Operation::Crash => {
@@ -184,25 +187,25 @@ impl World {
                 let model = durable.lock().unwrap().clone();
                 // The old store lets go of the engine first.
                 let empty: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-                (self.store, self.viewed, _) = open(self.parts, &empty, durable);
+                (self.store, self.snapshot_store, _) = open(self.parts, &empty, durable);
                 let opened;
-                (self.store, self.viewed, opened) = open(self.parts, &self.engine, durable);
+                (self.store, self.snapshot_store, opened) = open(self.parts, &self.engine, durable);
                 (self.model, self.job) = (model, opened.compaction);
             }
             Operation::Abandon => self.job = None,
         }
-        check(&*self.store.read(), &self.model);
-        check(&*self.store.read_for_writer(), &self.model);
+        check(&*self.store.begin_read(), &self.model);
+        check(&*self.store.begin_read_for_writer(), &self.model);
         self.views.iter().for_each(|(view, model)| check(view, model));
     }
 
-    fn txn(&mut self, changes: &[Change]) {
+    fn txn(&mut self, changes: &[RandomChange]) {
         self.model.txn(changes);
-        let mut txn = self.store.write().unwrap();
+        let mut txn = self.store.begin_write().unwrap();
         for change in changes {
             match change {
-                Change::Put(key, value) => txn.put(&[*key], &[*value], 0).unwrap(),
-                Change::Delete(from, to) => {
+                RandomChange::Put(key, value) => txn.put(&[*key], &[*value], 0).unwrap(),
+                RandomChange::Delete(from, to) => {
                     txn.delete_range(KeyRange::new(&[*from], &[*to])).map(drop).unwrap();
                 }
             }
@@ -242,7 +245,7 @@ proptest! {
             let durable = Arc::new(std::sync::Mutex::new(Model::new()));
             let (store, viewed, _) = open(parts, &engine, &durable);
             let (model, job, views) = (Model::new(), None, Vec::new());
-            let mut world = World { parts, engine, store, viewed, model, job, views };
+            let mut world = World { parts, engine, store, snapshot_store: viewed, model, job, views };
             for operation in &operations {
                 world.run(operation, &durable);
             }

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clearlane_backend::{Config, PreCommit};
 use clearlane_engine::{Bucket, KeyRange, MemoryEngine};
-use clearlane_mvcc::{Ground, RangeOptions, Store, StoreParts, open};
+use clearlane_mvcc::{RangeOptions, Store, StoreConfig, StoreParts, open};
 use support::all_parts;
 
 fn open_on(parts: StoreParts, engine: &Arc<MemoryEngine>) -> Box<dyn Store<()>> {
     let engine = Arc::<MemoryEngine>::clone(engine);
-    open(parts, Ground::new(engine, Config::default(), PreCommit::none(), ())).unwrap().0
+    open(parts, StoreConfig::new(engine, Config::default(), PreCommit::none(), ())).unwrap().0
 }
 
 fn names(store: &dyn Store<()>, bucket: Bucket) -> Vec<Vec<u8>> {
@@ -24,12 +24,12 @@ fn names(store: &dyn Store<()>, bucket: Bucket) -> Vec<Vec<u8>> {
         names.push(key.to_vec());
         ControlFlow::Continue(())
     };
-    store.read().scan(bucket, visit).unwrap();
+    store.begin_read().scan(bucket, visit).unwrap();
     names
 }
 
 fn write(store: &dyn Store<()>) {
-    let mut txn = store.write().unwrap();
+    let mut txn = store.begin_write().unwrap();
     txn.set(Bucket::Members, b"7", Bytes::from_static(b"seven")).unwrap();
     txn.set(Bucket::Members, b"8", Bytes::from_static(b"eight")).unwrap();
     txn.put(b"a", b"1", 0).unwrap();
@@ -57,8 +57,8 @@ fn all_of_it_or_nothing() {
         assert_eq!(names(&*store, Bucket::Members), [b"7"], "{parts:?}");
         drop(store);
         let store = open_on(parts, &engine);
-        let committed = store.read().get(Bucket::Members, b"7").unwrap().is_some();
-        let found = store.read().range(KeyRange::ALL, RangeOptions::default()).unwrap();
+        let committed = store.begin_read().get(Bucket::Members, b"7").unwrap().is_some();
+        let found = store.begin_read().range(KeyRange::ALL, RangeOptions::default()).unwrap();
         assert_eq!(committed, found.count == 1, "{parts:?}: parted by a crash");
         write_again(&*store);
         store.commit().unwrap();
@@ -70,8 +70,8 @@ fn all_of_it_or_nothing() {
 
 /// Nothing but another bucket: no revision is used up.
 fn write_again(store: &dyn Store<()>) {
-    let before = store.read().revision();
-    let mut txn = store.write().unwrap();
+    let before = store.begin_read().revision();
+    let mut txn = store.begin_write().unwrap();
     txn.set(Bucket::Alarm, b"raised", Bytes::new()).unwrap();
     let ended = txn.end(()).unwrap();
     assert_eq!((ended.revision, ended.changes.len()), (before, 0));
@@ -80,6 +80,6 @@ fn write_again(store: &dyn Store<()>) {
 #[test]
 #[should_panic(expected = "key belongs to the store")]
 fn records_are_the_stores() {
-    let store = open_on(clearlane_backend::Design::SnapshotReadTx.into(), &Arc::default());
-    store.write().unwrap().set(Bucket::Key, b"a", Bytes::new()).unwrap();
+    let store = open_on(clearlane_backend::Era::Clearlane.into(), &Arc::default());
+    store.begin_write().unwrap().set(Bucket::Key, b"a", Bytes::new()).unwrap();
 }

@@ -8,14 +8,14 @@
 
 use std::sync::Arc;
 
-use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
-use clearlane_mvcc::{Change, Ground, RangeOptions, Store, StoreParts, WriteTxn, open};
+use clearlane_mvcc::{Change, RangeOptions, Store, StoreConfig, StoreParts, WriteTxn, open};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-fn store(engine: &Arc<dyn Engine>, design: Design) -> Box<dyn Store<()>> {
-    let ground = Ground::new(Arc::clone(engine), Config::default(), PreCommit::none(), ());
+fn store(engine: &Arc<dyn Engine>, design: Era) -> Box<dyn Store<()>> {
+    let ground = StoreConfig::new(Arc::clone(engine), Config::default(), PreCommit::none(), ());
     open(StoreParts::from(design), ground).unwrap().0
 }
 
@@ -47,8 +47,8 @@ fn run(step: &Step, txn: &mut dyn WriteTxn<()>) -> String {
 }
 
 /// All that can be read of each revision, and the hash.
-fn told(store: &dyn Store<()>) -> Vec<String> {
-    let view = store.read();
+fn contents(store: &dyn Store<()>) -> Vec<String> {
+    let view = store.begin_read();
     let at = |revision| RangeOptions { revision, ..RangeOptions::default() };
     let mut told: Vec<_> = (1..=view.revision())
         .map(|revision| format!("{:?}", view.range(KeyRange::ALL, at(revision)).unwrap()))
@@ -65,47 +65,47 @@ fn revisions_that_share_a_transaction_are_as_those_that_do_not() {
     println!("seed {seed}");
     let mut chance = StdRng::seed_from_u64(seed);
     let engines: [Arc<dyn Engine>; 2] = std::array::from_fn(|_| Arc::new(MemoryEngine::new()) as _);
-    let [alone, together] = engines.each_ref().map(|engine| store(engine, Design::SnapshotReadTx));
+    let [alone, together] = engines.each_ref().map(|engine| store(engine, Era::Clearlane));
     let mut changes: [Vec<(i64, Vec<Change>)>; 2] = Default::default();
     for _ in 0..200 {
-        let before = together.read().revision();
-        let mut shared = together.write().unwrap();
+        let before = together.begin_read().revision();
+        let mut shared = together.begin_write().unwrap();
         for _ in 0..chance.random_range(1..20) {
             let step = step(&mut chance);
-            let mut own = alone.write().unwrap();
+            let mut own = alone.begin_write().unwrap();
             assert_eq!(run(&step, &mut *shared), run(&step, &mut *own));
             let ended = own.end(()).unwrap();
             changes[0].push((ended.revision, ended.changes));
-            assert!(shared.go_on());
+            assert!(shared.begin_next_revision());
             if chance.random_bool(0.1) {
                 // It moves what is published already, from under the transaction.
                 together.commit().unwrap();
             }
-            assert_eq!(together.read().revision(), before, "the transaction is still open");
+            assert_eq!(together.begin_read().revision(), before, "the transaction is still open");
         }
         let ended = shared.end(()).unwrap();
         assert!(ended.changes.is_empty());
-        changes[1].extend(ended.earlier);
-        assert_eq!(ended.revision, alone.read().revision());
-        assert_eq!(together.read().revision(), ended.revision);
+        changes[1].extend(ended.earlier_revisions);
+        assert_eq!(ended.revision, alone.begin_read().revision());
+        assert_eq!(together.begin_read().revision(), ended.revision);
     }
     changes[0].retain(|(_, changes)| !changes.is_empty());
     assert_eq!(changes[0], changes[1]);
-    assert_eq!(told(&*together), told(&*alone));
+    assert_eq!(contents(&*together), contents(&*alone));
     together.commit().unwrap();
     drop(together);
-    let together = store(&engines[1], Design::SnapshotReadTx);
-    assert_eq!(told(&*together), told(&*alone), "after a restart");
+    let together = store(&engines[1], Era::Clearlane);
+    assert_eq!(contents(&*together), contents(&*alone), "after a restart");
 }
 
 #[test]
 fn in_the_old_eras_each_revision_has_its_own() {
-    for design in Design::ALL.into_iter().filter(|design| *design != Design::SnapshotReadTx) {
+    for design in Era::DISTINCT_STORES.into_iter().filter(|design| *design != Era::Clearlane) {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let store = store(&engine, design);
-        let mut txn = store.write().unwrap();
+        let mut txn = store.begin_write().unwrap();
         txn.put(b"a", b"1", 0).unwrap();
-        assert!(!txn.go_on(), "{design:?}");
+        assert!(!txn.begin_next_revision(), "{design:?}");
         let ended = txn.end(()).unwrap();
         assert_eq!((ended.revision, ended.changes.len()), (2, 1), "{design:?}");
     }

@@ -6,15 +6,15 @@ mod support;
 
 use std::sync::Arc;
 
-use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
-use clearlane_mvcc::{Error, Ground, Opened, RangeOptions, Store, StoreParts, open};
+use clearlane_mvcc::{Error, RangeOptions, RecoveryInfo, Store, StoreConfig, StoreParts, open};
 use support::all_parts;
 
-type Opening = Result<(Box<dyn Store<()>>, Opened), Error>;
+type Opening = Result<(Box<dyn Store<()>>, RecoveryInfo), Error>;
 
 fn open_on(parts: StoreParts, engine: &Arc<dyn Engine>) -> Opening {
-    open(parts, Ground::new(Arc::clone(engine), Config::default(), PreCommit::none(), ()))
+    open(parts, StoreConfig::new(Arc::clone(engine), Config::default(), PreCommit::none(), ()))
 }
 
 #[test]
@@ -23,23 +23,23 @@ fn a_write_transaction_that_is_dropped_ends_all_writing() {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let store = open_on(parts, &engine).unwrap().0;
         for _ in 0..2 {
-            let mut txn = store.write().unwrap();
+            let mut txn = store.begin_write().unwrap();
             txn.put(b"a", b"whole", 0).unwrap();
             drop(txn.end(()).unwrap());
         }
-        let mut txn = store.write().unwrap();
+        let mut txn = store.begin_write().unwrap();
         txn.put(b"a", b"half", 0).unwrap();
         txn.put(b"b", b"half", 0).unwrap();
         drop(txn);
 
         let abandoned =
             |error: Error| matches!(error, Error::Backend(clearlane_backend::Error::Abandoned));
-        assert!(store.write().map(drop).is_err_and(abandoned), "{parts:?}");
+        assert!(store.begin_write().map(drop).is_err_and(abandoned), "{parts:?}");
         assert!(store.compact(2, ()).map(drop).is_err_and(abandoned), "{parts:?}");
-        let read = store.read();
+        let read = store.begin_read();
         assert_eq!((read.revision(), read.compact_revision()), (3, -1), "{parts:?}");
         let found = read.range(KeyRange::ALL, RangeOptions::default());
-        if parts.design == Design::Mutex {
+        if parts.design == Era::V3_1 {
             // It reads through the engine's transaction, which is lost.
             assert!(found.is_err_and(abandoned));
         } else {
@@ -53,17 +53,20 @@ fn a_write_transaction_that_is_dropped_ends_all_writing() {
 fn an_empty_key_is_refused_and_stops_nothing() {
     for parts in all_parts() {
         let store = open_on(parts, &(Arc::new(MemoryEngine::new()) as Arc<dyn Engine>)).unwrap().0;
-        let mut txn = store.write().unwrap();
+        let mut txn = store.begin_write().unwrap();
         let refused = txn.put(b"", b"1", 0).unwrap_err();
         assert_eq!(refused.to_string(), "etcdserver: key is not provided");
         assert_eq!(txn.end(()).unwrap().revision, 1, "{parts:?}: nothing has changed");
-        let mut txn = store.write().unwrap();
+        let mut txn = store.begin_write().unwrap();
         txn.put(b"a", b"1", 0).unwrap();
         txn.put(b"", b"2", 0).unwrap_err();
         txn.put(b"b", b"2", 0).unwrap();
         let ended = txn.end(()).unwrap();
         assert_eq!((ended.revision, ended.changes.len()), (2, 2), "{parts:?}");
-        assert_eq!(store.read().range(KeyRange::ALL, RangeOptions::default()).unwrap().count, 2);
+        assert_eq!(
+            store.begin_read().range(KeyRange::ALL, RangeOptions::default()).unwrap().count,
+            2
+        );
     }
 }
 

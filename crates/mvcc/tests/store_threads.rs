@@ -12,26 +12,26 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_mvcc::{
-    Error, Ground, IndexKind, RangeAnswer, RangeOptions, ReadTxn, Store, StoreParts, open,
+    Error, IndexKind, RangeOptions, RangeRecords, ReadTxn, Store, StoreConfig, StoreParts, open,
 };
 use support::all_parts;
 
 const TRANSACTIONS: i64 = 200;
 
 /// Ends the other threads when the writer ends, also by a panic.
-struct Finish<'f>(&'f AtomicBool);
+struct SetOnDrop<'f>(&'f AtomicBool);
 
-impl Drop for Finish<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
 }
 
 fn write(store: &dyn Store<i64>, number: i64) {
-    let mut txn = store.write().unwrap();
+    let mut txn = store.begin_write().unwrap();
     let value = number.to_string();
     txn.put(b"a", value.as_bytes(), 0).unwrap();
     if number % 3 == 0 {
@@ -45,7 +45,7 @@ fn write(store: &dyn Store<i64>, number: i64) {
 }
 
 /// What transaction `revision - 1` has left.
-fn check(answer: &RangeAnswer, revision: i64) {
+fn check(answer: &RangeRecords, revision: i64) {
     let value = (revision - 1).to_string();
     let found: Vec<_> = answer.records.iter().map(|kv| (&*kv.key, &*kv.value)).collect();
     let mut expected: Vec<(&[u8], &[u8])> =
@@ -59,7 +59,7 @@ fn check(answer: &RangeAnswer, revision: i64) {
 
 /// Looks at the newest state and at an older one. `false` if a compaction was faster, which a store
 /// may let happen if its index is one tree for all.
-fn look(read: &dyn ReadTxn, may_be_compacted: bool) -> bool {
+fn check_reads(read: &dyn ReadTxn, may_be_compacted: bool) -> bool {
     let revision = read.revision();
     if revision < 2 {
         return true; // Nothing is written yet.
@@ -77,7 +77,7 @@ fn look(read: &dyn ReadTxn, may_be_compacted: bool) -> bool {
 }
 
 fn compact(store: &dyn Store<i64>, applied: &AtomicI64) {
-    let at = store.read().revision() - 2;
+    let at = store.begin_read().revision() - 2;
     let Ok((mut job, ended)) = store.compact(at, applied.load(Ordering::SeqCst)) else { return };
     drop(ended);
     while !store.compact_step(&mut job, 7).unwrap() {}
@@ -86,10 +86,9 @@ fn compact(store: &dyn Store<i64>, applied: &AtomicI64) {
 fn run(parts: StoreParts) {
     let config = Config { batch_limit: 40, ..Config::default() };
     let engine = Arc::new(MemoryEngine::new());
-    let store = open(parts, Ground::new(engine, config, PreCommit::none(), 0)).unwrap().0;
+    let store = open(parts, StoreConfig::new(engine, config, PreCommit::none(), 0)).unwrap().0;
     let store = &*store;
-    let may_be_compacted =
-        parts == StoreParts { design: Design::SnapshotReadTx, index: IndexKind::Locked };
+    let may_be_compacted = parts == StoreParts { design: Era::Clearlane, index: IndexKind::Locked };
     let (finished, seen, applied) = (AtomicBool::new(false), AtomicI64::new(1), AtomicI64::new(0));
     let until_finished = |work: &dyn Fn()| {
         while !finished.load(Ordering::SeqCst) {
@@ -101,10 +100,10 @@ fn run(parts: StoreParts) {
             threads.spawn(|| {
                 until_finished(&|| {
                     let before = seen.load(Ordering::SeqCst);
-                    let read = store.read();
+                    let read = store.begin_read();
                     assert!(read.revision() >= before, "a later read saw an older state");
                     seen.fetch_max(read.revision(), Ordering::SeqCst);
-                    look(&*read, may_be_compacted);
+                    check_reads(&*read, may_be_compacted);
                 });
             });
         }
@@ -114,7 +113,7 @@ fn run(parts: StoreParts) {
             let now = AtomicI64::new(0);
             until_finished(&|| {
                 let now = now.fetch_add(200, Ordering::SeqCst) as u64;
-                store.tick(Duration::from_millis(now)).unwrap();
+                store.commit_if_due(Duration::from_millis(now)).unwrap();
             });
         });
         threads.spawn(|| {
@@ -124,16 +123,16 @@ fn run(parts: StoreParts) {
             });
         });
         threads.spawn(|| {
-            let _finish = Finish(&finished);
+            let _finish = SetOnDrop(&finished);
             for number in 1..=TRANSACTIONS {
-                look(&*store.read_for_writer(), may_be_compacted);
+                check_reads(&*store.begin_read_for_writer(), may_be_compacted);
                 write(store, number);
                 applied.store(number, Ordering::SeqCst);
             }
         });
     });
-    assert_eq!(store.read().revision(), TRANSACTIONS + 1);
-    assert!(look(&*store.read(), false), "nothing is at work any more");
+    assert_eq!(store.begin_read().revision(), TRANSACTIONS + 1);
+    assert!(check_reads(&*store.begin_read(), false), "nothing is at work any more");
 }
 
 #[test]

@@ -17,8 +17,8 @@
 #[path = "../../backend/tests/support/hooked_engine.rs"]
 mod hooked_engine;
 #[allow(dead_code, reason = "shared with the tests of the backend, which use all of it")]
-#[path = "../../backend/tests/support/standing.rs"]
-mod standing;
+#[path = "../../backend/tests/support/blocked_threads.rs"]
+mod blocked_threads;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,21 +26,23 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use blocked_threads::{Barrier, OpenOnDrop, ThreadStatus, watch};
 use bytes::Bytes;
-use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Engine, KeyRange};
-use clearlane_locks::{Actor, Registry};
-use clearlane_mvcc::watch::{Says, WatchConfig, WatchHub, WatchRequest, WatchStream, WatchedKeys};
-use clearlane_mvcc::{Change, CompactionJob, Ground, RangeOptions, Store, StoreParts, open};
-use hooked_engine::{HookedEngine, Moment};
-use standing::{Barrier, Found, OpenAtEnd, watch};
+use clearlane_locks::{Registry, TaskLabel};
+use clearlane_mvcc::watch::{
+    ResponseKind, WatchConfig, WatchRequest, WatchStream, WatchableStore, WatchedKeys,
+};
+use clearlane_mvcc::{Change, CompactionJob, RangeOptions, Store, StoreConfig, StoreParts, open};
+use hooked_engine::{EngineCall, HookedEngine};
 
 /// So many changes are committed at once. A put alone does not get there.
 const BATCH_LIMIT: u64 = 4;
 
 /// What a thread does. The first seven stand still in the middle of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum Operation {
     /// Has opened a read, and takes its time.
     ExpensiveRead,
     /// Has begun a hash, and takes its time.
@@ -74,211 +76,272 @@ enum Part {
     Deliver,
 }
 
-impl Part {
-    fn actor(self) -> Actor {
-        Actor::named(match self {
-            Part::ExpensiveRead => "expensive_read",
-            Part::Hash => "hash",
-            Part::OpenWrite => "open_write",
-            Part::EndingWrite => "ending_write",
-            Part::Syncing => "syncing",
-            Part::Scheduling => "scheduling",
-            Part::CatchingUp => "catching_up",
-            Part::CheapRead => "cheap_read",
-            Part::Put => "put",
-            Part::AnotherPut => "another_put",
-            Part::Tick => "tick",
-            Part::Commit => "commit",
-            Part::Compact => "compact",
-            Part::CompactionJob => "compaction_job",
-            Part::Watch => "watch",
-            Part::Cancel => "cancel",
-            Part::Progress => "progress",
-            Part::Deliver => "deliver",
+impl Operation {
+    fn actor(self) -> TaskLabel {
+        TaskLabel::named(match self {
+            Operation::ExpensiveRead => "expensive_read",
+            Operation::Hash => "hash",
+            Operation::OpenWrite => "open_write",
+            Operation::EndingWrite => "ending_write",
+            Operation::Syncing => "syncing",
+            Operation::Scheduling => "scheduling",
+            Operation::CatchingUp => "catching_up",
+            Operation::CheapRead => "cheap_read",
+            Operation::Put => "put",
+            Operation::AnotherPut => "another_put",
+            Operation::Tick => "tick",
+            Operation::Commit => "commit",
+            Operation::Compact => "compact",
+            Operation::CompactionJob => "compaction_job",
+            Operation::Watch => "watch",
+            Operation::Cancel => "cancel",
+            Operation::Progress => "progress",
+            Operation::Deliver => "deliver",
         })
     }
 
     /// Whether the engine stops it when it commits.
     fn stops_in_a_commit(self) -> bool {
-        matches!(self, Part::EndingWrite | Part::Syncing | Part::Scheduling)
+        matches!(self, Operation::EndingWrite | Operation::Syncing | Operation::Scheduling)
     }
 
-    fn play(self, stage: &Stage) {
+    fn run(self, stage: &StoreWithWatchers) {
         let _as = self.actor().enter();
         let store = &*stage.store;
         match self {
-            Part::ExpensiveRead => {
-                let _read = store.read();
-                stage.barrier.stand_still();
+            Operation::ExpensiveRead => {
+                let _read = store.begin_read();
+                stage.barrier.wait();
             }
-            Part::Hash => {
+            Operation::Hash => {
                 let mut job = store.hash(0).unwrap();
                 assert_eq!(job.step(1).unwrap(), None);
-                stage.barrier.stand_still();
+                stage.barrier.wait();
             }
-            Part::OpenWrite => {
-                let mut txn = store.write().unwrap();
+            Operation::OpenWrite => {
+                let mut txn = store.begin_write().unwrap();
                 txn.put(b"a", b"open", 0).unwrap();
                 txn.range(KeyRange::ALL, RangeOptions::default()).unwrap();
-                stage.barrier.stand_still();
+                stage.barrier.wait();
                 drop(txn.end(()).unwrap());
             }
-            Part::EndingWrite => stage.put(BATCH_LIMIT),
-            Part::CheapRead => {
-                let read = store.read();
+            Operation::EndingWrite => stage.put(BATCH_LIMIT),
+            Operation::CheapRead => {
+                let read = store.begin_read();
                 assert!(read.range(KeyRange::ALL, RangeOptions::default()).unwrap().count > 0);
             }
-            Part::Put | Part::AnotherPut => stage.put(1),
-            Part::Syncing | Part::Tick => drop(store.tick(Duration::from_secs(1)).unwrap()),
-            Part::Commit => store.commit().unwrap(),
-            Part::Scheduling | Part::Compact => drop(store.compact(3, ()).unwrap()),
-            Part::CompactionJob => {
+            Operation::Put | Operation::AnotherPut => stage.put(1),
+            Operation::Syncing | Operation::Tick => {
+                let _ = store.commit_if_due(Duration::from_secs(1)).unwrap();
+            }
+            Operation::Commit => store.commit().unwrap(),
+            Operation::Scheduling | Operation::Compact => drop(store.compact(3, ()).unwrap()),
+            Operation::CompactionJob => {
                 let mut job = stage.job.lock().unwrap().take().unwrap();
                 while !store.compact_step(&mut job, 1).unwrap() {}
             }
-            Part::CatchingUp => drop(stage.hub.catch_up().unwrap()),
-            Part::Watch => stage.in_step.watch(everything_from(1)),
-            Part::Cancel => stage.in_step.cancel(0),
-            Part::Progress => stage.in_step.request_progress(),
-            Part::Deliver => drop(stage.hub.deliver().unwrap()),
+            Operation::CatchingUp => drop(stage.watchable_store.sync_watchers().unwrap()),
+            Operation::Watch => stage.synced.watch(everything_from(1)),
+            Operation::Cancel => stage.synced.cancel(0),
+            Operation::Progress => stage.synced.request_progress(),
+            Operation::Deliver => drop(stage.watchable_store.deliver().unwrap()),
         }
     }
 }
 
 fn everything_from(start: i64) -> WatchRequest {
-    WatchRequest { start, ..WatchRequest::of(WatchedKeys::From(Bytes::new())) }
+    WatchRequest { start_revision: start, ..WatchRequest::new(WatchedKeys::From(Bytes::new())) }
 }
 
 /// What is staged. The last of the cast is the one whose way is asked about.
 struct Situation {
     title: &'static str,
-    cast: &'static [Part],
+    operations: &'static [Operation],
 }
 
-const fn situation(title: &'static str, cast: &'static [Part]) -> Situation {
-    Situation { title, cast }
+const fn situation(title: &'static str, cast: &'static [Operation]) -> Situation {
+    Situation { title, operations: cast }
 }
 
 const SITUATIONS: &[Situation] = &[
-    situation("read beside an open read", &[Part::ExpensiveRead, Part::CheapRead]),
-    situation("put beside an open read", &[Part::ExpensiveRead, Part::Put]),
-    situation("read behind that put", &[Part::ExpensiveRead, Part::Put, Part::CheapRead]),
-    situation("tick beside an open read", &[Part::ExpensiveRead, Part::Tick]),
-    situation("commit for a snapshot beside an open read", &[Part::ExpensiveRead, Part::Commit]),
-    situation("read behind that commit", &[Part::ExpensiveRead, Part::Commit, Part::CheapRead]),
-    situation("put behind that commit", &[Part::ExpensiveRead, Part::Commit, Part::Put]),
-    situation("compaction scheduled beside an open read", &[Part::ExpensiveRead, Part::Compact]),
-    situation("read behind that", &[Part::ExpensiveRead, Part::Compact, Part::CheapRead]),
-    situation("put behind that", &[Part::ExpensiveRead, Part::Compact, Part::Put]),
-    situation("compaction's job beside an open read", &[Part::ExpensiveRead, Part::CompactionJob]),
-    situation("read beside a hash", &[Part::Hash, Part::CheapRead]),
-    situation("put beside a hash", &[Part::Hash, Part::Put]),
-    situation("read behind that put", &[Part::Hash, Part::Put, Part::CheapRead]),
-    situation("commit for a snapshot beside a hash", &[Part::Hash, Part::Commit]),
-    situation("read beside an open write", &[Part::OpenWrite, Part::CheapRead]),
-    situation("tick beside an open write", &[Part::OpenWrite, Part::Tick]),
-    situation("commit for a snapshot beside an open write", &[Part::OpenWrite, Part::Commit]),
-    situation("read beside the end of a write, batch full", &[Part::EndingWrite, Part::CheapRead]),
-    situation("hash beside the end of a write, batch full", &[Part::EndingWrite, Part::Hash]),
-    situation("read beside the timer's sync", &[Part::Syncing, Part::CheapRead]),
-    situation("put beside the timer's sync", &[Part::Syncing, Part::Put]),
-    situation("compaction scheduled beside that", &[Part::Syncing, Part::Compact]),
-    situation("read beside a compaction being scheduled", &[Part::Scheduling, Part::CheapRead]),
-    situation("put beside a compaction being scheduled", &[Part::Scheduling, Part::Put]),
-    situation("put beside a watcher's catching up", &[Part::CatchingUp, Part::Put]),
-    situation("read beside that", &[Part::CatchingUp, Part::CheapRead]),
-    situation("read behind that put", &[Part::CatchingUp, Part::Put, Part::CheapRead]),
-    situation("put behind that put", &[Part::CatchingUp, Part::Put, Part::AnotherPut]),
-    situation("tick behind that put", &[Part::CatchingUp, Part::Put, Part::Tick]),
-    situation("delivery behind that put", &[Part::CatchingUp, Part::Put, Part::Deliver]),
-    situation("tick beside a watcher's catching up", &[Part::CatchingUp, Part::Tick]),
-    situation("commit for a snapshot beside it", &[Part::CatchingUp, Part::Commit]),
-    situation("compaction scheduled beside it", &[Part::CatchingUp, Part::Compact]),
-    situation("read behind that", &[Part::CatchingUp, Part::Compact, Part::CheapRead]),
-    situation("watcher made beside it", &[Part::CatchingUp, Part::Watch]),
-    situation("watcher ended beside it", &[Part::CatchingUp, Part::Cancel]),
-    situation("progress asked for beside it", &[Part::CatchingUp, Part::Progress]),
-    situation("watcher made beside an open read", &[Part::ExpensiveRead, Part::Watch]),
-    situation("watcher made behind a put there", &[Part::ExpensiveRead, Part::Put, Part::Watch]),
-    situation("watcher made behind a put beside a hash", &[Part::Hash, Part::Put, Part::Watch]),
-    situation("watcher made beside an open write", &[Part::OpenWrite, Part::Watch]),
+    situation("read beside an open read", &[Operation::ExpensiveRead, Operation::CheapRead]),
+    situation("put beside an open read", &[Operation::ExpensiveRead, Operation::Put]),
+    situation(
+        "read behind that put",
+        &[Operation::ExpensiveRead, Operation::Put, Operation::CheapRead],
+    ),
+    situation("tick beside an open read", &[Operation::ExpensiveRead, Operation::Tick]),
+    situation(
+        "commit for a snapshot beside an open read",
+        &[Operation::ExpensiveRead, Operation::Commit],
+    ),
+    situation(
+        "read behind that commit",
+        &[Operation::ExpensiveRead, Operation::Commit, Operation::CheapRead],
+    ),
+    situation(
+        "put behind that commit",
+        &[Operation::ExpensiveRead, Operation::Commit, Operation::Put],
+    ),
+    situation(
+        "compaction scheduled beside an open read",
+        &[Operation::ExpensiveRead, Operation::Compact],
+    ),
+    situation(
+        "read behind that",
+        &[Operation::ExpensiveRead, Operation::Compact, Operation::CheapRead],
+    ),
+    situation("put behind that", &[Operation::ExpensiveRead, Operation::Compact, Operation::Put]),
+    situation(
+        "compaction's job beside an open read",
+        &[Operation::ExpensiveRead, Operation::CompactionJob],
+    ),
+    situation("read beside a hash", &[Operation::Hash, Operation::CheapRead]),
+    situation("put beside a hash", &[Operation::Hash, Operation::Put]),
+    situation("read behind that put", &[Operation::Hash, Operation::Put, Operation::CheapRead]),
+    situation("commit for a snapshot beside a hash", &[Operation::Hash, Operation::Commit]),
+    situation("read beside an open write", &[Operation::OpenWrite, Operation::CheapRead]),
+    situation("tick beside an open write", &[Operation::OpenWrite, Operation::Tick]),
+    situation(
+        "commit for a snapshot beside an open write",
+        &[Operation::OpenWrite, Operation::Commit],
+    ),
+    situation(
+        "read beside the end of a write, batch full",
+        &[Operation::EndingWrite, Operation::CheapRead],
+    ),
+    situation(
+        "hash beside the end of a write, batch full",
+        &[Operation::EndingWrite, Operation::Hash],
+    ),
+    situation("read beside the timer's sync", &[Operation::Syncing, Operation::CheapRead]),
+    situation("put beside the timer's sync", &[Operation::Syncing, Operation::Put]),
+    situation("compaction scheduled beside that", &[Operation::Syncing, Operation::Compact]),
+    situation(
+        "read beside a compaction being scheduled",
+        &[Operation::Scheduling, Operation::CheapRead],
+    ),
+    situation("put beside a compaction being scheduled", &[Operation::Scheduling, Operation::Put]),
+    situation("put beside a watcher's catching up", &[Operation::CatchingUp, Operation::Put]),
+    situation("read beside that", &[Operation::CatchingUp, Operation::CheapRead]),
+    situation(
+        "read behind that put",
+        &[Operation::CatchingUp, Operation::Put, Operation::CheapRead],
+    ),
+    situation(
+        "put behind that put",
+        &[Operation::CatchingUp, Operation::Put, Operation::AnotherPut],
+    ),
+    situation("tick behind that put", &[Operation::CatchingUp, Operation::Put, Operation::Tick]),
+    situation(
+        "delivery behind that put",
+        &[Operation::CatchingUp, Operation::Put, Operation::Deliver],
+    ),
+    situation("tick beside a watcher's catching up", &[Operation::CatchingUp, Operation::Tick]),
+    situation("commit for a snapshot beside it", &[Operation::CatchingUp, Operation::Commit]),
+    situation("compaction scheduled beside it", &[Operation::CatchingUp, Operation::Compact]),
+    situation(
+        "read behind that",
+        &[Operation::CatchingUp, Operation::Compact, Operation::CheapRead],
+    ),
+    situation("watcher made beside it", &[Operation::CatchingUp, Operation::Watch]),
+    situation("watcher ended beside it", &[Operation::CatchingUp, Operation::Cancel]),
+    situation("progress asked for beside it", &[Operation::CatchingUp, Operation::Progress]),
+    situation("watcher made beside an open read", &[Operation::ExpensiveRead, Operation::Watch]),
+    situation(
+        "watcher made behind a put there",
+        &[Operation::ExpensiveRead, Operation::Put, Operation::Watch],
+    ),
+    situation(
+        "watcher made behind a put beside a hash",
+        &[Operation::Hash, Operation::Put, Operation::Watch],
+    ),
+    situation("watcher made beside an open write", &[Operation::OpenWrite, Operation::Watch]),
     situation("watcher made beside the end of a write, batch full", ENDING_WRITE_AND_WATCH),
-    situation("watcher ended beside that", &[Part::EndingWrite, Part::Cancel]),
-    situation("progress asked for beside that", &[Part::EndingWrite, Part::Progress]),
-    situation("catching up beside that", &[Part::EndingWrite, Part::CatchingUp]),
-    situation("watcher made beside the timer's sync", &[Part::Syncing, Part::Watch]),
+    situation("watcher ended beside that", &[Operation::EndingWrite, Operation::Cancel]),
+    situation("progress asked for beside that", &[Operation::EndingWrite, Operation::Progress]),
+    situation("catching up beside that", &[Operation::EndingWrite, Operation::CatchingUp]),
+    situation("watcher made beside the timer's sync", &[Operation::Syncing, Operation::Watch]),
     situation("watcher made beside a compaction being scheduled", SCHEDULING_AND_WATCH),
 ];
 
-const ENDING_WRITE_AND_WATCH: &[Part] = &[Part::EndingWrite, Part::Watch];
-const SCHEDULING_AND_WATCH: &[Part] = &[Part::Scheduling, Part::Watch];
+const ENDING_WRITE_AND_WATCH: &[Operation] = &[Operation::EndingWrite, Operation::Watch];
+const SCHEDULING_AND_WATCH: &[Operation] = &[Operation::Scheduling, Operation::Watch];
 
 /// A store with its watchers, and what its cast needs.
-struct Stage {
+struct StoreWithWatchers {
     store: Arc<dyn Store<()>>,
-    hub: Arc<dyn WatchHub>,
-    in_step: WatchStream,
-    behind: WatchStream,
+    watchable_store: Arc<dyn WatchableStore>,
+    synced: WatchStream,
+    unsynced: WatchStream,
     barrier: Arc<Barrier>,
     locks: Registry,
     job: Mutex<Option<CompactionJob>>,
 }
 
-impl Stage {
-    fn new(design: Design, cast: &[Part]) -> Stage {
+impl StoreWithWatchers {
+    fn new(design: Era, cast: &[Operation]) -> StoreWithWatchers {
         let (barrier, locks) = (Arc::new(Barrier::default()), Registry::new());
         let config = Config { batch_limit: BATCH_LIMIT, locks: locks.clone(), ..Config::default() };
         let parts = StoreParts::from(design);
-        let engine = stopping_engine(&barrier, cast);
-        let store = open(parts, Ground::new(engine, config, PreCommit::none(), ())).unwrap().0;
+        let engine = blocking_engine(&barrier, cast);
+        let store = open(parts, StoreConfig::new(engine, config, PreCommit::none(), ())).unwrap().0;
         let store: Arc<dyn Store<()>> = Arc::from(store);
         let watching = WatchConfig::default();
-        let hub = Arc::clone(&store).watch_hub(watching, &locks, Box::new(|_| {}));
+        let hub = Arc::clone(&store).open_watchable_store(watching, &locks, Box::new(|_| {}));
         let stream = || WatchStream::open(Arc::clone(&hub), Arc::new(|| {}), 0);
         let (in_step, behind) = (stream(), stream());
         let job = Mutex::default();
-        let stage = Stage { store, hub, in_step, behind, barrier, locks, job };
+        let stage = StoreWithWatchers {
+            store,
+            watchable_store: hub,
+            synced: in_step,
+            unsynced: behind,
+            barrier,
+            locks,
+            job,
+        };
         stage.prepare(cast);
         stage
     }
 
     /// Revisions 2 to 4 are committed, 5 is not.
-    fn prepare(&self, cast: &[Part]) {
+    fn prepare(&self, cast: &[Operation]) {
         (0..3).for_each(|_| self.put(1));
-        if cast.contains(&Part::CompactionJob) {
+        if cast.contains(&Operation::CompactionJob) {
             *self.job.lock().unwrap() = Some(self.store.compact(3, ()).unwrap().0);
         }
         self.store.commit().unwrap();
         self.put(1);
-        self.in_step.watch(everything_from(0));
-        self.behind.watch(everything_from(1));
+        self.synced.watch(everything_from(0));
+        self.unsynced.watch(everything_from(1));
     }
 
     /// A write transaction, and what its writer does behind it.
     fn put(&self, changes: u64) {
-        let mut txn = self.store.write().unwrap();
+        let mut txn = self.store.begin_write().unwrap();
         (0..changes).for_each(|change| txn.put(&[b'a', change as u8], b"value", 0).unwrap());
         let ended = txn.end(()).unwrap();
-        self.hub.publish(ended.revision, ended.changes);
+        self.watchable_store.publish(ended.revision, ended.changes);
     }
 }
 
 /// An engine that stops those who are to stand still in a commit, or at the second record.
-fn stopping_engine(barrier: &Arc<Barrier>, cast: &[Part]) -> Arc<dyn Engine> {
+fn blocking_engine(barrier: &Arc<Barrier>, cast: &[Operation]) -> Arc<dyn Engine> {
     let barrier = Arc::clone(barrier);
-    let stopped: Vec<Actor> =
+    let stopped: Vec<TaskLabel> =
         cast.iter().filter(|part| part.stops_in_a_commit()).map(|part| part.actor()).collect();
-    let (catching_up, read) = (Part::CatchingUp.actor(), AtomicU64::new(0));
+    let (catching_up, read) = (Operation::CatchingUp.actor(), AtomicU64::new(0));
     HookedEngine::new(move |moment| {
         let stops = match moment {
-            Moment::Commit => stopped.contains(&Actor::current()),
-            Moment::Read => {
-                Actor::current() == catching_up && read.fetch_add(1, Ordering::SeqCst) == 1
+            EngineCall::Commit => stopped.contains(&TaskLabel::current()),
+            EngineCall::Read => {
+                TaskLabel::current() == catching_up && read.fetch_add(1, Ordering::SeqCst) == 1
             }
-            Moment::Put | Moment::Defragment => false,
+            EngineCall::Put | EngineCall::Defragment => false,
         };
         if stops {
-            barrier.stand_still();
+            barrier.wait();
         }
         Ok(())
     })
@@ -286,20 +349,24 @@ fn stopping_engine(barrier: &Arc<Barrier>, cast: &[Part]) -> Arc<dyn Engine> {
 
 /// Stages a situation, and says how the last of the cast was found. `look` is called then, while
 /// those who stand still do.
-fn play(design: Design, cast: &[Part], look: impl FnOnce(&Stage)) -> (Stage, String) {
-    let stage = Stage::new(design, cast);
-    let mut found = Found::Done;
+fn run_situation(
+    design: Era,
+    cast: &[Operation],
+    look: impl FnOnce(&StoreWithWatchers),
+) -> (StoreWithWatchers, String) {
+    let stage = StoreWithWatchers::new(design, cast);
+    let mut found = ThreadStatus::Finished;
     thread::scope(|threads| {
-        let _open = OpenAtEnd(&stage.barrier);
+        let _open = OpenOnDrop(&stage.barrier);
         for part in cast {
-            let thread = threads.spawn(|| part.play(&stage));
+            let thread = threads.spawn(|| part.run(&stage));
             found = watch(part.actor(), &thread, &stage.barrier, &stage.locks);
         }
         look(&stage);
     });
     let words = match found {
-        Found::Done | Found::AtBarrier => "goes on".to_owned(),
-        Found::Waits(words) => words,
+        ThreadStatus::Finished | ThreadStatus::AtBarrier => "goes on".to_owned(),
+        ThreadStatus::Blocked(words) => words,
     };
     (stage, words)
 }
@@ -307,9 +374,10 @@ fn play(design: Design, cast: &[Part], look: impl FnOnce(&Stage)) -> (Stage, Str
 /// The table as text: a row per situation, a column per design.
 fn table() -> String {
     let mut rows = vec![vec![String::new()]];
-    rows[0].extend(Design::ALL.map(|design| design.to_string()));
+    rows[0].extend(Era::DISTINCT_STORES.map(|design| design.to_string()));
     for situation in SITUATIONS {
-        let cells = Design::ALL.map(|design| play(design, situation.cast, |_| {}).1);
+        let cells = Era::DISTINCT_STORES
+            .map(|design| run_situation(design, situation.operations, |_| {}).1);
         rows.push([situation.title.to_owned()].into_iter().chain(cells).collect());
     }
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
@@ -337,7 +405,7 @@ fn every_situation_in_every_era() {
 fn in_the_default_era_nobody_waits() {
     for situation in SITUATIONS {
         let title = situation.title;
-        let (_, found) = play(Design::SnapshotReadTx, situation.cast, |stage| {
+        let (_, found) = run_situation(Era::Clearlane, situation.operations, |stage| {
             let blame = stage.locks.report().into_iter().flat_map(|report| report.blame);
             assert_eq!(blame.collect::<Vec<_>>(), [], "{title}: by the figures");
         });
@@ -346,10 +414,10 @@ fn in_the_default_era_nobody_waits() {
 }
 
 /// The revisions that a stream's watcher was told of since the last call.
-fn told(stream: &WatchStream) -> Vec<i64> {
+fn delivered_revisions(stream: &WatchStream) -> Vec<i64> {
     let mut revisions = Vec::new();
-    for response in stream.take(usize::MAX).unwrap() {
-        if let Says::Events { events, .. } = response.says {
+    for response in stream.poll_responses(usize::MAX).unwrap() {
+        if let ResponseKind::Events { events, .. } = response.kind {
             revisions.extend(events.iter().map(|event| match &event.change {
                 Change::Put(record) | Change::Delete(record) => record.mod_revision,
             }));
@@ -360,17 +428,22 @@ fn told(stream: &WatchStream) -> Vec<i64> {
 
 #[test]
 fn who_is_in_step_is_told_while_another_catches_up() {
-    let cast = [Part::CatchingUp, Part::Put, Part::Deliver];
-    for design in Design::ALL {
+    let cast = [Operation::CatchingUp, Operation::Put, Operation::Deliver];
+    for design in Era::DISTINCT_STORES {
         let mut at_once = Vec::new();
-        let (stage, _) = play(design, &cast, |stage| at_once = told(&stage.in_step));
-        let expected: &[i64] = if design == Design::SnapshotReadTx { &[6] } else { &[] };
+        let (stage, _) =
+            run_situation(design, &cast, |stage| at_once = delivered_revisions(&stage.synced));
+        let expected: &[i64] = if design == Era::Clearlane { &[6] } else { &[] };
         assert_eq!(at_once, expected, "{design}: while the other stands still");
 
-        while stage.hub.deliver().unwrap() {}
-        while stage.hub.catch_up().unwrap() {}
-        at_once.extend(told(&stage.in_step));
+        while stage.watchable_store.deliver().unwrap() {}
+        while stage.watchable_store.sync_watchers().unwrap() {}
+        at_once.extend(delivered_revisions(&stage.synced));
         assert_eq!(at_once, [6], "{design}: in the end");
-        assert_eq!(told(&stage.behind), [2, 3, 4, 5, 6], "{design}: the one that was behind");
+        assert_eq!(
+            delivered_revisions(&stage.unsynced),
+            [2, 3, 4, 5, 6],
+            "{design}: the one that was behind"
+        );
     }
 }

@@ -21,7 +21,7 @@ mod watch_support;
 
 use std::path::Path;
 
-use clearlane_backend::Design;
+use clearlane_backend::Era;
 use clearlane_mvcc::StoreParts;
 use support::all_parts;
 use watch_support::WatchRunner;
@@ -41,7 +41,7 @@ fn run(folder: &str, parts: impl IntoIterator<Item = StoreParts>) {
 }
 
 fn is_old(parts: &StoreParts) -> bool {
-    parts.design != Design::SnapshotReadTx
+    parts.design != Era::Clearlane
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn what_only_the_old_eras_do() {
 #[test]
 fn an_outbox_of_the_old_eras_takes_so_many_responses() {
     for parts in all_parts().into_iter().filter(is_old) {
-        let expected = if parts.design <= Design::ReadTx { 1024 } else { 128 };
-        assert_eq!(WatchRunner::new(parts).responses_of_a_full_outbox(), expected, "{parts:?}");
+        let expected = if parts.design <= Era::V3_2 { 1024 } else { 128 };
+        assert_eq!(WatchRunner::new(parts).responses_of_a_full_channel(), expected, "{parts:?}");
     }
 }

@@ -18,13 +18,16 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{KeyRange, MemoryEngine};
-use clearlane_locks::{Actor, Registry};
+use clearlane_locks::{Registry, TaskLabel};
 use clearlane_mvcc::watch::{
-    Event, Response, Says, WatchConfig, WatchHub, WatchRequest, WatchStream, WatchedKeys,
+    Event, Response, ResponseKind, WatchConfig, WatchRequest, WatchStream, WatchableStore,
+    WatchedKeys,
 };
-use clearlane_mvcc::{Change, Error, Ground, IndexKind, RangeOptions, Store, StoreParts, open};
+use clearlane_mvcc::{
+    Change, Error, IndexKind, RangeOptions, Store, StoreConfig, StoreParts, open,
+};
 use support::all_parts;
 
 /// Revisions 2 to so many.
@@ -50,18 +53,18 @@ fn happens(revision: i64, only_b: bool) -> Vec<(&'static [u8], bool)> {
 
 /// What a watcher was told, followed event by event.
 #[derive(Debug)]
-struct Told {
+struct WatcherProgress {
     /// Everything below was told. None until the watcher is made, if it starts with "now".
     next: Option<i64>,
     only_b: bool,
     compacted: bool,
 }
 
-impl Told {
-    fn of(request: &WatchRequest) -> Told {
-        let only_b = request.keys == WatchedKeys::One(Bytes::from_static(b"b"));
-        let next = (request.start > 0).then_some(request.start);
-        Told { next, only_b, compacted: false }
+impl WatcherProgress {
+    fn of(request: &WatchRequest) -> WatcherProgress {
+        let only_b = request.keys == WatchedKeys::Single(Bytes::from_static(b"b"));
+        let next = (request.start_revision > 0).then_some(request.start_revision);
+        WatcherProgress { next, only_b, compacted: false }
     }
 
     fn up_to(&self) -> i64 {
@@ -73,14 +76,16 @@ impl Told {
         self.next.is_some_and(|next| (next..=LAST).all(is_quiet))
     }
 
-    fn hear(&mut self, response: &Response) {
+    fn check_response(&mut self, response: &Response) {
         assert!(!self.compacted, "{response:?} behind the end");
-        match &response.says {
-            Says::Created => self.next = self.next.or(Some(response.revision + 1)),
-            Says::Events { events, .. } => {
-                events.chunk_by(|a, b| revision(a) == revision(b)).for_each(|of| self.hear_of(of));
+        match &response.kind {
+            ResponseKind::Created => self.next = self.next.or(Some(response.revision + 1)),
+            ResponseKind::Events { events, .. } => {
+                events
+                    .chunk_by(|a, b| revision(a) == revision(b))
+                    .for_each(|of| self.check_events(of));
             }
-            Says::Progress => {
+            ResponseKind::Progress => {
                 let next = self.next.unwrap();
                 let mut passed = next..=response.revision;
                 assert!(
@@ -89,17 +94,17 @@ impl Told {
                     response.revision
                 );
             }
-            Says::Compacted(at) => {
+            ResponseKind::Compacted(at) => {
                 assert!(self.next.unwrap() < *at, "{response:?}, but {self:?}");
                 self.compacted = true;
             }
-            Says::Canceled => {}
-            Says::Refused(refusal) => panic!("{refusal}"),
+            ResponseKind::Canceled => {}
+            ResponseKind::Rejected(refusal) => panic!("{refusal}"),
         }
     }
 
     /// All events of a revision.
-    fn hear_of(&mut self, events: &[Event]) {
+    fn check_events(&mut self, events: &[Event]) {
         let mut next = self.next.unwrap();
         while happens(next, self.only_b).is_empty() {
             next += 1;
@@ -126,11 +131,11 @@ fn change(event: &Event) -> (&[u8], bool) {
 struct Scene {
     parts: StoreParts,
     store: Arc<dyn Store<()>>,
-    hub: Arc<dyn WatchHub>,
+    watchable_store: Arc<dyn WatchableStore>,
     /// Everybody who stays was told everything, or somebody has failed.
     finished: AtomicBool,
     /// Those who stay were told everything up to here.
-    told: AtomicI64,
+    delivered_revision: AtomicI64,
 }
 
 /// Ends the other threads if the one that holds it panics.
@@ -147,27 +152,27 @@ impl Drop for FinishOnPanic<'_> {
 impl Scene {
     fn new(parts: StoreParts, locks: &Registry) -> Scene {
         let config = Config { batch_limit: 40, locks: locks.clone(), ..Config::default() };
-        let ground = Ground::new(Arc::new(MemoryEngine::new()), config, PreCommit::none(), ());
+        let ground = StoreConfig::new(Arc::new(MemoryEngine::new()), config, PreCommit::none(), ());
         let store: Arc<dyn Store<()>> = Arc::from(open(parts, ground).unwrap().0);
         // Small enough that watchers fall behind, and the queue overflows.
         let watching = WatchConfig {
             stream_bytes_max: 2000,
             queue_bytes_max: 4000,
-            step_records: 10,
+            sync_step_records: 10,
             ..WatchConfig::default()
         };
-        let hub = Arc::clone(&store).watch_hub(watching, locks, Box::new(|_| {}));
+        let hub = Arc::clone(&store).open_watchable_store(watching, locks, Box::new(|_| {}));
         let (finished, told) = (AtomicBool::new(false), AtomicI64::new(0));
-        Scene { parts, store, hub, finished, told }
+        Scene { parts, store, watchable_store: hub, finished, delivered_revision: told }
     }
 
     fn stream(&self) -> WatchStream {
-        WatchStream::open(Arc::clone(&self.hub), Arc::new(|| {}), 0)
+        WatchStream::open(Arc::clone(&self.watchable_store), Arc::new(|| {}), 0)
     }
 
     /// Does it over and over, in somebody's name.
     fn until_finished(&self, name: &str, mut work: impl FnMut()) {
-        let _as = Actor::named(name).enter();
+        let _as = TaskLabel::named(name).enter();
         let _finish = FinishOnPanic(self);
         while !self.finished.load(Ordering::SeqCst) {
             work();
@@ -176,10 +181,10 @@ impl Scene {
     }
 
     fn write_all(&self) {
-        let _as = Actor::named("writer").enter();
+        let _as = TaskLabel::named("writer").enter();
         let _finish = FinishOnPanic(self);
         for revision in 2..=LAST {
-            let mut txn = self.store.write().unwrap();
+            let mut txn = self.store.begin_write().unwrap();
             for (key, put) in happens(revision, false) {
                 if put {
                     txn.put(key, b"value", 0).unwrap();
@@ -190,16 +195,16 @@ impl Scene {
             }
             let ended = txn.end(()).unwrap();
             assert_eq!(ended.revision, revision);
-            self.hub.publish(revision, ended.changes);
+            self.watchable_store.publish(revision, ended.changes);
         }
     }
 
     fn read(&self) {
-        match self.store.read().range(KeyRange::ALL, RangeOptions::default()) {
+        match self.store.begin_read().range(KeyRange::ALL, RangeOptions::default()) {
             Ok(answer) => assert!(answer.count <= 2),
             // A view of the one tree may be overtaken.
             Err(Error::Compacted) => {
-                assert_eq!(self.parts.design, Design::SnapshotReadTx);
+                assert_eq!(self.parts.design, Era::Clearlane);
                 assert_eq!(self.parts.index, IndexKind::Locked);
             }
             Err(error) => panic!("{error}"),
@@ -212,16 +217,18 @@ impl Scene {
     }
 
     fn deliver(&self) {
-        self.hub.deliver().unwrap();
+        self.watchable_store.deliver().unwrap();
     }
 
     fn catch_up(&self) {
-        self.hub.catch_up().unwrap();
+        self.watchable_store.sync_watchers().unwrap();
     }
 
     /// Up to where those who stay were told, so that none of them is overtaken.
     fn compact(&self) {
-        let Ok((mut job, ended)) = self.store.compact(self.told.load(Ordering::SeqCst), ()) else {
+        let Ok((mut job, ended)) =
+            self.store.compact(self.delivered_revision.load(Ordering::SeqCst), ())
+        else {
             return;
         };
         drop(ended);
@@ -229,61 +236,70 @@ impl Scene {
     }
 
     /// Those who stay. Returns when they were told everything.
-    fn stay(&self, staying: &[(WatchStream, WatchRequest)]) {
-        let mut told: Vec<Told> = staying.iter().map(|(_, request)| Told::of(request)).collect();
+    fn run_lasting_watchers(&self, staying: &[(WatchStream, WatchRequest)]) {
+        let mut told: Vec<WatcherProgress> =
+            staying.iter().map(|(_, request)| WatcherProgress::of(request)).collect();
         self.until_finished("staying", || {
             for ((stream, _), told) in staying.iter().zip(&mut told) {
-                stream.take(500).unwrap().iter().for_each(|response| told.hear(response));
-                stream.interval_passed();
+                stream
+                    .poll_responses(500)
+                    .unwrap()
+                    .iter()
+                    .for_each(|response| told.check_response(response));
+                stream.notify_progress();
                 assert!(!told.compacted, "nobody who stays is overtaken");
             }
-            let least = told.iter().map(Told::up_to).min().unwrap();
-            self.told.store(least, Ordering::SeqCst);
-            if told.iter().all(Told::is_all) {
+            let least = told.iter().map(WatcherProgress::up_to).min().unwrap();
+            self.delivered_revision.store(least, Ordering::SeqCst);
+            if told.iter().all(WatcherProgress::is_all) {
                 self.finished.store(true, Ordering::SeqCst);
             }
         });
     }
 
     /// One that comes, perhaps with an old revision, asks, listens for a while and goes.
-    fn come_and_go(&self, visit: i64) {
-        let now = self.store.read().revision();
+    fn run_passing_watcher(&self, visit: i64) {
+        let now = self.store.begin_read().revision();
         let start = if visit % 4 == 0 { 0 } else { (now - visit % 50).max(1) };
-        let request = WatchRequest { start, ..request(visit % 3 == 0) };
-        let (stream, mut told) = (self.stream(), Told::of(&request));
+        let request = WatchRequest { start_revision: start, ..request(visit % 3 == 0) };
+        let (stream, mut told) = (self.stream(), WatcherProgress::of(&request));
         stream.watch(request);
         for ask in 0..visit % 20 {
             if ask % 5 == 0 {
                 stream.request_progress();
             }
-            stream.take(300).unwrap().iter().for_each(|response| told.hear(response));
+            stream
+                .poll_responses(300)
+                .unwrap()
+                .iter()
+                .for_each(|response| told.check_response(response));
             thread::yield_now();
         }
         if visit % 2 == 0 {
             stream.cancel(0);
-            let rest = stream.take(usize::MAX).unwrap();
-            rest.iter().for_each(|response| told.hear(response));
-            let end = rest.last().map(|response| &response.says);
-            assert!(told.compacted || end == Some(&Says::Canceled), "{rest:?}");
+            let rest = stream.poll_responses(usize::MAX).unwrap();
+            rest.iter().for_each(|response| told.check_response(response));
+            let end = rest.last().map(|response| &response.kind);
+            assert!(told.compacted || end == Some(&ResponseKind::Canceled), "{rest:?}");
         }
     }
 }
 
 fn request(only_b: bool) -> WatchRequest {
     let keys = if only_b {
-        WatchedKeys::One(Bytes::from_static(b"b"))
+        WatchedKeys::Single(Bytes::from_static(b"b"))
     } else {
         WatchedKeys::From(Bytes::new())
     };
-    WatchRequest { progress: true, ..WatchRequest::of(keys) }
+    WatchRequest { progress_notify: true, ..WatchRequest::new(keys) }
 }
 
 fn play(parts: StoreParts, locks: &Registry) {
     let scene = Scene::new(parts, locks);
     let requests = [
-        WatchRequest { previous: true, ..request(false) },
-        WatchRequest { start: 1, ..request(false) },
-        WatchRequest { start: LAST / 2, ..request(false) },
+        WatchRequest { prev_kv: true, ..request(false) },
+        WatchRequest { start_revision: 1, ..request(false) },
+        WatchRequest { start_revision: LAST / 2, ..request(false) },
         request(true),
     ];
     let staying = requests.map(|request| {
@@ -293,7 +309,7 @@ fn play(parts: StoreParts, locks: &Registry) {
     });
     thread::scope(|threads| {
         let scene = &scene;
-        threads.spawn(|| scene.stay(&staying));
+        threads.spawn(|| scene.run_lasting_watchers(&staying));
         threads.spawn(|| scene.write_all());
         threads.spawn(|| scene.until_finished("reader", || scene.read()));
         threads.spawn(|| scene.until_finished("hash", || scene.hash()));
@@ -305,7 +321,7 @@ fn play(parts: StoreParts, locks: &Registry) {
             threads.spawn(|| {
                 let mut visit = 0;
                 scene.until_finished("visitor", || {
-                    scene.come_and_go(visit);
+                    scene.run_passing_watcher(visit);
                     visit += 1;
                 });
             });
@@ -314,14 +330,14 @@ fn play(parts: StoreParts, locks: &Registry) {
             let mut now = Duration::ZERO;
             scene.until_finished("tick", || {
                 now += Duration::from_millis(200);
-                scene.store.tick(now).unwrap();
+                scene.store.commit_if_due(now).unwrap();
             });
         });
     });
-    assert_eq!(scene.store.read().revision(), LAST);
+    assert_eq!(scene.store.begin_read().revision(), LAST);
     drop(staying);
-    let figures = scene.hub.figures();
-    assert_eq!((figures.streams, figures.watchers, figures.behind), (0, 0, 0));
+    let figures = scene.watchable_store.metrics();
+    assert_eq!((figures.streams, figures.watchers, figures.unsynced), (0, 0, 0));
 }
 
 #[test]

@@ -17,10 +17,10 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_locks::Registry;
 use clearlane_mvcc::watch::{
-    Event, NO_WATCHER, Refusal, Response, Says, SnapshotHub, WatchConfig, WatchHub, WatchRequest,
-    WatchStream, WatchedKeys,
+    Event, INVALID_WATCH_ID, Response, ResponseKind, SnapshotWatchableStore, WatchConfig,
+    WatchError, WatchRequest, WatchStream, WatchableStore, WatchedKeys,
 };
-use clearlane_mvcc::{Change, CompactionJob, Ground, SnapshotStore, Store as _};
+use clearlane_mvcc::{Change, CompactionJob, SnapshotStore, Store as _, StoreConfig};
 use proptest::prelude::*;
 
 const STREAMS: usize = 3;
@@ -61,7 +61,7 @@ fn key(key: u8) -> Bytes {
 
 fn keys() -> impl Strategy<Value = WatchedKeys> {
     prop_oneof![
-        2 => (0..6_u8).prop_map(|one| WatchedKeys::One(key(one))),
+        2 => (0..6_u8).prop_map(|one| WatchedKeys::Single(key(one))),
         3 => (0..6_u8, 0..5_u8).prop_map(|(from, len)| {
             WatchedKeys::Range(key(from), key(from + len))
         }),
@@ -93,10 +93,10 @@ fn request() -> impl Strategy<Value = WatchRequest> {
             id,
             no_put,
             no_delete,
-            previous,
+            prev_kv: previous,
             // A notice for a watcher of that number would look like an answer to the stream.
-            progress: progress && id != NO_WATCHER,
-            ..WatchRequest::of(keys)
+            progress_notify: progress && id != INVALID_WATCH_ID,
+            ..WatchRequest::new(keys)
         },
     )
 }
@@ -131,20 +131,20 @@ fn config() -> impl Strategy<Value = WatchConfig> {
         |(stream_bytes_max, queue_bytes_max, step_records, step_bytes)| WatchConfig {
             stream_bytes_max,
             queue_bytes_max,
-            step_records,
-            step_bytes,
+            sync_step_records: step_records,
+            sync_step_bytes: step_bytes,
         },
     )
 }
 
 /// What the model knows of a watcher.
 #[derive(Clone, Debug)]
-struct Known {
+struct ExpectedWatcher {
     request: WatchRequest,
     /// The first revision of which nothing was told.
     next: i64,
     /// The newest revision that was said to it, events or not.
-    said: i64,
+    newest_revision: i64,
     created: bool,
     /// Its end was asked for. Events that were told before may still come out.
     canceled: bool,
@@ -154,11 +154,11 @@ struct Known {
 /// may be given again.
 struct Client {
     stream: WatchStream,
-    watchers: Vec<(i64, Known)>,
+    watchers: Vec<(i64, ExpectedWatcher)>,
     /// Requests that must be refused, in order.
-    refusals: Vec<Refusal>,
+    refusals: Vec<WatchError>,
     /// What the store was at when progress was asked for.
-    asked: Vec<i64>,
+    progress_requested_at: Vec<i64>,
     next_id: i64,
 }
 
@@ -183,7 +183,7 @@ impl Client {
 /// The store under test, its watchers, and the list.
 struct World {
     store: Arc<SnapshotStore<()>>,
-    hub: Arc<dyn WatchHub>,
+    watchable_store: Arc<dyn WatchableStore>,
     clients: Vec<Option<Client>>,
     unpublished: Vec<(i64, Vec<Change>)>,
     /// By revision.
@@ -198,14 +198,19 @@ impl World {
     fn new(config: WatchConfig) -> World {
         let engine = Arc::new(MemoryEngine::new());
         let store =
-            SnapshotStore::open(Ground::new(engine, Config::default(), PreCommit::none(), ()))
+            SnapshotStore::open(StoreConfig::new(engine, Config::default(), PreCommit::none(), ()))
                 .unwrap()
                 .0;
         let store = Arc::new(store);
-        let hub = SnapshotHub::new(Arc::clone(&store), config, &Registry::new(), Box::new(|_| {}));
+        let hub = SnapshotWatchableStore::new(
+            Arc::clone(&store),
+            config,
+            &Registry::new(),
+            Box::new(|_| {}),
+        );
         World {
             store,
-            hub: Arc::new(hub),
+            watchable_store: Arc::new(hub),
             clients: (0..STREAMS).map(|_| None).collect(),
             unpublished: Vec::new(),
             history: BTreeMap::new(),
@@ -223,8 +228,8 @@ impl World {
         match operation {
             Operation::Txn(changes) => self.txn(changes),
             Operation::Publish(count) => self.publish(*count),
-            Operation::Deliver => drop(self.hub.deliver().unwrap()),
-            Operation::CatchUp => drop(self.hub.catch_up().unwrap()),
+            Operation::Deliver => drop(self.watchable_store.deliver().unwrap()),
+            Operation::CatchUp => drop(self.watchable_store.sync_watchers().unwrap()),
             Operation::Open(number) => self.open(*number),
             Operation::Close(number) => self.clients[*number] = None,
             Operation::Watch(number, start, request) => self.watch(*number, *start, request),
@@ -234,12 +239,12 @@ impl World {
                 let now = self.revision();
                 if let Some(client) = &mut self.clients[*number] {
                     client.stream.request_progress();
-                    client.asked.push(now);
+                    client.progress_requested_at.push(now);
                 }
             }
             Operation::IntervalPassed(number) => {
                 if let Some(client) = &self.clients[*number] {
-                    client.stream.interval_passed();
+                    client.stream.notify_progress();
                 }
             }
             Operation::Compact(back) => self.compact(self.revision() - back),
@@ -249,7 +254,7 @@ impl World {
     }
 
     fn txn(&mut self, changes: &BTreeMap<u8, bool>) {
-        let mut txn = self.store.write().unwrap();
+        let mut txn = self.store.begin_write().unwrap();
         for (number, puts) in changes {
             let key = key(*number);
             if *puts {
@@ -278,17 +283,17 @@ impl World {
     fn publish(&mut self, count: usize) {
         let count = count.min(self.unpublished.len());
         for (revision, changes) in self.unpublished.drain(..count) {
-            self.hub.publish(revision, changes);
+            self.watchable_store.publish(revision, changes);
         }
     }
 
     fn open(&mut self, number: usize) {
-        let stream = WatchStream::open(Arc::clone(&self.hub), Arc::new(|| {}), 0);
+        let stream = WatchStream::open(Arc::clone(&self.watchable_store), Arc::new(|| {}), 0);
         self.clients[number] = Some(Client {
             stream,
             watchers: Vec::new(),
             refusals: Vec::new(),
-            asked: Vec::new(),
+            progress_requested_at: Vec::new(),
             next_id: 0,
         });
     }
@@ -304,14 +309,14 @@ impl World {
             Start::Absolute(revision) => revision,
             Start::Relative(by) => now + by,
         };
-        let request = WatchRequest { start, ..request.clone() };
+        let request = WatchRequest { start_revision: start, ..request.clone() };
         client.stream.watch(request.clone());
         let refusal = if start < 0 {
-            Some(Refusal::NegativeStart)
+            Some(WatchError::NegativeStartRevision)
         } else if request.keys.is_empty() {
-            Some(Refusal::EmptyRange)
+            Some(WatchError::EmptyRange)
         } else if request.id != 0 && client.is_taken(request.id) {
-            Some(Refusal::DuplicateId)
+            Some(WatchError::DuplicateId)
         } else {
             None
         };
@@ -321,7 +326,13 @@ impl World {
         }
         let id = client.number(request.id);
         let start = if start == 0 { now + 1 } else { start };
-        let known = Known { request, next: start, said: 0, created: false, canceled: false };
+        let known = ExpectedWatcher {
+            request,
+            next: start,
+            newest_revision: 0,
+            created: false,
+            canceled: false,
+        };
         client.watchers.push((id, known));
     }
 
@@ -355,44 +366,46 @@ impl World {
     /// Takes responses and checks each. Says how many there were.
     fn take(&mut self, number: usize, bytes: usize) -> usize {
         let Some(mut client) = self.clients[number].take() else { return 0 };
-        let responses = client.stream.take(bytes).unwrap();
+        let responses = client.stream.poll_responses(bytes).unwrap();
         responses.iter().for_each(|response| self.check(&mut client, response));
         self.clients[number] = Some(client);
         responses.len()
     }
 
     fn check(&self, client: &mut Client, response: &Response) {
-        match &response.says {
-            Says::Refused(refusal) => {
-                assert_eq!((response.id, client.refusals.remove(0)), (NO_WATCHER, *refusal));
+        match &response.kind {
+            ResponseKind::Rejected(refusal) => {
+                assert_eq!((response.id, client.refusals.remove(0)), (INVALID_WATCH_ID, *refusal));
                 return;
             }
-            Says::Progress if response.id == NO_WATCHER => {
+            ResponseKind::Progress if response.id == INVALID_WATCH_ID => {
                 return self.check_progress(client, response);
             }
             _ => {}
         }
         let of_that_id = client.watchers.iter_mut().filter(|(id, _)| *id == response.id);
         let (_, watcher) = of_that_id.into_iter().next().expect("a response is of a watcher");
-        assert_eq!(watcher.created, response.says != Says::Created, "{response:?}");
-        match &response.says {
-            Says::Created => {
+        assert_eq!(watcher.created, response.kind != ResponseKind::Created, "{response:?}");
+        match &response.kind {
+            ResponseKind::Created => {
                 watcher.created = true;
-                watcher.said = response.revision;
+                watcher.newest_revision = response.revision;
                 return;
             }
-            Says::Events { events, .. } => self.check_events(watcher, response, events),
-            Says::Progress => {
-                assert!(watcher.request.progress && response.revision >= watcher.said);
-                self.check_told(watcher, response.revision);
+            ResponseKind::Events { events, .. } => self.check_events(watcher, response, events),
+            ResponseKind::Progress => {
+                assert!(
+                    watcher.request.progress_notify && response.revision >= watcher.newest_revision
+                );
+                self.check_nothing_missed(watcher, response.revision);
             }
-            Says::Compacted(at) => {
+            ResponseKind::Compacted(at) => {
                 assert!(watcher.next < *at && *at <= self.compacted, "{watcher:?} at {at}");
             }
-            Says::Canceled => assert!(watcher.canceled),
-            Says::Refused(_) => unreachable!("seen above"),
+            ResponseKind::Canceled => assert!(watcher.canceled),
+            ResponseKind::Rejected(_) => unreachable!("seen above"),
         }
-        if matches!(response.says, Says::Compacted(_) | Says::Canceled) {
+        if matches!(response.kind, ResponseKind::Compacted(_) | ResponseKind::Canceled) {
             // Nothing may come after this: whatever has this number then is another watcher.
             let place = client.watchers.iter().position(|(id, _)| *id == response.id).unwrap();
             client.watchers.remove(place);
@@ -400,30 +413,30 @@ impl World {
     }
 
     /// All that is wanted up to the last revision of the response, from where the last one ended.
-    fn check_events(&self, watcher: &mut Known, response: &Response, events: &[Event]) {
+    fn check_events(&self, watcher: &mut ExpectedWatcher, response: &Response, events: &[Event]) {
         let up_to = mod_revision(&events.last().expect("no response is empty").change);
         let wanted: Vec<&Change> = self.wanted(watcher, up_to);
         let told: Vec<&Change> = events.iter().map(|event| &event.change).collect();
         assert_eq!(told, wanted, "{watcher:?}");
         assert!(response.revision >= up_to && response.revision <= self.revision());
-        assert!(response.revision >= watcher.said, "{watcher:?}: {response:?}");
+        assert!(response.revision >= watcher.newest_revision, "{watcher:?}: {response:?}");
         for event in events {
             self.check_previous(watcher, event);
         }
-        (watcher.next, watcher.said) = (up_to + 1, response.revision);
+        (watcher.next, watcher.newest_revision) = (up_to + 1, response.revision);
     }
 
-    fn check_previous(&self, watcher: &Known, event: &Event) {
+    fn check_previous(&self, watcher: &ExpectedWatcher, event: &Event) {
         let before = mod_revision(&event.change) - 1;
         let expected = self.maps[&before].get(key_of(&event.change));
-        let expected = expected.filter(|_| watcher.request.previous).map(|change| match change {
+        let expected = expected.filter(|_| watcher.request.prev_kv).map(|change| match change {
             Change::Put(record) | Change::Delete(record) => record,
         });
-        let compacted = before < self.compacted && event.previous.is_none();
-        assert!(compacted || event.previous.as_ref() == expected, "{watcher:?}: {event:?}");
+        let compacted = before < self.compacted && event.prev_kv.is_none();
+        assert!(compacted || event.prev_kv.as_ref() == expected, "{watcher:?}: {event:?}");
     }
 
-    fn wanted(&self, watcher: &Known, up_to: i64) -> Vec<&Change> {
+    fn wanted(&self, watcher: &ExpectedWatcher, up_to: i64) -> Vec<&Change> {
         if watcher.next > up_to {
             return Vec::new();
         }
@@ -439,19 +452,20 @@ impl World {
     }
 
     /// Everything up to a revision was told, and the watcher's start is no more than that.
-    fn check_told(&self, watcher: &Known, revision: i64) {
-        assert!(watcher.created && watcher.request.start <= revision, "{watcher:?}");
+    fn check_nothing_missed(&self, watcher: &ExpectedWatcher, revision: i64) {
+        assert!(watcher.created && watcher.request.start_revision <= revision, "{watcher:?}");
         assert!(revision <= self.revision());
         assert_eq!(self.wanted(watcher, revision), Vec::<&Change>::new(), "{watcher:?}");
     }
 
     fn check_progress(&self, client: &mut Client, response: &Response) {
-        let place = client.asked.iter().position(|asked| *asked <= response.revision);
-        client.asked.remove(place.expect("nobody has asked, or not yet"));
+        let place =
+            client.progress_requested_at.iter().position(|asked| *asked <= response.revision);
+        client.progress_requested_at.remove(place.expect("nobody has asked, or not yet"));
         for (_, watcher) in &client.watchers {
             // Those that are not created yet came after it. A canceled one is out of the question.
             if watcher.created && !watcher.canceled {
-                self.check_told(watcher, response.revision);
+                self.check_nothing_missed(watcher, response.revision);
             }
         }
     }
@@ -464,10 +478,13 @@ impl World {
         while !idle {
             rounds += 1;
             assert!(rounds < 10_000, "it does not settle");
-            let delivered = self.hub.deliver().unwrap();
-            let caught_up = self.hub.catch_up().unwrap();
+            let delivered = self.watchable_store.deliver().unwrap();
+            let caught_up = self.watchable_store.sync_watchers().unwrap();
             let taken: usize = (0..STREAMS).map(|number| self.take(number, 300)).sum();
-            idle = !delivered && !caught_up && taken == 0 && self.hub.figures().queued == 0;
+            idle = !delivered
+                && !caught_up
+                && taken == 0
+                && self.watchable_store.metrics().queued == 0;
         }
         for client in self.clients.iter().flatten() {
             assert!(client.refusals.is_empty());
@@ -478,8 +495,8 @@ impl World {
             }
         }
         let watchers = self.clients.iter().flatten().map(|client| client.watchers.len()).sum();
-        let figures = self.hub.figures();
-        assert_eq!((figures.watchers, figures.behind), (watchers, 0));
+        let figures = self.watchable_store.metrics();
+        assert_eq!((figures.watchers, figures.unsynced), (watchers, 0));
         self.settled_progress();
     }
 
@@ -488,14 +505,15 @@ impl World {
         let now = self.revision();
         for number in 0..STREAMS {
             let Some(client) = &mut self.clients[number] else { continue };
-            client.asked.clear();
+            client.progress_requested_at.clear();
             client.stream.request_progress();
-            let future = client.watchers.iter().any(|(_, watcher)| watcher.request.start > now);
+            let future =
+                client.watchers.iter().any(|(_, watcher)| watcher.request.start_revision > now);
             let answered = !future && !client.watchers.is_empty();
-            let answers = client.stream.take(usize::MAX).unwrap();
+            let answers = client.stream.poll_responses(usize::MAX).unwrap();
             assert_eq!(answers.len(), usize::from(answered), "{answers:?}");
             for answer in answers {
-                assert_eq!((answer.id, answer.says), (NO_WATCHER, Says::Progress));
+                assert_eq!((answer.id, answer.kind), (INVALID_WATCH_ID, ResponseKind::Progress));
                 assert_eq!(answer.revision, now);
             }
         }

@@ -10,32 +10,32 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::MemoryEngine;
 use clearlane_locks::Registry;
 use clearlane_mvcc::watch::{
-    CurrentHub, Response, Says, WatchConfig, WatchFigures, WatchHub, WatchId, WatchRequest,
-    WatchStream, WatchedKeys,
+    CurrentHub, Response, ResponseKind, WatchConfig, WatchId, WatchMetrics, WatchRequest,
+    WatchStream, WatchableStore, WatchedKeys,
 };
-use clearlane_mvcc::{Change, Ground, Store, open};
+use clearlane_mvcc::{Change, Store, StoreConfig, open};
 
 /// One store after the other, and the hub through which streams reach both.
 struct World {
-    design: Design,
+    design: Era,
     config: WatchConfig,
     store: Arc<dyn Store<()>>,
-    hub: Arc<CurrentHub>,
+    watchable_store: Arc<CurrentHub>,
 }
 
-fn empty(design: Design) -> Arc<dyn Store<()>> {
+fn empty(design: Era) -> Arc<dyn Store<()>> {
     let engine = Arc::new(MemoryEngine::new());
-    let ground = Ground::new(engine, Config::default(), PreCommit::none(), ());
+    let ground = StoreConfig::new(engine, Config::default(), PreCommit::none(), ());
     Arc::from(open(design.into(), ground).unwrap().0)
 }
 
 /// Puts a key at a revision.
 fn put(store: &dyn Store<()>, revision: i64) -> Vec<Change> {
-    let mut txn = store.write().unwrap();
+    let mut txn = store.begin_write().unwrap();
     txn.put(b"k", revision.to_string().as_bytes(), 0).unwrap();
     let ended = txn.end(()).unwrap();
     assert_eq!(ended.revision, revision);
@@ -43,25 +43,25 @@ fn put(store: &dyn Store<()>, revision: i64) -> Vec<Change> {
 }
 
 impl World {
-    fn new(design: Design, config: WatchConfig) -> World {
+    fn new(design: Era, config: WatchConfig) -> World {
         let (store, locks) = (empty(design), Registry::new());
-        let hub = Arc::clone(&store).watch_hub(config, &locks, Box::new(|_| {}));
-        World { design, config, store, hub: Arc::new(CurrentHub::new(hub, &locks)) }
+        let hub = Arc::clone(&store).open_watchable_store(config, &locks, Box::new(|_| {}));
+        World { design, config, store, watchable_store: Arc::new(CurrentHub::new(hub, &locks)) }
     }
 
     fn stream(&self) -> WatchStream {
-        WatchStream::open(Arc::clone(&self.hub) as _, Arc::new(|| {}), 7)
+        WatchStream::open(Arc::clone(&self.watchable_store) as _, Arc::new(|| {}), 7)
     }
 
     fn put(&self, revisions: RangeInclusive<i64>) {
         for revision in revisions {
-            self.hub.publish(revision, put(&*self.store, revision));
+            self.watchable_store.publish(revision, put(&*self.store, revision));
         }
     }
 
     fn settle(&self) {
-        while self.hub.deliver().unwrap() {}
-        while self.hub.catch_up().unwrap() {}
+        while self.watchable_store.deliver().unwrap() {}
+        while self.watchable_store.sync_watchers().unwrap() {}
     }
 
     /// A copy that has come up to a revision, and is compacted, takes the store's place.
@@ -73,26 +73,30 @@ impl World {
             while !self.store.compact_step(&mut job, 100).unwrap() {}
         }
         let (store, locks) = (Arc::clone(&self.store), Registry::new());
-        self.hub.replace(store.watch_hub(self.config, &locks, Box::new(|_| {})));
+        self.watchable_store.replace(store.open_watchable_store(
+            self.config,
+            &locks,
+            Box::new(|_| {}),
+        ));
     }
 }
 
 fn watcher(id: WatchId, start: i64) -> WatchRequest {
-    let keys = WatchedKeys::One(Bytes::from_static(b"k"));
-    WatchRequest { id, start, ..WatchRequest::of(keys) }
+    let keys = WatchedKeys::Single(Bytes::from_static(b"k"));
+    WatchRequest { id, start_revision: start, ..WatchRequest::new(keys) }
 }
 
 /// The revisions that a watcher was told; behind them, negative, the compaction that ended it.
-fn told(responses: &[Response], id: WatchId) -> Vec<i64> {
+fn delivered_revisions(responses: &[Response], id: WatchId) -> Vec<i64> {
     let mut told = Vec::new();
     for response in responses.iter().filter(|response| response.id == id) {
-        match &response.says {
-            Says::Events { events, .. } => {
+        match &response.kind {
+            ResponseKind::Events { events, .. } => {
                 told.extend(events.iter().map(|event| match &event.change {
                     Change::Put(record) | Change::Delete(record) => record.mod_revision,
                 }));
             }
-            Says::Compacted(at) => told.push(-at),
+            ResponseKind::Compacted(at) => told.push(-at),
             _ => {}
         }
     }
@@ -101,7 +105,7 @@ fn told(responses: &[Response], id: WatchId) -> Vec<i64> {
 
 #[test]
 fn everybody_is_told_everything_once_wherever_he_stood() {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let mut world = World::new(design, WatchConfig::default());
         let stream = world.stream();
         world.put(2..=10);
@@ -116,56 +120,60 @@ fn everybody_is_told_everything_once_wherever_he_stood() {
         // This is published and not handed on. (In the old eras the writer has told it.)
         world.put(13..=13);
         world.replace(20, None);
-        let figures = world.hub.figures();
+        let figures = world.watchable_store.metrics();
         assert_eq!((figures.streams, figures.watchers), (1, 4), "{design:?}");
         // Writers of the new store do not wait for anybody to catch up.
         world.put(21..=23);
         world.settle();
         world.put(24..=24);
         world.settle();
-        let responses = stream.take(usize::MAX).unwrap();
+        let responses = stream.poll_responses(usize::MAX).unwrap();
         for (id, from) in [(1, 11), (2, 5), (3, 15), (4, 22)] {
             let all: Vec<i64> = (from..=24).collect();
-            assert_eq!(told(&responses, id), all, "{design:?}, watcher {id}");
+            assert_eq!(delivered_revisions(&responses, id), all, "{design:?}, watcher {id}");
         }
         stream.watch(watcher(0, 0));
-        let created = stream.take(usize::MAX).unwrap();
-        assert_eq!((created[0].id, &created[0].says), (0, &Says::Created), "{design:?}");
+        let created = stream.poll_responses(usize::MAX).unwrap();
+        assert_eq!((created[0].id, &created[0].kind), (0, &ResponseKind::Created), "{design:?}");
         drop(stream);
-        assert_eq!(world.hub.figures(), WatchFigures::default(), "{design:?}");
+        assert_eq!(world.watchable_store.metrics(), WatchMetrics::default(), "{design:?}");
     }
 }
 
 /// The outbox is full and stays so over the move: what did not find room comes from the new store.
 #[test]
 fn a_full_outbox_moves_with_its_watcher() {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let config = WatchConfig { stream_bytes_max: 2000, ..WatchConfig::default() };
         let mut world = World::new(design, config);
         let stream = world.stream();
         stream.watch(watcher(1, 0));
         world.put(2..=1500);
         world.settle();
-        assert_eq!(world.hub.figures().behind, 1, "{design:?}");
+        assert_eq!(world.watchable_store.metrics().unsynced, 1, "{design:?}");
         world.replace(1600, None);
         world.settle();
         let mut responses = Vec::new();
         loop {
-            let taken = stream.take(usize::MAX).unwrap();
+            let taken = stream.poll_responses(usize::MAX).unwrap();
             if taken.is_empty() {
                 break;
             }
             responses.extend(taken);
             world.settle();
         }
-        assert_eq!(told(&responses, 1), (2..=1600).collect::<Vec<_>>(), "{design:?}");
-        assert_eq!(world.hub.figures().behind, 0, "{design:?}");
+        assert_eq!(
+            delivered_revisions(&responses, 1),
+            (2..=1600).collect::<Vec<_>>(),
+            "{design:?}"
+        );
+        assert_eq!(world.watchable_store.metrics().unsynced, 0, "{design:?}");
     }
 }
 
 #[test]
 fn who_should_be_told_what_the_copy_has_compacted_is_told_that() {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let mut world = World::new(design, WatchConfig::default());
         let stream = world.stream();
         stream.watch(watcher(1, 0));
@@ -174,9 +182,9 @@ fn who_should_be_told_what_the_copy_has_compacted_is_told_that() {
         stream.watch(watcher(2, 10));
         world.replace(20, Some(10));
         world.settle();
-        let responses = stream.take(usize::MAX).unwrap();
-        assert_eq!(told(&responses, 1), [2, 3, 4, 5, -10], "{design:?}");
-        assert_eq!(told(&responses, 2), (10..=20).collect::<Vec<_>>(), "{design:?}");
-        assert_eq!(world.hub.figures().watchers, 1, "{design:?}");
+        let responses = stream.poll_responses(usize::MAX).unwrap();
+        assert_eq!(delivered_revisions(&responses, 1), [2, 3, 4, 5, -10], "{design:?}");
+        assert_eq!(delivered_revisions(&responses, 2), (10..=20).collect::<Vec<_>>(), "{design:?}");
+        assert_eq!(world.watchable_store.metrics().watchers, 1, "{design:?}");
     }
 }

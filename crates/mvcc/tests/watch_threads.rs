@@ -24,10 +24,10 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_engine::MemoryEngine;
 use clearlane_locks::Registry;
 use clearlane_mvcc::watch::{
-    Due, Event, Response, Says, SnapshotHub, WatchConfig, WatchHub, WatchRequest, WatchStream,
-    WatchedKeys,
+    Event, Response, ResponseKind, SnapshotWatchableStore, WatchConfig, WatchRequest, WatchStream,
+    WatchWork, WatchableStore, WatchedKeys,
 };
-use clearlane_mvcc::{Change, CompactionJob, Ground, SnapshotStore, Store as _};
+use clearlane_mvcc::{Change, CompactionJob, SnapshotStore, Store as _, StoreConfig};
 
 /// The newest revision in the end.
 const LAST: i64 = 6000;
@@ -38,10 +38,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A bell that remembers that it was rung.
 #[derive(Clone, Default)]
-struct Bell(Arc<(Mutex<bool>, Condvar)>);
+struct WakeFlag(Arc<(Mutex<bool>, Condvar)>);
 
-impl Bell {
-    fn ring(&self) {
+impl WakeFlag {
+    fn set(&self) {
         *self.0.0.lock().unwrap() = true;
         self.0.1.notify_all();
     }
@@ -114,9 +114,9 @@ fn wanted(keys: &WatchedKeys, revision: i64) -> Vec<Bytes> {
     changed.filter(|key| keys.contains(key)).collect()
 }
 
-fn write(world: &World, hub: &dyn WatchHub, compactor: &Sender<CompactionJob>) {
+fn write(world: &World, hub: &dyn WatchableStore, compactor: &Sender<CompactionJob>) {
     for revision in 2..=LAST {
-        let mut txn = world.store.write().unwrap();
+        let mut txn = world.store.begin_write().unwrap();
         for change in 0..changes_at(revision) {
             txn.put(&key(revision + change), revision.to_string().as_bytes(), 0).unwrap();
         }
@@ -134,7 +134,7 @@ fn write(world: &World, hub: &dyn WatchHub, compactor: &Sender<CompactionJob>) {
 }
 
 /// Does steps while there are any, and sleeps until the bell.
-fn work(world: &World, bell: &Bell, step: impl Fn() -> bool) {
+fn run_steps(world: &World, bell: &WakeFlag, step: impl Fn() -> bool) {
     loop {
         while step() {}
         if world.finished.load(Ordering::Acquire) {
@@ -161,19 +161,19 @@ enum Pace {
 }
 
 #[derive(Debug)]
-struct Told {
+struct WatcherProgress {
     keys: WatchedKeys,
     /// The next revision to hear of.
     next: i64,
     previous: bool,
     created: bool,
-    ended: bool,
+    is_ended: bool,
 }
 
 struct Consumer<'w> {
     world: &'w World,
     stream: WatchStream,
-    watchers: BTreeMap<i64, Told>,
+    watchers: BTreeMap<i64, WatcherProgress>,
     random: Random,
     pace: Pace,
     compacted: usize,
@@ -188,7 +188,7 @@ impl Consumer<'_> {
         let keys = match self.random.below(4) {
             0 => WatchedKeys::From(Bytes::new()),
             1 => WatchedKeys::Range(key(first), Bytes::from_static(b"key-z")),
-            _ => WatchedKeys::One(key(first)),
+            _ => WatchedKeys::Single(key(first)),
         };
         let start = match self.random.below(4) {
             0 => revision + 1 + self.random.below(300) as i64,
@@ -197,8 +197,13 @@ impl Consumer<'_> {
             _ => revision + 1,
         };
         let previous = self.random.below(3) == 0;
-        let request = WatchRequest { start, id, previous, ..WatchRequest::of(keys.clone()) };
-        let told = Told { keys, next: start, previous, created: false, ended: false };
+        let request = WatchRequest {
+            start_revision: start,
+            id,
+            prev_kv: previous,
+            ..WatchRequest::new(keys.clone())
+        };
+        let told = WatcherProgress { keys, next: start, previous, created: false, is_ended: false };
         self.watchers.insert(id, told);
         self.stream.watch(request);
     }
@@ -209,41 +214,44 @@ impl Consumer<'_> {
             Pace::FewBytes => 1 + self.random.below(600) as usize,
             Pace::StopAndGo(_) => 1 << 14,
         };
-        let responses = self.stream.take(bytes).unwrap();
-        responses.iter().for_each(|response| self.hear(response));
+        let responses = self.stream.poll_responses(bytes).unwrap();
+        responses.iter().for_each(|response| self.check_response(response));
         !responses.is_empty()
     }
 
-    fn hear(&mut self, response: &Response) {
+    fn check_response(&mut self, response: &Response) {
         let told = self.watchers.get_mut(&response.id).unwrap();
-        assert!(!told.ended && told.created != (response.says == Says::Created), "{response:?}");
-        match &response.says {
-            Says::Created => told.created = true,
-            Says::Compacted(at) => {
+        assert!(
+            !told.is_ended && told.created != (response.kind == ResponseKind::Created),
+            "{response:?}"
+        );
+        match &response.kind {
+            ResponseKind::Created => told.created = true,
+            ResponseKind::Compacted(at) => {
                 assert!(told.next < *at, "{told:?} is compacted at {at}");
-                assert!(*at <= self.world.store.read().compact_revision());
-                told.ended = true;
+                assert!(*at <= self.world.store.begin_read().compact_revision());
+                told.is_ended = true;
                 self.compacted += 1;
             }
-            Says::Events { events, .. } => {
+            ResponseKind::Events { events, .. } => {
                 self.events += events.len();
-                hear_events(told, events);
+                check_events(told, events);
             }
             other => panic!("nobody asked for {other:?}"),
         }
     }
 
     /// Everybody was told everything, or was overtaken by a compaction.
-    fn is_done(&self) -> bool {
-        let done = |told: &Told| {
-            told.ended
+    fn has_finished(&self) -> bool {
+        let done = |told: &WatcherProgress| {
+            told.is_ended
                 || told.created
                     && (told.next..=LAST).all(|revision| wanted(&told.keys, revision).is_empty())
         };
         self.watchers.len() == WATCHERS_PER_CONSUMER && self.watchers.values().all(done)
     }
 
-    fn run(&mut self, bell: &Bell) {
+    fn run(&mut self, bell: &WakeFlag) {
         let mut next_stop = 0;
         loop {
             let count = self.watchers.len();
@@ -260,23 +268,23 @@ impl Consumer<'_> {
             }
             if self.take() {
                 thread::yield_now();
-            } else if self.is_done() {
+            } else if self.has_finished() {
                 return;
             } else if count < WATCHERS_PER_CONSUMER {
                 self.world.wait_for(due);
             } else {
-                assert!(bell.wait(self.world.deadline), "{}", self.complaint());
+                assert!(bell.wait(self.world.deadline), "{}", self.describe_missing());
             }
         }
     }
 
-    fn complaint(&self) -> String {
-        let lacks = self.watchers.iter().filter(|(_, told)| !told.ended);
+    fn describe_missing(&self) -> String {
+        let lacks = self.watchers.iter().filter(|(_, told)| !told.is_ended);
         format!("{:?} sleeps for ever: {:?}", self.pace, lacks.collect::<Vec<_>>())
     }
 }
 
-fn hear_events(told: &mut Told, events: &[Event]) {
+fn check_events(told: &mut WatcherProgress, events: &[Event]) {
     for of_revision in events.chunk_by(|a, b| record(a).mod_revision == record(b).mod_revision) {
         let revision = record(&of_revision[0]).mod_revision;
         for skipped in told.next..revision {
@@ -287,7 +295,7 @@ fn hear_events(told: &mut Told, events: &[Event]) {
         assert_eq!(keys, wanted(&told.keys, revision), "{told:?} at {revision}");
         for event in of_revision {
             assert_eq!(record(event).value, revision.to_string());
-            if let Some(previous) = &event.previous {
+            if let Some(previous) = &event.prev_kv {
                 assert!(told.previous && previous.mod_revision < revision);
                 assert_eq!(previous.version + 1, record(event).version);
             }
@@ -301,10 +309,10 @@ fn record(event: &Event) -> &clearlane_proto::mvccpb::KeyValue {
     record
 }
 
-fn consume(world: &World, hub: &Arc<dyn WatchHub>, seed: u64, pace: Pace) -> (usize, usize) {
-    let bell = Bell::default();
+fn consume(world: &World, hub: &Arc<dyn WatchableStore>, seed: u64, pace: Pace) -> (usize, usize) {
+    let bell = WakeFlag::default();
     let wake = bell.clone();
-    let stream = WatchStream::open(Arc::clone(hub), Arc::new(move || wake.ring()), 0);
+    let stream = WatchStream::open(Arc::clone(hub), Arc::new(move || wake.set()), 0);
     let (watchers, random) = (BTreeMap::new(), Random(seed));
     let mut consumer = Consumer { world, stream, watchers, random, pace, compacted: 0, events: 0 };
     consumer.run(&bell);
@@ -315,7 +323,7 @@ fn consume(world: &World, hub: &Arc<dyn WatchHub>, seed: u64, pace: Pace) -> (us
 /// compaction.
 fn run(config: WatchConfig, seed: u64, kept: i64) -> (usize, usize) {
     println!("seed {seed}, {config:?}");
-    let store = SnapshotStore::open(Ground::new(
+    let store = SnapshotStore::open(StoreConfig::new(
         Arc::new(MemoryEngine::new()),
         Config::default(),
         PreCommit::none(),
@@ -329,20 +337,20 @@ fn run(config: WatchConfig, seed: u64, kept: i64) -> (usize, usize) {
         kept,
         deadline: Instant::now() + DEADLINE,
     };
-    let (deliver, catch_up) = (Bell::default(), Bell::default());
+    let (deliver, catch_up) = (WakeFlag::default(), WakeFlag::default());
     let (compactor, jobs) = mpsc::channel();
     let bells = [deliver.clone(), catch_up.clone()];
     let wake = Box::new(move |due| match due {
-        Due::Delivery => bells[0].ring(),
-        Due::CatchUp => bells[1].ring(),
+        WatchWork::Delivery => bells[0].set(),
+        WatchWork::SyncWatchers => bells[1].set(),
     });
-    let hub = SnapshotHub::new(Arc::clone(&world.store), config, &Registry::new(), wake);
-    let hub: Arc<dyn WatchHub> = Arc::new(hub);
+    let hub = SnapshotWatchableStore::new(Arc::clone(&world.store), config, &Registry::new(), wake);
+    let hub: Arc<dyn WatchableStore> = Arc::new(hub);
     let paces = [Pace::Fast, Pace::FewBytes, Pace::StopAndGo(200), Pace::StopAndGo(900)];
     let (world, hub) = (&world, &hub);
     thread::scope(|scope| {
-        scope.spawn(|| work(world, &deliver, || hub.deliver().unwrap()));
-        scope.spawn(|| work(world, &catch_up, || hub.catch_up().unwrap()));
+        scope.spawn(|| run_steps(world, &deliver, || hub.deliver().unwrap()));
+        scope.spawn(|| run_steps(world, &catch_up, || hub.sync_watchers().unwrap()));
         scope.spawn(move || compact(world, &jobs));
         let consume =
             |(number, pace)| scope.spawn(move || consume(world, hub, seed * 100 + number, pace));
@@ -350,7 +358,7 @@ fn run(config: WatchConfig, seed: u64, kept: i64) -> (usize, usize) {
         scope.spawn(move || write(world, &**hub, &compactor));
         let told: Vec<_> = consumers.into_iter().map(|consumer| consumer.join()).collect();
         world.finished.store(true, Ordering::Release);
-        [&deliver, &catch_up].into_iter().for_each(Bell::ring);
+        [&deliver, &catch_up].into_iter().for_each(WakeFlag::set);
         told.into_iter().map(Result::unwrap).fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
     })
 }
@@ -367,8 +375,8 @@ fn everybody_is_told_everything_with_small_bounds() {
         let config = WatchConfig {
             stream_bytes_max: 4000,
             queue_bytes_max: 3000,
-            step_records: 100,
-            step_bytes: 2000,
+            sync_step_records: 100,
+            sync_step_bytes: 2000,
         };
         let (events, compacted) = run(config, seed, 500);
         assert!(events > 1000 && compacted > 0, "{events} events, {compacted} compacted");
@@ -377,8 +385,12 @@ fn everybody_is_told_everything_with_small_bounds() {
 
 #[test]
 fn everybody_is_told_everything_with_tiny_bounds() {
-    let config =
-        WatchConfig { stream_bytes_max: 1, queue_bytes_max: 1, step_records: 1, step_bytes: 1 };
+    let config = WatchConfig {
+        stream_bytes_max: 1,
+        queue_bytes_max: 1,
+        sync_step_records: 1,
+        sync_step_bytes: 1,
+    };
     let (events, compacted) = run(config, 4, 3000);
     assert!(events > 500 && compacted > 0, "{events} events, {compacted} compacted");
 }

@@ -8,9 +8,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use clearlane_backend::{Backend, Config, Design, PreCommit, RangeVisitor, ReadTx, Value};
+use clearlane_backend::{Backend, Config, Era, PreCommit, RangeVisitor, ReadTx, Value};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
-use clearlane_mvcc::{Ground, RecordKey, Revision, SnapshotStore, Store, WholeHashJob};
+use clearlane_mvcc::{BackendHashJob, Revision, RevisionKey, SnapshotStore, Store, StoreConfig};
 
 type Backing = Box<dyn Backend<u64>>;
 
@@ -22,7 +22,7 @@ fn hook() -> PreCommit<u64> {
     })
 }
 
-fn open(design: Design, engine: &Arc<dyn Engine>) -> Backing {
+fn open(design: Era, engine: &Arc<dyn Engine>) -> Backing {
     design.open(Arc::clone(engine), Config::default(), hook(), 0).unwrap()
 }
 
@@ -31,7 +31,7 @@ fn memory() -> Arc<dyn Engine> {
 }
 
 fn write(backend: &Backing, applied: u64, records: &[(Bucket, &[u8], &[u8])]) {
-    let mut tx = backend.write().unwrap();
+    let mut tx = backend.begin_write().unwrap();
     for (bucket, key, value) in records {
         tx.put(*bucket, key, Bytes::copy_from_slice(value)).unwrap();
     }
@@ -40,7 +40,7 @@ fn write(backend: &Backing, applied: u64, records: &[(Bucket, &[u8], &[u8])]) {
 
 /// The sum, and in how many steps.
 fn sum_in_steps(tx: impl ReadTx, budget: usize) -> (u32, usize) {
-    let (mut job, mut steps) = (WholeHashJob::new(tx), 1);
+    let (mut job, mut steps) = (BackendHashJob::new(tx), 1);
     loop {
         match job.step(budget).unwrap() {
             Some(sum) => return (sum, steps),
@@ -50,7 +50,7 @@ fn sum_in_steps(tx: impl ReadTx, budget: usize) -> (u32, usize) {
 }
 
 fn sum(backend: &Backing) -> u32 {
-    sum_in_steps(backend.read(), 2).0
+    sum_in_steps(backend.begin_read(), 2).0
 }
 
 /// The same from all bytes at once, as they lie in the engine.
@@ -73,7 +73,7 @@ fn at_once(engine: &Arc<dyn Engine>) -> u32 {
     crc32c::crc32c(&all)
 }
 
-fn record(main: i64) -> RecordKey {
+fn record(main: i64) -> RevisionKey {
     Revision::new(main, 0).put_key()
 }
 
@@ -104,7 +104,7 @@ fn commits_defragmentation_and_a_restart_leave_it_alone() {
     let empty =
         crc32c::crc32c(b"alarmauthauthRolesauthUsersclusterkeyleasemembersmembers_removedmeta");
     let mut seen = Vec::new();
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let engine = memory();
         let backend = open(design, &engine);
         assert_eq!(sum(&backend), empty, "{design}");
@@ -126,7 +126,7 @@ fn commits_defragmentation_and_a_restart_leave_it_alone() {
 
 #[test]
 fn what_the_log_and_the_layout_say_does_not_count() {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let engine = memory();
         let backend = open(design, &engine);
         fill(&backend, || ());
@@ -156,7 +156,7 @@ fn what_the_log_and_the_layout_say_does_not_count() {
 #[test]
 fn every_other_record_counts() {
     for bucket in Bucket::ALL {
-        let backend = open(Design::SnapshotReadTx, &memory());
+        let backend = open(Era::Clearlane, &memory());
         fill(&backend, || ());
         let before = sum(&backend);
         let key = record(9);
@@ -168,7 +168,7 @@ fn every_other_record_counts() {
         }
         write(&backend, 4, &[(bucket, &key, b"some valuf")]);
         assert_ne!(sum(&backend), with, "{bucket:?}: another value");
-        let mut tx = backend.write().unwrap();
+        let mut tx = backend.begin_write().unwrap();
         tx.delete(bucket, &key).unwrap();
         drop(tx.end(5).unwrap());
         assert_eq!(sum(&backend), before, "{bucket:?}: as it was");
@@ -179,7 +179,7 @@ fn every_other_record_counts() {
 fn another_bucket_is_another_sum() {
     let mut sums: Vec<u32> = Bucket::ALL
         .map(|bucket| {
-            let backend = open(Design::SnapshotReadTx, &memory());
+            let backend = open(Era::Clearlane, &memory());
             write(&backend, 1, &[(bucket, &record(2), b"the same")]);
             sum(&backend)
         })
@@ -191,13 +191,13 @@ fn another_bucket_is_another_sum() {
 
 #[test]
 fn small_steps_and_large_ones_agree() {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let backend = open(design, &memory());
         fill(&backend, || backend.commit().unwrap());
-        let (whole, steps) = sum_in_steps(backend.read(), 1000);
+        let (whole, steps) = sum_in_steps(backend.begin_read(), 1000);
         assert_eq!(steps, 1, "{design}");
         for (budget, steps_min) in [(0, 11), (1, 11), (3, 4)] {
-            let (sum, steps) = sum_in_steps(backend.read(), budget);
+            let (sum, steps) = sum_in_steps(backend.begin_read(), budget);
             assert_eq!(sum, whole, "{design}, budget {budget}");
             assert!(steps >= steps_min, "{design}, budget {budget}: only {steps} steps");
         }
@@ -207,17 +207,17 @@ fn small_steps_and_large_ones_agree() {
 #[test]
 fn the_job_stays_with_its_state() {
     let (store, _) =
-        SnapshotStore::open(Ground::new(memory(), Config::default(), PreCommit::none(), ()))
+        SnapshotStore::open(StoreConfig::new(memory(), Config::default(), PreCommit::none(), ()))
             .unwrap();
     let put = |key: &[u8]| {
-        let mut txn = store.write().unwrap();
+        let mut txn = store.begin_write().unwrap();
         txn.put(key, b"value", 0).unwrap();
         drop(txn.end(()).unwrap());
     };
     put(b"a");
     put(b"b");
-    let (before, _) = sum_in_steps(store.backend().read_view(), 1000);
-    let mut job = WholeHashJob::new(store.backend().read_view());
+    let (before, _) = sum_in_steps(store.backend().begin_snapshot_read(), 1000);
+    let mut job = BackendHashJob::new(store.backend().begin_snapshot_read());
     assert_eq!(job.step(1).unwrap(), None);
     put(b"c");
     Store::commit(&store).unwrap();
@@ -225,7 +225,7 @@ fn the_job_stays_with_its_state() {
     let sum = (0..10).find_map(|_| job.step(1).unwrap());
     assert_eq!(sum, Some(before));
     assert_eq!(job.step(1).unwrap(), Some(before), "and it says so again");
-    assert_ne!(sum_in_steps(store.backend().read_view(), 1000).0, before);
+    assert_ne!(sum_in_steps(store.backend().begin_snapshot_read(), 1000).0, before);
 }
 
 /// Fails once, in the middle of a range.
@@ -269,7 +269,7 @@ fn after_an_error_the_step_may_be_tried_again() {
         until_failure: Cell::new(until_failure),
     };
     let (whole, _) = sum_in_steps(until(usize::MAX), 1000);
-    let mut job = WholeHashJob::new(until(5));
+    let mut job = BackendHashJob::new(until(5));
     let outcomes: Vec<_> = (0..10).map(|_| job.step(4)).collect();
     assert_eq!(outcomes.iter().filter(|outcome| outcome.is_err()).count(), 1);
     assert_eq!(outcomes.into_iter().find_map(|outcome| outcome.ok().flatten()), Some(whole));

@@ -24,14 +24,14 @@
 //! | [`wire`] | how does an entry, a state, a change of members look as bytes? |
 //! | [`files`] | what do we ask of a disk, and what may it do to us? |
 //! | [`wal`] | how do records become a log that survives, and what is found in it again? |
-//! | [`wal::group`] | how does one sync serve all who wait? |
+//! | [`wal::group_commit`] | how does one sync serve all who wait? |
 //! | [`driver`] | who leads, and what is committed? raft, as a state machine that does nothing itself |
 //!
 //! # What holds
 //!
 //! * Nothing here starts a thread, reads a clock or draws a random number that a caller did not
-//!   seed. [`wal::group::run`] is a loop that blocks; who calls it supplies the thread.
-//! * Every touch of a disk goes through [`files::Files`]. A simulation gives another disk.
+//!   seed. [`wal::group_commit::run_writer`] is a loop that blocks; who calls it supplies the thread.
+//! * Every touch of a disk goes through [`files::FileSystem`]. A simulation gives another disk.
 //! * After a failed write or sync nothing more is written: see [`Error::Failed`].
 //! * What a caller or a file holds cannot cause a panic.
 //!
@@ -48,8 +48,8 @@ mod log;
 mod error;
 
 pub use error::{Error, Result};
-pub use log::Position;
+pub use log::LogPosition;
 pub use wire::{
     ConfChange, ConfChangeKind, ConfState, Entry, EntryKind, HardState, MemberContext, Metadata,
-    Snapshot,
+    WalSnapshot,
 };

@@ -33,38 +33,38 @@ use crate::wire::ConfState;
 
 /// Where a state of the store lies in the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Position {
+pub struct LogPosition {
     /// The last entry that the state contains.
     pub index: u64,
     /// The term of that entry.
     pub term: u64,
     /// Who was a member then.
-    pub members: ConfState,
+    pub conf_state: ConfState,
 }
 
 /// The log that raft sees.
 #[derive(Debug, Default)]
-pub(crate) struct Log {
+pub(crate) struct LogStorage {
     pub(crate) hard_state: HardState,
     /// The entry before the first one that is kept.
-    before: (u64, u64),
+    before_first: (u64, u64),
     entries: VecDeque<Entry>,
-    durable: Position,
+    durable: LogPosition,
 }
 
-impl Log {
+impl LogStorage {
     /// A log without entries, the first of which is to follow on `before`, and whose store is at a
     /// position, there or later.
-    pub(crate) fn new(before: (u64, u64), durable: Position) -> Log {
-        Log { before, durable, ..Log::default() }
+    pub(crate) fn new(before: (u64, u64), durable: LogPosition) -> LogStorage {
+        LogStorage { before_first: before, durable, ..LogStorage::default() }
     }
 
-    pub(crate) fn durable(&self) -> &Position {
+    pub(crate) fn durable(&self) -> &LogPosition {
         &self.durable
     }
 
     /// The store has been synced in this state.
-    pub(crate) fn set_durable(&mut self, position: Position) {
+    pub(crate) fn set_durable(&mut self, position: LogPosition) {
         if position.index >= self.durable.index {
             self.durable = position;
         }
@@ -73,7 +73,7 @@ impl Log {
     /// Appends entries; those that are there from the same index on are overwritten.
     pub(crate) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
-        let (from, to) = (self.before.0 + 1, self.last());
+        let (from, to) = (self.before_first.0 + 1, self.last());
         let fits = (from..=to + 1).contains(&first.index);
         assert!(fits, "an entry at {} does not follow on {from} to {to}", first.index);
         self.entries.truncate((first.index - from) as usize);
@@ -81,25 +81,26 @@ impl Log {
     }
 
     /// The store was replaced by one at this position: everything before is gone.
-    pub(crate) fn install(&mut self, position: Position) {
+    pub(crate) fn install(&mut self, position: LogPosition) {
         self.entries.clear();
-        self.before = (position.index, position.term);
+        self.before_first = (position.index, position.term);
         self.durable = position;
     }
 
     /// Lets go of the entries up to an index, but of none that the durable store does not have.
     pub(crate) fn release(&mut self, up_to: u64) {
         let up_to = up_to.min(self.durable.index).min(self.last());
-        while self.before.0 < up_to {
+        while self.before_first.0 < up_to {
             let released = self.entries.pop_front().expect("counted above");
-            self.before = (released.index, released.term);
+            self.before_first = (released.index, released.term);
         }
     }
 
     /// From which entry up to an index, and beyond, there are no more bytes than so many: the last
     /// index that would have to be released.
-    pub(crate) fn beyond_bytes(&self, up_to: u64, bytes: u64) -> u64 {
-        let known = up_to.saturating_sub(self.before.0).min(self.entries.len() as u64) as usize;
+    pub(crate) fn release_index_for_bytes(&self, up_to: u64, bytes: u64) -> u64 {
+        let known =
+            up_to.saturating_sub(self.before_first.0).min(self.entries.len() as u64) as usize;
         let mut left = bytes;
         let fits = |entry: &&Entry| {
             let size = entry.data.len() as u64;
@@ -108,27 +109,28 @@ impl Log {
             fits
         };
         let kept = self.entries.range(..known).rev().take_while(fits).count();
-        self.before.0 + (known - kept) as u64
+        self.before_first.0 + (known - kept) as u64
     }
 
     /// Bytes of the entries behind an index.
-    pub(crate) fn bytes_behind(&self, index: u64) -> u64 {
-        let known = index.saturating_sub(self.before.0).min(self.entries.len() as u64) as usize;
+    pub(crate) fn bytes_after(&self, index: u64) -> u64 {
+        let known =
+            index.saturating_sub(self.before_first.0).min(self.entries.len() as u64) as usize;
         self.entries.range(known..).map(|entry| entry.data.len() as u64).sum()
     }
 
     pub(crate) fn first(&self) -> u64 {
-        self.before.0 + 1
+        self.before_first.0 + 1
     }
 
     pub(crate) fn last(&self) -> u64 {
-        self.before.0 + self.entries.len() as u64
+        self.before_first.0 + self.entries.len() as u64
     }
 }
 
-impl Storage for Log {
+impl Storage for LogStorage {
     fn initial_state(&self) -> raft::Result<RaftState> {
-        Ok(RaftState::new(self.hard_state.clone(), self.durable.members.to_raft()))
+        Ok(RaftState::new(self.hard_state.clone(), self.durable.conf_state.to_raft()))
     }
 
     fn entries(
@@ -163,10 +165,10 @@ impl Storage for Log {
     }
 
     fn term(&self, index: u64) -> raft::Result<u64> {
-        if index == self.before.0 {
-            return Ok(self.before.1);
+        if index == self.before_first.0 {
+            return Ok(self.before_first.1);
         }
-        if index < self.before.0 {
+        if index < self.before_first.0 {
             return Err(StorageError::Compacted.into());
         }
         let entry = self.entries.get((index - self.first()) as usize);
@@ -191,19 +193,19 @@ impl Storage for Log {
     }
 }
 
-impl Position {
+impl LogPosition {
     pub(crate) fn to_raft(&self) -> Snapshot {
         let mut metadata = SnapshotMetadata::default();
         metadata.set_index(self.index);
         metadata.set_term(self.term);
-        metadata.set_conf_state(self.members.to_raft());
+        metadata.set_conf_state(self.conf_state.to_raft());
         let mut snapshot = Snapshot::default();
         snapshot.set_metadata(metadata);
         snapshot
     }
 
-    pub(crate) fn of_raft(metadata: &SnapshotMetadata) -> Position {
-        let members = ConfState::of_raft(metadata.get_conf_state());
-        Position { index: metadata.index, term: metadata.term, members }
+    pub(crate) fn from_raft(metadata: &SnapshotMetadata) -> LogPosition {
+        let members = ConfState::from_raft(metadata.get_conf_state());
+        LogPosition { index: metadata.index, term: metadata.term, conf_state: members }
     }
 }

@@ -8,8 +8,10 @@
 
 mod cluster_support;
 
-use clearlane_raft_log::Position;
-use clearlane_raft_log::driver::{Driver, Effects, Error, Found, Message, Role, Settings};
+use clearlane_raft_log::LogPosition;
+use clearlane_raft_log::driver::{
+    Error, Message, RaftNode, RaftNodeConfig, Ready, RecoveredState, Role,
+};
 use clearlane_raft_log::wire::{ConfState, Entry, EntryKind, HardState};
 use cluster_support::disk;
 use proptest::prelude::*;
@@ -17,40 +19,43 @@ use protobuf::{Message as _, ProtobufEnum as _};
 use raft::eraftpb;
 
 /// A member of three with a few entries.
-fn member(id: u64) -> Driver {
+fn member(id: u64) -> RaftNode {
     let members = ConfState { voters: vec![1, 2, 3], ..ConfState::default() };
-    let store = Position { index: 4, term: 2, members };
+    let store = LogPosition { index: 4, term: 2, conf_state: members };
     let entry =
         |index| Entry { kind: EntryKind::Normal, term: 2, index, data: b"a".to_vec().into() };
     let hard_state = HardState { term: 2, vote: 0, commit: 5 };
-    let found = Found { store, hard_state, entries: (5..=8).map(entry).collect() };
-    Driver::new(Settings { reads_max: 8, ..Settings::new(id, 7) }, found).unwrap()
+    let found =
+        RecoveredState { store_position: store, hard_state, entries: (5..=8).map(entry).collect() };
+    RaftNode::new(RaftNodeConfig { reads_max: 8, ..RaftNodeConfig::new(id, 7) }, found).unwrap()
 }
 
 /// What its owner does with what a driver says.
-fn obey(driver: &mut Driver, effects: Effects, writes: bool) -> Vec<Message> {
-    for entry in &effects.committed {
+fn handle_ready(driver: &mut RaftNode, effects: Ready, writes: bool) -> Vec<Message> {
+    for entry in &effects.committed_entries {
         let _ = match entry.kind {
             EntryKind::Normal => continue,
-            EntryKind::ConfChange => driver.apply_change(disk::decode_change(&entry.data).as_ref()),
+            EntryKind::ConfChange => {
+                driver.apply_conf_change(disk::decode_change(&entry.data).as_ref())
+            }
             EntryKind::ConfChangeV2 => {
-                driver.apply_changes(&disk::decode_changes(&entry.data).unwrap_or_default())
+                driver.apply_conf_changes(&disk::decode_changes(&entry.data).unwrap_or_default())
             }
         };
     }
-    if let Some(last) = effects.committed.last() {
-        driver.applied(last.index).unwrap();
+    if let Some(last) = effects.committed_entries.last() {
+        driver.on_applied(last.index).unwrap();
     }
     if let Some(append) = effects.append.filter(|_| writes) {
-        driver.persisted(append.number).unwrap();
+        driver.on_persisted(append.number).unwrap();
     }
-    effects.send
+    effects.messages
 }
 
-fn drain(driver: &mut Driver, writes: bool) -> Vec<Message> {
+fn drain(driver: &mut RaftNode, writes: bool) -> Vec<Message> {
     let mut sent = Vec::new();
-    while let Some(effects) = driver.effects() {
-        sent.extend(obey(driver, effects, writes));
+    while let Some(effects) = driver.ready() {
+        sent.extend(handle_ready(driver, effects, writes));
     }
     sent
 }
@@ -199,31 +204,42 @@ fn mutate(message: &mut eraftpb::Message, part: u8, to: u64) {
 }
 
 /// What an owner may call at any time. What is nonsense is an error.
-fn call(driver: &mut Driver, what: u8, number: u64) {
+fn call(driver: &mut RaftNode, what: u8, number: u64) {
     let id = number % 5;
     match what % 12 {
-        0 => drop(driver.applied(number)),
+        0 => drop(driver.on_applied(number)),
         1 => {
             let members = ConfState { voters: vec![1, 2, 3], ..ConfState::default() };
-            drop(driver.durable(Position { index: number, term: 2, members }));
+            drop(driver.set_durable_position(LogPosition {
+                index: number,
+                term: 2,
+                conf_state: members,
+            }));
         }
         2 => driver.release(number),
         3 => driver.transfer_leader(id),
-        4 => driver.unreachable(id),
-        5 => driver.snapshot_sent(id, number.is_multiple_of(2)),
+        4 => driver.report_unreachable(id),
+        5 => driver.report_snapshot(id, number.is_multiple_of(2)),
         6 => drop(driver.read_index(vec![1; (number % 70) as usize])),
         7 => drop(driver.propose(vec![0; (number % 3) as usize].into())),
-        8 => drop(driver.propose_change(vec![0x10, (number % 4) as u8, 0x18, id as u8].into())),
-        9 => drop(driver.propose_changes(vec![0xff; id as usize].into())),
+        8 => {
+            drop(driver.propose_conf_change(vec![0x10, (number % 4) as u8, 0x18, id as u8].into()))
+        }
+        9 => drop(driver.propose_conf_changes(vec![0xff; id as usize].into())),
         10 => driver.campaign(),
         _ => {
             let change = disk::decode_change(&[0x10, (number % 4) as u8, 0x18, id as u8]);
-            drop(driver.apply_change(change.as_ref()));
+            drop(driver.apply_conf_change(change.as_ref()));
         }
     }
 }
 
-fn talk(one: &mut Driver, other: &mut Driver, writes: bool, heard: &mut Vec<eraftpb::Message>) {
+fn exchange_messages(
+    one: &mut RaftNode,
+    other: &mut RaftNode,
+    writes: bool,
+    heard: &mut Vec<eraftpb::Message>,
+) {
     for _ in 0..4 {
         for message in drain(one, writes).into_iter().filter(|message| message.to() == 2) {
             let _ = other.step(message);
@@ -248,11 +264,11 @@ proptest! {
         drain(&mut one, true);
         if leads {
             one.campaign();
-            talk(&mut one, &mut other, true, &mut heard);
+            exchange_messages(&mut one, &mut other, true, &mut heard);
             prop_assert_eq!(one.leadership().role, Role::Leader);
         } else {
             other.campaign();
-            talk(&mut one, &mut other, true, &mut heard);
+            exchange_messages(&mut one, &mut other, true, &mut heard);
             prop_assert_eq!(other.leadership().role, Role::Leader);
         }
         for event in events {
@@ -270,11 +286,11 @@ proptest! {
                 }
                 Event::Talk => {
                     let _ = other.propose(b"b".to_vec().into());
-                    talk(&mut one, &mut other, writes, &mut heard);
+                    exchange_messages(&mut one, &mut other, writes, &mut heard);
                     continue;
                 }
                 Event::Persisted(number) => {
-                    let _ = one.persisted(number);
+                    let _ = one.on_persisted(number);
                     continue;
                 }
                 Event::Call(what, number) => {
@@ -284,28 +300,28 @@ proptest! {
             };
             let Ok(message) = Message::decode(&nonsense) else { continue };
             let stepped = one.step(message);
-            prop_assert!(!matches!(stepped, Err(Error::Stopped(_))), "{:?}", stepped);
+            prop_assert!(!matches!(stepped, Err(Error::Fatal(_))), "{:?}", stepped);
             drain(&mut one, writes);
         }
         drain(&mut one, true);
     }
 }
 
-fn found(store: u64, commit: u64, term: u64, entries: &[(u64, u64)]) -> Found {
+fn found(store: u64, commit: u64, term: u64, entries: &[(u64, u64)]) -> RecoveredState {
     let members = ConfState { voters: vec![1], ..ConfState::default() };
     let entry =
         |(index, term): &(u64, u64)| Entry { term: *term, index: *index, ..Entry::default() };
-    Found {
-        store: Position { index: store, term: 2.min(store), members },
+    RecoveredState {
+        store_position: LogPosition { index: store, term: 2.min(store), conf_state: members },
         hard_state: HardState { term, vote: 0, commit },
         entries: entries.iter().map(entry).collect(),
     }
 }
 
 /// What a driver says to what a disk holds, and how far it takes it to be committed.
-fn opened(found: Found) -> Result<u64, String> {
-    let driver = Driver::new(Settings::new(1, 1), found);
-    driver.map(|driver| driver.committed()).map_err(|error| error.to_string())
+fn opened(found: RecoveredState) -> Result<u64, String> {
+    let driver = RaftNode::new(RaftNodeConfig::new(1, 1), found);
+    driver.map(|driver| driver.committed_index()).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -315,9 +331,9 @@ fn a_disk_that_does_not_fit_together_is_refused() {
     assert_eq!(opened(found(5, 6, 2, &[(6, 2)])), Ok(6));
     assert_eq!(opened(found(5, 0, 2, &[])), Ok(5));
     // The power failed between an entry and the state that came with it.
-    let torn = Driver::new(Settings::new(1, 1), found(5, 5, 2, &[(6, 3)])).unwrap();
+    let torn = RaftNode::new(RaftNodeConfig::new(1, 1), found(5, 5, 2, &[(6, 3)])).unwrap();
     assert_eq!(torn.leadership().term, 3);
-    let refused = |found: Found| opened(found).unwrap_err();
+    let refused = |found: RecoveredState| opened(found).unwrap_err();
     assert_eq!(refused(found(5, 5, 2, &[(7, 2)])), "raft stopped: entry 7@2 follows 5@2");
     assert_eq!(refused(found(5, 5, 2, &[(6, 1)])), "raft stopped: entry 6@1 follows 5@2");
     assert_eq!(refused(found(0, 0, 2, &[(1, 0)])), "raft stopped: entry 1@0 follows 0@0");
@@ -330,19 +346,19 @@ fn a_disk_that_does_not_fit_together_is_refused() {
         "raft stopped: 9 is committed, and the log ends at 6"
     );
     let mut strange = found(5, 5, 2, &[]);
-    strange.store.members.learners = vec![1];
+    strange.store_position.conf_state.learners = vec![1];
     assert_eq!(refused(strange), "raft stopped: the store's members: a learner that votes");
     let mut huge = found(5, 5, 2, &[]);
     huge.hard_state.term = u64::MAX;
     assert!(refused(huge).starts_with("raft stopped: entry 5, term "));
-    let nobody = Driver::new(Settings::new(0, 1), Found::default());
-    assert!(matches!(nobody, Err(Error::Stopped(_))));
+    let nobody = RaftNode::new(RaftNodeConfig::new(0, 1), RecoveredState::default());
+    assert!(matches!(nobody, Err(Error::Fatal(_))));
 }
 
 /// The first and the last entry that a driver keeps of what a disk holds.
-fn kept(found: Found) -> Result<(u64, u64), String> {
-    let driver = Driver::new(Settings::new(1, 1), found);
-    driver.map(|driver| driver.kept()).map_err(|error| error.to_string())
+fn kept(found: RecoveredState) -> Result<(u64, u64), String> {
+    let driver = RaftNode::new(RaftNodeConfig::new(1, 1), found);
+    driver.map(|driver| driver.kept_indexes()).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -377,29 +393,29 @@ fn entries_that_the_store_has_must_fit_too() {
 #[test]
 fn what_is_kept_is_released_as_ever() {
     let entries: Vec<_> = (2..=8).map(|index| (index, 2)).collect();
-    let mut driver = Driver::new(Settings::new(1, 1), found(6, 7, 2, &entries)).unwrap();
-    assert_eq!((driver.kept(), driver.committed()), ((3, 8), 7));
+    let mut driver = RaftNode::new(RaftNodeConfig::new(1, 1), found(6, 7, 2, &entries)).unwrap();
+    assert_eq!((driver.kept_indexes(), driver.committed_index()), ((3, 8), 7));
     driver.release(4);
-    assert_eq!(driver.kept(), (5, 8));
+    assert_eq!(driver.kept_indexes(), (5, 8));
     // Not what the durable store does not have, also if it is committed.
     driver.release(u64::MAX);
-    assert_eq!(driver.kept(), (7, 8));
-    let committed = driver.effects().unwrap().committed;
+    assert_eq!(driver.kept_indexes(), (7, 8));
+    let committed = driver.ready().unwrap().committed_entries;
     assert_eq!(committed.iter().map(|entry| entry.index).collect::<Vec<_>>(), [7]);
 }
 
 #[test]
 fn figures_that_cannot_be_are_errors() {
     let mut driver = member(1);
-    assert!(matches!(driver.persisted(1), Err(Error::Stopped(_))));
-    assert!(matches!(driver.applied(5), Err(Error::Stopped(_))), "not handed out yet");
-    let effects = driver.effects().unwrap();
-    assert_eq!(effects.committed.len(), 1);
-    assert_eq!(driver.applied(5), Ok(()));
-    assert_eq!(driver.applied(4), Ok(()), "told late");
-    assert!(matches!(driver.applied(6), Err(Error::Stopped(_))));
-    let beyond = Position { index: 6, term: 2, ..driver.durable_position().clone() };
-    assert!(matches!(driver.durable(beyond), Err(Error::Stopped(_))));
+    assert!(matches!(driver.on_persisted(1), Err(Error::Fatal(_))));
+    assert!(matches!(driver.on_applied(5), Err(Error::Fatal(_))), "not handed out yet");
+    let effects = driver.ready().unwrap();
+    assert_eq!(effects.committed_entries.len(), 1);
+    assert_eq!(driver.on_applied(5), Ok(()));
+    assert_eq!(driver.on_applied(4), Ok(()), "told late");
+    assert!(matches!(driver.on_applied(6), Err(Error::Fatal(_))));
+    let beyond = LogPosition { index: 6, term: 2, ..driver.durable_position().clone() };
+    assert!(matches!(driver.set_durable_position(beyond), Err(Error::Fatal(_))));
 }
 
 /// A message from member 2 to member 1.
@@ -412,12 +428,12 @@ fn from_two(kind: eraftpb::MessageType, term: u64) -> eraftpb::Message {
     message
 }
 
-fn step(driver: &mut Driver, message: &eraftpb::Message) -> Result<(), Error> {
+fn step(driver: &mut RaftNode, message: &eraftpb::Message) -> Result<(), Error> {
     driver.step(Message::decode(&message.write_to_bytes().unwrap()).unwrap())
 }
 
 /// What is wrong with a message, in the driver's words.
-fn refused(driver: &mut Driver, message: &eraftpb::Message) -> String {
+fn refused(driver: &mut RaftNode, message: &eraftpb::Message) -> String {
     let error = step(driver, message).unwrap_err().to_string();
     error.rsplit(": ").next().unwrap().to_owned()
 }
@@ -432,12 +448,12 @@ fn a_vote_that_was_not_asked_for_does_not_count() {
     driver.campaign();
     drain(&mut driver, true);
     assert_eq!(step(&mut driver, &from_two(MsgRequestPreVoteResponse, 3)), Ok(()));
-    let append = driver.effects().unwrap().append.unwrap();
+    let append = driver.ready().unwrap().append.unwrap();
     assert_eq!(driver.leadership().role, Role::Candidate);
     // Its own vote is on its way to the disk, so nobody can have heard of its wish.
     let vote = from_two(MsgRequestVoteResponse, 3);
     assert_eq!(refused(&mut driver, &vote), "an answer to what was not asked yet");
-    driver.persisted(append.number).unwrap();
+    driver.on_persisted(append.number).unwrap();
     assert_eq!(step(&mut driver, &vote), Ok(()));
     assert_eq!(driver.leadership().role, Role::Leader);
 
@@ -484,22 +500,22 @@ fn copies_of_nonsense_are_refused() {
 
     let joint = copy(&[1, 2], &[4], &[2, 3], &[3], true);
     assert_eq!(step(&mut driver, &joint), Ok(()));
-    let install = driver.effects().unwrap().append.unwrap().install.unwrap();
-    assert_eq!((install.index, install.members.voters_outgoing), (20, vec![2, 3]));
+    let install = driver.ready().unwrap().append.unwrap().install_snapshot.unwrap();
+    assert_eq!((install.index, install.conf_state.voters_outgoing), (20, vec![2, 3]));
 }
 
 #[test]
 fn what_raft_does_not_know_to_be_applied_is_not_released() {
     let mut driver = member(1);
-    let effects = driver.effects().unwrap();
-    assert_eq!(effects.committed.len(), 1);
-    let synced = Position { index: 5, term: 2, ..driver.durable_position().clone() };
-    driver.durable(synced).unwrap();
+    let effects = driver.ready().unwrap();
+    assert_eq!(effects.committed_entries.len(), 1);
+    let synced = LogPosition { index: 5, term: 2, ..driver.durable_position().clone() };
+    driver.set_durable_position(synced).unwrap();
     driver.release(5);
-    assert_eq!(driver.kept(), (5, 8));
-    driver.applied(5).unwrap();
+    assert_eq!(driver.kept_indexes(), (5, 8));
+    driver.on_applied(5).unwrap();
     driver.release(8);
-    assert_eq!(driver.kept(), (6, 8), "no more than the synced store has");
+    assert_eq!(driver.kept_indexes(), (6, 8), "no more than the synced store has");
 }
 
 #[test]
@@ -518,11 +534,11 @@ fn a_disk_that_does_not_keep_up_takes_no_more() {
         message
     };
     step(&mut driver, &append(9)).unwrap();
-    let first = driver.effects().unwrap().append.unwrap();
+    let first = driver.ready().unwrap().append.unwrap();
     step(&mut driver, &append(10)).unwrap();
-    let _ = driver.effects().unwrap();
+    let _ = driver.ready().unwrap();
     assert_eq!(step(&mut driver, &append(11)), Err(Error::QueueFull));
-    driver.persisted(first.number).unwrap();
+    driver.on_persisted(first.number).unwrap();
     assert_eq!(step(&mut driver, &append(11)), Ok(()));
 }
 

@@ -12,20 +12,20 @@ mod cluster_support;
 use std::hash::Hasher;
 use std::process::Command;
 
-use clearlane_raft_log::driver::Settings;
+use clearlane_raft_log::driver::RaftNodeConfig;
 use cluster_support::Cluster;
 use proptest::prelude::*;
 
 /// A step: what happens, to which member, and a number for it.
 type Step = (u8, u8, u16);
 
-fn settings(seed: u64) -> Settings {
-    Settings {
+fn settings(seed: u64) -> RaftNodeConfig {
+    RaftNodeConfig {
         inflight_max: 4,
         message_bytes_max: 64,
         uncommitted_bytes_max: 4096,
         uncommitted_entries_max: 64,
-        ..Settings::new(1, seed)
+        ..RaftNodeConfig::new(1, seed)
     }
 }
 

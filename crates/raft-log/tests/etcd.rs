@@ -16,11 +16,11 @@ use std::sync::Arc;
 
 use clearlane_proto::Message;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest, RequestHeader};
-use clearlane_raft_log::files::Disk;
+use clearlane_raft_log::files::OsFileSystem;
 use clearlane_raft_log::wal::{Append, Contents, Options, Wal, read, valid_snapshots};
 use clearlane_raft_log::{
     ConfChange, ConfChangeKind, ConfState, Entry, EntryKind, HardState, MemberContext, Metadata,
-    Snapshot,
+    WalSnapshot,
 };
 
 const MEMBER: u64 = 0x2e12_59d4_15f2_a040;
@@ -76,16 +76,16 @@ fn history() -> Vec<Append> {
     let state = |term, vote, commit| Some(HardState { term, vote, commit });
     let one = |entry: Entry| {
         let state = state(2, MEMBER, entry.index);
-        Append { snapshot: None, entries: vec![entry], state }
+        Append { snapshot: None, entries: vec![entry], hard_state: state }
     };
     use ConfChangeKind::{AddLearnerNode, AddNode, RemoveNode, UpdateNode};
     vec![
         Append {
             entries: vec![change(1, AddNode, MEMBER, Some(founder))],
-            state: state(1, 0, 1),
+            hard_state: state(1, 0, 1),
             ..Append::default()
         },
-        Append { state: state(2, MEMBER, 1), ..Append::default() },
+        Append { hard_state: state(2, MEMBER, 1), ..Append::default() },
         one(noop),
         one(put(3, "a value")),
         one(put(4, &"a long value ".repeat(100))),
@@ -101,13 +101,13 @@ fn history() -> Vec<Append> {
 /// Writes the history, in segments so small that there is more than one.
 fn write_history(dir: &Path) -> Vec<Append> {
     let options = Options { segment_bytes: 1024, segments_max: None };
-    let mut wal = Wal::create(Arc::new(Disk), dir, METADATA, options).unwrap();
+    let mut wal = Wal::create(Arc::new(OsFileSystem), dir, METADATA, options).unwrap();
     let history = history();
     for append in &history {
         wal.append_all(append).unwrap();
         wal.sync().unwrap();
     }
-    assert!(wal.segments() > 1);
+    assert!(wal.segment_count() > 1);
     history
 }
 
@@ -158,7 +158,7 @@ fn the_dump_tool_prints_every_record_that_was_written() {
     states.dedup();
     assert_eq!(
         states,
-        history.iter().filter_map(|append| append.state.map(text)).collect::<Vec<_>>()
+        history.iter().filter_map(|append| append.hard_state.map(text)).collect::<Vec<_>>()
     );
     let metadata =
         format!("Metadata: NodeID:{} ClusterID:{}", METADATA.node_id, METADATA.cluster_id);
@@ -266,9 +266,9 @@ impl Server {
 }
 
 /// Reads a log from its newest valid snapshot.
-fn contents(dir: &Path) -> (Snapshot, Contents) {
-    let start = valid_snapshots(&Disk, dir).unwrap().pop().unwrap();
-    let contents = read(&Disk, dir, (start.index, start.term)).unwrap();
+fn contents(dir: &Path) -> (WalSnapshot, Contents) {
+    let start = valid_snapshots(&OsFileSystem, dir).unwrap().pop().unwrap();
+    let contents = read(&OsFileSystem, dir, (start.index, start.term)).unwrap();
     (start, contents)
 }
 
@@ -299,15 +299,15 @@ fn etcd_goes_on_with_its_log_as_we_write_it() {
     // The same log from our hand, with a snapshot and a cut in it, in place of etcd's.
     std::fs::rename(&dir, home.path().join("as-etcd-wrote-it")).unwrap();
     let options = Options { segment_bytes: 512, segments_max: None };
-    let mut wal = Wal::create(Arc::new(Disk), &dir, old.metadata, options).unwrap();
-    assert_eq!(start, Snapshot::default());
-    wal.save(&old.entries, Some(&old.state)).unwrap();
+    let mut wal = Wal::create(Arc::new(OsFileSystem), &dir, old.metadata, options).unwrap();
+    assert_eq!(start, WalSnapshot::default());
+    wal.save(&old.entries, Some(&old.hard_state)).unwrap();
     wal.sync().unwrap();
     let (index, term) =
         old.entries.iter().find(|entry| entry.index == 2).map(|e| (e.index, e.term)).unwrap();
     let members = ConfState { voters: vec![old.metadata.node_id], ..ConfState::default() };
-    wal.save_snapshot(&Snapshot { index, term, conf_state: Some(members) }).unwrap();
-    assert!(wal.segments() > 1);
+    wal.save_snapshot(&WalSnapshot { index, term, conf_state: Some(members) }).unwrap();
+    assert!(wal.segment_count() > 1);
     wal.close().unwrap();
 
     let server = Server::start(&data, ports);
@@ -325,8 +325,8 @@ fn etcd_goes_on_with_its_log_as_we_write_it() {
     assert_eq!((start.index, start.term), (index, term));
     let known = &old.entries[index as usize..];
     assert!(new.entries.starts_with(known) && new.entries.len() > known.len());
-    assert!(new.state.term > old.state.term);
-    assert!(Wal::open(Arc::new(Disk), &dir, (index, term), options).is_ok());
+    assert!(new.hard_state.term > old.hard_state.term);
+    assert!(Wal::open(Arc::new(OsFileSystem), &dir, (index, term), options).is_ok());
 }
 
 /// While etcd has a log open, we cannot open it.
@@ -337,7 +337,7 @@ fn etcds_lock_is_respected() {
     let data = home.path().join("data");
     let dir = data.join("member/wal");
     let server = Server::start(&data, free_ports());
-    let open = || Wal::open(Arc::new(Disk), &dir, (0, 0), Options::default());
+    let open = || Wal::open(Arc::new(OsFileSystem), &dir, (0, 0), Options::default());
     let refused = open();
     assert!(matches!(refused, Err(clearlane_raft_log::Error::Locked { .. })), "{refused:?}");
     drop(server);

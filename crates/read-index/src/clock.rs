@@ -16,32 +16,35 @@ use std::time::Duration;
 
 /// Takes steps back out of what it is told.
 #[derive(Debug, Default)]
-pub(crate) struct Clock {
-    told: Duration,
+pub(crate) struct SteadyClock {
+    last_reading: Duration,
     /// Steady time minus told time: all steps back so far.
-    ahead: Duration,
+    correction: Duration,
 }
 
 /// What time it is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Moment {
+pub(crate) struct ClockReading {
     /// Never less than before.
     pub(crate) now: Duration,
     /// Since the last moment the clock has been behind it.
-    pub(crate) stepped_back: bool,
+    pub(crate) has_stepped_back: bool,
 }
 
-impl Clock {
-    pub(crate) fn told(&mut self, told: Duration) -> Moment {
-        let step = self.told.saturating_sub(told);
-        self.told = told;
-        self.ahead = self.ahead.saturating_add(step);
-        Moment { now: told.saturating_add(self.ahead), stepped_back: !step.is_zero() }
+impl SteadyClock {
+    pub(crate) fn read(&mut self, told: Duration) -> ClockReading {
+        let step = self.last_reading.saturating_sub(told);
+        self.last_reading = told;
+        self.correction = self.correction.saturating_add(step);
+        ClockReading {
+            now: told.saturating_add(self.correction),
+            has_stepped_back: !step.is_zero(),
+        }
     }
 
     /// When the caller's clock will show this steady time.
-    pub(crate) fn untold(&self, steady: Duration) -> Duration {
-        steady.saturating_sub(self.ahead)
+    pub(crate) fn to_caller_time(&self, steady: Duration) -> Duration {
+        steady.saturating_sub(self.correction)
     }
 }
 
@@ -51,23 +54,23 @@ mod tests {
 
     #[test]
     fn a_step_back_stands_still_and_is_told() {
-        let mut clock = Clock::default();
+        let mut clock = SteadyClock::default();
         let mut seen = Vec::new();
         for told in [5, 6, 2, 3, 3, 1, 9] {
-            let moment = clock.told(Duration::from_secs(told));
-            seen.push((moment.now.as_secs(), moment.stepped_back));
+            let moment = clock.read(Duration::from_secs(told));
+            seen.push((moment.now.as_secs(), moment.has_stepped_back));
         }
         let expected =
             [(5, false), (6, false), (6, true), (7, false), (7, false), (7, true), (15, false)];
         assert_eq!(seen, expected);
-        assert_eq!(clock.untold(Duration::from_secs(20)), Duration::from_secs(14));
+        assert_eq!(clock.to_caller_time(Duration::from_secs(20)), Duration::from_secs(14));
     }
 
     #[test]
     fn the_end_of_time_is_no_overflow() {
-        let mut clock = Clock::default();
-        clock.told(Duration::MAX);
-        clock.told(Duration::ZERO);
-        assert_eq!(clock.told(Duration::MAX).now, Duration::MAX);
+        let mut clock = SteadyClock::default();
+        clock.read(Duration::MAX);
+        clock.read(Duration::ZERO);
+        assert_eq!(clock.read(Duration::MAX).now, Duration::MAX);
     }
 }

@@ -1,11 +1,11 @@
 //! Why a read was not let go on, grouped by who must act.
 
 /// The result of an operation of a barrier.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T> = std::result::Result<T, ReadIndexError>;
 
 /// What a barrier answers to a reader that may not go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum ReadIndexError {
     // The client must try again, or elsewhere: etcd's words, for clients compare them.
     /// No answer came in time. Without a leader this is what happens.
     #[error("etcdserver: request timed out")]

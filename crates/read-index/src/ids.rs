@@ -36,7 +36,7 @@
 //!   millisecond. Ids of members are hashes; etcd makes the same bet.
 //! * Between two starts of a member the wall clock gains at least a millisecond per 256 ids. A
 //!   clock that was set back breaks that. Who does not want to rely on it remembers a floor and
-//!   gives it to [`above`](RequestIds::above): an id that nothing handed out before has passed. Two
+//!   gives it to [`above`](RequestIdGenerator::starting_above): an id that nothing handed out before has passed. Two
 //!   are at hand: a number that is stored from time to time and lies well ahead, or, for proposals
 //!   alone, the highest id of this member in the log.
 //! * Less than 2^48 ids are handed out. The milliseconds wrap after 34 years, next in 2039; then a
@@ -49,23 +49,23 @@ const COUNTER_BITS: u32 = 8;
 
 /// The ids of one member, from one start to the next.
 #[derive(Debug)]
-pub struct RequestIds {
+pub struct RequestIdGenerator {
     prefix: u64,
     /// What was handed out last. It may carry beyond 48 bits; what is handed out does not.
     suffix: u64,
 }
 
-impl RequestIds {
+impl RequestIdGenerator {
     /// For a member that starts at this time, in milliseconds since 1970.
-    pub fn new(member: u64, unix_ms: u64) -> RequestIds {
+    pub fn new(member: u64, unix_ms: u64) -> RequestIdGenerator {
         let suffix = (unix_ms & MILLISECONDS_MASK) << COUNTER_BITS;
-        RequestIds { prefix: member << 48, suffix }
+        RequestIdGenerator { prefix: member << 48, suffix }
     }
 
     /// Begins above `floor`, if that is an id of this member and the clock has not got there. A floor
     /// of another member says nothing.
     #[must_use]
-    pub fn above(mut self, floor: u64) -> RequestIds {
+    pub fn starting_above(mut self, floor: u64) -> RequestIdGenerator {
         if floor & !SUFFIX_MASK == self.prefix {
             self.suffix = self.suffix.max(floor & SUFFIX_MASK);
         }
@@ -80,7 +80,7 @@ impl RequestIds {
     }
 
     /// Whether an id can be one of this member's. Another member's has the same prefix once in 65,536 times.
-    pub fn may_be_own(&self, id: u64) -> bool {
+    pub fn can_be_own(&self, id: u64) -> bool {
         id & !SUFFIX_MASK == self.prefix
     }
 
@@ -96,21 +96,21 @@ mod tests {
 
     #[test]
     fn the_layout_is_etcds() {
-        let mut ids = RequestIds::new(0xabcd_0000_0000_1234, 1);
+        let mut ids = RequestIdGenerator::new(0xabcd_0000_0000_1234, 1);
         assert_eq!(ids.next(), 0x1234_0000_0000_0101);
         assert_eq!(ids.next(), 0x1234_0000_0000_0102);
         // 2026-11-21, of which the low 40 bits are used.
-        let mut ids = RequestIds::new(7, 1_795_219_200_000);
+        let mut ids = RequestIdGenerator::new(7, 1_795_219_200_000);
         assert_eq!(ids.next(), (7 << 48) | ((1_795_219_200_000 % (1 << 40)) << 8) | 1);
     }
 
     #[test]
     fn the_counter_carries_into_the_milliseconds_and_never_into_the_member() {
-        let mut ids = RequestIds::new(1, 1);
+        let mut ids = RequestIdGenerator::new(1, 1);
         let handed_out: Vec<u64> = (0..300).map(|_| ids.next()).collect();
         assert!(handed_out.is_sorted_by(|a, b| a < b));
         assert_eq!(handed_out.last(), Some(&0x0001_0000_0000_022c));
-        let mut ids = RequestIds::new(1, MILLISECONDS_MASK);
+        let mut ids = RequestIdGenerator::new(1, MILLISECONDS_MASK);
         let handed_out: Vec<u64> = (0..300).map(|_| ids.next()).collect();
         assert!(handed_out.iter().all(|id| id >> 48 == 1), "{handed_out:x?}");
         assert_eq!(handed_out[255], 0x0001_0000_0000_0000);
@@ -118,27 +118,30 @@ mod tests {
 
     #[test]
     fn a_restart_a_millisecond_per_256_ids_later_repeats_nothing() {
-        let mut before = RequestIds::new(1, 1_000);
+        let mut before = RequestIdGenerator::new(1, 1_000);
         let last = (0..2_560).map(|_| before.next()).last().unwrap();
-        assert!(RequestIds::new(1, 1_010).next() > last);
+        assert!(RequestIdGenerator::new(1, 1_010).next() > last);
     }
 
     #[test]
     fn a_clock_that_was_set_back_repeats_unless_there_is_a_floor() {
-        let mut before = RequestIds::new(1, 1_000);
+        let mut before = RequestIdGenerator::new(1, 1_000);
         let id = before.next();
-        assert_eq!(RequestIds::new(1, 1_000).next(), id, "this is what the floor is for");
-        assert_eq!(RequestIds::new(1, 900).above(before.last()).next(), id + 1);
-        let (later, floor) = (RequestIds::new(1, 2_000), before.last());
-        assert_eq!(later.above(floor).next(), RequestIds::new(1, 2_000).next());
-        let other = RequestIds::new(2, 1_000).last();
-        assert_eq!(RequestIds::new(1, 900).above(other).next(), RequestIds::new(1, 900).next());
+        assert_eq!(RequestIdGenerator::new(1, 1_000).next(), id, "this is what the floor is for");
+        assert_eq!(RequestIdGenerator::new(1, 900).starting_above(before.last()).next(), id + 1);
+        let (later, floor) = (RequestIdGenerator::new(1, 2_000), before.last());
+        assert_eq!(later.starting_above(floor).next(), RequestIdGenerator::new(1, 2_000).next());
+        let other = RequestIdGenerator::new(2, 1_000).last();
+        assert_eq!(
+            RequestIdGenerator::new(1, 900).starting_above(other).next(),
+            RequestIdGenerator::new(1, 900).next()
+        );
     }
 
     #[test]
     fn members_do_not_meet() {
         let ids = |member| {
-            let mut ids = RequestIds::new(member, 5);
+            let mut ids = RequestIdGenerator::new(member, 5);
             (0..1_000).map(move |_| ids.next()).collect::<std::collections::HashSet<_>>()
         };
         assert!(ids(1).is_disjoint(&ids(2)));

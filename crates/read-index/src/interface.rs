@@ -4,7 +4,7 @@
 //!
 //! One thread owns a barrier, best the one that drives raft. It adds readers, tells what happened, and
 //! polls; a poll says what is to be done. After each batch of inputs comes a poll, and another at
-//! [`next_poll`](ReadBarrier::next_poll) if nothing happens before.
+//! [`next_poll`](ReadIndexQueue::next_poll) if nothing happens before.
 //!
 //! ```text
 //!   client threads              the thread of raft
@@ -23,9 +23,9 @@
 //!   (Carrying one out late is safe, early is not: a reader that comes after a poll has no part in what
 //!   that poll asked.)
 //! * Of what raft reports at once, a change of leader is told before answers to reads.
-//! * [`Event::Committed`] is told before the messages that carry that commit index to followers
+//! * [`ReadIndexEvent::Committed`] is told before the messages that carry that commit index to followers
 //!   leave: a lease read must know what any member could have acknowledged.
-//! * [`Event::Applied`] is told after what was applied can be seen by readers.
+//! * [`ReadIndexEvent::Applied`] is told after what was applied can be seen by readers.
 //! * `now` is looked up after the last reader was added, and before the poll. Under a lease a reader is
 //!   let go because nobody else could lead at `now`; that must be a time when the reader was there, or a
 //!   thread that is held up between the two answers from the past.
@@ -36,12 +36,12 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::ids::RequestIds;
+use crate::error::{ReadIndexError, Result};
+use crate::ids::RequestIdGenerator;
 use crate::lease_read::LeaseRead;
 use crate::log_read::LogRead;
-use crate::read_index::ReadIndex;
-use crate::serializable::Serializable;
+use crate::quorum_read::QuorumRead;
+use crate::serializable::SerializableRead;
 
 /// The name that the caller gives to a waiting reader.
 pub trait Reader: Copy + Eq + Hash + Debug + Send + 'static {}
@@ -49,35 +49,35 @@ pub trait Reader: Copy + Eq + Hash + Debug + Send + 'static {}
 impl<T: Copy + Eq + Hash + Debug + Send + 'static> Reader for T {}
 
 /// Holds reads back until what they would see is fresh enough.
-pub trait ReadBarrier<T: Reader>: Debug + Send {
-    /// A reader comes. It will be in one [`Action::Go`] or [`Action::Fail`], unless it is cancelled.
-    fn read(&mut self, reader: T) -> Result<()>;
+pub trait ReadIndexQueue<T: Reader>: Debug + Send {
+    /// A reader comes. It will be in one [`ReadIndexAction::Release`] or [`ReadIndexAction::Fail`], unless it is cancelled.
+    fn enqueue(&mut self, reader: T) -> Result<()>;
 
     /// The reader gives up. If it was waiting, no action will name it. If not, the answer is under way: an
     /// action that names it was polled, or will be by the next poll.
     fn cancel(&mut self, reader: T) -> bool;
 
     /// Something happened.
-    fn hear(&mut self, event: Event);
+    fn handle_event(&mut self, event: ReadIndexEvent);
 
     /// What is to be done now.
-    fn poll(&mut self, now: Duration, ids: &mut RequestIds) -> Vec<Action<T>>;
+    fn poll(&mut self, now: Duration, ids: &mut RequestIdGenerator) -> Vec<ReadIndexAction<T>>;
 
     /// When to poll again if nothing happens before.
     fn next_poll(&self) -> Option<Duration>;
 
-    /// The least index that a reader waits for this member to apply, if one does. [`Event::Applied`] may be
+    /// The least index that a reader waits for this member to apply, if one does. [`ReadIndexEvent::Applied`] may be
     /// told late as long as it says less.
-    fn awaited(&self) -> Option<u64>;
+    fn awaited_index(&self) -> Option<u64>;
 
     /// What was done so far.
-    fn figures(&self) -> Figures;
+    fn metrics(&self) -> ReadIndexMetrics;
 }
 
 /// What a barrier is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// raft answers a question of [`Action::Ask`], or the entry of an [`Action::Propose`] was applied.
+pub enum ReadIndexEvent {
+    /// raft answers a question of [`ReadIndexAction::RequestReadIndex`], or the entry of an [`ReadIndexAction::Propose`] was applied.
     Answered {
         /// Of the question or the entry.
         context: u64,
@@ -92,7 +92,7 @@ pub enum Event {
         term: u64,
     },
     /// This member, as the leader, has been told to make another one leader.
-    TransferBegan,
+    TransferStarted,
     /// An entry of the current term is committed for the first time.
     FirstCommit,
     /// raft's commit index.
@@ -111,9 +111,9 @@ pub enum Event {
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action<T> {
+pub enum ReadIndexAction<T> {
     /// Ask raft for a read index. raft may drop the question without a word.
-    Ask {
+    RequestReadIndex {
         /// The question's id, eight bytes in big endian for raft.
         context: u64,
         /// 1 for the first question of a round, more for a retry.
@@ -127,7 +127,7 @@ pub enum Action<T> {
         reader: T,
     },
     /// These may read: this member has applied `index`, which is fresh enough for each of them.
-    Go {
+    Release {
         /// What they waited for.
         index: u64,
         /// In the order in which they came.
@@ -136,7 +136,7 @@ pub enum Action<T> {
     /// These may not.
     Fail {
         /// What to tell them.
-        error: Error,
+        error: ReadIndexError,
         /// In the order in which they came.
         readers: Vec<T>,
     },
@@ -171,40 +171,40 @@ impl ReadMode {
     }
 
     /// A barrier of this mode.
-    pub fn open<T: Reader>(self, config: Config) -> Box<dyn ReadBarrier<T>> {
+    pub fn new_queue<T: Reader>(self, config: ReadIndexConfig) -> Box<dyn ReadIndexQueue<T>> {
         match self {
             ReadMode::Log => Box::new(LogRead::new(config)),
-            ReadMode::ReadIndex => Box::new(ReadIndex::new(config)),
+            ReadMode::ReadIndex => Box::new(QuorumRead::new(config)),
             ReadMode::Lease => Box::new(LeaseRead::new(config)),
-            ReadMode::Serializable => Box::new(Serializable::new(config)),
+            ReadMode::Serializable => Box::new(SerializableRead::new(config)),
         }
     }
 }
 
 /// What does not change while a member runs.
 #[derive(Debug, Clone, Copy)]
-pub struct Config {
+pub struct ReadIndexConfig {
     /// This member, as raft names leaders.
-    pub member: u64,
+    pub member_id: u64,
     /// How long a follower that hears nothing from its leader waits, at least.
     pub election_timeout: Duration,
     /// How often raft is told that time has passed. A follower counts ticks, and the first may come at
     /// once; so it waits up to a tick less than the election time-out.
-    pub tick: Duration,
+    pub tick_interval: Duration,
     /// What the clocks of two members may differ by over an election time-out, and a lease is shorter.
     pub drift_margin: Duration,
     /// How many readers may wait.
     pub readers_max: usize,
 }
 
-impl Config {
+impl ReadIndexConfig {
     /// etcd's defaults: an election time-out of a second, ticks of 100 ms. The margin is a tenth of the
     /// time-out, and 65,536 readers may wait.
-    pub fn new(member: u64) -> Config {
-        Config {
-            member,
+    pub fn new(member: u64) -> ReadIndexConfig {
+        ReadIndexConfig {
+            member_id: member,
             election_timeout: Duration::from_secs(1),
-            tick: Duration::from_millis(100),
+            tick_interval: Duration::from_millis(100),
             drift_margin: Duration::from_millis(100),
             readers_max: 1 << 16,
         }
@@ -217,7 +217,7 @@ impl Config {
 
     /// How long a lease lasts, from when the round was sent that gave it.
     pub fn lease_length(&self) -> Duration {
-        self.election_timeout.saturating_sub(self.tick).saturating_sub(self.drift_margin)
+        self.election_timeout.saturating_sub(self.tick_interval).saturating_sub(self.drift_margin)
     }
 }
 
@@ -226,18 +226,18 @@ impl Config {
 /// etcd's `etcd_server_slow_read_indexes_total` is `late_answers` and `timed_out`, its
 /// `etcd_server_read_indexes_failed_total` is `leader_changed`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct ReadIndexMetrics {
     /// Readers that wait.
     pub waiting: usize,
     /// Places that they take, and that those who gave up still take. At most twice as many as may wait, and
     /// a few; right after somebody gave up, twice as many as do wait.
-    pub entries: usize,
+    pub queue_entries: usize,
     /// Rounds that were begun.
-    pub rounds: u64,
+    pub requests: u64,
     /// Questions that were asked in them, retries included.
-    pub asks: u64,
+    pub attempts: u64,
     /// Entries that were proposed.
-    pub proposed: u64,
+    pub proposed_entries: u64,
     /// Answers to no question that is open.
     pub late_answers: u64,
     /// Rounds, or entries, that nobody answered in time.
@@ -245,9 +245,9 @@ pub struct Figures {
     /// Rounds that ended with a change of leader.
     pub leader_changed: u64,
     /// Times that the queue was served by a lease, without a round.
-    pub under_lease: u64,
+    pub lease_reads: u64,
     /// Readers that were let go.
     pub released: u64,
     /// Readers that were refused after they had waited.
-    pub refused: u64,
+    pub failed: u64,
 }

@@ -51,100 +51,109 @@
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::ids::RequestIds;
-use crate::interface::{Action, Config, Event, Figures, ReadBarrier, Reader};
-use crate::read_index::ReadIndex;
+use crate::ids::RequestIdGenerator;
+use crate::interface::{
+    ReadIndexAction, ReadIndexConfig, ReadIndexEvent, ReadIndexMetrics, ReadIndexQueue, Reader,
+};
+use crate::quorum_read::QuorumRead;
 
 /// Rounds, and none while a lease is good.
 #[derive(Debug)]
 pub(crate) struct LeaseRead<T> {
-    rounds: ReadIndex<T>,
-    length: Duration,
-    good_until: Option<Duration>,
+    quorum_read: QuorumRead<T>,
+    lease_length: Duration,
+    lease_until: Option<Duration>,
     /// A transfer has begun in this term.
-    barred: bool,
+    is_transferring: bool,
     committed: u64,
 }
 
 impl<T: Reader> LeaseRead<T> {
-    pub(crate) fn new(config: Config) -> LeaseRead<T> {
+    pub(crate) fn new(config: ReadIndexConfig) -> LeaseRead<T> {
         LeaseRead {
-            rounds: ReadIndex::new(config),
-            length: config.lease_length(),
-            good_until: None,
-            barred: false,
+            quorum_read: QuorumRead::new(config),
+            lease_length: config.lease_length(),
+            lease_until: None,
+            is_transferring: false,
             committed: 0,
         }
     }
 
     /// A quorum followed this member at some time after `asked_at`.
     fn renew(&mut self, asked_at: Duration) {
-        if self.rounds.leads() && !self.barred {
-            self.good_until = self.good_until.max(asked_at.checked_add(self.length));
+        if self.quorum_read.is_leader() && !self.is_transferring {
+            self.lease_until = self.lease_until.max(asked_at.checked_add(self.lease_length));
         }
     }
 
     fn serve_under_lease(&mut self, now: Duration) {
-        let good = self.good_until.is_some_and(|until| now < until);
-        let room = &mut self.rounds.room;
-        if good && !room.queue_is_empty() {
-            assert!(self.rounds.leads() && !self.barred, "only a leader for sure has a lease");
-            let room = &mut self.rounds.room;
-            room.figures.under_lease += 1;
+        let good = self.lease_until.is_some_and(|until| now < until);
+        let room = &mut self.quorum_read.waiters;
+        if good && !room.is_queue_empty() {
+            assert!(
+                self.quorum_read.is_leader() && !self.is_transferring,
+                "only a leader for sure has a lease"
+            );
+            let room = &mut self.quorum_read.waiters;
+            room.metrics.lease_reads += 1;
             let group = room.take_queue();
-            room.wait_behind(self.committed, group);
+            room.wait_for_index(self.committed, group);
         }
     }
 }
 
-impl<T: Reader> ReadBarrier<T> for LeaseRead<T> {
-    fn read(&mut self, reader: T) -> Result<()> {
-        self.rounds.read(reader)
+impl<T: Reader> ReadIndexQueue<T> for LeaseRead<T> {
+    fn enqueue(&mut self, reader: T) -> Result<()> {
+        self.quorum_read.enqueue(reader)
     }
 
     fn cancel(&mut self, reader: T) -> bool {
-        self.rounds.cancel(reader)
+        self.quorum_read.cancel(reader)
     }
 
-    fn hear(&mut self, event: Event) {
+    fn handle_event(&mut self, event: ReadIndexEvent) {
         match event {
-            Event::Answered { context, index } => {
-                if let Some(asked_at) = self.rounds.answered(context, index) {
+            ReadIndexEvent::Answered { context, index } => {
+                if let Some(asked_at) = self.quorum_read.on_answer(context, index) {
                     self.renew(asked_at);
                 }
                 // What was committed when the quorum was asked is committed.
                 self.committed = self.committed.max(index);
             }
-            Event::Leader { leader, term } => {
-                if self.rounds.leader_is(leader, term) {
-                    (self.good_until, self.barred) = (None, false);
+            ReadIndexEvent::Leader { leader, term } => {
+                if self.quorum_read.set_leader(leader, term) {
+                    (self.lease_until, self.is_transferring) = (None, false);
                 }
             }
-            Event::TransferBegan => (self.good_until, self.barred) = (None, true),
-            Event::Committed { index } => self.committed = self.committed.max(index),
-            Event::FirstCommit | Event::Applied { .. } | Event::Stopped => self.rounds.hear(event),
+            ReadIndexEvent::TransferStarted => {
+                (self.lease_until, self.is_transferring) = (None, true)
+            }
+            ReadIndexEvent::Committed { index } => self.committed = self.committed.max(index),
+            ReadIndexEvent::FirstCommit
+            | ReadIndexEvent::Applied { .. }
+            | ReadIndexEvent::Stopped => self.quorum_read.handle_event(event),
         }
     }
 
-    fn poll(&mut self, now: Duration, ids: &mut RequestIds) -> Vec<Action<T>> {
-        let moment = self.rounds.room.told(now);
-        if moment.stepped_back {
-            self.good_until = None;
+    fn poll(&mut self, now: Duration, ids: &mut RequestIdGenerator) -> Vec<ReadIndexAction<T>> {
+        let moment = self.quorum_read.waiters.read_clock(now);
+        if moment.has_stepped_back {
+            self.lease_until = None;
         }
         self.serve_under_lease(moment.now);
-        self.rounds.step(moment, ids);
-        self.rounds.room.take_actions()
+        self.quorum_read.advance(moment, ids);
+        self.quorum_read.waiters.take_actions()
     }
 
     fn next_poll(&self) -> Option<Duration> {
-        self.rounds.next_poll()
+        self.quorum_read.next_poll()
     }
 
-    fn awaited(&self) -> Option<u64> {
-        self.rounds.room.awaited()
+    fn awaited_index(&self) -> Option<u64> {
+        self.quorum_read.waiters.awaited_index()
     }
 
-    fn figures(&self) -> Figures {
-        self.rounds.figures()
+    fn metrics(&self) -> ReadIndexMetrics {
+        self.quorum_read.metrics()
     }
 }

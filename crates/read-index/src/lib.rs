@@ -55,13 +55,16 @@ pub mod interface;
 mod error;
 mod clock;
 mod readers;
-mod room;
-mod round;
-mod read_index;
+mod waiters;
+mod request;
+mod quorum_read;
 mod log_read;
 mod lease_read;
 mod serializable;
 
-pub use error::{Error, Result};
-pub use ids::RequestIds;
-pub use interface::{Action, Config, Event, Figures, ReadBarrier, ReadMode, Reader};
+pub use error::{ReadIndexError, Result};
+pub use ids::RequestIdGenerator;
+pub use interface::{
+    ReadIndexAction, ReadIndexConfig, ReadIndexEvent, ReadIndexMetrics, ReadIndexQueue, ReadMode,
+    Reader,
+};

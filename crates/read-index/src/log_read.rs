@@ -33,163 +33,168 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::ids::RequestIds;
-use crate::interface::{Action, Config, Event, Figures, ReadBarrier, Reader};
-use crate::readers::{Group, Readers, Seat};
-use crate::room::Room;
+use crate::error::{ReadIndexError, Result};
+use crate::ids::RequestIdGenerator;
+use crate::interface::{
+    ReadIndexAction, ReadIndexConfig, ReadIndexEvent, ReadIndexMetrics, ReadIndexQueue, Reader,
+};
+use crate::readers::{Group, QueuedReader, ReaderTable};
+use crate::waiters::Waiters;
 
 /// Entries, one per read.
 #[derive(Debug)]
 pub(crate) struct LogRead<T> {
     timeout: Duration,
-    room: Room<T>,
-    proposed: Proposed<T>,
+    waiters: Waiters<T>,
+    proposed: ProposedReads<T>,
 }
 
 impl<T: Reader> LogRead<T> {
-    pub(crate) fn new(config: Config) -> LogRead<T> {
+    pub(crate) fn new(config: ReadIndexConfig) -> LogRead<T> {
         LogRead {
             timeout: config.request_timeout(),
-            room: Room::new(&config),
-            proposed: Proposed::default(),
+            waiters: Waiters::new(&config),
+            proposed: ProposedReads::default(),
         }
     }
 
-    fn propose(&mut self, seat: Seat<T>, deadline: Duration, ids: &mut RequestIds) {
+    fn propose(&mut self, seat: QueuedReader<T>, deadline: Duration, ids: &mut RequestIdGenerator) {
         let (context, reader) = (ids.next(), seat.reader);
-        self.proposed.push(Entry { context, deadline, seat });
-        self.room.figures.proposed += 1;
-        self.room.act(Action::Propose { context, reader });
+        self.proposed.push(ProposedRead { context, deadline, queued_reader: seat });
+        self.waiters.metrics.proposed_entries += 1;
+        self.waiters.push_action(ReadIndexAction::Propose { context, reader });
     }
 
-    fn time_out(&mut self, now: Duration) {
+    fn fail_expired(&mut self, now: Duration) {
         let mut late = Group::new();
-        while let Some(entry) = self.proposed.pop_due(now) {
-            self.room.figures.timed_out += 1;
-            late.push(entry.seat);
+        while let Some(entry) = self.proposed.pop_expired(now) {
+            self.waiters.metrics.timed_out += 1;
+            late.push(entry.queued_reader);
         }
-        self.room.fail(Error::TimedOut, late);
+        self.waiters.fail(ReadIndexError::TimedOut, late);
     }
 }
 
 /// The entries that are not applied yet.
 #[derive(Debug)]
-struct Proposed<T> {
+struct ProposedReads<T> {
     /// In the order in which they were proposed, which is that of their deadlines.
-    entries: BTreeMap<u64, Entry<T>>,
+    entries: BTreeMap<u64, ProposedRead<T>>,
     /// Where an entry is, by its id. (Ids are not in order: they wrap.)
-    places: HashMap<u64, u64>,
+    number_of_context: HashMap<u64, u64>,
     count: u64,
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct ProposedRead<T> {
     context: u64,
     deadline: Duration,
-    seat: Seat<T>,
+    queued_reader: QueuedReader<T>,
 }
 
-impl<T> Default for Proposed<T> {
+impl<T> Default for ProposedReads<T> {
     fn default() -> Self {
-        Proposed { entries: BTreeMap::new(), places: HashMap::new(), count: 0 }
+        ProposedReads { entries: BTreeMap::new(), number_of_context: HashMap::new(), count: 0 }
     }
 }
 
-impl<T: Reader> Proposed<T> {
-    fn push(&mut self, entry: Entry<T>) {
+impl<T: Reader> ProposedReads<T> {
+    fn push(&mut self, entry: ProposedRead<T>) {
         self.count += 1;
-        let before = self.places.insert(entry.context, self.count);
+        let before = self.number_of_context.insert(entry.context, self.count);
         assert_eq!(before, None, "an id is used once");
         self.entries.insert(self.count, entry);
         self.check();
     }
 
-    fn take(&mut self, context: u64) -> Option<Entry<T>> {
-        let place = self.places.remove(&context)?;
+    fn remove(&mut self, context: u64) -> Option<ProposedRead<T>> {
+        let place = self.number_of_context.remove(&context)?;
         let entry = self.entries.remove(&place);
         self.check();
         entry
     }
 
-    fn pop_due(&mut self, now: Duration) -> Option<Entry<T>> {
+    fn pop_expired(&mut self, now: Duration) -> Option<ProposedRead<T>> {
         let first = self.entries.first_entry().filter(|first| first.get().deadline <= now)?;
         let entry = first.remove();
-        self.places.remove(&entry.context);
+        self.number_of_context.remove(&entry.context);
         self.check();
         Some(entry)
     }
 
-    fn sweep(&mut self, readers: &mut Readers<T>) {
+    fn sweep(&mut self, readers: &mut ReaderTable<T>) {
         let before = self.entries.len();
         self.entries.retain(|_, entry| {
-            let waits = readers.waits(&entry.seat);
+            let waits = readers.is_waiting(&entry.queued_reader);
             if !waits {
-                self.places.remove(&entry.context);
+                self.number_of_context.remove(&entry.context);
             }
             waits
         });
-        readers.swept(before - self.entries.len());
+        readers.subtract_stale(before - self.entries.len());
         self.check();
     }
 
     fn check(&self) {
-        assert_eq!(self.entries.len(), self.places.len(), "each entry has one place");
+        assert_eq!(self.entries.len(), self.number_of_context.len(), "each entry has one place");
     }
 }
 
-impl<T: Reader> ReadBarrier<T> for LogRead<T> {
-    fn read(&mut self, reader: T) -> Result<()> {
-        self.room.enter(reader)
+impl<T: Reader> ReadIndexQueue<T> for LogRead<T> {
+    fn enqueue(&mut self, reader: T) -> Result<()> {
+        self.waiters.enqueue(reader)
     }
 
     fn cancel(&mut self, reader: T) -> bool {
         let proposed = &mut self.proposed;
-        self.room.cancel(reader, |readers| proposed.sweep(readers))
+        self.waiters.cancel(reader, |readers| proposed.sweep(readers))
     }
 
-    fn hear(&mut self, event: Event) {
+    fn handle_event(&mut self, event: ReadIndexEvent) {
         match event {
-            Event::Answered { context, index } => match self.proposed.take(context) {
-                Some(entry) => self.room.wait_behind(index, vec![entry.seat]),
-                None => self.room.figures.late_answers += 1,
+            ReadIndexEvent::Answered { context, index } => match self.proposed.remove(context) {
+                Some(entry) => self.waiters.wait_for_index(index, vec![entry.queued_reader]),
+                None => self.waiters.metrics.late_answers += 1,
             },
-            Event::Applied { index } => self.room.applied(index),
-            Event::Stopped => {
+            ReadIndexEvent::Applied { index } => self.waiters.set_applied_index(index),
+            ReadIndexEvent::Stopped => {
                 let proposed = std::mem::take(&mut self.proposed);
-                let seats = proposed.entries.into_values().map(|entry| entry.seat);
-                self.room.stop(seats.collect());
+                let seats = proposed.entries.into_values().map(|entry| entry.queued_reader);
+                self.waiters.stop(seats.collect());
             }
-            Event::Leader { .. }
-            | Event::TransferBegan
-            | Event::FirstCommit
-            | Event::Committed { .. } => {}
+            ReadIndexEvent::Leader { .. }
+            | ReadIndexEvent::TransferStarted
+            | ReadIndexEvent::FirstCommit
+            | ReadIndexEvent::Committed { .. } => {}
         }
     }
 
-    fn poll(&mut self, now: Duration, ids: &mut RequestIds) -> Vec<Action<T>> {
-        let now = self.room.told(now).now;
-        self.time_out(now);
+    fn poll(&mut self, now: Duration, ids: &mut RequestIdGenerator) -> Vec<ReadIndexAction<T>> {
+        let now = self.waiters.read_clock(now).now;
+        self.fail_expired(now);
         let deadline = now.saturating_add(self.timeout);
-        let (waiting, gone): (Group<T>, Group<T>) =
-            self.room.take_queue().into_iter().partition(|seat| self.room.readers.waits(seat));
-        self.room.readers.swept(gone.len());
+        let (waiting, gone): (Group<T>, Group<T>) = self
+            .waiters
+            .take_queue()
+            .into_iter()
+            .partition(|seat| self.waiters.readers.is_waiting(seat));
+        self.waiters.readers.subtract_stale(gone.len());
         for seat in waiting {
             self.propose(seat, deadline, ids);
         }
-        self.room.take_actions()
+        self.waiters.take_actions()
     }
 
     fn next_poll(&self) -> Option<Duration> {
         let first = self.proposed.entries.values().next()?;
-        Some(self.room.untold(first.deadline))
+        Some(self.waiters.to_caller_time(first.deadline))
     }
 
-    fn awaited(&self) -> Option<u64> {
-        self.room.awaited()
+    fn awaited_index(&self) -> Option<u64> {
+        self.waiters.awaited_index()
     }
 
-    fn figures(&self) -> Figures {
-        self.room.figures()
+    fn metrics(&self) -> ReadIndexMetrics {
+        self.waiters.metrics()
     }
 }

@@ -26,95 +26,95 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use crate::error::{Error, Result};
+use crate::error::{ReadIndexError, Result};
 
 /// Stale entries below this number are not worth a sweep.
-const STALE_MIN: usize = 64;
+const STALE_ENTRIES_MIN: usize = 64;
 
 /// Readers that go on together, some of them perhaps gone.
-pub(crate) type Group<T> = Vec<Seat<T>>;
+pub(crate) type Group<T> = Vec<QueuedReader<T>>;
 
 /// An entry of a group.
 #[derive(Debug)]
-pub(crate) struct Seat<T> {
+pub(crate) struct QueuedReader<T> {
     number: u64,
     pub(crate) reader: T,
 }
 
 /// The table of seats.
 #[derive(Debug)]
-pub(crate) struct Readers<T> {
+pub(crate) struct ReaderTable<T> {
     /// Looked up, never walked: its order is not to be relied on.
-    seats: HashMap<T, u64>,
-    taken: u64,
-    stale: usize,
+    numbers: HashMap<T, u64>,
+    last_number: u64,
+    stale_entries: usize,
     max: usize,
 }
 
-impl<T: Copy + Eq + Hash> Readers<T> {
-    pub(crate) fn new(max: usize) -> Readers<T> {
-        Readers { seats: HashMap::new(), taken: 0, stale: 0, max }
+impl<T: Copy + Eq + Hash> ReaderTable<T> {
+    pub(crate) fn new(max: usize) -> ReaderTable<T> {
+        ReaderTable { numbers: HashMap::new(), last_number: 0, stale_entries: 0, max }
     }
 
-    pub(crate) fn seat(&mut self, reader: T) -> Result<Seat<T>> {
-        if self.seats.len() >= self.max {
-            return Err(Error::TooManyReaders);
+    pub(crate) fn register(&mut self, reader: T) -> Result<QueuedReader<T>> {
+        if self.numbers.len() >= self.max {
+            return Err(ReadIndexError::TooManyReaders);
         }
-        if self.seats.contains_key(&reader) {
-            return Err(Error::ReaderIsWaiting);
+        if self.numbers.contains_key(&reader) {
+            return Err(ReadIndexError::ReaderIsWaiting);
         }
-        self.taken += 1;
-        self.seats.insert(reader, self.taken);
-        Ok(Seat { number: self.taken, reader })
+        self.last_number += 1;
+        self.numbers.insert(reader, self.last_number);
+        Ok(QueuedReader { number: self.last_number, reader })
     }
 
     /// The reader gives up. Says whether it was waiting.
     pub(crate) fn cancel(&mut self, reader: T) -> bool {
-        let found = self.seats.remove(&reader).is_some();
-        self.stale += usize::from(found);
+        let found = self.numbers.remove(&reader).is_some();
+        self.stale_entries += usize::from(found);
         found
     }
 
-    pub(crate) fn waits(&self, seat: &Seat<T>) -> bool {
-        self.seats.get(&seat.reader) == Some(&seat.number)
+    pub(crate) fn is_waiting(&self, seat: &QueuedReader<T>) -> bool {
+        self.numbers.get(&seat.reader) == Some(&seat.number)
     }
 
     /// Those of the group that still wait. They wait no longer.
     pub(crate) fn release(&mut self, group: Group<T>) -> Vec<T> {
         let mut released = Vec::with_capacity(group.len());
         for seat in group {
-            if self.waits(&seat) {
-                self.seats.remove(&seat.reader);
+            if self.is_waiting(&seat) {
+                self.numbers.remove(&seat.reader);
                 released.push(seat.reader);
             } else {
-                self.stale -= 1;
+                self.stale_entries -= 1;
             }
         }
         released
     }
 
-    /// Whether it is time to [`sweep`](Readers::sweep) every group there is.
-    pub(crate) fn sweep_is_due(&self) -> bool {
-        self.stale > self.seats.len() + STALE_MIN
+    /// Whether it is time to [`sweep`](ReaderTable::sweep) every group there is.
+    pub(crate) fn is_sweep_due(&self) -> bool {
+        self.stale_entries > self.numbers.len() + STALE_ENTRIES_MIN
     }
 
     pub(crate) fn sweep(&mut self, group: &mut Group<T>) {
         let before = group.len();
-        group.retain(|seat| self.waits(seat));
-        self.swept(before - group.len());
+        group.retain(|seat| self.is_waiting(seat));
+        self.subtract_stale(before - group.len());
     }
 
     /// So many stale entries were found and dropped.
-    pub(crate) fn swept(&mut self, entries: usize) {
-        self.stale -= entries;
+    pub(crate) fn subtract_stale(&mut self, entries: usize) {
+        self.stale_entries -= entries;
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.seats.len()
+        self.numbers.len()
     }
 
     /// Entries of all groups: those who wait, and those who are gone.
     pub(crate) fn entries(&self) -> usize {
-        self.seats.len() + self.stale
+        self.numbers.len() + self.stale_entries
     }
 }

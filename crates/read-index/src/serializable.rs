@@ -16,54 +16,56 @@
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::ids::RequestIds;
-use crate::interface::{Action, Config, Event, Figures, ReadBarrier, Reader};
-use crate::room::Room;
+use crate::ids::RequestIdGenerator;
+use crate::interface::{
+    ReadIndexAction, ReadIndexConfig, ReadIndexEvent, ReadIndexMetrics, ReadIndexQueue, Reader,
+};
+use crate::waiters::Waiters;
 
 /// Lets everybody go.
 #[derive(Debug)]
-pub(crate) struct Serializable<T> {
-    room: Room<T>,
+pub(crate) struct SerializableRead<T> {
+    waiters: Waiters<T>,
 }
 
-impl<T: Reader> Serializable<T> {
-    pub(crate) fn new(config: Config) -> Serializable<T> {
-        Serializable { room: Room::new(&config) }
+impl<T: Reader> SerializableRead<T> {
+    pub(crate) fn new(config: ReadIndexConfig) -> SerializableRead<T> {
+        SerializableRead { waiters: Waiters::new(&config) }
     }
 }
 
-impl<T: Reader> ReadBarrier<T> for Serializable<T> {
-    fn read(&mut self, reader: T) -> Result<()> {
-        self.room.enter(reader)
+impl<T: Reader> ReadIndexQueue<T> for SerializableRead<T> {
+    fn enqueue(&mut self, reader: T) -> Result<()> {
+        self.waiters.enqueue(reader)
     }
 
     fn cancel(&mut self, reader: T) -> bool {
-        self.room.cancel(reader, |_| {})
+        self.waiters.cancel(reader, |_| {})
     }
 
-    fn hear(&mut self, event: Event) {
+    fn handle_event(&mut self, event: ReadIndexEvent) {
         match event {
-            Event::Applied { index } => self.room.applied(index),
-            Event::Stopped => self.room.stop(Vec::new()),
+            ReadIndexEvent::Applied { index } => self.waiters.set_applied_index(index),
+            ReadIndexEvent::Stopped => self.waiters.stop(Vec::new()),
             _ => {}
         }
     }
 
-    fn poll(&mut self, _: Duration, _: &mut RequestIds) -> Vec<Action<T>> {
-        let group = self.room.take_queue();
-        self.room.wait_behind(self.room.applied_index(), group);
-        self.room.take_actions()
+    fn poll(&mut self, _: Duration, _: &mut RequestIdGenerator) -> Vec<ReadIndexAction<T>> {
+        let group = self.waiters.take_queue();
+        self.waiters.wait_for_index(self.waiters.applied_index(), group);
+        self.waiters.take_actions()
     }
 
     fn next_poll(&self) -> Option<Duration> {
         None
     }
 
-    fn awaited(&self) -> Option<u64> {
-        self.room.awaited()
+    fn awaited_index(&self) -> Option<u64> {
+        self.waiters.awaited_index()
     }
 
-    fn figures(&self) -> Figures {
-        self.room.figures()
+    fn metrics(&self) -> ReadIndexMetrics {
+        self.waiters.metrics()
     }
 }

@@ -14,37 +14,43 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clearlane_read_index::{Action, Config, Event, ReadBarrier, ReadMode, RequestIds};
+use clearlane_read_index::{
+    ReadIndexAction, ReadIndexConfig, ReadIndexEvent, ReadIndexQueue, ReadMode, RequestIdGenerator,
+};
 use goldenscript::{Argument, Command, Runner};
 
 type Outcome = Result<String, Box<dyn Error>>;
 
 /// The member under test is member 1.
-struct Barrier {
-    barrier: Box<dyn ReadBarrier<u64>>,
-    ids: RequestIds,
+struct TestQueue {
+    queue: Box<dyn ReadIndexQueue<u64>>,
+    ids: RequestIdGenerator,
     now: Duration,
 }
 
-impl Barrier {
-    fn open(mode: ReadMode, config: Config) -> Barrier {
-        Barrier { barrier: mode.open(config), ids: RequestIds::new(0, 0), now: Duration::ZERO }
+impl TestQueue {
+    fn open(mode: ReadMode, config: ReadIndexConfig) -> TestQueue {
+        TestQueue {
+            queue: mode.new_queue(config),
+            ids: RequestIdGenerator::new(0, 0),
+            now: Duration::ZERO,
+        }
     }
 
     fn poll(&mut self) -> String {
-        let actions = self.barrier.poll(self.now, &mut self.ids);
+        let actions = self.queue.poll(self.now, &mut self.ids);
         actions.iter().map(|action| format!("{}\n", show(action))).collect()
     }
 
-    fn hear(&mut self, event: Event) -> String {
-        self.barrier.hear(event);
+    fn handle_event(&mut self, event: ReadIndexEvent) -> String {
+        self.queue.handle_event(event);
         self.poll()
     }
 
     fn read(&mut self, readers: &[u64]) -> String {
         let mut out = String::new();
         for reader in readers {
-            if let Err(error) = self.barrier.read(*reader) {
+            if let Err(error) = self.queue.enqueue(*reader) {
                 let _ = writeln!(out, "{reader}: {error}");
             }
         }
@@ -52,31 +58,33 @@ impl Barrier {
     }
 
     fn cancel(&mut self, readers: &[u64]) -> String {
-        let gone = readers.iter().filter(|reader| !self.barrier.cancel(**reader));
+        let gone = readers.iter().filter(|reader| !self.queue.cancel(**reader));
         gone.map(|reader| format!("{reader} was not waiting\n")).collect()
     }
 
     /// Reads, cancels, and reads again, so often.
     fn churn(&mut self, times: u64) -> String {
         for reader in 1_000_000..1_000_000 + times {
-            assert_eq!(self.barrier.read(reader), Ok(()));
-            assert!(self.barrier.cancel(reader));
+            assert_eq!(self.queue.enqueue(reader), Ok(()));
+            assert!(self.queue.cancel(reader));
         }
         String::new()
     }
 }
 
-fn show(action: &Action<u64>) -> String {
+fn show(action: &ReadIndexAction<u64>) -> String {
     let names = |readers: &[u64]| {
         let names: Vec<String> = readers.iter().map(ToString::to_string).collect();
         names.join(" ")
     };
     match action {
-        Action::Ask { context, attempt: 1 } => format!("ask {context}"),
-        Action::Ask { context, attempt } => format!("ask {context}, attempt {attempt}"),
-        Action::Propose { context, reader } => format!("propose {context} for {reader}"),
-        Action::Go { index, readers } => format!("go {} at {index}", names(readers)),
-        Action::Fail { error, readers } => format!("fail {}: {error}", names(readers)),
+        ReadIndexAction::RequestReadIndex { context, attempt: 1 } => format!("ask {context}"),
+        ReadIndexAction::RequestReadIndex { context, attempt } => {
+            format!("ask {context}, attempt {attempt}")
+        }
+        ReadIndexAction::Propose { context, reader } => format!("propose {context} for {reader}"),
+        ReadIndexAction::Release { index, readers } => format!("go {} at {index}", names(readers)),
+        ReadIndexAction::Fail { error, readers } => format!("fail {}: {error}", names(readers)),
     }
 }
 
@@ -114,15 +122,15 @@ fn duration(text: &str) -> Result<Duration, Box<dyn Error>> {
     }
 }
 
-fn open(command: &Command) -> Result<Barrier, Box<dyn Error>> {
+fn open(command: &Command) -> Result<TestQueue, Box<dyn Error>> {
     let name = word(command)?;
     let mode = ReadMode::ALL.into_iter().find(|mode| mode.name() == name).ok_or("no such mode")?;
-    let config = Config::new(1);
+    let config = ReadIndexConfig::new(1);
     let readers_max = option(command, "max").unwrap_or(config.readers_max);
-    Ok(Barrier::open(mode, Config { readers_max, ..config }))
+    Ok(TestQueue::open(mode, ReadIndexConfig { readers_max, ..config }))
 }
 
-impl Runner for Barrier {
+impl Runner for TestQueue {
     type Command = Command;
 
     fn run(&mut self, command: &Command, _: &goldenscript::Context) -> Outcome {
@@ -144,23 +152,27 @@ impl Runner for Barrier {
                 self.now = duration(word(command)?)?;
                 self.poll()
             }
-            "answer" => {
-                self.hear(Event::Answered { context: numbers(command)?[0], index: index()? })
-            }
+            "answer" => self.handle_event(ReadIndexEvent::Answered {
+                context: numbers(command)?[0],
+                index: index()?,
+            }),
             "leader" => {
                 let leader = Some(numbers(command)?[0]);
-                self.hear(Event::Leader { leader, term: option(command, "term")? })
+                self.handle_event(ReadIndexEvent::Leader { leader, term: option(command, "term")? })
             }
-            "no_leader" => {
-                self.hear(Event::Leader { leader: None, term: option(command, "term")? })
+            "no_leader" => self.handle_event(ReadIndexEvent::Leader {
+                leader: None,
+                term: option(command, "term")?,
+            }),
+            "transfer" => self.handle_event(ReadIndexEvent::TransferStarted),
+            "first_commit" => self.handle_event(ReadIndexEvent::FirstCommit),
+            "committed" => {
+                self.handle_event(ReadIndexEvent::Committed { index: numbers(command)?[0] })
             }
-            "transfer" => self.hear(Event::TransferBegan),
-            "first_commit" => self.hear(Event::FirstCommit),
-            "committed" => self.hear(Event::Committed { index: numbers(command)?[0] }),
-            "applied" => self.hear(Event::Applied { index: numbers(command)?[0] }),
-            "stop" => self.hear(Event::Stopped),
-            "next" => format!("{:?}\n", self.barrier.next_poll()),
-            "figures" => format!("{:?}\n", self.barrier.figures()),
+            "applied" => self.handle_event(ReadIndexEvent::Applied { index: numbers(command)?[0] }),
+            "stop" => self.handle_event(ReadIndexEvent::Stopped),
+            "next" => format!("{:?}\n", self.queue.next_poll()),
+            "figures" => format!("{:?}\n", self.queue.metrics()),
             other => return Err(format!("no command {other:?}").into()),
         };
         Ok(out)
@@ -174,7 +186,7 @@ fn run(folder: &str, scripts_min: usize) {
     scripts.sort();
     assert!(scripts.len() >= scripts_min, "the scripts are there");
     for script in scripts {
-        let mut barrier = Barrier::open(ReadMode::Serializable, Config::new(1));
+        let mut barrier = TestQueue::open(ReadMode::Serializable, ReadIndexConfig::new(1));
         let outcome = goldenscript::run(&mut barrier, &script);
         outcome.unwrap_or_else(|error| panic!("{}: {error}", script.display()));
     }

@@ -7,8 +7,8 @@ mod cluster;
 
 use std::time::Duration;
 
-use clearlane_read_index::{Config, Event, ReadMode, RequestIds};
-use cluster::{Cluster, Planted};
+use clearlane_read_index::{ReadIndexConfig, ReadIndexEvent, ReadMode, RequestIdGenerator};
+use cluster::{Cluster, PlantedBug};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -21,7 +21,7 @@ struct Drift {
 
 /// What a run showed.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Seen {
+struct LeaseOutcome {
     /// Reads that the old leader let go before there was a new one.
     good: u32,
     /// And after.
@@ -36,25 +36,25 @@ fn when_it_shows(shown: Duration, speed: u32) -> Duration {
 /// The worst that can happen: the leader asks at 0, a follower has heard that at once, and its next tick is
 /// due right then; and the leader is cut off when it has the answer. The followers elect another one at
 /// `election`, and acknowledge a write. The old leader is asked for a read every millisecond.
-fn run(drift: Drift, election: Duration) -> Seen {
-    let mut cluster = Cluster::new(3, ReadMode::Lease, Planted::Nothing);
+fn run(drift: Drift, election: Duration) -> LeaseOutcome {
+    let mut cluster = Cluster::new(3, ReadMode::Lease, PlantedBug::Nothing);
     cluster.read(1, 0);
-    cluster.settle();
+    cluster.deliver_all();
     assert_eq!(cluster.outcome(1, 0), Some(Ok(1)), "the round gives a lease");
     cluster.cut(&[1], &[2, 3]);
-    let (mut seen, mut written) = (Seen::default(), None);
+    let (mut seen, mut written) = (LeaseOutcome::default(), None);
     for reader in 1..2_000 {
         let truly = MILLISECOND * reader;
         if truly >= election && written.is_none() {
             // Who votes before it may has started anew.
             if election < earliest_election(drift) {
-                cluster.restart(3, RequestIds::new(3, 1));
+                cluster.restart(3, RequestIdGenerator::new(3, 1));
             }
             written = Some(cluster.elect_and_write(2, &[2, 3]));
         }
         cluster.now = truly * drift.leader / 1000;
         cluster.read(1, u64::from(reader));
-        cluster.settle();
+        cluster.deliver_all();
         match (cluster.outcome(1, u64::from(reader)), written) {
             (Some(Ok(index)), Some(written)) => seen.stale += u32::from(index < written),
             (Some(Ok(_)), None) => seen.good += 1,
@@ -66,8 +66,8 @@ fn run(drift: Drift, election: Duration) -> Seen {
 
 /// When followers whose clocks run like this may elect another leader, at the earliest.
 fn earliest_election(drift: Drift) -> Duration {
-    let config = Config::new(1);
-    when_it_shows(config.election_timeout - config.tick, drift.followers)
+    let config = ReadIndexConfig::new(1);
+    when_it_shows(config.election_timeout - config.tick_interval, drift.followers)
 }
 
 #[test]
@@ -99,34 +99,34 @@ fn reads_are_stale_when_a_member_votes_right_after_it_started() {
 
 #[test]
 fn a_transfer_ends_the_lease_before_the_next_leader_can_be() {
-    let mut cluster = Cluster::new(3, ReadMode::Lease, Planted::Nothing);
+    let mut cluster = Cluster::new(3, ReadMode::Lease, PlantedBug::Nothing);
     cluster.read(1, 0);
-    cluster.settle();
-    cluster.member(1).barrier.hear(Event::TransferBegan);
+    cluster.deliver_all();
+    cluster.member(1).barrier.handle_event(ReadIndexEvent::TransferStarted);
     cluster.cut(&[1], &[2, 3]);
     cluster.elect_and_write(2, &[2, 3]);
     cluster.read(1, 1);
-    cluster.settle();
+    cluster.deliver_all();
     assert_eq!(cluster.outcome(1, 1), None);
 }
 
 #[test]
 fn an_answer_that_was_slow_gives_a_lease_from_when_it_was_asked() {
-    let mut cluster = Cluster::new(3, ReadMode::Lease, Planted::Nothing);
-    cluster.held.insert((1, 1));
+    let mut cluster = Cluster::new(3, ReadMode::Lease, PlantedBug::Nothing);
+    cluster.blocked_links.insert((1, 1));
     cluster.read(1, 0);
-    cluster.settle();
+    cluster.deliver_all();
     // The followers have acknowledged at 0, and promised no more than that.
     cluster.cut(&[1], &[2, 3]);
     cluster.now = Duration::from_millis(450);
-    cluster.held.remove(&(1, 1));
-    cluster.settle();
+    cluster.blocked_links.remove(&(1, 1));
+    cluster.deliver_all();
     assert_eq!(cluster.outcome(1, 0), Some(Ok(1)));
     cluster.now = Duration::from_millis(799);
     cluster.read(1, 1);
     assert_eq!(cluster.outcome(1, 1), Some(Ok(1)));
     cluster.now = Duration::from_millis(800);
     cluster.read(1, 2);
-    cluster.settle();
+    cluster.deliver_all();
     assert_eq!(cluster.outcome(1, 2), None);
 }

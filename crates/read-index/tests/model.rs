@@ -8,8 +8,10 @@ mod plain;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use clearlane_read_index::{Action, Config, Event, ReadBarrier, ReadMode, RequestIds};
-use plain::Plain;
+use clearlane_read_index::{
+    ReadIndexAction, ReadIndexConfig, ReadIndexEvent, ReadIndexQueue, ReadMode, RequestIdGenerator,
+};
+use plain::PlainQueue;
 use proptest::prelude::*;
 
 const READERS_MAX: usize = 100;
@@ -25,7 +27,7 @@ enum Step {
         back: usize,
         index: u64,
     },
-    Event(Event),
+    Event(ReadIndexEvent),
     Pass(u64),
     SetBack(u64),
     Poll,
@@ -33,19 +35,19 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let leader = (prop::option::of(1..4_u64), 1..4_u64)
-        .prop_map(|(leader, term)| Step::Event(Event::Leader { leader, term }));
-    let leads = (1..4_u64).prop_map(|term| Event::Leader { leader: Some(1), term });
+        .prop_map(|(leader, term)| Step::Event(ReadIndexEvent::Leader { leader, term }));
+    let leads = (1..4_u64).prop_map(|term| ReadIndexEvent::Leader { leader: Some(1), term });
     prop_oneof![
         12 => (0..30_u64).prop_map(Step::Read),
         4 => (0..30_u64).prop_map(Step::Cancel),
         1 => (0..90_u64).prop_map(Step::Churn),
         8 => (0..4_usize, 0..20_u64).prop_map(|(back, index)| Step::Answer { back, index }),
-        2 => (0..20_u64).prop_map(|index| Step::Event(Event::Applied { index })),
-        2 => (0..20_u64).prop_map(|index| Step::Event(Event::Committed { index })),
-        1 => Just(Step::Event(Event::FirstCommit)),
+        2 => (0..20_u64).prop_map(|index| Step::Event(ReadIndexEvent::Applied { index })),
+        2 => (0..20_u64).prop_map(|index| Step::Event(ReadIndexEvent::Committed { index })),
+        1 => Just(Step::Event(ReadIndexEvent::FirstCommit)),
         1 => leader,
         1 => leads.prop_map(Step::Event),
-        1 => Just(Step::Event(Event::TransferBegan)),
+        1 => Just(Step::Event(ReadIndexEvent::TransferStarted)),
         4 => prop::sample::select(vec![1, 100, 400, 500, 800, 6_500]).prop_map(Step::Pass),
         1 => (1..900_u64).prop_map(Step::SetBack),
         8 => Just(Step::Poll),
@@ -55,9 +57,9 @@ fn step() -> impl Strategy<Value = Step> {
 /// A barrier, the plain one beside it, and what is known of the history.
 struct Race {
     mode: ReadMode,
-    barrier: Box<dyn ReadBarrier<u64>>,
-    plain: Plain,
-    ids: (RequestIds, RequestIds),
+    barrier: Box<dyn ReadIndexQueue<u64>>,
+    plain: PlainQueue,
+    ids: (RequestIdGenerator, RequestIdGenerator),
     now: Duration,
     /// Counts steps.
     step: u64,
@@ -73,12 +75,12 @@ struct Race {
 
 impl Race {
     fn new(mode: ReadMode) -> Race {
-        let config = Config { readers_max: READERS_MAX, ..Config::new(1) };
+        let config = ReadIndexConfig { readers_max: READERS_MAX, ..ReadIndexConfig::new(1) };
         Race {
             mode,
-            barrier: mode.open(config),
-            plain: Plain::new(mode, config),
-            ids: (RequestIds::new(1, 0), RequestIds::new(1, 0)),
+            barrier: mode.new_queue(config),
+            plain: PlainQueue::new(mode, config),
+            ids: (RequestIdGenerator::new(1, 0), RequestIdGenerator::new(1, 0)),
             now: Duration::from_secs(10),
             step: 0,
             came: HashMap::new(),
@@ -104,17 +106,17 @@ impl Race {
                 if let Some((context, at)) = self.asked.iter().rev().nth(back).copied() {
                     let latest = self.answered.entry(index).or_default();
                     *latest = at.max(*latest);
-                    self.hear(Event::Answered { context, index });
+                    self.handle_event(ReadIndexEvent::Answered { context, index });
                 }
             }
-            Step::Event(event) => self.hear(event),
+            Step::Event(event) => self.handle_event(event),
             Step::Pass(ms) => self.now += Duration::from_millis(ms),
             Step::SetBack(ms) => self.now = self.now.saturating_sub(Duration::from_millis(ms)),
             Step::Poll => self.poll(),
         }
-        let figures = self.barrier.figures();
+        let figures = self.barrier.metrics();
         assert_eq!(figures.waiting, self.plain.waiting());
-        assert!(figures.entries <= 2 * READERS_MAX + 65, "{figures:?}");
+        assert!(figures.queue_entries <= 2 * READERS_MAX + 65, "{figures:?}");
     }
 
     fn read(&mut self, reader: u64) {
@@ -126,7 +128,7 @@ impl Race {
                 return;
             }
         }
-        let (told, expected) = (self.barrier.read(reader), self.plain.read(reader));
+        let (told, expected) = (self.barrier.enqueue(reader), self.plain.read(reader));
         assert_eq!(told, expected);
         if told.is_ok() {
             self.came.insert(reader, self.step);
@@ -139,17 +141,17 @@ impl Race {
         assert_eq!(cancelled, self.plain.cancel(reader));
         if cancelled {
             self.done.insert(reader);
-            let figures = self.barrier.figures();
-            assert!(figures.entries <= 2 * figures.waiting + 65, "{figures:?}");
+            let figures = self.barrier.metrics();
+            assert!(figures.queue_entries <= 2 * figures.waiting + 65, "{figures:?}");
         }
     }
 
-    fn hear(&mut self, event: Event) {
-        if let Event::Applied { index } = event {
+    fn handle_event(&mut self, event: ReadIndexEvent) {
+        if let ReadIndexEvent::Applied { index } = event {
             self.applied = self.applied.max(index);
         }
-        self.barrier.hear(event);
-        self.plain.hear(event);
+        self.barrier.handle_event(event);
+        self.plain.handle_event(event);
     }
 
     fn poll(&mut self) {
@@ -165,48 +167,51 @@ impl Race {
         }
     }
 
-    fn check(&mut self, action: Action<u64>) {
+    fn check(&mut self, action: ReadIndexAction<u64>) {
         match action {
-            Action::Ask { context, .. } | Action::Propose { context, .. } => {
+            ReadIndexAction::RequestReadIndex { context, .. }
+            | ReadIndexAction::Propose { context, .. } => {
                 assert!(self.asked.iter().all(|(asked, _)| *asked != context), "an id twice");
                 self.asked.push((context, self.step));
             }
-            Action::Go { index, readers } => {
+            ReadIndexAction::Release { index, readers } => {
                 assert!(index <= self.applied, "let go before it was applied");
                 let asked = self.answered.get(&index).copied().unwrap_or_default();
                 for reader in readers {
                     let came = self.came[&reader];
                     let by_a_round = matches!(self.mode, ReadMode::ReadIndex | ReadMode::Log);
                     assert!(!by_a_round || asked > came, "{reader} came at {came}: {asked}");
-                    self.end(reader);
+                    self.finish_reader(reader);
                 }
             }
-            Action::Fail { readers, .. } => readers.into_iter().for_each(|reader| self.end(reader)),
+            ReadIndexAction::Fail { readers, .. } => {
+                readers.into_iter().for_each(|reader| self.finish_reader(reader))
+            }
         }
     }
 
-    fn end(&mut self, reader: u64) {
+    fn finish_reader(&mut self, reader: u64) {
         assert!(self.done.insert(reader), "{reader} was told twice, or after it had given up");
     }
 
     /// Time passes until nobody waits.
     fn drain(&mut self) {
-        self.hear(Event::Leader { leader: None, term: 9 });
+        self.handle_event(ReadIndexEvent::Leader { leader: None, term: 9 });
         for _ in 0..2 {
             self.poll();
-            self.now += Config::new(1).request_timeout();
+            self.now += ReadIndexConfig::new(1).request_timeout();
         }
         self.poll();
-        self.hear(Event::Applied { index: 20 });
+        self.handle_event(ReadIndexEvent::Applied { index: 20 });
         self.poll();
-        let figures = self.barrier.figures();
-        assert_eq!((figures.waiting, figures.entries), (0, 0), "{:?} {figures:?}", self.mode);
+        let figures = self.barrier.metrics();
+        assert_eq!((figures.waiting, figures.queue_entries), (0, 0), "{:?} {figures:?}", self.mode);
         assert!(self.came.keys().all(|reader| self.done.contains(reader)));
     }
 }
 
-fn sort(action: &mut Action<u64>) {
-    if let Action::Go { readers, .. } = action {
+fn sort(action: &mut ReadIndexAction<u64>) {
+    if let ReadIndexAction::Release { readers, .. } = action {
         readers.sort_unstable();
     }
 }

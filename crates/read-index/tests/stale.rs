@@ -7,8 +7,8 @@ mod cluster;
 
 use std::time::Duration;
 
-use clearlane_read_index::{Error, Event, ReadMode, RequestIds};
-use cluster::{Cluster, Planted};
+use clearlane_read_index::{ReadIndexError, ReadIndexEvent, ReadMode, RequestIdGenerator};
+use cluster::{Cluster, PlantedBug};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -16,10 +16,10 @@ const RETRY: Duration = Duration::from_millis(500);
 
 /// A leader that was deposed and does not know it is asked to read. The index that it lets the reader go
 /// with, and what a reader must see.
-fn deposed(planted: Planted) -> (Option<Result<u64, Error>>, u64) {
+fn deposed(planted: PlantedBug) -> (Option<Result<u64, ReadIndexError>>, u64) {
     let mut cluster = Cluster::new(3, ReadMode::ReadIndex, planted);
     cluster.read(1, 10);
-    cluster.settle();
+    cluster.deliver_all();
     assert_eq!(cluster.outcome(1, 10), Some(Ok(1)), "a leader that leads answers");
     cluster.cut(&[1], &[2, 3]);
     let written = cluster.elect_and_write(2, &[2, 3]);
@@ -27,19 +27,19 @@ fn deposed(planted: Planted) -> (Option<Result<u64, Error>>, u64) {
     for _ in 0..20 {
         cluster.now += RETRY;
         cluster.poll(1);
-        cluster.settle();
+        cluster.deliver_all();
     }
     (cluster.outcome(1, 11), written)
 }
 
 #[test]
 fn a_deposed_leader_lets_nobody_go() {
-    assert_eq!(deposed(Planted::Nothing).0, Some(Err(Error::TimedOut)));
+    assert_eq!(deposed(PlantedBug::Nothing).0, Some(Err(ReadIndexError::TimedOut)));
 }
 
 #[test]
 fn a_leader_that_does_not_ask_shows_the_past() {
-    let (outcome, written) = deposed(Planted::NoHeartbeats);
+    let (outcome, written) = deposed(PlantedBug::NoHeartbeats);
     assert!(outcome.unwrap().unwrap() < written, "without rounds the read is stale: {outcome:?}");
 }
 
@@ -53,71 +53,75 @@ fn a_leader_that_does_not_ask_shows_the_past() {
 ///   1            has no answer to A, and asks again            questions at 1:  B A    if A is reused
 ///   4, 5         their acknowledgements of A arrive            A has a quorum: A and all before it
 /// ```
-fn late_acknowledgements(planted: Planted) -> (Option<Result<u64, Error>>, u64) {
+fn late_acknowledgements(planted: PlantedBug) -> (Option<Result<u64, ReadIndexError>>, u64) {
     let mut cluster = Cluster::new(5, ReadMode::ReadIndex, planted);
-    cluster.held.extend([(4, 1), (5, 1), (1, 1)]);
+    cluster.blocked_links.extend([(4, 1), (5, 1), (1, 1)]);
     cluster.read(1, 10);
-    cluster.settle();
+    cluster.deliver_all();
     assert_eq!(cluster.outcome(1, 10), None, "answered, but the answer is on its way");
     cluster.cut(&[1, 2], &[3, 4, 5]);
     let written = cluster.elect_and_write(3, &[3, 4, 5]);
     cluster.read(2, 20);
-    cluster.settle();
+    cluster.deliver_all();
     assert_eq!(cluster.outcome(2, 20), None, "1 and 2 are no quorum");
     cluster.now += RETRY;
     cluster.poll(1);
-    cluster.held.remove(&(4, 1));
-    cluster.held.remove(&(5, 1));
-    cluster.settle();
+    cluster.blocked_links.remove(&(4, 1));
+    cluster.blocked_links.remove(&(5, 1));
+    cluster.deliver_all();
     (cluster.outcome(2, 20), written)
 }
 
 #[test]
 fn a_late_acknowledgement_answers_no_later_question() {
-    assert_eq!(late_acknowledgements(Planted::Nothing).0, None);
+    assert_eq!(late_acknowledgements(PlantedBug::Nothing).0, None);
 }
 
 #[test]
 fn a_late_acknowledgement_answers_a_question_with_a_reused_id() {
-    let (outcome, written) = late_acknowledgements(Planted::RetriesReuseIds);
+    let (outcome, written) = late_acknowledgements(PlantedBug::RetriesReuseIds);
     assert!(outcome.unwrap().unwrap() < written, "if ids are reused the read is stale");
 }
 
 /// The member asks, stops, starts again, and asks again; then the answer to the first question arrives.
 /// Whether the reader of the second is let go by it.
-fn answer_of_before_the_restart(ids_after: impl Fn(&RequestIds) -> RequestIds) -> bool {
-    let mut cluster = Cluster::new(3, ReadMode::ReadIndex, Planted::Nothing);
-    cluster.held.insert((1, 2));
+fn answer_of_before_the_restart(
+    ids_after: impl Fn(&RequestIdGenerator) -> RequestIdGenerator,
+) -> bool {
+    let mut cluster = Cluster::new(3, ReadMode::ReadIndex, PlantedBug::Nothing);
+    cluster.blocked_links.insert((1, 2));
     cluster.read(2, 10);
-    cluster.settle();
+    cluster.deliver_all();
     let ids = ids_after(&cluster.member(2).ids);
     cluster.restart(2, ids);
-    cluster.held.insert((2, 1));
+    cluster.blocked_links.insert((2, 1));
     cluster.read(2, 11);
-    cluster.held.remove(&(1, 2));
-    cluster.settle();
+    cluster.blocked_links.remove(&(1, 2));
+    cluster.deliver_all();
     cluster.outcome(2, 11).is_some()
 }
 
 #[test]
 fn an_answer_of_before_a_restart_is_nobodys() {
-    let clock_stood_still = |_: &RequestIds| RequestIds::new(2, 0);
+    let clock_stood_still = |_: &RequestIdGenerator| RequestIdGenerator::new(2, 0);
     assert!(answer_of_before_the_restart(clock_stood_still), "this is why ids must not repeat");
-    assert!(!answer_of_before_the_restart(|_| RequestIds::new(2, 1)));
-    assert!(!answer_of_before_the_restart(|ids| RequestIds::new(2, 0).above(ids.last())));
+    assert!(!answer_of_before_the_restart(|_| RequestIdGenerator::new(2, 1)));
+    assert!(!answer_of_before_the_restart(
+        |ids| RequestIdGenerator::new(2, 0).starting_above(ids.last())
+    ));
 }
 
 #[test]
 fn an_answer_to_another_member_is_nobodys() {
-    let mut cluster = Cluster::new(3, ReadMode::ReadIndex, Planted::Nothing);
+    let mut cluster = Cluster::new(3, ReadMode::ReadIndex, PlantedBug::Nothing);
     cluster.read(2, 10);
     let context = cluster.member(2).ids.last();
-    cluster.held.extend([(1, 1), (2, 1), (3, 1)]);
+    cluster.blocked_links.extend([(1, 1), (2, 1), (3, 1)]);
     cluster.read(1, 10);
-    cluster.member(1).barrier.hear(Event::Answered { context, index: 1 });
+    cluster.member(1).barrier.handle_event(ReadIndexEvent::Answered { context, index: 1 });
     cluster.poll(1);
     assert_eq!(cluster.outcome(1, 10), None);
-    assert_eq!(cluster.member(1).barrier.figures().late_answers, 1);
+    assert_eq!(cluster.member(1).barrier.metrics().late_answers, 1);
 }
 
 /// What happens in a random history.
@@ -126,7 +130,7 @@ enum Step {
     Read(u64),
     Hold(u64, u64),
     LetGo(u64, u64),
-    Settle,
+    DeliverAll,
     /// A quorum, or everybody, elects the first of them and writes.
     Elect(Vec<u64>),
     Pass(u64),
@@ -146,7 +150,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => member().prop_map(Step::Read),
         6 => (member(), member()).prop_map(|(from, to)| Step::Hold(from, to)),
         4 => (member(), member()).prop_map(|(from, to)| Step::LetGo(from, to)),
-        4 => Just(Step::Settle),
+        4 => Just(Step::DeliverAll),
         2 => voters.prop_map(Step::Elect),
         3 => prop::sample::select(vec![100, 500, 7_000]).prop_map(Step::Pass),
         1 => member().prop_map(Step::Restart),
@@ -156,7 +160,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// Runs a history. Tells how many reads were let go, and which one has seen less than was acknowledged
 /// when it came.
-fn play(steps: &[Step], planted: Planted) -> (usize, Option<String>) {
+fn play(steps: &[Step], planted: PlantedBug) -> (usize, Option<String>) {
     let mut cluster = Cluster::new(MEMBERS, ReadMode::ReadIndex, planted);
     let (mut written, mut reads) = (1, Vec::new());
     for (step, at) in steps.iter().zip(1..) {
@@ -165,9 +169,9 @@ fn play(steps: &[Step], planted: Planted) -> (usize, Option<String>) {
                 reads.push((*member, at, written));
                 cluster.read(*member, at);
             }
-            Step::Hold(from, to) => _ = cluster.held.insert((*from, *to)),
-            Step::LetGo(from, to) => _ = cluster.held.remove(&(*from, *to)),
-            Step::Settle => cluster.settle(),
+            Step::Hold(from, to) => _ = cluster.blocked_links.insert((*from, *to)),
+            Step::LetGo(from, to) => _ = cluster.blocked_links.remove(&(*from, *to)),
+            Step::DeliverAll => cluster.deliver_all(),
             Step::Elect(voters) => written = cluster.elect_and_write(voters[0], voters),
             Step::Pass(ms) => {
                 cluster.now += Duration::from_millis(*ms);
@@ -175,15 +179,15 @@ fn play(steps: &[Step], planted: Planted) -> (usize, Option<String>) {
             }
             Step::Restart(member) => {
                 // Its log is on disk, who waited is gone, and the clock has moved on.
-                let ids = RequestIds::new(*member, at);
+                let ids = RequestIdGenerator::new(*member, at);
                 assert!(ids.last() > cluster.member(*member).ids.last(), "ids go on");
                 cluster.restart(*member, ids);
                 reads.retain(|(reader_at, _, _)| reader_at != member);
             }
         }
     }
-    cluster.held.clear();
-    cluster.settle();
+    cluster.blocked_links.clear();
+    cluster.deliver_all();
     let mut let_go = 0;
     for (member, reader, expected) in reads {
         if let Some(Ok(index)) = cluster.outcome(member, reader) {
@@ -197,7 +201,7 @@ fn play(steps: &[Step], planted: Planted) -> (usize, Option<String>) {
 }
 
 /// Plays so many histories; how many reads were let go, unless one was stale.
-fn histories(planted: Planted) -> Result<usize, String> {
+fn histories(planted: PlantedBug) -> Result<usize, String> {
     let config =
         ProptestConfig { cases: 250, failure_persistence: None, ..ProptestConfig::default() };
     let let_go = std::cell::Cell::new(0);
@@ -211,12 +215,12 @@ fn histories(planted: Planted) -> Result<usize, String> {
 
 #[test]
 fn no_history_has_a_stale_read() {
-    let let_go = histories(Planted::Nothing).unwrap_or_else(|error| panic!("{error}"));
+    let let_go = histories(PlantedBug::Nothing).unwrap_or_else(|error| panic!("{error}"));
     assert!(let_go > 250, "something was tested: {let_go}");
 }
 
 #[test]
 fn histories_find_a_leader_that_does_not_ask() {
-    let found = histories(Planted::NoHeartbeats);
+    let found = histories(PlantedBug::NoHeartbeats);
     assert!(found.is_err(), "{found:?}");
 }

@@ -17,26 +17,26 @@
 pub use mimalloc::MiMalloc as Allocator;
 
 /// In milliseconds, for what a thread has; ten times as long for what is in large pieces.
-const KEPT_MS: std::ffi::c_long = 1000;
+const PURGE_DELAY_MS: std::ffi::c_long = 1000;
 /// The same, where an answer is made as a whole.
-const KEPT_FOR_WHOLE_ANSWERS_MS: std::ffi::c_long = 60_000;
+const OLD_ERA_PURGE_DELAY_MS: std::ffi::c_long = 60_000;
 /// `mi_option_purge_delay` of version 2, which the crate leaves out of its list.
-const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+const PURGE_DELAY_OPTION: libmimalloc_sys::mi_option_t = 15;
 
 /// To be said once, at the beginning.
-pub fn keep_what_is_free() {
-    keep_for(KEPT_MS);
+pub fn set_purge_delay() {
+    set_purge_delay_ms(PURGE_DELAY_MS);
 }
 
 /// To be said when it is known that it is an old era.
-pub(crate) fn keep_for_whole_answers() {
-    keep_for(KEPT_FOR_WHOLE_ANSWERS_MS);
+pub(crate) fn set_old_era_purge_delay() {
+    set_purge_delay_ms(OLD_ERA_PURGE_DELAY_MS);
 }
 
-fn keep_for(ms: std::ffi::c_long) {
+fn set_purge_delay_ms(ms: std::ffi::c_long) {
     // SAFETY: the option is there, and any number is one of its values. Threads that read it meanwhile find the old
     // one or the new one.
-    unsafe { libmimalloc_sys::mi_option_set_default(PURGE_DELAY, ms) }
+    unsafe { libmimalloc_sys::mi_option_set_default(PURGE_DELAY_OPTION, ms) }
 }
 
 #[cfg(test)]
@@ -44,13 +44,13 @@ mod tests {
     #[test]
     fn it_is_the_option_that_is_meant() {
         // SAFETY: as above.
-        let now = || unsafe { libmimalloc_sys::mi_option_get(super::PURGE_DELAY) };
+        let now = || unsafe { libmimalloc_sys::mi_option_get(super::PURGE_DELAY_OPTION) };
         if std::env::var_os("MIMALLOC_PURGE_DELAY").is_none() {
             assert_eq!(now(), 10, "mimalloc's own");
-            super::keep_what_is_free();
-            assert_eq!(now(), super::KEPT_MS);
-            super::keep_for_whole_answers();
-            assert_eq!(now(), super::KEPT_FOR_WHOLE_ANSWERS_MS);
+            super::set_purge_delay();
+            assert_eq!(now(), super::PURGE_DELAY_MS);
+            super::set_old_era_purge_delay();
+            assert_eq!(now(), super::OLD_ERA_PURGE_DELAY_MS);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The service Election: whoever is at the front of a [line](crate::succession) leads, and has a value
+//! The service Election: whoever is at the front of a [line](crate::lock_queue) leads, and has a value
 //! that others can see.
 //!
 //! | call | what it does |
@@ -10,9 +10,9 @@
 //! | Resign | gives the place up |
 
 use bytes::Bytes;
-use clearlane_member::Trouble;
+use clearlane_member::RequestError;
 use clearlane_member::watch::Stream;
-use clearlane_mvcc::watch::{Says, WatchedKeys};
+use clearlane_mvcc::watch::{ResponseKind, WatchedKeys};
 use clearlane_proto::etcdserverpb::ResponseHeader;
 use clearlane_proto::mvccpb::KeyValue;
 use clearlane_proto::v3electionpb::election_server::Election;
@@ -24,61 +24,80 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use crate::caller::{Led, Who, admit, while_led};
-use crate::succession::{Place, Succession, below, next, plain, record_of};
+use crate::interceptors::{
+    RequireLeaderStream, RequiredRole, check_member_can_serve, require_leader,
+};
+use crate::lock_queue::{
+    LockQueue, LockQueueEntry, change_record, client_error, next_responses, prefix_range,
+};
 
 /// So many changes wait for an observer to take them.
-const CHANGES_AHEAD: usize = 16;
+const OBSERVE_BUFFER_LEN: usize = 16;
 
 /// The service, for one thread.
 #[derive(Clone, Debug)]
 pub struct ElectionService {
-    line: Succession,
+    queue: LockQueue,
 }
 
-type Changes = mpsc::Sender<Result<LeaderResponse, Status>>;
+type ObserveSender = mpsc::Sender<Result<LeaderResponse, Status>>;
 
 impl ElectionService {
     /// Over these lines.
-    pub fn new(line: Succession) -> ElectionService {
-        ElectionService { line }
+    pub fn new(line: LockQueue) -> ElectionService {
+        ElectionService { queue: line }
     }
 
-    fn admit<T>(&self, request: &Request<T>) -> Result<(), Status> {
-        admit(self.line.member(), request.metadata().as_ref(), Who::Voters)
+    fn check_can_serve<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        check_member_can_serve(
+            self.queue.server(),
+            request.metadata().as_ref(),
+            RequiredRole::Voter,
+        )
     }
 
-    async fn elected(&self, request: CampaignRequest) -> Result<CampaignResponse, Trouble> {
+    async fn campaign_until_elected(
+        &self,
+        request: CampaignRequest,
+    ) -> Result<CampaignResponse, RequestError> {
         let CampaignRequest { name, lease, value } = request;
-        let place = self.line.stand(&name, lease, value.clone()).await?;
+        let place = self.queue.enqueue(&name, lease, value.clone()).await?;
         // Who stands there already brings a new value.
         if place.old_value.as_ref().is_some_and(|old| *old != value) {
-            self.line.change(&place, value).await?;
+            self.queue.update_value(&place, value).await?;
         }
-        self.line.wait(&place).await?;
-        let Place { key, created: rev, lease, header, .. } = place;
+        self.queue.wait_until_first(&place).await?;
+        let LockQueueEntry { key, create_revision: rev, lease, header, .. } = place;
         Ok(CampaignResponse { header, leader: Some(LeaderKey { name, key, rev, lease }) })
     }
 
     /// Tells an observer everything, until he goes away.
-    async fn tell(&self, name: &Bytes, changes: &Changes) -> Result<(), Trouble> {
-        let gone = || Trouble::Stopped;
+    async fn observe_until_closed(
+        &self,
+        name: &Bytes,
+        changes: &ObserveSender,
+    ) -> Result<(), RequestError> {
+        let gone = || RequestError::Stopped;
         loop {
-            let (leader, header) = self.line.holder(name).await?;
+            let (leader, header) = self.queue.holder(name).await?;
             let revision = header.revision;
             let Some(leader) = leader else {
-                let (from, end) = below(&[&name[..], b"/"].concat());
-                let stream = self.line.follow(WatchedKeys::Range(from, end), revision);
-                while next(&stream).await?.iter().all(|told| told.says == Says::Created) {}
+                let (from, end) = prefix_range(&[&name[..], b"/"].concat());
+                let stream = self.queue.watch_after(WatchedKeys::Range(from, end), revision);
+                while next_responses(&stream)
+                    .await?
+                    .iter()
+                    .all(|told| told.kind == ResponseKind::Created)
+                {}
                 continue;
             };
             let key = leader.key.clone();
-            changes.send(Ok(told(header, leader))).await.map_err(|_| gone())?;
-            let stream = self.line.follow(WatchedKeys::One(key), revision);
+            changes.send(Ok(leader_response(header, leader))).await.map_err(|_| gone())?;
+            let stream = self.queue.watch_after(WatchedKeys::Single(key), revision);
             let mut leads = true;
             while leads {
                 let values;
-                (values, leads) = self.values(&stream).await?;
+                (values, leads) = self.next_values(&stream).await?;
                 for value in values {
                     changes.send(Ok(value)).await.map_err(|_| gone())?;
                 }
@@ -87,25 +106,28 @@ impl ElectionService {
     }
 
     /// The next values of a leader, and whether it still leads behind them.
-    async fn values(&self, stream: &Stream) -> Result<(Vec<LeaderResponse>, bool), Trouble> {
+    async fn next_values(
+        &self,
+        stream: &Stream,
+    ) -> Result<(Vec<LeaderResponse>, bool), RequestError> {
         let mut values = Vec::new();
-        for response in next(stream).await? {
-            match response.says {
-                Says::Created | Says::Progress => {}
-                Says::Events { events, .. } => {
+        for response in next_responses(stream).await? {
+            match response.kind {
+                ResponseKind::Created | ResponseKind::Progress => {}
+                ResponseKind::Events { events, .. } => {
                     for event in events.iter() {
-                        let (is_put, record) = record_of(&event.change);
+                        let (is_put, record) = change_record(&event.change);
                         if !is_put {
                             return Ok((values, false));
                         }
                         let header =
                             ResponseHeader { revision: response.revision, ..Default::default() };
                         let mut header = Some(header);
-                        self.line.member().stamp(&mut header);
-                        values.push(told(header.unwrap_or_default(), record.clone()));
+                        self.queue.server().fill_header(&mut header);
+                        values.push(leader_response(header.unwrap_or_default(), record.clone()));
                     }
                 }
-                Says::Refused(_) | Says::Canceled | Says::Compacted(_) => {
+                ResponseKind::Rejected(_) | ResponseKind::Canceled | ResponseKind::Compacted(_) => {
                     return Ok((values, false));
                 }
             }
@@ -114,39 +136,49 @@ impl ElectionService {
     }
 }
 
-fn told(header: ResponseHeader, leader: KeyValue) -> LeaderResponse {
+fn leader_response(header: ResponseHeader, leader: KeyValue) -> LeaderResponse {
     LeaderResponse { header: Some(header), kv: Some(leader) }
 }
 
 /// The place of which a client says that it leads.
-fn place(leader: Option<LeaderKey>) -> Result<Place, Status> {
+fn entry_of(leader: Option<LeaderKey>) -> Result<LockQueueEntry, Status> {
     let missing = || Status::unknown("\"leader\" field must be provided");
     let LeaderKey { key, rev: created, lease, .. } = leader.ok_or_else(missing)?;
-    Ok(Place { prefix: Vec::new(), key, created, lease, old_value: None, header: None })
+    Ok(LockQueueEntry {
+        prefix: Vec::new(),
+        key,
+        create_revision: created,
+        lease,
+        old_value: None,
+        header: None,
+    })
 }
 
 #[tonic::async_trait]
 impl Election for ElectionService {
-    type ObserveStream = Led<ReceiverStream<Result<LeaderResponse, Status>>>;
+    type ObserveStream = RequireLeaderStream<ReceiverStream<Result<LeaderResponse, Status>>>;
 
     async fn campaign(
         &self,
         request: Request<CampaignRequest>,
     ) -> Result<Response<CampaignResponse>, Status> {
-        self.admit(&request)?;
-        let elected = self.elected(request.into_inner()).await;
-        elected.map(Response::new).map_err(|trouble| plain(&trouble))
+        self.check_can_serve(&request)?;
+        let elected = self.campaign_until_elected(request.into_inner()).await;
+        elected.map(Response::new).map_err(|trouble| client_error(&trouble))
     }
 
     async fn proclaim(
         &self,
         request: Request<ProclaimRequest>,
     ) -> Result<Response<ProclaimResponse>, Status> {
-        self.admit(&request)?;
+        self.check_can_serve(&request)?;
         let ProclaimRequest { leader, value } = request.into_inner();
-        let place = place(leader)?;
-        let (leads, header) =
-            self.line.change(&place, value).await.map_err(|trouble| plain(&trouble))?;
+        let place = entry_of(leader)?;
+        let (leads, header) = self
+            .queue
+            .update_value(&place, value)
+            .await
+            .map_err(|trouble| client_error(&trouble))?;
         match leads {
             true => Ok(Response::new(ProclaimResponse { header })),
             false => Err(Status::unknown("election: not leader")),
@@ -157,10 +189,10 @@ impl Election for ElectionService {
         &self,
         request: Request<LeaderRequest>,
     ) -> Result<Response<LeaderResponse>, Status> {
-        self.admit(&request)?;
-        let found = self.line.holder(&request.get_ref().name).await;
-        match found.map_err(|trouble| plain(&trouble))? {
-            (Some(leader), header) => Ok(Response::new(told(header, leader))),
+        self.check_can_serve(&request)?;
+        let found = self.queue.holder(&request.get_ref().name).await;
+        match found.map_err(|trouble| client_error(&trouble))? {
+            (Some(leader), header) => Ok(Response::new(leader_response(header, leader))),
             (None, _) => Err(Status::unknown("election: no leader")),
         }
     }
@@ -169,21 +201,24 @@ impl Election for ElectionService {
         &self,
         request: Request<LeaderRequest>,
     ) -> Result<Response<Self::ObserveStream>, Status> {
-        self.admit(&request)?;
-        let (changes, stream) = mpsc::channel(CHANGES_AHEAD);
-        let stream =
-            while_led(self.line.member(), request.metadata().as_ref(), ReceiverStream::new(stream));
+        self.check_can_serve(&request)?;
+        let (changes, stream) = mpsc::channel(OBSERVE_BUFFER_LEN);
+        let stream = require_leader(
+            self.queue.server(),
+            request.metadata().as_ref(),
+            ReceiverStream::new(stream),
+        );
         let (service, name) = (self.clone(), request.into_inner().name);
         tokio::spawn(async move {
             tokio::select! {
-                ended = service.tell(&name, &changes) => {
+                ended = service.observe_until_closed(&name, &changes) => {
                     if let Err(trouble) = ended {
                         // To one who has gone this says nothing.
-                        let _ = changes.send(Err(plain(&trouble))).await;
+                        let _ = changes.send(Err(client_error(&trouble))).await;
                     }
                 }
                 () = changes.closed() => {}
-                () = service.line.stopped() => {}
+                () = service.queue.wait_until_stopped() => {}
             }
         });
         Ok(Response::new(stream))
@@ -193,9 +228,9 @@ impl Election for ElectionService {
         &self,
         request: Request<ResignRequest>,
     ) -> Result<Response<ResignResponse>, Status> {
-        self.admit(&request)?;
-        let place = place(request.into_inner().leader)?;
-        let header = self.line.leave(&place).await.map_err(|trouble| plain(&trouble))?;
+        self.check_can_serve(&request)?;
+        let place = entry_of(request.into_inner().leader)?;
+        let header = self.queue.release(&place).await.map_err(|trouble| client_error(&trouble))?;
         Ok(Response::new(ResignResponse { header }))
     }
 }

@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HealthService;
 
-fn is(status: ServingStatus) -> HealthCheckResponse {
+fn health_response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status as i32 }
 }
 
@@ -33,7 +33,7 @@ impl Health for HealthService {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         match request.get_ref().service.is_empty() {
-            true => Ok(Response::new(is(ServingStatus::Serving))),
+            true => Ok(Response::new(health_response(ServingStatus::Serving))),
             false => Err(Status::not_found("unknown service")),
         }
     }
@@ -42,7 +42,7 @@ impl Health for HealthService {
         &self,
         _request: Request<HealthListRequest>,
     ) -> Result<Response<HealthListResponse>, Status> {
-        let statuses = HashMap::from([(String::new(), is(ServingStatus::Serving))]);
+        let statuses = HashMap::from([(String::new(), health_response(ServingStatus::Serving))]);
         Ok(Response::new(HealthListResponse { statuses: statuses.into_iter().collect() }))
     }
 
@@ -55,7 +55,7 @@ impl Health for HealthService {
             true => ServingStatus::Serving,
             false => ServingStatus::ServiceUnknown,
         };
-        let once = tokio_stream::once(Ok(is(now))).chain(tokio_stream::pending());
+        let once = tokio_stream::once(Ok(health_response(now))).chain(tokio_stream::pending());
         Ok(Response::new(Box::pin(once)))
     }
 }

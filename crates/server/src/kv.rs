@@ -1,15 +1,15 @@
 //! The service KV: etcd's keys and values.
 //!
-//! Each call is a function of [`Errand`] here, and has two callers: [`front`](crate::front), which is
+//! Each call is a function of [`RequestContext`] here, and has two callers: [`front`](crate::front), which is
 //! lean, and tonic, for whoever comes to the service another way, such as the JSON gateway.
 
 use std::pin::Pin;
 
-use clearlane_member::range::Found;
+use clearlane_member::range::RangeResult;
 use clearlane_member::range_stream::RangeStream;
-use clearlane_member::requests::Reply;
-use clearlane_member::stages::{Card, Stage};
-use clearlane_member::{Handle, Trouble, range};
+use clearlane_member::request_trace::{RequestTrace, Stage};
+use clearlane_member::requests::AppliedResponse;
+use clearlane_member::{RequestError, Server, range};
 use clearlane_proto::etcdserverpb::kv_server::Kv;
 use clearlane_proto::etcdserverpb::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse,
@@ -20,66 +20,67 @@ use http::HeaderMap;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
-use crate::caller::{self, Who};
-use crate::status::{self, mismatch};
+use crate::interceptors::{self, RequiredRole};
+use crate::status::{self, unexpected_response};
 
 /// One call of a client: at which member, and where its time goes.
 #[derive(Debug)]
-pub struct Errand {
-    member: Handle,
+pub struct RequestContext {
+    server: Server,
     /// Stamped at the end of each stage.
-    pub card: Card,
+    pub trace: RequestTrace,
 }
 
-impl Errand {
+impl RequestContext {
     /// Begins, if this member may answer a call with this head at all.
-    pub fn begin(member: &Handle, head: &HeaderMap) -> Result<Errand, Status> {
-        caller::admit(member, head, Who::Anybody)?;
-        let card = Card::begin().numbered(member.node().recording().number());
-        let member = match caller::patience(head) {
-            Some(patience) => member.until(card.after(patience)),
+    pub fn start(member: &Server, head: &HeaderMap) -> Result<RequestContext, Status> {
+        interceptors::check_member_can_serve(member, head, RequiredRole::Any)?;
+        let card =
+            RequestTrace::start().with_number(member.threads().trace().next_request_number());
+        let member = match interceptors::grpc_timeout(head) {
+            Some(patience) => member.with_deadline(card.time_limit_ns(patience)),
             None => member.clone(),
         };
-        Ok(Errand { member, card })
+        Ok(RequestContext { server: member, trace: card })
     }
 
     /// Waits for something up to the call's deadline.
-    pub async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, Status> {
-        self.member.in_time(work).await.map_err(|trouble| status::of(&trouble))
+    pub async fn within_deadline<T>(&self, work: impl Future<Output = T>) -> Result<T, Status> {
+        self.server.within_deadline(work).await.map_err(|trouble| status::from_error(&trouble))
     }
 
     /// The call's deadline, if it has one.
-    pub fn until_ns(&self) -> Option<u64> {
-        self.member.until_ns()
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.server.deadline_ns()
     }
 
     /// A learner answers only what may be old.
-    fn votes(&self) -> Result<(), Status> {
-        match self.member.node().status().is_learner() {
-            true => Err(status::of(&Trouble::Learner)),
+    fn check_not_learner(&self) -> Result<(), Status> {
+        match self.server.threads().status().is_learner() {
+            true => Err(status::from_error(&RequestError::NotSupportedForLearner)),
             false => Ok(()),
         }
     }
 
     /// Reads a range of keys.
-    pub async fn range(&mut self, request: RangeRequest) -> Result<Found, Status> {
+    pub async fn range(&mut self, request: RangeRequest) -> Result<RangeResult, Status> {
         if !request.serializable {
-            self.votes()?;
+            self.check_not_learner()?;
         }
-        let found = range::range(&self.member, request, &mut self.card).await;
+        let found = range::range(&self.server, request, &mut self.trace).await;
         if found.is_err() {
             // What was refused has taken its time, too.
-            self.card.stamp(Stage::Backend);
+            self.trace.end_stage(Stage::Backend);
         }
-        found.map_err(|trouble| status::of(&trouble))
+        found.map_err(|trouble| status::from_error(&trouble))
     }
 
     /// Puts a key.
     pub async fn put(&mut self, request: PutRequest) -> Result<PutResponse, Status> {
         let put = Some(request);
-        match self.write(Box::new(InternalRaftRequest { put, ..Default::default() })).await? {
-            Reply::Put(response) => Ok(response),
-            reply => Err(mismatch(&reply)),
+        match self.propose(Box::new(InternalRaftRequest { put, ..Default::default() })).await? {
+            AppliedResponse::Put(response) => Ok(response),
+            reply => Err(unexpected_response(&reply)),
         }
     }
 
@@ -90,21 +91,21 @@ impl Errand {
     ) -> Result<DeleteRangeResponse, Status> {
         let delete_range = Some(request);
         match self
-            .write(Box::new(InternalRaftRequest { delete_range, ..Default::default() }))
+            .propose(Box::new(InternalRaftRequest { delete_range, ..Default::default() }))
             .await?
         {
-            Reply::DeleteRange(response) => Ok(response),
-            reply => Err(mismatch(&reply)),
+            AppliedResponse::DeleteRange(response) => Ok(response),
+            reply => Err(unexpected_response(&reply)),
         }
     }
 
     /// Runs a transaction.
     pub async fn txn(&mut self, request: TxnRequest) -> Result<TxnResponse, Status> {
-        self.votes()?;
-        let reply = self.member.txn(request, &mut self.card).await;
-        match reply.map_err(|trouble| status::of(&trouble))? {
-            Reply::Txn(response) => Ok(response),
-            reply => Err(mismatch(&reply)),
+        self.check_not_learner()?;
+        let reply = self.server.txn(request, &mut self.trace).await;
+        match reply.map_err(|trouble| status::from_error(&trouble))? {
+            AppliedResponse::Txn(response) => Ok(response),
+            reply => Err(unexpected_response(&reply)),
         }
     }
 
@@ -113,20 +114,23 @@ impl Errand {
         &mut self,
         request: CompactionRequest,
     ) -> Result<CompactionResponse, Status> {
-        self.votes()?;
-        let reply = self.member.compact(request).await;
-        self.card.stamp(Stage::Apply);
-        match reply.map_err(|trouble| status::of(&trouble))? {
-            Reply::Compact(response) => Ok(response),
-            reply => Err(mismatch(&reply)),
+        self.check_not_learner()?;
+        let reply = self.server.compact(request).await;
+        self.trace.end_stage(Stage::Apply);
+        match reply.map_err(|trouble| status::from_error(&trouble))? {
+            AppliedResponse::Compact(response) => Ok(response),
+            reply => Err(unexpected_response(&reply)),
         }
     }
 
-    async fn write(&mut self, request: Box<InternalRaftRequest>) -> Result<Reply, Status> {
-        self.votes()?;
-        let reply = self.member.write(request).await;
-        self.card.stamp(Stage::Apply);
-        reply.map_err(|trouble| status::of(&trouble))
+    async fn propose(
+        &mut self,
+        request: Box<InternalRaftRequest>,
+    ) -> Result<AppliedResponse, Status> {
+        self.check_not_learner()?;
+        let reply = self.server.propose(request).await;
+        self.trace.end_stage(Stage::Apply);
+        reply.map_err(|trouble| status::from_error(&trouble))
     }
 }
 
@@ -137,12 +141,12 @@ pub type PageStream = Pin<Box<dyn Stream<Item = Result<RangeStreamResponse, Stat
 fn pages(range: RangeStream) -> PageStream {
     Box::pin(futures_util::stream::unfold(Some(range), |range| async {
         let mut range = range?;
-        match range.next().await {
+        match range.next_page().await {
             Ok(page) => {
                 let range_response = Some(page?);
                 Some((Ok(RangeStreamResponse { range_response }), Some(range)))
             }
-            Err(trouble) => Some((Err(status::of(&trouble)), None)),
+            Err(trouble) => Some((Err(status::from_error(&trouble)), None)),
         }
     }))
 }
@@ -150,17 +154,17 @@ fn pages(range: RangeStream) -> PageStream {
 /// The service, for one thread.
 #[derive(Clone, Debug)]
 pub struct KvService {
-    member: Handle,
+    server: Server,
 }
 
 impl KvService {
     /// In front of a member.
-    pub fn new(member: Handle) -> KvService {
-        KvService { member }
+    pub fn new(member: Server) -> KvService {
+        KvService { server: member }
     }
 
-    fn errand<M>(&self, request: &Request<M>) -> Result<Errand, Status> {
-        Errand::begin(&self.member, request.metadata().as_ref())
+    fn context<M>(&self, request: &Request<M>) -> Result<RequestContext, Status> {
+        RequestContext::start(&self.server, request.metadata().as_ref())
     }
 }
 
@@ -172,22 +176,26 @@ impl Kv for KvService {
         &self,
         request: Request<RangeRequest>,
     ) -> Result<Response<RangeResponse>, Status> {
-        let found = self.errand(&request)?.range(request.into_inner()).await?;
-        found.whole(&self.member).await.map(Response::new).map_err(|trouble| status::of(&trouble))
+        let found = self.context(&request)?.range(request.into_inner()).await?;
+        found
+            .read_all(&self.server)
+            .await
+            .map(Response::new)
+            .map_err(|trouble| status::from_error(&trouble))
     }
 
     async fn range_stream(
         &self,
         request: Request<RangeRequest>,
     ) -> Result<Response<PageStream>, Status> {
-        let errand = self.errand(&request)?;
-        errand.votes()?;
-        let opened = RangeStream::open(errand.member, request.into_inner());
-        Ok(Response::new(pages(opened.map_err(|trouble| status::of(&trouble))?)))
+        let errand = self.context(&request)?;
+        errand.check_not_learner()?;
+        let opened = RangeStream::open(errand.server, request.into_inner());
+        Ok(Response::new(pages(opened.map_err(|trouble| status::from_error(&trouble))?)))
     }
 
     async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
-        let mut errand = self.errand(&request)?;
+        let mut errand = self.context(&request)?;
         errand.put(request.into_inner()).await.map(Response::new)
     }
 
@@ -195,12 +203,12 @@ impl Kv for KvService {
         &self,
         request: Request<DeleteRangeRequest>,
     ) -> Result<Response<DeleteRangeResponse>, Status> {
-        let mut errand = self.errand(&request)?;
+        let mut errand = self.context(&request)?;
         errand.delete_range(request.into_inner()).await.map(Response::new)
     }
 
     async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
-        let mut errand = self.errand(&request)?;
+        let mut errand = self.context(&request)?;
         errand.txn(request.into_inner()).await.map(Response::new)
     }
 
@@ -208,7 +216,7 @@ impl Kv for KvService {
         &self,
         request: Request<CompactionRequest>,
     ) -> Result<Response<CompactionResponse>, Status> {
-        let mut errand = self.errand(&request)?;
+        let mut errand = self.context(&request)?;
         errand.compact(request.into_inner()).await.map(Response::new)
     }
 }

@@ -4,14 +4,14 @@
 //! lease that is not there is answered with 0 seconds, and the stream goes on; anything that goes wrong
 //! ends it.
 //!
-//! What only the leader knows is asked of the [member](clearlane_member::Handle), which says
-//! [`NotLeader`](clearlane_member::Trouble::NotLeader) if it is another. Then that one is asked, over the
+//! What only the leader knows is asked of the [member](clearlane_member::Server), which says
+//! [`NotLeader`](clearlane_member::RequestError::NotLeader) if it is another. Then that one is asked, over the
 //! [peers' connections](crate::peer), until somebody answers or the time is over.
 
 use std::time::Duration;
 
-use clearlane_member::requests::Reply;
-use clearlane_member::{Handle, Trouble};
+use clearlane_member::requests::AppliedResponse;
+use clearlane_member::{RequestError, Server};
 use clearlane_proto::etcdserverpb::lease_server::Lease;
 use clearlane_proto::etcdserverpb::{
     InternalRaftRequest, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest,
@@ -27,37 +27,39 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::{peer, status};
 
 /// A request may take so long.
-const PATIENCE: Duration = Duration::from_secs(7);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
 /// Between two looks for a leader.
-const PAUSE: Duration = Duration::from_millis(50);
+const LEADER_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// So many answers of a stream may wait for the client to take them.
-const ANSWERS_MAX: usize = 16;
+const KEEP_ALIVE_BUFFER_LEN: usize = 16;
 
 /// The service, for one thread.
 #[derive(Clone, Debug)]
 pub struct LeaseService {
-    member: Handle,
+    server: Server,
 }
 
 impl LeaseService {
     /// In front of a member.
-    pub fn new(member: Handle) -> LeaseService {
-        LeaseService { member }
+    pub fn new(member: Server) -> LeaseService {
+        LeaseService { server: member }
     }
 
-    async fn write(&self, request: InternalRaftRequest) -> Result<Reply, Status> {
-        self.member.write(request).await.map_err(|trouble| status::of(&trouble))
+    async fn propose(&self, request: InternalRaftRequest) -> Result<AppliedResponse, Status> {
+        self.server.propose(request).await.map_err(|trouble| status::from_error(&trouble))
     }
 
-    async fn renew(&self, id: i64) -> Result<i64, Trouble> {
+    async fn renew(&self, id: i64) -> Result<i64, RequestError> {
         loop {
-            let renewed = match peer::leader(&self.member) {
-                Some((others, leader)) => others.renew(leader, id).await,
-                None => self.member.renew(id).await,
+            let renewed = match peer::remote_leader(&self.server) {
+                Some((others, leader)) => others.renew_lease(leader, id).await,
+                None => self.server.renew_lease(id).await,
             };
             match renewed {
                 // It has stepped down meanwhile, or has gone.
-                Err(Trouble::NotLeader | Trouble::NoLeader) => sleep(PAUSE).await,
+                Err(RequestError::NotLeader | RequestError::NoLeader) => {
+                    sleep(LEADER_RETRY_DELAY).await
+                }
                 done => return done,
             }
         }
@@ -66,16 +68,18 @@ impl LeaseService {
     async fn time_to_live(
         &self,
         request: &LeaseTimeToLiveRequest,
-    ) -> Result<LeaseTimeToLiveResponse, Trouble> {
+    ) -> Result<LeaseTimeToLiveResponse, RequestError> {
         loop {
-            let told = match peer::leader(&self.member) {
-                Some((others, leader)) => others.time_to_live(leader, *request).await,
-                None => self.member.time_to_live(request.id, request.keys).await,
+            let told = match peer::remote_leader(&self.server) {
+                Some((others, leader)) => others.lease_time_to_live(leader, *request).await,
+                None => self.server.lease_time_to_live(request.id, request.keys).await,
             };
             match told {
-                Err(Trouble::NotLeader | Trouble::NoLeader) => sleep(PAUSE).await,
+                Err(RequestError::NotLeader | RequestError::NoLeader) => {
+                    sleep(LEADER_RETRY_DELAY).await
+                }
                 Ok(mut response) => {
-                    self.member.stamp(&mut response.header);
+                    self.server.fill_header(&mut response.header);
                     return Ok(response);
                 }
                 failed => return failed,
@@ -84,12 +88,12 @@ impl LeaseService {
     }
 
     /// Without a leader there is no answer, and who asks waits for one no longer than this.
-    async fn in_time<T>(
+    async fn with_timeout<T>(
         &self,
-        work: impl Future<Output = Result<T, Trouble>>,
+        work: impl Future<Output = Result<T, RequestError>>,
     ) -> Result<T, Status> {
-        let done = timeout(PATIENCE, work).await.unwrap_or(Err(Trouble::NoLeader));
-        done.map_err(|trouble| status::of(&trouble))
+        let done = timeout(REQUEST_TIMEOUT, work).await.unwrap_or(Err(RequestError::NoLeader));
+        done.map_err(|trouble| status::from_error(&trouble))
     }
 
     /// The revision is of before the renewal: what the client knows then is true at least.
@@ -98,19 +102,19 @@ impl LeaseService {
         request: &LeaseKeepAliveRequest,
     ) -> Result<LeaseKeepAliveResponse, Status> {
         let header = Some(self.header());
-        let ttl = self.in_time(self.renew(request.id)).await?;
+        let ttl = self.with_timeout(self.renew(request.id)).await?;
         Ok(LeaseKeepAliveResponse { header, id: request.id, ttl })
     }
 
     fn header(&self) -> ResponseHeader {
-        let revision = self.member.store().read().revision();
+        let revision = self.server.store().begin_read().revision();
         let mut header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
-        self.member.stamp(&mut header);
+        self.server.fill_header(&mut header);
         header.unwrap_or_default()
     }
 
     /// Answers until the client has no more to ask, goes away, or something is wrong.
-    async fn keep_alive_all(
+    async fn run_keep_alive_stream(
         self,
         mut requests: Streaming<LeaseKeepAliveRequest>,
         answers: mpsc::Sender<Result<LeaseKeepAliveResponse, Status>>,
@@ -132,7 +136,7 @@ impl LeaseService {
     }
 }
 
-fn mismatch(reply: &Reply) -> Status {
+fn unexpected_response(reply: &AppliedResponse) -> Status {
     Status::internal(format!("{reply:?} answers another request"))
 }
 
@@ -145,9 +149,9 @@ impl Lease for LeaseService {
         request: Request<LeaseGrantRequest>,
     ) -> Result<Response<LeaseGrantResponse>, Status> {
         let lease_grant = Some(request.into_inner());
-        match self.write(InternalRaftRequest { lease_grant, ..Default::default() }).await? {
-            Reply::LeaseGrant(response) => Ok(Response::new(response)),
-            reply => Err(mismatch(&reply)),
+        match self.propose(InternalRaftRequest { lease_grant, ..Default::default() }).await? {
+            AppliedResponse::LeaseGrant(response) => Ok(Response::new(response)),
+            reply => Err(unexpected_response(&reply)),
         }
     }
 
@@ -156,9 +160,9 @@ impl Lease for LeaseService {
         request: Request<LeaseRevokeRequest>,
     ) -> Result<Response<LeaseRevokeResponse>, Status> {
         let lease_revoke = Some(request.into_inner());
-        match self.write(InternalRaftRequest { lease_revoke, ..Default::default() }).await? {
-            Reply::LeaseRevoke(response) => Ok(Response::new(response)),
-            reply => Err(mismatch(&reply)),
+        match self.propose(InternalRaftRequest { lease_revoke, ..Default::default() }).await? {
+            AppliedResponse::LeaseRevoke(response) => Ok(Response::new(response)),
+            reply => Err(unexpected_response(&reply)),
         }
     }
 
@@ -166,8 +170,8 @@ impl Lease for LeaseService {
         &self,
         request: Request<Streaming<LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
-        let (answers, receiver) = mpsc::channel(ANSWERS_MAX);
-        tokio::spawn(self.clone().keep_alive_all(request.into_inner(), answers));
+        let (answers, receiver) = mpsc::channel(KEEP_ALIVE_BUFFER_LEN);
+        tokio::spawn(self.clone().run_keep_alive_stream(request.into_inner(), answers));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
@@ -175,7 +179,7 @@ impl Lease for LeaseService {
         &self,
         request: Request<LeaseTimeToLiveRequest>,
     ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
-        self.in_time(self.time_to_live(request.get_ref())).await.map(Response::new)
+        self.with_timeout(self.time_to_live(request.get_ref())).await.map(Response::new)
     }
 
     async fn lease_leases(
@@ -183,7 +187,7 @@ impl Lease for LeaseService {
         _request: Request<LeaseLeasesRequest>,
     ) -> Result<Response<LeaseLeasesResponse>, Status> {
         let header = Some(self.header());
-        let leases = self.member.leases().into_iter().map(|id| LeaseStatus { id }).collect();
+        let leases = self.server.leases().into_iter().map(|id| LeaseStatus { id }).collect();
         Ok(Response::new(LeaseLeasesResponse { header, leases }))
     }
 }

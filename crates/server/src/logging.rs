@@ -39,64 +39,64 @@ pub enum Error {
     },
     /// Somebody has begun before.
     #[error("a log is written already")]
-    Twice,
+    AlreadyStarted,
 }
 
 /// From here on, what is said is written.
 pub fn start(config: &LogConfig) -> Result<(), Error> {
-    let log = Log::open(config)?;
-    tracing::subscriber::set_global_default(log).map_err(|_| Error::Twice)
+    let log = LogSubscriber::open(config)?;
+    tracing::subscriber::set_global_default(log).map_err(|_| Error::AlreadyStarted)
 }
 
 /// Writes lines.
-struct Log {
+struct LogSubscriber {
     level: LevelFilter,
     format: LogFormat,
-    outputs: Mutex<Vec<Output>>,
+    outputs: Mutex<Vec<LogSink>>,
 }
 
-enum Output {
+enum LogSink {
     Stderr,
     Stdout,
     File(File),
 }
 
-impl Log {
-    fn open(config: &LogConfig) -> Result<Log, Error> {
+impl LogSubscriber {
+    fn open(config: &LogConfig) -> Result<LogSubscriber, Error> {
         let level = match config.level.as_str() {
             "debug" => LevelFilter::DEBUG,
             "info" => LevelFilter::INFO,
             "warn" => LevelFilter::WARN,
             _ => LevelFilter::ERROR,
         };
-        let outputs = config.outputs.iter().map(Output::open).collect::<Result<_, _>>()?;
-        Ok(Log { level, format: config.format, outputs: Mutex::new(outputs) })
+        let outputs = config.outputs.iter().map(LogSink::open).collect::<Result<_, _>>()?;
+        Ok(LogSubscriber { level, format: config.format, outputs: Mutex::new(outputs) })
     }
 }
 
-impl Output {
-    fn open(output: &LogOutput) -> Result<Output, Error> {
+impl LogSink {
+    fn open(output: &LogOutput) -> Result<LogSink, Error> {
         Ok(match output {
-            LogOutput::Stderr => Output::Stderr,
-            LogOutput::Stdout => Output::Stdout,
+            LogOutput::Stderr => LogSink::Stderr,
+            LogOutput::Stdout => LogSink::Stdout,
             LogOutput::File(path) => {
                 let opened = OpenOptions::new().create(true).append(true).open(path);
                 let failed = |source| Error::File { path: path.clone(), source };
-                Output::File(opened.map_err(failed)?)
+                LogSink::File(opened.map_err(failed)?)
             }
         })
     }
 
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
         match self {
-            Output::Stderr => io::stderr().write_all(line),
-            Output::Stdout => io::stdout().write_all(line).and_then(|()| io::stdout().flush()),
-            Output::File(file) => file.write_all(line),
+            LogSink::Stderr => io::stderr().write_all(line),
+            LogSink::Stdout => io::stdout().write_all(line).and_then(|()| io::stdout().flush()),
+            LogSink::File(file) => file.write_all(line),
         }
     }
 }
 
-impl Subscriber for Log {
+impl Subscriber for LogSubscriber {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let is_ours = metadata.target().starts_with("clearlane");
         *metadata.level() <= self.level && (is_ours || *metadata.level() <= Level::WARN)
@@ -107,7 +107,7 @@ impl Subscriber for Log {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut words = Words::default();
+        let mut words = EventFields::default();
         event.record(&mut words);
         let line = match self.format {
             LogFormat::Json => json(event.metadata(), words, now()),
@@ -131,18 +131,18 @@ impl Subscriber for Log {
 
 /// What an event says.
 #[derive(Default)]
-struct Words {
+struct EventFields {
     message: String,
     fields: Map<String, Value>,
 }
 
-impl Words {
+impl EventFields {
     fn put(&mut self, field: &Field, value: impl Into<Value>) {
         self.fields.insert(field.name().to_owned(), value.into());
     }
 }
 
-impl Visit for Words {
+impl Visit for EventFields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         match field.name() {
             "message" => self.message = format!("{value:?}"),
@@ -174,7 +174,7 @@ impl Visit for Words {
     }
 }
 
-fn json(metadata: &Metadata<'_>, words: Words, now: String) -> String {
+fn json(metadata: &Metadata<'_>, words: EventFields, now: String) -> String {
     let text = |text: String| Value::String(text).to_string();
     let mut line = format!(
         "{{\"level\":\"{}\",\"ts\":\"{now}\",\"caller\":{},\"msg\":{}",
@@ -188,7 +188,7 @@ fn json(metadata: &Metadata<'_>, words: Words, now: String) -> String {
     line + "}\n"
 }
 
-fn console(metadata: &Metadata<'_>, words: Words, now: String) -> String {
+fn console(metadata: &Metadata<'_>, words: EventFields, now: String) -> String {
     let level = name(*metadata.level());
     let mut line = format!("{now}\t{level}\t{}\t{}", caller(metadata), words.message);
     if !words.fields.is_empty() {
@@ -244,7 +244,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let outputs = vec![LogOutput::File(path.clone())];
-        let log = Log::open(&LogConfig { level: level.to_owned(), format, outputs }).unwrap();
+        let log =
+            LogSubscriber::open(&LogConfig { level: level.to_owned(), format, outputs }).unwrap();
         tracing::subscriber::with_default(log, speak);
         std::fs::read_to_string(path).unwrap()
     }

@@ -15,10 +15,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane_member::downgrade::{self, announced, validate};
-use clearlane_member::requests::Reply;
-use clearlane_member::snapshot_file::Writer;
-use clearlane_member::{Handle, Trouble, checksums};
+use clearlane_member::downgrade::{self, downgrade_info, validate};
+use clearlane_member::requests::AppliedResponse;
+use clearlane_member::snapshot_file::SnapshotWriter;
+use clearlane_member::{RequestError, Server, checksums};
 use clearlane_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use clearlane_proto::etcdserverpb::maintenance_server::Maintenance;
 use clearlane_proto::etcdserverpb::{
@@ -34,115 +34,118 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
-use crate::caller::{self, Who, admit};
+use crate::interceptors::{self, RequiredRole, check_member_can_serve};
 use crate::status;
 
 /// The version of etcd whose API this is.
-pub const VERSION: &str = "3.7.1";
+pub const ETCD_VERSION: &str = "3.7.1";
 /// The version of etcd whose records these are.
 pub const STORAGE_VERSION: &str = "3.7.0";
 
 /// A store that has not committed yet has a page all the same: `etcdctl` divides by its size.
-const SIZE_MIN: u64 = 4096;
+const DB_SIZE_MIN: u64 = 4096;
 
 /// So many long calls run at a time on behalf of one network thread.
-const LONG_CALLS_MAX: usize = 4;
+const BLOCKING_CALLS_MAX: usize = 4;
 /// So many pieces of a snapshot wait for a slow client.
-const PIECES_AHEAD: usize = 4;
+const SNAPSHOT_CHUNKS_AHEAD: usize = 4;
 /// etcd's time for a request: 5 s, and two election time-outs.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The service, for one thread.
 #[derive(Clone, Debug)]
 pub struct MaintenanceService {
-    member: Handle,
-    turns: Arc<Semaphore>,
+    server: Server,
+    permits: Arc<Semaphore>,
 }
 
-type Answer<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 
 impl MaintenanceService {
     /// In front of a member.
-    pub fn new(member: Handle) -> MaintenanceService {
-        MaintenanceService { member, turns: Arc::new(Semaphore::new(LONG_CALLS_MAX)) }
+    pub fn new(member: Server) -> MaintenanceService {
+        MaintenanceService { server: member, permits: Arc::new(Semaphore::new(BLOCKING_CALLS_MAX)) }
     }
 
-    fn admit(&self, head: &MetadataMap, who: Who) -> Result<(), Status> {
-        admit(&self.member, head.as_ref(), who)
+    fn check_can_serve(&self, head: &MetadataMap, who: RequiredRole) -> Result<(), Status> {
+        check_member_can_serve(&self.server, head.as_ref(), who)
     }
 
     /// Runs what takes long on another thread.
-    async fn aside<T: Send + 'static>(
+    async fn run_blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Handle) -> Result<T, Trouble> + Send + 'static,
+        work: impl FnOnce(&Server) -> Result<T, RequestError> + Send + 'static,
     ) -> Result<T, Status> {
-        let turn = Arc::clone(&self.turns).acquire_owned().await;
-        let member = self.member.clone();
+        let turn = Arc::clone(&self.permits).acquire_owned().await;
+        let member = self.server.clone();
         let done = tokio::task::spawn_blocking(move || {
             // Given back when the work is done, also if nobody waits for it any more.
             let _turn = turn;
             work(&member)
         });
         match done.await {
-            Ok(done) => done.map_err(|trouble| status::of(&trouble)),
+            Ok(done) => done.map_err(|trouble| status::from_error(&trouble)),
             Err(error) => Err(Status::internal(format!("the work was given up: {error}"))),
         }
     }
 
     fn header(&self, revision: i64) -> Option<ResponseHeader> {
         let mut header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
-        self.member.stamp(&mut header);
+        self.server.fill_header(&mut header);
         header
     }
 
     /// Announces a downgrade, or calls it off.
-    async fn announce(&self, enabled: bool, ver: String) -> Result<DowngradeResponse, Status> {
+    async fn set_downgrade(&self, enabled: bool, ver: String) -> Result<DowngradeResponse, Status> {
         let downgrade_info_set = Some(DowngradeInfoSetRequest { enabled, ver });
         let request = InternalRaftRequest { downgrade_info_set, ..Default::default() };
-        match self.member.write(request).await.map_err(|trouble| status::of(&trouble))? {
-            Reply::Downgrade(response) => Ok(response),
-            reply => Err(status::mismatch(&reply)),
+        match self.server.propose(request).await.map_err(|trouble| status::from_error(&trouble))? {
+            AppliedResponse::Downgrade(response) => Ok(response),
+            reply => Err(status::unexpected_response(&reply)),
         }
     }
 
     /// The full version of a target that would do.
-    async fn validate(&self, target: &str) -> Result<String, Trouble> {
-        self.member.fresh().await?;
-        let store = self.member.store();
-        Ok(validate(&*store.read(), target)??)
+    async fn validate(&self, target: &str) -> Result<String, RequestError> {
+        self.server.linearizable_read_notify_untraced().await?;
+        let store = self.server.store();
+        Ok(validate(&*store.begin_read(), target)??)
     }
 
     /// Whether a downgrade is announced.
-    fn is_downgraded(&self) -> Result<bool, Status> {
-        let announced = announced(&*self.member.store().read());
-        Ok(announced.map_err(|error| status::of(&error.into()))?.enabled)
+    fn is_downgrade_enabled(&self) -> Result<bool, Status> {
+        let announced = downgrade_info(&*self.server.store().begin_read());
+        Ok(announced.map_err(|error| status::from_error(&error.into()))?.enabled)
     }
 
-    fn without_change(&self) -> DowngradeResponse {
-        let header = self.header(self.member.store().read().revision());
+    fn unchanged_downgrade(&self) -> DowngradeResponse {
+        let header = self.header(self.server.store().begin_read().revision());
         DowngradeResponse { header, ..DowngradeResponse::default() }
     }
 
-    async fn downgraded(&self, request: &DowngradeRequest) -> Result<DowngradeResponse, Status> {
-        let told = |trouble: Trouble| status::of(&trouble);
+    async fn handle_downgrade(
+        &self,
+        request: &DowngradeRequest,
+    ) -> Result<DowngradeResponse, Status> {
+        let told = |trouble: RequestError| status::from_error(&trouble);
         let mut response = match DowngradeAction::try_from(request.action) {
             Ok(DowngradeAction::Validate) => {
                 self.validate(&request.version).await.map_err(told)?;
-                self.without_change()
+                self.unchanged_downgrade()
             }
             Ok(DowngradeAction::Enable) => {
                 let target = self.validate(&request.version).await.map_err(told)?;
-                self.announce(true, target).await?
+                self.set_downgrade(true, target).await?
             }
-            Ok(DowngradeAction::Cancel) if self.is_downgraded()? => {
-                self.announce(false, String::new()).await?
+            Ok(DowngradeAction::Cancel) if self.is_downgrade_enabled()? => {
+                self.set_downgrade(false, String::new()).await?
             }
             // There is nothing to call off, and nothing to put into the log.
-            Ok(DowngradeAction::Cancel) => self.without_change(),
+            Ok(DowngradeAction::Cancel) => self.unchanged_downgrade(),
             Err(_) => return Err(Status::unknown("etcdserver: unknown method")),
         };
-        let store = self.member.store();
-        let version = downgrade::cluster_version(&*store.read());
+        let store = self.server.store();
+        let version = downgrade::cluster_version(&*store.begin_read());
         let version = version.map_err(|error| told(error.into()))?;
         response.version = format!("{}.{}", version.major, version.minor);
         Ok(response)
@@ -150,8 +153,8 @@ impl MaintenanceService {
 
     /// What is wrong with this member or its cluster.
     fn errors(&self) -> Vec<String> {
-        let node = self.member.node();
-        let leaderless = (node.status().leader() == 0).then(|| Trouble::NoLeader.to_string());
+        let node = self.server.threads();
+        let leaderless = (node.status().leader() == 0).then(|| RequestError::NoLeader.to_string());
         leaderless.into_iter().chain(node.alarms().iter().map(|alarm| text(&alarm))).collect()
     }
 }
@@ -169,32 +172,33 @@ fn text(alarm: &AlarmMember) -> String {
 impl Maintenance for MaintenanceService {
     type SnapshotStream = Pin<Box<dyn Stream<Item = Result<SnapshotResponse, Status>> + Send>>;
 
-    async fn alarm(&self, request: Request<AlarmRequest>) -> Answer<AlarmResponse> {
-        self.admit(request.metadata(), Who::Voters)?;
+    async fn alarm(&self, request: Request<AlarmRequest>) -> RpcResult<AlarmResponse> {
+        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
         let alarm = Some(request.into_inner());
         let request = InternalRaftRequest { alarm, ..Default::default() };
-        match self.member.write(request).await.map_err(|trouble| status::of(&trouble))? {
-            Reply::Alarm(response) => Ok(Response::new(response)),
-            reply => Err(status::mismatch(&reply)),
+        match self.server.propose(request).await.map_err(|trouble| status::from_error(&trouble))? {
+            AppliedResponse::Alarm(response) => Ok(Response::new(response)),
+            reply => Err(status::unexpected_response(&reply)),
         }
     }
 
-    async fn status(&self, request: Request<StatusRequest>) -> Answer<StatusResponse> {
-        self.admit(request.metadata(), Who::Anybody)?;
-        let (node, store) = (self.member.node(), self.member.store());
-        let read = store.read();
-        let downgrade_info = announced(&*read).map_err(|error| status::of(&error.into()))?;
+    async fn status(&self, request: Request<StatusRequest>) -> RpcResult<StatusResponse> {
+        self.check_can_serve(request.metadata(), RequiredRole::Any)?;
+        let (node, store) = (self.server.threads(), self.server.store());
+        let read = store.begin_read();
+        let downgrade_info =
+            downgrade_info(&*read).map_err(|error| status::from_error(&error.into()))?;
         let (status, sizes) = (node.status(), node.sizes());
         Ok(Response::new(StatusResponse {
             header: self.header(read.revision()),
-            version: VERSION.to_owned(),
-            db_size: sizes.size().max(SIZE_MIN) as i64,
+            version: ETCD_VERSION.to_owned(),
+            db_size: sizes.size().max(DB_SIZE_MIN) as i64,
             leader: status.leader(),
             raft_index: status.committed(),
             raft_term: status.term(),
             raft_applied_index: status.applied(),
             errors: self.errors(),
-            db_size_in_use: sizes.in_use().max(SIZE_MIN) as i64,
+            db_size_in_use: sizes.in_use().max(DB_SIZE_MIN) as i64,
             is_learner: node.status().is_learner(),
             storage_version: STORAGE_VERSION.to_owned(),
             db_size_quota: node.quota().bytes(),
@@ -202,32 +206,35 @@ impl Maintenance for MaintenanceService {
         }))
     }
 
-    async fn defragment(&self, request: Request<DefragmentRequest>) -> Answer<DefragmentResponse> {
-        self.admit(request.metadata(), Who::Voters)?;
-        let work = |member: &Handle| {
+    async fn defragment(
+        &self,
+        request: Request<DefragmentRequest>,
+    ) -> RpcResult<DefragmentResponse> {
+        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
+        let work = |member: &Server| {
             // It is written anew beside the old one.
-            member.node().require_room(member.node().sizes().in_use())?;
-            Ok(member.node().defragment()?)
+            member.threads().require_disk_space(member.threads().sizes().in_use())?;
+            Ok(member.threads().defragment()?)
         };
-        self.aside(work).await?;
+        self.run_blocking(work).await?;
         Ok(Response::new(DefragmentResponse::default()))
     }
 
-    async fn hash(&self, request: Request<HashRequest>) -> Answer<HashResponse> {
-        self.admit(request.metadata(), Who::Voters)?;
-        let work = |member: &Handle| {
-            member.node().require_room(0)?;
+    async fn hash(&self, request: Request<HashRequest>) -> RpcResult<HashResponse> {
+        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
+        let work = |member: &Server| {
+            member.threads().require_disk_space(0)?;
             Ok(checksums::hash(&*member.store())?)
         };
-        let (hash, revision) = self.aside(work).await?;
+        let (hash, revision) = self.run_blocking(work).await?;
         Ok(Response::new(HashResponse { header: self.header(revision), hash }))
     }
 
-    async fn hash_kv(&self, request: Request<HashKvRequest>) -> Answer<HashKvResponse> {
-        self.admit(request.metadata(), Who::Voters)?;
+    async fn hash_kv(&self, request: Request<HashKvRequest>) -> RpcResult<HashKvResponse> {
+        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
         let at = request.get_ref().revision;
         let (sum, revision) =
-            self.aside(move |member| checksums::hash_kv(&*member.store(), at)).await?;
+            self.run_blocking(move |member| checksums::hash_kv(&*member.store(), at)).await?;
         Ok(Response::new(HashKvResponse {
             header: self.header(revision),
             hash: sum.hash,
@@ -236,29 +243,32 @@ impl Maintenance for MaintenanceService {
         }))
     }
 
-    async fn snapshot(&self, request: Request<SnapshotRequest>) -> Answer<Self::SnapshotStream> {
-        self.admit(request.metadata(), Who::Anybody)?;
+    async fn snapshot(&self, request: Request<SnapshotRequest>) -> RpcResult<Self::SnapshotStream> {
+        self.check_can_serve(request.metadata(), RequiredRole::Any)?;
         // It begins with a commit.
-        self.member.node().require_room(0).map_err(|refused| status::of(&refused.into()))?;
-        let (to_client, pieces) = mpsc::channel(PIECES_AHEAD);
-        let turn = Arc::clone(&self.turns).acquire_owned().await;
-        let store = self.member.store();
+        self.server
+            .threads()
+            .require_disk_space(0)
+            .map_err(|refused| status::from_error(&refused.into()))?;
+        let (to_client, pieces) = mpsc::channel(SNAPSHOT_CHUNKS_AHEAD);
+        let turn = Arc::clone(&self.permits).acquire_owned().await;
+        let store = self.server.store();
         tokio::task::spawn_blocking(move || {
             let _turn = turn;
             // A client that has gone ends it.
             let send = |piece| to_client.blocking_send(piece).is_ok();
-            let mut writer = match Writer::new(&*store) {
+            let mut writer = match SnapshotWriter::new(&*store) {
                 Ok(writer) => writer,
                 Err(error) => {
-                    send(Err(status::of(&error.into())));
+                    send(Err(status::from_error(&error.into())));
                     return;
                 }
             };
-            while let Some(piece) = writer.next_piece().transpose() {
-                let piece = piece.map_err(|error| status::of(&error.into()));
+            while let Some(piece) = writer.next_chunk().transpose() {
+                let piece = piece.map_err(|error| status::from_error(&error.into()));
                 let is_last = piece.is_err();
                 let message = piece.map(|blob| SnapshotResponse {
-                    remaining_bytes: writer.left(),
+                    remaining_bytes: writer.bytes_left(),
                     blob,
                     version: STORAGE_VERSION.to_owned(),
                     ..SnapshotResponse::default()
@@ -269,17 +279,21 @@ impl Maintenance for MaintenanceService {
             }
         });
         let stream = ReceiverStream::new(pieces);
-        let stream = caller::while_led(&self.member, request.metadata().as_ref(), stream);
+        let stream =
+            interceptors::require_leader(&self.server, request.metadata().as_ref(), stream);
         Ok(Response::new(Box::pin(stream)))
     }
 
-    async fn move_leader(&self, request: Request<MoveLeaderRequest>) -> Answer<MoveLeaderResponse> {
-        self.admit(request.metadata(), Who::Voters)?;
-        let patience = PATIENCE + 2 * self.member.node().election_timeout();
-        let moved = self.member.move_leader(request.get_ref().target_id);
+    async fn move_leader(
+        &self,
+        request: Request<MoveLeaderRequest>,
+    ) -> RpcResult<MoveLeaderResponse> {
+        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
+        let patience = REQUEST_TIMEOUT + 2 * self.server.threads().election_timeout();
+        let moved = self.server.move_leader(request.get_ref().target_id);
         match tokio::time::timeout(patience, moved).await {
             Ok(Ok(())) => Ok(Response::new(MoveLeaderResponse::default())),
-            Ok(Err(trouble)) => Err(status::of(&trouble)),
+            Ok(Err(trouble)) => Err(status::from_error(&trouble)),
             Err(_) => {
                 let words = "etcdserver: request timed out, leader transfer took too long";
                 Err(Status::unknown(words))
@@ -287,8 +301,8 @@ impl Maintenance for MaintenanceService {
         }
     }
 
-    async fn downgrade(&self, request: Request<DowngradeRequest>) -> Answer<DowngradeResponse> {
-        self.admit(request.metadata(), Who::Voters)?;
-        self.downgraded(request.get_ref()).await.map(Response::new)
+    async fn downgrade(&self, request: Request<DowngradeRequest>) -> RpcResult<DowngradeResponse> {
+        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
+        self.handle_downgrade(request.get_ref()).await.map(Response::new)
     }
 }

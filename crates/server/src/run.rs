@@ -27,35 +27,35 @@ use std::process::{ExitCode, exit};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane_backend::Design;
+use clearlane_backend::Era;
 use clearlane_engine as engine;
-use clearlane_member::Handle;
-use clearlane_member::node::Node;
+use clearlane_member::Server;
+use clearlane_member::node::ServerThreads;
 use clearlane_mvcc::AutoCompaction;
 use clearlane_raft_log::wal;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
-use crate::cluster::Rules;
-use crate::config::{self, Config, Refusal, Upkeep, Wanted, help};
-use crate::data::{Opened, Start};
-use crate::doors::{Doors, Port};
-use crate::http::{self, Access};
-use crate::listen::Listener;
-use crate::metrics::{self, Metrics};
+use crate::cluster::ReconfigRules;
+use crate::config::{self, BackgroundConfig, Config, ConfigError, Invocation, help};
+use crate::data::{MemberConfig, OpenedMember};
+use crate::http::{self, AccessControl};
+use crate::listener::Listener;
+use crate::listeners::{Listeners, MetricsListener};
+use crate::metrics::{self, RpcMetrics};
 use crate::peer::{self, Peers};
-use crate::serve::{Common, DRAIN, Server};
-use crate::{allocator, corruption, logging, maintenance, timeline, tools, upkeep};
+use crate::serve::{DRAIN_TIMEOUT, RpcConfig, RpcServer};
+use crate::{allocator, auto_compaction, corruption_check, logging, maintenance, timeline, tools};
 
 /// So many threads serve clients, if nobody says how many.
-const NET_THREADS_MAX: usize = 4;
+const NET_THREADS_DEFAULT_MAX: usize = 4;
 
 /// Between two checkpoints of leases, if there are any: etcd's.
-const LEASE_CHECKPOINTS: Duration = Duration::from_secs(5 * 60);
+const LEASE_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 /// Why the process ends with a word and a status.
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The whole program.
 pub fn main() -> ExitCode {
@@ -68,18 +68,18 @@ pub fn main() -> ExitCode {
         (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
     });
     match config::read(&arguments, environment, &|path: &Path| std::fs::read_to_string(path)) {
-        Ok(Wanted::Help) => say(&help::help()),
-        Ok(Wanted::Version) => say(&version()),
-        Ok(Wanted::Member(config)) => {
-            if config.store.eras.parts != Design::SnapshotReadTx.into() {
-                allocator::keep_for_whole_answers();
+        Ok(Invocation::Help) => print(&help::help()),
+        Ok(Invocation::Version) => print(&version()),
+        Ok(Invocation::Member(config)) => {
+            if config.store.eras.parts != Era::Clearlane.into() {
+                allocator::set_old_era_purge_delay();
             }
-            match member(&config) {
+            match run_member(&config) {
                 Ok(never) => match never {},
-                Err(failure) => complain(&failure.to_string(), 1),
+                Err(failure) => print_error(&failure.to_string(), 1),
             }
         }
-        Err(refusal) => refused(&refusal),
+        Err(refusal) => print_config_error(&refusal),
     }
 }
 
@@ -88,7 +88,7 @@ pub fn version() -> String {
     format!(
         "etcd Version: {}\nGit SHA: clearlane-{}\nGo Version: none, this is Rust\n\
          Go OS/Arch: {}/{}\n",
-        maintenance::VERSION,
+        maintenance::ETCD_VERSION,
         env!("CARGO_PKG_VERSION"),
         std::env::consts::OS,
         std::env::consts::ARCH,
@@ -96,19 +96,19 @@ pub fn version() -> String {
 }
 
 /// Says something on standard output. Who does not listen does not mind.
-pub(crate) fn say(text: &str) -> ExitCode {
+pub(crate) fn print(text: &str) -> ExitCode {
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS
 }
 
 /// Says on standard error why the process ends.
-pub(crate) fn complain(words: &str, status: u8) -> ExitCode {
+pub(crate) fn print_error(words: &str, status: u8) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "clearlane: {words}");
     ExitCode::from(status)
 }
 
-fn refused(refusal: &Refusal) -> ExitCode {
-    let ended = complain(&refusal.to_string(), refusal.status());
+fn print_config_error(refusal: &ConfigError) -> ExitCode {
+    let ended = print_error(&refusal.to_string(), refusal.status());
     if refusal.shows_usage() {
         let _ = std::io::stderr().write_all(help::USAGE.as_bytes());
     }
@@ -116,17 +116,17 @@ fn refused(refusal: &Refusal) -> ExitCode {
 }
 
 /// What a member's start needs of its configuration.
-fn start_of(config: &Config) -> Start {
+fn member_config(config: &Config) -> MemberConfig {
     let Config { bootstrap, raft, store, .. } = config;
     let parts = store.eras.parts;
-    let by_default = Start::new(&config.name, &config.data_dir, "", parts);
-    Start {
+    let by_default = MemberConfig::new(&config.name, &config.data_dir, "", parts);
+    MemberConfig {
         wal_dir: config.wal_dir.clone(),
         peer_urls: bootstrap.advertise_peers.clone(),
-        initial_cluster: bootstrap.members.clone(),
-        token: bootstrap.token.clone(),
-        state: bootstrap.state,
-        force_new: bootstrap.force_new,
+        initial_cluster: bootstrap.initial_cluster.clone(),
+        cluster_token: bootstrap.cluster_token.clone(),
+        initial_cluster_state: bootstrap.initial_cluster_state,
+        force_new_cluster: bootstrap.force_new_cluster,
         backend: clearlane_backend::Config {
             batch_interval: store.batch_interval,
             batch_limit: store.batch_limit,
@@ -142,31 +142,35 @@ fn start_of(config: &Config) -> Start {
         snapshot_count: raft.snapshot_count,
         catch_up_entries: raft.catch_up_entries,
         quota_bytes: store.quota_bytes,
-        slow_apply: config.slow_apply,
+        slow_apply_threshold: config.slow_apply_threshold,
         compactions: store.compactions,
         lease_checkpoint_interval: config
-            .upkeep
+            .background
             .gates
             .is_on("LeaseCheckpoint")
-            .then_some(LEASE_CHECKPOINTS),
+            .then_some(LEASE_CHECKPOINT_INTERVAL),
         ..by_default
     }
 }
 
 /// What all threads have in common.
-fn common_of(config: &Config) -> Common {
-    let options = metrics::Options { is_extensive: config.http.is_extensive };
-    let access = Access::new(config.http.hosts.clone(), config.http.origins.clone());
-    let settings = http::Settings { access, ..http::Settings::default() };
-    Common {
-        slow: config.slow,
-        slow_apply: config.slow_apply,
+fn rpc_config(config: &Config) -> RpcConfig {
+    let options = metrics::MetricsOptions { is_extensive: config.http.is_extensive };
+    let access = AccessControl::new(config.http.hosts.clone(), config.http.origins.clone());
+    let settings =
+        http::HttpServiceConfig { access_control: access, ..http::HttpServiceConfig::default() };
+    RpcConfig {
+        slow_request_threshold: config.slow_request_threshold,
+        slow_apply_threshold: config.slow_apply_threshold,
         connections: config.connections,
         bcrypt_cost: config.bcrypt_cost,
-        rules: Rules { is_strict: config.upkeep.is_strict, ..Rules::default() },
-        metrics: Arc::new(Metrics::new(options)),
-        settings: Arc::new(settings),
-        drain: DRAIN,
+        reconfig_rules: ReconfigRules {
+            is_strict: config.background.is_strict,
+            ..ReconfigRules::default()
+        },
+        metrics: Arc::new(RpcMetrics::new(options)),
+        http: Arc::new(settings),
+        drain_timeout: DRAIN_TIMEOUT,
     }
 }
 
@@ -174,31 +178,31 @@ fn common_of(config: &Config) -> Common {
 enum Never {}
 
 /// All that runs.
-struct Running {
-    node: Arc<Node>,
+struct RunningMember {
+    threads: Arc<ServerThreads>,
     /// Where clients are served once the member is ready.
-    clients: Vec<Listener>,
-    server: Option<Server>,
+    client_listeners: Vec<Listener>,
+    server: Option<RpcServer>,
     peers: Peers,
     /// Where metrics are served apart.
-    metrics: Vec<Port>,
-    common: Common,
+    metrics_listeners: Vec<MetricsListener>,
+    rpc_config: RpcConfig,
     /// So long a transfer of leadership may take.
     election_timeout: Duration,
 }
 
-fn member(config: &Config) -> Result<Never, Failure> {
+fn run_member(config: &Config) -> Result<Never, BoxError> {
     logging::start(&config.log)?;
-    end_by_panic();
+    exit_on_panic();
     let (ours, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     // Not with its arguments: there may be a password among them.
-    tracing::info!(version = maintenance::VERSION, clearlane = ours, pid, "starting a member");
+    tracing::info!(version = maintenance::ETCD_VERSION, clearlane = ours, pid, "starting a member");
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    let failed = match begin(config) {
-        Ok(running) => runtime.block_on(attend(running, config)),
+    let failed = match start_member(config) {
+        Ok(running) => runtime.block_on(supervise(running, config)),
         Err(failure) => failure,
     };
     // In the log, too: standard error may be nobody's.
@@ -207,19 +211,20 @@ fn member(config: &Config) -> Result<Never, Failure> {
 }
 
 /// From listeners to threads.
-fn begin(config: &Config) -> Result<Running, Failure> {
+fn start_member(config: &Config) -> Result<RunningMember, BoxError> {
     // Certificates are made in the data directory, and so may a timeline be.
-    let start = start_of(config);
-    start.check_owner()?;
+    let start = member_config(config);
+    start.check_not_etcd_data()?;
     if let Some(file) = &config.timeline {
-        timeline::check(file)?;
+        timeline::check_writable(file)?;
     }
-    let Doors { clients, peers: listeners, metrics, outgoing } = Doors::bind(config)?;
-    let start = Start { outgoing: outgoing.clone(), ..start };
-    let was_there = start.has_begun()?;
-    let Opened { node, ends } = start.open()?;
+    let Listeners { clients, peers: listeners, metrics, dialer: outgoing } =
+        Listeners::bind(config)?;
+    let start = MemberConfig { dialer: outgoing.clone(), ..start };
+    let was_there = start.has_data()?;
+    let OpenedMember { threads: node, transport: ends } = start.open()?;
     if config.timeline.is_some() {
-        node.recording().start(timeline::NOTES_MAX);
+        node.trace().start(timeline::TRACE_EVENTS_MAX);
     }
     let metadata = node.metadata();
     tracing::info!(
@@ -229,40 +234,49 @@ fn begin(config: &Config) -> Result<Running, Failure> {
         applied = node.status().applied(),
         "opened the member's data"
     );
-    if was_there && config.upkeep.checks.is_initial {
-        corruption::before_serving(&node, &config.bootstrap.advertise_peers, &outgoing)?;
+    if was_there && config.background.checks.is_initial {
+        corruption_check::initial_check(&node, &config.bootstrap.advertise_peers, &outgoing)?;
     }
-    let settings = peer::Settings {
+    let settings = peer::PeersConfig {
         name: config.name.clone(),
         client_urls: config.advertise_clients.clone(),
         peer_urls: config.bootstrap.advertise_peers.clone(),
         listeners,
-        outgoing,
+        dialer: outgoing,
     };
     let peers = Peers::start(&node, ends, settings)?;
-    let common = common_of(config);
+    let common = rpc_config(config);
     let election_timeout = config.raft.election_timeout;
-    Ok(Running { node, clients, server: None, peers, metrics, common, election_timeout })
+    Ok(RunningMember {
+        threads: node,
+        client_listeners: clients,
+        server: None,
+        peers,
+        metrics_listeners: metrics,
+        rpc_config: common,
+        election_timeout,
+    })
 }
 
 /// The other half of the cores has the log to write, the store, and what takes long to read. Fewer threads that have
 /// more to do are woken less often, and that is much of what a small request costs: in three members on two cores, a
 /// sixth to a quarter of it.
-fn net_threads(config: &Config) -> usize {
+fn net_thread_count(config: &Config) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     match config.net_threads {
-        0 => (cores / 2).clamp(1, NET_THREADS_MAX),
+        0 => (cores / 2).clamp(1, NET_THREADS_DEFAULT_MAX),
         said => said,
     }
 }
 
 /// Serves metrics apart, from this thread.
-fn serve_metrics(running: &mut Running, config: &Config) -> std::io::Result<()> {
-    for (listener, tls) in running.metrics.drain(..) {
+fn serve_metrics(running: &mut RunningMember, config: &Config) -> std::io::Result<()> {
+    for (listener, tls) in running.metrics_listeners.drain(..) {
         let at = listener.local_addr()?;
-        let member = Handle::new(&running.node, config.limits);
-        tokio::spawn(member.desk().clone().run());
-        let endpoints = running.common.endpoints(&member, &running.common.metrics.thread());
+        let member = Server::new(&running.threads, config.limits);
+        tokio::spawn(member.requests().clone().run());
+        let endpoints =
+            running.rpc_config.http_service(&member, &running.rpc_config.metrics.register_thread());
         let listener = tokio::net::TcpListener::from_std(listener)?;
         tokio::spawn(http::serve(listener, tls, endpoints));
         tracing::info!(address = %at, "serving metrics");
@@ -271,31 +285,32 @@ fn serve_metrics(running: &mut Running, config: &Config) -> std::io::Result<()> 
 }
 
 /// Starts what the member does by itself, on this thread.
-fn mind(running: &Running, config: &Config) {
-    let Upkeep { progress_interval, compaction: (mode, retention), checks, .. } = &config.upkeep;
-    running.node.watching().set_progress_interval(*progress_interval);
+fn spawn_background_tasks(running: &RunningMember, config: &Config) {
+    let BackgroundConfig { progress_interval, auto_compaction: (mode, retention), checks, .. } =
+        &config.background;
+    running.threads.watch_server().set_progress_interval(*progress_interval);
     let policy = AutoCompaction::parse(mode, retention).expect("checked when it came");
-    let member = Handle::new(&running.node, config.limits);
-    tokio::spawn(member.desk().clone().run());
+    let member = Server::new(&running.threads, config.limits);
+    tokio::spawn(member.requests().clone().run());
     if let Some(policy) = policy {
-        tokio::spawn(upkeep::compact_by_the_clock(member.clone(), policy));
+        tokio::spawn(auto_compaction::run_auto_compaction(member.clone(), policy));
     }
     if let Some(every) = checks.periodic {
-        tokio::spawn(corruption::look_now_and_then(member.clone(), every));
+        tokio::spawn(corruption_check::run_periodic_checks(member.clone(), every));
     }
-    if let Some(every) = checks.at_compactions {
-        tokio::spawn(corruption::look_behind_compactions(member, every));
+    if let Some(every) = checks.after_compactions {
+        tokio::spawn(corruption_check::run_compaction_checks(member, every));
     }
 }
 
 /// Waits until there is something to say, or to do. Comes back when the member has failed.
-async fn attend(mut running: Running, config: &Config) -> Failure {
+async fn supervise(mut running: RunningMember, config: &Config) -> BoxError {
     if let Err(error) = serve_metrics(&mut running, config) {
         return error.into();
     }
-    mind(&running, config);
-    let node = Arc::clone(&running.node);
-    let failure = stopped(running, config).await;
+    spawn_background_tasks(&running, config);
+    let node = Arc::clone(&running.threads);
+    let failure = wait_for_stop(running, config).await;
     // Also of a member that has failed: that may be why.
     timeline::write(&node, config.timeline.as_deref());
     match failure {
@@ -309,20 +324,23 @@ async fn attend(mut running: Running, config: &Config) -> Failure {
 }
 
 /// Waits until the member is told to stop, and has, or cannot go on.
-async fn stopped(mut running: Running, config: &Config) -> Result<SignalKind, Failure> {
+async fn wait_for_stop(
+    mut running: RunningMember,
+    config: &Config,
+) -> Result<SignalKind, BoxError> {
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (mut terminate, mut interrupt) = match signals {
         (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
         (Err(error), _) | (_, Err(error)) => return Err(error.into()),
     };
-    let node = Arc::clone(&running.node);
+    let node = Arc::clone(&running.threads);
     let mut failure = node.failure();
     let kind = tokio::select! {
-        ended = be_ready(&mut running, config) => match ended {
+        ended = serve_clients(&mut running, config) => match ended {
             Ok(never) => match never {},
             Err(failure) => return Err(failure.into()),
         },
-        failed = timeline::mind(&node, config.timeline.as_deref()) => {
+        failed = timeline::record_on_signal(&node, config.timeline.as_deref()) => {
             return Err(failed.into());
         }
         _ = terminate.recv() => SignalKind::terminate(),
@@ -334,7 +352,7 @@ async fn stopped(mut running: Running, config: &Config) -> Result<SignalKind, Fa
     };
     tracing::info!(signal = kind.as_raw_value(), "received signal; shutting down");
     tokio::select! {
-        ended = end(running) => ended?,
+        ended = shut_down(running) => ended?,
         _ = terminate.recv() => tracing::warn!("a second signal: not waiting"),
         _ = interrupt.recv() => tracing::warn!("a second signal: not waiting"),
     }
@@ -343,19 +361,21 @@ async fn stopped(mut running: Running, config: &Config) -> Result<SignalKind, Fa
 
 /// Serves clients once the member is published, as etcd does, and says so. Before that it may have nothing of what its
 /// cluster has, if it has just joined, and would answer as if all were gone.
-async fn be_ready(running: &mut Running, config: &Config) -> std::io::Result<Never> {
+async fn serve_clients(running: &mut RunningMember, config: &Config) -> std::io::Result<Never> {
     let mut published = running.peers.published();
     if published.wait_for(|published| *published).await.is_err() {
         // The member ends, and its failure is told.
         return std::future::pending().await;
     }
-    let (clients, common) = (std::mem::take(&mut running.clients), running.common.clone());
-    let threads = net_threads(config);
-    let server = Server::start_on(&running.node, clients, threads, config.limits, common)?;
+    let (clients, common) =
+        (std::mem::take(&mut running.client_listeners), running.rpc_config.clone());
+    let threads = net_thread_count(config);
+    let server =
+        RpcServer::start_on_listeners(&running.threads, clients, threads, config.limits, common)?;
     let server = running.server.insert(server);
-    for place in server.places() {
+    for place in server.listen_addresses() {
         tracing::info!("ready to serve client requests");
-        let (traffic, at) = ("grpc+http", &place.at);
+        let (traffic, at) = ("grpc+http", &place.address);
         if place.is_plain {
             tracing::info!(
                 traffic,
@@ -371,18 +391,18 @@ async fn be_ready(running: &mut Running, config: &Config) -> std::io::Result<Nev
         "advertise-client-urls" = config.advertise_clients.join(","),
         "now serving peer/client/metrics"
     );
-    notify();
+    notify_systemd();
     std::future::pending().await
 }
 
 /// Ends in an order in which nobody is left without an answer.
-async fn end(running: Running) -> Result<(), Failure> {
-    let Running { node, server, peers, election_timeout, .. } = running;
-    if timeout(election_timeout, hand_over(&node)).await.is_err() {
+async fn shut_down(running: RunningMember) -> Result<(), BoxError> {
+    let RunningMember { threads: node, server, peers, election_timeout, .. } = running;
+    if timeout(election_timeout, transfer_leadership(&node)).await.is_err() {
         tracing::warn!("nobody has taken over leadership");
     }
     let stopped = tokio::task::spawn_blocking(move || {
-        server.map_or(Ok(()), Server::stop)?;
+        server.map_or(Ok(()), RpcServer::stop)?;
         peers.stop()?;
         node.stop();
         Ok::<_, std::io::Error>(())
@@ -393,10 +413,10 @@ async fn end(running: Running) -> Result<(), Failure> {
 }
 
 /// A leader that goes lets another one lead, so that nobody has to notice that it is gone.
-async fn hand_over(node: &Node) {
+async fn transfer_leadership(node: &ServerThreads) {
     let own = node.metadata().node_id;
     let members = node.members();
-    let connected = |id| node.others().and_then(|others| others.active_since(id));
+    let connected = |id| node.peer_clients().and_then(|others| others.active_since(id));
     let heirs = members.iter().filter(|member| member.id != own && !member.is_learner);
     let longest = heirs.filter_map(|heir| connected(heir.id).map(|since| (since, heir.id))).min();
     let Some((_, heir)) = longest.filter(|_| node.status().leader() == own) else { return };
@@ -411,20 +431,20 @@ async fn hand_over(node: &Node) {
 
 /// A thread that panics ends the process: tasks would be caught by their runtime, and what they held
 /// would stay held.
-fn end_by_panic() {
+fn exit_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         let at = panic.location().map(ToString::to_string).unwrap_or_default();
         let words = panic.payload_as_str().unwrap_or("without a word");
         let thread = thread.name().unwrap_or("without a name");
         tracing::error!(thread, at, "a thread has panicked: {words}");
-        let _ = complain(&format!("thread {thread} has panicked at {at}: {words}"), 1);
+        let _ = print_error(&format!("thread {thread} has panicked at {at}: {words}"), 1);
         exit(1)
     }));
 }
 
 /// Tells systemd, if it has started us and wants to know.
-fn notify() {
+fn notify_systemd() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let sent = UnixDatagram::unbound().and_then(|socket| socket.send_to(b"READY=1", &path));
     if let Err(error) = sent {

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! With TLS the handshake comes first, in the task of its connection. Then a connection speaks HTTP/2
-//! or HTTP/1.1; its first bytes say which. Each request goes to the thread's [`Front`], which does not
+//! or HTTP/1.1; its first bytes say which. Each request goes to the thread's [`Router`], which does not
 //! see a difference between plain and TLS.
 
 use std::io;
@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use clearlane_member::Handle;
-use clearlane_member::node::Node;
+use clearlane_member::Server;
+use clearlane_member::node::ServerThreads;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::auth_server::AuthServer;
 use clearlane_proto::etcdserverpb::cluster_server::ClusterServer;
@@ -33,7 +33,7 @@ use clearlane_proto::etcdserverpb::watch_server::WatchServer;
 use clearlane_proto::grpc::health::v1::health_server::HealthServer;
 use clearlane_proto::v3electionpb::election_server::ElectionServer;
 use clearlane_proto::v3lockpb::lock_server::LockServer;
-use clearlane_turns::Turn;
+use clearlane_turns::SchedClass;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -44,180 +44,181 @@ use tokio::task::JoinSet;
 use tonic::Request;
 use tonic::service::Routes;
 
-use crate::auth_off::{AuthService, BCRYPT_COST};
-use crate::caller::{Who, admit};
-use crate::calm::Calm;
-use crate::cluster::{ClusterService, Rules};
-use crate::config::address::{Entrance, Listen};
-use crate::data::SLOW_APPLY;
+use crate::auth::{AuthService, BCRYPT_COST};
+use crate::cluster::{ClusterService, ReconfigRules};
+use crate::coalescing_writer::CoalescingWriter;
+use crate::config::address::{BindAddress, ListenAddress};
+use crate::data::SLOW_APPLY_THRESHOLD;
 use crate::election::ElectionService;
-use crate::front::{Caller, Front, Remote};
+use crate::front::{ClientInfo, RemoteAddress, Router};
 use crate::health::HealthService;
-use crate::http::{Endpoints, Settings};
+use crate::http::{HttpService, HttpServiceConfig};
+use crate::interceptors::{RequiredRole, check_member_can_serve};
 use crate::kv::KvService;
 use crate::lease::LeaseService;
-use crate::listen::{Connection, Listener, Speech, Waiting};
+use crate::listener::{AsyncListener, Connection, Listener, TransportSecurity};
 use crate::lock::LockService;
+use crate::lock_queue::LockQueue;
 use crate::maintenance::MaintenanceService;
-use crate::metrics::{Metrics, Options, ThreadMetrics};
-use crate::one_piece::OnePiece;
-use crate::succession::Succession;
-use crate::tls::Incoming;
+use crate::metrics::{MetricsOptions, RpcMetrics, ThreadMetrics};
+use crate::ping_limiter::PingLimiter;
+use crate::tls::TlsAcceptor;
 use crate::watch::WatchService;
 
 /// So long nobody is accepted when the last attempt has failed.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
 /// What takes longer is worth a line in the log: etcd's `--warning-unary-request-duration`.
-const SLOW: Duration = Duration::from_millis(300);
+const SLOW_REQUEST_THRESHOLD: Duration = Duration::from_millis(300);
 /// So long a server that stops waits for the requests that are under way.
-pub const DRAIN: Duration = Duration::from_secs(7);
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(7);
 /// A client of HTTP/1.1 has so long for the head of a request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The head of a request may be so long: Go's `http.DefaultMaxHeaderBytes`. Over HTTP/2 without TLS
 /// etcd takes 16 times as much.
-const HEAD_MAX: u32 = 1 << 20;
+const REQUEST_HEAD_BYTES_MAX: u32 = 1 << 20;
 /// And some more over HTTP/1.1, as in Go.
-const HEAD_ROOM: usize = 4 << 10;
+const HTTP1_HEAD_EXTRA_BYTES: usize = 4 << 10;
 /// The first byte of a TLS connection.
-const TLS_BEGINS: [u8; 1] = [0x16];
+const TLS_FIRST_BYTE: [u8; 1] = [0x16];
 
 /// What connections are held to. By default it is what etcd does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connections {
+pub struct ConnectionConfig {
     /// A client waits so long between two pings: `--grpc-keepalive-min-time`.
-    pub ping_pause: Duration,
+    pub ping_min_interval: Duration,
     /// One on which nothing happens is asked after so long whether its client is still there.
-    pub keep_alive: Duration,
+    pub keep_alive_interval: Duration,
     /// And has so long to answer.
     pub keep_alive_timeout: Duration,
     /// So many calls may be under way on one.
-    pub streams_max: u32,
+    pub concurrent_streams_max: u32,
 }
 
-impl Default for Connections {
+impl Default for ConnectionConfig {
     fn default() -> Self {
-        Connections {
-            ping_pause: Duration::from_secs(5),
-            keep_alive: Duration::from_secs(2 * 60 * 60),
+        ConnectionConfig {
+            ping_min_interval: Duration::from_secs(5),
+            keep_alive_interval: Duration::from_secs(2 * 60 * 60),
             keep_alive_timeout: Duration::from_secs(20),
-            streams_max: u32::MAX,
+            concurrent_streams_max: u32::MAX,
         }
     }
 }
 
 /// What all threads have in common.
 #[derive(Clone, Debug)]
-pub struct Common {
+pub struct RpcConfig {
     /// A call that takes longer is told of in the log.
-    pub slow: Duration,
+    pub slow_request_threshold: Duration,
     /// So is a read that takes longer than this.
-    pub slow_apply: Duration,
+    pub slow_apply_threshold: Duration,
     /// What connections are held to.
-    pub connections: Connections,
+    pub connections: ConnectionConfig,
     /// How much work it is to hash a password.
     pub bcrypt_cost: u32,
     /// What changes of members are held to.
-    pub rules: Rules,
+    pub reconfig_rules: ReconfigRules,
     /// The figures of the server.
-    pub metrics: Arc<Metrics>,
+    pub metrics: Arc<RpcMetrics>,
     /// How HTTP is answered.
-    pub settings: Arc<Settings>,
+    pub http: Arc<HttpServiceConfig>,
     /// Requests that are under way when the server stops have so long to end.
-    pub drain: Duration,
+    pub drain_timeout: Duration,
 }
 
-impl Default for Common {
+impl Default for RpcConfig {
     fn default() -> Self {
-        let metrics = Arc::new(Metrics::new(Options::default()));
-        let (rules, settings) = (Rules::default(), Arc::default());
-        Common {
-            slow: SLOW,
-            slow_apply: SLOW_APPLY,
-            connections: Connections::default(),
+        let metrics = Arc::new(RpcMetrics::new(MetricsOptions::default()));
+        let (rules, settings) = (ReconfigRules::default(), Arc::default());
+        RpcConfig {
+            slow_request_threshold: SLOW_REQUEST_THRESHOLD,
+            slow_apply_threshold: SLOW_APPLY_THRESHOLD,
+            connections: ConnectionConfig::default(),
             bcrypt_cost: BCRYPT_COST,
-            rules,
+            reconfig_rules: rules,
             metrics,
-            settings,
-            drain: DRAIN,
+            http: settings,
+            drain_timeout: DRAIN_TIMEOUT,
         }
     }
 }
 
-impl Common {
+impl RpcConfig {
     /// Health, version and metrics, for one thread.
-    pub fn endpoints(&self, member: &Handle, thread: &ThreadMetrics) -> Endpoints {
-        let (metrics, settings) = (Arc::clone(&self.metrics), Arc::clone(&self.settings));
-        Endpoints::new(member.clone(), metrics, thread.clone(), settings)
+    pub fn http_service(&self, member: &Server, thread: &ThreadMetrics) -> HttpService {
+        let (metrics, settings) = (Arc::clone(&self.metrics), Arc::clone(&self.http));
+        HttpService::new(member.clone(), metrics, thread.clone(), settings)
     }
 }
 
 /// A server, on ports and sockets.
 #[derive(Debug)]
-pub struct Server {
-    places: Vec<Entrance>,
+pub struct RpcServer {
+    addresses: Vec<ListenAddress>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
-impl Server {
+impl RpcServer {
     /// Listens on a port, and answers from so many threads.
     pub fn start(
-        node: &Arc<Node>,
+        node: &Arc<ServerThreads>,
         listen: SocketAddr,
         threads: usize,
         limits: Limits,
-    ) -> io::Result<Server> {
-        Server::start_with(node, listen, threads, limits, Common::default())
+    ) -> io::Result<RpcServer> {
+        RpcServer::start_with_config(node, listen, threads, limits, RpcConfig::default())
     }
 
     /// The same, with what is not gRPC set up by the caller.
-    pub fn start_with(
-        node: &Arc<Node>,
+    pub fn start_with_config(
+        node: &Arc<ServerThreads>,
         listen: SocketAddr,
         threads: usize,
         limits: Limits,
-        common: Common,
-    ) -> io::Result<Server> {
-        let listener = Listener::bind(&Listen::Tcp(listen))?;
-        Server::start_on(node, vec![listener], threads, limits, common)
+        common: RpcConfig,
+    ) -> io::Result<RpcServer> {
+        let listener = Listener::bind(&BindAddress::Tcp(listen))?;
+        RpcServer::start_on_listeners(node, vec![listener], threads, limits, common)
     }
 
     /// Answers whoever comes through these listeners, from so many threads.
-    pub fn start_on(
-        node: &Arc<Node>,
+    pub fn start_on_listeners(
+        node: &Arc<ServerThreads>,
         listeners: Vec<Listener>,
         threads: usize,
         limits: Limits,
-        common: Common,
-    ) -> io::Result<Server> {
+        common: RpcConfig,
+    ) -> io::Result<RpcServer> {
         let (stop, stopped) = watch::channel(false);
-        let places = listeners.iter().map(Listener::place).collect::<io::Result<_>>()?;
+        let places = listeners.iter().map(Listener::listen_address).collect::<io::Result<_>>()?;
         let mut dealt = Vec::new();
         let mut started = Vec::new();
         for number in 0..threads {
             let (deal, connections) = mpsc::unbounded_channel();
             dealt.push(deal);
-            let member = Handle::new(node, limits);
+            let member = Server::new(node, limits);
             let stopped = stopped.clone();
             let common = common.clone();
             let thread = thread::Builder::new().name(format!("net-{number}"));
-            started.push(thread.spawn(move || run(member, common, connections, stopped))?);
+            started
+                .push(thread.spawn(move || run_net_thread(member, common, connections, stopped))?);
         }
         let thread = thread::Builder::new().name("accept".to_owned());
-        started.push(thread.spawn(move || accept(listeners, dealt, stopped))?);
-        Ok(Server { places, stop, threads: started })
+        started.push(thread.spawn(move || run_accept_thread(listeners, dealt, stopped))?);
+        Ok(RpcServer { addresses: places, stop, threads: started })
     }
 
     /// Where it listens.
-    pub fn places(&self) -> &[Entrance] {
-        &self.places
+    pub fn listen_addresses(&self) -> &[ListenAddress] {
+        &self.addresses
     }
 
     /// The first port on which it listens; port 0 of nowhere if there is none.
     pub fn address(&self) -> SocketAddr {
-        let mut ports = self.places.iter().filter_map(|place| match &place.at {
-            Listen::Tcp(address) => Some(*address),
-            Listen::Unix(_) => None,
+        let mut ports = self.addresses.iter().filter_map(|place| match &place.address {
+            BindAddress::Tcp(address) => Some(*address),
+            BindAddress::Unix(_) => None,
         });
         ports.next().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)))
     }
@@ -233,19 +234,20 @@ impl Server {
 }
 
 /// A connection, and how it speaks.
-type Accepted = (Connection, Speech);
+type AcceptedConnection = (Connection, TransportSecurity);
 
 /// Takes connections and deals them in turn.
-fn accept(
+fn run_accept_thread(
     listeners: Vec<Listener>,
-    dealt: Vec<mpsc::UnboundedSender<Accepted>>,
+    dealt: Vec<mpsc::UnboundedSender<AcceptedConnection>>,
     mut stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
     Builder::new_current_thread().enable_all().build()?.block_on(async {
-        let dealer = Arc::new(Dealer { threads: dealt, turn: AtomicUsize::new(0) });
+        let dealer =
+            Arc::new(ConnectionDispatcher { threads: dealt, next_thread: AtomicUsize::new(0) });
         let mut accepting = JoinSet::new();
         for listener in listeners {
-            accepting.spawn(accept_from(listener.into_waiting()?, Arc::clone(&dealer)));
+            accepting.spawn(accept_loop(listener.into_async()?, Arc::clone(&dealer)));
         }
         let _ = stopped.changed().await;
         Ok(())
@@ -253,27 +255,27 @@ fn accept(
 }
 
 /// Who gets the next connection.
-struct Dealer {
-    threads: Vec<mpsc::UnboundedSender<Accepted>>,
-    turn: AtomicUsize,
+struct ConnectionDispatcher {
+    threads: Vec<mpsc::UnboundedSender<AcceptedConnection>>,
+    next_thread: AtomicUsize,
 }
 
-impl Dealer {
-    fn deal(&self, connection: Accepted) {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.threads.len();
+impl ConnectionDispatcher {
+    fn dispatch(&self, connection: AcceptedConnection) {
+        let turn = self.next_thread.fetch_add(1, Ordering::Relaxed) % self.threads.len();
         // A thread that has gone has said why.
         let _ = self.threads[turn].send(connection);
     }
 }
 
 /// Takes the connections of one listener, for ever.
-async fn accept_from(listener: Waiting, dealer: Arc<Dealer>) {
+async fn accept_loop(listener: AsyncListener, dealer: Arc<ConnectionDispatcher>) {
     let mut has_failed = false;
     loop {
         match listener.accept().await {
             Ok(connection) => {
                 has_failed = false;
-                dealer.deal(connection);
+                dealer.dispatch(connection);
             }
             // Too many files are open, or the client has gone: the next one may do.
             Err(error) => {
@@ -281,7 +283,7 @@ async fn accept_from(listener: Waiting, dealer: Arc<Dealer>) {
                     tracing::warn!(%error, "failed to accept a connection");
                 }
                 has_failed = true;
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
@@ -289,66 +291,72 @@ async fn accept_from(listener: Waiting, dealer: Arc<Dealer>) {
 
 /// After so many tasks a thread looks for what has arrived. Left to itself it would do so after 61, and
 /// while a few connections send large answers, a piece in each turn, that is milliseconds.
-pub(crate) const TURNS: u32 = 16;
+pub(crate) const EVENT_INTERVAL: u32 = 16;
 
 /// A thread for what blocks is started by one that answers, and would inherit its turns.
-pub(crate) fn blocking_begins() {
-    Turn::Usual.take();
+pub(crate) fn reset_sched_class() {
+    SchedClass::Normal.apply_to_thread();
 }
 
 /// One network thread.
-fn run(
-    member: Handle,
-    common: Common,
-    mut connections: mpsc::UnboundedReceiver<Accepted>,
+fn run_net_thread(
+    member: Server,
+    common: RpcConfig,
+    mut connections: mpsc::UnboundedReceiver<AcceptedConnection>,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    Turn::Soon.take();
+    SchedClass::Latency.apply_to_thread();
     let mut builder = Builder::new_current_thread();
-    let runtime =
-        builder.on_thread_start(blocking_begins).enable_all().event_interval(TURNS).build()?;
+    let runtime = builder
+        .on_thread_start(reset_sched_class)
+        .enable_all()
+        .event_interval(EVENT_INTERVAL)
+        .build()?;
     runtime.block_on(async {
-        let desk = tokio::spawn(member.desk().clone().run());
-        let (services, thread) = (services(&member, &common, &stopped), common.metrics.thread());
-        let slow = (common.slow, common.slow_apply);
-        let endpoints = common.endpoints(&member, &thread);
+        let desk = tokio::spawn(member.requests().clone().run());
+        let (services, thread) =
+            (grpc_services(&member, &common, &stopped), common.metrics.register_thread());
+        let slow = (common.slow_request_threshold, common.slow_apply_threshold);
+        let endpoints = common.http_service(&member, &thread);
         let endpoints = endpoints.with_gateway(services.clone(), slow);
-        let front = Front::new(member.clone(), services, endpoints, thread, slow);
+        let front = Router::new(member.clone(), services, endpoints, thread, slow);
         let mut open = JoinSet::new();
         // It ends when the accepting thread does.
         while let Some(connection) = connections.recv().await {
             let (connection, speech) = connection;
             let (front, held_to) = (front.clone(), common.connections);
-            open.spawn(serve(connection, speech, front, held_to, stopped.clone()));
+            open.spawn(serve_connection(connection, speech, front, held_to, stopped.clone()));
             while open.try_join_next().is_some() {}
         }
         // What is not done by then is cut off.
-        let _ =
-            tokio::time::timeout(common.drain, async { while open.join_next().await.is_some() {} })
-                .await;
+        let _ = tokio::time::timeout(common.drain_timeout, async {
+            while open.join_next().await.is_some() {}
+        })
+        .await;
         desk.abort();
         Ok(())
     })
 }
 
 /// All that is answered by tonic.
-fn services(member: &Handle, common: &Common, stopped: &watch::Receiver<bool>) -> Routes {
+fn grpc_services(member: &Server, common: &RpcConfig, stopped: &watch::Receiver<bool>) -> Routes {
     let mut services = Routes::builder();
     services.add_service(KvServer::new(KvService::new(member.clone())));
     services.add_service(MaintenanceServer::new(MaintenanceService::new(member.clone())));
-    let voters = |member: &Handle| {
+    let voters = |member: &Server| {
         let member = member.clone();
         move |request: Request<()>| {
-            admit(&member, request.metadata().as_ref(), Who::Voters).map(|()| request)
+            check_member_can_serve(&member, request.metadata().as_ref(), RequiredRole::Voter)
+                .map(|()| request)
         }
     };
     services.add_service(HealthServer::with_interceptor(HealthService, voters(member)));
     let lease = LeaseService::new(member.clone());
     services.add_service(LeaseServer::with_interceptor(lease, voters(member)));
-    let cluster = ClusterService::new(member.clone(), common.rules);
+    let cluster = ClusterService::new(member.clone(), common.reconfig_rules);
     services.add_service(ClusterServer::with_interceptor(cluster, voters(member)));
     let watch = WatchService::new(member.clone(), stopped.clone());
-    let line = Succession::new(member.clone(), watch.clone(), stopped.clone());
+    let line = LockQueue::new(member.clone(), watch.clone(), stopped.clone());
     services.add_service(WatchServer::new(watch));
     let auth = AuthService::new(member.clone(), common.bcrypt_cost);
     services.add_service(AuthServer::new(auth));
@@ -358,11 +366,11 @@ fn services(member: &Handle, common: &Common, stopped: &watch::Receiver<bool>) -
 }
 
 /// One connection, to its end.
-async fn serve(
+async fn serve_connection(
     connection: Connection,
-    speech: Speech,
-    front: Front,
-    held_to: Connections,
+    speech: TransportSecurity,
+    front: Router,
+    held_to: ConnectionConfig,
     stopped: watch::Receiver<bool>,
 ) {
     // A client that has gone already, and nothing else, makes these fail.
@@ -371,83 +379,100 @@ async fn serve(
             let Ok(remote) = connection.peer_addr() else { return };
             if connection.set_nodelay(true).is_ok()
                 && let Ok(connection) = TcpStream::from_std(connection)
-                && let Some(tls) = heard(&connection, speech).await
+                && let Some(tls) = detect_tls(&connection, speech).await
             {
-                listen_to(connection, tls, Remote::Tcp(remote), (front, held_to), stopped).await;
+                serve_stream(
+                    connection,
+                    tls,
+                    RemoteAddress::Tcp(remote),
+                    (front, held_to),
+                    stopped,
+                )
+                .await;
             }
         }
         Connection::Unix(connection) => {
             let tls = match speech {
-                Speech::Plain => None,
-                Speech::Secure(tls) | Speech::Either(tls) => Some(tls),
+                TransportSecurity::Plain => None,
+                TransportSecurity::Tls(tls) | TransportSecurity::PlainOrTls(tls) => Some(tls),
             };
             if let Ok(connection) = UnixStream::from_std(connection) {
-                listen_to(connection, tls, Remote::Unix, (front, held_to), stopped).await;
+                serve_stream(connection, tls, RemoteAddress::Unix, (front, held_to), stopped).await;
             }
         }
     }
 }
 
 /// Which kind of connection it is. Nothing comes back if it ends before it says that.
-async fn heard(connection: &TcpStream, speech: Speech) -> Option<Option<Arc<Incoming>>> {
+async fn detect_tls(
+    connection: &TcpStream,
+    speech: TransportSecurity,
+) -> Option<Option<Arc<TlsAcceptor>>> {
     match speech {
-        Speech::Plain => Some(None),
-        Speech::Secure(tls) => Some(Some(tls)),
-        Speech::Either(tls) => {
+        TransportSecurity::Plain => Some(None),
+        TransportSecurity::Tls(tls) => Some(Some(tls)),
+        TransportSecurity::PlainOrTls(tls) => {
             let mut first = [0];
-            let heard = tokio::time::timeout(HEAD_TIMEOUT, connection.peek(&mut first)).await;
+            let heard =
+                tokio::time::timeout(REQUEST_HEAD_TIMEOUT, connection.peek(&mut first)).await;
             let is_there = matches!(heard, Ok(Ok(1)));
-            is_there.then(|| (first == TLS_BEGINS).then_some(tls))
+            is_there.then(|| (first == TLS_FIRST_BYTE).then_some(tls))
         }
     }
 }
 
-async fn listen_to<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+async fn serve_stream<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     connection: C,
-    tls: Option<Arc<Incoming>>,
-    remote: Remote,
-    (front, held_to): (Front, Connections),
+    tls: Option<Arc<TlsAcceptor>>,
+    remote: RemoteAddress,
+    (front, held_to): (Router, ConnectionConfig),
     stopped: watch::Receiver<bool>,
 ) {
     match tls {
         None => {
-            speak(connection, front.at(Caller::plain(remote)), held_to, stopped).await;
+            serve_http(
+                connection,
+                front.for_client(ClientInfo::without_tls(remote)),
+                held_to,
+                stopped,
+            )
+            .await;
         }
         // In a box of its own: its size would be that of all connections.
-        Some(tls) => Box::pin(greet(connection, tls, remote, (front, held_to), stopped)).await,
+        Some(tls) => Box::pin(serve_tls(connection, tls, remote, (front, held_to), stopped)).await,
     }
 }
 
-async fn greet<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+async fn serve_tls<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     connection: C,
-    tls: Arc<Incoming>,
-    remote: Remote,
-    (front, held_to): (Front, Connections),
+    tls: Arc<TlsAcceptor>,
+    remote: RemoteAddress,
+    (front, held_to): (Router, ConnectionConfig),
     mut stopped: watch::Receiver<bool>,
 ) {
     let address = match remote {
-        Remote::Tcp(address) => Some(address),
-        Remote::Unix | Remote::Gateway => None,
+        RemoteAddress::Tcp(address) => Some(address),
+        RemoteAddress::Unix | RemoteAddress::Gateway => None,
     };
     let greeted = tokio::select! {
-        greeted = tls.greet(connection, address) => greeted,
+        greeted = tls.accept(connection, address) => greeted,
         _ = stopped.changed() => None,
     };
     if let Some((stream, name)) = greeted {
-        let caller = Caller { is_secure: true, name, ..Caller::plain(remote) };
-        speak(stream, front.at(caller), held_to, stopped).await;
+        let caller = ClientInfo { is_secure: true, name, ..ClientInfo::without_tls(remote) };
+        serve_http(stream, front.for_client(caller), held_to, stopped).await;
     }
 }
 
-async fn speak<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+async fn serve_http<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     connection: C,
-    front: Front,
-    held_to: Connections,
+    front: Router,
+    held_to: ConnectionConfig,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let protocols = protocols(&held_to);
-    let connection = OnePiece::new(connection, front.long_answers());
-    let connection = Calm::new(connection, held_to.ping_pause);
+    let protocols = http_builder(&held_to);
+    let connection = CoalescingWriter::new(connection, front.large_responses());
+    let connection = PingLimiter::new(connection, held_to.ping_min_interval);
     let served = protocols.serve_connection(TokioIo::new(connection), front);
     let mut served = pin!(served);
     tokio::select! {
@@ -463,25 +488,25 @@ async fn speak<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 /// h2 takes small frames for an attack if too many lie unread: each counts what it lacks to 256 bytes, and all together
 /// may count half of the connection's window. So these are 64,000 frames of a few bytes. The window also bounds the
 /// memory that the unread data of a connection take.
-pub(crate) const CONNECTION_WINDOW: u32 = 32 << 20;
-const STREAM_WINDOW: u32 = 512 << 10;
+pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+const STREAM_WINDOW_BYTES: u32 = 512 << 10;
 
-fn protocols(held_to: &Connections) -> auto::Builder<TokioExecutor> {
+fn http_builder(held_to: &ConnectionConfig) -> auto::Builder<TokioExecutor> {
     let mut protocols = auto::Builder::new(TokioExecutor::new());
     protocols
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(HEAD_MAX as usize + HEAD_ROOM);
+        .header_read_timeout(REQUEST_HEAD_TIMEOUT)
+        .max_buf_size(REQUEST_HEAD_BYTES_MAX as usize + HTTP1_HEAD_EXTRA_BYTES);
     protocols
         .http2()
         .timer(TokioTimer::new())
         .auto_date_header(false)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .max_header_list_size(HEAD_MAX)
-        .max_concurrent_streams(held_to.streams_max)
-        .keep_alive_interval(held_to.keep_alive)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .max_header_list_size(REQUEST_HEAD_BYTES_MAX)
+        .max_concurrent_streams(held_to.concurrent_streams_max)
+        .keep_alive_interval(held_to.keep_alive_interval)
         .keep_alive_timeout(held_to.keep_alive_timeout);
     protocols
 }

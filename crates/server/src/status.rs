@@ -4,48 +4,56 @@
 //! codes are not what one would expect, and are etcd's all the same: "too many requests" and "not
 //! enough started members" come as `Unknown`.
 
-use clearlane_member::Trouble;
-use clearlane_member::downgrade::Refused as Downgrade;
-use clearlane_member::membership::Refused as Members;
-use clearlane_member::requests::{Refused as Request, Reply};
-use clearlane_member::users::Refused as Users;
-use clearlane_read_index::Error as Read;
+use clearlane_member::RequestError;
+use clearlane_member::auth_store::AuthRejection as Users;
+use clearlane_member::downgrade::DowngradeRejection as Downgrade;
+use clearlane_member::membership::MembershipRejection as Members;
+use clearlane_member::requests::{AppliedResponse, RequestRejection as Request};
+use clearlane_read_index::ReadIndexError as Read;
 use http::HeaderMap;
 use tonic::{Code, Status};
 
 /// The status of a failed request.
-pub fn of(trouble: &Trouble) -> Status {
+pub fn from_error(trouble: &RequestError) -> Status {
     let code = match trouble {
-        Trouble::Refused(refused) => of_request(*refused),
-        Trouble::Members(refused) => of_members(*refused),
-        Trouble::Read(Read::TooManyReaders) | Trouble::TooManyRequests => Code::Unknown,
-        Trouble::Read(Read::ReaderIsWaiting) => Code::Internal,
-        Trouble::Downgrade(Downgrade::InProcess) => Code::FailedPrecondition,
-        Trouble::Downgrade(_) => Code::InvalidArgument,
-        Trouble::NotLeader | Trouble::BadTransferee | Trouble::Learner => Code::FailedPrecondition,
-        Trouble::BadApiVersion => Code::InvalidArgument,
-        Trouble::Read(_) | Trouble::NoLeader | Trouble::Stopped => Code::Unavailable,
-        Trouble::TimedOut | Trouble::LeaderLost | Trouble::ConnectionLost => Code::Unavailable,
-        Trouble::DeadlineExceeded => Code::DeadlineExceeded,
-        Trouble::Unhealthy => Code::Unavailable,
-        Trouble::Failed(_) => Code::Unknown,
+        RequestError::Rejected(refused) => request_code(*refused),
+        RequestError::Membership(refused) => membership_code(*refused),
+        RequestError::ReadIndex(Read::TooManyReaders) | RequestError::TooManyRequests => {
+            Code::Unknown
+        }
+        RequestError::ReadIndex(Read::ReaderIsWaiting) => Code::Internal,
+        RequestError::Downgrade(Downgrade::InProgress) => Code::FailedPrecondition,
+        RequestError::Downgrade(_) => Code::InvalidArgument,
+        RequestError::NotLeader
+        | RequestError::BadTransferee
+        | RequestError::NotSupportedForLearner => Code::FailedPrecondition,
+        RequestError::InvalidApiVersion => Code::InvalidArgument,
+        RequestError::ReadIndex(_) | RequestError::NoLeader | RequestError::Stopped => {
+            Code::Unavailable
+        }
+        RequestError::TimedOut | RequestError::LeaderLost | RequestError::ConnectionLost => {
+            Code::Unavailable
+        }
+        RequestError::DeadlineExceeded => Code::DeadlineExceeded,
+        RequestError::Unhealthy => Code::Unavailable,
+        RequestError::Failed(_) => Code::Unknown,
     };
     Status::new(code, trouble.to_string())
 }
 
 /// The trailers of an answer whose deadline has passed.
-pub fn late() -> HeaderMap {
+pub fn deadline_exceeded_trailers() -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(2);
-    of(&Trouble::DeadlineExceeded).add_header(&mut trailers).expect("plain words");
+    from_error(&RequestError::DeadlineExceeded).add_header(&mut trailers).expect("plain words");
     trailers
 }
 
 /// A reply of another kind than the request is a bug.
-pub fn mismatch(reply: &Reply) -> Status {
+pub fn unexpected_response(reply: &AppliedResponse) -> Status {
     Status::internal(format!("{reply:?} answers another request"))
 }
 
-fn of_request(refused: Request) -> Code {
+fn request_code(refused: Request) -> Code {
     match refused {
         Request::EmptyKey
         | Request::ValueProvided
@@ -61,13 +69,13 @@ fn of_request(refused: Request) -> Code {
         Request::LeaseExists => Code::FailedPrecondition,
         Request::LeaseTtlTooLarge => Code::OutOfRange,
         Request::Compacted | Request::FutureRevision => Code::OutOfRange,
-        Request::Users(refused) => of_users(refused),
+        Request::Auth(refused) => auth_code(refused),
         Request::NoSpace => Code::ResourceExhausted,
         Request::Corrupt => Code::DataLoss,
     }
 }
 
-fn of_users(refused: Users) -> Code {
+fn auth_code(refused: Users) -> Code {
     match refused {
         Users::UserEmpty | Users::RoleEmpty | Users::PermissionNotGiven | Users::InvalidRange => {
             Code::InvalidArgument
@@ -76,7 +84,7 @@ fn of_users(refused: Users) -> Code {
     }
 }
 
-fn of_members(refused: Members) -> Code {
+fn membership_code(refused: Members) -> Code {
     match refused {
         Members::Removed | Members::NotFound => Code::NotFound,
         Members::BadUrls => Code::InvalidArgument,

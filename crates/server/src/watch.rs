@@ -40,10 +40,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_member::watch::{Stream as Watchers, WatchDesk};
-use clearlane_member::{Handle, Trouble};
+use clearlane_member::watch::{Stream as Watchers, WatchWakeSet};
+use clearlane_member::{RequestError, Server};
 use clearlane_mvcc::Change;
-use clearlane_mvcc::watch::{self as mvcc, Response as Told, Says, WatchedKeys};
+use clearlane_mvcc::watch::{self as mvcc, Response as Told, ResponseKind, WatchedKeys};
 use clearlane_proto::etcdserverpb::watch_create_request::FilterType;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::watch_server::Watch;
@@ -60,33 +60,35 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tokio_stream::Stream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use crate::caller::{Led, Who, admit, while_led};
+use crate::interceptors::{
+    RequireLeaderStream, RequiredRole, check_member_can_serve, require_leader,
+};
 use crate::status;
 
 /// About so many bytes are taken out of the outbox at a time.
-const TAKEN_BYTES: usize = 64 << 10;
+const EVENT_BYTES_PER_POLL: usize = 64 << 10;
 /// So many requests of a stream are looked at before it sends.
-const REQUESTS_MAX: usize = 64;
+const REQUESTS_PER_POLL: usize = 64;
 /// A message may be so much longer than the longest request before it is cut: etcd's.
-const FRAGMENT_OVERHEAD: usize = 512 << 10;
+const FRAGMENT_OVERHEAD_BYTES: usize = 512 << 10;
 /// A shorter interval of notices is made so long: etcd's.
 const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// The service, for one thread.
 #[derive(Clone, Debug)]
 pub struct WatchService {
-    member: Handle,
-    desk: WatchDesk,
+    server: Server,
+    wake_set: WatchWakeSet,
     stopped: watch::Receiver<bool>,
-    opened: Arc<AtomicU64>,
-    _task: Arc<Task>,
+    streams_opened: Arc<AtomicU64>,
+    _task: Arc<AbortOnDrop>,
 }
 
 /// The desk's task, which ends with the service.
 #[derive(Debug)]
-struct Task(JoinHandle<()>);
+struct AbortOnDrop(JoinHandle<()>);
 
-impl Drop for Task {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -95,21 +97,27 @@ impl Drop for Task {
 impl WatchService {
     /// In front of a member, on the thread whose runtime this is called in. Streams end when `stopped`
     /// becomes true.
-    pub fn new(member: Handle, stopped: watch::Receiver<bool>) -> WatchService {
-        let desk = WatchDesk::new(member.node().watching());
-        let task = Arc::new(Task(tokio::spawn(desk.clone().run())));
-        WatchService { member, desk, stopped, opened: Arc::default(), _task: task }
+    pub fn new(member: Server, stopped: watch::Receiver<bool>) -> WatchService {
+        let desk = WatchWakeSet::new(member.threads().watch_server());
+        let task = Arc::new(AbortOnDrop(tokio::spawn(desk.clone().run())));
+        WatchService {
+            server: member,
+            wake_set: desk,
+            stopped,
+            streams_opened: Arc::default(),
+            _task: task,
+        }
     }
 
     /// Where others on this thread open streams of their own.
-    pub fn desk(&self) -> &WatchDesk {
-        &self.desk
+    pub fn wake_set(&self) -> &WatchWakeSet {
+        &self.wake_set
     }
 
     /// The time between notices of progress, for the next stream.
     fn progress_interval(&self) -> Duration {
-        let interval = self.desk.watching().progress_interval().max(PROGRESS_INTERVAL_MIN);
-        let number = self.opened.fetch_add(1, Ordering::Relaxed) as u32;
+        let interval = self.wake_set.watch_server().progress_interval().max(PROGRESS_INTERVAL_MIN);
+        let number = self.streams_opened.fetch_add(1, Ordering::Relaxed) as u32;
         // Multiples of the golden ratio lie evenly, however many there are.
         let share = f64::from(number.wrapping_mul(0x9E37_79B9)) / f64::from(u32::MAX);
         interval + interval.mul_f64(share / 10.0)
@@ -118,81 +126,81 @@ impl WatchService {
 
 #[tonic::async_trait]
 impl Watch for WatchService {
-    type WatchStream = Led<Watched>;
+    type WatchStream = RequireLeaderStream<WatchResponseStream>;
 
     async fn watch(
         &self,
         request: Request<Streaming<WatchRequest>>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let head: HeaderMap = request.metadata().as_ref().clone();
-        admit(&self.member, &head, Who::Voters)?;
+        check_member_can_serve(&self.server, &head, RequiredRole::Voter)?;
         let mut stopped = self.stopped.clone();
-        let watched = Watched {
-            member: self.member.clone(),
+        let watched = WatchResponseStream {
+            server: self.server.clone(),
             requests: Some(request.into_inner()),
-            watchers: self.desk.open(),
-            taken: VecDeque::new(),
+            watchers: self.wake_set.open(),
+            responses: VecDeque::new(),
             progress_interval: self.progress_interval(),
             progress: None,
             stopped: Box::pin(async move { drop(stopped.wait_for(|stopped| *stopped).await) }),
-            ended: false,
+            is_ended: false,
         };
-        Ok(Response::new(while_led(&self.member, &head, watched)))
+        Ok(Response::new(require_leader(&self.server, &head, watched)))
     }
 }
 
 /// One client's stream.
-pub struct Watched {
-    member: Handle,
+pub struct WatchResponseStream {
+    server: Server,
     /// Nothing when the client has no more to ask.
     requests: Option<Streaming<WatchRequest>>,
     watchers: Watchers,
     /// What goes out next.
-    taken: VecDeque<WatchResponse>,
+    responses: VecDeque<WatchResponse>,
     progress_interval: Duration,
     /// Runs from the first watcher on that wants notices of its progress.
     progress: Option<Interval>,
     stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
-    ended: bool,
+    is_ended: bool,
 }
 
-impl Stream for Watched {
+impl Stream for WatchResponseStream {
     type Item = Result<WatchResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.ended {
+        if self.is_ended {
             return Poll::Ready(None);
         }
         let next = ready!(self.poll_response(context));
-        self.ended = next.is_err();
+        self.is_ended = next.is_err();
         Poll::Ready(Some(next))
     }
 }
 
-impl Watched {
+impl WatchResponseStream {
     fn poll_response(&mut self, context: &mut Context<'_>) -> Poll<Result<WatchResponse, Status>> {
         loop {
-            if let Some(response) = self.taken.pop_front() {
+            if let Some(response) = self.responses.pop_front() {
                 return Poll::Ready(Ok(response));
             }
             if self.stopped.as_mut().poll(context).is_ready() {
-                return Poll::Ready(Err(status::of(&Trouble::Stopped)));
+                return Poll::Ready(Err(status::from_error(&RequestError::Stopped)));
             }
             self.poll_requests(context)?;
             self.poll_progress(context);
-            let told = ready!(self.watchers.poll_take(TAKEN_BYTES, context));
-            let told = told.map_err(|error| status::of(&Trouble::Failed(error)))?;
-            told.into_iter().for_each(|told| self.take(told));
+            let told = ready!(self.watchers.poll_responses(EVENT_BYTES_PER_POLL, context));
+            let told = told.map_err(|error| status::from_error(&RequestError::Failed(error)))?;
+            told.into_iter().for_each(|told| self.queue_response(told));
         }
     }
 
     /// Looks at what the client asks, if there is something.
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
-        for _ in 0..REQUESTS_MAX {
+        for _ in 0..REQUESTS_PER_POLL {
             let Some(requests) = &mut self.requests else { return Ok(()) };
             match Pin::new(requests).poll_next(context) {
-                Poll::Ready(Some(Ok(request))) => self.ask(request),
-                Poll::Ready(Some(Err(status))) => return Err(broken(status)),
+                Poll::Ready(Some(Ok(request))) => self.handle_request(request),
+                Poll::Ready(Some(Err(status))) => return Err(request_stream_error(status)),
                 Poll::Ready(None) => self.requests = None,
                 Poll::Pending => return Ok(()),
             }
@@ -202,11 +210,11 @@ impl Watched {
         Ok(())
     }
 
-    fn ask(&mut self, request: WatchRequest) {
+    fn handle_request(&mut self, request: WatchRequest) {
         match request.request_union {
             Some(RequestUnion::CreateRequest(create)) => {
-                let request = parse(create);
-                if request.progress && self.progress.is_none() {
+                let request = parse_create(create);
+                if request.progress_notify && self.progress.is_none() {
                     let every = self.progress_interval;
                     let mut progress = interval_at(Instant::now() + every, every);
                     progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -228,58 +236,58 @@ impl Watched {
     }
 
     /// Makes messages of a response: one, unless it is cut.
-    fn take(&mut self, told: Told) {
+    fn queue_response(&mut self, told: Told) {
         let mut header =
             Some(ResponseHeader { revision: told.revision, ..ResponseHeader::default() });
-        self.member.stamp(&mut header);
+        self.server.fill_header(&mut header);
         let message = WatchResponse { header, watch_id: told.id, ..WatchResponse::default() };
-        let message = match told.says {
-            Says::Created => WatchResponse { created: true, ..message },
-            Says::Refused(refusal) => WatchResponse {
+        let message = match told.kind {
+            ResponseKind::Created => WatchResponse { created: true, ..message },
+            ResponseKind::Rejected(refusal) => WatchResponse {
                 created: true,
                 canceled: true,
                 cancel_reason: refusal.to_string(),
                 ..message
             },
-            Says::Canceled => WatchResponse { canceled: true, ..message },
-            Says::Compacted(compact_revision) => {
+            ResponseKind::Canceled => WatchResponse { canceled: true, ..message },
+            ResponseKind::Compacted(compact_revision) => {
                 WatchResponse { canceled: true, compact_revision, ..message }
             }
-            Says::Progress => message,
-            Says::Events { events, fragment } => {
+            ResponseKind::Progress => message,
+            ResponseKind::Events { events, fragment } => {
                 let length_max = match fragment {
-                    true => self.member.limits().request_bytes_max + FRAGMENT_OVERHEAD,
+                    true => self.server.limits().request_bytes_max + FRAGMENT_OVERHEAD_BYTES,
                     false => usize::MAX,
                 };
-                return self.take_events(&message, &events, length_max);
+                return self.queue_events(&message, &events, length_max);
             }
         };
-        self.taken.push_back(message);
+        self.responses.push_back(message);
     }
 
     /// Events go into as many messages as it takes to make each shorter than that.
-    fn take_events(&mut self, message: &WatchResponse, events: &[mvcc::Event], length_max: usize) {
+    fn queue_events(&mut self, message: &WatchResponse, events: &[mvcc::Event], length_max: usize) {
         let cut = WatchResponse { fragment: true, ..message.clone() };
         let left = length_max.saturating_sub(cut.encoded_len() + 1);
         for piece in mvcc::fragments(events, left) {
             let fragment = piece.end < events.len();
-            let events = events[piece].iter().map(event).collect();
-            self.taken.push_back(WatchResponse { fragment, events, ..message.clone() });
+            let events = events[piece].iter().map(to_proto_event).collect();
+            self.responses.push_back(WatchResponse { fragment, events, ..message.clone() });
         }
     }
 }
 
-fn event(of: &mvcc::Event) -> Event {
+fn to_proto_event(of: &mvcc::Event) -> Event {
     let (kind, record) = match &of.change {
         Change::Put(record) => (EventType::Put, record),
         Change::Delete(record) => (EventType::Delete, record),
     };
     // Keys and values are shared, not copied.
-    Event { r#type: kind as i32, kv: Some(record.clone()), prev_kv: of.previous.clone() }
+    Event { r#type: kind as i32, kv: Some(record.clone()), prev_kv: of.prev_kv.clone() }
 }
 
 /// What a client asks for. As in a range, an end of one NUL is no end.
-fn parse(create: WatchCreateRequest) -> mvcc::WatchRequest {
+fn parse_create(create: WatchCreateRequest) -> mvcc::WatchRequest {
     let has_filter = |filter: FilterType| create.filters.contains(&(filter as i32));
     let (no_put, no_delete) = (has_filter(FilterType::Noput), has_filter(FilterType::Nodelete));
     let key = match create.key.is_empty() {
@@ -287,31 +295,31 @@ fn parse(create: WatchCreateRequest) -> mvcc::WatchRequest {
         false => create.key,
     };
     let keys = match &create.range_end[..] {
-        [] => WatchedKeys::One(key),
+        [] => WatchedKeys::Single(key),
         [0] => WatchedKeys::From(key),
         _ => WatchedKeys::Range(key, create.range_end),
     };
     mvcc::WatchRequest {
         keys,
-        start: create.start_revision,
+        start_revision: create.start_revision,
         id: create.watch_id,
         no_put,
         no_delete,
-        previous: create.prev_kv,
-        progress: create.progress_notify,
+        prev_kv: create.prev_kv,
+        progress_notify: create.progress_notify,
         fragment: create.fragment,
     }
 }
 
 /// The requests have come to an end that is none: mostly, the client has gone.
-fn broken(status: Status) -> Status {
+fn request_stream_error(status: Status) -> Status {
     match status.code() {
         Code::Cancelled => Status::cancelled("etcdserver: watch canceled"),
         _ => status,
     }
 }
 
-impl std::fmt::Debug for Watched {
+impl std::fmt::Debug for WatchResponseStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Watched").field("watchers", &self.watchers).finish_non_exhaustive()
     }

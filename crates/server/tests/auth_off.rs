@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane_backend::Design;
+use clearlane_backend::Era;
 use clearlane_engine::Bucket;
-use clearlane_member::node::Node;
+use clearlane_member::node::ServerThreads;
 use clearlane_member::requests::Limits;
 use clearlane_proto::Message;
 use clearlane_proto::authpb::permission::Type;
@@ -21,23 +21,23 @@ use clearlane_proto::etcdserverpb::{
     AuthUserChangePasswordRequest, AuthUserDeleteRequest, AuthUserGetRequest,
     AuthUserGrantRoleRequest, AuthUserListRequest, AuthUserRevokeRoleRequest, AuthenticateRequest,
 };
-use clearlane_server::data::open_alone;
-use clearlane_server::serve::Server;
+use clearlane_server::data::open_single_member;
+use clearlane_server::serve::RpcServer;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
 
 struct Running {
-    node: Arc<Node>,
-    server: Server,
+    node: Arc<ServerThreads>,
+    server: RpcServer,
 }
 
 impl Running {
     fn start(dir: &Path) -> Running {
-        let design = Design::SnapshotReadTx;
-        let node = open_alone(dir, design.into(), "default", "http://localhost:2380");
+        let design = Era::Clearlane;
+        let node = open_single_member(dir, design.into(), "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         let address = "127.0.0.1:0".parse().unwrap();
-        let server = Server::start(&node, address, 1, Limits::default()).unwrap();
+        let server = RpcServer::start(&node, address, 1, Limits::default()).unwrap();
         Running { node, server }
     }
 
@@ -112,7 +112,8 @@ fn users_are_kept_and_their_passwords_are_not() {
         assert_eq!(revision(&mut client).await, 3);
         let stored = |name: &str| {
             let store = running.node.store();
-            let record = store.read().get(Bucket::AuthUsers, name.as_bytes()).unwrap().unwrap();
+            let record =
+                store.begin_read().get(Bucket::AuthUsers, name.as_bytes()).unwrap().unwrap();
             User::decode(record).unwrap().password
         };
         let first = stored("alice");

@@ -202,10 +202,10 @@ fn it_records_a_timeline() {
         let timeline: Timeline = std::fs::read_to_string(&file).unwrap().parse().unwrap();
         let lanes = timeline.lanes().into_iter();
         let classes: BTreeSet<String> =
-            lanes.map(|(lane, _)| timeline::class(lane).to_owned()).collect();
+            lanes.map(|(lane, _)| timeline::lane_class(lane).to_owned()).collect();
         let of = |wanted: &str| {
             let mut lanes = timeline.spans.iter().map(|span| &span.lane);
-            lanes.find(|lane| timeline::class(lane) == wanted).cloned()
+            lanes.find(|lane| timeline::lane_class(lane) == wanted).cloned()
         };
         (classes, of("put"))
     };

@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use clearlane_backend::Design;
+use clearlane_backend::Era;
 use clearlane_engine::EngineKind;
-use clearlane_member::node::Node;
+use clearlane_member::node::ServerThreads;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::response_op::Response;
 use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
-use clearlane_server::data::Start;
-use clearlane_server::serve::Server;
+use clearlane_server::data::MemberConfig;
+use clearlane_server::serve::RpcServer;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use tonic::transport::{Channel, Endpoint};
@@ -99,7 +99,7 @@ async fn read(client: &mut KvClient<Channel>, number: u32) -> Vec<u8> {
 }
 
 /// Waits until all that was put is in the engine.
-async fn committed(node: &Node) {
+async fn committed(node: &ServerThreads) {
     let end = Instant::now() + Duration::from_secs(60);
     while node.store().sizes().unwrap().pending_ops > 0 {
         assert!(Instant::now() < end, "nothing is committed");
@@ -110,14 +110,14 @@ async fn committed(node: &Node) {
 #[tokio::test]
 async fn what_is_cold_is_read_by_others() {
     let dir = tempfile::tempdir().unwrap();
-    let parts = Design::SnapshotReadTx.into();
-    let mut start = Start::new("m", dir.path(), "http://localhost:2380", parts);
+    let parts = Era::Clearlane.into();
+    let mut start = MemberConfig::new("m", dir.path(), "http://localhost:2380", parts);
     start.engine_kind = EngineKind::Redb;
     start.engine.cache_bytes = 1 << 20;
     let opened = start.open().unwrap();
-    let node = &opened.node;
+    let node = &opened.threads;
     let address = "127.0.0.1:0".parse().unwrap();
-    let server = Server::start(node, address, 2, Limits::default()).unwrap();
+    let server = RpcServer::start(node, address, 2, Limits::default()).unwrap();
     let endpoint = Endpoint::from_shared(format!("http://{}", server.address())).unwrap();
     let mut client = KvClient::new(endpoint.connect().await.unwrap());
 
@@ -127,7 +127,7 @@ async fn what_is_cold_is_read_by_others() {
     }
     committed(node).await;
     if forgets(&store_of(dir.path())) {
-        let cold = || node.figures().cold_reads.load(Ordering::Relaxed);
+        let cold = || node.metrics().uncached_reads.load(Ordering::Relaxed);
         let mut found = [0; WAYS];
         // In an order that no system reads ahead in.
         for number in (0..KEYS).map(|step| step * 67 % KEYS) {

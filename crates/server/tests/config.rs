@@ -15,9 +15,9 @@ use std::error::Error;
 use std::path::Path;
 use std::{fs, io};
 
-use clearlane_server::config::address::Entrance;
-use clearlane_server::config::{self, Config, HttpConfig, Wanted, help, table};
-use clearlane_server::tls::{Named, Pair, Side};
+use clearlane_server::config::address::ListenAddress;
+use clearlane_server::config::{self, Config, HttpConfig, Invocation, help, table};
+use clearlane_server::tls::{CertificateFiles, FlagPath, TlsInfo};
 use goldenscript::{Command, Context, Runner};
 
 #[derive(Default)]
@@ -33,9 +33,9 @@ impl Script {
             found.map(|(_, text)| text.clone()).ok_or_else(|| io::ErrorKind::NotFound.into())
         };
         match config::read(arguments, self.environment.clone(), &open) {
-            Ok(Wanted::Help) => "help\n".to_owned(),
-            Ok(Wanted::Version) => "version\n".to_owned(),
-            Ok(Wanted::Member(config)) => differences(&config),
+            Ok(Invocation::Help) => "help\n".to_owned(),
+            Ok(Invocation::Version) => "version\n".to_owned(),
+            Ok(Invocation::Member(config)) => differences(&config),
             Err(refusal) => {
                 let usage = if refusal.shows_usage() { ", with usage" } else { "" };
                 format!("exit {}{usage}: {refusal}\n", refusal.status())
@@ -46,28 +46,36 @@ impl Script {
 
 fn plain() -> Config {
     match config::read(&[], [], &|_| Err(io::ErrorKind::NotFound.into())).unwrap() {
-        Wanted::Member(config) => *config,
+        Invocation::Member(config) => *config,
         other => panic!("{other:?}"),
     }
 }
 
 /// Each place, and how it is spoken there if not plainly.
-fn entrances(all: &[Entrance]) -> String {
+fn entrances(all: &[ListenAddress]) -> String {
     let texts = all.iter().map(|entrance| match (entrance.is_plain, entrance.is_secure) {
-        (true, true) => format!("{:?} with TLS and without", entrance.at),
-        (_, true) => format!("{:?} with TLS", entrance.at),
-        _ => format!("{:?}", entrance.at),
+        (true, true) => format!("{:?} with TLS and without", entrance.address),
+        (_, true) => format!("{:?} with TLS", entrance.address),
+        _ => format!("{:?}", entrance.address),
     });
     texts.collect::<Vec<_>>().join(", ")
 }
 
 /// What is set, without what has a line of its own.
-fn side(side: &Side) -> String {
-    let Side { own, calling, trusted, revoked, allowed, made, checks_address } = side;
-    let pair = |pair: &Option<Pair>| {
+fn side(side: &TlsInfo) -> String {
+    let TlsInfo {
+        server_certificate: own,
+        client_certificate: calling,
+        trusted_ca: trusted,
+        crl: revoked,
+        allowed,
+        self_signed: made,
+        checks_address,
+    } = side;
+    let pair = |pair: &Option<CertificateFiles>| {
         pair.as_ref().map(|pair| (pair.certificate.path.clone(), pair.key.path.clone()))
     };
-    let path = |named: &Option<Named>| named.as_ref().map(|named| named.path.clone());
+    let path = |named: &Option<FlagPath>| named.as_ref().map(|named| named.path.clone());
     format!(
         "own {:?}, calling {:?}, CA {:?}, CRL {:?}, {allowed:?}, {made:?}, address {checks_address}",
         pair(own),
@@ -96,8 +104,8 @@ fn lines(config: &Config) -> Vec<String> {
         format!("TLS of clients: {}", side(&config.tls.clients)),
         format!("TLS of peers: {}", side(&config.tls.peers)),
         format!("{:?}", config.tls.protocol),
-        format!("members: {}", bootstrap.members),
-        format!("{:?}, token: {:?}", bootstrap.state, bootstrap.token),
+        format!("members: {}", bootstrap.initial_cluster),
+        format!("{:?}, token: {:?}", bootstrap.initial_cluster_state, bootstrap.cluster_token),
         format!("{raft:?}"),
         format!(
             "engine: {}, batch: {:?}, {}",
@@ -108,7 +116,7 @@ fn lines(config: &Config) -> Vec<String> {
         format!("{:?}", HttpConfig { listen_metrics: Vec::new(), ..config.http.clone() }),
         format!("{limits:?}"),
         format!("net threads: {}", config.net_threads),
-        format!("{:?}", config.upkeep.checks),
+        format!("{:?}", config.background.checks),
         format!("{:?}", config.connections),
         format!("{:?}", store.compactions),
         format!("bcrypt: {}", config.bcrypt_cost),

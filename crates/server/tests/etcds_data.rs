@@ -10,8 +10,8 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const SEGMENT: &str = "member/wal/0000000000000000-0000000000000000.wal";
 
 /// A page as bbolt has it at the beginning of its file: of which number, with this at its beginning.
@@ -134,8 +134,8 @@ fn a_directory_of_ours_is_opened() {
         while !fs::read_to_string(&log).unwrap().contains("now serving peer/client/metrics") {
             let said = fs::read_to_string(&log).unwrap();
             assert!(process.try_wait().unwrap().is_none(), "{said}");
-            assert!(begin.elapsed() < PATIENCE, "{said}");
-            std::thread::sleep(LOOK);
+            assert!(begin.elapsed() < TIMEOUT, "{said}");
+            std::thread::sleep(POLL_INTERVAL);
         }
         process.kill().unwrap();
         process.wait().unwrap();
@@ -202,8 +202,8 @@ fn etcd(data: &Path) {
     let begin = Instant::now();
     while !fs::read_to_string(&log).unwrap().contains("ready to serve client requests") {
         let said = fs::read_to_string(&log).unwrap();
-        assert!(etcd.0.try_wait().unwrap().is_none() && begin.elapsed() < PATIENCE, "{said}");
-        std::thread::sleep(LOOK);
+        assert!(etcd.0.try_wait().unwrap().is_none() && begin.elapsed() < TIMEOUT, "{said}");
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

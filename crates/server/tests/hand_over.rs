@@ -27,7 +27,7 @@ use serde_json::Value;
 use tonic::transport::{Channel, Endpoint};
 
 /// Nothing here takes nearly so long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Longer than by default: on a busy machine the syncs of a hand-over alone take half a second,
 /// and it may not run at all for another one.
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(4);
@@ -66,7 +66,7 @@ impl Member {
 
     /// Waits until clients are served, and says where.
     fn ready(&self) -> String {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let line = self.lines.recv_timeout(left).expect("a member that gets ready");
@@ -102,14 +102,14 @@ async fn connect(address: &str) -> Channel {
 
 /// What writers and the test tell each other.
 #[derive(Default)]
-struct Seen {
+struct WriterState {
     stopped: AtomicBool,
     written: AtomicU64,
 }
 
 /// Writes one after the other until it is told to stop. How many were acknowledged, and the longest
 /// time between two.
-async fn write(address: String, key: String, seen: Arc<Seen>) -> (u64, Duration) {
+async fn write(address: String, key: String, seen: Arc<WriterState>) -> (u64, Duration) {
     let mut kv = KvClient::new(connect(&address).await);
     let (mut last, mut longest, mut written) = (Instant::now(), Duration::ZERO, 0_u64);
     while !seen.stopped.load(Ordering::Relaxed) {
@@ -129,7 +129,7 @@ async fn write(address: String, key: String, seen: Arc<Seen>) -> (u64, Duration)
 
 async fn leader(addresses: &[String]) -> usize {
     let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
+    while begun.elapsed() < TIMEOUT {
         for (number, address) in addresses.iter().enumerate() {
             let mut maintenance = MaintenanceClient::new(connect(address).await);
             let status = maintenance.status(StatusRequest {}).await.unwrap().into_inner();
@@ -151,7 +151,7 @@ fn writers_at_the_others_go_on() {
         let leads = leader(&addresses).await;
         let mut goes = members.remove(leads);
         addresses.remove(leads);
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(WriterState::default());
         // Several at each: some of their writes are under way whenever it happens.
         let writers: Vec<_> = (0..8)
             .map(|number| {
@@ -161,7 +161,7 @@ fn writers_at_the_others_go_on() {
             .collect();
         let begun = Instant::now();
         while seen.written.load(Ordering::Relaxed) < 100 {
-            assert!(begun.elapsed() < PATIENCE, "nobody writes");
+            assert!(begun.elapsed() < TIMEOUT, "nobody writes");
             tokio::task::yield_now().await;
         }
         let begun = Instant::now();
@@ -169,7 +169,7 @@ fn writers_at_the_others_go_on() {
         let ended = tokio::task::spawn_blocking(move || goes.process.wait().unwrap());
         let status = ended.await.unwrap();
         assert_eq!(status.signal(), Some(Signal::SIGTERM as i32));
-        assert!(begun.elapsed() < PATIENCE);
+        assert!(begun.elapsed() < TIMEOUT);
         // A gap that is too long has to have the time to become so.
         tokio::time::sleep(ELECTION_TIMEOUT).await;
         seen.stopped.store(true, Ordering::Relaxed);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use clearlane_backend::Design;
-use clearlane_member::node::Node;
+use clearlane_backend::Era;
+use clearlane_member::node::ServerThreads;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
@@ -20,7 +20,7 @@ use clearlane_proto::etcdserverpb::{
     TxnRequest,
 };
 use clearlane_server::data;
-use clearlane_server::serve::Server;
+use clearlane_server::serve::RpcServer;
 use tonic::transport::{Channel, Endpoint};
 
 const LEASE: i64 = 7;
@@ -28,8 +28,8 @@ const LEASE: i64 = 7;
 const ROUNDS: usize = 300;
 
 /// Asks while a key is put with each revision, the first one with revision 2.
-fn beside_a_writer<F: Future<Output = ()>>(ask: impl Fn(Channel, Design) -> F) {
-    for design in Design::ALL {
+fn beside_a_writer<F: Future<Output = ()>>(ask: impl Fn(Channel, Era) -> F) {
+    for design in Era::DISTINCT_STORES {
         let dir = tempfile::tempdir().unwrap();
         let (node, server) = start(dir.path(), design);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -51,11 +51,11 @@ fn beside_a_writer<F: Future<Output = ()>>(ask: impl Fn(Channel, Design) -> F) {
     }
 }
 
-fn start(dir: &Path, design: Design) -> (Arc<Node>, Server) {
-    let node = data::open_alone(dir, design.into(), "default", "http://localhost:2380");
+fn start(dir: &Path, design: Era) -> (Arc<ServerThreads>, RpcServer) {
+    let node = data::open_single_member(dir, design.into(), "default", "http://localhost:2380");
     let node = Arc::new(node.unwrap());
     let address = "127.0.0.1:0".parse().unwrap();
-    let server = Server::start(&node, address, 2, Limits::default()).unwrap();
+    let server = RpcServer::start(&node, address, 2, Limits::default()).unwrap();
     (node, server)
 }
 

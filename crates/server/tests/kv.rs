@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane_backend::Design;
-use clearlane_member::node::Node;
+use clearlane_backend::Era;
+use clearlane_member::node::ServerThreads;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
@@ -19,21 +19,21 @@ use clearlane_proto::etcdserverpb::{
     RequestOp, TxnRequest,
 };
 use clearlane_server::data;
-use clearlane_server::serve::Server;
+use clearlane_server::serve::RpcServer;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 struct Running {
-    node: Arc<Node>,
-    server: Server,
+    node: Arc<ServerThreads>,
+    server: RpcServer,
 }
 
 impl Running {
-    fn start(dir: &Path, design: Design) -> Running {
-        let node = data::open_alone(dir, design.into(), "default", "http://localhost:2380");
+    fn start(dir: &Path, design: Era) -> Running {
+        let node = data::open_single_member(dir, design.into(), "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         let address = "127.0.0.1:0".parse().unwrap();
-        let server = Server::start(&node, address, 2, Limits::default()).unwrap();
+        let server = RpcServer::start(&node, address, 2, Limits::default()).unwrap();
         Running { node, server }
     }
 
@@ -78,7 +78,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 
 #[test]
 fn every_era_serves_the_same() {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let dir = tempfile::tempdir().unwrap();
         let running = Running::start(dir.path(), design);
         block_on(async {
@@ -120,7 +120,7 @@ fn every_era_serves_the_same() {
 #[test]
 fn what_was_acknowledged_is_there_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), Design::SnapshotReadTx);
+    let running = Running::start(dir.path(), Era::Clearlane);
     block_on(async {
         let address = running.server.address();
         let mut writers = tokio::task::JoinSet::new();
@@ -140,7 +140,7 @@ fn what_was_acknowledged_is_there_after_a_restart() {
         }
     });
     running.stop();
-    let running = Running::start(dir.path(), Design::SnapshotReadTx);
+    let running = Running::start(dir.path(), Era::Clearlane);
     block_on(async {
         let mut client = running.client().await;
         let all = RangeRequest { range_end: vec![0].into(), count_only: true, ..get("\0") };
@@ -153,7 +153,7 @@ fn what_was_acknowledged_is_there_after_a_restart() {
 #[test]
 fn what_is_wrong_is_told_in_etcds_words_and_codes() {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), Design::SnapshotReadTx);
+    let running = Running::start(dir.path(), Era::Clearlane);
     block_on(async {
         let mut client = running.client().await;
         let told = |status: tonic::Status| (status.code(), status.message().to_owned());
@@ -182,7 +182,7 @@ fn what_is_wrong_is_told_in_etcds_words_and_codes() {
 #[test]
 fn who_goes_away_is_nobodys_loss() {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), Design::SnapshotReadTx);
+    let running = Running::start(dir.path(), Era::Clearlane);
     block_on(async {
         let mut client = running.client().await;
         for number in 0..200 {
@@ -203,7 +203,7 @@ fn who_goes_away_is_nobodys_loss() {
 /// Ranges of every size: one piece, some, and read while they are sent.
 #[test]
 fn a_range_is_the_same_however_large_it_is() {
-    for design in [Design::SnapshotReadTx, Design::ReadTx] {
+    for design in [Era::Clearlane, Era::V3_2] {
         let dir = tempfile::tempdir().unwrap();
         let running = Running::start(dir.path(), design);
         block_on(async {
@@ -248,7 +248,7 @@ fn a_range_is_the_same_however_large_it_is() {
 #[test]
 fn a_long_range_is_of_one_revision() {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), Design::SnapshotReadTx);
+    let running = Running::start(dir.path(), Era::Clearlane);
     block_on(async {
         let mut writer = running.client().await;
         let mut reader = running.client().await.max_decoding_message_size(usize::MAX);

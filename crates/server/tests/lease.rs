@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clearlane_backend::Design;
-use clearlane_member::node::Node;
+use clearlane_backend::Era;
+use clearlane_member::node::ServerThreads;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
@@ -16,13 +16,13 @@ use clearlane_proto::etcdserverpb::{
     LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, PutRequest, RangeRequest,
 };
 use clearlane_server::data;
-use clearlane_server::serve::Server;
+use clearlane_server::serve::RpcServer;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 struct Running {
-    node: Arc<Node>,
-    server: Server,
+    node: Arc<ServerThreads>,
+    server: RpcServer,
 }
 
 #[derive(Clone)]
@@ -33,11 +33,11 @@ struct Client {
 
 impl Running {
     fn start(dir: &Path) -> Running {
-        let design = Design::SnapshotReadTx;
-        let node = data::open_alone(dir, design.into(), "default", "http://localhost:2380");
+        let design = Era::Clearlane;
+        let node = data::open_single_member(dir, design.into(), "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         let address = "127.0.0.1:0".parse().unwrap();
-        let server = Server::start(&node, address, 2, Limits::default()).unwrap();
+        let server = RpcServer::start(&node, address, 2, Limits::default()).unwrap();
         Running { node, server }
     }
 

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane_backend::Design;
+use clearlane_backend::Era;
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine, Read};
-use clearlane_member::node::Node;
+use clearlane_member::node::ServerThreads;
 use clearlane_member::requests::Limits;
 use clearlane_member::snapshot_file;
 use clearlane_proto::etcdserverpb::alarm_request::AlarmAction;
@@ -26,9 +26,9 @@ use clearlane_proto::etcdserverpb::{
 };
 use clearlane_proto::grpc::health::v1::HealthCheckRequest;
 use clearlane_proto::grpc::health::v1::health_client::HealthClient;
-use clearlane_server::data::Start;
-use clearlane_server::peer::Ends;
-use clearlane_server::serve::Server;
+use clearlane_server::data::MemberConfig;
+use clearlane_server::peer::TransportParts;
+use clearlane_server::serve::RpcServer;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
@@ -36,22 +36,22 @@ use tonic::{Code, Request, Status};
 const MEMBER: u64 = 0x8e9e_05c5_2164_694d;
 
 struct Running {
-    node: Arc<Node>,
-    server: Server,
-    _ends: Ends,
+    node: Arc<ServerThreads>,
+    server: RpcServer,
+    _ends: TransportParts,
 }
 
 impl Running {
     fn start(dir: &Path, quota_bytes: i64) -> Running {
-        Running::of_design(dir, quota_bytes, Design::SnapshotReadTx)
+        Running::of_design(dir, quota_bytes, Era::Clearlane)
     }
 
-    fn of_design(dir: &Path, quota_bytes: i64, design: Design) -> Running {
-        let start = Start::new("default", dir, "http://localhost:2380", design.into());
-        let opened = Start { quota_bytes, ..start }.open().unwrap();
+    fn of_design(dir: &Path, quota_bytes: i64, design: Era) -> Running {
+        let start = MemberConfig::new("default", dir, "http://localhost:2380", design.into());
+        let opened = MemberConfig { quota_bytes, ..start }.open().unwrap();
         let address = "127.0.0.1:0".parse().unwrap();
-        let server = Server::start(&opened.node, address, 2, Limits::default()).unwrap();
-        Running { node: opened.node, server, _ends: opened.ends }
+        let server = RpcServer::start(&opened.threads, address, 2, Limits::default()).unwrap();
+        Running { node: opened.threads, server, _ends: opened.transport }
     }
 
     async fn channel(&self) -> Channel {
@@ -276,7 +276,7 @@ fn a_request_that_does_not_fit_raises_the_alarm_before_it_is_refused() {
 
 #[test]
 fn a_snapshot_is_what_the_store_was() {
-    for design in [Design::SnapshotReadTx, Design::Mutex] {
+    for design in [Era::Clearlane, Era::V3_1] {
         let dir = tempfile::tempdir().unwrap();
         let running = Running::of_design(dir.path(), 0, design);
         let file = block_on(async {
@@ -300,7 +300,7 @@ fn a_snapshot_is_what_the_store_was() {
         let copy: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         snapshot_file::restore(&mut Cursor::new(&file), Arc::clone(&copy), true).unwrap();
         running.node.store().commit().unwrap();
-        let original = running.node.store().copy().unwrap();
+        let original = running.node.store().snapshot().unwrap();
         let key = |read: &dyn Read| {
             let mut records = Vec::new();
             read.scan(Bucket::Key, KeyRange::ALL, &mut |key, value| {

@@ -6,14 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes};
-use clearlane_backend::Design;
-use clearlane_member::node::Node;
+use clearlane_backend::Era;
+use clearlane_member::node::ServerThreads;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
 use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
 use clearlane_server::data;
-use clearlane_server::serve::Server;
+use clearlane_server::serve::RpcServer;
 use http::uri::PathAndQuery;
 use prost::Message;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -22,24 +22,24 @@ use tonic::{Code, Request, Status};
 
 /// Messages as they are: an answer that is nested so deep is beyond what our own client reads.
 #[derive(Clone, Copy, Default)]
-struct Raw;
+struct BytesCodec;
 
-impl Codec for Raw {
+impl Codec for BytesCodec {
     type Encode = Bytes;
     type Decode = Bytes;
-    type Encoder = Raw;
-    type Decoder = Raw;
+    type Encoder = BytesCodec;
+    type Decoder = BytesCodec;
 
-    fn encoder(&mut self) -> Raw {
-        Raw
+    fn encoder(&mut self) -> BytesCodec {
+        BytesCodec
     }
 
-    fn decoder(&mut self) -> Raw {
-        Raw
+    fn decoder(&mut self) -> BytesCodec {
+        BytesCodec
     }
 }
 
-impl Encoder for Raw {
+impl Encoder for BytesCodec {
     type Item = Bytes;
     type Error = Status;
 
@@ -49,7 +49,7 @@ impl Encoder for Raw {
     }
 }
 
-impl Decoder for Raw {
+impl Decoder for BytesCodec {
     type Item = Bytes;
     type Error = Status;
 
@@ -59,17 +59,18 @@ impl Decoder for Raw {
 }
 
 struct Running {
-    node: Arc<Node>,
-    server: Server,
+    node: Arc<ServerThreads>,
+    server: RpcServer,
 }
 
 impl Running {
     fn start(dir: &Path, limits: Limits) -> Running {
-        let parts = Design::SnapshotReadTx.into();
-        let node = data::open_alone(dir, parts, "default", "http://localhost:2380").unwrap();
+        let parts = Era::Clearlane.into();
+        let node =
+            data::open_single_member(dir, parts, "default", "http://localhost:2380").unwrap();
         let node = Arc::new(node);
         let address = "127.0.0.1:0".parse().unwrap();
-        let server = Server::start(&node, address, 1, limits).unwrap();
+        let server = RpcServer::start(&node, address, 1, limits).unwrap();
         Running { node, server }
     }
 
@@ -109,7 +110,7 @@ async fn send(channel: &Channel, message: Bytes) -> Result<Bytes, Status> {
     let mut client = tonic::client::Grpc::new(channel.clone());
     client.ready().await.unwrap();
     let path = PathAndQuery::from_static("/etcdserverpb.KV/Txn");
-    client.unary(Request::new(message), path, Raw).await.map(|answer| answer.into_inner())
+    client.unary(Request::new(message), path, BytesCodec).await.map(|answer| answer.into_inner())
 }
 
 async fn has(channel: &Channel, key: &str) -> bool {

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use clearlane_backend::Design;
-use clearlane_member::node::Node;
+use clearlane_backend::Era;
+use clearlane_member::node::ServerThreads;
 use clearlane_member::range_stream::RangeStream;
-use clearlane_member::requests::{Limits, Refused};
-use clearlane_member::{Handle, Trouble};
+use clearlane_member::requests::{Limits, RequestRejection};
+use clearlane_member::{RequestError, Server};
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
@@ -23,21 +23,21 @@ use clearlane_proto::etcdserverpb::{
     WatchCreateRequest, WatchRequest,
 };
 use clearlane_server::data;
-use clearlane_server::serve::Server;
+use clearlane_server::serve::RpcServer;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 struct Running {
-    node: Arc<Node>,
-    server: Server,
+    node: Arc<ServerThreads>,
+    server: RpcServer,
 }
 
 impl Running {
-    fn start(dir: &Path, design: Design) -> Running {
-        let node = data::open_alone(dir, design.into(), "default", "http://localhost:2380");
+    fn start(dir: &Path, design: Era) -> Running {
+        let node = data::open_single_member(dir, design.into(), "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         let address = "127.0.0.1:0".parse().unwrap();
-        let server = Server::start(&node, address, 2, Limits::default()).unwrap();
+        let server = RpcServer::start(&node, address, 2, Limits::default()).unwrap();
         Running { node, server }
     }
 
@@ -47,9 +47,9 @@ impl Running {
     }
 
     /// A stream whose pages are read when the test says so.
-    fn pages(&self, request: RangeRequest) -> Result<RangeStream, Trouble> {
-        let member = Handle::new(&self.node, Limits::default());
-        tokio::spawn(member.desk().clone().run());
+    fn pages(&self, request: RangeRequest) -> Result<RangeStream, RequestError> {
+        let member = Server::new(&self.node, Limits::default());
+        tokio::spawn(member.requests().clone().run());
         RangeStream::open(member, request)
     }
 
@@ -89,7 +89,7 @@ fn revision(response: &RangeResponse) -> i64 {
 /// What is left of a stream, put together.
 async fn joined(mut pages: RangeStream) -> (RangeResponse, usize) {
     let (mut joined, mut number) = (RangeResponse::default(), 0);
-    while let Some(page) = pages.next().await.unwrap() {
+    while let Some(page) = pages.next_page().await.unwrap() {
         assert!(joined.header.is_none(), "only the last page has a header");
         joined.kvs.extend(page.kvs);
         joined = RangeResponse { kvs: joined.kvs, ..page };
@@ -101,7 +101,7 @@ async fn joined(mut pages: RangeStream) -> (RangeResponse, usize) {
 /// Writes between the pages change neither the records nor what the last page says of them.
 #[test]
 fn a_stream_is_of_its_first_pages_revision() {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let dir = tempfile::tempdir().unwrap();
         let running = Running::start(dir.path(), design);
         block_on(async {
@@ -118,12 +118,12 @@ fn a_stream_is_of_its_first_pages_revision() {
             for request in requests {
                 let whole = client.range(request.clone()).await.unwrap().into_inner();
                 let mut pages = running.pages(request.clone()).unwrap();
-                let mut kvs = pages.next().await.unwrap().unwrap().kvs;
+                let mut kvs = pages.next_page().await.unwrap().unwrap().kvs;
                 let (mut header, mut count, mut more) = (None, 0, false);
                 for number in 0.. {
                     client.put(put(format!("k{:02}", number % 100), "new")).await.unwrap();
                     client.put(put(format!("kz{number}"), "new")).await.unwrap();
-                    let Some(page) = pages.next().await.unwrap() else { break };
+                    let Some(page) = pages.next_page().await.unwrap() else { break };
                     assert!(header.is_none(), "{design:?}: only the last page has a header");
                     kvs.extend(page.kvs);
                     (header, count, more) = (page.header, page.count, page.more);
@@ -139,7 +139,7 @@ fn a_stream_is_of_its_first_pages_revision() {
 /// A read of the past says in its header where the present was when it began.
 #[test]
 fn a_stream_of_the_past_has_the_header_of_its_first_page() {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let dir = tempfile::tempdir().unwrap();
         let running = Running::start(dir.path(), design);
         block_on(async {
@@ -147,7 +147,7 @@ fn a_stream_of_the_past_has_the_header_of_its_first_page() {
             load(&mut client, (0..100).map(|number| put(format!("k{number:02}"), "old"))).await;
             load(&mut client, (0..100).map(|number| put(format!("k{number:02}"), "new"))).await;
             let mut pages = running.pages(RangeRequest { revision: 2, ..all() }).unwrap();
-            let first = pages.next().await.unwrap().unwrap();
+            let first = pages.next_page().await.unwrap().unwrap();
             client.put(put("k", "newest")).await.unwrap();
             let (rest, number) = joined(pages).await;
             assert!(number > 1, "{number} pages behind the first");
@@ -162,20 +162,23 @@ fn a_stream_of_the_past_has_the_header_of_its_first_page() {
 /// A compaction between two pages ends the stream, and never lets it go on with something else.
 #[test]
 fn a_stream_ends_where_its_revision_is_compacted() {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let dir = tempfile::tempdir().unwrap();
         let running = Running::start(dir.path(), design);
         block_on(async {
             let mut client = KvClient::new(running.channel().await);
             load(&mut client, (0..100).map(|number| put(format!("k{number:02}"), "old"))).await;
             let mut pages = running.pages(all()).unwrap();
-            assert_eq!(pages.next().await.unwrap().unwrap().kvs.len(), 10);
+            assert_eq!(pages.next_page().await.unwrap().unwrap().kvs.len(), 10);
             load(&mut client, (0..100).map(|number| put(format!("k{number:02}"), "new"))).await;
             let compaction = CompactionRequest { revision: 3, physical: true };
             client.compact(compaction).await.unwrap();
-            let trouble = pages.next().await.unwrap_err();
-            assert!(matches!(trouble, Trouble::Refused(Refused::Compacted)), "{trouble:?}");
-            assert!(pages.next().await.unwrap().is_none(), "it is over");
+            let trouble = pages.next_page().await.unwrap_err();
+            assert!(
+                matches!(trouble, RequestError::Rejected(RequestRejection::Compacted)),
+                "{trouble:?}"
+            );
+            assert!(pages.next_page().await.unwrap().is_none(), "it is over");
         });
         running.stop();
     }
@@ -185,7 +188,7 @@ fn a_stream_ends_where_its_revision_is_compacted() {
 /// meanwhile.
 #[test]
 fn who_lists_and_then_watches_misses_nothing() {
-    for design in [Design::SnapshotReadTx, Design::ConcurrentReadTx, Design::Mutex] {
+    for design in [Era::Clearlane, Era::V3_4, Era::V3_1] {
         let dir = tempfile::tempdir().unwrap();
         let running = Running::start(dir.path(), design);
         block_on(async {
@@ -274,7 +277,7 @@ const TARGETS: [SortTarget; 5] =
 /// A target without an order is served, each key once, and in the order in which a range has it.
 #[test]
 fn a_sort_target_without_an_order_is_served_as_by_range() {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let dir = tempfile::tempdir().unwrap();
         let running = Running::start(dir.path(), design);
         block_on(async {
@@ -308,7 +311,7 @@ fn a_sort_target_without_an_order_is_served_as_by_range() {
 #[test]
 fn any_other_order_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), Design::SnapshotReadTx);
+    let running = Running::start(dir.path(), Era::Clearlane);
     block_on(async {
         let mut client = KvClient::new(running.channel().await);
         for target in TARGETS {

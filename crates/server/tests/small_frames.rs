@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use clearlane_backend::Design;
-use clearlane_member::node::Node;
+use clearlane_backend::Era;
+use clearlane_member::node::ServerThreads;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
@@ -15,7 +15,7 @@ use clearlane_proto::etcdserverpb::{
     WatchResponse,
 };
 use clearlane_server::data;
-use clearlane_server::serve::Server;
+use clearlane_server::serve::RpcServer;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::Request;
@@ -27,19 +27,19 @@ use tokio::task::JoinSet;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Running {
-    node: Arc<Node>,
-    server: Server,
+    node: Arc<ServerThreads>,
+    server: RpcServer,
     _dir: TempDir,
 }
 
 /// Has a connection of HTTP/2 to a server.
 fn with_connection(test: impl AsyncFnOnce(SendRequest<Bytes>)) {
     let dir = tempfile::tempdir().unwrap();
-    let parts = Design::SnapshotReadTx.into();
-    let node = data::open_alone(dir.path(), parts, "default", "http://localhost:2380");
+    let parts = Era::Clearlane.into();
+    let node = data::open_single_member(dir.path(), parts, "default", "http://localhost:2380");
     let node = Arc::new(node.unwrap());
     let address = "127.0.0.1:0".parse().unwrap();
-    let server = Server::start(&node, address, 1, Limits::default()).unwrap();
+    let server = RpcServer::start(&node, address, 1, Limits::default()).unwrap();
     let running = Running { node, server, _dir: dir };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::{MemberAddRequest, PutRequest, RangeRequest};
-use clearlane_server::tls::protocol::Protocol;
-use clearlane_server::tls::{Outgoing, Pair};
+use clearlane_server::tls::protocol::ProtocolConfig;
+use clearlane_server::tls::{CertificateFiles, Dialer};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -21,34 +21,34 @@ use tonic::transport::Channel;
 
 use crate::authority::Authority;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Members in one working directory, where sockets without a path are.
-struct Lab {
+struct SocketCluster {
     dir: TempDir,
     /// How a member is written, from its number.
     peer_url: fn(&Path, usize) -> String,
     client_url: fn(&Path, usize) -> String,
     count: usize,
     more: Vec<String>,
-    outgoing: Outgoing,
+    outgoing: Dialer,
     running: Vec<Option<Child>>,
 }
 
-impl Lab {
+impl SocketCluster {
     fn new(
         count: usize,
         peer_url: fn(&Path, usize) -> String,
         client_url: fn(&Path, usize) -> String,
-    ) -> Lab {
-        Lab {
+    ) -> SocketCluster {
+        SocketCluster {
             dir: tempfile::tempdir().unwrap(),
             peer_url,
             client_url,
             count,
             more: Vec::new(),
-            outgoing: Outgoing::default(),
+            outgoing: Dialer::default(),
             running: Vec::new(),
         }
     }
@@ -123,8 +123,8 @@ impl Lab {
                 },
                 Err(why) => why,
             };
-            assert!(begin.elapsed() < PATIENCE, "{why}\n{}", self.log(at));
-            tokio::time::sleep(LOOK).await;
+            assert!(begin.elapsed() < TIMEOUT, "{why}\n{}", self.log(at));
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -139,8 +139,8 @@ impl Lab {
             {
                 return;
             }
-            assert!(begin.elapsed() < PATIENCE, "{}", self.log(at));
-            tokio::time::sleep(LOOK).await;
+            assert!(begin.elapsed() < TIMEOUT, "{}", self.log(at));
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -154,7 +154,7 @@ impl Lab {
     }
 }
 
-impl Drop for Lab {
+impl Drop for SocketCluster {
     fn drop(&mut self) {
         for at in 0..self.running.len() {
             if self.running[at].is_some() {
@@ -169,7 +169,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// They agree, one is killed and leaves its sockets, comes back, and all end without leaving any.
-fn they_live(lab: &mut Lab) {
+fn check_that_members_serve(lab: &mut SocketCluster) {
     for at in 0..3 {
         lab.start(at, "new");
     }
@@ -191,40 +191,43 @@ fn they_live(lab: &mut Lab) {
 
 #[test]
 fn members_meet_at_paths() {
-    let mut lab = Lab::new(
+    let mut lab = SocketCluster::new(
         3,
         |dir, at| format!("unix://{}/peer{at}", dir.display()),
         |dir, at| format!("unix://{}/client{at}", dir.display()),
     );
-    they_live(&mut lab);
+    check_that_members_serve(&mut lab);
 }
 
 /// As etcd's own tests write them.
 #[test]
 fn members_meet_at_names() {
-    let mut lab = Lab::new(
+    let mut lab = SocketCluster::new(
         3,
         |_, at| format!("unix://localhost:{}", 20_001 + 10 * at),
         |_, at| format!("unix://localhost:{}", 20_000 + 10 * at),
     );
-    they_live(&mut lab);
+    check_that_members_serve(&mut lab);
 }
 
 #[test]
 fn members_meet_at_sockets_with_tls() {
-    let mut lab = Lab::new(
+    let mut lab = SocketCluster::new(
         3,
         |dir, at| format!("unixs://{}/peer{at}", dir.display()),
         |dir, at| format!("unixs://{}/client{at}", dir.display()),
     );
     let ca = Authority::new(lab.dir.path(), "ca");
     let pair = ca.pair("member", &["localhost"]);
-    lab.outgoing = Outgoing::new(&ca.caller(pair.clone()), &Protocol::default()).unwrap();
+    lab.outgoing = Dialer::new(&ca.caller(pair.clone()), &ProtocolConfig::default()).unwrap();
     lab.more = secured(&ca, &pair);
-    they_live(&mut lab);
+    check_that_members_serve(&mut lab);
 }
 
-fn secured(ca: &Authority, Pair { certificate, key }: &Pair) -> Vec<String> {
+fn secured(
+    ca: &Authority,
+    CertificateFiles { certificate, key }: &CertificateFiles,
+) -> Vec<String> {
     let flags = ["", "peer-"].map(|side| {
         let flag = |name: &str, path: &Path| format!("--{side}{name}={}", path.display());
         [
@@ -239,7 +242,7 @@ fn secured(ca: &Authority, Pair { certificate, key }: &Pair) -> Vec<String> {
 
 #[test]
 fn a_member_joins_over_sockets() {
-    let mut lab = Lab::new(
+    let mut lab = SocketCluster::new(
         1,
         |dir, at| format!("unix://{}/peer{at}", dir.display()),
         |dir, at| format!("unix://{}/client{at}", dir.display()),
@@ -262,7 +265,7 @@ fn a_member_joins_over_sockets() {
 /// A certificate for another host is not believed, over a socket either.
 #[test]
 fn a_wrong_certificate_is_noticed() {
-    let mut lab = Lab::new(
+    let mut lab = SocketCluster::new(
         2,
         |dir, at| format!("unixs://{}/peer{at}", dir.display()),
         |dir, at| format!("unix://{}/client{at}", dir.display()),
@@ -273,7 +276,7 @@ fn a_wrong_certificate_is_noticed() {
     lab.start(1, "new");
     let begin = Instant::now();
     while !lab.log(0).contains("no connection") || !lab.log(0).contains("elsewhere.invalid") {
-        assert!(begin.elapsed() < PATIENCE, "{}", lab.log(0));
-        std::thread::sleep(LOOK);
+        assert!(begin.elapsed() < TIMEOUT, "{}", lab.log(0));
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_backend::Design;
-use clearlane_member::node::Node;
+use clearlane_backend::Era;
+use clearlane_member::node::ServerThreads;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
@@ -19,23 +19,23 @@ use clearlane_proto::v3electionpb::{
 };
 use clearlane_proto::v3lockpb::lock_client::LockClient;
 use clearlane_proto::v3lockpb::{LockRequest, UnlockRequest};
-use clearlane_server::data::open_alone;
-use clearlane_server::serve::Server;
+use clearlane_server::data::open_single_member;
+use clearlane_server::serve::RpcServer;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 struct Running {
-    node: Arc<Node>,
-    server: Server,
+    node: Arc<ServerThreads>,
+    server: RpcServer,
 }
 
 impl Running {
     fn start(dir: &Path) -> Running {
-        let design = Design::SnapshotReadTx;
-        let node = open_alone(dir, design.into(), "default", "http://localhost:2380");
+        let design = Era::Clearlane;
+        let node = open_single_member(dir, design.into(), "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         let address = "127.0.0.1:0".parse().unwrap();
-        let server = Server::start(&node, address, 2, Limits::default()).unwrap();
+        let server = RpcServer::start(&node, address, 2, Limits::default()).unwrap();
         Running { node, server }
     }
 

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use clearlane_backend::Design;
-use clearlane_member::Handle;
+use clearlane_backend::Era;
+use clearlane_member::Server;
 use clearlane_member::requests::Limits;
-use clearlane_member::snapshot_file::Writer;
+use clearlane_member::snapshot_file::SnapshotWriter;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest, RangeRequest};
 use clearlane_server::data;
@@ -50,12 +50,13 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 
 /// A member that puts `a` to `e` at the revisions 2 to 6, and what a client saves of it.
 fn make(data_dir: &Path, file: &Path) {
-    let design = Design::SnapshotReadTx;
-    let node = data::open_alone(data_dir, design.into(), "old", "http://localhost:2380").unwrap();
+    let design = Era::Clearlane;
+    let node =
+        data::open_single_member(data_dir, design.into(), "old", "http://localhost:2380").unwrap();
     let node = Arc::new(node);
     block_on(async {
-        let member = Handle::new(&node, Limits::default());
-        let desk = tokio::spawn(member.desk().clone().run());
+        let member = Server::new(&node, Limits::default());
+        let desk = tokio::spawn(member.requests().clone().run());
         for key in ["a", "b", "c", "d", "e"] {
             let put = PutRequest {
                 key: key.into(),
@@ -63,13 +64,13 @@ fn make(data_dir: &Path, file: &Path) {
                 ..Default::default()
             };
             let request = InternalRaftRequest { put: Some(put), ..Default::default() };
-            member.write(request).await.unwrap();
+            member.propose(request).await.unwrap();
         }
         desk.abort();
     });
     let mut saved = fs::File::create(file).unwrap();
-    let mut writer = Writer::new(&*node.store()).unwrap();
-    while let Some(piece) = writer.next_piece().unwrap() {
+    let mut writer = SnapshotWriter::new(&*node.store()).unwrap();
+    while let Some(piece) = writer.next_chunk().unwrap() {
         saved.write_all(&piece).unwrap();
     }
     node.stop();

@@ -13,17 +13,17 @@ const KINDS: usize = 24;
 
 /// What time is spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Spent(u8);
+pub struct TimeKind(u8);
 
-impl Spent {
+impl TimeKind {
     /// It runs on a core.
-    pub const RUNNING: Spent = Spent(0);
+    pub const RUNNING: TimeKind = TimeKind(0);
     /// It could run, and all cores are busy.
-    pub const CORE: Spent = Spent(1);
+    pub const CORE: TimeKind = TimeKind(1);
     /// It waits for a disk.
-    pub const DISK: Spent = Spent(2);
+    pub const DISK: TimeKind = TimeKind(2);
     /// A message is on its way.
-    pub const NETWORK: Spent = Spent(3);
+    pub const NETWORK: TimeKind = TimeKind(3);
 
     const FIXED: [&'static str; 4] = ["running", "waiting for a core", "disk", "network"];
 
@@ -32,22 +32,22 @@ impl Spent {
     /// # Panics
     ///
     /// If the world has too many names already.
-    pub fn named(world: &World, name: &'static str) -> Spent {
-        let number = world.number_of(name) + Spent::FIXED.len();
+    pub fn named(world: &World, name: &'static str) -> TimeKind {
+        let number = world.number_of(name) + TimeKind::FIXED.len();
         assert!(number < KINDS, "{name} is one name too many");
-        Spent(number as u8)
+        TimeKind(number as u8)
     }
 
     /// All that have a name in this world.
-    pub(crate) fn all(world: &World) -> impl Iterator<Item = Spent> {
-        (0..Spent::FIXED.len() + world.names().len()).map(|number| Spent(number as u8))
+    pub(crate) fn all(world: &World) -> impl Iterator<Item = TimeKind> {
+        (0..TimeKind::FIXED.len() + world.names().len()).map(|number| TimeKind(number as u8))
     }
 
     /// What it is called.
     pub fn name(self, world: &World) -> &'static str {
         let number = usize::from(self.0);
-        match number.checked_sub(Spent::FIXED.len()) {
-            None => Spent::FIXED[number],
+        match number.checked_sub(TimeKind::FIXED.len()) {
+            None => TimeKind::FIXED[number],
             Some(number) => world.names()[number],
         }
     }
@@ -64,8 +64,8 @@ impl Account {
     }
 
     /// What there is, the largest sum first.
-    pub fn entries(&self) -> Vec<(Spent, u64)> {
-        let all = self.0.iter().enumerate().map(|(kind, ns)| (Spent(kind as u8), *ns));
+    pub fn entries(&self) -> Vec<(TimeKind, u64)> {
+        let all = self.0.iter().enumerate().map(|(kind, ns)| (TimeKind(kind as u8), *ns));
         let mut entries: Vec<_> = all.filter(|(_, ns)| *ns > 0).collect();
         entries.sort_by_key(|(kind, ns)| (std::cmp::Reverse(*ns), *kind));
         entries
@@ -90,16 +90,16 @@ impl Account {
     }
 }
 
-impl Index<Spent> for Account {
+impl Index<TimeKind> for Account {
     type Output = u64;
 
-    fn index(&self, kind: Spent) -> &u64 {
+    fn index(&self, kind: TimeKind) -> &u64 {
         &self.0[usize::from(kind.0)]
     }
 }
 
-impl IndexMut<Spent> for Account {
-    fn index_mut(&mut self, kind: Spent) -> &mut u64 {
+impl IndexMut<TimeKind> for Account {
+    fn index_mut(&mut self, kind: TimeKind) -> &mut u64 {
         &mut self.0[usize::from(kind.0)]
     }
 }

@@ -15,24 +15,24 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
-use clearlane_locks::Actor;
+use clearlane_locks::TaskLabel;
 
-use crate::account::{Account, Spent};
+use crate::account::{Account, TimeKind};
 use crate::costs::times;
-use crate::era::{Fresh, Range, Write};
+use crate::era::{Range, ReadMode, Write};
 use crate::link::Link;
 use crate::lock::Lock;
 use crate::model::{Connect, Model};
 use crate::raft::{Batch, Progress, Work};
-use crate::reads::Round;
+use crate::reads::QuorumRound;
 use crate::results::ClassResults;
 use crate::scenario::{Scenario, mean_record_bytes};
-use crate::server::{Build, Hands, Member, Outcome, Place, Request};
+use crate::server::{Build, Member, MemberConfig, MemberTasks, Request, ServeOutcome};
 use crate::signal::Signal;
+use crate::sim_task::{SimTask, TimeAccount};
 use crate::spread::Times;
-use crate::timeline::Kind;
-use crate::trip::{Ledger, Trip};
-use crate::{Chance, World};
+use crate::timeline::LaneKind;
+use crate::{Rng, World};
 
 /// The first member leads.
 pub(crate) const LEADER: usize = 0;
@@ -53,9 +53,9 @@ pub(crate) enum Message {
     /// So much is committed.
     Committed(u64),
     /// Do you still follow me?
-    Heartbeat(Rc<Round>),
+    Heartbeat(Rc<QuorumRound>),
     /// Yes.
-    Follows { round: Rc<Round>, path: Account },
+    Follows { round: Rc<QuorumRound>, path: Account },
 }
 
 /// All members. Clones are the same ones.
@@ -70,7 +70,7 @@ struct Inner {
     /// From each member to each: the leader's speak to all, the others' to the leader.
     links: Vec<Link<Message>>,
     progress: Progress,
-    quorum: Spent,
+    quorum: TimeKind,
     /// The member at which the next one arrives who is dealt to all.
     next: Cell<usize>,
     jobs: RefCell<Vec<ClassResults>>,
@@ -82,15 +82,15 @@ struct Inner {
 
 /// Who computes for a request beside its own thread.
 struct Alongside {
-    name: Spent,
-    ledger: Ledger,
+    name: TimeKind,
+    time_account: TimeAccount,
     done: Signal,
 }
 
 impl Alongside {
     /// Until that is done.
-    async fn wait(self, trip: &mut Trip) {
-        trip.worker(self.name, &self.ledger, &self.done).await;
+    async fn wait(self, trip: &mut SimTask) {
+        trip.worker(self.name, &self.time_account, &self.done).await;
     }
 }
 
@@ -104,20 +104,20 @@ impl Cluster {
         let (mut members, mut all_hands) = (Vec::new(), Vec::new());
         for place in 0..count {
             let applies = model.is_used(place);
-            let place = Place { place, applies, cores, quantum_ns, seed };
+            let place = MemberConfig { index: place, applies, cores, quantum_ns, seed };
             let (member, hands) = Member::new(world, place, &build, &model);
             members.push(member);
             all_hands.push(hands);
         }
         let link = |number: usize| {
             let spread = model.round_trip(number / count, number % count);
-            let chance = Chance::new(seed, LINKS + number as u64);
+            let chance = Rng::new(seed, LINKS + number as u64);
             Link::new(world, Times::new(spread, chance))
         };
         let cluster = Cluster(Rc::new(Inner {
             world: world.clone(),
             progress: Progress::new(model.members),
-            quorum: Spent::named(world, "a quorum"),
+            quorum: TimeKind::named(world, "a quorum"),
             links: (0..count * count).map(link).collect(),
             next: Cell::new(0),
             jobs: RefCell::default(),
@@ -135,8 +135,8 @@ impl Cluster {
         cluster
     }
 
-    fn sets_to_work(&self, place: usize, hands: Hands) {
-        let Hands { log, applier, reads, commits } = hands;
+    fn sets_to_work(&self, place: usize, hands: MemberTasks) {
+        let MemberTasks { log, applier, reads, commits } = hands;
         let (world, own) = (self.world(), || self.clone());
         if place == LEADER {
             world.spawn(own().leads_the_log(log));
@@ -204,7 +204,7 @@ impl Cluster {
     }
 
     /// What is spent waiting for most of them, if nothing better is known.
-    pub(crate) fn quorum(&self) -> Spent {
+    pub(crate) fn quorum(&self) -> TimeKind {
         self.0.quorum
     }
 
@@ -240,7 +240,7 @@ impl Cluster {
     }
 
     /// The member that the next request goes to.
-    pub(crate) fn place(&self, connect: Connect) -> usize {
+    pub(crate) fn member_index(&self, connect: Connect) -> usize {
         match connect {
             Connect::Leader => LEADER,
             Connect::Member(number) => number - 1,
@@ -256,33 +256,33 @@ impl Cluster {
     pub async fn serve(
         &self,
         connect: Connect,
-        class: Actor,
+        class: TaskLabel,
         request: Request,
-    ) -> (Outcome, u64, Account) {
+    ) -> (ServeOutcome, u64, Account) {
         let kind = match request {
-            Request::Range { .. } => Kind::Read,
-            Request::Write { .. } => Kind::Write,
+            Request::Range { .. } => LaneKind::Read,
+            Request::Write { .. } => LaneKind::Write,
         };
-        let place = self.place(connect);
-        let mut trip = Trip::of_kind(self.world(), &self.member(place).cores, class, kind);
-        self.comes(place, &mut trip).await;
+        let place = self.member_index(connect);
+        let mut trip = SimTask::with_kind(self.world(), &self.member(place).cores, class, kind);
+        self.receive(place, &mut trip).await;
         let outcome = match request {
             Request::Range { keys, sent, record_bytes, serializable } => {
                 let range = Range { keys, sent, record_bytes };
                 self.range(place, &mut trip, range, serializable).await;
-                Outcome::Answered
+                ServeOutcome::Answered
             }
             Request::Write { keys, record_bytes } => {
                 self.write(place, &mut trip, Write { keys, record_bytes }).await
             }
         };
-        self.goes(&mut trip).await;
+        self.send_response(&mut trip).await;
         let (took_ns, account) = trip.end();
         (outcome, took_ns, account)
     }
 
     /// To the member, and into it.
-    pub(crate) async fn comes(&self, place: usize, trip: &mut Trip) {
+    pub(crate) async fn receive(&self, place: usize, trip: &mut SimTask) {
         let (costs, model) = (&self.0.build.costs, self.model());
         let member = self.member(place);
         trip.finds_idle(member.cores.idle_ns());
@@ -301,7 +301,7 @@ impl Cluster {
     }
 
     /// And back.
-    pub(crate) async fn goes(&self, trip: &mut Trip) {
+    pub(crate) async fn send_response(&self, trip: &mut SimTask) {
         trip.run(self.0.build.costs.request_ns.div_ceil(2)).await;
         trip.run(self.client_ns().div_ceil(2)).await;
         if self.model().client_round_trip_ns > 0 {
@@ -309,15 +309,15 @@ impl Cluster {
         }
     }
 
-    async fn range(&self, place: usize, trip: &mut Trip, range: Range, serializable: bool) {
+    async fn range(&self, place: usize, trip: &mut SimTask, range: Range, serializable: bool) {
         let member = self.member(place);
         let era = member.build.era;
-        if !serializable && era.fresh() == Fresh::ThroughTheLog {
+        if !serializable && era.read_mode() == ReadMode::Log {
             self.proposes(place, trip, Work::Read(range)).await;
             return self.sends(place, trip, range).await;
         }
         if !serializable {
-            self.fresh(place, trip).await;
+            self.confirm_read(place, trip).await;
         }
         self.checks_permission(member, trip).await;
         if era.reads_in_the_pool(range) {
@@ -341,7 +341,7 @@ impl Cluster {
     }
 
     /// An answer goes out.
-    async fn sends(&self, place: usize, trip: &mut Trip, range: Range) {
+    async fn sends(&self, place: usize, trip: &mut SimTask, range: Range) {
         if range.is_long() {
             return self.in_pieces(place, trip, range, false).await;
         }
@@ -351,7 +351,7 @@ impl Cluster {
 
     /// A long answer goes out. The client takes what has come while the rest is sent; and in an era that reads it in
     /// pieces, the rest is read meanwhile, too. Now and then one waits for the other.
-    async fn in_pieces(&self, place: usize, trip: &mut Trip, range: Range, reads: bool) {
+    async fn in_pieces(&self, place: usize, trip: &mut SimTask, range: Range, reads: bool) {
         let member = self.member(place);
         let waits_ns = member.sent_waits_ns(range.bytes()) as f64;
         let mut left = range.sent;
@@ -363,9 +363,9 @@ impl Cluster {
             if reads {
                 let sending = self.alongside(place, "its sending", sent_ns, true);
                 // Who reads has no lock in his hands. Like who sends, he steps back behind all who answer.
-                trip.makes_way(true);
+                trip.set_runs_in_background(true);
                 member.build.era.range(member, trip, piece).await;
-                trip.makes_way(false);
+                trip.set_runs_in_background(false);
                 sending.wait(trip).await;
             } else {
                 trip.run(sent_ns).await;
@@ -379,44 +379,47 @@ impl Cluster {
     /// Somebody else computes for a request, at the same time, and for others first if he makes way.
     fn alongside(&self, place: usize, name: &'static str, ns: u64, makes_way: bool) -> Alongside {
         let (world, cores) = (self.world(), &self.member(place).cores);
-        let mut its = Trip::new(world, cores, Actor::named(name));
-        its.makes_way(makes_way);
+        let mut its = SimTask::new(world, cores, TaskLabel::named(name));
+        its.set_runs_in_background(makes_way);
         let done = Signal::new(world);
-        let beside =
-            Alongside { name: Spent::named(world, name), ledger: its.ledger(), done: done.clone() };
+        let beside = Alongside {
+            name: TimeKind::named(world, name),
+            time_account: its.time_account(),
+            done: done.clone(),
+        };
         world.spawn(async move {
             its.run(ns).await;
-            done.give();
+            done.set();
         });
         beside
     }
 
-    async fn write(&self, place: usize, trip: &mut Trip, write: Write) -> Outcome {
+    async fn write(&self, place: usize, trip: &mut SimTask, write: Write) -> ServeOutcome {
         let member = self.member(place);
         if member.committed.get() - member.applied.get() > self.model().apply_gap_max {
-            return Outcome::Refused;
+            return ServeOutcome::Rejected;
         }
         self.proposes(place, trip, Work::Write(write)).await;
-        Outcome::Answered
+        ServeOutcome::Answered
     }
 
-    async fn applies(self, place: usize, mut trip: Trip) {
+    async fn applies(self, place: usize, mut trip: SimTask) {
         let member = self.member(place);
         loop {
-            for batch in member.applier.queue.take().await {
+            for batch in member.applier.queue.drain().await {
                 for entry in &batch.entries {
                     let gap = member.committed.get() - member.applied.get();
                     member.gap_max.set(member.gap_max.get().max(gap));
-                    trip.acts_as(entry.actor);
+                    trip.set_label(entry.actor);
                     self.apply(place, &mut trip, entry.work).await;
                     let applied = member.applied.get() + 1;
                     member.applied.set(applied);
-                    if entry.ticket.place == place {
-                        entry.ticket.done.give();
+                    if entry.ticket.member == place {
+                        entry.ticket.done.set();
                     }
                     let readers = member.waiting_for_applied.borrow_mut().remove(&applied);
                     if let Some(readers) = readers {
-                        readers.give();
+                        readers.set();
                     }
                     self.after(member, &mut trip, entry.work, applied).await;
                 }
@@ -424,7 +427,7 @@ impl Cluster {
         }
     }
 
-    async fn apply(&self, place: usize, trip: &mut Trip, work: Work) {
+    async fn apply(&self, place: usize, trip: &mut SimTask, work: Work) {
         let member = self.member(place);
         let era = member.build.era;
         match work {
@@ -445,25 +448,25 @@ impl Cluster {
     }
 
     /// What the applier does when the writer was answered.
-    async fn after(&self, member: &Member, trip: &mut Trip, work: Work, applied: u64) {
+    async fn after(&self, member: &Member, trip: &mut SimTask, work: Work, applied: u64) {
         let era = member.build.era;
         if let Work::Write(write) = work {
             era.tells_watchers_behind(member, trip, write).await;
         }
         let count = self.model().snapshot_count.unwrap_or(era.snapshot_count());
         if count > 0 && applied.is_multiple_of(count) {
-            trip.acts_as(Actor::named("snapshot"));
+            trip.set_label(TaskLabel::named("snapshot"));
             era.disk_snapshot(member, trip).await;
         }
     }
 
-    async fn checks_permission(&self, member: &Member, trip: &mut Trip) {
+    async fn checks_permission(&self, member: &Member, trip: &mut SimTask) {
         if self.model().auth.enabled {
             member.build.era.permits(member, trip).await;
         }
     }
 
-    async fn commits(self, place: usize, mut trip: Trip) {
+    async fn commits(self, place: usize, mut trip: SimTask) {
         let member = self.member(place);
         loop {
             self.world().sleep(self.model().commit_interval_ns).await;
@@ -474,7 +477,7 @@ impl Cluster {
     async fn delivers(self, from: usize, to: usize) {
         let link = self.link(from, to);
         loop {
-            for (arrives_ns, message) in link.take().await {
+            for (arrives_ns, message) in link.drain().await {
                 self.world().sleep_until(arrives_ns).await;
                 match message {
                     Message::Append(batch) => self.arrives(to, batch),

@@ -109,7 +109,7 @@ impl<'r> Comparison<'r> {
                 false => ("adds", change.is_ms - change.was_ms, after),
             };
             let what = change.words();
-            let holds = change.held_by.map(|holder| format!(", which {holder} holds in {era},"));
+            let holds = change.blocked_by.map(|holder| format!(", which {holder} holds in {era},"));
             let (holds, towards) = (holds.unwrap_or_default(), if is_gain { "from" } else { "to" });
             let _ = write!(
                 sentence,
@@ -120,7 +120,7 @@ impl<'r> Comparison<'r> {
     }
 
     /// Where slow requests spend less time, the greatest gain first.
-    fn changes(&self, (one, other): Pair<'r>) -> Vec<Change> {
+    fn changes(&self, (one, other): Pair<'r>) -> Vec<TimeChange> {
         let (was, is) = (self.before.shares(one), self.after.shares(other));
         let find = |shares: &[Share], name| shares.iter().find(|share| share.name == name).cloned();
         let mut names: Vec<_> = was.iter().chain(&is).map(|share| share.name).collect();
@@ -130,8 +130,8 @@ impl<'r> Comparison<'r> {
             let (was, is) = (find(&was, name), find(&is, name));
             let ms = |share: &Option<Share>| share.as_ref().map_or(0.0, |share| share.each_ms);
             let (was_ms, is_ms) = (ms(&was), ms(&is));
-            let held_by = if was_ms > is_ms { was } else { is }.and_then(|share| share.held_by);
-            Change { name, was_ms, is_ms, held_by }
+            let held_by = if was_ms > is_ms { was } else { is }.and_then(|share| share.blocked_by);
+            TimeChange { name, was_ms, is_ms, blocked_by: held_by }
         };
         let mut changes: Vec<_> = names.into_iter().map(change).collect();
         changes.sort_by(|a, b| (b.was_ms - b.is_ms).total_cmp(&(a.was_ms - a.is_ms)));
@@ -157,14 +157,14 @@ impl<'r> Comparison<'r> {
 }
 
 /// What slow requests spend on one thing, in the one era and in the other.
-struct Change {
+struct TimeChange {
     name: &'static str,
     was_ms: f64,
     is_ms: f64,
-    held_by: Option<&'static str>,
+    blocked_by: Option<&'static str>,
 }
 
-impl Change {
+impl TimeChange {
     fn words(&self) -> String {
         match self.name {
             "running" | "waiting for a core" => self.name.to_owned(),
@@ -180,14 +180,14 @@ fn number(number: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::{Account, Spent};
+    use crate::account::{Account, TimeKind};
     use crate::era::Era;
     use crate::{World, results};
 
     /// A hundred requests of each class; two of them spend so many milliseconds on each of two things.
     fn results(era: Era, classes: &[(&str, [u64; 2])]) -> Results {
         let world = World::new();
-        let kinds = [Spent::named(&world, "readTx"), Spent::DISK];
+        let kinds = [TimeKind::named(&world, "readTx"), TimeKind::DISK];
         let class = |(name, ms): &(&str, [u64; 2])| {
             let mut class = ClassResults::new(name);
             for request in 1..=100 {
@@ -201,7 +201,7 @@ mod tests {
         };
         results::Results {
             era,
-            names: Spent::all(&world).map(|kind| (kind, kind.name(&world))).collect(),
+            names: TimeKind::all(&world).map(|kind| (kind, kind.name(&world))).collect(),
             classes: classes.iter().map(class).collect(),
             locks: Vec::new(),
             cores_used: 0.5,
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn what_was_removed_is_told_apart_from_what_stayed() {
-        let before = results(Era::V32, &[("a", [30, 10]), ("put", [0, 8])]);
+        let before = results(Era::V3_2, &[("a", [30, 10]), ("put", [0, 8])]);
         let after = results(Era::Clearlane, &[("a", [0, 10]), ("put", [0, 8])]);
         let comparison = Comparison { before: &before, after: &after };
         let expected = "\

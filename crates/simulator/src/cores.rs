@@ -33,8 +33,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use crate::Chance;
-use crate::world::{Id, World};
+use crate::Rng;
+use crate::world::{ProcessId, World};
 
 /// The cores of one machine. Clones are the same ones.
 #[derive(Clone, Debug)]
@@ -49,19 +49,19 @@ struct Inner {
     free: RefCell<Vec<u64>>,
     /// What the others do.
     busy: RefCell<Vec<Slice>>,
-    line: RefCell<VecDeque<Standing>>,
+    run_queue: RefCell<VecDeque<QueuedComputation>>,
     /// Who have left the line, and were not told yet.
-    called: RefCell<Vec<Standing>>,
+    woken: RefCell<Vec<QueuedComputation>>,
     computations: Cell<u64>,
     used_ns: Cell<u64>,
     impatience: f64,
-    chance: RefCell<Chance>,
+    rng: RefCell<Rng>,
 }
 
 /// A computation that stands in line, or has just been called.
 #[derive(Clone, Copy, Debug)]
-struct Standing {
-    process: Id,
+struct QueuedComputation {
+    process: ProcessId,
     number: u64,
     is_late: bool,
     /// What it had done on the core that was taken from it.
@@ -71,7 +71,7 @@ struct Standing {
 /// A computation on a core.
 #[derive(Clone, Copy, Debug)]
 struct Slice {
-    process: Id,
+    process: ProcessId,
     number: u64,
     is_late: bool,
     begin_ns: u64,
@@ -81,7 +81,7 @@ struct Slice {
 impl Cores {
     /// So many. A quantum of `u64::MAX` lets everybody run to its end.
     pub fn new(world: &World, count: usize, quantum_ns: u64) -> Cores {
-        Cores::with_impatience(world, count, quantum_ns, 0.0, Chance::new(0, 0))
+        Cores::with_impatience(world, count, quantum_ns, 0.0, Rng::new(0, 0))
     }
 
     /// The same, on which this share of those who come goes first.
@@ -90,7 +90,7 @@ impl Cores {
         count: usize,
         quantum_ns: u64,
         impatience: f64,
-        chance: Chance,
+        chance: Rng,
     ) -> Cores {
         assert!(count > 0 && quantum_ns > 0, "somebody must be able to run");
         Cores(Rc::new(Inner {
@@ -99,27 +99,27 @@ impl Cores {
             quantum_ns,
             free: RefCell::new(vec![world.now_ns(); count]),
             busy: RefCell::default(),
-            line: RefCell::default(),
-            called: RefCell::default(),
+            run_queue: RefCell::default(),
+            woken: RefCell::default(),
             computations: Cell::default(),
             used_ns: Cell::default(),
             impatience,
-            chance: RefCell::new(chance),
+            rng: RefCell::new(chance),
         }))
     }
 
     /// Runs for so long, and waits for a core first if it must. Says how long it waited.
-    pub fn run(&self, ns: u64) -> Run<'_> {
+    pub fn run(&self, ns: u64) -> Computation<'_> {
         self.computes(ns, false)
     }
 
     /// The same, if nobody else wants the core.
-    pub fn run_late(&self, ns: u64) -> Run<'_> {
+    pub fn run_late(&self, ns: u64) -> Computation<'_> {
         self.computes(ns, true)
     }
 
-    fn computes(&self, ns: u64, is_late: bool) -> Run<'_> {
-        Run {
+    fn computes(&self, ns: u64, is_late: bool) -> Computation<'_> {
+        Computation {
             cores: &self.0,
             number: 0,
             is_late,
@@ -146,14 +146,14 @@ impl Cores {
 
     /// How many stand in line.
     pub fn waiting(&self) -> usize {
-        self.0.line.borrow().len()
+        self.0.run_queue.borrow().len()
     }
 }
 
 /// A computation.
 #[derive(Debug)]
 #[must_use = "nothing is computed for who does not await it"]
-pub struct Run<'c> {
+pub struct Computation<'c> {
     cores: &'c Inner,
     number: u64,
     is_late: bool,
@@ -176,26 +176,26 @@ enum At {
 impl Inner {
     /// Whether the next one who comes goes first.
     fn is_impatient(&self) -> bool {
-        self.impatience > 0.0 && self.chance.borrow_mut().unit() < self.impatience
+        self.impatience > 0.0 && self.rng.borrow_mut().unit() < self.impatience
     }
 
     /// Who is next: the first who is not late, or else the first.
-    fn next(&self) -> Option<Standing> {
-        let mut line = self.line.borrow_mut();
+    fn next(&self) -> Option<QueuedComputation> {
+        let mut line = self.run_queue.borrow_mut();
         let at = line.iter().position(|standing| !standing.is_late).unwrap_or(0);
         line.remove(at)
     }
 
     /// Whether somebody stands in line who goes before this one.
     fn is_wanted(&self, by_one_who_is_late: bool) -> bool {
-        self.line.borrow().iter().any(|standing| by_one_who_is_late || !standing.is_late)
+        self.run_queue.borrow().iter().any(|standing| by_one_who_is_late || !standing.is_late)
     }
 
     /// Whoever is next gets this core; if nobody is, it is free.
     fn hands_over(&self) {
         match self.next() {
             Some(next) => {
-                self.called.borrow_mut().push(next);
+                self.woken.borrow_mut().push(next);
                 self.world.wake(next.process);
             }
             None => self.free.borrow_mut().push(self.world.now_ns()),
@@ -215,12 +215,17 @@ impl Inner {
         let Slice { process, number, is_late, begin_ns, length_ns } = busy.remove(at);
         let done_ns = now_ns - begin_ns;
         self.used_ns.set(self.used_ns.get() - (length_ns - done_ns));
-        self.line.borrow_mut().push_front(Standing { process, number, is_late, done_ns });
+        self.run_queue.borrow_mut().push_front(QueuedComputation {
+            process,
+            number,
+            is_late,
+            done_ns,
+        });
         true
     }
 }
 
-impl Run<'_> {
+impl Computation<'_> {
     /// On a core, until the quantum is over or there is nothing left to do.
     fn runs(&mut self) {
         let length_ns = self.left_ns.min(self.cores.quantum_ns);
@@ -246,8 +251,8 @@ impl Run<'_> {
         self.at = At::Line;
         let process = self.cores.world.going_on();
         let (number, is_late) = (self.number, self.is_late);
-        let standing = Standing { process, number, is_late, done_ns: 0 };
-        self.cores.line.borrow_mut().push_back(standing);
+        let standing = QueuedComputation { process, number, is_late, done_ns: 0 };
+        self.cores.run_queue.borrow_mut().push_back(standing);
     }
 
     fn comes(&mut self) {
@@ -272,7 +277,7 @@ impl Run<'_> {
 
     /// It was called out of the line; if it was not, what it hears is the end of a slice that was cut short.
     fn is_called(&mut self) -> bool {
-        let mut called = self.cores.called.borrow_mut();
+        let mut called = self.cores.woken.borrow_mut();
         let Some(at) = called.iter().position(|one| one.number == self.number) else {
             return false;
         };
@@ -293,7 +298,7 @@ impl Run<'_> {
     }
 }
 
-impl Future for Run<'_> {
+impl Future for Computation<'_> {
     /// How long it waited.
     type Output = u64;
 
@@ -390,7 +395,7 @@ mod tests {
     /// Long ones that come at once, and short ones that come every now and then.
     fn mixed(impatience: f64, seed: u64) -> (Vec<u64>, u64, u64) {
         let world = World::new();
-        let chance = Chance::new(seed, 0);
+        let chance = Rng::new(seed, 0);
         let cores = Cores::with_impatience(&world, 2, 4_000, impatience, chance);
         let waits = Rc::new(RefCell::new(Vec::new()));
         for long in [90_001, 90_000, 30_000] {
@@ -413,7 +418,7 @@ mod tests {
         world.run(u64::MAX);
         assert_eq!((cores.waiting(), cores.0.free.borrow().len()), (0, 2));
         assert_eq!(cores.used_ns(), 90_001 + 90_000 + 30_000 + 300 * 100);
-        assert!(cores.0.busy.borrow().is_empty() && cores.0.called.borrow().is_empty());
+        assert!(cores.0.busy.borrow().is_empty() && cores.0.woken.borrow().is_empty());
         let waits = waits.take();
         let at_once = waits.iter().filter(|ns| **ns == 0).count() as u64;
         let longest = waits.iter().copied().max().unwrap_or(0);
@@ -468,7 +473,7 @@ mod tests {
     /// How often one of these who come alone waits, beside one who computes all the time.
     fn waits_beside(one_who_is_late: bool) -> usize {
         let world = World::new();
-        let cores = Cores::with_impatience(&world, 2, 4_000, 0.5, Chance::new(1, 0));
+        let cores = Cores::with_impatience(&world, 2, 4_000, 0.5, Rng::new(1, 0));
         let (beside, waits) = (cores.clone(), Rc::new(Cell::new(0)));
         world.spawn(async move {
             match one_who_is_late {

@@ -165,7 +165,7 @@ impl Costs {
 
 /// Where a cost is, by its kind.
 #[derive(Debug)]
-pub(crate) enum Place<'c> {
+pub(crate) enum CostField<'c> {
     Whole(&'c mut u64),
     Part(&'c mut f64),
     Spread(&'c mut Spread),
@@ -173,14 +173,14 @@ pub(crate) enum Place<'c> {
 
 impl Costs {
     /// All of them, by their names in files. That of a [`Spread`] has its unit there.
-    pub(crate) fn places(&mut self) -> [(&'static str, Place<'_>); 35] {
-        use Place::{Part, Whole};
+    pub(crate) fn fields(&mut self) -> [(&'static str, CostField<'_>); 35] {
+        use CostField::{Part, Whole};
         [
             ("quantum_ns", Whole(&mut self.quantum_ns)),
             ("impatience", Part(&mut self.impatience)),
             ("request_ns", Whole(&mut self.request_ns)),
             ("client_ns", Whole(&mut self.client_ns)),
-            ("awake_ns", Place::Spread(&mut self.awake)),
+            ("awake_ns", CostField::Spread(&mut self.awake)),
             ("wakeups_ns", Whole(&mut self.wakeups_ns)),
             ("doze_ns", Whole(&mut self.doze_ns)),
             ("write_awake_ns", Whole(&mut self.write_awake_ns)),
@@ -190,12 +190,12 @@ impl Costs {
             ("pool_wakeups_ns", Whole(&mut self.pool_wakeups_ns)),
             ("sent_record_ns", Whole(&mut self.sent_record_ns)),
             ("sent_byte_ns", Part(&mut self.sent_byte_ns)),
-            ("sent_waits_ns", Place::Spread(&mut self.sent_waits)),
+            ("sent_waits_ns", CostField::Spread(&mut self.sent_waits)),
             ("received_byte_ns", Part(&mut self.received_byte_ns)),
             ("raft_turn_ns", Whole(&mut self.raft_turn_ns)),
             ("log_entry_ns", Whole(&mut self.log_entry_ns)),
             ("log_byte_ns", Part(&mut self.log_byte_ns)),
-            ("log_sync_ns", Place::Spread(&mut self.log_sync)),
+            ("log_sync_ns", CostField::Spread(&mut self.log_sync)),
             ("index_seek_ns", Whole(&mut self.index_seek_ns)),
             ("index_key_ns", Whole(&mut self.index_key_ns)),
             ("record_ns", Whole(&mut self.record_ns)),
@@ -205,7 +205,7 @@ impl Costs {
             ("commit_ns", Whole(&mut self.commit_ns)),
             ("commit_op_ns", Whole(&mut self.commit_op_ns)),
             ("commit_byte_ns", Part(&mut self.commit_byte_ns)),
-            ("commit_sync_ns", Place::Spread(&mut self.commit_sync)),
+            ("commit_sync_ns", CostField::Spread(&mut self.commit_sync)),
             ("scan_revision_ns", Whole(&mut self.scan_revision_ns)),
             ("notify_ns", Whole(&mut self.notify_ns)),
             ("remove_revision_ns", Whole(&mut self.remove_revision_ns)),

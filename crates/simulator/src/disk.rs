@@ -15,7 +15,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use crate::model::Stalls;
-use crate::{Chance, World};
+use crate::{Rng, World};
 
 /// The numbers of chance that disks begin with. Members have those below, and links begin far above.
 const DISKS: u64 = 1_000;
@@ -31,7 +31,7 @@ pub(crate) struct Disk {
 /// When it stands still, as far as anybody has asked.
 #[derive(Debug)]
 struct Known {
-    chance: Chance,
+    rng: Rng,
     /// Stretches of time that have been looked at.
     stretches: u64,
     /// From when to when. Those that are over are forgotten.
@@ -41,8 +41,8 @@ struct Known {
 impl Disk {
     /// Of the member at this place.
     pub(crate) fn new(world: &World, stalls: Stalls, seed: u64, place: usize) -> Disk {
-        let chance = Chance::new(seed, DISKS + place as u64);
-        let known = RefCell::new(Known { chance, stretches: 0, stalls: VecDeque::new() });
+        let chance = Rng::new(seed, DISKS + place as u64);
+        let known = RefCell::new(Known { rng: chance, stretches: 0, stalls: VecDeque::new() });
         Disk { world: world.clone(), stalls, known }
     }
 
@@ -74,7 +74,7 @@ impl Known {
         }
         let Stalls { every_ns, length_ns } = stalls;
         // As a whole within its stretch, or it would meet the next one.
-        let begin_ns = self.stretches * every_ns + self.chance.below(every_ns - length_ns);
+        let begin_ns = self.stretches * every_ns + self.rng.below(every_ns - length_ns);
         self.stretches += 1;
         let stall = (begin_ns, begin_ns + length_ns);
         self.stalls.push_back(stall);

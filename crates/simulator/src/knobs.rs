@@ -15,7 +15,7 @@
 
 use std::ops::RangeInclusive;
 
-use clearlane_load::{Result, Trouble};
+use clearlane_load::{Error, Result};
 use toml::{Table, Value};
 
 use crate::model::Connect;
@@ -29,13 +29,13 @@ pub struct Knob {
     pub name: &'static str,
     /// What it is.
     pub about: &'static str,
-    turn: fn(&mut Scenario, &Given<'_>) -> Result<()>,
+    turn: fn(&mut Scenario, &KnobValue<'_>) -> Result<()>,
 }
 
 const fn knob(
     name: &'static str,
     about: &'static str,
-    turn: fn(&mut Scenario, &Given<'_>) -> Result<()>,
+    turn: fn(&mut Scenario, &KnobValue<'_>) -> Result<()>,
 ) -> Knob {
     Knob { name, about, turn }
 }
@@ -100,7 +100,7 @@ pub const KNOBS: &[Knob] = &[
         let numbers = pair.split_once('-').map(|(one, other)| (one.parse(), other.parse()));
         let Some((Ok(one), Ok(other))) = numbers else { return Err(unknown(given.name)) };
         let spread = scenario.model.round_trips.entry((one, other)).or_default();
-        Given { part, ..*given }.spread(spread)
+        KnobValue { part, ..*given }.spread(spread)
     }),
     knob("clients", "where they go: \"leader\" or \"spread\"", |scenario, given| {
         given.whole_of_it()?;
@@ -112,7 +112,9 @@ pub const KNOBS: &[Knob] = &[
         let words = [("leader", Connect::Leader), ("spread", Connect::Spread)];
         let connect = match given.value {
             Value::String(_) => given.one_of(&words)?,
-            _ => Connect::Member(Given { part: "", ..*given }.whole(1..=2 * MEMBERS_MAX)? as usize),
+            _ => Connect::Member(
+                KnobValue { part: "", ..*given }.whole(1..=2 * MEMBERS_MAX)? as usize
+            ),
         };
         scenario.model.connect.insert(given.part.to_owned(), connect);
         Ok(())
@@ -174,7 +176,7 @@ pub const KNOBS: &[Knob] = &[
 
 /// The value that a knob is turned to.
 #[derive(Clone, Copy)]
-struct Given<'v> {
+struct KnobValue<'v> {
     /// What it is called in complaints.
     name: &'v str,
     /// Behind the name of the knob: the part of it that is meant, or nothing.
@@ -194,7 +196,7 @@ impl Scenario {
         match name.strip_prefix("model.") {
             Some(field) => self.set_model(field, &value),
             None if name == "seed" => {
-                let given = Given { name, part: "", value: &value };
+                let given = KnobValue { name, part: "", value: &value };
                 self.seed = given.whole(0..=i64::MAX as u64)?;
                 Ok(())
             }
@@ -220,22 +222,22 @@ impl Scenario {
         let known = KNOBS.iter().filter(is).max_by_key(|knob| knob.name.len());
         let knob = known.ok_or_else(|| unknown(name))?;
         let part = name[knob.name.len()..].trim_start_matches('.');
-        (knob.turn)(self, &Given { name, part, value })
+        (knob.turn)(self, &KnobValue { name, part, value })
     }
 }
 
-fn unknown(name: &str) -> Trouble {
+fn unknown(name: &str) -> Error {
     let names = KNOBS.iter().map(|knob| knob.name).collect::<Vec<_>>().join(", ");
-    Trouble::Workload(format!("[model]: unknown field `{name}`; there are {names}"))
+    Error::Workload(format!("[model]: unknown field `{name}`; there are {names}"))
 }
 
 /// What is wrong with a value of `[model]`.
-pub(crate) fn wrong(what: impl std::fmt::Display) -> Trouble {
-    Trouble::Workload(format!("[model]: {what}"))
+pub(crate) fn wrong(what: impl std::fmt::Display) -> Error {
+    Error::Workload(format!("[model]: {what}"))
 }
 
-impl Given<'_> {
-    fn wrong(&self, must: &str) -> Trouble {
+impl KnobValue<'_> {
+    fn wrong(&self, must: &str) -> Error {
         wrong(format!("`{}` is {}; it must be {must}", self.name, self.value))
     }
 

@@ -14,8 +14,8 @@
 //!
 //! # Reading order
 //!
-//! [`world`] has time and processes; [`cores`], [`lock`] and [`signal`] are what they wait for; a [`trip`] is
-//! who waits, and keeps an [`account`] of it; [`chance`] is the only source of accidents, and [`spread`] of times
+//! [`world`] has time and processes; [`cores`], [`lock`] and [`signal`] are what they wait for; a [`sim_task`] is
+//! who waits, and keeps an [`account`] of it; [`rng`] is the only source of accidents, and [`spread`] of times
 //! that differ.
 //!
 //! Then the model: a [`cluster`] of members, each a [`server`], has what all eras have in common, [`era`] what tells
@@ -30,7 +30,7 @@
 pub mod account;
 mod background;
 pub mod calibration;
-pub mod chance;
+pub mod rng;
 pub mod cluster;
 pub mod compare;
 pub mod cores;
@@ -52,18 +52,18 @@ pub mod scenario;
 pub mod server;
 pub mod shipped;
 pub mod show;
-pub mod side_by_side;
+pub mod parallel_runs;
 pub mod signal;
 pub mod spread;
 pub mod sweep;
-pub mod trip;
+pub mod sim_task;
 pub mod validation;
 pub mod world;
 
-pub use chance::Chance;
 pub use clearlane_timeline as timeline;
 pub use cores::Cores;
 pub use lock::Lock;
+pub use rng::Rng;
 pub use signal::{Queue, Signal};
-pub use trip::Trip;
+pub use sim_task::SimTask;
 pub use world::World;

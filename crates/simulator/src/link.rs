@@ -14,7 +14,7 @@
 use std::cell::{Cell, RefCell};
 
 use crate::World;
-use crate::signal::{Queue, Taking};
+use crate::signal::{Drain, Queue};
 use crate::spread::Times;
 
 /// From one member to another.
@@ -45,8 +45,8 @@ impl<T> Link<T> {
     }
 
     /// What is on its way and has nobody who waits for it yet.
-    pub(crate) fn take(&self) -> Taking<'_, (u64, T)> {
-        self.on_its_way.take()
+    pub(crate) fn drain(&self) -> Drain<'_, (u64, T)> {
+        self.on_its_way.drain()
     }
 }
 
@@ -55,19 +55,19 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::Chance;
+    use crate::Rng;
     use crate::spread::Spread;
 
     #[test]
     fn messages_arrive_in_order_and_after_half_a_round_trip() {
         let world = World::new();
         let spread = Spread { mean_ns: 2e6, p99_ns: Some(6e6) };
-        let link = Rc::new(Link::new(&world, Times::new(spread, Chance::new(1, 1))));
+        let link = Rc::new(Link::new(&world, Times::new(spread, Rng::new(1, 1))));
         let arrived = Rc::new(RefCell::new(Vec::new()));
         let (receiver, its, clock) = (Rc::clone(&link), Rc::clone(&arrived), world.clone());
         world.spawn(async move {
             loop {
-                for (at_ns, message) in receiver.take().await {
+                for (at_ns, message) in receiver.drain().await {
                     clock.sleep_until(at_ns).await;
                     its.borrow_mut().push((message, clock.now_ns()));
                 }

@@ -1,6 +1,6 @@
 //! Locks in virtual time, with the rules of the real ones.
 //!
-//! The rules are not written down a second time: behind each lock here is a [`Gate`], the same state machine
+//! The rules are not written down a second time: behind each lock here is a [`LockState`], the same state machine
 //! that the locks of [`clearlane_locks`] run on threads. It is told who arrives and leaves at which time, and
 //! says whom to wake; a thread that is woken looks for itself whether it is inside, and so does a process.
 //!
@@ -13,13 +13,13 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use clearlane_locks::Actor;
-use clearlane_locks::gate::{Gate, Mode, Stance, Stretch, Ticket};
+use clearlane_locks::TaskLabel;
+use clearlane_locks::rules::{BlockedInterval, BlockerState, LockMode, LockState, Ticket};
 
-use crate::account::Spent;
+use crate::account::TimeKind;
 use crate::recorder::Lane;
-use crate::timeline::What;
-use crate::world::{Id, World};
+use crate::timeline::Activity;
+use crate::world::{ProcessId, World};
 
 /// A lock. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -29,12 +29,12 @@ pub struct Lock(Rc<Inner>);
 struct Inner {
     world: World,
     name: &'static str,
-    spent: Spent,
-    gate: RefCell<Gate>,
-    waiting: RefCell<BTreeMap<Ticket, Id>>,
+    spent: TimeKind,
+    state: RefCell<LockState>,
+    waiting: RefCell<BTreeMap<Ticket, ProcessId>>,
     /// Of those who are recorded.
     lanes: RefCell<BTreeMap<Ticket, Lane>>,
-    figures: RefCell<Figures>,
+    accounting: RefCell<LockAccounting>,
     longest_hold: Cell<Option<Hold>>,
 }
 
@@ -42,16 +42,16 @@ struct Inner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// Who.
-    pub actor: Actor,
+    pub label: TaskLabel,
     /// To do what.
-    pub mode: Mode,
+    pub mode: LockMode,
     /// How long.
     pub ns: u64,
 }
 
 /// What a lock has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct LockAccounting {
     /// Times that somebody went in.
     pub entries: u64,
     /// How long all who went in had waited, together.
@@ -59,17 +59,17 @@ pub struct Figures {
     /// How long all were inside, together.
     pub held_ns: u64,
     /// Who waited behind whom.
-    pub blame: BTreeMap<Behind, Blame>,
+    pub blame: BTreeMap<BlameKey, Blame>,
 }
 
 /// Who waited, to do what, and behind whom: behind one who held the lock, or who waited for it, too.
-pub type Behind = (Actor, Mode, Actor, Stance);
+pub type BlameKey = (TaskLabel, LockMode, TaskLabel, BlockerState);
 
 /// Waits of one kind, together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Blame {
     /// How often somebody began to stand behind somebody else, or that one's stance changed.
-    pub stretches: u64,
+    pub intervals: u64,
     /// How long all of them took.
     pub ns: u64,
 }
@@ -77,9 +77,18 @@ pub struct Blame {
 impl Lock {
     /// A lock that nobody has.
     pub fn new(world: &World, name: &'static str) -> Lock {
-        let (world, spent) = (world.clone(), Spent::named(world, name));
+        let (world, spent) = (world.clone(), TimeKind::named(world, name));
         let (gate, waiting, lanes, figures, longest_hold) = Default::default();
-        Lock(Rc::new(Inner { world, name, spent, gate, waiting, lanes, figures, longest_hold }))
+        Lock(Rc::new(Inner {
+            world,
+            name,
+            spent,
+            state: gate,
+            waiting,
+            lanes,
+            accounting: figures,
+            longest_hold,
+        }))
     }
 
     /// What it is called in the code that it stands for.
@@ -87,39 +96,52 @@ impl Lock {
         self.0.name
     }
 
-    pub(crate) fn spent(&self) -> Spent {
+    pub(crate) fn time_kind(&self) -> TimeKind {
         self.0.spent
     }
 
     /// Goes in together with other readers.
-    pub fn read(&self, actor: Actor) -> Entering {
-        self.enter(actor, Mode::Read)
+    pub fn read(&self, actor: TaskLabel) -> Acquire {
+        self.acquire(actor, LockMode::Read)
     }
 
     /// Goes in alone.
-    pub fn write(&self, actor: Actor) -> Entering {
-        self.enter(actor, Mode::Write)
+    pub fn write(&self, actor: TaskLabel) -> Acquire {
+        self.acquire(actor, LockMode::Write)
     }
 
     /// Goes in.
-    pub fn enter(&self, actor: Actor, mode: Mode) -> Entering {
-        self.enter_as(actor, mode, None)
+    pub fn acquire(&self, actor: TaskLabel, mode: LockMode) -> Acquire {
+        self.acquire_as(actor, mode, None)
     }
 
-    pub(crate) fn enter_as(&self, actor: Actor, mode: Mode, lane: Option<Lane>) -> Entering {
-        Entering { lock: self.clone(), actor, mode, lane, behind: None, begin_ns: 0, ticket: None }
+    pub(crate) fn acquire_as(
+        &self,
+        actor: TaskLabel,
+        mode: LockMode,
+        lane: Option<Lane>,
+    ) -> Acquire {
+        Acquire {
+            lock: self.clone(),
+            actor,
+            mode,
+            lane,
+            blocked_by: None,
+            begin_ns: 0,
+            ticket: None,
+        }
     }
 
     /// Who stands in front of one who waits, if that one is recorded.
     fn lane_before(&self, ticket: Ticket) -> Option<Lane> {
-        let gate = self.0.gate.borrow();
-        let waiting = gate.waiting().find(|waiting| waiting.waiter.ticket == ticket)?;
-        self.0.lanes.borrow().get(&waiting.front?.ticket).copied()
+        let gate = self.0.state.borrow();
+        let waiting = gate.waiters().find(|waiting| waiting.waiter.ticket == ticket)?;
+        self.0.lanes.borrow().get(&waiting.blocker?.ticket).copied()
     }
 
     /// What it has seen so far. Of those who wait now only what is certain is in it.
-    pub fn figures(&self) -> Figures {
-        self.0.figures.borrow().clone()
+    pub fn accounting(&self) -> LockAccounting {
+        self.0.accounting.borrow().clone()
     }
 
     /// The longest time that somebody was inside who has left.
@@ -133,47 +155,47 @@ impl Lock {
     }
 
     /// Looks at its rules: who is inside, and who waits behind whom.
-    pub fn look<T>(&self, look: impl FnOnce(&Gate) -> T) -> T {
-        look(&self.0.gate.borrow())
+    pub fn with_state<T>(&self, look: impl FnOnce(&LockState) -> T) -> T {
+        look(&self.0.state.borrow())
     }
 
     /// Goes in, if that takes no waiting.
-    pub fn try_enter(&self, actor: Actor, mode: Mode) -> Option<Inside> {
-        let ticket = self.0.gate.borrow_mut().try_arrive(actor, mode, self.0.world.now_ns())?;
-        self.0.figures.borrow_mut().entries += 1;
-        Some(Inside { lock: self.clone(), ticket, mode, waited_ns: 0 })
+    pub fn try_acquire(&self, actor: TaskLabel, mode: LockMode) -> Option<LockGuard> {
+        let ticket = self.0.state.borrow_mut().try_acquire(actor, mode, self.0.world.now_ns())?;
+        self.0.accounting.borrow_mut().entries += 1;
+        Some(LockGuard { lock: self.clone(), ticket, mode, waited_ns: 0 })
     }
 }
 
 /// On the way in.
 #[derive(Debug)]
 #[must_use = "only who awaits it goes in"]
-pub struct Entering {
+pub struct Acquire {
     lock: Lock,
-    actor: Actor,
-    mode: Mode,
+    actor: TaskLabel,
+    mode: LockMode,
     lane: Option<Lane>,
-    behind: Option<Lane>,
+    blocked_by: Option<Lane>,
     begin_ns: u64,
     ticket: Option<Ticket>,
 }
 
-impl Future for Entering {
-    type Output = Inside;
+impl Future for Acquire {
+    type Output = LockGuard;
 
-    fn poll(mut self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Inside> {
+    fn poll(mut self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<LockGuard> {
         let inner = Rc::clone(&self.lock.0);
         let now_ns = inner.world.now_ns();
         let (ticket, is_inside) = match self.ticket {
-            Some(ticket) => (ticket, inner.gate.borrow_mut().poll(ticket, now_ns)),
+            Some(ticket) => (ticket, inner.state.borrow_mut().poll(ticket, now_ns)),
             None => {
                 self.begin_ns = now_ns;
-                let arrival = inner.gate.borrow_mut().arrive(self.actor, self.mode, now_ns);
+                let arrival = inner.state.borrow_mut().acquire(self.actor, self.mode, now_ns);
                 if let Some(lane) = self.lane {
                     inner.lanes.borrow_mut().insert(arrival.ticket, lane);
-                    self.behind = self.lock.lane_before(arrival.ticket);
+                    self.blocked_by = self.lock.lane_before(arrival.ticket);
                 }
-                (arrival.ticket, arrival.inside)
+                (arrival.ticket, arrival.is_acquired)
             }
         };
         self.ticket = Some(ticket);
@@ -182,55 +204,55 @@ impl Future for Entering {
             return Poll::Pending;
         }
         let waited_ns = now_ns - self.begin_ns;
-        let mut figures = inner.figures.borrow_mut();
+        let mut figures = inner.accounting.borrow_mut();
         figures.entries += 1;
         figures.waited_ns += waited_ns;
         if let Some(lane) = self.lane {
             let recorder = inner.world.recorder();
-            let behind = self.behind.map(|lane| recorder.name(lane));
-            let what = || What::Wait { of: inner.name.to_owned(), behind };
+            let behind = self.blocked_by.map(|lane| recorder.name(lane));
+            let what = || Activity::Wait { resource: inner.name.to_owned(), blocker: behind };
             recorder.add(lane, what, self.begin_ns, now_ns);
         }
-        Poll::Ready(Inside { lock: self.lock.clone(), ticket, mode: self.mode, waited_ns })
+        Poll::Ready(LockGuard { lock: self.lock.clone(), ticket, mode: self.mode, waited_ns })
     }
 }
 
 /// Inside. Who drops it leaves.
 #[derive(Debug)]
 #[must_use = "who drops it has left"]
-pub struct Inside {
+pub struct LockGuard {
     lock: Lock,
     ticket: Ticket,
-    mode: Mode,
+    mode: LockMode,
     waited_ns: u64,
 }
 
-impl Inside {
+impl LockGuard {
     /// How long it took to get in.
     pub fn waited_ns(&self) -> u64 {
         self.waited_ns
     }
 }
 
-impl Drop for Inside {
+impl Drop for LockGuard {
     fn drop(&mut self) {
         let inner = &self.lock.0;
         let now_ns = inner.world.now_ns();
-        let mut gate = inner.gate.borrow_mut();
-        let left = gate.leave(self.ticket, self.mode, now_ns);
-        let mut figures = inner.figures.borrow_mut();
-        for stretch in gate.take_stretches() {
+        let mut gate = inner.state.borrow_mut();
+        let left = gate.release(self.ticket, self.mode, now_ns);
+        let mut figures = inner.accounting.borrow_mut();
+        for stretch in gate.take_blocked_intervals() {
             figures.add(stretch);
         }
         if let Some(lane) = inner.lanes.borrow_mut().remove(&self.ticket) {
-            let what = || What::Hold { of: inner.name.to_owned() };
-            inner.world.recorder().add(lane, what, left.party.since_ns, now_ns);
+            let what = || Activity::Hold { resource: inner.name.to_owned() };
+            inner.world.recorder().add(lane, what, left.acquisition.since_ns, now_ns);
         }
-        let held_ns = now_ns - left.party.since_ns;
+        let held_ns = now_ns - left.acquisition.since_ns;
         figures.held_ns += held_ns;
         if inner.longest_hold.get().is_none_or(|longest| longest.ns < held_ns) {
-            let (actor, mode) = (left.party.actor, self.mode);
-            inner.longest_hold.set(Some(Hold { actor, mode, ns: held_ns }));
+            let (actor, mode) = (left.acquisition.task, self.mode);
+            inner.longest_hold.set(Some(Hold { label: actor, mode, ns: held_ns }));
         }
         let mut waiting = inner.waiting.borrow_mut();
         for ticket in left.wake {
@@ -242,23 +264,23 @@ impl Drop for Inside {
     }
 }
 
-impl Figures {
+impl LockAccounting {
     /// What another lock has seen.
-    pub(crate) fn add_all(&mut self, other: Figures) {
+    pub(crate) fn add_all(&mut self, other: LockAccounting) {
         self.entries += other.entries;
         self.waited_ns += other.waited_ns;
         self.held_ns += other.held_ns;
         for (behind, blame) in other.blame {
             let sum = self.blame.entry(behind).or_default();
-            sum.stretches += blame.stretches;
+            sum.intervals += blame.intervals;
             sum.ns += blame.ns;
         }
     }
 
-    fn add(&mut self, stretch: Stretch) {
-        let Stretch { waiter, mode, front, start_ns, end_ns } = stretch;
-        let blame = self.blame.entry((waiter, mode, front.actor, front.stance)).or_default();
-        blame.stretches += 1;
+    fn add(&mut self, stretch: BlockedInterval) {
+        let BlockedInterval { waiter, mode, blocker: front, start_ns, end_ns } = stretch;
+        let blame = self.blame.entry((waiter, mode, front.task, front.state)).or_default();
+        blame.intervals += 1;
         blame.ns += end_ns - start_ns;
     }
 }

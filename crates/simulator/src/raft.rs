@@ -26,14 +26,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use clearlane_locks::Actor;
+use clearlane_locks::TaskLabel;
 
-use crate::account::{Account, Spent};
+use crate::account::{Account, TimeKind};
 use crate::cluster::{Cluster, LEADER, Message};
 use crate::costs::{Costs, times};
 use crate::era::{Era, Range, Write};
 use crate::signal::Signal;
-use crate::trip::Trip;
+use crate::sim_task::SimTask;
 
 /// What an entry of the log says.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,7 @@ impl Work {
 /// In the log.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) actor: Actor,
+    pub(crate) actor: TaskLabel,
     pub(crate) work: Work,
     pub(crate) ticket: Rc<Ticket>,
 }
@@ -68,7 +68,7 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct Ticket {
     /// At which member.
-    pub(crate) place: usize,
+    pub(crate) member: usize,
     /// It is applied there.
     pub(crate) done: Signal,
     batch: RefCell<Option<Rc<Batch>>>,
@@ -124,42 +124,49 @@ impl Progress {
 
 impl Cluster {
     /// Writes an entry, from a member, and waits until it is applied there.
-    pub(crate) async fn proposes(&self, place: usize, trip: &mut Trip, work: Work) {
+    pub(crate) async fn proposes(&self, place: usize, trip: &mut SimTask, work: Work) {
         if place != LEADER {
             trip.network(self.link(place, LEADER).one_way_ns()).await;
         }
         let (member, leader) = (self.member(place), self.member(LEADER));
         let (batch, handed) = (RefCell::default(), Cell::default());
-        let ticket = Rc::new(Ticket { place, done: Signal::new(self.world()), batch, handed });
+        let ticket =
+            Rc::new(Ticket { member: place, done: Signal::new(self.world()), batch, handed });
         let (log, applier) = (&leader.log, &member.applier);
         let Costs { write_awake_ns, write_wakeups_ns, doze_ns, .. } = leader.build.costs;
         trip.wakes(write_awake_ns, write_wakeups_ns, doze_ns).await;
-        let (begin_ns, before) = (self.world().now_ns(), log.ledger.account());
-        log.give(Entry { actor: trip.actor(), work, ticket: Rc::clone(&ticket) });
+        let (begin_ns, before) = (self.world().now_ns(), log.time_account.account());
+        log.enqueue(Entry { actor: trip.label(), work, ticket: Rc::clone(&ticket) });
         ticket.done.wait().await;
         let batch = ticket.batch.take().expect("it was committed");
         let (handed_ns, handed) = ticket.handed.get();
         let encoded = batch.spent.since(&before);
-        trip.spent_as(log.name, &log.ledger, encoded, begin_ns, batch.sent_ns);
+        trip.spent_as(log.name, &log.time_account, encoded, begin_ns, batch.sent_ns);
         let committed_ns = batch.committed_ns.get();
         let quorum = if self.voters() == 1 { log.name } else { self.quorum() };
-        trip.spent_as(quorum, &log.ledger, batch.path.get(), batch.sent_ns, committed_ns);
-        trip.spent_as(Spent::NETWORK, &log.ledger, Account::default(), committed_ns, handed_ns);
-        let applied = applier.ledger.account().since(&handed);
+        trip.spent_as(quorum, &log.time_account, batch.path.get(), batch.sent_ns, committed_ns);
+        trip.spent_as(
+            TimeKind::NETWORK,
+            &log.time_account,
+            Account::default(),
+            committed_ns,
+            handed_ns,
+        );
+        let applied = applier.time_account.account().since(&handed);
         let now_ns = self.world().now_ns();
-        trip.spent_as(applier.name, &applier.ledger, applied, handed_ns, now_ns);
+        trip.spent_as(applier.name, &applier.time_account, applied, handed_ns, now_ns);
     }
 
-    pub(crate) async fn leads_the_log(self, mut trip: Trip) {
+    pub(crate) async fn leads_the_log(self, mut trip: SimTask) {
         let leader = self.member(LEADER);
         let Costs { log_entry_ns, log_byte_ns, .. } = leader.build.costs;
         loop {
-            let entries = leader.log.queue.take().await;
+            let entries = leader.log.queue.drain().await;
             let bytes = entries.iter().map(|entry| entry.work.bytes()).sum();
             trip.run(log_entry_ns * entries.len() as u64 + times(bytes, log_byte_ns)).await;
             let last = self.progress().appended.get() + entries.len() as u64;
             self.progress().appended.set(last);
-            let (sent_ns, spent) = (self.world().now_ns(), trip.ledger().account());
+            let (sent_ns, spent) = (self.world().now_ns(), trip.time_account().account());
             let (committed_ns, path) = Default::default();
             let batch = Batch { entries, last, bytes, sent_ns, spent, committed_ns, path };
             let batch = Rc::new(batch);
@@ -168,29 +175,29 @@ impl Cluster {
                 self.link(LEADER, other).send(Message::Append(Rc::clone(&batch)));
             }
             trip.disk(leader.log_sync_ns(batch.bytes)).await;
-            self.is_synced(LEADER, &batch, trip.ledger().account().since(&batch.spent));
+            self.is_synced(LEADER, &batch, trip.time_account().account().since(&batch.spent));
         }
     }
 
     /// A batch has come to another member.
     pub(crate) fn arrives(&self, place: usize, batch: Rc<Batch>) {
         let log = &self.member(place).appends;
-        let spent = log.ledger.account();
-        log.give(Arrived { batch, spent });
+        let spent = log.time_account.account();
+        log.enqueue(Arrived { batch, spent });
     }
 
-    pub(crate) async fn follows_the_log(self, place: usize, mut trip: Trip) {
+    pub(crate) async fn follows_the_log(self, place: usize, mut trip: SimTask) {
         let member = self.member(place);
         let Costs { log_entry_ns, log_byte_ns, .. } = member.build.costs;
         loop {
-            let arrived = member.appends.queue.take().await;
+            let arrived = member.appends.queue.drain().await;
             let entries: usize =
                 arrived.iter().map(|Arrived { batch, .. }| batch.entries.len()).sum();
             let bytes = arrived.iter().map(|Arrived { batch, .. }| batch.bytes).sum();
             trip.run(log_entry_ns * entries as u64 + times(bytes, log_byte_ns)).await;
             trip.disk(member.log_sync_ns(bytes)).await;
             for Arrived { batch, spent } in arrived {
-                let path = trip.ledger().account().since(&spent);
+                let path = trip.time_account().account().since(&spent);
                 let answer = Message::Appended { batch: Rc::clone(&batch), path };
                 self.link(place, LEADER).send(answer);
                 if member.applies {
@@ -205,7 +212,7 @@ impl Cluster {
     pub(crate) fn hears_of(&self, place: usize, batch: &Rc<Batch>, mut path: Account) {
         let took_ns = self.world().now_ns() - batch.sent_ns;
         path.cut_to(took_ns);
-        path[Spent::NETWORK] += took_ns - path.total_ns();
+        path[TimeKind::NETWORK] += took_ns - path.total_ns();
         self.is_synced(place, batch, path);
     }
 
@@ -237,13 +244,13 @@ impl Cluster {
     pub(crate) fn hands_over(&self, place: usize) {
         let member = self.member(place);
         let is_committed = |batch: &mut Rc<Batch>| batch.last <= member.committed.get();
-        let handed = (self.world().now_ns(), member.applier.ledger.account());
+        let handed = (self.world().now_ns(), member.applier.time_account.account());
         while let Some(batch) = member.unapplied.borrow_mut().pop_front_if(is_committed) {
-            for entry in batch.entries.iter().filter(|entry| entry.ticket.place == place) {
+            for entry in batch.entries.iter().filter(|entry| entry.ticket.member == place) {
                 *entry.ticket.batch.borrow_mut() = Some(Rc::clone(&batch));
                 entry.ticket.handed.set(handed);
             }
-            member.applier.give(batch);
+            member.applier.enqueue(batch);
         }
     }
 }

@@ -15,15 +15,15 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::account::{Account, Spent};
+use crate::account::{Account, TimeKind};
 use crate::cluster::{Cluster, LEADER, Message};
-use crate::era::Fresh;
+use crate::era::ReadMode;
 use crate::signal::Signal;
-use crate::trip::Trip;
+use crate::sim_task::SimTask;
 
 /// The leader asks all who vote.
 #[derive(Debug)]
-pub(crate) struct Round {
+pub(crate) struct QuorumRound {
     begin_ns: u64,
     /// Answers that are missing for a quorum.
     missing: Cell<usize>,
@@ -33,27 +33,27 @@ pub(crate) struct Round {
 
 impl Cluster {
     /// Waits until a read may be answered at this member.
-    pub(crate) async fn fresh(&self, place: usize, trip: &mut Trip) {
+    pub(crate) async fn confirm_read(&self, place: usize, trip: &mut SimTask) {
         let member = self.member(place);
-        if member.build.era.fresh() == Fresh::WithFewWords && self.members() == 1 {
+        if member.build.era.read_mode() == ReadMode::ReadIndexWithShortcuts && self.members() == 1 {
             return;
         }
         trip.waits_for_threads(member.build.costs.round_wakeups_ns).await;
         let done = Signal::new(self.world());
-        member.reads.give(done.clone());
-        trip.worker(member.reads.name, &member.reads.ledger, &done).await;
+        member.reads.enqueue(done.clone());
+        trip.worker(member.reads.name, &member.reads.time_account, &done).await;
     }
 
-    pub(crate) async fn confirms_reads(self, place: usize, mut trip: Trip) {
+    pub(crate) async fn confirms_reads(self, place: usize, mut trip: SimTask) {
         let (member, leader) = (self.member(place), self.member(LEADER));
         loop {
-            let readers = member.reads.queue.take().await;
+            let readers = member.reads.queue.drain().await;
             trip.run(member.build.costs.raft_turn_ns).await;
             if place != LEADER {
                 trip.network(self.link(place, LEADER).one_way_ns()).await;
             }
             let index = leader.committed.get();
-            match self.has_said_so(place) {
+            match self.is_confirmed_by_request(place) {
                 true => self.answers(&mut trip).await,
                 false => self.round(&mut trip).await,
             }
@@ -63,69 +63,71 @@ impl Cluster {
             if index > member.applied.get() {
                 let applied = Signal::new(self.world());
                 member.waiting_for_applied.borrow_mut().insert(index, applied.clone());
-                trip.worker(member.applier.name, &member.applier.ledger, &applied).await;
+                trip.worker(member.applier.name, &member.applier.time_account, &applied).await;
             }
             for reader in readers {
-                reader.give();
+                reader.set();
             }
         }
     }
 
     /// Who asks follows, and most are two.
-    fn has_said_so(&self, place: usize) -> bool {
+    fn is_confirmed_by_request(&self, place: usize) -> bool {
         let era = self.member(place).build.era;
         let asks_and_votes = place != LEADER && place < self.voters();
-        era.fresh() == Fresh::WithFewWords && asks_and_votes && self.voters() / 2 == 1
+        era.read_mode() == ReadMode::ReadIndexWithShortcuts
+            && asks_and_votes
+            && self.voters() / 2 == 1
     }
 
     /// The leader has a turn of its raft.
-    async fn answers(&self, trip: &mut Trip) {
+    async fn answers(&self, trip: &mut SimTask) {
         let (leader, begin_ns) = (self.member(LEADER), self.world().now_ns());
         let turn_ns = leader.build.costs.raft_turn_ns;
         let mut path = Account::default();
-        path[Spent::CORE] = leader.cores.run(turn_ns).await;
-        path[Spent::RUNNING] = turn_ns;
-        let ledger = trip.ledger();
+        path[TimeKind::CORE] = leader.cores.run(turn_ns).await;
+        path[TimeKind::RUNNING] = turn_ns;
+        let ledger = trip.time_account();
         trip.spent_as(self.quorum(), &ledger, path, begin_ns, self.world().now_ns());
     }
 
     /// Most of those who vote still follow the leader, which does so itself.
-    async fn round(&self, trip: &mut Trip) {
+    async fn round(&self, trip: &mut SimTask) {
         let missing = self.voters() / 2;
         if missing == 0 {
             return;
         }
         let (begin_ns, done) = (self.world().now_ns(), Signal::new(self.world()));
         let (missing, path) = (Cell::new(missing), Cell::default());
-        let round = Rc::new(Round { begin_ns, missing, done, path });
+        let round = Rc::new(QuorumRound { begin_ns, missing, done, path });
         for other in 1..self.voters() {
             self.link(LEADER, other).send(Message::Heartbeat(Rc::clone(&round)));
         }
         round.done.wait().await;
-        let ledger = trip.ledger();
+        let ledger = trip.time_account();
         trip.spent_as(self.quorum(), &ledger, round.path.get(), begin_ns, self.world().now_ns());
     }
 
     /// A member is asked.
-    pub(crate) async fn follows(&self, place: usize, round: Rc<Round>) {
+    pub(crate) async fn follows(&self, place: usize, round: Rc<QuorumRound>) {
         let member = self.member(place);
         let turn_ns = member.build.costs.raft_turn_ns;
         let mut path = Account::default();
-        path[Spent::CORE] = member.cores.run(turn_ns).await;
-        path[Spent::RUNNING] = turn_ns;
+        path[TimeKind::CORE] = member.cores.run(turn_ns).await;
+        path[TimeKind::RUNNING] = turn_ns;
         self.link(place, LEADER).send(Message::Follows { round, path });
     }
 
     /// The leader hears it. What was neither waited for nor computed was the network's time.
-    pub(crate) fn is_followed(&self, round: &Round, mut path: Account) {
+    pub(crate) fn is_followed(&self, round: &QuorumRound, mut path: Account) {
         match round.missing.get() {
             0 => {}
             1 => {
                 let took_ns = self.world().now_ns() - round.begin_ns;
-                path[Spent::NETWORK] = took_ns - path.total_ns();
+                path[TimeKind::NETWORK] = took_ns - path.total_ns();
                 round.path.set(path);
                 round.missing.set(0);
-                round.done.give();
+                round.done.set();
             }
             more => round.missing.set(more - 1),
         }

@@ -3,9 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use clearlane_locks::Actor;
+use clearlane_locks::TaskLabel;
 
-use crate::timeline::{Kind, Span, Timeline, What};
+use crate::timeline::{Activity, LaneKind, Span, Timeline};
 
 /// Names a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,8 +16,8 @@ pub(crate) struct Lane(u32);
 pub(crate) struct Recorder {
     /// From when to when.
     window: Cell<Option<(u64, u64)>>,
-    lanes: RefCell<Vec<(String, Kind)>>,
-    numbers: RefCell<BTreeMap<Actor, u64>>,
+    lanes: RefCell<Vec<(String, LaneKind)>>,
+    numbers: RefCell<BTreeMap<TaskLabel, u64>>,
     spans: RefCell<Vec<Span>>,
 }
 
@@ -27,7 +27,7 @@ impl Recorder {
     }
 
     /// A lane for one who takes steps from now on; none if nothing is recorded, or no longer.
-    pub(crate) fn lane(&self, actor: Actor, kind: Kind, now_ns: u64) -> Option<Lane> {
+    pub(crate) fn lane(&self, actor: TaskLabel, kind: LaneKind, now_ns: u64) -> Option<Lane> {
         let (_, to_ns) = self.window.get()?;
         if now_ns >= to_ns {
             return None;
@@ -44,12 +44,18 @@ impl Recorder {
         self.lanes.borrow()[lane.0 as usize].0.clone()
     }
 
-    pub(crate) fn add(&self, lane: Lane, what: impl FnOnce() -> What, from_ns: u64, to_ns: u64) {
+    pub(crate) fn add(
+        &self,
+        lane: Lane,
+        what: impl FnOnce() -> Activity,
+        from_ns: u64,
+        to_ns: u64,
+    ) {
         let Some((begin_ns, end_ns)) = self.window.get() else { return };
         let (from_ns, to_ns) = (from_ns.max(begin_ns), to_ns.min(end_ns));
         if from_ns < to_ns {
             let (lane, kind) = self.lanes.borrow()[lane.0 as usize].clone();
-            self.spans.borrow_mut().push(Span { lane, kind, what: what(), from_ns, to_ns });
+            self.spans.borrow_mut().push(Span { lane, kind, activity: what(), from_ns, to_ns });
         }
     }
 

@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt::{self, Write as _};
 
-use clearlane_locks::gate::Stance;
+use clearlane_locks::rules::BlockerState;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-use crate::account::{Account, Spent};
+use crate::account::{Account, TimeKind};
 use crate::era::Era;
-use crate::lock::{Figures, Hold};
+use crate::lock::{Hold, LockAccounting};
 use crate::timeline::Timeline;
 
 /// Of each class the slowest requests are kept whole: so many, of which those beyond the 99th percentile are
@@ -27,7 +27,7 @@ pub struct Results {
     /// In which era.
     pub era: Era,
     /// What time is spent on.
-    pub(crate) names: BTreeMap<Spent, &'static str>,
+    pub(crate) names: BTreeMap<TimeKind, &'static str>,
     /// In the order of the workload.
     pub classes: Vec<ClassResults>,
     /// Those that were taken.
@@ -91,7 +91,7 @@ pub struct Share {
     /// What it is of each of them, on average.
     pub each_ms: f64,
     /// If it is a lock: who had it, for most of the time that others waited for it.
-    pub held_by: Option<&'static str>,
+    pub blocked_by: Option<&'static str>,
 }
 
 /// What a lock has seen.
@@ -100,7 +100,7 @@ pub struct LockResults {
     /// Its name in the code.
     pub name: &'static str,
     /// What it has seen.
-    pub figures: Figures,
+    pub accounting: LockAccounting,
     /// The longest time that somebody was inside.
     pub longest: Option<Hold>,
 }
@@ -204,12 +204,12 @@ impl Results {
         let account = class.slowest_account();
         let total_ns = account.total_ns().max(1) as f64;
         let requests = (class.answers() as usize).div_ceil(100).clamp(1, SLOWEST) as f64;
-        let share = |(kind, ns): (Spent, u64)| {
+        let share = |(kind, ns): (TimeKind, u64)| {
             let name = self.names.get(&kind).copied().unwrap_or_default();
             let lock = self.locks.iter().find(|lock| lock.name == name);
             let held_by = lock.and_then(|lock| lock.culprit(&class.name, class.account()[kind]));
             let (share, each_ms) = (ns as f64 / total_ns, ns as f64 / 1e6 / requests);
-            Share { name, share, each_ms, held_by }
+            Share { name, share, each_ms, blocked_by: held_by }
         };
         account.entries().into_iter().map(share).collect()
     }
@@ -242,7 +242,7 @@ impl Results {
 
 impl Share {
     fn json(&self) -> Value {
-        let Share { name, share, each_ms, held_by } = self;
+        let Share { name, share, each_ms, blocked_by: held_by } = self;
         json!({ "on": name, "share": share, "ms": each_ms, "held_by": held_by })
     }
 }
@@ -250,14 +250,14 @@ impl Share {
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.0} % {}", 100.0 * self.share, self.name)?;
-        self.held_by.map_or(Ok(()), |holder| write!(f, " (held by {holder})"))
+        self.blocked_by.map_or(Ok(()), |holder| write!(f, " (held by {holder})"))
     }
 }
 
 impl LockResults {
     /// The same lock of another member.
-    pub(crate) fn add(&mut self, figures: Figures, longest: Option<Hold>) {
-        self.figures.add_all(figures);
+    pub(crate) fn add(&mut self, figures: LockAccounting, longest: Option<Hold>) {
+        self.accounting.add_all(figures);
         self.longest = self.longest.into_iter().chain(longest).max_by_key(|hold| hold.ns);
     }
 
@@ -266,11 +266,11 @@ impl LockResults {
     /// the way of anybody.
     fn culprit(&self, class: &str, spent_ns: u64) -> Option<&'static str> {
         let mut to_class = BTreeMap::<&'static str, f64>::new();
-        for ((waiter, _, front, stance), blame) in &self.figures.blame {
+        for ((waiter, _, front, stance), blame) in &self.accounting.blame {
             if waiter.name() == class {
                 let ns = blame.ns as f64;
                 match stance {
-                    Stance::Holding => *to_class.entry(front.name()).or_default() += ns,
+                    BlockerState::Holding => *to_class.entry(front.name()).or_default() += ns,
                     // One who waits is not to blame: whoever lets that one wait is.
                     _ => {
                         let behind = self.holders(Some(front.name()));
@@ -292,9 +292,9 @@ impl LockResults {
     /// Who held it while this one waited, or anybody, and for how long.
     fn holders(&self, waiting: Option<&str>) -> BTreeMap<&'static str, f64> {
         let mut by_holder = BTreeMap::new();
-        for ((waiter, _, front, stance), blame) in &self.figures.blame {
+        for ((waiter, _, front, stance), blame) in &self.accounting.blame {
             let is_meant = waiting.is_none_or(|name| name == waiter.name());
-            if is_meant && *stance == Stance::Holding {
+            if is_meant && *stance == BlockerState::Holding {
                 *by_holder.entry(front.name()).or_default() += blame.ns as f64;
             }
         }
@@ -302,21 +302,21 @@ impl LockResults {
     }
 
     fn json(&self) -> Value {
-        let (figures, ms) = (&self.figures, |ns: u64| ns as f64 / 1e6);
+        let (figures, ms) = (&self.accounting, |ns: u64| ns as f64 / 1e6);
         json!({
             "name": self.name,
             "entries": figures.entries,
             "waited_ms": ms(figures.waited_ns),
             "held_ms": ms(figures.held_ns),
-            "longest_hold": self.longest.map(|hold| json!({ "ms": ms(hold.ns), "by": hold.actor.name() })),
+            "longest_hold": self.longest.map(|hold| json!({ "ms": ms(hold.ns), "by": hold.label.name() })),
         })
     }
 
     fn line(&self) -> String {
         let ms = |ns: u64| ns as f64 / 1e6;
-        let figures = &self.figures;
+        let figures = &self.accounting;
         let longest = self.longest.map_or_else(String::new, |hold| {
-            format!("; held for {:.2} ms at the longest, by {}", ms(hold.ns), hold.actor.name())
+            format!("; held for {:.2} ms at the longest, by {}", ms(hold.ns), hold.label.name())
         });
         format!(
             "{}: taken {} times, waited for {:.1} ms, held {:.1} ms in all{longest}",

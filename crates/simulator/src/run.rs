@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use clearlane_load::Trouble;
+use clearlane_load::Error;
 use clearlane_load::workload::Workload;
 
 use crate::World;
-use crate::account::Spent;
+use crate::account::TimeKind;
 use crate::cluster::Cluster;
 use crate::costs::Costs;
 use crate::model::Connect;
 use crate::results::{ClassResults, LockResults, Results};
 use crate::scenario::{Class, Scenario};
-use crate::server::{Build, Outcome};
+use crate::server::{Build, ServeOutcome};
 
 /// Answers have so long after the last request was due.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -28,14 +28,14 @@ const ALONE_NS: u64 = 60_000_000_000;
 
 /// Why a scenario is not run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Refused {
+pub enum RunError {
     /// A machine would never come to an end of it.
     #[error(
         "the requests need {needed:.2} cores all the time, and there are {cores}: that is {:.0} % of them (at \
          member {member}), and queues would grow without end; ask for less, or give it more `--cores`",
         100.0 * needed / *cores as f64
     )]
-    TooMuch {
+    Overloaded {
         /// Which machine, from 1 on.
         member: usize,
         /// Cores that are needed all the time.
@@ -45,20 +45,20 @@ pub enum Refused {
     },
     /// Its knobs do not fit together.
     #[error(transparent)]
-    Wrong(#[from] Trouble),
+    Invalid(#[from] Error),
 }
 
 /// Runs it.
-pub fn run(scenario: &Scenario, build: &Build) -> Result<Results, Refused> {
-    run_telling(scenario, build, |_| ())
+pub fn run(scenario: &Scenario, build: &Build) -> Result<Results, RunError> {
+    run_with_progress(scenario, build, |_| ())
 }
 
 /// Runs it, and tells meanwhile how much of it is done, up to 1.
-pub fn run_telling(
+pub fn run_with_progress(
     scenario: &Scenario,
     build: &Build,
     mut tell: impl FnMut(f64),
-) -> Result<Results, Refused> {
+) -> Result<Results, RunError> {
     check(scenario, build)?;
     let world = World::new();
     if let Some((from_ns, to_ns)) = scenario.recorded {
@@ -97,7 +97,7 @@ pub fn run_telling(
 }
 
 /// Whether it can be run: its knobs fit together, and its machines can bear it.
-pub fn check(scenario: &Scenario, build: &Build) -> Result<(), Refused> {
+pub fn check(scenario: &Scenario, build: &Build) -> Result<(), RunError> {
     scenario.check()?;
     check_capacity(scenario, build)
 }
@@ -105,11 +105,11 @@ pub fn check(scenario: &Scenario, build: &Build) -> Result<(), Refused> {
 /// The locks of all members, by name.
 fn locks(cluster: &Cluster) -> Vec<LockResults> {
     let mut all: Vec<LockResults> = Vec::new();
-    for lock in cluster.locks().flatten().filter(|lock| lock.figures().entries > 0) {
-        let (name, figures, longest) = (lock.name(), lock.figures(), lock.longest_hold());
+    for lock in cluster.locks().flatten().filter(|lock| lock.accounting().entries > 0) {
+        let (name, figures, longest) = (lock.name(), lock.accounting(), lock.longest_hold());
         match all.iter_mut().find(|known| known.name == name) {
             Some(known) => known.add(figures, longest),
-            None => all.push(LockResults { name, figures, longest }),
+            None => all.push(LockResults { name, accounting: figures, longest }),
         }
     }
     all
@@ -134,15 +134,15 @@ async fn sends(
         cluster.world().spawn(async move {
             let (outcome, took_ns, account) = its.serve(connect, actor, request).await;
             match outcome {
-                Outcome::Answered => results.borrow_mut().answered(took_ns, account),
-                Outcome::Refused => results.borrow_mut().refused += 1,
+                ServeOutcome::Answered => results.borrow_mut().answered(took_ns, account),
+                ServeOutcome::Rejected => results.borrow_mut().refused += 1,
             }
         });
     }
 }
 
 /// How long each request keeps the members busy if it is alone, times how many there are.
-fn check_capacity(scenario: &Scenario, build: &Build) -> Result<(), Refused> {
+fn check_capacity(scenario: &Scenario, build: &Build) -> Result<(), RunError> {
     let mut needed = vec![0.0; scenario.model.members + scenario.model.learners];
     let auth = scenario.model.auth;
     needed[0] = auth.logins_per_s * auth.bcrypt_ns as f64 / 1e9;
@@ -182,13 +182,13 @@ fn check_capacity(scenario: &Scenario, build: &Build) -> Result<(), Refused> {
     match busiest.filter(|(_, needed)| **needed >= cores as f64) {
         None => Ok(()),
         Some((place, needed)) => {
-            Err(Refused::TooMuch { member: place + 1, needed: *needed, cores })
+            Err(RunError::Overloaded { member: place + 1, needed: *needed, cores })
         }
     }
 }
 
-fn names(world: &World) -> BTreeMap<Spent, &'static str> {
-    Spent::all(world).map(|kind| (kind, kind.name(world))).collect()
+fn names(world: &World) -> BTreeMap<TimeKind, &'static str> {
+    TimeKind::all(world).map(|kind| (kind, kind.name(world))).collect()
 }
 
 /// Reads a workload.

@@ -9,10 +9,10 @@ use clearlane_load::Result;
 use clearlane_load::arrivals::Schedule;
 use clearlane_load::keys::{KeySpace, Sizes};
 use clearlane_load::workload::{Class as Load, Operation, Workload};
-use clearlane_locks::Actor;
+use clearlane_locks::TaskLabel;
 use toml::{Table, Value};
 
-use crate::Chance;
+use crate::Rng;
 use crate::knobs::wrong;
 use crate::model::{Connect, Model, Stalls};
 use crate::server::Request;
@@ -121,28 +121,28 @@ fn check_spread(name: &str, spread: Option<Spread>) -> Result<()> {
 /// The requests of one class.
 #[derive(Debug)]
 pub(crate) struct Class {
-    pub(crate) actor: Actor,
+    pub(crate) actor: TaskLabel,
     pub(crate) schedule: Schedule,
     pub(crate) connect: Connect,
     operation: Operation,
     key_size: u64,
     stored: Sizes,
-    sizes: Chance,
+    sizes: Rng,
 }
 
 impl Class {
     pub(crate) fn new(scenario: &Scenario, load: &Load) -> Class {
         let Scenario { workload, seed, .. } = scenario;
         // As the driver: one for the times of a class, and one for what it asks for.
-        let first = seed.wrapping_mul(1 << 20).wrapping_add(load.place * 2);
+        let first = seed.wrapping_mul(1 << 20).wrapping_add(load.index * 2);
         Class {
-            actor: Actor::named(&load.name),
+            actor: TaskLabel::named(&load.name),
             connect: scenario.model.connects(&load.name),
             schedule: Schedule::new(load.spacing, load.rate, first),
             operation: load.operation,
             key_size: workload.space.key_size,
             stored: workload.space.value,
-            sizes: Chance::new(first, 1),
+            sizes: Rng::new(first, 1),
         }
     }
 

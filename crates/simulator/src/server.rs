@@ -7,9 +7,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use clearlane_locks::Actor;
+use clearlane_locks::TaskLabel;
 
-use crate::account::Spent;
+use crate::account::TimeKind;
 use crate::costs::Costs;
 use crate::disk::Disk;
 use crate::era::Era;
@@ -17,9 +17,9 @@ use crate::lock::Lock;
 use crate::model::Model;
 use crate::raft::{Arrived, Batch, Entry};
 use crate::signal::{Queue, Signal};
+use crate::sim_task::{SimTask, TimeAccount};
 use crate::spread::Times;
-use crate::trip::{Ledger, Trip};
-use crate::{Chance, Cores, World};
+use crate::{Cores, Rng, World};
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,11 +62,11 @@ impl Build {
 
 /// What has become of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ServeOutcome {
     /// It was answered.
     Answered,
     /// Too much is committed and not applied: "etcdserver: too many requests".
-    Refused,
+    Rejected,
 }
 
 /// What the eras have to do with.
@@ -140,34 +140,34 @@ impl Locks {
 #[derive(Debug)]
 pub(crate) struct Worker<T> {
     pub(crate) queue: Queue<T>,
-    pub(crate) ledger: Ledger,
-    pub(crate) name: Spent,
+    pub(crate) time_account: TimeAccount,
+    pub(crate) name: TimeKind,
 }
 
 impl<T> Worker<T> {
-    fn new(world: &World, trip: &Trip, name: &'static str) -> Worker<T> {
-        let (queue, name) = (Queue::new(world), Spent::named(world, name));
-        Worker { queue, ledger: trip.ledger(), name }
+    fn new(world: &World, trip: &SimTask, name: &'static str) -> Worker<T> {
+        let (queue, name) = (Queue::new(world), TimeKind::named(world, name));
+        Worker { queue, time_account: trip.time_account(), name }
     }
 
-    pub(crate) fn give(&self, work: T) {
+    pub(crate) fn enqueue(&self, work: T) {
         self.queue.push(work);
     }
 }
 
 /// Those who take the steps of a member's workers.
 #[derive(Debug)]
-pub(crate) struct Hands {
-    pub(crate) log: Trip,
-    pub(crate) applier: Trip,
-    pub(crate) reads: Trip,
-    pub(crate) commits: Trip,
+pub(crate) struct MemberTasks {
+    pub(crate) log: SimTask,
+    pub(crate) applier: SimTask,
+    pub(crate) reads: SimTask,
+    pub(crate) commits: SimTask,
 }
 
 /// What tells a member from the others.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub(crate) place: usize,
+pub(crate) struct MemberConfig {
+    pub(crate) index: usize,
     pub(crate) applies: bool,
     pub(crate) cores: usize,
     pub(crate) quantum_ns: u64,
@@ -177,24 +177,24 @@ pub(crate) struct Place {
 impl Member {
     pub(crate) fn new(
         world: &World,
-        place: Place,
+        place: MemberConfig,
         build: &Rc<Build>,
         model: &Rc<Model>,
-    ) -> (Member, Hands) {
+    ) -> (Member, MemberTasks) {
         // Members have five numbers of chance each, from 2 on.
-        let chance = |purpose: u64| Chance::new(place.seed, place.place as u64 * 5 + 2 + purpose);
-        let Place { cores, quantum_ns, .. } = place;
+        let chance = |purpose: u64| Rng::new(place.seed, place.index as u64 * 5 + 2 + purpose);
+        let MemberConfig { cores, quantum_ns, .. } = place;
         let impatience = build.costs.impatience;
         let cores = Cores::with_impatience(world, cores, quantum_ns, impatience, chance(4));
-        let name = |name: &str| match place.place {
-            0 => Actor::named(name),
-            other => Actor::named(&format!("{name} {}", other + 1)),
+        let name = |name: &str| match place.index {
+            0 => TaskLabel::named(name),
+            other => TaskLabel::named(&format!("{name} {}", other + 1)),
         };
         // Names are few: who has nothing to do gets none.
         let log = name("log");
         let used = |called| if place.applies { name(called) } else { log };
-        let trip = |actor| Trip::new(world, &cores, actor);
-        let hands = Hands {
+        let trip = |actor| SimTask::new(world, &cores, actor);
+        let hands = MemberTasks {
             log: trip(log),
             applier: trip(used("applier")),
             reads: trip(used("reads")),
@@ -203,7 +203,7 @@ impl Member {
         let times = |spread, purpose| RefCell::new(Times::new(spread, chance(purpose)));
         let member = Member {
             locks: Locks::new(world),
-            disk: Disk::new(world, model.stalls, place.seed, place.place),
+            disk: Disk::new(world, model.stalls, place.seed, place.index),
             log_syncs: times(model.sync.unwrap_or(build.costs.log_sync), 0),
             commit_syncs: times(model.commit_sync.unwrap_or(build.costs.commit_sync), 1),
             awake: times(build.costs.awake, 2),

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use crate::world::{Id, World};
+use crate::world::{ProcessId, World};
 
 /// Something that happens once, for which anybody may wait. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -15,41 +15,41 @@ pub struct Signal(Rc<Inner>);
 #[derive(Debug)]
 struct Inner {
     world: World,
-    is_given: Cell<bool>,
-    waiting: RefCell<Vec<Id>>,
+    is_set: Cell<bool>,
+    waiting: RefCell<Vec<ProcessId>>,
 }
 
 impl Signal {
     /// One that was not given yet.
     pub fn new(world: &World) -> Signal {
         let (is_given, waiting) = Default::default();
-        Signal(Rc::new(Inner { world: world.clone(), is_given, waiting }))
+        Signal(Rc::new(Inner { world: world.clone(), is_set: is_given, waiting }))
     }
 
     /// It has happened: all who wait go on.
-    pub fn give(&self) {
-        self.0.is_given.set(true);
+    pub fn set(&self) {
+        self.0.is_set.set(true);
         for id in self.0.waiting.take() {
             self.0.world.wake(id);
         }
     }
 
     /// Waits until it has happened.
-    pub fn wait(&self) -> Given<'_> {
-        Given(&self.0)
+    pub fn wait(&self) -> SignalWait<'_> {
+        SignalWait(&self.0)
     }
 }
 
 /// A wait for a [`Signal`].
 #[derive(Debug)]
 #[must_use = "only who awaits it waits"]
-pub struct Given<'s>(&'s Inner);
+pub struct SignalWait<'s>(&'s Inner);
 
-impl Future for Given<'_> {
+impl Future for SignalWait<'_> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<()> {
-        if self.0.is_given.get() {
+        if self.0.is_set.get() {
             return Poll::Ready(());
         }
         self.0.waiting.borrow_mut().push(self.0.world.going_on());
@@ -65,7 +65,7 @@ pub struct Queue<T>(Rc<Line<T>>);
 struct Line<T> {
     world: World,
     work: RefCell<Vec<T>>,
-    worker: Cell<Option<Id>>,
+    worker: Cell<Option<ProcessId>>,
 }
 
 impl<T> Clone for Queue<T> {
@@ -100,17 +100,17 @@ impl<T> Queue<T> {
     }
 
     /// All that there is; waits until there is something.
-    pub fn take(&self) -> Taking<'_, T> {
-        Taking(&self.0)
+    pub fn drain(&self) -> Drain<'_, T> {
+        Drain(&self.0)
     }
 }
 
 /// A worker that waits for work.
 #[derive(Debug)]
 #[must_use = "only who awaits it gets work"]
-pub struct Taking<'q, T>(&'q Line<T>);
+pub struct Drain<'q, T>(&'q Line<T>);
 
-impl<T> Future for Taking<'_, T> {
+impl<T> Future for Drain<'_, T> {
     type Output = Vec<T>;
 
     fn poll(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Vec<T>> {

@@ -14,10 +14,10 @@
 
 use std::f64::consts::TAU;
 
-use crate::Chance;
+use crate::Rng;
 
 /// The 99th percentile of the bell, in standard deviations.
-const BELL_P99: f64 = 2.326_347_874;
+const NORMAL_P99: f64 = 2.326_347_874;
 
 /// A 99th percentile is at most so many times the mean.
 pub const P99_MAX: f64 = 14.9;
@@ -43,9 +43,9 @@ impl Spread {
             return Spread { mean_ns: median_ns.max(0.0), p99_ns: None };
         }
         // Beyond two and a third the tail would be so heavy that no mean and percentile tell of it.
-        let sigma = ((p99_ns / median_ns).ln() / BELL_P99).min(BELL_P99);
+        let sigma = ((p99_ns / median_ns).ln() / NORMAL_P99).min(NORMAL_P99);
         let mean_ns = median_ns * (sigma * sigma / 2.0).exp();
-        let p99_ns = (median_ns * (BELL_P99 * sigma).exp()).min(0.99 * P99_MAX * mean_ns);
+        let p99_ns = (median_ns * (NORMAL_P99 * sigma).exp()).min(0.99 * P99_MAX * mean_ns);
         Spread { mean_ns, p99_ns: Some(p99_ns.max(mean_ns)) }
     }
 
@@ -74,7 +74,7 @@ impl Spread {
         }
         let ratio = self.p99_ns.map_or(1.0, |p99_ns| p99_ns / self.mean_ns);
         let ratio = ratio.clamp(1.0, P99_MAX);
-        BELL_P99 - (BELL_P99 * BELL_P99 - 2.0 * ratio.ln()).max(0.0).sqrt()
+        NORMAL_P99 - (NORMAL_P99 * NORMAL_P99 - 2.0 * ratio.ln()).max(0.0).sqrt()
     }
 }
 
@@ -84,17 +84,17 @@ pub struct Times {
     mu: f64,
     sigma: f64,
     always_ns: Option<u64>,
-    chance: Chance,
+    rng: Rng,
 }
 
 impl Times {
     /// Of this spread.
-    pub fn new(spread: Spread, chance: Chance) -> Times {
+    pub fn new(spread: Spread, chance: Rng) -> Times {
         let sigma = spread.sigma();
         let is_constant = sigma == 0.0 || spread.mean_ns <= 0.0;
         let always_ns = is_constant.then_some(spread.mean_ns as u64);
         let mu = spread.mean_ns.max(1.0).ln() - sigma * sigma / 2.0;
-        Times { mu, sigma, always_ns, chance }
+        Times { mu, sigma, always_ns, rng: chance }
     }
 
     /// The next one.
@@ -103,8 +103,8 @@ impl Times {
             return ns;
         }
         // A point of the bell out of two draws, after Box and Muller.
-        let far = (-2.0 * (1.0 - self.chance.unit()).ln()).sqrt();
-        let bell = far * (TAU * self.chance.unit()).cos();
+        let far = (-2.0 * (1.0 - self.rng.unit()).ln()).sqrt();
+        let bell = far * (TAU * self.rng.unit()).cos();
         (self.mu + self.sigma * bell).exp() as u64
     }
 }
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     fn drawn(spread: Spread) -> Vec<u64> {
-        let mut times = Times::new(spread, Chance::new(3, 0));
+        let mut times = Times::new(spread, Rng::new(3, 0));
         let mut drawn: Vec<u64> = (0..200_000).map(|_| times.next_ns()).collect();
         drawn.sort_unstable();
         drawn

@@ -22,7 +22,7 @@ const STEPS_MAX: usize = 200;
 
 /// Which values a number is given.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Values(pub Vec<f64>);
+pub struct SweepValues(pub Vec<f64>);
 
 /// Why a text says nothing of the kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,13 +30,13 @@ pub struct Values(pub Vec<f64>);
     "`{0}` is no range: {1}; say FROM..TO for 8 values at equal distances, FROM..TO:5 for 5 of them, or FROM..TO:x2 \
      for each twice the one before"
 )]
-pub struct NoRange(String, String);
+pub struct RangeError(String, String);
 
-impl FromStr for Values {
-    type Err = NoRange;
+impl FromStr for SweepValues {
+    type Err = RangeError;
 
-    fn from_str(text: &str) -> Result<Values, NoRange> {
-        values(text).map(Values).map_err(|why| NoRange(text.to_owned(), why))
+    fn from_str(text: &str) -> Result<SweepValues, RangeError> {
+        values(text).map(SweepValues).map_err(|why| RangeError(text.to_owned(), why))
     }
 }
 
@@ -124,7 +124,7 @@ pub enum Point {
     /// So many milliseconds; nothing, if nothing was answered.
     Latency(Option<f64>),
     /// It was not run, because of this.
-    Refused(String),
+    NotRun(String),
 }
 
 /// What came of all.
@@ -163,7 +163,7 @@ impl Sweep {
                 let shown = match point {
                     Point::Latency(Some(ms)) => format!("{ms:.2}"),
                     Point::Latency(None) => "-".to_owned(),
-                    Point::Refused(_) => "refused".to_owned(),
+                    Point::NotRun(_) => "refused".to_owned(),
                 };
                 let _ = write!(table, " {shown:>11}");
             }
@@ -177,7 +177,7 @@ impl Sweep {
     fn refusals(&self) -> impl Iterator<Item = (f64, Era, &str)> {
         self.rows.iter().flat_map(|(value, points)| {
             self.eras.iter().zip(points).filter_map(|(era, point)| match point {
-                Point::Refused(why) => Some((*value, *era, why.as_str())),
+                Point::NotRun(why) => Some((*value, *era, why.as_str())),
                 Point::Latency(_) => None,
             })
         })
@@ -188,7 +188,7 @@ impl Sweep {
         let points = self.rows.iter().flat_map(|(value, points)| {
             self.eras.iter().zip(points).map(move |(era, point)| match point {
                 Point::Latency(ms) => json!({ "value": value, "era": era.name(), "ms": ms }),
-                Point::Refused(why) => json!({ "value": value, "era": era.name(), "refused": why }),
+                Point::NotRun(why) => json!({ "value": value, "era": era.name(), "refused": why }),
             })
         });
         json!({
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn ranges_are_what_they_say() {
-        let values = |text: &str| text.parse::<Values>().map(|Values(values)| values);
+        let values = |text: &str| text.parse::<SweepValues>().map(|SweepValues(values)| values);
         assert_eq!(values("1..8"), Ok((1..=8).map(f64::from).collect()));
         assert_eq!(values("1..4"), Ok(vec![1.0, 2.0, 3.0, 4.0]));
         assert_eq!(values("0..1:5"), Ok(vec![0.0, 0.25, 0.5, 0.75, 1.0]));
@@ -230,19 +230,19 @@ mod tests {
             ("0..7:x2", "a multiple of 0 is 0"),
             ("1..7:x1.0001", "that is more than 200 values"),
         ] {
-            let error = text.parse::<Values>().expect_err(text).to_string();
+            let error = text.parse::<SweepValues>().expect_err(text).to_string();
             assert!(error.contains(told) && error.contains("FROM..TO:5"), "{text}: {error}");
         }
     }
 
     fn sweep() -> Sweep {
         let some = |ms| Point::Latency(Some(ms));
-        let refused = || Point::Refused("the requests need 2.61 cores".to_owned());
+        let refused = || Point::NotRun("the requests need 2.61 cores".to_owned());
         Sweep {
             parameter: "cheap.rate".to_owned(),
             class: "cheap".to_owned(),
             metric: "p99".parse().expect("it is one"),
-            eras: vec![Era::V32, Era::Clearlane],
+            eras: vec![Era::V3_2, Era::Clearlane],
             rows: vec![
                 (100.0, vec![some(9.0), some(0.09)]),
                 (200.0, vec![some(20.0), some(0.1)]),

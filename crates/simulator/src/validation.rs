@@ -9,7 +9,7 @@
 //! * A [`Ranking`] asks for each two eras which of them is slower. Where every real run of the one is slower than
 //!   all of the other, and the medians are apart by more than a [`TIE`], the model must say the same.
 //!
-//! [figure]: Figure
+//! [figure]: LatencyComparison
 
 use std::fmt::Write;
 
@@ -25,7 +25,7 @@ pub const TIE: f64 = 0.10;
 
 /// One percentile of one class in one era.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Figure {
+pub struct LatencyComparison {
     /// In which era.
     pub era: Era,
     /// Of which class.
@@ -53,7 +53,7 @@ fn bounds(values: &[f64]) -> (f64, f64) {
     values.iter().fold((f64::INFINITY, 0.0), |(low, high), ms| (ms.min(low), ms.max(high)))
 }
 
-impl Figure {
+impl LatencyComparison {
     /// Of the real runs.
     pub fn real(&self) -> f64 {
         median(&self.real_ms)
@@ -100,18 +100,19 @@ pub struct Ranking {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Validation {
     /// All figures, by era, class and percentile.
-    pub figures: Vec<Figure>,
+    pub comparisons: Vec<LatencyComparison>,
 }
 
 impl Validation {
     /// Which of two eras is slower, wherever that is clear.
     pub fn rankings(&self) -> Vec<Ranking> {
-        let pairs = self.figures.iter().flat_map(|one| {
-            let same =
-                move |other: &&Figure| one.class == other.class && one.metric == other.metric;
-            self.figures.iter().filter(same).map(move |other| (one, other))
+        let pairs = self.comparisons.iter().flat_map(|one| {
+            let same = move |other: &&LatencyComparison| {
+                one.class == other.class && one.metric == other.metric
+            };
+            self.comparisons.iter().filter(same).map(move |other| (one, other))
         });
-        let is_clear = |(one, other): &(&Figure, &Figure)| {
+        let is_clear = |(one, other): &(&LatencyComparison, &LatencyComparison)| {
             bounds(&one.real_ms).0 > bounds(&other.real_ms).1
                 && one.real() > (1.0 + TIE) * other.real()
         };
@@ -129,13 +130,13 @@ impl Validation {
 
     /// For people: each figure, and what is not as it should be.
     pub fn table(&self) -> String {
-        let widest = self.figures.iter().map(|figure| figure.class.len()).max().unwrap_or(0);
+        let widest = self.comparisons.iter().map(|figure| figure.class.len()).max().unwrap_or(0);
         let name = widest.max("class".len());
         let mut table = format!(
             "{:<9}  {:<name$}  {:<6} {:>9} {:>19} {:>9} {:>7}\n",
             "era", "class", "", "real ms", "of all runs", "model ms", "off"
         );
-        for figure in &self.figures {
+        for figure in &self.comparisons {
             let (low, high) = bounds(&figure.real_ms);
             let verdict = match (figure.is_near(), figure.is_within_spread()) {
                 (true, false) => "",
@@ -154,8 +155,8 @@ impl Validation {
                 100.0 * figure.error(),
             );
         }
-        let near = self.figures.iter().filter(|figure| figure.is_near()).count();
-        let (rankings, all) = (self.rankings(), self.figures.len());
+        let near = self.comparisons.iter().filter(|figure| figure.is_near()).count();
+        let (rankings, all) = (self.rankings(), self.comparisons.len());
         let right = rankings.iter().filter(|ranking| ranking.is_right).count();
         let _ = writeln!(
             table,
@@ -176,7 +177,7 @@ impl Validation {
 
     /// For programs.
     pub fn json(&self) -> Value {
-        let figures = self.figures.iter().map(|figure| {
+        let figures = self.comparisons.iter().map(|figure| {
             json!({
                 "era": figure.era.name(),
                 "class": figure.class,
@@ -207,17 +208,17 @@ impl Validation {
 mod tests {
     use super::*;
 
-    fn figure(era: Era, metric: usize, real_ms: &[f64], model: f64) -> Figure {
+    fn figure(era: Era, metric: usize, real_ms: &[f64], model: f64) -> LatencyComparison {
         let (real_ms, model_ms) = (real_ms.to_vec(), vec![model]);
-        Figure { era, class: "cheap".to_owned(), metric, real_ms, model_ms }
+        LatencyComparison { era, class: "cheap".to_owned(), metric, real_ms, model_ms }
     }
 
     #[test]
     fn near_is_within_a_share_or_within_the_runs() {
-        let near = |metric, model| figure(Era::V32, metric, &[9.0, 10.0, 10.5], model).is_near();
+        let near = |metric, model| figure(Era::V3_2, metric, &[9.0, 10.0, 10.5], model).is_near();
         assert_eq!([7.4, 7.6, 12.4, 12.6].map(|ms| near(0, ms)), [false, true, true, false]);
         assert_eq!([5.9, 6.1, 13.9, 14.1].map(|ms| near(1, ms)), [false, true, true, false]);
-        let noisy = figure(Era::V32, 0, &[9.0, 10.0, 30.0], 29.0);
+        let noisy = figure(Era::V3_2, 0, &[9.0, 10.0, 30.0], 29.0);
         assert!(noisy.is_near() && noisy.is_within_spread());
         assert!((noisy.error() - 1.9).abs() < 1e-9);
     }
@@ -225,18 +226,18 @@ mod tests {
     #[test]
     fn a_ranking_counts_where_it_is_clear() {
         let figures = vec![
-            figure(Era::V32, 1, &[20.0, 30.0], 9.0),
-            figure(Era::V34, 1, &[10.0, 21.0], 8.0),
+            figure(Era::V3_2, 1, &[20.0, 30.0], 9.0),
+            figure(Era::V3_4, 1, &[10.0, 21.0], 8.0),
             figure(Era::Clearlane, 1, &[5.0, 6.0], 10.0),
             figure(Era::Clearlane, 0, &[500.0], 600.0),
             // Apart, but as good as the same.
-            figure(Era::V34, 0, &[520.0], 400.0),
+            figure(Era::V3_4, 0, &[520.0], 400.0),
         ];
-        let validation = Validation { figures };
+        let validation = Validation { comparisons: figures };
         let found = validation.rankings();
         let found: Vec<_> = found.iter().map(|r| (r.slower, r.quicker, r.is_right)).collect();
         let ours = Era::Clearlane;
-        assert_eq!(found, [(Era::V32, ours, false), (Era::V34, ours, false)]);
+        assert_eq!(found, [(Era::V3_2, ours, false), (Era::V3_4, ours, false)]);
         let table = validation.table();
         assert!(table.contains("0 of 2 rankings right"), "{table}");
         assert!(

@@ -37,7 +37,7 @@ use crate::timeline::Timeline;
 
 /// Names a process until it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Id(u32);
+pub(crate) struct ProcessId(u32);
 
 type Process = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -50,12 +50,12 @@ struct Inner {
     now_ns: Cell<u64>,
     /// Entries that were made in the calendar.
     entries: Cell<u64>,
-    calendar: RefCell<BinaryHeap<Reverse<(u64, u64, Id)>>>,
-    ready: RefCell<VecDeque<Id>>,
+    calendar: RefCell<BinaryHeap<Reverse<(u64, u64, ProcessId)>>>,
+    ready: RefCell<VecDeque<ProcessId>>,
     /// By number. The place of one that has ended, or goes on at this moment, is empty.
     processes: RefCell<Vec<Option<Process>>>,
-    free: RefCell<Vec<Id>>,
-    going_on: Cell<Option<Id>>,
+    free: RefCell<Vec<ProcessId>>,
+    going_on: Cell<Option<ProcessId>>,
     /// What time is spent on, by number.
     names: RefCell<Vec<&'static str>>,
     steps: Cell<u64>,
@@ -117,7 +117,7 @@ impl World {
         let mut processes = self.0.processes.borrow_mut();
         let id = self.0.free.borrow_mut().pop().unwrap_or_else(|| {
             processes.push(None);
-            Id(processes.len() as u32 - 1)
+            ProcessId(processes.len() as u32 - 1)
         });
         processes[id.0 as usize] = Some(Box::pin(process));
         drop(processes);
@@ -155,11 +155,11 @@ impl World {
         self.0.calendar.take();
     }
 
-    fn next_ready(&self) -> Option<Id> {
+    fn next_ready(&self) -> Option<ProcessId> {
         self.0.ready.borrow_mut().pop_front()
     }
 
-    fn next_in_time(&self, until_ns: u64) -> Option<Id> {
+    fn next_in_time(&self, until_ns: u64) -> Option<ProcessId> {
         let mut calendar = self.0.calendar.borrow_mut();
         let Reverse((at_ns, _, id)) = *calendar.peek()?;
         if at_ns > until_ns {
@@ -170,7 +170,7 @@ impl World {
         Some(id)
     }
 
-    fn go_on(&self, id: Id) {
+    fn go_on(&self, id: ProcessId) {
         let process = self.0.processes.borrow_mut()[id.0 as usize].take();
         let mut process = process.expect("only who is there is woken, and by one thing");
         self.0.steps.set(self.0.steps.get() + 1);
@@ -184,16 +184,16 @@ impl World {
     }
 
     /// The process that asks.
-    pub(crate) fn going_on(&self) -> Id {
+    pub(crate) fn going_on(&self) -> ProcessId {
         self.0.going_on.get().expect("only a process waits")
     }
 
     /// What it waited for is there.
-    pub(crate) fn wake(&self, id: Id) {
+    pub(crate) fn wake(&self, id: ProcessId) {
         self.0.ready.borrow_mut().push_back(id);
     }
 
-    pub(crate) fn wake_at(&self, ns: u64, id: Id) {
+    pub(crate) fn wake_at(&self, ns: u64, id: ProcessId) {
         let entry = self.0.entries.get();
         self.0.entries.set(entry + 1);
         self.0.calendar.borrow_mut().push(Reverse((ns, entry, id)));

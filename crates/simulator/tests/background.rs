@@ -63,10 +63,10 @@ fn longest_ms(results: &Results, name: &str) -> f64 {
 #[test]
 fn a_watcher_that_is_behind_is_read_to_again_and_again() {
     let knobs = [("model.watchers.lagging", "1"), ("model.watchers.behind", "20000")];
-    for era in [Era::V30, Era::V32, Era::V35] {
+    for era in [Era::V3_0, Era::V3_2, Era::V3_5] {
         let results = found(&knobs, era);
-        assert_eq!(lock(&results, "watchable").figures.entries, 20, "era {era}");
-        assert_eq!(lock(&results, "watchable").figures.held_ns, 210_000 * 800, "era {era}");
+        assert_eq!(lock(&results, "watchable").accounting.entries, 20, "era {era}");
+        assert_eq!(lock(&results, "watchable").accounting.held_ns, 210_000 * 800, "era {era}");
         let ms = class(&results, "watch sync").latency_ms(1.0).unwrap();
         // 19 times 100 ms lie between the 20 passes.
         assert!((ms - (1900.0 + 168.0)).abs() < 5.0, "{ms}");
@@ -81,10 +81,10 @@ fn a_watcher_that_is_behind_is_read_to_again_and_again() {
 #[test]
 fn many_watchers_take_turns() {
     let knobs = [("model.watchers.lagging", "1100"), ("model.watchers.behind", "2000")];
-    let results = found(&knobs, Era::V35);
+    let results = found(&knobs, Era::V3_5);
     assert_eq!(class(&results, "watch sync").answers(), 3);
     // Three groups, two passes each; the last group is small enough to come with another.
-    let passes = lock(&results, "watchable").figures.entries;
+    let passes = lock(&results, "watchable").accounting.entries;
     assert!((4..=6).contains(&passes), "{passes}");
 }
 
@@ -94,11 +94,11 @@ fn many_watchers_take_turns() {
 fn a_compaction_stops_for_long_or_often() {
     let knobs = [("model.compaction.every_s", "15"), ("model.cores", "1")];
     let ms = |results: &Results| class(results, "compaction").latency_ms(1.0).unwrap();
-    let old = found(&knobs, Era::V32);
+    let old = found(&knobs, Era::V3_2);
     assert!((ms(&old) - (6.0 + 10.0 * 8.0 + 9.0 * 100.0)).abs() < 2.0, "{}", ms(&old));
     assert!((longest_ms(&old, "treeIndex") - 6.0).abs() < 0.01, "{}", old.table());
     assert!(longest_ms(&old, "batchTx") >= 8.0, "{}", old.table());
-    let new = found(&knobs, Era::V34);
+    let new = found(&knobs, Era::V3_4);
     assert!((ms(&new) - (6.0 + 100.0 * 0.8 + 99.0 * 10.0)).abs() < 4.0, "{}", ms(&new));
     assert!(longest_ms(&new, "treeIndex") < 0.1, "{}", new.table());
     // A batch that removes nothing has nothing to commit.
@@ -152,7 +152,7 @@ fn a_snapshot_of_the_applier_waits_for_every_read() {
         let long = class(&results, "long").latency_ms(0.5).unwrap();
         (ms("read") / long, ms("put") / long)
     };
-    for era in [Era::V34, Era::V35] {
+    for era in [Era::V3_4, Era::V3_5] {
         let (read, put) = worst(era, "50");
         assert!(read > 0.5 && put > 0.5, "era {era}: {read} {put}");
         let (read, put) = worst(era, "0");
@@ -176,7 +176,7 @@ fn passwords_are_checked_one_after_the_other_or_side_by_side() {
         ]
     };
     let logins = |logins, inside| {
-        let results = found(&knobs(logins, inside), Era::V35);
+        let results = found(&knobs(logins, inside), Era::V3_5);
         let class = class(&results, "login");
         (class.answers(), class.latency_ms(0.5).unwrap())
     };
@@ -192,12 +192,12 @@ fn passwords_are_checked_one_after_the_other_or_side_by_side() {
 fn reads_of_era_3_0_are_entries_of_the_log() {
     let knobs = [("read.rate", "50"), ("read.consistency", "linearizable"), ("model.sync_ms", "7")];
     let ms = |era| class(&found(&knobs, era), "read").latency_ms(0.5).unwrap();
-    assert!(ms(Era::V30) > 7.0 && ms(Era::V31) < 1.0, "{} {}", ms(Era::V30), ms(Era::V31));
+    assert!(ms(Era::V3_0) > 7.0 && ms(Era::V3_1) < 1.0, "{} {}", ms(Era::V3_0), ms(Era::V3_1));
     let holder = |era| {
         let results = found(&knobs, era);
         let hold = lock(&results, "batchTx").longest.unwrap();
-        (hold.actor.name(), hold.ns > 1_000_000)
+        (hold.label.name(), hold.ns > 1_000_000)
     };
-    assert_eq!(holder(Era::V30), ("commit", true));
-    assert!(!holder(Era::V31).1, "nobody writes, and nothing is committed");
+    assert_eq!(holder(Era::V3_0), ("commit", true));
+    assert!(!holder(Era::V3_1).1, "nobody writes, and nothing is committed");
 }

@@ -70,9 +70,9 @@ fn what_is_measured_here_can_be_used() {
         assert_eq!(line.split_whitespace().count(), 2 + 2 * 2, "{line}");
     }
     let calibration = Calibration::parse(&text).unwrap();
-    assert_eq!(calibration.eras.keys().copied().collect::<Vec<_>>(), [Era::V32, Era::Clearlane]);
+    assert_eq!(calibration.eras.keys().copied().collect::<Vec<_>>(), [Era::V3_2, Era::Clearlane]);
     assert!(calibration.machine.contains(" cores, "), "{}", calibration.machine);
-    let Costs { request_ns, client_ns, record_ns, .. } = calibration.costs(Era::V32);
+    let Costs { request_ns, client_ns, record_ns, .. } = calibration.costs(Era::V3_2);
     assert!(request_ns + client_ns + record_ns > 1_000, "{calibration}");
     let (ours, by_hand) = (calibration.costs(Era::Clearlane), Costs::BY_HAND);
     assert!(ours.log_sync != by_hand.log_sync && ours.awake != by_hand.awake, "{calibration}");

@@ -10,7 +10,7 @@ use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
 use clearlane_simulator::show::{perfetto, svg, terminal};
 use clearlane_simulator::spread::Spread;
-use clearlane_simulator::timeline::{Timeline, What};
+use clearlane_simulator::timeline::{Activity, Timeline};
 
 const HEAD_OF_LINE: &str = include_str!("../../load/workloads/head-of-line.toml");
 
@@ -52,11 +52,11 @@ fn eras_stop_others_as_they_did() {
     let mut calm = with.clone();
     calm.workload = calm.workload.without(&["expensive".to_owned()]).unwrap();
     for (era, stops) in [
-        (Era::V30, true),
-        (Era::V31, true),
-        (Era::V32, true),
-        (Era::V34, false),
-        (Era::V35, false),
+        (Era::V3_0, true),
+        (Era::V3_1, true),
+        (Era::V3_2, true),
+        (Era::V3_4, false),
+        (Era::V3_5, false),
         (Era::Clearlane, false),
     ] {
         let (with, calm) = (results(&with, era), results(&calm, era));
@@ -70,7 +70,7 @@ fn eras_stop_others_as_they_did() {
 
 #[test]
 fn the_table_names_who_is_to_blame() {
-    let table = results(&scenario(30, 1), Era::V32).table();
+    let table = results(&scenario(30, 1), Era::V3_2).table();
     let line = table.lines().find(|line| line.trim_start().starts_with("put")).unwrap();
     assert!(line.contains("% readTx (held by expensive)"), "{table}");
     let ours = results(&scenario(30, 1), Era::Clearlane).table();
@@ -82,7 +82,7 @@ fn the_table_names_who_is_to_blame() {
 #[test]
 fn another_thread_reads_what_is_more_than_a_key() {
     let costs = Costs { pool_ns: 50_000_000, ..Costs::BY_HAND };
-    for (era, handed_over_from) in [(Era::V31, 2), (Era::V32, 2), (Era::Clearlane, 129)] {
+    for (era, handed_over_from) in [(Era::V3_1, 2), (Era::V3_2, 2), (Era::Clearlane, 129)] {
         for keys in [1, 2, 10, 128, 129, 999] {
             let text = format!(
                 "seconds = 1\n[keys]\ncount = 1000\nsize = 16\nvalue = 16\n[[class]]\nname = \"read\"\n\
@@ -123,7 +123,7 @@ fn a_disk_that_stands_still_stops_reads_of_old_eras() {
     let text = "seconds = 20\n[keys]\ncount = 1000\nsize = 16\nvalue = 16\n\
         [[class]]\nname = \"read\"\noperation = \"range\"\nkeys = 1\nrate = 100\n\
         [[class]]\nname = \"put\"\noperation = \"put\"\nrate = 100\n";
-    for (era, reads_wait) in [(Era::V32, true), (Era::V34, true), (Era::Clearlane, false)] {
+    for (era, reads_wait) in [(Era::V3_2, true), (Era::V3_4, true), (Era::Clearlane, false)] {
         let mut scenario = Scenario::new(workload(text).unwrap());
         let calm = run(&scenario, &Build::new(era, Costs::BY_HAND)).unwrap();
         scenario.set("model.stalls.every_s", "1").unwrap();
@@ -140,9 +140,9 @@ fn a_disk_that_stands_still_stops_reads_of_old_eras() {
 fn a_fresh_read_of_the_first_era_is_a_write() {
     let costs = Costs { log_sync: Spread::constant(7_000_000), ..Costs::BY_HAND };
     for (era, consistency, waits) in [
-        (Era::V30, "linearizable", true),
-        (Era::V30, "serializable", false),
-        (Era::V31, "linearizable", false),
+        (Era::V3_0, "linearizable", true),
+        (Era::V3_0, "serializable", false),
+        (Era::V3_1, "linearizable", false),
     ] {
         let text = format!(
             "seconds = 1\n[keys]\ncount = 1000\nsize = 16\nvalue = 16\n[[class]]\nname = \"read\"\n\
@@ -180,10 +180,10 @@ fn eras_have_the_names_of_the_flag() {
 fn a_timeline_shows_who_stood_in_front() {
     let mut scenario = Scenario::new(workload(HEAD_OF_LINE).unwrap());
     scenario.recorded = Some((6_675_000_000, 6_735_000_000));
-    let timeline = results(&scenario, Era::V32).timeline;
+    let timeline = results(&scenario, Era::V3_2).timeline;
     let waits_behind = |lane: &str, front: &str| {
-        timeline.spans.iter().any(|span| match &span.what {
-            What::Wait { of, behind: Some(behind) } => {
+        timeline.spans.iter().any(|span| match &span.activity {
+            Activity::Wait { resource: of, blocker: Some(behind) } => {
                 span.lane.starts_with(lane) && of == "readTx" && behind.starts_with(front)
             }
             _ => false,
@@ -206,7 +206,7 @@ fn a_timeline_shows_who_stood_in_front() {
 fn other_tools_get_whole_pairs() {
     let mut scenario = Scenario::new(workload(HEAD_OF_LINE).unwrap());
     scenario.recorded = Some((6_675_000_000, 6_735_000_000));
-    let timeline = results(&scenario, Era::V32).timeline;
+    let timeline = results(&scenario, Era::V3_2).timeline;
     let trace = perfetto::json(&timeline);
     let events = trace["traceEvents"].as_array().unwrap();
     let numbers = |phase: &str| {

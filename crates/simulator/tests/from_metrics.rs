@@ -14,9 +14,9 @@ use std::thread;
 use clearlane_load::workload::Operation;
 use clearlane_simulator::costs::Costs;
 use clearlane_simulator::era::Era;
-use clearlane_simulator::metrics::reading::NoReading;
-use clearlane_simulator::metrics::written::written;
-use clearlane_simulator::metrics::{Page, Reading};
+use clearlane_simulator::metrics::delta::MetricsDeltaError;
+use clearlane_simulator::metrics::scenario_file::scenario_toml;
+use clearlane_simulator::metrics::{MetricsDelta, Page};
 use clearlane_simulator::run::run;
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
@@ -39,10 +39,10 @@ fn page(name: &str) -> Page {
     Page::parse(&recorded(name)).unwrap()
 }
 
-fn reading(version: &str, seconds: f64) -> Reading {
+fn reading(version: &str, seconds: f64) -> MetricsDelta {
     let [first, second] =
         ["first", "second"].map(|part| page(&format!("etcd-{version}-{part}.txt")));
-    Reading::between(&first, &second, seconds).unwrap()
+    MetricsDelta::between(&first, &second, seconds).unwrap()
 }
 
 /// As it was written when somebody looked at it last: `UPDATE_GOLDENFILES=1` writes it anew.
@@ -56,11 +56,11 @@ fn as_before(name: &str, text: &str) {
 #[test]
 fn recorded_metrics_of_every_version_make_scenarios_that_run() {
     for (version, seconds) in [("3.3", 10.0), ("3.4", 10.0), ("3.5", 20.0), ("3.7.1", 9.034)] {
-        let text = written(&reading(version, seconds), "http://127.0.0.1:2379/metrics");
+        let text = scenario_toml(&reading(version, seconds), "http://127.0.0.1:2379/metrics");
         as_before(&format!("etcd-{version}.toml"), &text);
         let mut scenario = Scenario::parse(&text).unwrap();
         scenario.workload.seconds = 5;
-        let results = run(&scenario, &Build::new(Era::V35, Costs::BY_HAND)).unwrap();
+        let results = run(&scenario, &Build::new(Era::V3_5, Costs::BY_HAND)).unwrap();
         for (class, load) in results.classes.iter().zip(&scenario.workload.classes) {
             assert!(class.answers() > 0 || load.rate < 1.0, "{version}, {}", class.name);
         }
@@ -71,7 +71,7 @@ fn recorded_metrics_of_every_version_make_scenarios_that_run() {
 #[test]
 fn the_load_of_a_recording_is_found_again() {
     let reading = reading("3.7.1", 9.034);
-    let scenario = Scenario::parse(&written(&reading, "there")).unwrap();
+    let scenario = Scenario::parse(&scenario_toml(&reading, "there")).unwrap();
     let class = |name| scenario.workload.classes.iter().find(|class| class.name == name).unwrap();
     assert!((59.0..61.0).contains(&class("put").rate), "{:?}", class("put"));
     assert!((240.0..255.0).contains(&class("range").rate), "{:?}", class("range"));
@@ -94,8 +94,8 @@ fn a_server_that_counts_no_requests_is_believed_what_its_store_did() {
         Page::parse(&lines.collect::<Vec<_>>().join("\n")).unwrap()
     };
     let [first, second] = ["etcd-3.3-first.txt", "etcd-3.3-second.txt"].map(without);
-    let reading = Reading::between(&first, &second, 10.0).unwrap();
-    let text = written(&reading, "there");
+    let reading = MetricsDelta::between(&first, &second, 10.0).unwrap();
+    let text = scenario_toml(&reading, "there");
     assert!(text.contains("rate = 200 ") && text.contains("rate = 50 "), "{text}");
     assert!(text.contains("# counted in the store: it does not count requests"), "{text}");
 }
@@ -104,19 +104,19 @@ fn a_server_that_counts_no_requests_is_believed_what_its_store_did() {
 fn pages_that_say_nothing_together_are_told_apart() {
     let between = |first: &str, second: &str| {
         let pages = [first, second].map(|text| Page::parse(text).unwrap());
-        Reading::between(&pages[0], &pages[1], 2.0).unwrap_err()
+        MetricsDelta::between(&pages[0], &pages[1], 2.0).unwrap_err()
     };
     let [first, second] = ["first", "second"].map(|part| recorded(&format!("etcd-3.4-{part}.txt")));
-    assert_eq!(between(&second, &first), NoReading::Restarted);
-    assert_eq!(between(&first, &first), NoReading::Quiet(2.0));
+    assert_eq!(between(&second, &first), MetricsDeltaError::Restarted);
+    assert_eq!(between(&first, &first), MetricsDeltaError::NoLoad(2.0));
     assert_eq!(
         between("etcd_server_has_leader 1\n", "etcd_server_has_leader 1\n"),
-        NoReading::NoCounts
+        MetricsDeltaError::NoCounts
     );
     // It has done more since its second start than it had after its first.
     let restarted = second
         .replace("process_start_time_seconds 1.65e+09", "process_start_time_seconds 1.66e+09");
-    assert_eq!(between(&first, &restarted), NoReading::Restarted);
+    assert_eq!(between(&first, &restarted), MetricsDeltaError::Restarted);
 }
 
 fn from_metrics(arguments: &[&str]) -> Output {

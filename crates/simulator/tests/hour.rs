@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use clearlane_simulator::calibration::Calibration;
 use clearlane_simulator::era::Era;
+use clearlane_simulator::parallel_runs::run_all;
 use clearlane_simulator::results::Results;
 use clearlane_simulator::run::run;
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
-use clearlane_simulator::side_by_side::run_all;
 
 const FILE: &str = include_str!("../scenarios/kubernetes-5000-nodes.toml");
 

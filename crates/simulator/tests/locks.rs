@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use clearlane_locks::Actor;
-use clearlane_locks::gate::{Mode, Stance};
-use clearlane_simulator::account::{Account, Spent};
-use clearlane_simulator::{Cores, Lock, Trip, World};
+use clearlane_locks::TaskLabel;
+use clearlane_locks::rules::{BlockerState, LockMode};
+use clearlane_simulator::account::{Account, TimeKind};
+use clearlane_simulator::{Cores, Lock, SimTask, World};
 
 /// ```text
 ///   us          0   10   20 ...  100   110   115   120
@@ -33,7 +33,7 @@ fn a_small_convoy_by_hand() {
     {
         world.spawn(async move {
             world_.sleep(begin_ns).await;
-            let mut trip = Trip::new(&world_, &cores, Actor::named(name));
+            let mut trip = SimTask::new(&world_, &cores, TaskLabel::named(name));
             match name {
                 "put" => {
                     let alone = trip.write(&index).await;
@@ -54,13 +54,14 @@ fn a_small_convoy_by_hand() {
         });
     }
     world.run(u64::MAX);
-    let account = |entries: &[(Spent, u64)]| {
+    let account = |entries: &[(TimeKind, u64)]| {
         let mut account = Account::default();
         entries.iter().for_each(|(kind, ns)| account[*kind] = *ns);
         account
     };
-    let running = Spent::RUNNING;
-    let [waits_index, waits_read_tx] = ["index", "readTx"].map(|name| Spent::named(&world, name));
+    let running = TimeKind::RUNNING;
+    let [waits_index, waits_read_tx] =
+        ["index", "readTx"].map(|name| TimeKind::named(&world, name));
     let mut found = ends.take();
     found.sort_by_key(|(name, ..)| *name);
     assert_eq!(
@@ -75,11 +76,11 @@ fn a_small_convoy_by_hand() {
             ("put", 115_000, account(&[(running, 15_000), (waits_index, 90_000)])),
         ]
     );
-    let [cheap, expensive, put] = ["cheap", "expensive", "put"].map(Actor::named);
-    let blame = index.figures().blame;
+    let [cheap, expensive, put] = ["cheap", "expensive", "put"].map(TaskLabel::named);
+    let blame = index.accounting().blame;
     let waited = |who, mode, behind, stance| blame.get(&(who, mode, behind, stance)).map(|b| b.ns);
-    assert_eq!(waited(put, Mode::Write, expensive, Stance::Holding), Some(90_000));
-    assert_eq!(waited(cheap, Mode::Read, put, Stance::Waiting), Some(80_000));
-    assert_eq!(waited(cheap, Mode::Read, put, Stance::Holding), Some(10_000));
-    assert_eq!(index.longest_hold().map(|hold| (hold.actor, hold.ns)), Some((expensive, 100_000)));
+    assert_eq!(waited(put, LockMode::Write, expensive, BlockerState::Holding), Some(90_000));
+    assert_eq!(waited(cheap, LockMode::Read, put, BlockerState::Waiting), Some(80_000));
+    assert_eq!(waited(cheap, LockMode::Read, put, BlockerState::Holding), Some(10_000));
+    assert_eq!(index.longest_hold().map(|hold| (hold.label, hold.ns)), Some((expensive, 100_000)));
 }

@@ -82,7 +82,7 @@ fn found(knobs: &[(&str, &str)], era: Era) -> (Vec<f64>, Results) {
 
 fn times(knobs: &[(&str, &str)]) -> Vec<f64> {
     let (ours, _) = found(knobs, Era::Clearlane);
-    let (theirs, _) = found(knobs, Era::V35);
+    let (theirs, _) = found(knobs, Era::V3_5);
     assert_eq!(ours, theirs);
     ours
 }
@@ -102,7 +102,7 @@ fn who_is_alone_waits_for_its_own_disk() {
     let mut alone = Scenario::parse(LOAD).unwrap();
     alone.model.round_trips.clear();
     alone.set("model.members", "1").unwrap();
-    for era in [Era::Clearlane, Era::V35] {
+    for era in [Era::Clearlane, Era::V3_5] {
         let results = run(&alone, &Build::new(era, free())).unwrap();
         let ms = |at: usize| results.classes[at].latency_ms(1.0).unwrap();
         assert!((ms(0) - 1.0).abs() < 0.01 && ms(1) < 0.01, "{era}");
@@ -135,8 +135,8 @@ fn at_another_member_everything_goes_by_the_leader() {
     };
     // There, the quorum, and the news that it is committed: 0.5 + 2 + 0.5. A read asks the leader, which asks
     // a quorum: 0.5 + 1 + 0.5.
-    assert_eq!(at("2", Era::V35), [3.0, 2.0, 0.0]);
-    assert_eq!(at("3", Era::V35), [4.0, 3.0, 0.0]);
+    assert_eq!(at("2", Era::V3_5), [3.0, 2.0, 0.0]);
+    assert_eq!(at("3", Era::V3_5), [4.0, 3.0, 0.0]);
     // In ours the leader and who asks are the quorum: 0.5 + 0.5.
     assert_eq!(at("2", Era::Clearlane), [3.0, 1.0, 0.0]);
     assert_eq!(at("3", Era::Clearlane), [4.0, 2.0, 0.0]);
@@ -158,7 +158,7 @@ fn clients_have_a_network_of_their_own() {
 /// Of the 2 ms of a put, one is a disk's and one the network's.
 #[test]
 fn a_quorum_is_explained_by_what_its_last_one_did() {
-    let (_, results) = found(&[], Era::V35);
+    let (_, results) = found(&[], Era::V3_5);
     let line = |class: &str| {
         let table = results.table();
         table.lines().find(|line| line.trim_start().starts_with(class)).unwrap().to_owned()
@@ -181,7 +181,7 @@ fn a_leader_of_etcd_is_one_of_its_quorum() {
         let put = &results.classes[0];
         put.account().total_ns() / put.answers()
     };
-    let (ours, theirs) = (mean(Era::Clearlane), mean(Era::V35));
+    let (ours, theirs) = (mean(Era::Clearlane), mean(Era::V3_5));
     assert!(ours < theirs, "{ours} {theirs}");
 }
 

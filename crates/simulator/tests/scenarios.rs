@@ -15,9 +15,9 @@ use clearlane_simulator::run::run;
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
 
-const OLD: [Era; 3] = [Era::V30, Era::V31, Era::V32];
-const NEW: [Era; 2] = [Era::V34, Era::V35];
-const THEIRS: [Era; 5] = [Era::V30, Era::V31, Era::V32, Era::V34, Era::V35];
+const OLD: [Era; 3] = [Era::V3_0, Era::V3_1, Era::V3_2];
+const NEW: [Era; 2] = [Era::V3_4, Era::V3_5];
+const THEIRS: [Era; 5] = [Era::V3_0, Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5];
 
 fn folder() -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "scenarios"].iter().collect()
@@ -64,12 +64,12 @@ fn measured(name: &str, era: Era) -> Results {
 /// The small ones have the same to tell as the large ones.
 #[test]
 fn scaled_to_two_cores() {
-    for era in [Era::V32, Era::V34] {
+    for era in [Era::V3_2, Era::V3_4] {
         let found = measured("alibaba-small", era);
         assert!(blame(&found, "read").contains("(held by commit)"), "{era}: {}", found.table());
     }
     let (old, ours) =
-        (measured("pr-9384-small", Era::V32), measured("pr-9384-small", Era::Clearlane));
+        (measured("pr-9384-small", Era::V3_2), measured("pr-9384-small", Era::Clearlane));
     for class in ["cheap", "put"] {
         assert!(blame(&old, class).contains("(held by expensive)"), "{}", old.table());
         assert!(ms(&old, class, 0.999) > 2.0 * ms(&ours, class, 0.999), "{class}");
@@ -131,13 +131,13 @@ fn pr_9384_and_pr_10523() {
                     share > 0.3,
                     "{name}, era {era}: {class} waits for {share:.2} of a big read"
                 );
-                for new in [Era::V34, Era::V35, Era::Clearlane] {
+                for new in [Era::V3_4, Era::V3_5, Era::Clearlane] {
                     let left = p99(&found[&new], class) / p99(&found[&era], class);
                     assert!(left < 0.1, "{name}: {class} has {left:.2} left from {era} to {new}");
                 }
             }
         }
-        assert!(blame(&found[&Era::V32], small).contains("% readTx (held by "), "{name}");
+        assert!(blame(&found[&Era::V3_2], small).contains("% readTx (held by "), "{name}");
         assert!(!found[&Era::Clearlane].table().contains("held by"), "{name}");
     }
 }
@@ -155,7 +155,7 @@ fn kubernetes_list_storm() {
     }
     // Page by page: the old index is walked for every page, to count what nobody asked for.
     let pages = [("seconds", "10"), ("list.limit", "500"), ("list.rate", "30")];
-    let pages = [Era::V35, Era::Clearlane].map(|era| found_pages(&pages, era));
+    let pages = [Era::V3_5, Era::Clearlane].map(|era| found_pages(&pages, era));
     assert!(pages[0] > 2.0 * pages[1], "{pages:?}");
 }
 
@@ -170,8 +170,8 @@ fn rising_writes() {
         let results = found("rising-writes", &[("seconds", "3"), ("put.rate", rate)], era);
         ms(&results, "read", 0.5)
     };
-    assert!(reads(Era::V34, "3000") > 1.2 * reads(Era::V34, "100"), "copies grow with writes");
-    assert!(reads(Era::V34, "3000") > 1.1 * reads(Era::V35, "3000"), "a copy is shared");
+    assert!(reads(Era::V3_4, "3000") > 1.2 * reads(Era::V3_4, "100"), "copies grow with writes");
+    assert!(reads(Era::V3_4, "3000") > 1.1 * reads(Era::V3_5, "3000"), "a copy is shared");
     let ours = reads(Era::Clearlane, "3000") / reads(Era::Clearlane, "100");
     assert!(ours < 1.05, "ours copies nothing: {ours}");
 }
@@ -206,8 +206,8 @@ fn lagging_watcher() {
         assert!((300.0..1000.0).contains(&half), "era {era}: {half}");
         assert!(blame(&found[&era], "put").contains("% watchable (held by watch sync)"), "{era}");
     }
-    assert!(ms(&found[&Era::V31], "read", 0.5) > 300.0);
-    assert!(ms(&found[&Era::V32], "read", 0.5) < 1.0);
+    assert!(ms(&found[&Era::V3_1], "read", 0.5) > 300.0);
+    assert!(ms(&found[&Era::V3_2], "read", 0.5) < 1.0);
     assert!(p99(&found[&Era::Clearlane], "put") < 5.0);
 }
 
@@ -223,7 +223,7 @@ fn compaction() {
         let took = ms(&found[&era], "compaction", 0.5) / ms(ours, "compaction", 0.5);
         assert!(took > 5.0, "etcd goes through what stays, too: era {era}, {took} times as long");
     }
-    assert!(p99(&found[&Era::V32], "put") > 5.0 * p99(&found[&Era::V34], "put"));
+    assert!(p99(&found[&Era::V3_2], "put") > 5.0 * p99(&found[&Era::V3_4], "put"));
 }
 
 /// No read path helps a small put past a large one.
@@ -244,13 +244,13 @@ fn large_values() {
 #[test]
 fn login_storm() {
     for (era, found) in all("login-storm", &[]) {
-        let inside = era < Era::V35;
+        let inside = era < Era::V3_5;
         assert_eq!(p99(&found, "put") > 500.0, inside, "era {era}");
         assert_eq!(p99(&found, "read") > 100.0, inside, "era {era}");
         let held = blame(&found, "login").contains("(held by ");
         assert!(held || !inside, "era {era}: {}", found.table());
     }
-    let asked = found("login-storm", &[("model.auth.inside_lock", "true")], Era::V35);
+    let asked = found("login-storm", &[("model.auth.inside_lock", "true")], Era::V3_5);
     assert!(p99(&asked, "put") > 500.0, "it is the lock, and not the era");
 }
 

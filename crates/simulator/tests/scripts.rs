@@ -8,8 +8,8 @@ mod script;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use clearlane_locks::{Actor, Mode};
-use clearlane_simulator::lock::{Behind, Blame};
+use clearlane_locks::{LockMode, TaskLabel};
+use clearlane_simulator::lock::{Blame, BlameKey};
 use clearlane_simulator::{Lock, Signal, World};
 use script::{Holds, Script, Stage, Waits};
 
@@ -17,7 +17,7 @@ use script::{Holds, Script, Stage, Waits};
 struct OnSimulated {
     world: World,
     lock: Lock,
-    releases: BTreeMap<Actor, Signal>,
+    releases: BTreeMap<TaskLabel, Signal>,
 }
 
 impl OnSimulated {
@@ -34,19 +34,19 @@ impl OnSimulated {
 }
 
 impl Stage for OnSimulated {
-    fn ask(&mut self, actor: Actor, mode: Mode) {
+    fn ask(&mut self, actor: TaskLabel, mode: LockMode) {
         let (lock, release) = (self.lock.clone(), Signal::new(&self.world));
         self.releases.insert(actor, release.clone());
         self.world.spawn(async move {
-            let inside = lock.enter(actor, mode).await;
+            let inside = lock.acquire(actor, mode).await;
             release.wait().await;
             drop(inside);
         });
         self.tick();
     }
 
-    fn try_ask(&mut self, actor: Actor, mode: Mode) -> bool {
-        let Some(inside) = self.lock.try_enter(actor, mode) else { return false };
+    fn try_ask(&mut self, actor: TaskLabel, mode: LockMode) -> bool {
+        let Some(inside) = self.lock.try_acquire(actor, mode) else { return false };
         let release = Signal::new(&self.world);
         self.releases.insert(actor, release.clone());
         self.world.spawn(async move {
@@ -57,35 +57,35 @@ impl Stage for OnSimulated {
         true
     }
 
-    fn release(&mut self, actor: Actor) {
-        self.releases.remove(&actor).expect("it holds").give();
+    fn release(&mut self, actor: TaskLabel) {
+        self.releases.remove(&actor).expect("it holds").set();
         self.tick();
     }
 
     fn holds(&self) -> Vec<Holds> {
-        let to_line = |party: &clearlane_locks::gate::Party| {
-            let (actor, mode) = (party.actor, party.mode);
+        let to_line = |party: &clearlane_locks::rules::Acquisition| {
+            let (actor, mode) = (party.task, party.mode);
             Holds { actor, mode }
         };
-        self.lock.look(|gate| gate.inside().map(to_line).collect())
+        self.lock.with_state(|gate| gate.holders().map(to_line).collect())
     }
 
     fn waits(&self) -> Vec<Waits> {
-        self.lock.look(|gate| {
-            let waits = gate.waiting().map(|waiting| {
-                let front = waiting.front.expect("waking takes no time here");
-                let (actor, mode) = (waiting.waiter.actor, waiting.waiter.mode);
-                Waits { actor, mode, front: front.actor, stance: front.stance }
+        self.lock.with_state(|gate| {
+            let waits = gate.waiters().map(|waiting| {
+                let front = waiting.blocker.expect("waking takes no time here");
+                let (actor, mode) = (waiting.waiter.task, waiting.waiter.mode);
+                Waits { actor, mode, front: front.task, stance: front.state }
             });
             waits.collect()
         })
     }
 
     fn blame(&self) -> Vec<(Waits, u64)> {
-        let to_line = |((actor, mode, front, stance), blame): (Behind, Blame)| {
-            (Waits { actor, mode, front, stance }, blame.stretches)
+        let to_line = |((actor, mode, front, stance), blame): (BlameKey, Blame)| {
+            (Waits { actor, mode, front, stance }, blame.intervals)
         };
-        self.lock.figures().blame.into_iter().map(to_line).collect()
+        self.lock.accounting().blame.into_iter().map(to_line).collect()
     }
 }
 

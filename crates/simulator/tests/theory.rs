@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use clearlane_simulator::{Chance, Cores, World};
+use clearlane_simulator::{Cores, Rng, World};
 
 const SECOND: f64 = 1e9;
 
@@ -34,7 +34,7 @@ fn run(rate: f64, quantum_ns: u64, mut work: impl FnMut() -> f64 + 'static) -> F
     let found = Rc::new(RefCell::new(Found::default()));
     let (outer, its) = (world.clone(), Rc::clone(&found));
     world.spawn(async move {
-        let mut gaps = Chance::new(7, 0);
+        let mut gaps = Rng::new(7, 0);
         loop {
             outer.sleep(gaps.exponential(SECOND / rate) as u64).await;
             let (world, cores, found) = (outer.clone(), cores.clone(), Rc::clone(&its));
@@ -63,7 +63,7 @@ fn assert_near(what: &str, found: f64, expected: f64) {
 /// For a load of 0.7 and a service of 1 ms: 0.7 / 0.3 ms.
 #[test]
 fn exponential_services_wait_as_m_m_1() {
-    let mut works = Chance::new(7, 1);
+    let mut works = Rng::new(7, 1);
     let found = run(700.0, u64::MAX, move || works.exponential(1e6));
     assert_near("mean wait", found.waited_ns / found.arrived as f64, 1e6 * 0.7 / 0.3);
     little(&found);
@@ -81,7 +81,7 @@ fn equal_services_wait_as_m_d_1() {
 /// services are exponential.
 #[test]
 fn turns_share_a_processor() {
-    let mut works = Chance::new(7, 1);
+    let mut works = Rng::new(7, 1);
     let found = run(700.0, 100_000, move || works.exponential(1e6));
     assert_near("mean stay", found.stayed_ns / found.arrived as f64, 1e6 / 0.3);
     little(&found);

@@ -1,7 +1,7 @@
 //! Several members that are one cluster.
 
 use clearlane_client::{Client, Options};
-use clearlane_server::data::Start;
+use clearlane_server::data::MemberConfig;
 use tempfile::TempDir;
 
 use crate::member::{Member, eventually};
@@ -36,15 +36,18 @@ impl TestCluster {
     }
 
     /// The same, with members that are made somewhat differently.
-    pub async fn start_with(members: usize, tune: impl Fn(&mut Start)) -> Result<TestCluster> {
+    pub async fn start_with(
+        members: usize,
+        tune: impl Fn(&mut MemberConfig),
+    ) -> Result<TestCluster> {
         let directory = tempfile::tempdir()?;
         let named = (0..members).map(|number| Member::new(&format!("m{number}"), directory.path()));
         let mut members = named.collect::<std::io::Result<Vec<_>>>()?;
-        let entries: Vec<String> = members.iter().map(Member::entry).collect();
+        let entries: Vec<String> = members.iter().map(Member::initial_cluster_entry).collect();
         for member in &mut members {
             member.start.initial_cluster = entries.join(",").parse()?;
             tune(&mut member.start);
-            member.run()?;
+            member.start_threads()?;
         }
         let cluster = TestCluster { members, _directory: directory };
         cluster.leader().await?;
@@ -62,15 +65,15 @@ impl TestCluster {
     }
 
     /// Whether a member runs.
-    pub fn runs(&self, member: usize) -> bool {
-        self.members.get(member).is_some_and(Member::runs)
+    pub fn is_running(&self, member: usize) -> bool {
+        self.members.get(member).is_some_and(Member::is_running)
     }
 
     /// Waits until all members that run agree on a leader that runs. Which is it?
     pub async fn leader(&self) -> Result<usize> {
         let agreed = || {
             let mut leaders =
-                self.members.iter().filter(|member| member.runs()).map(Member::leader);
+                self.members.iter().filter(|member| member.is_running()).map(Member::leader);
             let leader = leaders.next()??;
             let all = leaders.all(|other| other == Some(leader));
             let at = self.members.iter().position(|member| member.id() == Some(leader))?;
@@ -81,22 +84,23 @@ impl TestCluster {
 
     /// Stops a member, as if its power had failed: nobody is told. It keeps its data.
     pub async fn stop(&mut self, member: usize) -> Result<()> {
-        self.member(member)?.stop().await
+        self.member_mut(member)?.stop().await
     }
 
     /// Starts a member again, with its data, and stops it before if it runs. Waits for a leader only
     /// if enough members run to have one.
     pub async fn restart(&mut self, member: usize) -> Result<()> {
-        let found = self.member(member)?;
+        let found = self.member_mut(member)?;
         found.stop().await?;
-        found.run()?;
-        if 2 * self.members.iter().filter(|member| member.runs()).count() > self.members.len() {
+        found.start_threads()?;
+        if 2 * self.members.iter().filter(|member| member.is_running()).count() > self.members.len()
+        {
             self.leader().await?;
         }
         Ok(())
     }
 
-    fn member(&mut self, member: usize) -> Result<&mut Member> {
+    fn member_mut(&mut self, member: usize) -> Result<&mut Member> {
         self.members.get_mut(member).ok_or(Error::NoSuchMember(member))
     }
 }

@@ -48,7 +48,7 @@ mod cluster;
 mod member;
 mod server;
 
-pub use clearlane_server::data::Start;
+pub use clearlane_server::data::MemberConfig;
 
 pub use crate::cluster::TestCluster;
 pub use crate::server::TestServer;

@@ -1,7 +1,7 @@
 //! A server of its own for a test.
 
 use clearlane_client::{Client, Options};
-use clearlane_server::data::Start;
+use clearlane_server::data::MemberConfig;
 
 use crate::{Result, TestCluster};
 
@@ -29,7 +29,7 @@ impl TestServer {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn start_with(tune: impl Fn(&mut Start)) -> Result<TestServer> {
+    pub async fn start_with(tune: impl Fn(&mut MemberConfig)) -> Result<TestServer> {
         Ok(TestServer { cluster: TestCluster::start_with(1, tune).await? })
     }
 

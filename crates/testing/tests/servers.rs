@@ -30,7 +30,7 @@ async fn servers_know_nothing_of_each_other() {
 #[tokio::test]
 async fn a_server_goes_with_its_value_and_so_does_its_directory() {
     let seen = std::sync::Mutex::new(None);
-    let look = |start: &mut clearlane_testing::Start| {
+    let look = |start: &mut clearlane_testing::MemberConfig| {
         *seen.lock().unwrap() = Some(start.data_dir.clone());
     };
     let server = TestServer::start_with(look).await.unwrap();
@@ -54,7 +54,7 @@ async fn a_cluster_goes_on_with_two_of_three() {
     client.put("a", "1").await.unwrap();
     let leader = cluster.leader().await.unwrap();
     cluster.stop(leader).await.unwrap();
-    assert!(!cluster.runs(leader));
+    assert!(!cluster.is_running(leader));
     let next = cluster.leader().await.unwrap();
     assert_ne!(next, leader);
     client.put("a", "2").await.unwrap();

@@ -9,12 +9,12 @@
 //! locks measure time for a living. Of what is above rung 4, the rule holds for the parts that the
 //! simulation runs and for the simulation itself, but those may draw numbers from a seed.
 
-use crate::manifests::{self, Crate, Place};
+use crate::manifests::{self, Crate, CratePosition};
 use crate::rust::lines_with;
 use crate::{Repository, Violation};
 
 /// What must not be written, and what it does.
-const WORDS: [(&str, &str); 9] = [
+const FORBIDDEN: [(&str, &str); 9] = [
     ("thread::spawn", "starts a thread"),
     ("thread::scope", "starts threads"),
     ("thread::Builder", "starts a thread"),
@@ -27,11 +27,11 @@ const WORDS: [(&str, &str); 9] = [
 ];
 
 /// Packages that are for tests only on these rungs.
-const PACKAGES: [&str; 4] = ["tokio", "rand", "quanta", "getrandom"];
+const FORBIDDEN_PACKAGES: [&str; 4] = ["tokio", "rand", "quanta", "getrandom"];
 
 /// What the simulation runs of the upper rungs, and the simulation. Its program may have threads:
 /// each runs worlds of its own.
-const PARTS: [&str; 8] = [
+const SIMULATED_PATHS: [&str; 8] = [
     "crates/raft-log/src/driver/",
     "crates/raft-log/src/wire/",
     "crates/read-index/src/",
@@ -46,14 +46,14 @@ const PROGRAMS: &str = "/src/bin/";
 /// The rule of this module.
 pub fn check(repository: &Repository) -> Vec<Violation> {
     let (crates, _) = manifests::crates(repository);
-    let deterministic = |found: &&Crate| matches!(found.place, Some(Place::Rung(1..=4)));
+    let deterministic = |found: &&Crate| matches!(found.position, Some(CratePosition::Rung(1..=4)));
     let mut violations = Vec::new();
     for found in crates.iter().filter(deterministic) {
         violations.extend(dependencies(found));
         let source = format!("{}/src/", found.directory);
         violations.extend(code(repository, &source, "on rungs 1 to 4", |_| true));
     }
-    for part in PARTS {
+    for part in SIMULATED_PATHS {
         let is_seeded = |word: &str| word != "rand::";
         violations.extend(code(repository, part, "in what is simulated", is_seeded));
     }
@@ -62,7 +62,8 @@ pub fn check(repository: &Repository) -> Vec<Violation> {
 
 fn dependencies(found: &Crate) -> Vec<Violation> {
     let tables = found.dependencies.iter().filter(|dependency| dependency.table == "dependencies");
-    let forbidden = tables.filter(|dependency| PACKAGES.contains(&dependency.name.as_str()));
+    let forbidden =
+        tables.filter(|dependency| FORBIDDEN_PACKAGES.contains(&dependency.name.as_str()));
     let violation = |dependency| {
         let message = "rungs 1 to 4 have no threads, no clock and no random numbers of their own; \
                        only [dev-dependencies] may list this";
@@ -85,7 +86,7 @@ fn code(
         if !file.path.starts_with(source) || is_program || is_test() {
             continue;
         }
-        for (word, what) in WORDS.into_iter().filter(|(word, _)| is_forbidden(word)) {
+        for (word, what) in FORBIDDEN.into_iter().filter(|(word, _)| is_forbidden(word)) {
             violations.extend(lines_with(&views.code_without_tests, word).map(|line| {
                 let message = format!(
                     "`{word}` {what}; {place} the caller supplies threads, time and \
@@ -125,7 +126,7 @@ mod tests {
         format!("[package]\nname = \"clearlane-a\"\nmetadata.clearlane.rung = {rung}\n{rest}")
     }
 
-    fn told(rung: i64, path: &str, text: &str) -> Vec<String> {
+    fn messages(rung: i64, path: &str, text: &str) -> Vec<String> {
         let repository = Repository::of([
             ("Cargo.toml", ROOT),
             ("crates/a/Cargo.toml", &manifest(rung, "")),
@@ -137,8 +138,8 @@ mod tests {
 
     #[test]
     fn every_word_is_told_with_its_line() {
-        for (word, what) in WORDS {
-            let told = told(1, "crates/a/src/b.rs", &format!("//! B.\nlet x = {word}(x);\n"));
+        for (word, what) in FORBIDDEN {
+            let told = messages(1, "crates/a/src/b.rs", &format!("//! B.\nlet x = {word}(x);\n"));
             assert!(told[0].starts_with("crates/a/src/b.rs:2: "), "{told:?}");
             assert!(told[0].contains(word) && told[0].contains(what), "{told:?}");
         }
@@ -148,30 +149,30 @@ mod tests {
     fn the_rule_ends_with_the_rungs() {
         let text = "//! B.\nlet x = Instant::now();\n";
         for (rung, violations) in [(0, 0), (1, 1), (4, 1), (5, 0)] {
-            assert_eq!(told(rung, "crates/a/src/b.rs", text).len(), violations, "rung {rung}");
+            assert_eq!(messages(rung, "crates/a/src/b.rs", text).len(), violations, "rung {rung}");
         }
     }
 
     #[test]
     fn what_is_simulated_keeps_the_rule_but_may_have_a_seed() {
         let clock = "//! B.\nlet x = Instant::now();\n";
-        for part in PARTS {
-            assert_eq!(told(7, &format!("{part}b.rs"), clock).len(), 1, "{part}");
+        for part in SIMULATED_PATHS {
+            assert_eq!(messages(7, &format!("{part}b.rs"), clock).len(), 1, "{part}");
         }
-        assert_eq!(told(7, "crates/chaos/src/b.rs", "//! B.\nuse rand::Rng;\n"), [""; 0]);
-        assert_eq!(told(7, "crates/chaos/src/bin/b.rs", clock), [""; 0]);
-        assert_eq!(told(7, "crates/member/src/node.rs", clock), [""; 0]);
+        assert_eq!(messages(7, "crates/chaos/src/b.rs", "//! B.\nuse rand::Rng;\n"), [""; 0]);
+        assert_eq!(messages(7, "crates/chaos/src/bin/b.rs", clock), [""; 0]);
+        assert_eq!(messages(7, "crates/member/src/node.rs", clock), [""; 0]);
     }
 
     #[test]
     fn tests_and_comments_are_free() {
         let text = "//! No tokio.\n#[cfg(test)]\nmod tests { fn f() { Instant::now(); } }\n";
-        assert_eq!(told(1, "crates/a/src/b.rs", text), [""; 0]);
+        assert_eq!(messages(1, "crates/a/src/b.rs", text), [""; 0]);
         let text = "//! T.\nlet x = Instant::now();\n";
-        assert_eq!(told(1, "crates/a/tests/t.rs", text), [""; 0]);
-        assert_eq!(told(1, "crates/a/src/for_tests.rs", text), [""; 0]);
-        assert_eq!(told(1, "crates/a/src/for_tests/b.rs", text), [""; 0]);
-        assert_eq!(told(1, "crates/a/src/for_tests_not.rs", text).len(), 1);
+        assert_eq!(messages(1, "crates/a/tests/t.rs", text), [""; 0]);
+        assert_eq!(messages(1, "crates/a/src/for_tests.rs", text), [""; 0]);
+        assert_eq!(messages(1, "crates/a/src/for_tests/b.rs", text), [""; 0]);
+        assert_eq!(messages(1, "crates/a/src/for_tests_not.rs", text).len(), 1);
     }
 
     #[test]

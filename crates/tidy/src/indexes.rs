@@ -20,7 +20,7 @@ pub fn check(repository: &Repository) -> Vec<Violation> {
 fn decisions(repository: &Repository) -> Vec<Violation> {
     let index = "docs/decisions/README.md";
     let names = repository.names_in("docs/decisions").filter(|name| *name != "README.md");
-    let missing = names.filter(|name| !holds(repository, index, &format!("({name})")));
+    let missing = names.filter(|name| !file_contains(repository, index, &format!("({name})")));
     let message = |name| format!("no link to {name}; every record is linked from here");
     missing.map(|name| Violation::new(index, 1, message(name))).collect()
 }
@@ -28,7 +28,7 @@ fn decisions(repository: &Repository) -> Vec<Violation> {
 fn examples(repository: &Repository) -> Vec<Violation> {
     let index = "examples/README.md";
     let names = programs(repository, "examples").into_iter().map(|(name, _)| name);
-    let missing = names.filter(|name| !holds(repository, index, name));
+    let missing = names.filter(|name| !file_contains(repository, index, name));
     let message = |name| format!("example {name} is not named; every example is named here");
     missing.map(|name| Violation::new(index, 1, message(name))).collect()
 }
@@ -70,7 +70,7 @@ fn programs<'a>(repository: &'a Repository, directory: &str) -> Vec<(String, Opt
     programs.collect()
 }
 
-fn holds(repository: &Repository, path: &str, text: &str) -> bool {
+fn file_contains(repository: &Repository, path: &str, text: &str) -> bool {
     repository.file(path).is_some_and(|file| file.text.contains(text))
 }
 
@@ -78,38 +78,43 @@ fn holds(repository: &Repository, path: &str, text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn told<const N: usize>(files: [(&str, &str); N]) -> Vec<String> {
+    fn messages<const N: usize>(files: [(&str, &str); N]) -> Vec<String> {
         check(&Repository::of(files)).iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn a_decision_without_a_link_is_told() {
         let index = ("docs/decisions/README.md", "- [A](a.md)\n");
-        assert_eq!(told([index, ("docs/decisions/a.md", "")]), [""; 0]);
-        let told = told([index, ("docs/decisions/b.md", "")]);
+        assert_eq!(messages([index, ("docs/decisions/a.md", "")]), [""; 0]);
+        let told = messages([index, ("docs/decisions/b.md", "")]);
         assert!(told[0].starts_with("docs/decisions/README.md:1: no link to b.md"));
     }
 
     #[test]
     fn an_example_that_is_not_named_is_told() {
         let manifest = ("examples/Cargo.toml", "[[example]]\nname = \"hello\"\n");
-        assert!(told([manifest, ("examples/README.md", "# A\n")])[0].contains("example hello"));
-        assert_eq!(told([manifest]).len(), 1);
-        assert_eq!(told([manifest, ("examples/README.md", "- `hello`\n")]), [""; 0]);
-        assert_eq!(told([("examples/lib.rs", "//! L.\n")]), [""; 0]);
+        assert!(messages([manifest, ("examples/README.md", "# A\n")])[0].contains("example hello"));
+        assert_eq!(messages([manifest]).len(), 1);
+        assert_eq!(messages([manifest, ("examples/README.md", "- `hello`\n")]), [""; 0]);
+        assert_eq!(messages([("examples/lib.rs", "//! L.\n")]), [""; 0]);
     }
 
     #[test]
     fn a_bench_without_its_command_is_told() {
         let manifest = ("benches/Cargo.toml", "[[bench]]\nname = \"open\"\n");
         let good = "//! B.\n//! Run: `cargo bench -p x --bench open`\n";
-        assert_eq!(told([manifest, ("benches/open.rs", good), ("benches/part.rs", "")]), [""; 0]);
+        assert_eq!(
+            messages([manifest, ("benches/open.rs", good), ("benches/part.rs", "")]),
+            [""; 0]
+        );
         for bad in
             ["//! B.\n//! `cargo bench --bench x`\n", "//! B.\n// cargo bench --bench open\n"]
         {
-            let told = told([manifest, ("benches/open.rs", bad)]);
+            let told = messages([manifest, ("benches/open.rs", bad)]);
             assert!(told[0].starts_with("benches/open.rs:1: the header"), "{bad}");
         }
-        assert!(told([manifest])[0].starts_with("benches/Cargo.toml:1: the source of bench open"));
+        assert!(
+            messages([manifest])[0].starts_with("benches/Cargo.toml:1: the source of bench open")
+        );
     }
 }

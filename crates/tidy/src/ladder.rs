@@ -17,14 +17,14 @@
 //!
 //! Why so strict? One edge upwards, and no crate can be read alone any more.
 
-use crate::manifests::{self, Crate, Dependency, Place};
+use crate::manifests::{self, Crate, CratePosition, Dependency};
 use crate::{Repository, Violation};
 
 /// The rule of this module.
 pub fn check(repository: &Repository) -> Vec<Violation> {
     let (crates, mut violations) = manifests::crates(repository);
     for found in &crates {
-        if found.place.is_none() {
+        if found.position.is_none() {
             let message = "says nowhere where it stands; [package.metadata.clearlane] must hold \
                            either rung = N or beside = \"why\"";
             violations.push(Violation::new(&found.manifest(), 1, message));
@@ -50,26 +50,26 @@ fn edges<'a>(from: &'a Crate, crates: &'a [Crate]) -> impl Iterator<Item = Edge<
 
 impl Edge<'_> {
     fn violation(&self) -> Option<Violation> {
-        let (from, to) = (self.from.place?, self.to.place?);
+        let (from, to) = (self.from.position?, self.to.position?);
         let where_it_leads = match (from, to) {
-            (Place::Beside, _) => return None,
-            (Place::Rung(from), Place::Rung(to)) if to < from => return None,
-            (Place::Rung(_), Place::Rung(to)) => format!("on rung {to}"),
-            (Place::Rung(_), Place::Beside) => "beside the ladder".to_owned(),
+            (CratePosition::Beside, _) => return None,
+            (CratePosition::Rung(from), CratePosition::Rung(to)) if to < from => return None,
+            (CratePosition::Rung(_), CratePosition::Rung(to)) => format!("on rung {to}"),
+            (CratePosition::Rung(_), CratePosition::Beside) => "beside the ladder".to_owned(),
         };
-        let Place::Rung(rung) = from else { return None };
+        let CratePosition::Rung(rung) = from else { return None };
         let message = format!(
             "{} on rung {rung} lists {} {where_it_leads} in [{}]; {}",
             self.from.name,
             self.to.name,
             self.by.table,
-            what_is_allowed(rung)
+            allowed_edges(rung)
         );
         Some(self.from.violation_at(self.by, message))
     }
 }
 
-fn what_is_allowed(rung: i64) -> String {
+fn allowed_edges(rung: i64) -> String {
     match rung {
         0 => "rung 0 uses no crate of ours".to_owned(),
         _ => format!("from there only rungs below {rung} may be used"),
@@ -89,7 +89,7 @@ mod tests {
         )
     }
 
-    fn told(low: &str, high: &str, benches: &str) -> Vec<String> {
+    fn messages(low: &str, high: &str, benches: &str) -> Vec<String> {
         let repository = Repository::of([
             ("Cargo.toml", ROOT),
             ("crates/low/Cargo.toml", low),
@@ -108,7 +108,7 @@ mod tests {
         let low = manifest("low", "rung = 0", "");
         let high = manifest("high", "rung = 1", &uses("dependencies", "low"));
         let benches = manifest("benches", "beside = \"x\"", &uses("dependencies", "high"));
-        assert_eq!(told(&low, &high, &benches), [""; 0]);
+        assert_eq!(messages(&low, &high, &benches), [""; 0]);
     }
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
             let high = manifest("high", "rung = 1", &uses(table, "benches"));
             let benches = manifest("benches", "beside = \"x\"", "");
             assert_eq!(
-                told(&low, &high, &benches),
+                messages(&low, &high, &benches),
                 [
                     format!(
                         "crates/low/Cargo.toml:6: clearlane-low on rung 1 lists clearlane-high on \
@@ -143,7 +143,7 @@ mod tests {
         );
         let high = manifest("high", "rung = 2", "");
         let benches = manifest("benches", "beside = \"x\"", "");
-        assert!(told(&low, &high, &benches)[0].starts_with("crates/low/Cargo.toml:6: "));
+        assert!(messages(&low, &high, &benches)[0].starts_with("crates/low/Cargo.toml:6: "));
     }
 
     #[test]
@@ -151,6 +151,6 @@ mod tests {
         let low = "[package]\nname = \"clearlane-low\"\n";
         let high = manifest("high", "rung = 1\nbeside = \"x\"", "");
         let benches = manifest("benches", "beside = \"\"", "");
-        assert_eq!(told(low, &high, &benches).len(), 3);
+        assert_eq!(messages(low, &high, &benches).len(), 3);
     }
 }

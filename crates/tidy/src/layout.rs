@@ -7,7 +7,7 @@
 use crate::{Repository, Violation};
 
 /// What may lie at the top level.
-const TOP: [&str; 18] = [
+const TOP_LEVEL: [&str; 18] = [
     ".ci",
     ".gitignore",
     "ARCHITECTURE.md",
@@ -29,7 +29,7 @@ const TOP: [&str; 18] = [
 ];
 
 /// Directories in which people keep their work. Without the slashes, so that this file is clean.
-const HOMES: [&str; 4] = ["work", "root", "home", "Users"];
+const HOME_DIRECTORIES: [&str; 4] = ["work", "root", "home", "Users"];
 
 /// The rule of this module.
 pub fn check(repository: &Repository) -> Vec<Violation> {
@@ -39,13 +39,13 @@ pub fn check(repository: &Repository) -> Vec<Violation> {
 }
 
 fn top_level(repository: &Repository) -> Vec<Violation> {
-    let strangers = repository.names_in("").filter(|name| !TOP.contains(name));
-    let message = format!("does not belong to the top level, which holds {}", TOP.join(", "));
+    let strangers = repository.names_in("").filter(|name| !TOP_LEVEL.contains(name));
+    let message = format!("does not belong to the top level, which holds {}", TOP_LEVEL.join(", "));
     strangers.map(|name| Violation::new(name, 1, message.clone())).collect()
 }
 
 fn machine_paths(repository: &Repository) -> Vec<Violation> {
-    let homes = HOMES.map(|name| format!("/{name}/"));
+    let homes = HOME_DIRECTORIES.map(|name| format!("/{name}/"));
     let mut violations = Vec::new();
     for file in repository.files() {
         for (line, at) in file.text.lines().zip(1..) {
@@ -68,25 +68,25 @@ fn starts_a_path(line: &str, home: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn told(path: &str, text: &str) -> Vec<String> {
+    fn messages(path: &str, text: &str) -> Vec<String> {
         check(&Repository::of([(path, text)])).iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn strangers_at_the_top_are_told() {
-        assert!(told("notes.md", "")[0].starts_with("notes.md:1: does not belong"));
-        assert!(told("src/lib.rs", "")[0].starts_with("src:1: does not belong"));
-        assert_eq!(told("docs/notes.md", ""), [""; 0]);
+        assert!(messages("notes.md", "")[0].starts_with("notes.md:1: does not belong"));
+        assert!(messages("src/lib.rs", "")[0].starts_with("src:1: does not belong"));
+        assert_eq!(messages("docs/notes.md", ""), [""; 0]);
     }
 
     #[test]
     fn machine_paths_are_told_in_any_text() {
-        for name in HOMES {
+        for name in HOME_DIRECTORIES {
             let text = format!("# A\n\nSee `/{name}/x`.\n");
-            assert!(told("docs/a.md", &text)[0].starts_with("docs/a.md:3: "));
+            assert!(messages("docs/a.md", &text)[0].starts_with("docs/a.md:3: "));
             let text = format!("//! A.\nlet a = \"file:///{name}/x\";\n");
-            assert!(told("crates/a/src/b.rs", &text)[0].starts_with("crates/a/src/b.rs:2: "));
-            assert_eq!(told("docs/a.md", &format!("crates/{name}/x and ./{name}/x")), [""; 0]);
+            assert!(messages("crates/a/src/b.rs", &text)[0].starts_with("crates/a/src/b.rs:2: "));
+            assert_eq!(messages("docs/a.md", &format!("crates/{name}/x and ./{name}/x")), [""; 0]);
         }
     }
 }

@@ -16,7 +16,7 @@ fn check_page(repository: &Repository, page: &File) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (line, at) in prose(&page.text) {
         for target in targets(&line) {
-            if let Some(message) = complaint(repository, page, target) {
+            if let Some(message) = link_error(repository, page, target) {
                 violations.push(Violation::new(&page.path, at, message));
             }
         }
@@ -24,7 +24,7 @@ fn check_page(repository: &Repository, page: &File) -> Vec<Violation> {
     violations
 }
 
-fn complaint(repository: &Repository, page: &File, target: &str) -> Option<String> {
+fn link_error(repository: &Repository, page: &File, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
     }
@@ -118,7 +118,7 @@ mod tests {
 
     const PAGE: &str = "# The store\n\n## How it's *read*: `Range`\n\n## Again\n\n## Again\n";
 
-    fn told(text: &str) -> Vec<String> {
+    fn messages(text: &str) -> Vec<String> {
         let repository = Repository::of([
             ("docs/a.md", text),
             ("docs/b/page.md", PAGE),
@@ -137,7 +137,7 @@ mod tests {
             "`[x](nowhere.md)`\n```\n[x](nowhere.md)\n```\n",
         ];
         for text in good {
-            assert_eq!(told(text), [""; 0], "{text}");
+            assert_eq!(messages(text), [""; 0], "{text}");
         }
     }
 
@@ -154,7 +154,7 @@ mod tests {
             "[x](#gone)",
         ];
         for text in bad {
-            let told = told(&format!("# A\n\n{text}\n"));
+            let told = messages(&format!("# A\n\n{text}\n"));
             assert_eq!(told.len(), 1, "{text}");
             assert!(told[0].starts_with("docs/a.md:3: "), "{text}: {told:?}");
         }

@@ -19,7 +19,7 @@ pub struct Crate {
     /// The name of the package.
     pub name: String,
     /// Where it stands; `None` if it does not say, or says it wrongly.
-    pub place: Option<Place>,
+    pub position: Option<CratePosition>,
     /// What it depends on, of every kind.
     pub dependencies: Vec<Dependency>,
     inherits_lints: bool,
@@ -27,7 +27,7 @@ pub struct Crate {
 
 /// Where a crate stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum CratePosition {
     /// On the ladder: `rung = N`.
     Rung(i64),
     /// Beside it: `beside = "why"`.
@@ -65,7 +65,7 @@ impl Crate {
         Ok(Self {
             directory: directory.to_owned(),
             name: name.to_owned(),
-            place: place(package),
+            position: crate_position(package),
             dependencies: dependencies(&manifest, text),
             inherits_lints: lints.and_then(Value::as_bool) == Some(true),
         })
@@ -137,11 +137,11 @@ fn members(repository: &Repository) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-fn place(package: &Table) -> Option<Place> {
+fn crate_position(package: &Table) -> Option<CratePosition> {
     let metadata = package.get("metadata")?.get("clearlane")?;
     match (metadata.get("rung"), metadata.get("beside")) {
-        (Some(rung), None) => Some(Place::Rung(rung.as_integer()?)),
-        (None, Some(reason)) if !reason.as_str()?.is_empty() => Some(Place::Beside),
+        (Some(rung), None) => Some(CratePosition::Rung(rung.as_integer()?)),
+        (None, Some(reason)) if !reason.as_str()?.is_empty() => Some(CratePosition::Beside),
         _ => None,
     }
 }
@@ -187,19 +187,19 @@ mod tests {
     const GOOD: &str = "[package]\nname = \"clearlane-a\"\n\n[dependencies]\n\
                         bytes = { workspace = true }\n\n[lints]\nworkspace = true\n";
 
-    fn told(manifest: &str) -> Vec<String> {
+    fn messages(manifest: &str) -> Vec<String> {
         let repository = Repository::of([("Cargo.toml", ROOT), ("crates/a/Cargo.toml", manifest)]);
         check(&repository).iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn a_good_manifest_passes() {
-        assert_eq!(told(GOOD), [""; 0]);
+        assert_eq!(messages(GOOD), [""; 0]);
     }
 
     #[test]
     fn an_own_version_is_told_with_its_line() {
-        let told = told(&GOOD.replace("{ workspace = true }", "\"1\""));
+        let told = messages(&GOOD.replace("{ workspace = true }", "\"1\""));
         assert!(told[0].starts_with("crates/a/Cargo.toml:5: bytes names its own version"));
         assert_eq!(told.len(), 1);
     }
@@ -207,24 +207,24 @@ mod tests {
     #[test]
     fn an_own_version_in_a_platform_table_is_told() {
         let own = "[target.'cfg(unix)'.dev-dependencies]\nlibc = { version = \"1\" }\n";
-        let told = told(&format!("{GOOD}{own}"));
+        let told = messages(&format!("{GOOD}{own}"));
         assert!(told[0].starts_with("crates/a/Cargo.toml:10: libc names its own version"));
     }
 
     #[test]
     fn missing_lints_are_told() {
-        assert!(told(&GOOD.replace("[lints]\nworkspace = true\n", ""))[0].contains("lints"));
+        assert!(messages(&GOOD.replace("[lints]\nworkspace = true\n", ""))[0].contains("lints"));
     }
 
     #[test]
     fn another_name_is_told() {
-        assert!(told(&GOOD.replace("clearlane-a", "clearlane-b"))[0].contains("clearlane-b"));
+        assert!(messages(&GOOD.replace("clearlane-a", "clearlane-b"))[0].contains("clearlane-b"));
     }
 
     #[test]
     fn broken_manifests_are_told() {
-        assert_eq!(told("[package]\n"), ["crates/a/Cargo.toml:1: the package has no name"]);
-        assert!(told("[package\n")[0].starts_with("crates/a/Cargo.toml:1: "));
+        assert_eq!(messages("[package]\n"), ["crates/a/Cargo.toml:1: the package has no name"]);
+        assert!(messages("[package\n")[0].starts_with("crates/a/Cargo.toml:1: "));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub struct File {
     /// As it is.
     pub text: String,
     /// The same lines as a reader of code sees them; for Rust files only.
-    pub rust: Option<rust::Views>,
+    pub rust: Option<rust::SourceViews>,
 }
 
 impl Repository {
@@ -33,7 +33,7 @@ impl Repository {
     ///
     /// When a directory or a file cannot be read.
     pub fn load(top: &Path) -> io::Result<Self> {
-        let ignored = Ignored::load(top)?;
+        let ignored = IgnoredPaths::load(top)?;
         let mut repository = Self::default();
         repository.load_directory(top, "", &ignored)?;
         Ok(repository)
@@ -56,7 +56,7 @@ impl Repository {
     }
 
     /// All Rust files with the views of their code.
-    pub fn rust_files(&self) -> impl Iterator<Item = (&File, &rust::Views)> {
+    pub fn rust_files(&self) -> impl Iterator<Item = (&File, &rust::SourceViews)> {
         self.files().filter_map(|file| Some((file, file.rust.as_ref()?)))
     }
 
@@ -81,7 +81,7 @@ impl Repository {
         })
     }
 
-    fn load_directory(&mut self, at: &Path, path: &str, ignored: &Ignored) -> io::Result<()> {
+    fn load_directory(&mut self, at: &Path, path: &str, ignored: &IgnoredPaths) -> io::Result<()> {
         for entry in fs::read_dir(at)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -105,7 +105,7 @@ impl Repository {
     }
 
     fn add(&mut self, path: String, text: String) {
-        let rust = path.ends_with(".rs").then(|| rust::Views::of(&text));
+        let rust = path.ends_with(".rs").then(|| rust::SourceViews::of(&text));
         self.entries.insert(path.clone());
         self.files.insert(path.clone(), File { path, text, rust });
     }
@@ -114,7 +114,7 @@ impl Repository {
 /// What git does not look at: the forms that our `.gitignore` uses, which are `/name` (at the top),
 /// `name/` (a directory, anywhere) and `*.end`. A form that is not understood is refused: taken for
 /// a name, it would let everything through that it was to keep out.
-struct Ignored(Vec<Pattern>);
+struct IgnoredPaths(Vec<Pattern>);
 
 enum Pattern {
     AtTop(String),
@@ -122,7 +122,7 @@ enum Pattern {
     End(String),
 }
 
-impl Ignored {
+impl IgnoredPaths {
     fn load(top: &Path) -> io::Result<Self> {
         let text = match fs::read_to_string(top.join(".gitignore")) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),

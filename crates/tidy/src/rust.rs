@@ -19,7 +19,7 @@ use std::str::Chars;
 
 /// One Rust file, seen in three ways.
 #[derive(Debug)]
-pub struct Views {
+pub struct SourceViews {
     /// Code and comments.
     pub without_strings: String,
     /// Code alone.
@@ -32,7 +32,7 @@ pub struct Views {
     pub test_modules: Vec<String>,
 }
 
-impl Views {
+impl SourceViews {
     /// Looks at the text of a Rust file.
     pub fn of(text: &str) -> Self {
         let (without_strings, code) = blank(text);
@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     fn code(text: &str) -> String {
-        let views = Views::of(text);
+        let views = SourceViews::of(text);
         assert_eq!(views.code.lines().count(), text.lines().count());
         views.code.split_whitespace().collect::<Vec<_>>().join(" ")
     }
@@ -343,22 +343,23 @@ mod tests {
 
     #[test]
     fn comments_stay_in_the_other_view() {
-        let views = Views::of("let a = \"b\"; // c\n");
+        let views = SourceViews::of("let a = \"b\"; // c\n");
         assert_eq!(views.without_strings, "let a = \" \"; // c\n");
     }
 
     #[test]
     fn test_items_are_blanked_and_counted() {
-        let views = Views::of("a();\n#[cfg(test)]\nmod tests {\n    f([1; 2]);\n}\nb();\n");
+        let views = SourceViews::of("a();\n#[cfg(test)]\nmod tests {\n    f([1; 2]);\n}\nb();\n");
         let rest: Vec<_> = views.code_without_tests.split_whitespace().collect();
         assert_eq!(rest, ["a();", "b();"]);
         assert_eq!(views.lines_in_tests, 4);
 
-        let views = Views::of("#[cfg(all(test, unix))]\nmod sim;\n#[cfg(not(test))]\nmod real;\n");
+        let views =
+            SourceViews::of("#[cfg(all(test, unix))]\nmod sim;\n#[cfg(not(test))]\nmod real;\n");
         assert_eq!(views.test_modules, ["sim"]);
         assert_eq!(views.code_without_tests.trim(), "#[cfg(not(test))]\nmod real;");
 
-        assert_eq!(Views::of("//! A\n#![cfg(test)]\nf();\n").code_without_tests.trim(), "");
+        assert_eq!(SourceViews::of("//! A\n#![cfg(test)]\nf();\n").code_without_tests.trim(), "");
     }
 
     #[test]

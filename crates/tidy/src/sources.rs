@@ -13,7 +13,7 @@ use crate::{File, Repository, Violation, rust};
 const LINES_MAX: usize = 800;
 
 /// Names that say nothing.
-const DRAWERS: [&str; 5] = ["common", "util", "utils", "helpers", "misc"];
+const VAGUE_NAMES: [&str; 5] = ["common", "util", "utils", "helpers", "misc"];
 
 /// The rule of this module.
 pub fn check(repository: &Repository) -> Vec<Violation> {
@@ -21,8 +21,8 @@ pub fn check(repository: &Repository) -> Vec<Violation> {
     for (file, views) in repository.rust_files() {
         violations.extend(first_line(file));
         violations.extend(length(file, views));
-        violations.extend(drawer_in_path(file));
-        violations.extend(drawers_in_code(file, views));
+        violations.extend(vague_name_in_path(file));
+        violations.extend(vague_names_in_code(file, views));
     }
     violations
 }
@@ -43,7 +43,7 @@ fn first_line(file: &File) -> Option<Violation> {
     }
 }
 
-fn length(file: &File, views: &rust::Views) -> Option<Violation> {
+fn length(file: &File, views: &rust::SourceViews) -> Option<Violation> {
     if is_test(&file.path) {
         return None;
     }
@@ -59,18 +59,18 @@ fn is_test(path: &str) -> bool {
     path.ends_with("/tests.rs") || path.split('/').any(|part| part == "tests")
 }
 
-fn drawer_in_path(file: &File) -> Option<Violation> {
+fn vague_name_in_path(file: &File) -> Option<Violation> {
     let parts = file.path.trim_end_matches(".rs").split('/');
-    let part = parts.into_iter().find(|part| DRAWERS.contains(part))?;
+    let part = parts.into_iter().find(|part| VAGUE_NAMES.contains(part))?;
     let message =
         format!("`{part}` does not say what is inside; name it for the question it answers");
     Some(Violation::new(&file.path, 1, message))
 }
 
-fn drawers_in_code(file: &File, views: &rust::Views) -> Vec<Violation> {
+fn vague_names_in_code(file: &File, views: &rust::SourceViews) -> Vec<Violation> {
     let is_drawer = |line: &str| {
         let inline = |name: &&str| contains_word(line, &format!("mod {name}"));
-        DRAWERS.into_iter().find(inline)
+        VAGUE_NAMES.into_iter().find(inline)
     };
     let lines = views.code.lines().zip(1..);
     lines
@@ -88,13 +88,13 @@ fn drawers_in_code(file: &File, views: &rust::Views) -> Vec<Violation> {
 mod tests {
     use super::*;
 
-    fn told(path: &str, text: &str) -> Vec<String> {
+    fn messages(path: &str, text: &str) -> Vec<String> {
         check(&Repository::of([(path, text)])).iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn a_file_with_a_doc_passes() {
-        assert_eq!(told("crates/a/src/b.rs", "//! What for.\n\nfn f() {}\n"), [""; 0]);
+        assert_eq!(messages("crates/a/src/b.rs", "//! What for.\n\nfn f() {}\n"), [""; 0]);
     }
 
     #[test]
@@ -103,31 +103,31 @@ mod tests {
             ["crates/a/src/b.rs", "crates/a/build.rs", "crates/a/tests/t.rs", "benches/b.rs"]
         {
             for text in ["", "// What for.\n", "\n//! What for.\n", "//!\n//! What for.\n"] {
-                assert!(told(path, text)[0].starts_with(&format!("{path}:1: the first line")));
+                assert!(messages(path, text)[0].starts_with(&format!("{path}:1: the first line")));
             }
         }
-        assert!(told("examples/e.rs", "//! Placeholder.\n")[0].contains("placeholder"));
+        assert!(messages("examples/e.rs", "//! Placeholder.\n")[0].contains("placeholder"));
     }
 
     #[test]
     fn a_long_file_is_told_and_tests_are_not_counted() {
         let long = format!("//! What for.\n{}", "f();\n".repeat(800));
         assert!(
-            told("crates/a/src/b.rs", &long)[0].starts_with("crates/a/src/b.rs:800: 801 lines")
+            messages("crates/a/src/b.rs", &long)[0].starts_with("crates/a/src/b.rs:800: 801 lines")
         );
-        assert_eq!(told("crates/a/src/b/tests.rs", &long), [""; 0]);
-        assert_eq!(told("crates/a/tests/t.rs", &long), [""; 0]);
+        assert_eq!(messages("crates/a/src/b/tests.rs", &long), [""; 0]);
+        assert_eq!(messages("crates/a/tests/t.rs", &long), [""; 0]);
         let half = "f();\n".repeat(500);
         let tests = format!("//! What for.\n{half}#[cfg(test)]\nmod tests {{\n{half}}}\n");
-        assert_eq!(told("crates/a/src/b.rs", &tests), [""; 0]);
+        assert_eq!(messages("crates/a/src/b.rs", &tests), [""; 0]);
     }
 
     #[test]
     fn drawers_are_told() {
-        assert!(told("crates/util/src/b.rs", "//! B.\n")[0].contains("`util`"));
-        assert!(told("crates/a/tests/common/mod.rs", "//! B.\n")[0].contains("`common`"));
-        assert!(told("crates/a/src/utils.rs", "//! B.\n")[0].contains("`utils`"));
-        let told = told("crates/a/src/b.rs", "//! B.\n// mod util\npub mod util {}\n");
+        assert!(messages("crates/util/src/b.rs", "//! B.\n")[0].contains("`util`"));
+        assert!(messages("crates/a/tests/common/mod.rs", "//! B.\n")[0].contains("`common`"));
+        assert!(messages("crates/a/src/utils.rs", "//! B.\n")[0].contains("`utils`"));
+        let told = messages("crates/a/src/b.rs", "//! B.\n// mod util\npub mod util {}\n");
         assert_eq!(told.len(), 1);
         assert!(told[0].starts_with("crates/a/src/b.rs:3: "));
     }

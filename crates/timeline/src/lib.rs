@@ -15,7 +15,7 @@
 //! # What a lane is called
 //!
 //! `put #3` is the third of its class `put`. Where only the class is known, as of somebody who holds a lock of a
-//! real server, that is the name, without a number; see [`class`]. A worker's name is what others wait for, so
+//! real server, that is the name, without a number; see [`lane_class`]. A worker's name is what others wait for, so
 //! that a wait for it can be told as [what it does meanwhile](blame).
 
 pub mod blame;
@@ -39,9 +39,9 @@ pub struct Span {
     /// Who.
     pub lane: String,
     /// Whether that is a request, and what for.
-    pub kind: Kind,
+    pub kind: LaneKind,
     /// What it did.
-    pub what: What,
+    pub activity: Activity,
     /// From when, in nanoseconds.
     pub from_ns: u64,
     /// Until when.
@@ -50,7 +50,7 @@ pub struct Span {
 
 /// What a lane is there for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum LaneKind {
     /// A request that reads.
     Read,
     /// A request that writes.
@@ -60,22 +60,22 @@ pub enum Kind {
     Work,
 }
 
-impl Kind {
-    const ALL: [Kind; 3] = [Kind::Read, Kind::Write, Kind::Work];
+impl LaneKind {
+    const ALL: [LaneKind; 3] = [LaneKind::Read, LaneKind::Write, LaneKind::Work];
 
     /// As in a file.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Read => "read",
-            Kind::Write => "write",
-            Kind::Work => "work",
+            LaneKind::Read => "read",
+            LaneKind::Write => "write",
+            LaneKind::Work => "work",
         }
     }
 }
 
 /// What somebody does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum Activity {
     /// It runs.
     Run,
     /// It could run, and all cores are busy.
@@ -83,9 +83,9 @@ pub enum What {
     /// It waits for a lock, or for another one's work.
     Wait {
         /// For which.
-        of: String,
+        resource: String,
         /// Who stood in front when the wait began, if that is known.
-        behind: Option<String>,
+        blocker: Option<String>,
     },
     /// It waits for a disk.
     Disk,
@@ -94,25 +94,25 @@ pub enum What {
     /// It has a lock.
     Hold {
         /// Which.
-        of: String,
+        resource: String,
     },
 }
 
-impl What {
+impl Activity {
     fn name(&self) -> &'static str {
         match self {
-            What::Run => "run",
-            What::Core => "core",
-            What::Wait { .. } => "wait",
-            What::Disk => "disk",
-            What::Network => "network",
-            What::Hold { .. } => "hold",
+            Activity::Run => "run",
+            Activity::Core => "core",
+            Activity::Wait { .. } => "wait",
+            Activity::Disk => "disk",
+            Activity::Network => "network",
+            Activity::Hold { .. } => "hold",
         }
     }
 }
 
 /// What a lane is one of: `put` of `put #3`.
-pub fn class(lane: &str) -> &str {
+pub fn lane_class(lane: &str) -> &str {
     match lane.rsplit_once(" #") {
         Some((class, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => class,
         _ => lane,
@@ -122,14 +122,14 @@ pub fn class(lane: &str) -> &str {
 /// What is wrong with a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {why}")]
-pub struct NoTimeline {
+pub struct TimelineError {
     line: usize,
     why: String,
 }
 
 impl Timeline {
     /// What falls into this stretch of time, cut off at its ends.
-    pub fn between(&self, from_ns: u64, to_ns: u64) -> Timeline {
+    pub fn slice(&self, from_ns: u64, to_ns: u64) -> Timeline {
         let cut = |span: &Span| {
             let (from, to) = (span.from_ns.max(from_ns), span.to_ns.min(to_ns));
             (from < to).then(|| Span { from_ns: from, to_ns: to, ..span.clone() })
@@ -144,8 +144,8 @@ impl Timeline {
     }
 
     /// Who is in it, in the order of their first spans.
-    pub fn lanes(&self) -> Vec<(&str, Kind)> {
-        let mut firsts: Vec<(u64, &str, Kind)> = Vec::new();
+    pub fn lanes(&self) -> Vec<(&str, LaneKind)> {
+        let mut firsts: Vec<(u64, &str, LaneKind)> = Vec::new();
         let mut places = HashMap::<&str, usize>::new();
         for span in &self.spans {
             let place = *places.entry(&span.lane).or_insert(firsts.len());
@@ -166,12 +166,13 @@ impl fmt::Display for Timeline {
 }
 
 impl FromStr for Timeline {
-    type Err = NoTimeline;
+    type Err = TimelineError;
 
-    fn from_str(text: &str) -> Result<Timeline, NoTimeline> {
+    fn from_str(text: &str) -> Result<Timeline, TimelineError> {
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        let spans = lines
-            .map(|(at, line)| Span::of_json(line).map_err(|why| NoTimeline { line: at + 1, why }));
+        let spans = lines.map(|(at, line)| {
+            Span::from_json(line).map_err(|why| TimelineError { line: at + 1, why })
+        });
         Ok(Timeline { spans: spans.collect::<Result<_, _>>()? })
     }
 }
@@ -181,20 +182,22 @@ impl Span {
         let mut json = json!({
             "lane": self.lane,
             "kind": self.kind.name(),
-            "what": self.what.name(),
+            "what": self.activity.name(),
             "from": self.from_ns,
             "to": self.to_ns,
         });
-        if let What::Wait { of, .. } | What::Hold { of } = &self.what {
+        if let Activity::Wait { resource: of, .. } | Activity::Hold { resource: of } =
+            &self.activity
+        {
             json["of"] = json!(of);
         }
-        if let What::Wait { behind: Some(behind), .. } = &self.what {
+        if let Activity::Wait { blocker: Some(behind), .. } = &self.activity {
             json["behind"] = json!(behind);
         }
         json
     }
 
-    fn of_json(line: &str) -> Result<Span, String> {
+    fn from_json(line: &str) -> Result<Span, String> {
         let fields: Map<String, Value> =
             serde_json::from_str(line).map_err(|error| format!("no JSON object: {error}"))?;
         const KNOWN: [&str; 7] = ["lane", "kind", "what", "of", "behind", "from", "to"];
@@ -210,17 +213,17 @@ impl Span {
             None => Err(format!("`{name}` must be a number of nanoseconds")),
         };
         let kind = text("kind")?;
-        let kind = Kind::ALL
+        let kind = LaneKind::ALL
             .into_iter()
             .find(|known| known.name() == kind)
             .ok_or_else(|| format!("there is no kind `{kind}`; there are read, write and work"))?;
         let what = match text("what")?.as_str() {
-            "run" => What::Run,
-            "core" => What::Core,
-            "wait" => What::Wait { of: text("of")?, behind: text("behind").ok() },
-            "disk" => What::Disk,
-            "network" => What::Network,
-            "hold" => What::Hold { of: text("of")? },
+            "run" => Activity::Run,
+            "core" => Activity::Core,
+            "wait" => Activity::Wait { resource: text("of")?, blocker: text("behind").ok() },
+            "disk" => Activity::Disk,
+            "network" => Activity::Network,
+            "hold" => Activity::Hold { resource: text("of")? },
             other => {
                 let known = "run, core, wait, disk, network and hold";
                 return Err(format!("nobody does `{other}`; there are {known}"));
@@ -230,7 +233,7 @@ impl Span {
         if to_ns < from_ns {
             return Err(format!("it ends at {to_ns}, before it begins at {from_ns}"));
         }
-        Ok(Span { lane: text("lane")?, kind, what, from_ns, to_ns })
+        Ok(Span { lane: text("lane")?, kind, activity: what, from_ns, to_ns })
     }
 }
 
@@ -238,19 +241,29 @@ impl Span {
 mod tests {
     use super::*;
 
-    fn span(lane: &str, what: What, from_ns: u64, to_ns: u64) -> Span {
-        let kind = if lane.starts_with("put") { Kind::Write } else { Kind::Read };
-        Span { lane: lane.to_owned(), kind, what, from_ns, to_ns }
+    fn span(lane: &str, what: Activity, from_ns: u64, to_ns: u64) -> Span {
+        let kind = if lane.starts_with("put") { LaneKind::Write } else { LaneKind::Read };
+        Span { lane: lane.to_owned(), kind, activity: what, from_ns, to_ns }
     }
 
     fn timeline() -> Timeline {
         let of = || "readTx".to_owned();
         let spans = vec![
-            span("get #1", What::Run, 10, 50),
-            span("put #1", What::Wait { of: of(), behind: Some("get #1".to_owned()) }, 20, 50),
-            span("get #1", What::Hold { of: of() }, 5, 50),
-            span("put #1", What::Wait { of: "applier".to_owned(), behind: None }, 50, 60),
-            span("put #1", What::Disk, 60, 70),
+            span("get #1", Activity::Run, 10, 50),
+            span(
+                "put #1",
+                Activity::Wait { resource: of(), blocker: Some("get #1".to_owned()) },
+                20,
+                50,
+            ),
+            span("get #1", Activity::Hold { resource: of() }, 5, 50),
+            span(
+                "put #1",
+                Activity::Wait { resource: "applier".to_owned(), blocker: None },
+                50,
+                60,
+            ),
+            span("put #1", Activity::Disk, 60, 70),
         ];
         Timeline { spans }
     }
@@ -260,8 +273,8 @@ mod tests {
         let timeline = timeline();
         assert_eq!(timeline.to_string().parse(), Ok(timeline.clone()));
         assert_eq!(timeline.bounds(), Some((5, 70)));
-        assert_eq!(timeline.lanes(), [("get #1", Kind::Read), ("put #1", Kind::Write)]);
-        let middle = timeline.between(30, 55);
+        assert_eq!(timeline.lanes(), [("get #1", LaneKind::Read), ("put #1", LaneKind::Write)]);
+        let middle = timeline.slice(30, 55);
         let ends: Vec<_> = middle.spans.iter().map(|span| (span.from_ns, span.to_ns)).collect();
         assert_eq!(ends, [(30, 50), (30, 50), (30, 50), (50, 55)]);
     }

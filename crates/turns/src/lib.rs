@@ -20,16 +20,16 @@
 //!                       for its turn, up to 4 ms                             at once
 //! ```
 //!
-//! * [`Turn::Soon`] is for who answers: he sleeps, wakes, does a little, and sleeps again.
-//! * [`Turn::Late`] is for who computes for long and holds no lock for long: he also steps back a little, to a third of
+//! * [`SchedClass::Latency`] is for who answers: he sleeps, wakes, does a little, and sleeps again.
+//! * [`SchedClass::Batch`] is for who computes for long and holds no lock for long: he also steps back a little, to a third of
 //!   the share of another, if there are more of them than cores.
-//! * [`Turn::Usual`] is for all others. Threads inherit what the thread has that starts them: who starts some from a
+//! * [`SchedClass::Normal`] is for all others. Threads inherit what the thread has that starts them: who starts some from a
 //!   thread that answers must say so for them.
 //!
 //! # Between two ticks
 //!
 //! Who wakes goes before who computes only if he has not just had his share. If he has, he waits for the next tick, 4 ms
-//! away with 250 of them a second, and it was seen that the other core had nothing to do meanwhile. So who computes for long says between two [`Steps`] that others may go first. If nobody waits for this
+//! away with 250 of them a second, and it was seen that the other core had nothing to do meanwhile. So who computes for long says between two [`YieldPoints`] that others may go first. If nobody waits for this
 //! core, that is a call of a fraction of a microsecond.
 //!
 //! # Locks
@@ -51,64 +51,64 @@ use std::thread;
 mod linux;
 
 thread_local! {
-    static IS_LATE: Cell<bool> = const { Cell::new(false) };
+    static IS_BATCH: Cell<bool> = const { Cell::new(false) };
 }
 
 /// When a thread wants a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum SchedClass {
     /// As soon as it wakes, and little of it at a time.
-    Soon,
+    Latency,
     /// As any other, and at a length that the system chooses.
-    Usual,
+    Normal,
     /// After those who answer.
-    Late,
+    Batch,
 }
 
-impl Turn {
+impl SchedClass {
     /// From now on this is when the calling thread wants one. Says whether the system has agreed; if it has not,
     /// everything works, and takes longer beside others.
-    pub fn take(self) -> bool {
-        IS_LATE.set(self == Turn::Late);
+    pub fn apply_to_thread(self) -> bool {
+        IS_BATCH.set(self == SchedClass::Batch);
         #[cfg(target_os = "linux")]
         return match self {
-            Turn::Soon => linux::change(|turns| turns.slice_ns = linux::SHORT_NS),
-            Turn::Usual => linux::change(|turns| turns.slice_ns = 0),
-            Turn::Late => linux::change(|turns| {
+            SchedClass::Latency => linux::update(|turns| turns.slice_ns = linux::SHORT_SLICE_NS),
+            SchedClass::Normal => linux::update(|turns| turns.slice_ns = 0),
+            SchedClass::Batch => linux::update(|turns| {
                 turns.slice_ns = 0;
-                turns.nice = (turns.nice + linux::STEPS_BACK).min(linux::NICE_MAX);
+                turns.nice = (turns.nice + linux::BATCH_NICE_STEPS).min(linux::NICE_MAX);
             }),
         }
         .unwrap_or(false);
         #[cfg(not(target_os = "linux"))]
-        return self == Turn::Usual;
+        return self == SchedClass::Normal;
     }
 }
 
-/// A long computation in pieces, between which a [late](Turn::Late) thread lets others go first. Others that compute do
+/// A long computation in pieces, between which a [late](SchedClass::Batch) thread lets others go first. Others that compute do
 /// not: they may have locks in their hands.
 #[derive(Debug, Default)]
-pub struct Steps {
-    done: usize,
+pub struct YieldPoints {
+    bytes_in_step: usize,
 }
 
-impl Steps {
+impl YieldPoints {
     /// So many bytes make a step: a tenth of a millisecond to who reads and copies them.
-    const BYTES: usize = 64 << 10;
+    const BYTES_PER_STEP: usize = 64 << 10;
 
     /// So many bytes have been dealt with.
-    pub fn did(&mut self, bytes: usize) {
-        if self.ends(bytes) && IS_LATE.get() {
+    pub fn advance(&mut self, bytes: usize) {
+        if self.is_step_done(bytes) && IS_BATCH.get() {
             thread::yield_now();
         }
     }
 
     /// Whether these bytes end a step.
-    fn ends(&mut self, bytes: usize) -> bool {
-        self.done += bytes;
-        let ends = self.done >= Steps::BYTES;
+    fn is_step_done(&mut self, bytes: usize) -> bool {
+        self.bytes_in_step += bytes;
+        let ends = self.bytes_in_step >= YieldPoints::BYTES_PER_STEP;
         if ends {
-            self.done = 0;
+            self.bytes_in_step = 0;
         }
         ends
     }
@@ -124,8 +124,8 @@ mod tests {
     use super::*;
 
     /// What holds for this thread, if anybody may say so here.
-    fn told() -> Option<linux::Turns> {
-        let told = linux::now();
+    fn current_attributes() -> Option<linux::SchedAttributes> {
+        let told = linux::current();
         if told.is_none() {
             // Past the harness, which shows what a test prints only if it fails.
             let words = b"SKIPPED: another policy, or no word of it: no turns were taken\n";
@@ -136,38 +136,43 @@ mod tests {
 
     #[test]
     fn a_thread_says_so_for_itself_alone() {
-        let Some(before) = told() else { return };
+        let Some(before) = current_attributes() else { return };
         thread::spawn(move || {
-            assert!(Turn::Soon.take());
-            let soon = told().unwrap();
+            assert!(SchedClass::Latency.apply_to_thread());
+            let soon = current_attributes().unwrap();
             // Before 6.12 no thread has a slice of its own, and none is told.
-            assert!(soon.slice_ns == linux::SHORT_NS || before.slice_ns == 0, "{soon:?}");
+            assert!(soon.slice_ns == linux::SHORT_SLICE_NS || before.slice_ns == 0, "{soon:?}");
             assert_eq!(soon.nice, before.nice);
-            assert!(Turn::Usual.take());
-            assert_eq!(told().unwrap(), before);
-            assert!(Turn::Late.take());
-            let nice = (before.nice + linux::STEPS_BACK).min(linux::NICE_MAX);
-            assert_eq!(told().unwrap(), linux::Turns { nice, ..before });
+            assert!(SchedClass::Normal.apply_to_thread());
+            assert_eq!(current_attributes().unwrap(), before);
+            assert!(SchedClass::Batch.apply_to_thread());
+            let nice = (before.nice + linux::BATCH_NICE_STEPS).min(linux::NICE_MAX);
+            assert_eq!(current_attributes().unwrap(), linux::SchedAttributes { nice, ..before });
         })
         .join()
         .unwrap();
-        assert_eq!(told(), Some(before));
+        assert_eq!(current_attributes(), Some(before));
     }
 
     #[test]
     fn a_step_ends_after_its_bytes() {
-        let mut steps = Steps::default();
-        let ends: Vec<bool> = (0..5).map(|_| steps.ends(Steps::BYTES / 2)).collect();
+        let mut steps = YieldPoints::default();
+        let ends: Vec<bool> =
+            (0..5).map(|_| steps.is_step_done(YieldPoints::BYTES_PER_STEP / 2)).collect();
         assert_eq!(ends, [false, true, false, true, false]);
-        assert!(steps.ends(10 * Steps::BYTES));
+        assert!(steps.is_step_done(10 * YieldPoints::BYTES_PER_STEP));
     }
 
     #[test]
     fn nobody_steps_back_for_ever() {
-        if told().is_none() {
+        if current_attributes().is_none() {
             return;
         }
-        let steps = || (0..10).all(|_| Turn::Late.take()).then(|| told().unwrap().nice);
+        let steps = || {
+            (0..10)
+                .all(|_| SchedClass::Batch.apply_to_thread())
+                .then(|| current_attributes().unwrap().nice)
+        };
         assert_eq!(thread::spawn(steps).join().unwrap(), Some(linux::NICE_MAX));
     }
 }

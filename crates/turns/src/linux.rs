@@ -12,15 +12,15 @@ use std::mem::size_of;
 use libc::{SYS_sched_getattr, SYS_sched_setattr, c_long, sched_attr};
 
 /// Slices of who answers: the shortest that Linux gives.
-pub(crate) const SHORT_NS: u64 = 100_000;
+pub(crate) const SHORT_SLICE_NS: u64 = 100_000;
 /// So far who computes for long steps back: with each step his share is to that of another as 4 is to 5.
-pub(crate) const STEPS_BACK: i32 = 5;
+pub(crate) const BATCH_NICE_STEPS: i32 = 5;
 /// Who is so nice makes way for everybody.
 pub(crate) const NICE_MAX: i32 = 19;
 
 /// Of one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turns {
+pub(crate) struct SchedAttributes {
     /// How far it steps back, from -20 to 19.
     pub(crate) nice: i32,
     /// How long it wants to run at a time; 0 is what the system thinks best.
@@ -29,17 +29,17 @@ pub(crate) struct Turns {
 
 /// What holds for this thread, if the system says so, and nobody has given it another policy than the usual one.
 #[cfg(test)]
-pub(crate) fn now() -> Option<Turns> {
-    get().ok().filter(is_usual).map(|attributes| turns(&attributes))
+pub(crate) fn current() -> Option<SchedAttributes> {
+    get().ok().filter(is_usual).map(|attributes| attributes_of(&attributes))
 }
 
 /// Changes what holds for this thread, and says whether it did: not if somebody has given it another policy.
-pub(crate) fn change(change: impl FnOnce(&mut Turns)) -> io::Result<bool> {
+pub(crate) fn update(change: impl FnOnce(&mut SchedAttributes)) -> io::Result<bool> {
     let mut attributes = get()?;
     if !is_usual(&attributes) {
         return Ok(false);
     }
-    let mut turns = turns(&attributes);
+    let mut turns = attributes_of(&attributes);
     change(&mut turns);
     (attributes.sched_nice, attributes.sched_runtime) = (turns.nice, turns.slice_ns);
     set(attributes).map(|()| true)
@@ -49,8 +49,8 @@ fn is_usual(attributes: &sched_attr) -> bool {
     attributes.sched_policy == libc::SCHED_OTHER as u32
 }
 
-fn turns(attributes: &sched_attr) -> Turns {
-    Turns { nice: attributes.sched_nice, slice_ns: attributes.sched_runtime }
+fn attributes_of(attributes: &sched_attr) -> SchedAttributes {
+    SchedAttributes { nice: attributes.sched_nice, slice_ns: attributes.sched_runtime }
 }
 
 fn get() -> io::Result<sched_attr> {
@@ -76,7 +76,7 @@ fn get() -> io::Result<sched_attr> {
             0 as c_long,
         )
     };
-    told(done).map(|()| attributes)
+    check_syscall(done).map(|()| attributes)
 }
 
 fn set(mut attributes: sched_attr) -> io::Result<()> {
@@ -84,9 +84,9 @@ fn set(mut attributes: sched_attr) -> io::Result<()> {
     // at most that size is written, by a system that knows only of smaller ones.
     let done =
         unsafe { libc::syscall(SYS_sched_setattr, 0 as c_long, &raw mut attributes, 0 as c_long) };
-    told(done)
+    check_syscall(done)
 }
 
-fn told(done: c_long) -> io::Result<()> {
+fn check_syscall(done: c_long) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

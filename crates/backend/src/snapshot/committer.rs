@@ -26,49 +26,49 @@ use clearlane_engine::{Bucket, Snapshot, WriteTxn};
 
 use crate::error::{Error, Result};
 use crate::snapshot::SnapshotBackend;
-use crate::snapshot::overlay::{Layer, Overlay};
-use crate::snapshot::view::{Tally, View};
+use crate::snapshot::pending_buckets::{ChangeMap, PendingBuckets};
+use crate::snapshot::state::{BackendState, WriteCounters};
 
 /// What the committer keeps from one commit to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Committer {
+pub(crate) struct CommitterState {
     /// When the last tick made a commit.
-    pub(crate) last_tick: Duration,
+    pub(crate) interval_start: Duration,
     /// The tally of the newest state that is durable.
-    durable: Tally,
+    durable: WriteCounters,
 }
 
 /// A commit that panics has done nobody knows what: it counts as failed.
-struct FailIfPanicking<'b, T: Clone + Send + Sync + std::fmt::Debug> {
+struct FailOnPanic<'b, T: Clone + Send + Sync + std::fmt::Debug> {
     backend: &'b SnapshotBackend<T>,
 }
 
-impl<T: Clone + Send + Sync + std::fmt::Debug> Drop for FailIfPanicking<'_, T> {
+impl<T: Clone + Send + Sync + std::fmt::Debug> Drop for FailOnPanic<'_, T> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.backend.fail(&Error::Engine("a commit panicked".to_owned()));
+            self.backend.set_failure(&Error::Engine("a commit panicked".to_owned()));
         }
     }
 }
 
 impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
     /// Whether a commit has anything to do.
-    pub(crate) fn is_dirty(&self, committer: &Committer) -> bool {
+    pub(crate) fn is_dirty(&self, committer: &CommitterState) -> bool {
         self.current.load().written != committer.durable || !self.removals.lock().is_empty()
     }
 
     /// One whole commit. The caller holds the committer's lock.
-    pub(crate) fn commit_now(&self, committer: &mut Committer) -> Result<()> {
+    pub(crate) fn commit_now(&self, committer: &mut CommitterState) -> Result<()> {
         self.check_usable()?;
-        let _guard = FailIfPanicking { backend: self };
-        let outcome = self.freeze_write_publish(committer);
+        let _guard = FailOnPanic { backend: self };
+        let outcome = self.commit_batch(committer);
         if let Err(error) = &outcome {
-            self.fail(error);
+            self.set_failure(error);
         }
         outcome
     }
 
-    fn freeze_write_publish(&self, committer: &mut Committer) -> Result<()> {
+    fn commit_batch(&self, committer: &mut CommitterState) -> Result<()> {
         // Taken before the freeze: every record named here was visible when its removal was
         // asked for, so the frozen view has it and it is never written after it was removed.
         let removals = std::mem::take(&mut *self.removals.lock());
@@ -80,15 +80,18 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
     }
 
     /// Step 1.
-    pub(crate) fn freeze(&self) -> Arc<View<T>> {
+    pub(crate) fn freeze(&self) -> Arc<BackendState<T>> {
         let current = self.current.load();
-        assert!(current.overlay.frozen.is_empty(), "one commit at a time freezes");
-        if current.overlay.young.is_empty() {
+        assert!(current.pending_buckets.frozen.is_empty(), "one commit at a time freezes");
+        if current.pending_buckets.active.is_empty() {
             return current;
         }
-        let freeze = |current: &View<T>| View {
-            overlay: Overlay { young: Layer::default(), frozen: current.overlay.young.clone() },
-            freezes: current.freezes + 1,
+        let freeze = |current: &BackendState<T>| BackendState {
+            pending_buckets: PendingBuckets {
+                active: ChangeMap::default(),
+                frozen: current.pending_buckets.active.clone(),
+            },
+            freeze_count: current.freeze_count + 1,
             ..current.clone()
         };
         self.current.update(freeze).1
@@ -97,13 +100,14 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
     /// Step 2.
     pub(crate) fn write_frozen(
         &self,
-        frozen: &View<T>,
+        frozen: &BackendState<T>,
         removals: &[Bytes],
     ) -> Result<Arc<dyn Snapshot>> {
         let mut txn = self.engine.begin_write()?;
-        let mut records = frozen.log.iter().map(|record| (&*record.key, &*record.value));
+        let mut records =
+            frozen.pending_records.iter().map(|record| (&*record.key, &*record.value));
         txn.put_all(Bucket::Key, &mut records)?;
-        for (bucket, key, change) in frozen.overlay.frozen.iter() {
+        for (bucket, key, change) in frozen.pending_buckets.frozen.iter() {
             match change {
                 Some(value) => txn.put(bucket, key, value)?,
                 None => txn.delete(bucket, key)?,
@@ -122,11 +126,16 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
     }
 
     /// Step 3.
-    pub(crate) fn publish_durable(&self, frozen: &View<T>, snapshot: Arc<dyn Snapshot>) {
-        let publish = |current: &View<T>| View {
-            engine: Arc::clone(&snapshot),
-            log: current.log.cut(frozen.log.end()),
-            overlay: Overlay { young: current.overlay.young.clone(), frozen: Layer::default() },
+    pub(crate) fn publish_durable(&self, frozen: &BackendState<T>, snapshot: Arc<dyn Snapshot>) {
+        let publish = |current: &BackendState<T>| BackendState {
+            snapshot: Arc::clone(&snapshot),
+            pending_records: current
+                .pending_records
+                .without_committed(frozen.pending_records.end()),
+            pending_buckets: PendingBuckets {
+                active: current.pending_buckets.active.clone(),
+                frozen: ChangeMap::default(),
+            },
             durable: frozen.written,
             ..current.clone()
         };
@@ -135,7 +144,10 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
 
     /// Puts a snapshot of the rewritten store into the current view.
     pub(crate) fn publish_engine(&self, snapshot: Arc<dyn Snapshot>) {
-        let publish = |current: &View<T>| View { engine: Arc::clone(&snapshot), ..current.clone() };
+        let publish = |current: &BackendState<T>| BackendState {
+            snapshot: Arc::clone(&snapshot),
+            ..current.clone()
+        };
         self.current.update(publish);
     }
 }

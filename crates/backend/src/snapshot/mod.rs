@@ -1,17 +1,17 @@
 //! The machinery of design `clearlane`: one pointer, one applier, one committer.
 //!
 //! The design's lock story is on top of [`snapshot_read_tx`](crate::snapshot_read_tx). Here are
-//! its parts, in the order in which a write meets them: [`writer`] adds to [`log`] and
-//! [`overlay`], a [`view`] shows them, [`published`] is the pointer to the current view, and
+//! its parts, in the order in which a write meets them: [`writer`] adds to [`pending_records`] and
+//! [`pending_buckets`], a [`state`] shows them, [`atomic_state`] is the pointer to the current view, and
 //! [`committer`] moves them into the engine.
 //!
 //! Lock order: `writer` before `committer` before `removals`. A reader takes none of them.
 
 pub(crate) mod writer;
-pub(crate) mod log;
-pub(crate) mod overlay;
-pub(crate) mod view;
-pub(crate) mod published;
+pub(crate) mod pending_records;
+pub(crate) mod pending_buckets;
+pub(crate) mod state;
+pub(crate) mod atomic_state;
 pub(crate) mod committer;
 #[cfg(test)]
 mod tests;
@@ -27,19 +27,19 @@ use clearlane_engine::{Bucket, Defragment, Engine};
 use clearlane_locks::Mutex;
 
 use crate::config::{Config, PreCommit};
-use crate::design::Design;
+use crate::era::Era;
 use crate::error::{Error, Result};
 use crate::interface::{Backend, ReadTx, Sizes, WriteTx};
 use crate::record_key::RecordKey;
 use crate::snapshot_read_tx::SnapshotReadTx;
-use committer::Committer;
-use log::Log;
-use overlay::Overlay;
-use published::Published;
-use view::Tally;
-use writer::{SnapshotWriteTx, Writer};
+use atomic_state::AtomicState;
+use committer::CommitterState;
+use pending_buckets::PendingBuckets;
+use pending_records::PendingRecords;
+use state::WriteCounters;
+use writer::{SnapshotWriteTx, WriterState};
 
-pub use view::View;
+pub use state::BackendState;
 
 /// Records that one step of a defragmentation carries over before it looks up again.
 const DEFRAGMENT_STEP: usize = 10_000;
@@ -50,11 +50,11 @@ const DEFRAGMENT_STEP: usize = 10_000;
 pub struct SnapshotBackend<T> {
     engine: Arc<dyn Engine>,
     /// What readers load.
-    current: Published<View<T>>,
+    current: AtomicState<BackendState<T>>,
     /// Lets one write transaction in at a time; the applier is alone, so it never waits here.
-    writer: Mutex<Writer>,
+    writer: Mutex<WriterState>,
     /// Lets one commit or defragmentation touch the engine at a time.
-    committer: Mutex<Committer>,
+    committer: Mutex<CommitterState>,
     /// Records that compaction wants removed with the next commit.
     removals: Mutex<Vec<Bytes>>,
     config: Config,
@@ -76,20 +76,20 @@ impl<T: Clone + Send + Sync + Debug> SnapshotBackend<T> {
         let snapshot = engine.snapshot()?;
         let last_key =
             snapshot.last_key(Bucket::Key)?.map(|key| RecordKey::new(&key)).transpose()?;
-        let first = View {
-            engine: snapshot,
-            log: Log::empty(),
-            overlay: Overlay::default(),
+        let first = BackendState {
+            snapshot,
+            pending_records: PendingRecords::empty(),
+            pending_buckets: PendingBuckets::default(),
             payload,
-            written: Tally::default(),
-            durable: Tally::default(),
-            freezes: 0,
+            written: WriteCounters::default(),
+            durable: WriteCounters::default(),
+            freeze_count: 0,
         };
         Ok(SnapshotBackend {
             engine,
-            current: Published::new(first),
-            writer: Mutex::new(&config.locks, "writer", Writer::behind(last_key)),
-            committer: Mutex::new(&config.locks, "committer", Committer::default()),
+            current: AtomicState::new(first),
+            writer: Mutex::new(&config.locks, "writer", WriterState::continuing_after(last_key)),
+            committer: Mutex::new(&config.locks, "committer", CommitterState::default()),
             removals: Mutex::new(&config.locks, "removals", Vec::new()),
             config,
             pre_commit,
@@ -99,7 +99,7 @@ impl<T: Clone + Send + Sync + Debug> SnapshotBackend<T> {
     }
 
     /// Opens a read transaction, with the payload of the state it shows.
-    pub fn read_view(&self) -> SnapshotReadTx<T> {
+    pub fn begin_snapshot_read(&self) -> SnapshotReadTx<T> {
         SnapshotReadTx::new(self.current.load())
     }
 
@@ -121,22 +121,22 @@ impl<T: Clone + Send + Sync + Debug> SnapshotBackend<T> {
         Ok(())
     }
 
-    fn fail(&self, error: &Error) {
+    fn set_failure(&self, error: &Error) {
         // Only the first failure is kept: later ones follow from it.
         let _ = self.failure.set(error.clone());
     }
 }
 
 impl<T: Clone + Send + Sync + Debug + 'static> Backend<T> for SnapshotBackend<T> {
-    fn design(&self) -> Design {
-        Design::SnapshotReadTx
+    fn era(&self) -> Era {
+        Era::Clearlane
     }
 
-    fn read(&self) -> Box<dyn ReadTx + '_> {
-        Box::new(self.read_view())
+    fn begin_read(&self) -> Box<dyn ReadTx + '_> {
+        Box::new(self.begin_snapshot_read())
     }
 
-    fn write(&self) -> Result<Box<dyn WriteTx<T> + '_>> {
+    fn begin_write(&self) -> Result<Box<dyn WriteTx<T> + '_>> {
         let writer = self.writer.lock();
         // Behind the lock: the transaction that was waited for may have been dropped.
         self.check_usable()?;
@@ -150,16 +150,17 @@ impl<T: Clone + Send + Sync + Debug + 'static> Backend<T> for SnapshotBackend<T>
         Ok(Box::new(SnapshotWriteTx::new(self, writer)))
     }
 
-    fn tick(&self, now: Duration) -> Result<bool> {
+    fn commit_if_due(&self, now: Duration) -> Result<bool> {
         let mut committer = self.committer.lock();
         self.check_usable()?;
-        let interval_over = now.saturating_sub(committer.last_tick) >= self.config.batch_interval;
+        let interval_over =
+            now.saturating_sub(committer.interval_start) >= self.config.batch_interval;
         let pending = self.current.load().pending_ops() + self.removals.lock().len() as u64;
         let limit_reached = pending >= self.config.batch_limit;
         if !interval_over && !limit_reached {
             return Ok(false);
         }
-        committer.last_tick = now;
+        committer.interval_start = now;
         if !self.is_dirty(&committer) {
             return Ok(false);
         }
@@ -191,7 +192,7 @@ impl<T: Clone + Send + Sync + Debug + 'static> Backend<T> for SnapshotBackend<T>
         defragmentation.finish()
     }
 
-    fn copy(&self) -> Result<Exporter> {
+    fn snapshot(&self) -> Result<Exporter> {
         self.commit()?;
         Ok(Exporter::new(self.engine.snapshot()?))
     }

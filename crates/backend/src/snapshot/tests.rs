@@ -19,9 +19,9 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
-use super::published::Published;
+use super::atomic_state::AtomicState;
 use super::writer::{CHANGE_OVERHEAD, RECORD_OVERHEAD};
-use super::{Defragmentation, SnapshotBackend, View};
+use super::{BackendState, Defragmentation, SnapshotBackend};
 use crate::snapshot_read_tx::SnapshotReadTx;
 use crate::{Backend, Config, PreCommit, ReadTx, WriteTx};
 
@@ -37,7 +37,7 @@ const INDEX: (Bucket, Bytes) = (Bucket::Meta, Bytes::from_static(b"consistent_in
 #[derive(Clone, Debug)]
 enum Step {
     OpenWrite,
-    Change(Vec<Change>),
+    Change(Vec<RecordChange>),
     EndWrite,
     TakeRemovals,
     Freeze,
@@ -52,17 +52,17 @@ enum Step {
 }
 
 /// A put, or without a value a delete.
-type Change = (Bucket, Bytes, Option<Bytes>);
+type RecordChange = (Bucket, Bytes, Option<Bytes>);
 
-fn put(bucket: Bucket, key: &str, value: &str) -> Change {
+fn put(bucket: Bucket, key: &str, value: &str) -> RecordChange {
     (bucket, Bytes::copy_from_slice(key.as_bytes()), Some(Bytes::copy_from_slice(value.as_bytes())))
 }
 
-fn delete(bucket: Bucket, key: &str) -> Change {
+fn delete(bucket: Bucket, key: &str) -> RecordChange {
     (bucket, Bytes::copy_from_slice(key.as_bytes()), None)
 }
 
-fn apply(map: &mut Map, (bucket, key, value): &Change) {
+fn apply(map: &mut Map, (bucket, key, value): &RecordChange) {
     match value {
         Some(value) => map.insert((*bucket, key.clone()), value.clone()),
         None => map.remove(&(*bucket, key.clone())),
@@ -71,7 +71,7 @@ fn apply(map: &mut Map, (bucket, key, value): &Change) {
 
 /// What should be where, in plain maps.
 #[derive(Default)]
-struct Plain {
+struct ExpectedState {
     visible: Map,
     entry: Entry,
     /// What each write transaction left behind, removals and the saved index apart.
@@ -83,43 +83,43 @@ struct Plain {
 }
 
 /// How far the commit under way has come.
-enum Commit {
+enum CommitProgress {
     None,
-    Taken(Vec<Bytes>),
-    Frozen { removals: Vec<Bytes>, view: Arc<View<Entry>>, state: Map, entry: Entry },
-    Written { removals: Vec<Bytes>, view: Arc<View<Entry>>, snapshot: Arc<dyn Snapshot> },
+    RemovalsTaken(Vec<Bytes>),
+    Frozen { removals: Vec<Bytes>, view: Arc<BackendState<Entry>>, state: Map, entry: Entry },
+    Written { removals: Vec<Bytes>, view: Arc<BackendState<Entry>>, snapshot: Arc<dyn Snapshot> },
 }
 
 /// The write transaction under way, and what it must see.
-struct Writing<'b> {
+struct OpenWriteTx<'b> {
     tx: Box<dyn WriteTx<Entry> + 'b>,
-    sees: Map,
-    changes: Vec<Change>,
+    expected: Map,
+    changes: Vec<RecordChange>,
 }
 
 /// An open reader, and what it must see for as long as it stays.
-struct Reader {
+struct OpenReader {
     tx: SnapshotReadTx<Entry>,
-    sees: Map,
+    expected: Map,
     entry: Entry,
 }
 
 /// A backend, what should be in it, and the steps that led there.
 struct World<'b> {
     backend: &'b SnapshotBackend<Entry>,
-    plain: Plain,
-    commit: Commit,
-    writing: Option<Writing<'b>>,
+    expected: ExpectedState,
+    commit: CommitProgress,
+    open_write: Option<OpenWriteTx<'b>>,
     defragmentation: Option<Defragmentation<'b, Entry>>,
-    readers: Vec<Reader>,
-    run: String,
+    readers: Vec<OpenReader>,
+    run_name: String,
     steps: Vec<Step>,
 }
 
 impl Drop for World<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("{}, after these steps: {:#?}", self.run, self.steps);
+            eprintln!("{}, after these steps: {:#?}", self.run_name, self.steps);
         }
     }
 }
@@ -169,11 +169,23 @@ fn assert_shows(tx: &dyn ReadTx, sees: &Map) {
 
 impl<'b> World<'b> {
     /// A world in which one commit has been made.
-    fn new(backend: &'b SnapshotBackend<Entry>, run: String, first: Vec<Change>) -> World<'b> {
-        let (plain, commit, writing) = (Plain::default(), Commit::None, None);
+    fn new(
+        backend: &'b SnapshotBackend<Entry>,
+        run: String,
+        first: Vec<RecordChange>,
+    ) -> World<'b> {
+        let (plain, commit, writing) = (ExpectedState::default(), CommitProgress::None, None);
         let (readers, steps, defragmentation) = (Vec::new(), Vec::new(), None);
-        let mut world =
-            World { backend, plain, commit, writing, defragmentation, readers, run, steps };
+        let mut world = World {
+            backend,
+            expected: plain,
+            commit,
+            open_write: writing,
+            defragmentation,
+            readers,
+            run_name: run,
+            steps,
+        };
         let commit = [Step::TakeRemovals, Step::Freeze, Step::Write, Step::Publish];
         let write = [Step::OpenWrite, Step::Change(first), Step::EndWrite];
         write.into_iter().chain(commit).for_each(|step| world.run(step));
@@ -182,7 +194,7 @@ impl<'b> World<'b> {
 
     fn run(&mut self, step: Step) {
         self.steps.push(step.clone());
-        let published = *self.backend.read_view().payload();
+        let published = *self.backend.begin_snapshot_read().payload();
         // Only these reach the engine, so only behind them a crash shows something new.
         let engine_changes = matches!(step, Step::Write | Step::FinishDefragment);
         match step {
@@ -197,10 +209,13 @@ impl<'b> World<'b> {
             Step::OpenReader => return self.open_reader(),
             Step::CloseReader(reader) => return drop(self.readers.swap_remove(reader)),
         }
-        assert!(*self.backend.read_view().payload() >= published, "a state was taken back");
-        self.readers.iter().for_each(Reader::check);
-        if let Some(writing) = &self.writing {
-            assert_shows(&*writing.tx, &writing.sees);
+        assert!(
+            *self.backend.begin_snapshot_read().payload() >= published,
+            "a state was taken back"
+        );
+        self.readers.iter().for_each(OpenReader::check);
+        if let Some(writing) = &self.open_write {
+            assert_shows(&*writing.tx, &writing.expected);
         }
         if engine_changes {
             self.check_crash();
@@ -210,46 +225,49 @@ impl<'b> World<'b> {
     fn apply_step(&mut self, step: Step) {
         match step {
             Step::OpenWrite => {
-                let (tx, sees) = (self.backend.write().unwrap(), self.plain.visible.clone());
-                self.writing = Some(Writing { tx, sees, changes: Vec::new() });
+                let (tx, sees) =
+                    (self.backend.begin_write().unwrap(), self.expected.visible.clone());
+                self.open_write = Some(OpenWriteTx { tx, expected: sees, changes: Vec::new() });
             }
-            Step::Change(changes) => self.writing.as_mut().unwrap().change(changes),
+            Step::Change(changes) => self.open_write.as_mut().unwrap().change(changes),
             _ => {
-                let Writing { tx, changes, .. } = self.writing.take().unwrap();
-                self.plain.entry += 1;
-                drop(tx.end(self.plain.entry).unwrap());
-                changes.iter().for_each(|change| apply(&mut self.plain.visible, change));
-                self.plain.ended.insert(self.plain.entry, self.plain.visible.clone());
+                let OpenWriteTx { tx, changes, .. } = self.open_write.take().unwrap();
+                self.expected.entry += 1;
+                drop(tx.end(self.expected.entry).unwrap());
+                changes.iter().for_each(|change| apply(&mut self.expected.visible, change));
+                self.expected.ended.insert(self.expected.entry, self.expected.visible.clone());
             }
         }
     }
 
     /// The next step of the commit under way, as `freeze_write_publish` has them.
     fn commit_step(&mut self) {
-        self.commit = match std::mem::replace(&mut self.commit, Commit::None) {
-            Commit::None => Commit::Taken(std::mem::take(&mut *self.backend.removals.lock())),
-            Commit::Taken(removals) => {
-                let (state, entry) = (self.plain.visible.clone(), self.plain.entry);
+        self.commit = match std::mem::replace(&mut self.commit, CommitProgress::None) {
+            CommitProgress::None => {
+                CommitProgress::RemovalsTaken(std::mem::take(&mut *self.backend.removals.lock()))
+            }
+            CommitProgress::RemovalsTaken(removals) => {
+                let (state, entry) = (self.expected.visible.clone(), self.expected.entry);
                 let view = self.backend.freeze();
                 assert_eq!(*view.payload(), entry, "what is frozen is the state of now");
-                Commit::Frozen { removals, view, state, entry }
+                CommitProgress::Frozen { removals, view, state, entry }
             }
-            Commit::Frozen { removals, view, state, entry } => {
+            CommitProgress::Frozen { removals, view, state, entry } => {
                 let snapshot = self.backend.write_frozen(&view, &removals).unwrap();
-                self.plain.written(state, entry, &removals);
-                Commit::Written { removals, view, snapshot }
+                self.expected.on_written(state, entry, &removals);
+                CommitProgress::Written { removals, view, snapshot }
             }
-            Commit::Written { removals, view, snapshot } => {
+            CommitProgress::Written { removals, view, snapshot } => {
                 self.backend.publish_durable(&view, snapshot);
-                self.plain.published(&removals);
-                Commit::None
+                self.expected.on_published(&removals);
+                CommitProgress::None
             }
         }
     }
 
     fn open_reader(&mut self) {
-        let (sees, entry) = (self.plain.visible.clone(), self.plain.entry);
-        let reader = Reader { tx: self.backend.read_view(), sees, entry };
+        let (sees, entry) = (self.expected.visible.clone(), self.expected.entry);
+        let reader = OpenReader { tx: self.backend.begin_snapshot_read(), expected: sees, entry };
         reader.check();
         self.readers.push(reader);
     }
@@ -257,28 +275,29 @@ impl<'b> World<'b> {
     /// If the process died here: the engine holds what the last commit wrote, and that is the
     /// state of a write transaction that ended.
     fn check_crash(&self) {
-        let reopened = open_on(&self.backend.engine).read_view();
+        let reopened = open_on(&self.backend.engine).begin_snapshot_read();
         let mut found = everything(&reopened);
-        assert_eq!(found, self.plain.durable);
+        assert_eq!(found, self.expected.durable);
         let Some(index) = found.remove(&INDEX) else { return };
         assert_eq!(number(&index), *reopened.payload());
-        let mut ended = self.plain.ended[&number(&index)].clone();
+        let mut ended = self.expected.ended[&number(&index)].clone();
         ended.remove(&INDEX);
-        ended
-            .retain(|(bucket, key), _| *bucket != Bucket::Key || !self.plain.removed.contains(key));
+        ended.retain(|(bucket, key), _| {
+            *bucket != Bucket::Key || !self.expected.removed.contains(key)
+        });
         assert_eq!(found, ended, "no state in between");
     }
 }
 
-impl Reader {
+impl OpenReader {
     fn check(&self) {
         assert_eq!(*self.tx.payload(), self.entry);
-        assert_shows(&self.tx, &self.sees);
+        assert_shows(&self.tx, &self.expected);
     }
 }
 
-impl Plain {
-    fn written(&mut self, frozen: Map, entry: Entry, removals: &[Bytes]) {
+impl ExpectedState {
+    fn on_written(&mut self, frozen: Map, entry: Entry, removals: &[Bytes]) {
         self.durable = frozen;
         self.durable.insert(INDEX, entry.to_string().into());
         for record in removals {
@@ -287,7 +306,7 @@ impl Plain {
         }
     }
 
-    fn published(&mut self, removals: &[Bytes]) {
+    fn on_published(&mut self, removals: &[Bytes]) {
         self.visible.insert(INDEX, self.durable[&INDEX].clone());
         for record in removals {
             self.visible.remove(&(Bucket::Key, record.clone()));
@@ -295,22 +314,22 @@ impl Plain {
     }
 }
 
-impl Writing<'_> {
-    fn change(&mut self, changes: Vec<Change>) {
+impl OpenWriteTx<'_> {
+    fn change(&mut self, changes: Vec<RecordChange>) {
         for (bucket, key, value) in &changes {
             match value {
                 Some(value) => self.tx.put(*bucket, key, value.clone()).unwrap(),
                 None => self.tx.delete(*bucket, key).unwrap(),
             }
         }
-        changes.iter().for_each(|change| apply(&mut self.sees, change));
+        changes.iter().for_each(|change| apply(&mut self.expected, change));
         self.changes.extend(changes);
     }
 }
 
 #[test]
 fn an_update_is_made_again_if_another_came_between() {
-    let published = Published::new(vec!["first"]);
+    let published = AtomicState::new(vec!["first"]);
     let with = |current: &Vec<&'static str>, new| [&current[..], &[new]].concat();
     let calls = Cell::new(0);
     let (replaced, published_now) = published.update(|current| {
@@ -330,9 +349,10 @@ fn a_commit_leaves_nothing_pending_but_what_came_meanwhile() {
     let backend = fresh_backend();
     let changes = vec![put(Bucket::Key, "r1", "1"), put(Bucket::Lease, "a", "1")];
     let mut world = World::new(&backend, "pending".to_owned(), changes);
-    let pending = |view: &View<Entry>| {
-        let overlay = view.overlay.young.iter().chain(view.overlay.frozen.iter()).count();
-        (view.log.iter().count(), overlay, view.pending_ops(), view.pending_bytes())
+    let pending = |view: &BackendState<Entry>| {
+        let overlay =
+            view.pending_buckets.active.iter().chain(view.pending_buckets.frozen.iter()).count();
+        (view.pending_records.iter().count(), overlay, view.pending_ops(), view.pending_bytes())
     };
     assert_eq!(pending(&backend.current.load()), (0, 0, 0, 0));
     let overhead = RECORD_OVERHEAD + CHANGE_OVERHEAD;
@@ -363,7 +383,7 @@ fn run_order(order: u32) {
     let backend = fresh_backend();
     let first = vec![put(Bucket::Key, "r0", "0"), put(Bucket::Lease, "b", "0")];
     let mut world = World::new(&backend, format!("order {order:012b}"), first);
-    let (mut applier, mut committer) = (applier_turns().into_iter(), committer_turns().into_iter());
+    let (mut applier, mut committer) = (applier_steps().into_iter(), committer_steps().into_iter());
     world.run(Step::OpenReader);
     for position in 0..12 {
         let committers_turn = order >> position & 1 == 1;
@@ -373,7 +393,7 @@ fn run_order(order: u32) {
     }
 }
 
-fn applier_turns() -> Vec<Vec<Step>> {
+fn applier_steps() -> Vec<Vec<Step>> {
     let first = vec![
         put(Bucket::Key, "r1", "1"),
         put(Bucket::Lease, "a", "1"),
@@ -393,7 +413,7 @@ fn applier_turns() -> Vec<Vec<Step>> {
 }
 
 /// The removals are taken together with the freeze here: there are none.
-fn committer_turns() -> Vec<Vec<Step>> {
+fn committer_steps() -> Vec<Vec<Step>> {
     let commit = [vec![Step::TakeRemovals, Step::Freeze], vec![Step::Write], vec![Step::Publish]];
     [commit.clone(), commit].into_iter().flatten().collect()
 }
@@ -435,7 +455,7 @@ fn run_seed(backend: &SnapshotBackend<Entry>, seed: u64, steps: usize, records: 
     }
 }
 
-fn new_record(next: &mut u64) -> Change {
+fn new_record(next: &mut u64) -> RecordChange {
     *next += 1;
     put(Bucket::Key, &format!("r{next:05}"), &next.to_string())
 }
@@ -456,7 +476,7 @@ fn random_step(world: &World<'_>, random: &mut StdRng, next_record: &mut u64) ->
 }
 
 fn random_write_step(world: &World<'_>, random: &mut StdRng, next_record: &mut u64) -> Step {
-    if world.writing.is_none() {
+    if world.open_write.is_none() {
         return Step::OpenWrite;
     }
     if random.random_ratio(1, 3) {
@@ -473,12 +493,12 @@ fn random_write_step(world: &World<'_>, random: &mut StdRng, next_record: &mut u
     Step::Change((0..3).map(change).collect())
 }
 
-fn next_commit_step(commit: &Commit) -> Step {
+fn next_commit_step(commit: &CommitProgress) -> Step {
     match commit {
-        Commit::None => Step::TakeRemovals,
-        Commit::Taken(_) => Step::Freeze,
-        Commit::Frozen { .. } => Step::Write,
-        Commit::Written { .. } => Step::Publish,
+        CommitProgress::None => Step::TakeRemovals,
+        CommitProgress::RemovalsTaken(_) => Step::Freeze,
+        CommitProgress::Frozen { .. } => Step::Write,
+        CommitProgress::Written { .. } => Step::Publish,
     }
 }
 
@@ -486,14 +506,14 @@ fn next_commit_step(commit: &Commit) -> Step {
 fn next_defragment_step(world: &World<'_>, random: &mut StdRng) -> Step {
     match (&world.defragmentation, &world.commit) {
         (None, _) => Step::BeginDefragment,
-        (Some(_), Commit::None) if random.random() => Step::FinishDefragment,
+        (Some(_), CommitProgress::None) if random.random() => Step::FinishDefragment,
         _ => Step::Defragment,
     }
 }
 
 /// Compaction names records that are visible, some of them more than once.
 fn random_records(world: &World<'_>, random: &mut StdRng) -> Vec<Bytes> {
-    let records = world.plain.visible.keys().filter(|(bucket, _)| *bucket == Bucket::Key);
+    let records = world.expected.visible.keys().filter(|(bucket, _)| *bucket == Bucket::Key);
     let records: Vec<Bytes> = records.map(|(_, key)| key.clone()).collect();
     records.sample(random, 2).cloned().collect()
 }

@@ -16,12 +16,12 @@ use clearlane_engine::{Bucket, KeyRange};
 use clearlane_locks::MutexGuard;
 
 use crate::error::{Error, Result};
-use crate::interface::{Ended, RangeVisitor, ReadTx, Retired, WriteTx};
+use crate::interface::{DroppedStates, RangeVisitor, ReadTx, WriteTx, WriteTxResult};
 use crate::record_key::RecordKey;
 use crate::snapshot::SnapshotBackend;
-use crate::snapshot::log::{Log, Tail};
-use crate::snapshot::overlay::{Change, Layer, Overlay};
-use crate::snapshot::view::{Tally, View, read_one, read_range};
+use crate::snapshot::pending_buckets::{ChangeMap, PendingBuckets, PendingChange};
+use crate::snapshot::pending_records::{PendingRecords, RecordAppender};
+use crate::snapshot::state::{BackendState, WriteCounters, get_value, visit_range};
 
 /// What a pending record takes in memory besides its key and value: a slot, and the value's buffer.
 pub(crate) const RECORD_OVERHEAD: u64 = 96;
@@ -30,16 +30,16 @@ pub(crate) const CHANGE_OVERHEAD: u64 = 224;
 
 /// What the applier keeps from one write transaction to the next.
 #[derive(Debug)]
-pub(crate) struct Writer {
-    tail: Tail,
+pub(crate) struct WriterState {
+    appender: RecordAppender,
     /// The newest record of bucket `key`, in the engine or pending.
     last_key: Option<RecordKey>,
 }
 
-impl Writer {
+impl WriterState {
     /// A writer that goes on behind `last_key`.
-    pub(crate) fn behind(last_key: Option<RecordKey>) -> Writer {
-        Writer { tail: Tail::default(), last_key }
+    pub(crate) fn continuing_after(last_key: Option<RecordKey>) -> WriterState {
+        WriterState { appender: RecordAppender::default(), last_key }
     }
 }
 
@@ -48,61 +48,80 @@ impl Writer {
 pub(crate) struct SnapshotWriteTx<'b, T: Clone + Send + Sync + std::fmt::Debug> {
     backend: &'b SnapshotBackend<T>,
     /// Lets one writer in at a time. No reader and no commit ever takes this lock.
-    writer: MutexGuard<'b, Writer>,
-    base: Arc<View<T>>,
+    writer: MutexGuard<'b, WriterState>,
+    base_state: Arc<BackendState<T>>,
     /// The base's log with the new records behind it.
-    log: Log,
+    pending_records: PendingRecords,
     /// The base's young map with the new changes in it, for reading.
-    overlay: Overlay,
+    pending_buckets: PendingBuckets,
     /// The new changes alone, to repeat if a commit has frozen the base's young map.
-    changes: Vec<(Bucket, Bytes, Change)>,
-    written: Tally,
+    changes: Vec<(Bucket, Bytes, PendingChange)>,
+    written: WriteCounters,
     ended: bool,
 }
 
 impl<'b, T: Clone + Send + Sync + std::fmt::Debug> SnapshotWriteTx<'b, T> {
-    pub(crate) fn new(backend: &'b SnapshotBackend<T>, writer: MutexGuard<'b, Writer>) -> Self {
+    pub(crate) fn new(
+        backend: &'b SnapshotBackend<T>,
+        writer: MutexGuard<'b, WriterState>,
+    ) -> Self {
         let base = backend.current.load();
-        let (log, overlay) = (base.log.clone(), base.overlay.clone());
+        let (log, overlay) = (base.pending_records.clone(), base.pending_buckets.clone());
         let written = base.written;
         let changes = Vec::new();
-        SnapshotWriteTx { backend, writer, base, log, overlay, changes, written, ended: false }
+        SnapshotWriteTx {
+            backend,
+            writer,
+            base_state: base,
+            pending_records: log,
+            pending_buckets: overlay,
+            changes,
+            written,
+            ended: false,
+        }
     }
 
     fn put_record(&mut self, key: &[u8], value: Bytes) -> Result<()> {
-        let key = RecordKey::following(key, self.writer.last_key.as_ref())?;
+        let key = RecordKey::checked_after(key, self.writer.last_key.as_ref())?;
         self.writer.last_key = Some(key);
-        self.writer.tail.append(&mut self.log, key, value);
+        self.writer.appender.append(&mut self.pending_records, key, value);
         Ok(())
     }
 
-    fn change(&mut self, bucket: Bucket, key: &[u8], change: Change) {
+    fn add_change(&mut self, bucket: Bucket, key: &[u8], change: PendingChange) {
         let key = Bytes::copy_from_slice(key);
-        self.overlay.young.insert(bucket, key.clone(), change.clone());
+        self.pending_buckets.active.insert(bucket, key.clone(), change.clone());
         self.changes.push((bucket, key, change));
     }
 
     /// The current view with this transaction on top. Runs again if the view is replaced before
     /// it is published, so it only clones pointers.
-    fn on_top_of(&self, current: &View<T>, payload: &T) -> View<T> {
+    fn next_state(&self, current: &BackendState<T>, payload: &T) -> BackendState<T> {
         let young = match &self.changes {
-            changes if changes.is_empty() => current.overlay.young.clone(),
-            _ if current.freezes == self.base.freezes => self.overlay.young.clone(),
-            changes => repeat(changes, current.overlay.young.clone()),
+            changes if changes.is_empty() => current.pending_buckets.active.clone(),
+            _ if current.freeze_count == self.base_state.freeze_count => {
+                self.pending_buckets.active.clone()
+            }
+            changes => reapply(changes, current.pending_buckets.active.clone()),
         };
-        View {
-            engine: Arc::clone(&current.engine),
-            log: self.log.cut(current.log.begin()),
-            overlay: Overlay { young, frozen: current.overlay.frozen.clone() },
+        BackendState {
+            snapshot: Arc::clone(&current.snapshot),
+            pending_records: self
+                .pending_records
+                .without_committed(current.pending_records.begin()),
+            pending_buckets: PendingBuckets {
+                active: young,
+                frozen: current.pending_buckets.frozen.clone(),
+            },
             payload: payload.clone(),
             written: self.written,
             durable: current.durable,
-            freezes: current.freezes,
+            freeze_count: current.freeze_count,
         }
     }
 }
 
-fn repeat(changes: &[(Bucket, Bytes, Change)], mut young: Layer) -> Layer {
+fn reapply(changes: &[(Bucket, Bytes, PendingChange)], mut young: ChangeMap) -> ChangeMap {
     for (bucket, key, change) in changes {
         young.insert(*bucket, key.clone(), change.clone());
     }
@@ -111,7 +130,13 @@ fn repeat(changes: &[(Bucket, Bytes, Change)], mut young: Layer) -> Layer {
 
 impl<T: Clone + Send + Sync + std::fmt::Debug> ReadTx for SnapshotWriteTx<'_, T> {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        read_one(&self.base.engine, &self.log, &self.overlay, bucket, key)
+        get_value(
+            &self.base_state.snapshot,
+            &self.pending_records,
+            &self.pending_buckets,
+            bucket,
+            key,
+        )
     }
 
     fn range(
@@ -120,7 +145,14 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> ReadTx for SnapshotWriteTx<'_, T>
         range: KeyRange<'_>,
         visit: &mut RangeVisitor<'_>,
     ) -> Result<()> {
-        read_range(&self.base.engine, &self.log, &self.overlay, bucket, range, visit)
+        visit_range(
+            &self.base_state.snapshot,
+            &self.pending_records,
+            &self.pending_buckets,
+            bucket,
+            range,
+            visit,
+        )
     }
 }
 
@@ -131,7 +163,7 @@ impl<T: Clone + Send + Sync + std::fmt::Debug + 'static> WriteTx<T> for Snapshot
             self.put_record(key, value)?;
             bytes += RECORD_OVERHEAD;
         } else {
-            self.change(bucket, key, Some(value));
+            self.add_change(bucket, key, Some(value));
             bytes += CHANGE_OVERHEAD;
         }
         self.written.ops += 1;
@@ -143,23 +175,26 @@ impl<T: Clone + Send + Sync + std::fmt::Debug + 'static> WriteTx<T> for Snapshot
         if bucket == Bucket::Key {
             return Err(Error::AppendOnly);
         }
-        self.change(bucket, key, None);
+        self.add_change(bucket, key, None);
         self.written.ops += 1;
         self.written.bytes += key.len() as u64 + CHANGE_OVERHEAD;
         Ok(())
     }
 
-    fn end(mut self: Box<Self>, payload: T) -> Result<Ended> {
+    fn end(mut self: Box<Self>, payload: T) -> Result<WriteTxResult> {
         self.ended = true;
-        self.written.entries += 1;
-        let publish = |current: &View<T>| self.on_top_of(current, &payload);
+        self.written.transactions += 1;
+        let publish = |current: &BackendState<T>| self.next_state(current, &payload);
         let (replaced, view) = self.backend.current.update(publish);
         let commit_due = view.pending_ops() >= self.backend.config.batch_limit;
-        Ok(Ended { retired: Retired::views(Arc::clone(&self.base), replaced), commit_due })
+        Ok(WriteTxResult {
+            dropped_states: DroppedStates::of(Arc::clone(&self.base_state), replaced),
+            commit_due,
+        })
     }
 
     fn payload(&self) -> &T {
-        &self.base.payload
+        &self.base_state.payload
     }
 }
 

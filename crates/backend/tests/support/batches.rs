@@ -34,7 +34,7 @@ pub(crate) fn records(number: Entry) -> Vec<Bytes> {
 /// Writes a batch; once this returns, every reader that opens must see it.
 pub(crate) fn write(backend: &dyn Backend<Entry>, number: Entry) -> Result<()> {
     let value = Bytes::from(number.to_string());
-    let mut tx = backend.write()?;
+    let mut tx = backend.begin_write()?;
     tx.put(MARKS[0], MARK, value.clone())?;
     for record in records(number) {
         tx.put(Bucket::Key, &record, value.clone())?;
@@ -51,7 +51,7 @@ pub(crate) fn write(backend: &dyn Backend<Entry>, number: Entry) -> Result<()> {
 
 /// What a reader saw, after it was found to be whole.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct InspectedState {
     /// The newest batch; 0 if there is none.
     pub(crate) newest: Entry,
     /// The oldest batch that compaction has left; one more than the newest if there is none.
@@ -60,7 +60,7 @@ pub(crate) struct Seen {
 }
 
 /// Reads everything and panics unless it is a state between two batches.
-pub(crate) fn inspect(tx: &dyn ReadTx) -> Seen {
+pub(crate) fn inspect(tx: &dyn ReadTx) -> InspectedState {
     let state = contents::visible(tx).unwrap();
     let newest = mark(&state, MARKS[0]);
     assert_eq!(mark(&state, MARKS[1]), newest, "both marks are of the newest batch");
@@ -68,7 +68,7 @@ pub(crate) fn inspect(tx: &dyn ReadTx) -> Seen {
     assert_eq!(flag, flag_is_on(newest), "the flag is of batch {newest}");
     let oldest = inspect_records(&state, newest);
     inspect_points(tx, newest);
-    Seen { newest, oldest, state }
+    InspectedState { newest, oldest, state }
 }
 
 fn mark(state: &Map, bucket: Bucket) -> Entry {

@@ -12,7 +12,7 @@ use clearlane_engine::{
 
 /// What is about to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Moment {
+pub(crate) enum EngineCall {
     /// A record is looked for, or a scan has come to one.
     Read,
     /// A record is put.
@@ -24,7 +24,7 @@ pub(crate) enum Moment {
 }
 
 /// Called at each moment. It may block, and an error is what the engine reports.
-type Hook = Arc<dyn Fn(Moment) -> Result<()> + Send + Sync>;
+type Hook = Arc<dyn Fn(EngineCall) -> Result<()> + Send + Sync>;
 
 /// An engine that asks a hook first.
 pub(crate) struct HookedEngine {
@@ -34,7 +34,7 @@ pub(crate) struct HookedEngine {
 
 impl HookedEngine {
     pub(crate) fn new(
-        hook: impl Fn(Moment) -> Result<()> + Send + Sync + 'static,
+        hook: impl Fn(EngineCall) -> Result<()> + Send + Sync + 'static,
     ) -> Arc<HookedEngine> {
         Arc::new(HookedEngine { inner: MemoryEngine::new(), hook: Arc::new(hook) })
     }
@@ -77,7 +77,7 @@ impl Engine for HookedEngine {
 
 /// `get`, and the hook before it.
 fn get(read: &dyn Read, hook: &Hook, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-    hook(Moment::Read)?;
+    hook(EngineCall::Read)?;
     read.get(bucket, key)
 }
 
@@ -91,7 +91,7 @@ fn scan(
 ) -> Result<()> {
     let mut outcome = Ok(());
     read.scan(bucket, range, &mut |key, value| {
-        outcome = hook(Moment::Read);
+        outcome = hook(EngineCall::Read);
         if outcome.is_err() { ControlFlow::Break(()) } else { visit(key, value) }
     })?;
     outcome
@@ -151,7 +151,7 @@ impl Read for HookedWriteTxn {
 
 impl WriteTxn for HookedWriteTxn {
     fn put(&mut self, bucket: Bucket, key: &[u8], value: &[u8]) -> Result<()> {
-        (self.hook)(Moment::Put)?;
+        (self.hook)(EngineCall::Put)?;
         self.inner.put(bucket, key, value)
     }
 
@@ -160,7 +160,7 @@ impl WriteTxn for HookedWriteTxn {
     }
 
     fn commit(self: Box<Self>) -> Result<()> {
-        (self.hook)(Moment::Commit)?;
+        (self.hook)(EngineCall::Commit)?;
         self.inner.commit()
     }
 }
@@ -178,7 +178,7 @@ impl fmt::Debug for HookedDefragment {
 
 impl Defragment for HookedDefragment {
     fn step(&mut self, records: usize) -> Result<bool> {
-        (self.hook)(Moment::Defragment)?;
+        (self.hook)(EngineCall::Defragment)?;
         self.inner.step(records)
     }
 

@@ -7,13 +7,13 @@ pub(crate) mod batches;
 pub(crate) mod contents;
 pub(crate) mod hooked_engine;
 pub(crate) mod model;
-pub(crate) mod standing;
+pub(crate) mod blocked_threads;
 pub(crate) mod words;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clearlane_backend::{Backend, Config, Design, PreCommit};
+use clearlane_backend::{Backend, Config, Era, PreCommit};
 use clearlane_engine::memory::MemoryEngine;
 use clearlane_engine::{Bucket, Engine};
 
@@ -35,7 +35,7 @@ pub(crate) fn memory_engine() -> Arc<dyn Engine> {
 /// A backend of a design on an engine, with the tests' hook. It goes on from the entry that the
 /// engine's last commit saved.
 pub(crate) fn open(
-    design: Design,
+    design: Era,
     engine: Arc<dyn Engine>,
     config: Config,
 ) -> Box<dyn Backend<Entry>> {
@@ -56,9 +56,9 @@ impl Drop for OnPanic {
 }
 
 /// Ends the other threads when the thread ends that holds it, also by a panic.
-pub(crate) struct Finish<'f>(pub(crate) &'f AtomicBool);
+pub(crate) struct SetOnDrop<'f>(pub(crate) &'f AtomicBool);
 
-impl Drop for Finish<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_backend::{
-    Backend, Config, Design, Ended, Error, RangeVisitor, ReadTx, Result, Retired, Sizes, Value,
-    WriteTx,
+    Backend, Config, DroppedStates, Era, Error, RangeVisitor, ReadTx, Result, Sizes, Value,
+    WriteTx, WriteTxResult,
 };
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, KeyRange};
@@ -20,13 +20,13 @@ pub(crate) type Map = BTreeMap<(Bucket, Bytes), Bytes>;
 /// A backend as simple as it can be: a read is a copy of everything.
 #[derive(Debug)]
 pub(crate) struct Model {
-    state: Mutex<State>,
+    state: Mutex<ModelState>,
     durable: Arc<Mutex<Map>>,
     config: Config,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ModelState {
     visible: Map,
     removals: Vec<Bytes>,
     payload: Entry,
@@ -41,10 +41,14 @@ impl Model {
     pub(crate) fn open(durable: Arc<Mutex<Map>>, config: Config) -> Model {
         let visible = durable.lock().unwrap().clone();
         let payload = super::contents::saved_entry(&visible);
-        Model { state: Mutex::new(State { visible, payload, ..State::default() }), durable, config }
+        Model {
+            state: Mutex::new(ModelState { visible, payload, ..ModelState::default() }),
+            durable,
+            config,
+        }
     }
 
-    fn commit_state(&self, state: &mut State) -> Result<()> {
+    fn commit_state(&self, state: &mut ModelState) -> Result<()> {
         if state.abandoned {
             return Err(Error::Abandoned);
         }
@@ -86,7 +90,7 @@ impl ReadTx for ModelReadTx {
 
 struct ModelWriteTx<'m> {
     model: &'m Model,
-    state: MutexGuard<'m, State>,
+    state: MutexGuard<'m, ModelState>,
     ended: bool,
 }
 
@@ -128,11 +132,11 @@ impl WriteTx<Entry> for ModelWriteTx<'_> {
         Ok(())
     }
 
-    fn end(mut self: Box<Self>, payload: Entry) -> Result<Ended> {
+    fn end(mut self: Box<Self>, payload: Entry) -> Result<WriteTxResult> {
         self.ended = true;
         (self.state.payload, self.state.dirty) = (payload, true);
         let commit_due = self.state.pending_ops >= self.model.config.batch_limit;
-        Ok(Ended { retired: Retired::nothing(), commit_due })
+        Ok(WriteTxResult { dropped_states: DroppedStates::none(), commit_due })
     }
 
     fn payload(&self) -> &Entry {
@@ -147,15 +151,15 @@ impl Drop for ModelWriteTx<'_> {
 }
 
 impl Backend<Entry> for Model {
-    fn design(&self) -> Design {
-        Design::SnapshotReadTx
+    fn era(&self) -> Era {
+        Era::Clearlane
     }
 
-    fn read(&self) -> Box<dyn ReadTx + '_> {
+    fn begin_read(&self) -> Box<dyn ReadTx + '_> {
         Box::new(ModelReadTx(self.state.lock().unwrap().visible.clone()))
     }
 
-    fn write(&self) -> Result<Box<dyn WriteTx<Entry> + '_>> {
+    fn begin_write(&self) -> Result<Box<dyn WriteTx<Entry> + '_>> {
         let state = self.state.lock().unwrap();
         if state.abandoned {
             return Err(Error::Abandoned);
@@ -163,7 +167,7 @@ impl Backend<Entry> for Model {
         Ok(Box::new(ModelWriteTx { model: self, state, ended: false }))
     }
 
-    fn tick(&self, now: Duration) -> Result<bool> {
+    fn commit_if_due(&self, now: Duration) -> Result<bool> {
         let mut state = self.state.lock().unwrap();
         if now.saturating_sub(state.last_tick) < self.config.batch_interval {
             return Ok(false);
@@ -197,7 +201,7 @@ impl Backend<Entry> for Model {
         Ok(())
     }
 
-    fn copy(&self) -> Result<Exporter> {
+    fn snapshot(&self) -> Result<Exporter> {
         self.commit()?;
         let engine = super::memory_engine();
         let mut txn = engine.begin_write()?;

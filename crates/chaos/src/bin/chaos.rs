@@ -18,8 +18,8 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use clearlane_chaos::cluster::Order;
-use clearlane_chaos::trace::Keep;
+use clearlane_chaos::cluster::SeedOptions;
+use clearlane_chaos::trace::TraceOutput;
 use clearlane_chaos::{Report, run};
 use clearlane_member::core::Bug;
 
@@ -45,11 +45,11 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = std::env::args().skip(1).collect::<Vec<String>>();
     if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
-        say(USAGE);
+        print_line(USAGE);
         return ExitCode::SUCCESS;
     }
     match parse(&arguments) {
-        Ok(arguments) => play(&arguments),
+        Ok(arguments) => run_seeds(&arguments),
         Err(wrong) => {
             eprintln!("chaos: {wrong}\n{USAGE}");
             ExitCode::from(2)
@@ -108,23 +108,23 @@ fn bug(value: &str) -> Result<Bug, String> {
     found.ok_or_else(|| format!("--bug {value}: there are {}", names()))
 }
 
-fn play(arguments: &Arguments) -> ExitCode {
+fn run_seeds(arguments: &Arguments) -> ExitCode {
     let next = AtomicU64::new(arguments.seeds.start);
     let broken = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..arguments.threads {
-            scope.spawn(|| work(arguments, &next, &broken));
+            scope.spawn(|| run_worker(arguments, &next, &broken));
         }
     });
     let mut broken = broken.into_inner().unwrap_or_default();
     broken.sort_unstable();
     let count = arguments.seeds.end - arguments.seeds.start;
-    say(&format!("{} of {count} seeds broke a rule: {broken:?}", broken.len()));
+    print_line(&format!("{} of {count} seeds broke a rule: {broken:?}", broken.len()));
     if broken.is_empty() == arguments.bug.is_none() { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
 /// Takes seeds until there are none, or until a planted bug is found.
-fn work(arguments: &Arguments, next: &AtomicU64, broken: &Mutex<Vec<u64>>) {
+fn run_worker(arguments: &Arguments, next: &AtomicU64, broken: &Mutex<Vec<u64>>) {
     loop {
         let seed = next.fetch_add(1, Ordering::Relaxed);
         let found = broken.lock().is_ok_and(|broken| !broken.is_empty());
@@ -132,9 +132,9 @@ fn work(arguments: &Arguments, next: &AtomicU64, broken: &Mutex<Vec<u64>>) {
             return;
         }
         let members = arguments.members.unwrap_or(if seed.is_multiple_of(2) { 3 } else { 5 });
-        let keep = if arguments.trace { Keep::Print } else { Keep::Hash };
-        let report = run(Order { seed, members, bug: arguments.bug, keep });
-        print(&report);
+        let keep = if arguments.trace { TraceOutput::Print } else { TraceOutput::Hash };
+        let report = run(SeedOptions { seed, members, bug: arguments.bug, trace: keep });
+        print_report(&report);
         if report.violation.is_some()
             && let Ok(mut broken) = broken.lock()
         {
@@ -143,18 +143,25 @@ fn work(arguments: &Arguments, next: &AtomicU64, broken: &Mutex<Vec<u64>>) {
     }
 }
 
-fn print(report: &Report) {
-    let Report { order, violation, hash, effects, figures, .. } = report;
+fn print_report(report: &Report) {
+    let Report {
+        options: order,
+        violation,
+        trace_hash: hash,
+        effect_hash: effects,
+        metrics: figures,
+        ..
+    } = report;
     let (seed, members) = (order.seed, order.members);
-    say(&format!(
+    print_line(&format!(
         "seed {seed} members {members} hash {hash:016x} effects {effects:016x} {figures:?}"
     ));
     if let Some(violation) = violation {
-        say(&format!("seed {seed} members {members} VIOLATION {violation}"));
+        print_line(&format!("seed {seed} members {members} VIOLATION {violation}"));
     }
 }
 
 /// A line on the standard output. Who closes it has seen enough.
-fn say(line: &str) {
+fn print_line(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -6,9 +6,9 @@
 //! store holds is compared with what the log up to there makes of a plain map: a store that has lost
 //! or changed something has lost what somebody was told of.
 
-use super::ledger::Ledger;
+use super::committed_model::CommittedModel;
 use super::{Rule, Violation};
-use crate::history::State;
+use crate::history::StoreModel;
 
 /// The writes that clients were told of.
 #[derive(Debug, Default)]
@@ -23,9 +23,9 @@ impl Acknowledged {
     }
 
     /// At the end: all of them are in the log.
-    pub fn check(&self, ledger: &Ledger) -> Result<(), Violation> {
+    pub fn check(&self, ledger: &CommittedModel) -> Result<(), Violation> {
         for (id, revision) in &self.writes {
-            let entry = ledger.request(*id);
+            let entry = ledger.applied_request(*id);
             if entry.is_none_or(|place| !place.changed || place.revision != *revision) {
                 let seen = format!(
                     "request {id:x} was acknowledged at revision {revision}; in the log: {entry:?}"
@@ -46,8 +46,8 @@ impl Acknowledged {
 pub fn check_store(
     member: u64,
     index: u64,
-    holds: &State,
-    ledger: &Ledger,
+    holds: &StoreModel,
+    ledger: &CommittedModel,
 ) -> Result<(), Violation> {
     let expected = ledger.at_index(index);
     if expected == Some(holds) {
@@ -59,7 +59,7 @@ pub fn check_store(
 
 #[cfg(test)]
 mod tests {
-    use super::super::ledger::tests::ledger;
+    use super::super::committed_model::tests::committed_model;
     use super::*;
 
     #[test]
@@ -69,7 +69,7 @@ mod tests {
             acknowledged.acknowledge(12, 2);
             acknowledged.acknowledge(id, revision);
             assert_eq!(acknowledged.count(), 2);
-            acknowledged.check(&ledger())
+            acknowledged.check(&committed_model())
         };
         assert_eq!(told(14, 3), Ok(()));
         assert_eq!(told(14, 2).unwrap_err().rule, Rule::Acknowledged);
@@ -78,11 +78,11 @@ mod tests {
 
     #[test]
     fn a_store_that_differs_is_found() {
-        let ledger = ledger();
+        let ledger = committed_model();
         let state = ledger.at_revision(2).unwrap();
         assert_eq!(check_store(1, 2, state, &ledger), Ok(()));
         assert_eq!(check_store(1, 3, state, &ledger), Ok(()));
-        for (index, holds) in [(4, state), (1, state), (2, &State::default()), (9, state)] {
+        for (index, holds) in [(4, state), (1, state), (2, &StoreModel::default()), (9, state)] {
             let told = check_store(1, index, holds, &ledger);
             assert_eq!(told.unwrap_err().rule, Rule::Acknowledged);
         }

@@ -18,13 +18,13 @@ use super::{Rule, Violation};
 pub struct Committed {
     entries: BTreeMap<u64, Entry>,
     /// How far each member is.
-    at: BTreeMap<u64, u64>,
+    applied_index: BTreeMap<u64, u64>,
 }
 
 impl Committed {
     /// The member has a store that has applied so much: it has just started, or got a copy.
-    pub fn begins(&mut self, member: u64, index: u64) -> Result<(), Violation> {
-        self.at.insert(member, index);
+    pub fn on_store_opened(&mut self, member: u64, index: u64) -> Result<(), Violation> {
+        self.applied_index.insert(member, index);
         let newest = self.newest();
         if index > newest {
             let seen = format!("{member} begins at {index}, and nobody has gone beyond {newest}");
@@ -34,8 +34,8 @@ impl Committed {
     }
 
     /// The member applies an entry. Whether it is the first to do so.
-    pub fn applies(&mut self, member: u64, entry: &Entry) -> Result<bool, Violation> {
-        let at = self.at.entry(member).or_default();
+    pub fn on_apply(&mut self, member: u64, entry: &Entry) -> Result<bool, Violation> {
+        let at = self.applied_index.entry(member).or_default();
         if entry.index != *at + 1 {
             let seen = format!("{member} applies {} after {at}", entry.index);
             return Err(Violation::new(Rule::Committed, seen));
@@ -55,8 +55,8 @@ impl Committed {
     }
 
     /// How far the member is.
-    pub fn at(&self, member: u64) -> u64 {
-        self.at.get(&member).copied().unwrap_or(0)
+    pub fn applied_index(&self, member: u64) -> u64 {
+        self.applied_index.get(&member).copied().unwrap_or(0)
     }
 
     /// How far anybody has come.
@@ -76,30 +76,30 @@ mod tests {
     #[test]
     fn members_that_apply_the_same_are_fine() {
         let mut committed = Committed::default();
-        assert_eq!(committed.applies(1, &entry(1, 1, "a")), Ok(true));
-        assert_eq!(committed.applies(1, &entry(2, 1, "b")), Ok(true));
-        assert_eq!(committed.applies(2, &entry(1, 1, "a")), Ok(false));
+        assert_eq!(committed.on_apply(1, &entry(1, 1, "a")), Ok(true));
+        assert_eq!(committed.on_apply(1, &entry(2, 1, "b")), Ok(true));
+        assert_eq!(committed.on_apply(2, &entry(1, 1, "a")), Ok(false));
         // After a crash, on a store that was not synced; and on a copy.
-        assert_eq!(committed.begins(1, 0), Ok(()));
-        assert_eq!(committed.applies(1, &entry(1, 1, "a")), Ok(false));
-        assert_eq!(committed.begins(3, 2), Ok(()));
-        assert_eq!(committed.applies(3, &entry(3, 2, "c")), Ok(true));
-        assert_eq!((committed.at(3), committed.newest()), (3, 3));
+        assert_eq!(committed.on_store_opened(1, 0), Ok(()));
+        assert_eq!(committed.on_apply(1, &entry(1, 1, "a")), Ok(false));
+        assert_eq!(committed.on_store_opened(3, 2), Ok(()));
+        assert_eq!(committed.on_apply(3, &entry(3, 2, "c")), Ok(true));
+        assert_eq!((committed.applied_index(3), committed.newest()), (3, 3));
     }
 
     #[test]
     fn another_entry_is_found_and_a_gap_and_one_that_comes_twice() {
         let applied = |second: Entry| {
             let mut committed = Committed::default();
-            committed.applies(1, &entry(1, 1, "a")).unwrap();
-            committed.applies(1, &entry(2, 1, "b")).unwrap();
-            committed.applies(2, &entry(1, 1, "a")).unwrap();
-            committed.applies(2, &second)
+            committed.on_apply(1, &entry(1, 1, "a")).unwrap();
+            committed.on_apply(1, &entry(2, 1, "b")).unwrap();
+            committed.on_apply(2, &entry(1, 1, "a")).unwrap();
+            committed.on_apply(2, &second)
         };
         assert_eq!(applied(entry(2, 1, "b")), Ok(false));
         for wrong in [entry(2, 1, "x"), entry(2, 2, "b"), entry(1, 1, "a"), entry(3, 1, "c")] {
             assert_eq!(applied(wrong).unwrap_err().rule, Rule::Committed);
         }
-        assert!(Committed::default().begins(1, 5).is_err(), "nobody was at 5");
+        assert!(Committed::default().on_store_opened(1, 5).is_err(), "nobody was at 5");
     }
 }

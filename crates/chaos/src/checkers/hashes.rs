@@ -19,7 +19,7 @@ pub struct Hashes {
 
 impl Hashes {
     /// A member's store has applied so much and has this hash.
-    pub fn has(&mut self, member: u64, index: u64, hash: HashKv) -> Result<(), Violation> {
+    pub fn check(&mut self, member: u64, index: u64, hash: HashKv) -> Result<(), Violation> {
         let (first, expected) = *self.by_index.entry(index).or_insert((member, hash));
         self.compared += u64::from(first != member);
         if expected == hash {
@@ -43,11 +43,11 @@ mod tests {
     fn stores_that_differ_are_found() {
         let hash = |hash, compact_revision| HashKv { hash, compact_revision, hash_revision: 9 };
         let mut hashes = Hashes::default();
-        assert_eq!(hashes.has(1, 5, hash(7, -1)), Ok(()));
-        assert_eq!(hashes.has(2, 5, hash(7, -1)), Ok(()));
-        assert_eq!(hashes.has(2, 6, hash(8, -1)), Ok(()));
+        assert_eq!(hashes.check(1, 5, hash(7, -1)), Ok(()));
+        assert_eq!(hashes.check(2, 5, hash(7, -1)), Ok(()));
+        assert_eq!(hashes.check(2, 6, hash(8, -1)), Ok(()));
         assert_eq!(hashes.compared(), 1);
-        assert_eq!(hashes.has(1, 6, hash(9, -1)).unwrap_err().rule, Rule::Hashes);
-        assert_eq!(hashes.has(3, 5, hash(7, 4)).unwrap_err().rule, Rule::Hashes);
+        assert_eq!(hashes.check(1, 6, hash(9, -1)).unwrap_err().rule, Rule::Hashes);
+        assert_eq!(hashes.check(3, 5, hash(7, 4)).unwrap_err().rule, Rule::Hashes);
     }
 }

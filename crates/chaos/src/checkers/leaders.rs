@@ -15,7 +15,7 @@ pub struct Leaders {
 
 impl Leaders {
     /// A member leads.
-    pub fn leads(&mut self, member: u64, term: u64) -> Result<(), Violation> {
+    pub fn on_leader(&mut self, member: u64, term: u64) -> Result<(), Violation> {
         let first = *self.by_term.entry(term).or_insert(member);
         if first == member {
             return Ok(());
@@ -37,10 +37,10 @@ mod tests {
     #[test]
     fn a_second_leader_of_a_term_is_found() {
         let mut leaders = Leaders::default();
-        assert_eq!(leaders.leads(1, 2), Ok(()));
-        assert_eq!(leaders.leads(2, 3), Ok(()));
-        assert_eq!(leaders.leads(1, 2), Ok(()), "it is told again");
-        assert_eq!(leaders.leads(1, 3).unwrap_err().rule, Rule::Leaders);
+        assert_eq!(leaders.on_leader(1, 2), Ok(()));
+        assert_eq!(leaders.on_leader(2, 3), Ok(()));
+        assert_eq!(leaders.on_leader(1, 2), Ok(()), "it is told again");
+        assert_eq!(leaders.on_leader(1, 3).unwrap_err().rule, Rule::Leaders);
         assert_eq!(leaders.count(), 2);
     }
 }

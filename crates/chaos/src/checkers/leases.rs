@@ -13,47 +13,47 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use clearlane_lease::Contents;
+use clearlane_lease::LeaseState;
 
 use super::{Rule, Violation};
-use crate::tenancy::{Granted, Tenancy};
-use crate::world::{Micros, SECOND};
+use crate::event_queue::{Micros, SECOND};
+use crate::lease_model::{LeaseModel, ModelLease};
 
 /// What was promised to tenants.
 #[derive(Debug, Default)]
-pub struct Promises {
+pub struct LeasePromises {
     /// Until when each lease lives, whoever leads.
-    until: BTreeMap<i64, Micros>,
+    deadlines: BTreeMap<i64, Micros>,
     /// The requests by which tenants end leases themselves.
-    own: BTreeSet<u64>,
+    client_revokes: BTreeSet<u64>,
     /// How often a lease was kept alive.
-    kept: u64,
+    keep_alive_count: u64,
     /// How many leases have ended by a clock.
-    expired: u64,
+    expired_count: u64,
 }
 
-impl Promises {
+impl LeasePromises {
     /// A tenant ends a lease himself, by this request.
-    pub fn ends_itself(&mut self, request: u64) {
-        self.own.insert(request);
+    pub fn expect_revoke(&mut self, request: u64) {
+        self.client_revokes.insert(request);
     }
 
     /// A tenant has asked at this time to keep a lease alive, and was told that it lives so many
     /// seconds. No clock is faster than so many parts of a million.
-    pub fn keeps_alive(&mut self, id: i64, asked: Micros, ttl: i64, drift_ppm_max: u64) {
+    pub fn on_keep_alive(&mut self, id: i64, asked: Micros, ttl: i64, drift_ppm_max: u64) {
         let lives = ttl.unsigned_abs() * SECOND * 1_000_000 / (1_000_000 + drift_ppm_max);
-        let until = self.until.entry(id).or_default();
+        let until = self.deadlines.entry(id).or_default();
         *until = (*until).max(asked + lives);
-        self.kept += 1;
+        self.keep_alive_count += 1;
     }
 
     /// The first member applies a revocation.
-    pub fn ends(&mut self, now: Micros, request: u64, id: i64) -> Result<(), Violation> {
-        let until = self.until.remove(&id).unwrap_or(0);
-        if self.own.remove(&request) {
+    pub fn on_revoke(&mut self, now: Micros, request: u64, id: i64) -> Result<(), Violation> {
+        let until = self.deadlines.remove(&id).unwrap_or(0);
+        if self.client_revokes.remove(&request) {
             return Ok(());
         }
-        self.expired += 1;
+        self.expired_count += 1;
         if now >= until {
             return Ok(());
         }
@@ -63,7 +63,7 @@ impl Promises {
 
     /// How often a lease was kept alive, and how many have ended because they were not.
     pub fn count(&self) -> (u64, u64) {
-        (self.kept, self.expired)
+        (self.keep_alive_count, self.expired_count)
     }
 }
 
@@ -71,18 +71,20 @@ impl Promises {
 pub fn check_leases(
     member: u64,
     index: u64,
-    leases: &[Contents],
+    leases: &[LeaseState],
     keys: &BTreeMap<String, i64>,
-    expected: &Tenancy,
+    expected: &LeaseModel,
 ) -> Result<(), Violation> {
-    let granted = |lease: &Contents| (lease.id, Granted { ttl: lease.ttl, left: lease.left });
+    let granted = |lease: &LeaseState| {
+        (lease.id, ModelLease { ttl: lease.ttl, remaining_ttl: lease.remaining_ttl })
+    };
     let attached = leases.iter().flat_map(|lease| {
         let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
         lease.keys.iter().map(move |key| (text(key), lease.id))
     });
     let in_memory: BTreeMap<String, i64> = attached.collect();
     let on_leases = || keys.iter().filter(|(_, lease)| **lease != 0);
-    let holds = Tenancy { leases: leases.iter().map(granted).collect(), keys: keys.clone() };
+    let holds = LeaseModel { leases: leases.iter().map(granted).collect(), keys: keys.clone() };
     if holds == *expected && in_memory.iter().eq(on_leases()) {
         return Ok(());
     }
@@ -95,18 +97,18 @@ pub fn check_leases(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tenancy::Act;
+    use crate::lease_model::LeaseOp;
 
     #[test]
     fn leases_that_differ_are_found() {
-        let mut tenancy = Tenancy::default();
-        tenancy.apply(&Act::Grant { id: 7, ttl: 3 });
-        tenancy.apply(&Act::Put { key: "m1".to_owned(), lease: 7 });
-        tenancy.apply(&Act::Put { key: "m2".to_owned(), lease: 0 });
-        let of = |id, left, keys: &[&'static str]| Contents {
+        let mut tenancy = LeaseModel::default();
+        tenancy.apply(&LeaseOp::Grant { id: 7, ttl: 3 });
+        tenancy.apply(&LeaseOp::Put { key: "m1".to_owned(), lease: 7 });
+        tenancy.apply(&LeaseOp::Put { key: "m2".to_owned(), lease: 0 });
+        let of = |id, left, keys: &[&'static str]| LeaseState {
             id,
             ttl: 3,
-            left,
+            remaining_ttl: left,
             keys: keys.iter().map(|key| (*key).into()).collect(),
         };
         let (right, keys) = (of(7, 0, &["m1"]), tenancy.keys.clone());
@@ -124,17 +126,17 @@ mod tests {
     #[test]
     fn a_lease_that_ends_too_early_is_found() {
         let promises = || {
-            let mut promises = Promises::default();
-            promises.keeps_alive(7, SECOND, 10, 250_000);
-            promises.keeps_alive(7, 0, 10, 250_000);
+            let mut promises = LeasePromises::default();
+            promises.on_keep_alive(7, SECOND, 10, 250_000);
+            promises.on_keep_alive(7, 0, 10, 250_000);
             promises
         };
-        assert_eq!(promises().ends(9 * SECOND, 1, 7), Ok(()));
-        assert_eq!(promises().ends(9 * SECOND - 1, 1, 7).unwrap_err().rule, Rule::Leases);
-        assert_eq!(promises().ends(0, 1, 8), Ok(()), "nobody was promised anything");
+        assert_eq!(promises().on_revoke(9 * SECOND, 1, 7), Ok(()));
+        assert_eq!(promises().on_revoke(9 * SECOND - 1, 1, 7).unwrap_err().rule, Rule::Leases);
+        assert_eq!(promises().on_revoke(0, 1, 8), Ok(()), "nobody was promised anything");
         let mut own = promises();
-        own.ends_itself(1);
-        assert_eq!(own.ends(0, 1, 7), Ok(()));
+        own.expect_revoke(1);
+        assert_eq!(own.on_revoke(0, 1, 7), Ok(()));
         assert_eq!((promises().count(), own.count()), ((2, 0), (2, 0)));
     }
 }

@@ -46,8 +46,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Rule, Violation};
-use crate::history::{Operation, Reply, Request, State};
-use crate::world::Micros;
+use crate::event_queue::Micros;
+use crate::history::{Operation, Reply, Request, StoreModel};
 
 /// So many gaps are tried to be filled in one way or another. With good hints each gap needs one try.
 const TRIES_MAX: usize = 20_000;
@@ -62,9 +62,9 @@ pub fn check(
     hints: &Hints,
     others: &BTreeSet<i64>,
 ) -> Result<(), Violation> {
-    let mut places = Places::of(operations, hints, others)?;
+    let mut places = RevisionOrder::new(operations, hints, others)?;
     places.check_time()?;
-    places.check_values(1, State::default(), &mut BTreeSet::new())
+    places.check_values(1, StoreModel::default(), &mut BTreeSet::new())
 }
 
 fn violation(seen: String) -> Violation {
@@ -72,18 +72,18 @@ fn violation(seen: String) -> Violation {
 }
 
 /// The operations that count, where their replies place them.
-struct Places<'h> {
+struct RevisionOrder<'h> {
     operations: &'h [Operation],
     hints: &'h Hints,
-    others: &'h BTreeSet<i64>,
+    lease_revisions: &'h BTreeSet<i64>,
     /// What led to a revision.
     changes: BTreeMap<i64, usize>,
     /// What looked at a revision and changed nothing.
-    looks: BTreeMap<i64, Vec<usize>>,
+    reads: BTreeMap<i64, Vec<usize>>,
     /// What has no place, and changes something if it happens.
     open: Vec<usize>,
     /// Which value a revision has put, as somebody saw.
-    seen: BTreeMap<i64, &'h str>,
+    observed_values: BTreeMap<i64, &'h str>,
     /// The first end of all that happened at this revision or later.
     first_end: BTreeMap<i64, Micros>,
     last: i64,
@@ -91,20 +91,20 @@ struct Places<'h> {
     failed: BTreeSet<(i64, Vec<usize>, Vec<i64>)>,
 }
 
-impl<'h> Places<'h> {
-    fn of(
+impl<'h> RevisionOrder<'h> {
+    fn new(
         operations: &'h [Operation],
         hints: &'h Hints,
         others: &'h BTreeSet<i64>,
-    ) -> Result<Places<'h>, Violation> {
-        let mut places = Places {
+    ) -> Result<RevisionOrder<'h>, Violation> {
+        let mut places = RevisionOrder {
             operations,
             hints,
-            others,
+            lease_revisions: others,
             changes: BTreeMap::new(),
-            looks: BTreeMap::new(),
+            reads: BTreeMap::new(),
             open: Vec::new(),
-            seen: BTreeMap::new(),
+            observed_values: BTreeMap::new(),
             first_end: BTreeMap::new(),
             last: 1,
             tries: 0,
@@ -113,8 +113,8 @@ impl<'h> Places<'h> {
         for (number, operation) in operations.iter().enumerate() {
             match operation.reply() {
                 _ if operation.request.is_serializable() => {}
-                Some(reply) => places.place(number, reply)?,
-                None if operation.ended.is_none() && !operation.request.is_read() => {
+                Some(reply) => places.add(number, reply)?,
+                None if operation.completed.is_none() && !operation.request.is_read() => {
                     places.open.push(number);
                 }
                 None => {}
@@ -128,54 +128,54 @@ impl<'h> Places<'h> {
         Ok(places)
     }
 
-    fn place(&mut self, number: usize, reply: &'h Reply) -> Result<(), Violation> {
+    fn add(&mut self, number: usize, reply: &'h Reply) -> Result<(), Violation> {
         let at = reply.revision;
         if at < 1 || (reply.changed && at < 2) {
-            return Err(violation(format!("{} at revision {at}", self.name(number))));
+            return Err(violation(format!("{} at revision {at}", self.describe(number))));
         }
         if !reply.changed {
-            self.looks.entry(at).or_default().push(number);
+            self.reads.entry(at).or_default().push(number);
         } else if let Some(other) = self.changes.insert(at, number) {
-            let (one, other) = (self.name(number), self.name(other));
+            let (one, other) = (self.describe(number), self.describe(other));
             return Err(violation(format!("two changes made revision {at}: {one} and {other}")));
         }
         for record in &reply.records {
-            let first = *self.seen.entry(record.modified).or_insert(&record.value);
+            let first = *self.observed_values.entry(record.mod_revision).or_insert(&record.value);
             if first != record.value {
-                let (name, value) = (self.name(number), &record.value);
+                let (name, value) = (self.describe(number), &record.value);
                 return Err(violation(format!(
                     "revision {} has put {first}, and {value} in {name}",
-                    record.modified
+                    record.mod_revision
                 )));
             }
         }
-        let end = self.operations[number].ended.unwrap_or(Micros::MAX);
+        let end = self.operations[number].completed.unwrap_or(Micros::MAX);
         let first = self.first_end.entry(at).or_insert(end);
         *first = end.min(*first);
         self.last = self.last.max(at);
         Ok(())
     }
 
-    fn name(&self, number: usize) -> String {
+    fn describe(&self, number: usize) -> String {
         let operation = &self.operations[number];
-        let Operation { client, member, request, invoked, ended, .. } = operation;
+        let Operation { client, member, request, invoked, completed: ended, .. } = operation;
         format!("#{number} {request:?} of client {client} at {member}, {invoked} to {ended:?}")
     }
 
     /// Nothing has ended before something began whose place is earlier.
     fn check_time(&self) -> Result<(), Violation> {
         let changes = self.changes.iter().map(|(at, number)| ((*at, false), vec![*number]));
-        let looks = self.looks.iter().map(|(at, numbers)| ((*at, true), numbers.clone()));
+        let looks = self.reads.iter().map(|(at, numbers)| ((*at, true), numbers.clone()));
         let places: BTreeMap<(i64, bool), Vec<usize>> = changes.chain(looks).collect();
         // Of all that is placed before, what began last.
         let mut latest: Option<usize> = None;
         for ((at, _), numbers) in places {
             for number in &numbers {
-                let ended = self.operations[*number].ended.unwrap_or(Micros::MAX);
+                let ended = self.operations[*number].completed.unwrap_or(Micros::MAX);
                 if let Some(latest) = latest
                     && ended < self.operations[latest].invoked
                 {
-                    let (late, early) = (self.name(latest), self.name(*number));
+                    let (late, early) = (self.describe(latest), self.describe(*number));
                     let told = self.operations[latest].reply();
                     return Err(violation(format!(
                         "{early} was told of revision {at}; {late} began later and was told {told:?}"
@@ -192,11 +192,11 @@ impl<'h> Places<'h> {
     fn check_values(
         &mut self,
         from: i64,
-        mut state: State,
+        mut state: StoreModel,
         used: &mut BTreeSet<usize>,
     ) -> Result<(), Violation> {
         for revision in from..=self.last {
-            if self.others.contains(&revision) && !self.changes.contains_key(&revision) {
+            if self.lease_revisions.contains(&revision) && !self.changes.contains_key(&revision) {
                 state.revision = revision;
             } else if revision > 1 {
                 let Some(number) = self.changes.get(&revision) else {
@@ -205,23 +205,23 @@ impl<'h> Places<'h> {
                 self.compare(*number, &state)?;
                 state.apply(&self.operations[*number].request);
             }
-            self.check_looks(revision, &state)?;
+            self.check_reads(revision, &state)?;
         }
         Ok(())
     }
 
-    fn check_looks(&self, revision: i64, state: &State) -> Result<(), Violation> {
-        let mut looks = self.looks.get(&revision).into_iter().flatten();
+    fn check_reads(&self, revision: i64, state: &StoreModel) -> Result<(), Violation> {
+        let mut looks = self.reads.get(&revision).into_iter().flatten();
         looks.try_for_each(|number| self.compare(*number, state))
     }
 
-    fn compare(&self, number: usize, state: &State) -> Result<(), Violation> {
+    fn compare(&self, number: usize, state: &StoreModel) -> Result<(), Violation> {
         let operation = &self.operations[number];
-        let (was, is) = (operation.reply(), state.reply(&operation.request));
+        let (was, is) = (operation.reply(), state.expected_reply(&operation.request));
         if was == Some(&is) {
             return Ok(());
         }
-        let name = self.name(number);
+        let name = self.describe(number);
         Err(violation(format!("{name} was told {was:?}, and a single store says {is:?}")))
     }
 
@@ -229,10 +229,10 @@ impl<'h> Places<'h> {
     fn fill_gap(
         &mut self,
         revision: i64,
-        state: &State,
+        state: &StoreModel,
         used: &mut BTreeSet<usize>,
     ) -> Result<(), Violation> {
-        let modified = state.records.values().map(|record| record.modified).collect();
+        let modified = state.records.values().map(|record| record.mod_revision).collect();
         let situation = (revision, used.iter().copied().collect(), modified);
         let nobody = violation(format!("nobody has made revision {revision}"));
         if self.failed.contains(&situation) {
@@ -249,7 +249,7 @@ impl<'h> Places<'h> {
             next.apply(&self.operations[number].request);
             used.insert(number);
             let fits = self
-                .check_looks(revision, &next)
+                .check_reads(revision, &next)
                 .and_then(|()| self.check_values(revision + 1, next, used));
             match fits {
                 Ok(()) => return Ok(()),
@@ -262,21 +262,21 @@ impl<'h> Places<'h> {
     }
 
     /// Who may have made a revision, the likeliest first.
-    fn candidates(&self, revision: i64, state: &State, used: &BTreeSet<usize>) -> Vec<usize> {
+    fn candidates(&self, revision: i64, state: &StoreModel, used: &BTreeSet<usize>) -> Vec<usize> {
         let by = self.first_end.range(revision..).next().map_or(Micros::MAX, |(_, end)| *end);
-        let seen = self.seen.get(&revision);
+        let seen = self.observed_values.get(&revision);
         let fits = |number: &&usize| {
             let operation = &self.operations[**number];
             let request = &operation.request;
             let value_fits = match (seen, request.value()) {
                 (Some(seen), value) => value == Some(seen),
-                (None, Some(value)) => !self.seen.values().any(|seen| *seen == value),
+                (None, Some(value)) => !self.observed_values.values().any(|seen| *seen == value),
                 (None, None) => true,
             };
             value_fits
                 && operation.invoked <= by
                 && !used.contains(*number)
-                && state.reply(request).changed
+                && state.expected_reply(request).changed
         };
         let hint = self.hints.get(&revision);
         let mut candidates: Vec<usize> = self.open.iter().filter(fits).copied().collect();

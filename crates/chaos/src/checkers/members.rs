@@ -18,7 +18,7 @@ pub struct Membership {
 
 impl Membership {
     /// A member that has applied so much says this of raft, and this of its table.
-    pub fn is(
+    pub fn check(
         &mut self,
         member: u64,
         index: u64,
@@ -42,7 +42,12 @@ impl Membership {
 
 impl Membership {
     /// A member whose raft takes so much for applied counts these.
-    pub fn counts(&self, member: u64, index: u64, raft: &ConfState) -> Result<(), Violation> {
+    pub fn check_conf_state(
+        &self,
+        member: u64,
+        index: u64,
+        raft: &ConfState,
+    ) -> Result<(), Violation> {
         match self.by_index.get(&index) {
             Some((first, expected)) if *expected != sorted(raft) => {
                 let seen = format!(
@@ -75,10 +80,10 @@ mod tests {
     fn members_that_differ_are_found() {
         let mut membership = Membership::default();
         let (two, three) = (state(&[2, 1], &[3]), state(&[1, 2, 3], &[]));
-        assert_eq!(membership.is(1, 5, &two, &state(&[1, 2], &[3])), Ok(()));
-        assert_eq!(membership.is(2, 5, &two, &two), Ok(()));
-        assert_eq!(membership.is(1, 6, &three, &three), Ok(()));
-        assert_eq!(membership.is(2, 5, &three, &three).unwrap_err().rule, Rule::Members);
-        assert_eq!(membership.is(2, 6, &three, &two).unwrap_err().rule, Rule::Members);
+        assert_eq!(membership.check(1, 5, &two, &state(&[1, 2], &[3])), Ok(()));
+        assert_eq!(membership.check(2, 5, &two, &two), Ok(()));
+        assert_eq!(membership.check(1, 6, &three, &three), Ok(()));
+        assert_eq!(membership.check(2, 5, &three, &three).unwrap_err().rule, Rule::Members);
+        assert_eq!(membership.check(2, 6, &three, &two).unwrap_err().rule, Rule::Members);
     }
 }

@@ -17,11 +17,11 @@
 //! | [`leases`] | two members disagree about leases, or one ends that is kept alive |
 //! | [`requests`] | a request is proposed or completed twice, or before it is applied |
 //!
-//! [`ledger`] is no rule: it is what the committed entries make of a plain map, for the others to
+//! [`committed_model`] is no rule: it is what the committed entries make of a plain map, for the others to
 //! compare with.
 
 pub mod linearizability;
-pub mod ledger;
+pub mod committed_model;
 pub mod serializable;
 pub mod acknowledged;
 pub mod committed;
@@ -69,18 +69,18 @@ pub struct Violation {
     /// Which.
     pub rule: Rule,
     /// What was seen.
-    pub seen: String,
+    pub description: String,
 }
 
 impl Violation {
     /// The rule does not hold: this was seen.
     pub fn new(rule: Rule, seen: impl Into<String>) -> Violation {
-        Violation { rule, seen: seen.into() }
+        Violation { rule, description: seen.into() }
     }
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.rule, self.seen)
+        write!(f, "{:?}: {}", self.rule, self.description)
     }
 }

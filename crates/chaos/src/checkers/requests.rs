@@ -9,20 +9,20 @@ use super::{Rule, Violation};
 
 /// The requests of one life of a member.
 #[derive(Debug, Default)]
-pub struct Requests {
+pub struct RequestChecker {
     proposed: BTreeSet<RequestId>,
     completed: BTreeSet<RequestId>,
 }
 
-impl Requests {
+impl RequestChecker {
     /// A request is given to raft.
-    pub fn propose(&mut self, member: u64, request: RequestId) -> Result<(), Violation> {
+    pub fn on_propose(&mut self, member: u64, request: RequestId) -> Result<(), Violation> {
         let is_first = self.proposed.insert(request);
-        once(is_first, member, request, "proposed")
+        check_first(is_first, member, request, "proposed")
     }
 
     /// A request has its outcome. If that says a revision, the store shows this one.
-    pub fn complete(
+    pub fn on_complete(
         &mut self,
         member: u64,
         request: RequestId,
@@ -34,11 +34,16 @@ impl Requests {
             return Err(Violation::new(Rule::Requests, seen));
         }
         let is_first = self.completed.insert(request);
-        once(is_first, member, request, "completed")
+        check_first(is_first, member, request, "completed")
     }
 }
 
-fn once(is_first: bool, member: u64, request: RequestId, done: &str) -> Result<(), Violation> {
+fn check_first(
+    is_first: bool,
+    member: u64,
+    request: RequestId,
+    done: &str,
+) -> Result<(), Violation> {
     match is_first {
         true => Ok(()),
         false => {
@@ -55,11 +60,14 @@ mod tests {
     #[test]
     fn what_comes_twice_or_early_is_found() {
         let request = |slot| RequestId { queue: 0, slot, generation: 1 };
-        let mut requests = Requests::default();
-        assert_eq!(requests.propose(1, request(1)), Ok(()));
-        assert_eq!(requests.propose(1, request(1)).unwrap_err().rule, Rule::Requests);
-        assert_eq!(requests.complete(1, request(1), Some(5), 5), Ok(()));
-        assert_eq!(requests.complete(1, request(1), None, 5).unwrap_err().rule, Rule::Requests);
-        assert_eq!(requests.complete(1, request(2), Some(6), 5).unwrap_err().rule, Rule::Requests);
+        let mut requests = RequestChecker::default();
+        assert_eq!(requests.on_propose(1, request(1)), Ok(()));
+        assert_eq!(requests.on_propose(1, request(1)).unwrap_err().rule, Rule::Requests);
+        assert_eq!(requests.on_complete(1, request(1), Some(5), 5), Ok(()));
+        assert_eq!(requests.on_complete(1, request(1), None, 5).unwrap_err().rule, Rule::Requests);
+        assert_eq!(
+            requests.on_complete(1, request(2), Some(6), 5).unwrap_err().rule,
+            Rule::Requests
+        );
     }
 }

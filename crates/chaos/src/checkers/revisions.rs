@@ -12,18 +12,23 @@ use super::{Rule, Violation};
 pub struct Revisions {
     by_index: BTreeMap<u64, i64>,
     /// How far each member's watchers were told.
-    told: BTreeMap<u64, i64>,
+    notified: BTreeMap<u64, i64>,
 }
 
 impl Revisions {
     /// The member has a store at this revision: it has just started, or got a copy.
-    pub fn begins(&mut self, member: u64, revision: i64) {
-        self.told.insert(member, revision);
+    pub fn on_store_opened(&mut self, member: u64, revision: i64) {
+        self.notified.insert(member, revision);
     }
 
     /// The member tells its watchers what this revision has changed.
-    pub fn told(&mut self, member: u64, revision: i64, changes: usize) -> Result<(), Violation> {
-        let before = self.told.insert(member, revision).unwrap_or(1);
+    pub fn on_notify(
+        &mut self,
+        member: u64,
+        revision: i64,
+        changes: usize,
+    ) -> Result<(), Violation> {
+        let before = self.notified.insert(member, revision).unwrap_or(1);
         if revision != before + 1 || changes == 0 {
             let seen = format!("{member} tells {changes} changes of {revision} after {before}");
             return Err(Violation::new(Rule::Revisions, seen));
@@ -32,8 +37,8 @@ impl Revisions {
     }
 
     /// The member's store has applied so much, and is at this revision.
-    pub fn at(&mut self, member: u64, index: u64, revision: i64) -> Result<(), Violation> {
-        let told = self.told.get(&member).copied().unwrap_or(1);
+    pub fn check(&mut self, member: u64, index: u64, revision: i64) -> Result<(), Violation> {
+        let told = self.notified.get(&member).copied().unwrap_or(1);
         let first = *self.by_index.entry(index).or_insert(revision);
         let broken = |seen| Err(Violation::new(Rule::Revisions, seen));
         if first != revision || told != revision {
@@ -67,13 +72,13 @@ mod tests {
     fn one_after_the_other_is_fine() {
         let mut revisions = Revisions::default();
         for revision in 2..5 {
-            assert_eq!(revisions.told(1, revision, 1), Ok(()));
+            assert_eq!(revisions.on_notify(1, revision, 1), Ok(()));
         }
-        assert_eq!(revisions.at(1, 10, 4), Ok(()));
-        revisions.begins(2, 4);
-        assert_eq!(revisions.at(2, 11, 4), Ok(()));
-        assert_eq!(revisions.told(2, 5, 2), Ok(()));
-        assert_eq!(revisions.at(2, 12, 5), Ok(()));
+        assert_eq!(revisions.check(1, 10, 4), Ok(()));
+        revisions.on_store_opened(2, 4);
+        assert_eq!(revisions.check(2, 11, 4), Ok(()));
+        assert_eq!(revisions.on_notify(2, 5, 2), Ok(()));
+        assert_eq!(revisions.check(2, 12, 5), Ok(()));
     }
 
     #[test]
@@ -82,18 +87,18 @@ mod tests {
             assert_eq!(result.unwrap_err().rule, Rule::Revisions);
         };
         let mut revisions = Revisions::default();
-        revisions.told(1, 2, 1).unwrap();
-        broken(revisions.told(1, 4, 1));
-        revisions.begins(1, 2);
-        broken(revisions.told(1, 2, 1));
-        broken(revisions.told(1, 3, 0));
-        revisions.begins(1, 5);
-        revisions.at(1, 10, 5).unwrap();
-        revisions.begins(2, 6);
-        broken(revisions.at(2, 10, 6));
-        revisions.begins(2, 7);
-        broken(revisions.at(2, 11, 7));
-        revisions.begins(2, 6);
-        broken(revisions.at(2, 9, 6));
+        revisions.on_notify(1, 2, 1).unwrap();
+        broken(revisions.on_notify(1, 4, 1));
+        revisions.on_store_opened(1, 2);
+        broken(revisions.on_notify(1, 2, 1));
+        broken(revisions.on_notify(1, 3, 0));
+        revisions.on_store_opened(1, 5);
+        revisions.check(1, 10, 5).unwrap();
+        revisions.on_store_opened(2, 6);
+        broken(revisions.check(2, 10, 6));
+        revisions.on_store_opened(2, 7);
+        broken(revisions.check(2, 11, 7));
+        revisions.on_store_opened(2, 6);
+        broken(revisions.check(2, 9, 6));
     }
 }

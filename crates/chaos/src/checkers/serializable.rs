@@ -4,19 +4,19 @@
 //! ago. It must still be a *prefix* of what was committed: the state at the revision that the reply
 //! names, and not a mixture, and nothing that was never committed.
 
-use super::ledger::Ledger;
+use super::committed_model::CommittedModel;
 use super::{Rule, Violation};
 use crate::history::Operation;
 
 /// Compares all serializable reads with what was committed.
-pub fn check(operations: &[Operation], ledger: &Ledger) -> Result<(), Violation> {
+pub fn check(operations: &[Operation], ledger: &CommittedModel) -> Result<(), Violation> {
     for (number, operation) in operations.iter().enumerate() {
         let Some(reply) = operation.reply() else { continue };
         if !operation.request.is_serializable() {
             continue;
         }
         let state = ledger.at_revision(reply.revision);
-        let expected = state.map(|state| state.reply(&operation.request));
+        let expected = state.map(|state| state.expected_reply(&operation.request));
         if expected.as_ref() != Some(reply) {
             let seen = format!("#{number} {operation:?}; at that revision: {expected:?}");
             return Err(Violation::new(Rule::Serializable, seen));
@@ -27,33 +27,33 @@ pub fn check(operations: &[Operation], ledger: &Ledger) -> Result<(), Violation>
 
 #[cfg(test)]
 mod tests {
-    use super::super::ledger::tests::ledger;
+    use super::super::committed_model::tests::committed_model;
     use super::*;
-    use crate::history::{History, Outcome, Reply, Request};
+    use crate::history::{History, OperationOutcome, Reply, Request};
 
-    fn told(reply: Reply) -> Result<(), Violation> {
+    fn check_reply(reply: Reply) -> Result<(), Violation> {
         let mut history = History::default();
         let number = history.invoke(0, 1, 1, Request::Read { key: None, serializable: true });
-        history.end(1, number, Outcome::Done(reply));
-        check(history.operations(), &ledger())
+        history.complete(1, number, OperationOutcome::Completed(reply));
+        check(history.operations(), &committed_model())
     }
 
     #[test]
     fn the_past_is_fine_and_a_mixture_is_not() {
-        let ledger = ledger();
+        let ledger = committed_model();
         let at = |revision: i64| {
             let state = ledger.at_revision(revision).unwrap();
             Reply { revision, changed: false, records: state.records.values().cloned().collect() }
         };
         for revision in 1..=3 {
-            assert_eq!(told(at(revision)), Ok(()));
+            assert_eq!(check_reply(at(revision)), Ok(()));
         }
         for wrong in [
             Reply { revision: 3, ..at(2) },
             Reply { revision: 1, ..at(2) },
             Reply { revision: 4, ..at(3) },
         ] {
-            assert_eq!(told(wrong).unwrap_err().rule, Rule::Serializable);
+            assert_eq!(check_reply(wrong).unwrap_err().rule, Rule::Serializable);
         }
     }
 }

@@ -18,45 +18,45 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | [`carry_out`] | polls, and turns outputs into events |
-//! | [`copying`] | copies of stores, in pieces, over links that break |
-//! | [`users`] | clients |
-//! | [`tenants`] | those who have leases |
-//! | [`trouble`] | faults, starts and crashes |
-//! | [`ambush`] | faults that wait for a certain message |
+//! | [`ready`] | polls, and turns outputs into events |
+//! | [`snapshot_transfer`] | copies of stores, in pieces, over links that break |
+//! | [`client_pool`] | clients |
+//! | [`lease_clients`] | those who have leases |
+//! | [`fault_injection`] | faults, starts and crashes |
+//! | [`message_triggers`] | faults that wait for a certain message |
 //! | [`quiet`] | the end, at which all must be well |
 
-mod ambush;
-mod carry_out;
-mod copying;
-mod trouble;
-mod users;
+mod message_triggers;
+mod ready;
+mod snapshot_transfer;
+mod fault_injection;
+mod client_pool;
 mod quiet;
-mod tenants;
+mod lease_clients;
 
 use std::collections::BTreeMap;
 
-use clearlane_member::Progress;
-use clearlane_member::core::{Bug, Input as RaftInput};
+use clearlane_member::AppliedPosition;
+use clearlane_member::core::{Bug, ReplicaInput as RaftInput};
 use clearlane_raft_log::driver::Message;
-use clearlane_raft_log::wal::group::{Batch, Written};
+use clearlane_raft_log::wal::group_commit::{Batch, BatchResult};
 
-use self::ambush::Ambush;
-use self::copying::Transfer;
-use self::quiet::Quiet;
-use self::tenants::Tenants;
-use self::users::Users;
-use crate::chance::Chance;
+use self::client_pool::ClientPool;
+use self::lease_clients::LeaseClients;
+use self::message_triggers::MessageTriggers;
+use self::quiet::QuietPhase;
+use self::snapshot_transfer::SnapshotTransfer;
 use crate::checkers::{Rule, Violation};
 use crate::effect_hash::EffectHash;
-use crate::faults::Faults;
-use crate::history::Outcome;
-use crate::judge::{Judge, Verdict};
-use crate::machine::{Machine, Running, describe};
-use crate::network::{Cut, Link, Network};
-use crate::terms::{TICK, Terms};
-use crate::trace::{Keep, Trace};
-use crate::world::{Micros, SECOND, World};
+use crate::event_queue::{EventQueue, Micros, SECOND};
+use crate::faults::FaultGenerator;
+use crate::history::OperationOutcome;
+use crate::invariant_checker::{CheckResult, InvariantChecker};
+use crate::machine::{Machine, RunningMember, member_description};
+use crate::network::{Link, Network, Partition};
+use crate::rng::Rng;
+use crate::run_config::{RunConfig, TICK_INTERVAL};
+use crate::trace::{Trace, TraceOutput};
 
 /// More events than this are a loop. A simulation has some ten thousand.
 const EVENTS_MAX: u64 = 3_000_000;
@@ -65,93 +65,93 @@ const EVENTS_MAX: u64 = 3_000_000;
 #[derive(Debug)]
 enum Event {
     /// To a member, in one of its lives. It waits while the member's process is stopped.
-    Member { id: u64, life: u64, what: Input },
+    Member { id: u64, incarnation: u64, event: MemberEvent },
     /// A message arrives at a member.
-    Arrives { link: Link, bytes: Vec<u8> },
+    MessageArrives { link: Link, bytes: Vec<u8> },
     /// A piece of a copy arrives.
-    Piece(u64),
+    SnapshotChunk(u64),
     /// A member starts.
     Start(u64),
     /// A client wants something.
-    Wants(u64),
+    ClientRequest(u64),
     /// A request arrives at a member.
-    Asks(usize),
+    RequestArrives(usize),
     /// A client is told.
-    Told(usize, Outcome),
+    ReplyArrives(usize, OperationOutcome),
     /// A client loses its patience.
-    Patience(usize),
+    ClientTimeout(usize),
     /// A tenant does something.
-    Tenant,
+    LeaseClient,
     /// Something goes wrong.
     Fault,
     /// Links are cut, for a while.
-    Cut(Cut, Micros),
+    Partition(Partition, Micros),
     /// A member loses its power, for a while.
     PowerCut(u64, Micros),
     /// Links are whole again.
-    Mend(Vec<Link>),
+    RestoreLinks(Vec<Link>),
     /// The weather is as usual again.
-    Clears,
+    EndNetworkFaults,
     /// Nothing more goes wrong.
-    Quiet,
+    EndFaults,
     /// Is all well?
-    Look,
+    CheckConvergence,
 }
 
 /// What happens to a member.
 #[derive(Debug)]
-enum Input {
+enum MemberEvent {
     Tick,
     /// A turn of the raft loop.
     Poll,
     /// A turn of the apply loop.
     Apply,
     /// A turn of the net thread.
-    Net,
+    PollNet,
     /// The net thread looks for requests that have waited too long.
-    Round,
+    CheckTimeouts,
     /// The disk gets to a batch.
     Write(Batch),
-    Written(Written),
+    Written(BatchResult),
     Commit {
         /// Whether it is the timer's.
         is_timer: bool,
     },
     /// The raft loop hears that the store was committed.
-    StoreCommitted(Progress),
+    StoreCommitted(AppliedPosition),
     Compact,
     /// What has become of a copy.
-    CopySent(u64, bool),
+    SnapshotSent(u64, bool),
     Unreachable(u64),
     /// Nobody waits for an operation any more.
-    GiveUp(usize),
+    CancelRequest(usize),
 }
 
-impl Input {
+impl MemberEvent {
     /// For the trace.
     fn name(&self) -> &'static str {
         match self {
-            Input::Tick => "ticks",
-            Input::Poll => "polls",
-            Input::Apply => "applies",
-            Input::Net => "looks after its clients",
-            Input::Round => "looks for requests that wait too long",
-            Input::Write(_) => "writes",
-            Input::Written(_) => "hears that it is written",
-            Input::Commit { .. } => "commits its store",
-            Input::StoreCommitted(_) => "hears that its store is committed",
-            Input::Compact => "compacts",
-            Input::CopySent(_, true) => "hears that a copy has arrived",
-            Input::CopySent(_, false) => "hears that a copy has not arrived",
-            Input::Unreachable(_) => "hears that somebody is out of reach",
-            Input::GiveUp(_) => "hears that somebody gives up",
+            MemberEvent::Tick => "ticks",
+            MemberEvent::Poll => "polls",
+            MemberEvent::Apply => "applies",
+            MemberEvent::PollNet => "looks after its clients",
+            MemberEvent::CheckTimeouts => "looks for requests that wait too long",
+            MemberEvent::Write(_) => "writes",
+            MemberEvent::Written(_) => "hears that it is written",
+            MemberEvent::Commit { .. } => "commits its store",
+            MemberEvent::StoreCommitted(_) => "hears that its store is committed",
+            MemberEvent::Compact => "compacts",
+            MemberEvent::SnapshotSent(_, true) => "hears that a copy has arrived",
+            MemberEvent::SnapshotSent(_, false) => "hears that a copy has not arrived",
+            MemberEvent::Unreachable(_) => "hears that somebody is out of reach",
+            MemberEvent::CancelRequest(_) => "hears that somebody gives up",
         }
     }
 }
 
 /// What a simulation is to be.
 #[derive(Clone, Copy, Debug)]
-pub struct Order {
+pub struct SeedOptions {
     /// Decides everything.
     pub seed: u64,
     /// How many members there are at first.
@@ -159,265 +159,271 @@ pub struct Order {
     /// What is wrong with them.
     pub bug: Option<Bug>,
     /// What becomes of the trace.
-    pub keep: Keep,
+    pub trace: TraceOutput,
 }
 
 /// A simulated cluster.
 #[derive(Debug)]
 pub struct Cluster {
-    terms: Terms,
+    config: RunConfig,
     bug: Option<Bug>,
-    world: World<Event>,
+    events: EventQueue<Event>,
     /// What has happened.
     pub trace: Trace,
     /// What members did, as a number.
-    pub effects: EffectHash,
-    chance: Chance,
+    pub effect_hash: EffectHash,
+    rng: Rng,
     network: Network,
-    faults: Faults,
+    faults: FaultGenerator,
     machines: BTreeMap<u64, Machine>,
-    transfers: BTreeMap<u64, Transfer>,
-    users: Users,
-    tenants: Tenants,
-    judge: Judge,
-    quiet: Quiet,
+    snapshot_transfers: BTreeMap<u64, SnapshotTransfer>,
+    clients: ClientPool,
+    lease_clients: LeaseClients,
+    checker: InvariantChecker,
+    quiet: QuietPhase,
     /// What waits for its moment.
-    ambush: Ambush,
+    message_triggers: MessageTriggers,
     newest_id: u64,
     /// What there was of everything.
-    pub figures: Figures,
+    pub metrics: RunMetrics,
 }
 
 /// How much there was of what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct RunMetrics {
     /// Events.
     pub events: u64,
     /// Operations of clients.
     pub operations: u64,
     /// Entries that were committed.
-    pub committed: u64,
+    pub committed_entries: u64,
     /// Terms that had a leader.
-    pub terms: u64,
+    pub terms_with_leader: u64,
     /// Crashes.
     pub crashes: u64,
     /// Power cuts in the midst of writing.
-    pub torn: u64,
+    pub torn_writes: u64,
     /// Members that stopped because their disk reported an error.
     pub disk_errors: u64,
     /// Stores that were replaced by copies.
-    pub copies: u64,
+    pub installed_snapshots: u64,
     /// Members that came.
-    pub joined: u64,
+    pub members_added: u64,
     /// Members that left.
-    pub left: u64,
+    pub members_removed: u64,
     /// How often a lease was kept alive.
-    pub kept_alive: u64,
+    pub lease_keep_alives: u64,
     /// Leases that ended because they were not.
-    pub expired: u64,
+    pub expired_leases: u64,
     /// Hashes of one member that were compared with another's.
-    pub hashes: u64,
+    pub compared_hashes: u64,
     /// Clusters that have lost their quorum because one of two voters was removed.
     pub quorums_removed: u64,
     /// Linearizable reads of a member that is alone.
-    pub read_alone: u64,
+    pub sole_voter_reads: u64,
 }
 
 impl Cluster {
     /// A cluster that has just been made.
-    pub fn new(order: &Order) -> Cluster {
-        let mut chance = Chance::new(order.seed ^ order.members << 56);
-        let terms = Terms::draw(&mut chance.part(), order.bug);
-        let voters_min = match terms.shrinks {
+    pub fn new(order: &SeedOptions) -> Cluster {
+        let mut chance = Rng::new(order.seed ^ order.members << 56);
+        let terms = RunConfig::random(&mut chance.split(), order.bug);
+        let voters_min = match terms.can_lose_members {
             true => 1,
             false => (order.members as usize).saturating_sub(1).max(3),
         };
-        let mut faults = Faults::new(chance.part(), voters_min, terms.drift_ppm_max);
-        if terms.shrinks {
+        let mut faults = FaultGenerator::new(chance.split(), voters_min, terms.drift_ppm_max);
+        if terms.can_lose_members {
             faults.remove_members_often();
         }
         if order.bug == Some(Bug::LeaseKeptOverTransfer) {
             faults.transfer_often();
         }
-        let mut network = Network::new(chance.part());
-        network.weather = terms.weather;
-        let users = Users::new(&terms, &mut chance);
-        let tenants = Tenants::new(chance.part());
+        let mut network = Network::new(chance.split());
+        network.faults = terms.network_faults;
+        let users = ClientPool::new(&terms, &mut chance);
+        let tenants = LeaseClients::new(chance.split());
         let mut cluster = Cluster {
             bug: order.bug,
-            world: World::default(),
-            trace: Trace::new(order.keep),
-            effects: EffectHash::default(),
-            chance,
+            events: EventQueue::default(),
+            trace: Trace::new(order.trace),
+            effect_hash: EffectHash::default(),
+            rng: chance,
             network,
             faults,
             machines: BTreeMap::new(),
-            transfers: BTreeMap::new(),
-            users,
-            tenants,
-            judge: Judge::default(),
-            quiet: Quiet::default(),
-            ambush: Ambush::default(),
+            snapshot_transfers: BTreeMap::new(),
+            clients: users,
+            lease_clients: tenants,
+            checker: InvariantChecker::default(),
+            quiet: QuietPhase::default(),
+            message_triggers: MessageTriggers::default(),
             newest_id: order.members,
-            figures: Figures::default(),
-            terms,
+            metrics: RunMetrics::default(),
+            config: terms,
         };
-        let first: Vec<_> = (1..=order.members).map(describe).collect();
+        let first: Vec<_> = (1..=order.members).map(member_description).collect();
         for id in 1..=order.members {
-            cluster.place(id, &first);
+            cluster.add_machine(id, &first);
         }
         cluster
     }
 
-    fn place(&mut self, id: u64, first: &[clearlane_member::membership::Member]) {
-        let machine = Machine::new(id, first, &self.terms).expect("an empty disk takes a log");
+    fn add_machine(&mut self, id: u64, first: &[clearlane_member::membership::Member]) {
+        let machine = Machine::new(id, first, &self.config).expect("an empty disk takes a log");
         self.machines.insert(id, machine);
-        let wait = self.chance.between(0, 100_000);
-        self.world.after(wait, Event::Start(id));
+        let wait = self.rng.between(0, 100_000);
+        self.events.schedule(wait, Event::Start(id));
     }
 
     /// Lets everything happen.
-    pub fn play(&mut self) -> Verdict {
-        self.line(format_args!("{:?}", self.terms.clone()));
+    pub fn run(&mut self) -> CheckResult {
+        self.trace_line(format_args!("{:?}", self.config.clone()));
         self.plan_clients();
-        self.plan_tenant();
+        self.plan_lease_client();
         let pause = self.faults.pause();
         // First of all somebody is elected.
-        self.world.after(2 * SECOND + pause, Event::Fault);
-        self.world.after(self.terms.torment, Event::Quiet);
+        self.events.schedule(2 * SECOND + pause, Event::Fault);
+        self.events.schedule(self.config.fault_phase, Event::EndFaults);
         while !self.quiet.is_over {
-            let event = self.world.next_event().expect("ticks never end");
-            self.figures.events += 1;
-            if self.figures.events > EVENTS_MAX {
+            let event = self.events.next_event().expect("ticks never end");
+            self.metrics.events += 1;
+            if self.metrics.events > EVENTS_MAX {
                 return Err(Violation::new(Rule::Progress, "events without end"));
             }
-            self.happen(event)?;
+            self.handle_event(event)?;
         }
-        self.judge.conclude(self.users.history.operations(), &self.users.ids)
+        self.checker.check_history(self.clients.history.operations(), &self.clients.proposal_ids)
     }
 
     /// Numbers, for whoever wonders whether anything has happened at all.
-    pub fn count(&mut self) -> Figures {
-        self.figures.operations = self.users.history.operations().len() as u64;
-        self.figures.committed = self.judge.committed.newest();
-        self.figures.terms = self.judge.leaders.count() as u64;
-        (self.figures.kept_alive, self.figures.expired) = self.judge.promises.count();
-        self.figures.hashes = self.judge.hashes.compared();
-        self.figures
+    pub fn collect_metrics(&mut self) -> RunMetrics {
+        self.metrics.operations = self.clients.history.operations().len() as u64;
+        self.metrics.committed_entries = self.checker.committed.newest();
+        self.metrics.terms_with_leader = self.checker.leaders.count() as u64;
+        (self.metrics.lease_keep_alives, self.metrics.expired_leases) =
+            self.checker.lease_promises.count();
+        self.metrics.compared_hashes = self.checker.hashes.compared();
+        self.metrics
     }
 
-    pub(crate) fn line(&mut self, what: std::fmt::Arguments<'_>) {
-        self.trace.line(self.world.now(), what);
+    pub(crate) fn trace_line(&mut self, what: std::fmt::Arguments<'_>) {
+        self.trace.record(self.events.now(), what);
     }
 
-    fn happen(&mut self, event: Event) -> Verdict {
-        let Some(event) = self.unless_paused(event) else { return Ok(()) };
+    fn handle_event(&mut self, event: Event) -> CheckResult {
+        let Some(event) = self.defer_if_paused(event) else { return Ok(()) };
         match event {
-            Event::Member { id, life, what } => return self.input(id, life, what),
-            Event::Arrives { link, bytes } => return self.arrives(link, &bytes),
-            Event::Piece(number) => return self.piece_arrives(number),
+            Event::Member { id, incarnation: life, event: what } => {
+                return self.handle_member_event(id, life, what);
+            }
+            Event::MessageArrives { link, bytes } => return self.on_message(link, &bytes),
+            Event::SnapshotChunk(number) => return self.on_snapshot_chunk(number),
             Event::Start(id) => return self.start(id),
-            Event::Asks(operation) => return self.asked(operation),
-            Event::Tenant => return self.tenant_acts(),
-            Event::Fault => return self.something_goes_wrong(),
-            Event::Look => return self.look(),
-            Event::Wants(client) => self.wants(client),
-            Event::Told(operation, outcome) => self.told(operation, outcome),
-            Event::Patience(operation) => self.loses_patience(operation),
-            Event::Cut(cut, lasts) => self.cut_comes(&cut, lasts),
-            Event::PowerCut(id, down) => self.power_cut_comes(id, down),
-            Event::Mend(links) => self.network.mend(&links.into_iter().collect()),
-            Event::Clears => self.network.weather = self.terms.weather,
-            Event::Quiet => self.fall_quiet(),
+            Event::RequestArrives(operation) => return self.handle_client_request(operation),
+            Event::LeaseClient => return self.run_lease_client(),
+            Event::Fault => return self.inject_next_fault(),
+            Event::CheckConvergence => return self.check_convergence(),
+            Event::ClientRequest(client) => self.send_client_request(client),
+            Event::ReplyArrives(operation, outcome) => self.on_reply(operation, outcome),
+            Event::ClientTimeout(operation) => self.on_client_timeout(operation),
+            Event::Partition(cut, lasts) => self.begin_partition(&cut, lasts),
+            Event::PowerCut(id, down) => self.begin_power_cut(id, down),
+            Event::RestoreLinks(links) => self.network.restore(&links.into_iter().collect()),
+            Event::EndNetworkFaults => self.network.faults = self.config.network_faults,
+            Event::EndFaults => self.begin_quiet_phase(),
         }
         Ok(())
     }
 
     /// What is for a process that is stopped comes when it goes on.
-    fn unless_paused(&mut self, event: Event) -> Option<Event> {
+    fn defer_if_paused(&mut self, event: Event) -> Option<Event> {
         let id = match &event {
             Event::Member { id, .. } => *id,
-            Event::Arrives { link, .. } => link.1,
-            Event::Asks(operation) => self.users.member_of(*operation),
-            Event::Piece(number) => self.transfers.get(number)?.to,
+            Event::MessageArrives { link, .. } => link.1,
+            Event::RequestArrives(operation) => self.clients.member_of(*operation),
+            Event::SnapshotChunk(number) => self.snapshot_transfers.get(number)?.to,
             _ => return Some(event),
         };
-        let now = self.world.now();
+        let now = self.events.now();
         match self.machines.get(&id) {
             Some(machine) if machine.paused_until > now => {
-                self.world.after(machine.paused_until - now, event);
+                self.events.schedule(machine.paused_until - now, event);
                 None
             }
             _ => Some(event),
         }
     }
 
-    fn input(&mut self, id: u64, life: u64, what: Input) -> Verdict {
-        let now = self.world.now();
-        let Some(machine) = self.machines.get_mut(&id).filter(|machine| machine.life == life)
+    fn handle_member_event(&mut self, id: u64, life: u64, what: MemberEvent) -> CheckResult {
+        let now = self.events.now();
+        let Some(machine) =
+            self.machines.get_mut(&id).filter(|machine| machine.incarnation == life)
         else {
             return Ok(());
         };
         let clock = machine.clock;
-        let Some(Running { core, .. }) = &mut machine.running else { return Ok(()) };
-        self.trace.line(now, format_args!("{id} {}", what.name()));
+        let Some(RunningMember { replica: core, .. }) = &mut machine.running else { return Ok(()) };
+        self.trace.record(now, format_args!("{id} {}", what.name()));
         let give = match what {
-            Input::Poll => return self.poll(id),
-            Input::Apply => return self.apply(id),
-            Input::Net => return self.net(id, false),
-            Input::Round => return self.net(id, true),
-            Input::Write(batch) => return self.write(id, batch),
-            Input::Commit { is_timer } => return self.commit(id, is_timer),
-            Input::Compact => return self.compact(id),
-            Input::GiveUp(operation) => {
-                self.give_up(id, operation);
+            MemberEvent::Poll => return self.poll(id),
+            MemberEvent::Apply => return self.apply(id),
+            MemberEvent::PollNet => return self.poll_net(id, false),
+            MemberEvent::CheckTimeouts => return self.poll_net(id, true),
+            MemberEvent::Write(batch) => return self.write(id, batch),
+            MemberEvent::Commit { is_timer } => return self.commit(id, is_timer),
+            MemberEvent::Compact => return self.compact(id),
+            MemberEvent::CancelRequest(operation) => {
+                self.cancel_request(id, operation);
                 return Ok(());
             }
-            Input::Tick => {
+            MemberEvent::Tick => {
                 core.tick();
-                self.world.after(clock.takes(TICK), tick(id, life));
+                self.events.schedule(clock.to_sim_time(TICK_INTERVAL), tick_event(id, life));
                 self.plan_poll(id);
                 return Ok(());
             }
-            Input::Written(written) => RaftInput::Written(written),
-            Input::StoreCommitted(durable) => RaftInput::Committed(durable),
-            Input::CopySent(to, arrived) => RaftInput::CopySent { to, arrived },
-            Input::Unreachable(to) => RaftInput::Unreachable(to),
+            MemberEvent::Written(written) => RaftInput::WalWritten(written),
+            MemberEvent::StoreCommitted(durable) => RaftInput::StoreCommitted(durable),
+            MemberEvent::SnapshotSent(to, arrived) => {
+                RaftInput::RaftSnapshotSent { to, is_delivered: arrived }
+            }
+            MemberEvent::Unreachable(to) => RaftInput::Unreachable(to),
         };
-        self.give(id, give);
+        self.enqueue_raft_event(id, give);
         Ok(())
     }
 
     /// Something for a raft loop, which has a turn soon.
-    fn give(&mut self, id: u64, input: RaftInput) {
+    fn enqueue_raft_event(&mut self, id: u64, input: RaftInput) {
         let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
         if let Some(running) = running {
-            running.inbox.push(input);
+            running.raft_loop_events.push(input);
             self.plan_poll(id);
         }
     }
 
-    fn arrives(&mut self, link: Link, bytes: &[u8]) -> Verdict {
+    fn on_message(&mut self, link: Link, bytes: &[u8]) -> CheckResult {
         let id = link.1;
-        let message = Message::decode(bytes).map_err(|error| broken(id, &error))?;
+        let message = Message::decode(bytes).map_err(|error| member_failed(id, &error))?;
         if self.network.is_cut(link) {
-            self.line(format_args!("lost {message}"));
+            self.trace_line(format_args!("lost {message}"));
             return Ok(());
         }
         // As the server's peers do, which know their connection's member.
         if message.from() != link.0 {
-            return Err(broken(id, &format!("{message} came from {}", link.0)));
+            return Err(member_failed(id, &format!("{message} came from {}", link.0)));
         }
-        self.line(format_args!("arrives {message}"));
-        self.give(id, RaftInput::Message(message));
+        self.trace_line(format_args!("arrives {message}"));
+        self.enqueue_raft_event(id, RaftInput::Message(message));
         Ok(())
     }
 }
 
-fn tick(id: u64, life: u64) -> Event {
-    Event::Member { id, life, what: Input::Tick }
+fn tick_event(id: u64, life: u64) -> Event {
+    Event::Member { id, incarnation: life, event: MemberEvent::Tick }
 }
 
-fn broken(id: u64, error: &dyn std::fmt::Display) -> Violation {
+fn member_failed(id: u64, error: &dyn std::fmt::Display) -> Violation {
     Violation::new(Rule::Running, format!("member {id}: {error}"))
 }

@@ -8,7 +8,7 @@ use clearlane_proto::mvccpb::KeyValue;
 use super::keys::{Keys, from_keys};
 use super::{header, kv};
 use crate::Client;
-use crate::call::Way;
+use crate::call::CallPolicy;
 use crate::error::Result;
 
 /// What is to be read, and how.
@@ -175,7 +175,7 @@ impl Client {
     /// Reads keys. The answer comes whole; [`get_stream`](Client::get_stream) is for many.
     pub async fn get(&self, what: impl Into<Get>) -> Result<GetReply> {
         let request = what.into().request;
-        let way = if request.serializable { Way::LOCAL } else { Way::READ };
+        let way = if request.serializable { CallPolicy::LOCAL } else { CallPolicy::READ };
         let send = |channel, request| async move { kv(channel).range(request).await };
         Ok(self.call(way, request, send).await?.into())
     }

@@ -39,7 +39,7 @@ impl Keys {
     /// All that begin like this.
     pub fn prefix(prefix: impl Into<Vec<u8>>) -> Keys {
         let prefix: Vec<u8> = prefix.into();
-        match after_all_with(&prefix) {
+        match prefix_end(&prefix) {
             // Not even 255, 255, ... ends what begins with that.
             None if prefix.is_empty() => Keys::all(),
             None => Keys::starting_at(prefix),
@@ -100,7 +100,7 @@ impl From<Bytes> for Keys {
 }
 
 /// The first key behind all that begin like this, if there is one.
-fn after_all_with(prefix: &[u8]) -> Option<Vec<u8>> {
+fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte < 0xff)?;
     let mut end = prefix[..=last].to_vec();
     end[last] += 1;

@@ -14,7 +14,7 @@ pub use get::{Get, GetReply, SortBy};
 pub use keys::Keys;
 pub(crate) use keys::from_keys;
 pub use stream::RangeStream;
-pub use txn::{Compare, Number, Op, OpReply, Txn, TxnReply, Value};
+pub use txn::{Compare, CompareNumber, CompareValue, Op, OpReply, Txn, TxnReply};
 pub use write::{Delete, DeleteReply, Put, PutReply};
 
 /// The stub. Answers may be of any size: it was the caller who asked for so much.

@@ -27,55 +27,55 @@ use tonic::{Code, Status, Streaming};
 
 use super::{Get, kv};
 use crate::Client;
-use crate::call::Way;
-use crate::error::{Error, Result, Verdict, told};
-use crate::pause::Pause;
+use crate::backoff::Backoff;
+use crate::call::CallPolicy;
+use crate::error::{Error, Result, StatusKind, describe_status};
 
 /// Of a page, where a server knows no pieces.
-const PAGE: i64 = 1000;
+const PAGE_RECORDS: i64 = 1000;
 
 /// The records of a range, as they come.
 #[derive(Debug)]
 pub struct RangeStream {
     client: Client,
     /// What is still to be read.
-    rest: RangeRequest,
+    remaining_range: RangeRequest,
     /// So many more are wanted, if that was said.
-    left: Option<i64>,
-    from: Source,
-    come: VecDeque<KeyValue>,
-    pause: Pause,
+    remaining_limit: Option<i64>,
+    source: RecordSource,
+    buffered: VecDeque<KeyValue>,
+    backoff: Backoff,
     /// Since when nothing has come, if a stream has failed since.
-    failing: Option<Instant>,
+    failing_since: Option<Instant>,
 }
 
 /// Where records come from.
 #[derive(Debug)]
-enum Source {
+enum RecordSource {
     /// Nowhere yet, or not any more.
-    Nothing,
-    Pieces(Box<Streaming<RangeStreamResponse>>),
+    NotStarted,
+    Chunks(Box<Streaming<RangeStreamResponse>>),
     Pages,
-    Ended,
+    Finished,
 }
 
 impl RangeStream {
     /// All records are of this revision.
     pub fn revision(&self) -> i64 {
-        self.rest.revision
+        self.remaining_range.revision
     }
 
     /// The next record. `None` when there are no more, and behind an error.
     pub async fn next(&mut self) -> Option<Result<KeyValue>> {
         loop {
-            if let Some(record) = self.come.pop_front() {
+            if let Some(record) = self.buffered.pop_front() {
                 return Some(Ok(record));
             }
             if let Err(error) = self.fetch().await {
-                self.from = Source::Ended;
+                self.source = RecordSource::Finished;
                 return Some(Err(error));
             }
-            if matches!(self.from, Source::Ended) && self.come.is_empty() {
+            if matches!(self.source, RecordSource::Finished) && self.buffered.is_empty() {
                 return None;
             }
         }
@@ -91,73 +91,76 @@ impl RangeStream {
 
     /// One step towards the next records.
     async fn fetch(&mut self) -> Result<()> {
-        if self.left == Some(0) {
-            self.from = Source::Ended;
+        if self.remaining_limit == Some(0) {
+            self.source = RecordSource::Finished;
         }
-        match &mut self.from {
-            Source::Ended => {}
-            Source::Nothing => {
-                let request = RangeRequest { limit: self.left.unwrap_or(0), ..self.rest.clone() };
-                let way = if request.serializable { Way::LOCAL } else { Way::READ };
+        match &mut self.source {
+            RecordSource::Finished => {}
+            RecordSource::NotStarted => {
+                let request = RangeRequest {
+                    limit: self.remaining_limit.unwrap_or(0),
+                    ..self.remaining_range.clone()
+                };
+                let way = if request.serializable { CallPolicy::LOCAL } else { CallPolicy::READ };
                 let send =
                     |channel, request| async move { kv(channel).range_stream(request).await };
                 let pieces = self.client.call(way, request, send).await;
-                self.from = match pieces {
-                    Err(Error::Unsupported(_)) => Source::Pages,
-                    pieces => Source::Pieces(Box::new(pieces?)),
+                self.source = match pieces {
+                    Err(Error::Unsupported(_)) => RecordSource::Pages,
+                    pieces => RecordSource::Chunks(Box::new(pieces?)),
                 };
             }
-            Source::Pieces(pieces) => match pieces.message().await {
+            RecordSource::Chunks(pieces) => match pieces.message().await {
                 Ok(Some(piece)) => {
-                    self.take(piece.range_response.unwrap_or_default().kvs);
+                    self.buffer_records(piece.range_response.unwrap_or_default().kvs);
                 }
-                Ok(None) => self.from = Source::Ended,
-                Err(status) => self.broken(&status).await?,
+                Ok(None) => self.source = RecordSource::Finished,
+                Err(status) => self.on_stream_error(&status).await?,
             },
-            Source::Pages => self.page().await?,
+            RecordSource::Pages => self.fetch_page().await?,
         }
         Ok(())
     }
 
     /// Nothing that came is asked for again.
-    fn take(&mut self, records: Vec<KeyValue>) {
-        self.failing = None;
-        self.pause.reset();
+    fn buffer_records(&mut self, records: Vec<KeyValue>) {
+        self.failing_since = None;
+        self.backoff.reset();
         if let Some(last) = records.last() {
             let mut behind = last.key.to_vec();
             behind.push(0);
-            self.rest.key = behind.into();
+            self.remaining_range.key = behind.into();
         }
-        if let Some(left) = &mut self.left {
+        if let Some(left) = &mut self.remaining_limit {
             *left = (*left - records.len() as i64).max(0);
         }
-        self.come.extend(records);
+        self.buffered.extend(records);
     }
 
     /// What becomes of a stream that has ended with an error.
-    async fn broken(&mut self, status: &Status) -> Result<()> {
-        self.from = match Verdict::of(status) {
-            _ if status.code() == Code::Unimplemented => Source::Pages,
-            Verdict::Answer => return Err(Error::of(status)),
+    async fn on_stream_error(&mut self, status: &Status) -> Result<()> {
+        self.source = match StatusKind::from_status(status) {
+            _ if status.code() == Code::Unimplemented => RecordSource::Pages,
+            StatusKind::Final => return Err(Error::from_status(status)),
             // The next call finds somebody who answers, or a new token.
-            _ => Source::Nothing,
+            _ => RecordSource::NotStarted,
         };
-        let since = *self.failing.get_or_insert_with(Instant::now);
-        if since.elapsed() >= self.client.shared.options.request_timeout {
-            return Err(Error::Unavailable(told(status)));
+        let since = *self.failing_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= self.client.options_and_token.options.request_timeout {
+            return Err(Error::Unavailable(describe_status(status)));
         }
-        self.pause.wait().await;
+        self.backoff.wait().await;
         Ok(())
     }
 
-    async fn page(&mut self) -> Result<()> {
-        let limit = self.left.map_or(PAGE, |left| left.min(PAGE));
-        let request = RangeRequest { limit, ..self.rest.clone() };
+    async fn fetch_page(&mut self) -> Result<()> {
+        let limit = self.remaining_limit.map_or(PAGE_RECORDS, |left| left.min(PAGE_RECORDS));
+        let request = RangeRequest { limit, ..self.remaining_range.clone() };
         let reply = self.client.get(Get { request }).await?;
         if !reply.more {
-            self.from = Source::Ended;
+            self.source = RecordSource::Finished;
         }
-        self.take(reply.kvs);
+        self.buffer_records(reply.kvs);
         Ok(())
     }
 }
@@ -180,8 +183,16 @@ impl Client {
             rest.revision = self.get(now).await?.revision();
         }
         let left = (limit > 0).then_some(limit);
-        let (from, come) = (Source::Nothing, VecDeque::new());
-        let (client, pause) = (self.clone(), Pause::new());
-        Ok(RangeStream { client, rest, left, from, come, pause, failing: None })
+        let (from, come) = (RecordSource::NotStarted, VecDeque::new());
+        let (client, pause) = (self.clone(), Backoff::new());
+        Ok(RangeStream {
+            client,
+            remaining_range: rest,
+            remaining_limit: left,
+            source: from,
+            buffered: come,
+            backoff: pause,
+            failing_since: None,
+        })
     }
 }

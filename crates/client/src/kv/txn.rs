@@ -20,7 +20,7 @@ use clearlane_proto::etcdserverpb::{
 
 use super::keys::Keys;
 use super::{header, kv};
-use crate::call::Way;
+use crate::call::CallPolicy;
 use crate::error::{Error, Result};
 use crate::{Client, Delete, DeleteReply, Get, GetReply, Put, PutReply};
 
@@ -40,41 +40,41 @@ pub struct Compare {
 
 /// A number of a key, to be compared.
 #[derive(Clone, Debug)]
-pub struct Number {
+pub struct CompareNumber {
     keys: Keys,
     target: CompareTarget,
 }
 
 /// The value of a key, to be compared.
 #[derive(Clone, Debug)]
-pub struct Value {
+pub struct CompareValue {
     keys: Keys,
 }
 
 impl Compare {
     /// How often the key was put since it was made; 0 if it is not there.
-    pub fn version(keys: impl Into<Keys>) -> Number {
-        Number { keys: keys.into(), target: CompareTarget::Version }
+    pub fn version(keys: impl Into<Keys>) -> CompareNumber {
+        CompareNumber { keys: keys.into(), target: CompareTarget::Version }
     }
 
     /// When the key was made; 0 if it is not there.
-    pub fn create_revision(keys: impl Into<Keys>) -> Number {
-        Number { keys: keys.into(), target: CompareTarget::Create }
+    pub fn create_revision(keys: impl Into<Keys>) -> CompareNumber {
+        CompareNumber { keys: keys.into(), target: CompareTarget::Create }
     }
 
     /// When the key was put last; 0 if it is not there.
-    pub fn mod_revision(keys: impl Into<Keys>) -> Number {
-        Number { keys: keys.into(), target: CompareTarget::Mod }
+    pub fn mod_revision(keys: impl Into<Keys>) -> CompareNumber {
+        CompareNumber { keys: keys.into(), target: CompareTarget::Mod }
     }
 
     /// The key's lease; 0 if it has none.
-    pub fn lease(keys: impl Into<Keys>) -> Number {
-        Number { keys: keys.into(), target: CompareTarget::Lease }
+    pub fn lease(keys: impl Into<Keys>) -> CompareNumber {
+        CompareNumber { keys: keys.into(), target: CompareTarget::Lease }
     }
 
     /// The key's value. Of a key that is not there no comparison holds.
-    pub fn value(keys: impl Into<Keys>) -> Value {
-        Value { keys: keys.into() }
+    pub fn value(keys: impl Into<Keys>) -> CompareValue {
+        CompareValue { keys: keys.into() }
     }
 
     /// The key is there.
@@ -87,14 +87,14 @@ impl Compare {
         Compare::create_revision(key).equal(0)
     }
 
-    fn of(keys: Keys, target: CompareTarget, result: CompareResult, with: TargetUnion) -> Compare {
+    fn new(keys: Keys, target: CompareTarget, result: CompareResult, with: TargetUnion) -> Compare {
         let Keys { key, range_end } = keys;
         let (result, target, target_union) = (result.into(), target.into(), Some(with));
         Compare { comparison: Comparison { result, target, key, range_end, target_union } }
     }
 }
 
-impl Number {
+impl CompareNumber {
     fn compare(self, result: CompareResult, with: i64) -> Compare {
         let union = match self.target {
             CompareTarget::Version => TargetUnion::Version(with),
@@ -103,7 +103,7 @@ impl Number {
             CompareTarget::Lease => TargetUnion::Lease(with),
             CompareTarget::Value => unreachable!("a value is no number"),
         };
-        Compare::of(self.keys, self.target, result, union)
+        Compare::new(self.keys, self.target, result, union)
     }
 
     /// Is this.
@@ -127,10 +127,10 @@ impl Number {
     }
 }
 
-impl Value {
+impl CompareValue {
     fn compare(self, result: CompareResult, with: Vec<u8>) -> Compare {
         let with = TargetUnion::Value(Bytes::from(with));
-        Compare::of(self.keys, CompareTarget::Value, result, with)
+        Compare::new(self.keys, CompareTarget::Value, result, with)
     }
 
     /// Is this.
@@ -250,20 +250,20 @@ impl TxnReply {
         self.header.revision
     }
 
-    fn of(reply: TxnResponse) -> Result<TxnReply> {
+    fn from_response(reply: TxnResponse) -> Result<TxnReply> {
         let TxnResponse { header: head, succeeded, responses } = reply;
-        let results = responses.into_iter().map(OpReply::of).collect::<Result<_>>()?;
+        let results = responses.into_iter().map(OpReply::from_response).collect::<Result<_>>()?;
         Ok(TxnReply { header: header(head), succeeded, results })
     }
 }
 
 impl OpReply {
-    fn of(reply: ResponseOp) -> Result<OpReply> {
+    fn from_response(reply: ResponseOp) -> Result<OpReply> {
         Ok(match reply.response {
             Some(Done::ResponseRange(done)) => OpReply::Get(done.into()),
             Some(Done::ResponsePut(done)) => OpReply::Put(done.into()),
             Some(Done::ResponseDeleteRange(done)) => OpReply::Delete(done.into()),
-            Some(Done::ResponseTxn(done)) => OpReply::Txn(TxnReply::of(done)?),
+            Some(Done::ResponseTxn(done)) => OpReply::Txn(TxnReply::from_response(done)?),
             None => return Err(Error::Unexpected("a step of a transaction without an answer")),
         })
     }
@@ -272,8 +272,8 @@ impl OpReply {
 impl Client {
     /// Does a transaction.
     pub async fn txn(&self, txn: Txn) -> Result<TxnReply> {
-        let way = if txn.only_reads() { Way::READ } else { Way::WRITE };
+        let way = if txn.only_reads() { CallPolicy::READ } else { CallPolicy::WRITE };
         let send = |channel, request| async move { kv(channel).txn(request).await };
-        TxnReply::of(self.call(way, txn.request, send).await?)
+        TxnReply::from_response(self.call(way, txn.request, send).await?)
     }
 }

@@ -10,7 +10,7 @@ use clearlane_proto::mvccpb::KeyValue;
 use super::keys::{Keys, from_keys};
 use super::{header, kv};
 use crate::Client;
-use crate::call::Way;
+use crate::call::CallPolicy;
 use crate::error::Result;
 
 /// A put with options.
@@ -150,13 +150,13 @@ impl Client {
     /// Puts with options.
     pub async fn put_with(&self, put: Put) -> Result<PutReply> {
         let send = |channel, request| async move { kv(channel).put(request).await };
-        Ok(self.call(Way::WRITE, put.request, send).await?.into())
+        Ok(self.call(CallPolicy::WRITE, put.request, send).await?.into())
     }
 
     /// Deletes keys.
     pub async fn delete(&self, what: impl Into<Delete>) -> Result<DeleteReply> {
         let send = |channel, request| async move { kv(channel).delete_range(request).await };
-        Ok(self.call(Way::WRITE, what.into().request, send).await?.into())
+        Ok(self.call(CallPolicy::WRITE, what.into().request, send).await?.into())
     }
 
     /// Forgets what keys were before this revision. Returns the revision of the store.
@@ -171,7 +171,7 @@ impl Client {
 
     async fn compaction(&self, revision: i64, physical: bool) -> Result<i64> {
         let request = CompactionRequest { revision, physical };
-        let way = if physical { Way::LONG_WRITE } else { Way::WRITE };
+        let way = if physical { CallPolicy::LONG_WRITE } else { CallPolicy::WRITE };
         let send = |channel, request| async move { kv(channel).compact(request).await };
         Ok(header(self.call(way, request, send).await?.header).revision)
     }

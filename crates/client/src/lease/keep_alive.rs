@@ -35,30 +35,30 @@ use tonic::{Request, Streaming};
 
 use super::stub;
 use crate::Client;
-use crate::aborting::Aborting;
-use crate::call::Way;
-use crate::error::{Error, Result, Verdict};
-use crate::pause::Pause;
-use crate::place::Place;
+use crate::abort_on_drop::AbortOnDrop;
+use crate::backoff::Backoff;
+use crate::call::CallPolicy;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result, StatusKind};
 
 /// An attempt has at least so long.
-const PATIENCE_MIN: Duration = Duration::from_millis(100);
+const ATTEMPT_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
 /// How a lease has ended, as far as its keeper can tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaseEnd {
     /// The server does not know it any more: it has expired or was revoked, and its keys are gone.
-    Gone,
+    NotFound,
     /// Nobody could be reached until it was too late. It may have ended; count on that.
-    OutOfReach,
+    Unreachable,
     /// The server does not let this client keep it alive, in these words.
-    Refused(String),
+    Rejected(String),
 }
 
 /// What the task has told last.
 #[derive(Clone, Debug)]
-enum State {
+enum KeepAliveState {
     Alive { until: Instant, ttl: Duration },
     Ended(LeaseEnd),
 }
@@ -68,8 +68,8 @@ enum State {
 #[derive(Debug)]
 pub struct KeepAlive {
     id: i64,
-    state: watch::Receiver<State>,
-    _task: Aborting,
+    state: watch::Receiver<KeepAliveState>,
+    _task: AbortOnDrop,
 }
 
 impl KeepAlive {
@@ -86,26 +86,26 @@ impl KeepAlive {
     /// It certainly lives so long from now on, if nobody revokes it.
     pub fn time_left(&self) -> Duration {
         match &*self.state.borrow() {
-            State::Alive { until, .. } => until.saturating_duration_since(Instant::now()),
-            State::Ended(_) => Duration::ZERO,
+            KeepAliveState::Alive { until, .. } => until.saturating_duration_since(Instant::now()),
+            KeepAliveState::Ended(_) => Duration::ZERO,
         }
     }
 
     /// What the lease is granted each time.
     pub fn ttl(&self) -> Duration {
         match &*self.state.borrow() {
-            State::Alive { ttl, .. } => *ttl,
-            State::Ended(_) => Duration::ZERO,
+            KeepAliveState::Alive { ttl, .. } => *ttl,
+            KeepAliveState::Ended(_) => Duration::ZERO,
         }
     }
 
     /// Waits until the lease has ended, or may have. May be called again.
     pub async fn ended(&mut self) -> LeaseEnd {
-        let ended = self.state.wait_for(|state| matches!(state, State::Ended(_))).await;
+        let ended = self.state.wait_for(|state| matches!(state, KeepAliveState::Ended(_))).await;
         match ended.as_deref() {
-            Ok(State::Ended(end)) => end.clone(),
+            Ok(KeepAliveState::Ended(end)) => end.clone(),
             // The runtime of the task is gone, and nobody keeps anything alive.
-            _ => LeaseEnd::OutOfReach,
+            _ => LeaseEnd::Unreachable,
         }
     }
 }
@@ -113,54 +113,54 @@ impl KeepAlive {
 impl Client {
     /// Keeps a lease alive in the background. When this returns, that has worked once.
     pub async fn keep_alive(&self, id: i64) -> Result<KeepAlive> {
-        let mut task = Task { client: self.clone(), id, open: None };
-        let state = task.first().await?;
+        let mut task = KeepAliveTask { client: self.clone(), id, stream: None };
+        let state = task.first_response().await?;
         let (told, state) = watch::channel(state);
-        let _task = Aborting::spawn(async move { task.run(told).await });
+        let _task = AbortOnDrop::spawn(async move { task.run(told).await });
         Ok(KeepAlive { id, state, _task })
     }
 
     /// Keeps a lease alive, once. Returns its time from now on.
     pub async fn keep_alive_once(&self, id: i64) -> Result<Duration> {
-        match (Task { client: self.clone(), id, open: None }).first().await? {
-            State::Alive { ttl, .. } => Ok(ttl),
-            State::Ended(_) => Err(Error::LeaseNotFound),
+        match (KeepAliveTask { client: self.clone(), id, stream: None }).first_response().await? {
+            KeepAliveState::Alive { ttl, .. } => Ok(ttl),
+            KeepAliveState::Ended(_) => Err(Error::LeaseNotFound),
         }
     }
 }
 
 /// A stream of questions and answers.
-struct Open {
-    place: Arc<Place>,
+struct KeepAliveStream {
+    endpoint: Arc<Endpoint>,
     requests: mpsc::UnboundedSender<LeaseKeepAliveRequest>,
     responses: Streaming<LeaseKeepAliveResponse>,
 }
 
-struct Task {
+struct KeepAliveTask {
     client: Client,
     id: i64,
-    open: Option<Open>,
+    stream: Option<KeepAliveStream>,
 }
 
-impl Task {
+impl KeepAliveTask {
     /// The first time. The lease's time is not known yet, so a request's time has to do.
-    async fn first(&mut self) -> Result<State> {
-        let until = Instant::now() + self.client.shared.options.request_timeout;
-        self.ask_until(until).await
+    async fn first_response(&mut self) -> Result<KeepAliveState> {
+        let until = Instant::now() + self.client.options_and_token.options.request_timeout;
+        self.keep_alive_until(until).await
     }
 
     /// Until the lease has ended.
-    async fn run(mut self, told: watch::Sender<State>) {
+    async fn run(mut self, told: watch::Sender<KeepAliveState>) {
         loop {
-            let State::Alive { until, ttl } = told.borrow().clone() else { return };
+            let KeepAliveState::Alive { until, ttl } = told.borrow().clone() else { return };
             sleep(ttl / 3).await;
-            let state = match self.ask_until(until).await {
+            let state = match self.keep_alive_until(until).await {
                 Ok(state) => state,
-                Err(Error::LeaseNotFound) => State::Ended(LeaseEnd::Gone),
-                Err(Error::TimedOut(_)) => State::Ended(LeaseEnd::OutOfReach),
+                Err(Error::LeaseNotFound) => KeepAliveState::Ended(LeaseEnd::NotFound),
+                Err(Error::TimedOut(_)) => KeepAliveState::Ended(LeaseEnd::Unreachable),
                 Err(error) => {
                     // It lives on for what is left, and its keeper is told now.
-                    State::Ended(LeaseEnd::Refused(error.to_string()))
+                    KeepAliveState::Ended(LeaseEnd::Rejected(error.to_string()))
                 }
             };
             told.send_replace(state);
@@ -168,38 +168,38 @@ impl Task {
     }
 
     /// Asks until there is an answer, or the time is up.
-    async fn ask_until(&mut self, until: Instant) -> Result<State> {
-        let mut pause = Pause::new();
+    async fn keep_alive_until(&mut self, until: Instant) -> Result<KeepAliveState> {
+        let mut pause = Backoff::new();
         loop {
             let sent = Instant::now();
             if sent >= until {
                 return Err(Error::TimedOut("a lease was not kept alive".to_owned()));
             }
             // Who does not answer must not use up the time in which others would.
-            let patience = (until - sent).mul_f64(0.4).max(PATIENCE_MIN);
-            match timeout_at(until.min(sent + patience), self.ask()).await {
-                Ok(Ok(Some(ttl))) => return Ok(State::Alive { until: sent + ttl, ttl }),
+            let patience = (until - sent).mul_f64(0.4).max(ATTEMPT_TIMEOUT_MIN);
+            match timeout_at(until.min(sent + patience), self.keep_alive()).await {
+                Ok(Ok(Some(ttl))) => return Ok(KeepAliveState::Alive { until: sent + ttl, ttl }),
                 Ok(Err(error)) => return Err(error),
                 // The stream has broken, or is silent. There are others.
                 Ok(Ok(None)) | Err(_) => {}
             }
-            if let Some(open) = self.open.take() {
-                open.place.set_aside();
+            if let Some(open) = self.stream.take() {
+                open.endpoint.mark_failed();
             }
             sleep_until(until.min(Instant::now() + pause.next())).await;
         }
     }
 
     /// One question. `None` if this way has led nowhere.
-    async fn ask(&mut self) -> Result<Option<Duration>> {
+    async fn keep_alive(&mut self) -> Result<Option<Duration>> {
         let request = LeaseKeepAliveRequest { id: self.id };
-        if let Some(open) = &self.open {
+        if let Some(open) = &self.stream {
             // If the stream is broken, it will say so.
             let _ = open.requests.send(request);
         }
-        let open = match &mut self.open {
+        let open = match &mut self.stream {
             Some(open) => open,
-            empty => match open(&self.client, request).await {
+            empty => match open_stream(&self.client, request).await {
                 Ok(opened) => empty.insert(opened),
                 Err(Error::Unavailable(_) | Error::NoLeader | Error::TimedOut(_)) => {
                     return Ok(None);
@@ -211,12 +211,14 @@ impl Task {
             Ok(Some(answer)) if answer.ttl <= 0 => Err(Error::LeaseNotFound),
             Ok(Some(answer)) => Ok(Some(Duration::from_secs(answer.ttl as u64))),
             Ok(None) => Ok(None),
-            Err(status) => match Verdict::of(&status) {
-                Verdict::Answer => Err(Error::of(&status)),
-                Verdict::Token if self.client.shared.options.credentials.is_none() => {
-                    Err(Error::of(&status))
+            Err(status) => match StatusKind::from_status(&status) {
+                StatusKind::Final => Err(Error::from_status(&status)),
+                StatusKind::TokenRejected
+                    if self.client.options_and_token.options.credentials.is_none() =>
+                {
+                    Err(Error::from_status(&status))
                 }
-                Verdict::Token => {
+                StatusKind::TokenRejected => {
                     let token = self.client.token(None).await?;
                     self.client.token(Some(token)).await.map(|_| None)
                 }
@@ -227,7 +229,7 @@ impl Task {
 }
 
 /// A stream on which the first question is asked already.
-async fn open(client: &Client, request: LeaseKeepAliveRequest) -> Result<Open> {
+async fn open_stream(client: &Client, request: LeaseKeepAliveRequest) -> Result<KeepAliveStream> {
     let send = move |channel, head: Request<()>| {
         let (requests, receiver) = mpsc::unbounded_channel();
         let _ = requests.send(request);
@@ -239,6 +241,6 @@ async fn open(client: &Client, request: LeaseKeepAliveRequest) -> Result<Open> {
             Ok(opened.map(|responses| (requests, responses)))
         }
     };
-    let (place, (requests, responses)) = client.call_at(Way::STREAM, (), send).await?;
-    Ok(Open { place, requests, responses })
+    let (place, (requests, responses)) = client.call_at(CallPolicy::STREAM, (), send).await?;
+    Ok(KeepAliveStream { endpoint: place, requests, responses })
 }

@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 pub use keep_alive::{KeepAlive, LeaseEnd};
 
 use crate::Client;
-use crate::call::Way;
+use crate::call::CallPolicy;
 use crate::error::{Error, Result};
 
 /// A lease that was granted.
@@ -30,9 +30,9 @@ pub struct Lease {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimeToLive {
     /// It ends after this.
-    pub left: Duration,
+    pub remaining: Duration,
     /// What it was granted.
-    pub granted: Duration,
+    pub granted_ttl: Duration,
     /// The keys that end with it, if they were asked for.
     pub keys: Vec<Bytes>,
 }
@@ -57,17 +57,17 @@ impl Client {
         let whole = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let request = LeaseGrantRequest { id, ttl: i64::try_from(whole).unwrap_or(i64::MAX) };
         let send = |channel, request| async move { stub(channel).lease_grant(request).await };
-        let granted = self.call(Way::WRITE, request, send).await?;
+        let granted = self.call(CallPolicy::WRITE, request, send).await?;
         match granted.error.is_empty() {
             true => Ok(Lease { id: granted.id, ttl: seconds(granted.ttl) }),
-            false => Err(Error::of_words(&granted.error)),
+            false => Err(Error::from_text(&granted.error)),
         }
     }
 
     /// Ends a lease, and deletes its keys.
     pub async fn lease_revoke(&self, id: i64) -> Result<()> {
         let send = |channel, request| async move { stub(channel).lease_revoke(request).await };
-        self.call(Way::WRITE, LeaseRevokeRequest { id }, send).await.map(drop)
+        self.call(CallPolicy::WRITE, LeaseRevokeRequest { id }, send).await.map(drop)
     }
 
     /// What is left of a lease, and its keys if they are wanted. [`Error::LeaseNotFound`] if it is gone.
@@ -75,12 +75,12 @@ impl Client {
         let request = LeaseTimeToLiveRequest { id, keys };
         let send =
             |channel, request| async move { stub(channel).lease_time_to_live(request).await };
-        let told = self.call(Way::READ, request, send).await?;
+        let told = self.call(CallPolicy::READ, request, send).await?;
         match told.ttl {
             ..0 => Err(Error::LeaseNotFound),
             left => Ok(TimeToLive {
-                left: seconds(left),
-                granted: seconds(told.granted_ttl),
+                remaining: seconds(left),
+                granted_ttl: seconds(told.granted_ttl),
                 keys: told.keys,
             }),
         }
@@ -89,7 +89,7 @@ impl Client {
     /// The numbers of all leases, the one that ends next first.
     pub async fn leases(&self) -> Result<Vec<i64>> {
         let send = |channel, request| async move { stub(channel).lease_leases(request).await };
-        let told = self.call(Way::READ, LeaseLeasesRequest {}, send).await?;
+        let told = self.call(CallPolicy::READ, LeaseLeasesRequest {}, send).await?;
         Ok(told.leases.iter().map(|lease| lease.id).collect())
     }
 }

@@ -45,12 +45,12 @@ use tokio::time::timeout;
 use tokio_stream::Stream;
 
 use crate::Client;
-use crate::aborting::Aborting;
+use crate::abort_on_drop::AbortOnDrop;
 use crate::error::{Error, Result};
 use crate::kv::{Keys, from_keys};
 
 /// So many batches wait for a reader who has something else to do; the server keeps the rest.
-const WAITING: usize = 16;
+const BATCH_QUEUE_CAPACITY: usize = 16;
 
 /// What is to be watched, and how.
 ///
@@ -181,28 +181,28 @@ pub struct Batch {
 /// Events, as they happen. See the [module](self).
 #[derive(Debug)]
 pub struct Watch {
-    begin: i64,
-    seen: i64,
-    come: VecDeque<Event>,
+    start_revision: i64,
+    delivered_revision: i64,
+    buffered: VecDeque<Event>,
     /// The revision of the batch that is being handed on event by event.
-    batch: i64,
+    batch_revision: i64,
     batches: mpsc::Receiver<Result<Batch>>,
-    questions: mpsc::UnboundedSender<()>,
-    _task: Aborting,
+    progress_requests: mpsc::UnboundedSender<()>,
+    _task: AbortOnDrop,
 }
 
 impl Watch {
     /// The next event. Waits for it, however long that takes. `None` behind an error, which is the last.
     pub async fn next(&mut self) -> Option<Result<Event>> {
         loop {
-            if let Some(event) = self.come.pop_front() {
-                if self.come.is_empty() {
-                    self.seen = self.batch;
+            if let Some(event) = self.buffered.pop_front() {
+                if self.buffered.is_empty() {
+                    self.delivered_revision = self.batch_revision;
                 }
                 return Some(Ok(event));
             }
             match self.batches.recv().await? {
-                Ok(batch) => self.take(batch),
+                Ok(batch) => self.buffer_batch(batch),
                 Err(error) => return Some(Err(error)),
             }
         }
@@ -210,42 +210,42 @@ impl Watch {
 
     /// The next events that came at once, or a notice of progress.
     pub async fn next_batch(&mut self) -> Option<Result<Batch>> {
-        if self.come.is_empty() {
+        if self.buffered.is_empty() {
             let batch = self.batches.recv().await?;
             if let Ok(batch) = &batch {
-                self.seen = batch.revision;
+                self.delivered_revision = batch.revision;
             }
             return Some(batch);
         }
         // What `next` has begun to hand on.
-        let events = self.come.drain(..).collect();
-        self.seen = self.batch;
-        Some(Ok(Batch { revision: self.batch, events }))
+        let events = self.buffered.drain(..).collect();
+        self.delivered_revision = self.batch_revision;
+        Some(Ok(Batch { revision: self.batch_revision, events }))
     }
 
-    fn take(&mut self, batch: Batch) {
-        self.batch = batch.revision;
-        self.come = batch.events.into();
-        if self.come.is_empty() {
-            self.seen = self.batch;
+    fn buffer_batch(&mut self, batch: Batch) {
+        self.batch_revision = batch.revision;
+        self.buffered = batch.events.into();
+        if self.buffered.is_empty() {
+            self.delivered_revision = self.batch_revision;
         }
     }
 
     /// The first revision whose events this watch has.
-    pub fn begin(&self) -> i64 {
-        self.begin
+    pub fn start_revision(&self) -> i64 {
+        self.start_revision
     }
 
     /// All events up to this revision have been handed on.
     pub fn revision(&self) -> i64 {
-        self.seen
+        self.delivered_revision
     }
 
     /// Asks the server how far it has come. The answer comes as a batch without events, once all
     /// events up to there have come. A server that is not asked at a good moment does not answer.
     pub fn request_progress(&self) {
         // A watch that has ended has said so.
-        let _ = self.questions.send(());
+        let _ = self.progress_requests.send(());
     }
 
     /// As a [`Stream`].
@@ -260,25 +260,25 @@ impl Watch {
 impl Client {
     /// Watches keys. When this returns, the watch is on: what is written afterwards is seen.
     pub async fn watch(&self, what: impl Into<WatchKeys>) -> Result<Watch> {
-        let (batches, come) = mpsc::channel(WAITING);
+        let (batches, come) = mpsc::channel(BATCH_QUEUE_CAPACITY);
         let (questions, asked) = mpsc::unbounded_channel();
         let (begun, begins) = oneshot::channel();
         let create = what.into().create;
-        let task = task::Task::new(self.clone(), create, batches, asked, begun);
-        let task = Aborting::spawn(task.run());
-        let patience = self.shared.options.request_timeout;
+        let task = task::WatchTask::new(self.clone(), create, batches, asked, begun);
+        let task = AbortOnDrop::spawn(task.run());
+        let patience = self.options_and_token.options.request_timeout;
         let late = |_| Error::TimedOut(format!("a watch has not begun in {patience:?}"));
         let mut watch = Watch {
-            begin: 0,
-            seen: 0,
-            come: VecDeque::new(),
-            batch: 0,
+            start_revision: 0,
+            delivered_revision: 0,
+            buffered: VecDeque::new(),
+            batch_revision: 0,
             batches: come,
-            questions,
+            progress_requests: questions,
             _task: task,
         };
         if let Ok(begin) = timeout(patience, begins).await.map_err(late)? {
-            (watch.begin, watch.seen) = (begin, begin - 1);
+            (watch.start_revision, watch.delivered_revision) = (begin, begin - 1);
             return Ok(watch);
         }
         // It has ended before it began, and says why.

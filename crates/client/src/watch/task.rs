@@ -14,57 +14,57 @@ use tonic::{Request, Status, Streaming};
 
 use super::{Batch, Event};
 use crate::Client;
-use crate::call::Way;
-use crate::error::{Error, Result, Verdict};
+use crate::backoff::Backoff;
+use crate::call::CallPolicy;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result, StatusKind};
 use crate::kv::header;
-use crate::pause::Pause;
-use crate::place::Place;
 
 /// A stream to one member.
-struct Open {
-    place: Arc<Place>,
+struct OpenStream {
+    endpoint: Arc<Endpoint>,
     requests: mpsc::UnboundedSender<WatchRequest>,
     responses: Streaming<WatchResponse>,
 }
 
 /// What is to be done after a stream has said something, or has ended.
-enum Then {
+enum NextStep {
     Listen,
     Reopen,
 }
 
-pub(super) struct Task {
+pub(super) struct WatchTask {
     client: Client,
     /// Its `start_revision` is always the first one that was not handed on.
     create: WatchCreateRequest,
     batches: mpsc::Sender<Result<Batch>>,
-    questions: mpsc::UnboundedReceiver<()>,
+    progress_requests: mpsc::UnboundedReceiver<()>,
     /// Taken when the watch begins.
-    begun: Option<oneshot::Sender<i64>>,
+    started: Option<oneshot::Sender<i64>>,
     /// Of a message that is not complete.
     fragments: Vec<mvccpb::Event>,
-    pause: Pause,
+    backoff: Backoff,
     /// A token was refused, and nothing has come since.
-    was_refused: bool,
+    token_was_rejected: bool,
 }
 
-impl Task {
+impl WatchTask {
     pub(super) fn new(
         client: Client,
         create: WatchCreateRequest,
         batches: mpsc::Sender<Result<Batch>>,
         questions: mpsc::UnboundedReceiver<()>,
         begun: oneshot::Sender<i64>,
-    ) -> Task {
-        Task {
+    ) -> WatchTask {
+        WatchTask {
             client,
             create,
             batches,
-            questions,
-            begun: Some(begun),
+            progress_requests: questions,
+            started: Some(begun),
             fragments: Vec::new(),
-            pause: Pause::new(),
-            was_refused: false,
+            backoff: Backoff::new(),
+            token_was_rejected: false,
         }
     }
 
@@ -72,7 +72,7 @@ impl Task {
     pub(super) async fn run(mut self) {
         if let Err(error) = self.watch().await {
             // Behind this sender's end the reader finds the reason.
-            drop(self.begun.take());
+            drop(self.started.take());
             let _ = self.batches.send(Err(error)).await;
         }
     }
@@ -85,12 +85,12 @@ impl Task {
                 Err(Error::Unavailable(_) | Error::NoLeader | Error::TimedOut(_)) => {}
                 Err(error) => return Err(error),
             }
-            self.pause.wait().await;
+            self.backoff.wait().await;
         }
     }
 
     /// A stream on which the watch is already asked for.
-    async fn open(&self) -> Result<Open> {
+    async fn open(&self) -> Result<OpenStream> {
         let create = RequestUnion::CreateRequest(self.create.clone());
         let create = WatchRequest { request_union: Some(create) };
         let send = move |channel, request: Request<()>| {
@@ -106,97 +106,100 @@ impl Task {
                 Ok(opened.map(|responses| (requests, responses)))
             }
         };
-        let (place, (requests, responses)) = self.client.call_at(Way::STREAM, (), send).await?;
-        Ok(Open { place, requests, responses })
+        let (place, (requests, responses)) =
+            self.client.call_at(CallPolicy::STREAM, (), send).await?;
+        Ok(OpenStream { endpoint: place, requests, responses })
     }
 
     /// To the end of the stream.
-    async fn listen(&mut self, mut open: Open) -> Result<()> {
+    async fn listen(&mut self, mut open: OpenStream) -> Result<()> {
         self.fragments.clear();
         loop {
             let then = tokio::select! {
                 message = open.responses.message() => match message {
-                    Ok(Some(response)) => self.take(response).await?,
+                    Ok(Some(response)) => self.handle_response(response).await?,
                     // A server that stops ends its streams.
-                    Ok(None) => Then::Reopen,
-                    Err(status) => self.broken(&status).await?,
+                    Ok(None) => NextStep::Reopen,
+                    Err(status) => self.on_stream_error(&status).await?,
                 },
-                Some(()) = self.questions.recv() => {
+                Some(()) = self.progress_requests.recv() => {
                     let ask = RequestUnion::ProgressRequest(WatchProgressRequest {});
                     // If the stream is broken, it will say so.
                     let _ = open.requests.send(WatchRequest { request_union: Some(ask) });
-                    Then::Listen
+                    NextStep::Listen
                 }
             };
-            if matches!(then, Then::Reopen) {
-                open.place.set_aside();
+            if matches!(then, NextStep::Reopen) {
+                open.endpoint.mark_failed();
                 return Ok(());
             }
         }
     }
 
     /// What becomes of the watch when its stream has failed.
-    async fn broken(&mut self, status: &Status) -> Result<Then> {
-        match Verdict::of(status) {
-            Verdict::Answer if status.code() != tonic::Code::Internal => Err(Error::of(status)),
-            Verdict::Token => self.refused(Error::of(status)).await,
-            _ => Ok(Then::Reopen),
+    async fn on_stream_error(&mut self, status: &Status) -> Result<NextStep> {
+        match StatusKind::from_status(status) {
+            StatusKind::Final if status.code() != tonic::Code::Internal => {
+                Err(Error::from_status(status))
+            }
+            StatusKind::TokenRejected => self.renew_token(Error::from_status(status)).await,
+            _ => Ok(NextStep::Reopen),
         }
     }
 
     /// A new token, once; if that is refused as well, the error is the reader's.
-    async fn refused(&mut self, error: Error) -> Result<Then> {
-        if std::mem::replace(&mut self.was_refused, true)
-            || self.client.shared.options.credentials.is_none()
+    async fn renew_token(&mut self, error: Error) -> Result<NextStep> {
+        if std::mem::replace(&mut self.token_was_rejected, true)
+            || self.client.options_and_token.options.credentials.is_none()
         {
             return Err(error);
         }
         let token = self.client.token(None).await?;
         self.client.token(Some(token)).await?;
-        Ok(Then::Reopen)
+        Ok(NextStep::Reopen)
     }
 
-    async fn take(&mut self, response: WatchResponse) -> Result<Then> {
+    async fn handle_response(&mut self, response: WatchResponse) -> Result<NextStep> {
         let revision = header(response.header).revision;
         if response.canceled {
             return match (response.compact_revision, &response.cancel_reason[..]) {
                 (revision @ 1.., _) => Err(Error::Compacted { compact_revision: Some(revision) }),
                 // A member that stops may cancel without a word.
-                (_, "") => Ok(Then::Reopen),
-                (_, words) => match Error::of_words(words) {
-                    error @ Error::Unauthenticated(_) => self.refused(error).await,
-                    Error::NoLeader => Ok(Then::Reopen),
+                (_, "") => Ok(NextStep::Reopen),
+                (_, words) => match Error::from_text(words) {
+                    error @ Error::Unauthenticated(_) => self.renew_token(error).await,
+                    Error::NoLeader => Ok(NextStep::Reopen),
                     error => Err(error),
                 },
             };
         }
         if response.created {
-            self.begin(revision);
-            return Ok(Then::Listen);
+            self.set_start_revision(revision);
+            return Ok(NextStep::Listen);
         }
-        self.was_refused = false;
-        self.pause.reset();
+        self.token_was_rejected = false;
+        self.backoff.reset();
         let is_part = response.fragment;
         self.fragments.extend(response.events);
         if !is_part {
-            self.hand_on(revision).await;
+            self.deliver(revision).await;
         }
-        Ok(Then::Listen)
+        Ok(NextStep::Listen)
     }
 
     /// The watch is on. From now on it has a revision to begin from, wherever it goes.
-    fn begin(&mut self, revision: i64) {
+    fn set_start_revision(&mut self, revision: i64) {
         if self.create.start_revision <= 0 {
             self.create.start_revision = revision + 1;
         }
-        if let Some(begun) = self.begun.take() {
+        if let Some(begun) = self.started.take() {
             // If nobody waits for it, the task is about to be ended.
             let _ = begun.send(self.create.start_revision);
         }
     }
 
     /// A whole message: events, or a notice that there are none up to here.
-    async fn hand_on(&mut self, of_header: i64) {
+    async fn deliver(&mut self, of_header: i64) {
         let next = self.create.start_revision;
         let events = std::mem::take(&mut self.fragments);
         // While a watch catches up, the header names the store's revision, and more is to come.

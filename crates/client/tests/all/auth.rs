@@ -2,8 +2,8 @@
 
 use clearlane_client::{Client, Error, Options};
 
-use crate::soon;
 use crate::stub::Stub;
+use crate::with_timeout;
 
 #[tokio::test]
 async fn a_token_is_fetched_once_and_again_when_it_is_refused() {
@@ -27,7 +27,7 @@ async fn a_token_is_fetched_once_and_again_when_it_is_refused() {
         })
         .collect();
     for read in reads {
-        soon(read).await.unwrap().unwrap();
+        with_timeout(read).await.unwrap().unwrap();
     }
     assert_eq!(stub.given(), 3);
     assert!(matches!(client.delete("a").await, Err(Error::PermissionDenied)));

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use clearlane_client::{Client, Error, Keys, Options, Watch, WatchKeys};
 use clearlane_testing::{TestCluster, TestServer};
 
-use crate::proxy::{Cable, Proxy};
-use crate::soon;
+use crate::proxy::{Proxy, ProxyState};
+use crate::with_timeout;
 
 /// An address at which nobody listens.
-async fn nowhere() -> String {
+async fn unused_endpoint() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap())
 }
@@ -19,7 +19,7 @@ async fn nowhere() -> String {
 #[tokio::test]
 async fn a_dead_endpoint_costs_no_write_and_does_none_twice() {
     let server = TestServer::start().await.unwrap();
-    let endpoints = [nowhere().await, server.endpoint(), nowhere().await];
+    let endpoints = [unused_endpoint().await, server.endpoint(), unused_endpoint().await];
     let client = Client::connect(endpoints, Options::new()).await.unwrap();
     for _ in 0..20 {
         client.put("a", "1").await.unwrap();
@@ -30,7 +30,7 @@ async fn a_dead_endpoint_costs_no_write_and_does_none_twice() {
 #[tokio::test]
 async fn nobody_at_all_is_told_at_once_when_connecting() {
     let begin = Instant::now();
-    let error = Client::connect([nowhere().await], Options::new()).await.unwrap_err();
+    let error = Client::connect([unused_endpoint().await], Options::new()).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
     assert!(begin.elapsed() < Duration::from_secs(5));
     let error = Client::connect(Vec::<String>::new(), Options::new()).await.unwrap_err();
@@ -41,66 +41,65 @@ async fn nobody_at_all_is_told_at_once_when_connecting() {
 async fn a_write_whose_answer_is_lost_is_told_and_not_repeated() {
     let server = TestServer::start().await.unwrap();
     let direct = server.client().await.unwrap();
-    let proxy = Proxy::before(&server.endpoint()).await;
+    let proxy = Proxy::start(&server.endpoint()).await;
     let client = Client::connect([proxy.endpoint()], Options::new()).await.unwrap();
     client.put("warm", "up").await.unwrap();
-    proxy.make(Cable::Mute);
+    proxy.set(ProxyState::NoResponses);
     let put = tokio::spawn({
         let client = client.clone();
         async move { client.put("a", "1").await }
     });
-    crate::until("the put is done", async || direct.get("a").await.unwrap().count == 1).await;
-    proxy.make(Cable::Cut);
-    let error = soon(put).await.unwrap().unwrap_err();
-    assert!(matches!(error, Error::FateUnknown(_)), "{error:?}");
-    proxy.make(Cable::Whole);
+    crate::wait_until("the put is done", async || direct.get("a").await.unwrap().count == 1).await;
+    proxy.set(ProxyState::Cut);
+    let error = with_timeout(put).await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::OutcomeUnknown(_)), "{error:?}");
+    proxy.set(ProxyState::Open);
     assert_eq!(client.get("a").await.unwrap().first().unwrap().version, 1, "done once");
 }
 
 #[tokio::test]
 async fn a_write_that_runs_out_of_time_is_told_to_be_unknown_and_a_read_to_be_late() {
     let server = TestServer::start().await.unwrap();
-    let proxy = Proxy::before(&server.endpoint()).await;
+    let proxy = Proxy::start(&server.endpoint()).await;
     let options = Options::new().request_timeout(Duration::from_millis(300));
     let client = Client::connect([proxy.endpoint()], options).await.unwrap();
-    proxy.make(Cable::Mute);
-    let put = soon(client.put("a", "1")).await;
-    assert!(matches!(put, Err(Error::FateUnknown(_))), "{put:?}");
-    let get = soon(client.get("a")).await;
+    proxy.set(ProxyState::NoResponses);
+    let put = with_timeout(client.put("a", "1")).await;
+    assert!(matches!(put, Err(Error::OutcomeUnknown(_))), "{put:?}");
+    let get = with_timeout(client.get("a")).await;
     assert!(matches!(get, Err(Error::TimedOut(_))), "{get:?}");
 }
 
 #[tokio::test]
 async fn a_read_whose_answer_is_lost_is_asked_elsewhere() {
     let server = TestServer::start().await.unwrap();
-    let proxies =
-        [Proxy::before(&server.endpoint()).await, Proxy::before(&server.endpoint()).await];
+    let proxies = [Proxy::start(&server.endpoint()).await, Proxy::start(&server.endpoint()).await];
     let endpoints = proxies.each_ref().map(Proxy::endpoint);
     let client = Client::connect(endpoints, Options::new()).await.unwrap();
     for _ in 0..2 {
         client.put("a", "1").await.unwrap(); // Both are connected now.
     }
-    proxies[0].make(Cable::Mute);
+    proxies[0].set(ProxyState::NoResponses);
     let reads: Vec<_> = (0..4)
         .map(|_| {
             let client = client.clone();
             tokio::spawn(async move { client.get("a").await })
         })
         .collect();
-    crate::until("half of them are done", async || {
+    crate::wait_until("half of them are done", async || {
         reads.iter().filter(|read| read.is_finished()).count() == 2
     })
     .await;
-    proxies[0].make(Cable::Cut);
+    proxies[0].set(ProxyState::Cut);
     for read in reads {
-        assert_eq!(soon(read).await.unwrap().unwrap().count, 1);
+        assert_eq!(with_timeout(read).await.unwrap().unwrap().count, 1);
     }
 }
 
 #[tokio::test]
 async fn a_frozen_member_is_noticed_by_its_silence() {
     let server = TestServer::start().await.unwrap();
-    let proxy = Proxy::before(&server.endpoint()).await;
+    let proxy = Proxy::start(&server.endpoint()).await;
     let options = Options::new()
         // The other one must not seem to be frozen, too, on a machine that has much else to do.
         .keep_alive(Duration::from_millis(100), Duration::from_secs(2))
@@ -108,15 +107,15 @@ async fn a_frozen_member_is_noticed_by_its_silence() {
     let endpoints = [proxy.endpoint(), server.endpoint()];
     let client = Client::connect(endpoints, options).await.unwrap();
     let mut watch = client.only(&proxy.endpoint()).unwrap().watch("a").await.unwrap();
-    proxy.make(Cable::Mute);
+    proxy.set(ProxyState::NoResponses);
     // Two reads: one of them goes the mute way first.
     for _ in 0..2 {
-        assert_eq!(soon(client.get("a")).await.unwrap().count, 0);
+        assert_eq!(with_timeout(client.get("a")).await.unwrap().count, 0);
     }
     client.put("a", "1").await.unwrap();
-    proxy.make(Cable::Cut);
-    proxy.make(Cable::Whole);
-    assert_eq!(soon(watch.next()).await.unwrap().unwrap().revision(), 2);
+    proxy.set(ProxyState::Cut);
+    proxy.set(ProxyState::Open);
+    assert_eq!(with_timeout(watch.next()).await.unwrap().unwrap().revision(), 2);
 }
 
 #[tokio::test]
@@ -130,7 +129,7 @@ async fn a_lone_server_may_restart_under_its_clients() {
         async move { (client.get("a").await, client.put("b", "1").await) }
     });
     server.restart().await.unwrap();
-    let (get, put) = soon(waiting).await.unwrap();
+    let (get, put) = with_timeout(waiting).await.unwrap();
     assert_eq!(get.unwrap().count, 1);
     put.unwrap();
 }
@@ -139,7 +138,7 @@ async fn a_lone_server_may_restart_under_its_clients() {
 async fn revisions(watch: &mut Watch, up_to: i64) -> Vec<(i64, String)> {
     let mut seen = Vec::new();
     while seen.last().is_none_or(|(last, _)| *last < up_to) {
-        let event = soon(watch.next()).await.unwrap().unwrap();
+        let event = with_timeout(watch.next()).await.unwrap().unwrap();
         seen.push((event.revision(), String::from_utf8_lossy(&event.kv().value).into_owned()));
     }
     seen
@@ -167,10 +166,10 @@ impl Writer {
         Writer { done, task }
     }
 
-    async fn has_done_some_more(&self) {
+    async fn wait_for_progress(&self) {
         let before = self.done.load(Ordering::Relaxed);
         let more = async || self.done.load(Ordering::Relaxed) >= before + 20;
-        crate::until("more is written", more).await;
+        crate::wait_until("more is written", more).await;
     }
 }
 
@@ -184,16 +183,16 @@ async fn a_watch_sees_everything_once_while_each_member_fails_in_turn() {
     }
     let writer = Writer::start(cluster.endpoints()).await;
     for member in 0..3 {
-        writer.has_done_some_more().await;
+        writer.wait_for_progress().await;
         cluster.stop(member).await.unwrap();
         cluster.leader().await.unwrap();
-        writer.has_done_some_more().await;
+        writer.wait_for_progress().await;
         cluster.restart(member).await.unwrap();
     }
     writer.task.abort();
     let last = client.put("k", "last").await.unwrap().revision();
     // What happened is what a new watch of all of it is told.
-    let from_begin = WatchKeys::prefix("k").from_revision(watches[0].begin());
+    let from_begin = WatchKeys::prefix("k").from_revision(watches[0].start_revision());
     let mut whole = client.watch(from_begin).await.unwrap();
     let happened = revisions(&mut whole, last).await;
     assert!(happened.len() > 120, "{}", happened.len());

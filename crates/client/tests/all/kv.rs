@@ -6,9 +6,9 @@ use clearlane_client::{
 };
 use clearlane_testing::TestServer;
 
-use crate::proxy::{Cable, Proxy};
-use crate::soon;
+use crate::proxy::{Proxy, ProxyState};
 use crate::stub::{KEYS, Stub};
+use crate::with_timeout;
 
 fn keys(kvs: &[KeyValue]) -> Vec<&str> {
     kvs.iter().map(|kv| std::str::from_utf8(&kv.key).unwrap()).collect()
@@ -98,7 +98,7 @@ async fn a_stream_brings_a_large_range_of_one_revision() {
     let mut stream = client.get_stream(Keys::prefix("k")).await.unwrap();
     assert_eq!(stream.revision(), 11);
     let mut came = 0;
-    while let Some(record) = soon(stream.next()).await {
+    while let Some(record) = with_timeout(stream.next()).await {
         if came == 10 {
             // What happens now is not in it.
             client.delete(Delete::prefix("k05")).await.unwrap();
@@ -110,7 +110,7 @@ async fn a_stream_brings_a_large_range_of_one_revision() {
     assert!(stream.next().await.is_none());
     let mut some = client.get_stream(Get::prefix("k").limit(7).keys_only()).await.unwrap();
     let mut came = 0;
-    while let Some(record) = soon(some.next()).await {
+    while let Some(record) = with_timeout(some.next()).await {
         assert!(record.unwrap().value.is_empty());
         came += 1;
     }
@@ -126,7 +126,7 @@ async fn a_server_without_pieces_is_asked_for_pages() {
     for (get, keys) in [(Get::prefix("k"), KEYS), (Get::prefix("k").limit(1500), 1500)] {
         let mut stream = client.get_stream(get).await.unwrap();
         let mut came = 0;
-        while let Some(record) = soon(stream.next()).await {
+        while let Some(record) = with_timeout(stream.next()).await {
             assert_eq!(record.unwrap().key, format!("k{came:04}"));
             came += 1;
         }
@@ -141,8 +141,7 @@ async fn a_stream_goes_on_elsewhere_at_the_same_revision() {
     for number in 0..60 {
         direct.put(format!("k{number:02}"), vec![7; 200_000]).await.unwrap();
     }
-    let proxies =
-        [Proxy::before(&server.endpoint()).await, Proxy::before(&server.endpoint()).await];
+    let proxies = [Proxy::start(&server.endpoint()).await, Proxy::start(&server.endpoint()).await];
     let endpoints = proxies.each_ref().map(Proxy::endpoint);
     let client = Client::connect(endpoints, Options::new()).await.unwrap();
     let mut stream = client.get_stream(Keys::prefix("k")).await.unwrap();
@@ -151,11 +150,11 @@ async fn a_stream_goes_on_elsewhere_at_the_same_revision() {
             // The rest has not come yet: it is far more than what lies between two ends.
             direct.put("k59", "changed").await.unwrap();
             for proxy in &proxies {
-                proxy.make(Cable::Cut);
-                proxy.make(Cable::Whole);
+                proxy.set(ProxyState::Cut);
+                proxy.set(ProxyState::Open);
             }
         }
-        let record = soon(stream.next()).await.unwrap().unwrap();
+        let record = with_timeout(stream.next()).await.unwrap().unwrap();
         assert_eq!(record.key, format!("k{number:02}"));
         assert_eq!(record.value.len(), 200_000);
     }

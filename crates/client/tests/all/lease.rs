@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use clearlane_client::{Error, LeaseEnd, Put};
 use clearlane_testing::{TestCluster, TestServer};
 
-use crate::soon;
+use crate::with_timeout;
 
 #[tokio::test]
 async fn a_lease_has_keys_and_they_end_with_it() {
@@ -16,8 +16,8 @@ async fn a_lease_has_keys_and_they_end_with_it() {
     client.put_with(Put::new("a", "1").lease(lease.id)).await.unwrap();
     client.put_with(Put::new("a", "2").keep_lease()).await.unwrap();
     let told = client.lease_time_to_live(lease.id, true).await.unwrap();
-    assert_eq!((told.granted, &told.keys[..]), (lease.ttl, &["a".into()][..]));
-    assert!(told.left <= lease.ttl);
+    assert_eq!((told.granted_ttl, &told.keys[..]), (lease.ttl, &["a".into()][..]));
+    assert!(told.remaining <= lease.ttl);
     assert_eq!(client.leases().await.unwrap(), [lease.id]);
     assert_eq!(client.keep_alive_once(lease.id).await.unwrap(), lease.ttl);
     client.lease_grant_as(7, Duration::from_secs(60)).await.unwrap();
@@ -39,7 +39,7 @@ async fn the_keeper_hears_that_a_lease_was_revoked() {
     let mut kept = client.keep_alive(lease.id).await.unwrap();
     assert!(kept.is_alive() && kept.time_left() <= kept.ttl() && kept.id() == lease.id);
     client.lease_revoke(lease.id).await.unwrap();
-    assert_eq!(soon(kept.ended()).await, LeaseEnd::Gone);
+    assert_eq!(with_timeout(kept.ended()).await, LeaseEnd::NotFound);
     assert!(!kept.is_alive());
 }
 
@@ -51,7 +51,7 @@ async fn the_keeper_hears_in_time_that_nobody_can_be_reached() {
     let before = Instant::now();
     let mut kept = client.keep_alive(lease.id).await.unwrap();
     server.stop().await.unwrap();
-    assert_eq!(soon(kept.ended()).await, LeaseEnd::OutOfReach);
+    assert_eq!(with_timeout(kept.ended()).await, LeaseEnd::Unreachable);
     // No sooner than the lease may end, and one kept once more would have ended later.
     assert!(before.elapsed() >= lease.ttl, "{:?}", before.elapsed());
 }

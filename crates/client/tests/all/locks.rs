@@ -5,7 +5,7 @@ use std::time::Duration;
 use clearlane_client::{Client, Error, Put, Txn};
 use clearlane_testing::{TestCluster, TestServer};
 
-use crate::soon;
+use crate::with_timeout;
 
 async fn lease(client: &Client) -> i64 {
     client.lease_grant(Duration::from_secs(60)).await.unwrap().id
@@ -27,7 +27,7 @@ async fn a_lock_has_one_holder() {
     assert!(client.txn(guarded.clone()).await.unwrap().succeeded);
     assert!(!waiting.is_finished());
     lock.unlock().await.unwrap();
-    let theirs = soon(waiting).await.unwrap().unwrap();
+    let theirs = with_timeout(waiting).await.unwrap().unwrap();
     assert!(!client.txn(guarded).await.unwrap().succeeded);
     assert_ne!(theirs.key(), again.key());
     assert!(matches!(client.lock("door", 0).await, Err(Error::InvalidArgument(_))));
@@ -41,9 +41,9 @@ async fn an_election_has_a_leader_who_speaks_and_goes() {
     let mut observe = client.observe("boss");
     let (mine, yours) = (lease(&client).await, lease(&client).await);
     let first = client.campaign("boss", mine, "me").await.unwrap();
-    assert_eq!(soon(observe.next()).await.unwrap().value, "me");
+    assert_eq!(with_timeout(observe.next()).await.unwrap().value, "me");
     first.proclaim("still me").await.unwrap();
-    assert_eq!(soon(observe.next()).await.unwrap().value, "still me");
+    assert_eq!(with_timeout(observe.next()).await.unwrap().value, "still me");
     assert_eq!(client.leader("boss").await.unwrap().unwrap().value, "still me");
     let waiting = tokio::spawn({
         let client = client.clone();
@@ -51,8 +51,8 @@ async fn an_election_has_a_leader_who_speaks_and_goes() {
     });
     let was_first = first.clone();
     first.resign().await.unwrap();
-    let second = soon(waiting).await.unwrap().unwrap();
-    assert_eq!(soon(observe.next()).await.unwrap().value, "you");
+    let second = with_timeout(waiting).await.unwrap().unwrap();
+    assert_eq!(with_timeout(observe.next()).await.unwrap().value, "you");
     assert!(matches!(was_first.proclaim("me?").await, Err(Error::NotElected)));
     let held = |leadership: &clearlane_client::Leadership| Txn::new().when(leadership.is_held());
     assert!(!client.txn(held(&was_first)).await.unwrap().succeeded);
@@ -64,7 +64,7 @@ async fn revoke(client: &Client, lease: i64) {
     loop {
         match client.lease_revoke(lease).await {
             Ok(()) | Err(Error::LeaseNotFound) => return,
-            Err(Error::FateUnknown(_)) => {}
+            Err(Error::OutcomeUnknown(_)) => {}
             Err(error) => panic!("{error}"),
         }
     }
@@ -78,7 +78,7 @@ async fn who_waits_for_a_lock_is_told_when_his_member_fails() {
     let lock = client.lock("door", mine).await.unwrap();
     let mut observe = client.observe("boss");
     client.campaign("boss", mine, "me").await.unwrap();
-    assert_eq!(soon(observe.next()).await.unwrap().value, "me");
+    assert_eq!(with_timeout(observe.next()).await.unwrap().value, "me");
     let mut leases = Vec::new();
     for _ in 0..10 {
         leases.push(lease(&client).await);
@@ -89,7 +89,7 @@ async fn who_waits_for_a_lock_is_told_when_his_member_fails() {
             for yours in leases {
                 match client.lock("door", yours).await {
                     // A place in line of which nobody knows goes with its lease.
-                    Err(Error::FateUnknown(_)) => revoke(&client, yours).await,
+                    Err(Error::OutcomeUnknown(_)) => revoke(&client, yours).await,
                     done => return done,
                 }
             }
@@ -105,13 +105,13 @@ async fn who_waits_for_a_lock_is_told_when_his_member_fails() {
         panic!("it has ended early: {:?}", waiting.await);
     }
     lock.unlock().await.unwrap();
-    soon(waiting).await.unwrap().unwrap();
+    with_timeout(waiting).await.unwrap().unwrap();
     let leader = client.campaign("boss", mine, "me again").await.unwrap();
     leader.proclaim("and again").await.unwrap();
     // Nothing is told twice, though streams have begun anew in between.
     let mut said = Vec::new();
     while said.last().is_none_or(|last| last != "and again") {
-        said.push(soon(observe.next()).await.unwrap().value);
+        said.push(with_timeout(observe.next()).await.unwrap().value);
     }
     assert!(said.iter().all(|value| value != "me"), "{said:?}");
 }

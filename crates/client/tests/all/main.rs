@@ -16,12 +16,12 @@ mod watch;
 use std::time::Duration;
 
 /// Far more than anything takes. Whoever waits in vain is ended then.
-pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
+pub(crate) async fn with_timeout<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(120), work).await.expect("in time")
 }
 
 /// Asks until it is so.
-pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+pub(crate) async fn wait_until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let begin = std::time::Instant::now();
     while !is_so().await {
         assert!(begin.elapsed() < Duration::from_secs(60), "waited too long until {what}");

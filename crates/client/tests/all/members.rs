@@ -3,7 +3,7 @@
 use clearlane_client::{Error, proto::etcdserverpb::Member};
 use clearlane_testing::{TestCluster, TestServer};
 
-use crate::{soon, until};
+use crate::{wait_until, with_timeout};
 
 #[tokio::test]
 async fn members_come_change_and_go() {
@@ -61,7 +61,8 @@ async fn each_member_is_asked_alone_and_the_leader_is_found() {
     let at_follower = client.only(&client.endpoints()[heir]).unwrap();
     assert!(matches!(at_follower.move_leader(ids[heir]).await, Err(Error::NotLeader)));
     // Whoever has just been elected may have to find out first who is connected.
-    until("it has moved", async || soon(client.move_leader(ids[heir])).await.is_ok()).await;
+    wait_until("it has moved", async || with_timeout(client.move_leader(ids[heir])).await.is_ok())
+        .await;
     assert_eq!(cluster.leader().await.unwrap(), heir);
     ids.sort_unstable();
     let members = client.member_list().await.unwrap();

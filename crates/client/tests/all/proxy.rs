@@ -10,11 +10,11 @@ use tokio::task::JoinHandle;
 
 /// What the cable does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cable {
+pub(crate) enum ProxyState {
     /// Carries everything.
-    Whole,
+    Open,
     /// Carries what the client says; nothing comes back.
-    Mute,
+    NoResponses,
     /// No connection is taken, and none lives on.
     Cut,
 }
@@ -23,17 +23,17 @@ pub(crate) struct Proxy {
     address: SocketAddr,
     /// And how often it was cut: a connection ends with the cut that it lives to see, even if the
     /// cable is whole again by the time that anybody looks.
-    state: Arc<watch::Sender<(Cable, u64)>>,
+    state: Arc<watch::Sender<(ProxyState, u64)>>,
     task: JoinHandle<()>,
 }
 
 impl Proxy {
     /// In front of `http://host:port`.
-    pub(crate) async fn before(endpoint: &str) -> Proxy {
+    pub(crate) async fn start(endpoint: &str) -> Proxy {
         let target: SocketAddr = endpoint.strip_prefix("http://").unwrap().parse().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(watch::Sender::new((Cable::Whole, 0)));
+        let state = Arc::new(watch::Sender::new((ProxyState::Open, 0)));
         let task = tokio::spawn(serve(listener, target, Arc::clone(&state)));
         Proxy { address, state, task }
     }
@@ -42,33 +42,41 @@ impl Proxy {
         format!("http://{}", self.address)
     }
 
-    pub(crate) fn make(&self, cable: Cable) {
+    pub(crate) fn set(&self, cable: ProxyState) {
         self.state.send_modify(|(now, cuts)| {
             *now = cable;
-            *cuts += u64::from(cable == Cable::Cut);
+            *cuts += u64::from(cable == ProxyState::Cut);
         });
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.make(Cable::Cut);
+        self.set(ProxyState::Cut);
         self.task.abort();
     }
 }
 
-async fn serve(listener: TcpListener, target: SocketAddr, state: Arc<watch::Sender<(Cable, u64)>>) {
+async fn serve(
+    listener: TcpListener,
+    target: SocketAddr,
+    state: Arc<watch::Sender<(ProxyState, u64)>>,
+) {
     loop {
         let (client, _) = listener.accept().await.unwrap();
-        if state.borrow().0 != Cable::Cut
+        if state.borrow().0 != ProxyState::Cut
             && let Ok(server) = TcpStream::connect(target).await
         {
-            tokio::spawn(carry(client, server, state.subscribe()));
+            tokio::spawn(forward(client, server, state.subscribe()));
         }
     }
 }
 
-async fn carry(client: TcpStream, server: TcpStream, mut state: watch::Receiver<(Cable, u64)>) {
+async fn forward(
+    client: TcpStream,
+    server: TcpStream,
+    mut state: watch::Receiver<(ProxyState, u64)>,
+) {
     let mut muted = state.clone();
     let before = state.borrow().1;
     let (mut from_client, mut to_client) = client.into_split();
@@ -76,7 +84,7 @@ async fn carry(client: TcpStream, server: TcpStream, mut state: watch::Receiver<
     let back = async {
         let is_mute = tokio::select! {
             _ = copy(&mut from_server, &mut to_client) => false,
-            _ = muted.wait_for(|(cable, _)| *cable == Cable::Mute) => true,
+            _ = muted.wait_for(|(cable, _)| *cable == ProxyState::NoResponses) => true,
         };
         if is_mute {
             std::future::pending::<()>().await;

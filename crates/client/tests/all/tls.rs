@@ -48,7 +48,7 @@ async fn serve(authority: &Authority, name: &str, clients: Option<&Authority>) -
     address
 }
 
-fn is_let_in(connected: Result<Client, Error>) -> bool {
+fn is_accepted(connected: Result<Client, Error>) -> bool {
     match connected {
         Ok(_) => true,
         Err(Error::Unavailable(_)) => false,
@@ -63,14 +63,14 @@ async fn a_server_is_trusted_by_its_authority_and_its_name() {
     let connect = async |tls: Tls| {
         Client::connect([format!("https://{address}")], Options::new().tls(tls)).await
     };
-    assert!(is_let_in(connect(Tls::new().ca_pem(ours.pem()).server_name("etcd.test")).await));
-    assert!(!is_let_in(connect(Tls::new().ca_pem(theirs.pem()).server_name("etcd.test")).await));
-    assert!(!is_let_in(connect(Tls::new().ca_pem(ours.pem()).server_name("other.test")).await));
+    assert!(is_accepted(connect(Tls::new().ca_pem(ours.pem()).server_name("etcd.test")).await));
+    assert!(!is_accepted(connect(Tls::new().ca_pem(theirs.pem()).server_name("etcd.test")).await));
+    assert!(!is_accepted(connect(Tls::new().ca_pem(ours.pem()).server_name("other.test")).await));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("ca.pem");
     std::fs::write(&file, ours.pem()).unwrap();
     let tls = Tls::new().ca_file(&file).unwrap().server_name("etcd.test");
-    assert!(is_let_in(connect(tls).await));
+    assert!(is_accepted(connect(tls).await));
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn a_client_is_trusted_by_its_certificate() {
         // The scheme may be left to the options.
         Client::connect([address.to_string()], Options::new().tls(tls)).await
     };
-    assert!(is_let_in(connect(Some(ours.sign("me"))).await));
-    assert!(!is_let_in(connect(Some(theirs.sign("me"))).await));
-    assert!(!is_let_in(connect(None).await));
+    assert!(is_accepted(connect(Some(ours.sign("me"))).await));
+    assert!(!is_accepted(connect(Some(theirs.sign("me"))).await));
+    assert!(!is_accepted(connect(None).await));
 }

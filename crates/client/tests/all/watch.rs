@@ -5,11 +5,11 @@ use std::time::Duration;
 use clearlane_client::{Client, Error, Event, Keys, Options, Put, Txn, Watch, WatchKeys};
 use clearlane_testing::TestServer;
 
-use crate::proxy::{Cable, Proxy};
-use crate::{soon, until};
+use crate::proxy::{Proxy, ProxyState};
+use crate::{wait_until, with_timeout};
 
 async fn next(watch: &mut Watch) -> Event {
-    soon(watch.next()).await.unwrap().unwrap()
+    with_timeout(watch.next()).await.unwrap().unwrap()
 }
 
 #[tokio::test]
@@ -17,7 +17,7 @@ async fn events_come_as_they_happen_and_say_what_was_before() {
     let server = TestServer::start().await.unwrap();
     let client = server.client().await.unwrap();
     let mut watch = client.watch(WatchKeys::prefix("a").prev_kv()).await.unwrap();
-    assert_eq!(watch.begin(), 2);
+    assert_eq!(watch.start_revision(), 2);
     client.put("a1", "x").await.unwrap();
     client.put("b", "not watched").await.unwrap();
     client.put("a1", "y").await.unwrap();
@@ -62,7 +62,7 @@ async fn a_revision_comes_whole_however_long_it_is() {
     let mut watch = client.watch(WatchKeys::prefix("k").from_revision(2)).await.unwrap();
     let mut seen = Vec::new();
     while seen.len() < 28 {
-        let batch = soon(watch.next_batch()).await.unwrap().unwrap();
+        let batch = with_timeout(watch.next_batch()).await.unwrap().unwrap();
         assert_eq!(batch.revision, batch.events.last().unwrap().revision());
         let of_last = |event: &&Event| event.revision() == batch.revision;
         assert_eq!(batch.events.iter().filter(of_last).count(), 7, "all of a revision");
@@ -78,7 +78,7 @@ async fn progress_is_told_when_it_is_asked_for() {
     let mut watch = client.watch("a").await.unwrap();
     client.put("b", "1").await.unwrap();
     let put = client.put("b", "2").await.unwrap();
-    let told = soon(async {
+    let told = with_timeout(async {
         loop {
             watch.request_progress();
             // There is no answer at a bad moment: ask again.
@@ -111,21 +111,21 @@ async fn a_watch_goes_on_after_its_server_was_away() {
 async fn what_was_compacted_meanwhile_is_told_with_its_revision() {
     let server = TestServer::start().await.unwrap();
     let direct = server.client().await.unwrap();
-    let proxy = Proxy::before(&server.endpoint()).await;
+    let proxy = Proxy::start(&server.endpoint()).await;
     let client = Client::connect([proxy.endpoint()], Options::new()).await.unwrap();
     let mut watch = client.watch("a").await.unwrap();
     let mut lucky = client.watch("a").await.unwrap();
     direct.put("a", "1").await.unwrap();
     assert_eq!(next(&mut watch).await.revision(), 2);
     assert_eq!(next(&mut lucky).await.revision(), 2);
-    proxy.make(Cable::Cut);
+    proxy.set(ProxyState::Cut);
     drop(lucky);
     for _ in 0..5 {
         direct.put("a", "2").await.unwrap();
     }
     direct.compact(6).await.unwrap();
-    proxy.make(Cable::Whole);
-    let error = soon(watch.next()).await.unwrap().unwrap_err();
+    proxy.set(ProxyState::Open);
+    let error = with_timeout(watch.next()).await.unwrap().unwrap_err();
     assert!(matches!(error, Error::Compacted { compact_revision: Some(6) }), "{error:?}");
     assert!(watch.next().await.is_none());
     // From there on it goes.
@@ -137,7 +137,7 @@ async fn what_was_compacted_meanwhile_is_told_with_its_revision() {
 async fn a_cable_that_breaks_again_and_again_loses_nothing_and_repeats_nothing() {
     let server = TestServer::start().await.unwrap();
     let direct = server.client().await.unwrap();
-    let proxy = Proxy::before(&server.endpoint()).await;
+    let proxy = Proxy::start(&server.endpoint()).await;
     let client = Client::connect([proxy.endpoint()], Options::new()).await.unwrap();
     let mut watch = client.watch(Keys::prefix("k")).await.unwrap();
     let mut expected = 2..;
@@ -150,8 +150,8 @@ async fn a_cable_that_breaks_again_and_again_loses_nothing_and_repeats_nothing()
         for revision in expected.by_ref().take(reads) {
             assert_eq!(next(&mut watch).await.revision(), revision);
         }
-        proxy.make(Cable::Cut);
-        proxy.make(Cable::Whole);
+        proxy.set(ProxyState::Cut);
+        proxy.set(ProxyState::Open);
     }
     for revision in expected.take_while(|revision| *revision <= 61) {
         assert_eq!(next(&mut watch).await.revision(), revision);
@@ -180,5 +180,5 @@ async fn dropping_a_watch_cancels_it_at_the_server() {
     let other = client.watch("b").await.unwrap();
     assert_eq!(watchers(&server.endpoint()).await, "2");
     drop((one, other));
-    until("nobody watches", async || watchers(&server.endpoint()).await == "0").await;
+    wait_until("nobody watches", async || watchers(&server.endpoint()).await == "0").await;
 }

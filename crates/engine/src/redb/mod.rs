@@ -30,11 +30,11 @@
 //! # Invariants
 //!
 //! * A commit is synced before it returns (redb's `Durability::Immediate`).
-//! * A file that redb refuses, or whose tables are not ours, is left as it was: see [`file`](mod@file).
+//! * A file that redb refuses, or whose tables are not ours, is left as it was: see [`deferred_backend`](mod@deferred_backend).
 //! * All ten tables exist from the store's first commit on.
 
-mod file;
-mod pages;
+mod deferred_backend;
+mod nowait_file;
 mod snapshot;
 mod write;
 #[cfg(test)]
@@ -54,25 +54,26 @@ use redb::{
 };
 
 use crate::bucket::Bucket;
-use crate::contained::contained;
-use crate::durable::{Home, Store};
+use crate::catch_panic::catch_panic;
+use crate::durable::{DataPath, DurableStore};
 use crate::error::{EngineKind, Error, Result};
-use crate::gate::WriterTurn;
 use crate::interface::{Snapshot, WriteTxn};
 use crate::open::Options;
+use crate::writer_lock::WriterGuard;
 
-use file::HeldBack;
-use pages::Pages;
+use deferred_backend::DeferredBackend;
+use nowait_file::NowaitFile;
 use snapshot::RedbSnapshot;
 use write::RedbWriteTxn;
 
-type Records = TableDefinition<'static, &'static [u8], &'static [u8]>;
+type RecordTableDefinition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 
 /// Our own table, and its one number.
-const ACCOUNT: TableDefinition<'static, &'static str, u64> = TableDefinition::new("clearlane");
+const METADATA_TABLE: TableDefinition<'static, &'static str, u64> =
+    TableDefinition::new("clearlane");
 const SIZE_IN_USE: &str = "size_in_use";
 
-const fn records_of(bucket: Bucket) -> Records {
+const fn table_of(bucket: Bucket) -> RecordTableDefinition {
     TableDefinition::new(bucket.name())
 }
 
@@ -80,12 +81,12 @@ const fn records_of(bucket: Bucket) -> Records {
 #[derive(Debug)]
 pub(crate) struct RedbStore {
     database: Database,
-    /// As of the last commit; the durable copy is in [`ACCOUNT`].
+    /// As of the last commit; the durable copy is in [`METADATA_TABLE`].
     size_in_use: AtomicU64,
     quick_repair: bool,
     path: PathBuf,
     /// Last, so that the file is closed when its home goes. Absent on a simulated disk.
-    home: Option<Home>,
+    data_path: Option<DataPath>,
 }
 
 impl RedbStore {
@@ -95,17 +96,18 @@ impl RedbStore {
         path: &Path,
         options: &Options,
     ) -> Result<RedbStore> {
-        let database = builder(options).create_with_backend(disk).map_err(|e| refused(path, e))?;
+        let database =
+            builder(options).create_with_backend(disk).map_err(|e| open_error(path, e))?;
         let make_tables = || -> std::result::Result<(), redb::Error> {
             let mut txn = database.begin_write()?;
             txn.set_quick_repair(options.quick_repair);
             for bucket in Bucket::ALL {
-                txn.open_table(records_of(bucket))?;
+                txn.open_table(table_of(bucket))?;
             }
-            txn.open_table(ACCOUNT)?.insert(SIZE_IN_USE, 0)?;
+            txn.open_table(METADATA_TABLE)?.insert(SIZE_IN_USE, 0)?;
             Ok(txn.commit()?)
         };
-        make_tables().map_err(storage)?;
+        make_tables().map_err(storage_error)?;
         Ok(RedbStore::new(database, 0, path, options))
     }
 
@@ -115,54 +117,55 @@ impl RedbStore {
         path: &Path,
         options: &Options,
     ) -> Result<RedbStore> {
-        let is_empty = disk.len().map_err(|source| at(path, source))? == 0;
+        let is_empty = disk.len().map_err(|source| path_error(path, source))? == 0;
         if is_empty {
             // redb would take an empty file for a new one.
-            return Err(damaged(path, "the file is empty".to_owned()));
+            return Err(corrupt(path, "the file is empty".to_owned()));
         }
-        let disk = HeldBack::new(disk);
-        let opened = contained(|| open_and_check(disk.clone(), path, options));
-        let (database, size_in_use) = opened.unwrap_or_else(|panic| Err(damaged(path, panic)))?;
-        disk.release().map_err(|source| at(path, source))?;
+        let disk = DeferredBackend::new(disk);
+        let opened = catch_panic(|| open_and_check(disk.clone(), path, options));
+        let (database, size_in_use) = opened.unwrap_or_else(|panic| Err(corrupt(path, panic)))?;
+        disk.release().map_err(|source| path_error(path, source))?;
         Ok(RedbStore::new(database, size_in_use, path, options))
     }
 
     fn new(database: Database, size_in_use: u64, path: &Path, options: &Options) -> RedbStore {
         let (size_in_use, quick_repair) = (AtomicU64::new(size_in_use), options.quick_repair);
-        RedbStore { database, size_in_use, quick_repair, path: path.to_owned(), home: None }
+        RedbStore { database, size_in_use, quick_repair, path: path.to_owned(), data_path: None }
     }
 }
 
-impl Store for RedbStore {
+impl DurableStore for RedbStore {
     const KIND: EngineKind = EngineKind::Redb;
 
-    fn create(home: Home, options: &Options) -> Result<RedbStore> {
+    fn create(home: DataPath, options: &Options) -> Result<RedbStore> {
         let disk = open_file(home.path(), true)?;
         let store = RedbStore::create_on(disk, home.path(), options)?;
-        Ok(RedbStore { home: Some(home), ..store })
+        Ok(RedbStore { data_path: Some(home), ..store })
     }
 
-    fn open(home: Home, options: &Options) -> Result<RedbStore> {
+    fn open(home: DataPath, options: &Options) -> Result<RedbStore> {
         let disk = open_file(home.path(), false)?;
         let store = RedbStore::open_on(disk, home.path(), options)?;
-        Ok(RedbStore { home: Some(home), ..store })
+        Ok(RedbStore { data_path: Some(home), ..store })
     }
 
-    fn home(&self) -> &Home {
-        self.home.as_ref().expect("a store that belongs to a directory has a home")
+    fn data_path(&self) -> &DataPath {
+        self.data_path.as_ref().expect("a store that belongs to a directory has a home")
     }
 
     fn snapshot(self: &Arc<Self>) -> Result<Arc<dyn Snapshot>> {
-        Ok(Arc::new(RedbSnapshot::take(self)?))
+        Ok(Arc::new(RedbSnapshot::new(self)?))
     }
 
-    fn begin_write(self: &Arc<Self>, turn: WriterTurn) -> Result<Box<dyn WriteTxn>> {
+    fn begin_write(self: &Arc<Self>, turn: WriterGuard) -> Result<Box<dyn WriteTxn>> {
         Ok(Box::new(RedbWriteTxn::begin(self, turn)?))
     }
 
     fn size_on_disk(&self) -> Result<u64> {
         // redb doubles the file when it is full; what was never written takes no blocks.
-        let found = std::fs::metadata(&self.path).map_err(|source| at(&self.path, source))?;
+        let found =
+            std::fs::metadata(&self.path).map_err(|source| path_error(&self.path, source))?;
         Ok(found.len().min(found.blocks() * 512))
     }
 
@@ -177,15 +180,15 @@ fn builder(options: &Options) -> redb::Builder {
     builder
 }
 
-fn open_file(path: &Path, new: bool) -> Result<Pages> {
+fn open_file(path: &Path, new: bool) -> Result<NowaitFile> {
     let file = OpenOptions::new().read(true).write(true).create_new(new).open(path);
     match file {
-        Ok(file) => Pages::of(file).map_err(|error| refused(path, error)),
+        Ok(file) => NowaitFile::new(file).map_err(|error| open_error(path, error)),
         // The marker promises this file.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(damaged(path, "the file is missing".to_owned()))
+            Err(corrupt(path, "the file is missing".to_owned()))
         }
-        Err(source) => Err(at(path, source)),
+        Err(source) => Err(path_error(path, source)),
     }
 }
 
@@ -194,10 +197,10 @@ fn open_and_check(
     path: &Path,
     options: &Options,
 ) -> Result<(Database, u64)> {
-    let database = builder(options).create_with_backend(disk).map_err(|e| refused(path, e))?;
+    let database = builder(options).create_with_backend(disk).map_err(|e| open_error(path, e))?;
     let size_in_use = check_tables(&database).map_err(|error| match error {
-        redb::Error::Io(source) => at(path, source),
-        other => damaged(path, other.to_string()),
+        redb::Error::Io(source) => path_error(path, source),
+        other => corrupt(path, other.to_string()),
     })?;
     Ok((database, size_in_use))
 }
@@ -206,40 +209,40 @@ fn open_and_check(
 fn check_tables(database: &Database) -> std::result::Result<u64, redb::Error> {
     let txn = database.begin_read()?;
     for bucket in Bucket::ALL {
-        txn.open_table(records_of(bucket))?;
+        txn.open_table(table_of(bucket))?;
     }
-    let size = txn.open_table(ACCOUNT)?.get(SIZE_IN_USE)?;
+    let size = txn.open_table(METADATA_TABLE)?.get(SIZE_IN_USE)?;
     let missing = || redb::Error::Corrupted("the size in use is not recorded".to_owned());
     size.map(|size| size.value()).ok_or_else(missing)
 }
 
 /// Why redb did not open the file, in our words.
-fn refused(path: &Path, error: DatabaseError) -> Error {
+fn open_error(path: &Path, error: DatabaseError) -> Error {
     match error {
         DatabaseError::DatabaseAlreadyOpen => Error::Locked { path: path.to_owned() },
-        DatabaseError::Storage(StorageError::Io(source)) if is_the_system(&source) => {
-            at(path, source)
+        DatabaseError::Storage(StorageError::Io(source)) if is_os_error(&source) => {
+            path_error(path, source)
         }
-        DatabaseError::Storage(StorageError::Io(other)) => damaged(path, other.to_string()),
-        DatabaseError::Storage(StorageError::Corrupted(detail)) => damaged(path, detail),
-        other => damaged(path, other.to_string()),
+        DatabaseError::Storage(StorageError::Io(other)) => corrupt(path, other.to_string()),
+        DatabaseError::Storage(StorageError::Corrupted(detail)) => corrupt(path, detail),
+        other => corrupt(path, other.to_string()),
     }
 }
 
 /// Whether the error came from the system and not from what redb read.
-fn is_the_system(error: &io::Error) -> bool {
+fn is_os_error(error: &io::Error) -> bool {
     error.raw_os_error().is_some()
 }
 
-fn at(path: &Path, source: io::Error) -> Error {
+fn path_error(path: &Path, source: io::Error) -> Error {
     Error::Path { path: path.to_owned(), source }
 }
 
-fn damaged(path: &Path, detail: String) -> Error {
+fn corrupt(path: &Path, detail: String) -> Error {
     Error::Corrupt { path: path.to_owned(), detail }
 }
 
 /// An error of a store that was opened well.
-fn storage(error: impl Into<redb::Error>) -> Error {
+fn storage_error(error: impl Into<redb::Error>) -> Error {
     Error::Storage(error.into().to_string())
 }

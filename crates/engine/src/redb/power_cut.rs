@@ -18,9 +18,9 @@ use rand::{RngExt, SeedableRng};
 
 use super::RedbStore;
 use super::simulated_disk::SimulatedDisk;
-use crate::durable::Store;
-use crate::gate::Gate;
+use crate::durable::DurableStore;
 use crate::open::Options;
+use crate::writer_lock::WriterLock;
 use crate::{Error, Result};
 
 #[allow(dead_code, reason = "this suite uses a part of it")]
@@ -43,7 +43,7 @@ fn options(seed: u64) -> Options {
 fn new_store() -> Vec<u8> {
     static MADE: OnceLock<Vec<u8>> = OnceLock::new();
     let make = || {
-        let disk = SimulatedDisk::with(Vec::new());
+        let disk = SimulatedDisk::with_contents(Vec::new());
         RedbStore::create_on(disk.clone(), Path::new("disk"), &options(0)).unwrap();
         disk.contents()
     };
@@ -56,14 +56,14 @@ fn open(disk: &SimulatedDisk, seed: u64) -> Result<Arc<RedbStore>> {
 
 /// Commits until the power fails; returns the last commit that was acknowledged.
 fn commit_until_the_power_fails(store: &Arc<RedbStore>, seed: u64) -> u64 {
-    let gate = Arc::new(Gate::default());
+    let gate = Arc::new(WriterLock::default());
     let mut acknowledged = commit_number(&*store.snapshot().unwrap());
     let last = acknowledged + COMMITS_MAX;
     while acknowledged < last {
         match commit(store, &gate, seed, acknowledged + 1) {
             Ok(()) => acknowledged += 1,
             Err(_) => {
-                let refused = gate.enter().map(drop);
+                let refused = gate.acquire().map(drop);
                 assert!(matches!(refused, Ok(()) | Err(Error::Failed)));
                 break;
             }
@@ -72,8 +72,8 @@ fn commit_until_the_power_fails(store: &Arc<RedbStore>, seed: u64) -> u64 {
     acknowledged
 }
 
-fn commit(store: &Arc<RedbStore>, gate: &Arc<Gate>, seed: u64, number: u64) -> Result<()> {
-    let mut txn = store.begin_write(gate.enter()?)?;
+fn commit(store: &Arc<RedbStore>, gate: &Arc<WriterLock>, seed: u64, number: u64) -> Result<()> {
+    let mut txn = store.begin_write(gate.acquire()?)?;
     apply_all(&changes_of(seed, number), &mut *txn)?;
     txn.commit()
 }
@@ -88,7 +88,7 @@ fn run(seed: u64, disk: SimulatedDisk) -> std::result::Result<(), String> {
     let mut found = disk.after_power_cut(&mut rng);
     if rng.random_ratio(1, 2) {
         // Again, while the store recovers from the first cut, or in the commits after it.
-        let disk = SimulatedDisk::with(found);
+        let disk = SimulatedDisk::with_contents(found);
         disk.fail_after(rng.random_range(0..12));
         drop(open(&disk, seed));
         found = disk.after_power_cut(&mut rng);
@@ -97,7 +97,8 @@ fn run(seed: u64, disk: SimulatedDisk) -> std::result::Result<(), String> {
 }
 
 fn check(found: Vec<u8>, seed: u64, acknowledged: u64) -> std::result::Result<(), String> {
-    let store = open(&SimulatedDisk::with(found), seed).map_err(|error| error.to_string())?;
+    let store =
+        open(&SimulatedDisk::with_contents(found), seed).map_err(|error| error.to_string())?;
     let snapshot = store.snapshot().map_err(|error| error.to_string())?;
     let commits = commit_number(&*snapshot);
     if commits != acknowledged && commits != acknowledged + 1 {
@@ -116,7 +117,7 @@ fn run_seeds(quick_repair: bool) {
     let first = seed_or("CLEARLANE_SEED", 1);
     let seeds = first..first + seed_or("CLEARLANE_SEEDS", SEEDS);
     for seed in seeds.filter(|seed| options(*seed).quick_repair == quick_repair) {
-        if let Err(lost) = run(seed, SimulatedDisk::with(new_store())) {
+        if let Err(lost) = run(seed, SimulatedDisk::with_contents(new_store())) {
             panic!("seed {seed}: {lost}");
         }
     }
@@ -135,9 +136,9 @@ fn power_cuts_lose_nothing_with_quick_repair() {
 /// Finds the first seed that catches a disk that lies about one of `every` syncs.
 fn catch_a_lying_disk(every: u64) {
     let caught = (1..=LIES_MAX).find(|seed| {
-        let disk = SimulatedDisk::with(new_store()).lying(every);
+        let disk = SimulatedDisk::with_contents(new_store()).lying(every);
         // What is found may be so mixed that comparing it panics: caught as well.
-        !matches!(crate::contained::contained(|| run(*seed, disk)), Ok(Ok(())))
+        !matches!(crate::catch_panic::catch_panic(|| run(*seed, disk)), Ok(Ok(())))
     });
     let seed = caught.expect("a missing sync went unnoticed");
     println!("a disk that lies about one of {every} syncs is caught by seed {seed}");
@@ -155,14 +156,14 @@ fn a_disk_that_sometimes_does_not_sync_is_caught() {
 
 #[test]
 fn a_store_whose_commit_failed_takes_no_more_writes() {
-    let disk = SimulatedDisk::with(new_store());
+    let disk = SimulatedDisk::with_contents(new_store());
     let store = open(&disk, 1).unwrap();
-    let gate = Arc::new(Gate::default());
+    let gate = Arc::new(WriterLock::default());
     commit(&store, &gate, 1, 1).unwrap();
     assert!(disk.operations() > 0);
     let before = store.snapshot().unwrap();
     disk.fail_after(0);
     assert!(matches!(commit(&store, &gate, 1, 2), Err(Error::Storage(_))));
-    assert!(matches!(gate.enter(), Err(Error::Failed)));
+    assert!(matches!(gate.acquire(), Err(Error::Failed)));
     model_after(1, 1).assert_same(&*before, "what was open before the failure");
 }

@@ -31,62 +31,62 @@ const SECTOR: usize = 512;
 /// Clones are the same disk.
 #[derive(Clone, Debug)]
 pub(super) struct SimulatedDisk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DiskState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct DiskState {
     /// What a reader sees.
-    seen: Vec<u8>,
+    written: Vec<u8>,
     /// What is certain to survive.
     synced: Vec<u8>,
-    unsynced: Vec<Change>,
+    unsynced: Vec<DiskChange>,
     /// Changes and syncs until the power fails; `None`: never.
-    left: Option<u64>,
-    failed: bool,
-    done: u64,
-    syncs: u64,
+    operations_left: Option<u64>,
+    has_failed: bool,
+    operation_count: u64,
+    sync_count: u64,
     /// Every sync whose number this divides is a lie.
-    lies: Option<u64>,
+    lie_every: Option<u64>,
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for DiskState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("length", &self.seen.len()).finish_non_exhaustive()
+        f.debug_struct("DiskState").field("length", &self.written.len()).finish_non_exhaustive()
     }
 }
 
-enum Change {
+enum DiskChange {
     Write { offset: usize, data: Vec<u8> },
     Length(usize),
 }
 
 impl SimulatedDisk {
     /// A disk with these bytes on it, all synced.
-    pub(super) fn with(bytes: Vec<u8>) -> SimulatedDisk {
-        let state = State { seen: bytes.clone(), synced: bytes, ..State::default() };
+    pub(super) fn with_contents(bytes: Vec<u8>) -> SimulatedDisk {
+        let state = DiskState { written: bytes.clone(), synced: bytes, ..DiskState::default() };
         SimulatedDisk { state: Arc::new(Mutex::new(state)) }
     }
 
     /// Makes one of `every` syncs from now on do nothing and report success.
     pub(super) fn lying(self, every: u64) -> SimulatedDisk {
-        self.state.lock().lies = Some(every);
+        self.state.lock().lie_every = Some(every);
         self
     }
 
     /// Lets the power fail at the `count`-th change or sync from now.
     pub(super) fn fail_after(&self, count: u64) {
-        self.state.lock().left = Some(count);
+        self.state.lock().operations_left = Some(count);
     }
 
     /// How many changes and syncs there were.
     pub(super) fn operations(&self) -> u64 {
-        self.state.lock().done
+        self.state.lock().operation_count
     }
 
     /// Everything that was written, as after an orderly end.
     pub(super) fn contents(&self) -> Vec<u8> {
-        self.state.lock().seen.clone()
+        self.state.lock().written.clone()
     }
 
     /// What is on the disk when the power is back.
@@ -95,11 +95,11 @@ impl SimulatedDisk {
         let mut found = state.synced.clone();
         // One cut loses nearly everything, another nearly nothing.
         let kept_of_eight = rng.random_range(0..=8);
-        let mut order: Vec<&Change> = state.unsynced.iter().collect();
+        let mut order: Vec<&DiskChange> = state.unsynced.iter().collect();
         // The length is the file system's: it changes in order, up to some point.
         let lengths = order.iter().filter_map(|change| match change {
-            Change::Length(length) => Some(*length),
-            Change::Write { .. } => None,
+            DiskChange::Length(length) => Some(*length),
+            DiskChange::Write { .. } => None,
         });
         let lengths: Vec<usize> = lengths.collect();
         for length in &lengths[..rng.random_range(0..=lengths.len())] {
@@ -107,7 +107,7 @@ impl SimulatedDisk {
         }
         order.shuffle(rng);
         for change in order {
-            if let Change::Write { offset, data } = change {
+            if let DiskChange::Write { offset, data } = change {
                 write_some_sectors(&mut found, *offset, data, kept_of_eight, rng);
             }
         }
@@ -128,31 +128,31 @@ fn write_some_sectors(disk: &mut [u8], offset: usize, data: &[u8], kept: u32, rn
     }
 }
 
-impl State {
+impl DiskState {
     /// Fails once the power has.
     fn require_power(&self) -> io::Result<()> {
-        if self.failed { Err(io::Error::other("the power failed")) } else { Ok(()) }
+        if self.has_failed { Err(io::Error::other("the power failed")) } else { Ok(()) }
     }
 
     /// Counts an operation, at which the power may fail. A write that it fails at is lost like
     /// the unsynced ones before it: perhaps.
-    fn count(&mut self) -> io::Result<()> {
-        self.done += 1;
-        self.failed = self.left == Some(0);
-        self.left = self.left.map(|left| left.saturating_sub(1));
+    fn count_operation(&mut self) -> io::Result<()> {
+        self.operation_count += 1;
+        self.has_failed = self.operations_left == Some(0);
+        self.operations_left = self.operations_left.map(|left| left.saturating_sub(1));
         self.require_power()
     }
 }
 
 impl StorageBackend for SimulatedDisk {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.state.lock().seen.len() as u64)
+        Ok(self.state.lock().written.len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let state = self.state.lock();
         let from = offset as usize;
-        let bytes = state.seen.get(from..from + out.len());
+        let bytes = state.written.get(from..from + out.len());
         out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
@@ -160,25 +160,25 @@ impl StorageBackend for SimulatedDisk {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.state.lock();
         state.require_power()?;
-        state.unsynced.push(Change::Length(len as usize));
-        state.count()?;
-        state.seen.resize(len as usize, 0);
+        state.unsynced.push(DiskChange::Length(len as usize));
+        state.count_operation()?;
+        state.written.resize(len as usize, 0);
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.state.lock();
         state.require_power()?;
-        state.count()?;
-        state.syncs += 1;
-        if state.lies.is_some_and(|every| state.syncs.is_multiple_of(every)) {
+        state.count_operation()?;
+        state.sync_count += 1;
+        if state.lie_every.is_some_and(|every| state.sync_count.is_multiple_of(every)) {
             return Ok(());
         }
         let mut synced = std::mem::take(&mut state.synced);
         for change in state.unsynced.drain(..) {
             match change {
-                Change::Length(length) => synced.resize(length, 0),
-                Change::Write { offset, data } => {
+                DiskChange::Length(length) => synced.resize(length, 0),
+                DiskChange::Write { offset, data } => {
                     synced[offset..offset + data.len()].copy_from_slice(&data);
                 }
             }
@@ -190,13 +190,13 @@ impl StorageBackend for SimulatedDisk {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.state.lock();
         let offset = offset as usize;
-        if offset + data.len() > state.seen.len() {
+        if offset + data.len() > state.written.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         state.require_power()?;
-        state.unsynced.push(Change::Write { offset, data: data.to_vec() });
-        state.count()?;
-        state.seen[offset..offset + data.len()].copy_from_slice(data);
+        state.unsynced.push(DiskChange::Write { offset, data: data.to_vec() });
+        state.count_operation()?;
+        state.written[offset..offset + data.len()].copy_from_slice(data);
         Ok(())
     }
 }

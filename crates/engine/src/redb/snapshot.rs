@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use redb::{ReadOnlyTable, ReadableDatabase, ReadableTable};
 
-use super::{RedbStore, records_of, storage};
+use super::{RedbStore, storage_error, table_of};
 use crate::bucket::Bucket;
 use crate::error::Result;
 use crate::interface::{KeyRange, Read, Snapshot, Visitor};
@@ -22,11 +22,11 @@ pub(super) struct RedbSnapshot {
 }
 
 impl RedbSnapshot {
-    pub(super) fn take(store: &Arc<RedbStore>) -> Result<RedbSnapshot> {
-        let txn = store.database.begin_read().map_err(storage)?;
+    pub(super) fn new(store: &Arc<RedbStore>) -> Result<RedbSnapshot> {
+        let txn = store.database.begin_read().map_err(storage_error)?;
         let mut tables = Vec::with_capacity(Bucket::ALL.len());
         for bucket in Bucket::ALL {
-            tables.push(txn.open_table(records_of(bucket)).map_err(storage)?);
+            tables.push(txn.open_table(table_of(bucket)).map_err(storage_error)?);
         }
         let tables = tables.try_into().unwrap_or_else(|_| unreachable!("one table per bucket"));
         Ok(RedbSnapshot { tables, _store: Arc::clone(store) })
@@ -35,7 +35,7 @@ impl RedbSnapshot {
 
 impl Read for RedbSnapshot {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        let found = self.tables[bucket.index()].get(key).map_err(storage)?;
+        let found = self.tables[bucket.index()].get(key).map_err(storage_error)?;
         Ok(found.map(|value| Bytes::copy_from_slice(value.value())))
     }
 
@@ -43,12 +43,13 @@ impl Read for RedbSnapshot {
         if range.is_empty() {
             return Ok(());
         }
-        let records = self.tables[bucket.index()].range::<&[u8]>(bounds(range)).map_err(storage)?;
+        let records =
+            self.tables[bucket.index()].range::<&[u8]>(bounds(range)).map_err(storage_error)?;
         visit_all(records, visit)
     }
 
     fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
-        let last = self.tables[bucket.index()].last().map_err(storage)?;
+        let last = self.tables[bucket.index()].last().map_err(storage_error)?;
         Ok(last.map(|(key, _)| Bytes::copy_from_slice(key.value())))
     }
 }
@@ -72,7 +73,7 @@ pub(super) fn visit_all(
     visit: &mut Visitor<'_>,
 ) -> Result<()> {
     for record in records {
-        let (key, value) = record.map_err(storage)?;
+        let (key, value) = record.map_err(storage_error)?;
         if visit(key.value(), value.value()) == ControlFlow::Break(()) {
             break;
         }

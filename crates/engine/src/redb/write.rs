@@ -9,11 +9,11 @@ use bytes::Bytes;
 use redb::{CursorError, ReadableTable, Table};
 
 use super::snapshot::{bounds, visit_all};
-use super::{ACCOUNT, RedbStore, SIZE_IN_USE, records_of, storage};
+use super::{METADATA_TABLE, RedbStore, SIZE_IN_USE, storage_error, table_of};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gate::WriterTurn;
 use crate::interface::{KeyRange, Read, Visitor, WriteTxn};
+use crate::writer_lock::WriterGuard;
 
 type RecordTable<'txn> = Table<'txn, &'static [u8], &'static [u8]>;
 
@@ -23,26 +23,26 @@ pub(super) struct RedbWriteTxn {
     txn: redb::WriteTransaction,
     size_in_use: u64,
     store: Arc<RedbStore>,
-    turn: WriterTurn,
+    guard: WriterGuard,
 }
 
 impl RedbWriteTxn {
-    pub(super) fn begin(store: &Arc<RedbStore>, turn: WriterTurn) -> Result<RedbWriteTxn> {
-        let mut txn = store.database.begin_write().map_err(storage)?;
+    pub(super) fn begin(store: &Arc<RedbStore>, turn: WriterGuard) -> Result<RedbWriteTxn> {
+        let mut txn = store.database.begin_write().map_err(storage_error)?;
         txn.set_quick_repair(store.quick_repair);
         let size_in_use = store.size_in_use.load(Ordering::Acquire);
-        Ok(RedbWriteTxn { txn, size_in_use, store: Arc::clone(store), turn })
+        Ok(RedbWriteTxn { txn, size_in_use, store: Arc::clone(store), guard: turn })
     }
 
     fn table(&self, bucket: Bucket) -> Result<RecordTable<'_>> {
-        self.txn.open_table(records_of(bucket)).map_err(storage)
+        self.txn.open_table(table_of(bucket)).map_err(storage_error)
     }
 }
 
 impl Read for RedbWriteTxn {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
         let table = self.table(bucket)?;
-        let found = table.get(key).map_err(storage)?;
+        let found = table.get(key).map_err(storage_error)?;
         Ok(found.map(|value| Bytes::copy_from_slice(value.value())))
     }
 
@@ -51,31 +51,31 @@ impl Read for RedbWriteTxn {
             return Ok(());
         }
         let table = self.table(bucket)?;
-        visit_all(table.range::<&[u8]>(bounds(range)).map_err(storage)?, visit)
+        visit_all(table.range::<&[u8]>(bounds(range)).map_err(storage_error)?, visit)
     }
 
     fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
         let table = self.table(bucket)?;
-        let last = table.last().map_err(storage)?;
+        let last = table.last().map_err(storage_error)?;
         Ok(last.map(|(key, _)| Bytes::copy_from_slice(key.value())))
     }
 }
 
 impl WriteTxn for RedbWriteTxn {
     fn put(&mut self, bucket: Bucket, key: &[u8], value: &[u8]) -> Result<()> {
-        let mut table = self.txn.open_table(records_of(bucket)).map_err(storage)?;
-        let replaced = table.insert(key, value).map_err(storage)?;
+        let mut table = self.txn.open_table(table_of(bucket)).map_err(storage_error)?;
+        let replaced = table.insert(key, value).map_err(storage_error)?;
         self.size_in_use += (key.len() + value.len()) as u64;
         self.size_in_use -= replaced.map_or(0, |old| (key.len() + old.value().len()) as u64);
-        self.turn.note(bucket, key);
+        self.guard.record_change(bucket, key);
         Ok(())
     }
 
     fn delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
-        let mut table = self.txn.open_table(records_of(bucket)).map_err(storage)?;
-        let removed = table.remove(key).map_err(storage)?;
+        let mut table = self.txn.open_table(table_of(bucket)).map_err(storage_error)?;
+        let removed = table.remove(key).map_err(storage_error)?;
         self.size_in_use -= removed.map_or(0, |old| (key.len() + old.value().len()) as u64);
-        self.turn.note(bucket, key);
+        self.guard.record_change(bucket, key);
         Ok(())
     }
 
@@ -84,17 +84,17 @@ impl WriteTxn for RedbWriteTxn {
         bucket: Bucket,
         records: &mut dyn Iterator<Item = (&[u8], &[u8])>,
     ) -> Result<()> {
-        let mut table = self.txn.open_table(records_of(bucket)).map_err(storage)?;
+        let mut table = self.txn.open_table(table_of(bucket)).map_err(storage_error)?;
         let mut grown = 0;
-        let turn = &mut self.turn;
+        let turn = &mut self.guard;
         let mut records = records.inspect(|(key, value)| {
             grown += (key.len() + value.len()) as u64;
-            turn.note(bucket, key);
+            turn.record_change(bucket, key);
         });
         let unordered = append(&mut table, &mut records)?;
         let mut replaced_bytes = 0;
         for (key, value) in unordered.into_iter().chain(records) {
-            let replaced = table.insert(key, value).map_err(storage)?;
+            let replaced = table.insert(key, value).map_err(storage_error)?;
             replaced_bytes += replaced.map_or(0, |old| (key.len() + old.value().len()) as u64);
         }
         self.size_in_use = self.size_in_use + grown - replaced_bytes;
@@ -102,16 +102,16 @@ impl WriteTxn for RedbWriteTxn {
     }
 
     fn commit(self: Box<Self>) -> Result<()> {
-        let RedbWriteTxn { txn, size_in_use, store, turn } = *self;
+        let RedbWriteTxn { txn, size_in_use, store, guard: turn } = *self;
         let write = || -> std::result::Result<(), redb::Error> {
-            txn.open_table(ACCOUNT)?.insert(SIZE_IN_USE, size_in_use)?;
+            txn.open_table(METADATA_TABLE)?.insert(SIZE_IN_USE, size_in_use)?;
             Ok(txn.commit()?)
         };
-        let outcome = write().map_err(storage);
+        let outcome = write().map_err(storage_error);
         if outcome.is_ok() {
             store.size_in_use.store(size_in_use, Ordering::Release);
         }
-        turn.end(outcome)
+        turn.release(outcome)
     }
 }
 
@@ -122,7 +122,7 @@ fn append<'k, 'v>(
     table: &mut RecordTable<'_>,
     records: &mut dyn Iterator<Item = (&'k [u8], &'v [u8])>,
 ) -> Result<Option<(&'k [u8], &'v [u8])>> {
-    let mut end = table.upper_bound_mut(Bound::<&[u8]>::Unbounded).map_err(storage)?;
+    let mut end = table.upper_bound_mut(Bound::<&[u8]>::Unbounded).map_err(storage_error)?;
     let mut unordered = None;
     for (key, value) in records {
         match end.insert_before(key, value) {
@@ -134,7 +134,7 @@ fn append<'k, 'v>(
             Err(error) => return Err(Error::Storage(error.to_string())),
         }
     }
-    end.close().map_err(storage)?;
+    end.close().map_err(storage_error)?;
     Ok(unordered)
 }
 

@@ -10,7 +10,7 @@
 //!
 //! *Before the batch is applied, the values that it replaces are put on record.* A snapshot is a
 //! commit number S. It reads the tree, which may hold newer values, and then asks the record: the
-//! value that the first commit after S replaced is what S saw ([`undo`]).
+//! value that the first commit after S replaced is what S saw ([`undo_log`]).
 //!
 //! # A worked example
 //!
@@ -41,10 +41,10 @@
 //! * The record of a commit is complete before the tree changes, and readers ask the tree first:
 //!   so no reader sees a change of a later commit, however the two interleave.
 //! * One batch carries the records, the size in use and the commit's number.
-//! * After every commit its number is also written to a file of our own ([`witness`]). A tree that
+//! * After every commit its number is also written to a file of our own ([`commit_file`]). A tree that
 //!   comes back with a smaller number has lost an acknowledged commit, and is refused.
 //! * sled repairs while it opens, so a store whose files are not, to the byte, as sled left them
-//!   when it was closed is first opened as a copy ([`trial`]); what cannot be opened stays as it was.
+//!   when it was closed is first opened as a copy ([`trial_copy`]); what cannot be opened stays as it was.
 //!
 //! # What it does not promise
 //!
@@ -56,10 +56,10 @@
 //! threads of its own, so a simulation on this engine is not deterministic.
 
 mod txn;
-mod overlay;
-mod undo;
-mod witness;
-mod trial;
+mod merged_scan;
+mod undo_log;
+mod commit_file;
+mod trial_copy;
 
 use std::fmt;
 use std::path::Path;
@@ -69,40 +69,40 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use crate::bucket::Bucket;
-use crate::contained::contained;
-use crate::durable::{Home, Store};
+use crate::catch_panic::catch_panic;
+use crate::durable::{DataPath, DurableStore};
 use crate::error::{EngineKind, Error, Result};
-use crate::gate::WriterTurn;
 use crate::interface::{Snapshot, WriteTxn};
 use crate::open::Options;
+use crate::writer_lock::WriterGuard;
 
+use commit_file::CommitFile;
 use txn::{SledSnapshot, SledWriteTxn};
-use undo::Undo;
-use witness::Witness;
+use undo_log::UndoLog;
 
 /// Our own entry in the tree, behind all buckets: commit number and size in use.
-const ACCOUNT: &[u8] = &[0xff];
+const METADATA_KEY: &[u8] = &[0xff];
 
 /// One sled directory.
 pub(crate) struct SledStore {
     /// sled's default tree, and with it the whole of sled.
     database: sled::Db,
-    undo: Undo,
+    undo_log: UndoLog,
     size_in_use: AtomicU64,
     /// After the database, so that it notes what the files are when sled has closed them.
-    witness: Witness,
+    commit_file: CommitFile,
     /// Last, so that sled's files are closed when their home goes.
-    home: Home,
+    data_path: DataPath,
 }
 
-/// What [`ACCOUNT`] holds.
+/// What [`METADATA_KEY`] holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Account {
+struct TreeMetadata {
     commit: u64,
     size_in_use: u64,
 }
 
-impl Account {
+impl TreeMetadata {
     fn to_bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.commit.to_be_bytes());
@@ -110,50 +110,50 @@ impl Account {
         bytes
     }
 
-    fn from_bytes(bytes: &[u8]) -> Option<Account> {
+    fn from_bytes(bytes: &[u8]) -> Option<TreeMetadata> {
         let (commit, size_in_use) = bytes.split_at_checked(8)?;
         let number = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_be_bytes);
-        Some(Account { commit: number(commit)?, size_in_use: number(size_in_use)? })
+        Some(TreeMetadata { commit: number(commit)?, size_in_use: number(size_in_use)? })
     }
 }
 
-impl Store for SledStore {
+impl DurableStore for SledStore {
     const KIND: EngineKind = EngineKind::Sled;
 
-    fn create(home: Home, options: &Options) -> Result<SledStore> {
+    fn create(home: DataPath, options: &Options) -> Result<SledStore> {
         let database = open_database(home.path(), options)?;
-        let account = Account::default();
-        database.insert(ACCOUNT, &account.to_bytes()).map_err(storage)?;
-        database.flush().map_err(storage)?;
-        let witness = Witness::create(home.path())?;
+        let account = TreeMetadata::default();
+        database.insert(METADATA_KEY, &account.to_bytes()).map_err(storage_error)?;
+        database.flush().map_err(storage_error)?;
+        let witness = CommitFile::create(home.path())?;
         Ok(SledStore::new(database, account, witness, home))
     }
 
-    fn open(home: Home, options: &Options) -> Result<SledStore> {
-        let mut witness = Witness::open(home.path())?;
-        witness.await_release()?;
-        if !witness.closed_cleanly() {
-            trial::try_a_copy(home.path(), &witness, options)?;
+    fn open(home: DataPath, options: &Options) -> Result<SledStore> {
+        let mut witness = CommitFile::open(home.path())?;
+        witness.wait_for_release()?;
+        if !witness.was_closed_cleanly() {
+            trial_copy::check_copy(home.path(), &witness, options)?;
         }
         let (database, account) = open_and_check(home.path(), &witness, options)?;
-        witness.reopen(account.commit)?;
+        witness.mark_open(account.commit)?;
         Ok(SledStore::new(database, account, witness, home))
     }
 
-    fn home(&self) -> &Home {
-        &self.home
+    fn data_path(&self) -> &DataPath {
+        &self.data_path
     }
 
     fn snapshot(self: &Arc<Self>) -> Result<Arc<dyn Snapshot>> {
-        Ok(Arc::new(SledSnapshot::take(self)))
+        Ok(Arc::new(SledSnapshot::new(self)))
     }
 
-    fn begin_write(self: &Arc<Self>, turn: WriterTurn) -> Result<Box<dyn WriteTxn>> {
+    fn begin_write(self: &Arc<Self>, turn: WriterGuard) -> Result<Box<dyn WriteTxn>> {
         Ok(Box::new(SledWriteTxn::begin(self, turn)))
     }
 
     fn size_on_disk(&self) -> Result<u64> {
-        self.database.size_on_disk().map_err(storage)
+        self.database.size_on_disk().map_err(storage_error)
     }
 
     fn size_in_use(&self) -> u64 {
@@ -162,17 +162,22 @@ impl Store for SledStore {
 }
 
 impl SledStore {
-    fn new(database: sled::Db, account: Account, witness: Witness, home: Home) -> SledStore {
-        let undo = Undo::new(account.commit);
+    fn new(
+        database: sled::Db,
+        account: TreeMetadata,
+        witness: CommitFile,
+        home: DataPath,
+    ) -> SledStore {
+        let undo = UndoLog::new(account.commit);
         let size_in_use = AtomicU64::new(account.size_in_use);
-        SledStore { database, undo, size_in_use, witness, home }
+        SledStore { database, undo_log: undo, size_in_use, commit_file: witness, data_path: home }
     }
 }
 
 impl Drop for SledStore {
     fn drop(&mut self) {
-        if self.home.is_doomed() {
-            self.witness.doom();
+        if self.data_path.is_removed_on_drop() {
+            self.commit_file.set_removed_on_drop();
         }
     }
 }
@@ -180,21 +185,21 @@ impl Drop for SledStore {
 // By hand: sled would print every record.
 impl fmt::Debug for SledStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SledStore").field("home", &self.home).finish_non_exhaustive()
+        f.debug_struct("SledStore").field("data_path", &self.data_path).finish_non_exhaustive()
     }
 }
 
 /// Opens sled and checks that it has all that was acknowledged.
 fn open_and_check(
     path: &Path,
-    witness: &Witness,
+    witness: &CommitFile,
     options: &Options,
-) -> Result<(sled::Db, Account)> {
+) -> Result<(sled::Db, TreeMetadata)> {
     let database = open_database(path, options)?;
-    let account = database.get(ACCOUNT).map_err(storage)?;
-    let account = account.and_then(|bytes| Account::from_bytes(&bytes));
-    let account = account.ok_or_else(|| damaged(path, "our own entry is missing"))?;
-    witness.confirm(account.commit)?;
+    let account = database.get(METADATA_KEY).map_err(storage_error)?;
+    let account = account.and_then(|bytes| TreeMetadata::from_bytes(&bytes));
+    let account = account.ok_or_else(|| corrupt(path, "our own entry is missing"))?;
+    witness.check_commit(account.commit)?;
     Ok((database, account))
 }
 
@@ -204,13 +209,13 @@ fn open_database(path: &Path, options: &Options) -> Result<sled::Db> {
         .cache_capacity(options.cache_bytes as u64)
         // We flush at every commit; a timer would only add writes in between.
         .flush_every_ms(None);
-    match contained(|| config.open()) {
+    match catch_panic(|| config.open()) {
         Ok(Ok(database)) => Ok(database),
         Ok(Err(sled::Error::Io(error))) if error.raw_os_error().is_some() => {
             Err(Error::Path { path: path.to_owned(), source: error })
         }
-        Ok(Err(error)) => Err(damaged(path, &one_line(&error.to_string()))),
-        Err(panic) => Err(damaged(path, &panic)),
+        Ok(Err(error)) => Err(corrupt(path, &one_line(&error.to_string()))),
+        Err(panic) => Err(corrupt(path, &panic)),
     }
 }
 
@@ -218,11 +223,11 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn damaged(path: &Path, detail: &str) -> Error {
+fn corrupt(path: &Path, detail: &str) -> Error {
     Error::Corrupt { path: path.to_owned(), detail: detail.to_owned() }
 }
 
-fn storage(error: sled::Error) -> Error {
+fn storage_error(error: sled::Error) -> Error {
     Error::Storage(one_line(&error.to_string()))
 }
 

@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::overlay::{self, Changes};
-use super::undo::OldValue;
-use super::{ACCOUNT, Account, SledStore, storage, tree_key};
+use super::merged_scan::{self, Changes};
+use super::undo_log::OldValue;
+use super::{METADATA_KEY, SledStore, TreeMetadata, storage_error, tree_key};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gate::WriterTurn;
 use crate::interface::{KeyRange, Read, Snapshot, Visitor, WriteTxn};
+use crate::writer_lock::WriterGuard;
 
 /// The state of one commit: its number, and the store to ask.
 pub(super) struct SledSnapshot {
@@ -23,14 +23,14 @@ pub(super) struct SledSnapshot {
 }
 
 impl SledSnapshot {
-    pub(super) fn take(store: &Arc<SledStore>) -> SledSnapshot {
-        SledSnapshot { commit: store.undo.open_snapshot(), store: Arc::clone(store) }
+    pub(super) fn new(store: &Arc<SledStore>) -> SledSnapshot {
+        SledSnapshot { commit: store.undo_log.open_snapshot(), store: Arc::clone(store) }
     }
 }
 
 impl Drop for SledSnapshot {
     fn drop(&mut self) {
-        self.store.undo.close_snapshot(self.commit);
+        self.store.undo_log.close_snapshot(self.commit);
     }
 }
 
@@ -39,19 +39,19 @@ impl Read for SledSnapshot {
         let key = tree_key(bucket, key);
         // The tree first, the record of replaced values second: never the other way round.
         let now = tree_get(&self.store, &key)?;
-        Ok(self.store.undo.view(self.commit).get(&key).unwrap_or(now))
+        Ok(self.store.undo_log.snapshot(self.commit).get(&key).unwrap_or(now))
     }
 
     fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {
         let mut replaced = |from: &Bytes, to: Bound<&Bytes>| -> Changes {
-            self.store.undo.view(self.commit).range(from, to).collect()
+            self.store.undo_log.snapshot(self.commit).range(from, to).collect()
         };
-        overlay::scan(&self.store.database, bucket, range, &mut replaced, visit)
+        merged_scan::scan_merged(&self.store.database, bucket, range, &mut replaced, visit)
     }
 
     fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
         last_key(self, &self.store, bucket, |from, below| {
-            self.store.undo.view(self.commit).last_key(from, below)
+            self.store.undo_log.snapshot(self.commit).last_key(from, below)
         })
     }
 }
@@ -68,17 +68,17 @@ impl fmt::Debug for SledSnapshot {
 pub(super) struct SledWriteTxn {
     changes: BTreeMap<Bytes, Option<Bytes>>,
     store: Arc<SledStore>,
-    turn: WriterTurn,
+    guard: WriterGuard,
 }
 
 impl SledWriteTxn {
-    pub(super) fn begin(store: &Arc<SledStore>, turn: WriterTurn) -> SledWriteTxn {
-        SledWriteTxn { changes: BTreeMap::new(), store: Arc::clone(store), turn }
+    pub(super) fn begin(store: &Arc<SledStore>, turn: WriterGuard) -> SledWriteTxn {
+        SledWriteTxn { changes: BTreeMap::new(), store: Arc::clone(store), guard: turn }
     }
 
     fn change(&mut self, bucket: Bucket, key: &[u8], value: Option<Bytes>) {
         self.changes.insert(tree_key(bucket, key), value);
-        self.turn.note(bucket, key);
+        self.guard.record_change(bucket, key);
     }
 }
 
@@ -96,7 +96,7 @@ impl Read for SledWriteTxn {
             let changes = self.changes.range::<Bytes, _>((Bound::Included(from), to));
             changes.map(|(key, value)| (key.clone(), value.clone())).collect()
         };
-        overlay::scan(&self.store.database, bucket, range, &mut own, visit)
+        merged_scan::scan_merged(&self.store.database, bucket, range, &mut own, visit)
     }
 
     fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
@@ -119,8 +119,8 @@ impl WriteTxn for SledWriteTxn {
     }
 
     fn commit(self: Box<Self>) -> Result<()> {
-        let SledWriteTxn { changes, store, turn } = *self;
-        turn.end(apply(&store, changes))
+        let SledWriteTxn { changes, store, guard: turn } = *self;
+        turn.release(apply(&store, changes))
     }
 }
 
@@ -133,10 +133,10 @@ impl fmt::Debug for SledWriteTxn {
 /// Commits: puts on record what is replaced, applies the batch, flushes, and only then lets new
 /// snapshots see it.
 fn apply(store: &SledStore, changes: BTreeMap<Bytes, Option<Bytes>>) -> Result<()> {
-    let commit = store.undo.next_commit();
-    let replaced = look_up(store, &changes)?;
+    let commit = store.undo_log.next_commit();
+    let replaced = replaced_values(store, &changes)?;
     let size_in_use = size_after(store.size_in_use.load(Ordering::Acquire), &changes, &replaced);
-    store.undo.note(commit, replaced);
+    store.undo_log.record(commit, replaced);
 
     let mut batch = sled::Batch::default();
     for (key, value) in changes {
@@ -145,18 +145,19 @@ fn apply(store: &SledStore, changes: BTreeMap<Bytes, Option<Bytes>>) -> Result<(
             None => batch.remove(&key[..]),
         }
     }
-    batch.insert(ACCOUNT, &Account { commit, size_in_use }.to_bytes());
-    store.database.apply_batch(batch).map_err(storage)?;
-    store.database.flush().map_err(storage)?;
-    let synced = store.witness.sync_log().and_then(|()| store.witness.acknowledge(commit));
+    batch.insert(METADATA_KEY, &TreeMetadata { commit, size_in_use }.to_bytes());
+    store.database.apply_batch(batch).map_err(storage_error)?;
+    store.database.flush().map_err(storage_error)?;
+    let synced =
+        store.commit_file.sync_log().and_then(|()| store.commit_file.write_acknowledged(commit));
     synced.map_err(|error| Error::Storage(error.to_string()))?;
     store.size_in_use.store(size_in_use, Ordering::Release);
-    store.undo.complete(commit);
+    store.undo_log.complete(commit);
     Ok(())
 }
 
 /// What the tree has under the keys that are about to change.
-fn look_up(
+fn replaced_values(
     store: &SledStore,
     changes: &BTreeMap<Bytes, Option<Bytes>>,
 ) -> Result<Vec<(Bytes, OldValue)>> {
@@ -179,7 +180,7 @@ fn size_after(
 }
 
 fn tree_get(store: &SledStore, key: &[u8]) -> Result<Option<Bytes>> {
-    let found = store.database.get(key).map_err(storage)?;
+    let found = store.database.get(key).map_err(storage_error)?;
     Ok(found.map(|value| Bytes::copy_from_slice(&value)))
 }
 
@@ -192,9 +193,9 @@ fn last_key(
     last_changed: impl Fn(Bytes, Bytes) -> Option<Bytes>,
 ) -> Result<Option<Bytes>> {
     let first = tree_key(bucket, &[]);
-    let mut below = overlay::after_bucket(bucket);
+    let mut below = merged_scan::after_bucket(bucket);
     loop {
-        let in_tree = store.database.get_lt(&below).map_err(storage)?;
+        let in_tree = store.database.get_lt(&below).map_err(storage_error)?;
         let in_tree = in_tree.map(|(key, _)| Bytes::copy_from_slice(&key));
         let in_tree = in_tree.filter(|key| *key >= first);
         let Some(last) = in_tree.max(last_changed(first.clone(), below)) else {

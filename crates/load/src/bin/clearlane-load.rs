@@ -16,13 +16,13 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clearlane_load::arguments::{self, Asked, How};
+use clearlane_load::arguments::{self, FillOptions, Subcommand};
 use clearlane_load::fill::fill;
 use clearlane_load::keys::KeySpace;
 use clearlane_load::process::Process;
-use clearlane_load::run::{Order, run};
+use clearlane_load::run::{RunOptions, run};
 use clearlane_load::workload::{self, Workload};
-use clearlane_load::{Result, Trouble, connection};
+use clearlane_load::{Error, Result, connection};
 
 fn main() -> ExitCode {
     let asked = match arguments::parse(std::env::args_os()) {
@@ -33,8 +33,8 @@ fn main() -> ExitCode {
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Trouble::Here(format!("no runtime: {error}")));
-    match runtime.and_then(|runtime| runtime.block_on(carry_out(asked))) {
+    let runtime = runtime.map_err(|error| Error::Local(format!("no runtime: {error}")));
+    match runtime.and_then(|runtime| runtime.block_on(execute(asked))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(trouble) => {
             let _ = writeln!(io::stderr(), "clearlane-load: {trouble}");
@@ -43,62 +43,67 @@ fn main() -> ExitCode {
     }
 }
 
-async fn carry_out(asked: Asked) -> Result<()> {
+async fn execute(asked: Subcommand) -> Result<()> {
     match asked {
-        Asked::Fill { workload, how } => put(&read(&workload)?.space, &how).await,
-        Asked::Keys { count, key_size, value_size, how } => {
-            put(&workload::key_space(count, key_size, value_size)?, &how).await
+        Subcommand::Fill { workload, options: how } => {
+            run_fill(&read(&workload)?.space, &how).await
         }
-        Asked::Run { workload, endpoint, without, seconds, warm_up, seed, json, pid } => {
+        Subcommand::Keys { count, key_size, value_size, options: how } => {
+            run_fill(&workload::key_space(count, key_size, value_size)?, &how).await
+        }
+        Subcommand::Run { workload, endpoint, without, seconds, warm_up, seed, json, pid } => {
             let mut workload = read(&workload)?.without(&without)?;
             workload.seconds = seconds.unwrap_or(workload.seconds);
             let endpoint = connection::endpoint(&endpoint)?;
-            let process = pid.map(Process::of).transpose()?;
+            let process = pid.map(Process::open).transpose()?;
             // Before the run: it would be a pity afterwards.
             let json = json.map(|path| create(&path)).transpose()?;
             let warm_up = Duration::from_secs(warm_up);
-            let order = Order { endpoint, seed, process, warm_up };
-            let report = run(&workload, &order, &mut tell()).await?;
-            say(report.table().trim_end())?;
+            let order = RunOptions { endpoint, seed, process, warm_up };
+            let report = run(&workload, &order, &mut progress_printer()).await?;
+            print_line(report.table().trim_end())?;
             match json {
-                Some(mut file) => writeln!(file, "{:#}", report.json()).map_err(unwritten),
+                Some(mut file) => writeln!(file, "{:#}", report.json()).map_err(write_error),
                 None => Ok(()),
             }?;
-            let is_answered = report.lines.iter().any(|line| line.tally.answered() > 0);
-            let silent = || Trouble::Server("no request was answered".to_owned());
+            let is_answered = report.classes.iter().any(|line| line.metrics.answered() > 0);
+            let silent = || Error::Server("no request was answered".to_owned());
             is_answered.then_some(()).ok_or_else(silent)
         }
     }
 }
 
-async fn put(space: &KeySpace, how: &How) -> Result<()> {
+async fn run_fill(space: &KeySpace, how: &FillOptions) -> Result<()> {
     let endpoint = connection::endpoint(&how.endpoint)?;
-    let filled = fill(space, &endpoint, how.connections, how.seed, &mut tell()).await?;
-    let (seconds, mb) = (filled.took.as_secs_f64(), filled.bytes as f64 / 1e6);
+    let filled = fill(space, &endpoint, how.connections, how.seed, &mut progress_printer()).await?;
+    let (seconds, mb) = (filled.elapsed.as_secs_f64(), filled.bytes as f64 / 1e6);
     let keys = filled.keys;
-    say(&format!("{keys} keys, {mb:.0} MB, in {seconds:.1} s: {:.0} keys/s", keys as f64 / seconds))
+    print_line(&format!(
+        "{keys} keys, {mb:.0} MB, in {seconds:.1} s: {:.0} keys/s",
+        keys as f64 / seconds
+    ))
 }
 
 fn read(path: &Path) -> Result<Workload> {
     let of = |what: String| format!("{}: {what}", path.display());
-    let text = fs::read_to_string(path).map_err(|error| Trouble::Here(of(error.to_string())))?;
-    Workload::parse(&text).map_err(|trouble| Trouble::Workload(of(trouble.to_string())))
+    let text = fs::read_to_string(path).map_err(|error| Error::Local(of(error.to_string())))?;
+    Workload::parse(&text).map_err(|trouble| Error::Workload(of(trouble.to_string())))
 }
 
 fn create(path: &Path) -> Result<File> {
-    File::create(path).map_err(|error| Trouble::Here(format!("{}: {error}", path.display())))
+    File::create(path).map_err(|error| Error::Local(format!("{}: {error}", path.display())))
 }
 
-fn unwritten(error: io::Error) -> Trouble {
-    Trouble::Here(format!("the results could not be written: {error}"))
+fn write_error(error: io::Error) -> Error {
+    Error::Local(format!("the results could not be written: {error}"))
 }
 
-fn say(text: &str) -> Result<()> {
-    writeln!(io::stdout(), "{text}").map_err(unwritten)
+fn print_line(text: &str) -> Result<()> {
+    writeln!(io::stdout(), "{text}").map_err(write_error)
 }
 
 /// For progress: who has redirected it wants to see errors there, and nothing else.
-fn tell() -> impl FnMut(&str) {
+fn progress_printer() -> impl FnMut(&str) {
     let is_terminal = io::stderr().is_terminal();
     move |line| {
         if is_terminal {

@@ -5,40 +5,40 @@ use std::ops::RangeInclusive;
 use toml::{Table, Value};
 
 use crate::keys::Sizes;
-use crate::{Result, Trouble};
+use crate::{Error, Result};
 
 /// A table, and what it is called in complaints.
 #[derive(Debug)]
 pub struct Fields<'t> {
-    place: String,
+    context: String,
     table: &'t Table,
 }
 
 impl<'t> Fields<'t> {
     /// A table that may have these fields and no others.
-    pub fn of(place: &str, table: &'t Table, allowed: &[&str]) -> Result<Fields<'t>> {
-        let fields = Fields { place: place.to_owned(), table };
+    pub fn new(place: &str, table: &'t Table, allowed: &[&str]) -> Result<Fields<'t>> {
+        let fields = Fields { context: place.to_owned(), table };
         match table.keys().find(|key| !allowed.contains(&key.as_str())) {
             Some(unknown) => {
                 let allowed = allowed.join(", ");
-                Err(fields.wrong(format!("unknown field `{unknown}`; there are {allowed}")))
+                Err(fields.error(format!("unknown field `{unknown}`; there are {allowed}")))
             }
             None => Ok(fields),
         }
     }
 
     /// A complaint about this table.
-    pub fn wrong(&self, what: impl std::fmt::Display) -> Trouble {
-        Trouble::Workload(format!("{}: {what}", self.place))
+    pub fn error(&self, what: impl std::fmt::Display) -> Error {
+        Error::Workload(format!("{}: {what}", self.context))
     }
 
     /// A field that must be there.
-    pub fn needed<T>(&self, name: &str, value: Option<T>) -> Result<T> {
-        value.ok_or_else(|| self.wrong(format!("`{name}` is missing")))
+    pub fn required<T>(&self, name: &str, value: Option<T>) -> Result<T> {
+        value.ok_or_else(|| self.error(format!("`{name}` is missing")))
     }
 
     /// A whole number within bounds.
-    pub fn whole(&self, name: &str, bounds: RangeInclusive<u64>) -> Result<Option<u64>> {
+    pub fn integer(&self, name: &str, bounds: RangeInclusive<u64>) -> Result<Option<u64>> {
         self.table.get(name).map(|value| self.within(name, value, &bounds)).transpose()
     }
 
@@ -46,7 +46,7 @@ impl<'t> Fields<'t> {
         let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
         number.filter(|number| bounds.contains(number)).ok_or_else(|| {
             let (from, to) = (bounds.start(), bounds.end());
-            self.wrong(format!(
+            self.error(format!(
                 "`{name}` is {value}; it must be a whole number from {from} to {to}"
             ))
         })
@@ -54,11 +54,11 @@ impl<'t> Fields<'t> {
 
     /// A number above 0 and up to `most`.
     pub fn rate(&self, name: &str, most: f64) -> Result<f64> {
-        let value = self.needed(name, self.table.get(name))?;
+        let value = self.required(name, self.table.get(name))?;
         let number = value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64));
         // Nothing that is not a number is above 0.
         number.filter(|rate| *rate > 0.0 && *rate <= most).ok_or_else(|| {
-            self.wrong(format!(
+            self.error(format!(
                 "`{name}` is {value}; it must be a number above 0 and at most {most}"
             ))
         })
@@ -67,7 +67,7 @@ impl<'t> Fields<'t> {
     /// A text.
     pub fn text(&self, name: &str) -> Result<Option<&'t str>> {
         let text = |value: &'t Value| {
-            let wrong = || self.wrong(format!("`{name}` is {value}; it must be a text"));
+            let wrong = || self.error(format!("`{name}` is {value}; it must be a text"));
             value.as_str().ok_or_else(wrong)
         };
         self.table.get(name).map(text).transpose()
@@ -78,7 +78,7 @@ impl<'t> Fields<'t> {
         let Some(found) = self.text(name)? else { return Ok(None) };
         let word = words.iter().find(|(word, _)| *word == found);
         let allowed = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" or ");
-        let wrong = || self.wrong(format!("`{name}` is \"{found}\"; it must be {}", allowed()));
+        let wrong = || self.error(format!("`{name}` is \"{found}\"; it must be {}", allowed()));
         word.map(|(_, meaning)| Some(*meaning)).ok_or_else(wrong)
     }
 
@@ -88,12 +88,12 @@ impl<'t> Fields<'t> {
         let Some(table) = value.as_table() else {
             return Ok(Some(Sizes::constant(self.within(name, value, &bounds)?)));
         };
-        let place = format!("{}: `{name}`", self.place);
-        let inner = Fields::of(&place, table, &["min", "max"])?;
-        let min = inner.needed("min", inner.whole("min", bounds.clone())?)?;
-        let max = inner.needed("max", inner.whole("max", bounds)?)?;
+        let place = format!("{}: `{name}`", self.context);
+        let inner = Fields::new(&place, table, &["min", "max"])?;
+        let min = inner.required("min", inner.integer("min", bounds.clone())?)?;
+        let max = inner.required("max", inner.integer("max", bounds)?)?;
         if min > max {
-            return Err(inner.wrong(format!("`min` is {min}; it must be at most `max`, {max}")));
+            return Err(inner.error(format!("`min` is {min}; it must be at most `max`, {max}")));
         }
         Ok(Some(Sizes { min, max }))
     }

@@ -33,7 +33,7 @@
 //!
 //! A file is read strictly. What is misspelt would be left out, and what is left out would be measured.
 
-mod change;
+mod set_field;
 pub mod fields;
 mod parse;
 
@@ -42,7 +42,7 @@ pub(crate) use parse::{TXN_BYTES_MAX, TXN_OPERATIONS_MAX};
 
 use crate::arrivals::Spacing;
 use crate::keys::{KeySpace, Sizes};
-use crate::{Result, Trouble};
+use crate::{Error, Result};
 
 /// A file that has been read.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,7 +62,7 @@ pub struct Class {
     pub name: String,
     /// Its place in the file. It decides, with the seed, when requests are due, so that a class does not
     /// change when others are left out.
-    pub place: u64,
+    pub index: u64,
     /// What a request does.
     pub operation: Operation,
     /// Requests per second, on average.
@@ -133,23 +133,23 @@ impl Workload {
         if let Some(name) = names.iter().find(|name| self.classes.iter().all(|c| c.name != **name))
         {
             let wrong = format!("--without {name}: there is no such class; there are {there}");
-            return Err(Trouble::Workload(wrong));
+            return Err(Error::Workload(wrong));
         }
         self.classes.retain(|class| !names.contains(&class.name));
         if self.classes.is_empty() {
             let wrong = format!("--without leaves no class of {there}");
-            return Err(Trouble::Workload(wrong));
+            return Err(Error::Workload(wrong));
         }
         Ok(self)
     }
 
     /// Whether keys may be missing while it runs.
-    pub fn deletes(&self) -> bool {
+    pub fn has_deletes(&self) -> bool {
         self.classes.iter().any(|class| matches!(class.operation, Operation::Delete { .. }))
     }
 
     /// Whether it needs the keys that a fill makes.
-    pub fn reads(&self) -> bool {
+    pub fn has_ranges(&self) -> bool {
         self.classes.iter().any(|class| matches!(class.operation, Operation::Range { .. }))
     }
 }

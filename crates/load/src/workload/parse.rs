@@ -9,7 +9,7 @@ use super::fields::Fields;
 use super::{Class, Operation, Workload};
 use crate::arrivals::Spacing;
 use crate::keys::{KeySpace, Sizes};
-use crate::{Result, Trouble};
+use crate::{Error, Result};
 
 pub(super) const SECONDS_MAX: u64 = 86_400;
 /// More does not fit into a store that etcd would be run with.
@@ -23,7 +23,7 @@ pub(crate) const TXN_OPERATIONS_MAX: u64 = 128;
 /// So many bytes of keys and values we put into one transaction: enough below what etcd takes.
 pub(crate) const TXN_BYTES_MAX: u64 = 1 << 20;
 
-const OF_ALL: [&str; 5] = ["name", "operation", "rate", "arrivals", "connections"];
+const CLASS_FIELDS: [&str; 5] = ["name", "operation", "rate", "arrivals", "connections"];
 
 /// What `operation` may be, and which fields a class has then beside those of all.
 const OPERATIONS: [(&str, &[&str]); 4] = [
@@ -39,21 +39,21 @@ impl Workload {
         let file: Table = text.parse().map_err(|error| not_toml(text, &error))?;
         // What is in [model] is for the simulator: of the machines that there are none of here.
         let allowed = ["seconds", "keys", "class", "model"];
-        let fields = Fields::of("workload", &file, &allowed)?;
-        let seconds = fields.needed("seconds", fields.whole("seconds", 1..=SECONDS_MAX)?)?;
-        let keys = fields.needed("keys", file.get("keys"))?.as_table();
-        let space = space(keys.ok_or_else(|| fields.wrong("`keys` must be a table, [keys]"))?)?;
-        let tables = fields.needed("class", file.get("class"))?.as_array();
+        let fields = Fields::new("workload", &file, &allowed)?;
+        let seconds = fields.required("seconds", fields.integer("seconds", 1..=SECONDS_MAX)?)?;
+        let keys = fields.required("keys", file.get("keys"))?.as_table();
+        let space = space(keys.ok_or_else(|| fields.error("`keys` must be a table, [keys]"))?)?;
+        let tables = fields.required("class", file.get("class"))?.as_array();
         let tables =
             tables.filter(|tables| !tables.is_empty() && tables.iter().all(Value::is_table));
         let tables =
-            tables.ok_or_else(|| fields.wrong("`class` must be tables, each [[class]]"))?;
+            tables.ok_or_else(|| fields.error("`class` must be tables, each [[class]]"))?;
         let mut classes: Vec<Class> = Vec::new();
         for (place, table) in (0..).zip(tables.iter().filter_map(Value::as_table)) {
             let class = class(place, table, &space)?;
             if classes.iter().any(|other| other.name == class.name) {
                 let name = class.name;
-                return Err(fields.wrong(format!("there are two classes \"{name}\"")));
+                return Err(fields.error(format!("there are two classes \"{name}\"")));
             }
             classes.push(class);
         }
@@ -62,23 +62,23 @@ impl Workload {
 }
 
 /// What the parser says, in one line.
-fn not_toml(text: &str, error: &toml::de::Error) -> Trouble {
+fn not_toml(text: &str, error: &toml::de::Error) -> Error {
     let at = error.span().map_or(0, |span| span.start);
     let line = text.get(..at).unwrap_or_default().matches('\n').count() + 1;
     let message = error.message().lines().collect::<Vec<_>>().join("; ");
-    Trouble::Workload(format!("workload: line {line} is no TOML: {message}"))
+    Error::Workload(format!("workload: line {line} is no TOML: {message}"))
 }
 
 pub(super) fn space(table: &Table) -> Result<KeySpace> {
-    let fields = Fields::of("[keys]", table, &["count", "size", "value", "prefix"])?;
-    let prefix = fields.text("prefix")?.unwrap_or(KeySpace::PREFIX).to_owned();
-    let count = fields.needed("count", fields.whole("count", 1..=KEYS_MAX)?)?;
-    let shortest = KeySpace::shortest(&prefix, count);
+    let fields = Fields::new("[keys]", table, &["count", "size", "value", "prefix"])?;
+    let prefix = fields.text("prefix")?.unwrap_or(KeySpace::DEFAULT_PREFIX).to_owned();
+    let count = fields.required("count", fields.integer("count", 1..=KEYS_MAX)?)?;
+    let shortest = KeySpace::min_key_size(&prefix, count);
     if shortest > KEY_SIZE_MAX {
-        return Err(fields.wrong(format!("`prefix` is longer than a key may be, {KEY_SIZE_MAX}")));
+        return Err(fields.error(format!("`prefix` is longer than a key may be, {KEY_SIZE_MAX}")));
     }
-    let key_size = fields.needed("size", fields.whole("size", shortest..=KEY_SIZE_MAX)?)?;
-    let value = fields.needed("value", fields.sizes("value", 0..=VALUE_SIZE_MAX)?)?;
+    let key_size = fields.required("size", fields.integer("size", shortest..=KEY_SIZE_MAX)?)?;
+    let value = fields.required("value", fields.sizes("value", 0..=VALUE_SIZE_MAX)?)?;
     Ok(KeySpace { prefix, count, key_size, value })
 }
 
@@ -90,28 +90,28 @@ pub(super) fn class(place: u64, table: &Table, space: &KeySpace) -> Result<Class
     let of_operation = known.map(|(_, fields)| *fields).unwrap_or_default();
     // Of an operation that is unknown or missing, that is what will be complained of.
     let allowed = match known {
-        Some(_) => [&OF_ALL, of_operation].concat(),
+        Some(_) => [&CLASS_FIELDS, of_operation].concat(),
         None => table.keys().map(String::as_str).collect(),
     };
-    let fields = Fields::of(&called, table, &allowed)?;
-    let name = fields.needed("name", name)?.to_owned();
+    let fields = Fields::new(&called, table, &allowed)?;
+    let name = fields.required("name", name)?.to_owned();
     let operation = operation(&fields, space)?;
     let spacings = [("constant", Spacing::Constant), ("poisson", Spacing::Poisson)];
     let spacing = fields.one_of("arrivals", &spacings)?.unwrap_or(Spacing::Constant);
-    let connections = fields.whole("connections", 1..=CONNECTIONS_MAX)?.unwrap_or(1);
+    let connections = fields.integer("connections", 1..=CONNECTIONS_MAX)?.unwrap_or(1);
     let rate = fields.rate("rate", RATE_MAX)?;
-    Ok(Class { name, place, operation, rate, spacing, connections })
+    Ok(Class { name, index: place, operation, rate, spacing, connections })
 }
 
 fn operation(fields: &Fields<'_>, space: &KeySpace) -> Result<Operation> {
     let words = OPERATIONS.map(|(word, _)| (word, word));
-    let operation = fields.needed("operation", fields.one_of("operation", &words)?)?;
+    let operation = fields.required("operation", fields.one_of("operation", &words)?)?;
     let value = || Ok(fields.sizes("value", 0..=VALUE_SIZE_MAX)?.unwrap_or(space.value));
-    let keys = |most| Ok(fields.whole("keys", 1..=most)?.unwrap_or(1));
+    let keys = |most| Ok(fields.integer("keys", 1..=most)?.unwrap_or(1));
     match operation {
         "range" => {
             let keys = keys(space.count)?;
-            let limit = fields.whole("limit", 1..=keys)?;
+            let limit = fields.integer("limit", 1..=keys)?;
             let words = [("linearizable", false), ("serializable", true)];
             let serializable = fields.one_of("consistency", &words)?.unwrap_or(false);
             Ok(Operation::Range { keys, limit, serializable })
@@ -125,7 +125,7 @@ fn operation(fields: &Fields<'_>, space: &KeySpace) -> Result<Operation> {
 fn txn(fields: &Fields<'_>, space: &KeySpace, keys: u64, value: Sizes) -> Result<Operation> {
     let bytes = keys * (space.key_size + value.max);
     if keys > 1 && bytes > TXN_BYTES_MAX {
-        return Err(fields.wrong(format!(
+        return Err(fields.error(format!(
             "`keys` is {keys}, which is up to {bytes} bytes; a transaction may have {TXN_BYTES_MAX}"
         )));
     }

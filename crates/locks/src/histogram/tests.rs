@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn buckets_follow_each_other_without_gap_or_overlap() {
     let mut next = 0;
-    for bucket in 0..BUCKETS {
+    for bucket in 0..BUCKET_COUNT {
         assert_eq!(bucket_of(next), bucket, "first value {next}");
         assert_eq!(bucket_of(last_value_of(bucket)), bucket);
         next = last_value_of(bucket).wrapping_add(1);
@@ -47,7 +47,7 @@ fn spread_value(random: &mut impl Rng) -> u64 {
 #[test]
 fn an_empty_histogram_answers_zero() {
     let snapshot = Histogram::new().snapshot();
-    assert_eq!(snapshot, Snapshot::default());
+    assert_eq!(snapshot, HistogramSnapshot::default());
     assert_eq!((snapshot.percentile(99.0), snapshot.max(), snapshot.count()), (0, 0, 0));
     assert_eq!(snapshot.mean(), 0.0);
 }
@@ -87,5 +87,5 @@ fn reset_forgets() {
     let histogram = Histogram::new();
     histogram.record(42);
     histogram.reset();
-    assert_eq!(histogram.snapshot(), Snapshot::default());
+    assert_eq!(histogram.snapshot(), HistogramSnapshot::default());
 }

@@ -20,19 +20,19 @@
 
 use std::error::Error;
 
-use clearlane_locks::{Actor, Mode, Stance};
+use clearlane_locks::{BlockerState, LockMode, TaskLabel};
 use goldenscript::{Block, Command, Context, Runner};
 
 /// One lock, and actors that take and release it.
 pub(crate) trait Stage {
     /// Lets an actor ask for the lock, and returns when it is clear who holds and who waits.
-    fn ask(&mut self, actor: Actor, mode: Mode);
+    fn ask(&mut self, actor: TaskLabel, mode: LockMode);
 
     /// Lets an actor ask without waiting; says whether it got the lock.
-    fn try_ask(&mut self, actor: Actor, mode: Mode) -> bool;
+    fn try_ask(&mut self, actor: TaskLabel, mode: LockMode) -> bool;
 
     /// Lets an actor release the lock, and returns when it is clear who holds and who waits.
-    fn release(&mut self, actor: Actor);
+    fn release(&mut self, actor: TaskLabel);
 
     /// Who holds the lock.
     fn holds(&self) -> Vec<Holds>;
@@ -47,17 +47,17 @@ pub(crate) trait Stage {
 /// An actor that holds the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holds {
-    pub(crate) actor: Actor,
-    pub(crate) mode: Mode,
+    pub(crate) actor: TaskLabel,
+    pub(crate) mode: LockMode,
 }
 
 /// An actor that waits behind another.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waits {
-    pub(crate) actor: Actor,
-    pub(crate) mode: Mode,
-    pub(crate) front: Actor,
-    pub(crate) stance: Stance,
+    pub(crate) actor: TaskLabel,
+    pub(crate) mode: LockMode,
+    pub(crate) front: TaskLabel,
+    pub(crate) stance: BlockerState,
 }
 
 /// Runs a script on a stage.
@@ -70,12 +70,13 @@ impl<S: Stage> Runner for Script<S> {
         if command.name == "blame" {
             return Ok(self.blame());
         }
-        let actor = Actor::named(context.prefix.as_deref().ok_or("who? write `actor: command`")?);
+        let actor =
+            TaskLabel::named(context.prefix.as_deref().ok_or("who? write `actor: command`")?);
         match command.name.as_str() {
-            "read" => self.0.ask(actor, Mode::Read),
-            "write" => self.0.ask(actor, Mode::Write),
-            "try_read" => return Ok(self.try_ask(actor, Mode::Read)),
-            "try_write" => return Ok(self.try_ask(actor, Mode::Write)),
+            "read" => self.0.ask(actor, LockMode::Read),
+            "write" => self.0.ask(actor, LockMode::Write),
+            "try_read" => return Ok(self.try_ask(actor, LockMode::Read)),
+            "try_write" => return Ok(self.try_ask(actor, LockMode::Write)),
             "release" => self.0.release(actor),
             other => return Err(format!("unknown command {other}").into()),
         }
@@ -91,7 +92,7 @@ impl<S: Stage> Runner for Script<S> {
 }
 
 impl<S: Stage> Script<S> {
-    fn try_ask(&mut self, actor: Actor, mode: Mode) -> String {
+    fn try_ask(&mut self, actor: TaskLabel, mode: LockMode) -> String {
         if self.0.try_ask(actor, mode) { "in".to_owned() } else { "refused".to_owned() }
     }
 
@@ -116,15 +117,15 @@ impl<S: Stage> Script<S> {
 
 fn line(waits: &Waits) -> String {
     let stance = match waits.stance {
-        Stance::Holding => "holding",
-        Stance::Waiting => "waiting",
+        BlockerState::Holding => "holding",
+        BlockerState::Waiting => "waiting",
     };
     format!("{} {} behind {} ({stance})", waits.actor, word(waits.mode), waits.front)
 }
 
-fn word(mode: Mode) -> &'static str {
+fn word(mode: LockMode) -> &'static str {
     match mode {
-        Mode::Read => "read",
-        Mode::Write => "write",
+        LockMode::Read => "read",
+        LockMode::Write => "write",
     }
 }

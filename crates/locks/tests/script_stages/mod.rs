@@ -1,4 +1,4 @@
 //! What the scripts run on.
 
-pub(crate) mod gate;
+pub(crate) mod rules;
 pub(crate) mod threads;

@@ -15,74 +15,81 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clearlane_locks::{Actor, Mode, Registry, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use clearlane_locks::{LockMode, Registry, RwLock, RwLockReadGuard, RwLockWriteGuard, TaskLabel};
 
 use crate::script::{Holds, Stage, Waits};
 
 /// A lock, and the threads that act on it.
-pub(crate) struct OnThreads {
+pub(crate) struct ThreadStage {
     registry: Registry,
     lock: Arc<RwLock<()>>,
-    players: BTreeMap<Actor, Player>,
+    tasks: BTreeMap<TaskLabel, TaskThread>,
     /// Who has been told something and not yet answered.
-    pending: BTreeSet<Actor>,
-    answers: Receiver<Answer>,
-    answer_to: Sender<Answer>,
+    pending: BTreeSet<TaskLabel>,
+    replies: Receiver<TaskReply>,
+    reply_to: Sender<TaskReply>,
 }
 
 /// A thread that acts as an actor.
-struct Player {
-    orders: Sender<Order>,
+struct TaskThread {
+    commands: Sender<TaskCommand>,
     thread: JoinHandle<()>,
 }
 
 /// What an actor is told to do.
-enum Order {
-    Ask(Mode),
-    TryAsk(Mode),
+enum TaskCommand {
+    Ask(LockMode),
+    TryAsk(LockMode),
     Release,
 }
 
 /// An actor did what it was told; whether it holds the lock now.
-struct Answer {
-    actor: Actor,
+struct TaskReply {
+    actor: TaskLabel,
     holds: bool,
 }
 
-impl OnThreads {
-    pub(crate) fn new() -> OnThreads {
+impl ThreadStage {
+    pub(crate) fn new() -> ThreadStage {
         let registry = Registry::new();
         let lock = Arc::new(RwLock::new(&registry, "lock", ()));
         let (answer_to, answers) = channel();
         let (players, pending) = Default::default();
-        OnThreads { registry, lock, players, pending, answers, answer_to }
+        ThreadStage {
+            registry,
+            lock,
+            tasks: players,
+            pending,
+            replies: answers,
+            reply_to: answer_to,
+        }
     }
 
     /// Tells an actor, waits until things have settled, and says whether it holds the lock if it
     /// has answered.
-    fn tell(&mut self, actor: Actor, order: Order) -> Option<bool> {
-        let player = self.players.entry(actor).or_insert_with(|| {
-            let (lock, answer_to) = (Arc::clone(&self.lock), self.answer_to.clone());
+    fn run_command(&mut self, actor: TaskLabel, order: TaskCommand) -> Option<bool> {
+        let player = self.tasks.entry(actor).or_insert_with(|| {
+            let (lock, answer_to) = (Arc::clone(&self.lock), self.reply_to.clone());
             let (orders, inbox) = channel();
-            let thread = thread::spawn(move || play(actor, &lock, &inbox, &answer_to));
-            Player { orders, thread }
+            let thread = thread::spawn(move || run_task(actor, &lock, &inbox, &answer_to));
+            TaskThread { commands: orders, thread }
         });
         assert!(self.pending.insert(actor), "{actor} still waits");
-        player.orders.send(order).expect("the thread lives");
-        self.settle(actor)
+        player.commands.send(order).expect("the thread lives");
+        self.wait_until_settled(actor)
     }
 
-    fn settle(&mut self, told: Actor) -> Option<bool> {
+    fn wait_until_settled(&mut self, told: TaskLabel) -> Option<bool> {
         let deadline = Instant::now() + Duration::from_secs(30);
         let mut answer = None;
         loop {
-            while let Ok(Answer { actor, holds }) = self.answers.try_recv() {
+            while let Ok(TaskReply { actor, holds }) = self.replies.try_recv() {
                 self.pending.remove(&actor);
                 answer = answer.or((actor == told).then_some(holds));
             }
             // Only after the answers: who was let in by an answered release must not be found in an
             // older list.
-            let waiting: BTreeSet<Actor> =
+            let waiting: BTreeSet<TaskLabel> =
                 self.lock.waiting().iter().map(|waiting| waiting.waiter).collect();
             if self.pending.is_subset(&waiting) {
                 return answer;
@@ -94,22 +101,27 @@ impl OnThreads {
 }
 
 /// The life of a player: does what it is told until nobody tells it any more.
-fn play(actor: Actor, lock: &RwLock<()>, inbox: &Receiver<Order>, answer_to: &Sender<Answer>) {
+fn run_task(
+    actor: TaskLabel,
+    lock: &RwLock<()>,
+    inbox: &Receiver<TaskCommand>,
+    answer_to: &Sender<TaskReply>,
+) {
     let _as = actor.enter();
     let mut guard = None;
     for order in inbox {
         guard = match order {
-            Order::Ask(Mode::Read) => Some(Guard::Read(lock.read())),
-            Order::Ask(Mode::Write) => Some(Guard::Write(lock.write())),
-            Order::TryAsk(Mode::Read) => lock.try_read().map(Guard::Read),
-            Order::TryAsk(Mode::Write) => lock.try_write().map(Guard::Write),
-            Order::Release => {
+            TaskCommand::Ask(LockMode::Read) => Some(Guard::Read(lock.read())),
+            TaskCommand::Ask(LockMode::Write) => Some(Guard::Write(lock.write())),
+            TaskCommand::TryAsk(LockMode::Read) => lock.try_read().map(Guard::Read),
+            TaskCommand::TryAsk(LockMode::Write) => lock.try_write().map(Guard::Write),
+            TaskCommand::Release => {
                 drop(guard.take());
                 None
             }
         };
         // The stage may be gone already: the script has ended.
-        let _ = answer_to.send(Answer { actor, holds: guard.is_some() });
+        let _ = answer_to.send(TaskReply { actor, holds: guard.is_some() });
     }
 }
 
@@ -120,17 +132,17 @@ enum Guard<'a> {
     Write(RwLockWriteGuard<'a, ()>),
 }
 
-impl Stage for OnThreads {
-    fn ask(&mut self, actor: Actor, mode: Mode) {
-        self.tell(actor, Order::Ask(mode));
+impl Stage for ThreadStage {
+    fn ask(&mut self, actor: TaskLabel, mode: LockMode) {
+        self.run_command(actor, TaskCommand::Ask(mode));
     }
 
-    fn try_ask(&mut self, actor: Actor, mode: Mode) -> bool {
-        self.tell(actor, Order::TryAsk(mode)).expect("trying does not wait")
+    fn try_ask(&mut self, actor: TaskLabel, mode: LockMode) -> bool {
+        self.run_command(actor, TaskCommand::TryAsk(mode)).expect("trying does not wait")
     }
 
-    fn release(&mut self, actor: Actor) {
-        self.tell(actor, Order::Release);
+    fn release(&mut self, actor: TaskLabel) {
+        self.run_command(actor, TaskCommand::Release);
     }
 
     fn holds(&self) -> Vec<Holds> {
@@ -142,8 +154,8 @@ impl Stage for OnThreads {
         let waits = self.lock.waiting().into_iter().map(|waiting| Waits {
             actor: waiting.waiter,
             mode: waiting.mode,
-            front: waiting.holder,
-            stance: waiting.stance,
+            front: waiting.blocker,
+            stance: waiting.blocker_state,
         });
         waits.collect()
     }
@@ -154,8 +166,8 @@ impl Stage for OnThreads {
             let waits = Waits {
                 actor: blame.waiter,
                 mode: blame.mode,
-                front: blame.holder,
-                stance: blame.stance,
+                front: blame.blocker,
+                stance: blame.blocker_state,
             };
             (waits, blame.count)
         });
@@ -163,12 +175,12 @@ impl Stage for OnThreads {
     }
 }
 
-impl Drop for OnThreads {
+impl Drop for ThreadStage {
     /// Whoever holds lets go when it is told nothing more, so everybody comes to an end.
     fn drop(&mut self) {
-        let (orders, threads): (Vec<_>, Vec<_>) = std::mem::take(&mut self.players)
+        let (orders, threads): (Vec<_>, Vec<_>) = std::mem::take(&mut self.tasks)
             .into_values()
-            .map(|player| (player.orders, player.thread))
+            .map(|player| (player.commands, player.thread))
             .unzip();
         drop(orders);
         threads.into_iter().for_each(|thread| drop(thread.join()));

@@ -51,13 +51,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use clearlane_engine::{Engine, EngineKind, Error, Options, Result, open};
-use clearlane_raft_log::files::{File, Files};
+use clearlane_raft_log::files::{File, FileSystem};
 use parking_lot::Mutex;
 
-use super::vault::{Staged, Vault};
+use super::store_dir::{StagedStore, StoreDir};
 
 const CURRENT: &str = "current";
-const COPY_SUFFIX: &str = ".copy";
+const SNAPSHOT_SUFFIX: &str = ".copy";
 const MARK_NEW: &str = "mark.new";
 const LOCK: &str = "lock";
 const STORE_PREFIX: &str = "store.";
@@ -65,49 +65,49 @@ const FORMAT: &str = "clearlane-vault 1";
 
 /// A directory of stores.
 #[derive(Debug)]
-pub struct DirectoryVault {
-    files: Arc<dyn Files>,
+pub struct DiskStoreDir {
+    files: Arc<dyn FileSystem>,
     dir: PathBuf,
     kind: EngineKind,
     options: Options,
-    shelf: Mutex<Shelf>,
+    open_stores: Mutex<OpenStores>,
 }
 
 /// What this process knows of the stores, beside their marks.
 #[derive(Debug)]
-struct Shelf {
+struct OpenStores {
     /// Keeps the directory to ourselves.
     _lock: Box<dyn File>,
     /// The number of the next store.
     next: u64,
     /// Which store is open. Weak: it closes when nobody uses it any more.
-    open: BTreeMap<u64, Weak<dyn Engine>>,
+    engines: BTreeMap<u64, Weak<dyn Engine>>,
     /// Copies that this process has kept. They stay open until they are promoted or discarded.
     kept: BTreeMap<u64, Arc<dyn Engine>>,
 }
 
-impl DirectoryVault {
+impl DiskStoreDir {
     /// Takes a directory, and makes it if it is not there; its parent must be. The marks are
     /// touched through `files` only; the stores are the engine's.
     pub fn new(
-        files: Arc<dyn Files>,
+        files: Arc<dyn FileSystem>,
         dir: &Path,
         kind: EngineKind,
         options: Options,
-    ) -> Result<DirectoryVault> {
-        make_dir(&*files, dir).map_err(at(dir))?;
+    ) -> Result<DiskStoreDir> {
+        make_dir(&*files, dir).map_err(path_error(dir))?;
         let lock = lock(&*files, dir)?;
         // Names that a killed process has left may not be on disk yet.
-        files.sync_dir(dir).map_err(at(dir))?;
+        files.sync_dir(dir).map_err(path_error(dir))?;
         let (open, kept) = Default::default();
-        let shelf = Mutex::new(Shelf { _lock: lock, next: 0, open, kept });
-        let vault = DirectoryVault { files, dir: dir.to_owned(), kind, options, shelf };
+        let shelf = Mutex::new(OpenStores { _lock: lock, next: 0, engines: open, kept });
+        let vault = DiskStoreDir { files, dir: dir.to_owned(), kind, options, open_stores: shelf };
         let marked = vault.marks()?.into_iter().map(|(_, number)| number);
         let there = vault.stores()?.into_iter().chain(marked);
-        vault.shelf.lock().next = there.max().map_or(0, |last| last + 1);
+        vault.open_stores.lock().next = there.max().map_or(0, |last| last + 1);
         if !kind.is_durable() {
             // What was in these copies went with the process.
-            for index in vault.kept()? {
+            for index in vault.kept_indexes()? {
                 vault.discard(index)?;
             }
         }
@@ -123,13 +123,13 @@ impl DirectoryVault {
     }
 
     fn names(&self) -> Result<Vec<String>> {
-        self.files.list(&self.dir).map_err(at(&self.dir))
+        self.files.list(&self.dir).map_err(path_error(&self.dir))
     }
 
     /// The marks that are there, with the number of the store that each names.
     fn marks(&self) -> Result<Vec<(String, u64)>> {
         let names = self.names()?.into_iter();
-        let marks = names.filter(|name| name == CURRENT || index_of_copy(name).is_some());
+        let marks = names.filter(|name| name == CURRENT || snapshot_index(name).is_some());
         marks.map(|name| self.read_mark(&name).map(|number| (name, number))).collect()
     }
 
@@ -146,7 +146,7 @@ impl DirectoryVault {
             file.read_at(0, &mut text)?;
             Ok(text)
         };
-        let text = read().map_err(at(&path))?;
+        let text = read().map_err(path_error(&path))?;
         let number = std::str::from_utf8(&text).ok().and_then(parse_mark);
         let detail = || "not a mark of a store".to_owned();
         number.ok_or_else(|| Error::Corrupt { path: path.clone(), detail: detail() })
@@ -164,7 +164,7 @@ impl DirectoryVault {
             self.files.rename(&new, &path)?;
             self.files.sync_dir(&self.dir)
         };
-        write().map_err(at(&path))
+        write().map_err(path_error(&path))
     }
 
     /// Takes a name away. The store that had it may be removed behind this.
@@ -174,7 +174,7 @@ impl DirectoryVault {
             remove_if_there(&*self.files, &path)?;
             self.files.sync_dir(&self.dir)
         };
-        remove().map_err(at(&path))
+        remove().map_err(path_error(&path))
     }
 
     /// The numbers of the stores that are there, ascending.
@@ -182,29 +182,29 @@ impl DirectoryVault {
         let entries = match fs::read_dir(&self.dir) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
-            Err(error) => return Err(at(&self.dir)(error)),
+            Err(error) => return Err(path_error(&self.dir)(error)),
         };
         let names = entries.map(|entry| Ok(entry?.file_name()));
-        let names: Vec<_> = names.collect::<io::Result<_>>().map_err(at(&self.dir))?;
-        Ok(names.iter().filter_map(|name| number_of_store(name.to_str()?)).collect())
+        let names: Vec<_> = names.collect::<io::Result<_>>().map_err(path_error(&self.dir))?;
+        Ok(names.iter().filter_map(|name| store_number(name.to_str()?)).collect())
     }
 
     /// Opens a store, or finds that it is open.
-    fn open_store(&self, shelf: &mut Shelf, number: u64) -> Result<Arc<dyn Engine>> {
-        if let Some(engine) = shelf.open.get(&number).and_then(Weak::upgrade) {
+    fn open_store(&self, shelf: &mut OpenStores, number: u64) -> Result<Arc<dyn Engine>> {
+        if let Some(engine) = shelf.engines.get(&number).and_then(Weak::upgrade) {
             return Ok(engine);
         }
         let engine = open(self.kind, &self.store_path(number), self.options.clone())?;
-        shelf.open.insert(number, Arc::downgrade(&engine));
+        shelf.engines.insert(number, Arc::downgrade(&engine));
         Ok(engine)
     }
 
     /// Removes the stores without a name which nobody has open.
-    fn remove_nameless(&self, shelf: &mut Shelf) -> Result<()> {
-        shelf.open.retain(|_, engine| engine.strong_count() > 0);
+    fn remove_unnamed(&self, shelf: &mut OpenStores) -> Result<()> {
+        shelf.engines.retain(|_, engine| engine.strong_count() > 0);
         let named: BTreeSet<u64> = self.marks()?.into_iter().map(|(_, number)| number).collect();
         for number in self.stores()? {
-            if !named.contains(&number) && !shelf.open.contains_key(&number) {
+            if !named.contains(&number) && !shelf.engines.contains_key(&number) {
                 remove_store(&self.store_path(number))?;
             }
         }
@@ -213,18 +213,18 @@ impl DirectoryVault {
 
     /// The same, where the marks are as they should be by now. What cannot be removed takes room
     /// and does no other harm, and is tried again the next time.
-    fn try_to_remove_nameless(&self, shelf: &mut Shelf) {
-        let _ = self.remove_nameless(shelf);
+    fn try_remove_unnamed(&self, shelf: &mut OpenStores) {
+        let _ = self.remove_unnamed(shelf);
     }
 }
 
-impl Vault for DirectoryVault {
+impl StoreDir for DiskStoreDir {
     fn free_space(&self) -> u64 {
         self.files.free_space(&self.dir)
     }
 
     fn open(&self) -> Result<Arc<dyn Engine>> {
-        let mut shelf = self.shelf.lock();
+        let mut shelf = self.open_stores.lock();
         let number = match self.mark(CURRENT)? {
             Some(number) => number,
             None => {
@@ -242,17 +242,17 @@ impl Vault for DirectoryVault {
         self.open_store(&mut shelf, number)
     }
 
-    fn stage(&self) -> Result<Staged> {
-        let mut shelf = self.shelf.lock();
+    fn stage(&self) -> Result<StagedStore> {
+        let mut shelf = self.open_stores.lock();
         let number = shelf.next;
         shelf.next += 1;
         let engine = self.open_store(&mut shelf, number)?;
-        Ok(Staged { number, engine })
+        Ok(StagedStore { number, engine })
     }
 
-    fn keep(&self, staged: Staged, index: u64) -> Result<()> {
-        let mut shelf = self.shelf.lock();
-        let name = name_of_copy(index);
+    fn keep(&self, staged: StagedStore, index: u64) -> Result<()> {
+        let mut shelf = self.open_stores.lock();
+        let name = snapshot_name(index);
         // A mark that could not be synced is there to be seen, and counts for nothing: it is made
         // again.
         if shelf.kept.contains_key(&index) && self.mark(&name)?.is_some() {
@@ -261,72 +261,73 @@ impl Vault for DirectoryVault {
             self.write_mark(&name, staged.number)?;
             shelf.kept.insert(index, staged.engine);
         }
-        self.try_to_remove_nameless(&mut shelf);
+        self.try_remove_unnamed(&mut shelf);
         Ok(())
     }
 
-    fn abandon(&self, staged: Staged) -> Result<()> {
+    fn abandon(&self, staged: StagedStore) -> Result<()> {
         drop(staged);
-        self.remove_nameless(&mut self.shelf.lock())
+        self.remove_unnamed(&mut self.open_stores.lock())
     }
 
-    fn kept(&self) -> Result<Vec<u64>> {
-        let _shelf = self.shelf.lock();
+    fn kept_indexes(&self) -> Result<Vec<u64>> {
+        let _shelf = self.open_stores.lock();
         let marks = self.marks()?;
-        let mut kept: Vec<u64> = marks.iter().filter_map(|(name, _)| index_of_copy(name)).collect();
+        let mut kept: Vec<u64> =
+            marks.iter().filter_map(|(name, _)| snapshot_index(name)).collect();
         kept.sort_unstable();
         Ok(kept)
     }
 
     fn promote(&self, index: u64) -> Result<Arc<dyn Engine>> {
-        let mut shelf = self.shelf.lock();
-        let name = name_of_copy(index);
+        let mut shelf = self.open_stores.lock();
+        let name = snapshot_name(index);
         let number = self.mark(&name)?;
         let number =
             number.ok_or_else(|| Error::Storage(format!("there is no copy at {index}")))?;
         // Opened first: what cannot be opened is not made the current one.
         let engine = self.open_store(&mut shelf, number)?;
         let path = self.path(CURRENT);
-        self.files.rename(&self.path(&name), &path).map_err(at(&path))?;
-        self.files.sync_dir(&self.dir).map_err(at(&self.dir))?;
+        self.files.rename(&self.path(&name), &path).map_err(path_error(&path))?;
+        self.files.sync_dir(&self.dir).map_err(path_error(&self.dir))?;
         shelf.kept.retain(|kept, _| *kept > index);
         for (name, _) in self.marks()? {
-            if index_of_copy(&name).is_some_and(|kept| kept < index) {
+            if snapshot_index(&name).is_some_and(|kept| kept < index) {
                 self.remove_mark(&name)?;
             }
         }
-        self.try_to_remove_nameless(&mut shelf);
+        self.try_remove_unnamed(&mut shelf);
         Ok(engine)
     }
 
     fn discard(&self, index: u64) -> Result<()> {
-        let mut shelf = self.shelf.lock();
-        self.remove_mark(&name_of_copy(index))?;
+        let mut shelf = self.open_stores.lock();
+        self.remove_mark(&snapshot_name(index))?;
         shelf.kept.remove(&index);
-        self.try_to_remove_nameless(&mut shelf);
+        self.try_remove_unnamed(&mut shelf);
         Ok(())
     }
 
-    fn discard_leftovers(&self) -> Result<()> {
-        let mut shelf = self.shelf.lock();
+    fn remove_leftovers(&self) -> Result<()> {
+        let mut shelf = self.open_stores.lock();
         if self.mark(CURRENT)?.is_none() {
             // `open` says what is wrong, if anything is.
             return Ok(());
         }
         self.remove_mark(MARK_NEW)?;
-        self.remove_nameless(&mut shelf)
+        self.remove_unnamed(&mut shelf)
     }
 }
 
-fn name_of_copy(index: u64) -> String {
-    format!("{index}{COPY_SUFFIX}")
+fn snapshot_name(index: u64) -> String {
+    format!("{index}{SNAPSHOT_SUFFIX}")
 }
 
-fn index_of_copy(name: &str) -> Option<u64> {
-    number(name.strip_suffix(COPY_SUFFIX)?)
+fn snapshot_index(name: &str) -> Option<u64> {
+    number(name.strip_suffix(SNAPSHOT_SUFFIX)?)
 }
 
-fn number_of_store(name: &str) -> Option<u64> {
+fn store_number(name: &str) -> Option<u64> {
     number(name.strip_prefix(STORE_PREFIX)?)
 }
 
@@ -345,7 +346,7 @@ fn parse_mark(text: &str) -> Option<u64> {
     number(store).filter(|store| *store < u64::MAX / 2)
 }
 
-fn make_dir(files: &dyn Files, dir: &Path) -> io::Result<()> {
+fn make_dir(files: &dyn FileSystem, dir: &Path) -> io::Result<()> {
     match files.list(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             files.create_dir(dir)?;
@@ -355,7 +356,7 @@ fn make_dir(files: &dyn Files, dir: &Path) -> io::Result<()> {
     }
 }
 
-fn lock(files: &dyn Files, dir: &Path) -> Result<Box<dyn File>> {
+fn lock(files: &dyn FileSystem, dir: &Path) -> Result<Box<dyn File>> {
     let path = dir.join(LOCK);
     let take = || {
         let mut file = match files.open(&path) {
@@ -364,11 +365,11 @@ fn lock(files: &dyn Files, dir: &Path) -> Result<Box<dyn File>> {
         };
         Ok(file.try_lock()?.then_some(file))
     };
-    let file = take().map_err(at(&path))?;
+    let file = take().map_err(path_error(&path))?;
     file.ok_or(Error::Locked { path })
 }
 
-fn remove_if_there(files: &dyn Files, path: &Path) -> io::Result<()> {
+fn remove_if_there(files: &dyn FileSystem, path: &Path) -> io::Result<()> {
     match files.remove(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
@@ -377,15 +378,15 @@ fn remove_if_there(files: &dyn Files, path: &Path) -> io::Result<()> {
 
 /// Removes a store, unless a read of it is still open: the engine's lock on the directory says so.
 fn remove_store(path: &Path) -> Result<()> {
-    let handle = fs::File::open(path).map_err(at(path))?;
+    let handle = fs::File::open(path).map_err(path_error(path))?;
     match handle.try_lock() {
-        Ok(()) => fs::remove_dir_all(path).map_err(at(path)),
+        Ok(()) => fs::remove_dir_all(path).map_err(path_error(path)),
         Err(fs::TryLockError::WouldBlock) => Ok(()),
-        Err(fs::TryLockError::Error(error)) => Err(at(path)(error)),
+        Err(fs::TryLockError::Error(error)) => Err(path_error(path)(error)),
     }
 }
 
-fn at(path: &Path) -> impl Fn(io::Error) -> Error {
+fn path_error(path: &Path) -> impl Fn(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Path { path: path.clone(), source }
 }

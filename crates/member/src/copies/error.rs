@@ -8,10 +8,10 @@ pub enum Error {
     Damaged(String),
     /// The message that is to go with the copy is none that says "take a copy".
     #[error("{0} is no snapshot")]
-    NoSnapshot(String),
+    NotSnapshot(String),
     /// Raft has promised more than the store has.
     #[error("the store is at {has}, and {promised} was promised")]
-    Behind {
+    StoreTooOld {
         /// What raft has promised.
         promised: u64,
         /// Where the store is.

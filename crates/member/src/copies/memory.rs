@@ -7,60 +7,60 @@ use std::sync::Arc;
 use clearlane_engine::{Engine, Error, MemoryEngine, Result};
 use parking_lot::Mutex;
 
-use super::vault::{Staged, Vault};
+use super::store_dir::{StagedStore, StoreDir};
 
 /// A vault in memory.
 #[derive(Debug, Default)]
-pub struct MemoryVault {
-    shelf: Mutex<Shelf>,
+pub struct MemoryStoreDir {
+    stores: Mutex<MemoryStores>,
 }
 
 #[derive(Debug, Default)]
-struct Shelf {
+struct MemoryStores {
     current: Option<Arc<dyn Engine>>,
     kept: BTreeMap<u64, Arc<dyn Engine>>,
     staged: u64,
 }
 
-impl MemoryVault {
+impl MemoryStoreDir {
     /// A vault with nothing in it.
-    pub fn new() -> MemoryVault {
-        MemoryVault::default()
+    pub fn new() -> MemoryStoreDir {
+        MemoryStoreDir::default()
     }
 }
 
-impl Vault for MemoryVault {
+impl StoreDir for MemoryStoreDir {
     fn free_space(&self) -> u64 {
         u64::MAX
     }
 
     fn open(&self) -> Result<Arc<dyn Engine>> {
-        let mut shelf = self.shelf.lock();
+        let mut shelf = self.stores.lock();
         let current = shelf.current.get_or_insert_with(|| Arc::new(MemoryEngine::new()));
         Ok(Arc::clone(current))
     }
 
-    fn stage(&self) -> Result<Staged> {
-        let mut shelf = self.shelf.lock();
+    fn stage(&self) -> Result<StagedStore> {
+        let mut shelf = self.stores.lock();
         shelf.staged += 1;
-        Ok(Staged { number: shelf.staged, engine: Arc::new(MemoryEngine::new()) })
+        Ok(StagedStore { number: shelf.staged, engine: Arc::new(MemoryEngine::new()) })
     }
 
-    fn keep(&self, staged: Staged, index: u64) -> Result<()> {
-        self.shelf.lock().kept.entry(index).or_insert(staged.engine);
+    fn keep(&self, staged: StagedStore, index: u64) -> Result<()> {
+        self.stores.lock().kept.entry(index).or_insert(staged.engine);
         Ok(())
     }
 
-    fn abandon(&self, _staged: Staged) -> Result<()> {
+    fn abandon(&self, _staged: StagedStore) -> Result<()> {
         Ok(())
     }
 
-    fn kept(&self) -> Result<Vec<u64>> {
-        Ok(self.shelf.lock().kept.keys().copied().collect())
+    fn kept_indexes(&self) -> Result<Vec<u64>> {
+        Ok(self.stores.lock().kept.keys().copied().collect())
     }
 
     fn promote(&self, index: u64) -> Result<Arc<dyn Engine>> {
-        let mut shelf = self.shelf.lock();
+        let mut shelf = self.stores.lock();
         let engine = shelf.kept.remove(&index);
         let engine =
             engine.ok_or_else(|| Error::Storage(format!("there is no copy at {index}")))?;
@@ -70,11 +70,11 @@ impl Vault for MemoryVault {
     }
 
     fn discard(&self, index: u64) -> Result<()> {
-        self.shelf.lock().kept.remove(&index);
+        self.stores.lock().kept.remove(&index);
         Ok(())
     }
 
-    fn discard_leftovers(&self) -> Result<()> {
+    fn remove_leftovers(&self) -> Result<()> {
         Ok(())
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! # The idea
 //!
-//! A [`Vault`] has room for several stores. One is the current one. What comes from another member
+//! A [`StoreDir`] has room for several stores. One is the current one. What comes from another member
 //! goes into a new one beside it, and takes its place only when it is whole and the log says so.
 //!
 //! ```text
@@ -31,7 +31,7 @@
 //!
 //! # After a crash
 //!
-//! The snapshot record in the log is the moment of installation. [`at_start`] brings the stores in
+//! The snapshot record in the log is the moment of installation. [`open_at_start`] brings the stores in
 //! line with it:
 //!
 //! | killed | what is found | what is done |
@@ -58,12 +58,12 @@ mod memory;
 mod receiver;
 mod sender;
 mod start;
-mod vault;
+mod store_dir;
 
-pub use directory::DirectoryVault;
+pub use directory::DiskStoreDir;
 pub use error::{Error, Result};
-pub use memory::MemoryVault;
-pub use receiver::{Received, Receiver};
-pub use sender::Sender;
-pub use start::at_start;
-pub use vault::{Staged, Vault};
+pub use memory::MemoryStoreDir;
+pub use receiver::{ReceivedSnapshot, SnapshotReceiver};
+pub use sender::SnapshotSender;
+pub use start::open_at_start;
+pub use store_dir::{StagedStore, StoreDir};

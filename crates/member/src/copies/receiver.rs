@@ -13,95 +13,95 @@ use clearlane_raft_log::driver::Message;
 
 use super::error::{Error, Result};
 use super::sender::{MAGIC, MESSAGE_BYTES_MAX};
-use super::vault::{Staged, Vault};
-use crate::progress::Progress;
+use super::store_dir::{StagedStore, StoreDir};
+use crate::applied_position::AppliedPosition;
 
 /// Takes one copy.
-pub struct Receiver {
-    vault: Arc<dyn Vault>,
-    state: State,
+pub struct SnapshotReceiver {
+    store_dir: Arc<dyn StoreDir>,
+    state: ReceiverState,
 }
 
-enum State {
+enum ReceiverState {
     /// What came of the header.
     Header(BytesMut),
-    Records(Box<Records>),
+    Records(Box<RecordImport>),
     /// An error was reported; nothing more is taken.
-    Broken,
+    Failed,
 }
 
-struct Records {
+struct RecordImport {
     message: Message,
     /// Before the staging: a store is abandoned when nobody has it open any more.
     importer: Importer,
-    staging: Staging,
+    staging: StagingGuard,
 }
 
 /// A copy that is whole, kept by the vault, and of the position that the message names.
 #[derive(Debug)]
-pub struct Received {
+pub struct ReceivedSnapshot {
     /// What raft is to be told.
     pub message: Message,
     /// The index under which the vault keeps the copy.
     pub index: u64,
 }
 
-impl Receiver {
+impl SnapshotReceiver {
     /// Waits for the first chunk.
-    pub fn new(vault: Arc<dyn Vault>) -> Receiver {
-        Receiver { vault, state: State::Header(BytesMut::new()) }
+    pub fn new(vault: Arc<dyn StoreDir>) -> SnapshotReceiver {
+        SnapshotReceiver { store_dir: vault, state: ReceiverState::Header(BytesMut::new()) }
     }
 
     /// Takes the next bytes. After an error nothing is left of the copy.
-    pub fn chunk(&mut self, bytes: &[u8]) -> Result<()> {
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<()> {
         // Whatever fails below drops what it was given.
-        let taken = match std::mem::replace(&mut self.state, State::Broken) {
-            State::Header(waiting) => self.take_header(waiting, bytes),
-            State::Records(records) => records.take(bytes),
-            State::Broken => Err(Error::Damaged("it was refused before".to_owned())),
+        let taken = match std::mem::replace(&mut self.state, ReceiverState::Failed) {
+            ReceiverState::Header(waiting) => self.feed_header(waiting, bytes),
+            ReceiverState::Records(records) => records.feed(bytes),
+            ReceiverState::Failed => Err(Error::Damaged("it was refused before".to_owned())),
         };
         self.state = taken?;
         Ok(())
     }
 
-    fn take_header(&self, mut waiting: BytesMut, bytes: &[u8]) -> Result<State> {
+    fn feed_header(&self, mut waiting: BytesMut, bytes: &[u8]) -> Result<ReceiverState> {
         waiting.extend_from_slice(bytes);
         let Some((message, records)) = parse_header(&waiting)? else {
-            return Ok(State::Header(waiting));
+            return Ok(ReceiverState::Header(waiting));
         };
-        let staging = Staging::new(&self.vault)?;
+        let staging = StagingGuard::new(&self.store_dir)?;
         let importer = Importer::new(Arc::clone(&staging.staged().engine))?;
-        Box::new(Records { message, importer, staging }).take(records)
+        Box::new(RecordImport { message, importer, staging }).feed(records)
     }
 
     /// The copy has come to its end. It is checked and kept, or an error says what is wrong with it.
-    pub fn finish(mut self) -> Result<Received> {
-        match std::mem::replace(&mut self.state, State::Broken) {
-            State::Records(records) => records.finish(),
-            State::Header(_) => Err(Error::Damaged("it ends in its header".to_owned())),
-            State::Broken => Err(Error::Damaged("it was refused before".to_owned())),
+    pub fn finish(mut self) -> Result<ReceivedSnapshot> {
+        match std::mem::replace(&mut self.state, ReceiverState::Failed) {
+            ReceiverState::Records(records) => records.finish(),
+            ReceiverState::Header(_) => Err(Error::Damaged("it ends in its header".to_owned())),
+            ReceiverState::Failed => Err(Error::Damaged("it was refused before".to_owned())),
         }
     }
 }
 
-impl Records {
-    fn take(mut self: Box<Self>, bytes: &[u8]) -> Result<State> {
+impl RecordImport {
+    fn feed(mut self: Box<Self>, bytes: &[u8]) -> Result<ReceiverState> {
         self.importer.feed(bytes)?;
-        Ok(State::Records(self))
+        Ok(ReceiverState::Records(self))
     }
 
-    fn finish(self) -> Result<Received> {
-        let Records { message, importer, staging } = self;
+    fn finish(self) -> Result<ReceivedSnapshot> {
+        let RecordImport { message, importer, staging } = self;
         importer.finish()?;
-        let progress = Progress::read(&*staging.staged().engine.snapshot()?);
+        let progress = AppliedPosition::read(&*staging.staged().engine.snapshot()?);
         let has = progress.map_err(|error| Error::Damaged(error.to_string()))?.position();
-        let said = message.position();
+        let said = message.snapshot_position();
         if has != said {
             let words = format!("it is of {has:?}, and comes as one of {said:?}");
             return Err(Error::Damaged(words));
         }
         staging.keep(has.index)?;
-        Ok(Received { message, index: has.index })
+        Ok(ReceivedSnapshot { message, index: has.index })
     }
 }
 
@@ -127,50 +127,50 @@ fn parse_header(bytes: &[u8]) -> Result<Option<(Message, &[u8])>> {
     }
     let message = Message::decode(message).map_err(|error| Error::Damaged(error.to_string()))?;
     if !message.is_snapshot() {
-        return Err(Error::NoSnapshot(message.to_string()));
+        return Err(Error::NotSnapshot(message.to_string()));
     }
     Ok(Some((message, records)))
 }
 
 /// A staged store that is abandoned unless it is kept.
-struct Staging {
-    vault: Arc<dyn Vault>,
-    staged: Option<Staged>,
+struct StagingGuard {
+    store_dir: Arc<dyn StoreDir>,
+    staged: Option<StagedStore>,
 }
 
-impl Staging {
-    fn new(vault: &Arc<dyn Vault>) -> Result<Staging> {
-        Ok(Staging { vault: Arc::clone(vault), staged: Some(vault.stage()?) })
+impl StagingGuard {
+    fn new(vault: &Arc<dyn StoreDir>) -> Result<StagingGuard> {
+        Ok(StagingGuard { store_dir: Arc::clone(vault), staged: Some(vault.stage()?) })
     }
 
-    fn staged(&self) -> &Staged {
+    fn staged(&self) -> &StagedStore {
         self.staged.as_ref().expect("it is taken by what ends the staging")
     }
 
     fn keep(mut self, index: u64) -> Result<()> {
         match self.staged.take() {
-            Some(staged) => Ok(self.vault.keep(staged, index)?),
+            Some(staged) => Ok(self.store_dir.keep(staged, index)?),
             None => Ok(()),
         }
     }
 }
 
-impl Drop for Staging {
+impl Drop for StagingGuard {
     fn drop(&mut self) {
         if let Some(staged) = self.staged.take() {
             // If this fails, the next start removes the leftover.
-            let _ = self.vault.abandon(staged);
+            let _ = self.store_dir.abandon(staged);
         }
     }
 }
 
-impl fmt::Debug for Receiver {
+impl fmt::Debug for SnapshotReceiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
-            State::Header(_) => "waits for its header",
-            State::Records(_) => "is being filled",
-            State::Broken => "broken",
+            ReceiverState::Header(_) => "waits for its header",
+            ReceiverState::Records(_) => "is being filled",
+            ReceiverState::Failed => "broken",
         };
-        f.debug_struct("Receiver").field("state", &state).finish_non_exhaustive()
+        f.debug_struct("SnapshotReceiver").field("state", &state).finish_non_exhaustive()
     }
 }

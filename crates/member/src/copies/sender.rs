@@ -8,11 +8,11 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use clearlane_engine::stream::Exporter;
-use clearlane_raft_log::Position;
+use clearlane_raft_log::LogPosition;
 use clearlane_raft_log::driver::Message;
 
 use super::error::{Error, Result};
-use crate::progress::Progress;
+use crate::applied_position::AppliedPosition;
 
 /// What a stream begins with.
 pub(super) const MAGIC: &[u8; 17] = b"clearlane-copy..\x01";
@@ -21,32 +21,32 @@ pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// Reads a store, chunk by chunk.
 #[derive(Debug)]
-pub struct Sender {
+pub struct SnapshotSender {
     header: Option<Bytes>,
     exporter: Exporter,
-    position: Position,
+    position: LogPosition,
 }
 
-impl Sender {
+impl SnapshotSender {
     /// Starts to send the store that an exporter copies, with a message that raft wants to have sent
     /// with a copy. The message that arrives says of which position the copy is: what the copy says.
-    pub fn new(exporter: Exporter, mut message: Message) -> Result<Sender> {
+    pub fn new(exporter: Exporter, mut message: Message) -> Result<SnapshotSender> {
         if !message.is_snapshot() {
-            return Err(Error::NoSnapshot(message.to_string()));
+            return Err(Error::NotSnapshot(message.to_string()));
         }
-        let progress = Progress::read(&**exporter.snapshot());
+        let progress = AppliedPosition::read(&**exporter.snapshot());
         let position = progress.map_err(|error| Error::Damaged(error.to_string()))?.position();
-        let promised = message.position().index;
+        let promised = message.snapshot_position().index;
         if position.index < promised {
-            return Err(Error::Behind { promised, has: position.index });
+            return Err(Error::StoreTooOld { promised, has: position.index });
         }
-        message.set_position(&position);
+        message.set_snapshot_position(&position);
         let header = Some(header(&message.encode())?);
-        Ok(Sender { header, exporter, position })
+        Ok(SnapshotSender { header, exporter, position })
     }
 
     /// Of which position the copy is.
-    pub fn position(&self) -> &Position {
+    pub fn position(&self) -> &LogPosition {
         &self.position
     }
 

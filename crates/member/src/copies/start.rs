@@ -4,30 +4,30 @@ use std::sync::Arc;
 
 use clearlane_engine::Engine;
 
-use super::vault::Vault;
+use super::store_dir::StoreDir;
+use crate::applied_position::AppliedPosition;
 use crate::error::{Error, Result};
-use crate::progress::Progress;
 
 /// Opens the current store. `installed` is the index of the newest snapshot record of the log: if
 /// the store is older, the copy at that index takes its place. All other copies are discarded.
 ///
 /// A store that is older than the record, and no such copy: that is an error. The log has nothing
 /// before its record, so the store cannot be brought up to it.
-pub fn at_start(vault: &dyn Vault, installed: u64) -> Result<Arc<dyn Engine>> {
-    vault.discard_leftovers()?;
+pub fn open_at_start(vault: &dyn StoreDir, installed: u64) -> Result<Arc<dyn Engine>> {
+    vault.remove_leftovers()?;
     let mut engine = vault.open()?;
-    let mut has = Progress::read(&*engine.snapshot()?)?.index;
-    if has < installed && vault.kept()?.contains(&installed) {
+    let mut has = AppliedPosition::read(&*engine.snapshot()?)?.index;
+    if has < installed && vault.kept_indexes()?.contains(&installed) {
         drop(engine);
         engine = vault.promote(installed)?;
-        has = Progress::read(&*engine.snapshot()?)?.index;
+        has = AppliedPosition::read(&*engine.snapshot()?)?.index;
     }
     if has < installed {
         let why =
             format!("it is at {has}, the log begins behind {installed}, and no copy is there");
         return Err(Error::damaged("the store", why));
     }
-    for index in vault.kept()? {
+    for index in vault.kept_indexes()? {
         vault.discard(index)?;
     }
     Ok(engine)

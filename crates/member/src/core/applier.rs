@@ -8,20 +8,20 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane_backend::Design;
+use clearlane_backend::Era;
 use clearlane_engine::Engine;
 use clearlane_lease::Lessor;
 use clearlane_mvcc::{CompactionJob, Store};
-use clearlane_raft_log::{Metadata, Position};
+use clearlane_raft_log::{LogPosition, Metadata};
 
 #[cfg(feature = "planted-bugs")]
 use super::bugs;
 use super::start::OpenedStore;
-use super::{ApplyOutputs, Ground, NewStore, Stopwatch, ToApply, Wait};
+use super::{ApplyReady, ApplyTimer, NewStore, StorageConfig, ToApply, Wait};
 use crate::alarms::Alarms;
+use crate::applied_position::AppliedPosition;
 use crate::error::{Error, Result};
 use crate::membership::Members;
-use crate::progress::Progress;
 
 /// Entries of one step: their outcomes leave at its end.
 const STEP_MAX: usize = 4096;
@@ -33,32 +33,32 @@ const OLD_ERA_STEP_MAX: usize = 1;
 #[derive(Debug)]
 pub struct Applier {
     pub(super) metadata: Metadata,
-    pub(super) ground: Ground,
-    pub(super) stopwatch: Option<Stopwatch>,
+    pub(super) storage: StorageConfig,
+    pub(super) apply_timer: Option<ApplyTimer>,
     pub(super) engine: Arc<dyn Engine>,
-    pub(super) store: Arc<dyn Store<Progress>>,
+    pub(super) store: Arc<dyn Store<AppliedPosition>>,
     pub(super) members: Arc<Members>,
     /// Shared, like the members: they seldom change, and may be looked at at any time.
     pub(super) alarms: Arc<Alarms>,
     pub(super) leases: Arc<Lessor>,
     /// What is applied. The store says the same of its newest state.
-    pub(super) progress: Progress,
+    pub(super) applied_position: AppliedPosition,
     pub(super) wait: Arc<Wait>,
     /// The proposal whose outcome was the last.
-    pub(super) answered: Option<u64>,
+    pub(super) last_completed: Option<u64>,
     queue: VecDeque<ToApply>,
     /// Entries of one step.
     step_max: usize,
-    pub(super) out: ApplyOutputs,
+    pub(super) ready: ApplyReady,
     #[cfg(feature = "planted-bugs")]
-    pub(super) planted: bugs::Planted,
+    pub(super) planted: bugs::PlantedBug,
 }
 
 impl Applier {
     pub(super) fn new(
         metadata: Metadata,
-        ground: Ground,
-        stopwatch: Option<Stopwatch>,
+        ground: StorageConfig,
+        stopwatch: Option<ApplyTimer>,
         (engine, opened): (Arc<dyn Engine>, OpenedStore),
         leases: Arc<Lessor>,
         wait: Arc<Wait>,
@@ -66,36 +66,36 @@ impl Applier {
         let OpenedStore { store, members, alarms, progress, compaction } = opened;
         // Jobs that a crash has interrupted go on.
         let compactions = compaction.into_iter().collect();
-        let mut out = ApplyOutputs { compactions, ..ApplyOutputs::default() };
+        let mut out = ApplyReady { compactions, ..ApplyReady::default() };
         // It may have stopped before it could be told.
-        out.applied.removed = members.is_removed(metadata.node_id);
+        out.report.is_removed = members.is_removed(metadata.node_id);
         let step_max = match ground.parts.design {
-            Design::SnapshotReadTx => STEP_MAX,
+            Era::Clearlane => STEP_MAX,
             _ => OLD_ERA_STEP_MAX,
         };
         Applier {
             metadata,
-            ground,
-            stopwatch,
+            storage: ground,
+            apply_timer: stopwatch,
             engine,
             store,
             members,
             alarms,
             leases,
-            progress,
+            applied_position: progress,
             wait,
-            answered: None,
+            last_completed: None,
             queue: VecDeque::new(),
             step_max,
-            out,
+            ready: out,
             #[cfg(feature = "planted-bugs")]
-            planted: bugs::Planted::default(),
+            planted: bugs::PlantedBug::default(),
         }
     }
 
     /// Takes work in. Entries that follow on others become one piece with them.
-    pub fn give(&mut self, work: ToApply) {
-        self.answer_early(&work);
+    pub fn enqueue(&mut self, work: ToApply) {
+        self.complete_early(&work);
         match (self.queue.back_mut(), work) {
             (Some(ToApply::Entries(before)), ToApply::Entries(entries)) => before.extend(entries),
             (_, work) => self.queue.push_back(work),
@@ -108,8 +108,8 @@ impl Applier {
     }
 
     /// Does some of the work, and says what the owner has to do then. After an error the process stops.
-    pub fn step(&mut self) -> Result<ApplyOutputs> {
-        let work = if self.replies_first() { None } else { self.queue.pop_front() };
+    pub fn step(&mut self) -> Result<ApplyReady> {
+        let work = if self.completes_before_apply() { None } else { self.queue.pop_front() };
         match work {
             Some(ToApply::Entries(mut entries)) => {
                 // The rest of the queue is not moved: it may be long.
@@ -117,7 +117,7 @@ impl Applier {
                 let count = self.apply(&next[..next.len().min(self.step_max)])?;
                 let applied = entries.drain(..count);
                 #[cfg(feature = "planted-bugs")]
-                self.out.entries.extend(applied);
+                self.ready.entries.extend(applied);
                 #[cfg(not(feature = "planted-bugs"))]
                 drop(applied);
                 if !entries.is_empty() {
@@ -127,36 +127,38 @@ impl Applier {
             Some(ToApply::Install(position)) => self.install(position)?,
             None => {}
         }
-        (self.out.applied.index, self.out.applied.term) = (self.progress.index, self.progress.term);
-        Ok(std::mem::take(&mut self.out))
+        (self.ready.report.index, self.ready.report.term) =
+            (self.applied_position.index, self.applied_position.term);
+        Ok(std::mem::take(&mut self.ready))
     }
 
     /// The store of this position takes the place of the one at hand. The log has a record of it.
-    fn install(&mut self, position: Position) -> Result<()> {
-        let engine = self.ground.vault.promote(position.index)?;
-        let opened = self.ground.open(&engine, &self.leases)?;
+    fn install(&mut self, position: LogPosition) -> Result<()> {
+        let engine = self.storage.store_dir.promote(position.index)?;
+        let opened = self.storage.open(&engine, &self.leases)?;
         if opened.progress.position() != position {
             let has = opened.progress.index;
             let why = format!("it was to be at entry {}, and is at {has}", position.index);
             return Err(Error::damaged("a copy of the store", why));
         }
         let OpenedStore { store, members, alarms, progress, compaction } = opened;
-        (self.engine, self.store, self.members, self.progress) = (engine, store, members, progress);
+        (self.engine, self.store, self.members, self.applied_position) =
+            (engine, store, members, progress);
         self.alarms = alarms;
         let (store, engine) = (Arc::clone(&self.store), Arc::clone(&self.engine));
-        self.out.replaced = Some(NewStore { store, engine });
-        let applied = &mut self.out.applied;
+        self.ready.new_store = Some(NewStore { store, engine });
+        let applied = &mut self.ready.report;
         applied.installed = Some(position);
         applied.members = Some(Arc::clone(&self.members));
         applied.alarms = Some(Arc::clone(&self.alarms));
         // Its removal may be among what it did not see.
-        applied.removed |= self.members.is_removed(self.metadata.node_id);
-        self.out.compactions = compaction.into_iter().collect::<Vec<CompactionJob>>();
+        applied.is_removed |= self.members.is_removed(self.metadata.node_id);
+        self.ready.compactions = compaction.into_iter().collect::<Vec<CompactionJob>>();
         Ok(())
     }
 
-    /// The store. It is another one after [`ApplyOutputs::replaced`].
-    pub fn store(&self) -> &Arc<dyn Store<Progress>> {
+    /// The store. It is another one after [`ApplyReady::new_store`].
+    pub fn store(&self) -> &Arc<dyn Store<AppliedPosition>> {
         &self.store
     }
 
@@ -166,8 +168,8 @@ impl Applier {
     }
 
     /// What is applied.
-    pub fn progress(&self) -> &Progress {
-        &self.progress
+    pub fn applied_position(&self) -> &AppliedPosition {
+        &self.applied_position
     }
 
     /// The members, as far as this member has applied the log.
@@ -187,6 +189,6 @@ impl Applier {
 
     /// How long an entry may take; no time at all if nothing is to be reported.
     pub fn slow_limit(&self) -> Duration {
-        self.stopwatch.map_or(Duration::ZERO, |watch| watch.limit)
+        self.apply_timer.map_or(Duration::ZERO, |watch| watch.limit)
     }
 }

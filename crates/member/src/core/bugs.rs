@@ -1,27 +1,29 @@
 //! Faults that somebody could make, planted on purpose: the deterministic cluster must find each.
 //!
 //! They are compiled in only with the feature `planted-bugs`, and do nothing until
-//! [`Core::plant`] is called.
+//! [`Replica::plant_bug`] is called.
 
 use clearlane_proto::etcdserverpb::PutResponse;
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft_log::EntryKind;
 use clearlane_raft_log::driver::{self, Role};
-use clearlane_read_index::Event;
+use clearlane_read_index::ReadIndexEvent;
 
-use super::{Answer, Applied, AppliedChange, Applier, Core, Outcome, ToApply};
+use super::{
+    AppliedConfChange, Applier, ApplyReport, ProposalResult, Replica, RequestOutcome, ToApply,
+};
+use crate::applied_position::AppliedPosition;
 use crate::error::Result;
-use crate::progress::Progress;
-use crate::requests::{Reply, header};
+use crate::requests::{AppliedResponse, header};
 
 /// What is planted in a half of a member, and what it has done so far.
 #[derive(Debug, Default)]
-pub(super) struct Planted {
+pub(super) struct PlantedBug {
     bug: Option<Bug>,
-    asked: u64,
+    last_read_context: u64,
     has_applied: bool,
     /// Changes of members that raft has not been told of.
-    changes: Vec<AppliedChange>,
+    delayed_conf_changes: Vec<AppliedConfChange>,
 }
 
 /// A fault.
@@ -89,30 +91,36 @@ impl Bug {
     }
 }
 
-impl Core {
+impl Replica {
     /// Plants a fault, for as long as this member runs.
-    pub fn plant(&mut self, bug: Bug) {
+    pub fn plant_bug(&mut self, bug: Bug) {
         self.planted.bug = Some(bug);
         if bug == Bug::LostVote {
             // Its silence after a start would hide that it has forgotten its vote.
-            self.silent_ticks = 0;
+            self.ticks_before_vote = 0;
         }
     }
 
-    pub(super) fn has(&self, bug: Bug) -> bool {
+    pub(super) fn has_bug(&self, bug: Bug) -> bool {
         self.planted.bug == Some(bug)
     }
 
     pub(super) fn keeps_lease(&self) -> bool {
-        self.has(Bug::LeaseKeptOverTransfer)
+        self.has_bug(Bug::LeaseKeptOverTransfer)
     }
 
     /// What becomes of an append.
-    pub(super) fn spoil_append(&mut self, mut append: driver::Append) -> Result<driver::Append> {
-        if self.has(Bug::AcknowledgeBeforeSync) && append.install.is_none() && append.must_sync {
-            self.driver.persisted(append.number)?;
+    pub(super) fn spoil_append(
+        &mut self,
+        mut append: driver::ReadyAppend,
+    ) -> Result<driver::ReadyAppend> {
+        if self.has_bug(Bug::AcknowledgeBeforeSync)
+            && append.install_snapshot.is_none()
+            && append.must_sync
+        {
+            self.raft.on_persisted(append.number)?;
         }
-        if self.has(Bug::LostVote)
+        if self.has_bug(Bug::LostVote)
             && let Some(state) = &mut append.hard_state
         {
             state.vote = 0;
@@ -121,43 +129,43 @@ impl Core {
     }
 
     /// What becomes of a question for the commit index.
-    pub(super) fn spoil_question(&mut self, context: u64) -> Option<u64> {
-        if self.has(Bug::SkippedQuorumCheck) && self.driver.leadership().role == Role::Leader {
-            let index = self.driver.committed();
-            self.barrier.hear(Event::Answered { context, index });
+    pub(super) fn spoil_read_request(&mut self, context: u64) -> Option<u64> {
+        if self.has_bug(Bug::SkippedQuorumCheck) && self.raft.leadership().role == Role::Leader {
+            let index = self.raft.committed_index();
+            self.read_index.handle_event(ReadIndexEvent::Answered { context, index });
             return None;
         }
-        self.planted.asked = context;
-        Some(if self.has(Bug::ReusedReadId) { self.metadata.node_id } else { context })
+        self.planted.last_read_context = context;
+        Some(if self.has_bug(Bug::ReusedReadId) { self.metadata.node_id } else { context })
     }
 
     /// To which question an answer belongs.
-    pub(super) fn spoil_answer(&self, context: u64) -> u64 {
-        if self.has(Bug::ReusedReadId) { self.planted.asked } else { context }
+    pub(super) fn spoil_read_context(&self, context: u64) -> u64 {
+        if self.has_bug(Bug::ReusedReadId) { self.planted.last_read_context } else { context }
     }
 
     /// What raft hears of what is applied.
-    pub(super) fn spoil_applied(&mut self, mut applied: Applied) -> Applied {
-        if self.has(Bug::ConfStateTooLate) {
-            let late = std::mem::take(&mut applied.changes);
-            applied.changes = std::mem::replace(&mut self.planted.changes, late);
+    pub(super) fn spoil_apply_report(&mut self, mut applied: ApplyReport) -> ApplyReport {
+        if self.has_bug(Bug::ConfStateTooLate) {
+            let late = std::mem::take(&mut applied.conf_changes);
+            applied.conf_changes = std::mem::replace(&mut self.planted.delayed_conf_changes, late);
         }
         applied
     }
 
     /// A snapshot goes to the apply loop.
     pub(super) fn spoil_install(&mut self, index: u64) -> Result<()> {
-        if self.has(Bug::InstallNotAwaited) {
-            self.log.installed(index);
-            self.driver.installed(index)?;
+        if self.has_bug(Bug::InstallNotAwaited) {
+            self.wal.finish_install(index);
+            self.raft.on_installed(index)?;
         }
         Ok(())
     }
 
     /// What the engine is said to have on disk.
-    pub(super) fn spoil_durable(&self, durable: &Progress) -> Progress {
+    pub(super) fn spoil_durable(&self, durable: &AppliedPosition) -> AppliedPosition {
         let mut durable = durable.clone();
-        if self.has(Bug::ReleaseByApplied) {
+        if self.has_bug(Bug::ReleaseByApplied) {
             (durable.index, durable.term) = self.applied;
         }
         durable
@@ -166,53 +174,53 @@ impl Core {
 
 impl Applier {
     /// Plants a fault, for as long as this member runs.
-    pub fn plant(&mut self, bug: Bug) {
+    pub fn plant_bug(&mut self, bug: Bug) {
         self.planted.bug = Some(bug);
     }
 
-    fn has(&self, bug: Bug) -> bool {
+    fn has_bug(&self, bug: Bug) -> bool {
         self.planted.bug == Some(bug)
     }
 
     /// Answers puts that are not applied.
-    pub(super) fn answer_early(&mut self, work: &ToApply) {
+    pub(super) fn complete_early(&mut self, work: &ToApply) {
         let ToApply::Entries(entries) = work else { return };
-        if !self.has(Bug::ReplyBeforeApply) {
+        if !self.has_bug(Bug::ReplyBeforeApply) {
             return;
         }
-        let mut revision = self.store.read().revision();
+        let mut revision = self.store.begin_read().revision();
         for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Normal) {
             let Ok(request) = decode_raft_request(entry.data.clone()) else { continue };
             let id = request.header.as_ref().map_or(0, |header| header.id);
             revision += 1;
             if request.put.is_some()
-                && let Some(of) = self.wait.take(id)
+                && let Some(of) = self.wait.remove(id)
             {
                 let put = PutResponse { header: Some(header(revision)), prev_kv: None };
-                let answer = Answer::Request(Ok(Reply::Put(put)));
-                self.out.completions.push((of, Outcome::Applied(answer)));
+                let answer = ProposalResult::Request(Ok(AppliedResponse::Put(put)));
+                self.ready.completions.push((of, RequestOutcome::Applied(answer)));
             }
         }
     }
 
     /// Whether outcomes leave before entries are applied.
-    pub(super) fn replies_first(&self) -> bool {
-        self.has(Bug::ReplyBeforeApply) && !self.out.completions.is_empty()
+    pub(super) fn completes_before_apply(&self) -> bool {
+        self.has_bug(Bug::ReplyBeforeApply) && !self.ready.completions.is_empty()
     }
 
     /// Whether some request is applied twice.
     pub(super) fn applies_twice(&self) -> bool {
-        self.has(Bug::ApplyTwice)
+        self.has_bug(Bug::ApplyTwice)
     }
 
     /// How often a request is applied.
-    pub(super) fn times(&mut self) -> usize {
+    pub(super) fn apply_count(&mut self) -> usize {
         let first = !std::mem::replace(&mut self.planted.has_applied, true);
-        if first && self.has(Bug::ApplyTwice) { 2 } else { 1 }
+        if first && self.has_bug(Bug::ApplyTwice) { 2 } else { 1 }
     }
 
     /// How often a proposal is completed.
-    pub(super) fn answers(&self) -> usize {
-        if self.has(Bug::CompletedTwice) { 2 } else { 1 }
+    pub(super) fn completion_count(&self) -> usize {
+        if self.has_bug(Bug::CompletedTwice) { 2 } else { 1 }
     }
 }

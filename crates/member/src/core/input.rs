@@ -2,110 +2,114 @@
 
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_raft_log::driver::{self, Message, Role};
-use clearlane_raft_log::wal::group::Written;
+use clearlane_raft_log::wal::group_commit::BatchResult;
 
-use super::unproposed::Proposal;
-use super::{Applied, ChangeError, Core, Outcome, RequestId};
-use crate::copies::Received;
+use super::queued_proposals::Proposal;
+use super::{ApplyReport, MemberChangeError, Replica, RequestId, RequestOutcome};
+use crate::applied_position::AppliedPosition;
+use crate::copies::ReceivedSnapshot;
 use crate::error::Result;
-use crate::membership::{Change, Refused, learner_is_ready};
-use crate::progress::Progress;
+use crate::membership::{MemberChange, MembershipRejection, check_learner_ready};
 
 /// One thing for the raft loop.
 #[derive(Debug)]
-pub enum Input {
+pub enum ReplicaInput {
     /// A request, which was [checked](crate::requests::check()), is to be proposed.
     Propose(Box<InternalRaftRequest>, RequestId),
     /// A change of members is to be proposed.
-    ChangeMembers(Change, RequestId),
+    ChangeMembers(MemberChange, RequestId),
     /// A read waits until this member has applied all that was acknowledged before.
-    Read(RequestId),
+    ReadIndex(RequestId),
     /// A request has gone, and waits for nothing any more.
-    GiveUp(RequestId),
+    Cancel(RequestId),
     /// A message of another member.
     Message(Message),
     /// A copy of another member's store is here, whole.
-    Copy(Box<Received>),
+    RaftSnapshot(Box<ReceivedSnapshot>),
     /// A copy has arrived at a member, or has not.
-    CopySent {
+    RaftSnapshotSent {
         /// The member.
         to: u64,
         /// Whether it has.
-        arrived: bool,
+        is_delivered: bool,
     },
     /// Messages to this member get lost.
     Unreachable(u64),
     /// This member is to lead, if this one does.
     TransferLeader(u64),
-    /// What has become of [`Outputs::write`](super::Outputs::write).
-    Written(Written),
+    /// What has become of [`Outputs::write`](super::ReplicaReady::wal_batch).
+    WalWritten(BatchResult),
     /// The store was committed: its engine has this on disk.
-    Committed(Progress),
+    StoreCommitted(AppliedPosition),
     /// What the apply loop has done.
-    Applied(Box<Applied>),
+    Applied(Box<ApplyReport>),
 }
 
-impl Core {
+impl Replica {
     /// Takes note of something. After an error the process stops.
-    pub fn take(&mut self, input: Input) -> Result<()> {
+    pub fn handle_input(&mut self, input: ReplicaInput) -> Result<()> {
         match input {
-            Input::Propose(request, of) => self.take_proposal(Proposal::Request(request), of),
-            Input::ChangeMembers(change, of) => match self.may_change(&change) {
-                Ok(()) => self.take_proposal(Proposal::Members(change), of),
-                Err(error) => self.complete(of, Outcome::NotChanged(error)),
+            ReplicaInput::Propose(request, of) => {
+                self.handle_proposal(Proposal::Request(request), of)
+            }
+            ReplicaInput::ChangeMembers(change, of) => match self.check_change(&change) {
+                Ok(()) => self.handle_proposal(Proposal::MemberChange(change), of),
+                Err(error) => self.complete(of, RequestOutcome::ChangeRejected(error)),
             },
-            Input::Read(of) => {
-                if let Err(error) = self.barrier.read(of) {
-                    self.complete(of, Outcome::MayNotRead(error));
+            ReplicaInput::ReadIndex(of) => {
+                if let Err(error) = self.read_index.enqueue(of) {
+                    self.complete(of, RequestOutcome::ReadFailed(error));
                 }
             }
-            Input::GiveUp(of) => {
-                if !self.wait.give_up(of) && !self.barrier.cancel(of) {
-                    self.unproposed.give_up(of);
+            ReplicaInput::Cancel(of) => {
+                if !self.wait.cancel(of) && !self.read_index.cancel(of) {
+                    self.queued_proposals.cancel(of);
                 }
             }
-            Input::Message(message) => self.take_message(message),
-            Input::Copy(copy) => self.copy_received(*copy)?,
-            Input::CopySent { to, arrived } => self.copy_sent(to, arrived),
-            Input::Unreachable(id) => self.driver.unreachable(id),
-            Input::TransferLeader(to) => self.driver.transfer_leader(to),
-            Input::Written(written) => self.written(written)?,
-            Input::Committed(durable) => self.store_committed(&durable)?,
-            Input::Applied(applied) => self.applied(*applied)?,
+            ReplicaInput::Message(message) => self.handle_message(message),
+            ReplicaInput::RaftSnapshot(copy) => self.handle_received_snapshot(*copy)?,
+            ReplicaInput::RaftSnapshotSent { to, is_delivered: arrived } => {
+                self.handle_snapshot_sent(to, arrived)
+            }
+            ReplicaInput::Unreachable(id) => self.raft.report_unreachable(id),
+            ReplicaInput::TransferLeader(to) => self.raft.transfer_leader(to),
+            ReplicaInput::WalWritten(written) => self.handle_written(written)?,
+            ReplicaInput::StoreCommitted(durable) => self.handle_store_committed(&durable)?,
+            ReplicaInput::Applied(applied) => self.handle_applied(*applied)?,
         }
         Ok(())
     }
 
     /// What raft cannot use is no fault of this member.
-    fn take_message(&mut self, message: Message) {
+    fn handle_message(&mut self, message: Message) {
         let _received = self.receive(message);
         #[cfg(feature = "planted-bugs")]
-        self.out.unusable.extend(_received.err());
+        self.ready.rejected_messages.extend(_received.err());
     }
 
     /// Proposes, or keeps the proposal until there is a leader.
-    fn take_proposal(&mut self, proposal: Proposal, of: RequestId) {
-        if self.takes_proposals() && self.unproposed.is_empty() {
+    fn handle_proposal(&mut self, proposal: Proposal, of: RequestId) {
+        if self.can_propose() && self.queued_proposals.is_empty() {
             self.propose(proposal, of);
-        } else if !self.unproposed.push(proposal, of) {
-            self.complete(of, Outcome::NotProposed(driver::Error::QueueFull));
+        } else if !self.queued_proposals.push(proposal, of) {
+            self.complete(of, RequestOutcome::NotProposed(driver::Error::QueueFull));
         }
     }
 
     /// Whether a change is possible as far as this member knows; when it is applied it is checked again. Only
     /// the leader knows how far a learner has come.
-    fn may_change(&self, change: &Change) -> std::result::Result<(), ChangeError> {
-        let Change::Promote { id } = *change else {
+    fn check_change(&self, change: &MemberChange) -> std::result::Result<(), MemberChangeError> {
+        let MemberChange::Promote { id } = *change else {
             return Ok(self.members.check(&change.to_conf_change(0))?);
         };
-        let leadership = self.driver.leadership();
+        let leadership = self.raft.leadership();
         if leadership.role != Role::Leader {
-            return Err(ChangeError::NotLeader);
+            return Err(MemberChangeError::NotLeader);
         }
         match self.members.get(id) {
-            None => Err(Refused::NotFound.into()),
-            Some(member) if !member.is_learner => Err(Refused::NotLearner.into()),
-            Some(_) => Ok(learner_is_ready(id, leadership.leader, &self.driver.matched())?),
+            None => Err(MembershipRejection::NotFound.into()),
+            Some(member) if !member.is_learner => Err(MembershipRejection::NotLearner.into()),
+            Some(_) => Ok(check_learner_ready(id, leadership.leader, &self.raft.match_indexes())?),
         }
     }
 }

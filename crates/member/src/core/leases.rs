@@ -13,12 +13,12 @@ use clearlane_proto::etcdserverpb::{
 use clearlane_raft_log::driver::{Leadership, Role};
 use prost::Message as _;
 
-use super::Core;
+use super::Replica;
 use crate::requests::lease::ID_MASK;
 
-impl Core {
+impl Replica {
     /// A lease without an id gets one: in the log it must have it, for all members to give it the same.
-    pub(super) fn name_lease(&mut self, request: &mut InternalRaftRequest) {
+    pub(super) fn assign_lease_id(&mut self, request: &mut InternalRaftRequest) {
         if let Some(grant) = &mut request.lease_grant {
             while grant.id == 0 {
                 grant.id = (self.ids.next() & ID_MASK) as i64;
@@ -27,10 +27,10 @@ impl Core {
     }
 
     /// Who leads has changed, or in which term.
-    pub(super) fn lead_leases(&mut self, now: Leadership) {
+    pub(super) fn update_lessor(&mut self, now: Leadership) {
         let leads_in = (now.role == Role::Leader).then_some(now.term);
-        if leads_in != self.leases_in {
-            self.leases_in = leads_in;
+        if leads_in != self.lease_term {
+            self.lease_term = leads_in;
             match leads_in {
                 Some(_) => self.leases.promote(self.now),
                 None => self.leases.demote(),
@@ -39,15 +39,15 @@ impl Core {
     }
 
     /// Proposes what is due. Says whether raft has something to do now.
-    pub(super) fn propose_due(&mut self) -> bool {
-        let leadership = self.driver.leadership();
-        if leadership.role != Role::Leader || self.leases_in != Some(leadership.term) {
+    pub(super) fn propose_due_leases(&mut self) -> bool {
+        let leadership = self.raft.leadership();
+        if leadership.role != Role::Leader || self.lease_term != Some(leadership.term) {
             return false;
         }
         let due = self.leases.due(self.now);
         for id in &due.revoke {
             let lease_revoke = Some(LeaseRevokeRequest { id: *id });
-            if self.propose_own(InternalRaftRequest { lease_revoke, ..Default::default() }) {
+            if self.propose_internal(InternalRaftRequest { lease_revoke, ..Default::default() }) {
                 self.leases_expired += 1;
             } else {
                 self.leases.not_proposed(*id, self.now);
@@ -56,20 +56,20 @@ impl Core {
         if !due.checkpoints.is_empty() {
             let checkpoints = due.checkpoints.iter().map(|checkpoint| LeaseCheckpoint {
                 id: checkpoint.id,
-                remaining_ttl: checkpoint.left,
+                remaining_ttl: checkpoint.remaining_ttl,
             });
             let checkpoints = checkpoints.collect();
             let lease_checkpoint = Some(LeaseCheckpointRequest { checkpoints });
             // The next ones say the same, and better.
-            self.propose_own(InternalRaftRequest { lease_checkpoint, ..Default::default() });
+            self.propose_internal(InternalRaftRequest { lease_checkpoint, ..Default::default() });
         }
         !due.is_empty()
     }
 
     /// Proposes what nobody waits for. Says whether raft has taken it.
-    pub(super) fn propose_own(&mut self, mut request: InternalRaftRequest) -> bool {
+    pub(super) fn propose_internal(&mut self, mut request: InternalRaftRequest) -> bool {
         request.header.get_or_insert_default().id = self.ids.next();
-        self.driver.propose(request.encode_to_vec().into()).is_ok()
+        self.raft.propose(request.encode_to_vec().into()).is_ok()
     }
 
     /// How many leases have run out while this member led.
@@ -78,7 +78,7 @@ impl Core {
     }
 
     /// When something will be due.
-    pub(super) fn next_lease(&self) -> Option<Duration> {
+    pub(super) fn next_lease_due(&self) -> Option<Duration> {
         self.leases.next_due()
     }
 }

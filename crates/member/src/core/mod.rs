@@ -1,8 +1,8 @@
 //! One member, as two state machines: the raft half and the apply half.
 //!
-//! [`Core`] is what the raft loop drives: raft, the write-ahead log's queue, reads, proposals. [`Applier`] is
+//! [`Replica`] is what the raft loop drives: raft, the write-ahead log's queue, reads, proposals. [`Applier`] is
 //! what the apply loop drives: it turns committed entries into states of the store. They talk by [`ToApply`]
-//! and [`Applied`], in order. Neither starts a thread, reads a clock or opens a file but the store's: the
+//! and [`ApplyReport`], in order. Neither starts a thread, reads a clock or opens a file but the store's: the
 //! server runs them on threads, the simulated cluster as steps in any order that threads allow.
 //!
 //! * A message that speaks of something leaves after that is on disk (the driver sees to it).
@@ -13,7 +13,7 @@
 //! etcd's counterparts are `raftNode.start` and `EtcdServer.applyAll`. The story is told in
 //! `docs/raft-and-apply.md`.
 
-mod alone;
+mod force_new_cluster;
 mod applier;
 mod apply;
 #[cfg(feature = "planted-bugs")]
@@ -21,17 +21,17 @@ mod bugs;
 #[cfg(not(feature = "planted-bugs"))]
 #[path = "no_bugs.rs"]
 mod bugs;
-mod handover;
+mod apply_messages;
 mod input;
 mod leases;
-mod outputs;
+mod ready;
 mod own_alarm;
 mod request_queue;
 mod sole_voter;
 mod wal_pipeline;
 mod slow;
 mod start;
-mod unproposed;
+mod queued_proposals;
 mod wait;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -41,116 +41,119 @@ use std::time::Duration;
 use bytes::Bytes;
 use clearlane_lease::Lessor;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest, RequestHeader};
-use clearlane_raft_log::driver::{self, Driver, Effects, Leadership, Message, Role};
-use clearlane_raft_log::wal::group::Written;
-use clearlane_raft_log::{ConfState, Entry, EntryKind, Metadata, Position};
-use clearlane_read_index::{Action, Event, Figures, ReadBarrier, RequestIds};
+use clearlane_raft_log::driver::{self, Leadership, Message, RaftNode, Ready, Role};
+use clearlane_raft_log::wal::group_commit::BatchResult;
+use clearlane_raft_log::{ConfState, Entry, EntryKind, LogPosition, Metadata};
+use clearlane_read_index::{
+    ReadIndexAction, ReadIndexEvent, ReadIndexMetrics, ReadIndexQueue, RequestIdGenerator,
+};
 use prost::Message as _;
 
-pub use self::alone::force_alone;
 pub use self::applier::Applier;
+pub use self::apply_messages::{AppliedConfChange, ApplyReport, ToApply};
 #[cfg(feature = "planted-bugs")]
 pub use self::bugs::Bug;
-pub use self::handover::{Applied, AppliedChange, ToApply};
-pub use self::input::Input;
-pub use self::outputs::{
-    Answer, ApplyEffects, ApplyOutputs, Completions, NewStore, Outputs, RaftEffects,
-};
+pub use self::force_new_cluster::force_new_cluster;
+pub use self::input::ReplicaInput;
 use self::own_alarm::ProposedAlarm;
-pub use self::request_queue::{NEVER, Outcome, ROUND, RequestId, RequestQueue};
-pub use self::slow::{Slow, Stopwatch};
+use self::queued_proposals::{Proposal, QueuedProposals};
+pub use self::ready::{
+    ApplyReady, ApplyReadyHandler, Completions, NewStore, ProposalResult, ReplicaReady,
+    ReplicaReadyHandler,
+};
+pub use self::request_queue::{NO_DEADLINE, ROUND_LENGTH, RequestId, RequestOutcome, RequestQueue};
+pub use self::slow::{ApplyTimer, SlowEntry};
 use self::sole_voter::SoleVoter;
-pub use self::start::{Compactions, Ground, Settings, bootstrap, start};
-use self::unproposed::{Proposal, Unproposed};
+pub use self::start::{CompactionConfig, ReplicaConfig, StorageConfig, bootstrap, start};
 pub use self::wait::Wait;
 use self::wal_pipeline::{AfterSync, WalPipeline};
 use crate::alarms::Alarms;
-use crate::copies::{Received, Vault};
+use crate::applied_position::AppliedPosition;
+use crate::copies::{ReceivedSnapshot, StoreDir};
 use crate::error::{Error, Result};
 use crate::membership::{self, Members};
-use crate::progress::Progress;
 
 /// Committed entries that may wait to be applied. More proposals are refused: etcd's number.
 const APPLY_GAP_MAX: u64 = 5000;
 /// Ticks for which a member goes on that was removed: its last messages tell the others that the removal is
 /// committed. If it led one other voter, that one has no quorum until it hears so.
-const LAST_TICKS: usize = 10;
+const TICKS_AFTER_REMOVAL: usize = 10;
 /// Bytes of committed entries that may wait to be applied. A leader takes no more proposals, and a follower no more
 /// entries from its leader, which sends them again.
 const APPLY_BYTES_MAX: u64 = 256 << 20;
 
 /// The raft half of a member.
 #[derive(Debug)]
-pub struct Core {
+pub struct Replica {
     metadata: Metadata,
-    settings: Settings,
-    vault: Arc<dyn Vault>,
-    driver: Driver,
-    log: WalPipeline,
+    config: ReplicaConfig,
+    store_dir: Arc<dyn StoreDir>,
+    raft: RaftNode,
+    wal: WalPipeline,
     /// As far as the apply loop has said.
     applied: (u64, u64),
     /// Raft's members.
-    voting: ConfState,
+    conf_state: ConfState,
     members: Arc<Members>,
     alarms: Arc<Alarms>,
     leases: Arc<Lessor>,
     /// The term in which this member has begun the leases' time, while it leads.
-    leases_in: Option<u64>,
+    lease_term: Option<u64>,
     /// Leases that ran out while this member led.
     leases_expired: u64,
     /// What the last poll was told.
     now: Duration,
-    barrier: Box<dyn ReadBarrier<RequestId>>,
-    ids: RequestIds,
+    read_index: Box<dyn ReadIndexQueue<RequestId>>,
+    ids: RequestIdGenerator,
     wait: Arc<Wait>,
-    unproposed: Unproposed,
+    queued_proposals: QueuedProposals,
     proposed_alarm: Option<ProposedAlarm>,
     sole_voter: SoleVoter,
     /// What the barrier and the outputs were told last.
-    told: Told,
+    last_reported: LastReported,
     /// Up to where readers must see, and since when that is known, where it is not applied yet.
-    known: BTreeMap<u64, Duration>,
+    pending_read_indexes: BTreeMap<u64, Duration>,
     /// Ticks until this member may vote for another.
-    silent_ticks: usize,
+    ticks_before_vote: usize,
     /// This member was removed, and stops after so many ticks.
-    last_ticks: Option<usize>,
+    ticks_before_stop: Option<usize>,
     /// The last position that the log has on record.
-    recorded: u64,
+    recorded_index: u64,
     /// Bytes of the entries that were applied since.
     unrecorded_bytes: u64,
     /// The log has grown so long that a commit of the store was asked for.
-    wants_commit: bool,
+    is_commit_requested: bool,
     /// What the apply loop was given: the last index of each part, and its bytes.
     unapplied: VecDeque<(u64, u64)>,
     unapplied_bytes: u64,
     /// The position of the last raft snapshot that raft has taken: what was changed before counts no more.
     snapshot_index: u64,
     /// Committed at the start, and not applied yet: then a sole voter need not wait for others to lead.
-    begins_behind: Option<u64>,
+    committed_at_start: Option<u64>,
     /// Copies that have come, for the next poll.
-    received: Vec<Received>,
+    received_snapshots: Vec<ReceivedSnapshot>,
     /// Copies that raft is offered, by index.
-    offered: BTreeSet<u64>,
+    offered_snapshots: BTreeSet<u64>,
     /// From which index on each member that is being sent a copy will go on.
-    copying: BTreeMap<u64, u64>,
+    sending_snapshots: BTreeMap<u64, u64>,
     /// What has gathered since the last poll.
-    out: Outputs,
+    ready: ReplicaReady,
     #[cfg(feature = "planted-bugs")]
-    planted: bugs::Planted,
+    planted: bugs::PlantedBug,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct LastReported {
     transferee: Option<u64>,
     committed: u64,
 }
 
 /// Why members cannot be changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ChangeError {
+pub enum MemberChangeError {
     /// The members do not allow it.
     #[error(transparent)]
-    Refused(#[from] membership::Refused),
+    Rejected(#[from] membership::MembershipRejection),
     /// Raft does not take it now.
     #[error(transparent)]
     Raft(#[from] driver::Error),
@@ -159,16 +162,16 @@ pub enum ChangeError {
     NotLeader,
 }
 
-impl Core {
+impl Replica {
     /// A tick of the clock has passed.
     pub fn tick(&mut self) {
-        self.silent_ticks = self.silent_ticks.saturating_sub(1);
+        self.ticks_before_vote = self.ticks_before_vote.saturating_sub(1);
         // It may end a transfer, and the lease must go before the next poll.
-        self.tell_of_transfer();
-        self.driver.tick();
-        if let Some(last) = &mut self.last_ticks {
+        self.check_transfer();
+        self.raft.tick();
+        if let Some(last) = &mut self.ticks_before_stop {
             *last = last.saturating_sub(1);
-            self.out.stops |= *last == 0;
+            self.ready.is_stopping |= *last == 0;
         }
     }
 
@@ -176,12 +179,12 @@ impl Core {
     /// has changed.
     pub fn receive(&mut self, message: Message) -> driver::Result<()> {
         // What it had promised to a leader's lease before it was started was in memory only.
-        if self.silent_ticks > 0 && message.asks_for_a_vote() {
+        if self.ticks_before_vote > 0 && message.is_vote_request() {
             return Ok(());
         }
         if message.is_snapshot() {
             // Raft would take it, and there would be nothing to install.
-            return Err(driver::Error::Message(format!(
+            return Err(driver::Error::InvalidMessage(format!(
                 "{message}: its copy did not come with it"
             )));
         }
@@ -193,17 +196,17 @@ impl Core {
         if is_behind {
             return Err(driver::Error::QueueFull);
         }
-        self.driver.step(message)
+        self.raft.step(message)
     }
 
     /// Whether a proposal would be taken now, here or by the leader to which it is forwarded.
-    pub fn takes_proposals(&self) -> bool {
-        self.driver.leadership().leader != 0 && self.driver.transferee().is_none()
+    pub fn can_propose(&self) -> bool {
+        self.raft.leadership().leader != 0 && self.raft.lead_transferee().is_none()
     }
 
     /// Whether so much waits for the apply loop that no more may be proposed, here or by a member that forwards.
     fn apply_is_behind(&self) -> bool {
-        let gap = self.driver.committed().saturating_sub(self.applied.0);
+        let gap = self.raft.committed_index().saturating_sub(self.applied.0);
         gap > APPLY_GAP_MAX || self.unapplied_bytes > APPLY_BYTES_MAX
     }
 
@@ -214,29 +217,29 @@ impl Core {
         let proposed = match proposal {
             Proposal::Request(_) if is_late => Err(driver::Error::QueueFull),
             Proposal::Request(mut request) => {
-                self.name_lease(&mut request);
+                self.assign_lease_id(&mut request);
                 request.header.get_or_insert_default().id = id;
                 self.wait.register(id, of);
-                self.driver.propose(request.encode_to_vec().into())
+                self.raft.propose(request.encode_to_vec().into())
             }
-            Proposal::Members(change) => {
+            Proposal::MemberChange(change) => {
                 self.wait.register(id, of);
-                self.driver.propose_change(change.to_conf_change(id).encode().into())
+                self.raft.propose_conf_change(change.to_conf_change(id).encode().into())
             }
         };
         #[cfg(feature = "planted-bugs")]
-        self.out.proposed.push((of, id));
+        self.ready.proposed.push((of, id));
         if let Err(error) = proposed {
-            self.wait.give_up(of);
-            self.complete(of, Outcome::NotProposed(error));
+            self.wait.cancel(of);
+            self.complete(of, RequestOutcome::NotProposed(error));
         }
     }
 
     /// Proposes what has waited for a leader. Says whether it has proposed anything.
-    fn propose_waiting(&mut self) -> bool {
+    fn propose_queued(&mut self) -> bool {
         let mut has_proposed = false;
-        while self.takes_proposals()
-            && let Some((proposal, of)) = self.unproposed.pop()
+        while self.can_propose()
+            && let Some((proposal, of)) = self.queued_proposals.pop()
         {
             self.propose(proposal, of);
             has_proposed = true;
@@ -244,47 +247,47 @@ impl Core {
         has_proposed
     }
 
-    fn complete(&mut self, of: RequestId, outcome: Outcome) {
-        self.out.completions.push((of, outcome));
+    fn complete(&mut self, of: RequestId, outcome: RequestOutcome) {
+        self.ready.completions.push((of, outcome));
     }
 
     /// Hands leadership to another member, if it votes and this one leads.
     pub fn transfer_leader(&mut self, to: u64) {
-        self.driver.transfer_leader(to);
+        self.raft.transfer_leader(to);
     }
 
     /// Wants to lead, without waiting for the time-out: for a sole voter.
-    fn campaign_alone(&mut self) {
-        if self.begins_behind.take_if(|index| *index <= self.applied.0).is_some()
-            && self.voting.voters == [self.metadata.node_id]
+    fn campaign_as_sole_voter(&mut self) {
+        if self.committed_at_start.take_if(|index| *index <= self.applied.0).is_some()
+            && self.conf_state.voters == [self.metadata.node_id]
         {
-            self.driver.campaign();
+            self.raft.campaign();
         }
     }
 
-    fn written(&mut self, written: Written) -> Result<()> {
-        self.log.finish(written)?;
+    fn handle_written(&mut self, written: BatchResult) -> Result<()> {
+        self.wal.finish_batch(written)?;
         self.after_sync()
     }
 
     /// What may happen now that more of the log is on disk.
     fn after_sync(&mut self) -> Result<()> {
-        while let Some(behind) = self.log.next() {
+        while let Some(behind) = self.wal.next_synced() {
             match behind {
-                AfterSync::Appended(number) => self.driver.persisted(number)?,
+                AfterSync::Appended(number) => self.raft.on_persisted(number)?,
                 AfterSync::Install { number, position } => {
                     let index = position.index;
-                    self.out.apply.push(ToApply::Install(position));
-                    self.driver.persisted(number)?;
+                    self.ready.to_apply.push(ToApply::Install(position));
+                    self.raft.on_persisted(number)?;
                     self.spoil_install(index)?;
                 }
                 AfterSync::Recorded(position) => {
-                    let kept = position.index.saturating_sub(self.settings.catch_up_entries);
-                    let bytes = self.settings.catch_up_bytes;
-                    let kept = kept.max(self.driver.beyond_bytes(position.index, bytes));
-                    let wanted = self.copying.values().copied().min().unwrap_or(u64::MAX);
-                    self.driver.release(kept.min(wanted));
-                    self.out.purge = Some(position.index);
+                    let kept = position.index.saturating_sub(self.config.catch_up_entries);
+                    let bytes = self.config.catch_up_bytes;
+                    let kept = kept.max(self.raft.release_index_for_bytes(position.index, bytes));
+                    let wanted = self.sending_snapshots.values().copied().min().unwrap_or(u64::MAX);
+                    self.raft.release(kept.min(wanted));
+                    self.ready.purge_below = Some(position.index);
                 }
             }
         }
@@ -292,44 +295,53 @@ impl Core {
     }
 
     /// The apply loop has come further.
-    fn applied(&mut self, applied: Applied) -> Result<()> {
-        let Applied { index, term, changes, installed, log_reads, members, alarms, removed } =
-            self.spoil_applied(applied);
+    fn handle_applied(&mut self, applied: ApplyReport) -> Result<()> {
+        let ApplyReport {
+            index,
+            term,
+            conf_changes: changes,
+            installed,
+            log_reads,
+            members,
+            alarms,
+            is_removed: removed,
+        } = self.spoil_apply_report(applied);
         self.members = members.unwrap_or(Arc::clone(&self.members));
         if let Some(alarms) = alarms {
             self.alarms = alarms;
             self.proposed_alarm = None;
         }
         for change in changes {
-            self.change_is_applied(change)?;
+            self.handle_conf_change(change)?;
         }
         self.applied = (index, term);
         if let Some(position) = installed {
-            self.is_installed(&position)?;
+            self.handle_installed(&position)?;
         }
         // With entries behind the snapshot, if there are some.
-        self.driver.applied(index)?;
+        self.raft.on_applied(index)?;
         for (context, index) in log_reads {
-            self.barrier.hear(Event::Answered { context, index });
+            self.read_index.handle_event(ReadIndexEvent::Answered { context, index });
         }
-        self.barrier.hear(Event::Applied { index });
+        self.read_index.handle_event(ReadIndexEvent::Applied { index });
         self.count_applied(index);
         if removed {
-            self.last_ticks.get_or_insert(LAST_TICKS);
+            self.ticks_before_stop.get_or_insert(TICKS_AFTER_REMOVAL);
         }
-        self.campaign_alone();
+        self.campaign_as_sole_voter();
         Ok(())
     }
 
     /// Before raft hears that its entry is applied: it lets no other change be proposed until then.
-    fn change_is_applied(&mut self, applied: AppliedChange) -> Result<()> {
-        let AppliedChange { index, change, members } = applied;
+    fn handle_conf_change(&mut self, applied: AppliedConfChange) -> Result<()> {
+        let AppliedConfChange { index, change, conf_state: members } = applied;
         if index <= self.snapshot_index {
             return Ok(());
         }
-        self.voting = self.driver.apply_change(change.as_ref())?;
-        if self.voting != members {
-            let why = format!("at entry {index} raft has {:?}, the store {members:?}", self.voting);
+        self.conf_state = self.raft.apply_conf_change(change.as_ref())?;
+        if self.conf_state != members {
+            let why =
+                format!("at entry {index} raft has {:?}, the store {members:?}", self.conf_state);
             return Err(Error::damaged("the members", why));
         }
         if let Some(change) = change
@@ -337,16 +349,16 @@ impl Core {
             && !members.learners.contains(&change.node_id)
         {
             // What has become of a copy that was on its way there will not be told.
-            self.copying.remove(&change.node_id);
+            self.sending_snapshots.remove(&change.node_id);
         }
         Ok(())
     }
 
-    fn is_installed(&mut self, position: &Position) -> Result<()> {
-        self.recorded = position.index;
-        self.voting = self.driver.members();
-        self.log.installed(position.index);
-        Ok(self.driver.installed(position.index)?)
+    fn handle_installed(&mut self, position: &LogPosition) -> Result<()> {
+        self.recorded_index = position.index;
+        self.conf_state = self.raft.conf_state();
+        self.wal.finish_install(position.index);
+        Ok(self.raft.on_installed(position.index)?)
     }
 
     /// Asks for a commit of the store if the log has grown long without one: it could never be shortened. Once:
@@ -356,128 +368,138 @@ impl Core {
             self.unapplied_bytes -= bytes;
             self.unrecorded_bytes += bytes;
         }
-        if self.log_is_long(index) && !std::mem::replace(&mut self.wants_commit, true) {
-            self.out.commit_due = true;
+        if self.is_snapshot_due(index) && !std::mem::replace(&mut self.is_commit_requested, true) {
+            self.ready.is_commit_due = true;
         }
     }
 
     /// The store was committed.
-    fn store_committed(&mut self, durable: &Progress) -> Result<()> {
-        self.wants_commit = false;
+    fn handle_store_committed(&mut self, durable: &AppliedPosition) -> Result<()> {
+        self.is_commit_requested = false;
         // What is on its way out need not be recorded any more.
-        if self.log.installs().next().is_some() {
+        if self.wal.pending_installs().next().is_some() {
             return Ok(());
         }
         let durable = &self.spoil_durable(durable);
-        self.driver.durable(durable.position())?;
-        if durable.index > self.recorded && self.log_is_long(durable.index) {
-            self.recorded = durable.index;
+        self.raft.set_durable_position(durable.position())?;
+        if durable.index > self.recorded_index && self.is_snapshot_due(durable.index) {
+            self.recorded_index = durable.index;
             self.unrecorded_bytes = 0;
-            self.log.record(durable.position())?;
+            self.wal.record_snapshot(durable.position())?;
         }
         Ok(())
     }
 
     /// Whether the log should be shortened at this index.
-    fn log_is_long(&self, index: u64) -> bool {
-        let entries = index - self.recorded.min(index);
-        entries >= self.settings.snapshot_count
-            || self.unrecorded_bytes >= self.settings.snapshot_bytes
+    fn is_snapshot_due(&self, index: u64) -> bool {
+        let entries = index - self.recorded_index.min(index);
+        entries >= self.config.snapshot_count || self.unrecorded_bytes >= self.config.snapshot_bytes
     }
 
     /// Bytes of the log that the durable store does not have.
     pub fn bytes_to_apply_again(&self) -> u64 {
-        self.driver.bytes_to_apply_again()
+        self.raft.bytes_after_durable()
     }
 
-    fn copy_received(&mut self, copy: Received) -> Result<()> {
+    fn handle_received_snapshot(&mut self, copy: ReceivedSnapshot) -> Result<()> {
         let index = copy.index;
-        if !self.vault.kept()?.contains(&index) {
+        if !self.store_dir.kept_indexes()?.contains(&index) {
             // Another of the same index was refused or installed, and they were one in the vault.
             // Raft must not take what is not there: its record in the log could not be undone.
             return Ok(());
         }
-        self.offered.insert(index);
-        self.received.push(copy);
+        self.offered_snapshots.insert(index);
+        self.received_snapshots.push(copy);
         Ok(())
     }
 
     /// Offers raft the copies that have come. When it takes one its members are those of the snapshot: what the
     /// apply loop says of earlier changes counts no more from there on, and that is noted with the append.
-    fn offer_copies(&mut self) -> Result<()> {
-        for copy in std::mem::take(&mut self.received) {
-            match self.driver.step(copy.message) {
+    fn step_received_snapshots(&mut self) -> Result<()> {
+        for copy in std::mem::take(&mut self.received_snapshots) {
+            match self.raft.step(copy.message) {
                 Ok(()) => {}
-                Err(error @ driver::Error::Stopped(_)) => return Err(error.into()),
-                Err(_) => self.drop_copy(copy.index)?,
+                Err(error @ driver::Error::Fatal(_)) => return Err(error.into()),
+                Err(_) => self.discard_snapshot(copy.index)?,
             }
         }
         Ok(())
     }
 
-    fn drop_copy(&mut self, index: u64) -> Result<()> {
-        self.offered.remove(&index);
+    fn discard_snapshot(&mut self, index: u64) -> Result<()> {
+        self.offered_snapshots.remove(&index);
         // One of the same index may have come before, which raft has taken.
-        if !self.log.installs().any(|installed| installed == index) {
-            self.vault.discard(index)?;
+        if !self.wal.pending_installs().any(|installed| installed == index) {
+            self.store_dir.discard(index)?;
         }
         Ok(())
     }
 
-    fn copy_sent(&mut self, to: u64, arrived: bool) {
-        self.copying.remove(&to);
-        self.driver.snapshot_sent(to, arrived);
+    fn handle_snapshot_sent(&mut self, to: u64, arrived: bool) {
+        self.sending_snapshots.remove(&to);
+        self.raft.report_snapshot(to, arrived);
     }
 
     /// Does what there is to do, and says what the owner has to do now. `now` counts from any fixed
     /// moment, on a clock that goes forward; it is looked up after the last input and before this
     /// call. After an error the process stops.
-    pub fn poll(&mut self, now: Duration) -> Result<Outputs> {
+    pub fn poll(&mut self, now: Duration) -> Result<ReplicaReady> {
         self.now = now;
         // A change that removes the new leader ends the transfer.
-        self.tell_of_transfer();
-        self.offer_copies()?;
+        self.check_transfer();
+        self.step_received_snapshots()?;
         loop {
-            while let Some(effects) = self.driver.effects() {
-                self.carry_out(effects)?;
+            while let Some(effects) = self.raft.ready() {
+                self.handle_raft_ready(effects)?;
             }
-            self.tell_barrier();
-            let asked = self.act(now);
-            if !self.propose_due() && !asked && !self.propose_waiting() {
+            self.update_read_index();
+            let asked = self.run_read_actions(now);
+            if !self.propose_due_leases() && !asked && !self.propose_queued() {
                 break;
             }
         }
-        for refused in std::mem::take(&mut self.offered) {
-            self.drop_copy(refused)?;
+        for refused in std::mem::take(&mut self.offered_snapshots) {
+            self.discard_snapshot(refused)?;
         }
-        self.out.write = self.log.begin();
-        self.out.is_alone = self.is_alone();
-        Ok(std::mem::take(&mut self.out))
+        self.ready.wal_batch = self.wal.next_batch();
+        self.ready.is_sole_voter_caught_up = self.is_sole_voter_caught_up();
+        Ok(std::mem::take(&mut self.ready))
     }
 
     /// When to poll again if nothing happens before.
     pub fn next_poll(&self) -> Option<Duration> {
-        self.barrier.next_poll().into_iter().chain(self.next_lease()).min()
+        self.read_index.next_poll().into_iter().chain(self.next_lease_due()).min()
     }
 
     /// The index that something waits for to be applied; `u64::MAX` if nothing does. What the apply loop says
-    /// below it is [not urgent](Applied::is_urgent).
-    pub fn awaited(&self) -> u64 {
-        self.barrier.awaited().into_iter().chain(self.begins_behind).min().unwrap_or(u64::MAX)
+    /// below it is [not urgent](ApplyReport::is_urgent).
+    pub fn awaited_index(&self) -> u64 {
+        self.read_index
+            .awaited_index()
+            .into_iter()
+            .chain(self.committed_at_start)
+            .min()
+            .unwrap_or(u64::MAX)
     }
 
-    fn carry_out(&mut self, effects: Effects) -> Result<()> {
-        let Effects { append, send, committed, reads, leadership } = effects;
+    fn handle_raft_ready(&mut self, effects: Ready) -> Result<()> {
+        let Ready {
+            append,
+            messages: send,
+            committed_entries: committed,
+            read_states: reads,
+            leadership,
+        } = effects;
         if let Some(now) = leadership {
-            self.leadership_is(now);
+            self.handle_leadership(now);
         }
         for message in send {
             match message.is_snapshot() {
                 true => {
-                    self.copying.insert(message.to(), message.position().index);
-                    self.out.copies.push(message);
+                    self.sending_snapshots.insert(message.to(), message.snapshot_position().index);
+                    self.ready.raft_snapshots.push(message);
                 }
-                false => self.out.send.push(message),
+                false => self.ready.messages.push(message),
             }
         }
         if let Some(append) = append {
@@ -485,19 +507,20 @@ impl Core {
         }
         for read in reads {
             if let Ok(context) = <[u8; 8]>::try_from(&read.context[..]) {
-                let context = self.spoil_answer(u64::from_be_bytes(context));
+                let context = self.spoil_read_context(u64::from_be_bytes(context));
                 if read.index > self.applied.0 {
-                    self.known.entry(read.index).or_insert(self.now);
+                    self.pending_read_indexes.entry(read.index).or_insert(self.now);
                 }
-                self.barrier.hear(Event::Answered { context, index: read.index });
+                self.read_index
+                    .handle_event(ReadIndexEvent::Answered { context, index: read.index });
             }
         }
-        self.hand_over(committed);
+        self.send_to_apply(committed);
         Ok(())
     }
 
     /// Gives committed entries to the apply loop.
-    fn hand_over(&mut self, committed: Vec<Entry>) {
+    fn send_to_apply(&mut self, committed: Vec<Entry>) {
         let Some(last) = committed.last() else { return };
         let bytes = committed.iter().map(|entry| entry.data.len() as u64).sum();
         self.unapplied.push_back((last.index, bytes));
@@ -506,91 +529,91 @@ impl Core {
             |entry: &Entry| entry.kind == EntryKind::Normal && entry.data.is_empty();
         if committed.iter().any(begins_a_term) {
             // Raft can answer reads from here on.
-            self.barrier.hear(Event::FirstCommit);
+            self.read_index.handle_event(ReadIndexEvent::FirstCommit);
         }
-        match self.out.apply.last_mut() {
+        match self.ready.to_apply.last_mut() {
             Some(ToApply::Entries(entries)) => entries.extend(committed),
-            _ => self.out.apply.push(ToApply::Entries(committed.into())),
+            _ => self.ready.to_apply.push(ToApply::Entries(committed.into())),
         }
     }
 
-    fn append(&mut self, append: driver::Append) -> Result<()> {
-        if let Some(position) = &append.install {
-            self.offered.remove(&position.index);
+    fn append(&mut self, append: driver::ReadyAppend) -> Result<()> {
+        if let Some(position) = &append.install_snapshot {
+            self.offered_snapshots.remove(&position.index);
             self.snapshot_index = position.index;
         }
         let append = self.spoil_append(append)?;
-        Ok(self.log.append(append)?)
+        Ok(self.wal.append(append)?)
     }
 
-    fn leadership_is(&mut self, now: Leadership) {
+    fn handle_leadership(&mut self, now: Leadership) {
         let leader = (now.leader != 0).then_some(now.leader);
-        self.barrier.hear(Event::Leader { leader, term: now.term });
-        self.told.transferee = None;
-        self.lead_leases(now);
-        self.sole_voter.leadership_has_changed();
-        self.out.leadership = Some(now);
+        self.read_index.handle_event(ReadIndexEvent::Leader { leader, term: now.term });
+        self.last_reported.transferee = None;
+        self.update_lessor(now);
+        self.sole_voter.reset();
+        self.ready.leadership = Some(now);
         if now.role != Role::Leader {
             // Copies that this member has sent are for the next leader to look after.
-            self.copying.clear();
+            self.sending_snapshots.clear();
         }
     }
 
-    fn tell_of_transfer(&mut self) {
-        let transferee = self.driver.transferee();
-        if transferee != self.told.transferee {
-            self.told.transferee = transferee;
+    fn check_transfer(&mut self) {
+        let transferee = self.raft.lead_transferee();
+        if transferee != self.last_reported.transferee {
+            self.last_reported.transferee = transferee;
             if transferee.is_some() && !self.keeps_lease() {
-                self.barrier.hear(Event::TransferBegan);
+                self.read_index.handle_event(ReadIndexEvent::TransferStarted);
             }
         }
     }
 
     /// What raft does not report by itself.
-    fn tell_barrier(&mut self) {
-        self.tell_of_transfer();
-        let committed = self.driver.committed();
-        if committed > self.told.committed {
-            self.told.committed = committed;
-            self.barrier.hear(Event::Committed { index: committed });
+    fn update_read_index(&mut self) {
+        self.check_transfer();
+        let committed = self.raft.committed_index();
+        if committed > self.last_reported.committed {
+            self.last_reported.committed = committed;
+            self.read_index.handle_event(ReadIndexEvent::Committed { index: committed });
         }
     }
 
     /// Carries out what the barrier wants. Says whether raft has something to do now.
-    fn act(&mut self, now: Duration) -> bool {
+    fn run_read_actions(&mut self, now: Duration) -> bool {
         let mut asked = false;
-        for action in self.barrier.poll(now, &mut self.ids) {
+        for action in self.read_index.poll(now, &mut self.ids) {
             match action {
-                Action::Ask { context, .. } => {
-                    self.ask(context);
+                ReadIndexAction::RequestReadIndex { context, .. } => {
+                    self.request_read_index(context);
                     asked = true;
                 }
-                Action::Propose { context, .. } => {
+                ReadIndexAction::Propose { context, .. } => {
                     // Lost or refused: the barrier's time-out sees to it.
-                    let _ = self.driver.propose(log_read(context));
+                    let _ = self.raft.propose(log_read(context));
                     asked = true;
                 }
-                Action::Go { index, readers } => {
-                    let later = self.known.split_off(&(index + 1));
-                    let known = std::mem::replace(&mut self.known, later);
+                ReadIndexAction::Release { index, readers } => {
+                    let later = self.pending_read_indexes.split_off(&(index + 1));
+                    let known = std::mem::replace(&mut self.pending_read_indexes, later);
                     let since = known.into_values().min();
                     let applying = since.map(|at| now.saturating_sub(at)).unwrap_or_default();
-                    let go = |of| (of, Outcome::MayRead(applying));
-                    self.out.completions.extend(readers.into_iter().map(go));
+                    let go = |of| (of, RequestOutcome::ReadReady(applying));
+                    self.ready.completions.extend(readers.into_iter().map(go));
                 }
-                Action::Fail { error, readers } => {
-                    let fail = |of| (of, Outcome::MayNotRead(error));
-                    self.out.completions.extend(readers.into_iter().map(fail));
+                ReadIndexAction::Fail { error, readers } => {
+                    let fail = |of| (of, RequestOutcome::ReadFailed(error));
+                    self.ready.completions.extend(readers.into_iter().map(fail));
                 }
             }
         }
         asked
     }
 
-    fn ask(&mut self, context: u64) {
-        let Some(context) = self.spoil_question(context) else { return };
+    fn request_read_index(&mut self, context: u64) {
+        let Some(context) = self.spoil_read_request(context) else { return };
         // Refused or forgotten by raft: the barrier asks again.
-        let _ = self.driver.read_index(context.to_be_bytes().to_vec());
+        let _ = self.raft.read_index(context.to_be_bytes().to_vec());
     }
 
     /// This member and its cluster.
@@ -599,24 +622,24 @@ impl Core {
     }
 
     /// The last entry that is applied, as far as the apply loop has said, and its term.
-    pub fn applied_to(&self) -> (u64, u64) {
+    pub fn last_applied(&self) -> (u64, u64) {
         self.applied
     }
 
     /// The last entry that raft takes for applied: the same, or less.
     pub fn applied_in_raft(&self) -> u64 {
-        self.driver.applied_index()
+        self.raft.applied_index()
     }
 
     /// Raft's members, as far as the apply loop has said; `None` while a raft snapshot is being installed, of
     /// which raft has the members already.
     pub fn conf_state(&self) -> Option<&ConfState> {
-        Some(&self.voting).filter(|_| self.applied.0 >= self.snapshot_index)
+        Some(&self.conf_state).filter(|_| self.applied.0 >= self.snapshot_index)
     }
 
     /// The leader, as far as this member knows.
     pub fn leadership(&self) -> Leadership {
-        self.driver.leadership()
+        self.raft.leadership()
     }
 
     /// The table of members, as far as the apply loop has said.
@@ -636,17 +659,17 @@ impl Core {
 
     /// Up to where the log is committed, as far as this member knows.
     pub fn committed(&self) -> u64 {
-        self.driver.committed()
+        self.raft.committed_index()
     }
 
     /// How far each other member's log is known to agree with this leader's.
     pub fn matched(&self) -> Vec<(u64, u64)> {
-        self.driver.matched()
+        self.raft.match_indexes()
     }
 
     /// The first and the last entry that are kept in memory.
-    pub fn kept(&self) -> (u64, u64) {
-        self.driver.kept()
+    pub fn log_bounds(&self) -> (u64, u64) {
+        self.raft.kept_indexes()
     }
 
     /// The newest id of a proposal or a question.
@@ -655,8 +678,8 @@ impl Core {
     }
 
     /// What the barrier has done so far.
-    pub fn read_figures(&self) -> Figures {
-        self.barrier.figures()
+    pub fn read_index_metrics(&self) -> ReadIndexMetrics {
+        self.read_index.metrics()
     }
 }
 

@@ -2,28 +2,31 @@
 
 use clearlane_raft_log::driver;
 
-use super::{Applied, Applier, Core, ToApply};
+use super::{Applier, ApplyReport, Replica, ToApply};
+use crate::applied_position::AppliedPosition;
 use crate::error::Result;
-use crate::progress::Progress;
 
-impl Core {
+impl Replica {
     pub(super) fn keeps_lease(&self) -> bool {
         false
     }
 
-    pub(super) fn spoil_append(&mut self, append: driver::Append) -> Result<driver::Append> {
+    pub(super) fn spoil_append(
+        &mut self,
+        append: driver::ReadyAppend,
+    ) -> Result<driver::ReadyAppend> {
         Ok(append)
     }
 
-    pub(super) fn spoil_question(&mut self, context: u64) -> Option<u64> {
+    pub(super) fn spoil_read_request(&mut self, context: u64) -> Option<u64> {
         Some(context)
     }
 
-    pub(super) fn spoil_answer(&self, context: u64) -> u64 {
+    pub(super) fn spoil_read_context(&self, context: u64) -> u64 {
         context
     }
 
-    pub(super) fn spoil_applied(&mut self, applied: Applied) -> Applied {
+    pub(super) fn spoil_apply_report(&mut self, applied: ApplyReport) -> ApplyReport {
         applied
     }
 
@@ -31,15 +34,15 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn spoil_durable(&self, durable: &Progress) -> Progress {
+    pub(super) fn spoil_durable(&self, durable: &AppliedPosition) -> AppliedPosition {
         durable.clone()
     }
 }
 
 impl Applier {
-    pub(super) fn answer_early(&mut self, _work: &ToApply) {}
+    pub(super) fn complete_early(&mut self, _work: &ToApply) {}
 
-    pub(super) fn replies_first(&self) -> bool {
+    pub(super) fn completes_before_apply(&self) -> bool {
         false
     }
 
@@ -47,11 +50,11 @@ impl Applier {
         false
     }
 
-    pub(super) fn times(&mut self) -> usize {
+    pub(super) fn apply_count(&mut self) -> usize {
         1
     }
 
-    pub(super) fn answers(&self) -> usize {
+    pub(super) fn completion_count(&self) -> usize {
         1
     }
 }

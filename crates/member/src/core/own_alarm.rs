@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 
-use super::Core;
+use super::Replica;
 
 /// A proposal that may be on its way.
 #[derive(Debug)]
@@ -19,18 +19,18 @@ pub(super) struct ProposedAlarm {
     at: Duration,
 }
 
-impl Core {
+impl Replica {
     /// Proposes to raise or to take back an alarm of this member, unless that is under way. What raft does not
     /// take is proposed with the next call.
     pub fn propose_alarm(&mut self, request: InternalRaftRequest) {
-        let leadership = self.driver.leadership();
+        let leadership = self.raft.leadership();
         let (leader, term, now) = (leadership.leader, leadership.term, self.now);
-        let timeout = self.settings.reads.election_timeout;
+        let timeout = self.config.read_index.election_timeout;
         let is_under_way = self.proposed_alarm.as_ref().is_some_and(|alarm| {
             let is_same = alarm.request == request && (alarm.leader, alarm.term) == (leader, term);
             is_same && now.saturating_sub(alarm.at) < timeout
         });
-        if !is_under_way && self.propose_own(request.clone()) {
+        if !is_under_way && self.propose_internal(request.clone()) {
             self.proposed_alarm = Some(ProposedAlarm { request, leader, term, at: now });
         }
     }

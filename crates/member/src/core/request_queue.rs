@@ -1,6 +1,6 @@
 //! The requests of one net thread that wait for the raft loop or the apply loop.
 //!
-//! A request takes a slot, and its [`Input`] goes to the raft loop together with all others of the same turn of
+//! A request takes a slot, and its [`ReplicaInput`] goes to the raft loop together with all others of the same turn of
 //! the runtime. Outcomes come back in bulk, and each wakes the task that waits at its slot. The queue is a state
 //! machine: it reads no clock and wakes no thread, so a simulated member has the same one.
 //!
@@ -23,19 +23,19 @@ use std::time::Duration;
 use clearlane_raft_log::driver;
 use clearlane_read_index as read_index;
 
-use super::{Answer, ChangeError, Input};
+use super::{MemberChangeError, ProposalResult, ReplicaInput};
 
 /// Length of a round.
-pub const ROUND: Duration = Duration::from_millis(500);
+pub const ROUND_LENGTH: Duration = Duration::from_millis(500);
 /// Rounds that a request waits: at least etcd's time-out with its default settings, 5 s and twice an election
 /// time-out.
 const ROUNDS_MAX: u32 = 15;
 /// Slots of one queue.
 const SLOTS_MAX: u32 = 1 << 24;
 /// Shortest time between two looks for deadlines.
-const LOOK: Duration = Duration::from_millis(10);
+const DEADLINE_CHECK_INTERVAL_MIN: Duration = Duration::from_millis(10);
 /// The deadline of a request that has none.
-pub const NEVER: u64 = u64::MAX;
+pub const NO_DEADLINE: u64 = u64::MAX;
 
 /// A request that waits: its queue, its slot there, and which of the requests that had this slot it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,22 +50,22 @@ pub struct RequestId {
 
 /// What has become of a request.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum RequestOutcome {
     /// Of a proposal: it is applied, or was refused when it was.
-    Applied(Answer),
+    Applied(ProposalResult),
     /// Raft does not take the proposal.
     NotProposed(driver::Error),
     /// The members do not allow the change.
-    NotChanged(ChangeError),
+    ChangeRejected(MemberChangeError),
     /// Of a read: this member has applied enough. How long that took, once it was known how much that
     /// is.
-    MayRead(Duration),
+    ReadReady(Duration),
     /// Of a read: why not.
-    MayNotRead(read_index::Error),
+    ReadFailed(read_index::ReadIndexError),
     /// Nothing came back in time. What was proposed may still be applied.
     TimedOut,
     /// The same, and the time was the client's.
-    TooLate,
+    DeadlineExceeded,
 }
 
 /// The requests of one net thread.
@@ -76,10 +76,10 @@ pub struct RequestQueue {
     /// When this round is over.
     round_ends_ns: u64,
     /// The first deadline before that.
-    soonest_ns: u64,
+    next_deadline_ns: u64,
     /// When all were looked through.
-    looked_ns: u64,
-    inputs: Vec<Input>,
+    last_check_ns: u64,
+    inputs: Vec<ReplicaInput>,
     slots: Vec<Slot>,
     free: Vec<u32>,
 }
@@ -97,21 +97,21 @@ struct Slot {
 enum SlotState {
     #[default]
     Free,
-    Waits(Option<Waker>),
-    Done(Box<Outcome>),
+    Waiting(Option<Waker>),
+    Done(Box<RequestOutcome>),
 }
 
 impl RequestQueue {
     /// A queue without requests.
     pub fn new(number: u8) -> RequestQueue {
         let (inputs, slots, free) = Default::default();
-        let (round_ends_ns, soonest_ns) = (NEVER, NEVER);
+        let (round_ends_ns, soonest_ns) = (NO_DEADLINE, NO_DEADLINE);
         RequestQueue {
             number,
             round: 0,
             round_ends_ns,
-            soonest_ns,
-            looked_ns: 0,
+            next_deadline_ns: soonest_ns,
+            last_check_ns: 0,
             inputs,
             slots,
             free,
@@ -119,11 +119,11 @@ impl RequestQueue {
     }
 
     /// Takes a request in. Says under which id, and whether it is the first since inputs were
-    /// [taken](RequestQueue::take_inputs).
+    /// [taken](RequestQueue::drain_inputs).
     pub fn submit(
         &mut self,
         deadline_ns: u64,
-        input: impl FnOnce(RequestId) -> Input,
+        input: impl FnOnce(RequestId) -> ReplicaInput,
     ) -> (RequestId, bool) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
@@ -133,31 +133,31 @@ impl RequestQueue {
         let there = &mut self.slots[slot as usize];
         there.generation = there.generation.wrapping_add(1);
         (there.round, there.deadline_ns) = (self.round, deadline_ns);
-        there.state = SlotState::Waits(None);
+        there.state = SlotState::Waiting(None);
         let id = RequestId { queue: self.number, slot, generation: there.generation };
         if deadline_ns < self.round_ends_ns {
-            self.soonest_ns = self.soonest_ns.min(deadline_ns);
+            self.next_deadline_ns = self.next_deadline_ns.min(deadline_ns);
         }
-        (id, self.send(input(id)))
+        (id, self.push_input(input(id)))
     }
 
-    fn send(&mut self, input: Input) -> bool {
+    fn push_input(&mut self, input: ReplicaInput) -> bool {
         self.inputs.push(input);
         self.inputs.len() == 1
     }
 
     /// What is to go to the raft loop.
-    pub fn take_inputs(&mut self) -> Vec<Input> {
+    pub fn drain_inputs(&mut self) -> Vec<ReplicaInput> {
         std::mem::take(&mut self.inputs)
     }
 
     /// The outcome of a request, if it is there; otherwise its task is woken when it comes.
-    pub fn poll(&mut self, id: RequestId, context: &mut Context<'_>) -> Poll<Outcome> {
+    pub fn poll(&mut self, id: RequestId, context: &mut Context<'_>) -> Poll<RequestOutcome> {
         let there = &mut self.slots[id.slot as usize].state;
         match std::mem::take(there) {
             SlotState::Done(outcome) => Poll::Ready(*outcome),
-            SlotState::Waits(_) => {
-                *there = SlotState::Waits(Some(context.waker().clone()));
+            SlotState::Waiting(_) => {
+                *there = SlotState::Waiting(Some(context.waker().clone()));
                 Poll::Pending
             }
             SlotState::Free => panic!("polled again after its outcome"),
@@ -165,22 +165,22 @@ impl RequestQueue {
     }
 
     /// The request has gone, with its outcome or without. Its slot is free. Says whether that is the first
-    /// input since they were [taken](RequestQueue::take_inputs).
+    /// input since they were [taken](RequestQueue::drain_inputs).
     pub fn release(&mut self, id: RequestId) -> bool {
         let there = std::mem::take(&mut self.slots[id.slot as usize].state);
         self.free.push(id.slot);
         match there {
-            SlotState::Waits(_) => self.send(Input::GiveUp(id)),
+            SlotState::Waiting(_) => self.push_input(ReplicaInput::Cancel(id)),
             SlotState::Free | SlotState::Done(_) => false,
         }
     }
 
     /// Outcomes have come. Those of requests that have gone, or have had theirs, are dropped.
-    pub fn complete(&mut self, completions: impl IntoIterator<Item = (RequestId, Outcome)>) {
+    pub fn complete(&mut self, completions: impl IntoIterator<Item = (RequestId, RequestOutcome)>) {
         for (id, outcome) in completions {
             let there = &mut self.slots[id.slot as usize];
-            if there.generation == id.generation && matches!(there.state, SlotState::Waits(_)) {
-                there.done(outcome);
+            if there.generation == id.generation && matches!(there.state, SlotState::Waiting(_)) {
+                there.complete(outcome);
             }
         }
     }
@@ -191,48 +191,50 @@ impl RequestQueue {
         there.generation == id.generation && matches!(there.state, SlotState::Done(_))
     }
 
-    /// When to [look](RequestQueue::look), because a deadline passes before the round is over.
-    pub fn next_look_ns(&self) -> Option<u64> {
-        let look_ns = self.soonest_ns.max(self.looked_ns + LOOK.as_nanos() as u64);
-        (self.soonest_ns != NEVER).then_some(look_ns)
+    /// When to [look](RequestQueue::check_deadlines), because a deadline passes before the round is over.
+    pub fn next_check_ns(&self) -> Option<u64> {
+        let look_ns = self
+            .next_deadline_ns
+            .max(self.last_check_ns + DEADLINE_CHECK_INTERVAL_MIN.as_nanos() as u64);
+        (self.next_deadline_ns != NO_DEADLINE).then_some(look_ns)
     }
 
     /// A round is over.
     pub fn next_round(&mut self, now_ns: u64) {
         self.round += 1;
-        self.round_ends_ns = now_ns + ROUND.as_nanos() as u64;
-        self.look(now_ns);
+        self.round_ends_ns = now_ns + ROUND_LENGTH.as_nanos() as u64;
+        self.check_deadlines(now_ns);
     }
 
     /// Ends the wait of each request that has waited too long.
-    pub fn look(&mut self, now_ns: u64) {
-        (self.soonest_ns, self.looked_ns) = (NEVER, now_ns);
+    pub fn check_deadlines(&mut self, now_ns: u64) {
+        (self.next_deadline_ns, self.last_check_ns) = (NO_DEADLINE, now_ns);
         for (slot, there) in self.slots.iter_mut().enumerate() {
-            if !matches!(there.state, SlotState::Waits(_)) {
+            if !matches!(there.state, SlotState::Waiting(_)) {
                 continue;
             }
             let outcome = if there.deadline_ns <= now_ns {
-                Outcome::TooLate
+                RequestOutcome::DeadlineExceeded
             } else if self.round - there.round >= ROUNDS_MAX {
-                Outcome::TimedOut
+                RequestOutcome::TimedOut
             } else {
                 if there.deadline_ns < self.round_ends_ns {
-                    self.soonest_ns = self.soonest_ns.min(there.deadline_ns);
+                    self.next_deadline_ns = self.next_deadline_ns.min(there.deadline_ns);
                 }
                 continue;
             };
-            there.done(outcome);
+            there.complete(outcome);
             let (queue, slot) = (self.number, slot as u32);
             let id = RequestId { queue, slot, generation: there.generation };
-            self.inputs.push(Input::GiveUp(id));
+            self.inputs.push(ReplicaInput::Cancel(id));
         }
     }
 }
 
 impl Slot {
-    fn done(&mut self, outcome: Outcome) {
+    fn complete(&mut self, outcome: RequestOutcome) {
         let before = std::mem::replace(&mut self.state, SlotState::Done(Box::new(outcome)));
-        if let SlotState::Waits(Some(waker)) = before {
+        if let SlotState::Waiting(Some(waker)) = before {
             waker.wake();
         }
     }

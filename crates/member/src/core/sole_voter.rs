@@ -7,40 +7,40 @@
 
 use clearlane_raft_log::driver::Role;
 
-use super::Core;
+use super::Replica;
 
 /// Since when this member is the only one.
 #[derive(Debug, Default)]
 pub(super) struct SoleVoter {
     /// What was committed then.
-    committed: Option<u64>,
+    committed_at_begin: Option<u64>,
 }
 
 impl SoleVoter {
-    pub(super) fn leadership_has_changed(&mut self) {
-        self.committed = None;
+    pub(super) fn reset(&mut self) {
+        self.committed_at_begin = None;
     }
 }
 
-impl Core {
+impl Replica {
     /// Whether this member leads, no other votes, an entry of its term is applied, and with it all that another
     /// member may have acknowledged. Then all that was ever acknowledged is applied here, and no other can be
     /// elected before this member has let go.
-    pub(super) fn is_alone(&mut self) -> bool {
-        let leadership = self.driver.leadership();
+    pub(super) fn is_sole_voter_caught_up(&mut self) -> bool {
+        let leadership = self.raft.leadership();
         let (applied, term) = self.applied;
         let votes_alone = leadership.role == Role::Leader
-            && self.voting.voters == [self.metadata.node_id]
-            && self.voting.voters_outgoing.is_empty();
+            && self.conf_state.voters == [self.metadata.node_id]
+            && self.conf_state.voters_outgoing.is_empty();
         if !votes_alone {
-            self.sole_voter.committed = None;
+            self.sole_voter.committed_at_begin = None;
             return false;
         }
-        let committed = self.driver.committed();
-        let needed = match self.voting.learners.is_empty() {
-            true => *self.sole_voter.committed.get_or_insert(committed),
+        let committed = self.raft.committed_index();
+        let needed = match self.conf_state.learners.is_empty() {
+            true => *self.sole_voter.committed_at_begin.get_or_insert(committed),
             false => {
-                self.sole_voter.committed = None;
+                self.sole_voter.committed_at_begin = None;
                 committed
             }
         };

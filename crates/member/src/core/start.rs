@@ -25,46 +25,46 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_backend::{Config, Design};
+use clearlane_backend::{Config, Era};
 use clearlane_engine::Engine;
 use clearlane_lease::{self as lease, Lessor};
 use clearlane_mvcc::{self as mvcc, KeyLeases, Store, StoreParts, Workers};
 use clearlane_proto::nested::decode_raft_request;
-use clearlane_raft_log::driver::{self, Driver, Found};
-use clearlane_raft_log::files::Files;
+use clearlane_raft_log::driver::{self, RaftNode, RecoveredState};
+use clearlane_raft_log::files::FileSystem;
 use clearlane_raft_log::wal::{self, Contents, ShortTail, Wal};
-use clearlane_raft_log::{ConfChange, Entry, EntryKind, HardState, Metadata, Snapshot};
-use clearlane_read_index::{self as read_index, Event, ReadMode, RequestIds};
+use clearlane_raft_log::{ConfChange, Entry, EntryKind, HardState, Metadata, WalSnapshot};
+use clearlane_read_index::{self as read_index, ReadIndexEvent, ReadMode, RequestIdGenerator};
 
-use super::{Applier, Core, Stopwatch, Wait};
+use super::{Applier, ApplyTimer, Replica, Wait};
 use crate::alarms::Alarms;
-use crate::copies::{self, Vault};
+use crate::applied_position::AppliedPosition;
+use crate::copies::{self, StoreDir};
 use crate::error::{Error, Result};
-use crate::membership::{Change, Member, Members};
-use crate::progress::Progress;
+use crate::membership::{Member, MemberChange, Members};
 
 /// How a compaction works: a step, and a rest behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Compactions {
+pub struct CompactionConfig {
     /// So many keys or records in one step.
     pub batch: usize,
     /// So long is the rest.
     pub pause: Duration,
 }
 
-impl Default for Compactions {
-    fn default() -> Compactions {
-        Compactions { batch: 1000, pause: Duration::from_millis(10) }
+impl Default for CompactionConfig {
+    fn default() -> CompactionConfig {
+        CompactionConfig { batch: 1000, pause: Duration::from_millis(10) }
     }
 }
 
 /// How a member works.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ReplicaConfig {
     /// Raft's. The id in it is not used: the log knows whose it is.
-    pub raft: driver::Settings,
+    pub raft: driver::RaftNodeConfig,
     /// The barrier's. Nor is the member's id in it.
-    pub reads: read_index::Config,
+    pub read_index: read_index::ReadIndexConfig,
     /// How a linearizable read is made one.
     pub read_mode: ReadMode,
     /// After so many applied entries the log takes note of the store's state and is shortened.
@@ -85,17 +85,17 @@ pub struct Settings {
     /// Whether a member that joins others was told that it is to learn only; nothing if nobody was asked.
     pub joins_as_learner: Option<bool>,
     /// How a compaction works. The core runs none: see [`node`](crate::node).
-    pub compactions: Compactions,
+    pub compaction: CompactionConfig,
     /// Finds the entries that take long to apply, if somebody wants to know.
-    pub stopwatch: Option<Stopwatch>,
+    pub apply_timer: Option<ApplyTimer>,
 }
 
-impl Settings {
+impl ReplicaConfig {
     /// etcd's defaults.
-    pub fn new(seed: u64, unix_ms: u64) -> Settings {
-        Settings {
-            raft: driver::Settings::new(0, seed),
-            reads: read_index::Config::new(0),
+    pub fn new(seed: u64, unix_ms: u64) -> ReplicaConfig {
+        ReplicaConfig {
+            raft: driver::RaftNodeConfig::new(0, seed),
+            read_index: read_index::ReadIndexConfig::new(0),
             read_mode: ReadMode::ReadIndex,
             snapshot_count: 10_000,
             snapshot_bytes: 64 << 20,
@@ -105,23 +105,23 @@ impl Settings {
             lease_checkpoint_interval: None,
             unix_ms,
             joins_as_learner: None,
-            compactions: Compactions::default(),
-            stopwatch: None,
+            compaction: CompactionConfig::default(),
+            apply_timer: None,
         }
     }
 }
 
 /// What a member stands on.
 #[derive(Clone)]
-pub struct Ground {
+pub struct StorageConfig {
     /// Where the log's files are.
-    pub files: Arc<dyn Files>,
+    pub files: Arc<dyn FileSystem>,
     /// The log's directory.
     pub wal_dir: PathBuf,
     /// How the log is kept.
     pub wal: wal::Options,
     /// Where the stores are.
-    pub vault: Arc<dyn Vault>,
+    pub store_dir: Arc<dyn StoreDir>,
     /// Which era's store it is.
     pub parts: StoreParts,
     /// When the store commits.
@@ -132,33 +132,36 @@ pub struct Ground {
     pub workers: Arc<dyn Workers + Send + Sync>,
 }
 
-impl fmt::Debug for Ground {
+impl fmt::Debug for StorageConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (log, vault) = (&self.wal_dir, &self.vault);
-        f.debug_struct("Ground").field("log", log).field("vault", vault).finish_non_exhaustive()
+        let (log, vault) = (&self.wal_dir, &self.store_dir);
+        f.debug_struct("StorageConfig")
+            .field("log", log)
+            .field("store_dir", vault)
+            .finish_non_exhaustive()
     }
 }
 
-impl Ground {
+impl StorageConfig {
     /// Opens the store of an engine.
     pub(super) fn open(
         &self,
         engine: &Arc<dyn Engine>,
         leases: &Arc<Lessor>,
     ) -> Result<OpenedStore> {
-        let progress = Progress::read(&*engine.snapshot()?)?;
-        let ground = mvcc::Ground {
+        let progress = AppliedPosition::read(&*engine.snapshot()?)?;
+        let ground = mvcc::StoreConfig {
             engine: Arc::clone(engine),
             config: self.backend.clone(),
-            pre_commit: Progress::pre_commit(),
-            applied: progress.clone(),
+            pre_commit: AppliedPosition::pre_commit(),
+            consistent_index: progress.clone(),
             leases: Arc::clone(leases) as Arc<dyn KeyLeases>,
             workers: &*self.workers,
         };
         let (store, opened) = mvcc::open(self.parts, ground)?;
-        leases.restore(&*store.read(), &opened.leases)?;
-        let members = Arc::new(Members::load(&*store.read(), self.learners_max)?);
-        let alarms = Arc::new(Alarms::load(&*store.read())?);
+        leases.restore(&*store.begin_read(), &opened.leases)?;
+        let members = Arc::new(Members::load(&*store.begin_read(), self.learners_max)?);
+        let alarms = Arc::new(Alarms::load(&*store.begin_read())?);
         Ok(OpenedStore {
             store: Arc::from(store),
             members,
@@ -171,19 +174,20 @@ impl Ground {
 
 /// A store with all that is known from its state.
 pub(super) struct OpenedStore {
-    pub(super) store: Arc<dyn Store<Progress>>,
+    pub(super) store: Arc<dyn Store<AppliedPosition>>,
     pub(super) members: Arc<Members>,
     pub(super) alarms: Arc<Alarms>,
-    pub(super) progress: Progress,
+    pub(super) progress: AppliedPosition,
     pub(super) compaction: Option<mvcc::CompactionJob>,
 }
 
 /// Makes the log of a new member. The first members of a cluster begin with the same entries, which
 /// add all of them; a member that joins begins with none, and hears of everything from the others.
-pub fn bootstrap(ground: &Ground, metadata: Metadata, first: &[Member]) -> Result<()> {
+pub fn bootstrap(ground: &StorageConfig, metadata: Metadata, first: &[Member]) -> Result<()> {
     let mut first: Vec<&Member> = first.iter().collect();
     first.sort_by_key(|member| member.id);
-    let entries: Vec<Entry> = (1..).zip(first).map(|(index, member)| add(index, member)).collect();
+    let entries: Vec<Entry> =
+        (1..).zip(first).map(|(index, member)| add_member_entry(index, member)).collect();
     let commit = entries.len() as u64;
     let state = (commit > 0).then_some(HardState { term: 1, vote: 0, commit });
     let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
@@ -192,77 +196,80 @@ pub fn bootstrap(ground: &Ground, metadata: Metadata, first: &[Member]) -> Resul
     Ok(wal.close()?)
 }
 
-fn add(index: u64, member: &Member) -> Entry {
-    let data = Change::first(member).encode().into();
+fn add_member_entry(index: u64, member: &Member) -> Entry {
+    let data = MemberChange::initial_conf_change(member).encode().into();
     Entry { kind: EntryKind::ConfChange, term: 1, index, data }
 }
 
 /// Begins where the member has ended, with what its disk has.
-pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Applier, Wal)> {
+pub fn start(
+    ground: StorageConfig,
+    mut settings: ReplicaConfig,
+) -> Result<(Replica, Applier, Wal)> {
     let snapshots = wal::valid_snapshots(&*ground.files, &ground.wal_dir)?;
     let newest = snapshots.iter().max_by_key(|snapshot| snapshot.index).cloned();
     let newest = newest.unwrap_or_default();
     let behind = newest.index.saturating_sub(settings.catch_up_entries);
     // The log first: what is read of it is on disk from here on, and then a copy may take the
     // store's place because of it.
-    let (mut wal, contents) = open_log(&ground, &snapshots, &newest, behind)?;
-    tell_of_short_tail(&wal);
-    let engine = copies::at_start(&*ground.vault, newest.index)?;
+    let (mut wal, contents) = open_wal(&ground, &snapshots, &newest, behind)?;
+    warn_short_tail(&wal);
+    let engine = copies::open_at_start(&*ground.store_dir, newest.index)?;
     let leases = Arc::new(Lessor::new(lease_config(&settings), &ground.backend.locks));
     let opened = ground.open(&engine, &leases)?;
     let progress = opened.progress.clone();
     let metadata = contents.metadata;
-    let stopwatch = settings.stopwatch;
-    (settings.raft.id, settings.reads.member) = (metadata.node_id, metadata.node_id);
+    let stopwatch = settings.apply_timer;
+    (settings.raft.id, settings.read_index.member_id) = (metadata.node_id, metadata.node_id);
     // The old eras ask as etcd does.
-    settings.raft.questions_count = ground.parts.design == Design::SnapshotReadTx;
-    let Contents { state, entries, .. } = contents;
+    settings.raft.read_index_counts_as_ack = ground.parts.design == Era::Clearlane;
+    let Contents { hard_state: state, entries, .. } = contents;
     commit_up_to(progress.index, &mut wal, state)?;
     // A member that has neither voted nor seen a term has promised nothing.
     let was_running = state.vote != 0 || state.term > 1;
     let ids = ids_above(&entries, metadata.node_id, settings.unix_ms);
-    let found = Found { store: progress.position(), hard_state: state, entries };
-    let mut barrier = settings.read_mode.open(settings.reads);
+    let found = RecoveredState { store_position: progress.position(), hard_state: state, entries };
+    let mut barrier = settings.read_mode.new_queue(settings.read_index);
     // In an idle cluster there is nothing to apply, and readers must not wait for it.
-    barrier.hear(Event::Applied { index: progress.index });
-    let mut driver = Driver::new(settings.raft, found)?;
-    driver.release(driver.beyond_bytes(newest.index, settings.catch_up_bytes));
+    barrier.handle_event(ReadIndexEvent::Applied { index: progress.index });
+    let mut driver = RaftNode::new(settings.raft, found)?;
+    driver.release(driver.release_index_for_bytes(newest.index, settings.catch_up_bytes));
     let wait = Arc::new(Wait::default());
-    let core = Core {
+    let core = Replica {
         metadata,
-        vault: Arc::clone(&ground.vault),
+        store_dir: Arc::clone(&ground.store_dir),
         applied: (progress.index, progress.term),
-        voting: driver.members(),
-        begins_behind: Some(driver.committed()),
-        driver,
+        conf_state: driver.conf_state(),
+        committed_at_start: Some(driver.committed_index()),
+        raft: driver,
         members: Arc::clone(&opened.members),
         alarms: Arc::clone(&opened.alarms),
         leases: Arc::clone(&leases),
         wait: Arc::clone(&wait),
-        barrier,
+        read_index: barrier,
         ids,
-        silent_ticks: if was_running { settings.raft.election_ticks } else { 0 },
-        last_ticks: None,
-        recorded: newest.index,
-        settings,
-        log: Default::default(),
-        leases_in: None,
+        ticks_before_vote: if was_running { settings.raft.election_ticks } else { 0 },
+        ticks_before_stop: None,
+        recorded_index: newest.index,
+        config: settings,
+        wal: Default::default(),
+        lease_term: None,
         leases_expired: 0,
         now: Duration::ZERO,
-        unproposed: Default::default(),
+        queued_proposals: Default::default(),
         proposed_alarm: None,
         sole_voter: Default::default(),
-        told: Default::default(),
-        known: Default::default(),
+        last_reported: Default::default(),
+        pending_read_indexes: Default::default(),
         unrecorded_bytes: 0,
-        wants_commit: false,
+        is_commit_requested: false,
         unapplied: Default::default(),
         unapplied_bytes: 0,
         snapshot_index: 0,
-        received: Vec::new(),
-        offered: Default::default(),
-        copying: Default::default(),
-        out: Default::default(),
+        received_snapshots: Vec::new(),
+        offered_snapshots: Default::default(),
+        sending_snapshots: Default::default(),
+        ready: Default::default(),
         #[cfg(feature = "planted-bugs")]
         planted: Default::default(),
     };
@@ -270,24 +277,24 @@ pub fn start(ground: Ground, mut settings: Settings) -> Result<(Core, Applier, W
     Ok((core, applier, wal))
 }
 
-fn lease_config(settings: &Settings) -> lease::Config {
+fn lease_config(settings: &ReplicaConfig) -> lease::Config {
     let ticks = u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
     lease::Config {
-        election_timeout: settings.reads.tick * ticks,
+        election_timeout: settings.read_index.tick_interval * ticks,
         checkpoint_interval: settings.lease_checkpoint_interval,
     }
 }
 
 /// New ids are above those that this member's own proposals have in the log: a clock that was set
 /// back must not make two requests one.
-fn ids_above(entries: &[Entry], member: u64, unix_ms: u64) -> RequestIds {
-    let id = |entry: &Entry| id_of(entry.kind, entry.data.clone());
-    let ids = RequestIds::new(member, unix_ms);
-    entries.iter().filter_map(id).fold(ids, RequestIds::above)
+fn ids_above(entries: &[Entry], member: u64, unix_ms: u64) -> RequestIdGenerator {
+    let id = |entry: &Entry| proposal_id(entry.kind, entry.data.clone());
+    let ids = RequestIdGenerator::new(member, unix_ms);
+    entries.iter().filter_map(id).fold(ids, RequestIdGenerator::starting_above)
 }
 
 /// The id that a proposal was given.
-pub(super) fn id_of(kind: EntryKind, data: Bytes) -> Option<u64> {
+pub(super) fn proposal_id(kind: EntryKind, data: Bytes) -> Option<u64> {
     match kind {
         EntryKind::Normal => {
             let request = decode_raft_request(data).ok()?;
@@ -315,7 +322,7 @@ fn commit_up_to(index: u64, wal: &mut Wal, state: HardState) -> Result<()> {
 }
 
 /// Says that the log has lost its end, if it has. What was in it other members may have.
-pub(super) fn tell_of_short_tail(wal: &Wal) {
+pub(super) fn warn_short_tail(wal: &Wal) {
     let Some(ShortTail { path, expected, found, last_index }) = wal.short_tail() else { return };
     tracing::warn!(
         segment = %path.display(),
@@ -327,14 +334,14 @@ pub(super) fn tell_of_short_tail(wal: &Wal) {
 }
 
 /// Opens the log at a record that leaves entries for others, if there is one, or at the newest.
-fn open_log(
-    ground: &Ground,
-    snapshots: &[Snapshot],
-    newest: &Snapshot,
+fn open_wal(
+    ground: &StorageConfig,
+    snapshots: &[WalSnapshot],
+    newest: &WalSnapshot,
     behind: u64,
 ) -> Result<(Wal, Contents)> {
     use clearlane_raft_log::Error::{Corrupt, NoSnapshot, Refused};
-    let open = |at: &Snapshot| {
+    let open = |at: &WalSnapshot| {
         let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
         Wal::open(files, dir, (at.index, at.term), ground.wal)
     };

@@ -13,11 +13,11 @@ use super::RequestId;
 /// Requests by the id in the entry's header, and the reverse.
 #[derive(Debug, Default)]
 pub struct Wait {
-    tables: Mutex<Tables>,
+    tables: Mutex<WaitTables>,
 }
 
 #[derive(Debug, Default)]
-struct Tables {
+struct WaitTables {
     requests: HashMap<u64, RequestId>,
     entries: HashMap<RequestId, u64>,
 }
@@ -30,7 +30,7 @@ impl Wait {
     }
 
     /// The request that waits for an entry. It waits no longer.
-    pub(super) fn take(&self, entry: u64) -> Option<RequestId> {
+    pub(super) fn remove(&self, entry: u64) -> Option<RequestId> {
         let mut tables = self.tables.lock();
         let request = tables.requests.remove(&entry)?;
         tables.entries.remove(&request);
@@ -38,7 +38,7 @@ impl Wait {
     }
 
     /// The request waits no longer. Says whether it did.
-    pub(super) fn give_up(&self, request: RequestId) -> bool {
+    pub(super) fn cancel(&self, request: RequestId) -> bool {
         let mut tables = self.tables.lock();
         let entry = tables.entries.remove(&request);
         entry.is_some_and(|entry| tables.requests.remove(&entry).is_some())

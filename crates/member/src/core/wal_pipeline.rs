@@ -12,17 +12,17 @@
 
 use std::collections::VecDeque;
 
-use clearlane_raft_log::Position;
+use clearlane_raft_log::LogPosition;
 use clearlane_raft_log::wal::Append;
-use clearlane_raft_log::wal::group::{Batch, GroupSync, Ticket, Written};
-use clearlane_raft_log::{Result, Snapshot, driver};
+use clearlane_raft_log::wal::group_commit::{AppendNumber, Batch, BatchResult, GroupCommit};
+use clearlane_raft_log::{Result, WalSnapshot, driver};
 
 /// Appends on their way, with what comes behind them.
 #[derive(Debug, Default)]
 pub(super) struct WalPipeline {
-    group: GroupSync,
-    durable: Ticket,
-    behind: VecDeque<(Ticket, AfterSync)>,
+    group: GroupCommit,
+    durable: AppendNumber,
+    after_sync: VecDeque<(AppendNumber, AfterSync)>,
     /// Indexes of the snapshots that the apply loop installs.
     installing: VecDeque<u64>,
 }
@@ -33,50 +33,56 @@ pub(super) enum AfterSync {
     /// Raft is told its number.
     Appended(u64),
     /// Raft is told its number, and the apply loop installs the snapshot of this position.
-    Install { number: u64, position: Position },
+    Install { number: u64, position: LogPosition },
     /// The log is not needed below this position.
-    Recorded(Position),
+    Recorded(LogPosition),
 }
 
 impl WalPipeline {
     /// What raft wants to have written down.
-    pub(super) fn append(&mut self, append: driver::Append) -> Result<()> {
-        let driver::Append { number, install, entries, hard_state, must_sync } = append;
-        let snapshot = install.as_ref().map(snapshot_of);
-        let ticket = self.group.submit(Append { snapshot, entries, state: hard_state })?;
+    pub(super) fn append(&mut self, append: driver::ReadyAppend) -> Result<()> {
+        let driver::ReadyAppend {
+            number,
+            install_snapshot: install,
+            entries,
+            hard_state,
+            must_sync,
+        } = append;
+        let snapshot = install.as_ref().map(snapshot_record);
+        let ticket = self.group.submit(Append { snapshot, entries, hard_state })?;
         let behind = match install {
             Some(position) => AfterSync::Install { number, position },
             None => AfterSync::Appended(number),
         };
         // Nobody waits for what may be lost.
         if must_sync {
-            self.behind.push_back((ticket, behind));
+            self.after_sync.push_back((ticket, behind));
         }
         Ok(())
     }
 
     /// This member's store is on disk as of a position.
-    pub(super) fn record(&mut self, position: Position) -> Result<()> {
-        let snapshot = Some(snapshot_of(&position));
+    pub(super) fn record_snapshot(&mut self, position: LogPosition) -> Result<()> {
+        let snapshot = Some(snapshot_record(&position));
         let ticket = self.group.submit(Append { snapshot, ..Append::default() })?;
-        self.behind.push_back((ticket, AfterSync::Recorded(position)));
+        self.after_sync.push_back((ticket, AfterSync::Recorded(position)));
         Ok(())
     }
 
     /// What is to be written now, if there is something and nothing else is being written.
-    pub(super) fn begin(&mut self) -> Option<Batch> {
-        self.group.begin()
+    pub(super) fn next_batch(&mut self) -> Option<Batch> {
+        self.group.take_batch()
     }
 
     /// A batch was written.
-    pub(super) fn finish(&mut self, written: Written) -> Result<()> {
-        self.durable = self.group.finish(written)?;
+    pub(super) fn finish_batch(&mut self, written: BatchResult) -> Result<()> {
+        self.durable = self.group.finish_batch(written)?;
         Ok(())
     }
 
     /// What may happen now, one thing after the other.
-    pub(super) fn next(&mut self) -> Option<AfterSync> {
-        let (_, behind) = self.behind.pop_front_if(|(ticket, _)| *ticket <= self.durable)?;
+    pub(super) fn next_synced(&mut self) -> Option<AfterSync> {
+        let (_, behind) = self.after_sync.pop_front_if(|(ticket, _)| *ticket <= self.durable)?;
         if let AfterSync::Install { position, .. } = &behind {
             self.installing.push_back(position.index);
         }
@@ -84,13 +90,13 @@ impl WalPipeline {
     }
 
     /// The snapshot of this index is the store now.
-    pub(super) fn installed(&mut self, index: u64) {
+    pub(super) fn finish_install(&mut self, index: u64) {
         self.installing.retain(|installing| *installing > index);
     }
 
     /// The indexes of copies that are on their way to become the store.
-    pub(super) fn installs(&self) -> impl Iterator<Item = u64> {
-        let written = self.behind.iter().filter_map(|(_, behind)| match behind {
+    pub(super) fn pending_installs(&self) -> impl Iterator<Item = u64> {
+        let written = self.after_sync.iter().filter_map(|(_, behind)| match behind {
             AfterSync::Install { position, .. } => Some(position.index),
             _ => None,
         });
@@ -98,7 +104,7 @@ impl WalPipeline {
     }
 }
 
-fn snapshot_of(position: &Position) -> Snapshot {
-    let conf_state = Some(position.members.clone());
-    Snapshot { index: position.index, term: position.term, conf_state }
+fn snapshot_record(position: &LogPosition) -> WalSnapshot {
+    let conf_state = Some(position.conf_state.clone());
+    WalSnapshot { index: position.index, term: position.term, conf_state }
 }

@@ -8,21 +8,21 @@
 //! | update | `UpdateNode` | the member with its new addresses |
 //! | remove | `RemoveNode` | none |
 //!
-//! A cluster that begins writes its first members as such changes, too: [`Change::first`].
+//! A cluster that begins writes its first members as such changes, too: [`MemberChange::initial_conf_change`].
 
 use clearlane_raft_log::{ConfChange, ConfChangeKind, MemberContext};
 
 use super::ids::member_id;
 use super::member::Member;
-use super::refused::Refused;
+use super::rejection::MembershipRejection;
 use super::urls;
 
 /// A change of one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum MemberChange {
     /// A new member comes.
     Add {
-        /// Its number; see [`Change::add`].
+        /// Its number; see [`MemberChange::add`].
         id: u64,
         /// Where its peers reach it.
         peer_urls: Vec<String>,
@@ -48,35 +48,35 @@ pub enum Change {
     },
 }
 
-impl Change {
+impl MemberChange {
     /// A new member, under the number that its addresses and the time give it.
     pub fn add(
         peer_urls: &[String],
         is_learner: bool,
         unix_seconds: u64,
-    ) -> Result<Change, Refused> {
-        let peer_urls = urls::in_order(peer_urls)?;
+    ) -> Result<MemberChange, MembershipRejection> {
+        let peer_urls = urls::sorted_peer_urls(peer_urls)?;
         let id = member_id(&peer_urls, "", Some(unix_seconds));
-        Ok(Change::Add { id, peer_urls, is_learner })
+        Ok(MemberChange::Add { id, peer_urls, is_learner })
     }
 
     /// Other addresses for a member.
-    pub fn update(id: u64, peer_urls: &[String]) -> Result<Change, Refused> {
-        Ok(Change::Update { id, peer_urls: urls::in_order(peer_urls)? })
+    pub fn update(id: u64, peer_urls: &[String]) -> Result<MemberChange, MembershipRejection> {
+        Ok(MemberChange::Update { id, peer_urls: urls::sorted_peer_urls(peer_urls)? })
     }
 
     /// How the log of a new cluster speaks of one of its first members.
-    pub fn first(member: &Member) -> ConfChange {
-        change(0, ConfChangeKind::AddNode, member.id, Some(member.to_context(None)))
+    pub fn initial_conf_change(member: &Member) -> ConfChange {
+        conf_change(0, ConfChangeKind::AddNode, member.id, Some(member.to_context(None)))
     }
 
     /// Whom it is about.
     pub fn id(&self) -> u64 {
         match self {
-            Change::Add { id, .. }
-            | Change::Remove { id }
-            | Change::Update { id, .. }
-            | Change::Promote { id } => *id,
+            MemberChange::Add { id, .. }
+            | MemberChange::Remove { id }
+            | MemberChange::Update { id, .. }
+            | MemberChange::Promote { id } => *id,
         }
     }
 
@@ -88,23 +88,25 @@ impl Change {
             Some(MemberContext { id, peer_urls, is_learner, is_promote, ..Default::default() })
         };
         let (kind, context) = match self {
-            Change::Add { peer_urls, is_learner: false, .. } => {
+            MemberChange::Add { peer_urls, is_learner: false, .. } => {
                 (ConfChangeKind::AddNode, context(peer_urls, false, Some(false)))
             }
-            Change::Add { peer_urls, is_learner: true, .. } => {
+            MemberChange::Add { peer_urls, is_learner: true, .. } => {
                 (ConfChangeKind::AddLearnerNode, context(peer_urls, true, Some(false)))
             }
-            Change::Promote { .. } => (ConfChangeKind::AddNode, context(&[], false, Some(true))),
-            Change::Update { peer_urls, .. } => {
+            MemberChange::Promote { .. } => {
+                (ConfChangeKind::AddNode, context(&[], false, Some(true)))
+            }
+            MemberChange::Update { peer_urls, .. } => {
                 (ConfChangeKind::UpdateNode, context(peer_urls, false, None))
             }
-            Change::Remove { .. } => (ConfChangeKind::RemoveNode, None),
+            MemberChange::Remove { .. } => (ConfChangeKind::RemoveNode, None),
         };
-        change(request, kind, id, context)
+        conf_change(request, kind, id, context)
     }
 }
 
-fn change(
+fn conf_change(
     id: u64,
     kind: ConfChangeKind,
     node_id: u64,
@@ -116,38 +118,39 @@ fn change(
 
 /// What a change means to the table, if it makes sense at all.
 #[derive(Debug)]
-pub(super) enum Meaning {
+pub(super) enum ParsedChange {
     Add(Member),
     Promote,
     Remove,
     Update(Vec<String>),
 }
 
-impl Meaning {
+impl ParsedChange {
     /// A change whose parts contradict each other has none: raft and the table would take different
     /// things from it.
-    pub(super) fn of(change: &ConfChange) -> Result<Meaning, Refused> {
+    pub(super) fn parse(change: &ConfChange) -> Result<ParsedChange, MembershipRejection> {
         if change.node_id == 0 {
-            return Err(Refused::Garbled);
+            return Err(MembershipRejection::Inconsistent);
         }
         if change.kind == ConfChangeKind::RemoveNode {
-            return Ok(Meaning::Remove);
+            return Ok(ParsedChange::Remove);
         }
-        let context = MemberContext::decode(&change.context).map_err(|_| Refused::Garbled)?;
+        let context = MemberContext::decode(&change.context)
+            .map_err(|_| MembershipRejection::Inconsistent)?;
         if context.id != change.node_id {
-            return Err(Refused::Garbled);
+            return Err(MembershipRejection::Inconsistent);
         }
         let promotes = context.is_promote == Some(true);
         match change.kind {
-            ConfChangeKind::AddNode if promotes => Ok(Meaning::Promote),
+            ConfChangeKind::AddNode if promotes => Ok(ParsedChange::Promote),
             ConfChangeKind::AddNode if !context.is_learner => {
-                Ok(Meaning::Add(Member::of_context(context)))
+                Ok(ParsedChange::Add(Member::from_context(context)))
             }
             ConfChangeKind::AddLearnerNode if context.is_learner && !promotes => {
-                Ok(Meaning::Add(Member::of_context(context)))
+                Ok(ParsedChange::Add(Member::from_context(context)))
             }
-            ConfChangeKind::UpdateNode => Ok(Meaning::Update(context.peer_urls)),
-            _ => Err(Refused::Garbled),
+            ConfChangeKind::UpdateNode => Ok(ParsedChange::Update(context.peer_urls)),
+            _ => Err(MembershipRejection::Inconsistent),
         }
     }
 }

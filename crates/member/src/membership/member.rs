@@ -26,7 +26,7 @@ impl Member {
     }
 
     /// The number that a key stands for.
-    pub(super) fn id_of_key(key: &[u8]) -> Option<u64> {
+    pub(super) fn parse_key(key: &[u8]) -> Option<u64> {
         let id = u64::from_str_radix(std::str::from_utf8(key).ok()?, 16).ok()?;
         (Member::key(id).as_bytes() == key).then_some(id)
     }
@@ -37,7 +37,7 @@ impl Member {
         MemberContext { id, peer_urls, is_learner, name, client_urls, is_promote }
     }
 
-    pub(super) fn of_context(context: MemberContext) -> Member {
+    pub(super) fn from_context(context: MemberContext) -> Member {
         let MemberContext { id, peer_urls, is_learner, name, client_urls, .. } = context;
         Member { id, peer_urls, is_learner, name, client_urls }
     }
@@ -53,8 +53,8 @@ impl Member {
         let name = key.escape_ascii();
         let context = MemberContext::decode(text);
         let member = context.map_err(|garbage| damaged(format!("{name}: {garbage}")))?;
-        let member = Member::of_context(member);
-        match Member::id_of_key(key) {
+        let member = Member::from_context(member);
+        match Member::parse_key(key) {
             Some(id) if id == member.id => Ok(member),
             Some(_) => Err(damaged(format!("under {name} is member {:x}", member.id))),
             None => Err(damaged(format!("{name} is no member's id"))),

@@ -9,24 +9,24 @@ use clearlane_mvcc::{ReadTxn, WriteTxn};
 use clearlane_proto::membershippb::ClusterMemberAttrSetRequest;
 use clearlane_raft_log::{ConfChange, ConfState};
 
-use super::change::Meaning;
+use super::change::ParsedChange;
 use super::member::Member;
-use super::refused::Refused;
+use super::rejection::MembershipRejection;
+use crate::applied_position::AppliedPosition;
 use crate::error::{Error, Result};
-use crate::progress::Progress;
 
 /// So many learners a cluster has, unless its members were told otherwise.
 pub const LEARNERS_MAX: usize = 1;
 
 /// What comes of a check.
-type Checked<T> = std::result::Result<T, Refused>;
+type MembershipResult<T> = std::result::Result<T, MembershipRejection>;
 
 /// Where the cluster's version lies, and each store's own mark that says the same.
 const CLUSTER_VERSION: &[u8] = b"clusterVersion";
 const STORAGE_VERSION: &[u8] = b"storageVersion";
 
 /// What stands for a member that was removed.
-const REMOVED: &[u8] = b"removed";
+const REMOVED_VALUE: &[u8] = b"removed";
 
 /// Who belongs to the cluster, who does no longer, and which version all of them speak.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Members {
                 ControlFlow::Break(())
             }
         })?;
-        state.scan(Bucket::MembersRemoved, &mut |key, _| match Member::id_of_key(key) {
+        state.scan(Bucket::MembersRemoved, &mut |key, _| match Member::parse_key(key) {
             Some(id) => {
                 removed.insert(id);
                 ControlFlow::Continue(())
@@ -68,7 +68,7 @@ impl Members {
             Some(error) => Err(error),
             None => {
                 let version = state.get(Bucket::Cluster, CLUSTER_VERSION)?;
-                let version = version.map(|text| text_of(&text)).transpose()?;
+                let version = version.map(|text| version_text(&text)).transpose()?;
                 Ok(Members { members, removed, version, learners_max })
             }
         }
@@ -114,77 +114,79 @@ impl Members {
     }
 
     /// Whether a change is possible, as things are now.
-    pub fn check(&self, change: &ConfChange) -> Checked<()> {
-        self.meaning(change).map(drop)
+    pub fn check(&self, change: &ConfChange) -> MembershipResult<()> {
+        self.parse_change(change).map(drop)
     }
 
-    fn meaning(&self, change: &ConfChange) -> Checked<Meaning> {
+    fn parse_change(&self, change: &ConfChange) -> MembershipResult<ParsedChange> {
         let id = change.node_id;
-        let meaning = Meaning::of(change)?;
+        let meaning = ParsedChange::parse(change)?;
         if self.is_removed(id) {
-            return Err(Refused::Removed);
+            return Err(MembershipRejection::Removed);
         }
         let there = self.get(id);
         match (&meaning, there) {
-            (Meaning::Add(_), Some(_)) => return Err(Refused::Exists),
-            (Meaning::Add(member), None) => {
+            (ParsedChange::Add(_), Some(_)) => return Err(MembershipRejection::Exists),
+            (ParsedChange::Add(member), None) => {
                 self.check_urls(id, &member.peer_urls)?;
                 self.check_learners(member)?;
             }
-            (_, None) => return Err(Refused::NotFound),
-            (Meaning::Promote, Some(member)) if !member.is_learner => {
-                return Err(Refused::NotLearner);
+            (_, None) => return Err(MembershipRejection::NotFound),
+            (ParsedChange::Promote, Some(member)) if !member.is_learner => {
+                return Err(MembershipRejection::NotLearner);
             }
-            (Meaning::Remove, Some(member)) => self.check_voters_without(member)?,
-            (Meaning::Update(peer_urls), Some(_)) => self.check_urls(id, peer_urls)?,
-            (Meaning::Promote, Some(_)) => {}
+            (ParsedChange::Remove, Some(member)) => self.check_voters_without(member)?,
+            (ParsedChange::Update(peer_urls), Some(_)) => self.check_urls(id, peer_urls)?,
+            (ParsedChange::Promote, Some(_)) => {}
         }
         Ok(meaning)
     }
 
     /// No two members are reached under one address.
-    fn check_urls(&self, id: u64, peer_urls: &[String]) -> Checked<()> {
+    fn check_urls(&self, id: u64, peer_urls: &[String]) -> MembershipResult<()> {
         let mut others = self.iter().filter(|member| member.id != id);
         let taken = others.any(|member| member.peer_urls.iter().any(|url| peer_urls.contains(url)));
-        if taken { Err(Refused::PeerUrlExists) } else { Ok(()) }
+        if taken { Err(MembershipRejection::PeerUrlExists) } else { Ok(()) }
     }
 
-    fn check_learners(&self, member: &Member) -> Checked<()> {
+    fn check_learners(&self, member: &Member) -> MembershipResult<()> {
         let learners = self.iter().filter(|member| member.is_learner).count();
         let full = member.is_learner && learners >= self.learners_max;
-        if full { Err(Refused::TooManyLearners) } else { Ok(()) }
+        if full { Err(MembershipRejection::TooManyLearners) } else { Ok(()) }
     }
 
     /// Raft refuses to remove the last voter: nobody would be left to add another.
-    fn check_voters_without(&self, member: &Member) -> Checked<()> {
+    fn check_voters_without(&self, member: &Member) -> MembershipResult<()> {
         let mut others = self.iter().filter(|other| other.id != member.id);
         let left = member.is_learner || others.any(|other| !other.is_learner);
-        if left { Ok(()) } else { Err(Refused::NotEnoughStarted) }
+        if left { Ok(()) } else { Err(MembershipRejection::NotEnoughStarted) }
     }
 
     /// Applies a committed change: writes it into the buckets, and returns what raft is to be told,
-    /// with [`apply_change`](clearlane_raft_log::driver::Driver::apply_change): the change, or
+    /// with [`apply_change`](clearlane_raft_log::driver::RaftNode::apply_conf_change): the change, or
     /// `None` for one that is refused.
     pub fn apply<'c>(
         &mut self,
         change: &'c ConfChange,
-        txn: &mut dyn WriteTxn<Progress>,
-    ) -> Result<Checked<&'c ConfChange>> {
+        txn: &mut dyn WriteTxn<AppliedPosition>,
+    ) -> Result<MembershipResult<&'c ConfChange>> {
         let id = change.node_id;
-        let meaning = match self.meaning(change) {
+        let meaning = match self.parse_change(change) {
             Ok(meaning) => meaning,
             Err(refused) => return Ok(Err(refused)),
         };
         match meaning {
-            Meaning::Add(member) => self.set(member, txn)?,
-            Meaning::Promote => self.edit(id, txn, |member| member.is_learner = false)?,
-            Meaning::Update(peer_urls) => {
-                self.edit(id, txn, |member| member.peer_urls = peer_urls)?;
+            ParsedChange::Add(member) => self.set_member(member, txn)?,
+            ParsedChange::Promote => {
+                self.update_member(id, txn, |member| member.is_learner = false)?
             }
-            Meaning::Remove => {
+            ParsedChange::Update(peer_urls) => {
+                self.update_member(id, txn, |member| member.peer_urls = peer_urls)?;
+            }
+            ParsedChange::Remove => {
                 let key = Member::key(id);
                 txn.unset(Bucket::Members, key.as_bytes())?;
-                txn.set(Bucket::MembersRemoved, key.as_bytes(), Bytes::from_static(REMOVED))?;
+                txn.set(Bucket::MembersRemoved, key.as_bytes(), Bytes::from_static(REMOVED_VALUE))?;
                 self.members.remove(&id);
                 self.removed.insert(id);
             }
@@ -194,20 +196,24 @@ impl Members {
 
     /// A member says what it is called and where clients reach it. Nothing happens if it is none
     /// any more: it may have been removed since it said so.
-    pub fn publish(
+    pub fn set_attributes(
         &mut self,
         request: &ClusterMemberAttrSetRequest,
-        txn: &mut dyn WriteTxn<Progress>,
+        txn: &mut dyn WriteTxn<AppliedPosition>,
     ) -> Result<()> {
         let said = request.member_attributes.clone().unwrap_or_default();
-        self.edit(request.member_id, txn, |member| {
+        self.update_member(request.member_id, txn, |member| {
             member.name = said.name;
             member.client_urls = said.client_urls;
         })
     }
 
     /// The leader says which version all members speak. The store's format has the same one.
-    pub fn set_version(&mut self, version: &str, txn: &mut dyn WriteTxn<Progress>) -> Result<()> {
+    pub fn set_version(
+        &mut self,
+        version: &str,
+        txn: &mut dyn WriteTxn<AppliedPosition>,
+    ) -> Result<()> {
         let text = || Bytes::copy_from_slice(version.as_bytes());
         txn.set(Bucket::Cluster, CLUSTER_VERSION, text())?;
         txn.set(Bucket::Meta, STORAGE_VERSION, text())?;
@@ -215,18 +221,22 @@ impl Members {
         Ok(())
     }
 
-    fn edit(
+    fn update_member(
         &mut self,
         id: u64,
-        txn: &mut dyn WriteTxn<Progress>,
+        txn: &mut dyn WriteTxn<AppliedPosition>,
         change: impl FnOnce(&mut Member),
     ) -> Result<()> {
         let Some(mut member) = self.get(id).cloned() else { return Ok(()) };
         change(&mut member);
-        self.set(member, txn)
+        self.set_member(member, txn)
     }
 
-    fn set(&mut self, member: Member, txn: &mut dyn WriteTxn<Progress>) -> Result<()> {
+    fn set_member(
+        &mut self,
+        member: Member,
+        txn: &mut dyn WriteTxn<AppliedPosition>,
+    ) -> Result<()> {
         let key = Member::key(member.id);
         txn.set(Bucket::Members, key.as_bytes(), Bytes::from(member.to_json()))?;
         self.members.insert(member.id, member);
@@ -234,19 +244,23 @@ impl Members {
     }
 }
 
-fn text_of(bytes: &[u8]) -> Result<String> {
+fn version_text(bytes: &[u8]) -> Result<String> {
     let text = std::str::from_utf8(bytes).map(str::to_owned);
     text.map_err(|_| Error::damaged("bucket cluster", "its version is no text"))
 }
 
 /// Whether a learner has nine tenths of the leader's log, and may become a voter. Only the leader
 /// knows how far each member's log agrees with its own:
-/// [`matched`](clearlane_raft_log::driver::Driver::matched).
-pub fn learner_is_ready(learner: u64, leader: u64, matched: &[(u64, u64)]) -> Checked<()> {
+/// [`matched`](clearlane_raft_log::driver::RaftNode::match_indexes).
+pub fn check_learner_ready(
+    learner: u64,
+    leader: u64,
+    matched: &[(u64, u64)],
+) -> MembershipResult<()> {
     let of = |wanted: u64| matched.iter().find(|(id, _)| *id == wanted).map(|(_, index)| *index);
     let (Some(learner), Some(leader)) = (of(learner), of(leader)) else {
-        return Err(Refused::NotFound);
+        return Err(MembershipRejection::NotFound);
     };
     let ready = u128::from(learner) * 10 >= u128::from(leader) * 9;
-    if ready { Ok(()) } else { Err(Refused::LearnerNotReady) }
+    if ready { Ok(()) } else { Err(MembershipRejection::LearnerNotReady) }
 }

@@ -10,7 +10,7 @@
 //!
 //! What is known of members is part of the store: buckets `members` and `members_removed`, changed
 //! by entries of the log like everything else. An entry of kind `ConfChange` says what raft is to
-//! learn, and carries beside it, in JSON, what the table is to learn ([`Change`]).
+//! learn, and carries beside it, in JSON, what the table is to learn ([`MemberChange`]).
 //!
 //! ```text
 //!   member add http://d:2380
@@ -30,7 +30,7 @@
 //!
 //! A promotion is an "add" of somebody who is there already, with a word in its context that says
 //! that this is meant. What a member says of itself, its name and its clients' addresses, is an
-//! ordinary request ([`Members::publish`]): raft need not hear of it.
+//! ordinary request ([`Members::set_attributes`]): raft need not hear of it.
 //!
 //! # What holds
 //!
@@ -44,7 +44,7 @@
 //!
 //! * Whether enough members are up to survive a change: that depends on who is connected to whom, is
 //!   known to the proposer only, and is for the proposer to check. Of that kind there is
-//!   [`learner_is_ready`], and for the rest a word to refuse with, [`Refused::NotEnoughStarted`].
+//!   [`check_learner_ready`], and for the rest a word to refuse with, [`MembershipRejection::NotEnoughStarted`].
 //! * Where etcd stops the process, because a change and its context name different members, we
 //!   refuse the change. All members do, and they live.
 
@@ -52,15 +52,15 @@ mod change;
 mod ids;
 mod member;
 mod members;
-mod refused;
+mod rejection;
 mod urls;
 
-pub use change::Change;
+pub use change::MemberChange;
 pub use ids::{cluster_id, member_id};
 pub use member::Member;
-pub use members::{LEARNERS_MAX, Members, learner_is_ready};
-pub use refused::Refused;
-pub use urls::in_order as addresses;
+pub use members::{LEARNERS_MAX, Members, check_learner_ready};
+pub use rejection::MembershipRejection;
+pub use urls::sorted_peer_urls as addresses;
 
 /// The version that members of this program speak, as the cluster writes it down: etcd's.
 pub const CLUSTER_VERSION: &str = "3.7.0";

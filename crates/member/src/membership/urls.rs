@@ -4,15 +4,15 @@
 //! of a socket. A member has at least one, and they are kept in order, for its number is a hash of
 //! them.
 
-use super::refused::Refused;
+use super::rejection::MembershipRejection;
 
 /// The addresses in order and without blanks around them, if they are such.
-pub fn in_order(urls: &[String]) -> Result<Vec<String>, Refused> {
+pub fn sorted_peer_urls(urls: &[String]) -> Result<Vec<String>, MembershipRejection> {
     let mut sorted: Vec<String> = urls.iter().map(|url| url.trim().to_owned()).collect();
     sorted.sort_unstable();
     match !sorted.is_empty() && sorted.iter().all(|url| is_address(url)) {
         true => Ok(sorted),
-        false => Err(Refused::BadUrls),
+        false => Err(MembershipRejection::BadUrls),
     }
 }
 
@@ -75,9 +75,12 @@ mod tests {
     #[test]
     fn they_are_kept_in_order() {
         let urls = |urls: &[&str]| urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>();
-        let sorted = in_order(&urls(&[" http://b:1 ", "http://a:1"]));
+        let sorted = sorted_peer_urls(&urls(&[" http://b:1 ", "http://a:1"]));
         assert_eq!(sorted, Ok(urls(&["http://a:1", "http://b:1"])));
-        assert_eq!(in_order(&[]), Err(Refused::BadUrls));
-        assert_eq!(in_order(&urls(&["http://a:1", "a"])), Err(Refused::BadUrls));
+        assert_eq!(sorted_peer_urls(&[]), Err(MembershipRejection::BadUrls));
+        assert_eq!(
+            sorted_peer_urls(&urls(&["http://a:1", "a"])),
+            Err(MembershipRejection::BadUrls)
+        );
     }
 }

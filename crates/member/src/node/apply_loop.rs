@@ -9,29 +9,32 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use clearlane_backend::Retired;
+use clearlane_backend::DroppedStates;
 use clearlane_mvcc::{Change, CompactionJob};
 
-use super::commit_thread::ToCommit;
-use super::completions::Sorted;
-use super::{Shared, slow};
-use crate::actors::{APPLIER, RAFT};
-use crate::core::{Applied, Applier, ApplyEffects, Completions, NewStore, Outcome, Slow, ToApply};
+use super::commit_thread::CommitCommand;
+use super::completions::CompletionBatches;
+use super::{ServerState, slow};
+use crate::core::{
+    Applier, ApplyReadyHandler, ApplyReport, Completions, NewStore, RequestOutcome, SlowEntry,
+    ToApply,
+};
 use crate::error::Result;
-use crate::recording::Doing;
+use crate::recording::StepKind;
+use crate::task_labels::{APPLIER, RAFT};
 
 /// Old states that go together to the thread that drops them, which need not be woken for each.
-const RETIRED_MAX: usize = 256;
+const DROPPED_STATES_MAX: usize = 256;
 /// Fewer wait for others no longer than this: each keeps records in memory that no reader needs any more.
-const RETIRED_WAIT: Duration = Duration::from_millis(100);
+const DROPPED_STATES_WAIT: Duration = Duration::from_millis(100);
 
 /// Carries out what the apply half says. A thread that has gone has failed, and said so.
-struct Effects<'s> {
-    shared: &'s Shared,
-    to_commit: Sender<ToCommit>,
-    sorted: Sorted,
+struct ApplyLoopHandler<'s> {
+    state: &'s ServerState,
+    to_commit: Sender<CommitCommand>,
+    completion_batches: CompletionBatches,
     /// Old states, for the commit thread to drop.
-    retired: Vec<Retired>,
+    dropped_states: Vec<DroppedStates>,
     /// When the last ones went there.
     dropped_at: Duration,
     slow_limit: Duration,
@@ -41,126 +44,135 @@ struct Effects<'s> {
 pub(super) fn run(
     mut applier: Applier,
     work: &Receiver<ToApply>,
-    to_commit: Sender<ToCommit>,
-    shared: &Shared,
+    to_commit: Sender<CommitCommand>,
+    shared: &ServerState,
 ) -> Result<()> {
-    let _watching = EndsWithMe(shared);
+    let _watching = WatchCloser(shared);
     let _as = APPLIER.enter();
-    let mut shift = shared.recording.shift(*APPLIER);
+    let mut shift = shared.trace.trace_thread(*APPLIER);
     let (sorted, retired, dropped_at) = Default::default();
     let slow_limit = applier.slow_limit();
-    let mut effects = Effects { shared, to_commit, sorted, retired, dropped_at, slow_limit };
+    let mut effects = ApplyLoopHandler {
+        state: shared,
+        to_commit,
+        completion_batches: sorted,
+        dropped_states: retired,
+        dropped_at,
+        slow_limit,
+    };
     // What the start has found.
-    applier.step()?.carry_out(&mut effects);
+    applier.step()?.dispatch(&mut effects);
     loop {
         if !applier.has_work() {
-            let next = match effects.retired.is_empty() {
+            let next = match effects.dropped_states.is_empty() {
                 true => work.recv().map_err(RecvTimeoutError::from),
-                false => work.recv_timeout(effects.retired_wait()),
+                false => work.recv_timeout(effects.drop_wait()),
             };
-            shift.over(if shared.wait.is_empty() {
-                Doing::Nothing
+            shift.end_step(if shared.wait.is_empty() {
+                StepKind::Idle
             } else {
-                Doing::WaitsFor(*RAFT)
+                StepKind::WaitsFor(*RAFT)
             });
             match next {
-                Ok(next) => applier.give(next),
-                Err(RecvTimeoutError::Timeout) => effects.drop_retired(),
+                Ok(next) => applier.enqueue(next),
+                Err(RecvTimeoutError::Timeout) => effects.send_dropped_states(),
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
         }
-        work.try_iter().for_each(|next| applier.give(next));
-        let (before, begin) = (applier.progress().index, shared.begin.elapsed());
+        work.try_iter().for_each(|next| applier.enqueue(next));
+        let (before, begin) = (applier.applied_position().index, shared.start.elapsed());
         let outputs = applier.step()?;
-        let entries = applier.progress().index.saturating_sub(before);
-        if entries > 0 && outputs.replaced.is_none() {
-            shared.figures.applied(entries, shared.begin.elapsed().saturating_sub(begin));
+        let entries = applier.applied_position().index.saturating_sub(before);
+        if entries > 0 && outputs.new_store.is_none() {
+            shared.metrics.record_applied(entries, shared.start.elapsed().saturating_sub(begin));
         }
-        let is_replaced = outputs.replaced.is_some();
-        outputs.carry_out(&mut effects);
+        let is_replaced = outputs.new_store.is_some();
+        outputs.dispatch(&mut effects);
         if is_replaced {
-            shared.figures.keys_are(&**applier.store())?;
+            shared.metrics.count_keys(&**applier.store())?;
         }
-        if effects.retired_wait().is_zero() {
-            effects.drop_retired();
+        if effects.drop_wait().is_zero() {
+            effects.send_dropped_states();
         }
-        shift.over(Doing::Running);
+        shift.end_step(StepKind::Running);
     }
 }
 
 /// The threads that tell watchers end with this one, which is the one that wakes them, also if it panics.
-struct EndsWithMe<'s>(&'s Shared);
+struct WatchCloser<'s>(&'s ServerState);
 
-impl Drop for EndsWithMe<'_> {
+impl Drop for WatchCloser<'_> {
     fn drop(&mut self) {
-        self.0.watching.end();
+        self.0.watch_server.close();
     }
 }
 
-impl Effects<'_> {
+impl ApplyLoopHandler<'_> {
     /// How long old states may wait for others.
-    fn retired_wait(&self) -> Duration {
-        (self.dropped_at + RETIRED_WAIT).saturating_sub(self.shared.begin.elapsed())
+    fn drop_wait(&self) -> Duration {
+        (self.dropped_at + DROPPED_STATES_WAIT).saturating_sub(self.state.start.elapsed())
     }
 
-    fn drop_retired(&mut self) {
-        self.dropped_at = self.shared.begin.elapsed();
-        if !self.retired.is_empty() {
-            let _ = self.to_commit.send(ToCommit::Drop(std::mem::take(&mut self.retired)));
+    fn send_dropped_states(&mut self) {
+        self.dropped_at = self.state.start.elapsed();
+        if !self.dropped_states.is_empty() {
+            let _ = self
+                .to_commit
+                .send(CommitCommand::DropStates(std::mem::take(&mut self.dropped_states)));
         }
     }
 }
 
-impl ApplyEffects for Effects<'_> {
-    fn replace(&mut self, new: NewStore) {
-        self.shared.store.store(Arc::new(Arc::clone(&new.store)));
-        self.shared.watching.replace(&new.store);
-        let _ = self.to_commit.send(ToCommit::Replaced(new));
+impl ApplyReadyHandler for ApplyLoopHandler<'_> {
+    fn replace_store(&mut self, new: NewStore) {
+        self.state.store.store(Arc::new(Arc::clone(&new.store)));
+        self.state.watch_server.replace_store(&new.store);
+        let _ = self.to_commit.send(CommitCommand::StoreReplaced(new));
     }
 
-    fn applied(&mut self, applied: Applied) {
-        self.shared.show(&applied);
-        self.shared.inbox.push_applied(applied);
+    fn publish_applied(&mut self, applied: ApplyReport) {
+        self.state.publish_applied(&applied);
+        self.state.raft_queue.push_applied(applied);
     }
 
     fn granted(&mut self, leases: Vec<i64>) {
-        let now = self.shared.begin.elapsed();
-        leases.into_iter().for_each(|lease| self.shared.leases.begin(lease, now));
+        let now = self.state.start.elapsed();
+        leases.into_iter().for_each(|lease| self.state.leases.start_expiry(lease, now));
     }
 
-    fn slow(&mut self, slow: Vec<Slow>) {
-        slow::tell(&slow, self.slow_limit, &self.shared.figures);
+    fn report_slow(&mut self, slow: Vec<SlowEntry>) {
+        slow::log_slow_entries(&slow, self.slow_limit, &self.state.metrics);
     }
 
     fn complete(&mut self, completions: Completions) {
         for (_, outcome) in &completions {
-            if let Outcome::Applied(answer) = outcome {
-                self.shared.figures.answered(answer);
+            if let RequestOutcome::Applied(answer) = outcome {
+                self.state.metrics.record_completion(answer);
             }
         }
-        self.sorted.hand_out(completions, self.shared);
-        self.shared.figures.proposals_pending.store(self.shared.wait.len() as u64, Relaxed);
+        self.completion_batches.deliver(completions, self.state);
+        self.state.metrics.proposals_pending.store(self.state.wait.len() as u64, Relaxed);
     }
 
-    fn publish(&mut self, changes: Vec<(i64, Vec<Change>)>) {
+    fn publish_changes(&mut self, changes: Vec<(i64, Vec<Change>)>) {
         for (_, changes) in &changes {
-            self.shared.figures.changed(changes);
+            self.state.metrics.record_changes(changes);
         }
-        self.shared.watching.publish(changes);
+        self.state.watch_server.publish(changes);
     }
 
-    fn retire(&mut self, retired: Vec<Retired>) {
-        self.retired.extend(retired);
-        if self.retired.len() >= RETIRED_MAX {
-            self.drop_retired();
+    fn drop_states(&mut self, retired: Vec<DroppedStates>) {
+        self.dropped_states.extend(retired);
+        if self.dropped_states.len() >= DROPPED_STATES_MAX {
+            self.send_dropped_states();
         }
     }
 
-    fn compact(&mut self, job: CompactionJob) {
-        let _ = self.to_commit.send(ToCommit::Compact(job));
+    fn schedule_compaction(&mut self, job: CompactionJob) {
+        let _ = self.to_commit.send(CommitCommand::Compact(job));
     }
 
-    fn commit(&mut self) {
-        let _ = self.to_commit.send(ToCommit::Now);
+    fn commit_store(&mut self) {
+        let _ = self.to_commit.send(CommitCommand::Commit);
     }
 }

@@ -6,131 +6,143 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use clearlane_backend::Retired;
+use clearlane_backend::DroppedStates;
 use clearlane_engine::Engine;
 use clearlane_mvcc::{CompactionJob, Store};
 
-use super::Shared;
-use super::room::{LOOK_INTERVAL, Lookout};
-use crate::actors::COMMIT;
-use crate::core::{Applier, Compactions, Core, Input, NewStore};
+use super::ServerState;
+use super::disk_space::{CHECK_INTERVAL, DiskSpaceMonitor};
+use crate::applied_position::AppliedPosition;
+use crate::core::{Applier, CompactionConfig, NewStore, Replica, ReplicaInput};
 use crate::error::Result;
-use crate::progress::Progress;
-use crate::recording::Doing;
+use crate::recording::StepKind;
+use crate::task_labels::COMMIT;
 
 /// What the loops want to have done.
 #[derive(Debug)]
-pub(super) enum ToCommit {
+pub(super) enum CommitCommand {
     /// What is pending is much: commit now.
-    Now,
-    Drop(Vec<Retired>),
+    Commit,
+    DropStates(Vec<DroppedStates>),
     Compact(CompactionJob),
     /// A raft snapshot was installed: from here on the jobs are those of this store.
-    Replaced(NewStore),
+    StoreReplaced(NewStore),
 }
 
 struct CommitThread<'s> {
-    shared: &'s Shared,
+    state: &'s ServerState,
     /// The store that has scheduled `jobs`. It changes by a message, in order with them: the published store
     /// may be another one already, and its compactions are not these.
-    store: Arc<dyn Store<Progress>>,
+    store: Arc<dyn Store<AppliedPosition>>,
     engine: Arc<dyn Engine>,
-    compactions: Compactions,
-    begin: Instant,
+    compaction_config: CompactionConfig,
+    start: Instant,
     jobs: VecDeque<CompactionJob>,
     /// When the job in front had its first step.
-    begun: Option<Instant>,
+    job_start: Option<Instant>,
     next_step: Duration,
     /// When the store was last asked whether it is due.
-    ticked: Duration,
-    lookout: Lookout,
+    last_tick: Duration,
+    disk_space_monitor: DiskSpaceMonitor,
 }
 
 /// What the thread begins with.
 #[derive(Debug)]
-pub(super) struct Commits {
-    store: Arc<dyn Store<Progress>>,
+pub(super) struct CommitThreadInit {
+    store: Arc<dyn Store<AppliedPosition>>,
     engine: Arc<dyn Engine>,
     batch_interval: Duration,
-    compactions: Compactions,
-    lookout: Lookout,
+    compaction_config: CompactionConfig,
+    disk_space_monitor: DiskSpaceMonitor,
 }
 
-impl Commits {
+impl CommitThreadInit {
     pub(super) fn new(
-        core: &Core,
+        core: &Replica,
         applier: &Applier,
         batch_interval: Duration,
-        compactions: Compactions,
-    ) -> Commits {
-        let lookout = Lookout::new(core.bytes_to_apply_again());
+        compactions: CompactionConfig,
+    ) -> CommitThreadInit {
+        let lookout = DiskSpaceMonitor::new(core.bytes_to_apply_again());
         let (store, engine) = (Arc::clone(applier.store()), Arc::clone(applier.engine()));
-        Commits { store, engine, batch_interval, compactions, lookout }
+        CommitThreadInit {
+            store,
+            engine,
+            batch_interval,
+            compaction_config: compactions,
+            disk_space_monitor: lookout,
+        }
     }
 
     /// Works until the loops have gone, and then commits once more.
-    pub(super) fn run(self, work: &Receiver<ToCommit>, shared: &Shared) -> Result<()> {
+    pub(super) fn run(self, work: &Receiver<CommitCommand>, shared: &ServerState) -> Result<()> {
         let _as = COMMIT.enter();
-        let Commits { store, engine, batch_interval, compactions, lookout } = self;
-        let thread = CommitThread {
-            shared,
+        let CommitThreadInit {
             store,
             engine,
-            compactions,
-            begin: Instant::now(),
+            batch_interval,
+            compaction_config: compactions,
+            disk_space_monitor: lookout,
+        } = self;
+        let thread = CommitThread {
+            state: shared,
+            store,
+            engine,
+            compaction_config: compactions,
+            start: Instant::now(),
             jobs: VecDeque::new(),
-            begun: None,
+            job_start: None,
             next_step: Duration::ZERO,
-            ticked: Duration::ZERO,
-            lookout,
+            last_tick: Duration::ZERO,
+            disk_space_monitor: lookout,
         };
         thread.run(work, batch_interval)
     }
 }
 
 impl CommitThread<'_> {
-    fn run(mut self, work: &Receiver<ToCommit>, batch_interval: Duration) -> Result<()> {
-        let shared = self.shared;
-        let mut shift = shared.recording.shift(*COMMIT);
+    fn run(mut self, work: &Receiver<CommitCommand>, batch_interval: Duration) -> Result<()> {
+        let shared = self.state;
+        let mut shift = shared.trace.trace_thread(*COMMIT);
         loop {
             // However seldom it commits, it looks at the disk.
-            let look = batch_interval.min(LOOK_INTERVAL);
+            let look = batch_interval.min(CHECK_INTERVAL);
             let pause = match self.jobs.is_empty() {
                 true => look,
-                false => look.min(self.compactions.pause),
+                false => look.min(self.compaction_config.pause),
             };
             let wanted = work.recv_timeout(pause);
-            shift.over(Doing::Nothing);
+            shift.end_step(StepKind::Idle);
             let commits_now = match wanted {
-                Ok(wanted) => self.take(wanted)?,
+                Ok(wanted) => self.handle_command(wanted)?,
                 Err(RecvTimeoutError::Timeout) => false,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            let now = self.begin.elapsed();
-            let is_due = now.saturating_sub(self.ticked) >= batch_interval;
-            if !self.may_commit(commits_now || is_due) {
+            let now = self.start.elapsed();
+            let is_due = now.saturating_sub(self.last_tick) >= batch_interval;
+            if !self.has_space_for_commit(commits_now || is_due) {
                 continue;
             }
-            if self.compact()? {
-                self.lookout.committed();
+            if self.run_compaction_step()? {
+                self.disk_space_monitor.record_commit();
             }
-            shift.over(Doing::Running);
+            shift.end_step(StepKind::Running);
             let commit = Instant::now();
             let has_committed = match (commits_now, is_due) {
                 (true, _) => self.store.commit().map(|()| true)?,
-                (false, true) => self.tick(now)?,
+                (false, true) => self.commit_if_due(now)?,
                 // Nobody has just looked.
                 (false, false) => false,
             };
             if has_committed {
-                self.lookout.committed();
-                shift.over(Doing::Disk);
-                shared.figures.commits.record(commit.elapsed());
-                shared.sizes.are(self.store.sizes()?);
-                shared.inbox.push([self.durable()?]);
+                self.disk_space_monitor.record_commit();
+                shift.end_step(StepKind::Disk);
+                shared.metrics.commits.record(commit.elapsed());
+                shared.sizes.update(self.store.sizes()?);
+                shared.raft_queue.push([self.durable_state()?]);
             }
         }
-        match self.may_commit(true) {
+        match self.has_space_for_commit(true) {
             true => Ok(self.store.commit()?),
             // It is in the log.
             false => Ok(()),
@@ -138,69 +150,70 @@ impl CommitThread<'_> {
     }
 
     /// What the engine has on disk, for the raft loop.
-    fn durable(&self) -> Result<Input> {
-        Ok(Input::Committed(Progress::read(&*self.engine.snapshot()?)?))
+    fn durable_state(&self) -> Result<ReplicaInput> {
+        Ok(ReplicaInput::StoreCommitted(AppliedPosition::read(&*self.engine.snapshot()?)?))
     }
 
     /// Whether there is room for a commit. Where one is about to begin, an answer that was right a moment
     /// ago is not enough: others write to the disk, too.
-    fn may_commit(&mut self, begins_one: bool) -> bool {
+    fn has_space_for_commit(&mut self, begins_one: bool) -> bool {
         match begins_one || !self.jobs.is_empty() {
-            true => self.lookout.look(self.shared),
-            false => self.lookout.may_commit(self.shared),
+            true => self.disk_space_monitor.check(self.state),
+            false => self.disk_space_monitor.has_space_for_commit(self.state),
         }
     }
 
     /// The interval has passed: commits what the store has, if it has anything.
-    fn tick(&mut self, now: Duration) -> Result<bool> {
-        self.ticked = now;
-        Ok(self.store.tick(now)?)
+    fn commit_if_due(&mut self, now: Duration) -> Result<bool> {
+        self.last_tick = now;
+        Ok(self.store.commit_if_due(now)?)
     }
 
     /// Says whether to commit now.
-    fn take(&mut self, wanted: ToCommit) -> Result<bool> {
+    fn handle_command(&mut self, wanted: CommitCommand) -> Result<bool> {
         match wanted {
-            ToCommit::Now => return Ok(true),
-            ToCommit::Drop(retired) => drop(retired),
-            ToCommit::Compact(job) => self.jobs.push_back(job),
-            ToCommit::Replaced(NewStore { store, engine }) => {
+            CommitCommand::Commit => return Ok(true),
+            CommitCommand::DropStates(retired) => drop(retired),
+            CommitCommand::Compact(job) => self.jobs.push_back(job),
+            CommitCommand::StoreReplaced(NewStore { store, engine }) => {
                 self.jobs.clear();
-                self.begun = None;
+                self.job_start = None;
                 (self.store, self.engine) = (store, engine);
-                self.shared.sizes.begin_anew(self.store.sizes()?);
+                self.state.sizes.reset(self.store.sizes()?);
                 // What its compactions have left to do, if anything, comes as the next job.
-                let compacted = self.store.read().compact_revision();
-                self.shared.compacted.send_modify(|done| *done = compacted.max(*done));
+                let compacted = self.store.begin_read().compact_revision();
+                self.state.compacted.send_modify(|done| *done = compacted.max(*done));
             }
         }
         Ok(false)
     }
 
     /// One step, however often the thread is woken for something else. Says whether it has committed.
-    fn compact(&mut self) -> Result<bool> {
-        if self.begin.elapsed() < self.next_step {
+    fn run_compaction_step(&mut self) -> Result<bool> {
+        if self.start.elapsed() < self.next_step {
             return Ok(false);
         }
-        let batch = self.lookout.removals(self.shared, self.compactions.batch);
+        let batch =
+            self.disk_space_monitor.compaction_batch_max(self.state, self.compaction_config.batch);
         let Some(job) = self.jobs.front_mut().filter(|_| batch > 0) else { return Ok(false) };
         let at = job.at();
         let step = Instant::now();
-        let begun = *self.begun.get_or_insert(step);
+        let begun = *self.job_start.get_or_insert(step);
         let is_done = self.store.compact_step(job, batch)?;
-        self.shared.figures.compaction_steps.record(step.elapsed());
+        self.state.metrics.compaction_steps.record(step.elapsed());
         if is_done {
             let removed = job.removed();
             self.jobs.pop_front();
-            self.begun = None;
-            self.shared.figures.compaction_ended(begun.elapsed(), removed);
+            self.job_start = None;
+            self.state.metrics.record_compaction(begun.elapsed(), removed);
             // Who waits for it looks at the sizes next.
             self.store.commit()?;
-            self.shared.sizes.are(self.store.sizes()?);
-            let durable = self.durable()?;
-            self.shared.inbox.push([durable]);
-            self.shared.compacted.send_modify(|done| *done = at.max(*done));
+            self.state.sizes.update(self.store.sizes()?);
+            let durable = self.durable_state()?;
+            self.state.raft_queue.push([durable]);
+            self.state.compacted.send_modify(|done| *done = at.max(*done));
         }
-        self.next_step = self.begin.elapsed() + self.compactions.pause;
+        self.next_step = self.start.elapsed() + self.compaction_config.pause;
         Ok(is_done)
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::Shared;
+use super::ServerState;
 use crate::core::Completions;
 
 /// What the loops bring to one net thread.
@@ -19,23 +19,23 @@ pub(super) struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    fn put(&self, completions: &mut Completions) {
+    fn append(&self, completions: &mut Completions) {
         self.completions.lock().append(completions);
         self.arrived.notify_one();
     }
 
-    pub(super) fn take(&self) -> Completions {
+    pub(super) fn drain(&self) -> Completions {
         std::mem::take(&mut *self.completions.lock())
     }
 }
 
 /// One loop's outcomes, sorted by net thread.
 #[derive(Debug, Default)]
-pub(super) struct Sorted(Vec<Completions>);
+pub(super) struct CompletionBatches(Vec<Completions>);
 
-impl Sorted {
+impl CompletionBatches {
     /// Hands outcomes to the net threads that wait for them.
-    pub(super) fn hand_out(&mut self, completions: Completions, shared: &Shared) {
+    pub(super) fn deliver(&mut self, completions: Completions, shared: &ServerState) {
         for completion in completions {
             let queue = usize::from(completion.0.queue);
             if self.0.len() <= queue {
@@ -43,20 +43,20 @@ impl Sorted {
             }
             self.0[queue].push(completion);
         }
-        let queues = shared.queues.lock();
+        let queues = shared.completion_queues.lock();
         for (queue, completions) in queues.iter().zip(&mut self.0) {
             if !completions.is_empty() {
-                queue.put(completions);
+                queue.append(completions);
             }
         }
     }
 }
 
-impl Shared {
+impl ServerState {
     /// A queue for another net thread, and its number.
-    pub(super) fn add_queue(&self) -> (u8, Arc<CompletionQueue>) {
+    pub(super) fn add_completion_queue(&self) -> (u8, Arc<CompletionQueue>) {
         let queue = Arc::new(CompletionQueue::default());
-        let mut queues = self.queues.lock();
+        let mut queues = self.completion_queues.lock();
         let number = u8::try_from(queues.len()).expect("a thread each, and no more");
         queues.push(Arc::clone(&queue));
         (number, queue)

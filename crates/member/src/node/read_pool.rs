@@ -16,34 +16,34 @@ use tokio::sync::oneshot;
 /// Work that waits, and the door at which the threads do.
 #[derive(Default)]
 pub struct ReadPool {
-    queue: Mutex<Queue>,
+    queue: Mutex<JobQueue>,
     arrived: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
+struct JobQueue {
     /// What begins, and what goes on: they take turns, or an answer that is being sent would stand still behind
     /// many that have not begun.
-    begins: VecDeque<Job>,
-    continues: VecDeque<Job>,
-    has_begun_one: bool,
+    new_jobs: VecDeque<Job>,
+    continued_jobs: VecDeque<Job>,
+    prefers_new_job: bool,
     is_stopped: bool,
 }
 
 type Job = Box<dyn FnOnce() + Send>;
 
-impl Queue {
+impl JobQueue {
     fn next(&mut self) -> Option<Job> {
-        self.has_begun_one = !self.has_begun_one;
-        match self.has_begun_one {
-            true => self.begins.pop_front().or_else(|| self.continues.pop_front()),
-            false => self.continues.pop_front().or_else(|| self.begins.pop_front()),
+        self.prefers_new_job = !self.prefers_new_job;
+        match self.prefers_new_job {
+            true => self.new_jobs.pop_front().or_else(|| self.continued_jobs.pop_front()),
+            false => self.continued_jobs.pop_front().or_else(|| self.new_jobs.pop_front()),
         }
     }
 
     fn clear(&mut self) {
-        self.begins.clear();
-        self.continues.clear();
+        self.new_jobs.clear();
+        self.continued_jobs.clear();
     }
 }
 
@@ -54,21 +54,21 @@ impl ReadPool {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        self.submit(work, |queue| &mut queue.begins).await.ok()
+        self.submit(work, |queue| &mut queue.new_jobs).await.ok()
     }
 
     /// Has the next part of something done that has begun.
-    pub fn go_on<T: Send + 'static>(
+    pub fn run_continuation<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> oneshot::Receiver<T> {
-        self.submit(work, |queue| &mut queue.continues)
+        self.submit(work, |queue| &mut queue.continued_jobs)
     }
 
     fn submit<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-        place: impl FnOnce(&mut Queue) -> &mut VecDeque<Job>,
+        place: impl FnOnce(&mut JobQueue) -> &mut VecDeque<Job>,
     ) -> oneshot::Receiver<T> {
         let (done, waits) = oneshot::channel();
         let job = Box::new(move || {
@@ -89,13 +89,13 @@ impl ReadPool {
     }
 
     /// How many jobs wait for a thread.
-    pub fn waiting(&self) -> usize {
+    pub fn waiting_jobs(&self) -> usize {
         let queue = self.queue.lock();
-        queue.begins.len() + queue.continues.len()
+        queue.new_jobs.len() + queue.continued_jobs.len()
     }
 
     /// A thread of the pool, until it is stopped.
-    pub(super) fn work(&self) {
+    pub(super) fn run_worker(&self) {
         let mut queue = self.queue.lock();
         while !queue.is_stopped {
             match queue.next() {
@@ -122,6 +122,6 @@ impl ReadPool {
 
 impl fmt::Debug for ReadPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadPool").field("waiting", &self.waiting()).finish_non_exhaustive()
+        f.debug_struct("ReadPool").field("waiting", &self.waiting_jobs()).finish_non_exhaustive()
     }
 }

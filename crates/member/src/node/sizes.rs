@@ -9,14 +9,14 @@ use clearlane_backend::Sizes;
 pub struct StoreSizes {
     on_disk: AtomicU64,
     in_use: AtomicU64,
-    height: AtomicU64,
+    peak_in_use: AtomicU64,
 }
 
 impl StoreSizes {
     /// Bytes of all keys and values, history included, at their height since the store was
     /// last rewritten: what counts for the quota.
     pub fn size(&self) -> u64 {
-        self.height.load(Ordering::Relaxed)
+        self.peak_in_use.load(Ordering::Relaxed)
     }
 
     /// Bytes of all keys and values, history included.
@@ -30,15 +30,15 @@ impl StoreSizes {
     }
 
     /// After a commit.
-    pub(super) fn are(&self, sizes: Sizes) {
+    pub(super) fn update(&self, sizes: Sizes) {
         self.on_disk.store(sizes.on_disk, Ordering::Relaxed);
         self.in_use.store(sizes.in_use, Ordering::Relaxed);
-        self.height.fetch_max(sizes.in_use, Ordering::Relaxed);
+        self.peak_in_use.fetch_max(sizes.in_use, Ordering::Relaxed);
     }
 
     /// Of a store that was rewritten, or is another one.
-    pub(super) fn begin_anew(&self, sizes: Sizes) {
-        self.are(sizes);
-        self.height.store(sizes.in_use, Ordering::Relaxed);
+    pub(super) fn reset(&self, sizes: Sizes) {
+        self.update(sizes);
+        self.peak_in_use.store(sizes.in_use, Ordering::Relaxed);
     }
 }

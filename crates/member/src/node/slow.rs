@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::figures::Figures;
-use crate::core::Slow;
+use super::metrics::Metrics;
+use crate::core::SlowEntry;
 
 /// Tells of entries that took longer than this.
-pub(super) fn tell(entries: &[Slow], limit: Duration, figures: &Figures) {
-    for Slow { took, stages, request, outcome } in entries {
+pub(super) fn log_slow_entries(entries: &[SlowEntry], limit: Duration, figures: &Metrics) {
+    for SlowEntry { took, stages, request, outcome } in entries {
         figures.slow_applies.fetch_add(1, Relaxed);
         let size = outcome.as_ref().and_then(|outcome| outcome.as_ref().ok());
         let response = size.map_or_else(String::new, |size| format!("size:{size}"));

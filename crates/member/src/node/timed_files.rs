@@ -1,7 +1,7 @@
 //! How long do writes and syncs of the log take? Files that look at the clock, and wait for room.
 //!
 //! The log itself must not know what time it is, since the simulated cluster runs it; so the clock is
-//! put under it. So is the patience of a log whose disk is [full](super::room): what could not be
+//! put under it. So is the patience of a log whose disk is [full](super::disk_space): what could not be
 //! written is written again, at the same place.
 
 use std::io;
@@ -10,34 +10,38 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use clearlane_raft_log::files::{File, Files};
+use clearlane_raft_log::files::{File, FileSystem};
 
-use super::figures::Figures;
-use super::room::Room;
+use super::disk_space::DiskSpace;
+use super::metrics::Metrics;
 
 /// Files whose writes and syncs are counted.
 #[derive(Debug)]
 pub(super) struct TimedFiles {
-    files: Arc<dyn Files>,
-    figures: Arc<Figures>,
-    room: Arc<Room>,
+    files: Arc<dyn FileSystem>,
+    metrics: Arc<Metrics>,
+    disk_space: Arc<DiskSpace>,
 }
 
 impl TimedFiles {
-    pub(super) fn new(files: Arc<dyn Files>, figures: Arc<Figures>, room: Arc<Room>) -> TimedFiles {
-        TimedFiles { files, figures, room }
+    pub(super) fn new(
+        files: Arc<dyn FileSystem>,
+        figures: Arc<Metrics>,
+        room: Arc<DiskSpace>,
+    ) -> TimedFiles {
+        TimedFiles { files, metrics: figures, disk_space: room }
     }
 
-    fn timed(&self, file: Box<dyn File>) -> Box<dyn File> {
+    fn wrap(&self, file: Box<dyn File>) -> Box<dyn File> {
         Box::new(TimedFile {
             file,
-            figures: Arc::clone(&self.figures),
-            room: Arc::clone(&self.room),
+            metrics: Arc::clone(&self.metrics),
+            disk_space: Arc::clone(&self.disk_space),
         })
     }
 }
 
-impl Files for TimedFiles {
+impl FileSystem for TimedFiles {
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         self.files.list(dir)
     }
@@ -48,14 +52,15 @@ impl Files for TimedFiles {
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
         let mut created = None;
-        self.room.patiently(|| self.files.create(path).map(|file| created = Some(file)))?;
+        self.disk_space
+            .retry_while_full(|| self.files.create(path).map(|file| created = Some(file)))?;
         let created =
             created.ok_or_else(|| io::Error::other("a file that was made is not there"))?;
-        Ok(self.timed(created))
+        Ok(self.wrap(created))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        self.files.open(path).map(|file| self.timed(file))
+        self.files.open(path).map(|file| self.wrap(file))
     }
 
     fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn File>> {
@@ -86,8 +91,8 @@ impl Files for TimedFiles {
 #[derive(Debug)]
 struct TimedFile {
     file: Box<dyn File>,
-    figures: Arc<Figures>,
-    room: Arc<Room>,
+    metrics: Arc<Metrics>,
+    disk_space: Arc<DiskSpace>,
 }
 
 impl File for TimedFile {
@@ -101,9 +106,9 @@ impl File for TimedFile {
 
     fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         let begin = Instant::now();
-        self.room.patiently(|| self.file.write_at(offset, data))?;
-        self.figures.log_writes.record(begin.elapsed());
-        self.figures.log_bytes.fetch_add(data.len() as u64, Relaxed);
+        self.disk_space.retry_while_full(|| self.file.write_at(offset, data))?;
+        self.metrics.log_writes.record(begin.elapsed());
+        self.metrics.log_bytes.fetch_add(data.len() as u64, Relaxed);
         Ok(())
     }
 
@@ -118,7 +123,7 @@ impl File for TimedFile {
     fn sync(&mut self) -> io::Result<()> {
         let begin = Instant::now();
         self.file.sync()?;
-        self.figures.log_syncs.record(begin.elapsed());
+        self.metrics.log_syncs.record(begin.elapsed());
         Ok(())
     }
 

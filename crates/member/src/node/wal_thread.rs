@@ -3,34 +3,38 @@
 use std::sync::mpsc::Receiver;
 
 use clearlane_raft_log::wal::Wal;
-use clearlane_raft_log::wal::group::Batch;
+use clearlane_raft_log::wal::group_commit::Batch;
 
-use super::Shared;
-use crate::actors::LOG;
-use crate::core::Input;
+use super::ServerState;
+use crate::core::ReplicaInput;
 use crate::error::Result;
-use crate::recording::Doing;
+use crate::recording::StepKind;
+use crate::task_labels::LOG;
 
 /// What the raft loop wants of the log.
 #[derive(Debug)]
-pub(super) enum ToWal {
+pub(super) enum WalCommand {
     Write(Batch),
     /// Segments below this index may go.
     Purge(u64),
 }
 
 /// Works until the raft loop has gone.
-pub(super) fn run(mut wal: Wal, from_raft: &Receiver<ToWal>, shared: &Shared) -> Result<()> {
-    let mut shift = shared.recording.shift(*LOG);
+pub(super) fn run(
+    mut wal: Wal,
+    from_raft: &Receiver<WalCommand>,
+    shared: &ServerState,
+) -> Result<()> {
+    let mut shift = shared.trace.trace_thread(*LOG);
     while let Ok(wanted) = from_raft.recv() {
-        shift.over(Doing::Nothing);
+        shift.end_step(StepKind::Idle);
         match wanted {
-            ToWal::Write(batch) => {
+            WalCommand::Write(batch) => {
                 let written = batch.write(&mut wal);
-                shift.over(Doing::Disk);
-                shared.inbox.push([Input::Written(written)]);
+                shift.end_step(StepKind::Disk);
+                shared.raft_queue.push([ReplicaInput::WalWritten(written)]);
             }
-            ToWal::Purge(below) => drop(wal.purge(below)?),
+            WalCommand::Purge(below) => drop(wal.purge(below)?),
         }
     }
     Ok(wal.close()?)

@@ -24,74 +24,74 @@
 
 use std::time::{Duration, Instant};
 
-use clearlane_backend::Design;
-use clearlane_mvcc::watch::WatchHub as _;
+use clearlane_backend::Era;
+use clearlane_mvcc::watch::WatchableStore as _;
 use parking_lot::{Condvar, Mutex};
 
-use super::Shared;
-use crate::actors::{CATCH_UP, WATCH};
+use super::ServerState;
 use crate::error::Result;
+use crate::task_labels::{CATCH_UP, WATCH};
 
 /// etcd's: so often victims are tried again.
-const RETRY: Duration = Duration::from_millis(10);
+const VICTIM_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// etcd's: so often those who are behind are synchronised.
-const SYNCHRONISE: Duration = Duration::from_millis(100);
+const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Wakes a thread. It remembers that it was rung.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
-    state: Mutex<State>,
-    rung: Condvar,
+pub(crate) struct ThreadSignal {
+    state: Mutex<SignalState>,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    rung: bool,
+struct SignalState {
+    is_set: bool,
     /// The thread is to end.
-    over: bool,
+    is_closed: bool,
 }
 
-impl Bell {
-    pub(crate) fn ring(&self) {
-        let was_rung = std::mem::replace(&mut self.state.lock().rung, true);
+impl ThreadSignal {
+    pub(crate) fn notify(&self) {
+        let was_rung = std::mem::replace(&mut self.state.lock().is_set, true);
         if !was_rung {
-            self.rung.notify_one();
+            self.changed.notify_one();
         }
     }
 
     /// Rings for the last time.
-    pub(crate) fn end(&self) {
-        self.state.lock().over = true;
-        self.rung.notify_one();
+    pub(crate) fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.changed.notify_one();
     }
 
     /// Waits until it rings, or for so long. Says no when it is over.
     fn wait(&self, at_most: Option<Duration>) -> bool {
         let mut state = self.state.lock();
-        if !state.rung && !state.over {
+        if !state.is_set && !state.is_closed {
             match at_most {
-                Some(at_most) => drop(self.rung.wait_for(&mut state, at_most)),
-                None => self.rung.wait(&mut state),
+                Some(at_most) => drop(self.changed.wait_for(&mut state, at_most)),
+                None => self.changed.wait(&mut state),
             }
         }
-        state.rung = false;
-        !state.over
+        state.is_set = false;
+        !state.is_closed
     }
 
-    fn is_over(&self) -> bool {
-        self.state.lock().over
+    fn is_closed(&self) -> bool {
+        self.state.lock().is_closed
     }
 }
 
 /// Hands on what was written, until the member ends.
-pub(super) fn deliver(shared: &Shared) -> Result<()> {
+pub(super) fn deliver(shared: &ServerState) -> Result<()> {
     let _as = WATCH.enter();
-    let watching = &shared.watching;
-    let clock = is_old(shared).then_some(RETRY);
+    let watching = &shared.watch_server;
+    let clock = is_etcd_era(shared).then_some(VICTIM_RETRY_INTERVAL);
     let pause = || clock.filter(|_| watching.has_streams());
-    while watching.bells.delivery.wait(pause()) {
-        while watching.hub.deliver()? {
-            if watching.bells.delivery.is_over() {
+    while watching.signals.delivery.wait(pause()) {
+        while watching.store.deliver()? {
+            if watching.signals.delivery.is_closed() {
                 return Ok(());
             }
         }
@@ -100,19 +100,19 @@ pub(super) fn deliver(shared: &Shared) -> Result<()> {
 }
 
 /// Reads what somebody missed, until the member ends.
-pub(super) fn catch_up(shared: &Shared) -> Result<()> {
+pub(super) fn sync_watchers(shared: &ServerState) -> Result<()> {
     let _as = CATCH_UP.enter();
-    match is_old(shared) {
-        true => synchronise(shared),
-        false => catch_up_when_woken(shared),
+    match is_etcd_era(shared) {
+        true => sync_periodically(shared),
+        false => sync_when_notified(shared),
     }
 }
 
-fn catch_up_when_woken(shared: &Shared) -> Result<()> {
-    let watching = &shared.watching;
-    while watching.bells.catch_up.wait(None) {
-        while watching.hub.catch_up()? {
-            if watching.bells.catch_up.is_over() {
+fn sync_when_notified(shared: &ServerState) -> Result<()> {
+    let watching = &shared.watch_server;
+    while watching.signals.sync.wait(None) {
+        while watching.store.sync_watchers()? {
+            if watching.signals.sync.is_closed() {
                 return Ok(());
             }
         }
@@ -121,16 +121,16 @@ fn catch_up_when_woken(shared: &Shared) -> Result<()> {
 }
 
 /// A round now and then, as in etcd.
-fn synchronise(shared: &Shared) -> Result<()> {
-    let watching = &shared.watching;
-    let mut pause = SYNCHRONISE;
-    while watching.bells.catch_up.wait(watching.has_streams().then_some(pause)) {
-        let behind = watching.hub.figures().behind;
-        pause = SYNCHRONISE;
+fn sync_periodically(shared: &ServerState) -> Result<()> {
+    let watching = &shared.watch_server;
+    let mut pause = SYNC_INTERVAL;
+    while watching.signals.sync.wait(watching.has_streams().then_some(pause)) {
+        let behind = watching.store.metrics().unsynced;
+        pause = SYNC_INTERVAL;
         if behind > 0 {
             let begin = Instant::now();
-            watching.hub.catch_up()?;
-            let left = watching.hub.figures().behind;
+            watching.store.sync_watchers()?;
+            let left = watching.store.metrics().unsynced;
             if left > 0 && left < behind {
                 pause = begin.elapsed();
             }
@@ -139,6 +139,6 @@ fn synchronise(shared: &Shared) -> Result<()> {
     Ok(())
 }
 
-fn is_old(shared: &Shared) -> bool {
-    shared.store.load().design() != Design::SnapshotReadTx
+fn is_etcd_era(shared: &ServerState) -> bool {
+    shared.store.load().era() != Era::Clearlane
 }

@@ -2,7 +2,7 @@
 //!
 //! # The problem
 //!
-//! [Stages](crate::stages) say of one slow request where its time went, and the [locks](clearlane_locks) how much
+//! [Stages](crate::request_trace) say of one slow request where its time went, and the [locks](clearlane_locks) how much
 //! waiting there was in all. Neither shows how it came: which expensive read had the lock, which put stood behind
 //! it, and who came behind the put. That takes everybody's times on one axis.
 //!
@@ -12,13 +12,13 @@
 //!
 //! | note | by whom | what it costs while nothing is recorded |
 //! |---|---|---|
-//! | a request, with its stages | who answers it, at its end, from its [card](crate::stages::Card) | one relaxed load when it begins |
-//! | a step of a worker | the threads of [`node`](crate::node), by their [`Shift`]s | one relaxed load a step |
+//! | a request, with its stages | who answers it, at its end, from its [card](crate::request_trace::RequestTrace) | one relaxed load when it begins |
+//! | a step of a worker | the threads of [`node`](crate::node), by their [`ThreadTrace`]s | one relaxed load a step |
 //! | a wait for a lock, and a hold | the locks | one relaxed load each |
 //!
 //! What binds them is a *number*: a request that begins while something is recorded gets one, and whoever takes
-//! locks for it takes them [as the one with this number](clearlane_locks::Actor::enter_as). When the recording
-//! ends, [`develop`] makes a [timeline](clearlane_timeline) of the notes, in the format of the simulator.
+//! locks for it takes them [as the one with this number](clearlane_locks::TaskLabel::enter_numbered). When the recording
+//! ends, [`timeline`] makes a [timeline](clearlane_timeline) of the notes, in the format of the simulator.
 //!
 //! ```text
 //!   requests ──┐
@@ -37,22 +37,22 @@
 //! Holds of less than five microseconds; requests that are cancelled, or that began before the recording; calls other than those of KV; what the
 //! network does. A processor that is busy with others shows as running.
 
-pub mod develop;
+pub mod timeline;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use clearlane_locks::{Actor, Event, Recorder, Registry, now_ns};
-pub use clearlane_timeline::Kind;
+use clearlane_locks::{EventRecorder, LockEvent, Registry, TaskLabel, now_ns};
+pub use clearlane_timeline::LaneKind;
 use clearlane_timeline::Timeline;
 use parking_lot::Mutex;
 
-use crate::stages::Card;
+use crate::request_trace::RequestTrace;
 
 /// Between two gatherings, so many events of locks.
-const TAPE_MAX: usize = 32 << 10;
+const LOCK_EVENTS_MAX: usize = 32 << 10;
 /// And so many other notes.
-const FRESH_MAX: usize = 64 << 10;
+const NEW_EVENTS_MAX: usize = 64 << 10;
 
 /// A shorter hold is no note: a read of 20,000 records takes a lock 20,000 times, and would push all else out of
 /// the film. Who waited for one has a note of that.
@@ -60,88 +60,88 @@ const HOLD_MIN_NS: u64 = 5_000;
 
 /// Records, or does not. See the module documentation.
 #[derive(Debug)]
-pub struct Recording {
+pub struct TraceRecorder {
     is_on: AtomicBool,
     /// The last number that was given to a request.
-    last: AtomicU32,
+    last_number: AtomicU32,
     locks: Registry,
-    fresh: Mutex<Vec<Note>>,
-    film: Mutex<Option<Film>>,
+    new_events: Mutex<Vec<TraceEvent>>,
+    buffer: Mutex<Option<TraceBuffer>>,
     /// Notes for which there was no room in `fresh`.
     lost: AtomicU64,
 }
 
 /// What is kept.
 #[derive(Debug)]
-struct Film {
-    tape: Recorder,
-    notes: VecDeque<Note>,
-    notes_max: usize,
-    begun_ns: u64,
-    forgotten: u64,
+struct TraceBuffer {
+    lock_recorder: EventRecorder,
+    events: VecDeque<TraceEvent>,
+    events_max: usize,
+    start_ns: u64,
+    overwritten: u64,
     lost: u64,
 }
 
 /// What somebody has seen.
 #[derive(Clone, Copy, Debug)]
-pub enum Note {
+pub enum TraceEvent {
     /// A request has ended.
     Request {
         /// Which kind of request, as the lane is to be called.
         class: &'static str,
         /// Whether it reads.
-        kind: Kind,
+        kind: LaneKind,
         /// What it has carried.
-        card: Card,
+        trace: RequestTrace,
     },
     /// A worker has done something.
-    Step {
+    ThreadStep {
         /// Who.
-        worker: Actor,
+        thread: TaskLabel,
         /// What.
-        doing: Doing,
+        step_kind: StepKind,
         /// From when, on the clock of the locks.
         from_ns: u64,
         /// Until when.
         to_ns: u64,
     },
     /// Something was going on at a lock.
-    Lock(Event),
+    Lock(LockEvent),
 }
 
 /// What a worker does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub enum StepKind {
     /// It waits for something to do: no note is taken.
-    Nothing,
+    Idle,
     /// It runs.
     Running,
     /// It has a disk do something.
     Disk,
     /// It waits for another worker.
-    WaitsFor(Actor),
+    WaitsFor(TaskLabel),
 }
 
 /// What came of a recording.
 #[derive(Clone, Debug)]
-pub struct Recorded {
+pub struct RecordedTrace {
     /// The newest of it.
     pub timeline: Timeline,
     /// So many older notes there were.
-    pub forgotten: u64,
+    pub overwritten: u64,
     /// So many came too fast.
     pub lost: u64,
 }
 
-impl Recording {
+impl TraceRecorder {
     /// Of a member with these locks. Nothing is recorded yet.
-    pub fn new(locks: &Registry) -> Recording {
-        Recording {
+    pub fn new(locks: &Registry) -> TraceRecorder {
+        TraceRecorder {
             is_on: AtomicBool::new(false),
-            last: AtomicU32::new(0),
+            last_number: AtomicU32::new(0),
             locks: locks.clone(),
-            fresh: Mutex::default(),
-            film: Mutex::default(),
+            new_events: Mutex::default(),
+            buffer: Mutex::default(),
             lost: AtomicU64::new(0),
         }
     }
@@ -152,116 +152,124 @@ impl Recording {
         self.is_on.load(Relaxed)
     }
 
-    /// Begins, unless it has begun. The newest so many notes are kept, of what is [gathered](Self::gather).
+    /// Begins, unless it has begun. The newest so many notes are kept, of what is [gathered](Self::collect).
     pub fn start(&self, notes_max: usize) {
-        let mut film = self.film.lock();
+        let mut film = self.buffer.lock();
         if film.is_some() {
             return;
         }
-        self.fresh.lock().clear();
+        self.new_events.lock().clear();
         self.lost.store(0, Relaxed);
-        let (tape, notes) = (self.locks.record(TAPE_MAX), VecDeque::new());
+        let (tape, notes) = (self.locks.record(LOCK_EVENTS_MAX), VecDeque::new());
         let begun_ns = now_ns();
-        *film = Some(Film { tape, notes, notes_max, begun_ns, forgotten: 0, lost: 0 });
+        *film = Some(TraceBuffer {
+            lock_recorder: tape,
+            events: notes,
+            events_max: notes_max,
+            start_ns: begun_ns,
+            overwritten: 0,
+            lost: 0,
+        });
         self.is_on.store(true, Relaxed);
     }
 
     /// Takes what is new into the film. To be called every few hundredths of a second while something is
     /// recorded: what does not fit in between is lost.
-    pub fn gather(&self) {
-        if let Some(film) = &mut *self.film.lock() {
-            let fresh = std::mem::take(&mut *self.fresh.lock());
-            film.take_in(fresh);
-            if film.tape.is_half_full() {
-                let full = std::mem::replace(&mut film.tape, self.locks.record(TAPE_MAX));
-                film.take_in_tape(full);
+    pub fn collect(&self) {
+        if let Some(film) = &mut *self.buffer.lock() {
+            let fresh = std::mem::take(&mut *self.new_events.lock());
+            film.append(fresh);
+            if film.lock_recorder.is_half_full() {
+                let full =
+                    std::mem::replace(&mut film.lock_recorder, self.locks.record(LOCK_EVENTS_MAX));
+                film.append_lock_events(full);
             }
         }
     }
 
     /// Ends, and makes a timeline of what was kept. Nothing comes back if nothing was recorded.
-    pub fn stop(&self) -> Option<Recorded> {
+    pub fn stop(&self) -> Option<RecordedTrace> {
         let mut film = {
-            let mut film = self.film.lock();
+            let mut film = self.buffer.lock();
             self.is_on.store(false, Relaxed);
             film.take()?
         };
-        film.take_in(std::mem::take(&mut *self.fresh.lock()));
-        let tape = std::mem::replace(&mut film.tape, self.locks.record(0));
-        film.take_in_tape(tape);
+        film.append(std::mem::take(&mut *self.new_events.lock()));
+        let tape = std::mem::replace(&mut film.lock_recorder, self.locks.record(0));
+        film.append_lock_events(tape);
         let lost = film.lost + self.lost.load(Relaxed);
-        let timeline = develop::timeline(film.notes.make_contiguous());
-        Some(Recorded { timeline, forgotten: film.forgotten, lost })
+        let timeline = timeline::build(film.events.make_contiguous());
+        Some(RecordedTrace { timeline, overwritten: film.overwritten, lost })
     }
 
     /// A number for a request that begins; 0 if nothing is recorded.
     #[inline]
-    pub fn number(&self) -> u32 {
+    pub fn next_request_number(&self) -> u32 {
         match self.is_on() {
-            true => self.last.fetch_add(1, Relaxed).wrapping_add(1).max(1),
+            true => self.last_number.fetch_add(1, Relaxed).wrapping_add(1).max(1),
             false => 0,
         }
     }
 
     /// A request has ended that had a number when it began.
-    pub fn request(&self, class: &'static str, kind: Kind, card: Card) {
+    pub fn record_request(&self, class: &'static str, kind: LaneKind, card: RequestTrace) {
         if card.number() != 0 && self.is_on() {
-            self.note(Note::Request { class, kind, card });
+            self.push_event(TraceEvent::Request { class, kind, trace: card });
         }
     }
 
     /// For a worker, who says now and then what it has done.
-    pub fn shift(&self, worker: Actor) -> Shift<'_> {
-        Shift { recording: self, worker, since_ns: 0 }
+    pub fn trace_thread(&self, worker: TaskLabel) -> ThreadTrace<'_> {
+        ThreadTrace { recorder: self, thread: worker, last_step_end_ns: 0 }
     }
 
-    fn note(&self, note: Note) {
-        let mut fresh = self.fresh.lock();
-        match fresh.len() < FRESH_MAX {
+    fn push_event(&self, note: TraceEvent) {
+        let mut fresh = self.new_events.lock();
+        match fresh.len() < NEW_EVENTS_MAX {
             true => fresh.push(note),
             false => _ = self.lost.fetch_add(1, Relaxed),
         }
     }
 }
 
-impl Film {
-    fn take_in(&mut self, notes: impl IntoIterator<Item = Note>) {
+impl TraceBuffer {
+    fn append(&mut self, notes: impl IntoIterator<Item = TraceEvent>) {
         for note in notes {
-            if note.begun_ns() < self.begun_ns {
+            if note.start_ns() < self.start_ns {
                 continue;
             }
-            if self.notes.len() >= self.notes_max {
-                self.notes.pop_front();
-                self.forgotten += 1;
+            if self.events.len() >= self.events_max {
+                self.events.pop_front();
+                self.overwritten += 1;
             }
-            self.notes.push_back(note);
+            self.events.push_back(note);
         }
     }
 
-    fn take_in_tape(&mut self, tape: Recorder) {
+    fn append_lock_events(&mut self, tape: EventRecorder) {
         self.lost += tape.dropped();
-        self.take_in(tape.stop().into_iter().filter(is_wanted).map(Note::Lock));
+        self.append(tape.stop().into_iter().filter(is_recorded).map(TraceEvent::Lock));
     }
 }
 
-fn is_wanted(event: &Event) -> bool {
+fn is_recorded(event: &LockEvent) -> bool {
     match event {
         // Of a wait there is a note as a whole.
-        Event::Waited { .. } => false,
-        Event::Came { .. } => true,
-        Event::Held { start_ns, end_ns, .. } => end_ns.saturating_sub(*start_ns) >= HOLD_MIN_NS,
+        LockEvent::Blocked { .. } => false,
+        LockEvent::Wait { .. } => true,
+        LockEvent::Hold { start_ns, end_ns, .. } => end_ns.saturating_sub(*start_ns) >= HOLD_MIN_NS,
     }
 }
 
-impl Note {
-    fn begun_ns(&self) -> u64 {
+impl TraceEvent {
+    fn start_ns(&self) -> u64 {
         match self {
-            Note::Request { card, .. } => card.begun_ns(),
-            Note::Step { from_ns, .. } => *from_ns,
-            Note::Lock(
-                Event::Waited { start_ns, .. }
-                | Event::Came { start_ns, .. }
-                | Event::Held { start_ns, .. },
+            TraceEvent::Request { trace: card, .. } => card.start_ns(),
+            TraceEvent::ThreadStep { from_ns, .. } => *from_ns,
+            TraceEvent::Lock(
+                LockEvent::Blocked { start_ns, .. }
+                | LockEvent::Wait { start_ns, .. }
+                | LockEvent::Hold { start_ns, .. },
             ) => *start_ns,
         }
     }
@@ -269,25 +277,30 @@ impl Note {
 
 /// A worker's time, cut into steps.
 #[derive(Debug)]
-pub struct Shift<'r> {
-    recording: &'r Recording,
-    worker: Actor,
+pub struct ThreadTrace<'r> {
+    recorder: &'r TraceRecorder,
+    thread: TaskLabel,
     /// When the last step was over; 0 if nothing was recorded then.
-    since_ns: u64,
+    last_step_end_ns: u64,
 }
 
-impl Shift<'_> {
+impl ThreadTrace<'_> {
     /// This is what was done since the last step was over.
     #[inline]
-    pub fn over(&mut self, doing: Doing) {
-        if !self.recording.is_on() {
-            self.since_ns = 0;
+    pub fn end_step(&mut self, doing: StepKind) {
+        if !self.recorder.is_on() {
+            self.last_step_end_ns = 0;
             return;
         }
-        let (from_ns, to_ns) = (self.since_ns, now_ns());
-        self.since_ns = to_ns;
-        if from_ns != 0 && doing != Doing::Nothing {
-            self.recording.note(Note::Step { worker: self.worker, doing, from_ns, to_ns });
+        let (from_ns, to_ns) = (self.last_step_end_ns, now_ns());
+        self.last_step_end_ns = to_ns;
+        if from_ns != 0 && doing != StepKind::Idle {
+            self.recorder.push_event(TraceEvent::ThreadStep {
+                thread: self.thread,
+                step_kind: doing,
+                from_ns,
+                to_ns,
+            });
         }
     }
 }
@@ -297,13 +310,13 @@ mod tests {
     use clearlane_locks::Mutex;
 
     use super::*;
-    use crate::actors::{GET, LOG};
-    use crate::stages::Stage;
+    use crate::request_trace::Stage;
+    use crate::task_labels::{GET, LOG};
 
-    fn request(recording: &Recording) {
-        let mut card = Card::begin().numbered(recording.number());
-        card.stamp(Stage::Backend);
-        recording.request("get", Kind::Read, card);
+    fn request(recording: &TraceRecorder) {
+        let mut card = RequestTrace::start().with_number(recording.next_request_number());
+        card.end_stage(Stage::Backend);
+        recording.record_request("get", LaneKind::Read, card);
     }
 
     /// As long as a hold must be.
@@ -316,29 +329,29 @@ mod tests {
     #[test]
     fn nothing_is_recorded_before_and_after() {
         let locks = Registry::new();
-        let (recording, lock) = (Recording::new(&locks), Mutex::new(&locks, "lock", ()));
-        let mut shift = recording.shift(*LOG);
-        let all = |shift: &mut Shift<'_>| {
+        let (recording, lock) = (TraceRecorder::new(&locks), Mutex::new(&locks, "lock", ()));
+        let mut shift = recording.trace_thread(*LOG);
+        let all = |shift: &mut ThreadTrace<'_>| {
             request(&recording);
-            shift.over(Doing::Disk);
-            let _as = GET.enter_as(recording.number());
+            shift.end_step(StepKind::Disk);
+            let _as = GET.enter_numbered(recording.next_request_number());
             hold(&lock);
         };
         all(&mut shift);
         assert!(recording.stop().is_none());
-        assert_eq!(recording.number(), 0);
+        assert_eq!(recording.next_request_number(), 0);
         recording.start(100);
         all(&mut shift);
         // When the step began is not known before something was over.
-        shift.over(Doing::Disk);
-        let whats = |recorded: &Recorded| {
+        shift.end_step(StepKind::Disk);
+        let whats = |recorded: &RecordedTrace| {
             let spans = recorded.timeline.spans.iter();
-            let mut whats: Vec<_> = spans.map(|span| format!("{:?}", span.what)).collect();
+            let mut whats: Vec<_> = spans.map(|span| format!("{:?}", span.activity)).collect();
             whats.sort();
             whats
         };
         let recorded = recording.stop().unwrap();
-        assert_eq!(whats(&recorded), ["Disk", "Hold { of: \"lock\" }", "Run"]);
+        assert_eq!(whats(&recorded), ["Disk", "Hold { resource: \"lock\" }", "Run"]);
         all(&mut shift);
         recording.start(100);
         assert!(recording.stop().unwrap().timeline.spans.is_empty());
@@ -346,43 +359,43 @@ mod tests {
 
     #[test]
     fn short_holds_are_no_notes() {
-        let held = |end_ns| Event::Held {
+        let held = |end_ns| LockEvent::Hold {
             lock: "lock",
-            mode: clearlane_locks::Mode::Write,
-            actor: *GET,
+            mode: clearlane_locks::LockMode::Write,
+            task: *GET,
             number: 1,
             start_ns: 0,
             end_ns,
         };
-        assert!(is_wanted(&held(HOLD_MIN_NS)) && !is_wanted(&held(HOLD_MIN_NS - 1)));
+        assert!(is_recorded(&held(HOLD_MIN_NS)) && !is_recorded(&held(HOLD_MIN_NS - 1)));
     }
 
     #[test]
     fn the_newest_are_kept() {
         let locks = Registry::new();
-        let (recording, lock) = (Recording::new(&locks), Mutex::new(&locks, "lock", ()));
+        let (recording, lock) = (TraceRecorder::new(&locks), Mutex::new(&locks, "lock", ()));
         recording.start(50);
-        let first = recording.last.load(Relaxed);
+        let first = recording.last_number.load(Relaxed);
         for _ in 0..120 {
             request(&recording);
-            recording.gather();
+            recording.collect();
         }
         let recorded = recording.stop().unwrap();
-        assert_eq!((recorded.forgotten, recorded.lost), (70, 0));
+        assert_eq!((recorded.overwritten, recorded.lost), (70, 0));
         let lanes = recorded.timeline.lanes();
         let oldest = format!("get #{}", first + 70);
         assert!(lanes.iter().all(|(lane, _)| *lane != oldest), "{lanes:?}");
 
         // Tapes are exchanged in time, and a film that is not gathered is bounded.
         recording.start(usize::MAX);
-        for _ in 0..3 * TAPE_MAX {
+        for _ in 0..3 * LOCK_EVENTS_MAX {
             hold(&lock);
-            recording.gather();
+            recording.collect();
         }
-        (0..FRESH_MAX + 5).for_each(|_| request(&recording));
+        (0..NEW_EVENTS_MAX + 5).for_each(|_| request(&recording));
         let recorded = recording.stop().unwrap();
-        assert_eq!((recorded.forgotten, recorded.lost), (0, 5));
+        assert_eq!((recorded.overwritten, recorded.lost), (0, 5));
         let holds = |span: &&clearlane_timeline::Span| span.lane == "unnamed";
-        assert_eq!(recorded.timeline.spans.iter().filter(holds).count(), 3 * TAPE_MAX);
+        assert_eq!(recorded.timeline.spans.iter().filter(holds).count(), 3 * LOCK_EVENTS_MAX);
     }
 }

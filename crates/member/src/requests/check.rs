@@ -28,8 +28,8 @@ use clearlane_proto::etcdserverpb::{
 use clearlane_proto::nested::TXNS_DEEP_MAX;
 
 use super::lease::ID_MASK;
-use super::overlap::Touched;
-use super::refused::Refused;
+use super::overlap::TouchedKeys;
+use super::rejection::RequestRejection;
 
 /// How much a request may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Default for Limits {
 /// there must be one with an id that is as long as the one that the entry gets.
 ///
 /// The mark of a log read, a range without a key, comes from the member itself and not through here.
-pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), Refused> {
+pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), RequestRejection> {
     if let Some(request) = &request.range {
         range(request)?;
     }
@@ -65,10 +65,10 @@ pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), Refus
         txn(request, limits)?;
     }
     if let Some(request) = &request.alarm {
-        AlarmAction::try_from(request.action).map_err(|_| Refused::UnknownAlarmAction)?;
+        AlarmAction::try_from(request.action).map_err(|_| RequestRejection::UnknownAlarmAction)?;
     }
     match entry_len(request) > limits.request_bytes_max {
-        true => Err(Refused::RequestTooLarge),
+        true => Err(RequestRejection::RequestTooLarge),
         false => Ok(()),
     }
 }
@@ -88,73 +88,77 @@ fn entry_len(request: &InternalRaftRequest) -> usize {
 
 /// Whether a range can be sent in pages. Of another order than that of the keys etcd looks only at the
 /// direction: a target without one is served.
-pub fn range_stream(request: &RangeRequest) -> Result<(), Refused> {
+pub fn range_stream(request: &RangeRequest) -> Result<(), RequestRejection> {
     let has_direction = request.sort_order() != SortOrder::None;
     let has_order = has_direction && super::range::has_order(request);
     match (has_order, super::range::is_filtered(request)) {
-        (true, _) => Err(Refused::StreamOrder),
-        (_, true) => Err(Refused::StreamFilter),
+        (true, _) => Err(RequestRejection::StreamOrder),
+        (_, true) => Err(RequestRejection::StreamFilter),
         _ => Ok(()),
     }
 }
 
 /// Whether a range makes sense.
-pub fn range(request: &RangeRequest) -> Result<(), Refused> {
-    has_key(&request.key)?;
+pub fn range(request: &RangeRequest) -> Result<(), RequestRejection> {
+    check_key(&request.key)?;
     let order = SortOrder::try_from(request.sort_order);
     let target = SortTarget::try_from(request.sort_target);
     match order.is_ok() && target.is_ok() {
         true => Ok(()),
-        false => Err(Refused::InvalidSortOption),
+        false => Err(RequestRejection::InvalidSortOption),
     }
 }
 
-fn put(request: &PutRequest) -> Result<(), Refused> {
-    has_key(&request.key)?;
+fn put(request: &PutRequest) -> Result<(), RequestRejection> {
+    check_key(&request.key)?;
     if request.ignore_value && !request.value.is_empty() {
-        return Err(Refused::ValueProvided);
+        return Err(RequestRejection::ValueProvided);
     }
     if request.ignore_lease && request.lease != 0 {
-        return Err(Refused::LeaseProvided);
+        return Err(RequestRejection::LeaseProvided);
     }
     Ok(())
 }
 
-fn delete_range(request: &DeleteRangeRequest) -> Result<(), Refused> {
-    has_key(&request.key)
+fn delete_range(request: &DeleteRangeRequest) -> Result<(), RequestRejection> {
+    check_key(&request.key)
 }
 
 /// Whether a transaction makes sense.
-pub fn txn(request: &TxnRequest, limits: &Limits) -> Result<(), Refused> {
-    txn_within(request, limits.txn_ops_max, TXNS_DEEP_MAX)?;
-    Touched::by(&request.success)?;
-    Touched::by(&request.failure)?;
+pub fn txn(request: &TxnRequest, limits: &Limits) -> Result<(), RequestRejection> {
+    check_txn(request, limits.txn_ops_max, TXNS_DEEP_MAX)?;
+    TouchedKeys::collect(&request.success)?;
+    TouchedKeys::collect(&request.failure)?;
     Ok(())
 }
 
 /// A transaction that may have so many operations and lie so deep.
-fn txn_within(request: &TxnRequest, ops_max: usize, deep_max: usize) -> Result<(), Refused> {
+fn check_txn(
+    request: &TxnRequest,
+    ops_max: usize,
+    deep_max: usize,
+) -> Result<(), RequestRejection> {
     let TxnRequest { compare, success, failure } = request;
     let longest = compare.len().max(success.len()).max(failure.len());
-    let left = ops_max.checked_sub(longest).ok_or(Refused::TooManyOps)?;
-    let deeper = deep_max.checked_sub(1).ok_or(Refused::TooManyOps)?;
-    compare.iter().try_for_each(|compare| has_key(&compare.key))?;
-    success.iter().chain(failure).try_for_each(|op| operation(op, left, deeper))
+    let left = ops_max.checked_sub(longest).ok_or(RequestRejection::TooManyOps)?;
+    let deeper = deep_max.checked_sub(1).ok_or(RequestRejection::TooManyOps)?;
+    compare.iter().try_for_each(|compare| check_key(&compare.key))?;
+    success.iter().chain(failure).try_for_each(|op| check_op(op, left, deeper))
 }
 
-fn operation(op: &RequestOp, ops_max: usize, deep_max: usize) -> Result<(), Refused> {
+fn check_op(op: &RequestOp, ops_max: usize, deep_max: usize) -> Result<(), RequestRejection> {
     match &op.request {
         Some(Request::RequestRange(request)) => range(request),
         Some(Request::RequestPut(request)) => put(request),
         Some(Request::RequestDeleteRange(request)) => delete_range(request),
-        Some(Request::RequestTxn(request)) => txn_within(request, ops_max, deep_max),
-        None => Err(Refused::KeyNotFound),
+        Some(Request::RequestTxn(request)) => check_txn(request, ops_max, deep_max),
+        None => Err(RequestRejection::KeyNotFound),
     }
 }
 
-fn has_key(key: &[u8]) -> Result<(), Refused> {
+fn check_key(key: &[u8]) -> Result<(), RequestRejection> {
     match key.is_empty() {
-        true => Err(Refused::EmptyKey),
+        true => Err(RequestRejection::EmptyKey),
         false => Ok(()),
     }
 }

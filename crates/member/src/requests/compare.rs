@@ -21,15 +21,15 @@ use clearlane_proto::etcdserverpb::Compare;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use clearlane_proto::mvccpb::KeyValue;
 
-use super::range::Source;
-use super::refused::Stop;
-use super::span::Span;
+use super::key_span::KeySpan;
+use super::range::RecordSource;
+use super::rejection::ApplyError;
 
 /// Whether all conditions hold. They are asked in their order, up to the first that does not.
 pub(crate) fn all_hold(
-    source: &(impl Source + ?Sized),
+    source: &(impl RecordSource + ?Sized),
     compares: &[Compare],
-) -> Result<bool, Stop> {
+) -> Result<bool, ApplyError> {
     for compare in compares {
         if !holds(source, compare)? {
             return Ok(false);
@@ -38,8 +38,8 @@ pub(crate) fn all_hold(
     Ok(true)
 }
 
-fn holds(source: &(impl Source + ?Sized), compare: &Compare) -> Result<bool, Stop> {
-    let span = Span::new(&compare.key, &compare.range_end);
+fn holds(source: &(impl RecordSource + ?Sized), compare: &Compare) -> Result<bool, ApplyError> {
+    let span = KeySpan::new(&compare.key, &compare.range_end);
     let found = source.records(span.range(), RangeOptions::default())?.records;
     if found.is_empty() {
         let has_value = compare.target == CompareTarget::Value as i32;

@@ -27,14 +27,14 @@ pub fn request(request: &InternalRaftRequest) -> impl fmt::Display + '_ {
             write!(f, " username:{user:?}")?;
         }
         f.write_str(" ")?;
-        kind(request, f)
+        write_request(request, f)
     })
 }
 
 /// A range.
 pub fn range(request: &RangeRequest) -> impl fmt::Display + '_ {
     fmt::from_fn(move |f| {
-        keys(&request.key, &request.range_end, f)?;
+        write_keys(&request.key, &request.range_end, f)?;
         for (name, value) in [("limit", request.limit), ("revision", request.revision)] {
             if value != 0 {
                 write!(f, " {name}:{value}")?;
@@ -48,22 +48,22 @@ pub fn range(request: &RangeRequest) -> impl fmt::Display + '_ {
 pub fn txn(request: &TxnRequest) -> impl fmt::Display + '_ {
     fmt::from_fn(move |f| {
         for compare in &request.compare {
-            write!(f, "compare:<{}> ", fmt::from_fn(|f| compared(compare, f)))?;
+            write!(f, "compare:<{}> ", fmt::from_fn(|f| write_compare(compare, f)))?;
         }
         f.write_str("success:<")?;
-        operations(&request.success, f)?;
+        write_ops(&request.success, f)?;
         f.write_str("> failure:<")?;
-        operations(&request.failure, f)?;
+        write_ops(&request.failure, f)?;
         f.write_str(">")
     })
 }
 
-fn kind(request: &InternalRaftRequest, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_request(request: &InternalRaftRequest, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if let Some(put) = &request.put {
-        return put_is(put, f);
+        return write_put(put, f);
     }
     if let Some(delete) = &request.delete_range {
-        return delete_is(delete, f);
+        return write_delete(delete, f);
     }
     if let Some(transaction) = &request.txn {
         return write!(f, "txn:<{}>", txn(transaction));
@@ -84,13 +84,13 @@ fn kind(request: &InternalRaftRequest, f: &mut fmt::Formatter<'_>) -> fmt::Resul
         let (action, kind) = (alarm.action().as_str_name(), alarm.alarm().as_str_name());
         return write!(f, "alarm:<action:{action} memberID:{} alarm:{kind}>", alarm.member_id);
     }
-    match (named(request), other(request)) {
+    match (auth_target(request), kind_name(request)) {
         (Some((kind, name)), _) => write!(f, "{kind}:<name:{name:?}>"),
         (None, kind) => write!(f, "{kind}:<>"),
     }
 }
 
-fn put_is(put: &PutRequest, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_put(put: &PutRequest, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "put:<key:\"{}\" value_size:{} ", put.key.escape_ascii(), put.value.len())?;
     if put.lease != 0 {
         write!(f, "lease:{} ", put.lease)?;
@@ -98,13 +98,13 @@ fn put_is(put: &PutRequest, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_str(">")
 }
 
-fn delete_is(delete: &DeleteRangeRequest, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_delete(delete: &DeleteRangeRequest, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_str("delete_range:<")?;
-    keys(&delete.key, &delete.range_end, f)?;
+    write_keys(&delete.key, &delete.range_end, f)?;
     f.write_str(">")
 }
 
-fn keys(key: &[u8], end: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_keys(key: &[u8], end: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "key:\"{}\"", key.escape_ascii())?;
     match end.is_empty() {
         true => Ok(()),
@@ -112,17 +112,17 @@ fn keys(key: &[u8], end: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-fn compared(compare: &Compare, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_compare(compare: &Compare, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "target:{} ", compare.target().as_str_name())?;
-    keys(&compare.key, &compare.range_end, f)
+    write_keys(&compare.key, &compare.range_end, f)
 }
 
-fn operations(list: &[RequestOp], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_ops(list: &[RequestOp], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     for (number, operation) in list.iter().enumerate() {
         f.write_str(if number == 0 { "" } else { " " })?;
         match &operation.request {
-            Some(Op::RequestPut(put)) => put_is(put, f)?,
-            Some(Op::RequestDeleteRange(delete)) => delete_is(delete, f)?,
+            Some(Op::RequestPut(put)) => write_put(put, f)?,
+            Some(Op::RequestDeleteRange(delete)) => write_delete(delete, f)?,
             Some(Op::RequestRange(asked)) => write!(f, "range:<{}>", range(asked))?,
             Some(Op::RequestTxn(inner)) => write!(f, "txn:<{}>", txn(inner))?,
             None => {}
@@ -132,7 +132,7 @@ fn operations(list: &[RequestOp], f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 /// What is about somebody who has a name.
-fn named(request: &InternalRaftRequest) -> Option<(&'static str, &str)> {
+fn auth_target(request: &InternalRaftRequest) -> Option<(&'static str, &str)> {
     let InternalRaftRequest {
         authenticate,
         auth_user_add,
@@ -162,7 +162,7 @@ fn named(request: &InternalRaftRequest) -> Option<(&'static str, &str)> {
 }
 
 /// The rest: what kind it is says enough.
-fn other(request: &InternalRaftRequest) -> &'static str {
+fn kind_name(request: &InternalRaftRequest) -> &'static str {
     let kinds = [
         ("range", request.range.is_some()),
         ("auth_enable", request.auth_enable.is_some()),

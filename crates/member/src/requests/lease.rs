@@ -15,36 +15,36 @@ use clearlane_proto::etcdserverpb::{
     LeaseRevokeResponse,
 };
 
-use super::refused::{Refused, Stop};
-use super::{Applied, Reply, header, in_transaction};
+use super::rejection::{ApplyError, RequestRejection};
+use super::{AppliedEntry, AppliedResponse, header, in_transaction};
+use crate::applied_position::AppliedPosition;
 use crate::error::{Error, Result};
-use crate::progress::Progress;
 
 /// An id that the server chooses is a positive number.
 pub(crate) const ID_MASK: u64 = i64::MAX as u64;
 
 /// Applies an entry, if it is about leases.
 pub fn apply(
-    store: &dyn Store<Progress>,
+    store: &dyn Store<AppliedPosition>,
     leases: &Lessor,
     request: &InternalRaftRequest,
-    progress: Progress,
-) -> Result<Option<Applied>> {
+    progress: AppliedPosition,
+) -> Result<Option<AppliedEntry>> {
     let applied = if let Some(request) = &request.lease_grant {
         in_transaction(store, progress, |txn| grant(txn, leases, request))?
     } else if let Some(request) = &request.lease_revoke {
         let applied = in_transaction(store, progress, |txn| revoke(txn, leases, request.id))?;
-        if applied.answer.is_ok() {
-            leases.forget(request.id);
+        if applied.result.is_ok() {
+            leases.finish_delete(request.id);
         }
         applied
     } else if let Some(request) = &request.lease_checkpoint {
-        let left = |of: &_| of_wire(of);
+        let left = |of: &_| from_proto(of);
         let checkpoints: Vec<Checkpoint> = request.checkpoints.iter().map(left).collect();
         in_transaction(store, progress, |txn| {
-            leases.checkpoint(&checkpoints, txn).map_err(failed)?;
+            leases.checkpoint(&checkpoints, txn).map_err(fatal)?;
             let header = Some(header(txn.revision()));
-            Ok(Reply::LeaseCheckpoint(LeaseCheckpointResponse { header }))
+            Ok(AppliedResponse::LeaseCheckpoint(LeaseCheckpointResponse { header }))
         })?
     } else {
         return Ok(None);
@@ -53,41 +53,41 @@ pub fn apply(
 }
 
 fn grant(
-    txn: &mut (dyn WriteTxn<Progress> + '_),
+    txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     leases: &Lessor,
     request: &LeaseGrantRequest,
-) -> std::result::Result<Reply, Stop> {
-    let ttl = leases.grant(request.id, request.ttl, txn).map_err(failed)??;
+) -> std::result::Result<AppliedResponse, ApplyError> {
+    let ttl = leases.grant(request.id, request.ttl, txn).map_err(fatal)??;
     let header = Some(header(txn.revision()));
     let error = String::new();
-    Ok(Reply::LeaseGrant(LeaseGrantResponse { header, id: request.id, ttl, error }))
+    Ok(AppliedResponse::LeaseGrant(LeaseGrantResponse { header, id: request.id, ttl, error }))
 }
 
 fn revoke(
-    txn: &mut (dyn WriteTxn<Progress> + '_),
+    txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     leases: &Lessor,
     id: i64,
-) -> std::result::Result<Reply, Stop> {
-    leases.delete(id, txn).map_err(failed)??;
+) -> std::result::Result<AppliedResponse, ApplyError> {
+    leases.delete(id, txn).map_err(fatal)??;
     let header = Some(header(txn.revision()));
-    Ok(Reply::LeaseRevoke(LeaseRevokeResponse { header }))
+    Ok(AppliedResponse::LeaseRevoke(LeaseRevokeResponse { header }))
 }
 
-fn of_wire(checkpoint: &clearlane_proto::etcdserverpb::LeaseCheckpoint) -> Checkpoint {
-    Checkpoint { id: checkpoint.id, left: checkpoint.remaining_ttl }
+fn from_proto(checkpoint: &clearlane_proto::etcdserverpb::LeaseCheckpoint) -> Checkpoint {
+    Checkpoint { id: checkpoint.id, remaining_ttl: checkpoint.remaining_ttl }
 }
 
-fn failed(error: clearlane_lease::Error) -> Stop {
-    Stop::Failed(Error::from(error))
+fn fatal(error: clearlane_lease::Error) -> ApplyError {
+    ApplyError::Fatal(Error::from(error))
 }
 
-impl From<clearlane_lease::Refused> for Stop {
-    fn from(refused: clearlane_lease::Refused) -> Stop {
-        use clearlane_lease::Refused as Lease;
-        Stop::Refused(match refused {
-            Lease::Exists => Refused::LeaseExists,
-            Lease::NotFound => Refused::LeaseNotFound,
-            Lease::TtlTooLarge => Refused::LeaseTtlTooLarge,
+impl From<clearlane_lease::LeaseRejection> for ApplyError {
+    fn from(refused: clearlane_lease::LeaseRejection) -> ApplyError {
+        use clearlane_lease::LeaseRejection as Lease;
+        ApplyError::Rejected(match refused {
+            Lease::Exists => RequestRejection::LeaseExists,
+            Lease::NotFound => RequestRejection::LeaseNotFound,
+            Lease::TtlTooLarge => RequestRejection::LeaseTtlTooLarge,
         })
     }
 }

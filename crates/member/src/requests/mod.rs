@@ -30,7 +30,7 @@
 //! * [`write`](mod@write): a put and a delete.
 //! * [`compare`] and [`txn`]: if, then, else.
 //! * [`lease`]: granted, revoked.
-//! * [`refused`]: etcd's words.
+//! * [`rejection`]: etcd's words.
 //!
 //! # What holds
 //!
@@ -50,15 +50,15 @@ pub mod check;
 mod compare;
 pub mod describe;
 pub mod lease;
-mod long;
+mod slow_requests;
 mod overlap;
 pub mod range;
-mod refused;
-mod span;
+mod rejection;
+mod key_span;
 pub mod txn;
 mod write;
 
-use clearlane_mvcc::{CompactionJob, Ended, Store, WriteTxn};
+use clearlane_mvcc::{CompactionJob, Store, TxnResult, WriteTxn};
 use clearlane_proto::etcdserverpb::{
     AlarmResponse, CompactionRequest, CompactionResponse, DeleteRangeResponse, DowngradeResponse,
     InternalRaftRequest, LeaseCheckpointResponse, LeaseGrantResponse, LeaseRevokeResponse,
@@ -66,22 +66,22 @@ use clearlane_proto::etcdserverpb::{
 };
 use prost::Message as _;
 
-pub(crate) use self::refused::{Stop, apart};
-pub(crate) use self::span::Span;
-use self::txn::Plan;
+pub(crate) use self::key_span::KeySpan;
+pub(crate) use self::rejection::{ApplyError, split_error};
+use self::txn::TxnPlan;
+use crate::applied_position::AppliedPosition;
+use crate::auth_store;
 use crate::downgrade;
 use crate::error::{Error, Result};
-use crate::progress::Progress;
-use crate::users;
 
 pub use check::{Limits, check};
-pub(crate) use long::may_take_long;
 pub use range::range;
-pub use refused::Refused;
+pub use rejection::RequestRejection;
+pub(crate) use slow_requests::may_take_long;
 
 /// What a request did.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Reply {
+pub enum AppliedResponse {
     /// A key was put.
     Put(PutResponse),
     /// Keys were deleted.
@@ -97,7 +97,7 @@ pub enum Reply {
     /// A downgrade was announced, or called off.
     Downgrade(DowngradeResponse),
     /// Users, roles or permissions are changed.
-    Users(Option<ResponseHeader>),
+    Auth(Option<ResponseHeader>),
     /// A lease is granted.
     LeaseGrant(LeaseGrantResponse),
     /// A lease is gone, with its keys.
@@ -106,66 +106,76 @@ pub enum Reply {
     LeaseCheckpoint(LeaseCheckpointResponse),
 }
 
-impl Reply {
+impl AppliedResponse {
     /// How long it is on the wire.
     pub fn encoded_len(&self) -> usize {
         match self {
-            Reply::Put(response) => response.encoded_len(),
-            Reply::DeleteRange(response) => response.encoded_len(),
-            Reply::Range(response) => response.encoded_len(),
-            Reply::Txn(response) => response.encoded_len(),
-            Reply::Compact(response) => response.encoded_len(),
-            Reply::Alarm(response) => response.encoded_len(),
-            Reply::Downgrade(response) => response.encoded_len(),
-            Reply::Users(header) => header.as_ref().map_or(0, |header| header.encoded_len()),
-            Reply::LeaseGrant(response) => response.encoded_len(),
-            Reply::LeaseRevoke(response) => response.encoded_len(),
-            Reply::LeaseCheckpoint(response) => response.encoded_len(),
+            AppliedResponse::Put(response) => response.encoded_len(),
+            AppliedResponse::DeleteRange(response) => response.encoded_len(),
+            AppliedResponse::Range(response) => response.encoded_len(),
+            AppliedResponse::Txn(response) => response.encoded_len(),
+            AppliedResponse::Compact(response) => response.encoded_len(),
+            AppliedResponse::Alarm(response) => response.encoded_len(),
+            AppliedResponse::Downgrade(response) => response.encoded_len(),
+            AppliedResponse::Auth(header) => {
+                header.as_ref().map_or(0, |header| header.encoded_len())
+            }
+            AppliedResponse::LeaseGrant(response) => response.encoded_len(),
+            AppliedResponse::LeaseRevoke(response) => response.encoded_len(),
+            AppliedResponse::LeaseCheckpoint(response) => response.encoded_len(),
         }
     }
 }
 
 /// What the client is told.
-pub type Answer = std::result::Result<Reply, Refused>;
+pub type ApplyResult = std::result::Result<AppliedResponse, RequestRejection>;
 
 /// What an entry leaves.
 #[derive(Debug)]
-pub struct Applied {
+pub struct AppliedEntry {
     /// For whoever waits for it.
-    pub answer: Answer,
+    pub result: ApplyResult,
     /// The end of its write transaction.
-    pub ended: Ended,
+    pub txn_result: TxnResult,
     /// The work of a compaction, which somebody must do.
     pub compaction: Option<CompactionJob>,
 }
 
 /// Applies an entry. `has_lease` says whether there is a lease of that name.
 pub fn apply(
-    store: &dyn Store<Progress>,
+    store: &dyn Store<AppliedPosition>,
     has_lease: &dyn Fn(i64) -> bool,
     request: &InternalRaftRequest,
-    progress: Progress,
-) -> Result<Applied> {
+    progress: AppliedPosition,
+) -> Result<AppliedEntry> {
     if let Some(request) = &request.range {
-        in_transaction(store, progress, |txn| Ok(Reply::Range(range_of_log(txn, request)?)))
+        in_transaction(store, progress, |txn| {
+            Ok(AppliedResponse::Range(range_through_log(txn, request)?))
+        })
     } else if let Some(request) = &request.put {
-        in_transaction(store, progress, |txn| Ok(Reply::Put(put(txn, has_lease, request)?)))
+        in_transaction(store, progress, |txn| {
+            Ok(AppliedResponse::Put(put(txn, has_lease, request)?))
+        })
     } else if let Some(request) = &request.delete_range {
         in_transaction(store, progress, |txn| {
-            Ok(Reply::DeleteRange(write::delete_range(txn, request)?))
+            Ok(AppliedResponse::DeleteRange(write::delete_range(txn, request)?))
         })
     } else if let Some(request) = &request.txn {
         apply_txn(store, has_lease, request, progress)
     } else if let Some(request) = &request.compaction {
         compact(store, request, progress)
-    } else if users::is_one(request) {
+    } else if auth_store::is_auth_request(request) {
         in_transaction(store, progress, |txn| {
-            users::apply(txn, request).map_err(Stop::Failed)?.map_err(Refused::from)?;
-            Ok(Reply::Users(Some(header(txn.revision()))))
+            auth_store::apply(txn, request)
+                .map_err(ApplyError::Fatal)?
+                .map_err(RequestRejection::from)?;
+            Ok(AppliedResponse::Auth(Some(header(txn.revision()))))
         })
     } else if let Some(request) = &request.downgrade_info_set {
         in_transaction(store, progress, |txn| {
-            Ok(Reply::Downgrade(downgrade::set(txn, request).map_err(Stop::Failed)?))
+            Ok(AppliedResponse::Downgrade(
+                downgrade::apply_downgrade_info(txn, request).map_err(ApplyError::Fatal)?,
+            ))
         })
     } else {
         Err(Error::UnknownRequest { index: progress.index })
@@ -174,72 +184,79 @@ pub fn apply(
 
 /// Applies a put in a transaction of the caller's, who ends it.
 pub(crate) fn apply_put(
-    txn: &mut (dyn WriteTxn<Progress> + '_),
+    txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     has_lease: &dyn Fn(i64) -> bool,
     request: &PutRequest,
-) -> Result<Answer> {
-    apart(put(txn, has_lease, request).map(Reply::Put))
+) -> Result<ApplyResult> {
+    split_error(put(txn, has_lease, request).map(AppliedResponse::Put))
 }
 
 /// Does one thing in a write transaction. What it refuses it must refuse before it changes anything.
 fn in_transaction(
-    store: &dyn Store<Progress>,
-    progress: Progress,
-    work: impl FnOnce(&mut (dyn WriteTxn<Progress> + '_)) -> std::result::Result<Reply, Stop>,
-) -> Result<Applied> {
-    let mut txn = store.write()?;
-    let answer = apart(work(&mut *txn))?;
-    Ok(Applied { answer, ended: txn.end(progress)?, compaction: None })
+    store: &dyn Store<AppliedPosition>,
+    progress: AppliedPosition,
+    work: impl FnOnce(
+        &mut (dyn WriteTxn<AppliedPosition> + '_),
+    ) -> std::result::Result<AppliedResponse, ApplyError>,
+) -> Result<AppliedEntry> {
+    let mut txn = store.begin_write()?;
+    let answer = split_error(work(&mut *txn))?;
+    Ok(AppliedEntry { result: answer, txn_result: txn.end(progress)?, compaction: None })
 }
 
-fn range_of_log(
-    txn: &mut (dyn WriteTxn<Progress> + '_),
+fn range_through_log(
+    txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     request: &RangeRequest,
-) -> std::result::Result<RangeResponse, Stop> {
+) -> std::result::Result<RangeResponse, ApplyError> {
     if request.key.is_empty() {
         let header = Some(header(txn.revision()));
         return Ok(RangeResponse { header, ..RangeResponse::default() });
     }
-    range::evaluate(txn, request)
+    range::execute_range(txn, request)
 }
 
 fn put(
-    txn: &mut (dyn WriteTxn<Progress> + '_),
+    txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     has_lease: &dyn Fn(i64) -> bool,
     request: &PutRequest,
-) -> std::result::Result<PutResponse, Stop> {
-    write::permit_lease(request, has_lease)?;
+) -> std::result::Result<PutResponse, ApplyError> {
+    write::check_lease(request, has_lease)?;
     write::put(txn, request)
 }
 
 fn apply_txn(
-    store: &dyn Store<Progress>,
+    store: &dyn Store<AppliedPosition>,
     has_lease: &dyn Fn(i64) -> bool,
     request: &TxnRequest,
-    progress: Progress,
-) -> Result<Applied> {
+    progress: AppliedPosition,
+) -> Result<AppliedEntry> {
     let plan = {
-        let read = store.read_for_writer();
-        let plan = Plan::of(&*read, request);
-        apart(plan.and_then(|plan| plan.permit(&*read, has_lease).map(|()| plan)))?
+        let read = store.begin_read_for_writer();
+        let plan = TxnPlan::new(&*read, request);
+        split_error(plan.and_then(|plan| plan.check(&*read, has_lease).map(|()| plan)))?
     };
-    let mut txn = store.write()?;
+    let mut txn = store.begin_write()?;
     let answer = match plan {
-        Ok(plan) => Ok(Reply::Txn(plan.run(&mut *txn)?)),
+        Ok(plan) => Ok(AppliedResponse::Txn(plan.run(&mut *txn)?)),
         Err(refused) => Err(refused),
     };
-    Ok(Applied { answer, ended: txn.end(progress)?, compaction: None })
+    Ok(AppliedEntry { result: answer, txn_result: txn.end(progress)?, compaction: None })
 }
 
 fn compact(
-    store: &dyn Store<Progress>,
+    store: &dyn Store<AppliedPosition>,
     request: &CompactionRequest,
-    progress: Progress,
-) -> Result<Applied> {
-    match apart(store.compact(request.revision, progress.clone()).map_err(Stop::from))? {
+    progress: AppliedPosition,
+) -> Result<AppliedEntry> {
+    match split_error(store.compact(request.revision, progress.clone()).map_err(ApplyError::from))?
+    {
         Ok((job, ended)) => {
             let response = CompactionResponse { header: Some(header(ended.revision)) };
-            Ok(Applied { answer: Ok(Reply::Compact(response)), ended, compaction: Some(job) })
+            Ok(AppliedEntry {
+                result: Ok(AppliedResponse::Compact(response)),
+                txn_result: ended,
+                compaction: Some(job),
+            })
         }
         Err(refused) => in_transaction(store, progress, |_| Err(refused.into())),
     }

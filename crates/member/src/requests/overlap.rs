@@ -27,106 +27,107 @@ use std::ops::Bound;
 use clearlane_proto::etcdserverpb::RequestOp;
 use clearlane_proto::etcdserverpb::request_op::Request;
 
-use super::refused::Refused;
+use super::rejection::RequestRejection;
 
 /// What a list of operations touches.
 #[derive(Debug, Default)]
-pub(crate) struct Touched<'r> {
+pub(crate) struct TouchedKeys<'r> {
     puts: BTreeSet<&'r [u8]>,
-    deleted: Deleted<'r>,
+    deletes: DeletedKeys<'r>,
 }
 
-impl<'r> Touched<'r> {
+impl<'r> TouchedKeys<'r> {
     /// Looks through a list, and refuses it if it touches a key twice.
-    pub(crate) fn by(ops: &'r [RequestOp]) -> Result<Touched<'r>, Refused> {
-        let mut touched = Touched::default();
+    pub(crate) fn collect(ops: &'r [RequestOp]) -> Result<TouchedKeys<'r>, RequestRejection> {
+        let mut touched = TouchedKeys::default();
         let requests = || ops.iter().filter_map(|op| op.request.as_ref());
         for request in requests() {
             if let Request::RequestDeleteRange(delete) = request {
-                touched.deleted.add(&delete.key, &delete.range_end);
+                touched.deletes.add(&delete.key, &delete.range_end);
             }
         }
         for request in requests() {
             if let Request::RequestTxn(txn) = request {
                 // One of the two lists runs, so they are not compared with each other.
-                let lists = [Touched::by(&txn.success)?, Touched::by(&txn.failure)?];
+                let lists =
+                    [TouchedKeys::collect(&txn.success)?, TouchedKeys::collect(&txn.failure)?];
                 for list in &lists {
-                    list.puts.iter().try_for_each(|key| touched.may_put(key))?;
+                    list.puts.iter().try_for_each(|key| touched.check_put(key))?;
                 }
-                lists.into_iter().for_each(|list| touched.absorb(list));
+                lists.into_iter().for_each(|list| touched.merge(list));
             }
         }
         for request in requests() {
             if let Request::RequestPut(put) = request {
-                touched.may_put(&put.key)?;
+                touched.check_put(&put.key)?;
                 touched.puts.insert(&put.key);
             }
         }
         Ok(touched)
     }
 
-    fn may_put(&self, key: &[u8]) -> Result<(), Refused> {
-        match self.puts.contains(key) || self.deleted.contains(key) {
-            true => Err(Refused::DuplicateKey),
+    fn check_put(&self, key: &[u8]) -> Result<(), RequestRejection> {
+        match self.puts.contains(key) || self.deletes.contains(key) {
+            true => Err(RequestRejection::DuplicateKey),
             false => Ok(()),
         }
     }
 
     /// The smaller part is added to the larger one.
-    fn absorb(&mut self, mut other: Touched<'r>) {
+    fn merge(&mut self, mut other: TouchedKeys<'r>) {
         if other.puts.len() > self.puts.len() {
             std::mem::swap(&mut self.puts, &mut other.puts);
         }
         self.puts.extend(other.puts);
-        self.deleted.absorb(other.deleted);
+        self.deletes.merge(other.deletes);
     }
 }
 
 /// Keys and stretches of keys that are deleted.
 #[derive(Debug, Default)]
-struct Deleted<'r> {
+struct DeletedKeys<'r> {
     keys: BTreeSet<&'r [u8]>,
     /// From where to where; none overlaps another.
-    stretches: BTreeMap<&'r [u8], &'r [u8]>,
+    ranges: BTreeMap<&'r [u8], &'r [u8]>,
 }
 
-impl<'r> Deleted<'r> {
+impl<'r> DeletedKeys<'r> {
     fn add(&mut self, key: &'r [u8], range_end: &'r [u8]) {
         match range_end {
             [] => drop(self.keys.insert(key)),
             // An open end is the key 00 here, and no key lies before that.
-            end => self.add_stretch(key, end),
+            end => self.add_range(key, end),
         }
     }
 
-    fn add_stretch(&mut self, from: &'r [u8], to: &'r [u8]) {
+    fn add_range(&mut self, from: &'r [u8], to: &'r [u8]) {
         if to <= from {
             return;
         }
         let (mut from, mut to) = (from, to);
         // Joins with each that begins before its end, and ends behind its beginning.
-        while let Some((&other, &end)) = self.stretches.range(..=to).next_back() {
+        while let Some((&other, &end)) = self.ranges.range(..=to).next_back() {
             if end < from {
                 break;
             }
-            self.stretches.remove(other);
+            self.ranges.remove(other);
             (from, to) = (from.min(other), to.max(end));
         }
-        self.stretches.insert(from, to);
+        self.ranges.insert(from, to);
     }
 
     fn contains(&self, key: &[u8]) -> bool {
         let up_to_key = (Bound::Unbounded, Bound::Included(key));
-        let before = self.stretches.range::<[u8], _>(up_to_key).next_back();
+        let before = self.ranges.range::<[u8], _>(up_to_key).next_back();
         self.keys.contains(key) || before.is_some_and(|(_, end)| key < *end)
     }
 
-    fn absorb(&mut self, mut other: Deleted<'r>) {
-        if other.keys.len() + other.stretches.len() > self.keys.len() + self.stretches.len() {
+    fn merge(&mut self, mut other: DeletedKeys<'r>) {
+        if other.keys.len() + other.ranges.len() > self.keys.len() + self.ranges.len() {
             std::mem::swap(self, &mut other);
         }
         self.keys.extend(other.keys);
-        other.stretches.into_iter().for_each(|(from, to)| self.add_stretch(from, to));
+        other.ranges.into_iter().for_each(|(from, to)| self.add_range(from, to));
     }
 }
 
@@ -145,17 +146,17 @@ mod tests {
         ) {
             let bytes: Vec<([u8; 1], [u8; 1])> =
                 pairs.iter().map(|(from, to)| ([*from], [*to])).collect();
-            let (mut left, mut right) = (Deleted::default(), Deleted::default());
+            let (mut left, mut right) = (DeletedKeys::default(), DeletedKeys::default());
             for (number, (from, to)) in bytes.iter().enumerate() {
                 let side = if number < split { &mut left } else { &mut right };
-                side.add_stretch(from, to);
+                side.add_range(from, to);
             }
-            left.absorb(right);
+            left.merge(right);
             for key in 0..20_u8 {
                 let expected = pairs.iter().any(|(from, to)| (*from..*to).contains(&key));
                 prop_assert_eq!(left.contains(&[key]), expected, "{}", key);
             }
-            let ends: Vec<_> = left.stretches.iter().collect();
+            let ends: Vec<_> = left.ranges.iter().collect();
             prop_assert!(ends.windows(2).all(|pair| pair[0].1 < pair[1].0));
         }
     }

@@ -37,18 +37,18 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 use clearlane_engine::KeyRange;
-use clearlane_mvcc::{RangeAnswer, RangeOptions, ReadTxn, WriteTxn};
+use clearlane_mvcc::{RangeOptions, RangeRecords, ReadTxn, WriteTxn};
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
 use clearlane_proto::mvccpb::KeyValue;
 
 use super::header;
-use super::refused::{Refused, Stop, apart};
-use super::span::Span;
-use crate::progress::Progress;
+use super::key_span::KeySpan;
+use super::rejection::{ApplyError, RequestRejection, split_error};
+use crate::applied_position::AppliedPosition;
 
 /// Whatever has records to read.
-pub(crate) trait Source {
+pub(crate) trait RecordSource {
     /// The revision that a read sees.
     fn revision(&self) -> i64;
 
@@ -56,10 +56,10 @@ pub(crate) trait Source {
         &self,
         range: KeyRange<'_>,
         options: RangeOptions,
-    ) -> clearlane_mvcc::Result<RangeAnswer>;
+    ) -> clearlane_mvcc::Result<RangeRecords>;
 }
 
-impl Source for dyn ReadTxn + '_ {
+impl RecordSource for dyn ReadTxn + '_ {
     fn revision(&self) -> i64 {
         self.revision()
     }
@@ -68,12 +68,12 @@ impl Source for dyn ReadTxn + '_ {
         &self,
         range: KeyRange<'_>,
         options: RangeOptions,
-    ) -> clearlane_mvcc::Result<RangeAnswer> {
+    ) -> clearlane_mvcc::Result<RangeRecords> {
         self.range(range, options)
     }
 }
 
-impl Source for dyn WriteTxn<Progress> + '_ {
+impl RecordSource for dyn WriteTxn<AppliedPosition> + '_ {
     fn revision(&self) -> i64 {
         self.revision()
     }
@@ -82,7 +82,7 @@ impl Source for dyn WriteTxn<Progress> + '_ {
         &self,
         range: KeyRange<'_>,
         options: RangeOptions,
-    ) -> clearlane_mvcc::Result<RangeAnswer> {
+    ) -> clearlane_mvcc::Result<RangeRecords> {
         self.range(range, options)
     }
 }
@@ -91,34 +91,34 @@ impl Source for dyn WriteTxn<Progress> + '_ {
 pub fn range(
     read: &(dyn ReadTxn + '_),
     request: &RangeRequest,
-) -> crate::Result<Result<RangeResponse, Refused>> {
-    apart(evaluate(read, request))
+) -> crate::Result<Result<RangeResponse, RequestRejection>> {
+    split_error(execute_range(read, request))
 }
 
 /// The record of one key.
-pub(crate) fn record(
-    source: &(impl Source + ?Sized),
+pub(crate) fn get_record(
+    source: &(impl RecordSource + ?Sized),
     key: &[u8],
 ) -> clearlane_mvcc::Result<Option<KeyValue>> {
-    let answer = source.records(Span::of(key).range(), RangeOptions::default())?;
+    let answer = source.records(KeySpan::one_key(key).range(), RangeOptions::default())?;
     Ok(answer.records.into_iter().next())
 }
 
-pub(crate) fn evaluate(
-    source: &(impl Source + ?Sized),
+pub(crate) fn execute_range(
+    source: &(impl RecordSource + ?Sized),
     request: &RangeRequest,
-) -> Result<RangeResponse, Stop> {
+) -> Result<RangeResponse, ApplyError> {
     let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
     let options = RangeOptions {
         revision: request.revision,
-        limit: limit_to_read(request),
+        limit: store_limit(request),
         count_only: request.count_only,
-        uncounted: false,
+        skip_count: false,
     };
-    let span = Span::new(&request.key, &request.range_end);
-    let RangeAnswer { mut records, count } = source.records(span.range(), options)?;
-    let found = Found { request, count, limit };
-    let more = found.shape(&mut records);
+    let span = KeySpan::new(&request.key, &request.range_end);
+    let RangeRecords { mut records, count } = source.records(span.range(), options)?;
+    let found = RangeAssembly { request, count, limit };
+    let more = found.assemble(&mut records);
     Ok(RangeResponse {
         header: Some(header(source.revision())),
         kvs: records,
@@ -128,7 +128,7 @@ pub(crate) fn evaluate(
 }
 
 /// How many records the store is to read; 0 is all.
-fn limit_to_read(request: &RangeRequest) -> i64 {
+fn store_limit(request: &RangeRequest) -> i64 {
     match order(request) {
         _ if request.limit <= 0 || is_filtered(request) => 0,
         None => request.limit,
@@ -169,22 +169,22 @@ fn order(request: &RangeRequest) -> Option<(SortTarget, SortOrder)> {
 }
 
 /// What the store has found, beside the records.
-struct Found<'r> {
+struct RangeAssembly<'r> {
     request: &'r RangeRequest,
     count: u64,
     limit: Option<usize>,
 }
 
-impl Found<'_> {
+impl RangeAssembly<'_> {
     /// Makes the answer's records of the store's, and says whether the limit has cut some off.
-    fn shape(&self, records: &mut Vec<KeyValue>) -> bool {
+    fn assemble(&self, records: &mut Vec<KeyValue>) -> bool {
         let request = self.request;
         if request.count_only {
             return false;
         }
         let is_filtered = is_filtered(request);
         if is_filtered {
-            records.retain(|record| is_within(request, record));
+            records.retain(|record| matches_filters(request, record));
         }
         let left = if is_filtered { records.len() as u64 } else { self.count };
         let order = order(request);
@@ -196,13 +196,13 @@ impl Found<'_> {
         }
         if request.keys_only {
             let keeps_lease = request.sort_target() == SortTarget::Value;
-            records.iter_mut().for_each(|record| strip(record, keeps_lease));
+            records.iter_mut().for_each(|record| clear_value(record, keeps_lease));
         }
         self.limit.is_some_and(|limit| left > limit as u64)
     }
 }
 
-fn is_within(request: &RangeRequest, record: &KeyValue) -> bool {
+fn matches_filters(request: &RangeRequest, record: &KeyValue) -> bool {
     let within = |revision: i64, min: i64, max: i64| {
         (min == 0 || revision >= min) && (max == 0 || revision <= max)
     };
@@ -228,7 +228,7 @@ fn sort(records: &mut [KeyValue], target: SortTarget, direction: SortOrder) {
 
 /// Leaves the value out. etcd 3.7 answers from its index then, which does not know leases; where it
 /// sorts by value it has the record.
-fn strip(record: &mut KeyValue, keeps_lease: bool) {
+fn clear_value(record: &mut KeyValue, keeps_lease: bool) {
     record.value = Bytes::new();
     // The key shares the record's bytes, and would keep the value in memory.
     record.key = Bytes::copy_from_slice(&record.key);

@@ -25,7 +25,7 @@
 //! ```
 //!
 //! In the eras of etcd the first two passes hold the lock that etcd holds for them
-//! ([`Store::read_for_writer`](clearlane_mvcc::Store::read_for_writer)), and let it go before the
+//! ([`Store::begin_read_for_writer`](clearlane_mvcc::Store::begin_read_for_writer)), and let it go before the
 //! write transaction is opened. Nobody else writes in between: there is one applier.
 //!
 //! # What holds
@@ -51,11 +51,11 @@ use clearlane_proto::etcdserverpb::{
 };
 
 use super::compare::all_hold;
-use super::range::{evaluate, record};
-use super::refused::{Refused, Stop, apart};
-use super::{header, span, write};
+use super::range::{execute_range, get_record};
+use super::rejection::{ApplyError, RequestRejection, split_error};
+use super::{header, key_span, write};
+use crate::applied_position::AppliedPosition;
 use crate::error::Error;
-use crate::progress::Progress;
 
 /// Whether a transaction can be answered without the log: all its operations are ranges, in both
 /// lists. As in etcd, one inside of it counts as a write.
@@ -68,18 +68,21 @@ pub fn is_read_only(request: &TxnRequest) -> bool {
 pub fn read_txn(
     read: &(dyn ReadTxn + '_),
     request: &TxnRequest,
-) -> crate::Result<Result<TxnResponse, Refused>> {
+) -> crate::Result<Result<TxnResponse, RequestRejection>> {
     assert!(is_read_only(request), "a transaction that writes goes through the log");
-    apart(run_on_view(read, request))
+    split_error(run_on_snapshot(read, request))
 }
 
-fn run_on_view(read: &(dyn ReadTxn + '_), request: &TxnRequest) -> Result<TxnResponse, Stop> {
-    let plan = Plan::of(read, request)?;
-    plan.permit(read, &|_| false)?;
+fn run_on_snapshot(
+    read: &(dyn ReadTxn + '_),
+    request: &TxnRequest,
+) -> Result<TxnResponse, ApplyError> {
+    let plan = TxnPlan::new(read, request)?;
+    plan.check(read, &|_| false)?;
     let mut responses = Vec::with_capacity(plan.ops.len());
     for op in plan.ops {
         let Some(Request::RequestRange(range)) = &op.request else { continue };
-        let response = Some(Response::ResponseRange(evaluate(read, range)?));
+        let response = Some(Response::ResponseRange(execute_range(read, range)?));
         responses.push(ResponseOp { response });
     }
     Ok(TxnResponse { header: Some(header(read.revision())), succeeded: plan.succeeded, responses })
@@ -87,47 +90,53 @@ fn run_on_view(read: &(dyn ReadTxn + '_), request: &TxnRequest) -> Result<TxnRes
 
 /// What of a transaction runs.
 #[derive(Debug)]
-pub(crate) struct Plan<'r> {
+pub(crate) struct TxnPlan<'r> {
     succeeded: bool,
     ops: &'r [RequestOp],
     /// Of the transactions among the operations, in their order.
-    nested: Vec<Plan<'r>>,
+    nested: Vec<TxnPlan<'r>>,
 }
 
-impl<'r> Plan<'r> {
+impl<'r> TxnPlan<'r> {
     /// Asks the compares.
-    pub(crate) fn of(read: &(dyn ReadTxn + '_), request: &'r TxnRequest) -> Result<Plan<'r>, Stop> {
+    pub(crate) fn new(
+        read: &(dyn ReadTxn + '_),
+        request: &'r TxnRequest,
+    ) -> Result<TxnPlan<'r>, ApplyError> {
         let succeeded = all_hold(read, &request.compare)?;
         let ops = if succeeded { &request.success } else { &request.failure };
         let txns = ops.iter().filter_map(|op| match &op.request {
             Some(Request::RequestTxn(txn)) => Some(txn),
             _ => None,
         });
-        let nested = txns.map(|txn| Plan::of(read, txn)).collect::<Result<_, Stop>>()?;
-        Ok(Plan { succeeded, ops, nested })
+        let nested = txns.map(|txn| TxnPlan::new(read, txn)).collect::<Result<_, ApplyError>>()?;
+        Ok(TxnPlan { succeeded, ops, nested })
     }
 
     /// Whether nothing of it will be refused.
-    pub(crate) fn permit(
+    pub(crate) fn check(
         &self,
         read: &(dyn ReadTxn + '_),
         has_lease: &dyn Fn(i64) -> bool,
-    ) -> Result<(), Stop> {
-        Permit { read, has_lease, gone_from: None }.all(self)
+    ) -> Result<(), ApplyError> {
+        PlanChecker { read, has_lease, deleted_from: None }.check_plan(self)
     }
 
-    /// Does it. [`Plan::permit`] was there, so a refusal in the middle is a request that has not
+    /// Does it. [`TxnPlan::check`] was there, so a refusal in the middle is a request that has not
     /// passed [`check`](super::check()), and the member stops.
     pub(crate) fn run(
         &self,
-        txn: &mut (dyn WriteTxn<Progress> + '_),
+        txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     ) -> crate::Result<TxnResponse> {
         let mut response = self.run_ops(txn)?;
         response.header = Some(header(txn.revision()));
         Ok(response)
     }
 
-    fn run_ops(&self, txn: &mut (dyn WriteTxn<Progress> + '_)) -> crate::Result<TxnResponse> {
+    fn run_ops(
+        &self,
+        txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
+    ) -> crate::Result<TxnResponse> {
         let mut responses = Vec::with_capacity(self.ops.len());
         let mut nested = self.nested.iter();
         for op in self.ops {
@@ -136,7 +145,7 @@ impl<'r> Plan<'r> {
                     let plan = nested.next().expect("there is a plan for each transaction");
                     Some(Response::ResponseTxn(plan.run_ops(txn)?))
                 }
-                Some(request) => Some(run_op(txn, request).map_err(half_way)?),
+                Some(request) => Some(run_op(txn, request).map_err(fatal_error)?),
                 None => None,
             };
             responses.push(ResponseOp { response });
@@ -146,9 +155,12 @@ impl<'r> Plan<'r> {
     }
 }
 
-fn run_op(txn: &mut (dyn WriteTxn<Progress> + '_), request: &Request) -> Result<Response, Stop> {
+fn run_op(
+    txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
+    request: &Request,
+) -> Result<Response, ApplyError> {
     Ok(match request {
-        Request::RequestRange(range) => Response::ResponseRange(evaluate(txn, range)?),
+        Request::RequestRange(range) => Response::ResponseRange(execute_range(txn, range)?),
         Request::RequestPut(put) => Response::ResponsePut(write::put(txn, put)?),
         Request::RequestDeleteRange(delete) => {
             Response::ResponseDeleteRange(write::delete_range(txn, delete)?)
@@ -157,10 +169,10 @@ fn run_op(txn: &mut (dyn WriteTxn<Progress> + '_), request: &Request) -> Result<
     })
 }
 
-fn half_way(stop: Stop) -> Error {
+fn fatal_error(stop: ApplyError) -> Error {
     match stop {
-        Stop::Failed(error) => error,
-        Stop::Refused(refused) => Error::damaged(
+        ApplyError::Fatal(error) => error,
+        ApplyError::Rejected(refused) => Error::damaged(
             "a transaction in the log",
             format!("it was not checked before it was proposed: {refused}"),
         ),
@@ -168,54 +180,60 @@ fn half_way(stop: Stop) -> Error {
 }
 
 /// The walk that permits.
-struct Permit<'t, 'r> {
+struct PlanChecker<'t, 'r> {
     /// The state before the transaction.
     read: &'t (dyn ReadTxn + 't),
     has_lease: &'t dyn Fn(i64) -> bool,
     /// From this key on all were deleted by an operation that came before.
-    gone_from: Option<&'r [u8]>,
+    deleted_from: Option<&'r [u8]>,
 }
 
-impl<'r> Permit<'_, 'r> {
-    fn all(&mut self, plan: &Plan<'r>) -> Result<(), Stop> {
+impl<'r> PlanChecker<'_, 'r> {
+    fn check_plan(&mut self, plan: &TxnPlan<'r>) -> Result<(), ApplyError> {
         let mut nested = plan.nested.iter();
         for op in plan.ops {
             match &op.request {
-                Some(Request::RequestRange(range)) => self.range(range)?,
-                Some(Request::RequestPut(put)) => self.put(put)?,
-                Some(Request::RequestDeleteRange(delete)) => self.delete(delete),
-                Some(Request::RequestTxn(_)) => nested.next().map_or(Ok(()), |it| self.all(it))?,
+                Some(Request::RequestRange(range)) => self.check_range(range)?,
+                Some(Request::RequestPut(put)) => self.check_put(put)?,
+                Some(Request::RequestDeleteRange(delete)) => self.record_delete(delete),
+                Some(Request::RequestTxn(_)) => {
+                    nested.next().map_or(Ok(()), |it| self.check_plan(it))?
+                }
                 None => {}
             }
         }
         Ok(())
     }
 
-    fn range(&self, request: &RangeRequest) -> Result<(), Stop> {
+    fn check_range(&self, request: &RangeRequest) -> Result<(), ApplyError> {
         match request.revision {
             0 => Ok(()),
-            revision if revision > self.read.revision() => Err(Refused::FutureRevision.into()),
-            revision if revision < self.read.compact_revision() => Err(Refused::Compacted.into()),
+            revision if revision > self.read.revision() => {
+                Err(RequestRejection::FutureRevision.into())
+            }
+            revision if revision < self.read.compact_revision() => {
+                Err(RequestRejection::Compacted.into())
+            }
             _ => Ok(()),
         }
     }
 
-    fn put(&self, request: &PutRequest) -> Result<(), Stop> {
-        write::permit_lease(request, self.has_lease)?;
-        if write::keeps(request) {
-            let is_gone = self.gone_from.is_some_and(|from| &request.key[..] >= from);
-            if is_gone || record(self.read, &request.key)?.is_none() {
-                return Err(Refused::KeyNotFound.into());
+    fn check_put(&self, request: &PutRequest) -> Result<(), ApplyError> {
+        write::check_lease(request, self.has_lease)?;
+        if write::keeps_previous(request) {
+            let is_gone = self.deleted_from.is_some_and(|from| &request.key[..] >= from);
+            if is_gone || get_record(self.read, &request.key)?.is_none() {
+                return Err(RequestRejection::KeyNotFound.into());
             }
         }
         Ok(())
     }
 
     /// Only deletes that are open at their end matter: over any other one no put gets by the check.
-    fn delete(&mut self, request: &'r DeleteRangeRequest) {
-        if span::is_open(&request.range_end) {
+    fn record_delete(&mut self, request: &'r DeleteRangeRequest) {
+        if key_span::is_open_end(&request.range_end) {
             let from = &request.key[..];
-            self.gone_from = Some(self.gone_from.map_or(from, |before| before.min(from)));
+            self.deleted_from = Some(self.deleted_from.map_or(from, |before| before.min(from)));
         }
     }
 }

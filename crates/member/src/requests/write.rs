@@ -10,39 +10,39 @@ use clearlane_proto::etcdserverpb::{
 };
 
 use super::header;
-use super::range::{Source, record};
-use super::refused::{Refused, Stop};
-use super::span::Span;
-use crate::progress::Progress;
+use super::key_span::KeySpan;
+use super::range::{RecordSource, get_record};
+use super::rejection::{ApplyError, RequestRejection};
+use crate::applied_position::AppliedPosition;
 
 /// Whether a put keeps something of what is there.
-pub(crate) fn keeps(request: &PutRequest) -> bool {
+pub(crate) fn keeps_previous(request: &PutRequest) -> bool {
     request.ignore_value || request.ignore_lease
 }
 
 /// Whether the lease of a put exists. It is asked for before the key, alone and in a transaction.
-pub(crate) fn permit_lease(
+pub(crate) fn check_lease(
     request: &PutRequest,
     has_lease: &dyn Fn(i64) -> bool,
-) -> Result<(), Refused> {
+) -> Result<(), RequestRejection> {
     match request.lease == 0 || has_lease(request.lease) {
         true => Ok(()),
-        false => Err(Refused::LeaseNotFound),
+        false => Err(RequestRejection::LeaseNotFound),
     }
 }
 
 /// Puts, or refuses and has changed nothing.
 pub(crate) fn put(
-    txn: &mut (dyn WriteTxn<Progress> + '_),
+    txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     request: &PutRequest,
-) -> Result<PutResponse, Stop> {
-    let previous = match keeps(request) || request.prev_kv {
-        true => record(txn, &request.key)?,
+) -> Result<PutResponse, ApplyError> {
+    let previous = match keeps_previous(request) || request.prev_kv {
+        true => get_record(txn, &request.key)?,
         false => None,
     };
     let (mut value, mut lease) = (&request.value, request.lease);
-    if keeps(request) {
-        let previous = previous.as_ref().ok_or(Refused::KeyNotFound)?;
+    if keeps_previous(request) {
+        let previous = previous.as_ref().ok_or(RequestRejection::KeyNotFound)?;
         if request.ignore_value {
             value = &previous.value;
         }
@@ -57,12 +57,12 @@ pub(crate) fn put(
 
 /// Deletes. This cannot be refused.
 pub(crate) fn delete_range(
-    txn: &mut (dyn WriteTxn<Progress> + '_),
+    txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     request: &DeleteRangeRequest,
-) -> Result<DeleteRangeResponse, Stop> {
-    let span = Span::new(&request.key, &request.range_end);
+) -> Result<DeleteRangeResponse, ApplyError> {
+    let span = KeySpan::new(&request.key, &request.range_end);
     let prev_kvs = match request.prev_kv {
-        true => Source::records(txn, span.range(), RangeOptions::default())?.records,
+        true => RecordSource::records(txn, span.range(), RangeOptions::default())?.records,
         false => Vec::new(),
     };
     let deleted = txn.delete_range(span.range())? as i64;

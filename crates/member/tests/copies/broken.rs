@@ -3,33 +3,35 @@
 use std::sync::Arc;
 
 use clearlane_engine::{EngineKind, Options};
-use clearlane_member::copies::{DirectoryVault, Error, MemoryVault, Received, Receiver, Vault};
-use clearlane_raft_log::files::Disk;
+use clearlane_member::copies::{
+    DiskStoreDir, Error, MemoryStoreDir, ReceivedSnapshot, SnapshotReceiver, StoreDir,
+};
+use clearlane_raft_log::files::OsFileSystem;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::support::{Counted, chunks, contents, contents_of, filled, message, receive};
+use crate::support::{CountingStoreDir, chunks, contents, contents_of, filled, message, receive};
 
-fn receive_into(vault: &Arc<Counted>, bytes: &[u8]) -> Result<Received, Error> {
-    receive(&(Arc::clone(vault) as Arc<dyn Vault>), bytes.chunks(50))
+fn receive_into(vault: &Arc<CountingStoreDir>, bytes: &[u8]) -> Result<ReceivedSnapshot, Error> {
+    receive(&(Arc::clone(vault) as Arc<dyn StoreDir>), bytes.chunks(50))
 }
 
 #[test]
 fn one_that_ends_at_any_byte_leaves_nothing_and_the_next_one_succeeds() {
     let store = filled(4, 30);
     let whole = chunks(&*store, 1).concat();
-    let vault = Arc::new(Counted::default());
+    let vault = Arc::new(CountingStoreDir::default());
     for length in 0..whole.len() {
         receive_into(&vault, &whole[..length]).unwrap_err();
         assert_eq!(*vault.open.lock(), 0, "{length} bytes left something");
-        assert_eq!(vault.kept().unwrap(), [0; 0]);
+        assert_eq!(vault.kept_indexes().unwrap(), [0; 0]);
     }
     // A connection that breaks has no end: the receiver is dropped.
     for length in 0..=whole.len() {
-        let mut receiver = Receiver::new(Arc::clone(&vault) as Arc<dyn Vault>);
-        receiver.chunk(&whole[..length]).unwrap();
+        let mut receiver = SnapshotReceiver::new(Arc::clone(&vault) as Arc<dyn StoreDir>);
+        receiver.feed(&whole[..length]).unwrap();
         drop(receiver);
-        assert_eq!((*vault.open.lock(), vault.kept().unwrap().len()), (0, 0));
+        assert_eq!((*vault.open.lock(), vault.kept_indexes().unwrap().len()), (0, 0));
     }
     assert_eq!(receive_into(&vault, &whole).unwrap().index, 4);
     assert_eq!(contents(&*vault.promote(4).unwrap()), contents_of(&*store));
@@ -39,12 +41,12 @@ fn one_that_ends_at_any_byte_leaves_nothing_and_the_next_one_succeeds() {
 fn a_wrong_bit_anywhere_is_noticed() {
     let store = filled(4, 30);
     let whole = chunks(&*store, 1).concat();
-    let vault = Arc::new(Counted::default());
+    let vault = Arc::new(CountingStoreDir::default());
     for bit in 0..whole.len() * 8 {
         let mut damaged = whole.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
         assert!(receive_into(&vault, &damaged).is_err(), "bit {bit}");
-        assert_eq!((*vault.open.lock(), vault.kept().unwrap().len()), (0, 0), "bit {bit}");
+        assert_eq!((*vault.open.lock(), vault.kept_indexes().unwrap().len()), (0, 0), "bit {bit}");
     }
     receive_into(&vault, &whole).unwrap();
 }
@@ -53,17 +55,17 @@ fn a_wrong_bit_anywhere_is_noticed() {
 fn what_follows_the_end_is_refused() {
     let mut whole = chunks(&*filled(4, 30), 1).concat();
     whole.push(0);
-    let vault = Arc::new(Counted::default());
+    let vault = Arc::new(CountingStoreDir::default());
     receive_into(&vault, &whole).unwrap_err();
-    assert_eq!((*vault.open.lock(), vault.kept().unwrap().len()), (0, 0));
+    assert_eq!((*vault.open.lock(), vault.kept_indexes().unwrap().len()), (0, 0));
 }
 
 #[test]
 fn what_was_refused_stays_refused() {
     let whole = chunks(&*filled(4, 30), 1).concat();
-    let mut receiver = Receiver::new(Arc::new(MemoryVault::new()));
-    receiver.chunk(b"PK").unwrap_err();
-    receiver.chunk(&whole).unwrap_err();
+    let mut receiver = SnapshotReceiver::new(Arc::new(MemoryStoreDir::new()));
+    receiver.feed(b"PK").unwrap_err();
+    receiver.feed(&whole).unwrap_err();
     receiver.finish().unwrap_err();
 }
 
@@ -81,21 +83,21 @@ fn with_header(message: &[u8], length: u32, records: &[u8]) -> Vec<u8> {
 fn a_copy_that_is_of_another_position_than_it_says_is_refused() {
     let all = chunks(&*filled(4, 30), 1);
     let records = all[1..].concat();
-    let vault = Arc::new(Counted::default());
+    let vault = Arc::new(CountingStoreDir::default());
     let mut other_term = message(4);
-    let mut position = other_term.position();
+    let mut position = other_term.snapshot_position();
     position.term = 2;
-    other_term.set_position(&position);
+    other_term.set_snapshot_position(&position);
     let mut other_members = message(4);
     position.term = 3;
-    position.members.learners.clear();
-    other_members.set_position(&position);
+    position.conf_state.learners.clear();
+    other_members.set_snapshot_position(&position);
     for message in [message(3), message(5), other_term, other_members] {
         let bytes = message.encode();
         let lie = with_header(&bytes, bytes.len() as u32, &records);
         let told = receive_into(&vault, &lie).unwrap_err();
         assert!(matches!(told, Error::Damaged(_)), "{told}");
-        assert_eq!((*vault.open.lock(), vault.kept().unwrap().len()), (0, 0));
+        assert_eq!((*vault.open.lock(), vault.kept_indexes().unwrap().len()), (0, 0));
     }
     let truth = message(4).encode();
     receive_into(&vault, &with_header(&truth, truth.len() as u32, &records)).unwrap();
@@ -104,7 +106,7 @@ fn a_copy_that_is_of_another_position_than_it_says_is_refused() {
 #[test]
 fn nonsense_is_refused_and_never_believed() {
     let records = chunks(&*filled(4, 30), 1)[1..].concat();
-    let vault = Arc::new(Counted::default());
+    let vault = Arc::new(CountingStoreDir::default());
     let heartbeat = [8, 8, 16, 2, 24, 1, 32, 3];
     for (message, length) in [
         (&b""[..], 0),
@@ -115,7 +117,7 @@ fn nonsense_is_refused_and_never_believed() {
         (b"short", 1 << 19),
     ] {
         receive_into(&vault, &with_header(message, length, &records)).unwrap_err();
-        assert_eq!((*vault.open.lock(), vault.kept().unwrap().len()), (0, 0));
+        assert_eq!((*vault.open.lock(), vault.kept_indexes().unwrap().len()), (0, 0));
     }
     for seed in 0..200 {
         let mut rng = StdRng::seed_from_u64(seed);
@@ -140,8 +142,8 @@ fn on_disk_nothing_is_left_either() {
     for kind in [EngineKind::Redb, EngineKind::Sled] {
         let dir = tempfile::tempdir().unwrap();
         let options = Options { cache_bytes: 1 << 20, ..Options::default() };
-        let vault = DirectoryVault::new(Arc::new(Disk), dir.path(), kind, options).unwrap();
-        let vault: Arc<dyn Vault> = Arc::new(vault);
+        let vault = DiskStoreDir::new(Arc::new(OsFileSystem), dir.path(), kind, options).unwrap();
+        let vault: Arc<dyn StoreDir> = Arc::new(vault);
         let current = vault.open().unwrap();
         let before = names(dir.path());
         for length in 1..all.len() {
@@ -155,7 +157,7 @@ fn on_disk_nothing_is_left_either() {
             assert_eq!(names(dir.path()), before, "{kind}, a wrong bit in chunk {length}");
         }
         receive(&vault, all.iter().map(|chunk| &chunk[..])).unwrap();
-        assert_eq!(vault.kept().unwrap(), [30]);
+        assert_eq!(vault.kept_indexes().unwrap(), [30]);
         drop(current);
     }
 }

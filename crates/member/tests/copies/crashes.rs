@@ -8,15 +8,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clearlane_engine::{EngineKind, Options};
-use clearlane_member::copies::{DirectoryVault, Vault, at_start};
+use clearlane_member::copies::{DiskStoreDir, StoreDir, open_at_start};
 use clearlane_raft_log::files::{Fault, SimulatedDisk};
 
 use crate::support::{chunks, contents, contents_of, fill, filled, index_of, open_store, receive};
 
-fn open_vault(disk: &SimulatedDisk, dir: &Path) -> clearlane_engine::Result<Arc<dyn Vault>> {
+fn open_store_dir(disk: &SimulatedDisk, dir: &Path) -> clearlane_engine::Result<Arc<dyn StoreDir>> {
     let options = Options { cache_bytes: 1 << 20, ..Options::default() };
     let files = Arc::new(disk.clone());
-    Ok(Arc::new(DirectoryVault::new(files, dir, EngineKind::Redb, options)?))
+    Ok(Arc::new(DiskStoreDir::new(files, dir, EngineKind::Redb, options)?))
 }
 
 /// The disk that the next process finds.
@@ -28,23 +28,23 @@ fn after(disk: &SimulatedDisk, cut: Option<u64>) -> SimulatedDisk {
 }
 
 /// The indexes of the current store and of the copies.
-fn look(disk: &SimulatedDisk, dir: &Path) -> (u64, Vec<u64>) {
-    let vault = open_vault(disk, dir).unwrap();
-    (index_of(&*vault.open().unwrap()), vault.kept().unwrap())
+fn read_stores(disk: &SimulatedDisk, dir: &Path) -> (u64, Vec<u64>) {
+    let vault = open_store_dir(disk, dir).unwrap();
+    (index_of(&*vault.open().unwrap()), vault.kept_indexes().unwrap())
 }
 
 /// The same, of a start that removes leftovers.
 fn clean(disk: &SimulatedDisk, dir: &Path) -> (u64, Vec<u64>) {
-    open_vault(disk, dir).unwrap().discard_leftovers().unwrap();
-    look(disk, dir)
+    open_store_dir(disk, dir).unwrap().remove_leftovers().unwrap();
+    read_stores(disk, dir)
 }
 
 /// Runs `step` on a vault that `prepare` has made, with the end at each of its operations, by a
 /// kill and by power cuts of several seeds. `expect` is told what is found, and whether the step was
 /// reported as done.
 fn at_every_operation(
-    prepare: impl Fn(&Arc<dyn Vault>),
-    step: impl Fn(&Arc<dyn Vault>) -> bool,
+    prepare: impl Fn(&Arc<dyn StoreDir>),
+    step: impl Fn(&Arc<dyn StoreDir>) -> bool,
     expect: impl Fn((u64, Vec<u64>), bool),
 ) {
     let mut ends = 0;
@@ -53,13 +53,13 @@ fn at_every_operation(
         for cut in [None].into_iter().chain((0..6).map(Some)) {
             let dir = tempfile::tempdir().unwrap();
             let disk = SimulatedDisk::new([dir.path()]);
-            let vault = open_vault(&disk, dir.path()).unwrap();
+            let vault = open_store_dir(&disk, dir.path()).unwrap();
             prepare(&vault);
             disk.fail_at(operation, Fault::PowerCut);
             let done = step(&vault);
             drop(vault);
             let disk = after(&disk, cut);
-            let found = look(&disk, dir.path());
+            let found = read_stores(&disk, dir.path());
             // What one process has seen and acted upon is there for the next, though the power
             // goes in between.
             for seed in 0..cut.map_or(4, |_| 1) {
@@ -77,12 +77,12 @@ fn at_every_operation(
     assert!(ends > 14, "the step has operations");
 }
 
-fn receive_at(vault: &Arc<dyn Vault>, index: u64) -> bool {
+fn receive_at(vault: &Arc<dyn StoreDir>, index: u64) -> bool {
     let chunks = chunks(&*filled(index, 10), 1);
     receive(vault, chunks.iter().map(|chunk| &chunk[..])).is_ok()
 }
 
-fn with_store_at_3(vault: &Arc<dyn Vault>) {
+fn with_store_at_3(vault: &Arc<dyn StoreDir>) {
     fill(&*open_store(vault.open().unwrap()), 3, 10);
 }
 
@@ -114,7 +114,7 @@ fn a_copy_is_kept_for_certain_behind_one_that_failed() {
     for (operation, seed) in (1..).flat_map(|operation| (0..6).map(move |seed| (operation, seed))) {
         let dir = tempfile::tempdir().unwrap();
         let disk = SimulatedDisk::new([dir.path()]);
-        let vault = open_vault(&disk, dir.path()).unwrap();
+        let vault = open_store_dir(&disk, dir.path()).unwrap();
         with_store_at_3(&vault);
         disk.fail_at(operation, Fault::Error);
         let first = receive_at(&vault, 8);
@@ -167,15 +167,15 @@ fn a_discarded_copy_is_whole_or_gone() {
         for seed in 0..6 {
             let dir = tempfile::tempdir().unwrap();
             let disk = SimulatedDisk::new([dir.path()]);
-            let vault = open_vault(&disk, dir.path()).unwrap();
+            let vault = open_store_dir(&disk, dir.path()).unwrap();
             with_store_at_3(&vault);
             assert!(receive_at(&vault, 8));
             disk.fail_at(operation, Fault::PowerCut);
             let done = vault.discard(8).is_ok();
             drop(vault);
-            let vault = open_vault(&disk.after_power_cut(seed), dir.path()).unwrap();
-            vault.discard_leftovers().unwrap();
-            let kept = vault.kept().unwrap();
+            let vault = open_store_dir(&disk.after_power_cut(seed), dir.path()).unwrap();
+            vault.remove_leftovers().unwrap();
+            let kept = vault.kept_indexes().unwrap();
             assert!(kept.is_empty() || (kept == [8] && !done), "{operation} {seed}");
             if !kept.is_empty() {
                 assert_eq!(contents(&*vault.promote(8).unwrap()), whole);
@@ -192,7 +192,7 @@ fn an_installation_ends_where_the_log_says_wherever_it_was_killed() {
             with_store_at_3(vault);
             assert!(receive_at(vault, 8) && receive_at(vault, 11));
         },
-        |vault| at_start(&**vault, 8).is_ok(),
+        |vault| open_at_start(&**vault, 8).is_ok(),
         |(current, kept), done| {
             assert!(current == 8 || (current == 3 && kept.contains(&8) && !done));
         },
@@ -203,7 +203,7 @@ fn an_installation_ends_where_the_log_says_wherever_it_was_killed() {
 fn what_an_interrupted_transfer_or_removal_leaves_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let disk = SimulatedDisk::new([dir.path()]);
-    let vault = open_vault(&disk, dir.path()).unwrap();
+    let vault = open_store_dir(&disk, dir.path()).unwrap();
     with_store_at_3(&vault);
     // As after a kill: nothing ends, and the locks go.
     let staged = vault.stage().unwrap();
@@ -214,10 +214,10 @@ fn what_an_interrupted_transfer_or_removal_leaves_is_removed() {
     let torn = dir.path().join("store.7");
     std::fs::create_dir(&torn).unwrap();
     std::fs::write(torn.join("data.0"), "a part").unwrap();
-    let vault = open_vault(&disk.after_kill(), dir.path()).unwrap();
+    let vault = open_store_dir(&disk.after_kill(), dir.path()).unwrap();
     // Before anything was removed, a new transfer must not come upon the old one's store.
     assert!(vault.stage().unwrap().number > 7);
-    at_start(&*vault, 3).unwrap();
+    open_at_start(&*vault, 3).unwrap();
     assert!(!half.exists() && !torn.exists());
     assert!(receive_at(&vault, 8));
     assert_eq!(index_of(&*vault.promote(8).unwrap()), 8);

@@ -5,5 +5,5 @@
 mod support;
 mod transfer;
 mod broken;
-mod vault;
+mod store_dir;
 mod crashes;

@@ -2,14 +2,17 @@
 
 use std::sync::{Arc, Weak};
 
-use clearlane_backend::{Config, Design};
+use clearlane_backend::{Config, Era};
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
-use clearlane_member::Progress;
-use clearlane_member::copies::{Error, MemoryVault, Received, Receiver, Sender, Staged, Vault};
-use clearlane_mvcc::{Ground, Store, StoreParts};
+use clearlane_member::AppliedPosition;
+use clearlane_member::copies::{
+    Error, MemoryStoreDir, ReceivedSnapshot, SnapshotReceiver, SnapshotSender, StagedStore,
+    StoreDir,
+};
+use clearlane_mvcc::{Store, StoreConfig, StoreParts};
 use clearlane_raft_log::driver::Message;
-use clearlane_raft_log::{ConfState, Position};
+use clearlane_raft_log::{ConfState, LogPosition};
 use parking_lot::Mutex;
 
 /// Members 1 to 3, of which one listens.
@@ -17,28 +20,29 @@ pub(crate) fn members() -> ConfState {
     ConfState { voters: vec![1, 2], learners: vec![3], ..ConfState::default() }
 }
 
-pub(crate) fn open_store(engine: Arc<dyn Engine>) -> Box<dyn Store<Progress>> {
-    let progress = Progress::read(&*engine.snapshot().unwrap()).unwrap();
-    let ground = Ground::new(engine, Config::default(), Progress::pre_commit(), progress);
-    let parts = StoreParts::from(Design::SnapshotReadTx);
+pub(crate) fn open_store(engine: Arc<dyn Engine>) -> Box<dyn Store<AppliedPosition>> {
+    let progress = AppliedPosition::read(&*engine.snapshot().unwrap()).unwrap();
+    let ground =
+        StoreConfig::new(engine, Config::default(), AppliedPosition::pre_commit(), progress);
+    let parts = StoreParts::from(Era::Clearlane);
     clearlane_mvcc::open(parts, ground).unwrap().0
 }
 
 /// Applies entries up to `to` of term 3: each is a put of so many bytes.
-pub(crate) fn fill(store: &dyn Store<Progress>, to: u64, bytes: usize) {
-    let has = Progress::read(&**store.copy().unwrap().snapshot()).unwrap().index;
+pub(crate) fn fill(store: &dyn Store<AppliedPosition>, to: u64, bytes: usize) {
+    let has = AppliedPosition::read(&**store.snapshot().unwrap().snapshot()).unwrap().index;
     for index in has + 1..=to {
-        let mut txn = store.write().unwrap();
+        let mut txn = store.begin_write().unwrap();
         let value = vec![index as u8; bytes];
         txn.put(format!("key {index}").as_bytes(), &value, 0).unwrap();
         txn.set(Bucket::Members, b"1", "somebody".into()).unwrap();
-        txn.end(Progress { index, term: 3, members: Arc::new(members()) }).unwrap();
+        txn.end(AppliedPosition { index, term: 3, conf_state: Arc::new(members()) }).unwrap();
     }
     store.commit().unwrap();
 }
 
 /// A store in memory that has applied so many entries.
-pub(crate) fn filled(to: u64, bytes: usize) -> Box<dyn Store<Progress>> {
+pub(crate) fn filled(to: u64, bytes: usize) -> Box<dyn Store<AppliedPosition>> {
     let store = open_store(Arc::new(MemoryEngine::new()));
     fill(&*store, to, bytes);
     store
@@ -48,22 +52,22 @@ pub(crate) fn filled(to: u64, bytes: usize) -> Box<dyn Store<Progress>> {
 pub(crate) fn message(promised: u64) -> Message {
     // Fields 1 to 4: a snapshot, to, from, term.
     let mut message = Message::decode(&[8, 7, 16, 2, 24, 1, 32, 3]).unwrap();
-    message.set_position(&Position { index: promised, term: 3, members: members() });
+    message.set_snapshot_position(&LogPosition { index: promised, term: 3, conf_state: members() });
     message
 }
 
-pub(crate) fn chunks(store: &dyn Store<Progress>, promised: u64) -> Vec<bytes::Bytes> {
-    let mut sender = Sender::new(store.copy().unwrap(), message(promised)).unwrap();
+pub(crate) fn chunks(store: &dyn Store<AppliedPosition>, promised: u64) -> Vec<bytes::Bytes> {
+    let mut sender = SnapshotSender::new(store.snapshot().unwrap(), message(promised)).unwrap();
     std::iter::from_fn(|| sender.next_chunk().unwrap()).collect()
 }
 
 pub(crate) fn receive<'c>(
-    vault: &Arc<dyn Vault>,
+    vault: &Arc<dyn StoreDir>,
     chunks: impl IntoIterator<Item = &'c [u8]>,
-) -> Result<Received, Error> {
-    let mut receiver = Receiver::new(Arc::clone(vault));
+) -> Result<ReceivedSnapshot, Error> {
+    let mut receiver = SnapshotReceiver::new(Arc::clone(vault));
     for chunk in chunks {
-        receiver.chunk(chunk)?;
+        receiver.feed(chunk)?;
     }
     receiver.finish()
 }
@@ -83,10 +87,10 @@ pub(crate) fn contents(engine: &dyn Engine) -> Vec<(Bucket, Vec<u8>, Vec<u8>)> {
 }
 
 /// What a copy of a store must hold.
-pub(crate) fn contents_of(store: &dyn Store<Progress>) -> Vec<(Bucket, Vec<u8>, Vec<u8>)> {
+pub(crate) fn contents_of(store: &dyn Store<AppliedPosition>) -> Vec<(Bucket, Vec<u8>, Vec<u8>)> {
     let target: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
     let mut importer = clearlane_engine::stream::Importer::new(Arc::clone(&target)).unwrap();
-    let mut exporter: Exporter = store.copy().unwrap();
+    let mut exporter: Exporter = store.snapshot().unwrap();
     while let Some(chunk) = exporter.next_chunk().unwrap() {
         importer.feed(&chunk).unwrap();
     }
@@ -96,50 +100,50 @@ pub(crate) fn contents_of(store: &dyn Store<Progress>) -> Vec<(Bucket, Vec<u8>, 
 
 /// How far a store has come.
 pub(crate) fn index_of(engine: &dyn Engine) -> u64 {
-    Progress::read(&*engine.snapshot().unwrap()).unwrap().index
+    AppliedPosition::read(&*engine.snapshot().unwrap()).unwrap().index
 }
 
 /// A vault that counts what is staged, and what has become of it.
 #[derive(Debug, Default)]
-pub(crate) struct Counted {
-    pub(crate) vault: MemoryVault,
+pub(crate) struct CountingStoreDir {
+    pub(crate) store_dir: MemoryStoreDir,
     pub(crate) open: Mutex<i64>,
     /// What was staged last.
     pub(crate) newest: Mutex<Option<Weak<dyn Engine>>>,
 }
 
-impl Vault for Counted {
+impl StoreDir for CountingStoreDir {
     fn free_space(&self) -> u64 {
-        self.vault.free_space()
+        self.store_dir.free_space()
     }
     fn open(&self) -> clearlane_engine::Result<Arc<dyn Engine>> {
-        self.vault.open()
+        self.store_dir.open()
     }
-    fn stage(&self) -> clearlane_engine::Result<Staged> {
+    fn stage(&self) -> clearlane_engine::Result<StagedStore> {
         *self.open.lock() += 1;
-        let staged = self.vault.stage()?;
+        let staged = self.store_dir.stage()?;
         *self.newest.lock() = Some(Arc::downgrade(&staged.engine));
         Ok(staged)
     }
-    fn keep(&self, staged: Staged, index: u64) -> clearlane_engine::Result<()> {
+    fn keep(&self, staged: StagedStore, index: u64) -> clearlane_engine::Result<()> {
         *self.open.lock() -= 1;
-        self.vault.keep(staged, index)
+        self.store_dir.keep(staged, index)
     }
-    fn abandon(&self, staged: Staged) -> clearlane_engine::Result<()> {
+    fn abandon(&self, staged: StagedStore) -> clearlane_engine::Result<()> {
         *self.open.lock() -= 1;
         assert_eq!(Arc::strong_count(&staged.engine), 1, "abandoned while it is in use");
-        self.vault.abandon(staged)
+        self.store_dir.abandon(staged)
     }
-    fn kept(&self) -> clearlane_engine::Result<Vec<u64>> {
-        self.vault.kept()
+    fn kept_indexes(&self) -> clearlane_engine::Result<Vec<u64>> {
+        self.store_dir.kept_indexes()
     }
     fn promote(&self, index: u64) -> clearlane_engine::Result<Arc<dyn Engine>> {
-        self.vault.promote(index)
+        self.store_dir.promote(index)
     }
     fn discard(&self, index: u64) -> clearlane_engine::Result<()> {
-        self.vault.discard(index)
+        self.store_dir.discard(index)
     }
-    fn discard_leftovers(&self) -> clearlane_engine::Result<()> {
-        self.vault.discard_leftovers()
+    fn remove_leftovers(&self) -> clearlane_engine::Result<()> {
+        self.store_dir.remove_leftovers()
     }
 }

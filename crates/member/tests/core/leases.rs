@@ -1,14 +1,14 @@
 //! Leases in a cluster: all members have the same, only the leader knows when they end, and a change
 //! of leaders takes nothing from them.
 
-use clearlane_lease::{Contents, Renewal};
-use clearlane_member::core::Answer;
-use clearlane_member::requests::{Refused, Reply};
+use clearlane_lease::{LeaseState, Renewal};
+use clearlane_member::core::ProposalResult;
+use clearlane_member::requests::{AppliedResponse, RequestRejection};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, LeaseGrantRequest, LeaseRevokeRequest};
 
-use crate::both::Both;
-use crate::lab::{Lab, put};
+use crate::replica_cluster::{ReplicaCluster, put};
 use crate::settings;
+use crate::test_replica::TestReplica;
 
 fn grant(id: i64, ttl: i64) -> InternalRaftRequest {
     let lease_grant = Some(LeaseGrantRequest { id, ttl });
@@ -26,39 +26,55 @@ fn put_on(key: &str, lease: i64) -> InternalRaftRequest {
     request
 }
 
-fn contents(lab: &mut Lab, id: u64) -> Vec<Contents> {
-    lab.bench(id).core().leases().contents()
+fn contents(lab: &mut ReplicaCluster, id: u64) -> Vec<LeaseState> {
+    lab.host(id).replica().leases().lease_states()
 }
 
-fn done(lab: &mut Lab, id: u64, request: InternalRaftRequest) -> Reply {
-    match lab.ask(id, request) {
-        Answer::Request(Ok(reply)) => reply,
+fn propose_and_apply(
+    lab: &mut ReplicaCluster,
+    id: u64,
+    request: InternalRaftRequest,
+) -> AppliedResponse {
+    match lab.propose_and_wait(id, request) {
+        ProposalResult::Request(Ok(reply)) => reply,
         answer => panic!("{answer:?}"),
     }
 }
 
 /// How many seconds are left of a lease at the leader.
-fn left(lab: &mut Lab, leader: u64, lease: i64) -> Option<i64> {
+fn remaining_ttl(lab: &mut ReplicaCluster, leader: u64, lease: i64) -> Option<i64> {
     let now = lab.now;
-    lab.bench(leader).core().leases().standing(lease, now).and_then(|standing| standing.left)
+    lab.host(leader)
+        .replica()
+        .leases()
+        .time_to_live(lease, now)
+        .and_then(|standing| standing.remaining)
 }
 
-fn renew(lab: &mut Lab, at: u64, lease: i64) -> Renewal {
+fn renew(lab: &mut ReplicaCluster, at: u64, lease: i64) -> Renewal {
     let now = lab.now;
-    lab.bench(at).core().leases().renew(lease, now)
+    lab.host(at).replica().leases().renew(lease, now)
 }
 
 #[test]
 fn whoever_is_asked_all_members_have_the_same() {
-    let mut lab = Lab::new(3, settings());
+    let mut lab = ReplicaCluster::new(3, settings());
     lab.leader();
-    let Reply::LeaseGrant(granted) = done(&mut lab, 1, grant(0, 60)) else { panic!() };
+    let AppliedResponse::LeaseGrant(granted) = propose_and_apply(&mut lab, 1, grant(0, 60)) else {
+        panic!()
+    };
     assert!(granted.id > 0, "the member has chosen {}", granted.id);
-    done(&mut lab, 2, grant(7, 1));
-    done(&mut lab, 3, put_on("a", 7));
-    done(&mut lab, 1, put_on("b", granted.id));
-    assert!(matches!(lab.ask(2, grant(7, 60)), Answer::Request(Err(Refused::LeaseExists))));
-    assert!(matches!(lab.ask(2, put_on("c", 8)), Answer::Request(Err(Refused::LeaseNotFound))));
+    propose_and_apply(&mut lab, 2, grant(7, 1));
+    propose_and_apply(&mut lab, 3, put_on("a", 7));
+    propose_and_apply(&mut lab, 1, put_on("b", granted.id));
+    assert!(matches!(
+        lab.propose_and_wait(2, grant(7, 60)),
+        ProposalResult::Request(Err(RequestRejection::LeaseExists))
+    ));
+    assert!(matches!(
+        lab.propose_and_wait(2, put_on("c", 8)),
+        ProposalResult::Request(Err(RequestRejection::LeaseNotFound))
+    ));
     lab.tick(1);
     let expected = contents(&mut lab, 1);
     let keys: Vec<_> =
@@ -71,72 +87,79 @@ fn whoever_is_asked_all_members_have_the_same() {
 
 #[test]
 fn who_is_not_kept_alive_goes_everywhere_at_one_revision() {
-    let mut lab = Lab::new(3, settings());
+    let mut lab = ReplicaCluster::new(3, settings());
     let leader = lab.leader();
-    done(&mut lab, leader, grant(7, 3));
+    propose_and_apply(&mut lab, leader, grant(7, 3));
     for key in ["b", "a", "c"] {
-        done(&mut lab, leader, put_on(key, 7));
+        propose_and_apply(&mut lab, leader, put_on(key, 7));
     }
     lab.tick(15);
     assert_eq!(renew(&mut lab, leader, 7), Renewal::Renewed(3));
     lab.tick(25);
-    assert_eq!(lab.bench(leader).get("a").0.as_deref(), Some("v"), "it was renewed");
+    assert_eq!(lab.host(leader).get("a").0.as_deref(), Some("v"), "it was renewed");
     lab.tick(12);
     for id in 1..=3 {
-        assert_eq!(lab.bench(id).get("a"), (None, 5), "at {id}");
-        let (revision, changes) = lab.bench(id).changes.last().unwrap().clone();
+        assert_eq!(lab.host(id).get("a"), (None, 5), "at {id}");
+        let (revision, changes) = lab.host(id).changes.last().unwrap().clone();
         assert_eq!((revision, changes.len()), (5, 3), "at {id}");
         assert_eq!(contents(&mut lab, id), []);
     }
-    let applied = lab.bench(leader).core().progress().index;
+    let applied = lab.host(leader).replica().applied_position().index;
     lab.tick(50);
-    assert_eq!(lab.bench(leader).core().progress().index, applied, "nothing is proposed twice");
+    assert_eq!(
+        lab.host(leader).replica().applied_position().index,
+        applied,
+        "nothing is proposed twice"
+    );
 }
 
 #[test]
 fn a_new_leader_gives_it_its_time_again() {
-    let mut lab = Lab::new(3, settings());
+    let mut lab = ReplicaCluster::new(3, settings());
     let first = lab.leader();
-    done(&mut lab, first, grant(7, 5));
-    done(&mut lab, first, put_on("a", 7));
+    propose_and_apply(&mut lab, first, grant(7, 5));
+    propose_and_apply(&mut lab, first, put_on("a", 7));
     lab.tick(40);
-    assert_eq!(left(&mut lab, first, 7), Some(1));
+    assert_eq!(remaining_ttl(&mut lab, first, 7), Some(1));
     lab.crash(first);
     let second = lab.leader();
-    let has = left(&mut lab, second, 7);
+    let has = remaining_ttl(&mut lab, second, 7);
     assert!(has >= Some(5), "an election time-out more than its 5 s, but {has:?}");
     lab.start(first);
     lab.tick(40);
-    assert_eq!(lab.bench(second).get("a").0.as_deref(), Some("v"));
+    assert_eq!(lab.host(second).get("a").0.as_deref(), Some("v"));
     assert_eq!(renew(&mut lab, first, 7), Renewal::NotLeading);
     lab.tick(30);
     for id in 1..=3 {
-        assert_eq!((lab.bench(id).get("a").0, contents(&mut lab, id)), (None, vec![]), "at {id}");
+        assert_eq!((lab.host(id).get("a").0, contents(&mut lab, id)), (None, vec![]), "at {id}");
     }
 }
 
 /// Its clock says that the lease is over, and it does not know yet that another leads.
 #[test]
 fn a_leader_that_is_cut_off_takes_nothing_away() {
-    let mut lab = Lab::new(3, settings());
+    let mut lab = ReplicaCluster::new(3, settings());
     let first = lab.leader();
-    done(&mut lab, first, grant(7, 2));
-    done(&mut lab, first, put_on("a", 7));
+    propose_and_apply(&mut lab, first, grant(7, 2));
+    propose_and_apply(&mut lab, first, put_on("a", 7));
     lab.tick(16);
-    lab.cut = vec![first];
-    let before = lab.bench(first).core().raft.kept().1;
+    lab.isolated = vec![first];
+    let before = lab.host(first).replica().raft.log_bounds().1;
     lab.tick(5);
-    assert!(lab.bench(first).core().raft.kept().1 > before, "it has proposed the revocation");
+    assert!(
+        lab.host(first).replica().raft.log_bounds().1 > before,
+        "it has proposed the revocation"
+    );
     let second = lab.leader();
     assert_ne!(first, second);
     lab.tick(10);
-    lab.cut.clear();
+    lab.isolated.clear();
     for _ in 0..10 {
         assert_eq!(renew(&mut lab, second, 7), Renewal::Renewed(2));
         lab.tick(10);
     }
     for id in 1..=3 {
-        assert_eq!(lab.bench(id).get("a").0.as_deref(), Some("v"), "at {id}");
+        assert_eq!(lab.host(id).get("a").0.as_deref(), Some("v"), "at {id}");
         assert_eq!(contents(&mut lab, id).len(), 1, "at {id}");
     }
 }
@@ -145,7 +168,7 @@ fn a_leader_that_is_cut_off_takes_nothing_away() {
 #[test]
 fn a_crash_between_any_two_entries_loses_nothing() {
     for commit_behind in 0..8 {
-        let mut lab = Lab::new(1, settings());
+        let mut lab = ReplicaCluster::new(1, settings());
         lab.leader();
         let requests = [
             grant(1, 600),
@@ -158,7 +181,7 @@ fn a_crash_between_any_two_entries_loses_nothing() {
             put_on("c", 1),
         ];
         for (number, request) in requests.into_iter().enumerate() {
-            done(&mut lab, 1, request);
+            propose_and_apply(&mut lab, 1, request);
             if number == commit_behind {
                 lab.commit(1);
             }
@@ -170,59 +193,59 @@ fn a_crash_between_any_two_entries_loses_nothing() {
         lab.leader();
         lab.tick(1);
         assert_eq!(contents(&mut lab, 1), expected, "commit behind {commit_behind}");
-        assert_eq!(lab.bench(1).get("a"), (None, 6), "commit behind {commit_behind}");
-        assert_eq!(left(&mut lab, 1, 1), Some(700));
+        assert_eq!(lab.host(1).get("a"), (None, 6), "commit behind {commit_behind}");
+        assert_eq!(remaining_ttl(&mut lab, 1, 1), Some(700));
     }
 }
 
 #[test]
 fn a_copy_of_the_store_brings_the_leases() {
-    let mut lab = Lab::new(3, settings());
+    let mut lab = ReplicaCluster::new(3, settings());
     let leader = lab.leader();
-    done(&mut lab, leader, grant(6, 600));
+    propose_and_apply(&mut lab, leader, grant(6, 600));
     lab.tick(2);
     lab.crash(3);
     let leader = lab.leader();
-    done(&mut lab, leader, grant(7, 600));
-    done(&mut lab, leader, revoke(6));
+    propose_and_apply(&mut lab, leader, grant(7, 600));
+    propose_and_apply(&mut lab, leader, revoke(6));
     for number in 0..60 {
-        done(&mut lab, leader, put_on(&format!("k{number}"), 7));
+        propose_and_apply(&mut lab, leader, put_on(&format!("k{number}"), 7));
     }
     lab.commit(leader);
     lab.start(3);
     lab.tick(20);
     let leader = lab.leader();
-    let message = lab.copies.pop().expect("a copy is wanted");
-    assert!(lab.send_copy(message, usize::MAX));
+    let message = lab.raft_snapshots.pop().expect("a copy is wanted");
+    assert!(lab.send_raft_snapshot(message, usize::MAX));
     lab.tick(2);
-    assert_eq!(lab.bench(3).replaced, 1);
+    assert_eq!(lab.host(3).stores_replaced, 1);
     let expected = contents(&mut lab, leader);
     assert_eq!((expected.len(), expected[0].keys.len()), (1, 60));
     assert_eq!(contents(&mut lab, 3), expected);
-    done(&mut lab, leader, revoke(7));
+    propose_and_apply(&mut lab, leader, revoke(7));
     lab.tick(2);
-    assert_eq!(lab.bench(3).get("k0").0, None);
-    assert_eq!(lab.bench(3).get("k0").1, lab.bench(leader).get("k0").1);
+    assert_eq!(lab.host(3).get("k0").0, None);
+    assert_eq!(lab.host(3).get("k0").1, lab.host(leader).get("k0").1);
 }
 
 /// A put behind thousands of leases that have ended together waits for a handful of them.
 #[test]
 fn a_put_overtakes_those_that_end() {
-    let mut lab = Lab::new(1, settings());
+    let mut lab = ReplicaCluster::new(1, settings());
     lab.leader();
     for id in 1..=5_000 {
-        done(&mut lab, 1, grant(id, 600));
+        propose_and_apply(&mut lab, 1, grant(id, 600));
     }
     lab.now += std::time::Duration::from_secs(600);
     lab.poll_once(1);
     let mut puts = 0;
     while !contents(&mut lab, 1).is_empty() {
-        let before = lab.bench(1).core().progress().index;
-        let id = lab.bench(1).core().propose(put("key", "v"));
-        while !lab.bench(1).answers.contains_key(&id) {
+        let before = lab.host(1).replica().applied_position().index;
+        let id = lab.host(1).replica().propose(put("key", "v"));
+        while !lab.host(1).results.contains_key(&id) {
             lab.poll_once(1);
         }
-        let waited = lab.bench(1).core().progress().index - before;
+        let waited = lab.host(1).replica().applied_position().index - before;
         // Those that were on their way, and those that were proposed when these were done.
         assert!(waited <= 2 * 16 + 1, "{waited} entries");
         puts += 1;
@@ -236,18 +259,18 @@ fn a_put_overtakes_those_that_end() {
 fn with_checkpoints_the_next_leader_goes_on() {
     let interval = Some(std::time::Duration::from_secs(10));
     let settings =
-        clearlane_member::core::Settings { lease_checkpoint_interval: interval, ..settings() };
-    let mut lab = Lab::new(3, settings);
+        clearlane_member::core::ReplicaConfig { lease_checkpoint_interval: interval, ..settings() };
+    let mut lab = ReplicaCluster::new(3, settings);
     let first = lab.leader();
-    done(&mut lab, first, grant(7, 100));
+    propose_and_apply(&mut lab, first, grant(7, 100));
     lab.tick(250);
-    let told: Vec<i64> = (1..=3).map(|id| contents(&mut lab, id)[0].left).collect();
+    let told: Vec<i64> = (1..=3).map(|id| contents(&mut lab, id)[0].remaining_ttl).collect();
     assert!(told.iter().all(|left| *left == told[0] && (80..=81).contains(left)), "{told:?}");
-    lab.call(first, |core: &mut Both| core.raft.transfer_leader(first % 3 + 1));
-    lab.run();
+    lab.call(first, |core: &mut TestReplica| core.raft.transfer_leader(first % 3 + 1));
+    lab.deliver_all();
     lab.tick(5);
     let second = lab.leader();
     assert_ne!(first, second);
-    let has = left(&mut lab, second, 7).unwrap();
+    let has = remaining_ttl(&mut lab, second, 7).unwrap();
     assert!((80..=81).contains(&has), "{has}");
 }

@@ -3,17 +3,17 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod alarms;
-mod both;
-mod copies;
-mod lab;
+mod test_replica;
+mod raft_snapshots;
+mod replica_cluster;
 mod leases;
 mod reads;
 mod starts;
 mod writes;
 
-use clearlane_member::core::Settings;
+use clearlane_member::core::ReplicaConfig;
 
 /// Small numbers, so that a short test sees the log shortened.
-fn settings() -> Settings {
-    Settings { snapshot_count: 20, catch_up_entries: 5, ..Settings::new(7, 0) }
+fn settings() -> ReplicaConfig {
+    ReplicaConfig { snapshot_count: 20, catch_up_entries: 5, ..ReplicaConfig::new(7, 0) }
 }

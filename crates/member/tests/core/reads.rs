@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use clearlane_member::core::Settings;
+use clearlane_member::core::ReplicaConfig;
 use clearlane_read_index::ReadMode;
 
-use crate::both::Reads;
-use crate::lab::Lab;
+use crate::replica_cluster::ReplicaCluster;
 use crate::settings;
+use crate::test_replica::ReadOutcome;
 
-fn in_mode(read_mode: ReadMode) -> Lab {
-    let mut lab = Lab::new(3, Settings { read_mode, ..settings() });
+fn in_mode(read_mode: ReadMode) -> ReplicaCluster {
+    let mut lab = ReplicaCluster::new(3, ReplicaConfig { read_mode, ..settings() });
     lab.leader();
     lab
 }
@@ -23,12 +23,12 @@ fn every_mode_lets_readers_go_at_every_member() {
         lab.put(leader, "a", "1");
         for id in 1..=3 {
             lab.call(id, |core| core.read(id));
-            lab.run();
+            lab.deliver_all();
             lab.tick(2);
-            let reads = std::mem::take(&mut lab.bench(id).reads);
-            assert_eq!(reads, [Reads::Go(vec![id])], "{mode:?} at {id}");
+            let reads = std::mem::take(&mut lab.host(id).reads);
+            assert_eq!(reads, [ReadOutcome::Ready(vec![id])], "{mode:?} at {id}");
             if mode != ReadMode::Serializable {
-                assert_eq!(lab.bench(id).get("a").0.as_deref(), Some("1"), "{mode:?} at {id}");
+                assert_eq!(lab.host(id).get("a").0.as_deref(), Some("1"), "{mode:?} at {id}");
             }
         }
     }
@@ -48,10 +48,10 @@ fn readers_go_at_a_member_that_comes_back_with_everything() {
         lab.start(other);
         lab.tick(2);
         lab.call(other, |core| core.read(1));
-        lab.run();
+        lab.deliver_all();
         lab.tick(2);
-        let reads = std::mem::take(&mut lab.bench(other).reads);
-        assert_eq!(reads, [Reads::Go(vec![1])], "{mode:?}");
+        let reads = std::mem::take(&mut lab.host(other).reads);
+        assert_eq!(reads, [ReadOutcome::Ready(vec![1])], "{mode:?}");
         assert_eq!(lab.leader(), leader);
     }
 }
@@ -63,19 +63,23 @@ fn a_transfer_that_ends_before_the_next_poll_takes_the_lease() {
     let leader = lab.leader();
     lab.put(leader, "a", "1");
     lab.call(leader, |core| core.read(1));
-    lab.run();
+    lab.deliver_all();
     lab.call(leader, |core| core.read(2));
-    let reads = std::mem::take(&mut lab.bench(leader).reads);
-    assert_eq!(reads, [Reads::Go(vec![1]), Reads::Go(vec![2])], "the second under the lease");
-    let core = lab.bench(leader).core();
+    let reads = std::mem::take(&mut lab.host(leader).reads);
+    assert_eq!(
+        reads,
+        [ReadOutcome::Ready(vec![1]), ReadOutcome::Ready(vec![2])],
+        "the second under the lease"
+    );
+    let core = lab.host(leader).replica();
     core.raft.transfer_leader(leader % 3 + 1);
     for _ in 0..10 {
         core.tick();
     }
     core.read(3);
     lab.poll(leader);
-    assert_eq!(lab.bench(leader).reads, [], "nobody goes without a round");
-    lab.run();
+    assert_eq!(lab.host(leader).reads, [], "nobody goes without a round");
+    lab.deliver_all();
     assert_ne!(lab.leader(), leader, "it was told to be elected");
 }
 
@@ -86,15 +90,15 @@ fn a_reader_that_waits_for_this_member_alone_is_told_since_when() {
     let leader = lab.leader();
     // The third member confirms before this one has what it missed.
     let other = (leader + 1) % 3 + 1;
-    lab.cut.push(other);
+    lab.isolated.push(other);
     lab.put(leader, "a", "1");
-    lab.cut.clear();
+    lab.isolated.clear();
     for id in [other, leader] {
         lab.call(id, |core| core.read(1));
-        lab.run();
-        assert_eq!(std::mem::take(&mut lab.bench(id).reads), [Reads::Go(vec![1])]);
+        lab.deliver_all();
+        assert_eq!(std::mem::take(&mut lab.host(id).reads), [ReadOutcome::Ready(vec![1])]);
         // No time passes here but by ticks, and a follower hears with the next one what is committed.
-        assert_eq!(lab.bench(id).applying, Some(Duration::ZERO), "at {id}, {leader} leads");
+        assert_eq!(lab.host(id).applying, Some(Duration::ZERO), "at {id}, {leader} leads");
     }
 }
 
@@ -104,19 +108,19 @@ fn one_round_serves_all_who_wait() {
     let mut lab = in_mode(ReadMode::ReadIndex);
     let leader = lab.leader();
     for reader in 0..100 {
-        lab.bench(leader).core().read(reader);
+        lab.host(leader).replica().read(reader);
     }
     lab.poll(leader);
-    lab.run();
-    let gone: usize = lab.bench(leader).reads.iter().map(readers).sum();
+    lab.deliver_all();
+    let gone: usize = lab.host(leader).reads.iter().map(readers).sum();
     assert_eq!(gone, 100);
-    assert_eq!(lab.bench(leader).core().raft.read_figures().rounds, 1);
+    assert_eq!(lab.host(leader).replica().raft.read_index_metrics().requests, 1);
 }
 
-fn readers(reads: &Reads) -> usize {
+fn readers(reads: &ReadOutcome) -> usize {
     match reads {
-        Reads::Go(readers) => readers.len(),
-        Reads::Fail(error, _) => panic!("{error}"),
+        ReadOutcome::Ready(readers) => readers.len(),
+        ReadOutcome::Failed(error, _) => panic!("{error}"),
     }
 }
 
@@ -127,19 +131,19 @@ fn a_leader_that_is_cut_off_answers_no_reads() {
         let mut lab = in_mode(mode);
         let old = lab.leader();
         lab.put(old, "a", "1");
-        lab.cut.push(old);
+        lab.isolated.push(old);
         let new = lab.leader();
         assert_ne!(old, new);
         lab.put(new, "a", "2");
         lab.call(old, |core| core.read(1));
-        lab.run();
-        assert_eq!(lab.bench(old).reads, [], "{mode:?}");
-        lab.cut.clear();
+        lab.deliver_all();
+        assert_eq!(lab.host(old).reads, [], "{mode:?}");
+        lab.isolated.clear();
         lab.tick(80);
-        let reads = std::mem::take(&mut lab.bench(old).reads);
+        let reads = std::mem::take(&mut lab.host(old).reads);
         assert_eq!(reads.len(), 1, "{mode:?}");
-        if let [Reads::Go(_)] = &reads[..] {
-            assert_eq!(lab.bench(old).get("a").0.as_deref(), Some("2"), "{mode:?}");
+        if let [ReadOutcome::Ready(_)] = &reads[..] {
+            assert_eq!(lab.host(old).get("a").0.as_deref(), Some("2"), "{mode:?}");
         }
     }
 }
@@ -148,9 +152,9 @@ fn a_leader_that_is_cut_off_answers_no_reads() {
 fn who_gives_up_hears_nothing() {
     let mut lab = in_mode(ReadMode::ReadIndex);
     let leader = lab.leader();
-    lab.bench(leader).core().read(1);
-    lab.bench(leader).core().cancel_read(1);
+    lab.host(leader).replica().read(1);
+    lab.host(leader).replica().cancel_read(1);
     lab.poll(leader);
-    lab.run();
-    assert_eq!(lab.bench(leader).reads, []);
+    lab.deliver_all();
+    assert_eq!(lab.host(leader).reads, []);
 }

@@ -1,20 +1,20 @@
 //! After a crash: what was answered is there, once, and the log is no longer than it must be.
 
-use clearlane_member::core::{Answer, Settings};
-use clearlane_member::membership::Change;
-use clearlane_member::{Error, Progress};
+use clearlane_member::core::{ProposalResult, ReplicaConfig};
+use clearlane_member::membership::MemberChange;
+use clearlane_member::{AppliedPosition, Error};
 
-use crate::lab::Lab;
+use crate::replica_cluster::ReplicaCluster;
 use crate::settings;
 
 /// Nothing was committed, everything, or something: it is all there, at the same revision.
 #[test]
 fn every_write_is_there_once_whenever_the_store_was_committed() {
     for commit_at in [None, Some(0), Some(3), Some(9)] {
-        let mut lab = Lab::new(1, settings());
+        let mut lab = ReplicaCluster::new(1, settings());
         lab.leader();
         for number in 0..10 {
-            assert!(matches!(lab.put(1, "a", &number.to_string()), Answer::Request(Ok(_))));
+            assert!(matches!(lab.put(1, "a", &number.to_string()), ProposalResult::Request(Ok(_))));
             if commit_at == Some(number) {
                 lab.commit(1);
             }
@@ -22,62 +22,69 @@ fn every_write_is_there_once_whenever_the_store_was_committed() {
         lab.crash(1);
         lab.start(1);
         lab.leader();
-        assert_eq!(lab.bench(1).get("a"), (Some("9".to_owned()), 11), "commit at {commit_at:?}");
+        assert_eq!(lab.host(1).get("a"), (Some("9".to_owned()), 11), "commit at {commit_at:?}");
         lab.put(1, "a", "10");
-        assert_eq!(lab.bench(1).get("a").1, 12, "no revision is used twice or left out");
+        assert_eq!(lab.host(1).get("a").1, 12, "no revision is used twice or left out");
     }
 }
 
 #[test]
 fn the_log_is_shortened_behind_what_is_durable() {
-    let mut lab = Lab::new(1, settings());
+    let mut lab = ReplicaCluster::new(1, settings());
     lab.leader();
     for number in 0..100 {
         lab.put(1, "key", &format!("{number:0100}"));
     }
-    assert!(lab.bench(1).segments() > 3, "nothing is durable, nothing may go");
-    let (first, _) = lab.bench(1).core().raft.kept();
+    assert!(lab.host(1).segments() > 3, "nothing is durable, nothing may go");
+    let (first, _) = lab.host(1).replica().raft.log_bounds();
     assert_eq!(first, 1);
     lab.commit(1);
-    let applied = lab.bench(1).core().progress().index;
-    assert_eq!(lab.bench(1).core().raft.kept().0, applied - 5 + 1, "a few are kept for others");
+    let applied = lab.host(1).replica().applied_position().index;
+    assert_eq!(
+        lab.host(1).replica().raft.log_bounds().0,
+        applied - 5 + 1,
+        "a few are kept for others"
+    );
     lab.put(1, "key", "last");
     lab.put(1, "key", "last");
-    assert!(lab.bench(1).segments() <= 2, "{} segments", lab.bench(1).segments());
+    assert!(lab.host(1).segments() <= 2, "{} segments", lab.host(1).segments());
     lab.crash(1);
     lab.start(1);
     lab.leader();
-    assert_eq!(lab.bench(1).get("key"), (Some("last".to_owned()), 103));
+    assert_eq!(lab.host(1).get("key"), (Some("last".to_owned()), 103));
 }
 
 /// A few large entries need as much memory as many small ones.
 #[test]
 fn the_log_is_shortened_by_its_bytes_too() {
-    let bytes = Settings { snapshot_bytes: 10_000, catch_up_bytes: 3500, ..settings() };
-    let mut lab = Lab::new(1, Settings { snapshot_count: 1000, catch_up_entries: 500, ..bytes });
+    let bytes = ReplicaConfig { snapshot_bytes: 10_000, catch_up_bytes: 3500, ..settings() };
+    let mut lab = ReplicaCluster::new(
+        1,
+        ReplicaConfig { snapshot_count: 1000, catch_up_entries: 500, ..bytes },
+    );
     lab.leader();
     for number in 0..9 {
         lab.put(1, "key", &format!("{number:01000}"));
     }
     lab.commit(1);
-    assert_eq!(lab.bench(1).core().raft.kept().0, 1, "it is not long enough");
+    assert_eq!(lab.host(1).replica().raft.log_bounds().0, 1, "it is not long enough");
     for number in 0..2 {
         lab.put(1, "key", &format!("{number:01000}"));
     }
     lab.commit(1);
-    let applied = lab.bench(1).core().progress().index;
-    assert_eq!(lab.bench(1).core().raft.kept().0, applied - 3 + 1, "3 of some 1,050 bytes");
+    let applied = lab.host(1).replica().applied_position().index;
+    assert_eq!(lab.host(1).replica().raft.log_bounds().0, applied - 3 + 1, "3 of some 1,050 bytes");
     lab.crash(1);
     lab.start(1);
     lab.leader();
-    assert!(lab.bench(1).core().raft.kept().0 > applied - 3, "no more than before");
+    assert!(lab.host(1).replica().raft.log_bounds().0 > applied - 3, "no more than before");
 }
 
 /// An entry that changes nothing in the store still moves what is durable, or the log of an idle
 /// cluster would grow for ever.
 #[test]
 fn entries_without_effect_are_durable_too() {
-    let mut lab = Lab::new(1, settings());
+    let mut lab = ReplicaCluster::new(1, settings());
     lab.leader();
     lab.put(1, "a", "1");
     lab.commit(1);
@@ -87,24 +94,24 @@ fn entries_without_effect_are_durable_too() {
         lab.leader();
         lab.tick(1);
     }
-    let applied = lab.bench(1).core().progress().clone();
+    let applied = lab.host(1).replica().applied_position().clone();
     lab.commit(1);
-    let engine = lab.bench(1).core().apply.engine().snapshot().unwrap();
-    assert_eq!(Progress::read(&*engine).unwrap(), applied);
+    let engine = lab.host(1).replica().apply.engine().snapshot().unwrap();
+    assert_eq!(AppliedPosition::read(&*engine).unwrap(), applied);
 }
 
 #[test]
 fn a_store_that_is_older_than_the_log_is_refused() {
-    let mut lab = Lab::new(1, settings());
+    let mut lab = ReplicaCluster::new(1, settings());
     lab.leader();
     for number in 0..30 {
         lab.put(1, "a", &number.to_string());
     }
     lab.commit(1);
     lab.put(1, "a", "more");
-    let bench = lab.bench(1);
+    let bench = lab.host(1);
     bench.running = None;
-    bench.vault = std::sync::Arc::default();
+    bench.store_dir = std::sync::Arc::default();
     let error = bench.try_start(settings()).unwrap_err();
     assert!(matches!(&error, Error::Damaged { what: "the store", .. }), "{error}");
 }
@@ -114,61 +121,64 @@ fn a_store_that_is_older_than_the_log_is_refused() {
 /// recorded of the store then must count at the next start: the log goes by it.
 #[test]
 fn a_record_of_the_store_counts_although_the_commit_index_was_lost() {
-    let mut lab = Lab::new(3, settings());
+    let mut lab = ReplicaCluster::new(3, settings());
     let leader = lab.leader();
     let follower = leader % 3 + 1;
     for number in 0..60 {
         lab.put(leader, "a", &format!("{number:0300}"));
     }
     lab.tick(2);
-    lab.bench(follower).core().store().commit().unwrap();
+    lab.host(follower).replica().store().commit().unwrap();
     lab.crash(follower);
     lab.start(follower);
     lab.tick(3);
     assert_eq!(lab.leader(), leader);
-    assert!(lab.bench(follower).segments() > 3);
+    assert!(lab.host(follower).segments() > 3);
     lab.commit(follower);
-    assert!(lab.bench(follower).segments() <= 3, "the log was shortened");
+    assert!(lab.host(follower).segments() <= 3, "the log was shortened");
     lab.crash(follower);
     lab.start(follower);
     lab.put(leader, "a", "after");
     lab.tick(2);
-    assert_eq!(lab.bench(follower).get("a").0.as_deref(), Some("after"));
+    assert_eq!(lab.host(follower).get("a").0.as_deref(), Some("after"));
 }
 
 /// Its removal is durable, and it was not stopped for long: the next start must stop, too.
 #[test]
 fn a_member_that_was_removed_is_told_so_at_each_start() {
-    let mut lab = Lab::new(3, settings());
+    let mut lab = ReplicaCluster::new(3, settings());
     let leader = lab.leader();
     let leaves = leader % 3 + 1;
-    lab.call(leader, |core| core.change_members(&Change::Remove { id: leaves }));
-    lab.run();
+    lab.call(leader, |core| core.change_members(&MemberChange::Remove { id: leaves }));
+    lab.deliver_all();
     lab.tick(13);
-    assert!(lab.bench(leaves).stops);
+    assert!(lab.host(leaves).is_stopping);
     lab.commit(leaves);
     for _ in 0..2 {
         lab.crash(leaves);
-        lab.bench(leaves).stops = false;
+        lab.host(leaves).is_stopping = false;
         lab.start(leaves);
         lab.tick(10);
-        assert!(lab.bench(leaves).stops);
+        assert!(lab.host(leaves).is_stopping);
     }
     lab.crash(leader);
     lab.start(leader);
-    assert!(!lab.bench(leader).stops);
+    assert!(!lab.host(leader).is_stopping);
 }
 
 /// Whether there is a log is all that its owner looks at to tell a new member from an old one.
 #[test]
 fn a_new_member_has_no_log_or_one_with_its_first_members() {
     for (step, seed) in (1..=15).flat_map(|step| (0..8).map(move |seed| (step, seed))) {
-        let mut lab = Lab::new(0, settings());
+        let mut lab = ReplicaCluster::new(0, settings());
         let has_log = lab.add_with_power_cut_at(1, step, seed);
         if has_log {
             lab.start(1);
             lab.leader();
-            assert!(matches!(lab.put(1, "a", "1"), Answer::Request(Ok(_))), "{step} {seed}");
+            assert!(
+                matches!(lab.put(1, "a", "1"), ProposalResult::Request(Ok(_))),
+                "{step} {seed}"
+            );
         }
         assert!(if step == 1 { !has_log } else { has_log || step < 15 }, "{step} {seed}");
     }
@@ -178,7 +188,7 @@ fn a_new_member_has_no_log_or_one_with_its_first_members() {
 #[test]
 fn whatever_fails_at_a_start_it_is_none() {
     for step in 1.. {
-        let mut lab = Lab::new(1, settings());
+        let mut lab = ReplicaCluster::new(1, settings());
         lab.leader();
         for number in 0..60 {
             lab.put(1, "a", &number.to_string());
@@ -197,7 +207,7 @@ fn whatever_fails_at_a_start_it_is_none() {
 
 #[test]
 fn a_whole_cluster_comes_back() {
-    let mut lab = Lab::new(3, settings());
+    let mut lab = ReplicaCluster::new(3, settings());
     let leader = lab.leader();
     for number in 0..60 {
         lab.put(leader, "a", &number.to_string());
@@ -215,44 +225,44 @@ fn a_whole_cluster_comes_back() {
     lab.put(leader, "a", "60");
     lab.tick(2);
     for id in 1..=3 {
-        assert_eq!(lab.bench(id).get("a"), (Some("60".to_owned()), 62), "at {id}");
+        assert_eq!(lab.host(id).get("a"), (Some("60".to_owned()), 62), "at {id}");
     }
 }
 
 /// It has promised its leader not to vote, and has forgotten it.
 #[test]
 fn a_member_that_comes_back_votes_for_nobody_at_first() {
-    let mut lab = Lab::new(3, settings());
+    let mut lab = ReplicaCluster::new(3, settings());
     let leader = lab.leader();
     lab.put(leader, "a", "1");
     let other = leader % 3 + 1;
     let third = other % 3 + 1;
     lab.crash(third);
-    lab.cut.push(leader);
+    lab.isolated.push(leader);
     lab.start(third);
     for tick in 0..9 {
         lab.tick(1);
-        let leads = lab.bench(other).core().raft.leadership().leader;
+        let leads = lab.host(other).replica().raft.leadership().leader;
         assert_ne!(leads, other, "elected {tick} ticks after a voter came back");
     }
     let new = lab.leader();
     lab.put(new, "a", "2");
-    assert_eq!(lab.bench(third).get("a").0.as_deref(), Some("2"));
+    assert_eq!(lab.host(third).get("a").0.as_deref(), Some("2"));
 }
 
 /// The clock was set back, or stands still. Entries from before come out of the log again, and are no
 /// answer to what is proposed now.
 #[test]
 fn new_requests_have_other_ids_than_those_in_the_log() {
-    let mut lab = Lab::new(1, settings());
+    let mut lab = ReplicaCluster::new(1, settings());
     lab.leader();
-    lab.call(1, |core| core.propose(crate::lab::put("a", "1")));
-    let before = lab.bench(1).core().raft.last_id();
+    lab.call(1, |core| core.propose(crate::replica_cluster::put("a", "1")));
+    let before = lab.host(1).replica().raft.last_id();
     lab.crash(1);
-    lab.bench(1).set_back_the_clock();
+    lab.host(1).reset_start_time();
     lab.start(1);
     lab.leader();
-    lab.call(1, |core| core.propose(crate::lab::put("a", "2")));
-    let after = lab.bench(1).core().raft.last_id();
+    lab.call(1, |core| core.propose(crate::replica_cluster::put("a", "2")));
+    let after = lab.host(1).replica().raft.last_id();
     assert!(after > before, "{after:x} after {before:x}");
 }

@@ -28,9 +28,9 @@ mod member;
 mod recording;
 mod ties;
 
-use clearlane_backend::Design;
-use member::Member;
-use recording::Taken;
+use clearlane_backend::Era;
+use member::ReplayMember;
+use recording::StepAction;
 
 /// Each with its number of calls.
 const SCENARIOS: [(&str, usize); 6] = [
@@ -43,20 +43,20 @@ const SCENARIOS: [(&str, usize); 6] = [
 ];
 
 /// Replays a scenario in an era. How many calls there were.
-fn replay(scenario: &str, design: Design) -> usize {
+fn replay(scenario: &str, design: Era) -> usize {
     let pool = recording::pool();
-    let mut member = Member::new(design.into());
+    let mut member = ReplayMember::new(design.into());
     let mut calls = 0;
     for step in recording::read(scenario) {
         let place = format!("{design}: {scenario}, step {}", step.number);
-        match step.taken {
-            Taken::Call { method, request, outcome } => {
+        match step.action {
+            StepAction::Call { method, request, outcome } => {
                 calls += 1;
                 let call = recording::method(&pool, &method);
                 let ours = member.call(&call, &request, &place);
                 ties::assert_same(&member, &method, &request, ours, outcome, &place);
             }
-            Taken::Restart => member.restart(),
+            StepAction::Restart => member.restart(),
         }
         member.assert_progress(&place);
     }
@@ -66,7 +66,7 @@ fn replay(scenario: &str, design: Design) -> usize {
 #[test]
 fn every_era_answers_what_etcd_answered() {
     for (scenario, calls) in SCENARIOS {
-        for design in Design::ALL {
+        for design in Era::DISTINCT_STORES {
             assert_eq!(replay(scenario, design), calls, "{scenario}: the recording is whole");
         }
     }

@@ -11,9 +11,9 @@ use clearlane_backend::Config;
 use clearlane_engine::{Engine, MemoryEngine};
 use clearlane_lease::{Config as LeaseConfig, Lessor};
 use clearlane_locks::Registry;
-use clearlane_member::Progress;
-use clearlane_member::requests::{self, Limits, Refused, Reply, check, txn};
-use clearlane_mvcc::{Ground, KeyLeases, OneAfterTheOther, Store, StoreParts};
+use clearlane_member::AppliedPosition;
+use clearlane_member::requests::{self, AppliedResponse, Limits, RequestRejection, check, txn};
+use clearlane_mvcc::{KeyLeases, SerialWorkers, Store, StoreConfig, StoreParts};
 use clearlane_proto::Message;
 use clearlane_proto::etcdserverpb::{
     CompactionRequest, InternalRaftRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
@@ -23,16 +23,16 @@ use prost_reflect::{DynamicMessage, MethodDescriptor, SerializeOptions};
 use serde_json::Value;
 
 /// The reply, or the words of the refusal.
-pub(crate) type Outcome = Result<Value, String>;
+pub(crate) type CallResult = Result<Value, String>;
 
 /// How many bytes etcd's server takes in.
 const MESSAGE_MAX: usize = 2 << 20;
 
 /// A member, for one scenario.
-pub(crate) struct Member {
+pub(crate) struct ReplayMember {
     engine: Arc<dyn Engine>,
     parts: StoreParts,
-    store: Box<dyn Store<Progress>>,
+    store: Box<dyn Store<AppliedPosition>>,
     leases: Arc<Lessor>,
     /// How many entries were applied.
     index: u64,
@@ -42,28 +42,28 @@ fn open(
     parts: StoreParts,
     engine: &Arc<dyn Engine>,
     leases: &Arc<Lessor>,
-) -> Box<dyn Store<Progress>> {
-    let ground = Ground {
+) -> Box<dyn Store<AppliedPosition>> {
+    let ground = StoreConfig {
         engine: Arc::clone(engine),
         config: Config::default(),
-        pre_commit: Progress::pre_commit(),
-        applied: Progress::read(&*engine.snapshot().unwrap()).unwrap(),
+        pre_commit: AppliedPosition::pre_commit(),
+        consistent_index: AppliedPosition::read(&*engine.snapshot().unwrap()).unwrap(),
         leases: Arc::clone(leases) as Arc<dyn KeyLeases>,
-        workers: &OneAfterTheOther,
+        workers: &SerialWorkers,
     };
     let (store, opened) = clearlane_mvcc::open(parts, ground).unwrap();
     assert!(opened.compaction.is_none(), "every compaction had come to its end");
-    leases.restore(&*store.read(), &opened.leases).unwrap();
+    leases.restore(&*store.begin_read(), &opened.leases).unwrap();
     store
 }
 
-impl Member {
-    pub(crate) fn new(parts: StoreParts) -> Member {
+impl ReplayMember {
+    pub(crate) fn new(parts: StoreParts) -> ReplayMember {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let config = LeaseConfig::new(Duration::from_secs(1));
         let leases = Arc::new(Lessor::new(config, &Registry::new()));
         let store = open(parts, &engine, &leases);
-        Member { engine, parts, store, leases, index: 0 }
+        ReplayMember { engine, parts, store, leases, index: 0 }
     }
 
     /// Stops in an orderly way, and starts on the same data.
@@ -78,19 +78,24 @@ impl Member {
     /// Every entry has left its mark, the refused ones, too.
     pub(crate) fn assert_progress(&self, place: &str) {
         self.store.commit().unwrap();
-        let found = Progress::read(&*self.engine.snapshot().unwrap()).unwrap();
+        let found = AppliedPosition::read(&*self.engine.snapshot().unwrap()).unwrap();
         assert_eq!(found.index, self.index, "{place}");
     }
 
     /// The value of a key.
     pub(crate) fn value(&self, key: &[u8]) -> Bytes {
         let request = RangeRequest { key: Bytes::copy_from_slice(key), ..RangeRequest::default() };
-        let read = self.store.read();
+        let read = self.store.begin_read();
         requests::range(&*read, &request).unwrap().unwrap().kvs[0].value.clone()
     }
 
     /// Makes a call, with JSON on both sides.
-    pub(crate) fn call(&mut self, call: &MethodDescriptor, json: &Value, place: &str) -> Outcome {
+    pub(crate) fn call(
+        &mut self,
+        call: &MethodDescriptor,
+        json: &Value,
+        place: &str,
+    ) -> CallResult {
         let request = DynamicMessage::deserialize(call.input(), json)
             .unwrap_or_else(|error| panic!("{place}: {error}"));
         let bytes = Bytes::from(request.encode_to_vec());
@@ -106,7 +111,7 @@ impl Member {
     }
 
     /// Makes a call, with bytes on both sides.
-    fn answer(&mut self, method: &str, bytes: Bytes) -> Result<Vec<u8>, Refused> {
+    fn answer(&mut self, method: &str, bytes: Bytes) -> Result<Vec<u8>, RequestRejection> {
         let mut entry = InternalRaftRequest::default();
         match method {
             "etcdserverpb.KV.Range" => return self.range(&RangeRequest::decode(bytes).unwrap()),
@@ -135,56 +140,58 @@ impl Member {
         self.write(entry)
     }
 
-    fn range(&self, request: &RangeRequest) -> Result<Vec<u8>, Refused> {
+    fn range(&self, request: &RangeRequest) -> Result<Vec<u8>, RequestRejection> {
         check::range(request)?;
-        let read = self.store.read();
+        let read = self.store.begin_read();
         Ok(requests::range(&*read, request).unwrap()?.encode_to_vec())
     }
 
-    fn read_txn(&self, request: &TxnRequest) -> Result<Vec<u8>, Refused> {
+    fn read_txn(&self, request: &TxnRequest) -> Result<Vec<u8>, RequestRejection> {
         check::txn(request, &Limits::default())?;
-        let read = self.store.read();
+        let read = self.store.begin_read();
         Ok(txn::read_txn(&*read, request).unwrap()?.encode_to_vec())
     }
 
     /// Through the log, of which this is the only member.
-    fn write(&mut self, mut entry: InternalRaftRequest) -> Result<Vec<u8>, Refused> {
+    fn write(&mut self, mut entry: InternalRaftRequest) -> Result<Vec<u8>, RequestRejection> {
         let header = RequestHeader { id: self.index + 1, ..RequestHeader::default() };
         entry.header = Some(header);
         requests::check(&entry, &Limits::default())?;
         self.index += 1;
         let entry = InternalRaftRequest::decode(entry.encode_to_vec().as_slice()).unwrap();
-        let progress = Progress { index: self.index, term: 2, ..Progress::default() };
+        let progress = AppliedPosition { index: self.index, term: 2, ..AppliedPosition::default() };
         let (store, leases) = (&*self.store, &*self.leases);
         let leased = requests::lease::apply(store, leases, &entry, progress.clone()).unwrap();
-        let has_lease = |id| leases.has(id);
+        let has_lease = |id| leases.contains(id);
         let applied =
             leased.unwrap_or_else(|| requests::apply(store, &has_lease, &entry, progress).unwrap());
-        if let Ok(Reply::LeaseGrant(granted)) = &applied.answer {
-            leases.begin(granted.id, Duration::ZERO);
+        if let Ok(AppliedResponse::LeaseGrant(granted)) = &applied.result {
+            leases.start_expiry(granted.id, Duration::ZERO);
         }
-        assert_eq!(applied.ended.revision, self.store.read().revision());
+        assert_eq!(applied.txn_result.revision, self.store.begin_read().revision());
         if let Some(mut job) = applied.compaction {
             // etcd was given the time for that, also where the call did not wait for it.
             while !self.store.compact_step(&mut job, 2).unwrap() {}
         }
-        Ok(match applied.answer? {
-            Reply::Put(reply) => reply.encode_to_vec(),
-            Reply::DeleteRange(reply) => reply.encode_to_vec(),
-            Reply::Range(reply) => reply.encode_to_vec(),
-            Reply::Txn(reply) => reply.encode_to_vec(),
-            Reply::Compact(reply) => reply.encode_to_vec(),
-            Reply::LeaseGrant(reply) => reply.encode_to_vec(),
-            Reply::LeaseRevoke(reply) => reply.encode_to_vec(),
-            Reply::LeaseCheckpoint(reply) => reply.encode_to_vec(),
-            reply @ (Reply::Alarm(_) | Reply::Downgrade(_) | Reply::Users(_)) => {
+        Ok(match applied.result? {
+            AppliedResponse::Put(reply) => reply.encode_to_vec(),
+            AppliedResponse::DeleteRange(reply) => reply.encode_to_vec(),
+            AppliedResponse::Range(reply) => reply.encode_to_vec(),
+            AppliedResponse::Txn(reply) => reply.encode_to_vec(),
+            AppliedResponse::Compact(reply) => reply.encode_to_vec(),
+            AppliedResponse::LeaseGrant(reply) => reply.encode_to_vec(),
+            AppliedResponse::LeaseRevoke(reply) => reply.encode_to_vec(),
+            AppliedResponse::LeaseCheckpoint(reply) => reply.encode_to_vec(),
+            reply @ (AppliedResponse::Alarm(_)
+            | AppliedResponse::Downgrade(_)
+            | AppliedResponse::Auth(_)) => {
                 panic!("{reply:?} is asked for over a socket only")
             }
         })
     }
 
     fn header(&self) -> Option<ResponseHeader> {
-        let revision = self.store.read().revision();
+        let revision = self.store.begin_read().revision();
         Some(ResponseHeader { revision, ..ResponseHeader::default() })
     }
 
@@ -193,7 +200,7 @@ impl Member {
         LeaseTimeToLiveResponse {
             header: self.header(),
             id: request.id,
-            granted_ttl: self.leases.standing(request.id, Duration::ZERO).unwrap().granted,
+            granted_ttl: self.leases.time_to_live(request.id, Duration::ZERO).unwrap().granted,
             keys: self.leases.keys(request.id),
             ..Default::default()
         }

@@ -8,16 +8,16 @@ use prost_reflect::{DescriptorPool, MethodDescriptor};
 use serde_json::{Map, Value};
 
 /// What only a whole member knows of the header of a reply.
-const MEMBERS_OWN: [&str; 3] = ["cluster_id", "member_id", "raft_term"];
+const MEMBER_HEADER_FIELDS: [&str; 3] = ["cluster_id", "member_id", "raft_term"];
 
 /// One step of a scenario.
 pub(crate) struct Step {
     pub(crate) number: u64,
-    pub(crate) taken: Taken,
+    pub(crate) action: StepAction,
 }
 
 /// What was done in a step.
-pub(crate) enum Taken {
+pub(crate) enum StepAction {
     Call {
         method: String,
         request: Value,
@@ -58,28 +58,28 @@ fn step(line: Value) -> Step {
         None => {
             assert_eq!(line.remove("action"), Some(Value::from("restart")));
             assert_eq!(line.remove("extra_flags"), Some(Value::Null));
-            Taken::Restart
+            StepAction::Restart
         }
     };
     // A remark for people, and what the server does with the call's metadata is the server's.
     line.retain(|name, _| !["scenario", "note", "metadata"].contains(&name.as_str()));
     assert!(line.is_empty(), "fields that this test does not know: {line:?}");
-    Step { number, taken }
+    Step { number, action: taken }
 }
 
-fn call(method: &str, line: &mut Map<String, Value>) -> Taken {
+fn call(method: &str, line: &mut Map<String, Value>) -> StepAction {
     let mut request = line.remove("request").unwrap();
     write_out(&mut request);
     let outcome = match line.remove("error") {
         Some(error) => Err(error["message"].as_str().unwrap().to_owned()),
         None => Ok(without_members_own(line.remove("reply").unwrap())),
     };
-    Taken::Call { method: method.to_owned(), request, outcome }
+    StepAction::Call { method: method.to_owned(), request, outcome }
 }
 
 fn without_members_own(mut reply: Value) -> Value {
     let header = reply["header"].as_object_mut().unwrap();
-    for name in MEMBERS_OWN {
+    for name in MEMBER_HEADER_FIELDS {
         assert!(header.remove(name).is_some(), "{name}");
     }
     reply

@@ -4,17 +4,17 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use crate::member::{Member, Outcome};
+use crate::member::{CallResult, ReplayMember};
 
 /// Up to so many records, etcd's sort leaves those that compare equal as they are.
-const STABLE: usize = 12;
+const STABLE_SORT_MAX: usize = 12;
 
 pub(crate) fn assert_same(
-    member: &Member,
+    member: &ReplayMember,
     method: &str,
     request: &Value,
-    mut ours: Outcome,
-    mut etcds: Outcome,
+    mut ours: CallResult,
+    mut etcds: CallResult,
     place: &str,
 ) {
     if let ("/etcdserverpb.Lease/LeaseTimeToLive", Ok(etcds)) = (method, &mut etcds) {
@@ -27,7 +27,7 @@ pub(crate) fn assert_same(
             records(reply).iter().map(|record| sort_key(member, target, record)).collect()
         };
         assert_eq!(keys(ours), keys(etcds), "{place}: {method}, in the order of {target}");
-        if records(ours).len() > STABLE {
+        if records(ours).len() > STABLE_SORT_MAX {
             sort_by_key(ours);
             sort_by_key(etcds);
         }
@@ -39,7 +39,7 @@ fn records(reply: &Value) -> &[Value] {
     reply.get("kvs").map_or(&[], |records| records.as_array().unwrap())
 }
 
-fn sort_key(member: &Member, target: &str, record: &Value) -> Value {
+fn sort_key(member: &ReplayMember, target: &str, record: &Value) -> Value {
     match target {
         "VERSION" => record["version"].clone(),
         "CREATE" => record["create_revision"].clone(),

@@ -12,35 +12,35 @@ mod strategies;
 
 use std::sync::Arc;
 
-use clearlane_backend::{Config, Design};
+use clearlane_backend::{Config, Era};
 use clearlane_engine::{Engine, MemoryEngine};
-use clearlane_member::Progress;
+use clearlane_member::AppliedPosition;
 use clearlane_member::requests::{self, Limits, check, txn};
-use clearlane_mvcc::{Ground, Store, StoreParts};
+use clearlane_mvcc::{Store, StoreConfig, StoreParts};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest};
 use model::{Model, has_lease};
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits { txn_ops_max: 6, request_bytes_max: 1 << 20 };
 
-struct World {
+struct StoreAndModel {
     engine: Arc<dyn Engine>,
-    store: Box<dyn Store<Progress>>,
+    store: Box<dyn Store<AppliedPosition>>,
     model: Model,
     index: u64,
 }
 
-impl World {
-    fn new(design: Design) -> World {
+impl StoreAndModel {
+    fn new(design: Era) -> StoreAndModel {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-        let ground = Ground::new(
+        let ground = StoreConfig::new(
             Arc::clone(&engine),
             Config::default(),
-            Progress::pre_commit(),
-            Progress::default(),
+            AppliedPosition::pre_commit(),
+            AppliedPosition::default(),
         );
         let (store, _) = clearlane_mvcc::open(StoreParts::from(design), ground).unwrap();
-        World { engine, store, model: Model::new(), index: 0 }
+        StoreAndModel { engine, store, model: Model::new(), index: 0 }
     }
 
     fn step(&mut self, request: &InternalRaftRequest) {
@@ -54,7 +54,7 @@ impl World {
 
     /// What can be answered without the log.
     fn read_beside(&self, request: &InternalRaftRequest) {
-        let read = self.store.read();
+        let read = self.store.begin_read();
         if let Some(range) = &request.range {
             let ours = requests::range(&*read, range).unwrap();
             assert_eq!(ours, self.model.range(range), "{request:?}");
@@ -67,19 +67,22 @@ impl World {
 
     fn apply(&mut self, request: &InternalRaftRequest) {
         self.index += 1;
-        let progress = Progress { index: self.index, term: 1, ..Progress::default() };
+        let progress = AppliedPosition { index: self.index, term: 1, ..AppliedPosition::default() };
         let applied = requests::apply(&*self.store, &has_lease, request, progress).unwrap();
-        assert_eq!(applied.answer, self.model.apply(request), "{request:?}");
-        assert_eq!(applied.ended.revision, self.model.revision());
+        assert_eq!(applied.result, self.model.apply(request), "{request:?}");
+        assert_eq!(applied.txn_result.revision, self.model.revision());
         if let Some(mut job) = applied.compaction {
             while !self.store.compact_step(&mut job, 100).unwrap() {}
         }
         self.store.commit().unwrap();
-        let durable = Progress::read(&*self.engine.snapshot().unwrap()).unwrap();
+        let durable = AppliedPosition::read(&*self.engine.snapshot().unwrap()).unwrap();
         assert_eq!(durable.index, self.index, "{request:?}");
         let all =
             RangeRequest { key: "\0".into(), range_end: "\0".into(), ..RangeRequest::default() };
-        assert_eq!(requests::range(&*self.store.read(), &all).unwrap(), self.model.range(&all));
+        assert_eq!(
+            requests::range(&*self.store.begin_read(), &all).unwrap(),
+            self.model.range(&all)
+        );
     }
 }
 
@@ -87,9 +90,9 @@ proptest! {
     #[test]
     fn requests_do_what_the_model_does(
         requests in prop::collection::vec(strategies::request(), 1..30),
-        design in prop::sample::select(Design::ALL.to_vec()),
+        design in prop::sample::select(Era::DISTINCT_STORES.to_vec()),
     ) {
-        let mut world = World::new(design);
+        let mut world = StoreAndModel::new(design);
         requests.iter().for_each(|request| world.step(request));
     }
 }
@@ -100,7 +103,7 @@ fn the_histories_reach_both_ends_of_each_question() {
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();
     let histories = prop::collection::vec(strategies::request(), 400);
-    let mut world = World::new(Design::SnapshotReadTx);
+    let mut world = StoreAndModel::new(Era::Clearlane);
     let mut told = std::collections::BTreeSet::new();
     for _ in 0..5 {
         for request in histories.new_tree(&mut runner).unwrap().current() {
@@ -112,5 +115,5 @@ fn the_histories_reach_both_ends_of_each_question() {
     }
     // All but a request that is too large.
     assert_eq!(told.len(), 11, "{told:?}");
-    assert_eq!(check::range(&RangeRequest::default()), Err(requests::Refused::EmptyKey));
+    assert_eq!(check::range(&RangeRequest::default()), Err(requests::RequestRejection::EmptyKey));
 }

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use clearlane_member::requests::{Answer, Refused, Reply};
+use clearlane_member::requests::{AppliedResponse, ApplyResult, RequestRejection};
 use clearlane_proto::etcdserverpb::compare::TargetUnion;
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::response_op::Response;
@@ -16,7 +16,7 @@ use clearlane_proto::etcdserverpb::{
 use clearlane_proto::mvccpb::KeyValue;
 
 type Map = BTreeMap<Bytes, KeyValue>;
-type Outcome<T> = Result<T, Refused>;
+type ModelResult<T> = Result<T, RequestRejection>;
 
 /// The leases that there are.
 pub(crate) fn has_lease(id: i64) -> bool {
@@ -43,7 +43,7 @@ pub(crate) struct Model {
 }
 
 /// A transaction under way: the map that it works on.
-struct Draft<'m> {
+struct ModelTxn<'m> {
     before: &'m Model,
     map: Map,
     has_changed: bool,
@@ -63,38 +63,40 @@ impl Model {
         &self.maps[self.maps.len() - 1]
     }
 
-    pub(crate) fn apply(&mut self, request: &InternalRaftRequest) -> Answer {
+    pub(crate) fn apply(&mut self, request: &InternalRaftRequest) -> ApplyResult {
         if let Some(request) = &request.range {
-            return self.range(request).map(Reply::Range);
+            return self.range(request).map(AppliedResponse::Range);
         }
         if let Some(request) = &request.put {
             if request.lease != 0 && !has_lease(request.lease) {
-                return Err(Refused::LeaseNotFound);
+                return Err(RequestRejection::LeaseNotFound);
             }
-            return self.change(|draft| draft.put(request)).map(Reply::Put);
+            return self.change(|draft| draft.put(request)).map(AppliedResponse::Put);
         }
         if let Some(request) = &request.delete_range {
-            return self.change(|draft| Ok(draft.delete(request))).map(Reply::DeleteRange);
+            return self
+                .change(|draft| Ok(draft.delete(request)))
+                .map(AppliedResponse::DeleteRange);
         }
         if let Some(request) = &request.txn {
-            return self.txn(request).map(Reply::Txn);
+            return self.txn(request).map(AppliedResponse::Txn);
         }
         let at = request.compaction.as_ref().unwrap().revision;
         if at <= self.compacted {
-            return Err(Refused::Compacted);
+            return Err(RequestRejection::Compacted);
         }
         if at > self.revision() {
-            return Err(Refused::FutureRevision);
+            return Err(RequestRejection::FutureRevision);
         }
         self.compacted = at;
-        Ok(Reply::Compact(CompactionResponse { header: header(self.revision()) }))
+        Ok(AppliedResponse::Compact(CompactionResponse { header: header(self.revision()) }))
     }
 
-    pub(crate) fn range(&self, request: &RangeRequest) -> Outcome<RangeResponse> {
-        Draft { before: self, map: self.now().clone(), has_changed: false }.range(request)
+    pub(crate) fn range(&self, request: &RangeRequest) -> ModelResult<RangeResponse> {
+        ModelTxn { before: self, map: self.now().clone(), has_changed: false }.range(request)
     }
 
-    pub(crate) fn txn(&mut self, request: &TxnRequest) -> Outcome<TxnResponse> {
+    pub(crate) fn txn(&mut self, request: &TxnRequest) -> ModelResult<TxnResponse> {
         self.change(|draft| {
             let mut response = draft.txn(request)?;
             response.header = header(draft.revision());
@@ -102,10 +104,13 @@ impl Model {
         })
     }
 
-    fn change<T>(&mut self, work: impl FnOnce(&mut Draft<'_>) -> Outcome<T>) -> Outcome<T> {
-        let mut draft = Draft { before: self, map: self.now().clone(), has_changed: false };
+    fn change<T>(
+        &mut self,
+        work: impl FnOnce(&mut ModelTxn<'_>) -> ModelResult<T>,
+    ) -> ModelResult<T> {
+        let mut draft = ModelTxn { before: self, map: self.now().clone(), has_changed: false };
         let done = work(&mut draft)?;
-        let Draft { map, has_changed, .. } = draft;
+        let ModelTxn { map, has_changed, .. } = draft;
         if has_changed {
             self.maps.push(map);
         }
@@ -113,15 +118,15 @@ impl Model {
     }
 }
 
-impl Draft<'_> {
+impl ModelTxn<'_> {
     fn revision(&self) -> i64 {
         self.before.revision() + i64::from(self.has_changed)
     }
 
-    fn put(&mut self, request: &PutRequest) -> Outcome<PutResponse> {
+    fn put(&mut self, request: &PutRequest) -> ModelResult<PutResponse> {
         let old = self.map.get(&request.key).cloned();
         if (request.ignore_value || request.ignore_lease) && old.is_none() {
-            return Err(Refused::KeyNotFound);
+            return Err(RequestRejection::KeyNotFound);
         }
         let kept = old.clone().unwrap_or_default();
         self.has_changed = true;
@@ -149,11 +154,11 @@ impl Draft<'_> {
         DeleteRangeResponse { header: header(self.revision()), deleted, prev_kvs }
     }
 
-    fn range(&self, request: &RangeRequest) -> Outcome<RangeResponse> {
+    fn range(&self, request: &RangeRequest) -> ModelResult<RangeResponse> {
         let map = match request.revision {
             ..=0 => &self.map,
-            at if at > self.revision() => return Err(Refused::FutureRevision),
-            at if at < self.before.compacted => return Err(Refused::Compacted),
+            at if at > self.revision() => return Err(RequestRejection::FutureRevision),
+            at if at < self.before.compacted => return Err(RequestRejection::Compacted),
             at => self.before.maps.get(at as usize).unwrap_or(&self.map),
         };
         let mut kvs: Vec<KeyValue> = map
@@ -169,28 +174,30 @@ impl Draft<'_> {
         Ok(RangeResponse { header, kvs, more, count })
     }
 
-    fn txn(&mut self, request: &TxnRequest) -> Outcome<TxnResponse> {
+    fn txn(&mut self, request: &TxnRequest) -> ModelResult<TxnResponse> {
         let succeeded = request.compare.iter().all(|it| holds(self.before.now(), it));
         let ops = if succeeded { &request.success } else { &request.failure };
-        let responses = ops.iter().map(|op| self.op(op)).collect::<Outcome<Vec<_>>>()?;
+        let responses = ops.iter().map(|op| self.op(op)).collect::<ModelResult<Vec<_>>>()?;
         Ok(TxnResponse { header: Some(ResponseHeader::default()), succeeded, responses })
     }
 
-    fn op(&mut self, op: &RequestOp) -> Outcome<ResponseOp> {
+    fn op(&mut self, op: &RequestOp) -> ModelResult<ResponseOp> {
         let response = match op.request.as_ref().unwrap() {
             Request::RequestRange(request) => {
                 // By the revision before the transaction, and a negative one counts.
                 match request.revision {
                     0 => {}
-                    at if at > self.before.revision() => return Err(Refused::FutureRevision),
-                    at if at < self.before.compacted => return Err(Refused::Compacted),
+                    at if at > self.before.revision() => {
+                        return Err(RequestRejection::FutureRevision);
+                    }
+                    at if at < self.before.compacted => return Err(RequestRejection::Compacted),
                     _ => {}
                 }
                 Response::ResponseRange(self.range(request)?)
             }
             Request::RequestPut(request) => {
                 if request.lease != 0 && !has_lease(request.lease) {
-                    return Err(Refused::LeaseNotFound);
+                    return Err(RequestRejection::LeaseNotFound);
                 }
                 Response::ResponsePut(self.put(request)?)
             }
@@ -290,7 +297,7 @@ fn holds_for(compare: &Compare, record: &KeyValue) -> bool {
 
 /// What is wrong with a request by itself.
 impl Model {
-    pub(crate) fn check(&self, request: &InternalRaftRequest, ops_max: usize) -> Outcome<()> {
+    pub(crate) fn check(&self, request: &InternalRaftRequest, ops_max: usize) -> ModelResult<()> {
         let InternalRaftRequest { range, put, delete_range, txn, .. } = request;
         let requests = [
             range.clone().map(Request::RequestRange),
@@ -309,22 +316,22 @@ impl Model {
     }
 }
 
-fn check_op(request: &Option<Request>, ops_max: usize) -> Outcome<()> {
-    let needs = |key: &Bytes| if key.is_empty() { Err(Refused::EmptyKey) } else { Ok(()) };
+fn check_op(request: &Option<Request>, ops_max: usize) -> ModelResult<()> {
+    let needs = |key: &Bytes| if key.is_empty() { Err(RequestRejection::EmptyKey) } else { Ok(()) };
     match request {
-        None => Err(Refused::KeyNotFound),
+        None => Err(RequestRejection::KeyNotFound),
         Some(Request::RequestRange(range)) => {
             needs(&range.key)?;
             match (0..3).contains(&range.sort_order) && (0..5).contains(&range.sort_target) {
                 true => Ok(()),
-                false => Err(Refused::InvalidSortOption),
+                false => Err(RequestRejection::InvalidSortOption),
             }
         }
         Some(Request::RequestPut(put)) => {
             needs(&put.key)?;
             match (put.ignore_value, put.ignore_lease) {
-                (true, _) if !put.value.is_empty() => Err(Refused::ValueProvided),
-                (_, true) if put.lease != 0 => Err(Refused::LeaseProvided),
+                (true, _) if !put.value.is_empty() => Err(RequestRejection::ValueProvided),
+                (_, true) if put.lease != 0 => Err(RequestRejection::LeaseProvided),
                 _ => Ok(()),
             }
         }
@@ -333,7 +340,7 @@ fn check_op(request: &Option<Request>, ops_max: usize) -> Outcome<()> {
             let lens = [txn.compare.len(), txn.success.len(), txn.failure.len()];
             let longest = lens.into_iter().max().unwrap();
             if longest > ops_max {
-                return Err(Refused::TooManyOps);
+                return Err(RequestRejection::TooManyOps);
             }
             txn.compare.iter().try_for_each(|compare| needs(&compare.key))?;
             let mut ops = txn.success.iter().chain(&txn.failure);
@@ -343,15 +350,15 @@ fn check_op(request: &Option<Request>, ops_max: usize) -> Outcome<()> {
 }
 
 /// Keys that are put, and ranges that are deleted.
-type Touched = (Vec<Bytes>, Vec<(Bytes, Bytes)>);
+type KeySets = (Vec<Bytes>, Vec<(Bytes, Bytes)>);
 
-fn touched(ops: &[RequestOp]) -> Outcome<Touched> {
-    let (mut puts, mut deletes): Touched = Default::default();
+fn touched(ops: &[RequestOp]) -> ModelResult<KeySets> {
+    let (mut puts, mut deletes): KeySets = Default::default();
     let may_put = |(puts, deletes): (&[Bytes], &[(Bytes, Bytes)]), key: &Bytes| {
         // An open end is no end here, but the key 00.
         let covers = |(from, end): &(Bytes, Bytes)| &end[..] != b"\0" && is_in(key, from, end);
         match puts.contains(key) || deletes.iter().any(covers) {
-            true => Err(Refused::DuplicateKey),
+            true => Err(RequestRejection::DuplicateKey),
             false => Ok(()),
         }
     };

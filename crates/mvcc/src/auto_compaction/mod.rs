@@ -26,7 +26,7 @@
 //!
 //! # How it is run
 //!
-//! The owner calls [`tick`](AutoCompaction::tick) at [`next_tick`](AutoCompaction::next_tick) or
+//! The owner calls [`check`](AutoCompaction::check) at [`next_check`](AutoCompaction::next_check) or
 //! later. If a revision comes back, it proposes a compaction there, and reports
 //! [`compacted`](AutoCompaction::compacted) or [`failed`](AutoCompaction::failed) whenever it
 //! knows. That somebody else has compacted at that revision or later counts as a success.
@@ -59,16 +59,16 @@ use crate::error::{Error, Result};
 use periodic::Periodic;
 
 /// How often the policy `revision` looks.
-const BY_REVISION_INTERVAL: Duration = Duration::from_mins(5);
+const REVISION_POLICY_INTERVAL: Duration = Duration::from_mins(5);
 
 /// A policy, and where it stands. Time counts from any fixed moment and never goes back.
 #[derive(Debug)]
 pub struct AutoCompaction {
     policy: Policy,
     /// When to look again; `None` before the first tick.
-    next: Option<Duration>,
+    next_check: Option<Duration>,
     paused: bool,
-    asked: Option<Asked>,
+    pending: Option<PendingCompaction>,
     /// Known to be compacted up to here.
     compacted: i64,
 }
@@ -76,14 +76,14 @@ pub struct AutoCompaction {
 #[derive(Debug)]
 enum Policy {
     Periodic(Periodic),
-    ByRevision { keep: i64 },
+    Revision { keep: i64 },
 }
 
 /// A compaction of which the outcome is not known yet.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct PendingCompaction {
     revision: i64,
-    when: Duration,
+    proposed_at: Duration,
 }
 
 impl AutoCompaction {
@@ -96,65 +96,65 @@ impl AutoCompaction {
             }
             "revision" => {
                 let keep = retention::revisions(retention)?;
-                (keep > 0).then_some(Policy::ByRevision { keep })
+                (keep > 0).then_some(Policy::Revision { keep })
             }
             other => return Err(Error::CompactionMode(other.to_owned())),
         };
         let begin = |policy| AutoCompaction {
             policy,
-            next: None,
+            next_check: None,
             paused: false,
-            asked: None,
+            pending: None,
             compacted: 0,
         };
         Ok(policy.map(begin))
     }
 
-    /// When to call [`tick`](AutoCompaction::tick) again; the first time at once.
-    pub fn next_tick(&self) -> Duration {
-        self.next.unwrap_or_default()
+    /// When to call [`check`](AutoCompaction::check) again; the first time at once.
+    pub fn next_check(&self) -> Duration {
+        self.next_check.unwrap_or_default()
     }
 
     /// Looks whether it is time, and at which revision to compact. A tick before
-    /// [`next_tick`](AutoCompaction::next_tick) does nothing.
-    pub fn tick(&mut self, now: Duration, current_revision: i64) -> Option<i64> {
-        if self.next.is_some_and(|next| now < next) {
+    /// [`next_check`](AutoCompaction::next_check) does nothing.
+    pub fn check(&mut self, now: Duration, current_revision: i64) -> Option<i64> {
+        if self.next_check.is_some_and(|next| now < next) {
             return None;
         }
-        let first = self.next.replace(now.saturating_add(self.interval())).is_none();
+        let first = self.next_check.replace(now.saturating_add(self.interval())).is_none();
         let due = match &mut self.policy {
-            Policy::Periodic(periodic) => periodic.look(now, current_revision),
-            Policy::ByRevision { .. } if first => None,
-            Policy::ByRevision { keep } => Some(current_revision.saturating_sub(*keep)),
+            Policy::Periodic(periodic) => periodic.sample(now, current_revision),
+            Policy::Revision { .. } if first => None,
+            Policy::Revision { keep } => Some(current_revision.saturating_sub(*keep)),
         };
         let revision = due.filter(|revision| *revision > self.compacted)?;
-        if self.paused || self.asked.is_some() {
+        if self.paused || self.pending.is_some() {
             return None;
         }
-        self.asked = Some(Asked { revision, when: now });
+        self.pending = Some(PendingCompaction { revision, proposed_at: now });
         Some(revision)
     }
 
     /// The store is compacted up to there, whoever asked for it.
     pub fn compacted(&mut self, revision: i64) {
         self.compacted = self.compacted.max(revision);
-        if let Some(asked) = self.asked.take_if(|asked| asked.revision <= revision)
+        if let Some(asked) = self.pending.take_if(|asked| asked.revision <= revision)
             && let Policy::Periodic(periodic) = &mut self.policy
         {
-            periodic.succeeded(asked.when);
+            periodic.succeeded(asked.proposed_at);
         }
     }
 
     /// The compaction that was asked for did not come about.
     pub fn failed(&mut self) {
-        self.asked = None;
+        self.pending = None;
     }
 
     /// Asks for nothing from now on: another member leads. An outcome that is open is awaited no more;
     /// if it comes in all the same it is heard.
     pub fn pause(&mut self) {
         self.paused = true;
-        self.asked = None;
+        self.pending = None;
     }
 
     /// Asks again, from the next tick on.
@@ -164,8 +164,8 @@ impl AutoCompaction {
 
     fn interval(&self) -> Duration {
         match &self.policy {
-            Policy::Periodic(periodic) => periodic.note_interval(),
-            Policy::ByRevision { .. } => BY_REVISION_INTERVAL,
+            Policy::Periodic(periodic) => periodic.sample_interval(),
+            Policy::Revision { .. } => REVISION_POLICY_INTERVAL,
         }
     }
 }

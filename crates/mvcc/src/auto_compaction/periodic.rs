@@ -17,42 +17,42 @@ use std::time::Duration;
 /// Compactions are so far apart at the most.
 const INTERVAL_MAX: Duration = Duration::from_hours(1);
 /// Notes per interval.
-const NOTES: u32 = 10;
+const SAMPLES_PER_INTERVAL: u32 = 10;
 /// However short the retention, nobody is to spin.
-const NOTE_INTERVAL_MIN: Duration = Duration::from_millis(1);
+const SAMPLE_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 /// The notes, and when the last compaction was.
 #[derive(Debug)]
 pub(super) struct Periodic {
     retention: Duration,
     /// Since when each revision was current, oldest first.
-    notes: VecDeque<(Duration, i64)>,
+    samples: VecDeque<(Duration, i64)>,
     last_success: Option<Duration>,
 }
 
 impl Periodic {
     pub(super) fn new(retention: Duration) -> Periodic {
-        Periodic { retention, notes: VecDeque::new(), last_success: None }
+        Periodic { retention, samples: VecDeque::new(), last_success: None }
     }
 
     fn interval(&self) -> Duration {
         self.retention.min(INTERVAL_MAX)
     }
 
-    pub(super) fn note_interval(&self) -> Duration {
-        (self.interval() / NOTES).max(NOTE_INTERVAL_MIN)
+    pub(super) fn sample_interval(&self) -> Duration {
+        (self.interval() / SAMPLES_PER_INTERVAL).max(SAMPLE_INTERVAL_MIN)
     }
 
     /// Takes a note, and says at which revision a compaction is due.
-    pub(super) fn look(&mut self, now: Duration, current_revision: i64) -> Option<i64> {
-        if self.notes.back().is_none_or(|(_, newest)| *newest != current_revision) {
-            self.notes.push_back((now, current_revision));
+    pub(super) fn sample(&mut self, now: Duration, current_revision: i64) -> Option<i64> {
+        if self.samples.back().is_none_or(|(_, newest)| *newest != current_revision) {
+            self.samples.push_back((now, current_revision));
         }
         let old_enough = |since: Duration| now.saturating_sub(since) >= self.retention;
-        while self.notes.get(1).is_some_and(|(since, _)| old_enough(*since)) {
-            self.notes.pop_front();
+        while self.samples.get(1).is_some_and(|(since, _)| old_enough(*since)) {
+            self.samples.pop_front();
         }
-        let (since, revision) = *self.notes.front()?;
+        let (since, revision) = *self.samples.front()?;
         let waited = |last: Duration| now.saturating_sub(last) >= self.interval();
         (old_enough(since) && self.last_success.is_none_or(waited)).then_some(revision)
     }

@@ -19,10 +19,10 @@ fn run(
     revision_at: impl Fn(u64) -> i64,
 ) -> Vec<(u64, i64)> {
     let mut asked = Vec::new();
-    while policy.next_tick() <= until {
-        let now = policy.next_tick();
+    while policy.next_check() <= until {
+        let now = policy.next_check();
         let minute = now.as_secs() / 60;
-        if let Some(revision) = policy.tick(now, revision_at(minute)) {
+        if let Some(revision) = policy.check(now, revision_at(minute)) {
             asked.push((minute, revision));
             policy.compacted(revision);
         }
@@ -54,26 +54,26 @@ fn modes_are_read_and_0_is_none() {
 #[test]
 fn below_an_hour_the_interval_is_the_retention() {
     let mut policy = parsed("periodic", "30m");
-    assert_eq!(policy.next_tick(), Duration::ZERO);
-    assert_eq!(policy.tick(Duration::ZERO, 1), None);
-    assert_eq!(policy.next_tick(), 3 * MINUTE, "a tenth of it");
+    assert_eq!(policy.next_check(), Duration::ZERO);
+    assert_eq!(policy.check(Duration::ZERO, 1), None);
+    assert_eq!(policy.next_check(), 3 * MINUTE, "a tenth of it");
     assert_eq!(run(&mut policy, 130 * MINUTE, steady), [(30, 1), (60, 31), (90, 61), (120, 91)]);
 }
 
 #[test]
 fn from_an_hour_on_the_interval_is_an_hour() {
     let mut policy = parsed("periodic", "3");
-    assert_eq!(policy.tick(Duration::ZERO, 1), None);
-    assert_eq!(policy.next_tick(), 6 * MINUTE, "a tenth of an hour");
+    assert_eq!(policy.check(Duration::ZERO, 1), None);
+    assert_eq!(policy.next_check(), 6 * MINUTE, "a tenth of an hour");
     assert_eq!(run(&mut policy, 6 * HOUR, steady), [(180, 1), (240, 61), (300, 121), (360, 181)]);
 }
 
 #[test]
 fn a_tiny_retention_does_not_spin() {
     let mut policy = parsed("periodic", "1ns");
-    assert_eq!(policy.tick(Duration::ZERO, 1), None);
-    assert_eq!(policy.next_tick(), Duration::from_millis(1));
-    assert_eq!(policy.tick(Duration::from_millis(1), 9), Some(1));
+    assert_eq!(policy.check(Duration::ZERO, 1), None);
+    assert_eq!(policy.next_check(), Duration::from_millis(1));
+    assert_eq!(policy.check(Duration::from_millis(1), 9), Some(1));
 }
 
 #[test]
@@ -81,15 +81,15 @@ fn by_revision_looks_every_five_minutes() {
     let mut policy = parsed("revision", "10");
     let expected = [(10, 1), (15, 6), (20, 11), (25, 16), (30, 21)];
     assert_eq!(run(&mut policy, 30 * MINUTE, steady), expected, "nothing at or below 0");
-    assert_eq!(policy.next_tick(), 35 * MINUTE);
+    assert_eq!(policy.next_check(), 35 * MINUTE);
 }
 
 #[test]
 fn by_revision_does_not_ask_when_it_begins() {
     let mut policy = parsed("revision", "10");
-    assert_eq!(policy.tick(7 * HOUR, 5_000), None);
-    assert_eq!(policy.next_tick(), 7 * HOUR + 5 * MINUTE);
-    assert_eq!(policy.tick(8 * HOUR, 6_000), Some(5_990));
+    assert_eq!(policy.check(7 * HOUR, 5_000), None);
+    assert_eq!(policy.next_check(), 7 * HOUR + 5 * MINUTE);
+    assert_eq!(policy.check(8 * HOUR, 6_000), Some(5_990));
 }
 
 #[test]
@@ -113,16 +113,16 @@ fn a_store_that_rests_is_left_alone() {
 fn a_clock_that_stands_still_changes_nothing() {
     for (mode, retention) in [("periodic", "1h"), ("revision", "10")] {
         let mut policy = parsed(mode, retention);
-        assert_eq!(policy.tick(HOUR, 100), None);
-        let next = policy.next_tick();
+        assert_eq!(policy.check(HOUR, 100), None);
+        let next = policy.next_check();
         for revision in 100..200 {
-            assert_eq!(policy.tick(HOUR, revision), None);
-            assert_eq!(policy.tick(next - Duration::from_nanos(1), revision), None, "too early");
+            assert_eq!(policy.check(HOUR, revision), None);
+            assert_eq!(policy.check(next - Duration::from_nanos(1), revision), None, "too early");
         }
-        assert_eq!(policy.next_tick(), next);
+        assert_eq!(policy.next_check(), next);
         // Nor does one at its end.
-        assert!(policy.tick(Duration::MAX, 200).is_some());
-        assert_eq!(policy.next_tick(), Duration::MAX);
+        assert!(policy.check(Duration::MAX, 200).is_some());
+        assert_eq!(policy.next_check(), Duration::MAX);
     }
 }
 
@@ -131,40 +131,40 @@ fn after_a_long_gap_more_is_kept_and_never_less() {
     let mut policy = parsed("periodic", "1h");
     assert_eq!(run(&mut policy, HOUR, steady), [(60, 1)]);
     // Nobody calls for five hours, while 10,000 revisions are written.
-    assert_eq!(policy.tick(6 * HOUR, 10_000), Some(61), "what the last note before the gap says");
+    assert_eq!(policy.check(6 * HOUR, 10_000), Some(61), "what the last note before the gap says");
     policy.compacted(61);
     // What was written in the gap may be of its last minute.
     for minute in (6..60).step_by(6) {
-        assert_eq!(policy.tick(6 * HOUR + minute * MINUTE, 10_001), None);
+        assert_eq!(policy.check(6 * HOUR + minute * MINUTE, 10_001), None);
     }
-    assert_eq!(policy.tick(7 * HOUR, 10_001), Some(10_000));
+    assert_eq!(policy.check(7 * HOUR, 10_001), Some(10_000));
     // No ticks are made up for.
-    assert_eq!(policy.next_tick(), 7 * HOUR + 6 * MINUTE);
+    assert_eq!(policy.next_check(), 7 * HOUR + 6 * MINUTE);
 }
 
 #[test]
 fn a_failure_is_tried_again_at_the_next_tick() {
     let mut policy = parsed("periodic", "1h");
     for minute in (0..60).step_by(6) {
-        assert_eq!(policy.tick(minute * MINUTE, steady(u64::from(minute))), None);
+        assert_eq!(policy.check(minute * MINUTE, steady(u64::from(minute))), None);
     }
-    assert_eq!(policy.tick(60 * MINUTE, 61), Some(1));
+    assert_eq!(policy.check(60 * MINUTE, 61), Some(1));
     policy.failed();
-    assert_eq!(policy.tick(60 * MINUTE, 61), None, "not at once");
-    assert_eq!(policy.tick(66 * MINUTE, 67), Some(7));
+    assert_eq!(policy.check(60 * MINUTE, 61), None, "not at once");
+    assert_eq!(policy.check(66 * MINUTE, 67), Some(7));
     policy.failed();
-    assert_eq!(policy.tick(72 * MINUTE, 73), Some(13));
+    assert_eq!(policy.check(72 * MINUTE, 73), Some(13));
     policy.compacted(13);
     let asked = run(&mut policy, 3 * HOUR, steady);
     assert_eq!(asked, [(132, 73)], "an hour behind the success");
 
     let mut policy = parsed("revision", "10");
-    assert_eq!(policy.tick(Duration::ZERO, 20), None);
-    assert_eq!(policy.tick(5 * MINUTE, 20), Some(10));
+    assert_eq!(policy.check(Duration::ZERO, 20), None);
+    assert_eq!(policy.check(5 * MINUTE, 20), Some(10));
     policy.failed();
-    assert_eq!(policy.tick(10 * MINUTE, 20), Some(10));
+    assert_eq!(policy.check(10 * MINUTE, 20), Some(10));
     policy.compacted(10);
-    assert_eq!(policy.tick(15 * MINUTE, 20), None);
+    assert_eq!(policy.check(15 * MINUTE, 20), None);
 }
 
 #[test]
@@ -172,12 +172,12 @@ fn one_at_a_time() {
     let mut policy = parsed("periodic", "1h");
     let mut asked = Vec::new();
     for minute in (0..=240).step_by(6) {
-        asked.extend(policy.tick(minute * MINUTE, steady(u64::from(minute))));
+        asked.extend(policy.check(minute * MINUTE, steady(u64::from(minute))));
     }
     assert_eq!(asked, [1], "its outcome is not known for three hours");
     policy.compacted(1);
     // The notes were taken meanwhile.
-    assert_eq!(policy.tick(246 * MINUTE, 247), Some(187));
+    assert_eq!(policy.check(246 * MINUTE, 247), Some(187));
 }
 
 #[test]
@@ -190,15 +190,15 @@ fn what_others_compact_counts() {
 
     // Somebody goes further than the compaction that was asked for, whose own outcome comes late.
     let mut policy = parsed("revision", "10");
-    assert_eq!(policy.tick(Duration::ZERO, 100), None);
-    assert_eq!(policy.tick(5 * MINUTE, 100), Some(90));
+    assert_eq!(policy.check(Duration::ZERO, 100), None);
+    assert_eq!(policy.check(5 * MINUTE, 100), Some(90));
     policy.compacted(95);
     policy.compacted(90);
-    assert_eq!(policy.tick(10 * MINUTE, 104), None, "94 is compacted");
-    assert_eq!(policy.tick(15 * MINUTE, 106), Some(96));
+    assert_eq!(policy.check(10 * MINUTE, 104), None, "94 is compacted");
+    assert_eq!(policy.check(15 * MINUTE, 106), Some(96));
     // Somebody stays behind it: its outcome is still open.
     policy.compacted(93);
-    assert_eq!(policy.tick(20 * MINUTE, 120), None);
+    assert_eq!(policy.check(20 * MINUTE, 120), None);
 }
 
 #[test]
@@ -207,14 +207,14 @@ fn a_paused_one_takes_notes_and_goes_on_at_once() {
     policy.pause();
     assert_eq!(run(&mut policy, 150 * MINUTE, steady), []);
     policy.resume();
-    assert_eq!(policy.tick(156 * MINUTE, 157), Some(97));
+    assert_eq!(policy.check(156 * MINUTE, 157), Some(97));
     // Loses the lead before it knows, and gets it back.
     policy.pause();
-    assert_eq!(policy.tick(162 * MINUTE, 163), None);
+    assert_eq!(policy.check(162 * MINUTE, 163), None);
     policy.resume();
-    assert_eq!(policy.tick(168 * MINUTE, 169), Some(109), "nothing is awaited any more");
+    assert_eq!(policy.check(168 * MINUTE, 169), Some(109), "nothing is awaited any more");
     policy.compacted(97);
-    assert_eq!(policy.tick(174 * MINUTE, 175), None, "that was the old one's outcome");
+    assert_eq!(policy.check(174 * MINUTE, 175), None, "that was the old one's outcome");
     policy.compacted(109);
     assert_eq!(run(&mut policy, 4 * HOUR, steady), [(228, 169)]);
 
@@ -263,7 +263,7 @@ proptest! {
                 Event::Tick(minutes, writes) => {
                     (now, revision) = (now + minutes * MINUTE, revision + writes);
                     history.push((now, revision));
-                    if let Some(asked) = policy.tick(now, revision) {
+                    if let Some(asked) = policy.check(now, revision) {
                         let known = history.iter().rev().find(|(at, _)| *at + hours * HOUR <= now);
                         prop_assert!(asked <= known.expect("not before the retention is over").1);
                         prop_assert!(asked > compacted && open.is_none() && !paused);

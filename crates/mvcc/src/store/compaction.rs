@@ -35,8 +35,8 @@ use clearlane_backend::ReadTx;
 use clearlane_locks::Mutex;
 
 use crate::error::{Error, Result};
-use crate::hash::{Fold, HashKv, StoredHashes};
-use crate::tree_index::Compaction;
+use crate::hash::{HashKv, HashStorage, KvHasher};
+use crate::tree_index::IndexCompaction;
 
 /// A compaction that is scheduled and not done yet. Its steps may run on any thread.
 #[derive(Debug)]
@@ -45,11 +45,11 @@ pub struct CompactionJob {
     /// The compact revision before this one.
     previous: i64,
     /// Whether all records are there that the hash counts. Then it is worth remembering.
-    is_hash_whole: bool,
+    is_hash_complete: bool,
     /// The store that has scheduled it.
     store: Arc<()>,
     /// Held while it is this job's turn.
-    turn: Option<Arc<()>>,
+    running: Option<Arc<()>>,
     /// Records that it has removed.
     removed: u64,
     phase: Phase,
@@ -58,11 +58,11 @@ pub struct CompactionJob {
 #[derive(Debug)]
 enum Phase {
     /// The index part may be done already.
-    Waiting(Option<Compaction>),
-    Index(Compaction),
+    Scheduled(Option<IndexCompaction>),
+    Index(IndexCompaction),
     Records {
         from: Vec<u8>,
-        fold: Fold,
+        fold: KvHasher,
     },
     Finished,
 }
@@ -81,7 +81,7 @@ impl CompactionJob {
     /// From the index to the records: what is to be kept is known now.
     fn begin_records(&mut self) {
         if let Phase::Index(compaction) = std::mem::replace(&mut self.phase, Phase::Finished) {
-            let fold = Fold::new(self.at, self.previous, compaction.into_kept());
+            let fold = KvHasher::new(self.at, self.previous, compaction.into_kept());
             self.phase = Phase::Records { from: Vec::new(), fold };
         }
     }
@@ -89,23 +89,29 @@ impl CompactionJob {
 
 /// What a store knows of its compactions, under the lock `compactions`, which is held for moments.
 #[derive(Debug)]
-pub(crate) struct Compactions {
+pub(crate) struct CompactionTracker {
     /// Tells this store's jobs from another's.
     store: Arc<()>,
     /// The turn of the job that is at work, for as long as the job has it.
-    turn: Weak<()>,
+    running: Weak<()>,
     /// The highest revision at which a job has begun to work.
-    begun: i64,
+    newest_started: i64,
     /// The highest revision at which one has come to its end.
-    finished: i64,
+    newest_finished: i64,
     /// What they left for `HashKV`.
-    hashes: StoredHashes,
+    hashes: HashStorage,
 }
 
-impl Compactions {
-    pub(crate) fn new(finished: i64) -> Compactions {
-        let hashes = StoredHashes::default();
-        Compactions { store: Arc::new(()), turn: Weak::new(), begun: finished, finished, hashes }
+impl CompactionTracker {
+    pub(crate) fn new(finished: i64) -> CompactionTracker {
+        let hashes = HashStorage::default();
+        CompactionTracker {
+            store: Arc::new(()),
+            running: Weak::new(),
+            newest_started: finished,
+            newest_finished: finished,
+            hashes,
+        }
     }
 
     /// A new job. `walked` is its index part, if that is done already.
@@ -113,10 +119,10 @@ impl Compactions {
         &self,
         at: i64,
         previous: i64,
-        walked: Option<Compaction>,
+        walked: Option<IndexCompaction>,
     ) -> CompactionJob {
-        let is_hash_whole = self.finished == previous;
-        CompactionJob { is_hash_whole, ..self.resume(at, previous, walked) }
+        let is_hash_whole = self.newest_finished == previous;
+        CompactionJob { is_hash_complete: is_hash_whole, ..self.resume(at, previous, walked) }
     }
 
     /// A job that was interrupted, nobody knows where.
@@ -124,14 +130,22 @@ impl Compactions {
         &self,
         at: i64,
         previous: i64,
-        walked: Option<Compaction>,
+        walked: Option<IndexCompaction>,
     ) -> CompactionJob {
-        let (store, phase) = (Arc::clone(&self.store), Phase::Waiting(walked));
-        CompactionJob { at, previous, is_hash_whole: false, store, turn: None, removed: 0, phase }
+        let (store, phase) = (Arc::clone(&self.store), Phase::Scheduled(walked));
+        CompactionJob {
+            at,
+            previous,
+            is_hash_complete: false,
+            store,
+            running: None,
+            removed: 0,
+            phase,
+        }
     }
 
     pub(crate) fn hash_of(&self, revision: i64) -> Option<HashKv> {
-        self.hashes.of(revision)
+        self.hashes.get(revision)
     }
 
     pub(crate) fn hashes(&self) -> Vec<HashKv> {
@@ -139,56 +153,56 @@ impl Compactions {
     }
 
     /// Gives the job its turn, if it is nobody else's.
-    fn begin(&mut self, job: &mut CompactionJob) -> Result<()> {
-        if self.turn.strong_count() > 0 {
+    fn start(&mut self, job: &mut CompactionJob) -> Result<()> {
+        if self.running.strong_count() > 0 {
             return Err(Error::CompactionBusy);
         }
         let turn = Arc::new(());
-        self.turn = Arc::downgrade(&turn);
-        job.turn = Some(turn);
+        self.running = Arc::downgrade(&turn);
+        job.running = Some(turn);
         // A later one that was at work before may have removed what the hash counts.
-        job.is_hash_whole &= job.at > self.begun;
-        self.begun = self.begun.max(job.at);
+        job.is_hash_complete &= job.at > self.newest_started;
+        self.newest_started = self.newest_started.max(job.at);
         Ok(())
     }
 
     fn finish(&mut self, job: &mut CompactionJob, hash: HashKv) {
-        self.finished = self.finished.max(job.at);
-        if job.is_hash_whole {
+        self.newest_finished = self.newest_finished.max(job.at);
+        if job.is_hash_complete {
             self.hashes.store(hash);
         }
-        job.turn = None;
+        job.running = None;
     }
 }
 
 /// What a job asks of its store.
-pub(crate) trait Compacting {
-    fn compactions(&self) -> &Mutex<Compactions>;
+pub(crate) trait CompactionStore {
+    fn compactions(&self) -> &Mutex<CompactionTracker>;
 
-    fn begin_index(&self, at: i64) -> Compaction;
+    fn begin_index_compaction(&self, at: i64) -> IndexCompaction;
 
     /// Goes on with the index part, and says whether that was all.
-    fn compact_index(&self, compaction: &mut Compaction, keys_max: usize) -> bool;
+    fn compact_index_step(&self, compaction: &mut IndexCompaction, keys_max: usize) -> bool;
 
     /// Commits the scheduled mark, unless that is done.
-    fn make_mark_durable(&self) -> Result<()>;
+    fn commit_scheduled_revision(&self) -> Result<()>;
 
     /// Removes what may go of the next stretch of records; returns how many went, and the record key
     /// behind it.
-    fn remove_stretch(
+    fn remove_chunk(
         &self,
         from: &[u8],
-        fold: &mut Fold,
+        fold: &mut KvHasher,
         budget: usize,
     ) -> Result<(usize, Option<Vec<u8>>)>;
 
     /// Writes the finished mark, and commits it.
-    fn mark_finished(&self, at: i64) -> Result<()>;
+    fn save_finished_revision(&self, at: i64) -> Result<()>;
 }
 
 /// Goes on with a job by one step, and says whether it is done.
-pub(crate) fn step(
-    store: &impl Compacting,
+pub(crate) fn run_step(
+    store: &impl CompactionStore,
     job: &mut CompactionJob,
     budget: usize,
 ) -> Result<bool> {
@@ -197,28 +211,29 @@ pub(crate) fn step(
         return Err(Error::ForeignJob);
     }
     match &mut job.phase {
-        Phase::Waiting(_) => {
-            store.compactions().lock().begin(job)?;
+        Phase::Scheduled(_) => {
+            store.compactions().lock().start(job)?;
             let phase = std::mem::replace(&mut job.phase, Phase::Finished);
-            let Phase::Waiting(walked) = phase else { unreachable!("it was waiting") };
-            job.phase = Phase::Index(walked.unwrap_or_else(|| store.begin_index(job.at)));
+            let Phase::Scheduled(walked) = phase else { unreachable!("it was waiting") };
+            job.phase =
+                Phase::Index(walked.unwrap_or_else(|| store.begin_index_compaction(job.at)));
         }
         Phase::Index(compaction) => {
-            if store.compact_index(compaction, budget) {
+            if store.compact_index_step(compaction, budget) {
                 // The scheduled mark is durable before the first removal.
-                store.make_mark_durable()?;
+                store.commit_scheduled_revision()?;
                 job.begin_records();
             }
         }
         Phase::Records { from, fold } => {
-            let (removed, next) = store.remove_stretch(from, fold, budget)?;
+            let (removed, next) = store.remove_chunk(from, fold, budget)?;
             job.removed += removed as u64;
             match next {
                 Some(next) => *from = next,
                 None => {
                     let hash = fold.result();
-                    let finished = store.compactions().lock().finished.max(job.at);
-                    store.mark_finished(finished)?;
+                    let finished = store.compactions().lock().newest_finished.max(job.at);
+                    store.save_finished_revision(finished)?;
                     store.compactions().lock().finish(job, hash);
                     job.phase = Phase::Finished;
                 }
@@ -230,14 +245,14 @@ pub(crate) fn step(
 }
 
 /// What may go of the next stretch of records, and the record key behind it.
-pub(crate) fn superfluous(
+pub(crate) fn removable_records(
     tx: &dyn ReadTx,
     from: &[u8],
-    fold: &mut Fold,
+    fold: &mut KvHasher,
     budget: usize,
 ) -> Result<(Vec<Bytes>, Option<Vec<u8>>)> {
     let mut removals = Vec::new();
-    let next = fold.add_stretch(tx, from, budget, |fold, key, revision| {
+    let next = fold.add_chunk(tx, from, budget, |fold, key, revision| {
         if !fold.keeps(revision) {
             removals.push(Bytes::copy_from_slice(key));
         }

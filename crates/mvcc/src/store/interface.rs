@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_backend::{Design, RangeVisitor, Retired, Sizes};
+use clearlane_backend::{DroppedStates, Era, RangeVisitor, Sizes};
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, KeyRange};
 use clearlane_locks::Registry;
@@ -22,36 +22,36 @@ use clearlane_proto::mvccpb::KeyValue;
 use crate::error::Result;
 use crate::hash::HashKv;
 use crate::store::compaction::CompactionJob;
-use crate::store::moment;
-use crate::watch::{Waker, WatchConfig, WatchHub};
+use crate::store::range;
+use crate::watch::{WatchConfig, WatchableStore, WorkSignal};
 
 /// A store of any era. `A` is what the crate above says of each state: etcd's consistent index and
 /// term.
 pub trait Store<A>: Send + Sync + Debug {
     /// Which era's transactions it has.
-    fn design(&self) -> Design;
+    fn era(&self) -> Era;
 
     /// Opens a read. It shows one state until it is dropped.
-    fn read(&self) -> Box<dyn ReadTxn + '_>;
+    fn begin_read(&self) -> Box<dyn ReadTxn + '_>;
 
     /// Opens a read that may be kept for long and handed to another thread: nobody stands still for
     /// it. The old eras have none.
-    fn view(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
+    fn begin_snapshot_read(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
         None
     }
 
     /// Opens a read for the writer's own compares, which it ends before it writes.
-    fn read_for_writer(&self) -> Box<dyn ReadTxn + '_> {
-        self.read()
+    fn begin_read_for_writer(&self) -> Box<dyn ReadTxn + '_> {
+        self.begin_read()
     }
 
     /// Opens the write transaction, once the one before has ended.
-    fn write(&self) -> Result<Box<dyn WriteTxn<A> + '_>>;
+    fn begin_write(&self) -> Result<Box<dyn WriteTxn<A> + '_>>;
 
     /// Schedules a compaction. From here on nothing below `at` is answered; the job that does the
     /// work comes back, and its steps may be run at once or later, one job after the other. A job
     /// that is dropped leaves its work to the next one.
-    fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, Ended)>;
+    fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, TxnResult)>;
 
     /// Goes on with a compaction, by about so many keys or records. Says whether it is done.
     fn compact_step(&self, job: &mut CompactionJob, budget: usize) -> Result<bool>;
@@ -68,25 +68,25 @@ pub trait Store<A>: Send + Sync + Debug {
 
     /// Commits what is pending if the batch interval has passed, and says whether it did. `now`
     /// counts from any fixed moment and never goes back.
-    fn tick(&self, now: Duration) -> Result<bool>;
+    fn commit_if_due(&self, now: Duration) -> Result<bool>;
 
     /// Rewrites what is on disk without the space of removed records.
     fn defragment(&self) -> Result<()>;
 
     /// Commits, then starts a consistent copy that may be taken out in chunks.
-    fn copy(&self) -> Result<Exporter>;
+    fn snapshot(&self) -> Result<Exporter>;
 
     /// The sizes.
     fn sizes(&self) -> Result<Sizes>;
 
     /// Opens the hub of the store's watchers, one for each store. `wake` is called when there is
     /// something to deliver or to catch up with; the old eras do both by the clock alone.
-    fn watch_hub(
+    fn open_watchable_store(
         self: Arc<Self>,
         config: WatchConfig,
         locks: &Registry,
-        wake: Waker,
-    ) -> Arc<dyn WatchHub>;
+        wake: WorkSignal,
+    ) -> Arc<dyn WatchableStore>;
 }
 
 /// An open read: one state of the store. It ends when it is dropped; what it keeps others from
@@ -101,17 +101,17 @@ pub trait ReadTxn {
     /// Calls `visit` for the records of a range of keys, in key order, until it breaks. Each is an
     /// encoded [`KeyValue`], as it is stored and as it goes on the wire. Says how many keys there
     /// are in the range, whatever the limit, and whether `visit` has broken or not.
-    fn records(
+    fn visit_records(
         &self,
         range: KeyRange<'_>,
         options: RangeOptions,
         visit: &mut RecordVisitor<'_>,
     ) -> Result<u64>;
 
-    /// How long the records are that [`records`](ReadTxn::records) would find, without reading them: calls
+    /// How long the records are that [`visit_records`](ReadTxn::visit_records) would find, without reading them: calls
     /// `visit` for each, until it breaks. Says how many keys there are in the range; nothing if the index
     /// does not know a length, or has to be locked for it.
-    fn lengths(
+    fn visit_record_lengths(
         &self,
         _range: KeyRange<'_>,
         _options: RangeOptions,
@@ -121,8 +121,8 @@ pub trait ReadTxn {
     }
 
     /// The records of a range of keys.
-    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer> {
-        moment::decoded(|visit| self.records(range, options, visit))
+    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
+        range::decode_records(|visit| self.visit_records(range, options, visit))
     }
 
     /// What lies in another bucket than the store's own, under a key.
@@ -147,7 +147,7 @@ pub trait WriteTxn<A> {
     fn delete_range(&mut self, range: KeyRange<'_>) -> Result<u64>;
 
     /// The records of a range of keys, this transaction's changes included.
-    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer>;
+    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords>;
 
     /// Puts something into another bucket than the store's own, such as the members or the leases:
     /// it becomes visible and durable together with the rest. A bucket of the store is a bug.
@@ -164,10 +164,10 @@ pub trait WriteTxn<A> {
 
     /// Ends a revision and begins the next, in the same transaction: what both have changed becomes visible together,
     /// and one state is published for the two. Says whether it has: in the old eras a transaction has one revision.
-    fn go_on(&mut self) -> bool;
+    fn begin_next_revision(&mut self) -> bool;
 
     /// Ends the transaction: everything becomes visible at once. `applied` describes the state.
-    fn end(self: Box<Self>, applied: A) -> Result<Ended>;
+    fn end(self: Box<Self>, applied: A) -> Result<TxnResult>;
 }
 
 /// What a range calls for each record that it finds; `Break` ends it.
@@ -196,12 +196,12 @@ pub struct RangeOptions {
     pub count_only: bool,
     /// How many keys there are is not asked: where it has to be walked for, nobody walks. What is said
     /// instead means nothing.
-    pub uncounted: bool,
+    pub skip_count: bool,
 }
 
 /// What a range found.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct RangeAnswer {
+pub struct RangeRecords {
     /// The records, in key order.
     pub records: Vec<KeyValue>,
     /// How many keys are in the range, whatever the limit.
@@ -219,16 +219,16 @@ pub enum Change {
 
 /// What the end of a write transaction leaves to its caller.
 #[derive(Debug)]
-pub struct Ended {
+pub struct TxnResult {
     /// The store's revision now.
     pub revision: i64,
     /// What was changed, in order; empty if nothing was.
     pub changes: Vec<Change>,
     /// The revisions before it in the same transaction, and what they have changed.
-    pub earlier: Vec<(i64, Vec<Change>)>,
+    pub earlier_revisions: Vec<(i64, Vec<Change>)>,
     /// What is to be dropped where it does not matter how long that takes. The old eras have
     /// nothing of the kind.
-    pub retired: Retired,
+    pub dropped_states: DroppedStates,
     /// So much is pending that whoever runs the commits should run one now.
     pub commit_due: bool,
 }

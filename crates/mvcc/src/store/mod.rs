@@ -26,7 +26,7 @@
 //!
 //! The last row comes with the index and not with the locks: see [`IndexKind`]. A *commit for a
 //! snapshot* is [`Store::commit`], which etcd's applier calls now and then; the timer's commit is
-//! [`Store::tick`], which in no era takes `store`.
+//! [`Store::commit_if_due`], which in no era takes `store`.
 //!
 //! # Invariants
 //!
@@ -37,9 +37,9 @@
 pub mod snapshot;
 pub mod locked;
 pub(crate) mod interface;
-pub(crate) mod moment;
-mod neighbours;
-mod draft;
+pub(crate) mod range;
+mod record_fetch;
+mod txn_changes;
 mod shared_index;
 pub mod restore;
 mod compaction;
@@ -48,26 +48,26 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Bucket, Engine, Read};
 
-use self::compaction::Compactions;
-use self::locked::{LockedStore, OneMutex, RevMu};
-use self::restore::Cut;
+use self::compaction::CompactionTracker;
+use self::locked::{EtcdStore, OneMutex, RevMu};
+use self::restore::Partitioning;
 use crate::error::{Error, Result};
 use crate::revision::Revision;
 use crate::tree_index::TreeIndex;
 use crate::tree_index::locked::{CompactionLock, LockedIndex};
 use crate::tree_index::persistent::PersistentIndex;
-use crate::workers::{OneAfterTheOther, Workers};
+use crate::workers::{SerialWorkers, Workers};
 
 pub use compaction::CompactionJob;
 pub use interface::{
-    Change, Ended, HashJob, KeyLeases, LengthVisitor, NoLeases, RangeAnswer, RangeOptions, ReadTxn,
-    RecordVisitor, Store, WriteTxn,
+    Change, HashJob, KeyLeases, LengthVisitor, NoLeases, RangeOptions, RangeRecords, ReadTxn,
+    RecordVisitor, Store, TxnResult, WriteTxn,
 };
-pub use restore::LeaseOfKey;
-pub use snapshot::{ReadView, SnapshotStore, SnapshotWriteTxn, State};
+pub use restore::LeasedKey;
+pub use snapshot::{SnapshotStore, SnapshotWriteTxn, StoreReadTxn, StoreState};
 
 /// The revision of a store in which nothing has been written.
 pub(crate) const FIRST_REVISION: i64 = 1;
@@ -78,7 +78,7 @@ pub(crate) const NEVER_COMPACTED: i64 = -1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreParts {
     /// How it reads beside a writer, in the backend and above it.
-    pub design: Design,
+    pub design: Era,
     /// Its index.
     pub index: IndexKind,
 }
@@ -93,10 +93,10 @@ pub enum IndexKind {
 }
 
 /// The parts that belong together: etcd's index in etcd's eras.
-impl From<Design> for StoreParts {
-    fn from(design: Design) -> StoreParts {
+impl From<Era> for StoreParts {
+    fn from(design: Era) -> StoreParts {
         let index = match design {
-            Design::SnapshotReadTx => IndexKind::Persistent,
+            Era::Clearlane => IndexKind::Persistent,
             _ => IndexKind::Locked,
         };
         StoreParts { design, index }
@@ -104,21 +104,21 @@ impl From<Design> for StoreParts {
 }
 
 /// What a crate above needs of `A`.
-pub trait Applied: Clone + Debug + Send + Sync + 'static {}
+pub trait ConsistentIndex: Clone + Debug + Send + Sync + 'static {}
 
-impl<A: Clone + Debug + Send + Sync + 'static> Applied for A {}
+impl<A: Clone + Debug + Send + Sync + 'static> ConsistentIndex for A {}
 
 /// What comes back beside an opened store.
 #[derive(Debug)]
-pub struct Opened {
+pub struct RecoveryInfo {
     /// The keys that are attached to a lease.
-    pub leases: Vec<LeaseOfKey>,
+    pub leases: Vec<LeasedKey>,
     /// A compaction that a crash has interrupted; its steps are to be run.
     pub compaction: Option<CompactionJob>,
 }
 
 /// What a store stands on: where its records are, and who else must know of them.
-pub struct Ground<'w, A> {
+pub struct StoreConfig<'w, A> {
     /// The records.
     pub engine: Arc<dyn Engine>,
     /// When to commit, and where to count lock time.
@@ -126,45 +126,45 @@ pub struct Ground<'w, A> {
     /// Saves with each commit what `applied` says of the state that becomes durable.
     pub pre_commit: PreCommit<A>,
     /// Describes what the engine holds.
-    pub applied: A,
+    pub consistent_index: A,
     /// Is told of each changed key on which lease it hangs.
     pub leases: Arc<dyn KeyLeases>,
     /// The threads that share the work of restoring.
     pub workers: &'w dyn Workers,
 }
 
-impl<A: Debug> Debug for Ground<'_, A> {
+impl<A: Debug> Debug for StoreConfig<'_, A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (engine, applied) = (&self.engine, &self.applied);
-        f.debug_struct("Ground")
+        let (engine, applied) = (&self.engine, &self.consistent_index);
+        f.debug_struct("StoreConfig")
             .field("engine", engine)
-            .field("applied", applied)
+            .field("consistent_index", applied)
             .finish_non_exhaustive()
     }
 }
 
-impl<A> Ground<'static, A> {
+impl<A> StoreConfig<'static, A> {
     /// For a store without leases, restored by the thread that opens it.
     pub fn new(
         engine: Arc<dyn Engine>,
         config: Config,
         pre_commit: PreCommit<A>,
         applied: A,
-    ) -> Ground<'static, A> {
-        let (leases, workers) = (Arc::new(NoLeases), &OneAfterTheOther);
-        Ground { engine, config, pre_commit, applied, leases, workers }
+    ) -> StoreConfig<'static, A> {
+        let (leases, workers) = (Arc::new(NoLeases), &SerialWorkers);
+        StoreConfig { engine, config, pre_commit, consistent_index: applied, leases, workers }
     }
 }
 
 /// Opens the store that an engine holds, of these parts, and restores its index.
-pub fn open<A: Applied>(
+pub fn open<A: ConsistentIndex>(
     parts: StoreParts,
-    ground: Ground<'_, A>,
-) -> Result<(Box<dyn Store<A>>, Opened)> {
+    ground: StoreConfig<'_, A>,
+) -> Result<(Box<dyn Store<A>>, RecoveryInfo)> {
     match parts.index {
         IndexKind::Locked => {
             let lock = match parts.design {
-                Design::Mutex | Design::ReadTx => CompactionLock::WholeWalk,
+                Era::V3_1 | Era::V3_2 => CompactionLock::WholeWalk,
                 _ => CompactionLock::PerKey,
             };
             let index = LockedIndex::new(&ground.config.locks, lock);
@@ -174,54 +174,62 @@ pub fn open<A: Applied>(
     }
 }
 
-fn open_with<A: Applied, I: TreeIndex>(
-    design: Design,
-    ground: Ground<'_, A>,
+fn open_with<A: ConsistentIndex, I: TreeIndex>(
+    design: Era,
+    ground: StoreConfig<'_, A>,
     index: I,
-) -> Result<(Box<dyn Store<A>>, Opened)> {
+) -> Result<(Box<dyn Store<A>>, RecoveryInfo)> {
     Ok(match design {
-        Design::Mutex => {
+        Era::V3_1 => {
             let (store, opened) =
-                LockedStore::<A, I, OneMutex<I::View>>::open_on(design, ground, index)?;
+                EtcdStore::<A, I, OneMutex<I::Snapshot>>::open_with_index(design, ground, index)?;
             (Box::new(store), opened)
         }
-        Design::ReadTx | Design::ConcurrentReadTx | Design::CachedReadTx => {
+        Era::V3_2 | Era::V3_4 | Era::V3_5 => {
             let (store, opened) =
-                LockedStore::<A, I, RevMu<I::View>>::open_on(design, ground, index)?;
+                EtcdStore::<A, I, RevMu<I::Snapshot>>::open_with_index(design, ground, index)?;
             (Box::new(store), opened)
         }
-        Design::SnapshotReadTx => {
-            let (store, opened) = SnapshotStore::open_on(ground, index)?;
+        Era::Clearlane => {
+            let (store, opened) = SnapshotStore::open_with_index(ground, index)?;
             (Box::new(store), opened)
         }
     })
 }
 
 /// What every store begins with.
-pub(crate) struct Begun<I> {
+pub(crate) struct RestoredStore<I> {
     index: I,
     revision: i64,
     compact_revision: i64,
-    compactions: Compactions,
-    opened: Opened,
+    compactions: CompactionTracker,
+    recovery: RecoveryInfo,
 }
 
-impl<I: TreeIndex> Begun<I> {
+impl<I: TreeIndex> RestoredStore<I> {
     /// Reads what the engine holds, and fills the index, which is empty.
-    fn on(engine: &dyn Engine, index: I, workers: &dyn Workers) -> Result<Begun<I>> {
+    fn restore(engine: &dyn Engine, index: I, workers: &dyn Workers) -> Result<RestoredStore<I>> {
         let snapshot = engine.snapshot().map_err(clearlane_backend::Error::from)?;
-        let restored = restore::restore(&*snapshot, index, workers, Cut::for_workers(workers))?;
+        let restored =
+            restore::restore(&*snapshot, index, workers, Partitioning::for_workers(workers))?;
         let (revision, compact_revision) = (restored.revision, restored.compact_revision);
-        let compactions = Compactions::new(restored.finished);
-        let compaction = (compact_revision > restored.finished)
-            .then(|| compactions.resume(compact_revision, restored.finished, None));
-        let opened = Opened { leases: restored.leases, compaction };
-        Ok(Begun { index: restored.index, revision, compact_revision, compactions, opened })
+        let compactions = CompactionTracker::new(restored.finished_compact_revision);
+        let compaction = (compact_revision > restored.finished_compact_revision).then(|| {
+            compactions.resume(compact_revision, restored.finished_compact_revision, None)
+        });
+        let opened = RecoveryInfo { leases: restored.leases, compaction };
+        Ok(RestoredStore {
+            index: restored.index,
+            revision,
+            compact_revision,
+            compactions,
+            recovery: opened,
+        })
     }
 }
 
 /// Whether a compaction at `at` may be scheduled, in etcd's order of asking.
-fn may_compact(at: i64, revision: i64, compacted: i64) -> Result<()> {
+fn check_compaction_revision(at: i64, revision: i64, compacted: i64) -> Result<()> {
     match at {
         at if at <= compacted => Err(Error::Compacted),
         at if at > revision => Err(Error::FutureRevision),
@@ -230,12 +238,12 @@ fn may_compact(at: i64, revision: i64, compacted: i64) -> Result<()> {
 }
 
 /// The key in bucket `meta` of the revision that a compaction was asked for.
-const SCHEDULED: &[u8] = b"scheduledCompactRev";
+const SCHEDULED_COMPACT_KEY: &[u8] = b"scheduledCompactRev";
 /// The key in bucket `meta` of the revision that the last compaction has finished.
-const FINISHED: &[u8] = b"finishedCompactRev";
+const FINISHED_COMPACT_KEY: &[u8] = b"finishedCompactRev";
 
 /// A mark of a compaction, as bucket `meta` has it.
-fn read_mark(reader: &dyn Read, key: &[u8]) -> Result<Option<i64>> {
+fn read_compact_revision(reader: &dyn Read, key: &[u8]) -> Result<Option<i64>> {
     let value = reader.get(Bucket::Meta, key).map_err(clearlane_backend::Error::from)?;
     let main = |value: Bytes| {
         let number = value.first_chunk::<8>().map(|bytes| i64::from_be_bytes(*bytes));
@@ -246,13 +254,13 @@ fn read_mark(reader: &dyn Read, key: &[u8]) -> Result<Option<i64>> {
 }
 
 /// The bytes of a mark: a revision key, of which only the main part counts.
-fn mark(revision: i64) -> Bytes {
+fn encode_compact_revision(revision: i64) -> Bytes {
     Bytes::copy_from_slice(&Revision::new(revision, 0).put_key())
 }
 
 /// Records and the marks of compaction are the store's alone: who writes them beside it has a bug.
-fn not_ours(bucket: Bucket, key: &[u8]) {
-    let ours =
-        bucket == Bucket::Key || bucket == Bucket::Meta && [SCHEDULED, FINISHED].contains(&key);
+fn assert_not_owned_by_store(bucket: Bucket, key: &[u8]) {
+    let ours = bucket == Bucket::Key
+        || bucket == Bucket::Meta && [SCHEDULED_COMPACT_KEY, FINISHED_COMPACT_KEY].contains(&key);
     assert!(!ours, "{} belongs to the store", bucket.name());
 }

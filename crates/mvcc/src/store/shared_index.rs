@@ -19,7 +19,7 @@ pub(crate) enum SharedIndex<I> {
 
 impl<I: TreeIndex> SharedIndex<I> {
     pub(crate) fn new(index: I, locks: &Registry) -> SharedIndex<I> {
-        match index.another_handle() {
+        match index.clone_handle() {
             Some(handle) => SharedIndex::Handles(handle),
             None => SharedIndex::Guarded(Mutex::new(locks, "index", index)),
         }
@@ -28,7 +28,7 @@ impl<I: TreeIndex> SharedIndex<I> {
     pub(crate) fn write(&self) -> IndexWriter<'_, I> {
         match self {
             SharedIndex::Handles(index) => {
-                let handle = index.another_handle();
+                let handle = index.clone_handle();
                 IndexWriter::Handle(handle.expect("an index that has handed out one has more"))
             }
             SharedIndex::Guarded(index) => IndexWriter::Guard(index.lock()),

@@ -22,13 +22,13 @@ use std::sync::Arc;
 /// So that a key takes 40 bytes with its length and its kind.
 const INLINE_MAX: usize = 38;
 /// How many bytes a search looks at first.
-const FIRST: usize = 8;
+const PREFIX_LEN: usize = 8;
 
 /// A key of the tree. Dereferences to its bytes, and is ordered as they are.
 #[derive(Clone)]
 pub(crate) enum Key {
     Inline { len: u8, bytes: [u8; INLINE_MAX] },
-    Shared { first: u64, bytes: Arc<[u8]> },
+    Shared { prefix: u64, bytes: Arc<[u8]> },
 }
 
 impl Key {
@@ -39,27 +39,27 @@ impl Key {
                 part.copy_from_slice(key);
                 Key::Inline { len: key.len() as u8, bytes }
             }
-            None => Key::Shared { first: first(key), bytes: key.into() },
+            None => Key::Shared { prefix: prefix_of(key), bytes: key.into() },
         }
     }
 
     /// Its first eight bytes as a number. If two keys differ in it, that is their order.
     #[inline]
-    fn first(&self) -> u64 {
+    fn prefix(&self) -> u64 {
         match self {
             Key::Inline { bytes, .. } => number(bytes),
-            Key::Shared { first, .. } => *first,
+            Key::Shared { prefix: first, .. } => *first,
         }
     }
 }
 
 /// The first eight bytes of a key as a number; a shorter one is taken as if followed by zeros.
 #[inline]
-fn first(key: &[u8]) -> u64 {
-    if key.len() >= FIRST {
+fn prefix_of(key: &[u8]) -> u64 {
+    if key.len() >= PREFIX_LEN {
         return number(key);
     }
-    let mut bytes = [0; FIRST];
+    let mut bytes = [0; PREFIX_LEN];
     bytes[..key.len()].copy_from_slice(key);
     u64::from_be_bytes(bytes)
 }
@@ -72,10 +72,10 @@ fn number(bytes: &[u8]) -> u64 {
 /// Where `key` is among these items, whose keys rise, or where it would be.
 #[inline]
 pub(crate) fn search<T>(items: &[T], key: &[u8], key_of: fn(&T) -> &Key) -> Result<usize, usize> {
-    let first = first(key);
+    let first = prefix_of(key);
     let (mut lower, mut alike) = (0, 0);
     for item in items {
-        let other = key_of(item).first();
+        let other = key_of(item).prefix();
         lower += usize::from(other < first);
         alike += usize::from(other == first);
     }
@@ -118,7 +118,7 @@ impl PartialOrd for Key {
 impl Ord for Key {
     #[inline]
     fn cmp(&self, other: &Key) -> Ordering {
-        self.first().cmp(&other.first()).then_with(|| (**self).cmp(&**other))
+        self.prefix().cmp(&other.prefix()).then_with(|| (**self).cmp(&**other))
     }
 }
 

@@ -27,7 +27,7 @@
 //! * A walk sees one state of the tree, for nothing changes while it holds the lock.
 //! * Two calls may see different states: a view is only a handle. What it says about a revision is
 //!   changed by nothing but a compaction above it, and it knows of that
-//!   ([`is_compacted_above`](IndexView::is_compacted_above)).
+//!   ([`is_compacted_above`](IndexSnapshot::is_compacted_above)).
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -38,13 +38,13 @@ use clearlane_locks::{Registry, RwLock};
 use imbl::OrdMap;
 
 use super::key::Key;
-use super::run::PART_KEYS;
-use super::{ChangeVisitor, Compaction, IndexView, Run, TreeIndex, Visitor};
-use crate::key_history::{KeyHistory, Payload, Rest, Version};
+use super::sorted_run::PART_KEYS;
+use super::{ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, TreeIndex, VersionVisitor};
+use crate::key_index::{CompactionEffect, EncodedLen, KeyIndex, Version};
 use crate::revision::Revision;
 use crate::workers::Workers;
 
-type Tree = OrdMap<Key, KeyHistory>;
+type Tree = OrdMap<Key, KeyIndex>;
 
 /// How a compaction locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl LockedIndex {
 /// Compacts one key, if there still is such a key.
 fn compact_key(tree: &mut Tree, key: &[u8], at: i64) {
     let rest = tree.get_mut(key).map(|history| history.compact(at));
-    if rest == Some(Rest::Nothing) {
+    if rest == Some(CompactionEffect::Emptied) {
         tree.remove(key);
     }
 }
@@ -97,7 +97,7 @@ fn compact_key(tree: &mut Tree, key: &[u8], at: i64) {
 fn histories<'t>(
     tree: &'t Tree,
     range: KeyRange<'t>,
-) -> impl Iterator<Item = (&'t [u8], &'t KeyHistory)> {
+) -> impl Iterator<Item = (&'t [u8], &'t KeyIndex)> {
     // The map refuses a range that ends before it begins.
     let range = if range.is_empty() { KeyRange::new(&[], &[]) } else { range };
     let to = range.to.map_or(Bound::Unbounded, Bound::Excluded);
@@ -114,14 +114,14 @@ fn versions<'t>(
     histories(tree, range).filter_map(move |(key, history)| Some((key, history.at(at)?)))
 }
 
-impl IndexView for LockedIndex {
-    const LIVE: bool = true;
+impl IndexSnapshot for LockedIndex {
+    const IS_LIVE: bool = true;
 
     fn get(&self, key: &[u8], at: i64) -> Option<Version> {
         self.tree.read().get(key)?.at(at)
     }
 
-    fn walk(&self, range: KeyRange<'_>, at: i64, visit: &mut Visitor<'_>) {
+    fn walk(&self, range: KeyRange<'_>, at: i64, visit: &mut VersionVisitor<'_>) {
         let tree = self.tree.read();
         let _ = versions(&tree, range, at).try_for_each(|(key, version)| visit(key, version));
     }
@@ -130,7 +130,13 @@ impl IndexView for LockedIndex {
         versions(&self.tree.read(), range, at).count() as u64
     }
 
-    fn page(&self, range: KeyRange<'_>, at: i64, limit: u64, visit: &mut Visitor<'_>) -> u64 {
+    fn revisions(
+        &self,
+        range: KeyRange<'_>,
+        at: i64,
+        limit: u64,
+        visit: &mut VersionVisitor<'_>,
+    ) -> u64 {
         let tree = self.tree.read();
         let mut visiting = ControlFlow::Continue(());
         let mut count = 0;
@@ -143,9 +149,10 @@ impl IndexView for LockedIndex {
         count
     }
 
-    fn changes(&self, range: KeyRange<'_>, since: i64, visit: &mut ChangeVisitor<'_>) {
+    fn changes_since(&self, range: KeyRange<'_>, since: i64, visit: &mut ChangeVisitor<'_>) {
         let tree = self.tree.read();
-        let _ = histories(&tree, range).try_for_each(|(_, history)| history.since(since, visit));
+        let _ = histories(&tree, range)
+            .try_for_each(|(_, history)| history.changes_since(since, visit));
     }
 
     fn is_compacted_above(&self, at: i64) -> bool {
@@ -172,47 +179,47 @@ impl IndexView for LockedIndex {
 pub(super) struct TreeClone(Option<Tree>);
 
 impl TreeIndex for LockedIndex {
-    type View = LockedIndex;
+    type Snapshot = LockedIndex;
 
-    fn view(&self) -> LockedIndex {
+    fn snapshot(&self) -> LockedIndex {
         self.clone()
     }
 
-    fn another_handle(&self) -> Option<LockedIndex> {
+    fn clone_handle(&self) -> Option<LockedIndex> {
         Some(self.clone())
     }
 
-    fn put(&mut self, key: &[u8], revision: Revision, payload: Payload) -> Version {
+    fn put(&mut self, key: &[u8], revision: Revision, payload: EncodedLen) -> Version {
         let mut tree = self.tree.write();
         if let Some(history) = tree.get_mut(key) {
             return history.put(revision, payload);
         }
-        tree.insert(Key::new(key), KeyHistory::new(revision, payload));
-        Version { modified: revision, created: revision.main, version: 1, payload }
+        tree.insert(Key::new(key), KeyIndex::new(revision, payload));
+        Version { modified: revision, created: revision.main, version: 1, encoded_len: payload }
     }
 
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version> {
         self.tree.write().get_mut(key)?.tombstone(revision)
     }
 
-    fn restore(&mut self, runs: Vec<Run>, workers: &dyn Workers) {
+    fn restore(&mut self, runs: Vec<SortedRun>, workers: &dyn Workers) {
         // Built outside of the lock, and put there with it.
-        let parts = Run::join(runs, PART_KEYS, workers, |part| part);
+        let parts = SortedRun::merge(runs, PART_KEYS, workers, |part| part);
         let restored: Tree = parts.into_iter().flatten().collect();
         let before = std::mem::replace(&mut *self.tree.write(), restored);
         assert!(before.is_empty(), "an index is restored before anything is put");
     }
 
-    fn compaction(&self, at: i64) -> Compaction {
+    fn begin_compaction(&self, at: i64) -> IndexCompaction {
         self.compacted.fetch_max(at, Ordering::Release);
         let clone = match self.compaction_lock {
             CompactionLock::WholeWalk => None,
             CompactionLock::PerKey => Some(self.tree.write().clone()),
         };
-        Compaction::new(at, TreeClone(clone))
+        IndexCompaction::new(at, TreeClone(clone))
     }
 
-    fn compact(&mut self, compaction: &mut Compaction, keys_max: usize) -> bool {
+    fn compact_step(&mut self, compaction: &mut IndexCompaction, keys_max: usize) -> bool {
         let at = compaction.at;
         let Some(from) = compaction.next.take() else { return true };
         let Some(clone) = &compaction.clone.0 else {

@@ -5,7 +5,7 @@
 //! Records lie under revisions, but people ask for keys: "all of `/pods/` as of revision 7". The
 //! *tree index* answers with the versions, and so with the revisions, under which the backend has
 //! the records. It holds every key in memory, in order, each with its
-//! [history](crate::key_history).
+//! [history](crate::key_index).
 //!
 //! Every put changes this tree and every read walks it. Whoever walks 20,000 keys takes a while,
 //! and the question of this module is what happens to a put that comes along meanwhile:
@@ -18,8 +18,8 @@
 //! # The interface
 //!
 //! [`TreeIndex`] is the one writer's side: [`put`](TreeIndex::put),
-//! [`tombstone`](TreeIndex::tombstone), compaction, restoring. [`view`](TreeIndex::view) hands out
-//! a reader's side, [`IndexView`], to any number of threads. Both are told the revision they work
+//! [`tombstone`](TreeIndex::tombstone), compaction, restoring. [`snapshot`](TreeIndex::snapshot) hands out
+//! a reader's side, [`IndexSnapshot`], to any number of threads. Both are told the revision they work
 //! at, as a number, and it is the caller who knows which is the current one and which are
 //! compacted.
 //!
@@ -28,14 +28,14 @@
 //! ```
 //! use std::ops::ControlFlow;
 //! use clearlane_engine::KeyRange;
-//! use clearlane_mvcc::{IndexView, Payload, PersistentIndex, Revision, TreeIndex};
+//! use clearlane_mvcc::{EncodedLen, IndexSnapshot, PersistentIndex, Revision, TreeIndex};
 //!
 //! let mut index = PersistentIndex::default();
-//! index.put(b"a", Revision::new(2, 0), Payload::of(7));
-//! index.put(b"b", Revision::new(3, 0), Payload::of(7));
+//! index.put(b"a", Revision::new(2, 0), EncodedLen::of(7));
+//! index.put(b"b", Revision::new(3, 0), EncodedLen::of(7));
 //! index.tombstone(b"a", Revision::new(4, 0));
 //!
-//! let view = index.view();
+//! let view = index.snapshot();
 //! assert_eq!(view.count(KeyRange::ALL, 3), 2);
 //! assert_eq!(view.count(KeyRange::ALL, 4), 1);
 //! view.walk(KeyRange::ALL, 4, &mut |key, version| {
@@ -55,7 +55,7 @@
 //! put after it was taken. A view of [`locked`] is a handle on the one tree that there is.
 
 mod key;
-mod run;
+mod sorted_run;
 pub mod locked;
 pub mod persistent;
 
@@ -65,39 +65,45 @@ use std::ops::ControlFlow;
 use clearlane_engine::KeyRange;
 
 pub(crate) use self::key::Key;
-pub use self::run::{Run, RunBuilder};
-use crate::key_history::{Payload, Version};
-use crate::revision::{Mark, Revision};
+pub use self::sorted_run::{SortedRun, SortedRunBuilder};
+use crate::key_index::{EncodedLen, Version};
+use crate::revision::{RecordKind, Revision};
 use crate::workers::Workers;
 
 /// What a walk calls for every key that has a value, in key order. `Break` ends the walk.
-pub type Visitor<'v> = dyn FnMut(&[u8], Version) -> ControlFlow<()> + 'v;
+pub type VersionVisitor<'v> = dyn FnMut(&[u8], Version) -> ControlFlow<()> + 'v;
 
 /// What a walk over changes calls for each. `Break` ends the walk.
-pub type ChangeVisitor<'v> = dyn FnMut(Revision, Mark) -> ControlFlow<()> + 'v;
+pub type ChangeVisitor<'v> = dyn FnMut(Revision, RecordKind) -> ControlFlow<()> + 'v;
 
 /// A reader's side of the index. `at` is always a main revision, all of whose changes count.
-pub trait IndexView: Clone + Debug + Send + Sync {
+pub trait IndexSnapshot: Clone + Debug + Send + Sync {
     /// Whether this is a handle on a tree that goes on changing, and a walk holds up who changes
     /// it. Then a visitor should not do what takes long.
-    const LIVE: bool;
+    const IS_LIVE: bool;
 
     /// The version of `key` that is valid at `at`, if it has a value then.
     fn get(&self, key: &[u8], at: i64) -> Option<Version>;
 
     /// Calls `visit` for every key of `range` that has a value at `at`, until it breaks.
-    fn walk(&self, range: KeyRange<'_>, at: i64, visit: &mut Visitor<'_>);
+    fn walk(&self, range: KeyRange<'_>, at: i64, visit: &mut VersionVisitor<'_>);
 
     /// How many keys of `range` have a value at `at`.
     fn count(&self, range: KeyRange<'_>, at: i64) -> u64;
 
     /// Calls `visit` for the first `limit` keys of `range` that have a value at `at`, and returns
     /// how many there are in all. A visitor that breaks gets no more keys; the count stays whole.
-    fn page(&self, range: KeyRange<'_>, at: i64, limit: u64, visit: &mut Visitor<'_>) -> u64;
+    fn revisions(
+        &self,
+        range: KeyRange<'_>,
+        at: i64,
+        limit: u64,
+        visit: &mut VersionVisitor<'_>,
+    ) -> u64;
 
     /// Calls `visit` for every change at the main revision `since` or later of any key in `range`,
     /// until it breaks: key by key, and the newest change of a key first.
-    fn changes(&self, range: KeyRange<'_>, since: i64, visit: &mut ChangeVisitor<'_>);
+    fn changes_since(&self, range: KeyRange<'_>, since: i64, visit: &mut ChangeVisitor<'_>);
 
     /// Whether a compaction above `at` has begun to take from this view what it showed at `at`. To
     /// be asked behind a walk, whose answer may lack versions if so. Never so with a snapshot.
@@ -119,39 +125,39 @@ pub trait IndexView: Clone + Debug + Send + Sync {
 /// The writer's side of the index.
 pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
     /// What readers get.
-    type View: IndexView + 'static;
+    type Snapshot: IndexSnapshot + 'static;
 
     /// The state of now, to read from.
-    fn view(&self) -> Self::View;
+    fn snapshot(&self) -> Self::Snapshot;
 
     /// A second writer's side of the same tree, if the design has a lock of its own that keeps the
     /// two apart.
-    fn another_handle(&self) -> Option<Self>;
+    fn clone_handle(&self) -> Option<Self>;
 
     /// The key has a value from `revision` on, whose record has so much beside what the index says.
     /// Returns the version, as the record must have it.
-    fn put(&mut self, key: &[u8], revision: Revision, payload: Payload) -> Version;
+    fn put(&mut self, key: &[u8], revision: Revision, payload: EncodedLen) -> Version;
 
     /// The key has no value from `revision` on. Returns the version that ended; `None` if there
     /// was none, and then nothing has changed and no tombstone is to be written.
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version>;
 
-    /// Fills the index, which is empty, with the records of a store: see [`Run`]. The runs come
+    /// Fills the index, which is empty, with the records of a store: see [`SortedRun`]. The runs come
     /// in the order of their revisions, and workers share the work of joining them.
-    fn restore(&mut self, runs: Vec<Run>, workers: &dyn Workers);
+    fn restore(&mut self, runs: Vec<SortedRun>, workers: &dyn Workers);
 
     /// Prepares a compaction that leaves nothing that is not needed to read at `at` or later.
-    fn compaction(&self, at: i64) -> Compaction;
+    fn begin_compaction(&self, at: i64) -> IndexCompaction;
 
     /// Goes on with a compaction, by `keys_max` keys or a few more where the design has steps.
     /// Returns whether that was all. Puts and tombstones above its revision may come in between.
-    fn compact(&mut self, compaction: &mut Compaction, keys_max: usize) -> bool;
+    fn compact_step(&mut self, compaction: &mut IndexCompaction, keys_max: usize) -> bool;
 }
 
 /// A compaction under way. When it is done, the records at or below its revision that are not
 /// among the kept ones may go.
 #[derive(Debug)]
-pub struct Compaction {
+pub struct IndexCompaction {
     at: i64,
     /// What the design `locked` walks over.
     clone: locked::TreeClone,
@@ -160,9 +166,9 @@ pub struct Compaction {
     kept: Vec<Revision>,
 }
 
-impl Compaction {
-    fn new(at: i64, clone: locked::TreeClone) -> Compaction {
-        Compaction { at, clone, next: Some(Vec::new()), kept: Vec::new() }
+impl IndexCompaction {
+    fn new(at: i64, clone: locked::TreeClone) -> IndexCompaction {
+        IndexCompaction { at, clone, next: Some(Vec::new()), kept: Vec::new() }
     }
 
     /// The revision up to which the past is dropped.

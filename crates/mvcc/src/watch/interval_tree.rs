@@ -37,14 +37,14 @@ pub(super) enum End {
     /// Before this key.
     Before(Bytes),
     /// Nowhere. (Greater than any key, as the order of the variants has it.)
-    Never,
+    Unbounded,
 }
 
 impl End {
-    fn is_behind(&self, key: &[u8]) -> bool {
+    fn is_after(&self, key: &[u8]) -> bool {
         match self {
             End::Before(end) => key < &end[..],
-            End::Never => true,
+            End::Unbounded => true,
         }
     }
 }
@@ -200,23 +200,23 @@ fn balance<T>(link: &mut Link<T>) {
         if let Some(child) = &node.left
             && height(&child.right) > height(&child.left)
         {
-            lift_right(&mut node.left);
+            rotate_left(&mut node.left);
         }
-        lift_left(link);
+        rotate_right(link);
     } else if right > left + 1 {
         if let Some(child) = &node.right
             && height(&child.left) > height(&child.right)
         {
-            lift_left(&mut node.right);
+            rotate_right(&mut node.right);
         }
-        lift_right(link);
+        rotate_left(link);
     } else {
         node.update();
     }
 }
 
 /// Puts the left child in its parent's place, and the parent to the right of it.
-fn lift_left<T>(link: &mut Link<T>) {
+fn rotate_right<T>(link: &mut Link<T>) {
     let Some(mut parent) = link.take() else { return };
     *link = match parent.left.take() {
         None => Some(parent),
@@ -231,7 +231,7 @@ fn lift_left<T>(link: &mut Link<T>) {
 }
 
 /// Puts the right child in its parent's place, and the parent to the left of it.
-fn lift_right<T>(link: &mut Link<T>) {
+fn rotate_left<T>(link: &mut Link<T>) {
     let Some(mut parent) = link.take() else { return };
     *link = match parent.right.take() {
         None => Some(parent),
@@ -252,14 +252,14 @@ fn search<T>(
     visit: &mut dyn FnMut(&BTreeSet<T>) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
     let Some(node) = link else { return ControlFlow::Continue(()) };
-    if !node.furthest.is_behind(key) {
+    if !node.furthest.is_after(key) {
         return ControlFlow::Continue(());
     }
     search(&node.left, key, visit)?;
     if &node.interval.from[..] > key {
         return ControlFlow::Continue(());
     }
-    if node.interval.end.is_behind(key) {
+    if node.interval.end.is_after(key) {
         visit(&node.members)?;
     }
     search(&node.right, key, visit)
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     fn interval(from: u8, end: Option<u8>) -> Interval {
-        let end = end.map_or(End::Never, |end| End::Before(Bytes::copy_from_slice(&[end])));
+        let end = end.map_or(End::Unbounded, |end| End::Before(Bytes::copy_from_slice(&[end])));
         Interval { from: Bytes::copy_from_slice(&[from]), end }
     }
 
@@ -316,7 +316,7 @@ mod tests {
                     let mut found = Vec::new();
                     tree.containing(&[key], &mut |member| found.push(*member));
                     let inside = |interval: &Interval| {
-                        interval.from[..] <= [key][..] && interval.end.is_behind(&[key])
+                        interval.from[..] <= [key][..] && interval.end.is_after(&[key])
                     };
                     let mut expected: Vec<u8> = list
                         .iter()
@@ -336,7 +336,7 @@ mod tests {
     fn the_tree_is_flat_in_whatever_order_ranges_come_and_go() {
         let interval = |from: u32| Interval {
             from: Bytes::copy_from_slice(&from.to_be_bytes()),
-            end: End::Never,
+            end: End::Unbounded,
         };
         let rising: Vec<u32> = (0..10_000).collect();
         let falling: Vec<u32> = rising.iter().rev().copied().collect();

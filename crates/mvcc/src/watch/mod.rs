@@ -42,10 +42,10 @@
 //! * All events of one revision for a watcher are in one response.
 //! * `Progress` at revision R comes behind every event up to R.
 
-mod audience;
-mod catch_up;
+mod watcher_group;
+mod unsynced_reader;
 mod interval_tree;
-mod moving;
+mod detached_stream;
 pub(crate) mod locked;
 mod response;
 mod snapshot;
@@ -57,23 +57,25 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::store::Change;
 
-pub use audience::WatchedKeys;
-pub use moving::{CurrentHub, MovingStream};
-pub use response::{Event, NO_WATCHER, Refusal, Response, Says, WatchId, WatchRequest, fragments};
-pub use snapshot::SnapshotHub;
-pub use stream::{Outbox, Takers, WatchStream};
+pub use detached_stream::{CurrentHub, DetachedStream};
+pub use response::{
+    Event, INVALID_WATCH_ID, Response, ResponseKind, WatchError, WatchId, WatchRequest, fragments,
+};
+pub use snapshot::SnapshotWatchableStore;
+pub use stream::{StreamConsumer, WatchChannel, WatchStream};
+pub use watcher_group::WatchedKeys;
 
 /// Wakes whoever sleeps until there is something of this kind to do. Called with no lock held, and
 /// perhaps for nothing.
-pub type Waker = Box<dyn Fn(Due) + Send + Sync>;
+pub type WorkSignal = Box<dyn Fn(WatchWork) + Send + Sync>;
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
-    /// [`WatchHub::deliver`].
+pub enum WatchWork {
+    /// [`WatchableStore::deliver`].
     Delivery,
-    /// [`WatchHub::catch_up`].
-    CatchUp,
+    /// [`WatchableStore::sync_watchers`].
+    SyncWatchers,
 }
 
 /// The bounds of watching.
@@ -86,9 +88,9 @@ pub struct WatchConfig {
     /// them instead.
     pub queue_bytes_max: usize,
     /// So many records a step of catching up looks at.
-    pub step_records: usize,
+    pub sync_step_records: usize,
     /// So many bytes of events a step of catching up tells.
-    pub step_bytes: usize,
+    pub sync_step_bytes: usize,
 }
 
 impl Default for WatchConfig {
@@ -96,55 +98,59 @@ impl Default for WatchConfig {
         WatchConfig {
             stream_bytes_max: 4 << 20,
             queue_bytes_max: 16 << 20,
-            step_records: 1000,
-            step_bytes: 512 << 10,
+            sync_step_records: 1000,
+            sync_step_bytes: 512 << 10,
         }
     }
 }
 
 /// How many watchers there are, and how they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WatchFigures {
+pub struct WatchMetrics {
     /// Streams that are open.
     pub streams: usize,
     /// All watchers.
     pub watchers: usize,
     /// Those of them that are behind.
-    pub behind: usize,
+    pub unsynced: usize,
     /// Revisions that were published and not handed on yet.
     pub queued: usize,
 }
 
 /// Where watchers and changes meet. The server calls the upper half on the streams' behalf (see
-/// [`WatchStream`]), whoever writes calls [`publish`](WatchHub::publish), and the rest are steps
+/// [`WatchStream`]), whoever writes calls [`publish`](WatchableStore::publish), and the rest are steps
 /// that somebody else paces, on any threads.
-pub trait WatchHub: Send + Sync + Debug {
+pub trait WatchableStore: Send + Sync + Debug {
     /// Opens a stream.
-    fn open(&self, takers: Arc<dyn Takers>, name: u64) -> Arc<Outbox>;
+    fn open_stream(&self, takers: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel>;
 
     /// Makes a watcher in a stream.
-    fn watch(&self, stream: &Outbox, request: WatchRequest);
+    fn watch(&self, stream: &WatchChannel, request: WatchRequest);
 
     /// Ends a watcher, if there is such a one.
-    fn cancel(&self, stream: &Outbox, id: WatchId);
+    fn cancel(&self, stream: &WatchChannel, id: WatchId);
 
     /// Tells a stream how far it is, if all its watchers are in step.
-    fn request_progress(&self, stream: &Outbox);
+    fn request_progress(&self, stream: &WatchChannel);
 
     /// Tells the watchers who want it, and had nothing to tell since the last call.
-    fn interval_passed(&self, stream: &Outbox);
+    fn notify_progress(&self, stream: &WatchChannel);
 
     /// The client has taken so much that there is room for those who were refused.
-    fn drained(&self, stream: &Outbox);
+    fn resume_stream(&self, stream: &WatchChannel);
 
     /// Adds what is only looked up when a response is sent: in the old eras, records before. The
     /// default era has nothing to add.
-    fn complete(&self, _stream: &Outbox, _responses: &mut [Response]) -> Result<()> {
+    fn add_previous_records(
+        &self,
+        _stream: &WatchChannel,
+        _responses: &mut [Response],
+    ) -> Result<()> {
         Ok(())
     }
 
     /// Ends a stream and all its watchers.
-    fn close(&self, stream: &Outbox);
+    fn close_stream(&self, stream: &WatchChannel);
 
     /// Hands over what write transactions have changed, in the order of revisions, once readers
     /// can see it.
@@ -160,16 +166,16 @@ pub trait WatchHub: Send + Sync + Debug {
 
     /// Does a step of catching up for a watcher that is behind and has room. Says whether there
     /// may be more to do.
-    fn catch_up(&self) -> Result<bool>;
+    fn sync_watchers(&self) -> Result<bool>;
 
     /// Takes all streams out, for the hub of a store that replaces this one. What was published and
     /// not handed on is forgotten.
-    fn leave(&self) -> Vec<MovingStream>;
+    fn detach_streams(&self) -> Vec<DetachedStream>;
 
     /// Takes streams in that have left the hub of another store, before any other stream is
     /// opened. What they were told there was the same as it would have been here.
-    fn adopt(&self, streams: Vec<MovingStream>);
+    fn attach_streams(&self, streams: Vec<DetachedStream>);
 
     /// The figures.
-    fn figures(&self) -> WatchFigures;
+    fn metrics(&self) -> WatchMetrics;
 }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
-use super::audience::WatchedKeys;
-use crate::revision::Mark;
+use super::watcher_group::WatchedKeys;
+use crate::revision::RecordKind;
 use crate::store::Change;
 
 /// The number of a watcher in its stream.
 pub type WatchId = i64;
 
 /// Stands where a response is about no watcher: refusals, and the progress of a whole stream.
-pub const NO_WATCHER: WatchId = -1;
+pub const INVALID_WATCH_ID: WatchId = -1;
 
 /// What a watcher is asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct WatchRequest {
     /// Of which keys it tells.
     pub keys: WatchedKeys,
     /// From which revision on; 0 is "what happens from now on".
-    pub start: i64,
+    pub start_revision: i64,
     /// Which number it gets; 0 leaves the choice to the stream.
     pub id: WatchId,
     /// Passes over puts.
@@ -30,52 +30,52 @@ pub struct WatchRequest {
     /// Passes over deletes.
     pub no_delete: bool,
     /// Tells what was there before, too.
-    pub previous: bool,
+    pub prev_kv: bool,
     /// Says now and then how far it is, though nothing has happened.
-    pub progress: bool,
+    pub progress_notify: bool,
     /// Whether big responses may be cut into fragments.
     pub fragment: bool,
 }
 
 impl WatchRequest {
     /// All changes of these keys from now on.
-    pub fn of(keys: WatchedKeys) -> WatchRequest {
+    pub fn new(keys: WatchedKeys) -> WatchRequest {
         WatchRequest {
             keys,
-            start: 0,
+            start_revision: 0,
             id: 0,
             no_put: false,
             no_delete: false,
-            previous: false,
-            progress: false,
+            prev_kv: false,
+            progress_notify: false,
             fragment: false,
         }
     }
 
     /// Why there cannot be such a watcher in a stream where these numbers are taken. The order is
     /// etcd's: a request that is wrong twice gets the reason that etcd gives.
-    pub(super) fn refusal(&self, is_taken: impl Fn(WatchId) -> bool) -> Option<Refusal> {
-        if self.start < 0 {
-            return Some(Refusal::NegativeStart);
+    pub(super) fn rejection(&self, is_taken: impl Fn(WatchId) -> bool) -> Option<WatchError> {
+        if self.start_revision < 0 {
+            return Some(WatchError::NegativeStartRevision);
         }
         if self.keys.is_empty() {
-            return Some(Refusal::EmptyRange);
+            return Some(WatchError::EmptyRange);
         }
-        (self.id != 0 && is_taken(self.id)).then_some(Refusal::DuplicateId)
+        (self.id != 0 && is_taken(self.id)).then_some(WatchError::DuplicateId)
     }
 
     /// Whether the watcher tells of such changes.
-    pub(super) fn wants(&self, mark: Mark) -> bool {
+    pub(super) fn wants(&self, mark: RecordKind) -> bool {
         match mark {
-            Mark::Put => !self.no_put,
-            Mark::Tombstone => !self.no_delete,
+            RecordKind::Put => !self.no_put,
+            RecordKind::Tombstone => !self.no_delete,
         }
     }
 }
 
 /// Why a watcher was not made. Displayed in etcd's words, for clients look at them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum WatchError {
     /// The stream has a watcher of that number.
     #[error("mvcc: duplicate watch ID provided on the WatchStream")]
     DuplicateId,
@@ -84,18 +84,22 @@ pub enum Refusal {
     EmptyRange,
     /// Nobody ever was at a revision below 0.
     #[error("etcdserver: mvcc: required revision has been compacted")]
-    NegativeStart,
+    NegativeStartRevision,
 }
 
 /// The numbers that a stream gives its watchers: counted up, and those skipped that are taken.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Numbers {
+pub(super) struct WatchIdAllocator {
     next: WatchId,
 }
 
-impl Numbers {
+impl WatchIdAllocator {
     /// The number that was asked for, or the next that is free.
-    pub(super) fn give(&mut self, asked: WatchId, is_taken: impl Fn(WatchId) -> bool) -> WatchId {
+    pub(super) fn allocate(
+        &mut self,
+        asked: WatchId,
+        is_taken: impl Fn(WatchId) -> bool,
+    ) -> WatchId {
         if asked != 0 {
             return asked;
         }
@@ -114,15 +118,15 @@ pub struct Event {
     pub change: Change,
     /// The record before it, for watchers who asked for that: absent if the key was created, and
     /// if a compaction has taken it meanwhile.
-    pub previous: Option<KeyValue>,
+    pub prev_kv: Option<KeyValue>,
 }
 
 impl Event {
     /// What kind of change it is.
-    pub(super) fn mark(&self) -> Mark {
+    pub(super) fn kind(&self) -> RecordKind {
         match self.change {
-            Change::Put(_) => Mark::Put,
-            Change::Delete(_) => Mark::Tombstone,
+            Change::Put(_) => RecordKind::Put,
+            Change::Delete(_) => RecordKind::Tombstone,
         }
     }
 
@@ -136,14 +140,14 @@ impl Event {
     pub fn wire_size(&self) -> usize {
         let field = |length: usize| 1 + prost::length_delimiter_len(length) + length;
         let (Change::Put(record) | Change::Delete(record)) = &self.change;
-        let kind = if self.mark() == Mark::Put { 0 } else { 2 };
-        let previous = self.previous.as_ref().map_or(0, |record| field(record.encoded_len()));
+        let kind = if self.kind() == RecordKind::Put { 0 } else { 2 };
+        let previous = self.prev_kv.as_ref().map_or(0, |record| field(record.encoded_len()));
         field(kind + field(record.encoded_len()) + previous)
     }
 
     /// About how much memory it keeps.
     pub fn size(&self) -> usize {
-        self.change_size() + self.previous_size()
+        self.change_size() + self.prev_kv_size()
     }
 
     pub(super) fn change_size(&self) -> usize {
@@ -151,8 +155,8 @@ impl Event {
         size(record)
     }
 
-    pub(super) fn previous_size(&self) -> usize {
-        self.previous.as_ref().map_or(0, size)
+    pub(super) fn prev_kv_size(&self) -> usize {
+        self.prev_kv.as_ref().map_or(0, size)
     }
 }
 
@@ -171,16 +175,16 @@ pub struct Response {
     /// The revision of the event for watchers that are up to date; else the store's.
     pub revision: i64,
     /// What it says.
-    pub says: Says,
+    pub kind: ResponseKind,
 }
 
 /// What a response says.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Says {
+pub enum ResponseKind {
     /// The watcher is there. Its events come behind this.
     Created,
     /// It is not, and will not be.
-    Refused(Refusal),
+    Rejected(WatchError),
     /// It is no more, as its client wanted.
     Canceled,
     /// It is no more: what it would have had to tell is compacted, up to that revision.
@@ -224,10 +228,10 @@ mod tests {
 
     fn event(value: usize) -> Event {
         let record = KeyValue { value: vec![1; value].into(), ..KeyValue::default() };
-        Event { change: Change::Put(record), previous: None }
+        Event { change: Change::Put(record), prev_kv: None }
     }
 
-    fn cut(sizes: &[usize]) -> Vec<Range<usize>> {
+    fn fragments_of(sizes: &[usize]) -> Vec<Range<usize>> {
         let events: Vec<Event> = sizes.iter().map(|size| event(*size)).collect();
         fragments(&events, 1000).collect()
     }
@@ -243,11 +247,11 @@ mod tests {
                     true => Change::Delete(record(value)),
                     false => Change::Put(record(value)),
                 };
-                let event = Event { change, previous: previous.map(record) };
+                let event = Event { change, prev_kv: previous.map(record) };
                 let message = mvccpb::Event {
                     r#type: i32::from(deleted),
                     kv: Some(record(value)),
-                    prev_kv: event.previous.clone(),
+                    prev_kv: event.prev_kv.clone(),
                 };
                 let response = WatchResponse { events: vec![message], ..WatchResponse::default() };
                 assert_eq!(event.wire_size(), response.encoded_len());
@@ -257,9 +261,9 @@ mod tests {
 
     #[test]
     fn fragments_are_as_long_as_they_may_be_and_never_empty() {
-        assert_eq!(cut(&[]), vec![]);
-        assert_eq!(cut(&[5000]), vec![0..1]);
-        assert_eq!(cut(&[400, 400, 400]), vec![0..2, 2..3]);
-        assert_eq!(cut(&[5000, 1, 1, 5000, 5000]), vec![0..1, 1..3, 3..4, 4..5]);
+        assert_eq!(fragments_of(&[]), vec![]);
+        assert_eq!(fragments_of(&[5000]), vec![0..1]);
+        assert_eq!(fragments_of(&[400, 400, 400]), vec![0..2, 2..3]);
+        assert_eq!(fragments_of(&[5000, 1, 1, 5000, 5000]), vec![0..1, 1..3, 3..4, 4..5]);
     }
 }

@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use clearlane_locks::{Mutex, Registry};
 
-use super::WatchHub;
-use super::response::{Response, Says, WatchId, WatchRequest};
+use super::WatchableStore;
+use super::response::{Response, ResponseKind, WatchId, WatchRequest};
 use crate::error::Result;
 
 /// What a response takes besides its events.
@@ -30,17 +30,17 @@ const RESPONSE_BYTES: usize = 128;
 /// Those who take the responses of some streams, and sleep when there are none. They are told by
 /// whoever hands on a transaction, and woken once, however many of their streams it was for: to
 /// wake a thread takes longer than to tell a watcher. Neither call may call back into a stream.
-pub trait Takers: Send + Sync {
+pub trait StreamConsumer: Send + Sync {
     /// The stream of this name has something. Nobody need be woken for it yet.
-    fn ready(&self, name: u64);
+    fn mark_ready(&self, name: u64);
 
     /// Some streams were made ready: whoever sleeps is to be woken. It may be called for nothing.
     fn wake(&self);
 }
 
 /// For those who have a single stream, or look at all of them when they are woken.
-impl<F: Fn() + Send + Sync> Takers for F {
-    fn ready(&self, _name: u64) {}
+impl<F: Fn() + Send + Sync> StreamConsumer for F {
+    fn mark_ready(&self, _name: u64) {}
 
     fn wake(&self) {
         self();
@@ -48,79 +48,83 @@ impl<F: Fn() + Send + Sync> Takers for F {
 }
 
 /// Tells the takers of these streams, and wakes each of them once, or hardly more often.
-pub(super) fn wake_all(outboxes: &[Arc<Outbox>]) {
-    let mut woken: Vec<&Arc<dyn Takers>> = Vec::new();
+pub(super) fn wake_all(outboxes: &[Arc<WatchChannel>]) {
+    let mut woken: Vec<&Arc<dyn StreamConsumer>> = Vec::new();
     for outbox in outboxes {
-        outbox.takers.ready(outbox.name);
-        let is_known = |takers: &&&Arc<dyn Takers>| Arc::ptr_eq(takers, &outbox.takers);
+        outbox.consumer.mark_ready(outbox.token);
+        let is_known = |takers: &&&Arc<dyn StreamConsumer>| Arc::ptr_eq(takers, &outbox.consumer);
         // Not all: where each stream has takers of its own, that would be too many to look at.
-        if woken.iter().rev().take(KNOWN_MAX).find(is_known).is_none() {
-            woken.push(&outbox.takers);
+        if woken.iter().rev().take(RECENT_CONSUMERS_MAX).find(is_known).is_none() {
+            woken.push(&outbox.consumer);
         }
     }
     woken.into_iter().for_each(|takers| takers.wake());
 }
 
 /// So many takers are remembered as being woken already.
-const KNOWN_MAX: usize = 8;
+const RECENT_CONSUMERS_MAX: usize = 8;
 
 /// A stream of watchers, for the one who serves a client. Dropping it ends all its watchers.
 #[derive(Debug)]
 pub struct WatchStream {
-    hub: Arc<dyn WatchHub>,
-    outbox: Arc<Outbox>,
+    store: Arc<dyn WatchableStore>,
+    channel: Arc<WatchChannel>,
 }
 
 impl WatchStream {
     /// Opens a stream whose responses are taken by these. `name` is what they are told when
     /// responses have come into its empty outbox.
-    pub fn open(hub: Arc<dyn WatchHub>, takers: Arc<dyn Takers>, name: u64) -> WatchStream {
-        let outbox = hub.open(takers, name);
-        WatchStream { hub, outbox }
+    pub fn open(
+        hub: Arc<dyn WatchableStore>,
+        takers: Arc<dyn StreamConsumer>,
+        name: u64,
+    ) -> WatchStream {
+        let outbox = hub.open_stream(takers, name);
+        WatchStream { store: hub, channel: outbox }
     }
 
     /// Makes a watcher. The outbox has the answer behind this: created or refused.
     pub fn watch(&self, request: WatchRequest) {
-        self.hub.watch(&self.outbox, request);
+        self.store.watch(&self.channel, request);
     }
 
     /// Ends a watcher; an unknown one is passed over in silence, as etcd does.
     pub fn cancel(&self, id: WatchId) {
-        self.hub.cancel(&self.outbox, id);
+        self.store.cancel(&self.channel, id);
     }
 
     /// Asks how far the stream is. It is answered if all its watchers are up to date.
     pub fn request_progress(&self) {
-        self.hub.request_progress(&self.outbox);
+        self.store.request_progress(&self.channel);
     }
 
     /// Says that the interval of progress notices has passed: each watcher that wants them, is up
     /// to date and had nothing to tell since the last call gets one.
-    pub fn interval_passed(&self) {
-        self.hub.interval_passed(&self.outbox);
+    pub fn notify_progress(&self) {
+        self.store.notify_progress(&self.channel);
     }
 
     /// Takes the next responses, up to about so many bytes but at least one if there is any. After an
     /// error they are lost, and the stream should be: the store cannot be read.
-    pub fn take(&self, bytes_max: usize) -> Result<Vec<Response>> {
-        let (mut responses, drained) = self.outbox.take(bytes_max);
+    pub fn poll_responses(&self, bytes_max: usize) -> Result<Vec<Response>> {
+        let (mut responses, drained) = self.channel.poll_responses(bytes_max);
         if drained {
-            self.hub.drained(&self.outbox);
+            self.store.resume_stream(&self.channel);
         }
-        self.hub.complete(&self.outbox, &mut responses)?;
+        self.store.add_previous_records(&self.channel, &mut responses)?;
         Ok(responses)
     }
 }
 
 impl Drop for WatchStream {
     fn drop(&mut self) {
-        self.hub.close(&self.outbox);
+        self.store.close_stream(&self.channel);
     }
 }
 
 /// What an outbox takes before it is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bound {
+pub(super) enum ChannelCapacity {
     /// So many bytes of responses.
     Bytes(usize),
     /// So many responses with events, whatever their size: etcd's channel.
@@ -129,83 +133,83 @@ pub(super) enum Bound {
 
 /// A watcher's place. By stream first, so that those of a stream come one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct WatcherKey {
     pub(super) stream: u64,
     pub(super) id: WatchId,
 }
 
 /// The responses that wait for the client, and their bound.
-pub struct Outbox {
+pub struct WatchChannel {
     /// Which stream of the hub it is.
     pub(super) stream: u64,
-    bound: Bound,
-    inside: Mutex<Inside>,
-    takers: Arc<dyn Takers>,
+    capacity: ChannelCapacity,
+    state: Mutex<ChannelState>,
+    consumer: Arc<dyn StreamConsumer>,
     /// What the takers call it.
-    name: u64,
+    token: u64,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Inside {
+pub(super) struct ChannelState {
     responses: VecDeque<(Response, usize)>,
     bytes: usize,
     /// How many of the responses have events.
     with_events: usize,
     /// Somebody was refused and waits for room.
-    refused: bool,
+    has_blocked_watchers: bool,
     /// The watchers whose responses are to be completed when they are taken.
-    completes: BTreeSet<WatchId>,
+    needs_previous: BTreeSet<WatchId>,
 }
 
-impl Outbox {
+impl WatchChannel {
     pub(super) fn new(
         stream: u64,
-        bound: Bound,
+        bound: ChannelCapacity,
         locks: &Registry,
-        takers: Arc<dyn Takers>,
+        takers: Arc<dyn StreamConsumer>,
         name: u64,
-    ) -> Outbox {
-        let inside = Mutex::new(locks, "watchStream", Inside::default());
-        Outbox { stream, bound, inside, takers, name }
+    ) -> WatchChannel {
+        let inside = Mutex::new(locks, "watchStream", ChannelState::default());
+        WatchChannel { stream, capacity: bound, state: inside, consumer: takers, token: name }
     }
 
     /// Whether responses of the watcher that has this number now are completed when they are taken.
-    pub(super) fn complete_for(&self, id: WatchId, completes: bool) {
-        let mut inside = self.inside.lock();
+    pub(super) fn set_needs_previous(&self, id: WatchId, completes: bool) {
+        let mut inside = self.state.lock();
         if completes {
-            inside.completes.insert(id);
+            inside.needs_previous.insert(id);
         } else {
             // Another watcher may have had the number.
-            inside.completes.remove(&id);
+            inside.needs_previous.remove(&id);
         }
     }
 
-    pub(super) fn completes(&self, id: WatchId) -> bool {
-        self.inside.lock().completes.contains(&id)
+    pub(super) fn needs_previous(&self, id: WatchId) -> bool {
+        self.state.lock().needs_previous.contains(&id)
     }
 
     /// Adds an answer, which always finds room. The caller wakes whoever serves the client.
-    pub(super) fn answer(&self, id: WatchId, revision: i64, says: Says) {
-        self.inside.lock().push(Response { id, revision, says }, RESPONSE_BYTES);
+    pub(super) fn push_response(&self, id: WatchId, revision: i64, says: ResponseKind) {
+        self.state.lock().push(Response { id, revision, kind: says }, RESPONSE_BYTES);
     }
 
     /// Adds the events of several watchers with one hold of the lock: `tell` is called with the
     /// outbox open. Says whether whoever serves the client may sleep and is to be woken.
-    pub(super) fn with<R>(&self, tell: impl FnOnce(&mut Open<'_>) -> R) -> (R, bool) {
-        let mut inside = self.inside.lock();
+    pub(super) fn with_lock<R>(&self, tell: impl FnOnce(&mut ChannelGuard<'_>) -> R) -> (R, bool) {
+        let mut inside = self.state.lock();
         let was_empty = inside.responses.is_empty();
-        let told = tell(&mut Open { inside: &mut inside, bound: self.bound });
+        let told = tell(&mut ChannelGuard { state: &mut inside, capacity: self.capacity });
         (told, was_empty && !inside.responses.is_empty())
     }
 
     pub(super) fn wake(&self) {
-        self.takers.ready(self.name);
-        self.takers.wake();
+        self.consumer.mark_ready(self.token);
+        self.consumer.wake();
     }
 
     /// The next responses, and whether there is room again for those who were refused.
-    fn take(&self, bytes_max: usize) -> (Vec<Response>, bool) {
-        let mut inside = self.inside.lock();
+    fn poll_responses(&self, bytes_max: usize) -> (Vec<Response>, bool) {
+        let mut inside = self.state.lock();
         let mut taken = Vec::new();
         let mut left = bytes_max;
         while let Some((_, size)) = inside.responses.front() {
@@ -215,65 +219,65 @@ impl Outbox {
             left = left.saturating_sub(*size);
             let (response, size) = inside.responses.pop_front().expect("there is a front");
             inside.bytes -= size;
-            inside.with_events -= usize::from(matches!(response.says, Says::Events { .. }));
+            inside.with_events -= usize::from(matches!(response.kind, ResponseKind::Events { .. }));
             taken.push(response);
         }
-        let drained = inside.refused && inside.is_half_empty(self.bound);
-        inside.refused &= !drained;
+        let drained = inside.has_blocked_watchers && inside.is_half_empty(self.capacity);
+        inside.has_blocked_watchers &= !drained;
         (taken, drained)
     }
 }
 
-impl Inside {
+impl ChannelState {
     fn push(&mut self, response: Response, size: usize) {
-        self.with_events += usize::from(matches!(response.says, Says::Events { .. }));
+        self.with_events += usize::from(matches!(response.kind, ResponseKind::Events { .. }));
         self.responses.push_back((response, size));
         self.bytes += size;
     }
 
-    fn is_full(&self, bound: Bound) -> bool {
+    fn is_full(&self, bound: ChannelCapacity) -> bool {
         match bound {
-            Bound::Bytes(max) => self.bytes >= max.max(1),
-            Bound::Responses(max) => self.with_events >= max,
+            ChannelCapacity::Bytes(max) => self.bytes >= max.max(1),
+            ChannelCapacity::Responses(max) => self.with_events >= max,
         }
     }
 
-    fn is_half_empty(&self, bound: Bound) -> bool {
+    fn is_half_empty(&self, bound: ChannelCapacity) -> bool {
         match bound {
-            Bound::Bytes(max) => self.bytes <= max / 2,
-            Bound::Responses(max) => self.with_events <= max / 2,
+            ChannelCapacity::Bytes(max) => self.bytes <= max / 2,
+            ChannelCapacity::Responses(max) => self.with_events <= max / 2,
         }
     }
 }
 
 /// An outbox whose lock is held.
-pub(super) struct Open<'o> {
-    inside: &'o mut Inside,
-    bound: Bound,
+pub(super) struct ChannelGuard<'o> {
+    state: &'o mut ChannelState,
+    capacity: ChannelCapacity,
 }
 
-impl Open<'_> {
+impl ChannelGuard<'_> {
     /// Whether there is no room for events. There is in an empty outbox, whatever its bound.
     pub(super) fn is_full(&self) -> bool {
-        self.inside.is_full(self.bound)
+        self.state.is_full(self.capacity)
     }
 
     /// Whether events find room. If not, the hub is told as soon as they do.
-    pub(super) fn has_room(&mut self) -> bool {
+    pub(super) fn has_capacity(&mut self) -> bool {
         let is_full = self.is_full();
-        self.inside.refused |= is_full;
+        self.state.has_blocked_watchers |= is_full;
         !is_full
     }
 
     /// Adds a response, room or not. `bytes` is what its events keep in memory that no response
     /// before it does.
-    pub(super) fn tell(&mut self, response: Response, bytes: usize) {
-        self.inside.push(response, RESPONSE_BYTES + bytes);
+    pub(super) fn push(&mut self, response: Response, bytes: usize) {
+        self.state.push(response, RESPONSE_BYTES + bytes);
     }
 }
 
-impl fmt::Debug for Outbox {
+impl fmt::Debug for WatchChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outbox").field("stream", &self.stream).finish_non_exhaustive()
+        f.debug_struct("WatchChannel").field("stream", &self.stream).finish_non_exhaustive()
     }
 }

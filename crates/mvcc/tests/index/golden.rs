@@ -8,14 +8,14 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use clearlane_engine::KeyRange;
-use clearlane_mvcc::{Mark, Revision, Version};
+use clearlane_mvcc::{RecordKind, Revision, Version};
 use goldenscript::{Argument, Command, Context, Runner};
 
-use crate::subject::{self, Found, Record, Subject};
+use crate::subject::{self, Record, TestedIndex, VersionsByKey};
 
 /// An index, and the store's part: the current revision and the records.
 struct Script {
-    subject: Box<dyn Subject>,
+    subject: Box<dyn TestedIndex>,
     records: Vec<Record>,
     main: i64,
 }
@@ -58,7 +58,7 @@ fn line(key: &str, version: Version) -> String {
     format!("{key} modified={modified} created={created} version={version}\n")
 }
 
-fn lines(found: Found) -> String {
+fn lines(found: VersionsByKey) -> String {
     found.into_iter().map(|(key, version)| line(&String::from_utf8_lossy(&key), version)).collect()
 }
 
@@ -69,19 +69,21 @@ fn revisions(revisions: &[Revision]) -> String {
 
 impl Script {
     /// One transaction: each word is a key.
-    fn write(&mut self, mark: Mark, keys: &[&str]) -> String {
+    fn write(&mut self, mark: RecordKind, keys: &[&str]) -> String {
         self.main += 1;
         let mut out = String::new();
         let mut sub = 0;
         for key in keys {
             let revision = Revision::new(self.main, sub);
             let version = match mark {
-                Mark::Put => Some(self.subject.put(key.as_bytes(), revision)),
-                Mark::Tombstone if self.subject.tombstone(key.as_bytes(), revision).is_none() => {
+                RecordKind::Put => Some(self.subject.put(key.as_bytes(), revision)),
+                RecordKind::Tombstone
+                    if self.subject.tombstone(key.as_bytes(), revision).is_none() =>
+                {
                     let _ = writeln!(out, "{key} is absent");
                     continue;
                 }
-                Mark::Tombstone => None,
+                RecordKind::Tombstone => None,
             };
             out +=
                 &version.map_or_else(|| format!("{key} deleted at {revision}\n"), |v| line(key, v));
@@ -107,8 +109,8 @@ impl Runner for Script {
         let at = words.number("at")?.unwrap_or(self.main);
         let view = self.subject.view();
         Ok(match command.name.as_str() {
-            "put" => self.write(Mark::Put, &words.words),
-            "delete" => self.write(Mark::Tombstone, &words.words),
+            "put" => self.write(RecordKind::Put, &words.words),
+            "delete" => self.write(RecordKind::Tombstone, &words.words),
             "get" => {
                 let get = |key: &&str| match view.get(key.as_bytes(), at) {
                     Some(version) => line(key, version),
@@ -127,7 +129,7 @@ impl Runner for Script {
             "hash" => revisions(&view.keep(at, 2)),
             "restore" => {
                 let runs = words.number("runs")?.unwrap_or(1);
-                self.subject = self.subject.restored(&self.records, runs as usize);
+                self.subject = self.subject.rebuild(&self.records, runs as usize);
                 String::new()
             }
             other => return Err(format!("no command {other:?}").into()),

@@ -6,9 +6,9 @@
 mod plain;
 mod subject;
 #[allow(dead_code, reason = "shared with the tests of the backend, which use all of it")]
-#[path = "../../../backend/tests/support/standing.rs"]
-mod standing;
-mod key_history;
+#[path = "../../../backend/tests/support/blocked_threads.rs"]
+mod blocked_threads;
+mod key_index;
 mod golden;
 mod model;
-mod standing_walk;
+mod blocked_walk;

@@ -4,7 +4,7 @@ use clearlane_engine::KeyRange;
 use clearlane_mvcc::Revision;
 use proptest::prelude::*;
 
-use crate::subject::{self, Record, Subject};
+use crate::subject::{self, Record, TestedIndex};
 
 #[derive(Clone, Debug)]
 enum Operation {
@@ -42,7 +42,7 @@ fn key(number: u16) -> Vec<u8> {
 
 /// A design and the model, side by side, with the store's part.
 struct Race {
-    sides: [Box<dyn Subject>; 2],
+    sides: [Box<dyn TestedIndex>; 2],
     records: Vec<Record>,
     main: i64,
     compacted: i64,
@@ -64,7 +64,7 @@ impl Race {
             }
             Operation::Compact(back, keys_max) => self.compact(self.main - back, *keys_max),
             Operation::Restore(runs) => {
-                self.sides = self.sides.each_ref().map(|side| side.restored(&self.records, *runs));
+                self.sides = self.sides.each_ref().map(|side| side.rebuild(&self.records, *runs));
             }
             Operation::Read { ends, back, limit } => {
                 let at = (self.main - back).max(self.compacted);
@@ -147,7 +147,7 @@ fn check_views_stay(operations: &[Operation]) {
     }
     for ([view, expected], main, compacted) in views {
         for at in [compacted, (main + compacted) / 2, main, main + 1_000] {
-            let all = |view: &dyn subject::View| view.page(KeyRange::ALL, at, u64::MAX);
+            let all = |view: &dyn subject::TestedSnapshot| view.page(KeyRange::ALL, at, u64::MAX);
             assert_eq!(all(&*view), all(&*expected), "at {at}, taken at {main}");
         }
     }

@@ -6,53 +6,53 @@
 use std::collections::BTreeMap;
 
 use clearlane_engine::KeyRange;
-use clearlane_mvcc::{Mark, Payload, Revision, Version};
+use clearlane_mvcc::{EncodedLen, RecordKind, Revision, Version};
 
-type Change = (Revision, Mark);
+type HistoryChange = (Revision, RecordKind);
 
 /// All changes of a key, also those that a compaction has dropped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlainHistory {
-    all: Vec<Change>,
+    all: Vec<HistoryChange>,
     /// How many of them have been dropped.
     dropped: usize,
 }
 
 impl PlainHistory {
     pub(crate) fn put(&mut self, revision: Revision) -> Version {
-        self.all.push((revision, Mark::Put));
+        self.all.push((revision, RecordKind::Put));
         self.at(i64::MAX).unwrap()
     }
 
     pub(crate) fn tombstone(&mut self, revision: Revision) -> Option<Version> {
         let ended = self.at(i64::MAX)?;
-        self.all.push((revision, Mark::Tombstone));
+        self.all.push((revision, RecordKind::Tombstone));
         Some(ended)
     }
 
     pub(crate) fn at(&self, at: i64) -> Option<Version> {
         let newest = self.all.iter().rposition(|(revision, _)| revision.main <= at)?;
         let (modified, mark) = self.all[newest];
-        if newest < self.dropped || mark == Mark::Tombstone {
+        if newest < self.dropped || mark == RecordKind::Tombstone {
             return None;
         }
-        let since = self.all[..newest].iter().rposition(|(_, mark)| *mark == Mark::Tombstone);
+        let since = self.all[..newest].iter().rposition(|(_, mark)| *mark == RecordKind::Tombstone);
         let first = since.map_or(0, |tombstone| tombstone + 1);
         let created = self.all[first].0.main;
         Some(Version {
             modified,
             created,
             version: (newest - first + 1) as i64,
-            payload: Payload::UNKNOWN,
+            encoded_len: EncodedLen::UNKNOWN,
         })
     }
 
     /// What is left, in generations; the last one may be empty.
-    fn generations(&self) -> Vec<Vec<Change>> {
+    fn generations(&self) -> Vec<Vec<HistoryChange>> {
         let mut generations = vec![Vec::new()];
         for change in &self.all[self.dropped..] {
             generations.last_mut().unwrap().push(*change);
-            if change.1 == Mark::Tombstone {
+            if change.1 == RecordKind::Tombstone {
                 generations.push(Vec::new());
             }
         }
@@ -60,9 +60,10 @@ impl PlainHistory {
     }
 
     /// The generation that a compaction at `at` looks into, and the newest change in it up to `at`.
-    fn find(&self, at: i64) -> (usize, Option<Change>) {
+    fn find(&self, at: i64) -> (usize, Option<HistoryChange>) {
         let generations = self.generations();
-        let reaches = |changes: &Vec<Change>| changes.last().is_some_and(|last| last.0.main >= at);
+        let reaches =
+            |changes: &Vec<HistoryChange>| changes.last().is_some_and(|last| last.0.main >= at);
         let number = generations.iter().position(reaches).unwrap_or(generations.len() - 1);
         let found = generations[number].iter().rfind(|(revision, _)| revision.main <= at);
         (number, found.copied())
@@ -94,14 +95,14 @@ impl PlainHistory {
     }
 
     pub(crate) fn is_lone_tombstone(&self) -> bool {
-        matches!(self.all[self.dropped..], [(_, Mark::Tombstone)])
+        matches!(self.all[self.dropped..], [(_, RecordKind::Tombstone)])
     }
 
     /// As a `KeyHistory` is displayed.
     pub(crate) fn show(&self) -> String {
-        let word = |(revision, mark): &Change| match mark {
-            Mark::Put => revision.to_string(),
-            Mark::Tombstone => format!("{revision}t"),
+        let word = |(revision, mark): &HistoryChange| match mark {
+            RecordKind::Put => revision.to_string(),
+            RecordKind::Tombstone => format!("{revision}t"),
         };
         let generations = self.generations().into_iter().filter(|changes| !changes.is_empty());
         let words = generations.map(|changes| {

@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use clearlane_engine::KeyRange;
 use clearlane_locks::Registry;
 use clearlane_mvcc::{
-    CompactionLock, IndexView, LockedIndex, OneAfterTheOther, Payload, PersistentIndex, Revision,
-    Run, RunBuilder, TreeIndex, Version,
+    CompactionLock, EncodedLen, IndexSnapshot, LockedIndex, PersistentIndex, Revision,
+    SerialWorkers, SortedRun, SortedRunBuilder, TreeIndex, Version,
 };
 
 use crate::plain::PlainIndex;
@@ -21,20 +21,20 @@ pub(crate) struct Record {
     pub(crate) version: Option<Version>,
 }
 
-pub(crate) type Found = Vec<(Vec<u8>, Version)>;
+pub(crate) type VersionsByKey = Vec<(Vec<u8>, Version)>;
 
 /// Reading.
-pub(crate) trait View: Debug {
+pub(crate) trait TestedSnapshot: Debug {
     fn get(&self, key: &[u8], at: i64) -> Option<Version>;
-    fn walk(&self, range: KeyRange<'_>, at: i64, stop_after: usize) -> Found;
+    fn walk(&self, range: KeyRange<'_>, at: i64, stop_after: usize) -> VersionsByKey;
     fn count(&self, range: KeyRange<'_>, at: i64) -> u64;
-    fn page(&self, range: KeyRange<'_>, at: i64, limit: u64) -> (Found, u64);
+    fn page(&self, range: KeyRange<'_>, at: i64, limit: u64) -> (VersionsByKey, u64);
     fn keep(&self, at: i64, keys_max: usize) -> Vec<Revision>;
 }
 
 /// Writing.
-pub(crate) trait Subject {
-    fn view(&self) -> Box<dyn View>;
+pub(crate) trait TestedIndex {
+    fn view(&self) -> Box<dyn TestedSnapshot>;
     fn put(&mut self, key: &[u8], revision: Revision) -> Version;
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version>;
     /// `between` happens between the steps, if there are any.
@@ -42,50 +42,50 @@ pub(crate) trait Subject {
         &mut self,
         at: i64,
         keys_max: usize,
-        between: &mut dyn FnMut(&mut dyn Subject),
+        between: &mut dyn FnMut(&mut dyn TestedIndex),
     ) -> Vec<Revision>;
     /// A new one, from records.
-    fn restored(&self, records: &[Record], runs: usize) -> Box<dyn Subject>;
+    fn rebuild(&self, records: &[Record], runs: usize) -> Box<dyn TestedIndex>;
 }
 
 /// Both designs, `locked` with both ways to compact, and the model.
-pub(crate) fn all() -> Vec<(&'static str, Box<dyn Subject>)> {
-    let locked = |lock| Box::new(Real(LockedIndex::new(&Registry::new(), lock)));
+pub(crate) fn all() -> Vec<(&'static str, Box<dyn TestedIndex>)> {
+    let locked = |lock| Box::new(RealIndex(LockedIndex::new(&Registry::new(), lock)));
     vec![
         ("locked, compacted in one walk", locked(CompactionLock::WholeWalk)),
         ("locked, compacted by key", locked(CompactionLock::PerKey)),
-        ("persistent", Box::new(Real(PersistentIndex::default()))),
+        ("persistent", Box::new(RealIndex(PersistentIndex::default()))),
         ("model", Box::new(PlainIndex::default())),
     ]
 }
 
 /// A design.
-struct Real<I>(I);
+struct RealIndex<I>(I);
 
 /// A new index of the same design.
-trait Fresh: TreeIndex + 'static {
-    fn fresh(&self) -> Self;
+trait NewIndex: TreeIndex + 'static {
+    fn new_index(&self) -> Self;
 }
 
-impl Fresh for PersistentIndex {
-    fn fresh(&self) -> Self {
+impl NewIndex for PersistentIndex {
+    fn new_index(&self) -> Self {
         PersistentIndex::default()
     }
 }
 
-impl Fresh for LockedIndex {
-    fn fresh(&self) -> Self {
+impl NewIndex for LockedIndex {
+    fn new_index(&self) -> Self {
         LockedIndex::new(&Registry::new(), CompactionLock::PerKey)
     }
 }
 
-impl<I: Fresh> Subject for Real<I> {
-    fn view(&self) -> Box<dyn View> {
-        Box::new(RealView(self.0.view()))
+impl<I: NewIndex> TestedIndex for RealIndex<I> {
+    fn view(&self) -> Box<dyn TestedSnapshot> {
+        Box::new(RealSnapshot(self.0.snapshot()))
     }
 
     fn put(&mut self, key: &[u8], revision: Revision) -> Version {
-        self.0.put(key, revision, Payload::UNKNOWN)
+        self.0.put(key, revision, EncodedLen::UNKNOWN)
     }
 
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version> {
@@ -96,25 +96,25 @@ impl<I: Fresh> Subject for Real<I> {
         &mut self,
         at: i64,
         keys_max: usize,
-        between: &mut dyn FnMut(&mut dyn Subject),
+        between: &mut dyn FnMut(&mut dyn TestedIndex),
     ) -> Vec<Revision> {
-        let mut compaction = self.0.compaction(at);
-        while !self.0.compact(&mut compaction, keys_max) {
+        let mut compaction = self.0.begin_compaction(at);
+        while !self.0.compact_step(&mut compaction, keys_max) {
             between(self);
         }
         compaction.into_kept()
     }
 
-    fn restored(&self, records: &[Record], runs: usize) -> Box<dyn Subject> {
-        let mut index = self.0.fresh();
+    fn rebuild(&self, records: &[Record], runs: usize) -> Box<dyn TestedIndex> {
+        let mut index = self.0.new_index();
         let runs = records.chunks(records.len().div_ceil(runs).max(1)).map(run).collect();
-        index.restore(runs, &OneAfterTheOther);
-        Box::new(Real(index))
+        index.restore(runs, &SerialWorkers);
+        Box::new(RealIndex(index))
     }
 }
 
-fn run(records: &[Record]) -> Run {
-    let mut builder = RunBuilder::with_capacity(records.len());
+fn run(records: &[Record]) -> SortedRun {
+    let mut builder = SortedRunBuilder::with_capacity(records.len());
     for record in records {
         match record.version {
             Some(version) => builder.put(&record.key, version),
@@ -125,14 +125,14 @@ fn run(records: &[Record]) -> Run {
 }
 
 #[derive(Debug)]
-struct RealView<V>(V);
+struct RealSnapshot<V>(V);
 
-impl<V: IndexView> View for RealView<V> {
+impl<V: IndexSnapshot> TestedSnapshot for RealSnapshot<V> {
     fn get(&self, key: &[u8], at: i64) -> Option<Version> {
         self.0.get(key, at)
     }
 
-    fn walk(&self, range: KeyRange<'_>, at: i64, stop_after: usize) -> Found {
+    fn walk(&self, range: KeyRange<'_>, at: i64, stop_after: usize) -> VersionsByKey {
         let mut found = Vec::new();
         self.0.walk(range, at, &mut |key, version| {
             found.push((key.to_vec(), version));
@@ -149,9 +149,9 @@ impl<V: IndexView> View for RealView<V> {
         self.0.count(range, at)
     }
 
-    fn page(&self, range: KeyRange<'_>, at: i64, limit: u64) -> (Found, u64) {
+    fn page(&self, range: KeyRange<'_>, at: i64, limit: u64) -> (VersionsByKey, u64) {
         let mut found = Vec::new();
-        let count = self.0.page(range, at, limit, &mut |key, version| {
+        let count = self.0.revisions(range, at, limit, &mut |key, version| {
             found.push((key.to_vec(), version));
             ControlFlow::Continue(())
         });
@@ -168,12 +168,12 @@ impl<V: IndexView> View for RealView<V> {
     }
 }
 
-impl View for PlainIndex {
+impl TestedSnapshot for PlainIndex {
     fn get(&self, key: &[u8], at: i64) -> Option<Version> {
         self.0.get(key)?.at(at)
     }
 
-    fn walk(&self, range: KeyRange<'_>, at: i64, stop_after: usize) -> Found {
+    fn walk(&self, range: KeyRange<'_>, at: i64, stop_after: usize) -> VersionsByKey {
         let mut found = self.versions(range, at);
         found.truncate(stop_after);
         found
@@ -183,7 +183,7 @@ impl View for PlainIndex {
         self.versions(range, at).len() as u64
     }
 
-    fn page(&self, range: KeyRange<'_>, at: i64, limit: u64) -> (Found, u64) {
+    fn page(&self, range: KeyRange<'_>, at: i64, limit: u64) -> (VersionsByKey, u64) {
         (self.walk(range, at, limit as usize), self.count(range, at))
     }
 
@@ -192,8 +192,8 @@ impl View for PlainIndex {
     }
 }
 
-impl Subject for PlainIndex {
-    fn view(&self) -> Box<dyn View> {
+impl TestedIndex for PlainIndex {
+    fn view(&self) -> Box<dyn TestedSnapshot> {
         Box::new(self.clone())
     }
 
@@ -209,14 +209,14 @@ impl Subject for PlainIndex {
         &mut self,
         at: i64,
         _keys_max: usize,
-        _between: &mut dyn FnMut(&mut dyn Subject),
+        _between: &mut dyn FnMut(&mut dyn TestedIndex),
     ) -> Vec<Revision> {
         PlainIndex::compact(self, at)
     }
 
     /// The model has kept everything, so a restore changes nothing that can be seen; except that a
     /// tombstone without anything else is not restored, as in etcd.
-    fn restored(&self, _records: &[Record], _runs: usize) -> Box<dyn Subject> {
+    fn rebuild(&self, _records: &[Record], _runs: usize) -> Box<dyn TestedIndex> {
         let mut restored = self.clone();
         restored.0.retain(|_, history| !history.is_lone_tombstone());
         Box::new(restored)

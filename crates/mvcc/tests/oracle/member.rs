@@ -11,7 +11,7 @@ use bytes::Bytes;
 use clearlane_backend::{Config, PreCommit};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
-    Change, Ended, Error, Ground, LeaseOfKey, Opened, Store, StoreParts, WriteTxn,
+    Change, Error, LeasedKey, RecoveryInfo, Store, StoreConfig, StoreParts, TxnResult, WriteTxn,
 };
 use serde_json::{Map, Value, json};
 
@@ -30,9 +30,9 @@ pub(crate) struct Member {
     budget: usize,
 }
 
-fn open(parts: StoreParts, engine: &Arc<dyn Engine>) -> (Box<dyn Store<()>>, Opened) {
+fn open(parts: StoreParts, engine: &Arc<dyn Engine>) -> (Box<dyn Store<()>>, RecoveryInfo) {
     let engine = Arc::clone(engine);
-    let ground = Ground::new(engine, Config::default(), PreCommit::none(), ());
+    let ground = StoreConfig::new(engine, Config::default(), PreCommit::none(), ());
     clearlane_mvcc::open(parts, ground).unwrap()
 }
 
@@ -63,13 +63,13 @@ fn header(revision: i64) -> (&'static str, Value) {
 fn put(txn: &mut dyn WriteTxn<()>, mut request: Fields) -> Value {
     let (key, value) = (request.bytes("key"), request.bytes("value"));
     txn.put(&key, &value, request.number("lease")).unwrap();
-    request.done();
+    request.assert_empty();
     message([header(txn.revision())])
 }
 
 fn delete_range(txn: &mut dyn WriteTxn<()>, mut request: Fields) -> Value {
     let (key, end) = (request.bytes("key"), request.bytes("range_end"));
-    request.done();
+    request.assert_empty();
     let single = [&key[..], &[0]].concat();
     let range = match &end[..] {
         [] => KeyRange::new(&key, &single),
@@ -89,7 +89,7 @@ fn operation(txn: &mut dyn WriteTxn<()>, mut request: Fields) -> Value {
     } else {
         Value::Null
     };
-    request.done();
+    request.assert_empty();
     reply
 }
 
@@ -110,7 +110,7 @@ impl Member {
             "/etcdserverpb.Lease/LeaseRevoke" => Ok(self.revoke(request)),
             "/etcdserverpb.Maintenance/HashKV" => self.hash(request),
             "/etcdserverpb.Maintenance/Defragment" => {
-                request.done();
+                request.assert_empty();
                 self.store.defragment().unwrap();
                 Ok(message([]))
             }
@@ -128,7 +128,7 @@ impl Member {
         self.store = store;
         assert!(opened.compaction.is_none(), "every compaction had come to its end");
         let found: BTreeSet<(i64, Bytes)> =
-            opened.leases.into_iter().map(|LeaseOfKey { key, lease }| (lease, key)).collect();
+            opened.leases.into_iter().map(|LeasedKey { key, lease }| (lease, key)).collect();
         let attached = self
             .leases
             .iter()
@@ -137,9 +137,9 @@ impl Member {
     }
 
     fn write<T>(&mut self, work: impl FnOnce(&mut dyn WriteTxn<()>) -> T) -> T {
-        let mut txn = self.store.write().unwrap();
+        let mut txn = self.store.begin_write().unwrap();
         let done = work(&mut *txn);
-        let Ended { changes, .. } = txn.end(()).unwrap();
+        let TxnResult { changes, .. } = txn.end(()).unwrap();
         changes.into_iter().for_each(|change| self.attach(change));
         done
     }
@@ -158,7 +158,7 @@ impl Member {
     fn txn(&mut self, mut request: Fields) -> Value {
         let operations = request.messages("success");
         // No compare is in the recordings; one would be left over here.
-        request.done();
+        request.assert_empty();
         let (responses, revision) = self.write(|txn| {
             let responses: Vec<Value> =
                 operations.into_iter().map(|request| operation(txn, request)).collect();
@@ -170,7 +170,7 @@ impl Member {
     fn compact(&mut self, mut request: Fields) -> Outcome {
         let at = request.number("revision");
         assert!(request.flag("physical"), "else the reply would not wait for the job");
-        request.done();
+        request.assert_empty();
         let (mut job, ended) = self.store.compact(at, ()).map_err(|e| error(&e))?;
         while !self.store.compact_step(&mut job, self.budget).unwrap() {}
         Ok(message([header(ended.revision)]))
@@ -178,14 +178,14 @@ impl Member {
 
     fn hash(&mut self, mut request: Fields) -> Outcome {
         let mut job = self.store.hash(request.number("revision")).map_err(|e| error(&e))?;
-        request.done();
+        request.assert_empty();
         let hash = loop {
             if let Some(hash) = job.step(self.budget).unwrap() {
                 break hash;
             }
         };
         Ok(message([
-            header(self.store.read().revision()),
+            header(self.store.begin_read().revision()),
             ("hash", hash.hash.into()),
             ("compact_revision", number(hash.compact_revision)),
             ("hash_revision", number(hash.hash_revision)),
@@ -194,16 +194,16 @@ impl Member {
 
     fn grant(&mut self, mut request: Fields) -> Value {
         let (id, ttl) = (request.number("ID"), request.number("TTL"));
-        request.done();
+        request.assert_empty();
         assert!(id != 0 && self.leases.insert(id, BTreeSet::new()).is_none(), "a new lease");
-        let revision = self.store.read().revision();
+        let revision = self.store.begin_read().revision();
         message([header(revision), ("ID", number(id)), ("TTL", number(ttl))])
     }
 
     /// Deletes the keys of the lease, in their order and in one transaction.
     fn revoke(&mut self, mut request: Fields) -> Value {
         let keys = self.leases.remove(&request.number("ID")).expect("a lease that is there");
-        request.done();
+        request.assert_empty();
         self.write(|txn| {
             for key in keys {
                 let single = [&key[..], &[0]].concat();

@@ -15,11 +15,11 @@ const MEMBERS_OWN: [&str; 3] = ["cluster_id", "member_id", "raft_term"];
 /// One step of a scenario.
 pub(crate) struct Step {
     pub(crate) number: u64,
-    pub(crate) taken: Taken,
+    pub(crate) action: Action,
 }
 
 /// What was done in a step.
-pub(crate) enum Taken {
+pub(crate) enum Action {
     Call {
         method: String,
         request: Fields,
@@ -46,7 +46,7 @@ fn step(mut line: Fields) -> Step {
     line.take("scenario");
     line.take("note");
     let taken = match line.take("rpc") {
-        Some(method) => Taken::Call {
+        Some(method) => Action::Call {
             method: method.as_str().unwrap().to_owned(),
             request: line.message("request").unwrap(),
             outcome: match line.take("error") {
@@ -57,11 +57,11 @@ fn step(mut line: Fields) -> Step {
         None => {
             assert_eq!(line.take("action"), Some(Value::from("restart")));
             assert_eq!(line.take("extra_flags"), Some(Value::Null));
-            Taken::Restart
+            Action::Restart
         }
     };
-    line.done();
-    Step { number, taken }
+    line.assert_empty();
+    Step { number, action: taken }
 }
 
 fn without_members_own(mut reply: Value) -> Value {
@@ -114,7 +114,7 @@ impl Fields {
     }
 
     /// Everything that it has was taken.
-    pub(crate) fn done(self) {
+    pub(crate) fn assert_empty(self) {
         assert!(self.0.is_empty(), "fields that this test does not know: {:?}", self.0);
     }
 }

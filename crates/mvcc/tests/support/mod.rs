@@ -9,11 +9,11 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use clearlane_backend::{Config, Design, PreCommit};
+use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
-    CompactionJob, Ground, HashKv, IndexKind, KeyLeases, Opened, RangeAnswer, RangeOptions,
-    ReadView, SnapshotStore, Store, StoreParts, WriteTxn,
+    CompactionJob, HashKv, IndexKind, KeyLeases, RangeOptions, RangeRecords, RecoveryInfo,
+    SnapshotStore, Store, StoreConfig, StoreParts, StoreReadTxn, WriteTxn,
 };
 use goldenscript::{Argument, Command, Context, Runner};
 
@@ -26,14 +26,14 @@ const BUDGET: usize = 3;
 pub(crate) fn all_parts() -> Vec<StoreParts> {
     let both = [IndexKind::Locked, IndexKind::Persistent];
     let with_both = |design| both.map(|index| StoreParts { design, index });
-    Design::ALL.into_iter().flat_map(with_both).collect()
+    Era::DISTINCT_STORES.into_iter().flat_map(with_both).collect()
 }
 
 /// Keeps on which lease each key hangs.
 #[derive(Debug, Default)]
-struct Attached(Mutex<BTreeMap<Bytes, i64>>);
+struct LeaseTable(Mutex<BTreeMap<Bytes, i64>>);
 
-impl KeyLeases for Attached {
+impl KeyLeases for LeaseTable {
     fn attach(&self, key: &Bytes, lease: i64) {
         let mut attached = self.0.lock().expect("no test panics with it");
         if lease == 0 {
@@ -51,9 +51,9 @@ pub(crate) struct StoreRunner {
     store: Arc<dyn Store<u64>>,
     /// The same, if it has views that hold up nobody: a script is one thread.
     viewed: Option<Arc<SnapshotStore<u64>>>,
-    leases: Arc<Attached>,
+    leases: Arc<LeaseTable>,
     job: Option<CompactionJob>,
-    views: BTreeMap<String, ReadView<u64>>,
+    views: BTreeMap<String, StoreReadTxn<u64>>,
     applied: u64,
 }
 
@@ -95,7 +95,7 @@ fn options_of(options: &BTreeMap<&str, &str>) -> Result<RangeOptions, Box<dyn Er
     })
 }
 
-fn show(answer: &RangeAnswer) -> String {
+fn show(answer: &RangeRecords) -> String {
     let mut out = String::new();
     for kv in &answer.records {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -150,7 +150,7 @@ impl StoreRunner {
 
     fn txn(&mut self, operations: &[Vec<&str>], lease: i64) -> Outcome {
         self.applied += 1;
-        let mut txn = self.store.write()?;
+        let mut txn = self.store.begin_write()?;
         let mut out = String::new();
         for operation in operations {
             out += &write(&mut *txn, operation, lease)?;
@@ -162,7 +162,7 @@ impl StoreRunner {
     fn range(&self, view: Option<&String>, range: KeyRange<'_>, options: RangeOptions) -> Outcome {
         let answer = match view {
             Some(name) => self.views[name].range(range, options),
-            None => self.store.read().range(range, options),
+            None => self.store.begin_read().range(range, options),
         };
         Ok(show(&answer?))
     }
@@ -204,7 +204,7 @@ impl StoreRunner {
     /// Drops the store without a commit and opens it again, as a crash would have it.
     fn crash(&mut self) -> Outcome {
         let opened = self.reopen();
-        let read = self.store.read();
+        let read = self.store.begin_read();
         let mut out = format!("rev={} compacted={}\n", read.revision(), read.compact_revision());
         for lease in opened {
             let key = String::from_utf8_lossy(&lease.key).into_owned();
@@ -214,7 +214,7 @@ impl StoreRunner {
     }
 
     /// Returns the keys that are attached to a lease.
-    fn reopen(&mut self) -> Vec<clearlane_mvcc::LeaseOfKey> {
+    fn reopen(&mut self) -> Vec<clearlane_mvcc::LeasedKey> {
         self.views.clear();
         (self.job, self.viewed, self.leases) = (None, None, Arc::default());
         let empty: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
@@ -225,7 +225,7 @@ impl StoreRunner {
         opened.leases
     }
 
-    fn attached(&self) -> String {
+    fn show_leases(&self) -> String {
         let attached = self.leases.0.lock().expect("no test panics with it");
         let line = |(key, lease): (&Bytes, &i64)| {
             format!("{} lease={lease}\n", String::from_utf8_lossy(key))
@@ -236,7 +236,7 @@ impl StoreRunner {
     fn records(&self) -> Outcome {
         let mut out = String::new();
         self.engine.snapshot()?.scan(Bucket::Key, KeyRange::ALL, &mut |key, _| {
-            let (revision, mark) = clearlane_mvcc::RecordKey::decode(key).expect("a record key");
+            let (revision, mark) = clearlane_mvcc::RevisionKey::decode(key).expect("a record key");
             let _ = writeln!(out, "{revision} {mark:?}");
             std::ops::ControlFlow::Continue(())
         })?;
@@ -244,15 +244,15 @@ impl StoreRunner {
     }
 }
 
-type OpenStore = (Arc<dyn Store<u64>>, Option<Arc<SnapshotStore<u64>>>, Opened);
+type OpenStore = (Arc<dyn Store<u64>>, Option<Arc<SnapshotStore<u64>>>, RecoveryInfo);
 
-fn open(parts: StoreParts, engine: &Arc<dyn Engine>, leases: &Arc<Attached>) -> OpenStore {
+fn open(parts: StoreParts, engine: &Arc<dyn Engine>, leases: &Arc<LeaseTable>) -> OpenStore {
     let save = PreCommit::new(|applied: &u64, put| {
         put(Bucket::Meta, b"consistent_index", &applied.to_be_bytes())
     });
-    let ground = Ground::new(Arc::clone(engine), Config::default(), save, 0);
-    let ground = Ground { leases: Arc::<Attached>::clone(leases), ..ground };
-    if parts == StoreParts::from(Design::SnapshotReadTx) {
+    let ground = StoreConfig::new(Arc::clone(engine), Config::default(), save, 0);
+    let ground = StoreConfig { leases: Arc::<LeaseTable>::clone(leases), ..ground };
+    if parts == StoreParts::from(Era::Clearlane) {
         let opened = SnapshotStore::open(ground);
         let (store, opened) = opened.expect("a sound engine opens");
         let store = Arc::new(store);
@@ -284,7 +284,7 @@ impl Runner for StoreRunner {
             }
             "view" => {
                 let viewed = self.viewed.as_ref().ok_or("this store's views hold up writers")?;
-                self.views.insert(words[0].to_owned(), viewed.read());
+                self.views.insert(words[0].to_owned(), viewed.begin_read());
                 Ok(String::new())
             }
             "range" => {
@@ -302,7 +302,7 @@ impl Runner for StoreRunner {
                 Ok(String::new())
             }
             "hash" => self.hash(options.get("rev").map_or(Ok(0), |text| text.parse())?),
-            "leases" => Ok(self.attached()),
+            "leases" => Ok(self.show_leases()),
             "commit" => self.store.commit().map(nothing).map_err(Into::into),
             "defragment" => self.store.defragment().map(nothing).map_err(Into::into),
             "crash" => self.crash(),

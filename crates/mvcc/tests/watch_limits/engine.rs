@@ -14,7 +14,7 @@ use clearlane_engine::{
 pub(crate) struct Reads {
     count: AtomicUsize,
     /// So many reads go well before one fails.
-    good: AtomicUsize,
+    reads_before_failure: AtomicUsize,
     /// What the next read does first.
     before: Mutex<Option<Before>>,
 }
@@ -29,13 +29,13 @@ impl std::fmt::Debug for Reads {
 
 impl Reads {
     /// How many records were read since the last call.
-    pub(crate) fn take(&self) -> usize {
+    pub(crate) fn take_count(&self) -> usize {
         self.count.swap(0, Ordering::Relaxed)
     }
 
     /// Lets the read after so many fail, and all behind it.
     pub(crate) fn fail_after(&self, good: usize) {
-        self.good.store(good, Ordering::Relaxed);
+        self.reads_before_failure.store(good, Ordering::Relaxed);
     }
 
     /// Lets no read fail any more.
@@ -53,10 +53,10 @@ impl Reads {
         if let Some(before) = before {
             before();
         }
-        if self.good.load(Ordering::Relaxed) == 0 {
+        if self.reads_before_failure.load(Ordering::Relaxed) == 0 {
             return Err(Error::Storage("on purpose".to_owned()));
         }
-        self.good.fetch_sub(1, Ordering::Relaxed);
+        self.reads_before_failure.fetch_sub(1, Ordering::Relaxed);
         self.count.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -71,7 +71,7 @@ pub(crate) struct CountingEngine {
 impl CountingEngine {
     pub(crate) fn new() -> CountingEngine {
         let (count, good) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
-        let reads = Reads { count, good, before: Mutex::new(None) };
+        let reads = Reads { count, reads_before_failure: good, before: Mutex::new(None) };
         CountingEngine { inner: MemoryEngine::new(), reads: Arc::new(reads) }
     }
 }

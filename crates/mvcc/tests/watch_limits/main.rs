@@ -20,10 +20,10 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_engine::KeyRange;
 use clearlane_locks::Registry;
 use clearlane_mvcc::watch::{
-    Event, Response, Says, SnapshotHub, WatchConfig, WatchHub, WatchRequest, WatchStream,
-    WatchedKeys,
+    Event, Response, ResponseKind, SnapshotWatchableStore, WatchConfig, WatchRequest, WatchStream,
+    WatchableStore, WatchedKeys,
 };
-use clearlane_mvcc::{Change, Ground, SnapshotStore, Store as _};
+use clearlane_mvcc::{Change, SnapshotStore, Store as _, StoreConfig};
 
 use self::engine::{CountingEngine, Reads};
 
@@ -37,7 +37,7 @@ impl World {
     fn new() -> World {
         let engine = CountingEngine::new();
         let reads = Arc::clone(&engine.reads);
-        let opened = SnapshotStore::open(Ground::new(
+        let opened = SnapshotStore::open(StoreConfig::new(
             Arc::new(engine),
             Config::default(),
             PreCommit::none(),
@@ -46,19 +46,20 @@ impl World {
         World { store: Arc::new(opened.unwrap().0), reads }
     }
 
-    fn hub(&self, config: WatchConfig) -> Hub {
+    fn watchable_store(&self, config: WatchConfig) -> TestWatchableStore {
         let woken = Arc::new(AtomicUsize::new(0));
         let wakes = Arc::clone(&woken);
         let wake = Box::new(move |_| {
             wakes.fetch_add(1, Ordering::Relaxed);
         });
-        let hub = SnapshotHub::new(Arc::clone(&self.store), config, &Registry::new(), wake);
-        Hub { hub: Arc::new(hub), woken }
+        let hub =
+            SnapshotWatchableStore::new(Arc::clone(&self.store), config, &Registry::new(), wake);
+        TestWatchableStore { store: Arc::new(hub), wake_ups: woken }
     }
 
     /// Writes keys with values of so many bytes. Returns the revision.
     fn put<K: AsRef<[u8]>>(&self, keys: &[K], bytes: usize) -> (i64, Vec<Change>) {
-        let mut txn = self.store.write().unwrap();
+        let mut txn = self.store.begin_write().unwrap();
         let value = vec![7; bytes];
         keys.iter().for_each(|key| txn.put(key.as_ref(), &value, 0).unwrap());
         let ended = txn.end(()).unwrap();
@@ -66,7 +67,7 @@ impl World {
     }
 
     fn delete(&self, key: &[u8]) -> (i64, Vec<Change>) {
-        let mut txn = self.store.write().unwrap();
+        let mut txn = self.store.begin_write().unwrap();
         txn.delete_range(KeyRange::new(key, &[key, &[0]].concat())).unwrap();
         let ended = txn.end(()).unwrap();
         (ended.revision, ended.changes)
@@ -75,41 +76,41 @@ impl World {
     /// From here on what was written is read from the engine, and counted.
     fn commit(&self) {
         self.store.commit().unwrap();
-        self.reads.take();
+        self.reads.take_count();
     }
 }
 
 /// A hub and how often it has woken.
-struct Hub {
-    hub: Arc<dyn WatchHub>,
-    woken: Arc<AtomicUsize>,
+struct TestWatchableStore {
+    store: Arc<dyn WatchableStore>,
+    wake_ups: Arc<AtomicUsize>,
 }
 
-impl Hub {
+impl TestWatchableStore {
     fn stream(&self) -> WatchStream {
-        WatchStream::open(Arc::clone(&self.hub), Arc::new(|| {}), 0)
+        WatchStream::open(Arc::clone(&self.store), Arc::new(|| {}), 0)
     }
 
     fn publish(&self, (revision, changes): (i64, Vec<Change>)) {
-        self.hub.publish(revision, changes);
+        self.store.publish(revision, changes);
     }
 
     fn settle(&self) {
-        while self.hub.deliver().unwrap() {}
-        while self.hub.catch_up().unwrap() {}
+        while self.store.deliver().unwrap() {}
+        while self.store.sync_watchers().unwrap() {}
     }
 
-    fn woken(&self) -> usize {
-        self.woken.load(Ordering::Relaxed)
+    fn wake_ups(&self) -> usize {
+        self.wake_ups.load(Ordering::Relaxed)
     }
 }
 
 /// Takes so many bytes at a time until there is nothing more.
-fn drain(hub: &Hub, stream: &WatchStream, bytes: usize) -> Vec<Response> {
+fn drain(hub: &TestWatchableStore, stream: &WatchStream, bytes: usize) -> Vec<Response> {
     let mut all = Vec::new();
     loop {
         hub.settle();
-        let taken = stream.take(bytes).unwrap();
+        let taken = stream.poll_responses(bytes).unwrap();
         if taken.is_empty() {
             return all;
         }
@@ -118,21 +119,21 @@ fn drain(hub: &Hub, stream: &WatchStream, bytes: usize) -> Vec<Response> {
 }
 
 fn one(key: &str) -> WatchedKeys {
-    WatchedKeys::One(Bytes::copy_from_slice(key.as_bytes()))
+    WatchedKeys::Single(Bytes::copy_from_slice(key.as_bytes()))
 }
 
 fn everything() -> WatchRequest {
-    WatchRequest::of(WatchedKeys::From(Bytes::new()))
+    WatchRequest::new(WatchedKeys::From(Bytes::new()))
 }
 
 fn events(responses: &[Response]) -> Vec<&Event> {
-    let of = |response: &'_ Response| match &response.says {
-        Says::Events { events, .. } => events.len(),
+    let of = |response: &'_ Response| match &response.kind {
+        ResponseKind::Events { events, .. } => events.len(),
         _ => 0,
     };
     let mut all = Vec::with_capacity(responses.iter().map(of).sum());
     for response in responses {
-        if let Says::Events { events, .. } = &response.says {
+        if let ResponseKind::Events { events, .. } = &response.kind {
             all.extend(events.iter());
         }
     }

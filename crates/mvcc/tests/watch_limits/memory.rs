@@ -1,7 +1,7 @@
 //! What is kept for clients that do not read?
 
 use clearlane_mvcc::Change;
-use clearlane_mvcc::watch::{Event, Says, WatchConfig, WatchRequest};
+use clearlane_mvcc::watch::{Event, ResponseKind, WatchConfig, WatchRequest};
 
 use crate::{World, bytes, drain, events, everything, one};
 
@@ -11,20 +11,20 @@ pub(crate) fn revision(event: &Event) -> i64 {
 }
 
 fn small() -> WatchConfig {
-    WatchConfig { stream_bytes_max: 50_000, step_bytes: 20_000, ..WatchConfig::default() }
+    WatchConfig { stream_bytes_max: 50_000, sync_step_bytes: 20_000, ..WatchConfig::default() }
 }
 
 #[test]
 fn an_outbox_stays_below_its_bound_and_a_step() {
     let world = World::new();
-    let hub = world.hub(small());
+    let hub = world.watchable_store(small());
     let stream = hub.stream();
     stream.watch(everything());
     for _ in 0..3000 {
         hub.publish(world.put(&["a"], 1000));
         hub.settle();
     }
-    let kept = stream.take(usize::MAX).unwrap();
+    let kept = stream.poll_responses(usize::MAX).unwrap();
     assert!((40_000..80_000).contains(&bytes(&kept)), "{} bytes kept", bytes(&kept));
     assert_eq!(events(&kept).len() + events(&drain(&hub, &stream, 1)).len(), 3000);
 }
@@ -32,36 +32,36 @@ fn an_outbox_stays_below_its_bound_and_a_step() {
 #[test]
 fn watchers_of_a_stream_count_what_they_do_not_share() {
     let world = World::new();
-    let hub = world.hub(small());
+    let hub = world.watchable_store(small());
     let stream = hub.stream();
-    stream.watch(WatchRequest::of(one("a")));
-    stream.watch(WatchRequest::of(one("b")));
-    stream.watch(WatchRequest { previous: true, ..WatchRequest::of(one("c")) });
+    stream.watch(WatchRequest::new(one("a")));
+    stream.watch(WatchRequest::new(one("b")));
+    stream.watch(WatchRequest { prev_kv: true, ..WatchRequest::new(one("c")) });
     for _ in 0..200 {
         let keys = ["a", "b", "c"];
-        let mut txn = world.store.write().unwrap();
+        let mut txn = world.store.begin_write().unwrap();
         for (key, bytes) in keys.into_iter().zip([1, 5000, 5000]) {
             txn.put(key.as_bytes(), &vec![1; bytes], 0).unwrap();
         }
         let ended = txn.end(()).unwrap();
         hub.publish((ended.revision, ended.changes));
-        while hub.hub.deliver().unwrap() {}
+        while hub.store.deliver().unwrap() {}
     }
-    let kept = bytes(&stream.take(usize::MAX).unwrap());
+    let kept = bytes(&stream.poll_responses(usize::MAX).unwrap());
     assert!((40_000..70_000).contains(&kept), "{kept} bytes kept");
 }
 
 #[test]
 fn many_watchers_of_one_key_share_its_events() {
     let world = World::new();
-    let hub = world.hub(small());
+    let hub = world.watchable_store(small());
     let stream = hub.stream();
-    (0..50).for_each(|_| stream.watch(WatchRequest::of(one("a"))));
-    stream.take(usize::MAX).unwrap();
+    (0..50).for_each(|_| stream.watch(WatchRequest::new(one("a"))));
+    stream.poll_responses(usize::MAX).unwrap();
     hub.publish(world.put(&["a"], 10_000));
     hub.settle();
-    assert_eq!(hub.hub.figures().behind, 0, "50 times the same 10,000 bytes");
-    assert_eq!(events(&stream.take(usize::MAX).unwrap()).len(), 50);
+    assert_eq!(hub.store.metrics().unsynced, 0, "50 times the same 10,000 bytes");
+    assert_eq!(events(&stream.poll_responses(usize::MAX).unwrap()).len(), 50);
 }
 
 /// The deletes are small. What they have deleted is not.
@@ -70,51 +70,51 @@ fn a_step_counts_the_records_before() {
     let world = World::new();
     let key = |number: usize| format!("key-{number}");
     (0..200).for_each(|number| drop(world.put(&[key(number)], 10_000)));
-    let first = world.store.read().revision() + 1;
+    let first = world.store.begin_read().revision() + 1;
     (0..200).for_each(|number| drop(world.delete(key(number).as_bytes())));
-    let hub = world.hub(small());
+    let hub = world.watchable_store(small());
     let stream = hub.stream();
-    stream.watch(WatchRequest { start: first, previous: true, ..everything() });
+    stream.watch(WatchRequest { start_revision: first, prev_kv: true, ..everything() });
     hub.settle();
-    let kept = stream.take(usize::MAX).unwrap();
+    let kept = stream.poll_responses(usize::MAX).unwrap();
     assert!(bytes(&kept) < 50_000 + 20_000 + 11_000, "{} bytes kept", bytes(&kept));
     let rest = drain(&hub, &stream, usize::MAX);
     assert_eq!(events(&kept).len() + events(&rest).len(), 200);
-    assert!(events(&rest).iter().all(|event| event.previous.is_some()));
+    assert!(events(&rest).iter().all(|event| event.prev_kv.is_some()));
 }
 
 #[test]
 fn notices_of_progress_do_not_pile_up() {
     let world = World::new();
-    let hub = world.hub(small());
+    let hub = world.watchable_store(small());
     let stream = hub.stream();
-    stream.watch(WatchRequest { progress: true, ..everything() });
-    (0..5000).for_each(|_| stream.interval_passed());
-    let kept = stream.take(usize::MAX).unwrap();
+    stream.watch(WatchRequest { progress_notify: true, ..everything() });
+    (0..5000).for_each(|_| stream.notify_progress());
+    let kept = stream.poll_responses(usize::MAX).unwrap();
     assert!((10..1000).contains(&kept.len()), "{} notices kept", kept.len());
-    assert_eq!(kept[1].says, Says::Progress);
-    stream.interval_passed();
-    assert_eq!(stream.take(usize::MAX).unwrap().len(), 1, "there is room again");
+    assert_eq!(kept[1].kind, ResponseKind::Progress);
+    stream.notify_progress();
+    assert_eq!(stream.poll_responses(usize::MAX).unwrap().len(), 1, "there is room again");
 }
 
 /// 1,100 watchers of 1,000 changes: everybody reads them in the store.
 #[test]
 fn a_transaction_that_too_many_want_is_not_handed_on() {
     let world = World::new();
-    let hub = world.hub(WatchConfig::default());
+    let hub = world.watchable_store(WatchConfig::default());
     let (stream, other) = (hub.stream(), hub.stream());
     (0..1100).for_each(|_| stream.watch(WatchRequest { no_put: true, ..everything() }));
     other.watch(everything());
     let keys: Vec<String> = (0..1000).map(|number| format!("key-{number}")).collect();
-    let woken = hub.woken();
+    let woken = hub.wake_ups();
     hub.publish(world.put(&keys, 1));
-    let published = hub.woken();
-    assert!(!hub.hub.deliver().unwrap());
-    assert_eq!(hub.hub.figures().behind, 1101);
-    assert!(published > woken && hub.woken() > published, "somebody has to catch up");
+    let published = hub.wake_ups();
+    assert!(!hub.store.deliver().unwrap());
+    assert_eq!(hub.store.metrics().unsynced, 1101);
+    assert!(published > woken && hub.wake_ups() > published, "somebody has to catch up");
     hub.settle();
-    assert_eq!(hub.hub.figures().behind, 0);
-    assert_eq!(events(&stream.take(usize::MAX).unwrap()).len(), 0);
-    let told = other.take(usize::MAX).unwrap();
+    assert_eq!(hub.store.metrics().unsynced, 0);
+    assert_eq!(events(&stream.poll_responses(usize::MAX).unwrap()).len(), 0);
+    let told = other.poll_responses(usize::MAX).unwrap();
     assert_eq!((told.len(), events(&told).len()), (2, 1000), "in one response");
 }

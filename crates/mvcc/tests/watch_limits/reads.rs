@@ -9,7 +9,7 @@ const BACKLOG: usize = 100_000;
 const RARE: usize = 2000;
 
 fn slow() -> WatchConfig {
-    WatchConfig { stream_bytes_max: 10_000, step_records: 100, ..WatchConfig::default() }
+    WatchConfig { stream_bytes_max: 10_000, sync_step_records: 100, ..WatchConfig::default() }
 }
 
 /// Every 2,000th revision is of "rare", every 10th of "list-0" to "list-4", and the last one puts
@@ -31,16 +31,21 @@ fn far_behind() -> World {
 }
 
 /// Events that a watcher of these keys is told from the beginning, and the reads for that.
-fn told(world: &World, config: WatchConfig, keys: WatchedKeys, bytes: usize) -> (usize, usize) {
-    let hub = world.hub(config);
+fn events_and_reads(
+    world: &World,
+    config: WatchConfig,
+    keys: WatchedKeys,
+    bytes: usize,
+) -> (usize, usize) {
+    let hub = world.watchable_store(config);
     let stream = hub.stream();
-    world.reads.take();
-    stream.watch(WatchRequest { start: 1, ..WatchRequest::of(keys) });
+    world.reads.take_count();
+    stream.watch(WatchRequest { start_revision: 1, ..WatchRequest::new(keys) });
     let responses = drain(&hub, &stream, bytes);
     let told = events(&responses);
     let revisions: Vec<i64> = told.iter().map(|event| crate::memory::revision(event)).collect();
     assert!(revisions.is_sorted());
-    (told.len(), world.reads.take())
+    (told.len(), world.reads.take_count())
 }
 
 fn prefix(prefix: &str) -> WatchedKeys {
@@ -53,16 +58,24 @@ fn what_is_read_is_about_what_is_delivered() {
     let world = far_behind();
     for (config, bytes) in [(WatchConfig::default(), usize::MAX), (slow(), 1)] {
         let rare = BACKLOG / RARE;
-        assert_eq!(told(&world, config, one("rare"), bytes), (rare, rare), "one key");
+        assert_eq!(events_and_reads(&world, config, one("rare"), bytes), (rare, rare), "one key");
         // More than one list takes.
-        assert_eq!(told(&world, config, prefix("list-"), bytes), (10_000, 10_000), "five keys");
+        assert_eq!(
+            events_and_reads(&world, config, prefix("list-"), bytes),
+            (10_000, 10_000),
+            "five keys"
+        );
         // More in one transaction than a list takes, behind 100,000 others.
-        assert_eq!(told(&world, config, prefix("many-"), bytes), (5000, 5000), "many keys");
+        assert_eq!(
+            events_and_reads(&world, config, prefix("many-"), bytes),
+            (5000, 5000),
+            "many keys"
+        );
         let all = BACKLOG + 5000;
-        let (told, read) = told(&world, config, WatchedKeys::From(Bytes::new()), bytes);
+        let (told, read) = events_and_reads(&world, config, WatchedKeys::From(Bytes::new()), bytes);
         assert_eq!(told, all, "everything");
         // The first record of the next step is seen, and left.
-        let steps = all / config.step_records + 1;
+        let steps = all / config.sync_step_records + 1;
         assert!((all..=all + steps).contains(&read), "{read} of {all} records read");
     }
 }
@@ -80,10 +93,10 @@ fn big_transactions_are_not_scanned_for_few_events() {
     }
     world.commit();
     let config = WatchConfig::default();
-    let (told, read) = told(&world, config, one("wanted"), usize::MAX);
+    let (told, read) = events_and_reads(&world, config, one("wanted"), usize::MAX);
     assert_eq!(told, 200);
     // One step finds out, and the rest is read by a list.
-    assert!(read < config.step_records + 2 * told, "{read} of 80,000 records read");
+    assert!(read < config.sync_step_records + 2 * told, "{read} of 80,000 records read");
 }
 
 #[test]
@@ -96,11 +109,11 @@ fn puts_are_not_read_for_one_who_wants_none() {
         }
     }
     world.commit();
-    let hub = world.hub(WatchConfig::default());
+    let hub = world.watchable_store(WatchConfig::default());
     let stream = hub.stream();
-    stream.watch(WatchRequest { start: 1, no_put: true, ..everything() });
+    stream.watch(WatchRequest { start_revision: 1, no_put: true, ..everything() });
     let responses = drain(&hub, &stream, usize::MAX);
-    assert_eq!((events(&responses).len(), world.reads.take()), (20, 20));
+    assert_eq!((events(&responses).len(), world.reads.take_count()), (20, 20));
 }
 
 #[test]
@@ -109,10 +122,14 @@ fn bounds_of_nothing_still_allow_steps() {
     for _ in 0..20 {
         world.put(&["a", "b"], 10);
     }
-    let nothing =
-        WatchConfig { stream_bytes_max: 0, queue_bytes_max: 0, step_records: 0, step_bytes: 0 };
-    assert_eq!(told(&world, nothing, one("a"), 1).0, 20, "by a list or by a scan");
-    assert_eq!(told(&world, nothing, WatchedKeys::From(Bytes::new()), 1).0, 40);
+    let nothing = WatchConfig {
+        stream_bytes_max: 0,
+        queue_bytes_max: 0,
+        sync_step_records: 0,
+        sync_step_bytes: 0,
+    };
+    assert_eq!(events_and_reads(&world, nothing, one("a"), 1).0, 20, "by a list or by a scan");
+    assert_eq!(events_and_reads(&world, nothing, WatchedKeys::From(Bytes::new()), 1).0, 40);
 }
 
 /// Streams take turns, and so do the watchers of a stream.
@@ -121,14 +138,15 @@ fn one_who_has_much_to_read_does_not_keep_others_waiting() {
     let world = World::new();
     world.put(&["rare"], 10);
     (0..3000).for_each(|_| drop(world.put(&["often"], 10)));
-    let hub = world.hub(WatchConfig { step_records: 10, ..WatchConfig::default() });
+    let hub =
+        world.watchable_store(WatchConfig { sync_step_records: 10, ..WatchConfig::default() });
     let (busy, other) = (hub.stream(), hub.stream());
-    (0..50).for_each(|_| busy.watch(WatchRequest { start: 1, ..everything() }));
-    other.watch(WatchRequest { start: 1, ..WatchRequest::of(one("rare")) });
-    (0..2).for_each(|_| assert!(hub.hub.catch_up().unwrap()));
-    assert_eq!(events(&other.take(usize::MAX).unwrap()).len(), 1, "the other stream");
-    (0..49).for_each(|_| assert!(hub.hub.catch_up().unwrap()));
-    let told = busy.take(usize::MAX).unwrap();
+    (0..50).for_each(|_| busy.watch(WatchRequest { start_revision: 1, ..everything() }));
+    other.watch(WatchRequest { start_revision: 1, ..WatchRequest::new(one("rare")) });
+    (0..2).for_each(|_| assert!(hub.store.sync_watchers().unwrap()));
+    assert_eq!(events(&other.poll_responses(usize::MAX).unwrap()).len(), 1, "the other stream");
+    (0..49).for_each(|_| assert!(hub.store.sync_watchers().unwrap()));
+    let told = busy.poll_responses(usize::MAX).unwrap();
     let of = |id| told.iter().filter(|response| response.id == id).count();
     assert!((0..50).all(|id| of(id) == 2), "all 50 were created and told once");
 }

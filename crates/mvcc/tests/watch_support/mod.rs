@@ -16,10 +16,10 @@ use clearlane_backend::{Config, PreCommit};
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_locks::Registry;
 use clearlane_mvcc::watch::{
-    Event, NO_WATCHER, Response, Says, WatchConfig, WatchHub, WatchId, WatchRequest, WatchStream,
-    WatchedKeys,
+    Event, INVALID_WATCH_ID, Response, ResponseKind, WatchConfig, WatchId, WatchRequest,
+    WatchStream, WatchableStore, WatchedKeys,
 };
-use clearlane_mvcc::{Change, Ground, Store, StoreParts, open};
+use clearlane_mvcc::{Change, Store, StoreConfig, StoreParts, open};
 use goldenscript::{Argument, Command, Context, Runner};
 
 type Outcome = Result<String, Box<dyn Error>>;
@@ -29,11 +29,11 @@ pub(crate) struct WatchRunner {
     parts: StoreParts,
     locks: Registry,
     store: Arc<dyn Store<()>>,
-    hub: Arc<dyn WatchHub>,
+    watchable_store: Arc<dyn WatchableStore>,
     streams: BTreeMap<String, WatchStream>,
     /// What was written and is not published, if the script says so.
     unpublished: Vec<(i64, Vec<Change>)>,
-    holds: bool,
+    is_publishing_held: bool,
 }
 
 /// Whoever is woken is woken with no lock held. (A script is one thread, so whatever is held is held
@@ -52,26 +52,35 @@ impl WatchRunner {
         let locks = Registry::new();
         let of_backend = Config { locks: locks.clone(), ..Config::default() };
         let engine = Arc::new(MemoryEngine::new());
-        let ground = Ground::new(engine, of_backend, PreCommit::none(), ());
+        let ground = StoreConfig::new(engine, of_backend, PreCommit::none(), ());
         let store: Arc<dyn Store<()>> =
             Arc::from(open(parts, ground).expect("an empty engine opens").0);
         let wake = unlocked(&locks);
-        let hub = Arc::clone(&store).watch_hub(config, &locks, Box::new(move |_| wake()));
+        let hub =
+            Arc::clone(&store).open_watchable_store(config, &locks, Box::new(move |_| wake()));
         let (streams, unpublished) = (BTreeMap::new(), Vec::new());
-        WatchRunner { parts, locks, store, hub, streams, unpublished, holds: false }
+        WatchRunner {
+            parts,
+            locks,
+            store,
+            watchable_store: hub,
+            streams,
+            unpublished,
+            is_publishing_held: false,
+        }
     }
 
     /// How many responses with events a client finds who has taken none for long.
-    pub(crate) fn responses_of_a_full_outbox(mut self) -> usize {
-        let stream = WatchStream::open(Arc::clone(&self.hub), Arc::new(|| {}), 0);
-        stream.watch(WatchRequest::of(WatchedKeys::From(Bytes::new())));
+    pub(crate) fn responses_of_a_full_channel(mut self) -> usize {
+        let stream = WatchStream::open(Arc::clone(&self.watchable_store), Arc::new(|| {}), 0);
+        stream.watch(WatchRequest::new(WatchedKeys::From(Bytes::new())));
         self.puts("a", 1100).expect("nothing is in its way");
-        let is_events = |response: &&Response| matches!(response.says, Says::Events { .. });
-        stream.take(usize::MAX).unwrap().iter().filter(is_events).count()
+        let is_events = |response: &&Response| matches!(response.kind, ResponseKind::Events { .. });
+        stream.poll_responses(usize::MAX).unwrap().iter().filter(is_events).count()
     }
 
     fn txn(&mut self, operations: &[Vec<&str>]) -> Outcome {
-        let mut txn = self.store.write()?;
+        let mut txn = self.store.begin_write()?;
         for operation in operations {
             match operation[..] {
                 ["put", key, value] => txn.put(key.as_bytes(), value.as_bytes(), 0)?,
@@ -87,7 +96,7 @@ impl WatchRunner {
         }
         let ended = txn.end(())?;
         self.unpublished.push((ended.revision, ended.changes));
-        if !self.holds {
+        if !self.is_publishing_held {
             self.publish();
         }
         Ok(format!("rev={}\n", ended.revision))
@@ -104,13 +113,13 @@ impl WatchRunner {
 
     fn publish(&mut self) {
         for (revision, changes) in self.unpublished.drain(..) {
-            self.hub.publish(revision, changes);
+            self.watchable_store.publish(revision, changes);
         }
     }
 
     fn settle(&self) -> Outcome {
-        while self.hub.deliver()? {}
-        while self.hub.catch_up()? {}
+        while self.watchable_store.deliver()? {}
+        while self.watchable_store.sync_watchers()? {}
         Ok(String::new())
     }
 
@@ -125,7 +134,7 @@ impl WatchRunner {
     fn drain(&self, stream: &WatchStream) -> Outcome {
         let mut all = Vec::new();
         loop {
-            let taken = stream.take(usize::MAX).unwrap();
+            let taken = stream.poll_responses(usize::MAX).unwrap();
             if taken.is_empty() {
                 return tally(&all);
             }
@@ -140,13 +149,13 @@ impl WatchRunner {
             "watch" => stream.watch(request(command)?),
             "cancel" => stream.cancel(words(command)[0].parse()?),
             "progress" => stream.request_progress(),
-            "interval" => stream.interval_passed(),
+            "interval" => stream.notify_progress(),
             "close" => drop(self.streams.remove(name)),
             "take" => {
                 let bytes = words(command).first().map_or(Ok(usize::MAX), |max| max.parse())?;
-                return Ok(stream.take(bytes).unwrap().iter().map(show).collect());
+                return Ok(stream.poll_responses(bytes).unwrap().iter().map(show).collect());
             }
-            "tally" => return tally(&stream.take(usize::MAX).unwrap()),
+            "tally" => return tally(&stream.poll_responses(usize::MAX).unwrap()),
             "drain" => return self.drain(stream),
             other => return Err(format!("no command {other:?} of a stream").into()),
         }
@@ -179,33 +188,33 @@ fn request(command: &Command) -> Result<WatchRequest, Box<dyn Error>> {
         words.into_iter().partition(|word| flags.contains(word));
     let keys = match keys[..] {
         [] => WatchedKeys::From(bytes("")),
-        [key] => WatchedKeys::One(bytes(key)),
+        [key] => WatchedKeys::Single(bytes(key)),
         [from, "-"] => WatchedKeys::From(bytes(from)),
         [from, end, ..] => WatchedKeys::Range(bytes(from), bytes(end)),
     };
     let has = |flag: &str| flagged.contains(&flag);
     Ok(WatchRequest {
         keys,
-        start: option(command, "start")?.unwrap_or(0),
+        start_revision: option(command, "start")?.unwrap_or(0),
         id: option(command, "id")?.unwrap_or(0),
         no_put: has("no_put"),
         no_delete: has("no_delete"),
-        previous: has("previous"),
-        progress: has("notify"),
+        prev_kv: has("previous"),
+        progress_notify: has("notify"),
         fragment: has("fragment"),
     })
 }
 
 fn show(response: &Response) -> String {
-    let Response { id, revision, says } = response;
+    let Response { id, revision, kind: says } = response;
     let mut out = format!("{id} ");
     match says {
-        Says::Created => out += "created",
-        Says::Refused(refusal) => out += &format!("refused: {refusal}"),
-        Says::Canceled => out += "canceled",
-        Says::Compacted(compacted) => out += &format!("compacted={compacted}"),
-        Says::Progress => out += "progress",
-        Says::Events { events, fragment } => {
+        ResponseKind::Created => out += "created",
+        ResponseKind::Rejected(refusal) => out += &format!("refused: {refusal}"),
+        ResponseKind::Canceled => out += "canceled",
+        ResponseKind::Compacted(compacted) => out += &format!("compacted={compacted}"),
+        ResponseKind::Progress => out += "progress",
+        ResponseKind::Events { events, fragment } => {
             out += if *fragment { "events (may be cut)" } else { "events" };
             let _ = writeln!(out, " rev={revision}");
             events.iter().for_each(|event| out += &show_event(event));
@@ -221,8 +230,8 @@ fn tally(responses: &[Response]) -> Outcome {
     let mut out = String::new();
     let mut untold: BTreeMap<WatchId, Vec<i64>> = BTreeMap::new();
     for response in responses {
-        let Says::Events { events, .. } = &response.says else {
-            if response.id == NO_WATCHER {
+        let ResponseKind::Events { events, .. } = &response.kind else {
+            if response.id == INVALID_WATCH_ID {
                 out += &show_revisions(&std::mem::take(&mut untold));
             } else {
                 out += &show_revisions(&untold.remove_entry(&response.id).into_iter().collect());
@@ -263,7 +272,7 @@ fn show_event(event: &Event) -> String {
         ),
         Change::Delete(kv) => format!("  delete {} mod={}", text(&kv.key), kv.mod_revision),
     };
-    if let Some(kv) = &event.previous {
+    if let Some(kv) = &event.prev_kv {
         let _ = write!(out, " previous={} mod={}", text(&kv.value), kv.mod_revision);
     }
     out + "\n"
@@ -286,15 +295,18 @@ impl Runner for WatchRunner {
                 let config = WatchConfig {
                     stream_bytes_max: bound("stream")?.unwrap_or(usual.stream_bytes_max),
                     queue_bytes_max: bound("queue")?.unwrap_or(usual.queue_bytes_max),
-                    step_records: bound("records")?.unwrap_or(usual.step_records),
-                    step_bytes: bound("bytes")?.unwrap_or(usual.step_bytes),
+                    sync_step_records: bound("records")?.unwrap_or(usual.sync_step_records),
+                    sync_step_bytes: bound("bytes")?.unwrap_or(usual.sync_step_bytes),
                 };
                 *self = WatchRunner::with(self.parts, config);
                 Ok(String::new())
             }
             "stream" => {
-                let stream =
-                    WatchStream::open(Arc::clone(&self.hub), Arc::new(unlocked(&self.locks)), 0);
+                let stream = WatchStream::open(
+                    Arc::clone(&self.watchable_store),
+                    Arc::new(unlocked(&self.locks)),
+                    0,
+                );
                 self.streams.insert(words[0].to_owned(), stream);
                 Ok(String::new())
             }
@@ -307,22 +319,22 @@ impl Runner for WatchRunner {
             }
             "compact" => self.compact(words[0].parse()?),
             "hold" => {
-                self.holds = true;
+                self.is_publishing_held = true;
                 Ok(String::new())
             }
             "publish" => {
                 self.publish();
                 Ok(String::new())
             }
-            "deliver" => Ok(format!("more={}\n", self.hub.deliver()?)),
-            "catch_up" => Ok(format!("more={}\n", self.hub.catch_up()?)),
+            "deliver" => Ok(format!("more={}\n", self.watchable_store.deliver()?)),
+            "catch_up" => Ok(format!("more={}\n", self.watchable_store.sync_watchers()?)),
             "settle" => self.settle(),
-            "figures" => Ok(format!("{:?}\n", self.hub.figures())),
+            "metrics" => Ok(format!("{:?}\n", self.watchable_store.metrics())),
             other => Err(format!("no command {other:?}").into()),
         }
     }
 
     fn end_command(&mut self, _: &Command, _: &Context) -> Outcome {
-        if self.holds { Ok(String::new()) } else { self.settle() }
+        if self.is_publishing_held { Ok(String::new()) } else { self.settle() }
     }
 }

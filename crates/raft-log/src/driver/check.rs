@@ -18,23 +18,23 @@
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use raft::{Raft, StateRole};
 
+use super::config::NUMBER_MAX;
 use super::convert;
-use super::settings::NUMBER_MAX;
-use crate::log::{Log, Position};
+use crate::log::{LogPosition, LogStorage};
 use crate::wire::ConfState;
 
 /// What is wrong.
-type Check = std::result::Result<(), &'static str>;
+type CheckResult = std::result::Result<(), &'static str>;
 
 /// The longest id of a read.
 const CONTEXT_BYTES_MAX: usize = 64;
 
-fn ensure(holds: bool, otherwise: &'static str) -> Check {
+fn ensure(holds: bool, otherwise: &'static str) -> CheckResult {
     if holds { Ok(()) } else { Err(otherwise) }
 }
 
 /// What can be seen from the message alone.
-pub(super) fn shape(message: &Message) -> Check {
+pub(super) fn check_form(message: &Message) -> CheckResult {
     let kind = message.get_msg_type();
     let local = matches!(
         kind,
@@ -54,55 +54,55 @@ pub(super) fn shape(message: &Message) -> Check {
     let forwarded = matches!(kind, MessageType::MsgPropose | MessageType::MsgReadIndex);
     ensure(forwarded == (message.term == 0), "it must have a term, or must not")?;
     match kind {
-        MessageType::MsgPropose => proposals(message),
-        MessageType::MsgReadIndex | MessageType::MsgReadIndexResp => read(message),
-        MessageType::MsgAppend => append(message),
-        MessageType::MsgSnapshot => snapshot(message),
+        MessageType::MsgPropose => check_proposals(message),
+        MessageType::MsgReadIndex | MessageType::MsgReadIndexResp => check_read(message),
+        MessageType::MsgAppend => check_append(message),
+        MessageType::MsgSnapshot => check_snapshot(message),
         _ => Ok(()),
     }
 }
 
-fn proposals(message: &Message) -> Check {
+fn check_proposals(message: &Message) -> CheckResult {
     ensure(!message.entries.is_empty(), "it proposes nothing")?;
     message.entries.iter().try_for_each(|entry| {
-        plain(entry)?;
-        proposal(entry.get_entry_type(), &entry.data)
+        check_entry(entry)?;
+        check_proposal(entry.get_entry_type(), &entry.data)
     })
 }
 
 /// What may be proposed. A request without a word is what a leader begins its term with, and raft
 /// does not count its bytes.
-pub(super) fn proposal(kind: EntryType, data: &[u8]) -> Check {
+pub(super) fn check_proposal(kind: EntryType, data: &[u8]) -> CheckResult {
     ensure(kind != EntryType::EntryNormal || !data.is_empty(), "a request without a word")
 }
 
 /// An entry has nothing that the log would not keep.
-fn plain(entry: &Entry) -> Check {
+fn check_entry(entry: &Entry) -> CheckResult {
     let known = entry.unknown_fields.fields.is_none();
     ensure(
         known && entry.context.is_empty() && !entry.sync_log,
         "an entry with more than we keep",
     )?;
-    let readable = convert::bare(entry.get_entry_type(), &entry.data).is_some();
+    let readable = convert::unwrap_data(entry.get_entry_type(), &entry.data).is_some();
     ensure(readable, "a change that is not wrapped")
 }
 
-fn read(message: &Message) -> Check {
+fn check_read(message: &Message) -> CheckResult {
     ensure(message.entries.len() == 1, "not the id of one read")?;
-    context(&message.entries[0].data)
+    check_context(&message.entries[0].data)
 }
 
 /// The id of a read. An empty one would never be answered: that is how other heartbeats look.
-pub(super) fn context(context: &[u8]) -> Check {
+pub(super) fn check_context(context: &[u8]) -> CheckResult {
     ensure((1..=CONTEXT_BYTES_MAX).contains(&context.len()), "not the id of a read")
 }
 
-fn append(message: &Message) -> Check {
+fn check_append(message: &Message) -> CheckResult {
     let before = (message.index, message.log_term);
     ensure((before.0 == 0) == (before.1 == 0), "the entry before has no term")?;
     let mut previous = before;
     for entry in &message.entries {
-        plain(entry)?;
+        check_entry(entry)?;
         ensure(entry.index == previous.0 + 1, "entries with a gap")?;
         let rises = entry.term >= previous.1.max(1) && entry.term <= message.term;
         ensure(rises, "an entry of an impossible term")?;
@@ -111,13 +111,13 @@ fn append(message: &Message) -> Check {
     ensure(message.log_term <= message.term, "the entry before is of a later term")
 }
 
-fn snapshot(message: &Message) -> Check {
-    let position = Position::of_raft(message.get_snapshot().get_metadata());
+fn check_snapshot(message: &Message) -> CheckResult {
+    let position = LogPosition::from_raft(message.get_snapshot().get_metadata());
     let (index, term) = (position.index, position.term);
     ensure((1..=NUMBER_MAX).contains(&index), "a copy of an impossible index")?;
     ensure((1..=message.term).contains(&term), "a copy of an impossible term")?;
-    ensure(!position.members.voters.is_empty(), "a copy without members")?;
-    position.members.check()
+    ensure(!position.conf_state.voters.is_empty(), "a copy without members")?;
+    position.conf_state.check()
 }
 
 impl ConfState {
@@ -144,7 +144,11 @@ impl ConfState {
 
 /// What depends on where this member is. `asked` says whether its own request for votes in this
 /// term can have left it.
-pub(super) fn circumstances(message: &Message, raft: &Raft<Log>, asked: bool) -> Check {
+pub(super) fn check_against_state(
+    message: &Message,
+    raft: &Raft<LogStorage>,
+    asked: bool,
+) -> CheckResult {
     let last = raft.raft_log.last_index();
     match message.get_msg_type() {
         // To transfer leadership to somebody, raft says that it comes from that member.

@@ -31,7 +31,7 @@ impl ConfState {
 
     /// In order: raft keeps ids in sets, whose order depends on what has been in them, and members
     /// that agree must have the same bytes.
-    pub(crate) fn of_raft(state: &eraftpb::ConfState) -> ConfState {
+    pub(crate) fn from_raft(state: &eraftpb::ConfState) -> ConfState {
         let in_order = |ids: &[u64]| {
             let mut ids = ids.to_vec();
             ids.sort_unstable();
@@ -56,7 +56,7 @@ impl HardState {
         state
     }
 
-    pub(crate) fn of_raft(state: &eraftpb::HardState) -> HardState {
+    pub(crate) fn from_raft(state: &eraftpb::HardState) -> HardState {
         HardState { term: state.term, vote: state.vote, commit: state.commit }
     }
 }
@@ -70,7 +70,7 @@ impl EntryKind {
         }
     }
 
-    pub(super) fn of_raft(kind: eraftpb::EntryType) -> EntryKind {
+    pub(super) fn from_raft(kind: eraftpb::EntryType) -> EntryKind {
         match kind {
             eraftpb::EntryType::EntryNormal => EntryKind::Normal,
             eraftpb::EntryType::EntryConfChange => EntryKind::ConfChange,
@@ -85,14 +85,15 @@ impl Entry {
         entry.set_entry_type(self.kind.to_raft());
         entry.set_term(self.term);
         entry.set_index(self.index);
-        entry.set_data(wrapped(self.kind, &self.data));
+        entry.set_data(wrap_data(self.kind, &self.data));
         entry
     }
 
-    pub(crate) fn of_raft(entry: &eraftpb::Entry) -> Entry {
-        let kind = EntryKind::of_raft(entry.get_entry_type());
+    pub(crate) fn from_raft(entry: &eraftpb::Entry) -> Entry {
+        let kind = EntryKind::from_raft(entry.get_entry_type());
         // What comes from a peer is checked, what comes from the disk was wrapped here.
-        let data = bare(kind.to_raft(), &entry.data).expect("all changes in raft are wrapped");
+        let data =
+            unwrap_data(kind.to_raft(), &entry.data).expect("all changes in raft are wrapped");
         Entry { kind, term: entry.term, index: entry.index, data }
     }
 }
@@ -101,13 +102,13 @@ impl Entry {
 const WRAPPING: u8 = 15 << 3 | 2;
 
 /// Field 2 of several changes: one of them, without a word.
-const SOME_CHANGE: [u8; 2] = [2 << 3 | 2, 0];
+const EMPTY_CHANGE: [u8; 2] = [2 << 3 | 2, 0];
 
-fn wrapped(kind: EntryKind, data: &Bytes) -> Bytes {
+fn wrap_data(kind: EntryKind, data: &Bytes) -> Bytes {
     if kind == EntryKind::Normal || data.is_empty() {
         return data.clone();
     }
-    let some = if kind == EntryKind::ConfChangeV2 { &SOME_CHANGE[..] } else { &[] };
+    let some = if kind == EntryKind::ConfChangeV2 { &EMPTY_CHANGE[..] } else { &[] };
     let mut wrapped = [some, &[WRAPPING]].concat();
     let mut length = data.len();
     while length >= 0x80 {
@@ -120,12 +121,12 @@ fn wrapped(kind: EntryKind, data: &Bytes) -> Bytes {
 }
 
 /// What is in the wrapping; nothing if raft's data has another form.
-pub(super) fn bare(kind: eraftpb::EntryType, data: &Bytes) -> Option<Bytes> {
+pub(super) fn unwrap_data(kind: eraftpb::EntryType, data: &Bytes) -> Option<Bytes> {
     if kind == eraftpb::EntryType::EntryNormal || data.is_empty() {
         return Some(data.clone());
     }
     let several = kind == eraftpb::EntryType::EntryConfChangeV2;
-    let some = if several { &SOME_CHANGE[..] } else { &[] };
+    let some = if several { &EMPTY_CHANGE[..] } else { &[] };
     let rest = data.strip_prefix(some)?.strip_prefix(&[WRAPPING])?;
     let digits = rest.iter().take(4).position(|byte| byte & 0x80 == 0)? + 1;
     let digit = |length: usize, byte: &u8| length << 7 | usize::from(byte & 0x7f);
@@ -154,7 +155,7 @@ pub(crate) fn changes_to_raft(changes: &[ConfChange]) -> eraftpb::ConfChangeV2 {
     to_raft
 }
 
-pub(crate) fn proposal(kind: EntryKind, data: Bytes) -> eraftpb::Message {
+pub(crate) fn proposal_message(kind: EntryKind, data: Bytes) -> eraftpb::Message {
     let entry = Entry { kind, term: 0, index: 0, data };
     let mut message = eraftpb::Message::default();
     message.set_msg_type(eraftpb::MessageType::MsgPropose);

@@ -20,16 +20,16 @@ pub enum Error {
     // Somebody has sent nonsense.
     /// Not a message or a proposal that raft can take.
     #[error("not a message for raft: {0}")]
-    Message(String),
+    InvalidMessage(String),
     /// The members cannot be changed like this. Nothing has changed.
     #[error("not a change that the members allow: {0}")]
-    Change(String),
+    InvalidConfChange(String),
     /// It comes from somebody who is no member.
     #[error("a message from {0}, who is not a member")]
-    Stranger(u64),
+    UnknownPeer(u64),
 
     // The process must stop.
     /// Raft cannot work on this.
     #[error("raft stopped: {0}")]
-    Stopped(String),
+    Fatal(String),
 }

@@ -22,7 +22,7 @@ use super::Message;
 
 /// Takes out the heartbeats that a later one to the same member makes needless. The messages are in the
 /// order of the members.
-pub(super) fn keep_last(messages: &mut Vec<Message>) {
+pub(super) fn keep_last_heartbeats(messages: &mut Vec<Message>) {
     let mut later: Option<(MessageType, u64, u64)> = None;
     let mut reversed = std::mem::take(messages);
     reversed.reverse();
@@ -69,7 +69,7 @@ mod tests {
             message(MsgHeartbeat, 2, b"8"),
             message(MsgHeartbeat, 3, b"7"),
         ];
-        keep_last(&mut messages);
+        keep_last_heartbeats(&mut messages);
         let (two, three) = ((2, b"8".to_vec()), (3, b"7".to_vec()));
         assert_eq!(contexts(&messages), [(2, Vec::new()), two, three], "the append stays");
     }
@@ -78,10 +78,10 @@ mod tests {
     fn a_heartbeat_without_a_question_replaces_none() {
         use MessageType::MsgHeartbeat;
         let mut messages = vec![message(MsgHeartbeat, 2, b"7"), message(MsgHeartbeat, 2, b"")];
-        keep_last(&mut messages);
+        keep_last_heartbeats(&mut messages);
         assert_eq!(messages.len(), 2);
         let mut messages = vec![message(MsgHeartbeat, 2, b""), message(MsgHeartbeat, 2, b"7")];
-        keep_last(&mut messages);
+        keep_last_heartbeats(&mut messages);
         assert_eq!(contexts(&messages), [(2, b"7".to_vec())]);
     }
 }

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{self, MessageType};
 
-use super::convert::bare;
+use super::convert::unwrap_data;
 use super::error::{Error, Result};
-use crate::log::Position;
+use crate::log::LogPosition;
 use crate::wire::EntryKind;
 
 /// A message from one member's raft to another's. What is in it is raft's affair.
@@ -39,7 +39,7 @@ impl Message {
 
     /// Whether it may carry entries, which can be long. All others are small, and must not stand in
     /// line behind long ones.
-    pub fn is_long(&self) -> bool {
+    pub fn can_be_large(&self) -> bool {
         matches!(self.0.get_msg_type(), MessageType::MsgAppend | MessageType::MsgPropose)
     }
 
@@ -55,7 +55,7 @@ impl Message {
     }
 
     /// Whether it asks for a vote, or whether it would get one.
-    pub fn asks_for_a_vote(&self) -> bool {
+    pub fn is_vote_request(&self) -> bool {
         matches!(
             self.0.get_msg_type(),
             MessageType::MsgRequestVote | MessageType::MsgRequestPreVote
@@ -69,22 +69,22 @@ impl Message {
     }
 
     /// What it proposes, as far as it makes sense.
-    pub fn proposed(&self) -> Vec<(EntryKind, Bytes)> {
+    pub fn proposed_entries(&self) -> Vec<(EntryKind, Bytes)> {
         let entries = self.0.entries.iter().filter(|_| self.is_proposal());
         let proposed = entries.filter_map(|entry| {
             let kind = entry.get_entry_type();
-            Some((EntryKind::of_raft(kind), bare(kind, &entry.data)?))
+            Some((EntryKind::from_raft(kind), unwrap_data(kind, &entry.data)?))
         });
         proposed.collect()
     }
 
     /// Of a snapshot: the position of the copy that goes with it.
-    pub fn position(&self) -> Position {
-        Position::of_raft(self.0.get_snapshot().get_metadata())
+    pub fn snapshot_position(&self) -> LogPosition {
+        LogPosition::from_raft(self.0.get_snapshot().get_metadata())
     }
 
     /// Of a snapshot: says of which position the copy is that is sent with it.
-    pub fn set_position(&mut self, position: &Position) {
+    pub fn set_snapshot_position(&mut self, position: &LogPosition) {
         self.0.set_snapshot(position.to_raft());
     }
 
@@ -94,7 +94,7 @@ impl Message {
     /// which is true whether it is written down or not; reads need not wait for a disk. A leader
     /// speaks while it writes, but not before its being elected is written down: the only voter of
     /// a cluster elects itself at once, and could lead twice in one term.
-    pub(super) fn may_leave(&self, durable_term: u64) -> bool {
+    pub(super) fn can_send(&self, durable_term: u64) -> bool {
         match self.0.get_msg_type() {
             MessageType::MsgPropose
             | MessageType::MsgReadIndex
@@ -115,10 +115,10 @@ impl Message {
     }
 
     /// Reads what came over the wire. Whether raft can take it is for
-    /// [`Driver::step`](super::Driver::step) to say.
+    /// [`RaftNode::step`](super::RaftNode::step) to say.
     pub fn decode(bytes: &[u8]) -> Result<Message> {
         let message = eraftpb::Message::parse_from_bytes(bytes);
-        message.map(Message).map_err(|error| Error::Message(error.to_string()))
+        message.map(Message).map_err(|error| Error::InvalidMessage(error.to_string()))
     }
 }
 
@@ -146,7 +146,7 @@ impl fmt::Display for Message {
             write!(f, " reject hint={}", message.reject_hint)?;
         }
         if self.is_snapshot() {
-            let position = self.position();
+            let position = self.snapshot_position();
             write!(f, " snapshot={}@{}", position.index, position.term)?;
         }
         let context = read_context(message);

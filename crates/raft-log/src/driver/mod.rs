@@ -3,7 +3,7 @@
 //! # The idea
 //!
 //! tikv's `raft` decides who leads and what is committed. It has no network, no disk and no clock,
-//! and this driver adds none: inputs go in by calls, and [`effects`](Driver::effects) says what is
+//! and this driver adds none: inputs go in by calls, and [`effects`](RaftNode::ready) says what is
 //! to be done. So the code that the server runs with threads, sockets and a disk is the code that
 //! a simulated cluster runs in one thread, under a seed.
 //!
@@ -18,7 +18,7 @@
 //! An append gets a number, and raft goes on while it is on its way to the disk. A leader's
 //! messages may leave at once: followers write while the leader does. What a follower has to say
 //! about an append ("I have it", "you have my vote") must not be said before it is true, so such
-//! messages stay here until [`persisted`](Driver::persisted) has been told the number.
+//! messages stay here until [`persisted`](RaftNode::on_persisted) has been told the number.
 //!
 //! # Chance
 //!
@@ -47,166 +47,167 @@
 //!   reads by number, what is sent to a follower and not acknowledged by number and size of
 //!   messages.
 
-mod chance;
+mod rng;
 mod check;
 mod convert;
-mod effects;
+mod ready;
 mod error;
 mod heartbeats;
-mod mend;
+mod fix_append;
 mod message;
-mod question;
-mod settings;
-mod split;
-mod waiting;
+mod read_index_answer;
+mod config;
+mod split_append;
+mod pending_appends;
 
 use std::fmt;
 
 use bytes::Bytes;
 use raft::eraftpb::MessageType;
-use raft::{RawNode, Ready, SnapshotStatus, StateRole};
+use raft::{RawNode, SnapshotStatus, StateRole};
 
-use self::chance::Chance;
-pub use self::effects::{Append, Effects, Leadership, ReadAnswer, Role};
+pub use self::config::{RaftNodeConfig, RecoveredState};
 pub use self::error::{Error, Result};
 pub use self::message::Message;
-pub use self::settings::{Found, Settings};
-use self::waiting::{Done, Waiting};
-use crate::log::{Log, Position};
+use self::pending_appends::{DurableAppends, PendingAppends};
+pub use self::ready::{Leadership, ReadState, Ready, ReadyAppend, Role};
+use self::rng::Rng;
+use crate::log::{LogPosition, LogStorage};
 use crate::wire::{ConfChange, ConfChangeKind, ConfState, Entry, EntryKind, HardState};
 
 /// One member's raft.
-pub struct Driver {
-    node: RawNode<Log>,
-    settings: Settings,
-    chance: Chance,
-    timeout: usize,
+pub struct RaftNode {
+    raw_node: RawNode<LogStorage>,
+    config: RaftNodeConfig,
+    rng: Rng,
+    election_timeout_ticks: usize,
     /// What the time-out was drawn for.
-    situation: Leadership,
+    timeout_drawn_for: Leadership,
     /// What the owner was told last.
-    told: Leadership,
-    waiting: Waiting,
+    reported_leadership: Leadership,
+    pending_appends: PendingAppends,
     /// What may be said now.
-    free: Vec<Message>,
+    sendable_messages: Vec<Message>,
     /// Committed entries were handed out up to here.
-    handed_out: u64,
+    delivered_index: u64,
     /// The index of the newest raft snapshot that is not installed yet.
-    installing: Option<u64>,
+    installing_index: Option<u64>,
     /// Bytes that were forwarded since the last effects.
     forwarded_bytes: u64,
 }
 
-impl Driver {
+impl RaftNode {
     /// A member as it finds itself. A new one finds a store at index 0, and the first members among
     /// its entries.
-    pub fn new(settings: Settings, found: Found) -> Result<Driver> {
-        let stopped = |error: raft::Error| Error::Stopped(error.to_string());
+    pub fn new(settings: RaftNodeConfig, found: RecoveredState) -> Result<RaftNode> {
+        let stopped = |error: raft::Error| Error::Fatal(error.to_string());
         if settings.id == 0 {
-            return Err(Error::Stopped("a member's id is not 0".to_owned()));
+            return Err(Error::Fatal("a member's id is not 0".to_owned()));
         }
-        let applied = found.store.index;
+        let applied = found.store_position.index;
         let log = found.into_log()?;
         let durable_term = log.hard_state.term;
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let node = RawNode::new(&settings.to_raft(applied), log, &logger).map_err(stopped)?;
-        let mut driver = Driver {
-            node,
-            settings,
-            chance: Chance::from_seed(settings.seed, settings.id),
-            timeout: settings.election_ticks,
-            situation: Leadership::default(),
-            told: Leadership::default(),
-            waiting: Waiting::new(durable_term),
-            free: Vec::new(),
-            handed_out: applied,
-            installing: None,
+        let mut driver = RaftNode {
+            raw_node: node,
+            config: settings,
+            rng: Rng::from_seed(settings.seed, settings.id),
+            election_timeout_ticks: settings.election_ticks,
+            timeout_drawn_for: Leadership::default(),
+            reported_leadership: Leadership::default(),
+            pending_appends: PendingAppends::new(durable_term),
+            sendable_messages: Vec::new(),
+            delivered_index: applied,
+            installing_index: None,
             forwarded_bytes: 0,
         };
-        driver.draw();
-        driver.told = driver.leadership();
+        driver.draw_election_timeout();
+        driver.reported_leadership = driver.leadership();
         Ok(driver)
     }
 
     /// A tick of the clock has passed. One that would begin an election is left out while the disk does not have
     /// all of the log: the first tick that may begins it.
     pub fn tick(&mut self) {
-        let raft = &self.node.raft;
+        let raft = &self.raw_node.raft;
         let begins_election = raft.state != StateRole::Leader
             && raft.promotable()
-            && raft.election_elapsed + 1 >= self.timeout;
-        if !begins_election || self.may_campaign() {
-            self.node.tick();
+            && raft.election_elapsed + 1 >= self.election_timeout_ticks;
+        if !begins_election || self.can_campaign() {
+            self.raw_node.tick();
         }
-        self.settle();
+        self.update_election_timeout();
     }
 
     /// Wants to lead, without waiting for the time-out. Nothing happens if the member does not vote,
     /// or its disk is behind.
     pub fn campaign(&mut self) {
-        if self.may_campaign() {
+        if self.can_campaign() {
             // It fails for a member that may not, which then does not lead.
-            let _ = self.node.campaign();
+            let _ = self.raw_node.campaign();
         }
-        self.settle();
+        self.update_election_timeout();
     }
 
-    fn may_campaign(&self) -> bool {
-        let is_installing = self.installing.is_some();
-        self.node.raft.promotable() && !self.waiting.changes_the_log() && !is_installing
+    fn can_campaign(&self) -> bool {
+        let is_installing = self.installing_index.is_some();
+        self.raw_node.raft.promotable() && !self.pending_appends.has_log_changes() && !is_installing
     }
 
     /// A message has come. What raft cannot use now it drops in silence, proposals too: who has
     /// sent them tries again. After an error nothing has changed, and another message may be fine.
     pub fn step(&mut self, message: Message) -> Result<()> {
-        self.check(&message)?;
+        self.check_message(&message)?;
         let from = message.from();
         let kind = message.0.get_msg_type();
-        let leads = self.node.raft.state == StateRole::Leader;
+        let leads = self.raw_node.raft.state == StateRole::Leader;
         // Who does not lead would forward it with the sender's term, which raft asserts not to do.
         let lost = kind == MessageType::MsgTransferLeader && !leads;
-        if lost || (kind == MessageType::MsgTimeoutNow && !leads && !self.may_campaign()) {
+        if lost || (kind == MessageType::MsgTimeoutNow && !leads && !self.can_campaign()) {
             return Ok(());
         }
-        if self.answer_at_once(&message) {
+        if self.answer_read_index(&message) {
             return Ok(());
         }
         match kind {
             // Raft would forward both under the name of their first sender, which is not the connection's.
-            MessageType::MsgPropose if !leads => return self.pass_on(&message),
+            MessageType::MsgPropose if !leads => return self.propose_forwarded(&message),
             MessageType::MsgReadIndex if !leads => return Ok(()),
             _ => {}
         }
-        let stepped = self.node.step(message.0);
-        self.settle();
+        let stepped = self.raw_node.step(message.0);
+        self.update_election_timeout();
         match stepped {
             Ok(()) | Err(raft::Error::ProposalDropped) => Ok(()),
-            Err(raft::Error::StepPeerNotFound) => Err(Error::Stranger(from)),
-            Err(error) => Err(Error::Stopped(error.to_string())),
+            Err(raft::Error::StepPeerNotFound) => Err(Error::UnknownPeer(from)),
+            Err(error) => Err(Error::Fatal(error.to_string())),
         }
     }
 
-    fn check(&self, message: &Message) -> Result<()> {
-        let raft = &self.node.raft;
-        let nonsense = |words: &str| Err(Error::Message(format!("{message}: {words}")));
+    fn check_message(&self, message: &Message) -> Result<()> {
+        let raft = &self.raw_node.raft;
+        let nonsense = |words: &str| Err(Error::InvalidMessage(format!("{message}: {words}")));
         if message.to() != raft.id {
             return nonsense("it is for somebody else");
         }
-        let asked = self.waiting.durable_term() >= raft.term;
-        let shape = check::shape(&message.0);
-        if let Err(words) = shape.and_then(|()| check::circumstances(&message.0, raft, asked)) {
+        let asked = self.pending_appends.durable_term() >= raft.term;
+        let shape = check::check_form(&message.0);
+        if let Err(words) = shape.and_then(|()| check::check_against_state(&message.0, raft, asked))
+        {
             return nonsense(words);
         }
         let known = raft.prs().get(message.from()).is_some();
         match message.0.get_msg_type() {
             MessageType::MsgPropose | MessageType::MsgReadIndex if !known => {
-                Err(Error::Stranger(message.from()))
+                Err(Error::UnknownPeer(message.from()))
             }
-            MessageType::MsgPropose => self.room_for(bytes_of(message)),
-            MessageType::MsgReadIndex => self.room_for_read(),
+            MessageType::MsgPropose => self.check_proposal_capacity(entry_bytes(message)),
+            MessageType::MsgReadIndex => self.check_read_capacity(),
             // The disk does not keep up, and the leader will ask again.
             MessageType::MsgAppend
                 if !message.0.entries.is_empty()
-                    && self.waiting.bytes() > self.settings.uncommitted_bytes_max =>
+                    && self.pending_appends.bytes() > self.config.uncommitted_bytes_max =>
             {
                 Err(Error::QueueFull)
             }
@@ -215,47 +216,47 @@ impl Driver {
     }
 
     /// Whether so many bytes more may be proposed.
-    fn room_for(&self, bytes: u64) -> Result<()> {
-        let log = &self.node.raft.raft_log;
+    fn check_proposal_capacity(&self, bytes: u64) -> Result<()> {
+        let log = &self.raw_node.raft.raft_log;
         let entries = log.last_index() - log.committed.min(log.persisted);
-        let full = match self.node.raft.state {
+        let full = match self.raw_node.raft.state {
             // Raft counts the bytes, and takes one proposal of any size. So does a follower.
-            StateRole::Leader => entries >= self.settings.uncommitted_entries_max,
+            StateRole::Leader => entries >= self.config.uncommitted_entries_max,
             _ if self.forwarded_bytes == 0 => false,
-            _ => self.forwarded_bytes + bytes > self.settings.uncommitted_bytes_max,
+            _ => self.forwarded_bytes + bytes > self.config.uncommitted_bytes_max,
         };
         if full { Err(Error::QueueFull) } else { Ok(()) }
     }
 
-    fn room_for_read(&self) -> Result<()> {
-        let raft = &self.node.raft;
+    fn check_read_capacity(&self) -> Result<()> {
+        let raft = &self.raw_node.raft;
         let waiting = raft.pending_read_count() + raft.ready_read_count() + raft.msgs.len();
-        if waiting >= self.settings.reads_max { Err(Error::QueueFull) } else { Ok(()) }
+        if waiting >= self.config.reads_max { Err(Error::QueueFull) } else { Ok(()) }
     }
 
     /// Proposes a request, which is not empty. It is forwarded if another member leads, and may get
     /// lost.
     pub fn propose(&mut self, data: Bytes) -> Result<()> {
-        self.propose_as(EntryKind::Normal, data)
+        self.propose_entry(EntryKind::Normal, data)
     }
 
     /// Proposes a change of one member, as [`ConfChange`] encodes it. One that is proposed while
     /// another is under way becomes an entry that says nothing.
-    pub fn propose_change(&mut self, data: Bytes) -> Result<()> {
-        self.propose_as(EntryKind::ConfChange, data)
+    pub fn propose_conf_change(&mut self, data: Bytes) -> Result<()> {
+        self.propose_entry(EntryKind::ConfChange, data)
     }
 
     /// Proposes changes of several members at once, as etcd's raft encodes them (`ConfChangeV2`).
     /// Without data, to leave a joint configuration.
-    pub fn propose_changes(&mut self, data: Bytes) -> Result<()> {
-        self.propose_as(EntryKind::ConfChangeV2, data)
+    pub fn propose_conf_changes(&mut self, data: Bytes) -> Result<()> {
+        self.propose_entry(EntryKind::ConfChangeV2, data)
     }
 
     /// Forwards what another member has forwarded to this one, which does not lead any more, as if it were this
     /// one's own. It is dropped if no leader is known.
-    fn pass_on(&mut self, proposal: &Message) -> Result<()> {
-        for (kind, data) in proposal.proposed() {
-            match self.propose_as(kind, data) {
+    fn propose_forwarded(&mut self, proposal: &Message) -> Result<()> {
+        for (kind, data) in proposal.proposed_entries() {
+            match self.propose_entry(kind, data) {
                 Ok(()) | Err(Error::NoLeader) => {}
                 Err(error) => return Err(error),
             }
@@ -263,27 +264,28 @@ impl Driver {
         Ok(())
     }
 
-    fn propose_as(&mut self, kind: EntryKind, data: Bytes) -> Result<()> {
-        check::proposal(kind.to_raft(), &data).map_err(|words| Error::Message(words.to_owned()))?;
+    fn propose_entry(&mut self, kind: EntryKind, data: Bytes) -> Result<()> {
+        check::check_proposal(kind.to_raft(), &data)
+            .map_err(|words| Error::InvalidMessage(words.to_owned()))?;
         let bytes = data.len() as u64;
-        if self.node.raft.leader_id == 0 {
+        if self.raw_node.raft.leader_id == 0 {
             return Err(Error::NoLeader);
         }
-        self.room_for(bytes)?;
-        if self.node.raft.state != StateRole::Leader {
+        self.check_proposal_capacity(bytes)?;
+        if self.raw_node.raft.state != StateRole::Leader {
             self.forwarded_bytes += bytes;
         }
-        let mut proposal = convert::proposal(kind, data);
-        proposal.set_from(self.node.raft.id);
-        let proposed = self.node.raft.step(proposal);
-        self.settle();
+        let mut proposal = convert::proposal_message(kind, data);
+        proposal.set_from(self.raw_node.raft.id);
+        let proposed = self.raw_node.raft.step(proposal);
+        self.update_election_timeout();
         match proposed {
             Ok(()) => Ok(()),
-            Err(raft::Error::ProposalDropped) if self.node.raft.lead_transferee.is_some() => {
+            Err(raft::Error::ProposalDropped) if self.raw_node.raft.lead_transferee.is_some() => {
                 Err(Error::Transferring)
             }
             Err(raft::Error::ProposalDropped) => Err(Error::QueueFull),
-            Err(error) => Err(Error::Stopped(error.to_string())),
+            Err(error) => Err(Error::Fatal(error.to_string())),
         }
     }
 
@@ -291,190 +293,194 @@ impl Driver {
     /// forgets the question if there is no leader, or it has not committed anything in its term.
     /// `context` has 1 to 64 bytes and must never have been used before, by nobody.
     pub fn read_index(&mut self, context: Vec<u8>) -> Result<()> {
-        check::context(&context).map_err(|words| Error::Message(words.to_owned()))?;
-        self.room_for_read()?;
-        self.node.read_index(context);
-        self.settle();
+        check::check_context(&context).map_err(|words| Error::InvalidMessage(words.to_owned()))?;
+        self.check_read_capacity()?;
+        self.raw_node.read_index(context);
+        self.update_election_timeout();
         Ok(())
     }
 
     /// Hands leadership to another member, if this one leads and the other votes. A follower's raft would ask its
     /// leader under the other member's name.
     pub fn transfer_leader(&mut self, to: u64) {
-        if to != 0 && self.node.raft.state == StateRole::Leader {
-            self.node.transfer_leader(to);
+        if to != 0 && self.raw_node.raft.state == StateRole::Leader {
+            self.raw_node.transfer_leader(to);
         }
-        self.settle();
+        self.update_election_timeout();
     }
 
     /// A message to a member could not be sent.
-    pub fn unreachable(&mut self, id: u64) {
-        self.node.report_unreachable(id);
-        self.settle();
+    pub fn report_unreachable(&mut self, id: u64) {
+        self.raw_node.report_unreachable(id);
+        self.update_election_timeout();
     }
 
     /// A copy of the store has arrived at a member, or has not.
-    pub fn snapshot_sent(&mut self, to: u64, arrived: bool) {
+    pub fn report_snapshot(&mut self, to: u64, arrived: bool) {
         let status = if arrived { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
-        self.node.report_snapshot(to, status);
-        self.settle();
+        self.raw_node.report_snapshot(to, status);
+        self.update_election_timeout();
     }
 
     /// An append is durable, and with it all before. Numbers may be told late or twice; one that was never handed
     /// out is an error.
-    pub fn persisted(&mut self, number: u64) -> Result<()> {
-        if number > self.waiting.newest() {
-            return Err(Error::Stopped(format!("append {number} is durable and was never made")));
+    pub fn on_persisted(&mut self, number: u64) -> Result<()> {
+        if number > self.pending_appends.newest_ready() {
+            return Err(Error::Fatal(format!("append {number} is durable and was never made")));
         }
-        if let Some(done) = self.waiting.take(number) {
-            self.done(done);
+        if let Some(done) = self.pending_appends.remove_durable(number) {
+            self.finish_appends(done);
         }
         Ok(())
     }
 
-    fn done(&mut self, done: Done) {
-        self.free.extend(done.messages);
-        self.node.on_persist_ready(done.ready);
-        self.settle();
+    fn finish_appends(&mut self, done: DurableAppends) {
+        self.sendable_messages.extend(done.messages);
+        self.raw_node.on_persist_ready(done.ready);
+        self.update_election_timeout();
     }
 
     /// The store that came with a raft snapshot is installed: what it contains is applied. Until then this member
     /// votes and acknowledges what is durable, and does not campaign. Its append is durable before.
-    pub fn installed(&mut self, index: u64) -> Result<()> {
-        self.installing = self.installing.filter(|newest| *newest > index);
-        self.applied(index)
+    pub fn on_installed(&mut self, index: u64) -> Result<()> {
+        self.installing_index = self.installing_index.filter(|newest| *newest > index);
+        self.on_applied(index)
     }
 
     /// Entries up to this index are applied. It may be told late; an index that was not handed out
     /// is an error.
-    pub fn applied(&mut self, index: u64) -> Result<()> {
-        let log = &self.node.raft.raft_log;
-        if index > self.handed_out.min(log.committed).min(log.persisted) {
-            return Err(Error::Stopped(format!("{index} is applied and was never handed out")));
+    pub fn on_applied(&mut self, index: u64) -> Result<()> {
+        let log = &self.raw_node.raft.raft_log;
+        if index > self.delivered_index.min(log.committed).min(log.persisted) {
+            return Err(Error::Fatal(format!("{index} is applied and was never handed out")));
         }
         if index > log.applied {
-            self.node.advance_apply_to(index);
+            self.raw_node.advance_apply_to(index);
         }
-        self.settle();
+        self.update_election_timeout();
         Ok(())
     }
 
     /// Tells raft of a change of one member that is applied now, or was refused (`None`). Returns
     /// who is a member from here on.
-    pub fn apply_change(&mut self, change: Option<&ConfChange>) -> Result<ConfState> {
+    pub fn apply_conf_change(&mut self, change: Option<&ConfChange>) -> Result<ConfState> {
         match change {
             Some(change) if change.kind != ConfChangeKind::UpdateNode => {
-                self.apply_changes(std::slice::from_ref(change))
+                self.apply_conf_changes(std::slice::from_ref(change))
             }
-            _ => Ok(self.members()),
+            _ => Ok(self.conf_state()),
         }
     }
 
     /// Tells raft of changes that are applied now. Several make a joint configuration, in which the
     /// old voters and the new ones must agree; the leader then proposes by itself to leave it, which
     /// is an entry of kind [`EntryKind::ConfChangeV2`] without data, and no changes at all here.
-    pub fn apply_changes(&mut self, changes: &[ConfChange]) -> Result<ConfState> {
-        let changed = self.node.apply_conf_change(&convert::changes_to_raft(changes));
-        let raft = &mut self.node.raft;
+    pub fn apply_conf_changes(&mut self, changes: &[ConfChange]) -> Result<ConfState> {
+        let changed = self.raw_node.apply_conf_change(&convert::changes_to_raft(changes));
+        let raft = &mut self.raw_node.raft;
         if !raft.promotable() && raft.state != StateRole::Follower {
             let term = raft.term;
             raft.become_follower(term, 0);
         }
-        self.settle();
+        self.update_election_timeout();
         match changed {
-            Ok(members) => Ok(ConfState::of_raft(&members)),
-            Err(error) => Err(Error::Change(error.to_string())),
+            Ok(members) => Ok(ConfState::from_raft(&members)),
+            Err(error) => Err(Error::InvalidConfChange(error.to_string())),
         }
     }
 
     /// The store was synced in this state.
-    pub fn durable(&mut self, position: Position) -> Result<()> {
-        if position.index > self.handed_out {
+    pub fn set_durable_position(&mut self, position: LogPosition) -> Result<()> {
+        if position.index > self.delivered_index {
             let index = position.index;
-            return Err(Error::Stopped(format!("{index} is synced and was never handed out")));
+            return Err(Error::Fatal(format!("{index} is synced and was never handed out")));
         }
-        self.node.mut_store().set_durable(position);
+        self.raw_node.mut_store().set_durable(position);
         Ok(())
     }
 
     /// Lets go of entries up to an index, as far as the durable store has them and raft was told
     /// that they are applied.
     pub fn release(&mut self, up_to: u64) {
-        let applied = self.node.raft.raft_log.applied;
-        self.node.mut_store().release(up_to.min(applied));
+        let applied = self.raw_node.raft.raft_log.applied;
+        self.raw_node.mut_store().release(up_to.min(applied));
     }
 
     /// Up to where entries would have to be released, for those between there and `up_to` to have no more
     /// than so many bytes.
-    pub fn beyond_bytes(&self, up_to: u64, bytes: u64) -> u64 {
-        self.node.store().beyond_bytes(up_to, bytes)
+    pub fn release_index_for_bytes(&self, up_to: u64, bytes: u64) -> u64 {
+        self.raw_node.store().release_index_for_bytes(up_to, bytes)
     }
 
     /// Bytes of the log that the durable store does not have.
-    pub fn bytes_to_apply_again(&self) -> u64 {
-        self.node.store().bytes_behind(self.durable_position().index)
+    pub fn bytes_after_durable(&self) -> u64 {
+        self.raw_node.store().bytes_after(self.durable_position().index)
     }
 
     /// What is to be done, if there is anything.
-    pub fn effects(&mut self) -> Option<Effects> {
+    pub fn ready(&mut self) -> Option<Ready> {
         self.forwarded_bytes = 0;
-        let mut effects = Effects::default();
-        if self.node.has_ready() {
-            self.take_ready(&mut effects);
-        } else if self.free.is_empty() {
+        let mut effects = Ready::default();
+        if self.raw_node.has_ready() {
+            self.fill_ready(&mut effects);
+        } else if self.sendable_messages.is_empty() {
             return None;
         }
-        effects.send.append(&mut self.free);
+        effects.messages.append(&mut self.sendable_messages);
         // Raft goes through the members in the order of a hash map.
-        effects.send.sort_by_key(Message::to);
-        heartbeats::keep_last(&mut effects.send);
+        effects.messages.sort_by_key(Message::to);
+        heartbeats::keep_last_heartbeats(&mut effects.messages);
         Some(effects)
     }
 
-    fn take_ready(&mut self, effects: &mut Effects) {
-        let mut ready = self.node.ready();
+    fn fill_ready(&mut self, effects: &mut Ready) {
+        let mut ready = self.raw_node.ready();
         let now = self.leadership();
-        effects.leadership = (self.told != now).then_some(now);
-        self.told = now;
-        effects.reads = ready.take_read_states().into_iter().map(read_answer).collect();
-        effects.committed = ready.take_committed_entries().iter().map(Entry::of_raft).collect();
+        effects.leadership = (self.reported_leadership != now).then_some(now);
+        self.reported_leadership = now;
+        effects.read_states = ready.take_read_states().into_iter().map(read_state).collect();
+        effects.committed_entries =
+            ready.take_committed_entries().iter().map(Entry::from_raft).collect();
         let mut messages = ready.take_messages();
         messages.append(&mut ready.take_persisted_messages());
-        let term = self.waiting.durable_term();
-        let bytes_max = self.settings.message_bytes_max;
-        let term_at = |index| self.node.raft.raft_log.term(index).ok();
-        let messages = messages.into_iter().map(|message| mend::mend(message, term_at));
-        let messages = messages.flat_map(|message| split::split(message, bytes_max));
+        let term = self.pending_appends.durable_term();
+        let bytes_max = self.config.message_bytes_max;
+        let term_at = |index| self.raw_node.raft.raft_log.term(index).ok();
+        let messages =
+            messages.into_iter().map(|message| fix_append::fix_append_index(message, term_at));
+        let messages = messages.flat_map(|message| split_append::split_append(message, bytes_max));
         let messages = messages.map(Message);
-        let (at_once, later) = messages.partition(|message| message.may_leave(term));
-        effects.send = at_once;
-        effects.append = self.append(&ready);
-        let installed = effects.append.as_ref().and_then(|append| append.install.as_ref());
-        let newest = effects.committed.last().map(|entry| entry.index);
-        self.installing = installed.map(|at| at.index).or(self.installing);
-        self.handed_out =
-            newest.or(self.installing).unwrap_or(self.handed_out).max(self.handed_out);
+        let (at_once, later) = messages.partition(|message| message.can_send(term));
+        effects.messages = at_once;
+        effects.append = self.append_to_log(&ready);
+        let installed = effects.append.as_ref().and_then(|append| append.install_snapshot.as_ref());
+        let newest = effects.committed_entries.last().map(|entry| entry.index);
+        self.installing_index = installed.map(|at| at.index).or(self.installing_index);
+        self.delivered_index = newest
+            .or(self.installing_index)
+            .unwrap_or(self.delivered_index)
+            .max(self.delivered_index);
         let number = ready.number();
-        self.node.advance_append_async(ready);
-        if let Some(done) = self.waiting.push(number, effects.append.as_ref(), later) {
-            self.done(done);
+        self.raw_node.advance_append_async(ready);
+        if let Some(done) = self.pending_appends.push(number, effects.append.as_ref(), later) {
+            self.finish_appends(done);
         }
     }
 
     /// What of a ready goes to the log. Raft must be able to read it from here on.
-    fn append(&mut self, ready: &Ready) -> Option<Append> {
-        let log = self.node.mut_store();
+    fn append_to_log(&mut self, ready: &raft::Ready) -> Option<ReadyAppend> {
+        let log = self.raw_node.mut_store();
         let metadata = ready.snapshot().get_metadata();
-        let install = (metadata.index > 0).then(|| Position::of_raft(metadata));
+        let install = (metadata.index > 0).then(|| LogPosition::from_raft(metadata));
         if let Some(position) = &install {
             log.install(position.clone());
         }
         log.append(ready.entries());
-        let append = Append {
+        let append = ReadyAppend {
             number: ready.number(),
-            install,
-            entries: ready.entries().iter().map(Entry::of_raft).collect(),
-            hard_state: ready.hs().map(HardState::of_raft),
+            install_snapshot: install,
+            entries: ready.entries().iter().map(Entry::from_raft).collect(),
+            hard_state: ready.hs().map(HardState::from_raft),
             must_sync: ready.must_sync(),
         };
         (append.must_sync || append.hard_state.is_some()).then_some(append)
@@ -482,7 +488,7 @@ impl Driver {
 
     /// Who leads, as far as this member knows.
     pub fn leadership(&self) -> Leadership {
-        let raft = &self.node.raft;
+        let raft = &self.raw_node.raft;
         let role = match raft.state {
             StateRole::Follower => Role::Follower,
             StateRole::PreCandidate => Role::PreCandidate,
@@ -493,80 +499,80 @@ impl Driver {
     }
 
     /// To whom this member, as the leader, is handing leadership over.
-    pub fn transferee(&self) -> Option<u64> {
-        self.node.raft.lead_transferee
+    pub fn lead_transferee(&self) -> Option<u64> {
+        self.raw_node.raft.lead_transferee
     }
 
     /// Whether this member leads and has committed something in its term: before that it cannot
     /// know what is committed, and answers no reads.
-    pub fn may_answer_reads(&self) -> bool {
-        self.node.raft.state == StateRole::Leader && self.node.raft.commit_to_current_term()
+    pub fn can_answer_reads(&self) -> bool {
+        self.raw_node.raft.state == StateRole::Leader && self.raw_node.raft.commit_to_current_term()
     }
 
     /// Up to where entries are committed, as far as this member knows.
-    pub fn committed(&self) -> u64 {
-        self.node.raft.raft_log.committed
+    pub fn committed_index(&self) -> u64 {
+        self.raw_node.raft.raft_log.committed
     }
 
     /// Up to where this member's raft takes entries for applied.
     pub fn applied_index(&self) -> u64 {
-        self.node.raft.raft_log.applied
+        self.raw_node.raft.raft_log.applied
     }
 
     /// The first and the last index that are kept in memory.
-    pub fn kept(&self) -> (u64, u64) {
-        (self.node.store().first(), self.node.store().last())
+    pub fn kept_indexes(&self) -> (u64, u64) {
+        (self.raw_node.store().first(), self.raw_node.store().last())
     }
 
     /// The state in which the store was last synced.
-    pub fn durable_position(&self) -> &Position {
-        self.node.store().durable()
+    pub fn durable_position(&self) -> &LogPosition {
+        self.raw_node.store().durable()
     }
 
     /// How far each other member's log is known to agree with this leader's.
-    pub fn matched(&self) -> Vec<(u64, u64)> {
+    pub fn match_indexes(&self) -> Vec<(u64, u64)> {
         let mut matched: Vec<(u64, u64)> =
-            self.node.raft.prs().iter().map(|(id, progress)| (*id, progress.matched)).collect();
+            self.raw_node.raft.prs().iter().map(|(id, progress)| (*id, progress.matched)).collect();
         matched.sort_unstable();
         matched
     }
 
     /// Who is a member now, as far as this member has applied the log.
-    pub fn members(&self) -> ConfState {
-        ConfState::of_raft(&self.node.raft.prs().conf().to_conf_state())
+    pub fn conf_state(&self) -> ConfState {
+        ConfState::from_raft(&self.raw_node.raft.prs().conf().to_conf_state())
     }
 
     /// Behind every call: the time-out is ours, whatever raft has drawn.
-    fn settle(&mut self) {
-        if self.situation != self.leadership() {
-            self.draw();
+    fn update_election_timeout(&mut self) {
+        if self.timeout_drawn_for != self.leadership() {
+            self.draw_election_timeout();
         }
-        self.node.raft.set_randomized_election_timeout(self.timeout);
+        self.raw_node.raft.set_randomized_election_timeout(self.election_timeout_ticks);
     }
 
     /// Raft's own rule: any number of ticks from one election time-out up to two, each as likely.
-    fn draw(&mut self) {
-        self.situation = self.leadership();
-        let ticks = self.settings.election_ticks;
-        self.timeout = self.chance.pick(ticks, 2 * ticks);
-        self.node.raft.set_randomized_election_timeout(self.timeout);
+    fn draw_election_timeout(&mut self) {
+        self.timeout_drawn_for = self.leadership();
+        let ticks = self.config.election_ticks;
+        self.election_timeout_ticks = self.rng.pick(ticks, 2 * ticks);
+        self.raw_node.raft.set_randomized_election_timeout(self.election_timeout_ticks);
     }
 }
 
-fn bytes_of(message: &Message) -> u64 {
+fn entry_bytes(message: &Message) -> u64 {
     message.0.entries.iter().map(|entry| entry.data.len() as u64).sum()
 }
 
-fn read_answer(state: raft::ReadState) -> ReadAnswer {
-    ReadAnswer { index: state.index, context: state.request_ctx }
+fn read_state(state: raft::ReadState) -> ReadState {
+    ReadState { index: state.index, context: state.request_ctx }
 }
 
-impl fmt::Debug for Driver {
+impl fmt::Debug for RaftNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver")
-            .field("id", &self.node.raft.id)
+        f.debug_struct("RaftNode")
+            .field("id", &self.raw_node.raft.id)
             .field("leadership", &self.leadership())
-            .field("committed", &self.committed())
+            .field("committed", &self.committed_index())
             .finish_non_exhaustive()
     }
 }
@@ -576,12 +582,12 @@ mod tests {
     use super::*;
 
     /// A voter of three that has just been started.
-    fn voter(id: u64, seed: u64) -> Driver {
+    fn voter(id: u64, seed: u64) -> RaftNode {
         let members = ConfState { voters: vec![1, 2, 3], ..ConfState::default() };
-        let store = Position { index: 3, term: 1, members };
+        let store = LogPosition { index: 3, term: 1, conf_state: members };
         let hard_state = HardState { term: 1, vote: 0, commit: 3 };
-        let found = Found { store, hard_state, entries: Vec::new() };
-        Driver::new(Settings::new(id, seed), found).unwrap()
+        let found = RecoveredState { store_position: store, hard_state, entries: Vec::new() };
+        RaftNode::new(RaftNodeConfig::new(id, seed), found).unwrap()
     }
 
     /// A message of term 2.
@@ -590,19 +596,19 @@ mod tests {
     }
 
     /// Voter 1, which follows 3 in term 2.
-    fn follower() -> Driver {
+    fn follower() -> RaftNode {
         let mut driver = voter(1, 0);
         driver.step(Message(message(MessageType::MsgHeartbeat, 3, 1))).unwrap();
         driver
     }
 
-    fn sent(driver: &mut Driver, kind: MessageType) -> Vec<(u64, u64)> {
+    fn sent(driver: &mut RaftNode, kind: MessageType) -> Vec<(u64, u64)> {
         let mut sent = Vec::new();
-        while let Some(effects) = driver.effects() {
-            let of_kind = effects.send.iter().filter(|message| message.0.msg_type == kind);
+        while let Some(effects) = driver.ready() {
+            let of_kind = effects.messages.iter().filter(|message| message.0.msg_type == kind);
             sent.extend(of_kind.map(|message| (message.from(), message.to())));
             if let Some(append) = effects.append {
-                driver.persisted(append.number).unwrap();
+                driver.on_persisted(append.number).unwrap();
             }
         }
         sent
@@ -664,7 +670,7 @@ mod tests {
         driver.step(Message(asks)).unwrap();
         assert_eq!(sent(&mut driver, MessageType::MsgRequestVoteResponse), [(1, 2)]);
 
-        driver.installed(10).unwrap();
+        driver.on_installed(10).unwrap();
         assert_eq!(driver.applied_index(), 10);
         driver.campaign();
         assert_eq!(driver.leadership().role, Role::PreCandidate);
@@ -674,7 +680,8 @@ mod tests {
     fn each_time_out_is_as_likely_and_so_is_each_first_candidate() {
         let (mut times, mut first) = ([0; 20], [0; 4]);
         for seed in 0..3000 {
-            let timeouts = [1, 2, 3].map(|id| (voter(id, seed).timeout, id as usize));
+            let timeouts =
+                [1, 2, 3].map(|id| (voter(id, seed).election_timeout_ticks, id as usize));
             timeouts.iter().for_each(|(ticks, _)| times[*ticks] += 1);
             let (soonest, id) = *timeouts.iter().min().unwrap();
             if timeouts.iter().filter(|(ticks, _)| *ticks == soonest).count() == 1 {

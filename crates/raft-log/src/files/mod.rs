@@ -4,8 +4,8 @@
 //!
 //! A log is as good as its worst moment: the one between a write and its sync, or between a rename
 //! and the directory's sync. No test can cut the power of a real machine at each of those moments.
-//! So nothing in this crate calls the system's file functions, except [`Disk`], and everything
-//! else talks to [`Files`]. [`SimulatedDisk`] is the other implementation: it lives in memory, and
+//! So nothing in this crate calls the system's file functions, except [`OsFileSystem`], and everything
+//! else talks to [`FileSystem`]. [`SimulatedDisk`] is the other implementation: it lives in memory, and
 //! at any operation it fails, or loses its power and then all that a real disk is allowed to lose.
 //!
 //! # The contract
@@ -13,7 +13,7 @@
 //! | | is on disk when |
 //! |---|---|
 //! | bytes and length of a file | [`File::sync`] of that file returned |
-//! | a name: created, renamed, removed | [`Files::sync_dir`] of its directory returned |
+//! | a name: created, renamed, removed | [`FileSystem::sync_dir`] of its directory returned |
 //! | anything else | perhaps: all of it, parts of it, in any order |
 //!
 //! A sector of 512 bytes is written as a whole or not at all. Of several unsynced writes to one
@@ -27,21 +27,21 @@
 //!
 //! A lock belongs to an open file and goes with it, whatever happens to the file's name.
 
-mod disk;
+mod os_files;
 mod simulated;
 
 use std::fmt;
 use std::io;
 use std::path::Path;
 
-pub use disk::Disk;
+pub use os_files::OsFileSystem;
 pub use simulated::{Fault, SimulatedDisk};
 
 /// What a disk writes as a whole.
 pub const SECTOR: u64 = 512;
 
 /// A file system, as far as the log needs one.
-pub trait Files: fmt::Debug + Send + Sync {
+pub trait FileSystem: fmt::Debug + Send + Sync {
     /// The names in a directory, sorted. An error of kind `NotFound` if there is no such directory.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
 
@@ -75,7 +75,7 @@ pub trait Files: fmt::Debug + Send + Sync {
 }
 
 /// Whether something failed for want of room, on the disk or in somebody's share of it.
-pub fn is_full(error: &io::Error) -> bool {
+pub fn is_out_of_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 

@@ -24,7 +24,7 @@
 //!
 //! Operations are counted from 1: writes, changes of length, syncs, changes of names, in one row.
 //! [`SimulatedDisk::fail_at`] says what happens at one of them. A disk can also
-//! [lie](SimulatedDisk::lie): skip syncs and report success. That is how a test of tests begins.
+//! [lie](SimulatedDisk::skip_syncs): skip syncs and report success. That is how a test of tests begins.
 //!
 //! # No clock
 //!
@@ -41,7 +41,7 @@ use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::{File, Files, SECTOR};
+use super::{File, FileSystem, SECTOR};
 
 /// What one operation costs unless a test says otherwise, in microseconds.
 const COST_SYNC_US: u64 = 500;
@@ -61,12 +61,12 @@ pub enum Fault {
 /// A disk. Clones are the same disk.
 #[derive(Clone, Debug, Default)]
 pub struct SimulatedDisk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DiskState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    nodes: Vec<Node>,
+struct DiskState {
+    nodes: Vec<Inode>,
     /// Files by path, as a program sees them.
     names: BTreeMap<PathBuf, usize>,
     directories: BTreeSet<PathBuf>,
@@ -74,27 +74,27 @@ struct State {
     synced_names: BTreeMap<PathBuf, usize>,
     synced_directories: BTreeSet<PathBuf>,
     /// What happened to names since, in order, each with the directories whose sync settles it.
-    renames: Vec<NameChange>,
+    name_changes: Vec<NameChange>,
     /// Who holds the lock of a node: the number of an opening.
-    locks: BTreeMap<usize, u64>,
-    openings: u64,
-    operations: u64,
+    lock_owners: BTreeMap<usize, u64>,
+    open_count: u64,
+    operation_count: u64,
     faults: BTreeMap<u64, Fault>,
-    off: bool,
-    syncs: u64,
-    lie_every: Option<u64>,
+    is_power_off: bool,
+    sync_count: u64,
+    skip_sync_every: Option<u64>,
     cost_us: u64,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Node {
-    seen: Vec<u8>,
+struct Inode {
+    written: Vec<u8>,
     synced: Vec<u8>,
-    unsynced: Vec<Change>,
+    unsynced: Vec<FileChange>,
 }
 
 #[derive(Clone, Debug)]
-enum Change {
+enum FileChange {
     Write { offset: u64, data: Vec<u8> },
     Length(u64),
 }
@@ -112,10 +112,10 @@ impl SimulatedDisk {
     pub fn new<P: AsRef<Path>>(directories: impl IntoIterator<Item = P>) -> SimulatedDisk {
         let directories: BTreeSet<PathBuf> =
             directories.into_iter().map(|path| path.as_ref().to_owned()).collect();
-        let state = State {
+        let state = DiskState {
             directories: directories.clone(),
             synced_directories: directories,
-            ..State::default()
+            ..DiskState::default()
         };
         SimulatedDisk { state: Arc::new(Mutex::new(state)) }
     }
@@ -123,28 +123,28 @@ impl SimulatedDisk {
     /// Lets `fault` happen at the `operation`-th operation from now, counted from 1.
     pub fn fail_at(&self, operation: u64, fault: Fault) {
         let mut state = self.state.lock();
-        let at = state.operations + operation;
+        let at = state.operation_count + operation;
         state.faults.insert(at, fault);
     }
 
     /// Makes each sync whose number `every` divides do nothing and report success.
-    pub fn lie(&self, every: u64) {
-        self.state.lock().lie_every = Some(every.max(1));
+    pub fn skip_syncs(&self, every: u64) {
+        self.state.lock().skip_sync_every = Some(every.max(1));
     }
 
     /// Whether the power is on: no [`Fault::PowerCut`] has happened yet.
     pub fn has_power(&self) -> bool {
-        !self.state.lock().off
+        !self.state.lock().is_power_off
     }
 
     /// How many operations there were.
     pub fn operations(&self) -> u64 {
-        self.state.lock().operations
+        self.state.lock().operation_count
     }
 
     /// How many syncs there were, of files and of directories.
     pub fn syncs(&self) -> u64 {
-        self.state.lock().syncs
+        self.state.lock().sync_count
     }
 
     /// What the operations since the last call cost, in microseconds.
@@ -155,14 +155,14 @@ impl SimulatedDisk {
     /// The disk after the process died, and the machine did not.
     pub fn after_kill(&self) -> SimulatedDisk {
         let state = self.state.lock();
-        let after = State {
+        let after = DiskState {
             nodes: state.nodes.clone(),
             names: state.names.clone(),
             directories: state.directories.clone(),
             synced_names: state.synced_names.clone(),
             synced_directories: state.synced_directories.clone(),
-            renames: state.renames.clone(),
-            ..State::default()
+            name_changes: state.name_changes.clone(),
+            ..DiskState::default()
         };
         SimulatedDisk { state: Arc::new(Mutex::new(after)) }
     }
@@ -173,40 +173,40 @@ impl SimulatedDisk {
         let state = self.state.lock();
         // One cut loses nearly everything, another nearly nothing.
         let kept_of_eight = rng.random_range(0..=8);
-        let nodes: Vec<Node> = state
+        let nodes: Vec<Inode> = state
             .nodes
             .iter()
             .map(|node| {
-                let found = node.found(kept_of_eight, &mut rng);
-                Node { seen: found.clone(), synced: found, unsynced: Vec::new() }
+                let found = node.after_power_cut(kept_of_eight, &mut rng);
+                Inode { written: found.clone(), synced: found, unsynced: Vec::new() }
             })
             .collect();
         let mut names = state.synced_names.clone();
         let mut directories = state.synced_directories.clone();
-        for change in &state.renames {
+        for change in &state.name_changes {
             if rng.random_ratio(kept_of_eight, 8) {
                 change.apply(&mut names, &mut directories);
             }
         }
         // A name in a directory that was lost leads nowhere.
         names.retain(|path, _| path.parent().is_some_and(|dir| directories.contains(dir)));
-        let after = State {
+        let after = DiskState {
             nodes,
             names: names.clone(),
             directories: directories.clone(),
             synced_names: names,
             synced_directories: directories,
-            ..State::default()
+            ..DiskState::default()
         };
         SimulatedDisk { state: Arc::new(Mutex::new(after)) }
     }
 }
 
-impl Change {
+impl FileChange {
     fn apply(&self, bytes: &mut Vec<u8>) {
         match self {
-            Change::Length(length) => bytes.resize(*length as usize, 0),
-            Change::Write { offset, data } => {
+            FileChange::Length(length) => bytes.resize(*length as usize, 0),
+            FileChange::Write { offset, data } => {
                 let (from, to) = (*offset as usize, *offset as usize + data.len());
                 if bytes.len() < to {
                     bytes.resize(to, 0);
@@ -217,18 +217,18 @@ impl Change {
     }
 }
 
-impl Node {
+impl Inode {
     /// Everything is on the medium.
-    fn settle(&mut self) {
+    fn sync_all(&mut self) {
         for change in self.unsynced.drain(..) {
             change.apply(&mut self.synced);
         }
     }
 
     /// The bytes after a power cut.
-    fn found(&self, kept_of_eight: u32, rng: &mut StdRng) -> Vec<u8> {
+    fn after_power_cut(&self, kept_of_eight: u32, rng: &mut StdRng) -> Vec<u8> {
         let mut found = self.synced.clone();
-        let lengths = self.unsynced.iter().filter(|change| matches!(change, Change::Length(_)));
+        let lengths = self.unsynced.iter().filter(|change| matches!(change, FileChange::Length(_)));
         let lengths_kept = match kept_of_eight {
             8 => usize::MAX,
             _ => rng.random_range(0..=lengths.count()),
@@ -236,14 +236,14 @@ impl Node {
         let (mut lengths_seen, mut stopped) = (0, BTreeSet::new());
         for change in &self.unsynced {
             match change {
-                Change::Length(length) => {
+                FileChange::Length(length) => {
                     lengths_seen += 1;
                     if lengths_seen <= lengths_kept {
                         found.resize(*length as usize, 0);
                     }
                 }
-                Change::Write { offset, data } => {
-                    for (from, part) in sectors(*offset, data) {
+                FileChange::Write { offset, data } => {
+                    for (from, part) in split_at_sectors(*offset, data) {
                         // Once a sector has missed a write, it misses those that follow.
                         let sector = from / SECTOR;
                         if stopped.contains(&sector) || !rng.random_ratio(kept_of_eight, 8) {
@@ -263,7 +263,7 @@ impl Node {
 }
 
 /// The pieces of a write, each within one sector.
-fn sectors(offset: u64, data: &[u8]) -> Vec<(u64, &[u8])> {
+fn split_at_sectors(offset: u64, data: &[u8]) -> Vec<(u64, &[u8])> {
     let (mut from, end) = (offset, offset + data.len() as u64);
     let mut pieces = Vec::new();
     while from < end {
@@ -309,7 +309,7 @@ impl NameChange {
     }
 
     /// Whether a sync of `dir` settles this.
-    fn lies_in(&self, dir: &Path) -> bool {
+    fn is_synced_with(&self, dir: &Path) -> bool {
         let path = match self {
             NameChange::File { path, .. } | NameChange::Directory { path, .. } => path,
             NameChange::Renamed { to, .. } | NameChange::DirectoryRenamed { to, .. } => to,
@@ -318,13 +318,13 @@ impl NameChange {
     }
 }
 
-impl State {
+impl DiskState {
     /// Counts an operation and lets its fault happen.
-    fn count(&mut self, cost_us: u64) -> io::Result<()> {
-        self.powered()?;
-        self.operations += 1;
+    fn count_operation(&mut self, cost_us: u64) -> io::Result<()> {
+        self.require_power()?;
+        self.operation_count += 1;
         self.cost_us += cost_us;
-        match self.faults.get(&self.operations) {
+        match self.faults.get(&self.operation_count) {
             None => Ok(()),
             Some(Fault::Stall(more_us)) => {
                 self.cost_us += more_us;
@@ -332,26 +332,26 @@ impl State {
             }
             Some(Fault::Error) => Err(io::Error::other("the disk reported an error")),
             Some(Fault::PowerCut) => {
-                self.off = true;
-                self.powered()
+                self.is_power_off = true;
+                self.require_power()
             }
         }
     }
 
-    fn powered(&self) -> io::Result<()> {
-        if self.off { Err(io::Error::other("the power failed")) } else { Ok(()) }
+    fn require_power(&self) -> io::Result<()> {
+        if self.is_power_off { Err(io::Error::other("the power failed")) } else { Ok(()) }
     }
 
     /// Counts a sync; whether it is an honest one.
     fn count_sync(&mut self) -> io::Result<bool> {
-        self.count(COST_SYNC_US)?;
-        self.syncs += 1;
-        Ok(self.lie_every.is_none_or(|every| !self.syncs.is_multiple_of(every)))
+        self.count_operation(COST_SYNC_US)?;
+        self.sync_count += 1;
+        Ok(self.skip_sync_every.is_none_or(|every| !self.sync_count.is_multiple_of(every)))
     }
 
     fn change_name(&mut self, change: NameChange) {
         change.apply(&mut self.names, &mut self.directories);
-        self.renames.push(change);
+        self.name_changes.push(change);
     }
 
     fn node(&self, path: &Path) -> io::Result<usize> {
@@ -365,7 +365,7 @@ impl State {
         }
     }
 
-    fn is_free(&self, path: &Path) -> io::Result<()> {
+    fn require_free(&self, path: &Path) -> io::Result<()> {
         match self.names.contains_key(path) || self.directories.contains(path) {
             true => Err(io::ErrorKind::AlreadyExists.into()),
             false => Ok(()),
@@ -379,16 +379,16 @@ impl State {
 }
 
 impl SimulatedDisk {
-    fn opened(&self, state: &mut State, node: usize) -> Box<dyn File> {
-        state.openings += 1;
-        Box::new(SimulatedFile { disk: self.clone(), node, opening: state.openings })
+    fn open_node(&self, state: &mut DiskState, node: usize) -> Box<dyn File> {
+        state.open_count += 1;
+        Box::new(SimulatedFile { disk: self.clone(), node, open_number: state.open_count })
     }
 }
 
-impl Files for SimulatedDisk {
+impl FileSystem for SimulatedDisk {
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let state = self.state.lock();
-        state.powered()?;
+        state.require_power()?;
         state.require_dir(Some(dir))?;
         let inside = state.names.keys().chain(&state.directories);
         let inside = inside.filter(|path| path.parent() == Some(dir));
@@ -401,8 +401,8 @@ impl Files for SimulatedDisk {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
         let mut state = self.state.lock();
         state.require_dir(dir.parent())?;
-        state.is_free(dir)?;
-        state.count(COST_OTHER_US)?;
+        state.require_free(dir)?;
+        state.count_operation(COST_OTHER_US)?;
         state.change_name(NameChange::Directory { path: dir.to_owned(), made: true });
         Ok(())
     }
@@ -410,12 +410,12 @@ impl Files for SimulatedDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
         let mut state = self.state.lock();
         state.require_dir(path.parent())?;
-        state.is_free(path)?;
-        state.count(COST_OTHER_US)?;
-        state.nodes.push(Node::default());
+        state.require_free(path)?;
+        state.count_operation(COST_OTHER_US)?;
+        state.nodes.push(Inode::default());
         let node = state.nodes.len() - 1;
         state.change_name(NameChange::File { path: path.to_owned(), node: Some(node) });
-        Ok(self.opened(&mut state, node))
+        Ok(self.open_node(&mut state, node))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
@@ -424,9 +424,9 @@ impl Files for SimulatedDisk {
 
     fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn File>> {
         let mut state = self.state.lock();
-        state.powered()?;
+        state.require_power()?;
         let node = state.node(path)?;
-        Ok(self.opened(&mut state, node))
+        Ok(self.open_node(&mut state, node))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -437,11 +437,11 @@ impl Files for SimulatedDisk {
             if state.names.contains_key(&to) || !state.is_empty_dir(&to) {
                 return Err(io::ErrorKind::AlreadyExists.into());
             }
-            state.count(COST_OTHER_US)?;
+            state.count_operation(COST_OTHER_US)?;
             state.change_name(NameChange::DirectoryRenamed { from, to });
         } else {
             let node = state.node(&from)?;
-            state.count(COST_OTHER_US)?;
+            state.count_operation(COST_OTHER_US)?;
             state.change_name(NameChange::Renamed { from, to, node });
         }
         Ok(())
@@ -450,7 +450,7 @@ impl Files for SimulatedDisk {
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut state = self.state.lock();
         state.node(path)?;
-        state.count(COST_OTHER_US)?;
+        state.count_operation(COST_OTHER_US)?;
         state.change_name(NameChange::File { path: path.to_owned(), node: None });
         Ok(())
     }
@@ -461,7 +461,7 @@ impl Files for SimulatedDisk {
         if !state.is_empty_dir(dir) {
             return Err(io::ErrorKind::DirectoryNotEmpty.into());
         }
-        state.count(COST_OTHER_US)?;
+        state.count_operation(COST_OTHER_US)?;
         state.change_name(NameChange::Directory { path: dir.to_owned(), made: false });
         Ok(())
     }
@@ -477,9 +477,9 @@ impl Files for SimulatedDisk {
         if !state.count_sync()? {
             return Ok(());
         }
-        let State { renames, synced_names, synced_directories, .. } = &mut *state;
+        let DiskState { name_changes: renames, synced_names, synced_directories, .. } = &mut *state;
         renames.retain(|change| {
-            let settled = change.lies_in(dir);
+            let settled = change.is_synced_with(dir);
             if settled {
                 change.apply(synced_names, synced_directories);
             }
@@ -493,18 +493,18 @@ impl Files for SimulatedDisk {
 struct SimulatedFile {
     disk: SimulatedDisk,
     node: usize,
-    opening: u64,
+    open_number: u64,
 }
 
 impl SimulatedFile {
     /// Does a change, and keeps it in mind until a sync. A change at which the disk fails has
     /// happened, too, perhaps: the next program or the seed of a power cut finds out.
-    fn change(&self, change: Change) -> io::Result<()> {
+    fn change(&self, change: FileChange) -> io::Result<()> {
         let mut state = self.disk.state.lock();
-        state.powered()?;
-        let counted = state.count(COST_OTHER_US);
+        state.require_power()?;
+        let counted = state.count_operation(COST_OTHER_US);
         let node = &mut state.nodes[self.node];
-        change.apply(&mut node.seen);
+        change.apply(&mut node.written);
         node.unsynced.push(change);
         counted
     }
@@ -513,15 +513,15 @@ impl SimulatedFile {
 impl File for SimulatedFile {
     fn length(&self) -> io::Result<u64> {
         let state = self.disk.state.lock();
-        state.powered()?;
-        Ok(state.nodes[self.node].seen.len() as u64)
+        state.require_power()?;
+        Ok(state.nodes[self.node].written.len() as u64)
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let state = self.disk.state.lock();
-        state.powered()?;
+        state.require_power()?;
         let from = offset as usize;
-        let bytes = state.nodes[self.node].seen.get(from..from + out.len());
+        let bytes = state.nodes[self.node].written.get(from..from + out.len());
         out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
@@ -529,26 +529,26 @@ impl File for SimulatedFile {
     fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         let end = offset + data.len() as u64;
         if self.length()? < end {
-            self.change(Change::Length(end))?;
+            self.change(FileChange::Length(end))?;
         }
-        self.change(Change::Write { offset, data: data.to_vec() })
+        self.change(FileChange::Write { offset, data: data.to_vec() })
     }
 
     fn set_length(&mut self, length: u64) -> io::Result<()> {
-        self.change(Change::Length(length))
+        self.change(FileChange::Length(length))
     }
 
     fn allocate(&mut self, length: u64) -> io::Result<()> {
-        if self.length()? < length { self.change(Change::Length(length)) } else { Ok(()) }
+        if self.length()? < length { self.change(FileChange::Length(length)) } else { Ok(()) }
     }
 
     fn sync(&mut self) -> io::Result<()> {
         let mut state = self.disk.state.lock();
         let counted = state.count_sync();
-        let off = state.off;
+        let off = state.is_power_off;
         let node = &mut state.nodes[self.node];
         match counted {
-            Ok(true) => node.settle(),
+            Ok(true) => node.sync_all(),
             Ok(false) => {}
             // As on Linux: what a sync failed to write counts as written from then on. A second
             // sync would succeed, and the bytes be gone.
@@ -560,17 +560,17 @@ impl File for SimulatedFile {
 
     fn try_lock(&mut self) -> io::Result<bool> {
         let mut state = self.disk.state.lock();
-        state.powered()?;
-        let holder = *state.locks.entry(self.node).or_insert(self.opening);
-        Ok(holder == self.opening)
+        state.require_power()?;
+        let holder = *state.lock_owners.entry(self.node).or_insert(self.open_number);
+        Ok(holder == self.open_number)
     }
 }
 
 impl Drop for SimulatedFile {
     fn drop(&mut self) {
         let mut state = self.disk.state.lock();
-        if state.locks.get(&self.node) == Some(&self.opening) {
-            state.locks.remove(&self.node);
+        if state.lock_owners.get(&self.node) == Some(&self.open_number) {
+            state.lock_owners.remove(&self.node);
         }
     }
 }

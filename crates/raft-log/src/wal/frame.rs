@@ -66,7 +66,7 @@ fn length_field(length: u64) -> u64 {
 
 /// A segment that is being read, from some sector on.
 #[derive(Debug)]
-pub(super) struct Segment {
+pub(super) struct SegmentBytes {
     /// To its end, or what is found counts only if it is a whole record.
     pub(super) bytes: Vec<u8>,
     /// Whether its end may be torn: whether it is the last one.
@@ -75,7 +75,7 @@ pub(super) struct Segment {
 
 /// What is found at an offset.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found<'a> {
+pub(super) enum FrameResult<'a> {
     /// A record that fits, and where the next one begins. The crc after a record of type crc is
     /// the record's.
     Record { record: Record<'a>, next: u64 },
@@ -84,13 +84,13 @@ pub(super) enum Found<'a> {
     /// From here on lies what a power cut left of a write.
     Torn,
     /// Bytes have changed.
-    Damaged(String),
+    Corrupt(String),
 }
 
-impl Found<'_> {
+impl FrameResult<'_> {
     /// The same in a segment of which `start` bytes were left out.
-    pub(super) fn moved_by(mut self, start: u64) -> Self {
-        if let Found::Record { next, .. } = &mut self {
+    pub(super) fn shifted_by(mut self, start: u64) -> Self {
+        if let FrameResult::Record { next, .. } = &mut self {
             *next += start;
         }
         self
@@ -113,29 +113,29 @@ impl Frame {
     }
 }
 
-impl Segment {
+impl SegmentBytes {
     /// Looks at the frame that begins at `offset` in `bytes`, a multiple of 8; `crc` is the sum so far.
-    pub(super) fn at(&self, offset: u64, crc: u32) -> Found<'_> {
-        let rest = self.from(offset);
+    pub(super) fn read_frame(&self, offset: u64, crc: u32) -> FrameResult<'_> {
+        let rest = self.bytes_from(offset);
         let Some(field) = rest.first_chunk() else {
             return match rest.is_empty() {
-                true => Found::End,
-                false => self.torn_if_last("the file ends within a length"),
+                true => FrameResult::End,
+                false => self.torn_or_corrupt("the file ends within a length"),
             };
         };
         let field = u64::from_le_bytes(*field);
         if field == 0 {
-            return self.unwritten(offset);
+            return self.read_unwritten(offset);
         }
         let frame = Frame { offset, length: field & ((1 << LENGTH_BITS) - 1) };
         if frame.length == 0 || field != length_field(frame.length) {
-            return Found::Damaged("a length that contradicts itself".to_owned());
+            return FrameResult::Corrupt("a length that contradicts itself".to_owned());
         }
-        self.framed(&frame, crc)
+        self.read_record(&frame, crc)
     }
 
     /// All bytes from an offset on.
-    fn from(&self, offset: u64) -> &[u8] {
+    fn bytes_from(&self, offset: u64) -> &[u8] {
         self.slice(offset, u64::MAX)
     }
 
@@ -145,53 +145,53 @@ impl Segment {
         &self.bytes[from.min(end) as usize..to.min(end).max(from.min(end)) as usize]
     }
 
-    fn torn_if_last(&self, what: &str) -> Found<'_> {
-        if self.is_last { Found::Torn } else { Found::Damaged(what.to_owned()) }
+    fn torn_or_corrupt(&self, what: &str) -> FrameResult<'_> {
+        if self.is_last { FrameResult::Torn } else { FrameResult::Corrupt(what.to_owned()) }
     }
 
     /// A length of zero: is this the end?
-    fn unwritten(&self, offset: u64) -> Found<'_> {
+    fn read_unwritten(&self, offset: u64) -> FrameResult<'_> {
         let sector_end = (offset / SECTOR + 1) * SECTOR;
         if !is_zero(self.slice(offset, sector_end)) {
-            Found::Damaged("a length of zero, and more behind it".to_owned())
-        } else if is_zero(self.from(sector_end)) {
-            Found::End
+            FrameResult::Corrupt("a length of zero, and more behind it".to_owned())
+        } else if is_zero(self.bytes_from(sector_end)) {
+            FrameResult::End
         } else {
-            self.torn_if_last("a length of zero, and more in later sectors")
+            self.torn_or_corrupt("a length of zero, and more in later sectors")
         }
     }
 
-    fn framed(&self, frame: &Frame, crc: u32) -> Found<'_> {
-        let damage = match self.whole(frame, crc) {
-            Ok(record) => return Found::Record { record, next: frame.end() },
+    fn read_record(&self, frame: &Frame, crc: u32) -> FrameResult<'_> {
+        let damage = match self.decode_record(frame, crc) {
+            Ok(record) => return FrameResult::Record { record, next: frame.end() },
             Err(damage) => damage,
         };
-        if self.misses_a_sector(frame) && !self.was_written_whole(frame, crc) {
-            return self.torn_if_last(&damage);
+        if self.has_lost_sector(frame) && !self.has_whole_record(frame, crc) {
+            return self.torn_or_corrupt(&damage);
         }
-        Found::Damaged(damage)
+        FrameResult::Corrupt(damage)
     }
 
     /// Whether behind the frame's length lies a whole record with the crc that is due, so that what
     /// does not fit is the length, or the zeros behind the record. If it is of the frame's length,
     /// the file may end within those zeros: that is torn.
-    fn was_written_whole(&self, frame: &Frame, crc: u32) -> bool {
-        let body = self.from(frame.body());
+    fn has_whole_record(&self, frame: &Frame, crc: u32) -> bool {
+        let body = self.bytes_from(frame.body());
         let is_cut = frame.end() > self.bytes.len() as u64;
-        Record::decode_front(body).is_ok_and(|(record, rest)| {
+        Record::decode_prefix(body).is_ok_and(|(record, rest)| {
             let length = (body.len() - rest.len()) as u64;
-            has_sum(&record, crc).is_ok() && !(is_cut && length == frame.length)
+            check_crc(&record, crc).is_ok() && !(is_cut && length == frame.length)
         })
     }
 
     /// The record of a frame, if all of it fits.
-    fn whole(&self, frame: &Frame, crc: u32) -> Result<Record<'_>, String> {
+    fn decode_record(&self, frame: &Frame, crc: u32) -> Result<Record<'_>, String> {
         if frame.end() > self.bytes.len() as u64 {
             return Err("a frame that reaches beyond the file".to_owned());
         }
         let body = self.slice(frame.body(), frame.body() + frame.length);
         let record = Record::decode(body).map_err(|garbage| garbage.to_string())?;
-        has_sum(&record, crc)?;
+        check_crc(&record, crc)?;
         match is_zero(self.slice(frame.body() + frame.length, frame.end())) {
             true => Ok(record),
             false => Err("no zeros behind a record".to_owned()),
@@ -199,7 +199,7 @@ impl Segment {
     }
 
     /// Whether a part of the frame looks as if it never got to the disk.
-    fn misses_a_sector(&self, frame: &Frame) -> bool {
+    fn has_lost_sector(&self, frame: &Frame) -> bool {
         if frame.end() > self.bytes.len() as u64 {
             return true;
         }
@@ -217,7 +217,7 @@ impl Segment {
 }
 
 /// Compares a record's crc with the sum that is due.
-fn has_sum(record: &Record<'_>, crc: u32) -> Result<(), String> {
+fn check_crc(record: &Record<'_>, crc: u32) -> Result<(), String> {
     let due = match (record.kind, record.data) {
         // Whoever begins in the middle of a log has no sum yet.
         (RecordKind::Crc, _) if crc == 0 => return Ok(()),

@@ -28,7 +28,7 @@
 //! | `open` | from which snapshot can one start, and what follows it? |
 //! | `writer` | how does an append get to the disk? |
 //! | `length` | is the last segment as long as it was made? |
-//! | [`group`] | how does one sync serve all who wait? |
+//! | [`group_commit`] | how does one sync serve all who wait? |
 //!
 //! # What holds
 //!
@@ -76,27 +76,27 @@
 //!   error always.
 
 mod frame;
-mod length;
-mod name;
+mod segment_length;
+mod segment_name;
 mod open;
-mod rules;
+mod log_validator;
 mod scan;
-mod window;
+mod segment_window;
 mod writer;
-pub mod group;
+pub mod group_commit;
 
-pub use length::ShortTail;
 pub use open::{exists, read, valid_snapshots};
+pub use segment_length::ShortTail;
 pub use writer::Wal;
 
 use std::io;
 use std::path::Path;
 
-use crate::files::{File, Files, is_full};
-use crate::wire::{Entry, HardState, Metadata, Snapshot};
+use crate::files::{File, FileSystem, is_out_of_space};
+use crate::wire::{Entry, HardState, Metadata, WalSnapshot};
 
 /// The names of segments that are being made. They are removed when a log is opened.
-const TEMPORARY: [&str; 2] = ["0.tmp", "1.tmp"];
+const TEMPORARY_NAMES: [&str; 2] = ["0.tmp", "1.tmp"];
 
 /// How a log is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,27 +117,27 @@ impl Default for Options {
 
 /// What the log leaves free when it allocates ahead: the store needs room, too, above all to give some
 /// back.
-const LEFT_FREE: u64 = 64 << 20;
+const FREE_BYTES_MIN: u64 = 64 << 20;
 /// What it keeps for itself all the same, behind its end: a delete, too, is an entry, and a disk that is
 /// full is one on which somebody wants to delete.
-const RESERVE_MAX: u64 = 2 << 20;
+const RESERVE_BYTES_MAX: u64 = 2 << 20;
 
 impl Options {
     /// Allocates a segment that ends here as far as there is room, and a reserve in any case; says how far.
     /// It gets its whole length all the same, unless the file system refuses even that.
-    fn allocate_ahead(
+    fn preallocate(
         &self,
-        files: &dyn Files,
+        files: &dyn FileSystem,
         dir: &Path,
         file: &mut dyn File,
         end: u64,
     ) -> io::Result<u64> {
-        let room = files.free_space(dir).saturating_sub(LEFT_FREE);
+        let room = files.free_space(dir).saturating_sub(FREE_BYTES_MIN);
         let ahead = self.segment_bytes.min(end.saturating_add(room));
         let allocated = allocate(file, ahead.max(end + self.reserve()))?;
-        if !self.is_long(file)? {
+        if !self.has_full_length(file)? {
             match file.set_length(self.segment_bytes) {
-                Err(error) if !is_full(&error) => return Err(error),
+                Err(error) if !is_out_of_space(&error) => return Err(error),
                 _ => {}
             }
         }
@@ -145,13 +145,13 @@ impl Options {
     }
 
     /// Whether a segment has the length that is expected of the last one.
-    fn is_long(&self, file: &dyn File) -> io::Result<bool> {
+    fn has_full_length(&self, file: &dyn File) -> io::Result<bool> {
         Ok(file.length()? >= self.segment_bytes)
     }
 
     /// What is kept free behind the end of the log, for itself alone.
     fn reserve(&self) -> u64 {
-        RESERVE_MAX.min(self.segment_bytes / 32)
+        RESERVE_BYTES_MAX.min(self.segment_bytes / 32)
     }
 }
 
@@ -160,7 +160,7 @@ impl Options {
 fn allocate(file: &mut dyn File, length: u64) -> io::Result<u64> {
     match file.allocate(length) {
         Ok(()) => Ok(length),
-        Err(error) if is_full(&error) => Ok(0),
+        Err(error) if is_out_of_space(&error) => Ok(0),
         Err(error) => Err(error),
     }
 }
@@ -169,11 +169,11 @@ fn allocate(file: &mut dyn File, length: u64) -> io::Result<u64> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Append {
     /// A snapshot that was received, or made.
-    pub snapshot: Option<Snapshot>,
+    pub snapshot: Option<WalSnapshot>,
     /// Entries, in order; the first may replace one that is not committed, and all after it.
     pub entries: Vec<Entry>,
     /// The state, if it changed.
-    pub state: Option<HardState>,
+    pub hard_state: Option<HardState>,
 }
 
 /// What a log holds from a snapshot on.
@@ -182,9 +182,9 @@ pub struct Contents {
     /// Whose log it is.
     pub metadata: Metadata,
     /// The last state.
-    pub state: HardState,
+    pub hard_state: HardState,
     /// The snapshots on record in the segments that were read, in order.
-    pub snapshots: Vec<Snapshot>,
+    pub snapshots: Vec<WalSnapshot>,
     /// The entries after the start, the first of them directly after it.
     pub entries: Vec<Entry>,
 }

@@ -45,17 +45,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::name::SegmentName;
-use super::scan::{End, OpenSegment, Told, scan};
-use super::writer::{Place, Tail, Wal};
-use super::{Contents, Options, length};
+use super::scan::{OpenSegment, ScanEnd, ScannedRecord, scan};
+use super::segment_name::SegmentName;
+use super::writer::{LogEnd, Wal, WalDir};
+use super::{Contents, Options, segment_length};
 use crate::error::{Error, Result};
-use crate::files::Files;
-use crate::wire::{HardState, Snapshot};
+use crate::files::FileSystem;
+use crate::wire::{HardState, WalSnapshot};
 
 /// Whether there is a log in a directory.
-pub fn exists(files: &dyn Files, dir: &Path) -> Result<bool> {
-    match names(files, dir) {
+pub fn exists(files: &dyn FileSystem, dir: &Path) -> Result<bool> {
+    match segment_names(files, dir) {
         Ok(_) => Ok(true),
         Err(Error::Missing { .. }) => Ok(false),
         Err(error) => Err(error),
@@ -64,61 +64,63 @@ pub fn exists(files: &dyn Files, dir: &Path) -> Result<bool> {
 
 /// The snapshots from which a start may choose, in the order in which they were recorded. All
 /// segments are read, and none is changed.
-pub fn valid_snapshots(files: &dyn Files, dir: &Path) -> Result<Vec<Snapshot>> {
-    let segments = open_to_read(files, dir, &names(files, dir)?)?;
+pub fn valid_snapshots(files: &dyn FileSystem, dir: &Path) -> Result<Vec<WalSnapshot>> {
+    let segments = open_to_read(files, dir, &segment_names(files, dir)?)?;
     let mut found = Vec::new();
     let end = scan(&segments, |told| {
         match told {
-            Told::Snapshot { snapshot, .. } => found.push(snapshot),
-            Told::Entry(entry) => found.retain(|snapshot: &Snapshot| snapshot.index < entry.index),
-            Told::State(_) => {}
+            ScannedRecord::Snapshot { snapshot, .. } => found.push(snapshot),
+            ScannedRecord::Entry(entry) => {
+                found.retain(|snapshot: &WalSnapshot| snapshot.index < entry.index)
+            }
+            ScannedRecord::State(_) => {}
         }
         Ok(())
     })?;
-    found.retain(|snapshot| snapshot.index <= end.rules.state().commit);
+    found.retain(|snapshot| snapshot.index <= end.validator.hard_state().commit);
     Ok(found)
 }
 
 /// What follows the snapshot of this index and term. Nothing is locked and nothing is changed; a
 /// torn end is left out.
-pub fn read(files: &dyn Files, dir: &Path, (index, term): (u64, u64)) -> Result<Contents> {
-    let names = names(files, dir)?;
-    let needed = needed(&names, index).ok_or_else(|| no_snapshot(dir, (index, term)))?;
+pub fn read(files: &dyn FileSystem, dir: &Path, (index, term): (u64, u64)) -> Result<Contents> {
+    let names = segment_names(files, dir)?;
+    let needed = segments_from(&names, index).ok_or_else(|| no_snapshot(dir, (index, term)))?;
     let segments = open_to_read(files, dir, needed)?;
-    Ok(contents(dir, &segments, (index, term))?.0)
+    Ok(read_contents(dir, &segments, (index, term))?.0)
 }
 
 impl Wal {
     /// Opens a log to append to it, and returns what follows the snapshot of this index and term.
     /// A torn end is cut off. Everything that is returned is on disk.
     pub fn open(
-        files: Arc<dyn Files>,
+        files: Arc<dyn FileSystem>,
         dir: &Path,
         start: (u64, u64),
         options: Options,
     ) -> Result<(Wal, Contents)> {
-        let names = names(&*files, dir)?;
-        let needed = needed(&names, start.0).ok_or_else(|| no_snapshot(dir, start))?;
+        let names = segment_names(&*files, dir)?;
+        let needed = segments_from(&names, start.0).ok_or_else(|| no_snapshot(dir, start))?;
         let mut segments = open_locked(&*files, dir, needed)?;
-        let (contents, end) = contents(dir, &segments, start)?;
+        let (contents, end) = read_contents(dir, &segments, start)?;
         let earlier = &names[..names.len() - needed.len()];
-        let lost = settle(&*files, dir, &mut segments, &end, &options)?;
-        let mut rules = end.rules;
+        let lost = repair_tail(&*files, dir, &mut segments, &end, &options)?;
+        let mut rules = end.validator;
         // Behind a snapshot that was never taken, the log ends where what was returned ends.
         rules.truncate(start.0 + contents.entries.len() as u64);
         let snapshots = contents.snapshots.iter().map(|snapshot| snapshot.index);
-        let snapshot = snapshots.filter(|index| *index <= contents.state.commit).max();
-        let place = Place { files, dir: dir.to_owned(), options };
-        let end = Tail {
+        let snapshot = snapshots.filter(|index| *index <= contents.hard_state.commit).max();
+        let place = WalDir { files, dir: dir.to_owned(), options };
+        let end = LogEnd {
             crc: end.crc,
             offset: end.offset,
-            rules,
+            validator: rules,
             metadata: end.metadata,
-            snapshot: snapshot.unwrap_or(start.0),
+            snapshot_index: snapshot.unwrap_or(start.0),
         };
         let mut wal = Wal::resume(place, earlier, segments, end)?;
         if let Some((expected, found)) = lost {
-            wal.has_lost(expected, found);
+            wal.set_short_tail(expected, found);
         }
         Ok((wal, contents))
     }
@@ -129,7 +131,7 @@ fn no_snapshot(dir: &Path, (index, term): (u64, u64)) -> Error {
 }
 
 /// The names of all segments, in order and without a gap.
-fn names(files: &dyn Files, dir: &Path) -> Result<Vec<SegmentName>> {
+fn segment_names(files: &dyn FileSystem, dir: &Path) -> Result<Vec<SegmentName>> {
     let missing = || Error::Missing { path: dir.to_owned() };
     let found = files.list(dir).map_err(|source| match source.kind() {
         std::io::ErrorKind::NotFound => missing(),
@@ -148,12 +150,16 @@ fn names(files: &dyn Files, dir: &Path) -> Result<Vec<SegmentName>> {
 }
 
 /// The segments in which everything after `index` lies.
-fn needed(names: &[SegmentName], index: u64) -> Option<&[SegmentName]> {
+fn segments_from(names: &[SegmentName], index: u64) -> Option<&[SegmentName]> {
     let first = names.iter().rposition(|name| name.index <= index)?;
     Some(&names[first..])
 }
 
-fn open_to_read(files: &dyn Files, dir: &Path, names: &[SegmentName]) -> Result<Vec<OpenSegment>> {
+fn open_to_read(
+    files: &dyn FileSystem,
+    dir: &Path,
+    names: &[SegmentName],
+) -> Result<Vec<OpenSegment>> {
     let open = |name: &SegmentName| {
         let path = dir.join(name.to_string());
         let file = files.open_to_read(&path).map_err(|e| Error::path(&path, "open it", e))?;
@@ -162,7 +168,11 @@ fn open_to_read(files: &dyn Files, dir: &Path, names: &[SegmentName]) -> Result<
     names.iter().map(open).collect()
 }
 
-fn open_locked(files: &dyn Files, dir: &Path, names: &[SegmentName]) -> Result<Vec<OpenSegment>> {
+fn open_locked(
+    files: &dyn FileSystem,
+    dir: &Path,
+    names: &[SegmentName],
+) -> Result<Vec<OpenSegment>> {
     let open = |name: &SegmentName| {
         let path = dir.join(name.to_string());
         let mut file = files.open(&path).map_err(|e| Error::path(&path, "open it", e))?;
@@ -175,22 +185,22 @@ fn open_locked(files: &dyn Files, dir: &Path, names: &[SegmentName]) -> Result<V
 }
 
 /// Reads what follows a snapshot.
-fn contents(
+fn read_contents(
     dir: &Path,
     segments: &[OpenSegment],
     (start, term): (u64, u64),
-) -> Result<(Contents, End)> {
-    let (mut entries, mut snapshots) = (Vec::new(), Vec::<Snapshot>::new());
+) -> Result<(Contents, ScanEnd)> {
+    let (mut entries, mut snapshots) = (Vec::new(), Vec::<WalSnapshot>::new());
     let (mut state, mut is_there) = (HardState::default(), false);
     // Behind which snapshots the log begins anew, if they were taken.
     let mut begins = Vec::new();
     let end = scan(segments, |told| {
-        if let Told::Entry(entry) = &told {
+        if let ScannedRecord::Entry(entry) = &told {
             snapshots.retain(|snapshot| snapshot.index < entry.index);
             begins.retain(|begin| *begin < entry.index);
         }
         match told {
-            Told::Entry(entry) if entry.index > start => {
+            ScannedRecord::Entry(entry) if entry.index > start => {
                 let place = usize::try_from(entry.index - start - 1).unwrap_or(usize::MAX);
                 if place > entries.len() {
                     let last = start + entries.len() as u64;
@@ -200,9 +210,9 @@ fn contents(
                 entries.push(entry);
             }
             // What was read behind it was void when it was written, though it lies behind the start.
-            Told::Entry(_) => entries.clear(),
-            Told::State(new) => state = new,
-            Told::Snapshot { snapshot, anew } => {
+            ScannedRecord::Entry(_) => entries.clear(),
+            ScannedRecord::State(new) => state = new,
+            ScannedRecord::Snapshot { snapshot, restarts_log: anew } => {
                 if snapshot.index == start {
                     is_there = snapshot.term == term;
                     if !is_there {
@@ -226,56 +236,55 @@ fn contents(
         let why = format!("to start at {start}, the log having begun anew at {begin}");
         return Err(Error::Refused(why));
     }
-    Ok((Contents { metadata: end.metadata, state, snapshots, entries }, end))
+    Ok((Contents { metadata: end.metadata, hard_state: state, snapshots, entries }, end))
 }
 
 /// Makes what was read the end of the log, on disk. If the last segment is shorter than it was made, both
 /// lengths come back.
-fn settle(
-    files: &dyn Files,
+fn repair_tail(
+    files: &dyn FileSystem,
     dir: &Path,
     segments: &mut [OpenSegment],
-    end: &End,
+    end: &ScanEnd,
     options: &Options,
 ) -> Result<Option<(u64, u64)>> {
     let Some(tail) = segments.last_mut() else { return Ok(None) };
     let unread = |source| Error::path(dir, "find how long its last segment is", source);
-    let mut expected = length::read(files, dir).map_err(unread)?;
+    let mut expected = segment_length::read(files, dir).map_err(unread)?;
     let found = tail.file.length().map_err(unread)?;
     let lost = expected.filter(|expected| found < *expected).map(|expected| (expected, found));
     if end.written > end.offset {
-        keep_broken(files, tail, end.written)?;
+        save_broken_segment(files, tail, end.written)?;
     }
     let failed = |source| Error::path(&tail.path, "cut off its torn end", source);
     if end.written > end.offset {
         // Killed behind the cut, the segment is short, and nothing is lost.
-        length::forget(files, dir).map_err(failed)?;
+        segment_length::clear(files, dir).map_err(failed)?;
         expected = None;
         tail.file.set_length(end.offset).map_err(failed)?;
     }
     // Behind the end there are zeros at most, and room that is kept.
-    tail.reserved =
-        options.allocate_ahead(files, dir, &mut *tail.file, end.offset).map_err(failed)?;
+    tail.reserved = options.preallocate(files, dir, &mut *tail.file, end.offset).map_err(failed)?;
     // What was read may be in the system's memory only, if the process before died and did not
     // sync. The same goes for the names.
     tail.file.sync().map_err(failed)?;
-    let kept = match (options.is_long(&*tail.file).map_err(failed)?, expected) {
+    let kept = match (options.has_full_length(&*tail.file).map_err(failed)?, expected) {
         (true, Some(expected)) if expected == options.segment_bytes => Ok(()),
-        (true, _) => length::write(files, dir, options.segment_bytes),
-        (false, Some(_)) => length::forget(files, dir),
+        (true, _) => segment_length::write(files, dir, options.segment_bytes),
+        (false, Some(_)) => segment_length::clear(files, dir),
         (false, None) => Ok(()),
     };
     kept.map_err(|source| Error::path(dir, "keep the length of its last segment", source))?;
-    clean(files, dir)?;
+    remove_leftovers(files, dir)?;
     Ok(lost)
 }
 
 /// Removes what the making of a segment has left, and sees to it that all names are on disk.
-fn clean(files: &dyn Files, dir: &Path) -> Result<()> {
+fn remove_leftovers(files: &dyn FileSystem, dir: &Path) -> Result<()> {
     let removed =
         |path: &PathBuf| files.remove(path).map_err(|e| Error::path(path, "remove it", e));
     let found = files.list(dir).map_err(|source| Error::path(dir, "list it", source))?;
-    let leftovers = found.iter().filter(|name| super::TEMPORARY.contains(&name.as_str()));
+    let leftovers = found.iter().filter(|name| super::TEMPORARY_NAMES.contains(&name.as_str()));
     leftovers.map(|name| dir.join(name)).try_for_each(|path| removed(&path))?;
     for dir in [Some(dir), dir.parent()].into_iter().flatten() {
         files.sync_dir(dir).map_err(|source| Error::path(dir, "sync it", source))?;
@@ -284,7 +293,7 @@ fn clean(files: &dyn Files, dir: &Path) -> Result<()> {
 }
 
 /// Copies a segment with a torn end aside.
-fn keep_broken(files: &dyn Files, tail: &OpenSegment, written: u64) -> Result<()> {
+fn save_broken_segment(files: &dyn FileSystem, tail: &OpenSegment, written: u64) -> Result<()> {
     let bytes = || {
         let mut bytes = vec![0; usize::try_from(written).map_err(std::io::Error::other)?];
         tail.file.read_at(0, &mut bytes).map(|()| bytes)

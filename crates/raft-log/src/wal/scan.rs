@@ -2,20 +2,20 @@
 //!
 //! The sum runs on from segment to segment, and each begins with a record that says what it is by
 //! then, and with the metadata. So a segment that is missing, exchanged or taken from another log
-//! does not fit. What is read passes the [rules](super::rules) before anyone sees it.
+//! does not fit. What is read passes the [rules](super::log_validator) before anyone sees it.
 //!
-//! A segment is looked at [through a window](super::window), so that a start needs memory for a piece
+//! A segment is looked at [through a window](super::segment_window), so that a start needs memory for a piece
 //! of the log and not for 64 MB of it.
 
 use std::path::PathBuf;
 
-use super::frame::Found;
-use super::name::SegmentName;
-use super::rules::Rules;
-use super::window::Window;
+use super::frame::FrameResult;
+use super::log_validator::LogValidator;
+use super::segment_name::SegmentName;
+use super::segment_window::Window;
 use crate::error::{Error, Result};
 use crate::files::File;
-use crate::wire::{Entry, Garbage, HardState, Metadata, Record, RecordKind, Snapshot};
+use crate::wire::{DecodeError, Entry, HardState, Metadata, Record, RecordKind, WalSnapshot};
 
 /// A segment that is open.
 #[derive(Debug)]
@@ -29,21 +29,21 @@ pub(super) struct OpenSegment {
 
 /// What a reader is told, in the order of the log.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum ScannedRecord {
     Entry(Entry),
     State(HardState),
     Snapshot {
-        snapshot: Snapshot,
+        snapshot: WalSnapshot,
         /// The log begins anew behind it.
-        anew: bool,
+        restarts_log: bool,
     },
 }
 
 /// Where the log ends.
 #[derive(Debug)]
-pub(super) struct End {
+pub(super) struct ScanEnd {
     pub(super) metadata: Metadata,
-    pub(super) rules: Rules,
+    pub(super) validator: LogValidator,
     pub(super) crc: u32,
     /// In the last segment, behind the last record that fits.
     pub(super) offset: u64,
@@ -55,24 +55,25 @@ pub(super) struct End {
 /// may find that it does not fit.
 pub(super) fn scan(
     segments: &[OpenSegment],
-    mut tell: impl FnMut(Told) -> std::result::Result<(), String>,
-) -> Result<End> {
+    mut tell: impl FnMut(ScannedRecord) -> std::result::Result<(), String>,
+) -> Result<ScanEnd> {
     let first = segments.first().map_or(0, |segment| segment.name.index);
-    let mut scan = Scan { rules: Rules::after(first.saturating_sub(1)), crc: 0, metadata: None };
+    let mut scan =
+        Scan { validator: LogValidator::after(first.saturating_sub(1)), crc: 0, metadata: None };
     let (mut offset, mut written) = (0, 0);
     for (at, open) in segments.iter().enumerate() {
         let is_last = at + 1 == segments.len();
         let unread = |source| Error::path(&open.path, "read it", source);
         let mut window = Window::open(&*open.file, is_last).map_err(unread)?;
-        offset = scan.segment(open, &mut window, &mut tell)?;
+        offset = scan.read_segment(open, &mut window, &mut tell)?;
         written = window.written();
     }
     let metadata = scan.metadata.unwrap_or_default();
-    Ok(End { metadata, rules: scan.rules, crc: scan.crc, offset, written })
+    Ok(ScanEnd { metadata, validator: scan.validator, crc: scan.crc, offset, written })
 }
 
 struct Scan {
-    rules: Rules,
+    validator: LogValidator,
     crc: u32,
     /// That of the first segment; the others have the same.
     metadata: Option<Metadata>,
@@ -80,40 +81,40 @@ struct Scan {
 
 impl Scan {
     /// Reads one segment; returns where its last record ends.
-    fn segment(
+    fn read_segment(
         &mut self,
         open: &OpenSegment,
         window: &mut Window<'_>,
-        tell: &mut impl FnMut(Told) -> std::result::Result<(), String>,
+        tell: &mut impl FnMut(ScannedRecord) -> std::result::Result<(), String>,
     ) -> Result<u64> {
         let unread = |source| Error::path(&open.path, "read it", source);
         let corrupt = |offset, detail| Error::corrupt(&open.path, offset, detail);
         let mut offset = 0;
         for number in 0_u64.. {
             let found = loop {
-                match window.at(offset, self.crc) {
+                match window.read_frame(offset, self.crc) {
                     Some(found) => break found,
                     None => window.widen(offset).map_err(unread)?,
                 }
             };
             let (record, next) = match found {
-                Found::Record { record, next } => (record, next),
+                FrameResult::Record { record, next } => (record, next),
                 // Its head is whole, and the sum up to there is another one.
-                Found::Damaged(detail) if number == 0 && self.metadata.is_some() => {
+                FrameResult::Corrupt(detail) if number == 0 && self.metadata.is_some() => {
                     let before = "the segment before it has lost its end, or is of another log";
                     return Err(corrupt(offset, format!("{detail}: {before}")));
                 }
-                Found::Damaged(detail) => return Err(corrupt(offset, detail)),
+                FrameResult::Corrupt(detail) => return Err(corrupt(offset, detail)),
                 // The head of a segment is synced before the segment gets its name.
-                Found::End | Found::Torn if number < 2 => {
+                FrameResult::End | FrameResult::Torn if number < 2 => {
                     return Err(corrupt(offset, "a segment without its first records".to_owned()));
                 }
-                Found::End | Found::Torn => break,
+                FrameResult::End | FrameResult::Torn => break,
             };
             let told = match number {
-                0 => self.first(&record, open.name),
-                1 => self.second(&record),
-                _ => self.later(&record).and_then(&mut *tell),
+                0 => self.check_first_record(&record, open.name),
+                1 => self.check_metadata_record(&record),
+                _ => self.decode_record(&record).and_then(&mut *tell),
             };
             told.map_err(|detail| corrupt(offset, detail))?;
             self.crc = record.crc;
@@ -122,7 +123,11 @@ impl Scan {
         Ok(offset)
     }
 
-    fn first(&self, record: &Record<'_>, name: SegmentName) -> std::result::Result<(), String> {
+    fn check_first_record(
+        &self,
+        record: &Record<'_>,
+        name: SegmentName,
+    ) -> std::result::Result<(), String> {
         match record.kind {
             RecordKind::Crc if name.sequence == 0 && record.crc != 0 => {
                 Err(format!("a log that begins with crc {:08x}", record.crc))
@@ -132,7 +137,7 @@ impl Scan {
         }
     }
 
-    fn second(&mut self, record: &Record<'_>) -> std::result::Result<(), String> {
+    fn check_metadata_record(&mut self, record: &Record<'_>) -> std::result::Result<(), String> {
         let data = match (record.kind, record.data) {
             (RecordKind::Metadata, Some(data)) => data,
             _ => return Err("a segment without metadata behind its crc".to_owned()),
@@ -145,24 +150,24 @@ impl Scan {
         }
     }
 
-    fn later(&mut self, record: &Record<'_>) -> std::result::Result<Told, String> {
+    fn decode_record(&mut self, record: &Record<'_>) -> std::result::Result<ScannedRecord, String> {
         let data = record.data.unwrap_or_default();
-        let text = |garbage: Garbage| garbage.to_string();
+        let text = |garbage: DecodeError| garbage.to_string();
         match record.kind {
             RecordKind::Entry => {
                 let entry = Entry::decode(data).map_err(text)?;
-                self.rules.entry(&entry)?;
-                Ok(Told::Entry(entry))
+                self.validator.accept_entry(&entry)?;
+                Ok(ScannedRecord::Entry(entry))
             }
             RecordKind::State => {
                 let state = HardState::decode(data).map_err(text)?;
-                self.rules.state_is(&state)?;
-                Ok(Told::State(state))
+                self.validator.accept_hard_state(&state)?;
+                Ok(ScannedRecord::State(state))
             }
             RecordKind::Snapshot => {
-                let snapshot = Snapshot::decode(data).map_err(text)?;
-                let anew = self.rules.snapshot(&snapshot)?;
-                Ok(Told::Snapshot { snapshot, anew })
+                let snapshot = WalSnapshot::decode(data).map_err(text)?;
+                let anew = self.validator.accept_snapshot(&snapshot)?;
+                Ok(ScannedRecord::Snapshot { snapshot, restarts_log: anew })
             }
             RecordKind::Metadata | RecordKind::Crc => {
                 Err("the head of a segment in its middle".to_owned())

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use super::fields::{Fields, Garbage, Value, put_bytes, put_number};
+use super::fields::{DecodeError, Fields, Value, put_bytes, put_number};
 
 /// The members at one point of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,8 +38,8 @@ impl ConfState {
     }
 
     /// Reads a message.
-    pub fn decode(bytes: &[u8]) -> Result<ConfState, Garbage> {
-        let mut fields = Fields::of("configuration", bytes);
+    pub fn decode(bytes: &[u8]) -> Result<ConfState, DecodeError> {
+        let mut fields = Fields::new("configuration", bytes);
         let mut state = ConfState::default();
         while let Some((field, value)) = fields.next()? {
             match (field, value) {
@@ -48,7 +48,7 @@ impl ConfState {
                 (3, value) => fields.ids(value, &mut state.voters_outgoing)?,
                 (4, value) => fields.ids(value, &mut state.learners_next)?,
                 (5, Value::Number(leave)) => state.auto_leave = fields.bool(leave)?,
-                _ => return Err(fields.unknown()),
+                _ => return Err(fields.unknown_field()),
             }
         }
         Ok(state)
@@ -58,7 +58,7 @@ impl ConfState {
 impl ConfState {
     /// The members after a change of one of them, sorted. Raft makes the same of it, and its driver is the
     /// place that compares. `None` if no voter would be left, or two configurations overlap.
-    pub fn after(&self, change: &ConfChange) -> Option<ConfState> {
+    pub fn after_change(&self, change: &ConfChange) -> Option<ConfState> {
         let mut after = self.clone();
         let id = change.node_id;
         if change.kind != ConfChangeKind::UpdateNode {
@@ -120,8 +120,8 @@ impl ConfChange {
     }
 
     /// Reads a message.
-    pub fn decode(bytes: &[u8]) -> Result<ConfChange, Garbage> {
-        let mut fields = Fields::of("configuration change", bytes);
+    pub fn decode(bytes: &[u8]) -> Result<ConfChange, DecodeError> {
+        let mut fields = Fields::new("configuration change", bytes);
         let mut change = ConfChange::default();
         while let Some(field) = fields.next()? {
             match field {
@@ -130,10 +130,10 @@ impl ConfChange {
                 (2, Value::Number(1)) => change.kind = ConfChangeKind::RemoveNode,
                 (2, Value::Number(2)) => change.kind = ConfChangeKind::UpdateNode,
                 (2, Value::Number(3)) => change.kind = ConfChangeKind::AddLearnerNode,
-                (2, Value::Number(_)) => return Err(fields.garbage("a kind that does not exist")),
+                (2, Value::Number(_)) => return Err(fields.error("a kind that does not exist")),
                 (3, Value::Number(id)) => change.node_id = id,
                 (4, Value::Bytes(context)) => change.context = Bytes::copy_from_slice(context),
-                _ => return Err(fields.unknown()),
+                _ => return Err(fields.unknown_field()),
             }
         }
         Ok(change)

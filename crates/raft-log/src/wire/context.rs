@@ -25,7 +25,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use super::fields::Garbage;
+use super::fields::DecodeError;
 
 /// The context of a configuration change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,18 +71,18 @@ impl MemberContext {
     }
 
     /// Reads the text.
-    pub fn decode(text: &[u8]) -> Result<MemberContext, Garbage> {
+    pub fn decode(text: &[u8]) -> Result<MemberContext, DecodeError> {
         let object = match serde_json::from_slice(text) {
             Ok(Value::Object(object)) => object,
-            _ => return Err(garbage("no JSON object")),
+            _ => return Err(decode_error("no JSON object")),
         };
         Ok(MemberContext {
             id: number(&object, "id")?,
             peer_urls: list(&object, "peerURLs")?,
-            is_learner: truth(&object, "isLearner")?.unwrap_or_default(),
-            name: text_of(&object, "name")?,
+            is_learner: boolean(&object, "isLearner")?.unwrap_or_default(),
+            name: text_field(&object, "name")?,
             client_urls: list(&object, "clientURLs")?,
-            is_promote: truth(&object, "isPromote")?,
+            is_promote: boolean(&object, "isPromote")?,
         })
     }
 }
@@ -119,8 +119,8 @@ fn put_text(out: &mut String, text: &str) {
     out.push('"');
 }
 
-fn garbage(what: &'static str) -> Garbage {
-    Garbage { message: "description of a member", what }
+fn decode_error(what: &'static str) -> DecodeError {
+    DecodeError { message: "description of a member", what }
 }
 
 /// The value of a key; `null` is as good as none.
@@ -128,26 +128,28 @@ fn get<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     object.get(key).filter(|value| !value.is_null())
 }
 
-fn number(object: &Map<String, Value>, key: &str) -> Result<u64, Garbage> {
-    let number = |value: &Value| value.as_u64().ok_or_else(|| garbage("an id that is no number"));
+fn number(object: &Map<String, Value>, key: &str) -> Result<u64, DecodeError> {
+    let number =
+        |value: &Value| value.as_u64().ok_or_else(|| decode_error("an id that is no number"));
     get(object, key).map_or(Ok(0), number)
 }
 
-fn truth(object: &Map<String, Value>, key: &str) -> Result<Option<bool>, Garbage> {
-    let truth = |value: &Value| value.as_bool().ok_or_else(|| garbage("neither true nor false"));
+fn boolean(object: &Map<String, Value>, key: &str) -> Result<Option<bool>, DecodeError> {
+    let truth =
+        |value: &Value| value.as_bool().ok_or_else(|| decode_error("neither true nor false"));
     get(object, key).map(truth).transpose()
 }
 
-fn text(value: &Value) -> Result<String, Garbage> {
-    value.as_str().map(str::to_owned).ok_or_else(|| garbage("a text that is none"))
+fn text(value: &Value) -> Result<String, DecodeError> {
+    value.as_str().map(str::to_owned).ok_or_else(|| decode_error("a text that is none"))
 }
 
-fn text_of(object: &Map<String, Value>, key: &str) -> Result<String, Garbage> {
+fn text_field(object: &Map<String, Value>, key: &str) -> Result<String, DecodeError> {
     get(object, key).map_or(Ok(String::new()), text)
 }
 
-fn list(object: &Map<String, Value>, key: &str) -> Result<Vec<String>, Garbage> {
+fn list(object: &Map<String, Value>, key: &str) -> Result<Vec<String>, DecodeError> {
     let Some(value) = get(object, key) else { return Ok(Vec::new()) };
-    let list = value.as_array().ok_or_else(|| garbage("addresses that are no list"))?;
+    let list = value.as_array().ok_or_else(|| decode_error("addresses that are no list"))?;
     list.iter().map(text).collect()
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::fields::{Fields, Garbage, Value, put_bytes, put_number};
+use super::fields::{DecodeError, Fields, Value, put_bytes, put_number};
 
 /// What the data of an entry is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -48,19 +48,19 @@ impl Entry {
     }
 
     /// Reads a message. The data is copied, so that an entry does not keep a segment in memory.
-    pub fn decode(bytes: &[u8]) -> Result<Entry, Garbage> {
-        let mut fields = Fields::of("raft entry", bytes);
+    pub fn decode(bytes: &[u8]) -> Result<Entry, DecodeError> {
+        let mut fields = Fields::new("raft entry", bytes);
         let mut entry = Entry::default();
         while let Some(field) = fields.next()? {
             match field {
                 (1, Value::Number(0)) => entry.kind = EntryKind::Normal,
                 (1, Value::Number(1)) => entry.kind = EntryKind::ConfChange,
                 (1, Value::Number(2)) => entry.kind = EntryKind::ConfChangeV2,
-                (1, Value::Number(_)) => return Err(fields.garbage("a kind that does not exist")),
+                (1, Value::Number(_)) => return Err(fields.error("a kind that does not exist")),
                 (2, Value::Number(term)) => entry.term = term,
                 (3, Value::Number(index)) => entry.index = index,
                 (4, Value::Bytes(data)) => entry.data = Bytes::copy_from_slice(data),
-                _ => return Err(fields.unknown()),
+                _ => return Err(fields.unknown_field()),
             }
         }
         Ok(entry)
@@ -94,15 +94,15 @@ impl HardState {
     }
 
     /// Reads a message.
-    pub fn decode(bytes: &[u8]) -> Result<HardState, Garbage> {
-        let mut fields = Fields::of("hard state", bytes);
+    pub fn decode(bytes: &[u8]) -> Result<HardState, DecodeError> {
+        let mut fields = Fields::new("hard state", bytes);
         let mut state = HardState::default();
         while let Some(field) = fields.next()? {
             match field {
                 (1, Value::Number(term)) => state.term = term,
                 (2, Value::Number(vote)) => state.vote = vote,
                 (3, Value::Number(commit)) => state.commit = commit,
-                _ => return Err(fields.unknown()),
+                _ => return Err(fields.unknown_field()),
             }
         }
         Ok(state)

@@ -10,7 +10,7 @@
 /// Bytes that are not the message that they should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a {message}: {what}")]
-pub struct Garbage {
+pub struct DecodeError {
     /// Which message was expected.
     pub message: &'static str,
     /// What does not fit.
@@ -53,7 +53,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn of(message: &'static str, bytes: &'a [u8]) -> Fields<'a> {
+    pub(super) fn new(message: &'static str, bytes: &'a [u8]) -> Fields<'a> {
         Fields { message, rest: bytes }
     }
 
@@ -62,12 +62,12 @@ impl<'a> Fields<'a> {
         self.rest
     }
 
-    pub(super) fn garbage(&self, what: &'static str) -> Garbage {
-        Garbage { message: self.message, what }
+    pub(super) fn error(&self, what: &'static str) -> DecodeError {
+        DecodeError { message: self.message, what }
     }
 
     /// The next field with its number; `None` at the end.
-    pub(super) fn next(&mut self) -> Result<Option<(u64, Value<'a>)>, Garbage> {
+    pub(super) fn next(&mut self) -> Result<Option<(u64, Value<'a>)>, DecodeError> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -75,13 +75,13 @@ impl<'a> Fields<'a> {
         let value = match tag & 7 {
             0 => Value::Number(self.varint()?),
             2 => Value::Bytes(self.bytes()?),
-            _ => return Err(self.garbage("a field of a type that does not occur")),
+            _ => return Err(self.error("a field of a type that does not occur")),
         };
         Ok(Some((tag >> 3, value)))
     }
 
     /// Reads a varint of at most 64 bits.
-    pub(super) fn varint(&mut self) -> Result<u64, Garbage> {
+    pub(super) fn varint(&mut self) -> Result<u64, DecodeError> {
         let mut value = 0;
         for (at, byte) in self.rest.iter().enumerate().take(10) {
             let bits = u64::from(byte & 0x7f);
@@ -94,37 +94,37 @@ impl<'a> Fields<'a> {
                 return Ok(value);
             }
         }
-        Err(self.garbage("a number that does not end"))
+        Err(self.error("a number that does not end"))
     }
 
-    fn bytes(&mut self) -> Result<&'a [u8], Garbage> {
+    fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
         let length = usize::try_from(self.varint()?).ok();
         let split = length.and_then(|length| self.rest.split_at_checked(length));
-        let (bytes, rest) = split.ok_or_else(|| self.garbage("a field longer than the message"))?;
+        let (bytes, rest) = split.ok_or_else(|| self.error("a field longer than the message"))?;
         self.rest = rest;
         Ok(bytes)
     }
 
     /// The error for a field that the message does not have, or not of this type.
-    pub(super) fn unknown(&self) -> Garbage {
-        self.garbage("a field that it does not have")
+    pub(super) fn unknown_field(&self) -> DecodeError {
+        self.error("a field that it does not have")
     }
 
     /// A bool, which is 0 or 1.
-    pub(super) fn bool(&self, number: u64) -> Result<bool, Garbage> {
+    pub(super) fn bool(&self, number: u64) -> Result<bool, DecodeError> {
         match number {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(self.garbage("neither true nor false")),
+            _ => Err(self.error("neither true nor false")),
         }
     }
 
     /// Adds ids that may come one by one or packed into one field.
-    pub(super) fn ids(&self, value: Value<'_>, ids: &mut Vec<u64>) -> Result<(), Garbage> {
+    pub(super) fn ids(&self, value: Value<'_>, ids: &mut Vec<u64>) -> Result<(), DecodeError> {
         match value {
             Value::Number(id) => ids.push(id),
             Value::Bytes(bytes) => {
-                let mut packed = Fields::of(self.message, bytes);
+                let mut packed = Fields::new(self.message, bytes);
                 while !packed.rest.is_empty() {
                     ids.push(packed.varint()?);
                 }
@@ -139,7 +139,7 @@ mod tests {
     use super::{Fields, put_varint};
 
     fn read(bytes: &[u8]) -> Option<(u64, usize)> {
-        let mut fields = Fields::of("number", bytes);
+        let mut fields = Fields::new("number", bytes);
         let number = fields.varint().ok()?;
         Some((number, fields.rest.len()))
     }

@@ -15,7 +15,7 @@
 //! | [`HardState`] | term, vote, commit | |
 //! | [`ConfState`] | auto_leave | each id, with a tag of its own |
 //! | [`ConfChange`] | kind, node id | id, context |
-//! | [`Snapshot`] (the log's record of one) | index, term | ConfState, whenever index is not 0 |
+//! | [`WalSnapshot`] (the log's record of one) | index, term | ConfState, whenever index is not 0 |
 //! | [`Metadata`] | node id, cluster id | |
 //! | [`Record`] | type, crc | data |
 //!
@@ -33,7 +33,7 @@
 //! ];
 //! assert_eq!(entry.encode(), bytes);
 //! assert_eq!(Entry::decode(&bytes)?, entry);
-//! # Ok::<(), clearlane_raft_log::wire::Garbage>(())
+//! # Ok::<(), clearlane_raft_log::wire::DecodeError>(())
 //! ```
 //!
 //! # What a reader accepts
@@ -52,5 +52,5 @@ mod record;
 pub use conf::{ConfChange, ConfChangeKind, ConfState};
 pub use context::MemberContext;
 pub use entry::{Entry, EntryKind, HardState};
-pub use fields::Garbage;
-pub use record::{Metadata, Record, RecordKind, Snapshot};
+pub use fields::DecodeError;
+pub use record::{Metadata, Record, RecordKind, WalSnapshot};

@@ -6,7 +6,7 @@
 //! tag is no tag. Of the type, see [`wal::rules`](crate::wal).
 
 use super::conf::ConfState;
-use super::fields::{Fields, Garbage, Value, put_bytes, put_number};
+use super::fields::{DecodeError, Fields, Value, put_bytes, put_number};
 
 /// What the data of a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,7 +19,7 @@ pub enum RecordKind {
     State = 3,
     /// Nothing: the crc says with which sum a segment begins.
     Crc = 4,
-    /// A [`Snapshot`].
+    /// A [`WalSnapshot`].
     Snapshot = 5,
 }
 
@@ -45,36 +45,36 @@ impl<'a> Record<'a> {
     }
 
     /// Reads a message that fills `bytes`.
-    pub fn decode(bytes: &'a [u8]) -> Result<Record<'a>, Garbage> {
-        let (record, rest) = Record::decode_front(bytes)?;
+    pub fn decode(bytes: &'a [u8]) -> Result<Record<'a>, DecodeError> {
+        let (record, rest) = Record::decode_prefix(bytes)?;
         match rest.is_empty() {
             true => Ok(record),
-            false => Err(Garbage { message: MESSAGE, what: "something follows its data" }),
+            false => Err(DecodeError { message: MESSAGE, what: "something follows its data" }),
         }
     }
 
     /// Reads a message that begins where `bytes` begin and ends by itself, and returns the rest.
     /// What follows is taken for data exactly if it begins with the data's tag.
-    pub(crate) fn decode_front(bytes: &'a [u8]) -> Result<(Record<'a>, &'a [u8]), Garbage> {
-        let mut fields = Fields::of(MESSAGE, bytes);
+    pub(crate) fn decode_prefix(bytes: &'a [u8]) -> Result<(Record<'a>, &'a [u8]), DecodeError> {
+        let mut fields = Fields::new(MESSAGE, bytes);
         let kind = match fields.next()? {
             Some((1, Value::Number(kind))) => kind_of(kind, &fields)?,
-            _ => return Err(fields.garbage("its type does not come first")),
+            _ => return Err(fields.error("its type does not come first")),
         };
         let crc = match fields.next()? {
             Some((2, Value::Number(crc))) => crc,
-            _ => return Err(fields.garbage("its crc does not come second")),
+            _ => return Err(fields.error("its crc does not come second")),
         };
-        let crc = u32::try_from(crc).map_err(|_| fields.garbage("a crc of more than 32 bits"))?;
+        let crc = u32::try_from(crc).map_err(|_| fields.error("a crc of more than 32 bits"))?;
         let mut data = None;
         if fields.rest().first() == Some(&DATA_TAG) {
             match fields.next()? {
                 Some((3, Value::Bytes(bytes))) => data = Some(bytes),
-                _ => return Err(fields.unknown()),
+                _ => return Err(fields.unknown_field()),
             }
         }
         if (kind == RecordKind::Crc) != data.is_none() {
-            return Err(fields.garbage("data and type do not go together"));
+            return Err(fields.error("data and type do not go together"));
         }
         Ok((Record { kind, crc, data }, fields.rest()))
     }
@@ -83,14 +83,14 @@ impl<'a> Record<'a> {
 const MESSAGE: &str = "record";
 const DATA_TAG: u8 = 3 << 3 | 2;
 
-fn kind_of(kind: u64, fields: &Fields<'_>) -> Result<RecordKind, Garbage> {
+fn kind_of(kind: u64, fields: &Fields<'_>) -> Result<RecordKind, DecodeError> {
     match kind {
         1 => Ok(RecordKind::Metadata),
         2 => Ok(RecordKind::Entry),
         3 => Ok(RecordKind::State),
         4 => Ok(RecordKind::Crc),
         5 => Ok(RecordKind::Snapshot),
-        _ => Err(fields.garbage("a type that does not exist")),
+        _ => Err(fields.error("a type that does not exist")),
     }
 }
 
@@ -113,14 +113,14 @@ impl Metadata {
     }
 
     /// Reads a message.
-    pub fn decode(bytes: &[u8]) -> Result<Metadata, Garbage> {
-        let mut fields = Fields::of("metadata of a log", bytes);
+    pub fn decode(bytes: &[u8]) -> Result<Metadata, DecodeError> {
+        let mut fields = Fields::new("metadata of a log", bytes);
         let mut metadata = Metadata::default();
         while let Some(field) = fields.next()? {
             match field {
                 (1, Value::Number(id)) => metadata.node_id = id,
                 (2, Value::Number(id)) => metadata.cluster_id = id,
-                _ => return Err(fields.unknown()),
+                _ => return Err(fields.unknown_field()),
             }
         }
         Ok(metadata)
@@ -129,7 +129,7 @@ impl Metadata {
 
 /// Says in the log that the state up to an index is kept elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct WalSnapshot {
     /// The last entry that it covers; 0 for the beginning of a log.
     pub index: u64,
     /// That entry's term.
@@ -138,7 +138,7 @@ pub struct Snapshot {
     pub conf_state: Option<ConfState>,
 }
 
-impl Snapshot {
+impl WalSnapshot {
     /// The message's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -151,15 +151,15 @@ impl Snapshot {
     }
 
     /// Reads a message.
-    pub fn decode(bytes: &[u8]) -> Result<Snapshot, Garbage> {
-        let mut fields = Fields::of("record of a snapshot", bytes);
-        let mut snapshot = Snapshot::default();
+    pub fn decode(bytes: &[u8]) -> Result<WalSnapshot, DecodeError> {
+        let mut fields = Fields::new("record of a snapshot", bytes);
+        let mut snapshot = WalSnapshot::default();
         while let Some(field) = fields.next()? {
             match field {
                 (1, Value::Number(index)) => snapshot.index = index,
                 (2, Value::Number(term)) => snapshot.term = term,
                 (3, Value::Bytes(state)) => snapshot.conf_state = Some(ConfState::decode(state)?),
-                _ => return Err(fields.unknown()),
+                _ => return Err(fields.unknown_field()),
             }
         }
         Ok(snapshot)

@@ -6,14 +6,14 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use clearlane_raft_log::Position;
-use clearlane_raft_log::driver::{Append, Found};
+use clearlane_raft_log::LogPosition;
+use clearlane_raft_log::driver::{ReadyAppend, RecoveredState};
 use clearlane_raft_log::wire::{ConfChange, ConfChangeKind, Entry, HardState};
 
 /// What entries have made of nothing: a list of what they say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Store {
-    pub(crate) position: Position,
+    pub(crate) position: LogPosition,
     pub(crate) data: Vec<(u64, Bytes)>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Disk {
     pub(crate) entries: BTreeMap<u64, Entry>,
     pub(crate) store: Store,
     /// Not written yet, with the store that is to be installed.
-    pub(crate) queue: VecDeque<(Append, Option<Store>)>,
+    pub(crate) queue: VecDeque<(ReadyAppend, Option<Store>)>,
 }
 
 impl Disk {
@@ -43,14 +43,14 @@ impl Disk {
         }
     }
 
-    pub(crate) fn found(&self) -> Found {
+    pub(crate) fn found(&self) -> RecoveredState {
         let store = self.store.position.clone();
         let entries = self.entries.values().cloned().collect();
-        Found { store, hard_state: self.hard_state, entries }
+        RecoveredState { store_position: store, hard_state: self.hard_state, entries }
     }
 
     /// Writes the first append of the queue. Returns it, and the store if it was replaced.
-    pub(crate) fn write(&mut self) -> Option<(Append, Option<Store>)> {
+    pub(crate) fn write(&mut self) -> Option<(ReadyAppend, Option<Store>)> {
         let (append, store) = self.queue.pop_front()?;
         if let Some(store) = &store {
             self.entries.clear();

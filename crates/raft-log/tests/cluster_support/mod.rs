@@ -21,7 +21,9 @@ use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 
-use clearlane_raft_log::driver::{Append, Driver, Effects, Error, Message, Role, Settings};
+use clearlane_raft_log::driver::{
+    Error, Message, RaftNode, RaftNodeConfig, Ready, ReadyAppend, Role,
+};
 use clearlane_raft_log::wire::{ConfState, Entry, EntryKind};
 use disk::{Disk, Store};
 use protobuf::Message as _;
@@ -32,7 +34,7 @@ use raft::eraftpb::{self, MessageType};
 pub(crate) struct InFlight {
     pub(crate) message: Message,
     /// The store that goes with a snapshot.
-    copy: Option<Store>,
+    snapshot_store: Option<Store>,
 }
 
 impl InFlight {
@@ -46,7 +48,7 @@ impl InFlight {
 #[derive(Debug)]
 pub(crate) struct Member {
     /// Nothing while it is down.
-    pub(crate) driver: Option<Driver>,
+    pub(crate) driver: Option<RaftNode>,
     pub(crate) disk: Disk,
     pub(crate) store: Store,
     pub(crate) slow: bool,
@@ -58,7 +60,7 @@ pub(crate) struct Cluster {
     pub(crate) members: BTreeMap<u64, Member>,
     pub(crate) pool: Vec<InFlight>,
     cut: BTreeSet<(u64, u64)>,
-    settings: Settings,
+    settings: RaftNodeConfig,
     /// Whether who sends a snapshot hears at once what has become of it.
     pub(crate) reports_snapshots: bool,
     lines: Vec<String>,
@@ -70,7 +72,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    pub(crate) fn new(voters: u64, settings: Settings) -> Cluster {
+    pub(crate) fn new(voters: u64, settings: RaftNodeConfig) -> Cluster {
         let mut cluster = Cluster {
             members: BTreeMap::new(),
             pool: Vec::new(),
@@ -105,10 +107,10 @@ impl Cluster {
     }
 
     pub(crate) fn restart(&mut self, id: u64) {
-        let settings = Settings { id, ..self.settings };
+        let settings = RaftNodeConfig { id, ..self.settings };
         let member = self.members.get_mut(&id).unwrap();
         member.store = member.disk.store.clone();
-        member.driver = Some(Driver::new(settings, member.disk.found()).unwrap());
+        member.driver = Some(RaftNode::new(settings, member.disk.found()).unwrap());
         self.handle(id);
     }
 
@@ -135,12 +137,12 @@ impl Cluster {
         self.members.keys().copied().collect()
     }
 
-    pub(crate) fn driver(&mut self, id: u64) -> &mut Driver {
+    pub(crate) fn driver(&mut self, id: u64) -> &mut RaftNode {
         self.members.get_mut(&id).unwrap().driver.as_mut().unwrap()
     }
 
     /// Calls a driver, if it is up, and does what it says.
-    pub(crate) fn call<T>(&mut self, id: u64, what: impl FnOnce(&mut Driver) -> T) -> Option<T> {
+    pub(crate) fn call<T>(&mut self, id: u64, what: impl FnOnce(&mut RaftNode) -> T) -> Option<T> {
         let result = what(self.members.get_mut(&id)?.driver.as_mut()?);
         self.handle(id);
         Some(result)
@@ -153,13 +155,13 @@ impl Cluster {
     }
 
     fn handle(&mut self, id: u64) {
-        while let Some(effects) = self.driver(id).effects() {
+        while let Some(effects) = self.driver(id).ready() {
             format!("{id} {effects:?}").hash(&mut self.digest);
             self.apply_effects(id, effects);
         }
     }
 
-    fn apply_effects(&mut self, id: u64, effects: Effects) {
+    fn apply_effects(&mut self, id: u64, effects: Ready) {
         if let Some(now) = effects.leadership {
             let (role, leader, term) = (now.role, now.leader, now.term);
             self.line(format!("{id}: {role:?} term={term} leader={leader}"));
@@ -168,37 +170,40 @@ impl Cluster {
                 assert_eq!(first, id, "two leaders in term {term}");
             }
         }
-        for message in effects.send {
-            self.check_said(id, &message);
+        for message in effects.messages {
+            self.check_is_durable(id, &message);
             let message = Message::decode(&message.encode()).unwrap();
             self.send(id, message);
         }
         if let Some(append) = effects.append {
             self.append(id, append);
         }
-        for read in effects.reads {
+        for read in effects.read_states {
             let context = String::from_utf8_lossy(&read.context).into_owned();
             self.line(format!("{id}: read {context} at {}", read.index));
             assert!(read.index >= self.reads[&read.context], "a stale read {context}");
         }
-        self.apply(id, &effects.committed);
+        self.apply(id, &effects.committed_entries);
     }
 
     fn send(&mut self, id: u64, mut message: Message) {
         let mut copy = None;
         if message.is_snapshot() {
             let store = self.members[&id].store.clone();
-            assert!(store.position.index >= message.position().index, "less than promised");
-            message.set_position(&store.position);
+            assert!(
+                store.position.index >= message.snapshot_position().index,
+                "less than promised"
+            );
+            message.set_snapshot_position(&store.position);
             copy = Some(store);
         }
         message.encode().hash(&mut self.digest);
-        self.pool.push(InFlight { message, copy });
+        self.pool.push(InFlight { message, snapshot_store: copy });
     }
 
-    fn append(&mut self, id: u64, append: Append) {
+    fn append(&mut self, id: u64, append: ReadyAppend) {
         let member = self.members.get_mut(&id).unwrap();
-        let copy = append.install.as_ref().map(|at| member.received[&at.index].clone());
+        let copy = append.install_snapshot.as_ref().map(|at| member.received[&at.index].clone());
         let slow = member.slow;
         let words = describe(&append);
         member.disk.queue.push_back((append, copy));
@@ -221,10 +226,10 @@ impl Cluster {
             self.line(format!("{id}: install {index}"));
         }
         if append.must_sync {
-            self.driver(id).persisted(append.number).unwrap();
+            self.driver(id).on_persisted(append.number).unwrap();
         }
         if let Some(index) = installed {
-            self.driver(id).installed(index).unwrap();
+            self.driver(id).on_installed(index).unwrap();
         }
         true
     }
@@ -249,7 +254,7 @@ impl Cluster {
             let changed = self.apply_entry(id, entry);
             let store = &mut self.members.get_mut(&id).unwrap().store;
             if let Some(members) = changed {
-                store.position.members = members;
+                store.position.conf_state = members;
             } else if !entry.data.is_empty() {
                 store.data.push((entry.index, entry.data.clone()));
             }
@@ -257,7 +262,7 @@ impl Cluster {
             store.position.term = entry.term;
         }
         if let Some(last) = entries.last() {
-            self.driver(id).applied(last.index).unwrap();
+            self.driver(id).on_applied(last.index).unwrap();
         }
     }
 
@@ -270,12 +275,14 @@ impl Cluster {
                 self.line(format!("{at} {}", entry.data.escape_ascii()).trim_end().to_owned());
                 return None;
             }
-            EntryKind::ConfChange => driver.apply_change(disk::decode_change(&entry.data).as_ref()),
+            EntryKind::ConfChange => {
+                driver.apply_conf_change(disk::decode_change(&entry.data).as_ref())
+            }
             EntryKind::ConfChangeV2 => {
-                driver.apply_changes(&disk::decode_changes(&entry.data).unwrap())
+                driver.apply_conf_changes(&disk::decode_changes(&entry.data).unwrap())
             }
         };
-        let members = driver.members();
+        let members = driver.conf_state();
         let refused = changed.err().map(|error| format!(" ({error})")).unwrap_or_default();
         self.line(format!("{at} members {}{refused}", names(&members)));
         Some(members)
@@ -283,7 +290,7 @@ impl Cluster {
 
     /// What is applied is on the disks of a majority of the voters that this member knows.
     fn check_durable(&self, id: u64, entry: &Entry) {
-        let voters = &self.members[&id].store.position.members.voters;
+        let voters = &self.members[&id].store.position.conf_state.voters;
         let has = |voter: &&u64| {
             self.members.get(voter).is_some_and(|member| member.disk.has(entry.index, entry.term))
         };
@@ -292,7 +299,7 @@ impl Cluster {
     }
 
     /// What a message says is on the disk of who says it.
-    fn check_said(&self, id: u64, message: &Message) {
+    fn check_is_durable(&self, id: u64, message: &Message) {
         let disk = &self.members[&id].disk;
         let raw = eraftpb::Message::parse_from_bytes(&message.encode()).unwrap();
         let (term, vote) = (disk.hard_state.term, disk.hard_state.vote);
@@ -334,7 +341,7 @@ impl Cluster {
             return self.lose(&sent);
         }
         self.line(sent.message.to_string());
-        if let Some(copy) = sent.copy {
+        if let Some(copy) = sent.snapshot_store {
             let received = &mut self.members.get_mut(&to).unwrap().received;
             received.insert(copy.position.index, copy);
             self.report(from, to, true);
@@ -355,7 +362,7 @@ impl Cluster {
 
     fn report(&mut self, from: u64, to: u64, arrived: bool) {
         if self.reports_snapshots {
-            self.call(from, |driver| driver.snapshot_sent(to, arrived));
+            self.call(from, |driver| driver.report_snapshot(to, arrived));
         }
     }
 
@@ -375,13 +382,13 @@ impl Cluster {
         let member = self.members.get_mut(&id).unwrap();
         let Some(driver) = member.driver.as_mut() else { return };
         // A store that is to be replaced is not synced any more.
-        if member.disk.queue.iter().any(|(append, _)| append.install.is_some()) {
+        if member.disk.queue.iter().any(|(append, _)| append.install_snapshot.is_some()) {
             return;
         }
         member.disk.store = member.store.clone();
-        driver.durable(member.store.position.clone()).unwrap();
+        driver.set_durable_position(member.store.position.clone()).unwrap();
         driver.release(release);
-        let (first, _) = driver.kept();
+        let (first, _) = driver.kept_indexes();
         member.disk.entries = member.disk.entries.split_off(&first);
     }
 }
@@ -400,9 +407,9 @@ pub(crate) fn names(members: &ConfState) -> String {
     names
 }
 
-fn describe(append: &Append) -> String {
+fn describe(append: &ReadyAppend) -> String {
     let mut words = format!("#{}", append.number);
-    if let Some(position) = &append.install {
+    if let Some(position) = &append.install_snapshot {
         words += &format!(" install {}@{}", position.index, position.term);
     }
     if let (Some(first), Some(last)) = (append.entries.first(), append.entries.last()) {

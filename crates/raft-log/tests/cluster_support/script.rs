@@ -18,7 +18,7 @@
 
 use std::error::Error;
 
-use clearlane_raft_log::driver::Settings;
+use clearlane_raft_log::driver::RaftNodeConfig;
 use clearlane_raft_log::wire::ConfChangeKind;
 use goldenscript::{Argument, Command, Context, Runner};
 
@@ -32,11 +32,11 @@ pub(crate) struct ClusterRunner {
 
 impl ClusterRunner {
     pub(crate) fn new() -> ClusterRunner {
-        ClusterRunner { cluster: Cluster::new(0, Settings::new(1, 0)) }
+        ClusterRunner { cluster: Cluster::new(0, RaftNodeConfig::new(1, 0)) }
     }
 
     fn make(&mut self, voters: u64, options: &[(String, u64)]) {
-        let mut settings = Settings::new(1, 1);
+        let mut settings = RaftNodeConfig::new(1, 1);
         for (name, value) in options {
             match name.as_str() {
                 "seed" => settings.seed = *value,
@@ -45,7 +45,7 @@ impl ClusterRunner {
                 "entries" => settings.uncommitted_entries_max = *value,
                 "message" => settings.message_bytes_max = *value,
                 "reads" => settings.reads_max = *value as usize,
-                "questions" => settings.questions_count = *value != 0,
+                "questions" => settings.read_index_counts_as_ack = *value != 0,
                 other => panic!("no option {other}"),
             }
         }
@@ -149,14 +149,14 @@ impl ClusterRunner {
             }
             ["change", id, kind, member] => {
                 let data = disk::encode_change(kind_of(kind), member.parse()?);
-                cluster.call(id.parse()?, |driver| driver.propose_change(data))
+                cluster.call(id.parse()?, |driver| driver.propose_conf_change(data))
             }
             ["changes", id, changes @ ..] => {
                 let pairs = changes.chunks(2);
                 let pairs = pairs.map(|pair| Ok((kind_of(pair[0]), pair[1].parse()?)));
                 let pairs: Result<Vec<_>, Box<dyn Error>> = pairs.collect();
                 let data = disk::encode_changes(&pairs?);
-                cluster.call(id.parse()?, |driver| driver.propose_changes(data))
+                cluster.call(id.parse()?, |driver| driver.propose_conf_changes(data))
             }
             ["read", id, context] => cluster.read(id.parse()?, context),
             ["transfer", id, to] => {
@@ -170,11 +170,11 @@ impl ClusterRunner {
             ["campaign", id] => cluster.call(id.parse()?, |driver| driver.campaign()).map(Ok),
             ["unreachable", id, other] => {
                 let other = other.parse()?;
-                cluster.call(id.parse()?, |driver| driver.unreachable(other)).map(Ok)
+                cluster.call(id.parse()?, |driver| driver.report_unreachable(other)).map(Ok)
             }
             ["sent", id, to, how] => {
                 let (to, arrived) = (to.parse()?, *how == "arrived");
-                cluster.call(id.parse()?, |driver| driver.snapshot_sent(to, arrived)).map(Ok)
+                cluster.call(id.parse()?, |driver| driver.report_snapshot(to, arrived)).map(Ok)
             }
             _ => return Ok(false),
         };
@@ -218,14 +218,14 @@ fn status(cluster: &mut Cluster, id: u64) -> String {
     let applied = cluster.members[&id].store.position.index;
     let driver = cluster.driver(id);
     let now = driver.leadership();
-    let (first, last) = driver.kept();
+    let (first, last) = driver.kept_indexes();
     format!(
         "{id}: {:?} term={} leader={} committed={} applied={applied} log={first}..{last} members={}",
         now.role,
         now.term,
         now.leader,
-        driver.committed(),
-        names(&driver.members())
+        driver.committed_index(),
+        names(&driver.conf_state())
     )
 }
 

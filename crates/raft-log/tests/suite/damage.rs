@@ -31,7 +31,7 @@ fn read_all(disk: &SimulatedDisk) -> Result<Contents> {
 fn is_beginning(found: &Contents, whole: &Contents) -> bool {
     whole.entries.starts_with(&found.entries)
         && whole.snapshots.starts_with(&found.snapshots)
-        && found.state.commit <= whole.state.commit
+        && found.hard_state.commit <= whole.hard_state.commit
         && found.metadata == whole.metadata
 }
 
@@ -61,7 +61,7 @@ fn a_log_cut_at_any_byte_of_its_last_two_records_opens_to_a_beginning() {
         let found = read_all(&disk).unwrap();
         assert!(is_beginning(&found, &whole), "cut at {cut}");
         assert_eq!(found.entries.len(), entries, "cut at {cut}");
-        assert_eq!(found.state, if cut < end { state(2, 7, 2) } else { whole.state });
+        assert_eq!(found.hard_state, if cut < end { state(2, 7, 2) } else { whole.hard_state });
         goes_on(&disk, &found);
     }
 }

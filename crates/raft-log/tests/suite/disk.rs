@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use clearlane_raft_log::Error;
-use clearlane_raft_log::files::{Disk, Fault, Files, SimulatedDisk};
+use clearlane_raft_log::files::{Fault, FileSystem, OsFileSystem, SimulatedDisk};
 use clearlane_raft_log::wal::{Options, Wal, read, valid_snapshots};
 
 use crate::support::*;
@@ -24,44 +24,44 @@ fn mode(path: &Path) -> u32 {
 fn a_log_lives_in_real_files() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("wal");
-    let mut wal = Wal::create(Arc::new(Disk), &dir, METADATA, small()).unwrap();
+    let mut wal = Wal::create(Arc::new(OsFileSystem), &dir, METADATA, small()).unwrap();
     for index in 1..=50 {
         let text = "x".repeat(1000);
         wal.save(&[entry(1, index, &text)], Some(&state(1, 0, index))).unwrap();
         wal.sync().unwrap();
     }
     wal.save_snapshot(&snapshot(30, 1)).unwrap();
-    let names = segments(&Disk, &dir);
-    assert_eq!(names.len(), wal.segments());
+    let names = segments(&OsFileSystem, &dir);
+    assert_eq!(names.len(), wal.segment_count());
     assert_eq!(names[1], "0000000000000001-0000000000000009.wal");
     assert_eq!(fs::metadata(dir.join(names.last().unwrap())).unwrap().len(), 8192);
     assert!(fs::metadata(dir.join(&names[0])).unwrap().len() < 10_000, "cut to what is in it");
     assert_eq!((mode(&dir), mode(&dir.join(&names[0]))), (0o700, 0o600));
     assert_eq!(wal.purge(30).unwrap(), 3);
     wal.close().unwrap();
-    let start = valid_snapshots(&Disk, &dir).unwrap().pop().unwrap();
+    let start = valid_snapshots(&OsFileSystem, &dir).unwrap().pop().unwrap();
     let (mut wal, contents) =
-        Wal::open(Arc::new(Disk), &dir, (start.index, start.term), small()).unwrap();
+        Wal::open(Arc::new(OsFileSystem), &dir, (start.index, start.term), small()).unwrap();
     assert_eq!((start.index, contents.entries.len()), (30, 20));
     wal.save(&[entry(1, 51, "after")], None).unwrap();
     wal.close().unwrap();
-    assert_eq!(read(&Disk, &dir, (30, 1)).unwrap().entries.len(), 21);
+    assert_eq!(read(&OsFileSystem, &dir, (30, 1)).unwrap().entries.len(), 21);
 }
 
 #[test]
 fn a_torn_end_is_cut_and_kept_aside() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("wal");
-    let mut wal = Wal::create(Arc::new(Disk), &dir, METADATA, small()).unwrap();
+    let mut wal = Wal::create(Arc::new(OsFileSystem), &dir, METADATA, small()).unwrap();
     wal.save(&[entry(1, 1, "whole"), entry(1, 2, &"t".repeat(1000))], None).unwrap();
     wal.close().unwrap();
-    let path = dir.join(&segments(&Disk, &dir)[0]);
+    let path = dir.join(&segments(&OsFileSystem, &dir)[0]);
     let mut bytes = fs::read(&path).unwrap();
     bytes[512..1024].fill(0);
     fs::write(&path, &bytes).unwrap();
     fs::write(dir.join("0.tmp"), "a segment that was being made").unwrap();
     fs::write(dir.join("notes"), "not ours").unwrap();
-    let (wal, contents) = Wal::open(Arc::new(Disk), &dir, (0, 0), small()).unwrap();
+    let (wal, contents) = Wal::open(Arc::new(OsFileSystem), &dir, (0, 0), small()).unwrap();
     assert_eq!(contents.entries, [entry(1, 1, "whole")]);
     let broken = fs::read(dir.join("0000000000000000-0000000000000000.wal.broken")).unwrap();
     assert!(bytes.starts_with(&broken) && broken.len() > 1024);
@@ -75,15 +75,15 @@ fn a_torn_end_is_cut_and_kept_aside() {
 fn another_process_is_kept_out() {
     const VARIABLE: &str = "CLEARLANE_TEST_OPEN_WAL";
     if let Some(dir) = std::env::var_os(VARIABLE) {
-        let refused = Wal::open(Arc::new(Disk), Path::new(&dir), (0, 0), small());
+        let refused = Wal::open(Arc::new(OsFileSystem), Path::new(&dir), (0, 0), small());
         assert!(matches!(refused, Err(Error::Locked { .. })), "{refused:?}");
         println!("the second process was kept out");
         return;
     }
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("wal");
-    let wal = Wal::create(Arc::new(Disk), &dir, METADATA, small()).unwrap();
-    let refused = Wal::open(Arc::new(Disk), &dir, (0, 0), small());
+    let wal = Wal::create(Arc::new(OsFileSystem), &dir, METADATA, small()).unwrap();
+    let refused = Wal::open(Arc::new(OsFileSystem), &dir, (0, 0), small());
     assert!(matches!(refused, Err(Error::Locked { .. })), "in this process, too");
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["disk::another_process_is_kept_out", "--exact", "--nocapture"])
@@ -93,7 +93,7 @@ fn another_process_is_kept_out() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("was kept out"), "{said}");
     drop(wal);
-    assert!(Wal::open(Arc::new(Disk), &dir, (0, 0), small()).is_ok());
+    assert!(Wal::open(Arc::new(OsFileSystem), &dir, (0, 0), small()).is_ok());
 }
 
 fn found_after(seeds: u64, build: impl Fn(&SimulatedDisk)) -> Vec<Vec<String>> {

@@ -13,7 +13,7 @@ use clearlane_proto::{Message, etcdserverpb};
 use clearlane_raft_log::wal::{Contents, read, valid_snapshots};
 use clearlane_raft_log::wire::{Record, RecordKind};
 use clearlane_raft_log::{
-    ConfChange, ConfChangeKind, Entry, EntryKind, MemberContext, Metadata, Snapshot,
+    ConfChange, ConfChangeKind, Entry, EntryKind, MemberContext, Metadata, WalSnapshot,
 };
 
 use crate::support::*;
@@ -57,7 +57,7 @@ fn describe(record: &Record<'_>) -> String {
             let state = clearlane_raft_log::HardState::decode(data).unwrap();
             format!("{state:?}")
         }
-        RecordKind::Snapshot => format!("{:?}", Snapshot::decode(data).unwrap()),
+        RecordKind::Snapshot => format!("{:?}", WalSnapshot::decode(data).unwrap()),
         RecordKind::Entry => describe_entry(&Entry::decode(data).unwrap()),
     }
 }
@@ -133,7 +133,7 @@ fn a_log_of_etcd_is_read() {
     compare("etcd-3.7.1", &dump(&recorded));
     let name = "0000000000000000-0000000000000000.wal".to_owned();
     let disk = disk_with(&[(name, recorded.clone())]);
-    assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [Snapshot::default()]);
+    assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [WalSnapshot::default()]);
     let contents = read(&disk, &dir(), (0, 0)).unwrap();
     let ids = contents.metadata;
     assert_eq!((ids.cluster_id, ids.node_id), (324_952_591_200_643_719, 3_319_814_642_761_637_952));
@@ -150,7 +150,7 @@ fn a_log_of_etcd_is_read() {
     let (mut wal, opened) = open(&disk, (0, 0)).unwrap();
     assert_eq!(opened, contents);
     let next = contents.entries.len() as u64 + 1;
-    wal.save(&[entry(contents.state.term, next, "ours")], None).unwrap();
+    wal.save(&[entry(contents.hard_state.term, next, "ours")], None).unwrap();
     wal.close().unwrap();
     assert!(contents_of(&disk)[0].1.starts_with(&recorded));
     assert_eq!(read(&disk, &dir(), (0, 0)).unwrap().entries.len() as u64, next);

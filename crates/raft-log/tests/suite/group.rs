@@ -6,8 +6,8 @@ use std::sync::mpsc;
 use std::thread;
 
 use clearlane_raft_log::Error;
-use clearlane_raft_log::files::{Disk, Fault};
-use clearlane_raft_log::wal::group::{GroupSync, run};
+use clearlane_raft_log::files::{Fault, OsFileSystem};
+use clearlane_raft_log::wal::group_commit::{GroupCommit, run_writer};
 use clearlane_raft_log::wal::{Append, Options, Wal, read};
 use proptest::prelude::*;
 
@@ -21,30 +21,30 @@ fn append(index: u64) -> Append {
 fn what_gathers_during_a_sync_shares_the_next() {
     let disk = disk();
     let mut wal = create(&disk, options(65_536)).unwrap();
-    let mut group = GroupSync::new();
-    assert!(group.begin().is_none());
+    let mut group = GroupCommit::new();
+    assert!(group.take_batch().is_none());
     assert_eq!(group.submit(append(1)).unwrap(), 1);
-    let first = group.begin().unwrap();
+    let first = group.take_batch().unwrap();
     let before = disk.syncs();
     for index in 2..=100 {
         assert_eq!(group.submit(append(index)).unwrap(), index);
     }
-    assert!(group.begin().is_none(), "one batch at a time");
-    assert_eq!((group.finish(first.write(&mut wal)).unwrap(), group.durable()), (1, 1));
-    let second = group.begin().unwrap();
+    assert!(group.take_batch().is_none(), "one batch at a time");
+    assert_eq!((group.finish_batch(first.write(&mut wal)).unwrap(), group.durable()), (1, 1));
+    let second = group.take_batch().unwrap();
     assert_eq!((second.len(), second.is_empty()), (99, false));
-    assert_eq!(group.finish(second.write(&mut wal)).unwrap(), 100);
+    assert_eq!(group.finish_batch(second.write(&mut wal)).unwrap(), 100);
     assert_eq!(disk.syncs() - before, 2);
     // Only the commit rose: nobody waits for the disk.
-    let commit = Append { state: Some(state(1, 0, 100)), ..Append::default() };
-    let elected = Append { state: Some(state(1, 0, 1)), ..Append::default() };
+    let commit = Append { hard_state: Some(state(1, 0, 100)), ..Append::default() };
+    let elected = Append { hard_state: Some(state(1, 0, 1)), ..Append::default() };
     group.submit(elected).unwrap();
-    let batch = group.begin().unwrap();
-    assert_eq!(group.finish(batch.write(&mut wal)).unwrap(), 101);
+    let batch = group.take_batch().unwrap();
+    assert_eq!(group.finish_batch(batch.write(&mut wal)).unwrap(), 101);
     assert_eq!(disk.syncs() - before, 3);
     group.submit(commit).unwrap();
-    let batch = group.begin().unwrap();
-    assert_eq!(group.finish(batch.write(&mut wal)).unwrap(), 102);
+    let batch = group.take_batch().unwrap();
+    assert_eq!(group.finish_batch(batch.write(&mut wal)).unwrap(), 102);
     assert_eq!(disk.syncs() - before, 3);
 }
 
@@ -52,14 +52,14 @@ fn what_gathers_during_a_sync_shares_the_next() {
 fn a_failed_batch_is_the_last() {
     let disk = disk();
     let mut wal = create(&disk, options(65_536)).unwrap();
-    let mut group = GroupSync::new();
+    let mut group = GroupCommit::new();
     group.submit(append(1)).unwrap();
-    let batch = group.begin().unwrap();
+    let batch = group.take_batch().unwrap();
     group.submit(append(2)).unwrap();
     disk.fail_at(2, Fault::Error);
-    let first = group.finish(batch.write(&mut wal)).unwrap_err().to_string();
+    let first = group.finish_batch(batch.write(&mut wal)).unwrap_err().to_string();
     assert_eq!(group.submit(append(3)).unwrap_err().to_string(), first);
-    assert!(group.begin().is_none());
+    assert!(group.take_batch().is_none());
     assert_eq!(group.durable(), 0);
 }
 
@@ -70,17 +70,17 @@ proptest! {
     fn what_is_told_is_there(steps in proptest::collection::vec(0..4_u8, 1..80), seed: u64) {
         let disk = disk();
         let mut wal = create(&disk, options(2000)).unwrap();
-        let (mut group, mut running, mut submitted) = (GroupSync::new(), VecDeque::new(), 0);
+        let (mut group, mut running, mut submitted) = (GroupCommit::new(), VecDeque::new(), 0);
         for step in steps {
             match step {
                 0 | 1 => {
                     submitted += 1;
                     prop_assert_eq!(group.submit(append(submitted)).unwrap(), submitted);
                 }
-                2 => running.extend(group.begin()),
+                2 => running.extend(group.take_batch()),
                 _ => {
                     for batch in running.drain(..) {
-                        group.finish(batch.write(&mut wal)).unwrap();
+                        group.finish_batch(batch.write(&mut wal)).unwrap();
                     }
                 }
             }
@@ -97,13 +97,13 @@ fn a_thread_serves_many_writers() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("wal");
     let options = Options { segment_bytes: 16_384, segments_max: None };
-    let mut wal = Wal::create(Arc::new(Disk), &dir, METADATA, options).unwrap();
+    let mut wal = Wal::create(Arc::new(OsFileSystem), &dir, METADATA, options).unwrap();
     let (sender, appends) = mpsc::channel();
     let (told, durable) = mpsc::channel();
     thread::scope(|threads| {
         let log = &mut wal;
         let tell = move |ticket| told.send(ticket).unwrap();
-        let server = threads.spawn(move || run(log, &appends, tell));
+        let server = threads.spawn(move || run_writer(log, &appends, tell));
         // As the raft loop would: everyone's next entry goes when his last one is durable.
         let (mut handed_over, mut done) = (0, 0);
         while done < WRITERS * EACH {
@@ -119,7 +119,7 @@ fn a_thread_serves_many_writers() {
         server.join().unwrap().unwrap();
     });
     wal.close().unwrap();
-    assert_eq!(read(&Disk, &dir, (0, 0)).unwrap().entries.len() as u64, WRITERS * EACH);
+    assert_eq!(read(&OsFileSystem, &dir, (0, 0)).unwrap().entries.len() as u64, WRITERS * EACH);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_thread_ends_at_the_first_failure() {
     let mut told = 0;
     // One batch with all of them succeeds; the next one does not.
     let mut first = true;
-    let ended = run(&mut wal, &appends, |ticket| {
+    let ended = run_writer(&mut wal, &appends, |ticket| {
         told = ticket;
         if std::mem::take(&mut first) {
             sender.send(append(11)).unwrap();

@@ -3,7 +3,7 @@
 
 use clearlane_raft_log::files::SimulatedDisk;
 use clearlane_raft_log::wal::{Contents, Wal, read, valid_snapshots};
-use clearlane_raft_log::{ConfState, Entry, HardState, Snapshot};
+use clearlane_raft_log::{ConfState, Entry, HardState, WalSnapshot};
 use proptest::prelude::*;
 
 use crate::support::*;
@@ -163,7 +163,7 @@ impl Race {
 
     fn compare(&self, contents: &Contents) {
         assert_eq!(contents.entries, self.model.after_start());
-        assert_eq!(contents.state, self.model.state);
+        assert_eq!(contents.hard_state, self.model.state);
         assert_eq!(contents.metadata, METADATA);
         assert_eq!(read(&self.disk, &dir(), self.model.start).as_ref().ok(), Some(contents));
     }
@@ -220,8 +220,8 @@ fn a_snapshot_keeps_its_members() {
     let mut wal = create(&disk, options(700)).unwrap();
     let conf_state =
         ConfState { voters: vec![1], learners: vec![2, u64::MAX], ..Default::default() };
-    let members = Snapshot { index: 1, term: 1, conf_state: Some(conf_state) };
+    let members = WalSnapshot { index: 1, term: 1, conf_state: Some(conf_state) };
     wal.save(&[entry(1, 1, "")], Some(&state(1, 0, 1))).unwrap();
     wal.save_snapshot(&members).unwrap();
-    assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [Snapshot::default(), members]);
+    assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [WalSnapshot::default(), members]);
 }

@@ -11,7 +11,7 @@
 
 use clearlane_raft_log::files::{Fault, SimulatedDisk};
 use clearlane_raft_log::wal::{Append, Wal, exists, valid_snapshots};
-use clearlane_raft_log::{Entry, Error, HardState, Snapshot};
+use clearlane_raft_log::{Entry, Error, HardState, WalSnapshot};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -64,7 +64,7 @@ impl Model {
                 append.entries = self.grow(rng, step);
             }
         }
-        append.state = Some(self.state);
+        append.hard_state = Some(self.state);
         append
     }
 
@@ -85,7 +85,7 @@ impl Model {
     }
 }
 
-fn hand_over(wal: &mut Wal, model: &mut Model, append: &Append) -> Result<(), Error> {
+fn save_append(wal: &mut Wal, model: &mut Model, append: &Append) -> Result<(), Error> {
     if wal.append_all(append)? {
         wal.sync()?;
         model.acknowledge();
@@ -102,7 +102,7 @@ fn work(disk: &SimulatedDisk, wal: &mut Wal, model: &mut Model, rng: &mut StdRng
     for step in 0..STEPS {
         let before = model.clone();
         let append = model.next(rng, first + step);
-        if hand_over(wal, model, &append).is_err() {
+        if save_append(wal, model, &append).is_err() {
             return Some(before);
         }
     }
@@ -118,7 +118,7 @@ fn check(condition: bool, what: &str) -> Result<(), String> {
 fn recover(disk: &SimulatedDisk, model: &Model, before: &Model) -> Result<(Wal, Model), String> {
     let text = |error: Error| error.to_string();
     let starts = valid_snapshots(disk, &dir()).map_err(text)?;
-    let start: &Snapshot = starts.last().ok_or("no start")?;
+    let start: &WalSnapshot = starts.last().ok_or("no start")?;
     check(start.index >= model.durable_snapshot, "a snapshot is lost")?;
     let (wal, contents) = open(disk, (start.index, start.term)).map_err(text)?;
     check(wal.short_tail().is_none(), "a segment is said to have lost its end")?;
@@ -126,7 +126,7 @@ fn recover(disk: &SimulatedDisk, model: &Model, before: &Model) -> Result<(Wal, 
     check(matches!(again, Err(Error::Locked { .. })), "opened twice")?;
     let last = start.index as usize + contents.entries.len();
     check(last >= model.durable_entries, "entries are lost")?;
-    let found = contents.state;
+    let found = contents.hard_state;
     check((found.term, found.vote) >= model.durable_vote, "a term or a vote is lost")?;
     // All that is there is the beginning of what one of the two models holds: that of the step
     // under way, or the one before it, whose entries the step may have been replacing.
@@ -141,7 +141,7 @@ fn recover(disk: &SimulatedDisk, model: &Model, before: &Model) -> Result<(Wal, 
     let mut entries = model.entries[..start.index as usize].to_vec();
     entries.extend(contents.entries);
     let mut now =
-        Model { entries, state: contents.state, snapshot: start.index, ..Model::default() };
+        Model { entries, state: contents.hard_state, snapshot: start.index, ..Model::default() };
     now.acknowledge();
     Ok((wal, now))
 }
@@ -241,7 +241,7 @@ fn a_disk_that_lies_about_syncs_is_caught() {
     for every in [1, 3] {
         let caught = (1..=LIES_MAX).find(|seed| {
             let disk = disk();
-            disk.lie(every);
+            disk.skip_syncs(every);
             run(*seed, disk).is_err()
         });
         let seed = caught.expect("a missing sync went unnoticed");

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use clearlane_raft_log::files::{Fault, Files};
+use clearlane_raft_log::files::{Fault, FileSystem};
 use clearlane_raft_log::wal::{Append, Wal, exists, read, valid_snapshots};
-use clearlane_raft_log::{Error, Snapshot};
+use clearlane_raft_log::{Error, WalSnapshot};
 
 use crate::support::*;
 
@@ -27,7 +27,7 @@ fn what_does_not_follow_is_not_written() {
         let refused = wal.save(&entries, new.as_ref());
         assert!(matches!(refused, Err(Error::Refused(_))), "{entries:?} {new:?}");
     }
-    let nobody = Snapshot { index: 2, term: 2, conf_state: None };
+    let nobody = WalSnapshot { index: 2, term: 2, conf_state: None };
     assert!(matches!(wal.save_snapshot(&nobody), Err(Error::Refused(_))));
     wal.sync().unwrap();
     assert_eq!(contents_of(&disk), before);
@@ -86,7 +86,7 @@ fn a_snapshot_that_no_state_covers_is_not_valid() {
     let mut wal = create(&disk, options(4096)).unwrap();
     wal.save(&[entry(1, 1, "a")], Some(&state(1, 0, 1))).unwrap();
     wal.save_snapshot(&snapshot(9, 1)).unwrap();
-    assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [Snapshot::default()]);
+    assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [WalSnapshot::default()]);
     drop(wal);
     // The log goes on where what was read ends, and the snapshot counts when it is reached.
     let (mut wal, contents) = open(&disk, (0, 0)).unwrap();
@@ -108,7 +108,7 @@ fn a_snapshot_that_was_never_taken_does_not_count_when_the_log_has_passed_it() {
     for index in 2..=6 {
         wal.save(&[entry(1, index, "b")], Some(&state(1, 0, index))).unwrap();
         // Whatever is committed by now, the copy at 4 was thrown away long ago.
-        assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [Snapshot::default()]);
+        assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [WalSnapshot::default()]);
     }
     wal.close().unwrap();
     let (mut wal, contents) = open(&disk, (0, 0)).unwrap();
@@ -116,7 +116,7 @@ fn a_snapshot_that_was_never_taken_does_not_count_when_the_log_has_passed_it() {
     // The member's own, made later, is another thing.
     wal.save_snapshot(&snapshot(4, 1)).unwrap();
     wal.save(&[entry(1, 7, "c")], None).unwrap();
-    assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [Snapshot::default(), snapshot(4, 1)]);
+    assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [WalSnapshot::default(), snapshot(4, 1)]);
 }
 
 /// The copy of another leader, which is not as far, comes behind one that was never taken.
@@ -132,7 +132,7 @@ fn a_snapshot_is_taken_below_one_that_never_was() {
         let (mut wal, _) = open(&disk, (0, 0)).unwrap();
         assert_eq!(wal.last_index(), own);
         let (snapshot, state) = (Some(snapshot(7, 3)), Some(state(3, 0, 7)));
-        wal.append_all(&Append { snapshot, state, ..Append::default() }).unwrap();
+        wal.append_all(&Append { snapshot, hard_state: state, ..Append::default() }).unwrap();
         assert_eq!(wal.last_index(), 7);
         wal.close().unwrap();
         assert!(open(&disk, (0, 0)).is_err(), "from 2 to 7 the log has nothing that counts");
@@ -153,7 +153,7 @@ fn what_lies_before_a_received_snapshot_is_no_start() {
         let own: Vec<_> = (1..=last).map(|index| entry(1, index, "void")).collect();
         wal.save(&own, Some(&state(1, 0, 1))).unwrap();
         let state = state(2, 0, 9 + entries.len() as u64);
-        let received = Append { snapshot: Some(snapshot(9, 2)), entries, state: Some(state) };
+        let received = Append { snapshot: Some(snapshot(9, 2)), entries, hard_state: Some(state) };
         wal.append_all(&received).unwrap();
         wal.close().unwrap();
         let refused = read(&disk, &dir(), (0, 0)).unwrap_err();
@@ -172,7 +172,7 @@ fn entries_behind_a_received_snapshot_are_never_without_it() {
     let append = Append {
         snapshot: Some(snapshot(9, 2)),
         entries: vec![entry(2, 10, "b"), entry(2, 11, "c")],
-        state: Some(state(2, 0, 11)),
+        hard_state: Some(state(2, 0, 11)),
     };
     wal.append_all(&append).unwrap();
     wal.sync().unwrap();
@@ -244,7 +244,7 @@ fn a_purge_leaves_what_a_start_needs() {
         wal.save(&[entry(1, index, &text)], Some(&state(1, 0, index))).unwrap();
         wal.sync().unwrap();
     }
-    let all = wal.segments();
+    let all = wal.segment_count();
     assert_eq!(wal.purge(20).unwrap(), 0, "no snapshot is on record");
     wal.save_snapshot(&snapshot(11, 1)).unwrap();
     let removed = wal.purge(20).unwrap();

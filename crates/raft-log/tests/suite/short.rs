@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use clearlane_raft_log::files::{Fault, File, Files, SimulatedDisk};
+use clearlane_raft_log::files::{Fault, File, FileSystem, SimulatedDisk};
 use clearlane_raft_log::wal::{Options, ShortTail, Wal};
 
 use crate::support::*;
@@ -150,7 +150,7 @@ fn a_repair_that_was_interrupted_is_no_loss() {
 
 /// A disk that has no room, or a file system that cannot make a file long.
 #[derive(Clone, Debug)]
-struct Full {
+struct FullFileSystem {
     disk: SimulatedDisk,
     lengths: bool,
 }
@@ -161,13 +161,13 @@ struct FullFile {
     lengths: bool,
 }
 
-impl Full {
-    fn of(&self, file: Box<dyn File>) -> Box<dyn File> {
+impl FullFileSystem {
+    fn wrap(&self, file: Box<dyn File>) -> Box<dyn File> {
         Box::new(FullFile { file, lengths: self.lengths })
     }
 }
 
-impl Files for Full {
+impl FileSystem for FullFileSystem {
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         self.disk.list(dir)
     }
@@ -177,11 +177,11 @@ impl Files for Full {
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        Ok(self.of(self.disk.create(path)?))
+        Ok(self.wrap(self.disk.create(path)?))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        Ok(self.of(self.disk.open(path)?))
+        Ok(self.wrap(self.disk.open(path)?))
     }
 
     fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn File>> {
@@ -243,8 +243,8 @@ impl File for FullFile {
     }
 }
 
-fn on(full: &Full, options: Options) -> Wal {
-    let files: Arc<dyn Files> = Arc::new(full.clone());
+fn on(full: &FullFileSystem, options: Options) -> Wal {
+    let files: Arc<dyn FileSystem> = Arc::new(full.clone());
     match clearlane_raft_log::wal::exists(&*files, &dir()).unwrap() {
         true => Wal::open(files, &dir(), (0, 0), options).unwrap().0,
         false => Wal::create(files, &dir(), METADATA, options).unwrap(),
@@ -253,7 +253,7 @@ fn on(full: &Full, options: Options) -> Wal {
 
 #[test]
 fn a_segment_is_as_long_on_a_full_disk() {
-    let full = Full { disk: disk(), lengths: true };
+    let full = FullFileSystem { disk: disk(), lengths: true };
     fill(on(&full, options(BYTES)));
     assert_eq!(contents_of(&full.disk)[0].1.len() as u64, BYTES);
     assert_eq!(on(&full, options(BYTES)).short_tail(), None);
@@ -263,7 +263,7 @@ fn a_segment_is_as_long_on_a_full_disk() {
 
 #[test]
 fn without_the_length_no_loss_is_told() {
-    let full = Full { disk: disk(), lengths: false };
+    let full = FullFileSystem { disk: disk(), lengths: false };
     fill(on(&full, options(BYTES)));
     assert!(contents_of(&full.disk)[0].1.len() < 2000);
     assert_eq!(on(&full, options(BYTES)).short_tail(), None);

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clearlane_raft_log::files::{Files, SimulatedDisk};
+use clearlane_raft_log::files::{FileSystem, SimulatedDisk};
 use clearlane_raft_log::wal::{Contents, Options, Wal};
-use clearlane_raft_log::{ConfState, Entry, EntryKind, HardState, Metadata, Result, Snapshot};
+use clearlane_raft_log::{ConfState, Entry, EntryKind, HardState, Metadata, Result, WalSnapshot};
 
 pub(crate) const METADATA: Metadata = Metadata { node_id: 0x2e, cluster_id: 0x0cd5_81f7 };
 
@@ -40,19 +40,19 @@ pub(crate) fn state(term: u64, vote: u64, commit: u64) -> HardState {
     HardState { term, vote, commit }
 }
 
-pub(crate) fn snapshot(index: u64, term: u64) -> Snapshot {
+pub(crate) fn snapshot(index: u64, term: u64) -> WalSnapshot {
     let conf_state = ConfState { voters: vec![1, 2, 3], ..ConfState::default() };
-    Snapshot { index, term, conf_state: Some(conf_state) }
+    WalSnapshot { index, term, conf_state: Some(conf_state) }
 }
 
 /// The names of the segments, in order.
-pub(crate) fn segments(disk: &dyn Files, dir: &Path) -> Vec<String> {
+pub(crate) fn segments(disk: &dyn FileSystem, dir: &Path) -> Vec<String> {
     let names = disk.list(dir).unwrap().into_iter();
     names.filter(|name| name.ends_with(".wal")).collect()
 }
 
 /// All bytes of a file.
-pub(crate) fn bytes(disk: &dyn Files, path: &Path) -> Vec<u8> {
+pub(crate) fn bytes(disk: &dyn FileSystem, path: &Path) -> Vec<u8> {
     let file = disk.open_to_read(path).unwrap();
     let mut bytes = vec![0; file.length().unwrap() as usize];
     file.read_at(0, &mut bytes).unwrap();

@@ -1,14 +1,14 @@
 //! Messages: bytes computed by hand, round trips, and what the generated decoders make of ours.
 
 use clearlane_proto::{Message, etcdserverpb, raftpb, walpb};
-use clearlane_raft_log::wire::{Garbage, Record, RecordKind};
+use clearlane_raft_log::wire::{DecodeError, Record, RecordKind};
 use clearlane_raft_log::{
     ConfChange, ConfChangeKind, ConfState, Entry, EntryKind, HardState, MemberContext, Metadata,
-    Snapshot,
+    WalSnapshot,
 };
 use proptest::prelude::*;
 
-fn refused<T>(decoded: Result<T, Garbage>) -> &'static str {
+fn refused<T>(decoded: Result<T, DecodeError>) -> &'static str {
     decoded.err().map_or("not refused", |garbage| garbage.what)
 }
 
@@ -40,9 +40,9 @@ fn configurations_have_these_bytes() {
     let state = ConfState { voters: vec![1, 2], learners: vec![3], ..ConfState::default() };
     assert_eq!(state.encode(), [8, 1, 8, 2, 16, 3, 40, 0]);
     assert_eq!(ConfState::decode(&[10, 2, 1, 2, 18, 1, 3]).unwrap(), state, "packed");
-    let snapshot = Snapshot { index: 7, term: 2, conf_state: Some(state) };
+    let snapshot = WalSnapshot { index: 7, term: 2, conf_state: Some(state) };
     assert_eq!(snapshot.encode(), [8, 7, 16, 2, 26, 8, 8, 1, 8, 2, 16, 3, 40, 0]);
-    assert_eq!(Snapshot::default().encode(), [8, 0, 16, 0]);
+    assert_eq!(WalSnapshot::default().encode(), [8, 0, 16, 0]);
 }
 
 #[test]
@@ -197,8 +197,8 @@ proptest! {
 
     #[test]
     fn snapshots_come_back(index: u64, term: u64, state in proptest::option::of(conf_states())) {
-        let snapshot = Snapshot { index, term, conf_state: state.clone() };
-        prop_assert_eq!(&Snapshot::decode(&snapshot.encode()).unwrap(), &snapshot);
+        let snapshot = WalSnapshot { index, term, conf_state: state.clone() };
+        prop_assert_eq!(&WalSnapshot::decode(&snapshot.encode()).unwrap(), &snapshot);
         let generated = walpb::Snapshot::decode(&snapshot.encode()[..]).unwrap();
         prop_assert_eq!((generated.index, generated.term), (Some(index), Some(term)));
         // The generated encoder writes the same bytes: ids are unpacked, all fields are given.
@@ -236,7 +236,7 @@ proptest! {
     #[test]
     fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
         let _ = (Entry::decode(&bytes), HardState::decode(&bytes), ConfState::decode(&bytes));
-        let _ = (ConfChange::decode(&bytes), Snapshot::decode(&bytes), Record::decode(&bytes));
+        let _ = (ConfChange::decode(&bytes), WalSnapshot::decode(&bytes), Record::decode(&bytes));
         let _ = (Metadata::decode(&bytes), MemberContext::decode(&bytes));
     }
 }

@@ -15,7 +15,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use clearlane_read_index::{Action, Config, Error, Event, ReadBarrier, ReadMode, RequestIds};
+use clearlane_read_index::{
+    ReadIndexAction, ReadIndexConfig, ReadIndexError, ReadIndexEvent, ReadIndexQueue, ReadMode,
+    RequestIdGenerator,
+};
 
 /// Who sends and who gets it; the first member is 1.
 pub(crate) type Link = (u64, u64);
@@ -31,7 +34,7 @@ pub(crate) enum Message {
 
 /// What a test plants, to be found out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Planted {
+pub(crate) enum PlantedBug {
     Nothing,
     /// A retry bears the id of the first question of its round, as etcd had it until issue 20418.
     RetriesReuseIds,
@@ -41,17 +44,17 @@ pub(crate) enum Planted {
 
 pub(crate) struct Cluster {
     mode: ReadMode,
-    planted: Planted,
+    planted: PlantedBug,
     pub(crate) now: Duration,
     pub(crate) members: BTreeMap<u64, Member>,
     messages: VecDeque<(Link, Message)>,
     /// Links whose messages stay where they are until the link is taken out.
-    pub(crate) held: BTreeSet<Link>,
+    pub(crate) blocked_links: BTreeSet<Link>,
 }
 
 pub(crate) struct Member {
-    pub(crate) barrier: Box<dyn ReadBarrier<u64>>,
-    pub(crate) ids: RequestIds,
+    pub(crate) barrier: Box<dyn ReadIndexQueue<u64>>,
+    pub(crate) ids: RequestIdGenerator,
     term: u64,
     leader: Option<u64>,
     commit: u64,
@@ -59,16 +62,16 @@ pub(crate) struct Member {
     /// The first id of the round in flight.
     first_context: u64,
     /// Readers that were let go, with the index, and those that failed.
-    pub(crate) gone: Vec<(u64, Result<u64, Error>)>,
+    pub(crate) finished: Vec<(u64, Result<u64, ReadIndexError>)>,
 }
 
 impl Member {
     /// Tells the barrier what raft knows.
-    fn tell(&mut self) {
+    fn report_state(&mut self) {
         let (leader, term, index) = (self.leader, self.term, self.commit);
-        self.barrier.hear(Event::Leader { leader, term });
-        self.barrier.hear(Event::Committed { index });
-        self.barrier.hear(Event::Applied { index });
+        self.barrier.handle_event(ReadIndexEvent::Leader { leader, term });
+        self.barrier.handle_event(ReadIndexEvent::Committed { index });
+        self.barrier.handle_event(ReadIndexEvent::Applied { index });
     }
 }
 
@@ -81,34 +84,34 @@ struct Question {
 
 impl Cluster {
     /// So many members, of which 1 leads in term 1, and all have applied entry 1.
-    pub(crate) fn new(members: u64, mode: ReadMode, planted: Planted) -> Cluster {
+    pub(crate) fn new(members: u64, mode: ReadMode, planted: PlantedBug) -> Cluster {
         let member = |number| Member {
-            barrier: mode.open(Config::new(number)),
-            ids: RequestIds::new(number, 0),
+            barrier: mode.new_queue(ReadIndexConfig::new(number)),
+            ids: RequestIdGenerator::new(number, 0),
             term: 1,
             leader: Some(1),
             commit: 1,
             questions: Vec::new(),
             first_context: 0,
-            gone: Vec::new(),
+            finished: Vec::new(),
         };
         let mut members: BTreeMap<u64, Member> =
             (1..=members).map(|number| (number, member(number))).collect();
-        members.values_mut().for_each(Member::tell);
+        members.values_mut().for_each(Member::report_state);
         let (messages, held) = (VecDeque::new(), BTreeSet::new());
-        Cluster { mode, planted, now: Duration::ZERO, members, messages, held }
+        Cluster { mode, planted, now: Duration::ZERO, members, messages, blocked_links: held }
     }
 
     /// The member stops and starts: who waited there is gone. If it led it leads no more, and knows nobody
     /// who does.
-    pub(crate) fn restart(&mut self, number: u64, ids: RequestIds) {
-        let barrier = self.mode.open(Config::new(number));
+    pub(crate) fn restart(&mut self, number: u64, ids: RequestIdGenerator) {
+        let barrier = self.mode.new_queue(ReadIndexConfig::new(number));
         let member = self.member(number);
         (member.barrier, member.ids) = (barrier, ids);
         member.leader = member.leader.filter(|leader| *leader != number);
         member.questions.clear();
-        member.gone.clear();
-        member.tell();
+        member.finished.clear();
+        member.report_state();
     }
 
     pub(crate) fn member(&mut self, number: u64) -> &mut Member {
@@ -116,13 +119,17 @@ impl Cluster {
     }
 
     pub(crate) fn read(&mut self, member: u64, reader: u64) {
-        self.member(member).barrier.read(reader).expect("there is room");
+        self.member(member).barrier.enqueue(reader).expect("there is room");
         self.poll(member);
     }
 
     /// What the reader was told, once it was told anything.
-    pub(crate) fn outcome(&mut self, member: u64, reader: u64) -> Option<Result<u64, Error>> {
-        let gone = &self.member(member).gone;
+    pub(crate) fn outcome(
+        &mut self,
+        member: u64,
+        reader: u64,
+    ) -> Option<Result<u64, ReadIndexError>> {
+        let gone = &self.member(member).finished;
         gone.iter().find(|(name, _)| *name == reader).map(|(_, outcome)| *outcome)
     }
 
@@ -136,16 +143,18 @@ impl Cluster {
             let member = self.member(*number);
             (member.term, member.leader, member.commit) = (term, Some(leader), commit);
             member.questions.clear();
-            member.tell();
-            member.barrier.hear(Event::FirstCommit);
+            member.report_state();
+            member.barrier.handle_event(ReadIndexEvent::FirstCommit);
             self.poll(*number);
         }
         commit
     }
 
     /// Delivers until nothing is left but what is held.
-    pub(crate) fn settle(&mut self) {
-        while let Some(at) = self.messages.iter().position(|(link, _)| !self.held.contains(link)) {
+    pub(crate) fn deliver_all(&mut self) {
+        while let Some(at) =
+            self.messages.iter().position(|(link, _)| !self.blocked_links.contains(link))
+        {
             let ((from, to), message) = self.messages.remove(at).expect("it is there");
             self.deliver(from, to, message);
         }
@@ -154,7 +163,7 @@ impl Cluster {
     /// Holds everything between the two sides, both ways.
     pub(crate) fn cut(&mut self, one: &[u64], other: &[u64]) {
         for a in one {
-            self.held.extend(other.iter().flat_map(|b| [(*a, *b), (*b, *a)]));
+            self.blocked_links.extend(other.iter().flat_map(|b| [(*a, *b), (*b, *a)]));
         }
     }
 
@@ -167,17 +176,17 @@ impl Cluster {
         }
     }
 
-    fn act(&mut self, number: u64, action: Action<u64>) {
-        let reuses = self.planted == Planted::RetriesReuseIds;
+    fn act(&mut self, number: u64, action: ReadIndexAction<u64>) {
+        let reuses = self.planted == PlantedBug::RetriesReuseIds;
         let member = self.member(number);
         match action {
-            Action::Go { index, readers } => {
-                member.gone.extend(readers.iter().map(|reader| (*reader, Ok(index))));
+            ReadIndexAction::Release { index, readers } => {
+                member.finished.extend(readers.iter().map(|reader| (*reader, Ok(index))));
             }
-            Action::Fail { error, readers } => {
-                member.gone.extend(readers.iter().map(|reader| (*reader, Err(error))));
+            ReadIndexAction::Fail { error, readers } => {
+                member.finished.extend(readers.iter().map(|reader| (*reader, Err(error))));
             }
-            Action::Ask { context, attempt } => {
+            ReadIndexAction::RequestReadIndex { context, attempt } => {
                 if attempt == 1 {
                     member.first_context = context;
                 }
@@ -192,7 +201,7 @@ impl Cluster {
                     None => {}
                 }
             }
-            Action::Propose { .. } => panic!("a mode without a log"),
+            ReadIndexAction::Propose { .. } => panic!("a mode without a log"),
         }
     }
 
@@ -211,7 +220,7 @@ impl Cluster {
             let heartbeat = Message::Heartbeat { term, context };
             self.messages.push_back(((leader, other), heartbeat));
         }
-        if self.planted == Planted::NoHeartbeats {
+        if self.planted == PlantedBug::NoHeartbeats {
             self.answer_up_to(leader, context);
         }
     }
@@ -237,7 +246,7 @@ impl Cluster {
                 }
             }
             Message::Answer { context, index } => {
-                member.barrier.hear(Event::Answered { context, index });
+                member.barrier.handle_event(ReadIndexEvent::Answered { context, index });
                 self.poll(to);
             }
         }

@@ -5,14 +5,16 @@
 
 use std::time::Duration;
 
-use clearlane_read_index::{Action, Config, Error, Event, ReadMode, RequestIds};
+use clearlane_read_index::{
+    ReadIndexAction, ReadIndexConfig, ReadIndexError, ReadIndexEvent, ReadMode, RequestIdGenerator,
+};
 
-const RETRY: Duration = Duration::from_millis(500);
-const CROWD: usize = 8;
-const GATHER_MAX: Duration = Duration::from_millis(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+const LARGE_REQUEST_READERS: usize = 8;
+const BATCH_WAIT_MAX: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ReaderState {
     Queued,
     InRound,
     Proposed { context: u64, deadline: Duration },
@@ -20,51 +22,51 @@ enum State {
 }
 
 #[derive(Debug, Default)]
-struct Round {
+struct PlainRequest {
     /// Ids, and when they were asked as far as the clock can be trusted.
-    asked: Vec<(u64, Option<Duration>)>,
-    begun: Duration,
+    attempts: Vec<(u64, Option<Duration>)>,
+    started: Duration,
     last: Duration,
-    hurry: bool,
+    retries_now: bool,
 }
 
 #[derive(Debug)]
-pub(crate) struct Plain {
+pub(crate) struct PlainQueue {
     mode: ReadMode,
-    config: Config,
+    config: ReadIndexConfig,
     /// In the order in which they came.
-    readers: Vec<(u64, State)>,
-    round: Option<Round>,
+    readers: Vec<(u64, ReaderState)>,
+    round: Option<PlainRequest>,
     /// When the last round was asked, if it has served many and nobody has polled since.
-    crowd: Option<Duration>,
-    gathers_until: Duration,
+    large_request_sent_at: Option<Duration>,
+    batch_until: Duration,
     leader: (Option<u64>, u64),
     applied: u64,
     committed: u64,
-    told: Duration,
+    last_reading: Duration,
     now: Duration,
-    lease: Option<Duration>,
-    barred: bool,
+    lease_until: Option<Duration>,
+    is_transferring: bool,
     stopped: bool,
-    actions: Vec<Action<u64>>,
+    actions: Vec<ReadIndexAction<u64>>,
 }
 
-impl Plain {
-    pub(crate) fn new(mode: ReadMode, config: Config) -> Plain {
-        Plain {
+impl PlainQueue {
+    pub(crate) fn new(mode: ReadMode, config: ReadIndexConfig) -> PlainQueue {
+        PlainQueue {
             mode,
             config,
             readers: Vec::new(),
             round: None,
-            crowd: None,
-            gathers_until: Duration::ZERO,
+            large_request_sent_at: None,
+            batch_until: Duration::ZERO,
             leader: (None, 0),
             applied: 0,
             committed: 0,
-            told: Duration::ZERO,
+            last_reading: Duration::ZERO,
             now: Duration::ZERO,
-            lease: None,
-            barred: false,
+            lease_until: None,
+            is_transferring: false,
             stopped: false,
             actions: Vec::new(),
         }
@@ -74,17 +76,17 @@ impl Plain {
         self.readers.len()
     }
 
-    pub(crate) fn read(&mut self, reader: u64) -> Result<(), Error> {
+    pub(crate) fn read(&mut self, reader: u64) -> Result<(), ReadIndexError> {
         if self.stopped {
-            return Err(Error::Stopped);
+            return Err(ReadIndexError::Stopped);
         }
         if self.readers.len() >= self.config.readers_max {
-            return Err(Error::TooManyReaders);
+            return Err(ReadIndexError::TooManyReaders);
         }
         if self.readers.iter().any(|(name, _)| *name == reader) {
-            return Err(Error::ReaderIsWaiting);
+            return Err(ReadIndexError::ReaderIsWaiting);
         }
-        self.readers.push((reader, State::Queued));
+        self.readers.push((reader, ReaderState::Queued));
         Ok(())
     }
 
@@ -95,161 +97,174 @@ impl Plain {
     }
 
     /// Takes out those in such a state.
-    fn take(&mut self, is: impl Fn(State) -> bool) -> Vec<u64> {
+    fn take_in_state(&mut self, is: impl Fn(ReaderState) -> bool) -> Vec<u64> {
         let taken = self.readers.iter().filter(|(_, state)| is(*state)).map(|(name, _)| *name);
         let taken = taken.collect();
         self.readers.retain(|(_, state)| !is(*state));
         taken
     }
 
-    fn change(&mut self, is: impl Fn(State) -> bool, to: State) {
+    fn change(&mut self, is: impl Fn(ReaderState) -> bool, to: ReaderState) {
         let found = self.readers.iter_mut().filter(|(_, state)| is(*state));
         found.for_each(|(_, state)| *state = to);
     }
 
-    fn fail(&mut self, error: Error, is: impl Fn(State) -> bool) {
-        let readers = self.take(is);
+    fn fail(&mut self, error: ReadIndexError, is: impl Fn(ReaderState) -> bool) {
+        let readers = self.take_in_state(is);
         if !readers.is_empty() {
-            self.actions.push(Action::Fail { error, readers });
+            self.actions.push(ReadIndexAction::Fail { error, readers });
         }
     }
 
-    fn let_go(&mut self) {
+    fn release_applied(&mut self) {
         let mut indexes: Vec<u64> = self
             .readers
             .iter()
             .filter_map(|(_, state)| match state {
-                State::Behind { index } if *index <= self.applied => Some(*index),
+                ReaderState::Behind { index } if *index <= self.applied => Some(*index),
                 _ => None,
             })
             .collect();
         indexes.sort_unstable();
         indexes.dedup();
         for index in indexes {
-            let readers = self.take(|state| state == State::Behind { index });
-            self.actions.push(Action::Go { index, readers });
+            let readers = self.take_in_state(|state| state == ReaderState::Behind { index });
+            self.actions.push(ReadIndexAction::Release { index, readers });
         }
     }
 
-    fn leads(&self) -> bool {
-        self.leader.0 == Some(self.config.member)
+    fn is_leader(&self) -> bool {
+        self.leader.0 == Some(self.config.member_id)
     }
 
-    pub(crate) fn hear(&mut self, event: Event) {
+    pub(crate) fn handle_event(&mut self, event: ReadIndexEvent) {
         match event {
-            Event::Answered { context, index } => self.answered(context, index),
-            Event::Leader { leader, term } => {
+            ReadIndexEvent::Answered { context, index } => self.on_answer(context, index),
+            ReadIndexEvent::Leader { leader, term } => {
                 if self.leader == (leader, term) {
                     return;
                 }
                 self.leader = (leader, term);
-                (self.lease, self.barred) = (None, false);
+                (self.lease_until, self.is_transferring) = (None, false);
                 if leader.is_some() && self.round.take().is_some() {
-                    self.fail(Error::LeaderChanged, |state| state == State::InRound);
+                    self.fail(ReadIndexError::LeaderChanged, |state| state == ReaderState::InRound);
                 }
             }
-            Event::TransferBegan => (self.lease, self.barred) = (None, true),
-            Event::FirstCommit => self.round.iter_mut().for_each(|round| round.hurry = true),
-            Event::Committed { index } => self.committed = self.committed.max(index),
-            Event::Applied { index } => self.applied = self.applied.max(index),
-            Event::Stopped => {
+            ReadIndexEvent::TransferStarted => {
+                (self.lease_until, self.is_transferring) = (None, true)
+            }
+            ReadIndexEvent::FirstCommit => {
+                self.round.iter_mut().for_each(|round| round.retries_now = true)
+            }
+            ReadIndexEvent::Committed { index } => self.committed = self.committed.max(index),
+            ReadIndexEvent::Applied { index } => self.applied = self.applied.max(index),
+            ReadIndexEvent::Stopped => {
                 self.stopped = true;
                 self.round = None;
                 // Everybody at once; in which order is nobody's business.
-                self.fail(Error::Stopped, |_| true);
+                self.fail(ReadIndexError::Stopped, |_| true);
             }
         }
-        self.let_go();
+        self.release_applied();
     }
 
-    fn answered(&mut self, context: u64, index: u64) {
+    fn on_answer(&mut self, context: u64, index: u64) {
         self.committed = self.committed.max(index);
-        let proposed =
-            |state: State| matches!(state, State::Proposed { context: its, .. } if its == context);
-        self.change(proposed, State::Behind { index });
+        let proposed = |state: ReaderState| matches!(state, ReaderState::Proposed { context: its, .. } if its == context);
+        self.change(proposed, ReaderState::Behind { index });
         let asked = self.round.as_ref().and_then(|round| {
-            round.asked.iter().find(|(its, _)| *its == context).map(|(_, asked)| *asked)
+            round.attempts.iter().find(|(its, _)| *its == context).map(|(_, asked)| *asked)
         });
         if let Some(asked) = asked {
             self.round = None;
-            let in_round = self.readers.iter().filter(|(_, state)| *state == State::InRound);
-            self.crowd = asked.filter(|_| in_round.count() >= CROWD);
-            self.change(|state| state == State::InRound, State::Behind { index });
-            if let Some(asked) = asked.filter(|_| self.leads() && !self.barred) {
-                self.lease = self.lease.max(Some(asked + self.config.lease_length()));
+            let in_round = self.readers.iter().filter(|(_, state)| *state == ReaderState::InRound);
+            self.large_request_sent_at =
+                asked.filter(|_| in_round.count() >= LARGE_REQUEST_READERS);
+            self.change(|state| state == ReaderState::InRound, ReaderState::Behind { index });
+            if let Some(asked) = asked.filter(|_| self.is_leader() && !self.is_transferring) {
+                self.lease_until = self.lease_until.max(Some(asked + self.config.lease_length()));
             }
         }
     }
 
-    pub(crate) fn poll(&mut self, told: Duration, ids: &mut RequestIds) -> Vec<Action<u64>> {
-        if told < self.told {
-            self.lease = None;
-            (self.crowd, self.gathers_until) = (None, self.now);
-            let asked = self.round.iter_mut().flat_map(|round| &mut round.asked);
+    pub(crate) fn poll(
+        &mut self,
+        told: Duration,
+        ids: &mut RequestIdGenerator,
+    ) -> Vec<ReadIndexAction<u64>> {
+        if told < self.last_reading {
+            self.lease_until = None;
+            (self.large_request_sent_at, self.batch_until) = (None, self.now);
+            let asked = self.round.iter_mut().flat_map(|round| &mut round.attempts);
             asked.for_each(|(_, at)| *at = None);
         }
-        self.now += told.saturating_sub(self.told);
-        self.told = told;
+        self.now += told.saturating_sub(self.last_reading);
+        self.last_reading = told;
         match self.mode {
             ReadMode::Log => self.poll_log(ids),
             ReadMode::Serializable => {
                 let index = self.applied;
-                self.change(|state| state == State::Queued, State::Behind { index });
+                self.change(|state| state == ReaderState::Queued, ReaderState::Behind { index });
             }
-            ReadMode::Lease if self.lease.is_some_and(|until| self.now < until) => {
+            ReadMode::Lease if self.lease_until.is_some_and(|until| self.now < until) => {
                 let index = self.committed;
-                self.change(|state| state == State::Queued, State::Behind { index });
-                self.let_go();
+                self.change(|state| state == ReaderState::Queued, ReaderState::Behind { index });
+                self.release_applied();
                 self.poll_round(ids);
             }
             ReadMode::Lease | ReadMode::ReadIndex => self.poll_round(ids),
         }
-        self.let_go();
+        self.release_applied();
         std::mem::take(&mut self.actions)
     }
 
-    fn poll_log(&mut self, ids: &mut RequestIds) {
+    fn poll_log(&mut self, ids: &mut RequestIdGenerator) {
         let now = self.now;
-        let late = |state| matches!(state, State::Proposed { deadline, .. } if deadline <= now);
-        self.fail(Error::TimedOut, late);
+        let late =
+            |state| matches!(state, ReaderState::Proposed { deadline, .. } if deadline <= now);
+        self.fail(ReadIndexError::TimedOut, late);
         let deadline = now + self.config.request_timeout();
         for (reader, state) in &mut self.readers {
-            if *state == State::Queued {
+            if *state == ReaderState::Queued {
                 let context = ids.next();
-                *state = State::Proposed { context, deadline };
-                self.actions.push(Action::Propose { context, reader: *reader });
+                *state = ReaderState::Proposed { context, deadline };
+                self.actions.push(ReadIndexAction::Propose { context, reader: *reader });
             }
         }
     }
 
-    fn poll_round(&mut self, ids: &mut RequestIds) {
+    fn poll_round(&mut self, ids: &mut RequestIdGenerator) {
         let now = self.now;
-        if let Some(asked) = self.crowd.take() {
-            self.gathers_until = now + (now - asked).min(GATHER_MAX);
+        if let Some(asked) = self.large_request_sent_at.take() {
+            self.batch_until = now + (now - asked).min(BATCH_WAIT_MAX);
         }
         let timeout = self.config.request_timeout();
-        if self.round.take_if(|round| now - round.begun >= timeout).is_some() {
-            self.fail(Error::TimedOut, |state| state == State::InRound);
+        if self.round.take_if(|round| now - round.started >= timeout).is_some() {
+            self.fail(ReadIndexError::TimedOut, |state| state == ReaderState::InRound);
         }
-        let due = |round: &mut Round| round.hurry || now - round.last >= RETRY;
+        let due =
+            |round: &mut PlainRequest| round.retries_now || now - round.last >= RETRY_INTERVAL;
         if let Some(round) = self.round.take_if(due) {
-            self.ask(round, ids);
+            self.send_attempt(round, ids);
         }
-        let has_queue = self.readers.iter().any(|(_, state)| *state == State::Queued);
-        if self.round.is_none() && has_queue && self.gathers_until <= now {
-            self.change(|state| state == State::Queued, State::InRound);
-            self.ask(Round { begun: now, ..Round::default() }, ids);
+        let has_queue = self.readers.iter().any(|(_, state)| *state == ReaderState::Queued);
+        if self.round.is_none() && has_queue && self.batch_until <= now {
+            self.change(|state| state == ReaderState::Queued, ReaderState::InRound);
+            self.send_attempt(PlainRequest { started: now, ..PlainRequest::default() }, ids);
         }
     }
 
-    fn ask(&mut self, mut round: Round, ids: &mut RequestIds) {
-        if !self.readers.iter().any(|(_, state)| *state == State::InRound) {
+    fn send_attempt(&mut self, mut round: PlainRequest, ids: &mut RequestIdGenerator) {
+        if !self.readers.iter().any(|(_, state)| *state == ReaderState::InRound) {
             return;
         }
         let context = ids.next();
-        round.asked.push((context, Some(self.now)));
-        (round.last, round.hurry) = (self.now, false);
-        self.actions.push(Action::Ask { context, attempt: round.asked.len() as u32 });
+        round.attempts.push((context, Some(self.now)));
+        (round.last, round.retries_now) = (self.now, false);
+        self.actions.push(ReadIndexAction::RequestReadIndex {
+            context,
+            attempt: round.attempts.len() as u32,
+        });
         self.round = Some(round);
     }
 }

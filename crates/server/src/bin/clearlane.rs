@@ -8,6 +8,6 @@ use clearlane_server::allocator::{self, Allocator};
 static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
-    allocator::keep_what_is_free();
+    allocator::set_purge_delay();
     clearlane_server::run::main()
 }

@@ -16,21 +16,21 @@ use std::path::PathBuf;
 
 /// An address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
+pub struct Url {
     text: String,
     is_secure: bool,
-    place: Place,
+    location: Location,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum Location {
     Host(String, u16),
     Socket(PathBuf),
 }
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
+pub enum BindAddress {
     /// On a port.
     Tcp(SocketAddr),
     /// In the file system.
@@ -39,41 +39,41 @@ pub enum Listen {
 
 /// A place to listen, and what is spoken there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entrance {
+pub struct ListenAddress {
     /// Where.
-    pub at: Listen,
+    pub address: BindAddress,
     /// Without TLS.
     pub is_plain: bool,
     /// With TLS. On one port both can be had: the first byte tells them apart.
     pub is_secure: bool,
 }
 
-impl Entrance {
+impl ListenAddress {
     /// What these addresses mean together: two that differ in nothing but TLS are one place.
-    pub fn all(urls: &[Address]) -> Result<Vec<Entrance>, String> {
-        let mut all: Vec<Entrance> = Vec::new();
+    pub fn merge(urls: &[Url]) -> Result<Vec<ListenAddress>, String> {
+        let mut all: Vec<ListenAddress> = Vec::new();
         for url in urls {
-            let (at, is_secure) = (url.to_listen()?, url.is_secure());
-            let is_other_half = |known: &&mut Entrance| {
+            let (at, is_secure) = (url.to_bind_address()?, url.is_secure());
+            let is_other_half = |known: &&mut ListenAddress| {
                 // Each port 0 is another port.
-                let is_one = !matches!(&at, Listen::Tcp(address) if address.port() == 0);
-                is_one && known.at == at && known.is_secure != is_secure
+                let is_one = !matches!(&at, BindAddress::Tcp(address) if address.port() == 0);
+                is_one && known.address == at && known.is_secure != is_secure
             };
             match all.iter_mut().find(is_other_half) {
-                Some(known) if matches!(at, Listen::Tcp(_)) => {
+                Some(known) if matches!(at, BindAddress::Tcp(_)) => {
                     (known.is_plain, known.is_secure) = (true, true);
                 }
                 Some(_) => return Err(format!("a socket speaks with TLS or without ({url})")),
-                None => all.push(Entrance { at, is_plain: !is_secure, is_secure }),
+                None => all.push(ListenAddress { address: at, is_plain: !is_secure, is_secure }),
             }
         }
         Ok(all)
     }
 }
 
-impl Address {
+impl Url {
     /// Reads one. What is wrong is said in etcd's words.
-    pub fn parse(text: &str) -> Result<Address, String> {
+    pub fn parse(text: &str) -> Result<Url, String> {
         let text = text.trim();
         let scheme_is = "URL scheme must be http, https, unix, or unixs";
         let Some((scheme, rest)) = text.split_once("://") else {
@@ -87,7 +87,7 @@ impl Address {
             _ => return Err(format!("{scheme_is}: {text}")),
         };
         let place = if is_socket { socket(text, rest)? } else { host(text, rest)? };
-        Ok(Address { text: text.to_owned(), is_secure, place })
+        Ok(Url { text: text.to_owned(), is_secure, location: place })
     }
 
     /// As it was written.
@@ -102,34 +102,34 @@ impl Address {
 
     /// The host or address, without its port; a socket has none.
     pub fn host(&self) -> Option<&str> {
-        match &self.place {
-            Place::Host(host, _) => Some(host),
-            Place::Socket(_) => None,
+        match &self.location {
+            Location::Host(host, _) => Some(host),
+            Location::Socket(_) => None,
         }
     }
 
     /// Where to listen; a name of a host is none, apart from `localhost`.
-    pub fn to_listen(&self) -> Result<Listen, String> {
-        match &self.place {
-            Place::Socket(path) => Ok(Listen::Unix(path.clone())),
-            Place::Host(host, port) => match host.as_str() {
+    pub fn to_bind_address(&self) -> Result<BindAddress, String> {
+        match &self.location {
+            Location::Socket(path) => Ok(BindAddress::Unix(path.clone())),
+            Location::Host(host, port) => match host.as_str() {
                 "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
                 host => host.parse(),
             }
-            .map(|ip| Listen::Tcp(SocketAddr::new(ip, *port)))
+            .map(|ip| BindAddress::Tcp(SocketAddr::new(ip, *port)))
             .map_err(|_| format!("expected IP in URL for binding ({})", self.text)),
         }
     }
 }
 
-fn socket(text: &str, rest: &str) -> Result<Place, String> {
+fn socket(text: &str, rest: &str) -> Result<Location, String> {
     match rest.is_empty() || rest.contains('\0') {
         true => Err(format!("URL names no socket: {text}")),
-        false => Ok(Place::Socket(rest.into())),
+        false => Ok(Location::Socket(rest.into())),
     }
 }
 
-fn host(text: &str, rest: &str) -> Result<Place, String> {
+fn host(text: &str, rest: &str) -> Result<Location, String> {
     if rest.contains(['/', '?', '#']) {
         return Err(format!("URL must not contain a path: {text}"));
     }
@@ -143,20 +143,20 @@ fn host(text: &str, rest: &str) -> Result<Place, String> {
     }
     let is_digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     let port = port.parse().ok().filter(|_| is_digits).ok_or_else(form)?;
-    Ok(Place::Host(bare.unwrap_or(host).to_owned(), port))
+    Ok(Location::Host(bare.unwrap_or(host).to_owned(), port))
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for BindAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Listen::Tcp(address) => write!(f, "{address}"),
-            Listen::Unix(path) => write!(f, "{}", path.display()),
+            BindAddress::Tcp(address) => write!(f, "{address}"),
+            BindAddress::Unix(path) => write!(f, "{}", path.display()),
         }
     }
 }
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     fn listen(text: &str) -> Result<String, String> {
-        Address::parse(text)?.to_listen().map(|listen| listen.to_string())
+        Url::parse(text)?.to_bind_address().map(|listen| listen.to_string())
     }
 
     #[test]
@@ -185,8 +185,8 @@ mod tests {
     #[test]
     fn a_port_may_have_both_kinds() {
         let all = |texts: &[&str]| {
-            let urls: Vec<_> = texts.iter().map(|text| Address::parse(text).unwrap()).collect();
-            let all = Entrance::all(&urls)?;
+            let urls: Vec<_> = texts.iter().map(|text| Url::parse(text).unwrap()).collect();
+            let all = ListenAddress::merge(&urls)?;
             Ok(all.iter().map(|one| (one.is_plain, one.is_secure)).collect::<Vec<_>>())
         };
         let port = ["http://localhost:1", "https://127.0.0.1:1", "https://127.0.0.1:2"];

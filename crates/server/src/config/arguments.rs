@@ -13,41 +13,41 @@
 
 use std::collections::BTreeMap;
 
-use super::refusal::Refusal;
+use super::error::ConfigError;
 use super::table::Flag;
-use super::value::Kind;
+use super::value::ValueKind;
 
 /// Values by the names of their flags.
-pub(crate) type Values = BTreeMap<&'static str, String>;
+pub(crate) type FlagValues = BTreeMap<&'static str, String>;
 
 /// What a command line says.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct CommandLine {
     /// Values, the last of each flag.
-    pub(crate) values: Values,
+    pub(crate) values: FlagValues,
     /// What is no flag.
-    pub(crate) rest: Vec<String>,
+    pub(crate) positional: Vec<String>,
     /// Whether help was asked for. Nothing behind that was read.
     pub(crate) wants_help: bool,
 }
 
 /// Reads a command line, without the name of the program; `find` knows the flags there are.
-pub(crate) fn read(
+pub(crate) fn parse(
     arguments: &[String],
     find: impl Fn(&str) -> Option<&'static Flag>,
-) -> Result<Said, Refusal> {
-    let mut said = Said::default();
+) -> Result<CommandLine, ConfigError> {
+    let mut said = CommandLine::default();
     let mut left = arguments.iter();
     while let Some(argument) = left.next() {
         let Some(name) = name_in(argument) else {
             if argument != "--" {
-                said.rest.push(argument.clone());
+                said.positional.push(argument.clone());
             }
-            said.rest.extend(left.cloned());
+            said.positional.extend(left.cloned());
             break;
         };
         if name.is_empty() || name.starts_with(['-', '=']) {
-            return Err(Refusal::usage(format!("bad flag syntax: {argument}")));
+            return Err(ConfigError::usage(format!("bad flag syntax: {argument}")));
         }
         let (name, value) = match name.split_once('=') {
             Some((name, value)) => (name, Some(value.to_owned())),
@@ -58,17 +58,17 @@ pub(crate) fn read(
                 said.wants_help = true;
                 break;
             }
-            return Err(Refusal::usage(format!("flag provided but not defined: -{name}")));
+            return Err(ConfigError::usage(format!("flag provided but not defined: -{name}")));
         };
         let value = match (value, flag.kind) {
             (Some(value), _) => value,
-            (None, Kind::Switch) => "true".to_owned(),
+            (None, ValueKind::Switch) => "true".to_owned(),
             (None, _) => match left.next() {
                 Some(value) => value.clone(),
-                None => return Err(Refusal::usage(format!("flag needs an argument: -{name}"))),
+                None => return Err(ConfigError::usage(format!("flag needs an argument: -{name}"))),
             },
         };
-        checked(flag, &value, &format!("flag -{name}"))?;
+        check_value(flag, &value, &format!("flag -{name}"))?;
         said.values.insert(flag.name, value);
     }
     Ok(said)
@@ -83,10 +83,10 @@ fn name_in(argument: &str) -> Option<&str> {
 }
 
 /// Says what is wrong with a value, and where it came from.
-pub(super) fn checked(flag: &Flag, value: &str, source: &str) -> Result<(), Refusal> {
-    flag.kind
-        .check(value)
-        .map_err(|wrong| Refusal::value(format!("invalid value \"{value}\" for {source}: {wrong}")))
+pub(super) fn check_value(flag: &Flag, value: &str, source: &str) -> Result<(), ConfigError> {
+    flag.kind.check(value).map_err(|wrong| {
+        ConfigError::value(format!("invalid value \"{value}\" for {source}: {wrong}"))
+    })
 }
 
 #[cfg(test)]
@@ -110,30 +110,30 @@ mod tests {
         /// However a value is written, the last one of a flag counts.
         #[test]
         fn what_was_written_is_read(said in names_and_values()) {
-            let (mut arguments, mut wanted) = (Vec::new(), Values::new());
+            let (mut arguments, mut wanted) = (Vec::new(), FlagValues::new());
             for (flag, value, form) in said {
-                let value = if flag.kind == Kind::Text { value } else { flag.default.to_owned() };
+                let value = if flag.kind == ValueKind::Text { value } else { flag.default.to_owned() };
                 let dashes = if form % 2 == 0 { "-" } else { "--" };
-                match form < 2 || flag.kind == Kind::Switch {
+                match form < 2 || flag.kind == ValueKind::Switch {
                     true => arguments.push(format!("{dashes}{}={value}", flag.name)),
                     false => arguments.extend([format!("{dashes}{}", flag.name), value.clone()]),
                 }
                 wanted.insert(flag.name, value);
             }
-            let read = read(&arguments, table::find).unwrap();
-            prop_assert_eq!(read, Said { values: wanted, ..Said::default() });
+            let read = parse(&arguments, table::find).unwrap();
+            prop_assert_eq!(read, CommandLine { values: wanted, ..CommandLine::default() });
         }
 
         #[test]
         fn nothing_panics(arguments in prop::collection::vec("-{0,3}[a-z=]{0,6}.{0,3}", 0..6)) {
-            let _ = read(&arguments, table::find);
+            let _ = parse(&arguments, table::find);
         }
     }
 
     #[test]
     fn switches_take_no_word() {
-        let read = read(&words(&["--pre-vote", "false", "--name", "a"]), table::find).unwrap();
+        let read = parse(&words(&["--pre-vote", "false", "--name", "a"]), table::find).unwrap();
         assert_eq!(read.values["pre-vote"], "true");
-        assert_eq!(read.rest, ["false", "--name", "a"], "as in Go");
+        assert_eq!(read.positional, ["false", "--name", "a"], "as in Go");
     }
 }

@@ -3,8 +3,8 @@
 //! A flag that is set in both ways is refused: somebody believes that his setting counts, and for
 //! one of the two it would not. An empty variable is none.
 
-use super::arguments::{Values, checked};
-use super::refusal::Refusal;
+use super::arguments::{FlagValues, check_value};
+use super::error::ConfigError;
 use super::table::{self, Flag};
 
 const PREFIX: &str = "ETCD_";
@@ -16,8 +16,8 @@ const NOT_FLAGS: [&str; 1] = ["ETCD_UNSUPPORTED_ARCH"];
 pub(super) fn read(
     environment: impl IntoIterator<Item = (String, String)>,
     warnings: &mut Vec<String>,
-) -> Result<Values, Refusal> {
-    let mut values = Values::new();
+) -> Result<FlagValues, ConfigError> {
+    let mut values = FlagValues::new();
     let mut unknown = Vec::new();
     for (variable, value) in environment {
         if !variable.starts_with(PREFIX) || value.is_empty() {
@@ -25,7 +25,7 @@ pub(super) fn read(
         }
         match flag_of(&variable) {
             Some(flag) => {
-                checked(flag, &value, &format!("environment variable {variable}"))?;
+                check_value(flag, &value, &format!("environment variable {variable}"))?;
                 values.insert(flag.name, value);
             }
             None if NOT_FLAGS.contains(&variable.as_str()) => {}
@@ -38,11 +38,14 @@ pub(super) fn read(
 }
 
 /// Puts together what the command line and the environment say.
-pub(super) fn joined(mut flags: Values, variables: Values) -> Result<Values, Refusal> {
+pub(super) fn merge(
+    mut flags: FlagValues,
+    variables: FlagValues,
+) -> Result<FlagValues, ConfigError> {
     for (name, value) in variables {
         if flags.contains_key(name) {
             let variable = table::find(name).map(Flag::variable).unwrap_or_default();
-            return Err(Refusal::fatal(format!(
+            return Err(ConfigError::fatal(format!(
                 "conflicting environment variable \"{variable}\" is shadowed by corresponding \
                  command-line flag (either unset environment variable or disable flag)"
             )));

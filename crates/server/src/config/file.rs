@@ -12,10 +12,10 @@
 
 use saphyr::{LoadableYamlNode, Mapping, Scalar, Yaml};
 
-use super::arguments::{Values, checked};
-use super::refusal::Refusal;
+use super::arguments::{FlagValues, check_value};
+use super::error::ConfigError;
 use super::table::{self, Flag};
-use super::value::Kind;
+use super::value::ValueKind;
 
 /// Keys that hold keys: which flag each of them stands for.
 const NESTED: [(&str, &[(&str, &str)]); 4] = [
@@ -56,16 +56,17 @@ const NESTED: [(&str, &[(&str, &str)]); 4] = [
 ];
 
 /// Reads the text of a file.
-pub(super) fn read(text: &str, warnings: &mut Vec<String>) -> Result<Values, Refusal> {
-    let mut values = Values::new();
+pub(super) fn read(text: &str, warnings: &mut Vec<String>) -> Result<FlagValues, ConfigError> {
+    let mut values = FlagValues::new();
     let documents = Yaml::load_from_str(text);
-    let documents = documents.map_err(|error| Refusal::fatal(format!("config file: {error}")))?;
+    let documents =
+        documents.map_err(|error| ConfigError::fatal(format!("config file: {error}")))?;
     let document = match documents.first() {
         None => return Ok(values),
         Some(document) if document.is_null() => return Ok(values),
         Some(document) => document.as_mapping(),
     };
-    let not_keys = || Refusal::fatal("config file: it must be a list of keys and values");
+    let not_keys = || ConfigError::fatal("config file: it must be a list of keys and values");
     for (key, value) in document.ok_or_else(not_keys)? {
         let key = key.as_str().ok_or_else(not_keys)?;
         let nested = NESTED.iter().find(|(name, _)| *name == key);
@@ -75,7 +76,7 @@ pub(super) fn read(text: &str, warnings: &mut Vec<String>) -> Result<Values, Ref
             }
             (Some(_), None) if value.is_null() => {}
             (Some(_), None) => {
-                return Err(Refusal::fatal(format!("config file: {key} must hold keys")));
+                return Err(ConfigError::fatal(format!("config file: {key} must hold keys")));
             }
             (None, _) => match table::find(key) {
                 Some(flag) => put(&mut values, flag, key, value)?,
@@ -90,9 +91,9 @@ fn read_nested(
     outer: &str,
     names: &[(&str, &str)],
     inner: &Mapping<'_>,
-    values: &mut Values,
+    values: &mut FlagValues,
     warnings: &mut Vec<String>,
-) -> Result<(), Refusal> {
+) -> Result<(), ConfigError> {
     for (key, value) in inner {
         let key = key.as_str().unwrap_or_default();
         let flag = names.iter().find(|(name, _)| *name == key);
@@ -105,11 +106,11 @@ fn read_nested(
 }
 
 fn put(
-    values: &mut Values,
+    values: &mut FlagValues,
     flag: &'static Flag,
     key: &str,
     value: &Yaml<'_>,
-) -> Result<(), Refusal> {
+) -> Result<(), ConfigError> {
     if value.is_null() {
         return Ok(());
     }
@@ -119,12 +120,12 @@ fn put(
         }
         None => scalar(value),
     };
-    let many = || Refusal::fatal(format!("config file: {key} must be one value, or a list"));
+    let many = || ConfigError::fatal(format!("config file: {key} must be one value, or a list"));
     let mut text = text.ok_or_else(many)?;
-    if flag.kind == Kind::Duration && text.parse::<i64>().is_ok() {
+    if flag.kind == ValueKind::Duration && text.parse::<i64>().is_ok() {
         text += "ns";
     }
-    checked(flag, &text, &format!("key {key} of the config file"))?;
+    check_value(flag, &text, &format!("key {key} of the config file"))?;
     values.insert(flag.name, text);
     Ok(())
 }

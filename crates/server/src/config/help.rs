@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::gates;
-use super::table::{Flag, SECTIONS, Status};
-use super::value::Kind;
+use super::feature_gates;
+use super::table::{Flag, FlagStatus, SECTIONS};
+use super::value::ValueKind;
 
 /// What is said to who got a flag wrong.
 pub const USAGE: &str = "\
@@ -35,7 +35,7 @@ pub fn help() -> String {
             let noun = flag.kind.noun();
             let _ = writeln!(out, "  --{}={noun} (default '{}')", flag.name, flag.default);
             let _ = writeln!(out, "        {}{}", flag.help, allowed(flag));
-            if let Status::Ignored(why) = flag.status {
+            if let FlagStatus::Ignored(why) = flag.status {
                 let _ = writeln!(out, "        NOT HONOURED: {why}.");
             }
         }
@@ -54,14 +54,14 @@ pub fn page() -> String {
                 default => format!("`{default}`"),
             };
             let ignored = match flag.status {
-                Status::Honoured => String::new(),
-                Status::Ignored(why) => format!(" **Not honoured**: {why}."),
+                FlagStatus::Honoured => String::new(),
+                FlagStatus::Ignored(why) => format!(" **Not honoured**: {why}."),
             };
             let help = format!("{}{}{ignored}", flag.help, allowed(flag)).replace('|', "\\|");
             let _ = writeln!(out, "| `--{}` | {default} | {help} |", flag.name);
         }
     }
-    out + &gates::table()
+    out + &feature_gates::table()
 }
 
 const PAGE: &str = "\
@@ -80,7 +80,7 @@ by. After a change there: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-server -
 
 fn allowed(flag: &Flag) -> String {
     match flag.kind {
-        Kind::OneOf(words) if words.len() > 1 => {
+        ValueKind::OneOf(words) if words.len() > 1 => {
             let words: Vec<_> = words.iter().filter(|word| !word.is_empty()).copied().collect();
             format!(" One of {}.", words.join(", "))
         }

@@ -23,7 +23,7 @@
 //! | [`table`] | which flags are there? |
 //! | [`value`] | how are values written? |
 //! | [`address`] | how are addresses written? |
-//! | [`gates`] | which features are on? |
+//! | [`feature_gates`] | which features are on? |
 //! | `arguments` | what does a command line say? |
 //! | `environment` | what does the environment say? |
 //! | `file` | what does a config file say? |
@@ -45,27 +45,27 @@
 pub mod table;
 pub mod value;
 pub mod address;
-pub mod gates;
+pub mod feature_gates;
 pub mod help;
 pub(crate) mod arguments;
 mod environment;
 mod file;
-mod refusal;
+mod error;
 mod security;
-mod typed;
+mod from_flags;
 
 use std::io;
 use std::path::Path;
 
-pub use refusal::Refusal;
-pub use typed::{
-    Bootstrap, Config, Eras, HttpConfig, LogConfig, LogFormat, LogOutput, RaftConfig, StoreConfig,
-    Upkeep,
+pub use error::ConfigError;
+pub use from_flags::{
+    BackgroundConfig, BootstrapConfig, Config, EraConfig, HttpConfig, LogConfig, LogFormat,
+    LogOutput, RaftConfig, StoreConfig,
 };
 
 /// What is to be done.
 #[derive(Debug)]
-pub enum Wanted {
+pub enum Invocation {
     /// A member is to run.
     Member(Box<Config>),
     /// The help was asked for.
@@ -80,16 +80,16 @@ pub fn read(
     arguments: &[String],
     environment: impl IntoIterator<Item = (String, String)>,
     open: &dyn Fn(&Path) -> io::Result<String>,
-) -> Result<Wanted, Refusal> {
-    let said = arguments::read(arguments, table::find)?;
+) -> Result<Invocation, ConfigError> {
+    let said = arguments::parse(arguments, table::find)?;
     if said.wants_help {
-        return Ok(Wanted::Help);
+        return Ok(Invocation::Help);
     }
-    if let Some(stranger) = said.rest.first() {
-        return Err(Refusal::fatal(format!("\"{stranger}\" is not a valid flag")));
+    if let Some(stranger) = said.positional.first() {
+        return Err(ConfigError::fatal(format!("\"{stranger}\" is not a valid flag")));
     }
     if said.values.get("version").is_some_and(|text| value::switch(text) == Some(true)) {
-        return Ok(Wanted::Version);
+        return Ok(Invocation::Version);
     }
     let mut warnings = Vec::new();
     let environment: Vec<_> = environment.into_iter().collect();
@@ -100,7 +100,7 @@ pub fn read(
     let values = match config_file.filter(|path| !path.is_empty()) {
         Some(path) => {
             let text = open(Path::new(path))
-                .map_err(|error| Refusal::fatal(format!("config file {path}: {error}")))?;
+                .map_err(|error| ConfigError::fatal(format!("config file {path}: {error}")))?;
             if said.values.len() > usize::from(said.values.contains_key("config-file")) {
                 let only =
                     "flags and environment are not looked at, because there is a config file";
@@ -110,8 +110,8 @@ pub fn read(
         }
         None => {
             let variables = environment::read(environment, &mut warnings)?;
-            environment::joined(said.values, variables)?
+            environment::merge(said.values, variables)?
         }
     };
-    typed::config(&values, warnings).map(|config| Wanted::Member(Box::new(config)))
+    from_flags::config(&values, warnings).map(|config| Invocation::Member(Box::new(config)))
 }

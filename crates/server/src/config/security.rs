@@ -16,112 +16,112 @@
 
 use std::path::Path;
 
-use super::address::Address;
-use super::refusal::Refusal;
-use super::typed::Typed;
-use crate::tls::protocol::{self, Protocol, Version};
-use crate::tls::settings::{Allowed, Made, YEARS_MAX};
-use crate::tls::{Named, Pair, Settings, Side};
+use super::address::Url;
+use super::error::ConfigError;
+use super::from_flags::FlagReader;
+use crate::tls::config::{AllowedNames, SelfSignedConfig, VALIDITY_YEARS_MAX};
+use crate::tls::protocol::{self, ProtocolConfig, TlsVersion};
+use crate::tls::{CertificateFiles, FlagPath, TlsConfig, TlsInfo};
 
 /// The flags of one kind of connections.
-struct Flags {
+struct TlsFlags {
     certificate: &'static str,
     key: &'static str,
-    calling: (&'static str, &'static str),
-    trusted: &'static str,
+    client_certificate: (&'static str, &'static str),
+    trusted_ca: &'static str,
     wants_certificate: &'static str,
-    revoked: &'static str,
+    crl: &'static str,
     allowed_names: &'static str,
     allowed_hosts: &'static str,
-    made: &'static str,
+    self_signed: &'static str,
     listen: &'static str,
     advertise: &'static str,
     /// Below the data directory.
-    kept: &'static str,
+    fixtures_dir: &'static str,
 }
 
-const CLIENTS: Flags = Flags {
+const CLIENTS: TlsFlags = TlsFlags {
     certificate: "cert-file",
     key: "key-file",
-    calling: ("client-cert-file", "client-key-file"),
-    trusted: "trusted-ca-file",
+    client_certificate: ("client-cert-file", "client-key-file"),
+    trusted_ca: "trusted-ca-file",
     wants_certificate: "client-cert-auth",
-    revoked: "client-crl-file",
+    crl: "client-crl-file",
     allowed_names: "client-cert-allowed-cn",
     allowed_hosts: "client-cert-allowed-hostname",
-    made: "auto-tls",
+    self_signed: "auto-tls",
     listen: "listen-client-urls",
     advertise: "advertise-client-urls",
-    kept: "fixtures/client",
+    fixtures_dir: "fixtures/client",
 };
 
-const PEERS: Flags = Flags {
+const PEERS: TlsFlags = TlsFlags {
     certificate: "peer-cert-file",
     key: "peer-key-file",
-    calling: ("peer-client-cert-file", "peer-client-key-file"),
-    trusted: "peer-trusted-ca-file",
+    client_certificate: ("peer-client-cert-file", "peer-client-key-file"),
+    trusted_ca: "peer-trusted-ca-file",
     wants_certificate: "peer-client-cert-auth",
-    revoked: "peer-crl-file",
+    crl: "peer-crl-file",
     allowed_names: "peer-cert-allowed-cn",
     allowed_hosts: "peer-cert-allowed-hostname",
-    made: "peer-auto-tls",
+    self_signed: "peer-auto-tls",
     listen: "listen-peer-urls",
     advertise: "initial-advertise-peer-urls",
-    kept: "fixtures/peer",
+    fixtures_dir: "fixtures/peer",
 };
 
 /// All of it.
-pub(super) fn settings(
-    typed: &Typed<'_>,
+pub(super) fn tls_config(
+    typed: &FlagReader<'_>,
     data_dir: &Path,
     warnings: &mut Vec<String>,
-) -> Result<Settings, Refusal> {
+) -> Result<TlsConfig, ConfigError> {
     let mut client_urls = typed.urls(CLIENTS.listen);
     client_urls.extend(typed.urls("listen-metrics-urls"));
     let peer_urls = typed.urls(PEERS.listen);
-    let clients = side(typed, &CLIENTS, &client_urls, data_dir, warnings)?;
-    let mut peers = side(typed, &PEERS, &peer_urls, data_dir, warnings)?;
+    let clients = tls_info(typed, &CLIENTS, &client_urls, data_dir, warnings)?;
+    let mut peers = tls_info(typed, &PEERS, &peer_urls, data_dir, warnings)?;
     peers.checks_address = !typed.switch("peer-skip-client-san-verification");
-    if peers.made.is_some() && peers.trusted.is_some() {
-        return Err(refused(format!(
+    if peers.self_signed.is_some() && peers.trusted_ca.is_some() {
+        return Err(config_error(format!(
             "--{} makes a certificate that no authority has signed, so others cannot check it by \
              --{}: take one of the two",
-            PEERS.made, PEERS.trusted
+            PEERS.self_signed, PEERS.trusted_ca
         )));
     }
-    agree(typed, &PEERS).map_err(refused)?;
-    warnings.extend(agree(typed, &CLIENTS).err());
-    Ok(Settings { clients, peers, protocol: protocol(typed)? })
+    check_advertised_schemes(typed, &PEERS).map_err(config_error)?;
+    warnings.extend(check_advertised_schemes(typed, &CLIENTS).err());
+    Ok(TlsConfig { clients, peers, protocol: protocol(typed)? })
 }
 
-fn refused(words: impl Into<String>) -> Refusal {
-    Refusal::fatal(words)
+fn config_error(words: impl Into<String>) -> ConfigError {
+    ConfigError::fatal(words)
 }
 
-fn side(
-    typed: &Typed<'_>,
-    flags: &Flags,
-    urls: &[Address],
+fn tls_info(
+    typed: &FlagReader<'_>,
+    flags: &TlsFlags,
+    urls: &[Url],
     data_dir: &Path,
     warnings: &mut Vec<String>,
-) -> Result<Side, Refusal> {
-    let own = pair(typed, flags.certificate, flags.key)?;
-    let calling = pair(typed, flags.calling.0, flags.calling.1)?;
-    let trusted = named(typed, flags.trusted);
-    let is_auto = typed.switch(flags.made);
+) -> Result<TlsInfo, ConfigError> {
+    let own = certificate_files(typed, flags.certificate, flags.key)?;
+    let calling = certificate_files(typed, flags.client_certificate.0, flags.client_certificate.1)?;
+    let trusted = flag_path(typed, flags.trusted_ca);
+    let is_auto = typed.switch(flags.self_signed);
     if is_auto && own.is_some() {
-        let (made, certificate) = (flags.made, flags.certificate);
+        let (made, certificate) = (flags.self_signed, flags.certificate);
         warnings.push(format!("ignoring --{made}: there is --{certificate}"));
     }
     let secure = urls.iter().find(|url| url.is_secure());
     if let (Some(url), None, false) = (secure, &own, is_auto) {
-        let Flags { certificate, key, made, .. } = flags;
-        return Err(refused(format!(
+        let TlsFlags { certificate, key, self_signed: made, .. } = flags;
+        return Err(config_error(format!(
             "TLS key/cert (--{certificate}, --{key}) must be provided for url {url} with HTTPS \
              scheme; or --{made}"
         )));
     }
-    needs_authority(typed, flags, trusted.is_some())?;
+    require_trusted_ca(typed, flags, trusted.is_some())?;
     for url in urls.iter().filter(|url| !url.is_secure()) {
         if own.is_some() || is_auto {
             warnings.push(format!(
@@ -138,40 +138,52 @@ fn side(
         }
     }
     let made = match is_auto && own.is_none() && secure.is_some() {
-        true => Some(made(typed, flags, urls, data_dir)?),
+        true => Some(self_signed(typed, flags, urls, data_dir)?),
         false => None,
     };
-    let (revoked, allowed) = (named(typed, flags.revoked), allowed(typed, flags)?);
-    Ok(Side { own, calling, trusted, revoked, allowed, made, checks_address: false })
+    let (revoked, allowed) = (flag_path(typed, flags.crl), allowed(typed, flags)?);
+    Ok(TlsInfo {
+        server_certificate: own,
+        client_certificate: calling,
+        trusted_ca: trusted,
+        crl: revoked,
+        allowed,
+        self_signed: made,
+        checks_address: false,
+    })
 }
 
 /// What is asked of certificates needs an authority that has signed them.
-fn needs_authority(typed: &Typed<'_>, flags: &Flags, has_one: bool) -> Result<(), Refusal> {
-    let asked = [flags.revoked, flags.allowed_names, flags.allowed_hosts];
+fn require_trusted_ca(
+    typed: &FlagReader<'_>,
+    flags: &TlsFlags,
+    has_one: bool,
+) -> Result<(), ConfigError> {
+    let asked = [flags.crl, flags.allowed_names, flags.allowed_hosts];
     let asked = asked.into_iter().filter(|name| !typed.text(name).is_empty());
     let wants = Some(flags.wants_certificate).filter(|name| typed.switch(name));
     match wants.into_iter().chain(asked).next() {
         Some(name) if !has_one => {
-            let trusted = flags.trusted;
-            Err(refused(format!("--{name} needs --{trusted}: who signs these certificates?")))
+            let trusted = flags.trusted_ca;
+            Err(config_error(format!("--{name} needs --{trusted}: who signs these certificates?")))
         }
         _ => Ok(()),
     }
 }
 
-fn named(typed: &Typed<'_>, flag: &'static str) -> Option<Named> {
-    typed.path(flag).map(|path| Named { flag, path })
+fn flag_path(typed: &FlagReader<'_>, flag: &'static str) -> Option<FlagPath> {
+    typed.path(flag).map(|path| FlagPath { flag, path })
 }
 
-fn pair(
-    typed: &Typed<'_>,
+fn certificate_files(
+    typed: &FlagReader<'_>,
     certificate: &'static str,
     key: &'static str,
-) -> Result<Option<Pair>, Refusal> {
-    match (named(typed, certificate), named(typed, key)) {
-        (Some(certificate), Some(key)) => Ok(Some(Pair { certificate, key })),
+) -> Result<Option<CertificateFiles>, ConfigError> {
+    match (flag_path(typed, certificate), flag_path(typed, key)) {
+        (Some(certificate), Some(key)) => Ok(Some(CertificateFiles { certificate, key })),
         (None, None) => Ok(None),
-        _ => Err(refused(format!(
+        _ => Err(config_error(format!(
             "--{certificate} and --{key} must both be present [key: {}, cert: {}]",
             typed.text(key),
             typed.text(certificate)
@@ -179,44 +191,51 @@ fn pair(
     }
 }
 
-fn allowed(typed: &Typed<'_>, flags: &Flags) -> Result<Allowed, Refusal> {
+fn allowed(typed: &FlagReader<'_>, flags: &TlsFlags) -> Result<AllowedNames, ConfigError> {
     let list = |name| typed.list(name).into_iter().filter(|word| !word.is_empty()).collect();
     let (names, hosts): (Vec<String>, Vec<String>) =
         (list(flags.allowed_names), list(flags.allowed_hosts));
     match (names.is_empty(), hosts.is_empty()) {
-        (true, true) => Ok(Allowed::All),
-        (false, true) => Ok(Allowed::CommonNames(names)),
-        (true, false) => Ok(Allowed::Hosts(hosts)),
-        (false, false) => Err(refused(format!(
+        (true, true) => Ok(AllowedNames::Any),
+        (false, true) => Ok(AllowedNames::CommonNames(names)),
+        (true, false) => Ok(AllowedNames::Hosts(hosts)),
+        (false, false) => Err(config_error(format!(
             "--{} and --{} are mutually exclusive",
             flags.allowed_names, flags.allowed_hosts
         ))),
     }
 }
 
-fn made(
-    typed: &Typed<'_>,
-    flags: &Flags,
-    urls: &[Address],
+fn self_signed(
+    typed: &FlagReader<'_>,
+    flags: &TlsFlags,
+    urls: &[Url],
     data_dir: &Path,
-) -> Result<Made, Refusal> {
+) -> Result<SelfSignedConfig, ConfigError> {
     let name = "self-signed-cert-validity";
     let years = typed.count(name);
-    if !(1..=YEARS_MAX).contains(&years) {
-        return Err(refused(format!("--{name} must be 1 to {YEARS_MAX} (set to {years})")));
+    if !(1..=VALIDITY_YEARS_MAX).contains(&years) {
+        return Err(config_error(format!(
+            "--{name} must be 1 to {VALIDITY_YEARS_MAX} (set to {years})"
+        )));
     }
     let secure = urls.iter().filter(|url| url.is_secure());
-    let mut hosts: Vec<String> = secure.filter_map(Address::host).map(str::to_owned).collect();
+    let mut hosts: Vec<String> = secure.filter_map(Url::host).map(str::to_owned).collect();
     hosts.sort();
     hosts.dedup();
-    Ok(Made { flag: flags.made, dir: data_dir.join(flags.kept), hosts, years })
+    Ok(SelfSignedConfig {
+        flag: flags.self_signed,
+        dir: data_dir.join(flags.fixtures_dir),
+        hosts,
+        years,
+    })
 }
 
 /// Whoever is told an address must find there what it says. Somebody may stand in between.
-fn agree(typed: &Typed<'_>, flags: &Flags) -> Result<(), String> {
+fn check_advertised_schemes(typed: &FlagReader<'_>, flags: &TlsFlags) -> Result<(), String> {
     let (listen, advertise) = (typed.urls(flags.listen), typed.urls(flags.advertise));
     let missing = advertise.iter().find(|told| {
-        let is_heard = |url: &&Address| url.is_secure() == told.is_secure();
+        let is_heard = |url: &&Url| url.is_secure() == told.is_secure();
         listen.iter().find(is_heard).is_none()
     });
     match missing {
@@ -229,26 +248,28 @@ fn agree(typed: &Typed<'_>, flags: &Flags) -> Result<(), String> {
     }
 }
 
-fn protocol(typed: &Typed<'_>) -> Result<Protocol, Refusal> {
+fn protocol(typed: &FlagReader<'_>) -> Result<ProtocolConfig, ConfigError> {
     let [min, max] = ["tls-min-version", "tls-max-version"].map(|name| typed.text(name));
-    let versions = (Version::named(min), Version::named(max));
+    let versions = (TlsVersion::parse(min), TlsVersion::parse(max));
     if let (Some(lower), Some(upper)) = versions
         && lower > upper
     {
-        return Err(refused(format!("min version ({min}) is greater than max version ({max})")));
+        return Err(config_error(format!(
+            "min version ({min}) is greater than max version ({max})"
+        )));
     }
     let name = "cipher-suites";
     let suites = typed.list(name).into_iter().filter(|word| !word.is_empty());
     let suites: Vec<String> = suites.collect();
-    if versions.0 == Some(Version::Tls13) && !suites.is_empty() {
+    if versions.0 == Some(TlsVersion::Tls13) && !suites.is_empty() {
         let words = "cipher suites cannot be configured when only TLS1.3 is enabled";
-        return Err(refused(format!("--{name}: {words}")));
+        return Err(config_error(format!("--{name}: {words}")));
     }
     if let Some(suite) = suites.iter().find(|suite| !protocol::is_suite(suite)) {
         let known = protocol::suites().join(", ");
-        return Err(refused(format!(
+        return Err(config_error(format!(
             "--{name}: unexpected TLS cipher suite \"{suite}\"; there are {known}"
         )));
     }
-    Ok(Protocol { suites, min: versions.0, max: versions.1 })
+    Ok(ProtocolConfig { suites, min: versions.0, max: versions.1 })
 }

@@ -13,12 +13,12 @@
 
 use std::time::Duration;
 
-use super::address::Address;
-use super::gates::Gates;
+use super::address::Url;
+use super::feature_gates::FeatureGates;
 
 /// What the value of a flag may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueKind {
     /// Anything.
     Text,
     /// On or off. On a command line the name alone means on.
@@ -37,36 +37,38 @@ pub enum Kind {
     OneOf(&'static [&'static str]),
 }
 
-impl Kind {
+impl ValueKind {
     /// What the help calls a value.
     pub fn noun(self) -> &'static str {
         match self {
-            Kind::Text => "text",
-            Kind::Switch => "true|false",
-            Kind::Number | Kind::Count => "number",
-            Kind::Duration => "duration",
-            Kind::Urls => "urls",
-            Kind::Gates => "gates",
-            Kind::OneOf(_) => "word",
+            ValueKind::Text => "text",
+            ValueKind::Switch => "true|false",
+            ValueKind::Number | ValueKind::Count => "number",
+            ValueKind::Duration => "duration",
+            ValueKind::Urls => "urls",
+            ValueKind::Gates => "gates",
+            ValueKind::OneOf(_) => "word",
         }
     }
 
     /// What is wrong with a value, and what is allowed.
     pub fn check(self, text: &str) -> Result<(), String> {
         match self {
-            Kind::Text => Ok(()),
-            Kind::Switch => wants(switch(text).is_some(), "true or false"),
-            Kind::Number => wants(number(text).is_some(), "a whole number"),
-            Kind::Count => wants(count(text).is_some(), "a whole number, 0 or more"),
-            Kind::Duration => wants(duration(text).is_some(), "a duration such as 100ms or 1h30m"),
-            Kind::Urls => urls(text).map(drop),
-            Kind::Gates => Gates::parse(text).map(drop),
-            Kind::OneOf(words) => wants(words.contains(&text), &listed(words)),
+            ValueKind::Text => Ok(()),
+            ValueKind::Switch => require(switch(text).is_some(), "true or false"),
+            ValueKind::Number => require(number(text).is_some(), "a whole number"),
+            ValueKind::Count => require(count(text).is_some(), "a whole number, 0 or more"),
+            ValueKind::Duration => {
+                require(duration(text).is_some(), "a duration such as 100ms or 1h30m")
+            }
+            ValueKind::Urls => urls(text).map(drop),
+            ValueKind::Gates => FeatureGates::parse(text).map(drop),
+            ValueKind::OneOf(words) => require(words.contains(&text), &listed(words)),
         }
     }
 }
 
-fn wants(holds: bool, what: &str) -> Result<(), String> {
+fn require(holds: bool, what: &str) -> Result<(), String> {
     if holds { Ok(()) } else { Err(format!("it must be {what}")) }
 }
 
@@ -79,13 +81,13 @@ fn listed(words: &[&str]) -> String {
 }
 
 /// Whether two values of a kind mean the same.
-pub(super) fn are_equal(kind: Kind, a: &str, b: &str) -> bool {
+pub(super) fn are_equal(kind: ValueKind, a: &str, b: &str) -> bool {
     match kind {
-        Kind::Switch => switch(a) == switch(b),
-        Kind::Number | Kind::Count => number(a) == number(b),
-        Kind::Duration => duration(a) == duration(b),
-        Kind::Gates => Gates::parse(a) == Gates::parse(b),
-        Kind::Text | Kind::Urls | Kind::OneOf(_) => a == b,
+        ValueKind::Switch => switch(a) == switch(b),
+        ValueKind::Number | ValueKind::Count => number(a) == number(b),
+        ValueKind::Duration => duration(a) == duration(b),
+        ValueKind::Gates => FeatureGates::parse(a) == FeatureGates::parse(b),
+        ValueKind::Text | ValueKind::Urls | ValueKind::OneOf(_) => a == b,
     }
 }
 
@@ -192,11 +194,11 @@ pub(super) fn time(text: &str) -> Option<Duration> {
 }
 
 /// Addresses; none if nothing is written.
-pub(super) fn urls(text: &str) -> Result<Vec<Address>, String> {
+pub(super) fn urls(text: &str) -> Result<Vec<Url>, String> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
-    text.split(',').map(Address::parse).collect()
+    text.split(',').map(Url::parse).collect()
 }
 
 #[cfg(test)]
@@ -252,7 +254,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_that_is_written_panics(text in ".{0,40}") {
-            for kind in [Kind::Switch, Kind::Number, Kind::Count, Kind::Duration, Kind::Urls] {
+            for kind in [ValueKind::Switch, ValueKind::Number, ValueKind::Count, ValueKind::Duration, ValueKind::Urls] {
                 let _ = kind.check(&text);
             }
         }

@@ -49,7 +49,7 @@ pub enum Error {
     },
     /// There is no data to go on with.
     #[error("--force-new-cluster goes on with a member's data, and in {0} there is none")]
-    NothingToForce(PathBuf),
+    NoDataToForce(PathBuf),
     /// Addresses that are none.
     #[error("--{flag}: each address is http://host:port or https://host:port, and there is one")]
     BadUrls {
@@ -72,7 +72,7 @@ pub enum Error {
     },
     /// Two members have one address.
     #[error("--initial-cluster: {url} belongs to both {one} and {other}")]
-    SameUrl {
+    DuplicateUrl {
         /// The address.
         url: String,
         /// One member.
@@ -85,7 +85,7 @@ pub enum Error {
         "--initial-cluster has {name}={listed} but missing from --initial-advertise-peer-urls, \
          which has {own}"
     )]
-    OtherUrls {
+    UrlsMismatch {
         /// The name.
         name: String,
         /// In the list.
@@ -95,7 +95,7 @@ pub enum Error {
     },
     /// None of the others has answered.
     #[error("cannot join: no member of --initial-cluster says who is a member: {0}")]
-    NobodyAnswers(String),
+    NoPeerAnswered(String),
     /// The cluster does not know it.
     #[error(
         "cannot join: no member of the cluster has the peer addresses {own}; it has {has}; add this \
@@ -109,7 +109,7 @@ pub enum Error {
     },
     /// The list and the cluster differ.
     #[error("cannot join: --initial-cluster has {listed}, and the cluster has {has}")]
-    OtherMembers {
+    MembersMismatch {
         /// In the list.
         listed: String,
         /// In the cluster.

@@ -21,22 +21,22 @@ const PAGE_HEADER: u64 = 16;
 const PAGES: [u64; 5] = [0, 4 << 10, 8 << 10, 16 << 10, 64 << 10];
 
 /// Refuses a data directory that is etcd's.
-pub(crate) fn refuse_data(data_dir: &Path) -> Result<()> {
-    match found(&data_dir.join("member"))? {
+pub(crate) fn reject_etcd_data(data_dir: &Path) -> Result<()> {
+    match detect_etcd_data(&data_dir.join("member"))? {
         Some(found) => Err(Error::Etcd { dir: data_dir.to_owned(), found }),
         None => Ok(()),
     }
 }
 
 /// Refuses a snapshot that is etcd's: what `etcdctl snapshot save` has fetched from it, or its database.
-pub(crate) fn refuse_snapshot(path: &Path, file: &mut File) -> Result<()> {
+pub(crate) fn reject_etcd_snapshot(path: &Path, file: &mut File) -> Result<()> {
     let is_etcds = is_bbolt(file)?;
     file.rewind()?;
     if is_etcds { Err(Error::EtcdSnapshot { path: path.to_owned() }) } else { Ok(()) }
 }
 
 /// What of etcd's is in a member's directory.
-fn found(member: &Path) -> Result<Option<String>> {
+fn detect_etcd_data(member: &Path) -> Result<Option<String>> {
     let snap = member.join("snap");
     let database = match File::open(snap.join("db")) {
         Ok(mut file) => Some(is_bbolt(&mut file)?),

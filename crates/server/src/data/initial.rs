@@ -13,12 +13,12 @@ use clearlane_member::membership::{self, Member};
 use clearlane_raft_log::Metadata;
 
 use super::error::{Error, Result};
-use crate::peer::join::{self, Found};
-use crate::tls::Outgoing;
+use crate::peer::join::{self, ClusterInfo};
+use crate::tls::Dialer;
 
 /// Whether the cluster is new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum State {
+pub enum InitialClusterState {
     /// It begins now.
     #[default]
     New,
@@ -26,13 +26,13 @@ pub enum State {
     Existing,
 }
 
-impl FromStr for State {
+impl FromStr for InitialClusterState {
     type Err = Error;
 
-    fn from_str(text: &str) -> Result<State> {
+    fn from_str(text: &str) -> Result<InitialClusterState> {
         match text {
-            "new" => Ok(State::New),
-            "existing" => Ok(State::Existing),
+            "new" => Ok(InitialClusterState::New),
+            "existing" => Ok(InitialClusterState::Existing),
             other => Err(Error::BadState(other.to_owned())),
         }
     }
@@ -68,7 +68,7 @@ impl fmt::Display for InitialCluster {
 
 impl InitialCluster {
     /// A cluster of one.
-    pub fn of(name: &str, peer_urls: &[String]) -> InitialCluster {
+    pub fn single(name: &str, peer_urls: &[String]) -> InitialCluster {
         InitialCluster(BTreeMap::from([(name.to_owned(), peer_urls.to_vec())]))
     }
 
@@ -90,7 +90,7 @@ impl InitialCluster {
             for url in urls {
                 if let Some(other) = owners.insert(url, name).filter(|other| other != name) {
                     let (one, other) = (other.to_owned(), name.clone());
-                    return Err(Error::SameUrl { url: url.clone(), one, other });
+                    return Err(Error::DuplicateUrl { url: url.clone(), one, other });
                 }
             }
         }
@@ -101,28 +101,29 @@ impl InitialCluster {
         sorted.sort_unstable();
         if sorted != own {
             let (listed, own) = (sorted.join(","), own.join(","));
-            return Err(Error::OtherUrls { name: name.to_owned(), listed, own });
+            return Err(Error::UrlsMismatch { name: name.to_owned(), listed, own });
         }
         Ok(())
     }
 
     /// Asks the others who is a member, and finds this one among them by its addresses. Says, too, whether
     /// it is to learn only.
-    pub(super) fn found(
+    pub(super) fn find_in_cluster(
         &self,
         name: &str,
         own: &[String],
-        outgoing: &Outgoing,
+        outgoing: &Dialer,
     ) -> Result<(Metadata, bool)> {
         self.check_own(name, own)?;
         let others = self.0.iter().filter(|(other, _)| *other != name);
         let urls: Vec<String> = others.flat_map(|(_, urls)| urls.clone()).collect();
-        let said = join::ask(&urls, outgoing)?;
-        let answers: Vec<&Found> = said.iter().filter_map(|said| said.as_ref().ok()).collect();
+        let said = join::fetch_cluster(&urls, outgoing)?;
+        let answers: Vec<&ClusterInfo> =
+            said.iter().filter_map(|said| said.as_ref().ok()).collect();
         if answers.is_empty() {
             let why: Vec<&str> =
                 said.iter().filter_map(|said| said.as_ref().err()).map(String::as_str).collect();
-            return Err(Error::NobodyAnswers(why.join("; ")));
+            return Err(Error::NoPeerAnswered(why.join("; ")));
         }
         // Who is behind may not have heard of this member yet: one that has is enough.
         let mut failed = None;
@@ -139,7 +140,7 @@ impl InitialCluster {
     }
 
     /// This member, if the list is the cluster's.
-    fn matches<'f>(&self, found: &'f Found, own: &[String]) -> Result<&'f Member> {
+    fn matches<'f>(&self, found: &'f ClusterInfo, own: &[String]) -> Result<&'f Member> {
         let has = || {
             let all = found.members.iter().map(|member| member.peer_urls.join(","));
             all.collect::<Vec<_>>().join(" ")
@@ -158,7 +159,7 @@ impl InitialCluster {
         };
         let listed = found.members.iter().filter(is_listed).count();
         if (listed, self.0.len()) != (found.members.len(), found.members.len()) {
-            return Err(Error::OtherMembers { listed: self.to_string(), has: has() });
+            return Err(Error::MembersMismatch { listed: self.to_string(), has: has() });
         }
         Ok(member)
     }
@@ -181,8 +182,11 @@ mod tests {
             let told = wrong.parse::<InitialCluster>().unwrap_err().to_string();
             assert!(told.contains("is not name=http://host:port"), "{told}");
         }
-        assert_eq!("existing".parse::<State>().unwrap(), State::Existing);
-        assert!("old".parse::<State>().is_err());
+        assert_eq!(
+            "existing".parse::<InitialClusterState>().unwrap(),
+            InitialClusterState::Existing
+        );
+        assert!("old".parse::<InitialClusterState>().is_err());
     }
 
     #[test]
@@ -216,7 +220,7 @@ mod tests {
     fn a_member_finds_itself_among_those_that_are_there() {
         let cluster: InitialCluster = "a=http://a:1,b=http://b:1".parse().unwrap();
         let member = |id, url: &str| Member { id, peer_urls: urls(&[url]), ..Member::default() };
-        let found = |members| Found { cluster_id: 9, members };
+        let found = |members| ClusterInfo { cluster_id: 9, members };
         let own = urls(&["http://b:1"]);
         let both = found(vec![member(1, "http://a:1"), member(2, "http://b:1")]);
         assert_eq!(cluster.matches(&both, &own).unwrap().id, 2);
@@ -224,6 +228,6 @@ mod tests {
         assert!(matches!(cluster.matches(&alone, &own), Err(Error::NotAdded { .. })));
         let mut more = both;
         more.members.push(member(3, "http://c:1"));
-        assert!(matches!(cluster.matches(&more, &own), Err(Error::OtherMembers { .. })));
+        assert!(matches!(cluster.matches(&more, &own), Err(Error::MembersMismatch { .. })));
     }
 }

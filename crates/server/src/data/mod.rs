@@ -33,26 +33,28 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clearlane_engine::{EngineKind, Options};
 use clearlane_locks::now_ns;
-use clearlane_member::copies::DirectoryVault;
-use clearlane_member::core::{Compactions, Ground, Settings, Stopwatch, bootstrap, force_alone};
+use clearlane_member::copies::DiskStoreDir;
+use clearlane_member::core::{
+    ApplyTimer, CompactionConfig, ReplicaConfig, StorageConfig, bootstrap, force_new_cluster,
+};
 use clearlane_member::membership::{self, Member};
-use clearlane_member::node::{NoNetwork, Node};
-use clearlane_mvcc::{OneAfterTheOther, StoreParts};
-use clearlane_raft_log::files::Disk;
+use clearlane_member::node::{NoNetwork, ServerThreads};
+use clearlane_mvcc::{SerialWorkers, StoreParts};
+use clearlane_raft_log::files::OsFileSystem;
 use clearlane_raft_log::{Metadata, wal};
 use clearlane_read_index::ReadMode;
 
 pub use self::error::{Error, Result};
-pub use self::initial::{InitialCluster, State};
-use crate::peer::{self, Ends};
-use crate::tls::Outgoing;
+pub use self::initial::{InitialCluster, InitialClusterState};
+use crate::peer::{self, TransportParts};
+use crate::tls::Dialer;
 
 /// What takes longer to apply is worth a line in the log: etcd's `--warning-apply-duration`.
-pub(crate) const SLOW_APPLY: Duration = Duration::from_millis(100);
+pub(crate) const SLOW_APPLY_THRESHOLD: Duration = Duration::from_millis(100);
 
 /// How a member begins.
 #[derive(Clone, Debug)]
-pub struct Start {
+pub struct MemberConfig {
     /// What it is called.
     pub name: String,
     /// Where its data lies.
@@ -64,11 +66,11 @@ pub struct Start {
     /// The first members of a new cluster, or those of the one that it joins, by name.
     pub initial_cluster: InitialCluster,
     /// Tells clusters apart that began with the same addresses.
-    pub token: String,
+    pub cluster_token: String,
     /// Whether the cluster is new.
-    pub state: State,
+    pub initial_cluster_state: InitialClusterState,
     /// Goes on alone: all other members are removed, without asking them.
-    pub force_new: bool,
+    pub force_new_cluster: bool,
     /// Which era's store it is.
     pub parts: StoreParts,
     /// When the store commits.
@@ -94,38 +96,38 @@ pub struct Start {
     /// How large the store may become; 0 is the default, below is no limit.
     pub quota_bytes: i64,
     /// How the members of a cluster that it joins are called.
-    pub outgoing: Outgoing,
+    pub dialer: Dialer,
     /// How a compaction works.
-    pub compactions: Compactions,
+    pub compactions: CompactionConfig,
     /// An entry that takes longer to apply is told of in the log.
-    pub slow_apply: Duration,
+    pub slow_apply_threshold: Duration,
     /// How often members are told what is left of long leases; never, if it is none.
     pub lease_checkpoint_interval: Option<Duration>,
 }
 
 /// A member that runs, and what its network needs: see [`peer::Peers::start`].
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedMember {
     /// The member.
-    pub node: Arc<Node>,
+    pub threads: Arc<ServerThreads>,
     /// The network's ends.
-    pub ends: Ends,
+    pub transport: TransportParts,
 }
 
-impl Start {
+impl MemberConfig {
     /// etcd's defaults: a cluster of one.
-    pub fn new(name: &str, data_dir: &Path, peer_url: &str, parts: StoreParts) -> Start {
+    pub fn new(name: &str, data_dir: &Path, peer_url: &str, parts: StoreParts) -> MemberConfig {
         let peer_urls = vec![peer_url.to_owned()];
-        let settings = Settings::new(0, 0);
-        Start {
+        let settings = ReplicaConfig::new(0, 0);
+        MemberConfig {
             name: name.to_owned(),
             data_dir: data_dir.to_owned(),
             wal_dir: None,
-            initial_cluster: InitialCluster::of(name, &peer_urls),
+            initial_cluster: InitialCluster::single(name, &peer_urls),
             peer_urls,
-            token: "etcd-cluster".to_owned(),
-            state: State::New,
-            force_new: false,
+            cluster_token: "etcd-cluster".to_owned(),
+            initial_cluster_state: InitialClusterState::New,
+            force_new_cluster: false,
             parts,
             backend: Default::default(),
             engine_kind: EngineKind::Redb,
@@ -138,54 +140,54 @@ impl Start {
             snapshot_count: settings.snapshot_count,
             catch_up_entries: settings.catch_up_entries,
             quota_bytes: settings.quota_bytes,
-            outgoing: Outgoing::default(),
-            compactions: settings.compactions,
-            slow_apply: SLOW_APPLY,
+            dialer: Dialer::default(),
+            compactions: settings.compaction,
+            slow_apply_threshold: SLOW_APPLY_THRESHOLD,
             lease_checkpoint_interval: settings.lease_checkpoint_interval,
         }
     }
 
     /// Whether there is data already: then the first members are read from it.
-    pub fn has_begun(&self) -> Result<bool> {
-        Ok(wal::exists(&Disk, &self.wal_dir()).map_err(clearlane_member::Error::from)?)
+    pub fn has_data(&self) -> Result<bool> {
+        Ok(wal::exists(&OsFileSystem, &self.wal_dir()).map_err(clearlane_member::Error::from)?)
     }
 
     /// Refuses data of etcd's, which is left as it is. It looks, and makes nothing.
-    pub fn check_owner(&self) -> Result<()> {
-        etcd::refuse_data(&self.data_dir)
+    pub fn check_not_etcd_data(&self) -> Result<()> {
+        etcd::reject_etcd_data(&self.data_dir)
     }
 
     /// Begins, or goes on.
-    pub fn open(&self) -> Result<Opened> {
-        let (post, ends) = peer::network().map_err(Error::Network)?;
+    pub fn open(&self) -> Result<OpenedMember> {
+        let (post, ends) = peer::new_transport().map_err(Error::Network)?;
         let (ground, joins_as_learner) = self.prepare()?;
-        let settings = Settings { joins_as_learner, ..self.settings()? };
-        let node = Node::start(ground, settings, Box::new(post))?;
-        Ok(Opened { node: Arc::new(node), ends })
+        let settings = ReplicaConfig { joins_as_learner, ..self.replica_config()? };
+        let node = ServerThreads::start(ground, settings, Box::new(post))?;
+        Ok(OpenedMember { threads: Arc::new(node), transport: ends })
     }
 
-    /// Makes the data of a new member, as [`open`](Start::open) would, and starts nothing.
-    pub fn make(&self) -> Result<()> {
+    /// Makes the data of a new member, as [`open`](MemberConfig::open) would, and starts nothing.
+    pub fn create(&self) -> Result<()> {
         self.prepare().map(drop)
     }
 
     /// What is on disk when this returns is a member's. One that has just joined has been told whether it
     /// is to learn only.
-    fn prepare(&self) -> Result<(Ground, Option<bool>)> {
-        self.check_owner()?;
-        make(&self.member_dir())?;
+    fn prepare(&self) -> Result<(StorageConfig, Option<bool>)> {
+        self.check_not_etcd_data()?;
+        create_dir_synced(&self.member_dir())?;
         format::check(&self.member_dir())?;
-        let ground = self.ground()?;
+        let ground = self.storage_config()?;
         let mut joins_as_learner = None;
-        if !self.has_begun()? {
-            if self.force_new {
-                return Err(Error::NothingToForce(self.wal_dir()));
+        if !self.has_data()? {
+            if self.force_new_cluster {
+                return Err(Error::NoDataToForce(self.wal_dir()));
             }
-            let (metadata, first, learns) = self.first()?;
+            let (metadata, first, learns) = self.identity_and_members()?;
             joins_as_learner = learns;
             bootstrap(&ground, metadata, &first)?;
-        } else if self.force_new {
-            let removed = force_alone(&ground)?;
+        } else if self.force_new_cluster {
+            let removed = force_new_cluster(&ground)?;
             let removed: Vec<String> = removed.iter().map(|id| format!("{id:x}")).collect();
             tracing::warn!(?removed, "goes on alone, as a new cluster");
         }
@@ -193,46 +195,46 @@ impl Start {
     }
 
     /// Who this member is, and with whom it begins; or, if it joins others, as what.
-    fn first(&self) -> Result<(Metadata, Vec<Member>, Option<bool>)> {
+    fn identity_and_members(&self) -> Result<(Metadata, Vec<Member>, Option<bool>)> {
         let own = membership::addresses(&self.peer_urls)
             .map_err(|_| Error::BadUrls { flag: "initial-advertise-peer-urls" })?;
-        match self.state {
-            State::New => {
-                let first = self.initial_cluster.first(&self.name, &own, &self.token)?;
+        match self.initial_cluster_state {
+            InitialClusterState::New => {
+                let first = self.initial_cluster.first(&self.name, &own, &self.cluster_token)?;
                 let ids: Vec<u64> = first.iter().map(|member| member.id).collect();
-                let node_id = membership::member_id(&own, &self.token, None);
+                let node_id = membership::member_id(&own, &self.cluster_token, None);
                 Ok((Metadata { node_id, cluster_id: membership::cluster_id(&ids) }, first, None))
             }
-            State::Existing => {
+            InitialClusterState::Existing => {
                 let (metadata, learns) =
-                    self.initial_cluster.found(&self.name, &own, &self.outgoing)?;
+                    self.initial_cluster.find_in_cluster(&self.name, &own, &self.dialer)?;
                 Ok((metadata, Vec::new(), Some(learns)))
             }
         }
     }
 
-    fn ground(&self) -> Result<Ground> {
-        let files = Arc::new(Disk);
+    fn storage_config(&self) -> Result<StorageConfig> {
+        let files = Arc::new(OsFileSystem);
         let snap = self.member_dir().join("snap");
-        let vault = DirectoryVault::new(
+        let vault = DiskStoreDir::new(
             Arc::clone(&files) as _,
             &snap,
             self.engine_kind,
             self.engine.clone(),
         );
-        Ok(Ground {
+        Ok(StorageConfig {
             files,
             wal_dir: self.wal_dir(),
             wal: self.wal,
-            vault: Arc::new(vault.map_err(clearlane_member::Error::from)?),
+            store_dir: Arc::new(vault.map_err(clearlane_member::Error::from)?),
             parts: self.parts,
             backend: self.backend.clone(),
             learners_max: self.learners_max,
-            workers: Arc::new(OneAfterTheOther),
+            workers: Arc::new(SerialWorkers),
         })
     }
 
-    fn settings(&self) -> Result<Settings> {
+    fn replica_config(&self) -> Result<ReplicaConfig> {
         let ticks = self.election_timeout.as_millis() / self.heartbeat.as_millis().max(1);
         // Raft asks for more than one heartbeat in a time-out; etcd for five.
         if ticks < 5 {
@@ -240,17 +242,17 @@ impl Start {
             return Err(Error::Timeouts { heartbeat, election });
         }
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mut settings = Settings::new(since.as_nanos() as u64, since.as_millis() as u64);
+        let mut settings = ReplicaConfig::new(since.as_nanos() as u64, since.as_millis() as u64);
         settings.raft.election_ticks = ticks as usize;
-        settings.reads.tick = self.heartbeat;
-        settings.reads.election_timeout = self.heartbeat * ticks as u32;
-        settings.reads.drift_margin = settings.reads.election_timeout / 10;
+        settings.read_index.tick_interval = self.heartbeat;
+        settings.read_index.election_timeout = self.heartbeat * ticks as u32;
+        settings.read_index.drift_margin = settings.read_index.election_timeout / 10;
         settings.read_mode = self.read_mode;
         settings.snapshot_count = self.snapshot_count;
         settings.catch_up_entries = self.catch_up_entries;
         settings.quota_bytes = self.quota_bytes;
-        settings.compactions = self.compactions;
-        settings.stopwatch = Some(Stopwatch { limit: self.slow_apply, now_ns });
+        settings.compaction = self.compactions;
+        settings.apply_timer = Some(ApplyTimer { limit: self.slow_apply_threshold, now_ns });
         settings.lease_checkpoint_interval = self.lease_checkpoint_interval;
         Ok(settings)
     }
@@ -266,12 +268,17 @@ impl Start {
 
 /// Starts the member whose data lies in a directory, without a network: it is the only one of its
 /// cluster. If there is no data yet it begins, under this name and peer address.
-pub fn open_alone(data_dir: &Path, parts: StoreParts, name: &str, peer_url: &str) -> Result<Node> {
-    let start = Start::new(name, data_dir, peer_url, parts);
-    Ok(Node::start(start.prepare()?.0, start.settings()?, Box::new(NoNetwork))?)
+pub fn open_single_member(
+    data_dir: &Path,
+    parts: StoreParts,
+    name: &str,
+    peer_url: &str,
+) -> Result<ServerThreads> {
+    let start = MemberConfig::new(name, data_dir, peer_url, parts);
+    Ok(ServerThreads::start(start.prepare()?.0, start.replica_config()?, Box::new(NoNetwork))?)
 }
 
-fn make(dir: &Path) -> io::Result<()> {
+fn create_dir_synced(dir: &Path) -> io::Result<()> {
     std::fs::create_dir_all(dir)?;
     std::fs::File::open(dir)?.sync_all()
 }

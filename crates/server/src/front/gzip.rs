@@ -2,7 +2,7 @@
 //!
 //! A client names its encoding in the head of a call; then a flag at each message says whether it
 //! is compressed. There is gzip only, as in etcd. The answer to such a call is compressed, too,
-//! unless it is longer than [`PACKED_MAX`]: to compress that takes the network thread too long.
+//! unless it is longer than [`COMPRESSED_BYTES_MAX`]: to compress that takes the network thread too long.
 //!
 //! What is unpacked has the same limit as a message that comes as it is, and no more is unpacked
 //! than one byte beyond it.
@@ -20,18 +20,18 @@ use http_body::Frame;
 use tonic::Status;
 use tonic::body::Body;
 
-use super::Answer;
-use super::unary::{PREFIX, is_received};
+use super::ResponseBody;
+use super::unary::{FRAME_HEAD_BYTES, check_received_size};
 
 /// A longer message is not compressed.
-const PACKED_MAX: usize = 64 << 10;
+const COMPRESSED_BYTES_MAX: usize = 64 << 10;
 
-const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const GZIP: HeaderValue = HeaderValue::from_static("gzip");
 
 /// Whether messages of a call with this head may be compressed.
-pub(crate) fn is_used(head: &HeaderMap) -> Result<bool, Status> {
-    let Some(encoding) = head.get(ENCODING) else { return Ok(false) };
+pub(crate) fn is_gzip(head: &HeaderMap) -> Result<bool, Status> {
+    let Some(encoding) = head.get(GRPC_ENCODING) else { return Ok(false) };
     match encoding.as_bytes() {
         b"gzip" => Ok(true),
         b"" | b"identity" => Ok(false),
@@ -44,7 +44,7 @@ pub(crate) fn is_used(head: &HeaderMap) -> Result<bool, Status> {
 }
 
 /// Unpacks a message whose flag is not 0.
-pub(crate) fn unpack(
+pub(crate) fn decompress(
     flag: u8,
     message: &[u8],
     limit: usize,
@@ -76,75 +76,75 @@ pub(crate) fn unpack(
 }
 
 /// The same answer, compressed if it is one short message.
-pub(super) fn packed(answer: Response<Answer>) -> Response<Answer> {
+pub(super) fn compress_response(answer: Response<ResponseBody>) -> Response<ResponseBody> {
     let (mut head, body) = answer.into_parts();
     let body = match body {
-        Answer::Message(framed) => Answer::Message(pack(framed)),
+        ResponseBody::Message(framed) => ResponseBody::Message(compress_frame(framed)),
         body => body,
     };
-    if !matches!(body, Answer::Empty | Answer::Tonic(_)) {
-        head.headers.insert(ENCODING, GZIP);
+    if !matches!(body, ResponseBody::Empty | ResponseBody::Tonic(_)) {
+        head.headers.insert(GRPC_ENCODING, GZIP);
     }
     Response::from_parts(head, body)
 }
 
 /// Compresses a message with what lies before it.
-fn pack(framed: Bytes) -> Bytes {
-    let message = &framed[PREFIX..];
-    if message.is_empty() || message.len() > PACKED_MAX {
+fn compress_frame(framed: Bytes) -> Bytes {
+    let message = &framed[FRAME_HEAD_BYTES..];
+    if message.is_empty() || message.len() > COMPRESSED_BYTES_MAX {
         return framed;
     }
-    let mut packed = BytesMut::with_capacity(PREFIX + message.len() / 2);
+    let mut packed = BytesMut::with_capacity(FRAME_HEAD_BYTES + message.len() / 2);
     packed.put_u8(1);
     packed.put_u32(0);
     let mut encoder = GzEncoder::new(packed.writer(), Compression::default());
     let written = encoder.write_all(message).and_then(|()| encoder.finish());
     let mut packed = written.expect("this memory grows").into_inner();
-    let length = (packed.len() - PREFIX) as u32;
-    packed[1..PREFIX].copy_from_slice(&length.to_be_bytes());
+    let length = (packed.len() - FRAME_HEAD_BYTES) as u32;
+    packed[1..FRAME_HEAD_BYTES].copy_from_slice(&length.to_be_bytes());
     packed.freeze()
 }
 
 /// The message that comes first in these bytes, with its flag; nothing if it is not complete.
-fn first(bytes: &[u8], limit: usize) -> Result<Option<(u8, usize)>, Status> {
-    let Some((head, rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
+fn first_frame(bytes: &[u8], limit: usize) -> Result<Option<(u8, usize)>, Status> {
+    let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>() else { return Ok(None) };
     let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
-    is_received(length, limit)?;
+    check_received_size(length, limit)?;
     Ok((rest.len() >= length).then_some((head[0], length)))
 }
 
 /// The request for a service that knows nothing of this.
-pub(super) fn unpacked(mut request: Request<Body>, limit: usize) -> Request<Body> {
-    request.headers_mut().remove(ENCODING);
-    request.map(|body| Body::new(Unpacked { body, bytes: BytesMut::new(), limit }))
+pub(super) fn decompress_request(mut request: Request<Body>, limit: usize) -> Request<Body> {
+    request.headers_mut().remove(GRPC_ENCODING);
+    request.map(|body| Body::new(DecompressedBody { body, bytes: BytesMut::new(), limit }))
 }
 
 /// And what it has answered.
-pub(super) fn repacked(answer: Response<Body>) -> Response<Body> {
+pub(super) fn recompress_response(answer: Response<Body>) -> Response<Body> {
     if answer.headers().contains_key("grpc-status") {
         return answer;
     }
-    let mut answer = answer.map(|body| Body::new(Repacked(body)));
-    answer.headers_mut().insert(ENCODING, GZIP);
+    let mut answer = answer.map(|body| Body::new(CompressedBody(body)));
+    answer.headers_mut().insert(GRPC_ENCODING, GZIP);
     answer
 }
 
-struct Unpacked {
+struct DecompressedBody {
     body: Body,
     bytes: BytesMut,
     limit: usize,
 }
 
-impl Unpacked {
-    fn next(&mut self) -> Result<Option<Bytes>, Status> {
-        let Some((flag, length)) = first(&self.bytes, self.limit)? else { return Ok(None) };
-        let mut framed = self.bytes.split_to(PREFIX + length).freeze();
+impl DecompressedBody {
+    fn next_message(&mut self) -> Result<Option<Bytes>, Status> {
+        let Some((flag, length)) = first_frame(&self.bytes, self.limit)? else { return Ok(None) };
+        let mut framed = self.bytes.split_to(FRAME_HEAD_BYTES + length).freeze();
         if flag == 0 {
             return Ok(Some(framed));
         }
-        framed.advance(PREFIX);
-        let message = unpack(flag, &framed, self.limit, true)?;
-        let mut framed = BytesMut::with_capacity(PREFIX + message.len());
+        framed.advance(FRAME_HEAD_BYTES);
+        let message = decompress(flag, &framed, self.limit, true)?;
+        let mut framed = BytesMut::with_capacity(FRAME_HEAD_BYTES + message.len());
         framed.put_u8(0);
         framed.put_u32(message.len() as u32);
         framed.put(message);
@@ -152,7 +152,7 @@ impl Unpacked {
     }
 }
 
-impl http_body::Body for Unpacked {
+impl http_body::Body for DecompressedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -161,7 +161,7 @@ impl http_body::Body for Unpacked {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         loop {
-            if let Some(message) = self.next()? {
+            if let Some(message) = self.next_message()? {
                 return Poll::Ready(Some(Ok(Frame::data(message))));
             }
             match ready!(Pin::new(&mut self.body).poll_frame(context)?) {
@@ -180,9 +180,9 @@ impl http_body::Body for Unpacked {
     }
 }
 
-struct Repacked(Body);
+struct CompressedBody(Body);
 
-impl http_body::Body for Repacked {
+impl http_body::Body for CompressedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -191,7 +191,7 @@ impl http_body::Body for Repacked {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let frame = ready!(Pin::new(&mut self.0).poll_frame(context)?);
-        Poll::Ready(frame.map(|frame| Ok(frame.map_data(repack))))
+        Poll::Ready(frame.map(|frame| Ok(frame.map_data(compress_frames))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -200,10 +200,10 @@ impl http_body::Body for Repacked {
 }
 
 /// Compresses messages one by one; tonic's come whole.
-fn repack(mut messages: Bytes) -> Bytes {
+fn compress_frames(mut messages: Bytes) -> Bytes {
     let mut packed = BytesMut::new();
-    while let Ok(Some((0, length))) = first(&messages, usize::MAX) {
-        packed.put(pack(messages.split_to(PREFIX + length)));
+    while let Ok(Some((0, length))) = first_frame(&messages, usize::MAX) {
+        packed.put(compress_frame(messages.split_to(FRAME_HEAD_BYTES + length)));
     }
     packed.put(messages);
     packed.freeze()

@@ -13,10 +13,10 @@
 //! frame of the right length. What the calls do is said once, in [`kv`](crate::kv), and tonic's
 //! service would do the same.
 
-mod body;
+mod response_body;
 pub(crate) mod gzip;
-pub(crate) mod hot;
-pub(crate) mod range;
+pub(crate) mod kv;
+pub(crate) mod range_body;
 pub(crate) mod unary;
 
 use std::convert::Infallible;
@@ -27,7 +27,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use clearlane_locks::now_ns;
-use clearlane_member::Handle;
+use clearlane_member::Server;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri, Version};
@@ -35,29 +35,29 @@ use hyper::body::Incoming;
 use tonic::Status;
 use tonic::service::Routes;
 
-pub use self::body::Answer;
-use self::hot::{Asker, Kinds};
-use crate::caller;
-use crate::http::{Endpoints, Secure};
-use crate::metrics::{Method, ThreadMetrics, observe};
-use crate::one_piece::LongAnswers;
+use self::kv::{CallHead, KvMethods};
+pub use self::response_body::ResponseBody;
+use crate::coalescing_writer::ActiveLargeResponses;
+use crate::http::{EncryptedConnection, HttpService};
+use crate::interceptors;
+use crate::metrics::{RpcMethod, ThreadMetrics, counted_call};
 use crate::tls::ClientName;
 
 /// What answers the requests of one thread.
 #[derive(Clone, Debug)]
-pub struct Front {
-    member: Handle,
+pub struct Router {
+    server: Server,
     grpc: Routes,
-    http: Endpoints,
+    http: HttpService,
     thread: ThreadMetrics,
-    kinds: Kinds,
-    caller: Caller,
-    slow: (Duration, Duration),
+    kv_methods: KvMethods,
+    client: ClientInfo,
+    slow_thresholds: (Duration, Duration),
 }
 
 /// From where a connection comes.
 #[derive(Clone, Copy, Debug)]
-pub enum Remote {
+pub enum RemoteAddress {
     /// Over the network.
     Tcp(SocketAddr),
     /// From a process of this machine.
@@ -66,38 +66,43 @@ pub enum Remote {
     Gateway,
 }
 
-impl fmt::Display for Remote {
+impl fmt::Display for RemoteAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Remote::Tcp(address) => write!(f, "{address}"),
-            Remote::Unix => f.write_str("unix"),
-            Remote::Gateway => f.write_str("gateway"),
+            RemoteAddress::Tcp(address) => write!(f, "{address}"),
+            RemoteAddress::Unix => f.write_str("unix"),
+            RemoteAddress::Gateway => f.write_str("gateway"),
         }
     }
 }
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug)]
-pub struct Caller {
+pub struct ClientInfo {
     /// From where he comes.
-    pub remote: Remote,
+    pub remote: RemoteAddress,
     /// Whether nobody can listen in.
     pub is_secure: bool,
     /// Who he is, by the certificate that he has shown. Calls that tonic answers have it among their
     /// extensions.
     pub name: Option<ClientName>,
     /// What else his connection carries.
-    pub long: LongAnswers,
+    pub large_responses: ActiveLargeResponses,
 }
 
-impl Caller {
+impl ClientInfo {
     /// Somebody without TLS.
-    pub fn plain(remote: Remote) -> Caller {
-        Caller { remote, is_secure: false, name: None, long: LongAnswers::default() }
+    pub fn without_tls(remote: RemoteAddress) -> ClientInfo {
+        ClientInfo {
+            remote,
+            is_secure: false,
+            name: None,
+            large_responses: ActiveLargeResponses::default(),
+        }
     }
 }
 
-impl fmt::Display for Caller {
+impl fmt::Display for ClientInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
             Some(ClientName(name)) => write!(f, "{} (CN {name})", self.remote),
@@ -106,131 +111,149 @@ impl fmt::Display for Caller {
     }
 }
 
-type Answering = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
+type ResponseFuture =
+    Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
 
-impl Front {
+impl Router {
     /// In front of a member; `grpc` has the services that are not answered here, and `http` answers
     /// what is not gRPC. A call that takes longer than the first of `slow` is told of in the log, and
     /// so is a read that takes longer than the second.
     pub fn new(
-        member: Handle,
+        member: Server,
         grpc: Routes,
-        http: Endpoints,
+        http: HttpService,
         thread: ThreadMetrics,
         slow: (Duration, Duration),
-    ) -> Front {
-        let (grpc, kinds, caller) = (grpc.prepare(), Kinds::new(), Caller::plain(Remote::Unix));
-        Front { member, grpc, http, thread, kinds, caller, slow }
+    ) -> Router {
+        let (grpc, kinds, caller) =
+            (grpc.prepare(), KvMethods::new(), ClientInfo::without_tls(RemoteAddress::Unix));
+        Router {
+            server: member,
+            grpc,
+            http,
+            thread,
+            kv_methods: kinds,
+            client: caller,
+            slow_thresholds: slow,
+        }
     }
 
     /// Starts to answer.
-    pub fn answer(&self, mut request: Request<Incoming>) -> Answering {
-        match is_grpc(&request) {
+    pub fn handle(&self, mut request: Request<Incoming>) -> ResponseFuture {
+        match classify_content_type(&request) {
             Some(true) => {}
-            Some(false) => return Box::pin(ready(Ok(wrong_kind(&request)))),
+            Some(false) => return Box::pin(ready(Ok(unsupported_content_type(&request)))),
             None => {
-                self.introduce(&mut request);
-                if self.caller.is_secure {
-                    request.extensions_mut().insert(Secure);
+                self.add_client_name(&mut request);
+                if self.client.is_secure {
+                    request.extensions_mut().insert(EncryptedConnection);
                 }
                 let http = self.http.clone();
-                return Box::pin(async move { Ok(http.answer(request).await.map(Answer::Tonic)) });
+                return Box::pin(
+                    async move { Ok(http.handle(request).await.map(ResponseBody::Tonic)) },
+                );
             }
         }
-        let Some((kind, method)) = self.kinds.of(request.uri().path()) else {
-            let Some(method) = Method::of(request.uri().path()) else {
-                return Box::pin(ready(Ok(failed(&unknown(request.uri())))));
+        let Some((kind, method)) = self.kv_methods.find(request.uri().path()) else {
+            let Some(method) = RpcMethod::find(request.uri().path()) else {
+                return Box::pin(ready(Ok(error_response(&unknown_method(request.uri())))));
             };
-            self.introduce(&mut request);
-            return Box::pin(self.by_tonic(request, method));
+            self.add_client_name(&mut request);
+            return Box::pin(self.call_tonic(request, method));
         };
         let (head, body) = request.into_parts();
-        let (member, caller, slow) = (self.member.clone(), self.caller.clone(), self.slow);
-        let asker = Asker { member, head: head.headers, caller, slow };
-        let counted = self.thread.begin(method);
-        Box::pin(async move { Ok(hot::answer(kind, asker, counted, body).await) })
+        let (member, caller, slow) =
+            (self.server.clone(), self.client.clone(), self.slow_thresholds);
+        let asker = CallHead {
+            server: member,
+            headers: head.headers,
+            client: caller,
+            slow_thresholds: slow,
+        };
+        let counted = self.thread.start_call(method);
+        Box::pin(async move { Ok(kv::handle_call(kind, asker, counted, body).await) })
     }
 
     /// The same for one connection.
-    pub fn at(&self, caller: Caller) -> Front {
-        Front { caller, ..self.clone() }
+    pub fn for_client(&self, caller: ClientInfo) -> Router {
+        Router { client: caller, ..self.clone() }
     }
 
     /// Those of its connection.
-    pub(crate) fn long_answers(&self) -> LongAnswers {
-        self.caller.long.clone()
+    pub(crate) fn large_responses(&self) -> ActiveLargeResponses {
+        self.client.large_responses.clone()
     }
 
     /// Says who asks, to those who only see the request.
-    fn introduce(&self, request: &mut Request<Incoming>) {
-        if let Some(name) = &self.caller.name {
+    fn add_client_name(&self, request: &mut Request<Incoming>) {
+        if let Some(name) = &self.client.name {
             request.extensions_mut().insert(name.clone());
         }
     }
 
-    fn by_tonic(
+    fn call_tonic(
         &self,
         request: Request<Incoming>,
-        method: Method,
-    ) -> impl Future<Output = Result<Response<Answer>, Infallible>> + Send + use<> {
+        method: RpcMethod,
+    ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send + use<> {
         let (mut grpc, thread) = (self.grpc.clone(), self.thread.clone());
-        let limit = hot::message_max(&self.member);
+        let limit = kv::message_bytes_max(&self.server);
         async move {
-            let is_packed = match gzip::is_used(request.headers()) {
+            let is_packed = match gzip::is_gzip(request.headers()) {
                 Ok(is_packed) => is_packed,
-                Err(status) => return Ok(failed(&status)),
+                Err(status) => return Ok(error_response(&status)),
             };
-            let until_ns = caller::patience(request.headers()).map(|patience| {
+            let until_ns = interceptors::grpc_timeout(request.headers()).map(|patience| {
                 let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
                 now_ns().saturating_add(patience)
             });
             let mut request = request.map(tonic::body::Body::new);
             if is_packed {
-                request = gzip::unpacked(request, limit);
+                request = gzip::decompress_request(request, limit);
             }
-            let within = observe::Within { limit, until_ns };
-            let answer = observe::call(&thread, method, &mut grpc, request, within).await;
-            let answer = if is_packed { gzip::repacked(answer) } else { answer };
-            Ok(answer.map(Answer::Tonic))
+            let within = counted_call::CallLimits { limit, deadline_ns: until_ns };
+            let answer = counted_call::call(&thread, method, &mut grpc, request, within).await;
+            let answer = if is_packed { gzip::recompress_response(answer) } else { answer };
+            Ok(answer.map(ResponseBody::Tonic))
         }
     }
 }
 
-impl hyper::service::Service<Request<Incoming>> for Front {
-    type Response = Response<Answer>;
+impl hyper::service::Service<Request<Incoming>> for Router {
+    type Response = Response<ResponseBody>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = ResponseFuture;
 
-    fn call(&self, request: Request<Incoming>) -> Answering {
-        self.answer(request)
+    fn call(&self, request: Request<Incoming>) -> ResponseFuture {
+        self.handle(request)
     }
 }
 
 /// Whether a request is gRPC; nothing if it is plain HTTP. What only begins like it, such as
 /// `application/grpc-web`, is neither.
-fn is_grpc<B>(request: &Request<B>) -> Option<bool> {
+fn classify_content_type<B>(request: &Request<B>) -> Option<bool> {
     let kind = request.headers().get(CONTENT_TYPE)?.as_bytes();
     let rest = kind.strip_prefix(b"application/grpc")?;
     (request.version() == Version::HTTP_2).then_some(matches!(rest, [] | [b'+' | b';', ..]))
 }
 
 /// gRPC of another kind than ours: etcd's words.
-fn wrong_kind<B>(request: &Request<B>) -> Response<Answer> {
+fn unsupported_content_type<B>(request: &Request<B>) -> Response<ResponseBody> {
     let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let kind = String::from_utf8_lossy(kind);
     let why = format!("invalid gRPC request content-type {kind:?}");
-    let mut answer = failed(&Status::invalid_argument(why));
+    let mut answer = error_response(&Status::invalid_argument(why));
     *answer.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
     answer
 }
 
 /// The path is none of a method: etcd's words.
-fn unknown(uri: &Uri) -> Status {
+fn unknown_method(uri: &Uri) -> Status {
     let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
     let named = path.strip_prefix('/').and_then(|path| path.rsplit_once('/'));
     Status::unimplemented(match named {
         None => format!("malformed method name: {path:?}"),
-        Some((service, method)) if Method::is_of_service(service) => {
+        Some((service, method)) if RpcMethod::is_of_service(service) => {
             format!("unknown method {method} for service {service}")
         }
         Some((service, _)) => format!("unknown service {service}"),
@@ -238,6 +261,6 @@ fn unknown(uri: &Uri) -> Status {
 }
 
 /// A call that went wrong: a head and nothing behind it.
-fn failed(status: &Status) -> Response<Answer> {
+fn error_response(status: &Status) -> Response<ResponseBody> {
     status.clone().into_http()
 }

@@ -12,8 +12,8 @@ use std::future::Future;
 use std::pin::Pin;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use clearlane_member::requests::Refused;
-use clearlane_member::{Handle, Trouble};
+use clearlane_member::requests::RequestRejection;
+use clearlane_member::{RequestError, Server};
 use clearlane_proto::etcdserverpb::TxnRequest;
 use clearlane_proto::nested;
 use http::Response;
@@ -24,112 +24,116 @@ use hyper::body::Incoming;
 use prost::{DecodeError, Message};
 use tonic::Status;
 
-use super::{Answer, gzip};
-use crate::kv::Errand;
+use super::{ResponseBody, gzip};
+use crate::kv::RequestContext;
 use crate::status;
 
 /// What lies before a message.
-pub(super) const PREFIX: usize = 5;
+pub(super) const FRAME_HEAD_BYTES: usize = 5;
 /// As much as fits into one message.
-const MESSAGE_MAX: u64 = i32::MAX as u64;
+const MESSAGE_BYTES_MAX: u64 = i32::MAX as u64;
 /// What is encoded on the network thread.
-const AT_ONCE: usize = 1 << 20;
+const INLINE_ENCODE_BYTES_MAX: usize = 1 << 20;
 
 /// The message that lies in these bytes.
 pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Status> {
-    M::decode(bytes).map_err(|error| unreadable(&error))
+    M::decode(bytes).map_err(|error| malformed_request(&error))
 }
 
 /// The same for a transaction, which may hold others, as deep as etcd takes them.
 pub(super) fn decode_txn(bytes: Bytes) -> Result<TxnRequest, Status> {
     nested::decode_txn(bytes).map_err(|error| match error {
-        nested::Error::TooDeep => status::of(&Refused::TooManyOps.into()),
-        nested::Error::Malformed(error) => unreadable(&error),
+        nested::Error::TooDeep => status::from_error(&RequestRejection::TooManyOps.into()),
+        nested::Error::Malformed(error) => malformed_request(&error),
     })
 }
 
-fn unreadable(error: &DecodeError) -> Status {
+fn malformed_request(error: &DecodeError) -> Status {
     Status::internal(format!("grpc: error unmarshalling request: {error}"))
 }
 
 /// How a message is answered.
-pub(super) fn message(message: impl Message) -> Response<Answer> {
-    well(Answer::Message(frame(&message)))
+pub(super) fn message_response(message: impl Message) -> Response<ResponseBody> {
+    ok_response(ResponseBody::Message(frame(&message)))
 }
 
 /// The same for one that may be large. Then it is encoded in the read pool: that takes long, others on
 /// this thread shall not wait for it, and only a few are under way at a time.
-pub(super) fn any_message(
-    member: &Handle,
+pub(super) fn message_response_of_any_size(
+    member: &Server,
     message: impl Message + 'static,
-) -> Result<Encoded<'_>, Status> {
+) -> Result<EncodedResponse<'_>, Status> {
     let length = message.encoded_len();
-    if length <= AT_ONCE {
-        return Ok(Encoded::Now(self::message(message)));
+    if length <= INLINE_ENCODE_BYTES_MAX {
+        return Ok(EncodedResponse::Ready(self::message_response(message)));
     }
-    fits(length as u64)?;
-    let work = member.node().read_pool().run(move || frame(&message));
-    Ok(Encoded::Soon(Box::pin(work)))
+    check_message_size(length as u64)?;
+    let work = member.threads().read_pool().run(move || frame(&message));
+    Ok(EncodedResponse::Pooled(Box::pin(work)))
 }
 
 /// An answer, or one that the pool is asked for. What is rare has a place of its own, or every call
 /// would make room for it.
-pub(crate) enum Encoded<'a> {
-    Now(Response<Answer>),
-    Soon(Pin<Box<dyn Future<Output = Option<Bytes>> + Send + 'a>>),
+pub(crate) enum EncodedResponse<'a> {
+    Ready(Response<ResponseBody>),
+    Pooled(Pin<Box<dyn Future<Output = Option<Bytes>> + Send + 'a>>),
 }
 
-impl Encoded<'_> {
+impl EncodedResponse<'_> {
     /// Waits for the pool, if it was asked.
-    pub(super) async fn ready(self, errand: &Errand) -> Result<Response<Answer>, Status> {
+    pub(super) async fn resolve(
+        self,
+        errand: &RequestContext,
+    ) -> Result<Response<ResponseBody>, Status> {
         match self {
-            Encoded::Now(answer) => Ok(answer),
-            Encoded::Soon(framed) => match errand.in_time(framed).await? {
-                Some(framed) => Ok(well(Answer::Message(framed))),
-                None => Err(status::of(&Trouble::Stopped)),
+            EncodedResponse::Ready(answer) => Ok(answer),
+            EncodedResponse::Pooled(framed) => match errand.within_deadline(framed).await? {
+                Some(framed) => Ok(ok_response(ResponseBody::Message(framed))),
+                None => Err(status::from_error(&RequestError::Stopped)),
             },
         }
     }
 }
 
 /// Whether so much is a message.
-pub(super) fn fits(length: u64) -> Result<(), Status> {
-    if length <= MESSAGE_MAX {
+pub(super) fn check_message_size(length: u64) -> Result<(), Status> {
+    if length <= MESSAGE_BYTES_MAX {
         return Ok(());
     }
-    let why = format!("grpc: trying to send message larger than max ({length} vs. {MESSAGE_MAX})");
+    let why =
+        format!("grpc: trying to send message larger than max ({length} vs. {MESSAGE_BYTES_MAX})");
     Err(Status::resource_exhausted(why))
 }
 
 /// The message of a request that has one. Whoever sends more than he has announced is cut off
 /// before that takes memory.
 /// `is_packed` says whether it may be compressed.
-pub(crate) async fn read(
+pub(crate) async fn read_message(
     mut body: Incoming,
     limit: usize,
     is_packed: bool,
 ) -> Result<Bytes, Status> {
-    let Some(first) = next(&mut body).await? else {
+    let Some(first) = next_data(&mut body).await? else {
         return Err(Status::internal("grpc: a call without a message"));
     };
-    let length = announced(&first, limit)?;
-    let Some(mut more) = next(&mut body).await? else {
-        return unframed(first, limit, is_packed);
+    let length = frame_len(&first, limit)?;
+    let Some(mut more) = next_data(&mut body).await? else {
+        return unframe(first, limit, is_packed);
     };
     let mut gathered = BytesMut::with_capacity(length.unwrap_or(first.len() + more.len()));
     gathered.put(first);
     loop {
         gathered.put(more);
-        announced(&gathered, limit)?;
-        match next(&mut body).await? {
+        frame_len(&gathered, limit)?;
+        match next_data(&mut body).await? {
             Some(bytes) => more = bytes,
-            None => return unframed(gathered.freeze(), limit, is_packed),
+            None => return unframe(gathered.freeze(), limit, is_packed),
         }
     }
 }
 
 /// The next piece that has something in it.
-async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
+async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
     while !body.is_end_stream() {
         match body.frame().await {
             Some(Ok(frame)) => match frame.into_data() {
@@ -145,18 +149,20 @@ async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
 }
 
 /// How long the frame at hand will be, if it says so already.
-fn announced(bytes: &[u8], limit: usize) -> Result<Option<usize>, Status> {
-    let Some((head, message)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
+fn frame_len(bytes: &[u8], limit: usize) -> Result<Option<usize>, Status> {
+    let Some((head, message)) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>() else {
+        return Ok(None);
+    };
     let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
-    is_received(length, limit)?;
+    check_received_size(length, limit)?;
     if message.len() > length {
         return Err(Status::internal("grpc: more than one message in a call that takes one"));
     }
-    Ok(Some(PREFIX + length))
+    Ok(Some(FRAME_HEAD_BYTES + length))
 }
 
 /// Whether a message is taken that is so long on the wire.
-pub(crate) fn is_received(length: usize, limit: usize) -> Result<(), Status> {
+pub(crate) fn check_received_size(length: usize, limit: usize) -> Result<(), Status> {
     if length <= limit {
         return Ok(());
     }
@@ -164,14 +170,14 @@ pub(crate) fn is_received(length: usize, limit: usize) -> Result<(), Status> {
     Err(Status::resource_exhausted(why))
 }
 
-fn unframed(mut bytes: Bytes, limit: usize, is_packed: bool) -> Result<Bytes, Status> {
-    match announced(&bytes, limit)? {
+fn unframe(mut bytes: Bytes, limit: usize, is_packed: bool) -> Result<Bytes, Status> {
+    match frame_len(&bytes, limit)? {
         Some(length) if length == bytes.len() => {
             let flag = bytes.get_u8();
-            bytes.advance(PREFIX - 1);
+            bytes.advance(FRAME_HEAD_BYTES - 1);
             match flag {
                 0 => Ok(bytes),
-                flag => gzip::unpack(flag, &bytes, limit, is_packed),
+                flag => gzip::decompress(flag, &bytes, limit, is_packed),
             }
         }
         _ => Err(Status::internal("grpc: the message ends before its length")),
@@ -181,7 +187,7 @@ fn unframed(mut bytes: Bytes, limit: usize, is_packed: bool) -> Result<Bytes, St
 /// A message with what lies before it.
 pub(super) fn frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
-    let mut bytes = BytesMut::with_capacity(PREFIX + length);
+    let mut bytes = BytesMut::with_capacity(FRAME_HEAD_BYTES + length);
     bytes.put_u8(0);
     bytes.put_u32(length as u32);
     message.encode(&mut bytes).expect("there is room for all of it");
@@ -189,7 +195,7 @@ pub(super) fn frame(message: &impl Message) -> Bytes {
 }
 
 /// An answer that is one.
-pub(super) fn well(answer: Answer) -> Response<Answer> {
+pub(super) fn ok_response(answer: ResponseBody) -> Response<ResponseBody> {
     let mut response = Response::new(answer);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     response

@@ -17,47 +17,47 @@ use http::header::{
 use http::{Request, Response, StatusCode};
 use tonic::body::Body;
 
-use super::failed;
+use super::error_response;
 
 /// Stands for everybody.
 const ANY: &str = "*";
 
 /// Among a request's extensions: it came over an encrypted connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Secure;
+pub struct EncryptedConnection;
 
 /// Two lists; `*` in one of them opens it.
 #[derive(Clone, Debug)]
-pub struct Access {
+pub struct AccessControl {
     hosts: BTreeSet<String>,
     origins: BTreeSet<String>,
 }
 
-impl Default for Access {
+impl Default for AccessControl {
     fn default() -> Self {
-        Access::new([ANY], [ANY])
+        AccessControl::new([ANY], [ANY])
     }
 }
 
-impl Access {
+impl AccessControl {
     /// For requests to these hosts, from pages of these origins. An empty list is an open one.
     pub fn new<S: Into<String>>(
         hosts: impl IntoIterator<Item = S>,
         origins: impl IntoIterator<Item = S>,
-    ) -> Access {
+    ) -> AccessControl {
         let set = |names: &mut dyn Iterator<Item = String>| {
             let names: BTreeSet<String> = names.filter(|name| !name.is_empty()).collect();
             if names.is_empty() { BTreeSet::from([ANY.to_owned()]) } else { names }
         };
-        Access {
+        AccessControl {
             hosts: set(&mut hosts.into_iter().map(Into::into)),
             origins: set(&mut origins.into_iter().map(Into::into)),
         }
     }
 
     /// A refusal, if the request names a host which is not ours.
-    pub(super) fn refusal<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
-        if self.hosts.contains(ANY) || request.extensions().get::<Secure>().is_some() {
+    pub(super) fn check_host<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
+        if self.hosts.contains(ANY) || request.extensions().get::<EncryptedConnection>().is_some() {
             return None;
         }
         // HTTP/2 and a request through a proxy have it in the address, HTTP/1.1 in a header.
@@ -67,11 +67,11 @@ impl Access {
             return None;
         }
         let why = format!("{host} is not in the list of allowed hosts (--host-whitelist)");
-        Some(failed(StatusCode::MISDIRECTED_REQUEST, &why))
+        Some(error_response(StatusCode::MISDIRECTED_REQUEST, &why))
     }
 
     /// Which origin the answer shall be open to.
-    pub(super) fn origin<B>(&self, request: &Request<B>) -> Option<HeaderValue> {
+    pub(super) fn allowed_origin<B>(&self, request: &Request<B>) -> Option<HeaderValue> {
         if self.origins.contains(ANY) {
             return Some(HeaderValue::from_static(ANY));
         }
@@ -89,7 +89,7 @@ fn without_port(host: &str) -> &str {
 }
 
 /// Tells a browser that a page of this origin may read the answer.
-pub(super) fn allow(response: &mut Response<Body>, origin: HeaderValue) {
+pub(super) fn add_cors_headers(response: &mut Response<Body>, origin: HeaderValue) {
     const METHODS: &str = "POST, GET, OPTIONS, PUT, DELETE";
     const HEADERS: &str = "accept, content-type, authorization";
     let headers = response.headers_mut();

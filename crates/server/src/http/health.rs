@@ -18,41 +18,45 @@
 
 use std::fmt::Write as _;
 
-use clearlane_member::{Trouble, requests};
+use clearlane_member::{RequestError, requests};
 use clearlane_proto::etcdserverpb::{AlarmType, RangeRequest};
 use http::{Response, StatusCode};
 use tonic::body::Body;
 
-use super::{Endpoints, PLAIN, failed, query_parts, text};
+use super::{HttpService, PLAIN, error_response, query_parts, text};
 use crate::metrics::Counter;
 
 /// What may be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Check {
+pub(super) enum HealthCheck {
     DataCorruption,
     SerializableRead,
     LinearizableRead,
     NonLearner,
 }
 
-const LIVE: [Check; 1] = [Check::SerializableRead];
-const READY: [Check; 4] =
-    [Check::DataCorruption, Check::SerializableRead, Check::LinearizableRead, Check::NonLearner];
+const LIVE: [HealthCheck; 1] = [HealthCheck::SerializableRead];
+const READY: [HealthCheck; 4] = [
+    HealthCheck::DataCorruption,
+    HealthCheck::SerializableRead,
+    HealthCheck::LinearizableRead,
+    HealthCheck::NonLearner,
+];
 
-impl Check {
+impl HealthCheck {
     fn name(self) -> &'static str {
         match self {
-            Check::DataCorruption => "data_corruption",
-            Check::SerializableRead => "serializable_read",
-            Check::LinearizableRead => "linearizable_read",
-            Check::NonLearner => "non_learner",
+            HealthCheck::DataCorruption => "data_corruption",
+            HealthCheck::SerializableRead => "serializable_read",
+            HealthCheck::LinearizableRead => "linearizable_read",
+            HealthCheck::NonLearner => "non_learner",
         }
     }
 }
 
 /// What a path asks for: all checks of a page, or one of them.
-pub(super) fn checks_of(path: &str) -> Option<&'static [Check]> {
-    let (all, rest): (&'static [Check], _) = match (path.strip_prefix("/livez"), path) {
+pub(super) fn checks_of(path: &str) -> Option<&'static [HealthCheck]> {
+    let (all, rest): (&'static [HealthCheck], _) = match (path.strip_prefix("/livez"), path) {
         (Some(rest), _) => (&LIVE, rest),
         (None, path) => (&READY, path.strip_prefix("/readyz")?),
     };
@@ -63,12 +67,12 @@ pub(super) fn checks_of(path: &str) -> Option<&'static [Check]> {
     all.iter().position(|check| check.name() == name).map(|at| &all[at..=at])
 }
 
-impl Endpoints {
+impl HttpService {
     /// The old page.
     pub(super) async fn health(&self, query: Option<&str>) -> Response<Body> {
         let excluded: Vec<&str> = excluded(query).collect();
         let is_serializable = query_parts(query).any(|part| part == ("serializable", "true"));
-        match self.ill(&excluded, is_serializable).await {
+        match self.unhealthy_reason(&excluded, is_serializable).await {
             None => {
                 self.thread.count(Counter::HealthSuccess);
                 text(StatusCode::OK, PLAIN, r#"{"health":"true","reason":""}"#)
@@ -76,27 +80,31 @@ impl Endpoints {
             Some(reason) => {
                 self.thread.count(Counter::HealthFailure);
                 let line = serde_json::json!({ "health": "false", "reason": reason });
-                failed(StatusCode::SERVICE_UNAVAILABLE, &line.to_string())
+                error_response(StatusCode::SERVICE_UNAVAILABLE, &line.to_string())
             }
         }
     }
 
     /// Why the member is not well.
-    async fn ill(&self, excluded: &[&str], is_serializable: bool) -> Option<String> {
-        let alarms = self.member.node().alarms();
+    async fn unhealthy_reason(&self, excluded: &[&str], is_serializable: bool) -> Option<String> {
+        let alarms = self.server.threads().alarms();
         let mut names = alarms.iter().map(|alarm| alarm.alarm().as_str_name());
         if let Some(name) = names.find(|name| !excluded.contains(name)) {
             return Some(format!("ALARM {name}"));
         }
-        if !is_serializable && self.member.node().status().leader() == 0 {
+        if !is_serializable && self.server.threads().status().leader() == 0 {
             return Some("RAFT NO LEADER".to_owned());
         }
-        let read = self.read(is_serializable).await;
+        let read = self.check_read(is_serializable).await;
         read.err().map(|trouble| format!("RANGE ERROR:{trouble}"))
     }
 
     /// The new pages.
-    pub(super) async fn run_checks(&self, checks: &[Check], query: Option<&str>) -> Response<Body> {
+    pub(super) async fn run_checks(
+        &self,
+        checks: &[HealthCheck],
+        query: Option<&str>,
+    ) -> Response<Body> {
         let excluded: Vec<&str> = excluded(query).collect();
         let mut report = String::new();
         let mut is_well = true;
@@ -110,7 +118,7 @@ impl Endpoints {
             is_well &= outcome.is_ok();
         }
         if !is_well {
-            return failed(StatusCode::SERVICE_UNAVAILABLE, &report);
+            return error_response(StatusCode::SERVICE_UNAVAILABLE, &report);
         }
         if !query_parts(query).any(|(name, _)| name == "verbose") {
             report.clear();
@@ -119,18 +127,18 @@ impl Endpoints {
         text(StatusCode::OK, PLAIN, report)
     }
 
-    async fn run_check(&self, check: Check) -> Result<(), String> {
-        let told = |trouble: Trouble| trouble.to_string();
+    async fn run_check(&self, check: HealthCheck) -> Result<(), String> {
+        let told = |trouble: RequestError| trouble.to_string();
         match check {
-            Check::DataCorruption => {
-                match self.member.node().alarms().is_raised(AlarmType::Corrupt) {
+            HealthCheck::DataCorruption => {
+                match self.server.threads().alarms().is_raised(AlarmType::Corrupt) {
                     true => Err("alarm activated: CORRUPT".to_owned()),
                     false => Ok(()),
                 }
             }
-            Check::SerializableRead => self.read(true).await.map_err(told),
-            Check::LinearizableRead => self.read(false).await.map_err(told),
-            Check::NonLearner => match self.is_learner() {
+            HealthCheck::SerializableRead => self.check_read(true).await.map_err(told),
+            HealthCheck::LinearizableRead => self.check_read(false).await.map_err(told),
+            HealthCheck::NonLearner => match self.is_learner() {
                 true => Err("this member is a learner".to_owned()),
                 false => Ok(()),
             },
@@ -139,21 +147,22 @@ impl Endpoints {
 
     /// Whether this member has no voice.
     fn is_learner(&self) -> bool {
-        let node = self.member.node();
+        let node = self.server.threads();
         node.members().get(node.metadata().node_id).is_some_and(|member| member.is_learner)
     }
 
     /// One key of the store, whichever; as things are here, or once this member is up to date.
-    async fn read(&self, is_serializable: bool) -> Result<(), Trouble> {
+    async fn check_read(&self, is_serializable: bool) -> Result<(), RequestError> {
         if !is_serializable {
-            let fresh = tokio::time::timeout(self.settings.read_timeout, self.member.answers());
-            fresh.await.unwrap_or(Err(Trouble::TimedOut))?;
+            let fresh =
+                tokio::time::timeout(self.config.read_timeout, self.server.force_read_index());
+            fresh.await.unwrap_or(Err(RequestError::TimedOut))?;
         }
         let (key, range_end) = (vec![0].into(), vec![0].into());
         let one = RangeRequest { key, range_end, limit: 1, keys_only: true, ..Default::default() };
-        let store = self.member.store();
-        let read = requests::range(&*store.read(), &one);
-        read?.map(drop).map_err(Trouble::from)
+        let store = self.server.store();
+        let read = requests::range(&*store.begin_read(), &one);
+        read?.map(drop).map_err(RequestError::from)
     }
 }
 

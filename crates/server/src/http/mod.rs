@@ -7,7 +7,7 @@
 //!
 //! # The idea
 //!
-//! [`Endpoints`] is a function from a request to a response, for one network thread. It does not
+//! [`HttpService`] is a function from a request to a response, for one network thread. It does not
 //! know how connections are accepted or whether they are encrypted: whoever serves the port hands over
 //! what is not gRPC, and [`serve`] is a plain listener for a port that has nothing else.
 //!
@@ -33,88 +33,91 @@
 mod access;
 mod gateway;
 mod health;
-mod listen;
+mod server;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_engine::Bucket;
-use clearlane_member::Handle;
+use clearlane_member::Server;
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use tonic::body::Body;
 use tonic::service::Routes;
 
-pub use self::access::{Access, Secure};
+pub use self::access::{AccessControl, EncryptedConnection};
 use self::gateway::Gateway;
-pub use self::listen::serve;
-use crate::maintenance::{STORAGE_VERSION, VERSION};
-use crate::metrics::{self, Metrics, ThreadMetrics};
+pub use self::server::serve;
+use crate::maintenance::{ETCD_VERSION, STORAGE_VERSION};
+use crate::metrics::{self, RpcMetrics, ThreadMetrics};
 
 /// What all threads of a server have in common here.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct HttpServiceConfig {
     /// Who may ask, from where.
-    pub access: Access,
+    pub access_control: AccessControl,
     /// How long a check waits for a fresh read.
     pub read_timeout: Duration,
 }
 
-impl Default for Settings {
+impl Default for HttpServiceConfig {
     fn default() -> Self {
-        Settings { access: Access::default(), read_timeout: Duration::from_secs(7) }
+        HttpServiceConfig {
+            access_control: AccessControl::default(),
+            read_timeout: Duration::from_secs(7),
+        }
     }
 }
 
 /// Everything that is not gRPC, for one thread.
 #[derive(Clone, Debug)]
-pub struct Endpoints {
-    member: Handle,
-    metrics: Arc<Metrics>,
+pub struct HttpService {
+    server: Server,
+    metrics: Arc<RpcMetrics>,
     thread: ThreadMetrics,
     gateway: Option<Gateway>,
-    settings: Arc<Settings>,
+    config: Arc<HttpServiceConfig>,
 }
 
-impl Endpoints {
+impl HttpService {
     /// Health, version and metrics of a member.
     pub fn new(
-        member: Handle,
-        metrics: Arc<Metrics>,
+        member: Server,
+        metrics: Arc<RpcMetrics>,
         thread: ThreadMetrics,
-        settings: Arc<Settings>,
-    ) -> Endpoints {
-        Endpoints { member, metrics, thread, gateway: None, settings }
+        settings: Arc<HttpServiceConfig>,
+    ) -> HttpService {
+        HttpService { server: member, metrics, thread, gateway: None, config: settings }
     }
 
     /// The same, and the API in JSON. A call that takes longer than `slow` is told of in the
     /// log, and a read that takes longer than its second part.
-    pub fn with_gateway(mut self, services: Routes, slow: (Duration, Duration)) -> Endpoints {
-        let (member, thread) = (self.member.clone(), self.thread.clone());
+    pub fn with_gateway(mut self, services: Routes, slow: (Duration, Duration)) -> HttpService {
+        let (member, thread) = (self.server.clone(), self.thread.clone());
         self.gateway = Some(Gateway::new(member, services, thread, slow));
         self
     }
 
-    /// Answers a request. One that came encrypted has [`Secure`] among its extensions.
-    pub async fn answer<B>(&self, request: Request<B>) -> Response<Body>
+    /// Answers a request. One that came encrypted has [`EncryptedConnection`] among its extensions.
+    pub async fn handle<B>(&self, request: Request<B>) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<tonic::codegen::StdError>,
     {
         let request = request.map(Body::new);
-        let access = &self.settings.access;
-        if let Some(refused) = access.refusal(&request) {
+        let access = &self.config.access_control;
+        if let Some(refused) = access.check_host(&request) {
             return refused;
         }
-        let origin = access.origin(&request);
+        let origin = access.allowed_origin(&request);
         let mut response = match *request.method() {
             Method::OPTIONS => Response::default(),
             _ => self.route(request).await,
         };
         if let Some(origin) = origin {
-            access::allow(&mut response, origin);
+            access::add_cors_headers(&mut response, origin);
         }
         response
     }
@@ -124,7 +127,7 @@ impl Endpoints {
         if let Some(gateway) = &self.gateway
             && gateway::path_of_rpc(path).is_some()
         {
-            return gateway.answer(request).await;
+            return gateway.handle(request).await;
         }
         match path {
             "/version" => only_get(&request).unwrap_or_else(|| self.version()),
@@ -133,11 +136,11 @@ impl Endpoints {
                 None => self.health(request.uri().query()).await,
             },
             "/metrics" => {
-                let page = self.metrics.render(&self.member);
+                let page = self.metrics.render(&self.server);
                 text(StatusCode::OK, metrics::CONTENT_TYPE, page)
             }
             path => match health::checks_of(path) {
-                None => failed(StatusCode::NOT_FOUND, "404 page not found"),
+                None => error_response(StatusCode::NOT_FOUND, "404 page not found"),
                 Some(checks) => match only_get(&request) {
                     Some(refused) => refused,
                     None => self.run_checks(checks, request.uri().query()).await,
@@ -147,8 +150,8 @@ impl Endpoints {
     }
 
     fn version(&self) -> Response<Body> {
-        let store = self.member.store();
-        let decided = store.read().get(Bucket::Cluster, b"clusterVersion");
+        let store = self.server.store();
+        let decided = store.begin_read().get(Bucket::Cluster, b"clusterVersion");
         // How the store is written follows from what the cluster's members agree on.
         let (cluster, storage) = match decided {
             Ok(Some(version)) => (String::from_utf8_lossy(&version).into_owned(), STORAGE_VERSION),
@@ -156,7 +159,7 @@ impl Endpoints {
         };
         let cluster = serde_json::Value::from(cluster);
         let line = format!(
-            r#"{{"etcdserver":"{VERSION}","etcdcluster":{cluster},"storage":"{storage}"}}"#
+            r#"{{"etcdserver":"{ETCD_VERSION}","etcdcluster":{cluster},"storage":"{storage}"}}"#
         );
         text(StatusCode::OK, "application/json", line)
     }
@@ -167,7 +170,7 @@ fn only_get(request: &Request<Body>) -> Option<Response<Body>> {
     if request.method() == Method::GET {
         return None;
     }
-    let mut refused = failed(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    let mut refused = error_response(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
     refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
     Some(refused)
 }
@@ -183,7 +186,7 @@ fn text(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Respo
 }
 
 /// A refusal: a line that no browser shall take for a page.
-fn failed(status: StatusCode, why: &str) -> Response<Body> {
+fn error_response(status: StatusCode, why: &str) -> Response<Body> {
     let mut response = text(status, PLAIN, format!("{why}\n"));
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response

@@ -19,26 +19,26 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use clearlane_engine::Bucket;
-use clearlane_member::node::{Buckets, Figures};
+use clearlane_member::node::{DurationHistogram, Metrics};
 use clearlane_mvcc::ReadTxn;
 use tonic::Code;
 
-use super::Sources;
-use super::page::{Page, Sums, doubling};
-use super::rpcs::{Method, Rpc, rpcs};
-use super::thread::{CODES, Counter, Row};
-use crate::maintenance::VERSION;
+use super::MetricSources;
+use super::page::{MetricsPage, PrometheusHistogram, doubling};
+use super::rpcs::{RpcInfo, RpcMethod, rpcs};
+use super::thread::{CODES, Counter, RpcCounters};
+use crate::maintenance::ETCD_VERSION;
 
-pub(super) fn write(page: &mut Page, sources: &Sources<'_>) {
-    let store = sources.member.store();
-    write_state(page, &*store.read());
-    let sizes = sources.member.node().sizes();
+pub(super) fn write(page: &mut MetricsPage, sources: &MetricSources<'_>) {
+    let store = sources.server.store();
+    write_state(page, &*store.begin_read());
+    let sizes = sources.server.threads().sizes();
     let help = "Total size of the underlying database physically allocated in bytes.";
     page.gauge("etcd_mvcc_db_total_size_in_bytes", help, sizes.size());
     let help = "Total size of the underlying database logically in use in bytes.";
     page.gauge("etcd_mvcc_db_total_size_in_use_in_bytes", help, sizes.in_use());
     write_member(page, sources);
-    write_figures(page, sources.member.node().figures());
+    write_thread_metrics(page, sources.server.threads().metrics());
     write_mvcc(page, sources);
     write_disk(page, sources);
     write_clients(page, sources);
@@ -47,7 +47,7 @@ pub(super) fn write(page: &mut Page, sources: &Sources<'_>) {
 }
 
 /// What a state of the store says.
-fn write_state(page: &mut Page, state: &dyn ReadTxn) {
+fn write_state(page: &mut MetricsPage, state: &dyn ReadTxn) {
     let help = "The current revision of store.";
     page.gauge("etcd_debugging_mvcc_current_revision", help, state.revision());
     let help = "The revision of the last compaction in store.";
@@ -69,8 +69,8 @@ fn write_state(page: &mut Page, state: &dyn ReadTxn) {
 }
 
 /// Who it is, and who leads.
-fn write_member(page: &mut Page, sources: &Sources<'_>) {
-    let node = sources.member.node();
+fn write_member(page: &mut MetricsPage, sources: &MetricSources<'_>) {
+    let node = sources.server.threads();
     let (id, leader) = (node.metadata().node_id, node.status().leader());
     let hex = |id: u64| format!("{id:x}");
     let gauge = |is: bool| u8::from(is);
@@ -82,7 +82,7 @@ fn write_member(page: &mut Page, sources: &Sources<'_>) {
         "Server or member ID in hexadecimal format. 1 for 'server_id' label with current ID.";
     page.family("etcd_server_id", "gauge", help).sample(&[("server_id", &hex(id))], 1);
     let help = "Which version is running. 1 for 'server_version' label with current version.";
-    let version = [("server_version", VERSION)];
+    let version = [("server_version", ETCD_VERSION)];
     page.family("etcd_server_version", "gauge", help).sample(&version, 1);
     let help = "Which Go version server is running with. 1 for 'server_go_version' label.";
     let version = [("server_go_version", "none")];
@@ -112,7 +112,7 @@ fn write_member(page: &mut Page, sources: &Sources<'_>) {
 }
 
 /// What the member's threads have counted.
-fn write_figures(page: &mut Page, figures: &Figures) {
+fn write_thread_metrics(page: &mut MetricsPage, figures: &Metrics) {
     let help = "The current number of pending proposals to commit.";
     let pending = figures.proposals_pending.load(Relaxed);
     page.gauge("etcd_server_proposals_pending", help, pending);
@@ -165,26 +165,26 @@ fn write_figures(page: &mut Page, figures: &Figures) {
     let help = "The latency distributions of apply called by backend.";
     let labels = [("op", "entry"), ("success", "true"), ("version", "v3")];
     page.family("etcd_server_apply_duration_seconds", "histogram", help)
-        .histogram(&labels, &Sums::of([&figures.applies]));
+        .histogram(&labels, &PrometheusHistogram::merge([&figures.applies]));
     let help = "The total number of slow apply requests (likely overloaded from slow disk).";
     let slow = figures.slow_applies.load(Relaxed);
     page.counter("etcd_server_slow_apply_total", help, slow);
 }
 
-fn write_mvcc(page: &mut Page, sources: &Sources<'_>) {
+fn write_mvcc(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     let ranges =
         sources.started("/etcdserverpb.KV/Range") + sources.started("/etcdserverpb.KV/RangeStream");
     page.counter("etcd_mvcc_range_total", "Total number of ranges seen by this member.", ranges);
     let watch = "/etcdserverpb.Watch/Watch";
     let help = "Total number of watch streams.";
-    page.gauge("etcd_debugging_mvcc_watch_stream_total", help, sources.under_way(watch));
-    let watching = sources.member.node().watching().figures();
+    page.gauge("etcd_debugging_mvcc_watch_stream_total", help, sources.in_flight(watch));
+    let watching = sources.server.threads().watch_server().metrics();
     let watchers = [
         ("etcd_debugging_mvcc_watcher_total", "Total number of watchers.", watching.watchers),
         (
             "etcd_debugging_mvcc_slow_watcher_total",
             "Total number of unsynced slow watchers.",
-            watching.behind,
+            watching.unsynced,
         ),
         (
             "etcd_debugging_mvcc_pending_events_total",
@@ -195,7 +195,7 @@ fn write_mvcc(page: &mut Page, sources: &Sources<'_>) {
     for (name, help, value) in watchers {
         page.gauge(name, help, value);
     }
-    let sent = sources.sum(watch, |row| row.sent.load(Relaxed));
+    let sent = sources.sum_for_path(watch, |row| row.sent.load(Relaxed));
     let help = "Total number of events sent by this member.";
     page.counter("etcd_debugging_mvcc_events_total", help, sent);
     let leases = [
@@ -203,21 +203,22 @@ fn write_mvcc(page: &mut Page, sources: &Sources<'_>) {
         ("etcd_debugging_lease_revoked_total", "revoked", "/etcdserverpb.Lease/LeaseRevoke"),
     ];
     for (name, what, path) in leases {
-        page.counter(name, &format!("The total number of {what} leases."), sources.well(path));
+        page.counter(name, &format!("The total number of {what} leases."), sources.ok_count(path));
     }
-    let figures = sources.member.node().figures();
+    let figures = sources.server.threads().metrics();
     let help = "The total number of expired leases.";
     let expired = figures.leases_expired.load(Relaxed);
     page.counter("etcd_debugging_server_lease_expired_total", help, expired);
     let help = "Bucketed histogram of lease TTLs.";
     page.seconds("etcd_debugging_lease_ttl_total", help, &figures.lease_ttls);
-    let renewed = sources.sum("/etcdserverpb.Lease/LeaseKeepAlive", |row| row.sent.load(Relaxed));
+    let renewed =
+        sources.sum_for_path("/etcdserverpb.Lease/LeaseKeepAlive", |row| row.sent.load(Relaxed));
     let help = "The number of renewed leases seen by the leader.";
     page.counter("etcd_debugging_lease_renewed_total", help, renewed);
 }
 
-fn write_disk(page: &mut Page, sources: &Sources<'_>) {
-    let figures = sources.member.node().figures();
+fn write_disk(page: &mut MetricsPage, sources: &MetricSources<'_>) {
+    let figures = sources.server.threads().metrics();
     let help = "The latency distributions of fsync called by WAL.";
     page.seconds("etcd_disk_wal_fsync_duration_seconds", help, &figures.log_syncs);
     let help = "The latency distributions of write called by WAL.";
@@ -231,9 +232,9 @@ fn write_disk(page: &mut Page, sources: &Sources<'_>) {
     page.family("etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds", "histogram", help)
         .histogram(&[], &steps);
     let help = "Bucketed histogram of db compaction total duration.";
-    let whole = Sums::of([&figures.compactions]);
+    let whole = PrometheusHistogram::merge([&figures.compactions]);
     let values = whole.values().map(|(seconds, count)| (seconds * 1000.0, count));
-    let whole = Sums::rounded_up(doubling(100.0, 14), values, whole.sum() * 1000.0);
+    let whole = PrometheusHistogram::rounded_up(doubling(100.0, 14), values, whole.sum() * 1000.0);
     page.family("etcd_debugging_mvcc_db_compaction_total_duration_milliseconds", "histogram", help)
         .histogram(&[], &whole);
     let help = "Total number of db keys compacted.";
@@ -241,7 +242,7 @@ fn write_disk(page: &mut Page, sources: &Sources<'_>) {
     page.counter("etcd_debugging_mvcc_db_compaction_keys_total", help, removed);
     let defragment = "/etcdserverpb.Maintenance/Defragment";
     let help = "Whether or not defrag is active on the member. 1 means active, 0 means not.";
-    let is_under_way = u8::from(sources.under_way(defragment) > 0);
+    let is_under_way = u8::from(sources.in_flight(defragment) > 0);
     page.gauge("etcd_disk_defrag_inflight", help, is_under_way);
     let of_calls = [
         (
@@ -256,21 +257,22 @@ fn write_disk(page: &mut Page, sources: &Sources<'_>) {
         ("etcd_mvcc_hash_rev_duration_seconds", "storage hash by revision", "HashKV", 0.01, 15),
     ];
     for (name, what, call, first, bounds) in of_calls {
-        let took = sources.took(&format!("/etcdserverpb.Maintenance/{call}"));
-        let sums = Sums::rounded_up(doubling(first, bounds), took.values(), took.sum());
+        let took = sources.ok_durations(&format!("/etcdserverpb.Maintenance/{call}"));
+        let sums =
+            PrometheusHistogram::rounded_up(doubling(first, bounds), took.values(), took.sum());
         let help = format!("The latency distribution of {what}.");
         page.family(name, "histogram", &help).histogram(&[], &sums);
     }
 }
 
 /// In milliseconds, as some of etcd's old names want it.
-fn in_millis(buckets: &Buckets) -> Sums {
-    let sums = Sums::of([buckets]);
+fn in_millis(buckets: &DurationHistogram) -> PrometheusHistogram {
+    let sums = PrometheusHistogram::merge([buckets]);
     let values = sums.values().map(|(seconds, count)| (seconds * 1000.0, count));
-    Sums::rounded_up(doubling(1.0, 13), values, sums.sum() * 1000.0)
+    PrometheusHistogram::rounded_up(doubling(1.0, 13), values, sums.sum() * 1000.0)
 }
 
-fn write_clients(page: &mut Page, sources: &Sources<'_>) {
+fn write_clients(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     let counters = [
         (
             "etcd_network_client_grpc_received_bytes_total",
@@ -297,8 +299,8 @@ fn write_clients(page: &mut Page, sources: &Sources<'_>) {
         page.counter(name, help, sources.count(counter));
     }
     let started = |is_unary: bool| -> u64 {
-        let of_kind = |(_, rpc): &(Method, &Rpc)| (rpc.kind == "unary") == is_unary;
-        let started = |(method, _)| sources.sum_of(method, |row| row.started.load(Relaxed));
+        let of_kind = |(_, rpc): &(RpcMethod, &RpcInfo)| (rpc.kind == "unary") == is_unary;
+        let started = |(method, _)| sources.sum_for(method, |row| row.started.load(Relaxed));
         all().filter(of_kind).map(started).sum()
     };
     let help = "The total number of client requests per client version.";
@@ -308,48 +310,49 @@ fn write_clients(page: &mut Page, sources: &Sources<'_>) {
         family.sample(&labels, started(is_unary));
     }
     let help = "The total number of successful learner promotions while this member is leader.";
-    let promoted = sources.well("/etcdserverpb.Cluster/MemberPromote");
+    let promoted = sources.ok_count("/etcdserverpb.Cluster/MemberPromote");
     page.counter("etcd_server_learner_promote_successes", help, promoted);
 }
 
 /// How long the calls took that etcd times.
-fn write_calls(page: &mut Page, sources: &Sources<'_>) {
+fn write_calls(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     let help = "Response latency distribution in seconds for each type.";
     let mut family = page.family("etcd_server_request_duration_seconds", "histogram", help);
     for (method, rpc) in all() {
         let Some(request) = rpc.request else { continue };
         for (success, text) in [(true, "true"), (false, "false")] {
-            let sums = sources.took_so(method, success);
+            let sums = sources.durations_by_success(method, success);
             family.histogram(&[("success", text), ("type", request)], &sums);
         }
     }
-    let range = Method::of("/etcdserverpb.KV/Range").expect("an rpc of the API");
+    let range = RpcMethod::find("/etcdserverpb.KV/Range").expect("an rpc of the API");
     let help = "The latency distributions of txn.Range.";
     let mut family = page.family("etcd_server_range_duration_seconds", "histogram", help);
     for (success, text) in [(true, "true"), (false, "false")] {
-        family.histogram(&[("success", text)], &sources.took_so(range, success));
+        family.histogram(&[("success", text)], &sources.durations_by_success(range, success));
     }
     if sources.options.is_extensive {
         let help = "Histogram of response latency of RPCs handled by the server.";
         let mut family = page.family("grpc_server_handling_seconds", "histogram", help);
         for (method, rpc) in all() {
-            family.histogram(&rpc.labels(), &sources.took_any(method));
+            family.histogram(&rpc.labels(), &sources.all_durations(method));
         }
     }
 }
 
-fn write_rpcs(page: &mut Page, sources: &Sources<'_>) {
+fn write_rpcs(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     let help = "Total number of RPCs completed on the server, regardless of success or failure.";
     let mut family = page.family("grpc_server_handled_total", "counter", help);
     for (method, rpc) in all() {
         for (number, code) in CODE_NAMES.into_iter().enumerate() {
             let [name, service, kind] = rpc.labels();
             let labels = [("grpc_code", code), name, service, kind];
-            family.sample(&labels, sources.sum_of(method, |row| row.handled[number].load(Relaxed)));
+            family
+                .sample(&labels, sources.sum_for(method, |row| row.handled[number].load(Relaxed)));
         }
     }
-    type Read = fn(&Row) -> u64;
-    let families: [(&str, &str, Read); 3] = [
+    type ReadCounter = fn(&RpcCounters) -> u64;
+    let families: [(&str, &str, ReadCounter); 3] = [
         (
             "grpc_server_msg_received_total",
             "Total number of RPC stream messages received on the server.",
@@ -367,7 +370,7 @@ fn write_rpcs(page: &mut Page, sources: &Sources<'_>) {
     for (name, help, read) in families {
         let mut family = page.family(name, "counter", help);
         for (method, rpc) in all() {
-            family.sample(&rpc.labels(), sources.sum_of(method, read));
+            family.sample(&rpc.labels(), sources.sum_for(method, read));
         }
     }
 }
@@ -393,52 +396,60 @@ const CODE_NAMES: [&str; CODES] = [
     "Unauthenticated",
 ];
 
-fn all() -> impl Iterator<Item = (Method, &'static Rpc)> {
-    rpcs().all.iter().enumerate().map(|(number, rpc)| (Method(number as u16), rpc))
+fn all() -> impl Iterator<Item = (RpcMethod, &'static RpcInfo)> {
+    rpcs().all.iter().enumerate().map(|(number, rpc)| (RpcMethod(number as u16), rpc))
 }
 
-impl Rpc {
+impl RpcInfo {
     fn labels(&self) -> [(&str, &str); 3] {
         [("grpc_method", &self.name), ("grpc_service", &self.service), ("grpc_type", self.kind)]
     }
 }
 
 /// Sums over the threads.
-impl Sources<'_> {
-    fn rows(&self, method: Method) -> impl Iterator<Item = &Row> {
-        self.threads.iter().map(move |cells| &cells.rows[usize::from(method.0)])
+impl MetricSources<'_> {
+    fn counters(&self, method: RpcMethod) -> impl Iterator<Item = &RpcCounters> {
+        self.threads.iter().map(move |cells| &cells.rpcs[usize::from(method.0)])
     }
 
-    fn sum_of(&self, method: Method, read: impl Fn(&Row) -> u64) -> u64 {
-        self.rows(method).map(read).sum()
+    fn sum_for(&self, method: RpcMethod, read: impl Fn(&RpcCounters) -> u64) -> u64 {
+        self.counters(method).map(read).sum()
     }
 
-    fn sum(&self, path: &str, read: impl Fn(&Row) -> u64) -> u64 {
-        Method::of(path).map_or(0, |method| self.sum_of(method, read))
+    fn sum_for_path(&self, path: &str, read: impl Fn(&RpcCounters) -> u64) -> u64 {
+        RpcMethod::find(path).map_or(0, |method| self.sum_for(method, read))
     }
 
     fn started(&self, path: &str) -> u64 {
-        self.sum(path, |row| row.started.load(Relaxed))
+        self.sum_for_path(path, |row| row.started.load(Relaxed))
     }
 
-    fn well(&self, path: &str) -> u64 {
-        self.sum(path, |row| row.handled[Code::Ok as usize].load(Relaxed))
+    fn ok_count(&self, path: &str) -> u64 {
+        self.sum_for_path(path, |row| row.handled[Code::Ok as usize].load(Relaxed))
     }
 
-    fn under_way(&self, path: &str) -> u64 {
-        let ended = self.sum(path, |row| row.handled.iter().map(|code| code.load(Relaxed)).sum());
+    fn in_flight(&self, path: &str) -> u64 {
+        let ended =
+            self.sum_for_path(path, |row| row.handled.iter().map(|code| code.load(Relaxed)).sum());
         self.started(path).saturating_sub(ended)
     }
 
-    fn took(&self, path: &str) -> Sums {
-        Method::of(path).map_or_else(Sums::default, |method| self.took_so(method, true))
+    fn ok_durations(&self, path: &str) -> PrometheusHistogram {
+        RpcMethod::find(path).map_or_else(PrometheusHistogram::default, |method| {
+            self.durations_by_success(method, true)
+        })
     }
 
-    fn took_so(&self, method: Method, is_well: bool) -> Sums {
-        Sums::of(self.rows(method).filter_map(|row| row.took[usize::from(is_well)].get()))
+    fn durations_by_success(&self, method: RpcMethod, is_well: bool) -> PrometheusHistogram {
+        PrometheusHistogram::merge(
+            self.counters(method).filter_map(|row| row.durations[usize::from(is_well)].get()),
+        )
     }
 
-    fn took_any(&self, method: Method) -> Sums {
-        Sums::of(self.rows(method).flat_map(|row| row.took.iter().filter_map(|took| took.get())))
+    fn all_durations(&self, method: RpcMethod) -> PrometheusHistogram {
+        PrometheusHistogram::merge(
+            self.counters(method)
+                .flat_map(|row| row.durations.iter().filter_map(|took| took.get())),
+        )
     }
 }

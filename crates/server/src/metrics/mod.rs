@@ -26,12 +26,12 @@
 //!
 //! Some of etcd's figures are of parts that are not here: a store of version 2, a proxy, pages of
 //! bbolt. They are on the page, and stay zero, so that whoever asks for a name finds it:
-//! [`absent`]. What etcd measures elsewhere than we do, [`etcd`] tells case by case.
+//! [`not_measured`]. What etcd measures elsewhere than we do, [`etcd`] tells case by case.
 
-mod absent;
+mod not_measured;
 mod etcd;
-pub mod observe;
-mod own;
+pub mod counted_call;
+mod clearlane_only;
 mod page;
 mod peers;
 mod process;
@@ -40,73 +40,73 @@ pub mod thread;
 
 use std::sync::Arc;
 
-use clearlane_member::Handle;
+use clearlane_member::Server;
 use parking_lot::Mutex;
 
-use self::page::Page;
-use self::process::Process;
-pub use self::rpcs::Method;
-use self::thread::Cells;
-pub use self::thread::{Call, Counter, ThreadMetrics};
+use self::page::MetricsPage;
+use self::process::ProcessStats;
+pub use self::rpcs::RpcMethod;
+use self::thread::ThreadCounters;
+pub use self::thread::{CallMetrics, Counter, ThreadMetrics};
 
 /// What the page is: text, in the form of this version.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What is shown besides what is counted.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct MetricsOptions {
     /// Whether the time that calls take is shown for each rpc (`--metrics=extensive`).
     pub is_extensive: bool,
 }
 
 /// The figures of a server.
 #[derive(Debug)]
-pub struct Metrics {
-    options: Options,
-    threads: Mutex<Vec<Arc<Cells>>>,
+pub struct RpcMetrics {
+    options: MetricsOptions,
+    threads: Mutex<Vec<Arc<ThreadCounters>>>,
 }
 
-impl Metrics {
+impl RpcMetrics {
     /// Nothing was counted yet.
-    pub fn new(options: Options) -> Metrics {
-        Metrics { options, threads: Mutex::default() }
+    pub fn new(options: MetricsOptions) -> RpcMetrics {
+        RpcMetrics { options, threads: Mutex::default() }
     }
 
     /// A place for the counts of one thread.
-    pub fn thread(&self) -> ThreadMetrics {
+    pub fn register_thread(&self) -> ThreadMetrics {
         let thread = ThreadMetrics::new();
-        self.threads.lock().push(Arc::clone(&thread.cells));
+        self.threads.lock().push(Arc::clone(&thread.counters));
         thread
     }
 
     /// The page.
-    pub fn render(&self, member: &Handle) -> String {
+    pub fn render(&self, member: &Server) -> String {
         let threads = self.threads.lock().clone();
-        let mut page = Page::default();
-        let sources = Sources { member, threads: &threads, options: &self.options };
+        let mut page = MetricsPage::default();
+        let sources = MetricSources { server: member, threads: &threads, options: &self.options };
         etcd::write(&mut page, &sources);
         peers::write(&mut page, &sources);
-        absent::write(&mut page);
-        own::write(&mut page, &sources);
-        write_process(&mut page, &Process::look());
-        page.end()
+        not_measured::write(&mut page);
+        clearlane_only::write(&mut page, &sources);
+        write_process(&mut page, &ProcessStats::read());
+        page.into_text()
     }
 }
 
 /// Who is asked.
-struct Sources<'s> {
-    member: &'s Handle,
-    threads: &'s [Arc<Cells>],
-    options: &'s Options,
+struct MetricSources<'s> {
+    server: &'s Server,
+    threads: &'s [Arc<ThreadCounters>],
+    options: &'s MetricsOptions,
 }
 
-impl Sources<'_> {
+impl MetricSources<'_> {
     fn count(&self, counter: Counter) -> u64 {
         self.threads.iter().map(|cells| cells.count(counter)).sum()
     }
 }
 
-fn write_process(page: &mut Page, process: &Process) {
+fn write_process(page: &mut MetricsPage, process: &ProcessStats) {
     if let Some(seconds) = process.cpu_seconds {
         let help = "Total user and system CPU time spent in seconds.";
         page.counter("process_cpu_seconds_total", help, seconds);

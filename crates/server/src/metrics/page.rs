@@ -12,19 +12,19 @@
 use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
-use clearlane_member::node::Buckets;
+use clearlane_member::node::DurationHistogram;
 
 /// A page that is being written.
 #[derive(Debug, Default)]
-pub(super) struct Page {
+pub(super) struct MetricsPage {
     text: String,
 }
 
 /// A label and its value.
 type Label<'a> = (&'a str, &'a str);
 
-impl Page {
-    pub(super) fn end(self) -> String {
+impl MetricsPage {
+    pub(super) fn into_text(self) -> String {
         self.text
     }
 
@@ -39,8 +39,8 @@ impl Page {
     }
 
     /// A histogram of seconds, and its family.
-    pub(super) fn seconds(&mut self, name: &str, help: &str, buckets: &Buckets) {
-        self.family(name, "histogram", help).histogram(&[], &Sums::of([buckets]));
+    pub(super) fn seconds(&mut self, name: &str, help: &str, buckets: &DurationHistogram) {
+        self.family(name, "histogram", help).histogram(&[], &PrometheusHistogram::merge([buckets]));
     }
 
     /// The head of a family.
@@ -63,7 +63,11 @@ impl Family<'_> {
         self
     }
 
-    pub(super) fn histogram(&mut self, labels: &[Label<'_>], sums: &Sums) -> &mut Self {
+    pub(super) fn histogram(
+        &mut self,
+        labels: &[Label<'_>],
+        sums: &PrometheusHistogram,
+    ) -> &mut Self {
         let mut below = 0;
         for (bound, count) in &sums.counts {
             below += count;
@@ -95,7 +99,7 @@ impl Family<'_> {
 
 /// A histogram at one moment.
 #[derive(Debug, Default)]
-pub(super) struct Sums {
+pub(super) struct PrometheusHistogram {
     /// Bounds, and how many are in the bucket below each.
     counts: Vec<(f64, u64)>,
     /// With those above all bounds.
@@ -103,16 +107,18 @@ pub(super) struct Sums {
     sum: f64,
 }
 
-impl Sums {
+impl PrometheusHistogram {
     /// Several histograms with the same buckets, added up; in seconds.
-    pub(super) fn of<'b>(histograms: impl IntoIterator<Item = &'b Buckets>) -> Sums {
-        let mut sums = Sums::default();
+    pub(super) fn merge<'b>(
+        histograms: impl IntoIterator<Item = &'b DurationHistogram>,
+    ) -> PrometheusHistogram {
+        let mut sums = PrometheusHistogram::default();
         for buckets in histograms {
             let counts = buckets.counts();
             let bounded = counts.len() - 1;
             for (k, count) in counts.enumerate() {
                 if k < bounded && sums.counts.len() == k {
-                    sums.counts.push((bound(buckets.first(), k), 0));
+                    sums.counts.push((bound(buckets.first_bound(), k), 0));
                 }
                 sums.counts.get_mut(k).into_iter().for_each(|(_, below)| *below += count);
                 sums.count += count;
@@ -128,9 +134,9 @@ impl Sums {
         bounds: impl IntoIterator<Item = f64>,
         values: impl IntoIterator<Item = (f64, u64)>,
         sum: f64,
-    ) -> Sums {
+    ) -> PrometheusHistogram {
         let counts = bounds.into_iter().map(|bound| (bound, 0)).collect();
-        let mut sums = Sums { counts, count: 0, sum };
+        let mut sums = PrometheusHistogram { counts, count: 0, sum };
         for (value, count) in values {
             let bucket = sums.counts.iter_mut().find(|(bound, _)| value <= *bound);
             bucket.into_iter().for_each(|(_, below)| *below += count);
@@ -150,8 +156,8 @@ impl Sums {
     }
 
     /// Nothing, in these buckets.
-    pub(super) fn empty(bounds: impl IntoIterator<Item = f64>) -> Sums {
-        Sums::rounded_up(bounds, [], 0.0)
+    pub(super) fn empty(bounds: impl IntoIterator<Item = f64>) -> PrometheusHistogram {
+        PrometheusHistogram::rounded_up(bounds, [], 0.0)
     }
 }
 
@@ -181,9 +187,9 @@ mod tests {
 
     #[test]
     fn a_page_reads_as_prometheus_wants_it() {
-        let mut page = Page::default();
+        let mut page = MetricsPage::default();
         page.gauge("a", "one\\two\nthree", -1);
-        let buckets = Buckets::new(Duration::from_millis(1), 2);
+        let buckets = DurationHistogram::new(Duration::from_millis(1), 2);
         [1, 2, 2, 9].into_iter().for_each(|ms| buckets.record(Duration::from_millis(ms)));
         page.seconds("b", "times", &buckets);
         page.family("c", "counter", "labels").sample(&[("x", "\"\\\n"), ("y", "2")], 1.5);
@@ -193,7 +199,7 @@ mod tests {
             b_bucket{le=\"0.001\"} 1\nb_bucket{le=\"0.002\"} 3\nb_bucket{le=\"+Inf\"} 4\n\
             b_sum 0.014\nb_count 4\n\
             # HELP c labels\n# TYPE c counter\nc{x=\"\\\"\\\\\\n\",y=\"2\"} 1.5\n";
-        assert_eq!(page.end(), text);
+        assert_eq!(page.into_text(), text);
     }
 
     #[test]

@@ -4,13 +4,13 @@
 //! counted where they are noticed, which is at who sends: what is broken when it comes in ends a stream,
 //! and is sent again.
 
-use super::Sources;
-use super::page::{Page, Sums};
+use super::MetricSources;
+use super::page::{MetricsPage, PrometheusHistogram};
 
-pub(super) fn write(page: &mut Page, sources: &Sources<'_>) {
-    let node = sources.member.node();
+pub(super) fn write(page: &mut MetricsPage, sources: &MetricSources<'_>) {
+    let node = sources.server.threads();
     let local = format!("{:x}", node.metadata().node_id);
-    let traffic = node.others().map(|others| others.traffic()).unwrap_or_default();
+    let traffic = node.peer_clients().map(|others| others.traffic()).unwrap_or_default();
     if traffic.is_empty() {
         return;
     }
@@ -38,18 +38,18 @@ pub(super) fn write(page: &mut Page, sources: &Sources<'_>) {
     }
     let help = "The total number of send failures from peers.";
     let mut family = page.family("etcd_network_peer_sent_failures_total", "counter", help);
-    for (id, of) in all().filter(|(_, of)| of.dropped > 0) {
-        family.sample(&[("To", id)], of.dropped);
+    for (id, of) in all().filter(|(_, of)| of.dropped_messages > 0) {
+        family.sample(&[("To", id)], of.dropped_messages);
     }
     let help = "Total number of successful snapshot sends";
     let mut family = page.family("etcd_network_snapshot_send_success", "counter", help);
-    for (id, of) in all().filter(|(_, of)| of.copies_sent > 0) {
-        family.sample(&[("To", id)], of.copies_sent);
+    for (id, of) in all().filter(|(_, of)| of.raft_snapshots_sent > 0) {
+        family.sample(&[("To", id)], of.raft_snapshots_sent);
     }
     let help = "Round-Trip-Time histogram between peers";
     let name = "etcd_network_peer_round_trip_time_seconds";
     let mut family = page.family(name, "histogram", help);
     for (id, of) in all() {
-        family.histogram(&[("To", id)], &Sums::of([&*of.round_trips]));
+        family.histogram(&[("To", id)], &PrometheusHistogram::merge([&*of.round_trips]));
     }
 }

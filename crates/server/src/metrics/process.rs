@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What is known.
 #[derive(Debug, Default)]
-pub(super) struct Process {
+pub(super) struct ProcessStats {
     pub(super) cpu_seconds: Option<f64>,
     pub(super) resident_bytes: Option<u64>,
     pub(super) virtual_bytes: Option<u64>,
@@ -26,9 +26,9 @@ static FIRST_ASKED: LazyLock<f64> = LazyLock::new(|| {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 });
 
-impl Process {
-    pub(super) fn look() -> Process {
-        let mut process = Process { start_seconds: *FIRST_ASKED, ..Process::default() };
+impl ProcessStats {
+    pub(super) fn read() -> ProcessStats {
+        let mut process = ProcessStats { start_seconds: *FIRST_ASKED, ..ProcessStats::default() };
         if let Ok(status) = fs::read_to_string("/proc/self/status") {
             process.resident_bytes = kib(&status, "VmRSS:");
             process.virtual_bytes = kib(&status, "VmSize:");
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn linux_tells_everything() {
-        let process = Process::look();
+        let process = ProcessStats::read();
         assert!(process.resident_bytes.unwrap() > 1 << 20);
         assert!(process.virtual_bytes >= process.resident_bytes);
         assert!(process.fds.unwrap() >= 3 && process.fds <= process.fds_max);

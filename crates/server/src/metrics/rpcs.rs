@@ -20,11 +20,11 @@ const SERVICES: [&str; 9] = [
 
 /// One rpc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Method(pub(super) u16);
+pub struct RpcMethod(pub(super) u16);
 
-impl Method {
+impl RpcMethod {
     /// The rpc of a path like `/etcdserverpb.KV/Range`. Whoever serves only a few asks once.
-    pub fn of(path: &str) -> Option<Method> {
+    pub fn find(path: &str) -> Option<RpcMethod> {
         RPCS.by_path.get(path).copied()
     }
 
@@ -36,7 +36,7 @@ impl Method {
 
 /// What is known of an rpc.
 #[derive(Debug)]
-pub(super) struct Rpc {
+pub(super) struct RpcInfo {
     pub(super) service: String,
     pub(super) name: String,
     pub(super) kind: &'static str,
@@ -44,32 +44,32 @@ pub(super) struct Rpc {
     pub(super) request: Option<&'static str>,
 }
 
-pub(super) struct Rpcs {
-    pub(super) all: Vec<Rpc>,
-    by_path: HashMap<String, Method>,
+pub(super) struct RpcTable {
+    pub(super) all: Vec<RpcInfo>,
+    by_path: HashMap<String, RpcMethod>,
 }
 
-static RPCS: LazyLock<Rpcs> = LazyLock::new(|| {
+static RPCS: LazyLock<RpcTable> = LazyLock::new(|| {
     let pool = DescriptorPool::decode(clearlane_proto::DESCRIPTORS).expect("compiled by the build");
-    let mut rpcs = Rpcs { all: Vec::new(), by_path: HashMap::new() };
+    let mut rpcs = RpcTable { all: Vec::new(), by_path: HashMap::new() };
     for service in SERVICES {
         let found = pool.get_service_by_name(service).expect("a service of the API");
         for method in found.methods() {
-            let number = Method(rpcs.all.len() as u16);
+            let number = RpcMethod(rpcs.all.len() as u16);
             rpcs.by_path.insert(format!("/{service}/{}", method.name()), number);
-            rpcs.all.push(Rpc::new(service, &method));
+            rpcs.all.push(RpcInfo::new(service, &method));
         }
     }
     rpcs
 });
 
 /// All of them.
-pub(super) fn rpcs() -> &'static Rpcs {
+pub(super) fn rpcs() -> &'static RpcTable {
     &RPCS
 }
 
-impl Rpc {
-    fn new(service: &str, method: &MethodDescriptor) -> Rpc {
+impl RpcInfo {
+    fn new(service: &str, method: &MethodDescriptor) -> RpcInfo {
         let kind = match (method.is_client_streaming(), method.is_server_streaming()) {
             (false, false) => "unary",
             (true, false) => "client_stream",
@@ -86,6 +86,6 @@ impl Rpc {
             "LeaseRevoke" => Some("lease_revoke"),
             _ => None,
         };
-        Rpc { service: service.to_owned(), name: method.name().to_owned(), kind, request }
+        RpcInfo { service: service.to_owned(), name: method.name().to_owned(), kind, request }
     }
 }

@@ -28,10 +28,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clearlane_locks::now_ns;
-use clearlane_member::node::Buckets;
+use clearlane_member::node::DurationHistogram;
 use tonic::Code;
 
-use super::rpcs::{Method, rpcs};
+use super::rpcs::{RpcMethod, rpcs};
 
 /// gRPC's codes, from OK to Unauthenticated.
 pub(super) const CODES: usize = 17;
@@ -55,42 +55,44 @@ const COUNTERS: usize = 4;
 /// is on the first of them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct Row {
+pub(super) struct RpcCounters {
     pub(super) started: AtomicU64,
     pub(super) received: AtomicU64,
     pub(super) sent: AtomicU64,
     pub(super) handled: [AtomicU64; CODES],
     /// By success. Made by the first call that ends so.
-    pub(super) took: [OnceLock<Buckets>; 2],
+    pub(super) durations: [OnceLock<DurationHistogram>; 2],
 }
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Others([AtomicU64; COUNTERS]);
+struct GlobalCounters([AtomicU64; COUNTERS]);
 
 /// The counters of one thread.
 #[derive(Debug)]
-pub(super) struct Cells {
-    pub(super) rows: Box<[Row]>,
-    others: Others,
+pub(super) struct ThreadCounters {
+    pub(super) rpcs: Box<[RpcCounters]>,
+    global: GlobalCounters,
 }
 
-impl Cells {
+impl ThreadCounters {
     pub(super) fn count(&self, counter: Counter) -> u64 {
-        self.others.0[counter as usize].load(Relaxed)
+        self.global.0[counter as usize].load(Relaxed)
     }
 }
 
 /// Where one thread counts.
 #[derive(Clone, Debug)]
 pub struct ThreadMetrics {
-    pub(super) cells: Arc<Cells>,
+    pub(super) counters: Arc<ThreadCounters>,
 }
 
 impl ThreadMetrics {
     pub(super) fn new() -> ThreadMetrics {
-        let rows = rpcs().all.iter().map(|_| Row::default()).collect();
-        ThreadMetrics { cells: Arc::new(Cells { rows, others: Others::default() }) }
+        let rows = rpcs().all.iter().map(|_| RpcCounters::default()).collect();
+        ThreadMetrics {
+            counters: Arc::new(ThreadCounters { rpcs: rows, global: GlobalCounters::default() }),
+        }
     }
 
     /// Counts one.
@@ -99,21 +101,21 @@ impl ThreadMetrics {
     }
 
     fn add(&self, counter: Counter, more: u64) {
-        add(&self.cells.others.0[counter as usize], more);
+        add(&self.counters.global.0[counter as usize], more);
     }
 
     /// A message of so many bytes came from a client.
     #[inline]
-    pub fn received(&self, method: Method, bytes: usize) {
-        add(&self.cells.rows[usize::from(method.0)].received, 1);
+    pub fn received(&self, method: RpcMethod, bytes: usize) {
+        add(&self.counters.rpcs[usize::from(method.0)].received, 1);
         self.add(Counter::ReceivedBytes, bytes as u64);
     }
 
-    /// A call begins. Ended by [`Call::end`], or it counts as cancelled when it is dropped.
+    /// A call begins. Ended by [`CallMetrics::end`], or it counts as cancelled when it is dropped.
     #[inline]
-    pub fn begin(&self, method: Method) -> Call {
-        add(&self.cells.rows[usize::from(method.0)].started, 1);
-        Call { thread: self.clone(), method, begin_ns: now_ns(), is_ended: false }
+    pub fn start_call(&self, method: RpcMethod) -> CallMetrics {
+        add(&self.counters.rpcs[usize::from(method.0)].started, 1);
+        CallMetrics { thread: self.clone(), method, begin_ns: now_ns(), is_ended: false }
     }
 }
 
@@ -125,16 +127,16 @@ fn add(cell: &AtomicU64, more: u64) {
 
 /// A call under way.
 #[derive(Debug)]
-pub struct Call {
+pub struct CallMetrics {
     thread: ThreadMetrics,
-    method: Method,
+    method: RpcMethod,
     begin_ns: u64,
     is_ended: bool,
 }
 
-impl Call {
-    fn row(&self) -> &Row {
-        &self.thread.cells.rows[usize::from(self.method.0)]
+impl CallMetrics {
+    fn counters(&self) -> &RpcCounters {
+        &self.thread.counters.rpcs[usize::from(self.method.0)]
     }
 
     /// A message of so many bytes came from the client.
@@ -146,30 +148,30 @@ impl Call {
     /// A message of so many bytes goes to the client.
     #[inline]
     pub fn sent(&self, bytes: usize) {
-        add(&self.row().sent, 1);
+        add(&self.counters().sent, 1);
         self.thread.add(Counter::SentBytes, bytes as u64);
     }
 
     /// The call has ended.
     #[inline]
     pub fn end(mut self, code: Code) {
-        self.ends(code);
+        self.record_end(code);
     }
 
-    fn ends(&mut self, code: Code) {
+    fn record_end(&mut self, code: Code) {
         if std::mem::replace(&mut self.is_ended, true) {
             return;
         }
-        let row = self.row();
+        let row = self.counters();
         add(&row.handled[code as usize], 1);
-        let took = &row.took[usize::from(code == Code::Ok)];
-        let took = took.get_or_init(|| Buckets::new(Duration::from_micros(100), 20));
+        let took = &row.durations[usize::from(code == Code::Ok)];
+        let took = took.get_or_init(|| DurationHistogram::new(Duration::from_micros(100), 20));
         took.record_ns(now_ns().saturating_sub(self.begin_ns));
     }
 }
 
-impl Drop for Call {
+impl Drop for CallMetrics {
     fn drop(&mut self) {
-        self.ends(Code::Cancelled);
+        self.record_end(Code::Cancelled);
     }
 }

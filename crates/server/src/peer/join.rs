@@ -10,16 +10,16 @@ use clearlane_proto::peerpb::peer_client::PeerClient;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
-use super::link::connect;
-use crate::cluster::of_wire;
-use crate::tls::Outgoing;
+use super::remote_peer::connect;
+use crate::cluster::from_proto;
+use crate::tls::Dialer;
 
 /// So long one member may take to answer.
-const PATIENCE: Duration = Duration::from_secs(3);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A cluster, as one of its members knows it.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct ClusterInfo {
     /// Which cluster.
     pub cluster_id: u64,
     /// Its members.
@@ -27,29 +27,32 @@ pub struct Found {
 }
 
 /// What the members at these addresses say, of those that answer. The rest says why not.
-pub fn ask(urls: &[String], outgoing: &Outgoing) -> io::Result<Vec<Result<Found, String>>> {
+pub fn fetch_cluster(
+    urls: &[String],
+    outgoing: &Dialer,
+) -> io::Result<Vec<Result<ClusterInfo, String>>> {
     let work = || {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        Ok(runtime.block_on(ask_all(urls, outgoing)))
+        Ok(runtime.block_on(fetch_from_all(urls, outgoing)))
     };
     // Whoever calls may have a runtime of his own, and must not start another on that thread.
     let joined = thread::scope(|scope| scope.spawn(work).join());
     joined.unwrap_or_else(|_| Err(io::Error::other("the asking thread has panicked")))
 }
 
-async fn ask_all(urls: &[String], outgoing: &Outgoing) -> Vec<Result<Found, String>> {
+async fn fetch_from_all(urls: &[String], outgoing: &Dialer) -> Vec<Result<ClusterInfo, String>> {
     let mut said = Vec::new();
     for url in urls {
-        let asked = timeout(PATIENCE, ask_one(url, outgoing)).await;
+        let asked = timeout(REQUEST_TIMEOUT, fetch_from(url, outgoing)).await;
         said.push(asked.unwrap_or_else(|_| Err(format!("{url}: no answer"))));
     }
     said
 }
 
-async fn ask_one(url: &str, outgoing: &Outgoing) -> Result<Found, String> {
+async fn fetch_from(url: &str, outgoing: &Dialer) -> Result<ClusterInfo, String> {
     let channel = connect(url, outgoing).await.map_err(|why| format!("{url}: {why}"))?;
     let reply = PeerClient::new(channel).members(MembersRequest {}).await;
     let reply = reply.map_err(|status| format!("{url}: {}", status.message()))?.into_inner();
-    let members = reply.members.into_iter().map(of_wire).collect();
-    Ok(Found { cluster_id: reply.cluster_id, members })
+    let members = reply.members.into_iter().map(from_proto).collect();
+    Ok(ClusterInfo { cluster_id: reply.cluster_id, members })
 }

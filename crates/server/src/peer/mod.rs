@@ -29,8 +29,8 @@
 //!
 //! # Nothing waits, everything is bounded
 //!
-//! Raft puts a message into a queue and goes on; the [same thread](Post) sends it when raft is done. What
-//! waits there is bounded by bytes; what does not fit is dropped, and raft is told that the member is [out of reach](Node::unreachable): it
+//! Raft puts a message into a queue and goes on; the [same thread](PeerTransport) sends it when raft is done. What
+//! waits there is bounded by bytes; what does not fit is dropped, and raft is told that the member is [out of reach](clearlane_member::node::ServerThreads::report_unreachable): it
 //! sends again, one message at a time, until an answer comes. A stream takes from its queue what the
 //! receiver's window allows, and a copy is read from the engine only as fast as it leaves.
 //!
@@ -42,7 +42,7 @@
 //!
 //! # Who may talk
 //!
-//! Each call says which cluster and which member it is from, and whom it is for ([`badge`]). Another
+//! Each call says which cluster and which member it is from, and whom it is for ([`headers`]). Another
 //! cluster is refused, and so is a member that was removed: it is told so, and stops for good. One
 //! that nobody has heard of is let in if it names the cluster, for this member may be behind and not
 //! have applied yet that the other was added; and it is answered where it says that it listens.
@@ -53,18 +53,18 @@
 //!
 //! etcd's own peer protocol. A cluster has members of one kind.
 
-mod announce;
-pub mod badge;
-mod copies;
-mod door;
-mod entrance;
-pub mod hashes;
+mod publish;
+pub mod headers;
+mod snapshot;
+mod service;
+mod listener;
+pub mod hash_kv;
 pub mod join;
-mod lane;
-mod link;
-mod links;
-mod others;
-mod post;
+mod stream;
+mod remote_peer;
+mod peer_table;
+mod client;
+mod transport;
 
 use std::io;
 use std::sync::Arc;
@@ -72,8 +72,8 @@ use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clearlane_member::Handle;
-use clearlane_member::node::Node;
+use clearlane_member::Server;
+use clearlane_member::node::ServerThreads;
 use clearlane_member::requests::Limits;
 use clearlane_proto::peerpb::peer_server::PeerServer;
 use parking_lot::Mutex;
@@ -81,27 +81,27 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server as Tonic;
 
-use self::badge::Badge;
-use self::door::Door;
-use self::entrance::Connection;
-pub use self::link::Figures;
-use self::links::{Links, Table};
-use self::others::Calls;
-pub(crate) use self::others::leader;
-use self::post::Ended;
-pub use self::post::{Ends, Post, network};
-use crate::listen::Listener;
-use crate::serve::CONNECTION_WINDOW;
-use crate::tls::Outgoing;
+use self::client::GrpcPeerClients;
+pub(crate) use self::client::remote_leader;
+use self::headers::PeerHeaders;
+use self::listener::PeerConnection;
+use self::peer_table::{PeerTable, PeerTableUpdater};
+pub use self::remote_peer::PeerMetrics;
+use self::service::PeerService;
+use self::transport::StoppedRuntime;
+pub use self::transport::{PeerTransport, TransportParts, new_transport};
+use crate::listener::Listener;
+use crate::serve::CONNECTION_WINDOW_BYTES;
+use crate::tls::Dialer;
 
 /// A message is at most so long: more than any entry.
 const MESSAGE_BYTES_MAX: usize = 512 << 20;
 /// So long without a word, and a connection is given up.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a member says of itself, and where it listens.
 #[derive(Debug)]
-pub struct Settings {
+pub struct PeersConfig {
     /// What it is called.
     pub name: String,
     /// Where clients reach it.
@@ -111,71 +111,80 @@ pub struct Settings {
     /// Where it listens for them. Bound already: who fails to do that need not start a member.
     pub listeners: Vec<Listener>,
     /// How it calls them.
-    pub outgoing: Outgoing,
+    pub dialer: Dialer,
 }
 
 /// The connections to other members, and theirs to this one.
 #[derive(Debug)]
 pub struct Peers {
-    table: Arc<Table>,
+    table: Arc<PeerTable>,
     stop: watch::Sender<bool>,
     /// What they ran on, once the raft loop has let go of it.
-    over: Mutex<Receiver<Ended>>,
+    stopped_runtime: Mutex<Receiver<StoppedRuntime>>,
     published: watch::Receiver<bool>,
 }
 
 /// What all tasks know.
 #[derive(Clone, Debug)]
-struct Context {
-    node: Arc<Node>,
-    table: Arc<Table>,
+struct PeerContext {
+    threads: Arc<ServerThreads>,
+    table: Arc<PeerTable>,
     peer_urls: Arc<[String]>,
-    outgoing: Outgoing,
+    dialer: Dialer,
     /// Pings count from here.
-    begin: Instant,
+    started_at: Instant,
     /// Says so when all of this is to end.
     stopped: watch::Receiver<bool>,
 }
 
-impl Context {
+impl PeerContext {
     /// What this member shows another.
-    fn badge(&self, to: u64) -> Badge {
-        let metadata = self.node.metadata();
+    fn headers(&self, to: u64) -> PeerHeaders {
+        let metadata = self.threads.metadata();
         let (cluster, from) = (metadata.cluster_id, metadata.node_id);
-        Badge { cluster, from, to, peer_urls: self.peer_urls.to_vec() }
+        PeerHeaders { cluster, from, to, peer_urls: self.peer_urls.to_vec() }
     }
 }
 
 impl Peers {
     /// Listens, connects to all members, and says what this one is called.
-    pub fn start(node: &Arc<Node>, ends: Ends, settings: Settings) -> io::Result<Peers> {
-        let Settings { name, client_urls, peer_urls, listeners, outgoing } = settings;
+    pub fn start(
+        node: &Arc<ServerThreads>,
+        ends: TransportParts,
+        settings: PeersConfig,
+    ) -> io::Result<Peers> {
+        let PeersConfig { name, client_urls, peer_urls, listeners, dialer: outgoing } = settings;
         let table = Arc::clone(&ends.table);
-        let context = Context {
-            node: Arc::clone(node),
+        let context = PeerContext {
+            threads: Arc::clone(node),
             table: Arc::clone(&table),
             peer_urls: peer_urls.into(),
-            outgoing,
-            begin: Instant::now(),
+            dialer: outgoing,
+            started_at: Instant::now(),
             stopped: ends.stop.subscribe(),
         };
-        node.meet(Arc::new(Calls::new(&context)));
+        node.set_peer_clients(Arc::new(GrpcPeerClients::new(&context)));
         // What is spawned from here on runs on the raft loop.
         let _there = ends.runtime.enter();
-        let handle = Handle::new(node, Limits::default());
-        let (learned, strangers) = mpsc::channel(links::STRANGERS_MAX);
-        let door = Door::new(&context, handle.clone(), learned);
-        let listening = listeners.into_iter().map(entrance::connections);
+        let handle = Server::new(node, Limits::default());
+        let (learned, strangers) = mpsc::channel(peer_table::UNKNOWN_MEMBERS_MAX);
+        let door = PeerService::new(&context, handle.clone(), learned);
+        let listening = listeners.into_iter().map(listener::accept_connections);
         // All of them, before there is a task that knows the node: it would be dropped by raft itself.
         for connections in listening.collect::<io::Result<Vec<_>>>()? {
-            tokio::spawn(serve(connections, door.clone()));
+            tokio::spawn(serve_peers(connections, door.clone()));
         }
-        tokio::spawn(handle.desk().clone().run());
-        tokio::spawn(Links::new(&context).keep(strangers));
-        tokio::spawn(copies::send_all(context, ends.copies));
+        tokio::spawn(handle.requests().clone().run());
+        tokio::spawn(PeerTableUpdater::new(&context).run(strangers));
+        tokio::spawn(snapshot::run_snapshot_sender(context, ends.snapshots));
         let (publish, published) = watch::channel(false);
-        tokio::spawn(announce::announce(handle, name, client_urls, publish));
-        Ok(Peers { table, stop: ends.stop, over: Mutex::new(ends.over), published })
+        tokio::spawn(publish::publish(handle, name, client_urls, publish));
+        Ok(Peers {
+            table,
+            stop: ends.stop,
+            stopped_runtime: Mutex::new(ends.stopped_runtime),
+            published,
+        })
     }
 
     /// Becomes true when this member has written its name and its clients' addresses into the log, and has applied
@@ -185,8 +194,8 @@ impl Peers {
     }
 
     /// What is known of each connection.
-    pub fn figures(&self) -> Vec<Figures> {
-        self.table.figures()
+    pub fn metrics(&self) -> Vec<PeerMetrics> {
+        self.table.metrics()
     }
 
     /// From now on nothing goes to this member, and nothing of it is taken, as if the cable between
@@ -202,16 +211,18 @@ impl Peers {
 
     /// Ends all connections.
     pub fn stop(mut self) -> io::Result<()> {
-        self.end()
+        self.shut_down()
     }
 
-    fn end(&mut self) -> io::Result<()> {
+    fn shut_down(&mut self) -> io::Result<()> {
         let _ = self.stop.send(true);
         // Nothing comes if it has come before, or if raft does something that takes long: then it ends by itself.
-        let Ok(ended) = self.over.get_mut().recv_timeout(PATIENCE) else { return Ok(()) };
+        let Ok(ended) = self.stopped_runtime.get_mut().recv_timeout(CONNECTION_TIMEOUT) else {
+            return Ok(());
+        };
         // A copy that is being read or written ends at its next chunk. Whoever calls may have a runtime of his own,
         // and must not wait for another one on that thread.
-        let ending = thread::spawn(move || ended.shut_down(PATIENCE));
+        let ending = thread::spawn(move || ended.shut_down(CONNECTION_TIMEOUT));
         ending.join().map_err(|_| io::Error::other("a task of the peers has panicked"))
     }
 }
@@ -219,18 +230,18 @@ impl Peers {
 impl Drop for Peers {
     fn drop(&mut self) {
         // Whoever wants to know has called `stop`.
-        let _ = self.end();
+        let _ = self.shut_down();
     }
 }
 
 /// Answers on one address.
-async fn serve(connections: ReceiverStream<io::Result<Connection>>, door: Door) {
+async fn serve_peers(connections: ReceiverStream<io::Result<PeerConnection>>, door: PeerService) {
     let service = PeerServer::new(door).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let server = Tonic::builder()
         .initial_stream_window_size(1 << 20)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .http2_keepalive_interval(Some(PATIENCE))
-        .http2_keepalive_timeout(Some(PATIENCE))
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_keepalive_interval(Some(CONNECTION_TIMEOUT))
+        .http2_keepalive_timeout(Some(CONNECTION_TIMEOUT))
         .add_service(service);
     if let Err(error) = server.serve_with_incoming(connections).await {
         tracing::error!(%error, "stopped to listen for peers");

@@ -15,7 +15,7 @@ use x509_cert::ext::pkix::name::GeneralName;
 
 /// What a certificate says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct CertificateInfo {
     /// The last common name, as Go has it; empty if there is none.
     pub(super) common_name: String,
     /// Hosts that it is for.
@@ -24,13 +24,13 @@ pub(super) struct Facts {
     pub(super) addresses: Vec<IpAddr>,
 }
 
-impl Facts {
-    pub(super) fn of(der: &[u8]) -> der::Result<Facts> {
+impl CertificateInfo {
+    pub(super) fn parse(der: &[u8]) -> der::Result<CertificateInfo> {
         let certificate = Certificate::from_der(der)?;
         let certificate = certificate.tbs_certificate();
         let names = certificate.subject().iter().filter(|entry| entry.oid == COMMON_NAME);
         let common_name = names.filter_map(|entry| text(&entry.value)).last().unwrap_or_default();
-        let mut facts = Facts { common_name, ..Facts::default() };
+        let mut facts = CertificateInfo { common_name, ..CertificateInfo::default() };
         if let Some((_, names)) = certificate.get_extension::<SubjectAltName>()? {
             for name in &names.0 {
                 match name {
@@ -71,14 +71,14 @@ pub(super) fn serial(der: &[u8]) -> der::Result<Vec<u8>> {
 }
 
 /// Whether a certificate holds at this time.
-pub(super) fn holds_at(der: &[u8], now: SystemTime) -> der::Result<bool> {
+pub(super) fn is_valid_at(der: &[u8], now: SystemTime) -> der::Result<bool> {
     let certificate = Certificate::from_der(der)?;
     let validity = certificate.tbs_certificate().validity();
     Ok(validity.not_before.to_system_time() <= now && now <= validity.not_after.to_system_time())
 }
 
 /// The numbers in a list of revoked certificates.
-pub(super) fn revoked(der: &[u8]) -> der::Result<Vec<Vec<u8>>> {
+pub(super) fn revoked_serials(der: &[u8]) -> der::Result<Vec<Vec<u8>>> {
     let list = <CertificateList>::from_der(der)?;
     let revoked = list.tbs_cert_list.revoked_certificates.unwrap_or_default();
     Ok(revoked.iter().map(|one| one.serial_number.as_bytes().to_vec()).collect())

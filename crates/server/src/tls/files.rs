@@ -13,16 +13,16 @@ use rustls::sign::CertifiedKey;
 use rustls::{InconsistentKeys, RootCertStore};
 
 use super::certificate;
-use super::settings::{Named, Pair};
-use super::{Error, protocol::Protocol};
+use super::config::{CertificateFiles, FlagPath};
+use super::{Error, protocol::ProtocolConfig};
 
-impl Named {
-    pub(super) fn wrong(&self, why: impl Into<String>) -> Error {
+impl FlagPath {
+    pub(super) fn error(&self, why: impl Into<String>) -> Error {
         Error::File { flag: self.flag, path: self.path.clone(), why: why.into() }
     }
 
     fn read(&self) -> Result<Vec<u8>, Error> {
-        fs::read(&self.path).map_err(|error| self.wrong(error.to_string()))
+        fs::read(&self.path).map_err(|error| self.error(error.to_string()))
     }
 
     fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, Error> {
@@ -30,8 +30,8 @@ impl Named {
         let all = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
         match all {
             Ok(all) if !all.is_empty() => Ok(all),
-            Ok(_) => Err(self.wrong("there is no certificate in it (-----BEGIN CERTIFICATE-----)")),
-            Err(error) => Err(self.wrong(format!("it is no PEM: {error}"))),
+            Ok(_) => Err(self.error("there is no certificate in it (-----BEGIN CERTIFICATE-----)")),
+            Err(error) => Err(self.error(format!("it is no PEM: {error}"))),
         }
     }
 
@@ -40,13 +40,13 @@ impl Named {
         let mut roots = RootCertStore::empty();
         for certificate in self.certificates()? {
             let added = roots.add(certificate);
-            added.map_err(|error| self.wrong(format!("not every certificate counts: {error}")))?;
+            added.map_err(|error| self.error(format!("not every certificate counts: {error}")))?;
         }
         Ok(roots)
     }
 
     /// The numbers of the certificates that a file revokes.
-    pub(super) fn serials(&self) -> Result<BTreeSet<Vec<u8>>, Error> {
+    pub(super) fn revoked_serials(&self) -> Result<BTreeSet<Vec<u8>>, Error> {
         let bytes = self.read()?;
         let lists = CertificateRevocationListDer::pem_slice_iter(&bytes);
         let mut lists: Vec<Vec<u8>> =
@@ -56,8 +56,8 @@ impl Named {
         }
         let mut serials = BTreeSet::new();
         for list in lists {
-            let revoked = certificate::revoked(&list).map_err(|why| {
-                self.wrong(format!("it is no list of revoked certificates (CRL, v2): {why}"))
+            let revoked = certificate::revoked_serials(&list).map_err(|why| {
+                self.error(format!("it is no list of revoked certificates (CRL, v2): {why}"))
             })?;
             serials.extend(revoked);
         }
@@ -65,17 +65,17 @@ impl Named {
     }
 }
 
-impl Pair {
+impl CertificateFiles {
     /// The two, if the one is the other's.
-    pub(super) fn load(&self, protocol: &Protocol) -> Result<Arc<CertifiedKey>, Error> {
+    pub(super) fn load(&self, protocol: &ProtocolConfig) -> Result<Arc<CertifiedKey>, Error> {
         let (certificate, key) = (&self.certificate, &self.key);
         let chain = certificate.certificates()?;
         let der = PrivateKeyDer::from_pem_slice(&key.read()?).map_err(|error| {
-            key.wrong(format!("there is no private key in it that is not encrypted: {error}"))
+            key.error(format!("there is no private key in it that is not encrypted: {error}"))
         })?;
         let loaded = protocol.provider().key_provider.load_private_key(der);
         let loaded = loaded.map_err(|error| {
-            key.wrong(format!(
+            key.error(format!(
                 "this key cannot be used ({error}); there are RSA from 2048 bits, the curves P-256 \
                  and P-384, and Ed25519"
             ))
@@ -85,17 +85,17 @@ impl Pair {
             Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
                 Ok(Arc::new(pair))
             }
-            Err(rustls::Error::InconsistentKeys(_)) => Err(key.wrong(format!(
+            Err(rustls::Error::InconsistentKeys(_)) => Err(key.error(format!(
                 "private key does not match public key in --{} {}",
                 certificate.flag,
                 certificate.path.display()
             ))),
-            Err(error) => Err(certificate.wrong(format!("it is no certificate: {error}"))),
+            Err(error) => Err(certificate.error(format!("it is no certificate: {error}"))),
         }
     }
 
     /// Both files.
-    pub(super) fn paths(&self) -> [&Named; 2] {
+    pub(super) fn files(&self) -> [&FlagPath; 2] {
         [&self.certificate, &self.key]
     }
 }

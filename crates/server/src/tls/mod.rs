@@ -21,7 +21,7 @@
 //!
 //! | file | its question |
 //! |---|---|
-//! | [`settings`] | what did the owner say? |
+//! | [`config`] | what did the owner say? |
 //! | [`protocol`] | which versions and ciphers are there? |
 //! | `files` | what is in the files, and what is wrong with them? |
 //! | `watched` | has a file changed? |
@@ -29,8 +29,8 @@
 //! | `certificate` | what does a certificate say? |
 //! | `rules` | who may come, beyond what rustls checks? |
 //! | `words` | what is said of a handshake that failed? |
-//! | [`incoming`] | who comes in? |
-//! | [`outgoing`] | how is a member called? |
+//! | [`acceptor`] | who comes in? |
+//! | [`dialer`] | how is a member called? |
 //!
 //! # What holds
 //!
@@ -46,20 +46,20 @@
 
 mod certificate;
 mod files;
-pub mod incoming;
-pub mod outgoing;
+pub mod acceptor;
+pub mod dialer;
 pub mod protocol;
-mod rules;
+mod verifiers;
 mod self_signed;
-pub mod settings;
-mod watched;
-mod words;
+pub mod config;
+mod file_backed;
+mod messages;
 
 use std::path::PathBuf;
 
-pub use self::incoming::{ClientName, Incoming};
-pub use self::outgoing::Outgoing;
-pub use self::settings::{Named, Pair, Settings, Side};
+pub use self::acceptor::{ClientName, TlsAcceptor};
+pub use self::config::{CertificateFiles, FlagPath, TlsConfig, TlsInfo};
+pub use self::dialer::Dialer;
 
 /// Why there is no TLS.
 #[derive(Debug, thiserror::Error)]
@@ -76,11 +76,11 @@ pub enum Error {
     },
     /// What is in the files does not fit together.
     #[error("TLS: {0}")]
-    Library(#[from] rustls::Error),
+    Rustls(#[from] rustls::Error),
     /// No client certificate can be checked like this.
     #[error("TLS: {0}")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
     /// A certificate cannot be made.
     #[error("a certificate cannot be made: {0}")]
-    Making(#[from] rcgen::Error),
+    SelfSigned(#[from] rcgen::Error),
 }

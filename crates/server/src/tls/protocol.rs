@@ -10,30 +10,30 @@ use rustls::{ProtocolVersion, SupportedCipherSuite, SupportedProtocolVersion, ve
 
 /// What may be spoken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Protocol {
+pub struct ProtocolConfig {
     /// Ciphers of TLS 1.2, by name; empty means all.
     pub suites: Vec<String>,
     /// No older one.
-    pub min: Option<Version>,
+    pub min: Option<TlsVersion>,
     /// No newer one.
-    pub max: Option<Version>,
+    pub max: Option<TlsVersion>,
 }
 
 /// A version of the protocol. An older one comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Version {
+pub enum TlsVersion {
     /// 1.2
     Tls12,
     /// 1.3
     Tls13,
 }
 
-impl Version {
+impl TlsVersion {
     /// As etcd writes it.
-    pub fn named(text: &str) -> Option<Version> {
+    pub fn parse(text: &str) -> Option<TlsVersion> {
         match text {
-            "TLS1.2" => Some(Version::Tls12),
-            "TLS1.3" => Some(Version::Tls13),
+            "TLS1.2" => Some(TlsVersion::Tls12),
+            "TLS1.3" => Some(TlsVersion::Tls13),
             _ => None,
         }
     }
@@ -60,7 +60,7 @@ fn is_named(suite: &SupportedCipherSuite, name: &str) -> bool {
     known == name || known.contains("CHACHA20") && known.strip_suffix("_SHA256") == Some(name)
 }
 
-impl Protocol {
+impl ProtocolConfig {
     pub(super) fn provider(&self) -> Arc<CryptoProvider> {
         let mut provider = ring::default_provider();
         provider.cipher_suites.retain(|suite| {
@@ -72,8 +72,8 @@ impl Protocol {
     }
 
     pub(super) fn versions(&self) -> Vec<&'static SupportedProtocolVersion> {
-        let all = [(Version::Tls12, &version::TLS12), (Version::Tls13, &version::TLS13)];
-        let is_in = |known: Version| {
+        let all = [(TlsVersion::Tls12, &version::TLS12), (TlsVersion::Tls13, &version::TLS13)];
+        let is_in = |known: TlsVersion| {
             self.min.is_none_or(|min| known >= min) && self.max.is_none_or(|max| known <= max)
         };
         all.into_iter().filter(|(known, _)| is_in(*known)).map(|(_, version)| version).collect()
@@ -103,13 +103,13 @@ mod tests {
     #[test]
     fn what_is_chosen_is_all_that_is_spoken() {
         let suites = vec!["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".to_owned()];
-        let few = Protocol { suites, ..Protocol::default() };
+        let few = ProtocolConfig { suites, ..ProtocolConfig::default() };
         // The one, and the three of TLS 1.3.
         assert_eq!(few.provider().cipher_suites.len(), 4);
         assert_eq!(few.versions().len(), 2);
-        let newest = Protocol { min: Some(Version::Tls13), ..Protocol::default() };
+        let newest = ProtocolConfig { min: Some(TlsVersion::Tls13), ..ProtocolConfig::default() };
         assert_eq!(newest.versions(), [&version::TLS13]);
-        let older = Protocol { max: Some(Version::Tls12), ..Protocol::default() };
+        let older = ProtocolConfig { max: Some(TlsVersion::Tls12), ..ProtocolConfig::default() };
         assert_eq!(older.versions(), [&version::TLS12]);
     }
 }

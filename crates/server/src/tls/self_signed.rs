@@ -26,18 +26,18 @@ use x509_cert::der::pem::{LineEnding, encode_string};
 
 use super::Error;
 use super::certificate;
-use super::protocol::Protocol;
-use super::settings::{Made, Named, Pair, YEARS_MAX};
+use super::config::{CertificateFiles, FlagPath, SelfSignedConfig, VALIDITY_YEARS_MAX};
+use super::protocol::ProtocolConfig;
 
 /// etcd's year.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The pair, made if there is none that holds.
-pub(super) fn pair(made: &Made) -> Result<Pair, Error> {
-    let file = |name| Named { flag: made.flag, path: made.dir.join(name) };
-    let pair = Pair { certificate: file("cert.pem"), key: file("key.pem") };
+pub(super) fn load_or_create(made: &SelfSignedConfig) -> Result<CertificateFiles, Error> {
+    let file = |name| FlagPath { flag: made.flag, path: made.dir.join(name) };
+    let pair = CertificateFiles { certificate: file("cert.pem"), key: file("key.pem") };
     let is_there = pair.certificate.path.exists() && pair.key.path.exists();
-    match is_there.then(|| holds(&pair)) {
+    match is_there.then(|| is_valid(&pair)) {
         Some(Ok(true)) => return Ok(pair),
         Some(Ok(false)) => {
             tracing::info!(dir = %made.dir.display(), "the made certificate has expired")
@@ -52,22 +52,22 @@ pub(super) fn pair(made: &Made) -> Result<Pair, Error> {
         write(&pair.certificate.path, &certificate, 0o644)
     };
     write().map_err(|error| {
-        Named { flag: made.flag, path: made.dir.clone() }.wrong(error.to_string())
+        FlagPath { flag: made.flag, path: made.dir.clone() }.error(error.to_string())
     })?;
     tracing::info!(dir = %made.dir.display(), hosts = ?made.hosts, "made a certificate");
     Ok(pair)
 }
 
-fn holds(pair: &Pair) -> Result<bool, Error> {
-    let loaded = pair.load(&Protocol::default())?;
-    let holds = certificate::holds_at(&loaded.cert[0], SystemTime::now());
-    holds.map_err(|error| pair.certificate.wrong(error.to_string()))
+fn is_valid(pair: &CertificateFiles) -> Result<bool, Error> {
+    let loaded = pair.load(&ProtocolConfig::default())?;
+    let holds = certificate::is_valid_at(&loaded.cert[0], SystemTime::now());
+    holds.map_err(|error| pair.certificate.error(error.to_string()))
 }
 
 /// A certificate and its key, as PEM.
-fn make(made: &Made) -> Result<(String, String), Error> {
+fn make(made: &SelfSignedConfig) -> Result<(String, String), Error> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let years = u32::try_from(made.years.min(YEARS_MAX)).unwrap_or_default();
+    let years = u32::try_from(made.years.min(VALIDITY_YEARS_MAX)).unwrap_or_default();
     let mut params = CertificateParams::new(made.hosts.clone())?;
     params.not_before = date_time_ymd(1970, 1, 1) + now;
     params.not_after = params.not_before + YEAR * years;
@@ -87,7 +87,7 @@ fn make(made: &Made) -> Result<(String, String), Error> {
         Ok((pem("CERTIFICATE", certificate.der())?, pem("PRIVATE KEY", key.serialized_der())?))
     })();
     both.map_err(|error: io::Error| {
-        Named { flag: made.flag, path: made.dir.clone() }.wrong(error.to_string())
+        FlagPath { flag: made.flag, path: made.dir.clone() }.error(error.to_string())
     })
 }
 
@@ -107,28 +107,32 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::tls::certificate::Facts;
+    use crate::tls::certificate::CertificateInfo;
 
     #[test]
     fn a_pair_is_used_again_until_it_expires() {
         let dir = tempfile::tempdir().unwrap();
         let hosts = vec!["127.0.0.1".to_owned(), "::1".to_owned(), "localhost".to_owned()];
-        let mut made =
-            Made { flag: "auto-tls", dir: dir.path().join("fixtures/client"), hosts, years: 0 };
-        let bytes = |pair: &Pair| fs::read(&pair.certificate.path).unwrap();
-        let expired = bytes(&pair(&made).unwrap());
+        let mut made = SelfSignedConfig {
+            flag: "auto-tls",
+            dir: dir.path().join("fixtures/client"),
+            hosts,
+            years: 0,
+        };
+        let bytes = |pair: &CertificateFiles| fs::read(&pair.certificate.path).unwrap();
+        let expired = bytes(&load_or_create(&made).unwrap());
         made.years = 1;
-        let first = pair(&made).unwrap();
+        let first = load_or_create(&made).unwrap();
         assert_ne!(bytes(&first), expired);
-        let second = pair(&made).unwrap();
+        let second = load_or_create(&made).unwrap();
         assert_eq!(bytes(&first), bytes(&second));
-        let loaded = first.load(&Protocol::default()).unwrap();
-        let facts = Facts::of(&loaded.cert[0]).unwrap();
+        let loaded = first.load(&ProtocolConfig::default()).unwrap();
+        let facts = CertificateInfo::parse(&loaded.cert[0]).unwrap();
         assert_eq!((facts.hosts.len(), facts.addresses.len()), (1, 2));
         let mode = fs::metadata(&first.key.path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         // A key that cannot be used is nobody's loss.
         fs::write(&first.key.path, "nonsense").unwrap();
-        pair(&made).unwrap().load(&Protocol::default()).unwrap();
+        load_or_create(&made).unwrap().load(&ProtocolConfig::default()).unwrap();
     }
 }

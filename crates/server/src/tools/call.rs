@@ -11,11 +11,11 @@
 
 use tonic::transport::Channel;
 
-use super::{Asked, Failure};
+use super::{BoxError, ToolArguments};
 use crate::config::table::{Flag, flag};
-use crate::config::value::Kind::{Switch, Text};
-use crate::tls::protocol::Protocol;
-use crate::tls::{Named, Outgoing, Pair, Side};
+use crate::config::value::ValueKind::{Switch, Text};
+use crate::tls::protocol::ProtocolConfig;
+use crate::tls::{CertificateFiles, Dialer, FlagPath, TlsInfo};
 
 pub(super) const FLAGS: &[Flag] = &[
     flag("cacert", Text, "", "Who signs members' certificates; else the system's authorities."),
@@ -25,7 +25,7 @@ pub(super) const FLAGS: &[Flag] = &[
 ];
 
 /// Connects to the member at an address.
-pub(super) async fn connect(asked: &Asked, endpoint: &str) -> Result<Channel, Failure> {
+pub(super) async fn connect(asked: &ToolArguments, endpoint: &str) -> Result<Channel, BoxError> {
     let is_secure = FLAGS.iter().any(|flag| asked.is_set(flag.name));
     let url = match endpoint.contains("://") {
         true => endpoint.to_owned(),
@@ -33,23 +33,24 @@ pub(super) async fn connect(asked: &Asked, endpoint: &str) -> Result<Channel, Fa
         false => format!("http://{endpoint}"),
     };
     let outgoing = match url.starts_with("https://") || url.starts_with("unixs://") {
-        true => outgoing(asked)?,
-        false => Outgoing::default(),
+        true => dialer(asked)?,
+        false => Dialer::default(),
     };
     let connected = outgoing.connect(&url).await;
     Ok(connected.map_err(|why| format!("{endpoint}: {why}"))?)
 }
 
-fn outgoing(asked: &Asked) -> Result<Outgoing, Failure> {
-    let named = |flag| asked.path(flag).map(|path| Named { flag, path });
+fn dialer(asked: &ToolArguments) -> Result<Dialer, BoxError> {
+    let named = |flag| asked.path(flag).map(|path| FlagPath { flag, path });
     let calling = match (named("cert"), named("key")) {
-        (Some(certificate), Some(key)) => Some(Pair { certificate, key }),
+        (Some(certificate), Some(key)) => Some(CertificateFiles { certificate, key }),
         (None, None) => None,
         _ => return Err("--cert and --key must both be present".into()),
     };
     if asked.switch("insecure-skip-tls-verify") {
-        return Ok(Outgoing::unchecked(calling)?);
+        return Ok(Dialer::without_verification(calling)?);
     }
-    let side = Side { calling, trusted: named("cacert"), ..Side::default() };
-    Ok(Outgoing::new(&side, &Protocol::default())?)
+    let side =
+        TlsInfo { client_certificate: calling, trusted_ca: named("cacert"), ..TlsInfo::default() };
+    Ok(Dialer::new(&side, &ProtocolConfig::default())?)
 }

@@ -24,33 +24,33 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::config::arguments::{self, Values};
+use crate::config::arguments::{self, FlagValues};
 use crate::config::table::Flag;
 use crate::run;
 
 /// Why a tool has not done what it was asked.
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// One of the tools.
 struct Tool {
     /// What it is called: one word or two.
     name: &'static [&'static str],
     /// The words that it takes.
-    takes: &'static [&'static str],
+    positional_names: &'static [&'static str],
     flags: &'static [Flag],
     /// What it prints comes back.
-    work: fn(&Asked) -> Result<String, Failure>,
+    action: fn(&ToolArguments) -> Result<String, BoxError>,
 }
 
 /// What a tool is asked for.
-struct Asked {
-    words: Vec<String>,
-    values: Values,
+struct ToolArguments {
+    positional: Vec<String>,
+    values: FlagValues,
     flags: &'static [Flag],
 }
 
 const TOOLS: [Tool; 6] = [
-    Tool { name: &["version"], takes: &[], flags: &[], work: |_| Ok(run::version()) },
+    Tool { name: &["version"], positional_names: &[], flags: &[], action: |_| Ok(run::version()) },
     save::TOOL,
     status::TOOL,
     restore::TOOL,
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &[String]) -> Option<ExitCode> {
             .iter()
             .any(|tool| Some(tool.name[0]) == arguments.first().map(String::as_str)) =>
         {
-            Some(run::complain(&format!("there are these commands:\n{}", usages()), 2))
+            Some(run::print_error(&format!("there are these commands:\n{}", usages()), 2))
         }
         None => None,
     }
@@ -81,45 +81,50 @@ fn usages() -> String {
 
 impl Tool {
     fn run(&self, arguments: &[String]) -> ExitCode {
-        let asked = match self.read(arguments) {
+        let asked = match self.parse(arguments) {
             Ok(Some(asked)) => asked,
-            Ok(None) => return run::say(&self.help()),
-            Err(words) => return run::complain(&format!("{words}\n{}", self.help()), 2),
+            Ok(None) => return run::print(&self.help()),
+            Err(words) => return run::print_error(&format!("{words}\n{}", self.help()), 2),
         };
-        match (self.work)(&asked) {
-            Ok(text) => run::say(&text),
-            Err(failure) => run::complain(&failure.to_string(), 1),
+        match (self.action)(&asked) {
+            Ok(text) => run::print(&text),
+            Err(failure) => run::print_error(&failure.to_string(), 1),
         }
     }
 
     /// Nothing if help is wanted.
-    fn read(&self, arguments: &[String]) -> Result<Option<Asked>, String> {
-        let mut asked = Asked { words: Vec::new(), values: Values::new(), flags: self.flags };
+    fn parse(&self, arguments: &[String]) -> Result<Option<ToolArguments>, String> {
+        let mut asked =
+            ToolArguments { positional: Vec::new(), values: FlagValues::new(), flags: self.flags };
         let mut left = arguments.to_vec();
         let find = |name: &str| self.flags.iter().find(|flag| flag.name == name);
         while !left.is_empty() {
-            let said = arguments::read(&left, find).map_err(|refusal| refusal.to_string())?;
+            let said = arguments::parse(&left, find).map_err(|refusal| refusal.to_string())?;
             if said.wants_help {
                 return Ok(None);
             }
             asked.values.extend(said.values);
-            left = said.rest;
+            left = said.positional;
             if !left.is_empty() {
-                asked.words.push(left.remove(0));
+                asked.positional.push(left.remove(0));
             }
         }
-        match asked.words.len() == self.takes.len() {
+        match asked.positional.len() == self.positional_names.len() {
             true => Ok(Some(asked)),
-            false => Err(format!("{} takes {}", self.name.join(" "), self.wants())),
+            false => Err(format!("{} takes {}", self.name.join(" "), self.positional_usage())),
         }
     }
 
-    fn wants(&self) -> String {
-        if self.takes.is_empty() { "no words".to_owned() } else { self.takes.join(" ") }
+    fn positional_usage(&self) -> String {
+        if self.positional_names.is_empty() {
+            "no words".to_owned()
+        } else {
+            self.positional_names.join(" ")
+        }
     }
 
     fn usage(&self) -> String {
-        let words = ["clearlane"].iter().chain(self.name).chain(self.takes).copied();
+        let words = ["clearlane"].iter().chain(self.name).chain(self.positional_names).copied();
         let flags = if self.flags.is_empty() { "" } else { " [flags]" };
         words.collect::<Vec<_>>().join(" ") + flags
     }
@@ -138,7 +143,7 @@ impl Tool {
     }
 }
 
-impl Asked {
+impl ToolArguments {
     fn text(&self, name: &str) -> &str {
         let flag = self.flags.iter().find(|flag| flag.name == name);
         let default = flag.expect("asked for by its name in the tool's list").default;
@@ -162,15 +167,18 @@ impl Asked {
 mod tests {
     use super::*;
 
-    fn read(tool: &Tool, words: &[&str]) -> Result<Option<Asked>, String> {
-        tool.read(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+    fn read(tool: &Tool, words: &[&str]) -> Result<Option<ToolArguments>, String> {
+        tool.parse(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
     }
 
     #[test]
     fn flags_may_stand_before_and_behind_words() {
         for words in [["--data-dir=a", "file"], ["file", "--data-dir=a"]] {
             let asked = read(&restore::TOOL, &words).unwrap().unwrap();
-            assert_eq!((&asked.words[..], asked.text("data-dir")), (&["file".to_owned()][..], "a"));
+            assert_eq!(
+                (&asked.positional[..], asked.text("data-dir")),
+                (&["file".to_owned()][..], "a")
+            );
         }
         assert!(read(&restore::TOOL, &["file", "-h"]).unwrap().is_none());
         let told = |words: &[&str]| read(&restore::TOOL, words).err().unwrap();

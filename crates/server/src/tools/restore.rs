@@ -23,20 +23,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options};
-use clearlane_member::copies::{DirectoryVault, Vault as _};
+use clearlane_member::copies::{DiskStoreDir, StoreDir as _};
 use clearlane_member::snapshot_file;
 use clearlane_mvcc::{IndexKind, Revision, StoreParts};
-use clearlane_raft_log::files::Disk;
+use clearlane_raft_log::files::OsFileSystem;
 
 use super::status::{open_file, revision};
-use super::{Asked, Failure, Tool};
+use super::{BoxError, Tool, ToolArguments};
 use crate::config::table::flag;
-use crate::config::value::Kind::{Count, OneOf, Switch, Text};
-use crate::data::{InitialCluster, Start};
+use crate::config::value::ValueKind::{Count, OneOf, Switch, Text};
+use crate::data::{InitialCluster, MemberConfig};
 
 pub(super) const TOOL: Tool = Tool {
     name: &["snapshot", "restore"],
-    takes: &["FILE"],
+    positional_names: &["FILE"],
     flags: &[
         flag("data-dir", Text, "", "Where the data is made; ${name}.etcd if nothing is said."),
         flag("wal-dir", Text, "", "Where the log is made, if not there."),
@@ -54,14 +54,14 @@ pub(super) const TOOL: Tool = Tool {
         flag("mark-compacted", Switch, "false", "Nobody can go back before that."),
         flag("engine", OneOf(&["redb", "sled"]), "redb", "What has the data on disk."),
     ],
-    work: restore,
+    action: restore,
 };
 
 /// Which key says that a compaction is wanted, and how far the store has come in its log.
 const SCHEDULED: &[u8] = b"scheduledCompactRev";
 const PROGRESS: [&[u8]; 3] = [b"consistent_index", b"term", b"confState"];
 
-fn restore(asked: &Asked) -> Result<String, Failure> {
+fn restore(asked: &ToolArguments) -> Result<String, BoxError> {
     let bump =
         i64::try_from(crate::config::value::count(asked.text("bump-revision")).unwrap_or(0))?;
     let marks = asked.switch("mark-compacted");
@@ -70,64 +70,67 @@ fn restore(asked: &Asked) -> Result<String, Failure> {
             "--mark-compacted is for a revision that was bumped: give --bump-revision".into()
         );
     }
-    let start = start_of(asked)?;
+    let start = member_config(asked)?;
     let data_dir = &start.data_dir;
     for dir in [Some(data_dir), start.wal_dir.as_ref()].into_iter().flatten() {
         if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
             return Err(format!("{} is not empty", dir.display()).into());
         }
     }
-    let mut file = open_file(Path::new(&asked.words[0]))?;
-    let made = beside(data_dir);
+    let mut file = open_file(Path::new(&asked.positional[0]))?;
+    let made = restoring_dir(data_dir);
     if made.exists() {
         fs::remove_dir_all(&made)?;
     }
     let snap = made.join("member/snap");
     fs::create_dir_all(&snap)?;
-    let vault = DirectoryVault::new(Arc::new(Disk), &snap, start.engine_kind, Options::default())?;
+    let vault =
+        DiskStoreDir::new(Arc::new(OsFileSystem), &snap, start.engine_kind, Options::default())?;
     let engine = vault.open()?;
     snapshot_file::restore(&mut file, Arc::clone(&engine), !asked.switch("skip-hash-check"))?;
-    let now = begin_anew(&*engine, bump, marks)?;
+    let now = reset_cluster_and_revision(&*engine, bump, marks)?;
     drop((engine, vault));
     if data_dir.exists() {
         fs::remove_dir(data_dir)?;
     }
     fs::rename(&made, data_dir)?;
-    start.make()?;
+    start.create()?;
     Ok(format!("restored {} at revision {now}\n", data_dir.display()))
 }
 
-fn start_of(asked: &Asked) -> Result<Start, Failure> {
+fn member_config(asked: &ToolArguments) -> Result<MemberConfig, BoxError> {
     let name = asked.text("name");
     let data_dir = asked.path("data-dir").unwrap_or_else(|| format!("{name}.etcd").into());
     let urls = asked.text("initial-advertise-peer-urls").split(',').map(str::to_owned);
     let urls: Vec<String> = urls.collect();
-    let parts = StoreParts {
-        design: clearlane_backend::Design::SnapshotReadTx,
-        index: IndexKind::Persistent,
-    };
-    let by_default = Start::new(name, &data_dir, "", parts);
-    Ok(Start {
+    let parts =
+        StoreParts { design: clearlane_backend::Era::Clearlane, index: IndexKind::Persistent };
+    let by_default = MemberConfig::new(name, &data_dir, "", parts);
+    Ok(MemberConfig {
         wal_dir: asked.path("wal-dir"),
         initial_cluster: match asked.is_set("initial-cluster") {
             true => asked.text("initial-cluster").parse()?,
-            false => InitialCluster::of(name, &urls),
+            false => InitialCluster::single(name, &urls),
         },
         peer_urls: urls,
-        token: asked.text("initial-cluster-token").to_owned(),
+        cluster_token: asked.text("initial-cluster-token").to_owned(),
         engine_kind: asked.text("engine").parse::<EngineKind>()?,
         ..by_default
     })
 }
 
-fn beside(data_dir: &Path) -> PathBuf {
+fn restoring_dir(data_dir: &Path) -> PathBuf {
     let mut name = data_dir.as_os_str().to_owned();
     name.push(".restoring");
     name.into()
 }
 
 /// Forgets who was a member, and goes on at a revision, which comes back.
-fn begin_anew(engine: &dyn Engine, bump: i64, marks: bool) -> Result<i64, Failure> {
+fn reset_cluster_and_revision(
+    engine: &dyn Engine,
+    bump: i64,
+    marks: bool,
+) -> Result<i64, BoxError> {
     let mut now = revision(&*engine.snapshot()?)?;
     let mut txn = engine.begin_write()?;
     for bucket in [Bucket::Members, Bucket::MembersRemoved] {

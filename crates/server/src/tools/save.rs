@@ -7,25 +7,25 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::{Asked, Failure, Tool, call};
+use super::{BoxError, Tool, ToolArguments, call};
 use clearlane_proto::etcdserverpb::SnapshotRequest;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use sha2::{Digest, Sha256};
 
 pub(super) const TOOL: Tool = Tool {
     name: &["snapshot", "save"],
-    takes: &["ENDPOINT", "FILE"],
+    positional_names: &["ENDPOINT", "FILE"],
     flags: call::FLAGS,
-    work: save,
+    action: save,
 };
 
 /// What the sum at the end is long.
-const SUM: usize = 32;
+const CHECKSUM_BYTES: usize = 32;
 /// What is before it is a multiple of this, in every snapshot of etcd's.
-const UNIT: u64 = 512;
+const SNAPSHOT_BLOCK_BYTES: u64 = 512;
 
-fn save(asked: &Asked) -> Result<String, Failure> {
-    let (endpoint, path) = (&asked.words[0], Path::new(&asked.words[1]));
+fn save(asked: &ToolArguments) -> Result<String, BoxError> {
+    let (endpoint, path) = (&asked.positional[0], Path::new(&asked.positional[1]));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let part = named_part(path);
     let length = runtime.block_on(fetch(asked, endpoint, &part))?;
@@ -41,16 +41,16 @@ fn named_part(path: &Path) -> PathBuf {
     name.into()
 }
 
-async fn fetch(asked: &Asked, endpoint: &str, part: &Path) -> Result<u64, Failure> {
+async fn fetch(asked: &ToolArguments, endpoint: &str, part: &Path) -> Result<u64, BoxError> {
     let channel = call::connect(asked, endpoint).await?;
     let asked = MaintenanceClient::new(channel).snapshot(SnapshotRequest {}).await;
     let mut pieces =
         asked.map_err(|status| format!("{endpoint}: {}", status.message()))?.into_inner();
     let mut file = File::create(part).map_err(|error| format!("{}: {error}", part.display()))?;
-    let mut tail = Tail::default();
+    let mut tail = ChecksumReader::default();
     while let Some(piece) = pieces.message().await? {
         file.write_all(&piece.blob)?;
-        tail.take(&piece.blob);
+        tail.push(&piece.blob);
     }
     let length = tail.check()?;
     file.sync_all()?;
@@ -59,28 +59,28 @@ async fn fetch(asked: &Asked, endpoint: &str, part: &Path) -> Result<u64, Failur
 
 /// Sums up what comes, but for the last bytes, which are the sum.
 #[derive(Default)]
-struct Tail {
+struct ChecksumReader {
     sum: Sha256,
-    held: Vec<u8>,
+    tail: Vec<u8>,
     summed: u64,
 }
 
-impl Tail {
-    fn take(&mut self, bytes: &[u8]) {
-        self.held.extend_from_slice(bytes);
-        let ready = self.held.len().saturating_sub(SUM);
-        self.sum.update(&self.held[..ready]);
-        self.held.drain(..ready);
+impl ChecksumReader {
+    fn push(&mut self, bytes: &[u8]) {
+        self.tail.extend_from_slice(bytes);
+        let ready = self.tail.len().saturating_sub(CHECKSUM_BYTES);
+        self.sum.update(&self.tail[..ready]);
+        self.tail.drain(..ready);
         self.summed += ready as u64;
     }
 
     /// How long all of it is, if the sum matches.
-    fn check(self) -> Result<u64, Failure> {
-        if self.held.len() < SUM || !self.summed.is_multiple_of(UNIT) {
+    fn check(self) -> Result<u64, BoxError> {
+        if self.tail.len() < CHECKSUM_BYTES || !self.summed.is_multiple_of(SNAPSHOT_BLOCK_BYTES) {
             return Err("the snapshot ends without its sum; it was cut off".into());
         }
-        match self.sum.finalize()[..] == self.held[..] {
-            true => Ok(self.summed + SUM as u64),
+        match self.sum.finalize()[..] == self.tail[..] {
+            true => Ok(self.summed + CHECKSUM_BYTES as u64),
             false => Err("the snapshot's sum does not match; it was damaged on its way".into()),
         }
     }
@@ -91,8 +91,8 @@ mod tests {
     use super::*;
 
     fn check(bytes: &[u8], piece: usize) -> Result<u64, String> {
-        let mut tail = Tail::default();
-        bytes.chunks(piece).for_each(|piece| tail.take(piece));
+        let mut tail = ChecksumReader::default();
+        bytes.chunks(piece).for_each(|piece| tail.push(piece));
         tail.check().map_err(|failure| failure.to_string())
     }
 

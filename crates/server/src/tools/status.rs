@@ -10,16 +10,16 @@ use std::sync::Arc;
 
 use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options, Snapshot, open};
 use clearlane_member::snapshot_file;
-use clearlane_mvcc::RecordKey;
+use clearlane_mvcc::RevisionKey;
 
-use super::{Asked, Failure, Tool};
+use super::{BoxError, Tool, ToolArguments};
 use crate::data::etcd;
 
 pub(super) const TOOL: Tool =
-    Tool { name: &["snapshot", "status"], takes: &["FILE"], flags: &[], work: status };
+    Tool { name: &["snapshot", "status"], positional_names: &["FILE"], flags: &[], action: status };
 
-fn status(asked: &Asked) -> Result<String, Failure> {
-    let path = Path::new(&asked.words[0]);
+fn status(asked: &ToolArguments) -> Result<String, BoxError> {
+    let path = Path::new(&asked.positional[0]);
     let mut file = open_file(path)?;
     let dir = std::env::temp_dir().join(format!("clearlane-status-{}", std::process::id()));
     let described = describe(&mut file, &dir);
@@ -29,13 +29,13 @@ fn status(asked: &Asked) -> Result<String, Failure> {
 }
 
 /// Opens a snapshot of ours, or says which file it was.
-pub(super) fn open_file(path: &Path) -> Result<File, Failure> {
+pub(super) fn open_file(path: &Path) -> Result<File, BoxError> {
     let mut file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    etcd::refuse_snapshot(path, &mut file)?;
+    etcd::reject_etcd_snapshot(path, &mut file)?;
     Ok(file)
 }
 
-fn describe(file: &mut File, dir: &Path) -> Result<String, Failure> {
+fn describe(file: &mut File, dir: &Path) -> Result<String, BoxError> {
     let engine: Arc<dyn Engine> = open(EngineKind::Redb, dir, Options::default())?;
     snapshot_file::restore(file, Arc::clone(&engine), true)?;
     let snapshot = engine.snapshot()?;
@@ -44,13 +44,14 @@ fn describe(file: &mut File, dir: &Path) -> Result<String, Failure> {
 }
 
 /// The last revision of a store.
-pub(super) fn revision(snapshot: &dyn Snapshot) -> Result<i64, Failure> {
+pub(super) fn revision(snapshot: &dyn Snapshot) -> Result<i64, BoxError> {
     let Some(last) = snapshot.last_key(Bucket::Key)? else { return Ok(1) };
-    let (revision, _) = RecordKey::decode(&last).map_err(|_| "the last record has no revision")?;
+    let (revision, _) =
+        RevisionKey::decode(&last).map_err(|_| "the last record has no revision")?;
     Ok(revision.main)
 }
 
-fn sum(snapshot: &dyn Snapshot) -> Result<(u64, u32), Failure> {
+fn sum(snapshot: &dyn Snapshot) -> Result<(u64, u32), BoxError> {
     let (mut records, mut hash) = (0, 0);
     for bucket in Bucket::ALL {
         hash = crc32c::crc32c_append(hash, bucket.name().as_bytes());

@@ -7,23 +7,23 @@ use std::path::{Path, PathBuf};
 
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_proto::nested::decode_raft_request;
-use clearlane_raft_log::files::Disk;
+use clearlane_raft_log::files::OsFileSystem;
 use clearlane_raft_log::{ConfChange, Entry, EntryKind, wal};
 
-use super::{Asked, Failure, Tool};
+use super::{BoxError, Tool, ToolArguments};
 
 pub(super) const TOOL: Tool =
-    Tool { name: &["wal", "dump"], takes: &["DIR"], flags: &[], work: dump };
+    Tool { name: &["wal", "dump"], positional_names: &["DIR"], flags: &[], action: dump };
 
 /// A request is cut off behind so many letters.
-const LETTERS_MAX: usize = 160;
+const REQUEST_CHARS_MAX: usize = 160;
 
-fn dump(asked: &Asked) -> Result<String, Failure> {
-    let dir = log_of(Path::new(&asked.words[0]));
-    let snapshots = wal::valid_snapshots(&Disk, &dir)?;
+fn dump(asked: &ToolArguments) -> Result<String, BoxError> {
+    let dir = log_of(Path::new(&asked.positional[0]));
+    let snapshots = wal::valid_snapshots(&OsFileSystem, &dir)?;
     let first = snapshots.first().cloned().unwrap_or_default();
-    let contents = wal::read(&Disk, &dir, (first.index, first.term))?;
-    let (metadata, state) = (contents.metadata, contents.state);
+    let contents = wal::read(&OsFileSystem, &dir, (first.index, first.term))?;
+    let (metadata, state) = (contents.metadata, contents.hard_state);
     let mut out = String::from("Snapshots:\n");
     for snapshot in &snapshots {
         let _ = writeln!(out, "  term={} index={}", snapshot.term, snapshot.index);
@@ -58,39 +58,39 @@ fn describe(entry: &Entry) -> String {
         },
         _ if entry.data.is_empty() => "norm".to_owned(),
         _ => match decode_raft_request(entry.data.clone()) {
-            Ok(request) => cut(format!("norm {}", in_short(&request))),
+            Ok(request) => cut(format!("norm {}", summarize(&request))),
             Err(garbage) => format!("norm unreadable: {garbage}"),
         },
     }
 }
 
 /// Of the many kinds of requests, the one that it is.
-fn in_short(request: &InternalRaftRequest) -> String {
+fn summarize(request: &InternalRaftRequest) -> String {
     let id = request.header.as_ref().map_or(0, |header| header.id);
     let kinds = [
-        shown("put", &request.put),
-        shown("txn", &request.txn),
-        shown("delete_range", &request.delete_range),
-        shown("compaction", &request.compaction),
-        shown("range", &request.range),
-        shown("lease_grant", &request.lease_grant),
-        shown("lease_revoke", &request.lease_revoke),
-        shown("lease_checkpoint", &request.lease_checkpoint),
-        shown("alarm", &request.alarm),
-        shown("cluster_version_set", &request.cluster_version_set),
-        shown("cluster_member_attr_set", &request.cluster_member_attr_set),
-        shown("downgrade_info_set", &request.downgrade_info_set),
+        field_summary("put", &request.put),
+        field_summary("txn", &request.txn),
+        field_summary("delete_range", &request.delete_range),
+        field_summary("compaction", &request.compaction),
+        field_summary("range", &request.range),
+        field_summary("lease_grant", &request.lease_grant),
+        field_summary("lease_revoke", &request.lease_revoke),
+        field_summary("lease_checkpoint", &request.lease_checkpoint),
+        field_summary("alarm", &request.alarm),
+        field_summary("cluster_version_set", &request.cluster_version_set),
+        field_summary("cluster_member_attr_set", &request.cluster_member_attr_set),
+        field_summary("downgrade_info_set", &request.downgrade_info_set),
     ];
     let kind = kinds.into_iter().flatten().next();
     format!("id={id:x} {}", kind.unwrap_or_else(|| "another request".to_owned()))
 }
 
-fn shown(name: &str, request: &Option<impl Debug>) -> Option<String> {
+fn field_summary(name: &str, request: &Option<impl Debug>) -> Option<String> {
     request.as_ref().map(|request| format!("{name} {request:?}"))
 }
 
 fn cut(text: String) -> String {
-    match text.char_indices().nth(LETTERS_MAX) {
+    match text.char_indices().nth(REQUEST_CHARS_MAX) {
         Some((at, _)) => format!("{}...", &text[..at]),
         None => text,
     }

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_engine::{Bucket, EngineKind, KeyRange, Options};
-use clearlane_member::Handle;
-use clearlane_member::copies::{DirectoryVault, Vault};
+use clearlane_member::Server;
+use clearlane_member::copies::{DiskStoreDir, StoreDir};
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::{AlarmMember, AlarmType, CompactionRequest};
-use clearlane_raft_log::files::Disk;
-use clearlane_server::corruption;
-use clearlane_server::tls::Outgoing;
+use clearlane_raft_log::files::OsFileSystem;
+use clearlane_server::corruption_check;
+use clearlane_server::tls::Dialer;
 
-use crate::lab::{Lab, block_on, eventually, put};
+use crate::test_cluster::{TestCluster, block_on, eventually, put};
 
 const EVERY: Duration = Duration::from_millis(50);
 
 /// A cluster of three, with ten keys that are on every disk.
-async fn cluster() -> Lab {
-    let mut lab = Lab::new(&["a", "b", "c"]);
+async fn cluster() -> TestCluster {
+    let mut lab = TestCluster::new(&["a", "b", "c"]);
     // What a member has on disk is not applied again from its log.
     lab.tune = |start| start.backend.batch_interval = Duration::from_millis(5);
     for name in ["a", "b", "c"] {
@@ -34,10 +34,11 @@ async fn cluster() -> Lab {
 }
 
 /// Changes the value of a record on a member's disk, while the member is down.
-async fn spoil(lab: &mut Lab, name: &str) {
+async fn spoil(lab: &mut TestCluster, name: &str) {
     lab.kill(name).await;
     let snap = lab.data_dir(name).join("member/snap");
-    let vault = DirectoryVault::new(Arc::new(Disk), &snap, EngineKind::Redb, Options::default());
+    let vault =
+        DiskStoreDir::new(Arc::new(OsFileSystem), &snap, EngineKind::Redb, Options::default());
     let engine = vault.unwrap().open().unwrap();
     let mut records = Vec::new();
     let snapshot = engine.snapshot().unwrap();
@@ -58,7 +59,7 @@ async fn spoil(lab: &mut Lab, name: &str) {
 }
 
 /// The alarms of every member that runs, once there are any.
-async fn alarms(lab: &Lab) -> Vec<AlarmMember> {
+async fn alarms(lab: &TestCluster) -> Vec<AlarmMember> {
     let raised = || {
         let mut all = lab.names().into_iter().map(|name| lab.node(&name).alarms());
         let first = all.next().filter(|alarms| alarms.is_raised(AlarmType::Corrupt))?;
@@ -68,7 +69,7 @@ async fn alarms(lab: &Lab) -> Vec<AlarmMember> {
 }
 
 /// Three members, one of which has something else on its disk and serves again.
-async fn with_a_spoilt_follower() -> (Lab, String) {
+async fn with_a_spoilt_follower() -> (TestCluster, String) {
     let mut lab = cluster().await;
     let follower = lab.followers().await.remove(0);
     spoil(&mut lab, &follower).await;
@@ -77,9 +78,9 @@ async fn with_a_spoilt_follower() -> (Lab, String) {
 }
 
 /// A member's hands, for what the program does by itself.
-fn handle(lab: &Lab, name: &str) -> Handle {
-    let member = Handle::new(&lab.running[name].node, Limits::default());
-    tokio::spawn(member.desk().clone().run());
+fn handle(lab: &TestCluster, name: &str) -> Server {
+    let member = Server::new(&lab.running[name].node, Limits::default());
+    tokio::spawn(member.requests().clone().run());
     member
 }
 
@@ -87,7 +88,7 @@ fn corrupt(member_id: u64) -> Vec<AlarmMember> {
     vec![AlarmMember { member_id, alarm: AlarmType::Corrupt as i32 }]
 }
 
-async fn compact(lab: &Lab, name: &str, revision: i64) {
+async fn compact(lab: &TestCluster, name: &str, revision: i64) {
     let request = CompactionRequest { revision, physical: true };
     lab.kv(name).await.compact(request).await.unwrap();
 }
@@ -101,16 +102,16 @@ fn a_spoilt_member_does_not_begin_to_serve() {
         // As long as nothing is wrong it may.
         lab.kill(&follower).await;
         let urls = vec![lab.url(&follower)];
-        let opened = lab.plan(&follower).open().unwrap();
-        corruption::before_serving(&opened.node, &urls, &Outgoing::default()).unwrap();
+        let opened = lab.member_config(&follower).open().unwrap();
+        corruption_check::initial_check(&opened.threads, &urls, &Dialer::default()).unwrap();
         drop(opened);
         lab.start(&follower);
         lab.agree().await;
 
         spoil(&mut lab, &follower).await;
-        let opened = lab.plan(&follower).open().unwrap();
-        let told =
-            corruption::before_serving(&opened.node, &urls, &Outgoing::default()).unwrap_err();
+        let opened = lab.member_config(&follower).open().unwrap();
+        let told = corruption_check::initial_check(&opened.threads, &urls, &Dialer::default())
+            .unwrap_err();
         assert_eq!(told, format!("{id:x} found data inconsistency with peers"));
     });
 }
@@ -123,8 +124,8 @@ fn nobody_to_compare_with_is_no_fault() {
         for name in ["a", "b", "c"] {
             lab.kill(name).await;
         }
-        let opened = lab.plan(&leader).open().unwrap();
-        corruption::before_serving(&opened.node, &[lab.url(&leader)], &Outgoing::default())
+        let opened = lab.member_config(&leader).open().unwrap();
+        corruption_check::initial_check(&opened.threads, &[lab.url(&leader)], &Dialer::default())
             .unwrap();
     });
 }
@@ -134,7 +135,7 @@ fn the_leader_finds_a_spoilt_follower() {
     block_on(async {
         let (lab, follower) = with_a_spoilt_follower().await;
         let leader = lab.leader().await;
-        let checks = corruption::look_now_and_then(handle(&lab, &leader), EVERY);
+        let checks = corruption_check::run_periodic_checks(handle(&lab, &leader), EVERY);
         let checks = tokio::spawn(checks);
         assert_eq!(alarms(&lab).await, corrupt(lab.id(&follower)));
         checks.abort();
@@ -153,7 +154,8 @@ fn a_follower_does_not_look() {
         let (lab, follower) = with_a_spoilt_follower().await;
         lab.leader().await;
         let other = lab.followers().await.into_iter().find(|name| *name != follower).unwrap();
-        let checks = corruption::look_now_and_then(handle(&lab, &other), Duration::from_millis(1));
+        let checks =
+            corruption_check::run_periodic_checks(handle(&lab, &other), Duration::from_millis(1));
         assert!(tokio::time::timeout(20 * EVERY, checks).await.is_err());
         assert_eq!(lab.node(&other).alarms().iter().count(), 0);
     });
@@ -169,7 +171,7 @@ fn behind_a_compaction_the_one_of_three_is_found() {
             lab.put(&leader, "more", &number.to_string()).await;
         }
         compact(&lab, &leader, 12).await;
-        let checks = corruption::look_behind_compactions(handle(&lab, &leader), EVERY);
+        let checks = corruption_check::run_compaction_checks(handle(&lab, &leader), EVERY);
         let checks = tokio::spawn(checks);
         assert_eq!(alarms(&lab).await, corrupt(lab.id(&follower)));
         checks.abort();
@@ -194,7 +196,7 @@ fn behind_a_compaction_a_spoilt_leader_is_found_too() {
             lab.put(&follower, "more", &number.to_string()).await;
         }
         compact(&lab, &follower, 12).await;
-        let checks = corruption::look_behind_compactions(handle(&lab, &follower), EVERY);
+        let checks = corruption_check::run_compaction_checks(handle(&lab, &follower), EVERY);
         let checks = tokio::spawn(checks);
         assert_eq!(alarms(&lab).await, corrupt(id));
         checks.abort();

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use crate::lab::{ELECTION, Lab, block_on, eventually};
+use crate::test_cluster::{ELECTION, TestCluster, block_on, eventually};
 
 #[test]
 fn what_is_written_anywhere_is_read_everywhere() {
-    let lab = Lab::started(&["a", "b", "c"]);
+    let lab = TestCluster::started(&["a", "b", "c"]);
     block_on(async {
         lab.leader().await;
         for writer in lab.names() {
@@ -32,7 +32,7 @@ fn what_is_written_anywhere_is_read_everywhere() {
 
 #[test]
 fn when_the_leader_dies_another_goes_on_and_the_first_comes_back() {
-    let mut lab = Lab::started(&["a", "b", "c"]);
+    let mut lab = TestCluster::started(&["a", "b", "c"]);
     block_on(async {
         let mut healed = Vec::new();
         let (leader, left) = loop {
@@ -67,7 +67,7 @@ fn when_the_leader_dies_another_goes_on_and_the_first_comes_back() {
 
 #[test]
 fn leadership_is_handed_over() {
-    let lab = Lab::started(&["a", "b", "c"]);
+    let lab = TestCluster::started(&["a", "b", "c"]);
     block_on(async {
         let followers = lab.followers().await;
         let leader = lab.leader().await;
@@ -86,7 +86,7 @@ fn leadership_is_handed_over() {
 
 #[test]
 fn a_link_that_is_cut_moves_nobody_else() {
-    let lab = Lab::started(&["a", "b", "c"]);
+    let lab = TestCluster::started(&["a", "b", "c"]);
     block_on(async {
         let followers = lab.followers().await;
         let leader = lab.leader().await;

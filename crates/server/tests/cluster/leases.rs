@@ -5,11 +5,11 @@ use clearlane_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseKeepAliveRequest, LeaseTimeToLiveRequest,
 };
 
-use crate::lab::{Lab, block_on};
+use crate::test_cluster::{TestCluster, block_on};
 
 #[test]
 fn any_member_answers_for_the_leader() {
-    let lab = Lab::started(&["a", "b", "c"]);
+    let lab = TestCluster::started(&["a", "b", "c"]);
     block_on(async {
         let leader = lab.leader().await;
         let mut at_leader = LeaseClient::new(lab.channel(&leader).await);

@@ -2,18 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod alone;
+mod force_new_cluster;
 #[path = "../tls/authority.rs"]
 mod authority;
-mod behind;
+mod lagging_follower;
 mod corruption;
-mod figures;
-mod lab;
+mod metrics;
+mod test_cluster;
 mod leaders;
 mod leases;
 mod members;
-mod patience;
+mod deadlines;
 mod pings;
 mod secured;
-mod strangers;
-mod watched;
+mod unknown_members;
+mod watchers;

@@ -3,14 +3,14 @@
 use clearlane_proto::etcdserverpb::{
     MemberAddRequest, MemberListRequest, MemberPromoteRequest, MemberRemoveRequest,
 };
-use clearlane_server::data::{Start, State};
+use clearlane_server::data::{InitialClusterState, MemberConfig};
 use tonic::Code;
 
-use crate::lab::{Lab, block_on, eventually, eventually_async};
+use crate::test_cluster::{TestCluster, block_on, eventually, eventually_async};
 
 #[test]
 fn a_learner_joins_and_is_promoted_through_a_follower() {
-    let mut lab = Lab::started(&["a", "b", "c"]);
+    let mut lab = TestCluster::started(&["a", "b", "c"]);
     block_on(async {
         let followers = lab.followers().await;
         lab.put(&followers[0], "k", "1").await;
@@ -38,10 +38,13 @@ fn a_learner_joins_and_is_promoted_through_a_follower() {
         // It has found its number, and knows what it is before anybody has spoken to it; after a start
         // without having heard anything, too.
         for _ in 0..2 {
-            let start = Start { state: State::Existing, ..lab.plan("d") };
+            let start = MemberConfig {
+                initial_cluster_state: InitialClusterState::Existing,
+                ..lab.member_config("d")
+            };
             let opened = start.open().unwrap();
-            assert_eq!(opened.node.metadata().node_id, id);
-            assert!(opened.node.status().is_learner() && opened.node.status().applied() == 0);
+            assert_eq!(opened.threads.metadata().node_id, id);
+            assert!(opened.threads.status().is_learner() && opened.threads.status().applied() == 0);
         }
         lab.join("d");
         lab.agree().await;
@@ -60,14 +63,17 @@ fn a_learner_joins_and_is_promoted_through_a_follower() {
 
 #[test]
 fn who_joins_to_vote_is_no_learner_meanwhile() {
-    let mut lab = Lab::started(&["a"]);
+    let mut lab = TestCluster::started(&["a"]);
     block_on(async {
         lab.leader().await;
         let add = MemberAddRequest { peer_urls: vec![lab.bind("b")], is_learner: false };
         lab.cluster("a").await.member_add(add).await.unwrap();
-        let start = Start { state: State::Existing, ..lab.plan("b") };
+        let start = MemberConfig {
+            initial_cluster_state: InitialClusterState::Existing,
+            ..lab.member_config("b")
+        };
         let opened = start.open().unwrap();
-        assert!(!opened.node.status().is_learner());
+        assert!(!opened.threads.status().is_learner());
         drop(opened);
         lab.join("b");
         lab.put("b", "k", "1").await;
@@ -79,21 +85,26 @@ fn who_joins_to_vote_is_no_learner_meanwhile() {
 /// counts it, which is when the raft loop hears of the change.
 #[test]
 fn who_is_no_longer_alone_asks_again() {
-    let mut lab = Lab::started(&["a"]);
+    let mut lab = TestCluster::started(&["a"]);
     block_on(async {
-        eventually("that it is alone", || lab.node("a").is_alone().then_some(())).await;
+        eventually("that it is alone", || lab.node("a").is_sole_voter_caught_up().then_some(()))
+            .await;
         lab.put("a", "k", "1").await;
         assert_eq!(lab.get("a", "k").await.unwrap().as_deref(), Some("1"));
         let learns =
             MemberAddRequest { peer_urls: vec!["http://127.0.0.1:1".into()], is_learner: true };
         let learner = lab.cluster("a").await.member_add(learns).await.unwrap().into_inner();
         // A learner has no vote.
-        eventually("that it is alone", || lab.node("a").is_alone().then_some(())).await;
+        eventually("that it is alone", || lab.node("a").is_sole_voter_caught_up().then_some(()))
+            .await;
         let id = learner.member.unwrap().id;
         lab.cluster("a").await.member_remove(MemberRemoveRequest { id }).await.unwrap();
         let votes = MemberAddRequest { peer_urls: vec![lab.bind("b")], is_learner: false };
         let voter = lab.cluster("a").await.member_add(votes).await.unwrap().into_inner();
-        eventually("that it is not alone", || (!lab.node("a").is_alone()).then_some(())).await;
+        eventually("that it is not alone", || {
+            (!lab.node("a").is_sole_voter_caught_up()).then_some(())
+        })
+        .await;
         // The other one is not there yet, and without it nothing is certain.
         let late = lab.get("a", "k").await.unwrap_err();
         assert_eq!(
@@ -103,26 +114,31 @@ fn who_is_no_longer_alone_asks_again() {
         lab.join("b");
         lab.put("b", "k", "2").await;
         assert_eq!(lab.get("a", "k").await.unwrap().as_deref(), Some("2"));
-        assert!(!lab.node("a").is_alone() && !lab.node("b").is_alone());
+        assert!(
+            !lab.node("a").is_sole_voter_caught_up() && !lab.node("b").is_sole_voter_caught_up()
+        );
         remove(&lab, "a", voter.member.unwrap().id).await;
-        eventually("that it is alone again", || lab.node("a").is_alone().then_some(())).await;
+        eventually("that it is alone again", || {
+            lab.node("a").is_sole_voter_caught_up().then_some(())
+        })
+        .await;
         assert_eq!(lab.get("a", "k").await.unwrap().as_deref(), Some("2"));
     });
 }
 
 #[test]
 fn who_is_removed_stops() {
-    let mut lab = Lab::started(&["a", "b", "c"]);
+    let mut lab = TestCluster::started(&["a", "b", "c"]);
     block_on(async {
         let gone = lab.followers().await.remove(0);
         let (leader, id) = (lab.leader().await, lab.id(&gone));
         remove(&lab, &leader, id).await;
-        lab.is_told_to_go(&gone).await;
+        lab.is_told_of_its_removal(&gone).await;
         lab.kill(&gone).await;
         lab.put(&leader, "k", "1").await;
         // It does not come back.
         lab.start(&gone);
-        lab.is_told_to_go(&gone).await;
+        lab.is_told_of_its_removal(&gone).await;
         lab.kill(&gone).await;
         lab.agree().await;
     });
@@ -131,18 +147,18 @@ fn who_is_removed_stops() {
 /// It was away when it was removed, and is told when it comes back.
 #[test]
 fn who_was_removed_while_away_is_told() {
-    let mut lab = Lab::started(&["a", "b", "c"]);
+    let mut lab = TestCluster::started(&["a", "b", "c"]);
     block_on(async {
         let gone = lab.followers().await.remove(0);
         let (leader, id) = (lab.leader().await, lab.id(&gone));
         lab.kill(&gone).await;
         remove(&lab, &leader, id).await;
         lab.start(&gone);
-        lab.is_told_to_go(&gone).await;
+        lab.is_told_of_its_removal(&gone).await;
     });
 }
 
-async fn remove(lab: &Lab, at: &str, id: u64) {
+async fn remove(lab: &TestCluster, at: &str, id: u64) {
     let mut cluster = lab.cluster(at).await;
     eventually_async("that it is removed", async || {
         match cluster.member_remove(MemberRemoveRequest { id }).await {

@@ -6,14 +6,14 @@ use bytes::Bytes;
 use h2::{Ping, Reason};
 use tokio::net::TcpStream;
 
-use crate::lab::{Lab, block_on};
+use crate::test_cluster::{TestCluster, block_on};
 
 /// More than enough for an answer, and less than the pause that clients are asked for.
 const A_WHILE: Duration = Duration::from_secs(3);
 
 #[test]
 fn who_pings_too_often_is_sent_away_and_told_why() {
-    let lab = Lab::started(&["a"]);
+    let lab = TestCluster::started(&["a"]);
     block_on(async {
         lab.leader().await;
         let connection = TcpStream::connect(lab.running["a"].client).await.unwrap();

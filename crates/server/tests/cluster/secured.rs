@@ -2,33 +2,33 @@
 
 use clearlane_proto::etcdserverpb::MemberAddRequest;
 use clearlane_server::data::Error;
-use clearlane_server::tls::Side;
-use clearlane_server::tls::settings::{Allowed, Made};
+use clearlane_server::tls::TlsInfo;
+use clearlane_server::tls::config::{AllowedNames, SelfSignedConfig};
 use tempfile::TempDir;
 
 use crate::authority::{Authority, only};
-use crate::lab::{Lab, block_on, eventually};
+use crate::test_cluster::{TestCluster, block_on, eventually};
 
 const THREE: [&str; 3] = ["a", "b", "c"];
 const HOME: [&str; 1] = ["127.0.0.1"];
 
 /// Members with certificates of one authority, none of which runs yet.
-fn of_one_authority(names: &[&str]) -> (Lab, Authority, TempDir) {
+fn of_one_authority(names: &[&str]) -> (TestCluster, Authority, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let ca = Authority::new(dir.path(), "ca");
-    let mut lab = Lab::new(names);
+    let mut lab = TestCluster::new(names);
     for name in names {
-        lab.sides.insert((*name).to_owned(), member(&ca, name));
+        lab.tls.insert((*name).to_owned(), member(&ca, name));
     }
     (lab, ca, dir)
 }
 
-fn member(ca: &Authority, name: &str) -> Side {
-    Side { checks_address: true, ..ca.side(ca.pair(name, &HOME)) }
+fn member(ca: &Authority, name: &str) -> TlsInfo {
+    TlsInfo { checks_address: true, ..ca.side(ca.pair(name, &HOME)) }
 }
 
 /// Two of three agree, and the third gets through to nobody. After `then` it takes part.
-fn is_kept_out_until(mut lab: Lab, then: impl FnOnce(&mut Lab)) {
+fn is_kept_out_until(mut lab: TestCluster, then: impl FnOnce(&mut TestCluster)) {
     for name in THREE {
         lab.start(name);
     }
@@ -38,7 +38,7 @@ fn is_kept_out_until(mut lab: Lab, then: impl FnOnce(&mut Lab)) {
         for number in 0..20 {
             lab.put("a", "k", &number.to_string()).await;
         }
-        let figures = lab.running["c"].peers.figures();
+        let figures = lab.running["c"].peers.metrics();
         assert_eq!(figures.len(), 2);
         assert!(figures.iter().all(|to| to.active_since.is_none()), "{figures:?}");
         assert_eq!(lab.get("b", "k").await.unwrap().as_deref(), Some("19"));
@@ -79,9 +79,9 @@ fn three_members_replicate() {
 fn a_member_of_another_authority_is_kept_out() {
     let (mut lab, ca, dir) = of_one_authority(&THREE);
     let other = Authority::new(dir.path(), "other");
-    lab.sides.insert("c".to_owned(), member(&other, "odd"));
+    lab.tls.insert("c".to_owned(), member(&other, "odd"));
     is_kept_out_until(lab, |lab| {
-        lab.sides.insert("c".to_owned(), member(&ca, "c"));
+        lab.tls.insert("c".to_owned(), member(&ca, "c"));
     });
 }
 
@@ -89,19 +89,20 @@ fn a_member_of_another_authority_is_kept_out() {
 #[test]
 fn a_member_without_a_certificate_is_kept_out() {
     let (mut lab, ca, _dir) = of_one_authority(&THREE);
-    lab.calling.insert("c".to_owned(), ca.believer());
-    is_kept_out_until(lab, |lab| lab.calling.clear());
+    lab.client_tls.insert("c".to_owned(), ca.believer());
+    is_kept_out_until(lab, |lab| lab.client_tls.clear());
 }
 
 #[test]
 fn a_member_of_another_name_is_kept_out() {
     let (mut lab, ca, _dir) = of_one_authority(&THREE);
-    for side in lab.sides.values_mut() {
+    for side in lab.tls.values_mut() {
         side.allowed = only(&["a", "b", "third"]);
     }
     is_kept_out_until(lab, |lab| {
-        let side = Side { own: Some(ca.pair("third", &HOME)), ..lab.sides["c"].clone() };
-        lab.sides.insert("c".to_owned(), side);
+        let side =
+            TlsInfo { server_certificate: Some(ca.pair("third", &HOME)), ..lab.tls["c"].clone() };
+        lab.tls.insert("c".to_owned(), side);
     });
 }
 
@@ -109,11 +110,11 @@ fn a_member_of_another_name_is_kept_out() {
 #[test]
 fn a_member_from_elsewhere_is_kept_out() {
     let (mut lab, ca, _dir) = of_one_authority(&THREE);
-    lab.calling.insert("c".to_owned(), ca.caller(ca.pair("away", &["10.9.8.7"])));
+    lab.client_tls.insert("c".to_owned(), ca.caller(ca.pair("away", &["10.9.8.7"])));
     is_kept_out_until(lab, |lab| {
         // With `--peer-skip-client-san-verification` it may come. The others have to hear of that.
         for name in ["a", "b"] {
-            lab.sides.get_mut(name).unwrap().checks_address = false;
+            lab.tls.get_mut(name).unwrap().checks_address = false;
             block_on(lab.kill(name));
             lab.start(name);
         }
@@ -122,12 +123,13 @@ fn a_member_from_elsewhere_is_kept_out() {
 
 #[test]
 fn members_with_certificates_of_their_own_replicate() {
-    let mut lab = Lab::new(&THREE);
+    let mut lab = TestCluster::new(&THREE);
     for name in THREE {
         let (dir, hosts) = (lab.data_dir(name).join("fixtures/peer"), vec![HOME[0].to_owned()]);
-        let made = Some(Made { flag: "peer-auto-tls", dir, hosts, years: 1 });
-        let allowed = Allowed::All;
-        lab.sides.insert(name.to_owned(), Side { made, allowed, ..Side::default() });
+        let made = Some(SelfSignedConfig { flag: "peer-auto-tls", dir, hosts, years: 1 });
+        let allowed = AllowedNames::Any;
+        lab.tls
+            .insert(name.to_owned(), TlsInfo { self_signed: made, allowed, ..TlsInfo::default() });
     }
     for name in THREE {
         lab.start(name);
@@ -150,28 +152,28 @@ fn a_member_joins_and_gets_a_copy() {
             lab.put("a", "k", &number.to_string()).await;
         }
     });
-    lab.sides.insert("b".to_owned(), member(&ca, "b"));
+    lab.tls.insert("b".to_owned(), member(&ca, "b"));
     let url = lab.bind("b");
     block_on(async {
         let request = MemberAddRequest { peer_urls: vec![url], is_learner: true };
         lab.cluster("a").await.member_add(request).await.unwrap();
     });
     let other = Authority::new(dir.path(), "other");
-    lab.sides.insert("b".to_owned(), member(&other, "odd"));
-    let odd = clearlane_server::data::Start {
-        state: clearlane_server::data::State::Existing,
-        ..lab.plan("b")
+    lab.tls.insert("b".to_owned(), member(&other, "odd"));
+    let odd = clearlane_server::data::MemberConfig {
+        initial_cluster_state: clearlane_server::data::InitialClusterState::Existing,
+        ..lab.member_config("b")
     };
     let told = odd.open().unwrap_err();
-    assert!(matches!(told, Error::NobodyAnswers(_)), "{told}");
+    assert!(matches!(told, Error::NoPeerAnswered(_)), "{told}");
     assert!(told.to_string().contains("certificate signed by unknown authority"), "{told}");
-    lab.sides.insert("b".to_owned(), member(&ca, "b"));
+    lab.tls.insert("b".to_owned(), member(&ca, "b"));
     lab.join("b");
     block_on(async {
         lab.agree().await;
         let sent = || {
-            let figures = lab.running["a"].peers.figures();
-            figures.iter().any(|figures| figures.copies_sent > 0).then_some(())
+            let figures = lab.running["a"].peers.metrics();
+            figures.iter().any(|figures| figures.snapshots_sent > 0).then_some(())
         };
         eventually("a copy", sent).await;
     });

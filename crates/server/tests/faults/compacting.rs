@@ -15,8 +15,8 @@ use tokio::task::JoinSet;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::program::{PATIENCE, Program, leader_of, members, moment, patient};
-use crate::setting;
+use crate::env_number;
+use crate::program::{Program, TIMEOUT, kv_with_timeout, leader_of, members, short_pause};
 use crate::three::agree;
 
 /// Requests that are under way at a time.
@@ -33,7 +33,7 @@ struct Load {
 impl Load {
     /// The log keeps 5,000 entries behind a snapshot record: a follower that lacks more gets a raft snapshot.
     fn new(snapshot_count: u64) -> Load {
-        match setting("CLEARLANE_ROUNDS") {
+        match env_number("CLEARLANE_ROUNDS") {
             Some(rounds) => Load { rounds, keys: 300_000, entries: 25_000 },
             None => {
                 Load { rounds: 1, keys: 20_000, entries: 3 * snapshot_count as usize / 2 + 7_000 }
@@ -59,7 +59,7 @@ impl Writer {
         let begin = Instant::now();
         while let Err(status) = self.kv.txn(request.clone()).await {
             let is_late = matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded);
-            assert!(is_late && begin.elapsed() < PATIENCE, "{status}");
+            assert!(is_late && begin.elapsed() < TIMEOUT, "{status}");
         }
     }
 
@@ -105,7 +105,7 @@ async fn a_follower_is_stopped(snapshot_count: u64) {
     for round in 0..load.rounds {
         let leader = leader_of(&mut members).await;
         let away = (leader + 1 + round as usize % 2) % 3;
-        let mut writer = Writer { kv: patient(members[leader].client).await };
+        let mut writer = Writer { kv: kv_with_timeout(members[leader].client).await };
         writer.fill(load.keys, 100, &format!("round {round}")).await;
         writer.compact(&mut members, leader).await;
         members[away].signal("STOP");
@@ -139,8 +139,8 @@ async fn remove(cluster: &mut ClusterClient<Channel>, member: &Program) {
     let id = id_of(cluster, &member.peer_url()).await;
     let begin = Instant::now();
     while let Err(status) = cluster.member_remove(MemberRemoveRequest { id }).await {
-        assert!(begin.elapsed() < PATIENCE, "{status}");
-        moment().await;
+        assert!(begin.elapsed() < TIMEOUT, "{status}");
+        short_pause().await;
     }
 }
 
@@ -148,8 +148,8 @@ async fn add(cluster: &mut ClusterClient<Channel>, member: &Program) {
     let add = MemberAddRequest { peer_urls: vec![member.peer_url()], is_learner: false };
     let begin = Instant::now();
     while let Err(status) = cluster.member_add(add.clone()).await {
-        assert!(begin.elapsed() < PATIENCE, "{status}");
-        moment().await;
+        assert!(begin.elapsed() < TIMEOUT, "{status}");
+        short_pause().await;
     }
 }
 
@@ -169,7 +169,7 @@ async fn a_member_is_replaced_while_all_are_compacting() {
     for round in 0..load.rounds {
         let leader = leader_of(&mut members).await;
         let away = (leader + 1 + round as usize % 2) % 3;
-        let mut writer = Writer { kv: patient(members[leader].client).await };
+        let mut writer = Writer { kv: kv_with_timeout(members[leader].client).await };
         writer.fill(load.keys / 10, 100, &format!("round {round}")).await;
         let mut cluster = at(&members[leader]).await;
         remove(&mut cluster, &members[away]).await;
@@ -192,7 +192,7 @@ async fn a_member_that_joins_serves_nobody_before_it_knows_what_the_others_have(
     let keys = 3_000;
     let mut members = cluster(dir.path(), &[]).await;
     let leader = leader_of(&mut members).await;
-    let writer = Writer { kv: patient(members[leader].client).await };
+    let writer = Writer { kv: kv_with_timeout(members[leader].client).await };
     writer.fill(keys, 1, "v").await;
     let away = (leader + 1) % 3;
     let mut cluster = at(&members[leader]).await;

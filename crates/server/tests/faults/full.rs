@@ -18,7 +18,7 @@ use clearlane_proto::etcdserverpb::{
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use crate::program::{PATIENCE, Program, members, moment, patient};
+use crate::program::{Program, TIMEOUT, kv_with_timeout, members, short_pause};
 
 /// So many puts follow on each other before the test waits until they are committed. With more a fast
 /// machine, or a thread that stands still, could lead to a disk that has no room for the next commit
@@ -106,7 +106,7 @@ async fn put_in_batches(member: &Program, client: &mut KvClient<Channel>) -> (us
 }
 
 async fn has_alarm(member: &Program) -> bool {
-    let endpoint = Endpoint::from_shared(member.url()).unwrap().timeout(PATIENCE);
+    let endpoint = Endpoint::from_shared(member.url()).unwrap().timeout(TIMEOUT);
     let mut client = MaintenanceClient::new(endpoint.connect().await.unwrap());
     !client.alarm(AlarmRequest::default()).await.unwrap().into_inner().alarms.is_empty()
 }
@@ -128,8 +128,8 @@ async fn alarm_is(member: &Program, raised: bool) {
     let begin = Instant::now();
     while has_alarm(member).await != raised {
         let log = member.log();
-        assert!(begin.elapsed() < PATIENCE, "still not so that an alarm: {raised}: {log}");
-        moment().await;
+        assert!(begin.elapsed() < TIMEOUT, "still not so that an alarm: {raised}: {log}");
+        short_pause().await;
     }
 }
 
@@ -142,8 +142,8 @@ async fn settle(member: &Program, client: &mut KvClient<Channel>) {
         let nothing = DeleteRangeRequest { key: "x".into(), ..Default::default() };
         client.delete_range(nothing).await.unwrap();
         while commits(member) == before {
-            assert!(begin.elapsed() < PATIENCE, "nothing is committed: {}", member.log());
-            moment().await;
+            assert!(begin.elapsed() < TIMEOUT, "nothing is committed: {}", member.log());
+            short_pause().await;
         }
     }
 }
@@ -152,7 +152,7 @@ async fn settle(member: &Program, client: &mut KvClient<Channel>) {
 async fn a_full_disk_refuses_writes_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let Some((disk, mut member)) = member_on(dir.path(), 150).await else { return };
-    let mut client = patient(member.client).await;
+    let mut client = kv_with_timeout(member.client).await;
     let (written, refusal) = put_in_batches(&member, &mut client).await;
     assert_eq!(refusal.code(), Code::ResourceExhausted, "{refusal}");
     assert_eq!(refusal.message(), "etcdserver: mvcc: database space exceeded");
@@ -174,7 +174,7 @@ async fn a_full_disk_refuses_writes_and_loses_nothing() {
         let deleted = deleted.unwrap_or_else(|status| panic!("{status}: {}", member.log()));
         assert_eq!(deleted.into_inner().deleted, 1);
     }
-    assert!(member.runs());
+    assert!(member.is_running());
 
     // There is room again: nobody has to do anything.
     fs::remove_file(ballast).unwrap();
@@ -184,7 +184,7 @@ async fn a_full_disk_refuses_writes_and_loses_nothing() {
     member.kill();
     member.start();
     member.ready().await;
-    let mut client = patient(member.client).await;
+    let mut client = kv_with_timeout(member.client).await;
     assert_eq!(count(&mut client, false).await.unwrap().count, (written - written / 2 + 1) as i64);
 }
 
@@ -193,7 +193,7 @@ async fn a_full_disk_refuses_writes_and_loses_nothing() {
 async fn a_disk_that_is_full_at_once_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let Some((disk, mut member)) = member_on(dir.path(), 250).await else { return };
-    let mut client = patient(member.client).await;
+    let mut client = kv_with_timeout(member.client).await;
     for number in 0..50 {
         client.put(put(number)).await.unwrap();
     }
@@ -201,14 +201,14 @@ async fn a_disk_that_is_full_at_once_loses_nothing() {
     let ballast = std::thread::spawn(move || fs::write(path, vec![1; 250 << 20]));
     let (written, refusal) = put_all(&mut client, 50).await;
     let _ = ballast.join().unwrap();
-    println!("{written} puts, then: {refusal}; it runs: {}", member.runs());
-    if !member.runs() {
+    println!("{written} puts, then: {refusal}; it runs: {}", member.is_running());
+    if !member.is_running() {
         assert!(member.log().contains("No space left"), "{}", member.log());
     }
     disk.resize(500);
     member.kill();
     member.start();
     member.ready().await;
-    let mut client = patient(member.client).await;
+    let mut client = kv_with_timeout(member.client).await;
     assert!(count(&mut client, false).await.unwrap().count >= written as i64);
 }

@@ -21,22 +21,22 @@ use clearlane_proto::etcdserverpb::{
 use tokio::task::JoinSet;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::program::{Program, leader_of, members, moment};
-use crate::setting;
+use crate::env_number;
+use crate::program::{Program, leader_of, members, short_pause};
 use crate::sleeper::Sleeper;
 use crate::three::agree;
 
 /// Requests that are under way at a time while keys are put.
 const WRITERS: usize = 16;
 /// Longer than any of these requests takes.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 fn keys() -> usize {
-    setting("CLEARLANE_KEYS").unwrap_or(20_000) as usize
+    env_number("CLEARLANE_KEYS").unwrap_or(20_000) as usize
 }
 
 async fn kv(member: &Program) -> KvClient<Channel> {
-    let endpoint = Endpoint::from_shared(member.url()).unwrap().timeout(PATIENCE);
+    let endpoint = Endpoint::from_shared(member.url()).unwrap().timeout(TIMEOUT);
     KvClient::new(endpoint.connect().await.unwrap()).max_decoding_message_size(usize::MAX)
 }
 
@@ -108,7 +108,7 @@ async fn light(
         refused.extend(kv.put(small).await.err().map(|status| status.message().to_owned()));
         refused.extend(kv.range(look).await.err().map(|status| status.message().to_owned()));
         longest = longest.max(begin.elapsed());
-        moment().await;
+        short_pause().await;
     }
     (refused, longest)
 }
@@ -126,14 +126,14 @@ fn metric(member: &Program, name: &str) -> f64 {
 }
 
 /// Prints by how much ticks were late, and fails if that is more than the sleeper was and what is asked for.
-fn judge_ticks(what: &str, members: &[Program], sleeper: &Sleeper) {
+fn check_tick_lateness(what: &str, members: &[Program], sleeper: &Sleeper) {
     let late = |member| 1000.0 * metric(member, "clearlane_raft_tick_lateness_max_seconds");
     let late: Vec<f64> = members.iter().map(late).collect();
     let slept = sleeper.latest_ms();
     println!(
         "{what}: latest tick of each member {late:.1?} ms, of a thread that only sleeps {slept:.1} ms"
     );
-    if let Some(most) = setting("CLEARLANE_TICK_MAX_MS") {
+    if let Some(most) = env_number("CLEARLANE_TICK_MAX_MS") {
         let most = slept + most as f64;
         assert!(late.iter().all(|late| *late <= most), "{what}: {late:?} ms, at most {most}");
     }
@@ -174,7 +174,7 @@ async fn a_request_that_takes_long_to_apply_costs_no_leadership() {
             while heavy.put(put("behind".into(), "v".into())).await.is_err() {}
         }
         println!("{what} over {} keys: {:?}", keys(), begin.elapsed());
-        judge_ticks(what, &members, &sleeper);
+        check_tick_lateness(what, &members, &sleeper);
     }
     let begin = Instant::now();
     let (key, range_end) = ("h".into(), "i".into());
@@ -182,7 +182,7 @@ async fn a_request_that_takes_long_to_apply_costs_no_leadership() {
     let deleted = heavy.delete_range(delete).await.unwrap().into_inner().deleted;
     println!("delete of all {deleted} keys: {:?}", begin.elapsed());
     assert_eq!(deleted as usize, keys());
-    judge_ticks("delete", &members, &sleeper);
+    check_tick_lateness("delete", &members, &sleeper);
     stop.store(true, Ordering::Relaxed);
     for (refused, longest) in clients.join_all().await {
         println!("a light client: {longest:?} at most, refused {refused:?}");
@@ -228,6 +228,6 @@ async fn locks_of_an_old_era_hold_up_no_tick() {
         members[0].ready().await;
         fill(&members[0], keys()).await;
         hold_locks(&members[0]).await;
-        judge_ticks(&format!("era {era}"), &members, &sleeper);
+        check_tick_lateness(&format!("era {era}"), &members, &sleeper);
     }
 }

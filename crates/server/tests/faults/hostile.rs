@@ -16,8 +16,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 use tonic::transport::Endpoint;
 
-use crate::program::{PATIENCE, Program, members, moment, patient};
-use crate::{Chance, setting};
+use crate::program::{Program, TIMEOUT, kv_with_timeout, members, short_pause};
+use crate::{SeededRng, env_number};
 
 /// What none of them may cost.
 const BYTES_MAX: u64 = 128 << 20;
@@ -55,7 +55,7 @@ fn asked(member: &Program, path: &str, body: &str) -> TcpStream {
 
 /// Another client writes and reads as if nobody else were there.
 async fn others_are_served(member: &mut Program, before: Option<u64>) {
-    let mut client = patient(member.client).await;
+    let mut client = kv_with_timeout(member.client).await;
     let mut longest = Duration::ZERO;
     for _ in 0..50 {
         let begin = Instant::now();
@@ -66,7 +66,7 @@ async fn others_are_served(member: &mut Program, before: Option<u64>) {
         assert!(longest < WAIT_MAX, "it took {longest:?}");
     }
     println!("others waited for {longest:?} at the most");
-    assert!(member.runs());
+    assert!(member.is_running());
     takes_at_most(member, before, BYTES_MAX);
 }
 
@@ -81,7 +81,7 @@ fn takes_at_most(member: &Program, before: Option<u64>, bytes: u64) {
 #[tokio::test]
 async fn bytes_without_meaning_end_their_own_connection() {
     let (_dir, mut member) = started().await;
-    let (mut chance, before) = (Chance::new(), member.resident());
+    let (mut chance, before) = (SeededRng::new(), member.resident());
     for number in 0..300 {
         let mut connection = raw(&member);
         let length = chance.below(5000) as usize;
@@ -102,7 +102,7 @@ async fn bytes_without_meaning_end_their_own_connection() {
 async fn connections_that_say_nothing_cost_little() {
     let (_dir, mut member) = started().await;
     let before = member.resident();
-    let wanted = setting("CLEARLANE_IDLE").unwrap_or(500);
+    let wanted = env_number("CLEARLANE_IDLE").unwrap_or(500);
     // What serving one client needs, however many there are.
     let mut allowed = 16 << 20;
     let idle: Vec<_> = (0..wanted).map(|_| raw(&member)).collect();
@@ -167,7 +167,7 @@ fn head_of_put(stream: u32) -> Vec<u8> {
 #[tokio::test]
 async fn a_request_that_is_too_large_is_refused_by_name() {
     let (_dir, mut member) = started().await;
-    let mut client = patient(member.client).await;
+    let mut client = kv_with_timeout(member.client).await;
     let refusal = client.put(put("large", 1_700_000)).await.unwrap_err();
     assert_eq!((refusal.code(), refusal.message()), {
         (Code::InvalidArgument, "etcdserver: request is too large")
@@ -188,7 +188,7 @@ async fn a_watcher_that_never_reads_is_not_waited_for() {
     ask.send(WatchRequest { request_union: create }).await.unwrap();
     let stream = WatchClient::new(endpoint).watch(ReceiverStream::new(asked)).await.unwrap();
     let before = member.resident();
-    let mut client = patient(member.client).await;
+    let mut client = kv_with_timeout(member.client).await;
     // Four times what a watcher may have waiting, and more.
     for _ in 0..300 {
         client.put(put("w", 1 << 20)).await.unwrap();
@@ -202,7 +202,7 @@ async fn a_watcher_that_never_reads_is_not_waited_for() {
 #[tokio::test]
 async fn an_answer_that_nobody_takes_is_not_kept_whole() {
     let (_dir, mut member) = started().await;
-    let mut client = patient(member.client).await;
+    let mut client = kv_with_timeout(member.client).await;
     for number in 0..100 {
         client.put(put(&format!("r{number}"), 1 << 20)).await.unwrap();
     }
@@ -220,12 +220,12 @@ async fn an_answer_that_nobody_takes_is_not_kept_whole() {
     // One that hangs up is let go of.
     drop(lazy);
     let mut one = raw(&member);
-    one.set_read_timeout(Some(PATIENCE)).unwrap();
+    one.set_read_timeout(Some(TIMEOUT)).unwrap();
     one.write_all(b"GET /version HTTP/1.0\r\n\r\n").unwrap();
     let mut answer = String::new();
     match one.read_to_string(&mut answer) {
         Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
         Ok(_) => assert!(answer.contains("etcdserver"), "{answer}"),
     }
-    moment().await;
+    short_pause().await;
 }

@@ -17,19 +17,19 @@ use clearlane_proto::etcdserverpb::{
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
-use crate::links::{AWAY, Links};
-use crate::program::{PATIENCE, Program, connect, kv, members, moment};
-use crate::setting;
+use crate::env_number;
+use crate::links::{FAULT_DURATION, PeerProxies};
+use crate::program::{Program, TIMEOUT, connect, kv, members, short_pause};
 use crate::sleeper::Sleeper;
 use crate::three::agree;
-use crate::writers::{Writers, are_there};
+use crate::writers::{Writers, check_keys_present};
 
 /// Leases that are kept alive.
 const LEASES: i64 = 8;
 /// In seconds: longer than a fault and what is elected after it.
 const TTL: i64 = 10;
 /// Between two times that a lease is kept alive, or the store compacted.
-const PAUSE: Duration = Duration::from_millis(500);
+const CLIENT_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
@@ -39,14 +39,14 @@ enum Fault {
 }
 
 /// What all clients of the leases and of compactions share.
-struct Others {
+struct BackgroundClients {
     ports: Vec<u16>,
-    ends: AtomicBool,
+    is_stopping: AtomicBool,
     compactions: AtomicU64,
 }
 
 /// What all members say of their leader, once they say the same.
-async fn agreed(members: &mut [Program]) -> (u64, u64) {
+async fn wait_for_agreed_leader(members: &mut [Program]) -> (u64, u64) {
     let begin = Instant::now();
     loop {
         let mut said = Vec::new();
@@ -57,8 +57,8 @@ async fn agreed(members: &mut [Program]) -> (u64, u64) {
         if said[0].0 != 0 && said.iter().all(|one| *one == said[0]) {
             return said[0];
         }
-        assert!(begin.elapsed() < PATIENCE, "they say of leader and term: {said:?}");
-        moment().await;
+        assert!(begin.elapsed() < TIMEOUT, "they say of leader and term: {said:?}");
+        short_pause().await;
     }
 }
 
@@ -97,14 +97,14 @@ async fn keep_alive(port: u16, id: i64) -> Result<i64, Status> {
 
 /// Grants a lease and keeps it alive at one member after the other, until told to stop. It must live, unless no member
 /// has answered for as long as its TTL; returns the longest such time.
-async fn hold_lease(others: Arc<Others>, id: i64) -> Duration {
+async fn hold_lease(others: Arc<BackgroundClients>, id: i64) -> Duration {
     let port = |turn: usize| others.ports[turn % others.ports.len()];
     let mut turn = id as usize;
     while grant(port(turn), id).await.is_err() {
         turn += 1;
     }
     let (mut kept, mut longest) = (Instant::now(), Duration::ZERO);
-    while !others.ends.load(SeqCst) {
+    while !others.is_stopping.load(SeqCst) {
         let asked = Instant::now();
         match keep_alive(port(turn), id).await {
             Ok(ttl) => {
@@ -121,7 +121,7 @@ async fn hold_lease(others: Arc<Others>, id: i64) -> Duration {
                     }
                 }
                 kept = asked;
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(CLIENT_INTERVAL).await;
             }
             Err(_) => turn += 1,
         }
@@ -130,12 +130,12 @@ async fn hold_lease(others: Arc<Others>, id: i64) -> Duration {
 }
 
 /// Compacts again and again, wherever a member answers.
-async fn compact(others: Arc<Others>) {
+async fn compact(others: Arc<BackgroundClients>) {
     for turn in 0.. {
-        if others.ends.load(SeqCst) {
+        if others.is_stopping.load(SeqCst) {
             return;
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(CLIENT_INTERVAL).await;
         let Ok(mut kv) = kv(others.ports[turn % others.ports.len()]).await else { continue };
         let (key, value) = ("compacted".into(), "v".into());
         let put = PutRequest { key, value, ..PutRequest::default() };
@@ -147,15 +147,15 @@ async fn compact(others: Arc<Others>) {
 }
 
 /// A fault of one member, and its end.
-async fn strike(fault: Fault, at: usize, members: &mut [Program], links: &Links) {
+async fn inject_fault(fault: Fault, at: usize, members: &mut [Program], links: &PeerProxies) {
     match fault {
         Fault::Stop => members[at].signal("STOP"),
         Fault::Kill => members[at].kill(),
         Fault::Cut => links.cut(Some(at)),
     }
-    tokio::time::sleep(AWAY).await;
+    tokio::time::sleep(FAULT_DURATION).await;
     for (other, member) in members.iter_mut().enumerate() {
-        assert!(other == at || member.runs(), "{other} has ended: {}", member.log());
+        assert!(other == at || member.is_running(), "{other} has ended: {}", member.log());
     }
     match fault {
         Fault::Stop => members[at].signal("CONT"),
@@ -167,30 +167,30 @@ async fn strike(fault: Fault, at: usize, members: &mut [Program], links: &Links)
 #[tokio::test]
 async fn faults_of_each_member_in_turn_end_no_process_and_no_lease() {
     let dir = tempfile::tempdir().unwrap();
-    let rounds = setting("CLEARLANE_ROUNDS");
+    let rounds = env_number("CLEARLANE_ROUNDS");
     let mut members = members(dir.path(), 3);
-    let links = Links::new(&mut members).await;
+    let links = PeerProxies::new(&mut members).await;
     for (at, member) in members.iter_mut().enumerate() {
         links.start(at, member);
     }
-    agreed(&mut members).await;
+    wait_for_agreed_leader(&mut members).await;
     let ports: Vec<u16> = members.iter().map(|member| member.client).collect();
     let writers = Writers::start(&ports, 8, 2);
     let (ends, compactions) = (AtomicBool::new(false), AtomicU64::new(0));
-    let others = Arc::new(Others { ports, ends, compactions });
+    let others = Arc::new(BackgroundClients { ports, is_stopping: ends, compactions });
     let compacting = tokio::spawn(compact(Arc::clone(&others)));
     let mut leases = JoinSet::new();
     for id in 1..=LEASES {
         leases.spawn(hold_lease(Arc::clone(&others), id));
     }
-    writers.seen.heals().await;
+    writers.progress.wait_for_recovery().await;
     let sleeper = Sleeper::start();
     let (mut changes, mut of_leaders) = (0, 0);
-    let mut before = agreed(&mut members).await;
+    let mut before = wait_for_agreed_leader(&mut members).await;
     for round in 0..rounds.unwrap_or(3) as usize {
         let fault = [Fault::Stop, Fault::Kill, Fault::Cut][round % 3];
         let at = (round + round / 3) % 3;
-        let (leader, term) = agreed(&mut members).await;
+        let (leader, term) = wait_for_agreed_leader(&mut members).await;
         assert!(
             (leader, term) == before || rounds.is_none(),
             "without a fault: {term}, {before:?}{}",
@@ -198,9 +198,9 @@ async fn faults_of_each_member_in_turn_end_no_process_and_no_lease() {
         );
         sleeper.begin_anew();
         let is_leader = members[at].ready().await.header.unwrap().member_id == leader;
-        strike(fault, at, &mut members, &links).await;
-        writers.seen.heals().await;
-        before = agreed(&mut members).await;
+        inject_fault(fault, at, &mut members, &links).await;
+        writers.progress.wait_for_recovery().await;
+        before = wait_for_agreed_leader(&mut members).await;
         let changed = before != (leader, term);
         println!(
             "round {round}: {fault:?} of {at}, leader: {is_leader}, term {term} and then {}, a thread that only \
@@ -217,10 +217,10 @@ async fn faults_of_each_member_in_turn_end_no_process_and_no_lease() {
         changes += u32::from(changed);
     }
     assert!(
-        agreed(&mut members).await == before || rounds.is_none(),
+        wait_for_agreed_leader(&mut members).await == before || rounds.is_none(),
         "without a fault: {before:?}"
     );
-    others.ends.store(true, SeqCst);
+    others.is_stopping.store(true, SeqCst);
     let gaps = leases.join_all().await;
     for id in 1..=LEASES {
         let channel = connect(others.ports[0]).await.unwrap();
@@ -231,7 +231,7 @@ async fn faults_of_each_member_in_turn_end_no_process_and_no_lease() {
     compacting.await.unwrap();
     let keys = writers.end().await;
     agree(&mut members).await;
-    are_there(others.ports[0], &keys, false).await;
+    check_keys_present(others.ports[0], &keys, false).await;
     println!(
         "{of_leaders} faults of leaders, {changes} changes of leaders; {} acknowledged puts are there, {} \
          compactions, {LEASES} leases live, kept alive every {:?} at least",

@@ -12,18 +12,18 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::program::{Program, moment, ports};
+use crate::program::{Program, ports, short_pause};
 
 /// The links of all members.
-pub(crate) struct Links {
+pub(crate) struct PeerProxies {
     /// The member whose links are cut.
     cut: watch::Sender<Option<usize>>,
     pids: Arc<Mutex<Vec<Option<u32>>>>,
 }
 
-impl Links {
+impl PeerProxies {
     /// Puts a proxy in front of each member. None of them runs yet.
-    pub(crate) async fn new(members: &mut [Program]) -> Links {
+    pub(crate) async fn new(members: &mut [Program]) -> PeerProxies {
         let (cut, cuts) = watch::channel(None);
         let pids = Arc::new(Mutex::new(vec![None; members.len()]));
         for (to, port) in ports(members.len()).into_iter().enumerate() {
@@ -32,7 +32,7 @@ impl Links {
             let (pids, cuts) = (Arc::clone(&pids), cuts.clone());
             tokio::spawn(async move {
                 while let Ok((stream, from)) = listener.accept().await {
-                    tokio::spawn(pass(
+                    tokio::spawn(forward_connection(
                         stream,
                         from.port(),
                         (to, port),
@@ -42,7 +42,7 @@ impl Links {
                 }
             });
         }
-        Links { cut, pids }
+        PeerProxies { cut, pids }
     }
 
     /// Starts a member, whose connections are told from others' by its process.
@@ -58,7 +58,7 @@ impl Links {
 }
 
 /// Passes on a connection that has come from this port to a member that listens at that one.
-async fn pass(
+async fn forward_connection(
     from: TcpStream,
     from_port: u16,
     (to, to_port): (usize, u16),
@@ -68,16 +68,16 @@ async fn pass(
     // A process that ends closes its end: then there is none to be found.
     let Some(owner) = owner(from_port, &pids).await else { return };
     let ends = [owner, to];
-    uncut(&mut cuts, ends).await;
+    wait_until_not_cut(&mut cuts, ends).await;
     let Ok(to) = TcpStream::connect(("127.0.0.1", to_port)).await else { return };
     let ((from_read, from_write), (to_read, to_write)) = (from.into_split(), to.into_split());
     tokio::select! {
-        () = copy(from_read, to_write, cuts.clone(), ends) => {}
-        () = copy(to_read, from_write, cuts, ends) => {}
+        () = forward_bytes(from_read, to_write, cuts.clone(), ends) => {}
+        () = forward_bytes(to_read, from_write, cuts, ends) => {}
     }
 }
 
-async fn copy(
+async fn forward_bytes(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut cuts: watch::Receiver<Option<usize>>,
@@ -86,7 +86,7 @@ async fn copy(
     let mut buffer = vec![0; 64 << 10];
     loop {
         let Ok(read @ 1..) = from.read(&mut buffer).await else { return };
-        uncut(&mut cuts, ends).await;
+        wait_until_not_cut(&mut cuts, ends).await;
         if to.write_all(&buffer[..read]).await.is_err() {
             return;
         }
@@ -94,7 +94,7 @@ async fn copy(
 }
 
 /// Waits until neither end is cut off.
-async fn uncut(cuts: &mut watch::Receiver<Option<usize>>, ends: [usize; 2]) {
+async fn wait_until_not_cut(cuts: &mut watch::Receiver<Option<usize>>, ends: [usize; 2]) {
     let _ = cuts.wait_for(|cut| cut.is_none_or(|cut| !ends.contains(&cut))).await;
 }
 
@@ -106,7 +106,7 @@ async fn owner(port: u16, pids: &Mutex<Vec<Option<u32>>>) -> Option<usize> {
         if let Some(at) = known.iter().position(has) {
             return Some(at);
         }
-        moment().await;
+        short_pause().await;
     }
     None
 }
@@ -130,4 +130,4 @@ fn has_socket(pid: u32, port: u16) -> std::io::Result<bool> {
 }
 
 /// How long a member is stopped or cut off: longer than an election takes.
-pub(crate) const AWAY: Duration = Duration::from_secs(2);
+pub(crate) const FAULT_DURATION: Duration = Duration::from_secs(2);

@@ -21,11 +21,11 @@
     reason = "a test fails by panicking, and reports"
 )]
 
-mod alone;
-mod behind;
+mod single_member;
+mod lagging_follower;
 mod compacting;
 mod full;
-mod headless;
+mod leaderless;
 mod heavy;
 mod hostile;
 mod in_turn;
@@ -39,18 +39,18 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 /// A number that the environment may say.
-fn setting(name: &str) -> Option<u64> {
+fn env_number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a whole number"))
 }
 
 /// Draws numbers; says how to draw the same again.
-struct Chance(StdRng);
+struct SeededRng(StdRng);
 
-impl Chance {
-    fn new() -> Chance {
-        let seed = setting("CLEARLANE_SEED").unwrap_or_else(rand::random);
+impl SeededRng {
+    fn new() -> SeededRng {
+        let seed = env_number("CLEARLANE_SEED").unwrap_or_else(rand::random);
         println!("CLEARLANE_SEED={seed}");
-        Chance(StdRng::seed_from_u64(seed))
+        SeededRng(StdRng::seed_from_u64(seed))
     }
 
     fn below(&mut self, bound: u64) -> u64 {

@@ -12,9 +12,9 @@ use clearlane_proto::etcdserverpb::{HashKvRequest, StatusRequest, StatusResponse
 use tonic::transport::{Channel, Endpoint};
 
 /// Nothing that is waited for takes so long, but on a machine that does not run at all.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A member, running or not.
 pub(crate) struct Program {
@@ -114,7 +114,7 @@ impl Program {
     }
 
     /// Whether the process has not ended by itself.
-    pub(crate) fn runs(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| process.try_wait().unwrap().is_none())
     }
 
@@ -139,22 +139,22 @@ impl Program {
     pub(crate) async fn ready(&mut self) -> StatusResponse {
         let begin = Instant::now();
         loop {
-            assert!(self.runs(), "{} has ended: {}", self.name, self.log());
+            assert!(self.is_running(), "{} has ended: {}", self.name, self.log());
             if let Ok(channel) = connect(self.client).await {
                 let status = MaintenanceClient::new(channel).status(StatusRequest::default()).await;
                 if let Ok(status) = status {
                     return status.into_inner();
                 }
             }
-            assert!(begin.elapsed() < PATIENCE, "{} is not ready: {}", self.name, self.log());
-            tokio::time::sleep(LOOK).await;
+            assert!(begin.elapsed() < TIMEOUT, "{} is not ready: {}", self.name, self.log());
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
     /// The sum over all that it has, up to a revision, and up to where it has forgotten the past.
     pub(crate) async fn hash(&self, revision: i64) -> (u32, i64) {
         // It reads all that there is.
-        let endpoint = Endpoint::from_shared(self.url()).unwrap().timeout(PATIENCE);
+        let endpoint = Endpoint::from_shared(self.url()).unwrap().timeout(TIMEOUT);
         let mut client = MaintenanceClient::new(endpoint.connect().await.unwrap());
         let hash = client.hash_kv(HashKvRequest { revision }).await.unwrap().into_inner();
         (hash.hash, hash.compact_revision)
@@ -177,8 +177,8 @@ pub(crate) async fn leader_of(members: &mut [Program]) -> usize {
                 return at;
             }
         }
-        assert!(begin.elapsed() < PATIENCE, "nobody leads: {}", members[0].log());
-        moment().await;
+        assert!(begin.elapsed() < TIMEOUT, "nobody leads: {}", members[0].log());
+        short_pause().await;
     }
 }
 
@@ -195,13 +195,13 @@ pub(crate) async fn kv(port: u16) -> Result<KvClient<Channel>, tonic::transport:
 }
 
 /// A client that waits for whatever takes long.
-pub(crate) async fn patient(port: u16) -> KvClient<Channel> {
+pub(crate) async fn kv_with_timeout(port: u16) -> KvClient<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap();
-    let client = KvClient::new(endpoint.timeout(PATIENCE).connect().await.unwrap());
+    let client = KvClient::new(endpoint.timeout(TIMEOUT).connect().await.unwrap());
     client.max_decoding_message_size(usize::MAX)
 }
 
 /// Waits a moment before the next look at something that takes its time.
-pub(crate) async fn moment() {
-    tokio::time::sleep(LOOK).await;
+pub(crate) async fn short_pause() {
+    tokio::time::sleep(POLL_INTERVAL).await;
 }

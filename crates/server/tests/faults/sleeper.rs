@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use clearlane_turns::Turn;
+use clearlane_turns::SchedClass;
 
 /// A thread with the raft loop's scheduling that sleeps and wakes: how late the machine lets such a thread be.
 pub(crate) struct Sleeper {
@@ -20,7 +20,7 @@ impl Sleeper {
         let latest_us = Arc::new(AtomicU64::new(0));
         let weak = Arc::downgrade(&latest_us);
         std::thread::spawn(move || {
-            Turn::Soon.take();
+            SchedClass::Latency.apply_to_thread();
             let mut due = Instant::now() + Self::PAUSE;
             while let Some(latest_us) = weak.upgrade() {
                 std::thread::sleep(due.saturating_duration_since(Instant::now()));

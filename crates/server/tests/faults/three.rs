@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use crate::program::{PATIENCE, Program, leader_of, members, moment};
-use crate::writers::{Writers, are_there};
-use crate::{Chance, setting};
+use crate::program::{Program, TIMEOUT, leader_of, members, short_pause};
+use crate::writers::{Writers, check_keys_present};
+use crate::{SeededRng, env_number};
 
 /// By default.
 const ELECTION: Duration = Duration::from_secs(1);
@@ -13,8 +13,8 @@ const ELECTION: Duration = Duration::from_secs(1);
 #[tokio::test]
 async fn three_members_lose_nothing_and_agree() {
     let dir = tempfile::tempdir().unwrap();
-    let mut chance = Chance::new();
-    let seconds = Duration::from_secs(setting("CLEARLANE_SECONDS").unwrap_or(10));
+    let mut chance = SeededRng::new();
+    let seconds = Duration::from_secs(env_number("CLEARLANE_SECONDS").unwrap_or(10));
     let mut members = members(dir.path(), 3);
     members.iter_mut().for_each(Program::start);
     for member in &mut members {
@@ -22,14 +22,14 @@ async fn three_members_lose_nothing_and_agree() {
     }
     let ports: Vec<u16> = members.iter().map(|member| member.client).collect();
     let writers = Writers::start(&ports, 12, 6);
-    writers.seen.heals().await;
+    writers.progress.wait_for_recovery().await;
     let (begin, mut led, mut followed) = (Instant::now(), Vec::new(), Vec::new());
     while begin.elapsed() < seconds {
-        let until = writers.seen.acknowledged.load(SeqCst) + chance.below(2000);
+        let until = writers.progress.acknowledged.load(SeqCst) + chance.below(2000);
         let begin = Instant::now();
-        while writers.seen.acknowledged.load(SeqCst) < until {
-            assert!(begin.elapsed() < PATIENCE, "no writes: {}", members[0].log());
-            moment().await;
+        while writers.progress.acknowledged.load(SeqCst) < until {
+            assert!(begin.elapsed() < TIMEOUT, "no writes: {}", members[0].log());
+            short_pause().await;
         }
         let leader = leader_of(&mut members).await;
         let (victim, healed) = match chance.below(2) {
@@ -37,7 +37,7 @@ async fn three_members_lose_nothing_and_agree() {
             _ => (chance.below(3) as usize, &mut followed),
         };
         members[victim].kill();
-        let took = writers.seen.heals().await;
+        let took = writers.progress.wait_for_recovery().await;
         if victim == leader {
             led.push(took)
         } else {
@@ -46,12 +46,12 @@ async fn three_members_lose_nothing_and_agree() {
         members[victim].start();
         members[victim].ready().await;
     }
-    let reads = writers.seen.reads.load(SeqCst);
+    let reads = writers.progress.reads.load(SeqCst);
     let keys = writers.end().await;
     agree(&mut members).await;
     for member in &members {
-        are_there(member.client, &keys, false).await;
-        are_there(member.client, &keys, true).await;
+        check_keys_present(member.client, &keys, false).await;
+        check_keys_present(member.client, &keys, true).await;
     }
     led.sort();
     println!(
@@ -66,7 +66,7 @@ async fn three_members_lose_nothing_and_agree() {
     );
     if let Some(longest) = led.last() {
         // A short run beside others says little of time; a long one is a measurement.
-        let bound = if setting("CLEARLANE_SECONDS").is_some() { 2 } else { 30 };
+        let bound = if env_number("CLEARLANE_SECONDS").is_some() { 2 } else { 30 };
         assert!(*longest <= bound * ELECTION, "{led:?}");
     }
 }
@@ -87,7 +87,7 @@ pub(crate) async fn agree(members: &mut [Program]) {
             assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
             return;
         }
-        assert!(begin.elapsed() < PATIENCE, "they are at {revisions:?}");
-        moment().await;
+        assert!(begin.elapsed() < TIMEOUT, "they are at {revisions:?}");
+        short_pause().await;
     }
 }

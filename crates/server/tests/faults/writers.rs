@@ -10,24 +10,24 @@ use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
-use crate::program::{PATIENCE, kv, moment, patient};
+use crate::program::{TIMEOUT, kv, kv_with_timeout, short_pause};
 
 /// What they have come to, together.
 #[derive(Debug)]
-pub(crate) struct Seen {
-    begin: Instant,
-    ends: AtomicBool,
+pub(crate) struct WriterProgress {
+    started_at: Instant,
+    is_stopping: AtomicBool,
     pub(crate) acknowledged: AtomicU64,
     pub(crate) reads: AtomicU64,
     /// The newest revision that anybody was told of.
     revision: AtomicI64,
     /// When the newest acknowledged put was begun, in microseconds.
-    begun: AtomicU64,
+    newest_put_started_us: AtomicU64,
 }
 
 /// The clients at work.
 pub(crate) struct Writers {
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) progress: Arc<WriterProgress>,
     writers: JoinSet<Vec<String>>,
     readers: JoinSet<()>,
 }
@@ -35,81 +35,85 @@ pub(crate) struct Writers {
 impl Writers {
     /// So many of each, each at one of the members at a time.
     pub(crate) fn start(ports: &[u16], writers: usize, readers: usize) -> Writers {
-        let seen = Arc::new(Seen {
-            begin: Instant::now(),
-            ends: AtomicBool::new(false),
+        let seen = Arc::new(WriterProgress {
+            started_at: Instant::now(),
+            is_stopping: AtomicBool::new(false),
             acknowledged: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             revision: AtomicI64::new(0),
-            begun: AtomicU64::new(0),
+            newest_put_started_us: AtomicU64::new(0),
         });
-        let mut all = Writers { seen, writers: JoinSet::new(), readers: JoinSet::new() };
+        let mut all = Writers { progress: seen, writers: JoinSet::new(), readers: JoinSet::new() };
         for number in 0..writers {
-            let member = Somewhere::new(ports, number);
-            all.writers.spawn(write(member, number, Arc::clone(&all.seen)));
+            let member = FailoverClient::new(ports, number);
+            all.writers.spawn(write(member, number, Arc::clone(&all.progress)));
         }
         for number in 0..readers {
-            all.readers.spawn(read(Somewhere::new(ports, number), Arc::clone(&all.seen)));
+            all.readers.spawn(read(FailoverClient::new(ports, number), Arc::clone(&all.progress)));
         }
         all
     }
 
     /// Ends them; returns the keys that were acknowledged.
     pub(crate) async fn end(self) -> Vec<String> {
-        self.seen.ends.store(true, SeqCst);
+        self.progress.is_stopping.store(true, SeqCst);
         self.readers.join_all().await;
         self.writers.join_all().await.concat()
     }
 }
 
-impl Seen {
+impl WriterProgress {
     /// Waits until a put is acknowledged that was begun after now; says how long it took.
-    pub(crate) async fn heals(&self) -> std::time::Duration {
-        let begin = self.begin.elapsed();
-        while u128::from(self.begun.load(SeqCst)) < begin.as_micros() {
-            assert!(self.begin.elapsed() - begin < PATIENCE, "nobody can write");
-            moment().await;
+    pub(crate) async fn wait_for_recovery(&self) -> std::time::Duration {
+        let begin = self.started_at.elapsed();
+        while u128::from(self.newest_put_started_us.load(SeqCst)) < begin.as_micros() {
+            assert!(self.started_at.elapsed() - begin < TIMEOUT, "nobody can write");
+            short_pause().await;
         }
-        self.begin.elapsed() - begin
+        self.started_at.elapsed() - begin
     }
 }
 
 /// A member that answers; another one if it does not.
-struct Somewhere {
+struct FailoverClient {
     ports: Vec<u16>,
-    at: usize,
+    index: usize,
     client: Option<KvClient<Channel>>,
 }
 
-impl Somewhere {
-    fn new(ports: &[u16], at: usize) -> Somewhere {
-        Somewhere { ports: ports.to_vec(), at, client: None }
+impl FailoverClient {
+    fn new(ports: &[u16], at: usize) -> FailoverClient {
+        FailoverClient { ports: ports.to_vec(), index: at, client: None }
     }
 
     async fn client(&mut self) -> Option<&mut KvClient<Channel>> {
         if self.client.is_none() {
-            self.client = kv(self.ports[self.at % self.ports.len()]).await.ok();
+            self.client = kv(self.ports[self.index % self.ports.len()]).await.ok();
             if self.client.is_none() {
-                self.leave().await;
+                self.switch_member().await;
             }
         }
         self.client.as_mut()
     }
 
-    async fn leave(&mut self) {
+    async fn switch_member(&mut self) {
         self.client = None;
-        self.at += 1;
-        moment().await;
+        self.index += 1;
+        short_pause().await;
     }
 }
 
-async fn write(mut member: Somewhere, writer: usize, seen: Arc<Seen>) -> Vec<String> {
+async fn write(
+    mut member: FailoverClient,
+    writer: usize,
+    seen: Arc<WriterProgress>,
+) -> Vec<String> {
     let mut acknowledged = Vec::new();
     for number in 0_u64.. {
-        if seen.ends.load(SeqCst) {
+        if seen.is_stopping.load(SeqCst) {
             break;
         }
-        let begun = seen.begin.elapsed().as_micros() as u64;
+        let begun = seen.started_at.elapsed().as_micros() as u64;
         let Some(client) = member.client().await else { continue };
         let key = format!("w{writer:02}/{number:010}");
         let put = PutRequest {
@@ -121,12 +125,12 @@ async fn write(mut member: Somewhere, writer: usize, seen: Arc<Seen>) -> Vec<Str
             Ok(reply) => {
                 let revision = reply.into_inner().header.unwrap().revision;
                 seen.revision.fetch_max(revision, SeqCst);
-                seen.begun.fetch_max(begun, SeqCst);
+                seen.newest_put_started_us.fetch_max(begun, SeqCst);
                 seen.acknowledged.fetch_add(1, SeqCst);
                 acknowledged.push(key);
             }
             // What has become of it nobody knows.
-            Err(_) => member.leave().await,
+            Err(_) => member.switch_member().await,
         }
     }
     acknowledged
@@ -138,8 +142,8 @@ pub(crate) fn value_of(key: &str) -> String {
 }
 
 /// Whoever has been told of a revision, all who ask from then on are told of that one or a later one.
-async fn read(mut member: Somewhere, seen: Arc<Seen>) {
-    while !seen.ends.load(SeqCst) {
+async fn read(mut member: FailoverClient, seen: Arc<WriterProgress>) {
+    while !seen.is_stopping.load(SeqCst) {
         let Some(client) = member.client().await else { continue };
         let least = seen.revision.load(SeqCst);
         let range = RangeRequest {
@@ -155,14 +159,14 @@ async fn read(mut member: Somewhere, seen: Arc<Seen>) {
                 seen.revision.fetch_max(revision, SeqCst);
                 seen.reads.fetch_add(1, SeqCst);
             }
-            Err(_) => member.leave().await,
+            Err(_) => member.switch_member().await,
         }
     }
 }
 
 /// Looks for keys and their values at one member.
-pub(crate) async fn are_there(port: u16, keys: &[String], serializable: bool) {
-    let mut client = patient(port).await;
+pub(crate) async fn check_keys_present(port: u16, keys: &[String], serializable: bool) {
+    let mut client = kv_with_timeout(port).await;
     let range = RangeRequest {
         key: "w".into(),
         range_end: "x".into(),
@@ -174,9 +178,9 @@ pub(crate) async fn are_there(port: u16, keys: &[String], serializable: bool) {
     let there = loop {
         match client.range(range.clone()).await {
             Ok(reply) => break reply.into_inner().kvs,
-            Err(status) => assert!(begin.elapsed() < PATIENCE, "{status}"),
+            Err(status) => assert!(begin.elapsed() < TIMEOUT, "{status}"),
         }
-        moment().await;
+        short_pause().await;
     };
     let there: std::collections::HashMap<_, _> =
         there.into_iter().map(|kv| (kv.key, kv.value)).collect();

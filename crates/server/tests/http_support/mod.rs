@@ -9,18 +9,18 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use clearlane_backend::Design;
-use clearlane_member::Handle;
-use clearlane_member::node::Node;
+use clearlane_backend::Era;
+use clearlane_member::Server;
+use clearlane_member::node::ServerThreads;
 use clearlane_member::requests::Limits;
 use clearlane_proto::etcdserverpb::kv_server::KvServer;
 use clearlane_proto::etcdserverpb::lease_server::{Lease, LeaseServer};
 use clearlane_proto::etcdserverpb::*;
 use clearlane_server::data;
-use clearlane_server::http::{Access, Endpoints, Settings, serve};
+use clearlane_server::http::{AccessControl, HttpService, HttpServiceConfig, serve};
 use clearlane_server::kv::KvService;
-use clearlane_server::metrics::{Metrics, Options};
-use clearlane_server::serve::Server;
+use clearlane_server::metrics::{MetricsOptions, RpcMetrics};
+use clearlane_server::serve::RpcServer;
 use tokio_stream::{Stream, StreamExt};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
@@ -35,23 +35,26 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start() -> Running {
-        Running::with(Settings::default(), true)
+        Running::with(HttpServiceConfig::default(), true)
     }
 
     /// As on a port for metrics: nothing of the API.
     pub(crate) fn without_gateway() -> Running {
-        Running::with(Settings::default(), false)
+        Running::with(HttpServiceConfig::default(), false)
     }
 
     pub(crate) fn open_to(hosts: &[&str], origins: &[&str]) -> Running {
-        let access = Access::new(hosts.iter().copied(), origins.iter().copied());
-        Running::with(Settings { access, ..Settings::default() }, true)
+        let access = AccessControl::new(hosts.iter().copied(), origins.iter().copied());
+        Running::with(
+            HttpServiceConfig { access_control: access, ..HttpServiceConfig::default() },
+            true,
+        )
     }
 
-    fn with(settings: Settings, has_gateway: bool) -> Running {
+    fn with(settings: HttpServiceConfig, has_gateway: bool) -> Running {
         let dir = tempfile::tempdir().unwrap();
-        let parts = Design::SnapshotReadTx.into();
-        let node = data::open_alone(dir.path(), parts, "default", "http://localhost:2380");
+        let parts = Era::Clearlane.into();
+        let node = data::open_single_member(dir.path(), parts, "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let (tell, told) = mpsc::channel();
@@ -63,14 +66,14 @@ impl Running {
                 }
                 let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
                 tell.send(listener.local_addr().unwrap()).unwrap();
-                let member = Handle::new(&node, Limits::default());
-                let desk = tokio::spawn(member.desk().clone().run());
-                let options = Options { is_extensive: true };
-                let metrics = Arc::new(Metrics::new(options));
-                let thread = metrics.thread();
+                let member = Server::new(&node, Limits::default());
+                let desk = tokio::spawn(member.requests().clone().run());
+                let options = MetricsOptions { is_extensive: true };
+                let metrics = Arc::new(RpcMetrics::new(options));
+                let thread = metrics.register_thread();
                 let services = Routes::new(KvServer::new(KvService::new(member.clone())))
                     .add_service(LeaseServer::new(Echo));
-                let plain = Endpoints::new(member, metrics, thread, Arc::new(settings));
+                let plain = HttpService::new(member, metrics, thread, Arc::new(settings));
                 let endpoints = match has_gateway {
                     true => plain
                         .with_gateway(services, (Duration::from_secs(60), Duration::from_secs(60))),
@@ -242,19 +245,19 @@ impl Lease for Echo {
 /// A whole server: the port of the clients.
 pub(crate) struct Whole {
     pub(crate) address: SocketAddr,
-    server: Option<Server>,
-    node: Arc<Node>,
+    server: Option<RpcServer>,
+    node: Arc<ServerThreads>,
     _dir: tempfile::TempDir,
 }
 
 impl Whole {
     pub(crate) fn start() -> Whole {
         let dir = tempfile::tempdir().unwrap();
-        let parts = Design::SnapshotReadTx.into();
-        let node = data::open_alone(dir.path(), parts, "default", "http://localhost:2380");
+        let parts = Era::Clearlane.into();
+        let node = data::open_single_member(dir.path(), parts, "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         let listen = "127.0.0.1:0".parse().unwrap();
-        let server = Server::start(&node, listen, 2, Limits::default()).unwrap();
+        let server = RpcServer::start(&node, listen, 2, Limits::default()).unwrap();
         let address = server.address();
         while ask(address, "GET /readyz", "", "").status != 200 {
             thread::yield_now();

@@ -10,17 +10,17 @@ use serde_json::Value;
 use crate::recording::{Failure, Outcome};
 
 /// An answer that is right as well, or instead.
-struct Accepted {
+struct AcceptedDifference {
     scenario: &'static str,
     step: u64,
-    what: What,
+    acceptance: Acceptance,
     /// Why.
     #[allow(dead_code, reason = "for the reader")]
     reason: &'static str,
 }
 
 /// What is accepted.
-enum What {
+enum Acceptance {
     /// Ours: it is refused, with such a code and such words.
     Instead(&'static str, &'static str),
     /// Anyone's: it may also be refused with such a code and such words.
@@ -34,112 +34,114 @@ enum What {
     /// Anyone's: these fields have some value, or none.
     AnyValue(&'static [&'static str]),
 }
-use What::{Also, AnyOrder, AnyValue, Instead, Joined, OnceByValue};
+use Acceptance::{Also, AnyOrder, AnyValue, Instead, Joined, OnceByValue};
 
-const BAD_URLS: What = Instead("InvalidArgument", "etcdserver: given member URLs are invalid");
+const BAD_URLS: Acceptance =
+    Instead("InvalidArgument", "etcdserver: given member URLs are invalid");
 
-const ACCEPTED: &[Accepted] = &[
-    Accepted {
+const ACCEPTED: &[AcceptedDifference] = &[
+    AcceptedDifference {
         scenario: "07-range-stream",
         step: 31,
-        what: OnceByValue,
+        acceptance: OnceByValue,
         reason: "etcd sorts each chunk for itself, goes on behind its last key, and sends a key twice",
     },
-    Accepted {
+    AcceptedDifference {
         scenario: "10-watch-fragment",
         step: 9,
-        what: Joined,
+        acceptance: Joined,
         reason: "history comes in responses that are not long; etcd sends 3 MB in one",
     },
-    Accepted {
+    AcceptedDifference {
         scenario: "10-watch-fragment",
         step: 10,
-        what: Joined,
+        acceptance: Joined,
         reason: "history comes in responses that are not long; etcd makes a long one and cuts it",
     },
-    Accepted {
+    AcceptedDifference {
         scenario: "12-lease",
         step: 60,
-        what: AnyOrder("leases"),
+        acceptance: AnyOrder("leases"),
         reason: "after a restart, leases of one time to live expire together",
     },
-    Accepted {
+    AcceptedDifference {
         scenario: "13-cluster",
         step: 8,
-        what: BAD_URLS,
+        acceptance: BAD_URLS,
         reason: "etcd takes a member without addresses, though it refuses to add one",
     },
-    Accepted {
+    AcceptedDifference {
         scenario: "13-cluster",
         step: 9,
-        what: BAD_URLS,
+        acceptance: BAD_URLS,
         reason: "etcd takes an address that is none, though it refuses to add one",
     },
-    Accepted {
+    AcceptedDifference {
         scenario: "13-cluster",
         step: 38,
-        what: AnyValue(&["raftIndex", "raftAppliedIndex"]),
+        acceptance: AnyValue(&["raftIndex", "raftAppliedIndex"]),
         reason: "we refuse a change before it is in the log; etcd refuses some when they are applied",
     },
-    Accepted {
+    AcceptedDifference {
         scenario: "14-learner",
         step: 11,
-        what: AnyValue(&["storageVersion"]),
+        acceptance: AnyValue(&["storageVersion"]),
         reason: "a learner that has just started learns it when it has caught up",
     },
-    Accepted {
+    AcceptedDifference {
         scenario: "14-learner",
         step: 31,
-        what: Also("FailedPrecondition", "etcdserver: can only promote a learner member"),
+        acceptance: Also("FailedPrecondition", "etcdserver: can only promote a learner member"),
         reason: "which check refuses it depends on how far the new voter was a moment ago",
     },
-    Accepted {
+    AcceptedDifference {
         scenario: "14-learner",
         step: 40,
-        what: AnyValue(&["raftIndex", "raftAppliedIndex"]),
+        acceptance: AnyValue(&["raftIndex", "raftAppliedIndex"]),
         reason: "the promotion of step 31 is in the log or not",
     },
-    Accepted {
+    AcceptedDifference {
         scenario: "14-learner",
         step: 42,
-        what: AnyValue(&["raftIndex", "raftAppliedIndex", "storageVersion"]),
+        acceptance: AnyValue(&["raftIndex", "raftAppliedIndex", "storageVersion"]),
         reason: "the promotion of step 31 is in the log or not; a learner's file keeps its version",
     },
-    Accepted {
+    AcceptedDifference {
         scenario: "15-maintenance",
         step: 78,
-        what: AnyValue(&["reason"]),
+        acceptance: AnyValue(&["reason"]),
         reason: "two alarms are active, and one of them is named",
     },
-    Accepted {
+    AcceptedDifference {
         scenario: "16-quota",
         step: 1,
-        what: AnyValue(&["dbSizeQuota"]),
+        acceptance: AnyValue(&["dbSizeQuota"]),
         reason: "the quota is another one: what it counts has another size here",
     },
-    Accepted {
+    AcceptedDifference {
         scenario: "25-gateway",
         step: 9,
-        what: AnyValue(&["message"]),
+        acceptance: AnyValue(&["message"]),
         reason: "how a decoder of JSON says what is wrong with it",
     },
-    Accepted {
+    AcceptedDifference {
         scenario: "25-gateway",
         step: 13,
-        what: AnyValue(&["message"]),
+        acceptance: AnyValue(&["message"]),
         reason: "how a decoder of JSON says what is wrong with it",
     },
-    Accepted {
+    AcceptedDifference {
         scenario: "30-alarm-crash",
         step: 2,
-        what: Instead("InvalidArgument", "etcdserver: unknown alarm action"),
+        acceptance: Instead("InvalidArgument", "etcdserver: unknown alarm action"),
         reason: "etcd's process ends",
     },
 ];
 
-fn find(scenario: &str, step: u64) -> Option<&'static What> {
-    let here = |accepted: &&Accepted| accepted.scenario == scenario && accepted.step == step;
-    ACCEPTED.iter().find(here).map(|accepted| &accepted.what)
+fn find(scenario: &str, step: u64) -> Option<&'static Acceptance> {
+    let here =
+        |accepted: &&AcceptedDifference| accepted.scenario == scenario && accepted.step == step;
+    ACCEPTED.iter().find(here).map(|accepted| &accepted.acceptance)
 }
 
 fn failure(code: &str, message: &str) -> Failure {

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::served::Place;
+use crate::served::MemberSpec;
 
 /// A running etcd.
 pub(crate) struct Etcd {
@@ -21,7 +21,7 @@ impl Etcd {
     pub(crate) fn start(
         program: &Path,
         dir: &Path,
-        place: &Place,
+        place: &MemberSpec,
         flags: &[String],
     ) -> Result<Etcd, String> {
         let address = free_address();

@@ -40,16 +40,16 @@ mod served;
 mod streams;
 mod wire;
 
-use clearlane_backend::Design;
+use clearlane_backend::Era;
 
 use replay::Difference;
-use served::Whose;
+use served::ServerKind;
 
 /// So many differences are told; the first ones explain the others.
-const TOLD_MAX: usize = 15;
+const PRINTED_DIFFERENCES_MAX: usize = 15;
 
 /// Runs a scenario.
-fn run(scenario: &str, whose: Whose) -> Vec<Difference> {
+fn run(scenario: &str, whose: ServerKind) -> Vec<Difference> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(replay::replay(scenario, whose))
 }
@@ -57,15 +57,17 @@ fn run(scenario: &str, whose: Whose) -> Vec<Difference> {
 fn told(differences: &[Difference]) -> String {
     let line =
         |difference: &Difference| format!("\n  step {}: {}", difference.step, difference.what);
-    let lines: String = differences.iter().take(TOLD_MAX).map(line).collect();
+    let lines: String = differences.iter().take(PRINTED_DIFFERENCES_MAX).map(line).collect();
     match differences.len() {
-        count if count > TOLD_MAX => format!("{lines}\n  and {} more", count - TOLD_MAX),
+        count if count > PRINTED_DIFFERENCES_MAX => {
+            format!("{lines}\n  and {} more", count - PRINTED_DIFFERENCES_MAX)
+        }
         _ => lines,
     }
 }
 
-fn check(scenario: &str, design: Design) {
-    let found = run(scenario, Whose::Ours(design));
+fn check(scenario: &str, design: Era) {
+    let found = run(scenario, ServerKind::Clearlane(design));
     assert!(found.is_empty(), "{scenario} ({design}) differs:{}", told(&found));
 }
 
@@ -74,7 +76,7 @@ macro_rules! scenarios {
         $(
             #[test]
             fn $name() {
-                check($scenario, Design::SnapshotReadTx);
+                check($scenario, Era::Clearlane);
             }
         )*
 
@@ -127,7 +129,7 @@ fn every_recording_is_in_the_table() {
 /// What is read and written in other ways in each era.
 #[test]
 fn every_era_answers_alike() {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         for scenario in ["02-range-ties", "06-compact", "08-watch", "17-hashkv-1"] {
             check(scenario, design);
         }
@@ -152,7 +154,7 @@ fn etcd_agrees_with_itself() {
         if *scenario == "30-alarm-crash" || !scenario.contains(&only) {
             continue;
         }
-        let found = run(scenario, Whose::Etcds(program.clone().into()));
+        let found = run(scenario, ServerKind::Etcd(program.clone().into()));
         if !found.is_empty() {
             differences += &format!("\n{scenario}{}", told(&found));
         }

@@ -42,14 +42,14 @@ pub(crate) struct Recording {
 
 pub(crate) struct Step {
     pub(crate) number: u64,
-    pub(crate) taken: Taken,
+    pub(crate) action: Action,
 }
 
 /// What was done.
-pub(crate) enum Taken {
+pub(crate) enum Action {
     Call(Call),
     /// A stream begins.
-    Open(Stream),
+    OpenStream(Stream),
     /// The client says something on the stream of that step.
     Send(u64, Value),
     /// The client has nothing more to say on it.
@@ -60,7 +60,7 @@ pub(crate) enum Taken {
     Restart,
     Sleep(Duration),
     StartLearner,
-    LookAtServer,
+    InspectServer,
 }
 
 /// What is the same for a call and a stream.
@@ -140,30 +140,32 @@ fn steps_of(line: Value) -> Vec<Step> {
     let steps = match (line.text("rpc"), line.text("http"), line.text("action")) {
         (Some(path), None, None) if line.has("stream_in") => stream(number, path, &mut line),
         (Some(path), None, None) => {
-            vec![Step { number, taken: Taken::Call(call(number, path, &note, &mut line)) }]
+            vec![Step { number, action: Action::Call(call(number, path, &note, &mut line)) }]
         }
         (None, Some(request), None) => {
-            vec![Step { number, taken: Taken::Http(http(request, &mut line)) }]
+            vec![Step { number, action: Action::Http(http(request, &mut line)) }]
         }
-        (None, None, Some(action)) => vec![Step { number, taken: act(&action, &mut line) }],
+        (None, None, Some(action)) => {
+            vec![Step { number, action: parse_action(&action, &mut line) }]
+        }
         _ => panic!("step {number} is not one thing"),
     };
     line.assert_empty(number);
     steps
 }
 
-fn act(action: &str, line: &mut Fields) -> Taken {
+fn parse_action(action: &str, line: &mut Fields) -> Action {
     match action {
         "restart" => {
             // A restart has the flags of the start, and the header has those.
             line.take("extra_flags");
-            Taken::Restart
+            Action::Restart
         }
-        "sleep" => Taken::Sleep(Duration::from_millis(line.number("ms"))),
-        "start second server as the learner" => Taken::StartLearner,
+        "sleep" => Action::Sleep(Duration::from_millis(line.number("ms"))),
+        "start second server as the learner" => Action::StartLearner,
         "look at the server process" => {
             line.take("observed");
-            Taken::LookAtServer
+            Action::InspectServer
         }
         other => panic!("no action {other}"),
     }
@@ -214,16 +216,16 @@ fn stream(number: u64, path: String, line: &mut Fields) -> Vec<Step> {
         sent.take("note");
         let is_true = |value: Option<Value>| value.is_some_and(|value| value == true);
         let taken = if is_true(sent.take("client_cancel")) {
-            Taken::Cancel(number)
+            Action::Cancel(number)
         } else if is_true(sent.take("half_close")) {
-            Taken::HalfClose(number)
+            Action::HalfClose(number)
         } else {
             let mut request = sent.take("request").unwrap();
             write_out(&mut request);
-            Taken::Send(number, request)
+            Action::Send(number, request)
         };
         sent.assert_empty(at);
-        steps.push(Step { number: at, taken });
+        steps.push(Step { number: at, action: taken });
     }
     let out = line.list("stream_out").into_iter().map(|message| {
         let mut message = Fields::of(message);
@@ -242,7 +244,7 @@ fn stream(number: u64, path: String, line: &mut Fields) -> Vec<Step> {
         other => panic!("step {number} ends like {other:?}"),
     };
     let stream = Stream { head, out, ended: (after, how) };
-    steps.insert(0, Step { number, taken: Taken::Open(stream) });
+    steps.insert(0, Step { number, action: Action::OpenStream(stream) });
     steps
 }
 

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane_backend::Design;
-use clearlane_member::node::Node;
+use clearlane_backend::Era;
+use clearlane_member::node::ServerThreads;
 use clearlane_member::requests::Limits;
-use clearlane_server::data::{Opened, Start};
+use clearlane_server::data::{MemberConfig, OpenedMember};
 use clearlane_server::peer::{self, Peers};
-use clearlane_server::serve::Server;
-use clearlane_server::tls::Outgoing;
+use clearlane_server::serve::RpcServer;
+use clearlane_server::tls::Dialer;
 use serde_json::Value;
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
@@ -25,15 +25,15 @@ use crate::wire::{self, PATIENCE};
 
 /// Whose server.
 #[derive(Clone, Debug)]
-pub(crate) enum Whose {
-    Ours(Design),
+pub(crate) enum ServerKind {
+    Clearlane(Era),
     /// The program of etcd.
-    Etcds(PathBuf),
+    Etcd(PathBuf),
 }
 
 /// What a member is called, and where its peers find it.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct MemberSpec {
     pub(crate) name: &'static str,
     pub(crate) peer_url: String,
     pub(crate) peer_listen: SocketAddr,
@@ -43,20 +43,20 @@ pub(crate) struct Place {
     pub(crate) state: &'static str,
 }
 
-impl Place {
+impl MemberSpec {
     /// The member that etcd was recorded as. Ids are made of the name and the peer address, so ours
     /// are etcd's. Nobody listens there.
-    pub(crate) fn alone() -> Place {
-        let mut place = Place::first(etcd::free_address());
+    pub(crate) fn recorded_member() -> MemberSpec {
+        let mut place = MemberSpec::first(etcd::free_address());
         place.peer_url = "http://127.0.0.1:27001".to_owned();
         place.initial_cluster = format!("default={}", place.peer_url);
         place
     }
 
     /// One that others can reach.
-    pub(crate) fn first(peer: SocketAddr) -> Place {
+    pub(crate) fn first(peer: SocketAddr) -> MemberSpec {
         let peer_url = format!("http://{peer}");
-        Place {
+        MemberSpec {
             name: "default",
             initial_cluster: format!("default={peer_url}"),
             peer_url,
@@ -67,9 +67,9 @@ impl Place {
     }
 
     /// One that joins it.
-    pub(crate) fn second(first: &Place, peer: SocketAddr) -> Place {
+    pub(crate) fn second(first: &MemberSpec, peer: SocketAddr) -> MemberSpec {
         let peer_url = format!("http://{peer}");
-        Place {
+        MemberSpec {
             name: "m1",
             initial_cluster: format!("{},m1={peer_url}", first.initial_cluster),
             peer_url,
@@ -86,50 +86,52 @@ impl Place {
 const OUR_QUOTA: i64 = 1_500_640;
 
 /// A server and its data.
-pub(crate) struct Served {
+pub(crate) struct RunningServer {
     dir: TempDir,
-    whose: Whose,
-    place: Place,
+    kind: ServerKind,
+    member_spec: MemberSpec,
     flags: Vec<String>,
-    running: Running,
+    running: ServerProcess,
     channel: Channel,
 }
 
-enum Running {
-    Ours { node: Arc<Node>, peers: Peers, server: Server },
-    Etcds(Etcd),
+enum ServerProcess {
+    Clearlane { node: Arc<ServerThreads>, peers: Peers, server: RpcServer },
+    Etcd(Etcd),
 }
 
-impl Running {
+impl ServerProcess {
     async fn start(
         dir: &Path,
-        whose: &Whose,
-        place: &Place,
+        whose: &ServerKind,
+        place: &MemberSpec,
         flags: &[String],
-    ) -> Result<Running, String> {
+    ) -> Result<ServerProcess, String> {
         let running = match whose {
-            Whose::Ours(design) => {
-                ours(dir, *design, place, flags).map_err(|error| error.to_string())?
+            ServerKind::Clearlane(design) => {
+                start_clearlane(dir, *design, place, flags).map_err(|error| error.to_string())?
             }
-            Whose::Etcds(program) => Running::Etcds(Etcd::start(program, dir, place, flags)?),
+            ServerKind::Etcd(program) => {
+                ServerProcess::Etcd(Etcd::start(program, dir, place, flags)?)
+            }
         };
-        let ready = tokio::time::timeout(PATIENCE, ready(running.address()));
+        let ready = tokio::time::timeout(PATIENCE, wait_until_ready(running.address()));
         ready.await.map_err(|_| "the server is not ready")?;
         Ok(running)
     }
 
     fn address(&self) -> SocketAddr {
         match self {
-            Running::Ours { server, .. } => server.address(),
-            Running::Etcds(etcd) => etcd.address,
+            ServerProcess::Clearlane { server, .. } => server.address(),
+            ServerProcess::Etcd(etcd) => etcd.address,
         }
     }
 
     /// What was wrong, if anything.
     fn stop(self) -> Result<(), String> {
         let (node, peers, server) = match self {
-            Running::Ours { node, peers, server } => (node, peers, server),
-            Running::Etcds(etcd) => return etcd.stop(),
+            ServerProcess::Clearlane { node, peers, server } => (node, peers, server),
+            ServerProcess::Etcd(etcd) => return etcd.stop(),
         };
         let stopped = server.stop().and_then(|()| peers.stop()).map_err(|error| error.to_string());
         node.stop();
@@ -140,42 +142,42 @@ impl Running {
     }
 }
 
-fn ours(
+fn start_clearlane(
     dir: &Path,
-    design: Design,
-    place: &Place,
+    design: Era,
+    place: &MemberSpec,
     flags: &[String],
-) -> Result<Running, Box<dyn Error>> {
-    let mut start = Start::new(place.name, dir, &place.peer_url, design.into());
+) -> Result<ServerProcess, Box<dyn Error>> {
+    let mut start = MemberConfig::new(place.name, dir, &place.peer_url, design.into());
     start.initial_cluster = place.initial_cluster.parse()?;
-    start.state = place.state.parse()?;
-    let set = Settings::of(flags)?;
+    start.initial_cluster_state = place.state.parse()?;
+    let set = RecordedFlags::from_flags(flags)?;
     start.quota_bytes = set.quota_bytes;
     let listener = TcpListener::bind(place.peer_listen)?;
-    let Opened { node, ends } = start.open()?;
-    node.watching().set_progress_interval(set.progress_interval);
-    let settings = peer::Settings {
+    let OpenedMember { threads: node, transport: ends } = start.open()?;
+    node.watch_server().set_progress_interval(set.progress_interval);
+    let settings = peer::PeersConfig {
         name: place.name.to_owned(),
         client_urls: vec![place.client_url.to_owned()],
         peer_urls: vec![place.peer_url.clone()],
         listeners: vec![listener.into()],
-        outgoing: Outgoing::default(),
+        dialer: Dialer::default(),
     };
     let peers = Peers::start(&node, ends, settings)?;
     let free = "127.0.0.1:0".parse()?;
-    let server = Server::start(&node, free, 2, Limits::default())?;
-    Ok(Running::Ours { node, peers, server })
+    let server = RpcServer::start(&node, free, 2, Limits::default())?;
+    Ok(ServerProcess::Clearlane { node, peers, server })
 }
 
 /// What a recording may have beside etcd's defaults.
-struct Settings {
+struct RecordedFlags {
     progress_interval: Duration,
     quota_bytes: i64,
 }
 
-impl Settings {
-    fn of(flags: &[String]) -> Result<Settings, Box<dyn Error>> {
-        let mut set = Settings { progress_interval: Duration::from_secs(600), quota_bytes: 0 };
+impl RecordedFlags {
+    fn from_flags(flags: &[String]) -> Result<RecordedFlags, Box<dyn Error>> {
+        let mut set = RecordedFlags { progress_interval: Duration::from_secs(600), quota_bytes: 0 };
         for pair in flags.chunks(2) {
             match pair {
                 [name, value] if name == "--watch-progress-notify-interval" => {
@@ -195,17 +197,17 @@ impl Settings {
     }
 }
 
-impl Served {
+impl RunningServer {
     /// On a new data directory.
     pub(crate) async fn start(
-        whose: Whose,
-        place: Place,
+        whose: ServerKind,
+        place: MemberSpec,
         flags: Vec<String>,
-    ) -> Result<Served, String> {
+    ) -> Result<RunningServer, String> {
         let dir = tempfile::tempdir().unwrap();
-        let running = Running::start(dir.path(), &whose, &place, &flags).await?;
+        let running = ServerProcess::start(dir.path(), &whose, &place, &flags).await?;
         let channel = connect(running.address()).await;
-        Ok(Served { dir, whose, place, flags, running, channel })
+        Ok(RunningServer { dir, kind: whose, member_spec: place, flags, running, channel })
     }
 
     pub(crate) fn channel(&self) -> Channel {
@@ -216,34 +218,35 @@ impl Served {
         self.running.address()
     }
 
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
+    pub(crate) fn member_spec(&self) -> &MemberSpec {
+        &self.member_spec
     }
 
-    pub(crate) fn whose(&self) -> &Whose {
-        &self.whose
+    pub(crate) fn kind(&self) -> &ServerKind {
+        &self.kind
     }
 
     /// Waits until what a compaction has to remove is gone. etcd does not tell when that is; it needs
     /// less than the recorder's patience.
-    pub(crate) async fn compacted(&self, revision: i64) {
+    pub(crate) async fn wait_until_compacted(&self, revision: i64) {
         match &self.running {
-            Running::Ours { node, .. } => {
+            ServerProcess::Clearlane { node, .. } => {
                 let mut compacted = node.compacted();
                 let done = compacted.wait_for(|compacted| *compacted >= revision);
                 let done = tokio::time::timeout(PATIENCE, done).await;
                 done.expect("a compaction ends").expect("the member runs");
             }
-            Running::Etcds(_) => tokio::time::sleep(Duration::from_millis(400)).await,
+            ServerProcess::Etcd(_) => tokio::time::sleep(Duration::from_millis(400)).await,
         }
     }
 
     /// Stops in an orderly way, and starts on the same data.
-    pub(crate) async fn restart(mut self) -> Result<Served, String> {
+    pub(crate) async fn restart(mut self) -> Result<RunningServer, String> {
         drop(self.channel);
         stop(self.running).await?;
         self.running =
-            Running::start(self.dir.path(), &self.whose, &self.place, &self.flags).await?;
+            ServerProcess::start(self.dir.path(), &self.kind, &self.member_spec, &self.flags)
+                .await?;
         self.channel = connect(self.running.address()).await;
         Ok(self)
     }
@@ -256,7 +259,7 @@ impl Served {
 
 /// The first call of a recording came when the version of the cluster was known, and there was a
 /// leader.
-async fn ready(address: SocketAddr) {
+async fn wait_until_ready(address: SocketAddr) {
     loop {
         if let Ok(answer) = http::ask(address, "GET /version", "").await
             && let Ok(answer) = serde_json::from_str::<Value>(&answer.body)
@@ -270,7 +273,7 @@ async fn ready(address: SocketAddr) {
 }
 
 /// Beside the client, whose connections end only while it runs.
-async fn stop(running: Running) -> Result<(), String> {
+async fn stop(running: ServerProcess) -> Result<(), String> {
     tokio::task::spawn_blocking(|| running.stop()).await.unwrap()
 }
 

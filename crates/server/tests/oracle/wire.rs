@@ -64,7 +64,7 @@ pub(crate) async fn call(
     let request = with_metadata(encode(&method, &request), &head.metadata);
     let answered = async {
         client.ready().await.map_err(|error| Status::unknown(error.to_string()))?;
-        client.unary(request, path(&head), Raw).await
+        client.unary(request, path(&head), BytesCodec).await
     };
     match tokio::time::timeout(deadline.unwrap_or(PATIENCE), answered).await {
         Ok(Ok(reply)) => Ok(decode(&method, reply.get_ref())),
@@ -97,7 +97,7 @@ pub(crate) enum Event {
 }
 
 /// A stream under way.
-pub(crate) struct Conversation {
+pub(crate) struct ClientStream {
     /// Until the client has nothing more to say.
     sends: Option<mpsc::UnboundedSender<Bytes>>,
     events: mpsc::UnboundedReceiver<Event>,
@@ -105,19 +105,19 @@ pub(crate) struct Conversation {
     method: MethodDescriptor,
 }
 
-impl Conversation {
-    pub(crate) fn open(channel: Channel, head: &Head, method: MethodDescriptor) -> Conversation {
+impl ClientStream {
+    pub(crate) fn open(channel: Channel, head: &Head, method: MethodDescriptor) -> ClientStream {
         let (sends, outgoing) = mpsc::unbounded_channel();
         let (incoming, events) = mpsc::unbounded_channel();
         let outgoing = UnboundedReceiverStream::new(outgoing);
         let request = with_metadata(outgoing, &head.metadata);
         let (path, output) = (path(head), method.clone());
         let task = tokio::spawn(async move {
-            let ended = converse(channel, request, path, &output, &incoming).await;
+            let ended = run_stream(channel, request, path, &output, &incoming).await;
             let ended = ended.map_err(|status| failure(&status));
             let _ = incoming.send(Event::Ended(ended));
         });
-        Conversation { sends: Some(sends), events, task, method }
+        ClientStream { sends: Some(sends), events, task, method }
     }
 
     pub(crate) fn send(&mut self, request: &Value) {
@@ -143,18 +143,18 @@ impl Conversation {
     }
 
     /// An event that is already here.
-    pub(crate) fn at_hand(&mut self) -> Option<Event> {
+    pub(crate) fn try_next(&mut self) -> Option<Event> {
         self.events.try_recv().ok()
     }
 }
 
-impl Drop for Conversation {
+impl Drop for ClientStream {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-async fn converse(
+async fn run_stream(
     channel: Channel,
     request: Request<UnboundedReceiverStream<Bytes>>,
     path: PathAndQuery,
@@ -163,7 +163,7 @@ async fn converse(
 ) -> Result<(), Status> {
     let mut client = client(channel);
     client.ready().await.map_err(|error| Status::unknown(error.to_string()))?;
-    let mut incoming = client.streaming(request, path, Raw).await?.into_inner();
+    let mut incoming = client.streaming(request, path, BytesCodec).await?.into_inner();
     while let Some(message) = incoming.message().await? {
         let _ = events.send(Event::Message(decode(method, &message)));
     }
@@ -197,24 +197,24 @@ fn failure(status: &Status) -> Failure {
 
 /// Messages as the bytes that they are.
 #[derive(Clone, Copy, Debug)]
-struct Raw;
+struct BytesCodec;
 
-impl Codec for Raw {
+impl Codec for BytesCodec {
     type Encode = Bytes;
     type Decode = Bytes;
-    type Encoder = Raw;
-    type Decoder = Raw;
+    type Encoder = BytesCodec;
+    type Decoder = BytesCodec;
 
-    fn encoder(&mut self) -> Raw {
-        Raw
+    fn encoder(&mut self) -> BytesCodec {
+        BytesCodec
     }
 
-    fn decoder(&mut self) -> Raw {
-        Raw
+    fn decoder(&mut self) -> BytesCodec {
+        BytesCodec
     }
 }
 
-impl Encoder for Raw {
+impl Encoder for BytesCodec {
     type Item = Bytes;
     type Error = Status;
 
@@ -224,7 +224,7 @@ impl Encoder for Raw {
     }
 }
 
-impl Decoder for Raw {
+impl Decoder for BytesCodec {
     type Item = Bytes;
     type Error = Status;
 

@@ -6,8 +6,8 @@ use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use clearlane_server::tls::settings::Allowed;
-use clearlane_server::tls::{Named, Pair, Side};
+use clearlane_server::tls::config::AllowedNames;
+use clearlane_server::tls::{CertificateFiles, FlagPath, TlsInfo};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
     ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams,
@@ -39,12 +39,12 @@ impl Authority {
     }
 
     /// The file of this authority, as a flag names it.
-    pub(crate) fn named(&self) -> Named {
-        Named { flag: "trusted-ca-file", path: self.certificate.clone() }
+    pub(crate) fn named(&self) -> FlagPath {
+        FlagPath { flag: "trusted-ca-file", path: self.certificate.clone() }
     }
 
     /// A certificate for this common name and these hosts, and its key. A name is written over.
-    pub(crate) fn pair(&self, name: &str, hosts: &[&str]) -> Pair {
+    pub(crate) fn pair(&self, name: &str, hosts: &[&str]) -> CertificateFiles {
         let mut params = params(name, hosts);
         self.serial.set(self.serial.get() + 1);
         params.serial_number = Some(SerialNumber::from(self.serial.get()));
@@ -52,15 +52,19 @@ impl Authority {
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let file = |flag, end: &str| Named { flag, path: self.dir.join(format!("{name}.{end}")) };
-        let pair = Pair { certificate: file("cert-file", "crt"), key: file("key-file", "key") };
+        let file =
+            |flag, end: &str| FlagPath { flag, path: self.dir.join(format!("{name}.{end}")) };
+        let pair = CertificateFiles {
+            certificate: file("cert-file", "crt"),
+            key: file("key-file", "key"),
+        };
         fs::write(&pair.certificate.path, pem("CERTIFICATE", certificate.der())).unwrap();
         fs::write(&pair.key.path, pem("PRIVATE KEY", key.serialized_der())).unwrap();
         pair
     }
 
     /// A list that says that the last pair is good no more.
-    pub(crate) fn revoke_last(&self) -> Named {
+    pub(crate) fn revoke_last(&self) -> FlagPath {
         let revoked = RevokedCertParams {
             serial_number: SerialNumber::from(self.serial.get()),
             revocation_time: date_time_ymd(2026, 1, 1),
@@ -78,28 +82,32 @@ impl Authority {
         let path = self.dir.join("revoked.crl");
         let list = list.signed_by(&self.issuer).unwrap();
         fs::write(&path, pem("X509 CRL", list.der())).unwrap();
-        Named { flag: "client-crl-file", path }
+        FlagPath { flag: "client-crl-file", path }
     }
 
     /// Whoever shows a pair of this authority, and asks others for one.
-    pub(crate) fn side(&self, pair: Pair) -> Side {
-        Side { own: Some(pair), trusted: Some(self.named()), ..Side::default() }
+    pub(crate) fn side(&self, pair: CertificateFiles) -> TlsInfo {
+        TlsInfo {
+            server_certificate: Some(pair),
+            trusted_ca: Some(self.named()),
+            ..TlsInfo::default()
+        }
     }
 
     /// Whoever believes this authority, and has nothing to show.
-    pub(crate) fn believer(&self) -> Side {
-        Side { trusted: Some(self.named()), ..Side::default() }
+    pub(crate) fn believer(&self) -> TlsInfo {
+        TlsInfo { trusted_ca: Some(self.named()), ..TlsInfo::default() }
     }
 
     /// The same, with something to show.
-    pub(crate) fn caller(&self, pair: Pair) -> Side {
-        Side { calling: Some(pair), ..self.believer() }
+    pub(crate) fn caller(&self, pair: CertificateFiles) -> TlsInfo {
+        TlsInfo { client_certificate: Some(pair), ..self.believer() }
     }
 }
 
 /// Only these common names.
-pub(crate) fn only(names: &[&str]) -> Allowed {
-    Allowed::CommonNames(names.iter().map(|name| (*name).to_owned()).collect())
+pub(crate) fn only(names: &[&str]) -> AllowedNames {
+    AllowedNames::CommonNames(names.iter().map(|name| (*name).to_owned()).collect())
 }
 
 fn params(name: &str, hosts: &[&str]) -> CertificateParams {

@@ -2,18 +2,18 @@
 
 use std::io::ErrorKind;
 
-use clearlane_server::tls::protocol::{Protocol, Version};
-use clearlane_server::tls::settings::Allowed;
+use clearlane_server::tls::config::AllowedNames;
+use clearlane_server::tls::protocol::{ProtocolConfig, TlsVersion};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::transport::Endpoint;
 
 use crate::authority::{Authority, only};
-use crate::lab::{Lab, block_on, get, put};
+use crate::test_server::{TlsTestServer, block_on, get, put};
 
 #[test]
 fn both_protocols_come_through_one_port() {
-    let lab = Lab::new(|_, _| {});
+    let lab = TlsTestServer::new(|_, _| {});
     block_on(async {
         lab.put(&lab.ca.believer()).await.unwrap();
         let stream = lab.stream(&["h2", "http/1.1"]).await.unwrap();
@@ -37,7 +37,7 @@ fn both_protocols_come_through_one_port() {
 
 #[test]
 fn one_port_may_speak_with_tls_and_without() {
-    let lab = Lab::with(Protocol::default(), true, |_, _| {});
+    let lab = TlsTestServer::with(ProtocolConfig::default(), true, |_, _| {});
     block_on(async {
         lab.put(&lab.ca.believer()).await.unwrap();
         let plain = Endpoint::from_shared(format!("http://{}", lab.address())).unwrap();
@@ -51,7 +51,7 @@ fn one_port_may_speak_with_tls_and_without() {
 
 #[test]
 fn clients_are_asked_for_a_certificate() {
-    let lab = Lab::new(|ca, side| side.trusted = Some(ca.named()));
+    let lab = TlsTestServer::new(|ca, side| side.trusted_ca = Some(ca.named()));
     let other = Authority::new(lab.dir.path(), "other");
     let alice = lab.ca.pair("alice", &[]);
     let mallory = other.pair("mallory", &[]);
@@ -67,7 +67,9 @@ fn clients_are_asked_for_a_certificate() {
 
 #[test]
 fn a_certificate_must_be_for_the_host() {
-    let lab = Lab::new(|ca, side| side.own = Some(ca.pair("server", &["elsewhere.example"])));
+    let lab = TlsTestServer::new(|ca, side| {
+        side.server_certificate = Some(ca.pair("server", &["elsewhere.example"]))
+    });
     block_on(async {
         let told = lab.put(&lab.ca.believer()).await.unwrap_err();
         assert!(told.contains("127.0.0.1"), "{told}");
@@ -76,8 +78,8 @@ fn a_certificate_must_be_for_the_host() {
 
 #[test]
 fn only_some_are_allowed() {
-    let by_name = Lab::new(|ca, side| {
-        (side.trusted, side.allowed) = (Some(ca.named()), only(&["alice", "carol"]));
+    let by_name = TlsTestServer::new(|ca, side| {
+        (side.trusted_ca, side.allowed) = (Some(ca.named()), only(&["alice", "carol"]));
     });
     block_on(async {
         for (name, is_allowed) in [("alice", true), ("bob", false), ("carol", true)] {
@@ -85,9 +87,9 @@ fn only_some_are_allowed() {
             assert_eq!(by_name.put(&caller).await.is_ok(), is_allowed, "{name}");
         }
     });
-    let by_host = Lab::new(|ca, side| {
-        side.trusted = Some(ca.named());
-        side.allowed = Allowed::Hosts(vec!["one.hosts.example".to_owned()]);
+    let by_host = TlsTestServer::new(|ca, side| {
+        side.trusted_ca = Some(ca.named());
+        side.allowed = AllowedNames::Hosts(vec!["one.hosts.example".to_owned()]);
     });
     block_on(async {
         for (host, is_allowed) in
@@ -102,10 +104,10 @@ fn only_some_are_allowed() {
 #[test]
 fn what_is_revoked_is_refused() {
     let mut alice = None;
-    let lab = Lab::new(|ca, side| {
-        side.trusted = Some(ca.named());
+    let lab = TlsTestServer::new(|ca, side| {
+        side.trusted_ca = Some(ca.named());
         alice = Some(ca.pair("alice", &[]));
-        side.revoked = Some(ca.revoke_last());
+        side.crl = Some(ca.revoke_last());
     });
     let bob = lab.ca.pair("bob", &[]);
     block_on(async {
@@ -116,12 +118,12 @@ fn what_is_revoked_is_refused() {
 
 #[test]
 fn versions_are_those_that_were_asked_for() {
-    let newest = Protocol { min: Some(Version::Tls13), ..Protocol::default() };
-    let older = Protocol { max: Some(Version::Tls12), ..Protocol::default() };
+    let newest = ProtocolConfig { min: Some(TlsVersion::Tls13), ..ProtocolConfig::default() };
+    let older = ProtocolConfig { max: Some(TlsVersion::Tls12), ..ProtocolConfig::default() };
     for (protocol, version) in
         [(newest, rustls::ProtocolVersion::TLSv1_3), (older, rustls::ProtocolVersion::TLSv1_2)]
     {
-        let lab = Lab::with(protocol, false, |_, _| {});
+        let lab = TlsTestServer::with(protocol, false, |_, _| {});
         block_on(async {
             let stream = lab.stream(&["h2"]).await.unwrap();
             assert_eq!(stream.get_ref().1.protocol_version(), Some(version));
@@ -132,7 +134,7 @@ fn versions_are_those_that_were_asked_for() {
 /// Who connects and says nothing, or half of a hello, is alone with that.
 #[test]
 fn half_open_handshakes_disturb_nobody() {
-    let lab = Lab::new(|_, _| {});
+    let lab = TlsTestServer::new(|_, _| {});
     block_on(async {
         let mut half_open = Vec::new();
         for number in 0..100 {

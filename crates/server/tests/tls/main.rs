@@ -4,6 +4,6 @@
 
 mod authority;
 mod clients;
-mod lab;
+mod test_server;
 mod program;
 mod reload;

@@ -8,13 +8,13 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 
-use clearlane_server::tls::protocol::Protocol;
-use clearlane_server::tls::{Named, Outgoing, Side};
+use clearlane_server::tls::protocol::ProtocolConfig;
+use clearlane_server::tls::{Dialer, FlagPath, TlsInfo};
 use serde_json::Value;
 use tokio::net::TcpStream;
 
 use crate::authority::Authority;
-use crate::lab::{PATIENCE, block_on, get, handshake, put};
+use crate::test_server::{TIMEOUT, block_on, get, handshake, put};
 
 const BY_DEFAULT: [&str; 4] = [
     "--listen-client-urls=https://127.0.0.1:0",
@@ -55,7 +55,7 @@ impl Running {
     fn line(&self, words: &str) -> Value {
         let mut said = Vec::new();
         loop {
-            let line = self.lines.recv_timeout(PATIENCE);
+            let line = self.lines.recv_timeout(TIMEOUT);
             let line = line.unwrap_or_else(|_| panic!("no {words} in {said:#?}"));
             if line.contains(words) {
                 return serde_json::from_str(&line).unwrap();
@@ -102,9 +102,9 @@ fn a_certificate_is_made_and_used_again() {
         let address = running.address("serving client traffic securely");
         certificates.push(fs::read(&made).unwrap());
         // Signed by itself, it is its own authority.
-        let trusted = Some(Named { flag: "cacert", path: made.clone() });
-        let side = Side { trusted, ..Side::default() };
-        let outgoing = Outgoing::new(&side, &Protocol::default()).unwrap();
+        let trusted = Some(FlagPath { flag: "cacert", path: made.clone() });
+        let side = TlsInfo { trusted_ca: trusted, ..TlsInfo::default() };
+        let outgoing = Dialer::new(&side, &ProtocolConfig::default()).unwrap();
         block_on(async {
             let url = format!("https://{address}");
             let channel = outgoing.connect(&url).await.unwrap();
@@ -161,9 +161,9 @@ fn slow_requests_are_told_with_their_clients_name() {
     let running = Running::start(&dir.path().join("data"), &["--auto-tls", slow, &trusted]);
     let address = running.address("serving client traffic securely");
     let made = dir.path().join("data/fixtures/client/cert.pem");
-    let trusted = Some(Named { flag: "cacert", path: made });
-    let side = Side { trusted, ..ca.caller(ca.pair("alice", &[])) };
-    let outgoing = Outgoing::new(&side, &Protocol::default()).unwrap();
+    let trusted = Some(FlagPath { flag: "cacert", path: made });
+    let side = TlsInfo { trusted_ca: trusted, ..ca.caller(ca.pair("alice", &[])) };
+    let outgoing = Dialer::new(&side, &ProtocolConfig::default()).unwrap();
     block_on(async {
         let url = format!("https://{address}");
         let channel = outgoing.connect(&url).await.unwrap();

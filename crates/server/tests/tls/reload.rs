@@ -5,17 +5,17 @@ use std::fs;
 use rustls::pki_types::CertificateDer;
 
 use crate::authority::Authority;
-use crate::lab::{Lab, block_on, put};
+use crate::test_server::{TlsTestServer, block_on, put};
 
 /// What the server shows.
-async fn shown(lab: &Lab) -> CertificateDer<'static> {
+async fn shown(lab: &TlsTestServer) -> CertificateDer<'static> {
     let stream = lab.stream(&["h2"]).await.unwrap();
     stream.get_ref().1.peer_certificates().unwrap()[0].clone()
 }
 
 #[test]
 fn a_new_certificate_is_shown_to_new_connections() {
-    let lab = Lab::new(|_, _| {});
+    let lab = TlsTestServer::new(|_, _| {});
     block_on(async {
         let old = lab.channel(&lab.ca.believer()).await.unwrap();
         put(old.clone()).await.unwrap();
@@ -38,7 +38,7 @@ fn a_new_certificate_is_shown_to_new_connections() {
 
 #[test]
 fn a_new_authority_counts_for_new_connections() {
-    let lab = Lab::new(|ca, side| side.trusted = Some(ca.named()));
+    let lab = TlsTestServer::new(|ca, side| side.trusted_ca = Some(ca.named()));
     let alice = lab.ca.pair("alice", &[]);
     let other = Authority::new(lab.dir.path(), "other");
     let bob = other.pair("bob", &[]);
@@ -48,7 +48,7 @@ fn a_new_authority_counts_for_new_connections() {
     block_on(async {
         let believes_old = |pair| {
             let mut side = lab.ca.caller(pair);
-            side.trusted.as_mut().unwrap().path.clone_from(&old);
+            side.trusted_ca.as_mut().unwrap().path.clone_from(&old);
             side
         };
         lab.put(&believes_old(alice.clone())).await.unwrap();

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane_backend::Design;
-use clearlane_member::node::Node;
+use clearlane_backend::Era;
+use clearlane_member::node::ServerThreads;
 use clearlane_member::requests::Limits;
-use clearlane_mvcc::watch::WatchFigures;
+use clearlane_mvcc::watch::WatchMetrics;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::watch_client::WatchClient;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
@@ -17,7 +17,7 @@ use clearlane_proto::etcdserverpb::{
 };
 use clearlane_proto::mvccpb::Event;
 use clearlane_server::data;
-use clearlane_server::serve::Server;
+use clearlane_server::serve::RpcServer;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::{Channel, Endpoint};
@@ -27,22 +27,22 @@ use tonic::{Status, Streaming};
 const DEADLINE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Running {
-    pub(crate) node: Arc<Node>,
-    server: Server,
+    pub(crate) node: Arc<ServerThreads>,
+    server: RpcServer,
 }
 
 impl Running {
-    pub(crate) fn start(dir: &Path, design: Design) -> Running {
+    pub(crate) fn start(dir: &Path, design: Era) -> Running {
         Running::with(dir, design, Duration::from_secs(600))
     }
 
     /// With this interval of notices of progress.
-    pub(crate) fn with(dir: &Path, design: Design, progress: Duration) -> Running {
-        let node = data::open_alone(dir, design.into(), "default", "http://localhost:2380");
+    pub(crate) fn with(dir: &Path, design: Era, progress: Duration) -> Running {
+        let node = data::open_single_member(dir, design.into(), "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
-        node.watching().set_progress_interval(progress);
+        node.watch_server().set_progress_interval(progress);
         let address = "127.0.0.1:0".parse().unwrap();
-        let server = Server::start(&node, address, 2, Limits::default()).unwrap();
+        let server = RpcServer::start(&node, address, 2, Limits::default()).unwrap();
         Running { node, server }
     }
 
@@ -54,12 +54,12 @@ impl Running {
         Client { kv: KvClient::new(channel), watch }
     }
 
-    pub(crate) fn figures(&self) -> WatchFigures {
-        self.node.watching().figures()
+    pub(crate) fn figures(&self) -> WatchMetrics {
+        self.node.watch_server().metrics()
     }
 
     /// Waits until the figures are such.
-    pub(crate) async fn until(&self, are: impl Fn(&WatchFigures) -> bool) {
+    pub(crate) async fn until(&self, are: impl Fn(&WatchMetrics) -> bool) {
         while !are(&self.figures()) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -193,7 +193,7 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
 /// On a server of each era.
 #[allow(clippy::print_stdout, reason = "a test that fails shows its era")]
 pub(crate) fn in_every_era(work: impl AsyncFn(&Running)) {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         println!("{design:?}");
         let dir = tempfile::tempdir().unwrap();
         let running = Running::start(dir.path(), design);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use clearlane_backend::Design;
-use clearlane_mvcc::watch::WatchFigures;
+use clearlane_backend::Era;
+use clearlane_mvcc::watch::WatchMetrics;
 use clearlane_proto::etcdserverpb::WatchCreateRequest;
 use tokio::task::JoinSet;
 
@@ -28,7 +28,7 @@ fn a_thousand_watchers_of_one_key() {
             streams.push(stream);
         }
         let figures = running.figures();
-        assert_eq!((figures.streams, figures.watchers, figures.behind), (100, 1000, 0));
+        assert_eq!((figures.streams, figures.watchers, figures.unsynced), (100, 1000, 0));
         let puts = 20;
         let mut readers = JoinSet::new();
         for mut stream in streams {
@@ -50,7 +50,7 @@ fn a_thousand_watchers_of_one_key() {
         while let Some(done) = readers.join_next().await {
             done.unwrap();
         }
-        running.until(|figures| *figures == WatchFigures::default()).await;
+        running.until(|figures| *figures == WatchMetrics::default()).await;
     });
 }
 
@@ -58,7 +58,7 @@ fn a_thousand_watchers_of_one_key() {
 /// key, is prompt, and in the end the slow one is told everything, too.
 #[test]
 fn a_slow_reader_disturbs_nobody() {
-    for design in [Design::SnapshotReadTx, Design::CachedReadTx] {
+    for design in [Era::Clearlane, Era::V3_5] {
         let dir = tempfile::tempdir().unwrap();
         let running = Running::start(dir.path(), design);
         block_on(async {
@@ -68,7 +68,7 @@ fn a_slow_reader_disturbs_nobody() {
             let mut last = 1;
             let value = vec![7; 100_000];
             // The socket takes some, the outbox takes some; then it falls behind.
-            while running.figures().behind == 0 {
+            while running.figures().unsynced == 0 {
                 last = other.put("a", value.clone()).await;
                 prompt.revisions(last, last).await;
                 assert!(last < 300, "it keeps too much");
@@ -78,7 +78,7 @@ fn a_slow_reader_disturbs_nobody() {
                 prompt.revisions(last, last).await;
             }
             slow.revisions(2, last).await;
-            running.until(|figures| figures.behind == 0).await;
+            running.until(|figures| figures.unsynced == 0).await;
         });
         running.stop();
     }
@@ -106,7 +106,7 @@ fn whoever_goes_without_a_word_leaves_nothing() {
             }
             drop(streams);
         }
-        running.until(|figures| *figures == WatchFigures::default()).await;
+        running.until(|figures| *figures == WatchMetrics::default()).await;
         writer.put("a", "1").await;
     });
 }

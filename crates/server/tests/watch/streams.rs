@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clearlane_backend::Design;
+use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
 use clearlane_proto::etcdserverpb::{
     CompactionRequest, DeleteRangeRequest, PutRequest, RequestOp, TxnRequest, WatchCreateRequest,
@@ -243,7 +243,7 @@ fn a_client_that_has_no_more_to_ask_may_listen() {
 
 #[test]
 fn notices_of_progress_follow_the_store() {
-    for design in [Design::SnapshotReadTx, Design::CachedReadTx] {
+    for design in [Era::Clearlane, Era::V3_5] {
         let dir = tempfile::tempdir().unwrap();
         let running = Running::with(dir.path(), design, Duration::from_millis(100));
         block_on(async {
@@ -298,7 +298,7 @@ fn a_long_response_is_cut_for_who_can_put_it_together() {
 #[test]
 fn a_stream_ends_when_the_server_stops() {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), Design::SnapshotReadTx);
+    let running = Running::start(dir.path(), Era::Clearlane);
     block_on(async {
         let mut client = running.client().await;
         let mut stream = client.watcher(of_key("a")).await;
@@ -313,7 +313,7 @@ fn a_stream_ends_when_the_server_stops() {
 
 #[test]
 fn it_goes_on_behind_a_restart() {
-    for design in Design::ALL {
+    for design in Era::DISTINCT_STORES {
         let dir = tempfile::tempdir().unwrap();
         let running = Running::start(dir.path(), design);
         block_on(async {

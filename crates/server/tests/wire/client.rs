@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use clearlane_backend::Design;
-use clearlane_member::node::Node;
+use clearlane_backend::Era;
+use clearlane_member::node::ServerThreads;
 use clearlane_member::requests::Limits;
 use clearlane_server::data;
-use clearlane_server::serve::Server;
+use clearlane_server::serve::RpcServer;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -24,17 +24,17 @@ use tokio::net::TcpStream;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Running {
-    pub(crate) node: Arc<Node>,
-    pub(crate) server: Server,
+    pub(crate) node: Arc<ServerThreads>,
+    pub(crate) server: RpcServer,
 }
 
 impl Running {
     pub(crate) fn start(dir: &Path) -> Running {
-        let parts = Design::SnapshotReadTx.into();
-        let node = data::open_alone(dir, parts, "default", "http://localhost:2380");
+        let parts = Era::Clearlane.into();
+        let node = data::open_single_member(dir, parts, "default", "http://localhost:2380");
         let node = Arc::new(node.unwrap());
         let address = "127.0.0.1:0".parse().unwrap();
-        let server = Server::start(&node, address, 1, Limits::default()).unwrap();
+        let server = RpcServer::start(&node, address, 1, Limits::default()).unwrap();
         Running { node, server }
     }
 

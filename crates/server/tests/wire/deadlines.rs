@@ -55,7 +55,7 @@ fn a_read_that_waits_for_the_pool_ends_in_time() {
             let (hold, holds) = mpsc::channel::<()>();
             let (tell, told) = mpsc::channel();
             held.push(hold);
-            busy.push(running.node.read_pool().go_on(move || {
+            busy.push(running.node.read_pool().run_continuation(move || {
                 let _ = tell.send(());
                 let _ = holds.recv();
             }));

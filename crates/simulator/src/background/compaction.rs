@@ -11,12 +11,12 @@
 //!
 //! etcd goes through all revisions, also those that stay. Ours knows from the index which ones go.
 
-use clearlane_locks::Actor;
+use clearlane_locks::TaskLabel;
 
 use crate::cluster::{Cluster, LEADER};
 use crate::era::Batches;
 use crate::raft::Work;
-use crate::trip::Trip;
+use crate::sim_task::SimTask;
 
 impl Cluster {
     pub(super) async fn asks_for_compactions(self) {
@@ -26,7 +26,7 @@ impl Cluster {
                 return;
             }
             let cores = &self.member(LEADER).cores;
-            let mut trip = Trip::new(self.world(), cores, Actor::named("compaction"));
+            let mut trip = SimTask::new(self.world(), cores, TaskLabel::named("compaction"));
             self.proposes(LEADER, &mut trip, Work::Compact).await;
         }
     }
@@ -34,7 +34,7 @@ impl Cluster {
     /// The job, at one member.
     pub(crate) async fn compacts(self, place: usize) {
         let member = self.member(place);
-        let mut trip = Trip::new(self.world(), &member.cores, Actor::named("compaction"));
+        let mut trip = SimTask::new(self.world(), &member.cores, TaskLabel::named("compaction"));
         let removed = member.revisions.get() - member.revisions_compacted.get();
         member.revisions_compacted.set(member.revisions.get());
         let era = member.build.era;

@@ -1,17 +1,17 @@
 //! The file is sent to somebody, or written anew.
 
-use clearlane_locks::Actor;
+use clearlane_locks::TaskLabel;
 
 use crate::cluster::{Cluster, LEADER};
 use crate::costs::times;
-use crate::trip::Trip;
+use crate::sim_task::SimTask;
 
 impl Cluster {
     /// For who asked for a snapshot. The backend commits first, with all that this stops. The copy is then made
     /// inside a read transaction of the engine, and stops nobody.
     pub(super) async fn backs_up(self) {
         let member = self.member(LEADER);
-        let mut trip = Trip::new(self.world(), &member.cores, Actor::named("backup"));
+        let mut trip = SimTask::new(self.world(), &member.cores, TaskLabel::named("backup"));
         member.build.era.commit(member, &mut trip).await;
         trip.run(times(self.bytes(), member.build.costs.sent_byte_ns)).await;
         let (took_ns, account) = trip.end();
@@ -20,7 +20,7 @@ impl Cluster {
 
     pub(super) async fn defragments(self) {
         let member = self.member(LEADER);
-        let mut trip = Trip::new(self.world(), &member.cores, Actor::named("defrag"));
+        let mut trip = SimTask::new(self.world(), &member.cores, TaskLabel::named("defrag"));
         member.build.era.defragments(member, &mut trip, self.bytes()).await;
         let (took_ns, account) = trip.end();
         self.did("defrag", took_ns, account);

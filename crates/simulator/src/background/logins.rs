@@ -4,11 +4,11 @@
 //! everybody wait for as long as somebody who guesses passwords should.
 
 use clearlane_load::arrivals::{Schedule, Spacing};
-use clearlane_locks::Actor;
+use clearlane_locks::TaskLabel;
 
 use crate::cluster::{Cluster, LEADER};
 use crate::raft::Work;
-use crate::trip::Trip;
+use crate::sim_task::SimTask;
 
 /// The times at which they come have a seed of their own, beside those of classes.
 const SEED: u64 = 1 << 19;
@@ -27,13 +27,13 @@ impl Cluster {
 
     async fn login(self) {
         let member = self.member(LEADER);
-        let mut trip = Trip::new(self.world(), &member.cores, Actor::named("login"));
-        self.comes(LEADER, &mut trip).await;
+        let mut trip = SimTask::new(self.world(), &member.cores, TaskLabel::named("login"));
+        self.receive(LEADER, &mut trip).await;
         let era = member.build.era;
         let inside = self.model().auth.inside_lock.unwrap_or(era.checks_passwords_inside());
         era.checks_password(member, &mut trip, self.model().auth.bcrypt_ns, inside).await;
         self.proposes(LEADER, &mut trip, Work::Token).await;
-        self.goes(&mut trip).await;
+        self.send_response(&mut trip).await;
         let (took_ns, account) = trip.end();
         self.did("login", took_ns, account);
     }

@@ -14,12 +14,12 @@
 
 use std::collections::VecDeque;
 
-use clearlane_locks::Actor;
+use clearlane_locks::TaskLabel;
 
 use crate::account::Account;
 use crate::cluster::{Cluster, LEADER};
 use crate::era::Missed;
-use crate::trip::Trip;
+use crate::sim_task::SimTask;
 
 /// Between two passes.
 const PERIOD_NS: u64 = 100_000_000;
@@ -48,14 +48,14 @@ impl Group {
 impl Cluster {
     pub(super) async fn syncs_watchers(self) {
         let (member, watchers) = (self.member(LEADER), self.model().watchers);
-        let mut trip = Trip::new(self.world(), &member.cores, Actor::named("watch sync"));
+        let mut trip = SimTask::new(self.world(), &member.cores, TaskLabel::named("watch sync"));
         let first_ns = if watchers.every_ns == 0 { 1_000_000_000 } else { watchers.every_ns };
         let mut next_ns = Some(first_ns);
         let mut behind = VecDeque::new();
         loop {
             let now_ns = self.world().now_ns();
             if let Some(ns) = next_ns.filter(|ns| *ns <= now_ns) {
-                let before = trip.ledger().account();
+                let before = trip.time_account().account();
                 for count in (0..watchers.lagging).step_by(AT_ONCE as usize) {
                     let count = AT_ONCE.min(watchers.lagging - count);
                     let next = self.revision() - watchers.behind;
@@ -79,7 +79,7 @@ impl Cluster {
     }
 
     /// Some of them come forward. Who is not done by then stands in line again.
-    async fn passes(&self, trip: &mut Trip, behind: &mut VecDeque<Group>) {
+    async fn passes(&self, trip: &mut SimTask, behind: &mut VecDeque<Group>) {
         let (member, revision) = (self.member(LEADER), self.revision());
         let mut room = AT_ONCE;
         let mut taken = Vec::new();
@@ -100,7 +100,7 @@ impl Cluster {
                 continue;
             }
             let took_ns = self.world().now_ns() - group.began_ns;
-            self.did("watch sync", took_ns, trip.ledger().account().since(&group.before));
+            self.did("watch sync", took_ns, trip.time_account().account().since(&group.before));
         }
     }
 }

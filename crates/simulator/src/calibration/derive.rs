@@ -23,7 +23,7 @@
 //! What no such load shows (a scan for watchers, the copy of a file) stays as it is reckoned by hand.
 
 use super::queue::Puts;
-use super::sleep::Sleep;
+use super::sleep::WakeupCosts;
 use crate::costs::Costs;
 use crate::spread::{P99_MAX, Spread};
 
@@ -66,14 +66,14 @@ const COMMIT_INTERVAL_S: f64 = 0.1;
 
 /// What a load has shown, per request; all times in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Window {
+pub struct LoadMeasurement {
     /// Processor time of the server, beyond what it takes to do nothing.
     pub server_ns: f64,
     /// Of the client.
     pub client_ns: f64,
     /// Latencies.
     pub median_ns: f64,
-    /// See [`Window::median_ns`].
+    /// See [`LoadMeasurement::median_ns`].
     pub p99_ns: f64,
     /// How long `store` was held, each time.
     pub store_held_ns: f64,
@@ -82,25 +82,25 @@ pub struct Window {
     /// How long an entry of the log took to apply.
     pub applied_ns: f64,
     /// Syncs of the log.
-    pub sync: Option<Measured>,
+    pub sync: Option<MeasuredTimes>,
     /// Commits of the backend.
-    pub commit: Option<Measured>,
+    pub commit: Option<MeasuredTimes>,
     /// Writes for each of them.
     pub per_commit: f64,
 }
 
-impl Window {
+impl LoadMeasurement {
     /// Figure by figure the middle of several; none are all nothing.
     #[must_use]
-    pub fn middle(windows: &[Window]) -> Window {
-        let of = |by: &dyn Fn(&Window) -> f64| middle(windows.iter().map(by).collect());
-        let measured = |by: &dyn Fn(&Window) -> Option<Measured>| {
-            let all: Vec<Measured> = windows.iter().filter_map(by).collect();
-            let of = |by: &dyn Fn(&Measured) -> f64| middle(all.iter().map(by).collect());
+    pub fn middle(windows: &[LoadMeasurement]) -> LoadMeasurement {
+        let of = |by: &dyn Fn(&LoadMeasurement) -> f64| middle(windows.iter().map(by).collect());
+        let measured = |by: &dyn Fn(&LoadMeasurement) -> Option<MeasuredTimes>| {
+            let all: Vec<MeasuredTimes> = windows.iter().filter_map(by).collect();
+            let of = |by: &dyn Fn(&MeasuredTimes) -> f64| middle(all.iter().map(by).collect());
             let (mean_ns, p99_ns) = (of(&|one| one.mean_ns), of(&|one| one.p99_ns));
-            (!all.is_empty()).then_some(Measured { mean_ns, p99_ns })
+            (!all.is_empty()).then_some(MeasuredTimes { mean_ns, p99_ns })
         };
-        Window {
+        LoadMeasurement {
             server_ns: of(&|window| window.server_ns),
             client_ns: of(&|window| window.client_ns),
             median_ns: of(&|window| window.median_ns),
@@ -123,14 +123,14 @@ pub(super) fn middle(mut all: Vec<f64>) -> f64 {
 
 /// Times of a histogram.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measured {
+pub struct MeasuredTimes {
     /// The mean, in nanoseconds.
     pub mean_ns: f64,
     /// About the 99th percentile.
     pub p99_ns: f64,
 }
 
-impl Measured {
+impl MeasuredTimes {
     fn spread(self) -> Spread {
         // In files they are whole nanoseconds.
         let mean_ns = self.mean_ns.max(1_000.0);
@@ -141,40 +141,40 @@ impl Measured {
 
 /// What an era has shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Seen {
+pub struct EraMeasurements {
     /// One key, serializable.
-    pub point: Window,
+    pub point: LoadMeasurement,
     /// The same, seldom.
-    pub seldom: Window,
+    pub seldom: LoadMeasurement,
     /// The same, rarely.
-    pub rarely: Window,
+    pub rarely: LoadMeasurement,
     /// The same as the first, linearizable.
-    pub fresh: Window,
+    pub fresh: LoadMeasurement,
     /// And beside `seldom`.
-    pub fresh_seldom: Window,
+    pub fresh_seldom: LoadMeasurement,
     /// [`FEW`] small records.
-    pub few: Window,
+    pub few: LoadMeasurement,
     /// And beside `seldom`.
-    pub few_seldom: Window,
+    pub few_seldom: LoadMeasurement,
     /// [`WALKED`] keys, and one is sent.
-    pub walk: Window,
+    pub walk: LoadMeasurement,
     /// [`MANY`] small records.
-    pub many: Window,
+    pub many: LoadMeasurement,
     /// [`LONG`] large ones.
-    pub large: Window,
+    pub large: LoadMeasurement,
     /// Small puts, few.
-    pub put: Window,
+    pub put: LoadMeasurement,
     /// And many.
-    pub puts: Window,
+    pub puts: LoadMeasurement,
     /// Large puts.
-    pub large_put: Window,
+    pub large_put: LoadMeasurement,
     /// Reads of one key beside many puts.
-    pub beside: Window,
+    pub beside: LoadMeasurement,
 }
 
 /// What is known from elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Known {
+pub struct DeriveInputs {
     /// Which part of what a record, and a byte, costs a read is reading; the rest is sending.
     pub reading: (f64, f64),
     /// One pending operation, copied.
@@ -188,7 +188,7 @@ pub struct Known {
     /// What the system computes for a sync.
     pub sync_ns: f64,
     /// What threads take to hand a request to each other.
-    pub sleep: Sleep,
+    pub sleep: WakeupCosts,
 }
 
 /// What a record and a byte of it cost.
@@ -216,7 +216,7 @@ fn share(part: f64, whole: f64) -> f64 {
 }
 
 /// Which part of what a record, and a byte, costs a read is done while `store` is held: in an era that has it.
-pub fn reading(seen: &Seen) -> (f64, f64) {
+pub fn reading(seen: &EraMeasurements) -> (f64, f64) {
     let whole = Each::of(seen.point.server_ns, seen.many.server_ns, seen.large.server_ns);
     let held =
         Each::of(seen.point.store_held_ns, seen.many.store_held_ns, seen.large.store_held_ns);
@@ -224,14 +224,25 @@ pub fn reading(seen: &Seen) -> (f64, f64) {
 }
 
 /// What it costs in 3.4 to copy one pending operation.
-pub fn buffer_op_ns(seen: &Seen) -> f64 {
+pub fn buffer_op_ns(seen: &EraMeasurements) -> f64 {
     let pending = PUTS_BESIDE * COMMIT_INTERVAL_S / 2.0;
     ((seen.beside.read_tx_held_ns - seen.point.read_tx_held_ns) / pending).max(0.0)
 }
 
 /// What things cost in the era that has shown this.
-pub fn costs(seen: &Seen, known: Known) -> Costs {
-    let Seen { point, seldom, fresh, fresh_seldom, few, few_seldom, walk, many, large, .. } = seen;
+pub fn costs(seen: &EraMeasurements, known: DeriveInputs) -> Costs {
+    let EraMeasurements {
+        point,
+        seldom,
+        fresh,
+        fresh_seldom,
+        few,
+        few_seldom,
+        walk,
+        many,
+        large,
+        ..
+    } = seen;
     let (record_share, byte_share) = known.reading;
     let each = Each::of(point.server_ns, many.server_ns, large.server_ns);
     let (record, byte) = (each.record * record_share, each.byte * byte_share);
@@ -243,9 +254,9 @@ pub fn costs(seen: &Seen, known: Known) -> Costs {
     let records = (FEW - 1.0) * (each.record + each.byte * SMALL);
     let pool = (few.server_ns - point.server_ns - records).max(0.0);
     let index_key = (walk.server_ns - point.server_ns - pool).max(0.0) / (WALKED - 1.0);
-    let Sleep { awake, wakeups_ns, doze_ns } = known.sleep;
+    let WakeupCosts { awake, wakeups_ns, doze_ns } = known.sleep;
     // Beyond what is computed. It is the same, more or less, however many there are.
-    let woken = |latency: &Window, computed: f64| {
+    let woken = |latency: &LoadMeasurement, computed: f64| {
         (latency.median_ns - seldom.median_ns - computed).max(0.0) as u64
     };
     let received_few = (FEW - 1.0) * SMALL * received;
@@ -289,8 +300,8 @@ pub(super) fn in_turn(costs: &Costs) -> f64 {
 }
 
 /// What a long answer takes beyond what is computed for it.
-fn sent_waits(seen: &Seen, costs: &Costs, known: Known) -> Spread {
-    let Seen { point, large, .. } = seen;
+fn sent_waits(seen: &EraMeasurements, costs: &Costs, known: DeriveInputs) -> Spread {
+    let EraMeasurements { point, large, .. } = seen;
     let (read, sent, received) = long_answer(costs);
     let computed = match known.in_pieces {
         // On two cores the client has to wait until one of the others is done.
@@ -307,8 +318,8 @@ fn sent_waits(seen: &Seen, costs: &Costs, known: Known) -> Spread {
 }
 
 /// What a put, and what a commit, take of the processor: there are as many commits, however many puts.
-fn put_and_commit(seen: &Seen) -> (f64, f64) {
-    let Seen { put, puts, .. } = seen;
+fn put_and_commit(seen: &EraMeasurements) -> (f64, f64) {
+    let EraMeasurements { put, puts, .. } = seen;
     if puts.per_commit <= put.per_commit {
         return (put.server_ns, 0.0);
     }
@@ -319,8 +330,8 @@ fn put_and_commit(seen: &Seen) -> (f64, f64) {
 }
 
 /// And what writes cost.
-fn with_writes(seen: &Seen, costs: Costs, known: Known) -> Costs {
-    let Seen { put, puts, large_put, .. } = seen;
+fn with_writes(seen: &EraMeasurements, costs: Costs, known: DeriveInputs) -> Costs {
+    let EraMeasurements { put, puts, large_put, .. } = seen;
     let (each, commit) = put_and_commit(seen);
     // What syncs compute is in it, too: at least half of the time that a commit takes is the disk's.
     let commit = commit.min(put.commit.map_or(0.0, |whole| whole.mean_ns / 2.0));
@@ -335,14 +346,15 @@ fn with_writes(seen: &Seen, costs: Costs, known: Known) -> Costs {
     let commit_op = commit_op.clamp(0.0, beyond - applied);
     let commit_sync = put.commit.map_or(costs.commit_sync, |whole| {
         let computed = commit + commit_op * put.per_commit;
-        Measured { mean_ns: whole.mean_ns - computed, p99_ns: whole.p99_ns - computed }.spread()
+        MeasuredTimes { mean_ns: whole.mean_ns - computed, p99_ns: whole.p99_ns - computed }
+            .spread()
     });
     // A large put waits for its bytes to be logged, and for nobody's commit.
     let more_ns = (large_put.server_ns - put.server_ns).max(0.0);
     let later_ns = (large_put.median_ns - put.median_ns).clamp(0.0, more_ns);
     let (more, later) = (more_ns / (PUT - SMALL), later_ns / (PUT - SMALL));
     let log_entry = beyond - applied - commit_op;
-    let Known { sync_ns, sleep, .. } = known;
+    let DeriveInputs { sync_ns, sleep, .. } = known;
     let computed = Put { ns: each - commit_op, entry_ns: log_entry, sync_ns };
     let (log_sync, wakeups) = log_sync_and_wakeups(seen, sleep, computed, costs.log_sync);
     Costs {
@@ -363,19 +375,19 @@ fn with_writes(seen: &Seen, costs: Costs, known: Known) -> Costs {
 /// How long the log waits for its disk, and what a put has beside it: each is found with the help of the other. If there were
 /// no syncs, they take so long.
 fn log_sync_and_wakeups(
-    seen: &Seen,
-    sleep: Sleep,
+    seen: &EraMeasurements,
+    sleep: WakeupCosts,
     put: Put,
     if_none: Spread,
 ) -> (Spread, WriteWakeups) {
-    let Seen { puts, .. } = seen;
+    let EraMeasurements { puts, .. } = seen;
     let Some(sync) = puts.sync else {
         return (if_none, WriteWakeups::of(seen, sleep, put, if_none));
     };
     // A server counts to a sync what the system computes for it, which is part of an entry here; and on a machine that
     // sleeps, how long it takes to wake. So it is taken from many puts.
     let mean_ns = (sync.mean_ns - put.sync_ns).max(sync.mean_ns * SYNC_WAITS);
-    let wakeups = WriteWakeups::of(seen, sleep, put, Measured { mean_ns, ..sync }.spread());
+    let wakeups = WriteWakeups::of(seen, sleep, put, MeasuredTimes { mean_ns, ..sync }.spread());
     let tail_ns = (puts.p99_ns - puts.median_ns).max(0.0);
     let log_sync = wakeups.puts(sleep, put, PUTS_OFTEN).syncs(mean_ns, tail_ns);
     (log_sync, WriteWakeups::of(seen, sleep, put, log_sync))
@@ -402,12 +414,12 @@ struct WriteWakeups {
 
 impl WriteWakeups {
     /// What is left of the latency of puts; and the more of them there are, the less.
-    fn of(seen: &Seen, sleep: Sleep, put: Put, log_sync: Spread) -> WriteWakeups {
+    fn of(seen: &EraMeasurements, sleep: WakeupCosts, put: Put, log_sync: Spread) -> WriteWakeups {
         let (deep, shallow) = (sleep.found_by(PUTS_SELDOM), sleep.found_by(PUTS_OFTEN));
         let mut found = WriteWakeups { awake_ns: 0.0, ns: 0.0 };
         for _ in 0..TRIALS {
             // What they take beyond a trial of what was found up to now.
-            let left = |window: &Window, rate: f64| {
+            let left = |window: &LoadMeasurement, rate: f64| {
                 let logged = found.puts(sleep, put, rate).with(log_sync).median_ns;
                 window.median_ns - logged - (put.ns - put.entry_ns + seen.point.client_ns)
             };
@@ -427,7 +439,7 @@ impl WriteWakeups {
     }
 
     /// So many puts a second that wake them.
-    fn puts(self, sleep: Sleep, put: Put, rate: f64) -> Puts {
+    fn puts(self, sleep: WakeupCosts, put: Put, rate: f64) -> Puts {
         Puts {
             rate,
             sleep,
@@ -442,7 +454,7 @@ impl WriteWakeups {
 mod tests {
     use super::*;
     use crate::calibration::queue::Took;
-    use crate::costs::Place::{self, Part, Whole};
+    use crate::costs::CostField::{self, Part, Whole};
     use crate::era::Era;
     use crate::run::run;
     use crate::scenario::Scenario;
@@ -451,7 +463,7 @@ mod tests {
     const SYNC_NS: f64 = 7_000.0;
 
     /// What a read would show that comes so often.
-    fn read(costs: &Costs, records: f64, bytes: f64, keys: f64) -> Window {
+    fn read(costs: &Costs, records: f64, bytes: f64, keys: f64) -> LoadMeasurement {
         let held = costs.index_seek_ns as f64
             + costs.index_key_ns as f64 * keys
             + costs.record_ns as f64 * records
@@ -459,12 +471,12 @@ mod tests {
         let sent = costs.sent_record_ns as f64 * records + costs.sent_byte_ns * records * bytes;
         let client_ns = costs.client_ns as f64 + costs.received_byte_ns * records * bytes;
         let server_ns = costs.request_ns as f64 + held + sent;
-        Window { server_ns, client_ns, store_held_ns: held, ..Window::default() }
+        LoadMeasurement { server_ns, client_ns, store_held_ns: held, ..LoadMeasurement::default() }
     }
 
-    fn sleep(costs: &Costs) -> Sleep {
+    fn sleep(costs: &Costs) -> WakeupCosts {
         let (awake, wakeups_ns) = (costs.awake, costs.wakeups_ns as f64);
-        Sleep { awake, wakeups_ns, doze_ns: costs.doze_ns as f64 }
+        WakeupCosts { awake, wakeups_ns, doze_ns: costs.doze_ns as f64 }
     }
 
     /// What a long read would take beyond a short one.
@@ -477,7 +489,7 @@ mod tests {
         read + sent.max(received) + bytes / (1 << 20) as f64 * waits
     }
 
-    fn put(costs: &Costs, bytes: f64, per_commit: f64, rate: f64) -> Window {
+    fn put(costs: &Costs, bytes: f64, per_commit: f64, rate: f64) -> LoadMeasurement {
         let applied_ns = (costs.apply_ns + costs.index_seek_ns) as f64;
         let more = (costs.log_byte_ns + costs.record_byte_ns) * (bytes - SMALL);
         let commit_ops = costs.commit_op_ns as f64 * per_commit;
@@ -492,11 +504,11 @@ mod tests {
         let puts = WriteWakeups { awake_ns, ns }.puts(sleep(costs), entry, rate);
         let Took { median_ns, tail_ns } = puts.with(costs.log_sync);
         let median_ns = computed - entry_ns + client_ns + median_ns;
-        let measured = |spread: Spread, more: f64| Measured {
+        let measured = |spread: Spread, more: f64| MeasuredTimes {
             mean_ns: spread.mean_ns + more,
             p99_ns: spread.p99_ns.unwrap() + more,
         };
-        Window {
+        LoadMeasurement {
             server_ns: computed + committed,
             client_ns,
             median_ns,
@@ -505,23 +517,23 @@ mod tests {
             sync: Some(measured(costs.log_sync, SYNC_NS)),
             commit: Some(measured(costs.commit_sync, commit_ns + commit_ops)),
             per_commit,
-            ..Window::default()
+            ..LoadMeasurement::default()
         }
     }
 
     /// What a server with these costs would show, if nothing else were on the machine.
-    fn shown(costs: &Costs) -> Seen {
+    fn shown(costs: &Costs) -> EraMeasurements {
         let point = read(costs, 1.0, SMALL, 1.0);
         let turn = costs.raft_turn_ns as f64;
-        let alone = |window: Window| window.server_ns + window.client_ns;
-        let seldom = Window { median_ns: alone(point) + 123_456.0, ..point };
+        let alone = |window: LoadMeasurement| window.server_ns + window.client_ns;
+        let seldom = LoadMeasurement { median_ns: alone(point) + 123_456.0, ..point };
         let later = turn + costs.round_wakeups_ns as f64;
         let pool_ns = costs.pool_ns as f64;
         let (few, walk) = (read(costs, FEW, SMALL, FEW), read(costs, 1.0, SMALL, WALKED));
-        let few = Window { server_ns: few.server_ns + pool_ns, ..few };
+        let few = LoadMeasurement { server_ns: few.server_ns + pool_ns, ..few };
         let pool_wakeups = costs.pool_wakeups_ns as f64;
         let later_few = alone(few) - alone(point) + pool_wakeups;
-        let few_seldom = Window { median_ns: seldom.median_ns + later_few, ..seldom };
+        let few_seldom = LoadMeasurement { median_ns: seldom.median_ns + later_few, ..seldom };
         let large = |spread: Spread| {
             let woken = costs.awake.median_ns() + costs.wakeups_ns as f64;
             let request = alone(point) + woken + pool_ns + pool_wakeups;
@@ -530,21 +542,21 @@ mod tests {
         };
         let (median_ns, p99_ns) = large(costs.sent_waits);
         let read_tx_held_ns = costs.buffer_op_ns as f64 * 50.0;
-        Seen {
+        EraMeasurements {
             point,
             seldom,
             rarely: seldom,
-            fresh: Window { server_ns: point.server_ns + turn, ..point },
-            fresh_seldom: Window { median_ns: seldom.median_ns + later, ..seldom },
+            fresh: LoadMeasurement { server_ns: point.server_ns + turn, ..point },
+            fresh_seldom: LoadMeasurement { median_ns: seldom.median_ns + later, ..seldom },
             few,
             few_seldom,
-            walk: Window { server_ns: walk.server_ns + pool_ns, ..walk },
+            walk: LoadMeasurement { server_ns: walk.server_ns + pool_ns, ..walk },
             many: read(costs, MANY, SMALL, MANY),
-            large: Window { median_ns, p99_ns, ..read(costs, LONG, LARGE, LONG) },
+            large: LoadMeasurement { median_ns, p99_ns, ..read(costs, LONG, LARGE, LONG) },
             put: put(costs, SMALL, 20.0, PUTS_SELDOM),
             puts: put(costs, SMALL, 100.0, PUTS_OFTEN),
             large_put: put(costs, PUT, 20.0, PUTS_SELDOM),
-            beside: Window { read_tx_held_ns, ..point },
+            beside: LoadMeasurement { read_tx_held_ns, ..point },
         }
     }
 
@@ -572,7 +584,7 @@ mod tests {
         let (reading, buffer_op_ns) = (reading(&seen), buffer_op_ns(&seen));
         let mut found = costs(
             &seen,
-            Known {
+            DeriveInputs {
                 reading,
                 buffer_op_ns,
                 quantum_ns: 3e6,
@@ -584,7 +596,7 @@ mod tests {
         );
         let mut put_in = put_in;
         let found_costs = found.clone();
-        for ((name, found), (_, put_in)) in found.places().into_iter().zip(put_in.places()) {
+        for ((name, found), (_, put_in)) in found.fields().into_iter().zip(put_in.fields()) {
             // What is tried in a queue is found by trying, of puts that take more than a millisecond.
             let is_tried = ["write_awake_ns", "write_wakeups_ns", "log_sync_ns"].contains(&name);
             let (ns, share) = if is_tried { (10_000.0, 0.02) } else { (2.0, 0.01) };
@@ -593,7 +605,7 @@ mod tests {
             let fits = match (found, put_in) {
                 (Whole(found), Whole(put_in)) => near(*found as f64, *put_in as f64),
                 (Part(found), Part(put_in)) => (*found - *put_in).abs() < 0.01,
-                (Place::Spread(found), Place::Spread(put_in)) => {
+                (CostField::Spread(found), CostField::Spread(put_in)) => {
                     let p99 = |spread: &Spread| spread.p99_ns.unwrap();
                     near(found.mean_ns, put_in.mean_ns) && near(p99(found), p99(put_in))
                 }
@@ -638,14 +650,21 @@ mod tests {
 
     #[test]
     fn what_disturbs_one_turn_is_left_out() {
-        let sync = |mean_ns| Some(Measured { mean_ns, p99_ns: 3.0 * mean_ns });
-        let turn =
-            |ns, sync| Window { server_ns: ns, median_ns: 2.0 * ns, sync, ..Window::default() };
+        let sync = |mean_ns| Some(MeasuredTimes { mean_ns, p99_ns: 3.0 * mean_ns });
+        let turn = |ns, sync| LoadMeasurement {
+            server_ns: ns,
+            median_ns: 2.0 * ns,
+            sync,
+            ..LoadMeasurement::default()
+        };
         let turns = [turn(5.0, sync(9.0)), turn(400.0, sync(7.0)), turn(6.0, sync(8.0))];
-        assert_eq!(Window::middle(&turns), turn(6.0, sync(8.0)), "each figure by itself");
+        assert_eq!(LoadMeasurement::middle(&turns), turn(6.0, sync(8.0)), "each figure by itself");
         // A load without writes has no syncs, and of two the quicker one was disturbed less.
-        assert_eq!(Window::middle(&[turn(5.0, None), turn(4.0, None)]), turn(4.0, None));
-        assert_eq!(Window::middle(&[turn(5.0, None), turn(4.0, sync(9.0))]).sync, sync(9.0));
+        assert_eq!(LoadMeasurement::middle(&[turn(5.0, None), turn(4.0, None)]), turn(4.0, None));
+        assert_eq!(
+            LoadMeasurement::middle(&[turn(5.0, None), turn(4.0, sync(9.0))]).sync,
+            sync(9.0)
+        );
     }
 
     #[test]
@@ -657,18 +676,18 @@ mod tests {
             commit_sync: Spread::around(1e6, 2e6),
             ..Costs::BY_HAND
         });
-        seen.point = Window { server_ns: 9e9, client_ns: 9e9, p99_ns: 1.0, ..seen.point };
+        seen.point = LoadMeasurement { server_ns: 9e9, client_ns: 9e9, p99_ns: 1.0, ..seen.point };
         seen.puts.applied_ns = 9e9;
         let costs = costs(
             &seen,
-            Known {
+            DeriveInputs {
                 reading: reading(&seen),
                 buffer_op_ns: 0.0,
                 quantum_ns: 0.0,
                 cores: 2.0,
                 in_pieces: true,
                 sync_ns: 9e9,
-                sleep: Sleep::of(&[&seen]),
+                sleep: WakeupCosts::of(&[&seen]),
             },
         );
         // A minute.

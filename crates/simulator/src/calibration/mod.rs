@@ -34,7 +34,7 @@ use std::fmt;
 
 use toml::{Table, Value};
 
-use crate::costs::{Costs, Place};
+use crate::costs::{CostField, Costs};
 use crate::era::Era;
 use crate::spread::Spread;
 
@@ -42,7 +42,7 @@ const SHIPPED: &str = include_str!("../../costs/epyc-2-cores.toml");
 
 /// A member that is alone shows what a turn of raft costs a read only if it takes one: in 3.0 a read goes through the
 /// log, and ours asks nobody.
-const HAS_TURNS: [Era; 4] = [Era::V31, Era::V32, Era::V34, Era::V35];
+const HAS_TURNS: [Era; 4] = [Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5];
 
 /// What is above or below it is no cost that anybody has measured: a minute.
 const MOST_NS: f64 = 60e9;
@@ -239,7 +239,7 @@ impl Calibration {
 /// Strictly: what is missing would be a guess, and what is misspelt would be missing.
 fn costs(table: &Table) -> Result<Costs, String> {
     let mut costs = Costs::BY_HAND;
-    let places = costs.places();
+    let places = costs.fields();
     let names = places.each_ref().map(|(name, _)| *name);
     if let Some(unknown) = table.keys().find(|key| !names.contains(&key.as_str())) {
         return Err(format!("unknown field `{unknown}`; there are {}", names.join(", ")));
@@ -247,9 +247,9 @@ fn costs(table: &Table) -> Result<Costs, String> {
     for (name, place) in places {
         let value = table.get(name).ok_or_else(|| format!("`{name}` is missing"))?;
         match place {
-            Place::Whole(whole) => *whole = number(name, value)? as u64,
-            Place::Part(part) => *part = number(name, value)?,
-            Place::Spread(spread) => *spread = a_spread(name, value)?,
+            CostField::Whole(whole) => *whole = number(name, value)? as u64,
+            CostField::Part(part) => *part = number(name, value)?,
+            CostField::Spread(spread) => *spread = a_spread(name, value)?,
         }
     }
     let Costs { quantum_ns, impatience, .. } = costs;
@@ -293,14 +293,14 @@ impl fmt::Display for Calibration {
         writeln!(f, "machine = {}", Value::String(self.machine.clone()))?;
         for (era, costs) in &self.eras {
             writeln!(f, "\n[\"{era}\"]")?;
-            for (name, place) in costs.clone().places() {
+            for (name, place) in costs.clone().fields() {
                 match place {
-                    Place::Whole(whole) => writeln!(f, "{name} = {whole}")?,
-                    Place::Part(part) => writeln!(f, "{name} = {part:.4}")?,
-                    Place::Spread(Spread { mean_ns, p99_ns: None }) => {
+                    CostField::Whole(whole) => writeln!(f, "{name} = {whole}")?,
+                    CostField::Part(part) => writeln!(f, "{name} = {part:.4}")?,
+                    CostField::Spread(Spread { mean_ns, p99_ns: None }) => {
                         writeln!(f, "{name} = {mean_ns:.0}")?;
                     }
-                    Place::Spread(Spread { mean_ns, p99_ns: Some(p99_ns) }) => {
+                    CostField::Spread(Spread { mean_ns, p99_ns: Some(p99_ns) }) => {
                         // Rounded so that the one does not go too far from the other.
                         let (mean, p99) = (mean_ns.ceil(), p99_ns.floor().max(mean_ns.ceil()));
                         writeln!(f, "{name} = {{ mean = {mean}, p99 = {p99} }}")?;
@@ -325,7 +325,7 @@ mod tests {
         };
         let mut costs = costs;
         whole(&mut costs.log_sync);
-        let eras = [(Era::V32, Costs::BY_HAND), (Era::Clearlane, costs)];
+        let eras = [(Era::V3_2, Costs::BY_HAND), (Era::Clearlane, costs)];
         Calibration { machine: "a \"good\" one".to_owned(), eras: eras.into() }
     }
 
@@ -338,9 +338,9 @@ mod tests {
     #[test]
     fn an_era_that_was_not_measured_is_as_the_one_before() {
         let file = file();
-        assert_eq!(file.costs(Era::V35), file.eras[&Era::V32]);
+        assert_eq!(file.costs(Era::V3_5), file.eras[&Era::V3_2]);
         assert_eq!(file.costs(Era::Clearlane), file.eras[&Era::Clearlane]);
-        assert_eq!(file.costs(Era::V30), file.eras[&Era::V32], "before the first, the first");
+        assert_eq!(file.costs(Era::V3_0), file.eras[&Era::V3_2], "before the first, the first");
     }
 
     #[test]
@@ -350,7 +350,7 @@ mod tests {
             write_wakeups_ns: ns as u64,
             ..Costs::BY_HAND
         };
-        let eras = [(Era::V32, with(9e9)), (Era::V34, with(2e5)), (Era::Clearlane, with(3e5))];
+        let eras = [(Era::V3_2, with(9e9)), (Era::V3_4, with(2e5)), (Era::Clearlane, with(3e5))];
         let calibration =
             Calibration { machine: String::new(), eras: eras.into() }.of_one_machine();
         for costs in calibration.eras.values() {
@@ -372,9 +372,9 @@ mod tests {
             ..Costs::BY_HAND
         };
         let eras = [
-            (Era::V31, with(100, 13, 100)),
-            (Era::V32, with(900, 11, 90)),
-            (Era::V34, with(200, 12, 95)),
+            (Era::V3_1, with(100, 13, 100)),
+            (Era::V3_2, with(900, 11, 90)),
+            (Era::V3_4, with(200, 12, 95)),
             (Era::Clearlane, with(700, 62, 140)),
         ];
         let calibration =
@@ -399,9 +399,9 @@ mod tests {
             ..Costs::BY_HAND
         };
         let eras = [
-            (Era::V31, with(1.0, 500_000)),
-            (Era::V32, with(1.4, 80_000)),
-            (Era::V34, with(1.2, 310_000)),
+            (Era::V3_1, with(1.0, 500_000)),
+            (Era::V3_2, with(1.4, 80_000)),
+            (Era::V3_4, with(1.2, 310_000)),
             (Era::Clearlane, with(2.0, 7_000)),
         ];
         let calibration = Calibration { machine: String::new(), eras: eras.clone().into() };

@@ -5,8 +5,8 @@
 //! felt by eleven of them. And who comes when nobody has come for a while finds threads that sleep. Neither has a
 //! formula that is short; but a log is a small queue, and can be tried.
 
-use super::sleep::Sleep;
-use crate::Chance;
+use super::sleep::WakeupCosts;
+use crate::Rng;
 use crate::spread::{P99_MAX, Spread, Times};
 
 /// Puts that are tried: two hundred are the slowest hundredth.
@@ -22,7 +22,7 @@ pub(super) struct Puts {
     /// So many a second.
     pub(super) rate: f64,
     /// Threads, awake and asleep.
-    pub(super) sleep: Sleep,
+    pub(super) sleep: WakeupCosts,
     /// And those that a write has beside them.
     pub(super) write_awake_ns: f64,
     pub(super) write_wakeups_ns: f64,
@@ -41,8 +41,8 @@ pub(super) struct Took {
 impl Puts {
     /// With such syncs.
     pub(super) fn with(&self, sync: Spread) -> Took {
-        let (mut gaps, mut syncs) = (Chance::new(SEED, 0), Times::new(sync, Chance::new(SEED, 1)));
-        let mut awake = Times::new(self.sleep.awake, Chance::new(SEED, 2));
+        let (mut gaps, mut syncs) = (Rng::new(SEED, 0), Times::new(sync, Rng::new(SEED, 1)));
+        let mut awake = Times::new(self.sleep.awake, Rng::new(SEED, 2));
         let wakeups_ns = self.sleep.wakeups_ns + self.write_wakeups_ns;
         let mut comes_ns = 0.0;
         // When each comes, and when it is at the log.
@@ -92,7 +92,7 @@ mod tests {
 
     const AWAKE: Puts = Puts {
         rate: 1_000.0,
-        sleep: Sleep { awake: Spread::constant(0), wakeups_ns: 0.0, doze_ns: 0.0 },
+        sleep: WakeupCosts { awake: Spread::constant(0), wakeups_ns: 0.0, doze_ns: 0.0 },
         write_awake_ns: 0.0,
         write_wakeups_ns: 0.0,
         entry_ns: 50_000.0,
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn the_spread_is_found_that_makes_such_a_tail() {
         let awake = Spread { mean_ns: 100e3, p99_ns: Some(300e3) };
-        let sleep = Sleep { awake, wakeups_ns: 200e3, doze_ns: 5e5 };
+        let sleep = WakeupCosts { awake, wakeups_ns: 200e3, doze_ns: 5e5 };
         for puts in [AWAKE, Puts { sleep, ..AWAKE }] {
             for p99_ns in [400e3, 600e3, 900e3] {
                 let put_in = Spread { mean_ns: 100e3, p99_ns: Some(p99_ns) };
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn who_comes_late_finds_threads_that_sleep() {
         // By hand: 1 / (1 + rate * doze) is a half on average, and the median of 1 - 2^-(gap / mean gap) is a half, too.
-        let sleep = Sleep { doze_ns: 1e6, ..AWAKE.sleep };
+        let sleep = WakeupCosts { doze_ns: 1e6, ..AWAKE.sleep };
         let puts = Puts { write_wakeups_ns: 1e6, sleep, entry_ns: 0.0, ..AWAKE };
         let took = puts.with(Spread::constant(0));
         assert!((0.48e6..0.52e6).contains(&took.median_ns), "{took:?}");

@@ -20,9 +20,9 @@
 //! it as deep asleep as it is after the median of the gaps between them, which is `ln 2` of the mean. For the slowest
 //! hundredth there is no such formula, so they are drawn.
 
-use super::derive::{OFTEN, RARELY, SELDOM, Seen, Window, middle};
+use super::derive::{EraMeasurements, LoadMeasurement, OFTEN, RARELY, SELDOM, middle};
 use super::queue::Took;
-use crate::Chance;
+use crate::Rng;
 use crate::spread::{Spread, Times};
 
 /// Requests that are drawn.
@@ -40,7 +40,7 @@ const TAIL: (f64, f64) = (1.01, 20.0);
 
 /// What threads take to hand a request to each other.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sleep {
+pub struct WakeupCosts {
     /// On a machine that is awake.
     pub awake: Spread,
     /// What it takes beyond that on one that sleeps.
@@ -49,49 +49,52 @@ pub struct Sleep {
     pub doze_ns: f64,
 }
 
-impl Sleep {
+impl WakeupCosts {
     /// The same machine in all eras, so it is that in the middle of them.
-    pub fn of(all: &[&Seen]) -> Sleep {
-        let beyond = |of: fn(&Seen) -> &Window, by: fn(&Window) -> f64| {
-            let computed = |seen: &Seen| seen.point.server_ns + seen.point.client_ns;
+    pub fn of(all: &[&EraMeasurements]) -> WakeupCosts {
+        let beyond = |of: fn(&EraMeasurements) -> &LoadMeasurement,
+                      by: fn(&LoadMeasurement) -> f64| {
+            let computed = |seen: &EraMeasurements| seen.point.server_ns + seen.point.client_ns;
             middle(all.iter().map(|seen| by(of(seen)) - computed(seen)).collect()).max(1.0)
         };
-        let median: fn(&Window) -> f64 = |window| window.median_ns;
+        let median: fn(&LoadMeasurement) -> f64 = |window| window.median_ns;
         let medians = [
             beyond(|seen| &seen.rarely, median),
             beyond(|seen| &seen.seldom, median),
             beyond(|seen| &seen.point, median),
         ];
-        let p99: fn(&Window) -> f64 = |window| window.p99_ns;
+        let p99: fn(&LoadMeasurement) -> f64 = |window| window.p99_ns;
         let p99s = beyond(|seen| &seen.seldom, p99) + beyond(|seen| &seen.point, p99);
-        Sleep::through(medians, p99s - medians[1] - medians[2])
+        WakeupCosts::through(medians, p99s - medians[1] - medians[2])
     }
 
     /// Requests that come rarely, seldom and often have such medians; and by how much the slowest hundredths of the last two
     /// are later than most of them, that is so much in all.
-    fn through(medians: [f64; 3], tails_ns: f64) -> Sleep {
-        let mut curve = Sleep::curve(medians);
+    fn through(medians: [f64; 3], tails_ns: f64) -> WakeupCosts {
+        let mut curve = WakeupCosts::curve(medians);
         let mut found = curve;
         for _ in 0..ROUNDS {
             let median_ns = curve.awake.median_ns();
-            let with =
-                |tail: f64| Sleep { awake: Spread::around(median_ns, tail * median_ns), ..curve };
+            let with = |tail: f64| WakeupCosts {
+                awake: Spread::around(median_ns, tail * median_ns),
+                ..curve
+            };
             let tail = bisect(TAIL, |tail| with(tail).tails_ns() < tails_ns);
             found = with(tail);
             // Medians of two things that are spread do not just add up.
             let more = |rate: f64| found.drawn(rate).median_ns - curve.median_ns(rate);
             let more = [RARELY, SELDOM, OFTEN].map(more);
-            curve = Sleep::curve([0, 1, 2].map(|place| medians[place] - more[place]));
+            curve = WakeupCosts::curve([0, 1, 2].map(|place| medians[place] - more[place]));
         }
         found
     }
 
     /// If what it takes on a machine that is awake were always the same.
-    fn curve([rarely, seldom, often]: [f64; 3]) -> Sleep {
+    fn curve([rarely, seldom, often]: [f64; 3]) -> WakeupCosts {
         let falls = (rarely - often).max(0.0);
         let part = if falls > 0.0 { ((seldom - often) / falls).clamp(0.0, 1.0) } else { 1.0 };
         let found_by = |doze_ns: f64| {
-            let sleep = Sleep { doze_ns, ..AWAKE };
+            let sleep = WakeupCosts { doze_ns, ..AWAKE };
             [RARELY, SELDOM, OFTEN].map(|rate| sleep.found_by(rate))
         };
         let doze_ns = bisect(DOZE_NS, |doze_ns| {
@@ -102,7 +105,7 @@ impl Sleep {
         // What is no such curve would have it without end.
         let wakeups_ns = (falls / (deep - shallow)).min(rarely / deep).max(0.0);
         let awake_ns = (often - wakeups_ns * shallow).max(0.0);
-        Sleep { awake: Spread { mean_ns: awake_ns, p99_ns: None }, wakeups_ns, doze_ns }
+        WakeupCosts { awake: Spread { mean_ns: awake_ns, p99_ns: None }, wakeups_ns, doze_ns }
     }
 
     /// How deep it sleeps, as a share, if it has had nothing to do for so long.
@@ -130,8 +133,7 @@ impl Sleep {
 
     /// What it takes those that come so often, and by chance.
     fn drawn(&self, rate: f64) -> Took {
-        let (mut gaps, mut awake) =
-            (Chance::new(SEED, 0), Times::new(self.awake, Chance::new(SEED, 1)));
+        let (mut gaps, mut awake) = (Rng::new(SEED, 0), Times::new(self.awake, Rng::new(SEED, 1)));
         let mut one = |_| {
             let depth = self.depth(gaps.exponential(1e9 / rate));
             awake.next_ns() as f64 + self.wakeups_ns * depth
@@ -143,7 +145,8 @@ impl Sleep {
     }
 }
 
-const AWAKE: Sleep = Sleep { awake: Spread::constant(0), wakeups_ns: 0.0, doze_ns: 0.0 };
+const AWAKE: WakeupCosts =
+    WakeupCosts { awake: Spread::constant(0), wakeups_ns: 0.0, doze_ns: 0.0 };
 
 /// Where it ceases to be too little, in equal proportions from the least to the most.
 fn bisect((mut least, mut most): (f64, f64), is_too_little: impl Fn(f64) -> bool) -> f64 {
@@ -169,9 +172,10 @@ mod tests {
     #[test]
     fn what_was_put_in_comes_out() {
         for (doze_ns, tail) in [(1e6, 1.5), (12e6, 3.0), (30e6, 5.0)] {
-            let put_in = Sleep { awake: Spread::around(8e4, tail * 8e4), wakeups_ns: 4e5, doze_ns };
+            let put_in =
+                WakeupCosts { awake: Spread::around(8e4, tail * 8e4), wakeups_ns: 4e5, doze_ns };
             let medians = [RARELY, SELDOM, OFTEN].map(|rate| put_in.drawn(rate).median_ns);
-            let found = Sleep::through(medians, put_in.tails_ns());
+            let found = WakeupCosts::through(medians, put_in.tails_ns());
             let ratios = [
                 found.awake.median_ns() / put_in.awake.median_ns(),
                 found.awake.p99_ns.unwrap() / put_in.awake.p99_ns.unwrap(),
@@ -192,25 +196,25 @@ mod tests {
         let beyond = |ns: f64| {
             let (median_ns, p99_ns) =
                 (server_ns + client_ns + ns, server_ns + client_ns + 2.0 * ns);
-            Window { median_ns, p99_ns, ..Window::default() }
+            LoadMeasurement { median_ns, p99_ns, ..LoadMeasurement::default() }
         };
-        let seen = |rarely, seldom, often| Seen {
+        let seen = |rarely, seldom, often| EraMeasurements {
             rarely: beyond(rarely),
             seldom: beyond(seldom),
-            point: Window { server_ns, client_ns, ..beyond(often) },
-            ..Seen::default()
+            point: LoadMeasurement { server_ns, client_ns, ..beyond(often) },
+            ..EraMeasurements::default()
         };
         let (calm, same) = (seen(5e5, 3e5, 2e5), seen(5e5, 3e5, 2e5));
         let disturbed = seen(9e9, 9e9, 9e9);
-        assert_eq!(Sleep::of(&[&calm, &disturbed, &same]), Sleep::of(&[&calm]));
+        assert_eq!(WakeupCosts::of(&[&calm, &disturbed, &same]), WakeupCosts::of(&[&calm]));
         for (rarely, seldom, often) in [(2e5, 2e5, 2e5), (1e5, 3e5, 2e5), (0.0, 0.0, 0.0)] {
-            let found = Sleep::of(&[&seen(rarely, seldom, often)]);
+            let found = WakeupCosts::of(&[&seen(rarely, seldom, often)]);
             assert_eq!(found.wakeups_ns, 0.0);
             let median_ns = found.drawn(OFTEN).median_ns;
             assert!((median_ns / often.max(1.0) - 1.0).abs() < 0.02, "{found:?}");
         }
         let (least, most) =
-            (Sleep::of(&[&seen(5e5, 5e5, 1e5)]), Sleep::of(&[&seen(5e5, 0.0, 1e5)]));
+            (WakeupCosts::of(&[&seen(5e5, 5e5, 1e5)]), WakeupCosts::of(&[&seen(5e5, 0.0, 1e5)]));
         assert!(least.doze_ns < 1.1 * DOZE_NS.0 && most.doze_ns > 0.9 * DOZE_NS.1);
         for sleep in [least, most] {
             assert!(sleep.awake.is_possible());
@@ -222,7 +226,7 @@ mod tests {
     /// Requests are drawn one by one. In the model there is a server around them.
     #[test]
     fn reads_take_in_the_model_what_the_curve_says() {
-        let sleep = Sleep { awake: Spread::around(8e4, 3e5), wakeups_ns: 4e5, doze_ns: 12e6 };
+        let sleep = WakeupCosts { awake: Spread::around(8e4, 3e5), wakeups_ns: 4e5, doze_ns: 12e6 };
         let costs = Costs {
             awake: sleep.awake,
             wakeups_ns: sleep.wakeups_ns as u64,

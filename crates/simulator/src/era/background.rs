@@ -1,15 +1,15 @@
 //! Which era does what in the background, and what it holds meanwhile.
 
-use super::{Batches, Era, Missed, Write, clearlane, concurrent, one_mutex, read_tx, tell_ns};
+use super::{Batches, Era, Missed, Write, clearlane, concurrent, notify_ns, one_mutex, read_tx};
 use crate::server::Member;
-use crate::trip::Trip;
+use crate::sim_task::SimTask;
 
 impl Era {
     /// Entries between two snapshots that the applier makes, if nobody says otherwise.
     pub(crate) fn snapshot_count(self) -> u64 {
         match self {
-            Era::V30 | Era::V31 => 10_000,
-            Era::V32 | Era::V34 | Era::V35 => 100_000,
+            Era::V3_0 | Era::V3_1 => 10_000,
+            Era::V3_2 | Era::V3_4 | Era::V3_5 => 100_000,
             Era::Clearlane => 0,
         }
     }
@@ -17,10 +17,12 @@ impl Era {
     /// How a compaction goes through the backend.
     pub(crate) fn compaction_batches(self) -> Batches {
         match self {
-            Era::V30 | Era::V31 | Era::V32 => {
+            Era::V3_0 | Era::V3_1 | Era::V3_2 => {
                 Batches { revisions: 10_000, pause_ns: 100_000_000, of_all: true }
             }
-            Era::V34 | Era::V35 => Batches { revisions: 1_000, pause_ns: 10_000_000, of_all: true },
+            Era::V3_4 | Era::V3_5 => {
+                Batches { revisions: 1_000, pause_ns: 10_000_000, of_all: true }
+            }
             Era::Clearlane => Batches { revisions: 1_000, pause_ns: 10_000_000, of_all: false },
         }
     }
@@ -28,20 +30,20 @@ impl Era {
     /// Whether a password is checked with a lock held: until 3.5, which let it go in between.
     pub(crate) fn checks_passwords_inside(self) -> bool {
         match self {
-            Era::V30 | Era::V31 | Era::V32 | Era::V34 => true,
-            Era::V35 | Era::Clearlane => false,
+            Era::V3_0 | Era::V3_1 | Era::V3_2 | Era::V3_4 => true,
+            Era::V3_5 | Era::Clearlane => false,
         }
     }
 
     pub(crate) async fn reads_what_was_missed(
         self,
         member: &Member,
-        trip: &mut Trip,
+        trip: &mut SimTask,
         missed: Missed,
     ) {
         match self {
-            Era::V30 | Era::V31 => one_mutex::reads_what_was_missed(member, trip, missed).await,
-            Era::V32 | Era::V34 | Era::V35 => {
+            Era::V3_0 | Era::V3_1 => one_mutex::reads_what_was_missed(member, trip, missed).await,
+            Era::V3_2 | Era::V3_4 | Era::V3_5 => {
                 read_tx::reads_what_was_missed(member, trip, missed).await;
             }
             Era::Clearlane => clearlane::reads_what_was_missed(member, trip, missed).await,
@@ -52,39 +54,39 @@ impl Era {
     pub(crate) async fn tells_watchers_behind(
         self,
         member: &Member,
-        trip: &mut Trip,
+        trip: &mut SimTask,
         write: Write,
     ) {
         if self == Era::Clearlane {
-            trip.run(tell_ns(member, write)).await;
+            trip.run(notify_ns(member, write)).await;
         }
     }
 
     /// The applier begins one.
-    pub(crate) async fn begins_compaction(self, member: &Member, trip: &mut Trip) {
+    pub(crate) async fn begins_compaction(self, member: &Member, trip: &mut SimTask) {
         match self {
-            Era::V30 | Era::V31 => one_mutex::commit_for_the_applier(member, trip).await,
-            Era::V32 | Era::V34 | Era::V35 => read_tx::begins_compaction(member, trip).await,
+            Era::V3_0 | Era::V3_1 => one_mutex::commit_for_the_applier(member, trip).await,
+            Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::begins_compaction(member, trip).await,
             // It is noted with the next commit.
             Era::Clearlane => {}
         }
     }
 
     /// The applier notes how far the backend is.
-    pub(crate) async fn disk_snapshot(self, member: &Member, trip: &mut Trip) {
+    pub(crate) async fn disk_snapshot(self, member: &Member, trip: &mut SimTask) {
         match self {
-            Era::V30 | Era::V31 => one_mutex::commit_for_the_applier(member, trip).await,
-            Era::V32 | Era::V34 | Era::V35 => read_tx::disk_snapshot(member, trip).await,
+            Era::V3_0 | Era::V3_1 => one_mutex::commit_for_the_applier(member, trip).await,
+            Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::disk_snapshot(member, trip).await,
             // What the last commit has written is known without asking it.
             Era::Clearlane => {}
         }
     }
 
-    pub(crate) async fn compacts_index(self, member: &Member, trip: &mut Trip, keys: u64) {
+    pub(crate) async fn compacts_index(self, member: &Member, trip: &mut SimTask, keys: u64) {
         match self {
-            Era::V30 | Era::V31 => one_mutex::compacts_index(member, trip, keys).await,
-            Era::V32 => read_tx::compacts_index(member, trip, keys).await,
-            Era::V34 | Era::V35 => concurrent::compacts_index(member, trip, keys).await,
+            Era::V3_0 | Era::V3_1 => one_mutex::compacts_index(member, trip, keys).await,
+            Era::V3_2 => read_tx::compacts_index(member, trip, keys).await,
+            Era::V3_4 | Era::V3_5 => concurrent::compacts_index(member, trip, keys).await,
             Era::Clearlane => clearlane::compacts_index(member, trip, keys).await,
         }
     }
@@ -93,34 +95,34 @@ impl Era {
     pub(crate) async fn compacts_batch(
         self,
         member: &Member,
-        trip: &mut Trip,
+        trip: &mut SimTask,
         all: u64,
         gone: u64,
     ) {
         match self {
-            Era::V30 | Era::V31 => one_mutex::compacts_batch(member, trip, all, gone).await,
-            Era::V32 => read_tx::compacts_batch(member, trip, all, gone).await,
-            Era::V34 | Era::V35 => concurrent::compacts_batch(member, trip, all, gone).await,
+            Era::V3_0 | Era::V3_1 => one_mutex::compacts_batch(member, trip, all, gone).await,
+            Era::V3_2 => read_tx::compacts_batch(member, trip, all, gone).await,
+            Era::V3_4 | Era::V3_5 => concurrent::compacts_batch(member, trip, all, gone).await,
             Era::Clearlane => clearlane::compacts_batch(member, trip, gone).await,
         }
     }
 
     /// The file is written anew.
-    pub(crate) async fn defragments(self, member: &Member, trip: &mut Trip, bytes: u64) {
+    pub(crate) async fn defragments(self, member: &Member, trip: &mut SimTask, bytes: u64) {
         match self {
-            Era::V30 | Era::V31 => one_mutex::defragments(member, trip, bytes).await,
-            Era::V32 | Era::V34 | Era::V35 => read_tx::defragments(member, trip, bytes).await,
+            Era::V3_0 | Era::V3_1 => one_mutex::defragments(member, trip, bytes).await,
+            Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::defragments(member, trip, bytes).await,
             Era::Clearlane => clearlane::defragments(member, trip, bytes).await,
         }
     }
 
     /// May this user do this? Until 3.4 that is asked through the transaction of the writer.
-    pub(crate) async fn permits(self, member: &Member, trip: &mut Trip) {
+    pub(crate) async fn permits(self, member: &Member, trip: &mut SimTask) {
         let lock = match self {
-            Era::V30 | Era::V31 | Era::V32 | Era::V34 => {
+            Era::V3_0 | Era::V3_1 | Era::V3_2 | Era::V3_4 => {
                 Some(trip.write(&member.locks.batch_tx).await)
             }
-            Era::V35 => Some(trip.read(&member.locks.read_tx).await),
+            Era::V3_5 => Some(trip.read(&member.locks.read_tx).await),
             Era::Clearlane => None,
         };
         trip.run(member.build.costs.permission_ns).await;
@@ -132,7 +134,7 @@ impl Era {
     pub(crate) async fn checks_password(
         self,
         member: &Member,
-        trip: &mut Trip,
+        trip: &mut SimTask,
         bcrypt_ns: u64,
         inside: bool,
     ) {

@@ -9,20 +9,20 @@ use super::{
     scan_ns, take_pending_ns, walk_ns,
 };
 use crate::server::Member;
-use crate::trip::Trip;
+use crate::sim_task::SimTask;
 
-pub(super) async fn range(member: &Member, trip: &mut Trip, range: Range) {
+pub(super) async fn range(member: &Member, trip: &mut SimTask, range: Range) {
     trip.run(walk_ns(member, range.sent)).await;
     trip.run(records_ns(member, range)).await;
 }
 
-pub(super) async fn write(member: &Member, trip: &mut Trip, write: Write) {
+pub(super) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
     trip.run(index_ns(member, write) + apply_ns(member, write)).await;
     more_pending(member, write);
 }
 
 /// Every 100 ms, on a thread of its own, of which nobody hears.
-pub(super) async fn commit(member: &Member, trip: &mut Trip) {
+pub(super) async fn commit(member: &Member, trip: &mut SimTask) {
     if member.pending.get() > 0 {
         trip.run(take_pending_ns(member)).await;
         trip.disk(member.commit_sync_ns()).await;
@@ -30,21 +30,21 @@ pub(super) async fn commit(member: &Member, trip: &mut Trip) {
 }
 
 /// As much as is given, and not a revision more.
-pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut Trip, missed: Missed) {
+pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut SimTask, missed: Missed) {
     trip.run(scan_ns(member, missed.given, missed.record_bytes)).await;
 }
 
-pub(super) async fn compacts_index(member: &Member, trip: &mut Trip, keys: u64) {
+pub(super) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u64) {
     trip.run(walk_ns(member, keys)).await;
 }
 
 /// What goes is removed with the next commit.
-pub(super) async fn compacts_batch(member: &Member, trip: &mut Trip, gone: u64) {
+pub(super) async fn compacts_batch(member: &Member, trip: &mut SimTask, gone: u64) {
     trip.run(remove_ns(member, gone, gone)).await;
     commit(member, trip).await;
 }
 
 /// From a snapshot into a new file.
-pub(super) async fn defragments(member: &Member, trip: &mut Trip, bytes: u64) {
+pub(super) async fn defragments(member: &Member, trip: &mut SimTask, bytes: u64) {
     trip.run(copy_ns(member, bytes)).await;
 }

@@ -7,23 +7,23 @@
 use super::read_tx::committing;
 use super::{Range, records_ns, remove_ns, walk_ns};
 use crate::server::Member;
-use crate::trip::Trip;
+use crate::sim_task::SimTask;
 
 /// Whose copy a read reads from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Copy {
+pub(super) enum BufferCopy {
     /// 3.4
     Own,
     /// 3.5
     Shared,
 }
 
-pub(super) async fn range(member: &Member, trip: &mut Trip, range: Range, copy: Copy) {
+pub(super) async fn range(member: &Member, trip: &mut SimTask, range: Range, copy: BufferCopy) {
     let store = trip.read(&member.locks.store).await;
     let rev_mu = trip.read(&member.locks.rev_mu).await;
     let read_tx = trip.read(&member.locks.read_tx).await;
     let version = member.buffer_version.get();
-    if copy == Copy::Own || member.copied_version.get() != Some(version) {
+    if copy == BufferCopy::Own || member.copied_version.get() != Some(version) {
         member.copied_version.set(Some(version));
         trip.run(member.pending.get() * member.build.costs.buffer_op_ns).await;
     }
@@ -36,7 +36,7 @@ pub(super) async fn range(member: &Member, trip: &mut Trip, range: Range, copy: 
 }
 
 /// The index is copied in a moment, and then looked through with its lock taken anew for every few keys.
-pub(super) async fn compacts_index(member: &Member, trip: &mut Trip, keys: u64) {
+pub(super) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u64) {
     const AT_ONCE: u64 = 256;
     for begin in (0..keys).step_by(AT_ONCE as usize) {
         let tree_index = trip.write(&member.locks.tree_index).await;
@@ -46,7 +46,7 @@ pub(super) async fn compacts_index(member: &Member, trip: &mut Trip, keys: u64) 
 }
 
 /// Batches are small, with a pause after each, and each is committed: many short stops instead of few long ones.
-pub(super) async fn compacts_batch(member: &Member, trip: &mut Trip, all: u64, gone: u64) {
+pub(super) async fn compacts_batch(member: &Member, trip: &mut SimTask, all: u64, gone: u64) {
     let batch_tx = trip.write(&member.locks.batch_tx).await;
     trip.run(remove_ns(member, all, gone)).await;
     committing(member, trip).await;

@@ -16,10 +16,10 @@ mod through_the_log;
 use std::fmt;
 use std::str::FromStr;
 
-use self::concurrent::Copy;
+use self::concurrent::BufferCopy;
 use crate::costs::times;
 use crate::server::Member;
-use crate::trip::Trip;
+use crate::sim_task::SimTask;
 
 /// What a range reads.
 #[derive(Clone, Copy, Debug)]
@@ -78,54 +78,55 @@ pub(crate) struct Write {
 
 /// How a linearizable read comes to know that it is not late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fresh {
+pub(crate) enum ReadMode {
     /// It is an entry of the log like a write, and the applier reads.
-    ThroughTheLog,
+    Log,
     /// A round of the members.
-    Round,
+    ReadIndex,
     /// A round, but not for the only member, and less of one for who asks the leader.
-    WithFewWords,
+    ReadIndexWithShortcuts,
 }
 
 /// A read path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Era {
     /// etcd 3.0: one mutex, and linearizable reads go through the log.
-    V30,
+    V3_0,
     /// etcd 3.1: one mutex.
-    V31,
+    V3_1,
     /// etcd 3.2 and 3.3: a lock that is shared by reads, to their ends.
-    V32,
+    V3_2,
     /// etcd 3.4: each read copies what is pending.
-    V34,
+    V3_4,
     /// etcd 3.5 on: reads share a copy.
-    V35,
+    V3_5,
     /// Ours: a pointer.
     Clearlane,
 }
 
 impl Era {
     /// All of them, the oldest first.
-    pub const ALL: [Era; 6] = [Era::V30, Era::V31, Era::V32, Era::V34, Era::V35, Era::Clearlane];
+    pub const ALL: [Era; 6] =
+        [Era::V3_0, Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5, Era::Clearlane];
 
     /// As the flag `--era` of the server has it.
     pub fn name(self) -> &'static str {
         match self {
-            Era::V30 => "3.0",
-            Era::V31 => "3.1",
-            Era::V32 => "3.2",
-            Era::V34 => "3.4",
-            Era::V35 => "3.5",
+            Era::V3_0 => "3.0",
+            Era::V3_1 => "3.1",
+            Era::V3_2 => "3.2",
+            Era::V3_4 => "3.4",
+            Era::V3_5 => "3.5",
             Era::Clearlane => "clearlane",
         }
     }
 
     /// How a linearizable read becomes one.
-    pub(crate) fn fresh(self) -> Fresh {
+    pub(crate) fn read_mode(self) -> ReadMode {
         match self {
-            Era::V30 => Fresh::ThroughTheLog,
-            Era::V31 | Era::V32 | Era::V34 | Era::V35 => Fresh::Round,
-            Era::Clearlane => Fresh::WithFewWords,
+            Era::V3_0 => ReadMode::Log,
+            Era::V3_1 | Era::V3_2 | Era::V3_4 | Era::V3_5 => ReadMode::ReadIndex,
+            Era::Clearlane => ReadMode::ReadIndexWithShortcuts,
         }
     }
 
@@ -144,31 +145,31 @@ impl Era {
         }
     }
 
-    pub(crate) async fn range(self, member: &Member, trip: &mut Trip, range: Range) {
+    pub(crate) async fn range(self, member: &Member, trip: &mut SimTask, range: Range) {
         match self {
-            Era::V30 => through_the_log::range(member, trip, range).await,
-            Era::V31 => one_mutex::range(member, trip, range).await,
-            Era::V32 => read_tx::range(member, trip, range).await,
-            Era::V34 => concurrent::range(member, trip, range, Copy::Own).await,
-            Era::V35 => concurrent::range(member, trip, range, Copy::Shared).await,
+            Era::V3_0 => through_the_log::range(member, trip, range).await,
+            Era::V3_1 => one_mutex::range(member, trip, range).await,
+            Era::V3_2 => read_tx::range(member, trip, range).await,
+            Era::V3_4 => concurrent::range(member, trip, range, BufferCopy::Own).await,
+            Era::V3_5 => concurrent::range(member, trip, range, BufferCopy::Shared).await,
             Era::Clearlane => clearlane::range(member, trip, range).await,
         }
     }
 
-    pub(crate) async fn write(self, member: &Member, trip: &mut Trip, write: Write) {
+    pub(crate) async fn write(self, member: &Member, trip: &mut SimTask, write: Write) {
         match self {
-            Era::V30 => through_the_log::write(member, trip, write).await,
-            Era::V31 => one_mutex::write(member, trip, write).await,
-            Era::V32 | Era::V34 | Era::V35 => read_tx::write(member, trip, write).await,
+            Era::V3_0 => through_the_log::write(member, trip, write).await,
+            Era::V3_1 => one_mutex::write(member, trip, write).await,
+            Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::write(member, trip, write).await,
             Era::Clearlane => clearlane::write(member, trip, write).await,
         }
     }
 
-    pub(crate) async fn commit(self, member: &Member, trip: &mut Trip) {
+    pub(crate) async fn commit(self, member: &Member, trip: &mut SimTask) {
         match self {
-            Era::V30 | Era::V31 => one_mutex::commit(member, trip).await,
-            Era::V32 => read_tx::commit(member, trip, read_tx::When::Always).await,
-            Era::V34 | Era::V35 => read_tx::commit(member, trip, read_tx::When::Pending).await,
+            Era::V3_0 | Era::V3_1 => one_mutex::commit(member, trip).await,
+            Era::V3_2 => read_tx::commit(member, trip, read_tx::When::Always).await,
+            Era::V3_4 | Era::V3_5 => read_tx::commit(member, trip, read_tx::When::Pending).await,
             Era::Clearlane => clearlane::commit(member, trip).await,
         }
     }
@@ -183,14 +184,14 @@ impl fmt::Display for Era {
 /// No era has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no era {0}; there are 3.0, 3.1, 3.2, 3.4, 3.5 and clearlane")]
-pub struct Unknown(String);
+pub struct UnknownEra(String);
 
 impl FromStr for Era {
-    type Err = Unknown;
+    type Err = UnknownEra;
 
-    fn from_str(name: &str) -> Result<Era, Unknown> {
+    fn from_str(name: &str) -> Result<Era, UnknownEra> {
         let known = Era::ALL.into_iter().find(|era| era.name() == name);
-        known.ok_or_else(|| Unknown(name.to_owned()))
+        known.ok_or_else(|| UnknownEra(name.to_owned()))
     }
 }
 
@@ -243,7 +244,7 @@ fn copy_ns(member: &Member, bytes: u64) -> u64 {
 }
 
 /// Watchers who are not behind hear of a write.
-fn tell_ns(member: &Member, write: Write) -> u64 {
+fn notify_ns(member: &Member, write: Write) -> u64 {
     member.build.costs.notify_ns * member.model.watchers.synced * write.keys
 }
 

@@ -5,27 +5,27 @@
 //! while what they missed is read.
 
 use super::{
-    Missed, Range, Write, apply_ns, copy_ns, index_ns, more_pending, records_ns, remove_ns,
-    scan_ns, take_pending_ns, tell_ns, walk_ns,
+    Missed, Range, Write, apply_ns, copy_ns, index_ns, more_pending, notify_ns, records_ns,
+    remove_ns, scan_ns, take_pending_ns, walk_ns,
 };
 use crate::server::Member;
-use crate::trip::Trip;
+use crate::sim_task::SimTask;
 
-pub(super) async fn range(member: &Member, trip: &mut Trip, range: Range) {
+pub(super) async fn range(member: &Member, trip: &mut SimTask, range: Range) {
     let store = trip.write(&member.locks.store).await;
     let batch_tx = trip.write(&member.locks.batch_tx).await;
     reads_inside(member, trip, range).await;
     drop((batch_tx, store));
 }
 
-pub(super) async fn reads_inside(member: &Member, trip: &mut Trip, range: Range) {
+pub(super) async fn reads_inside(member: &Member, trip: &mut SimTask, range: Range) {
     let tree_index = trip.read(&member.locks.tree_index).await;
     trip.run(walk_ns(member, range.keys)).await;
     drop(tree_index);
     trip.run(records_ns(member, range)).await;
 }
 
-pub(super) async fn write(member: &Member, trip: &mut Trip, write: Write) {
+pub(super) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
     let watchable = trip.write(&member.locks.watchable).await;
     let store = trip.write(&member.locks.store).await;
     let batch_tx = trip.write(&member.locks.batch_tx).await;
@@ -33,24 +33,24 @@ pub(super) async fn write(member: &Member, trip: &mut Trip, write: Write) {
     drop((batch_tx, store, watchable));
 }
 
-pub(super) async fn writes_inside(member: &Member, trip: &mut Trip, write: Write) {
+pub(super) async fn writes_inside(member: &Member, trip: &mut SimTask, write: Write) {
     let tree_index = trip.write(&member.locks.tree_index).await;
     trip.run(index_ns(member, write)).await;
     drop(tree_index);
-    trip.run(apply_ns(member, write) + tell_ns(member, write)).await;
+    trip.run(apply_ns(member, write) + notify_ns(member, write)).await;
     if more_pending(member, write) >= member.model.batch_limit {
         committing(member, trip).await;
     }
 }
 
 /// Every 100 ms. Who reads or writes meanwhile waits for the disk.
-pub(super) async fn commit(member: &Member, trip: &mut Trip) {
+pub(super) async fn commit(member: &Member, trip: &mut SimTask) {
     let batch_tx = trip.write(&member.locks.batch_tx).await;
     committing(member, trip).await;
     drop(batch_tx);
 }
 
-async fn committing(member: &Member, trip: &mut Trip) {
+async fn committing(member: &Member, trip: &mut SimTask) {
     if member.pending.get() > 0 {
         trip.run(take_pending_ns(member)).await;
         trip.disk(member.commit_sync_ns()).await;
@@ -58,7 +58,7 @@ async fn committing(member: &Member, trip: &mut Trip) {
 }
 
 /// All three locks at once: "blocks the entire kv", as its own author says.
-pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut Trip, missed: Missed) {
+pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut SimTask, missed: Missed) {
     let watchable = trip.write(&member.locks.watchable).await;
     let store = trip.write(&member.locks.store).await;
     let batch_tx = trip.write(&member.locks.batch_tx).await;
@@ -67,20 +67,20 @@ pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut Trip, miss
 }
 
 /// A compaction begins, or the applier makes its snapshot: what is pending must be on disk.
-pub(super) async fn commit_for_the_applier(member: &Member, trip: &mut Trip) {
+pub(super) async fn commit_for_the_applier(member: &Member, trip: &mut SimTask) {
     let store = trip.write(&member.locks.store).await;
     commit(member, trip).await;
     drop(store);
 }
 
-pub(super) async fn compacts_index(member: &Member, trip: &mut Trip, keys: u64) {
+pub(super) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u64) {
     let tree_index = trip.write(&member.locks.tree_index).await;
     trip.run(walk_ns(member, keys)).await;
     drop(tree_index);
 }
 
 /// Of a batch of 10,000 revisions that is looked through, some go.
-pub(super) async fn compacts_batch(member: &Member, trip: &mut Trip, all: u64, gone: u64) {
+pub(super) async fn compacts_batch(member: &Member, trip: &mut SimTask, all: u64, gone: u64) {
     let batch_tx = trip.write(&member.locks.batch_tx).await;
     trip.run(remove_ns(member, all, gone)).await;
     if member.pending.get() >= member.model.batch_limit {
@@ -89,7 +89,7 @@ pub(super) async fn compacts_batch(member: &Member, trip: &mut Trip, all: u64, g
     drop(batch_tx);
 }
 
-pub(super) async fn defragments(member: &Member, trip: &mut Trip, bytes: u64) {
+pub(super) async fn defragments(member: &Member, trip: &mut SimTask, bytes: u64) {
     let batch_tx = trip.write(&member.locks.batch_tx).await;
     trip.run(copy_ns(member, bytes)).await;
     drop(batch_tx);

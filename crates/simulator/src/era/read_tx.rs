@@ -5,13 +5,13 @@
 //! behind it waits for it: the convoy.
 
 use super::{
-    Missed, Range, Write, apply_ns, copy_ns, index_ns, more_pending, records_ns, remove_ns,
-    scan_ns, take_pending_ns, tell_ns, walk_ns,
+    Missed, Range, Write, apply_ns, copy_ns, index_ns, more_pending, notify_ns, records_ns,
+    remove_ns, scan_ns, take_pending_ns, walk_ns,
 };
 use crate::server::Member;
-use crate::trip::Trip;
+use crate::sim_task::SimTask;
 
-pub(super) async fn range(member: &Member, trip: &mut Trip, range: Range) {
+pub(super) async fn range(member: &Member, trip: &mut SimTask, range: Range) {
     let store = trip.read(&member.locks.store).await;
     let rev_mu = trip.read(&member.locks.rev_mu).await;
     let read_tx = trip.read(&member.locks.read_tx).await;
@@ -24,7 +24,7 @@ pub(super) async fn range(member: &Member, trip: &mut Trip, range: Range) {
 }
 
 /// The same in 3.4 and 3.5, but for how long readers hold what it waits for.
-pub(super) async fn write(member: &Member, trip: &mut Trip, write: Write) {
+pub(super) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
     let store = trip.read(&member.locks.store).await;
     let batch_tx = trip.write(&member.locks.batch_tx).await;
     let tree_index = trip.write(&member.locks.tree_index).await;
@@ -33,7 +33,7 @@ pub(super) async fn write(member: &Member, trip: &mut Trip, write: Write) {
     trip.run(apply_ns(member, write)).await;
     // The end: watchers are told, and then everybody sees it.
     let watchable = trip.write(&member.locks.watchable).await;
-    trip.run(tell_ns(member, write)).await;
+    trip.run(notify_ns(member, write)).await;
     let rev_mu = trip.write(&member.locks.rev_mu).await;
     let read_tx = trip.write(&member.locks.read_tx).await;
     member.buffer_version.set(member.buffer_version.get() + 1);
@@ -53,7 +53,7 @@ pub(super) enum When {
 }
 
 /// Every 100 ms.
-pub(super) async fn commit(member: &Member, trip: &mut Trip, when: When) {
+pub(super) async fn commit(member: &Member, trip: &mut SimTask, when: When) {
     if when == When::Pending && member.pending.get() == 0 {
         return;
     }
@@ -63,7 +63,7 @@ pub(super) async fn commit(member: &Member, trip: &mut Trip, when: When) {
 }
 
 /// New readers wait for the disk, and the applier for `batchTx`.
-pub(super) async fn committing(member: &Member, trip: &mut Trip) {
+pub(super) async fn committing(member: &Member, trip: &mut SimTask) {
     let read_tx = trip.write(&member.locks.read_tx).await;
     if member.pending.get() > 0 {
         trip.run(take_pending_ns(member)).await;
@@ -74,7 +74,7 @@ pub(super) async fn committing(member: &Member, trip: &mut Trip) {
 }
 
 /// Watchers that are behind keep the end of every write waiting, from 3.2 to this day.
-pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut Trip, missed: Missed) {
+pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut SimTask, missed: Missed) {
     let watchable = trip.write(&member.locks.watchable).await;
     let rev_mu = trip.read(&member.locks.rev_mu).await;
     let read_tx = trip.read(&member.locks.read_tx).await;
@@ -83,7 +83,7 @@ pub(super) async fn reads_what_was_missed(member: &Member, trip: &mut Trip, miss
 }
 
 /// A compaction begins. `store` alone: so it waits for every read that is open, in 3.4 and later, too.
-pub(super) async fn begins_compaction(member: &Member, trip: &mut Trip) {
+pub(super) async fn begins_compaction(member: &Member, trip: &mut SimTask) {
     let store = trip.write(&member.locks.store).await;
     let rev_mu = trip.write(&member.locks.rev_mu).await;
     commit(member, trip, When::Always).await;
@@ -91,21 +91,21 @@ pub(super) async fn begins_compaction(member: &Member, trip: &mut Trip) {
 }
 
 /// The applier's snapshot, likewise.
-pub(super) async fn disk_snapshot(member: &Member, trip: &mut Trip) {
+pub(super) async fn disk_snapshot(member: &Member, trip: &mut SimTask) {
     let store = trip.write(&member.locks.store).await;
     commit(member, trip, When::Always).await;
     drop(store);
 }
 
 /// Nobody looks up a key for as long as the whole index is walked.
-pub(super) async fn compacts_index(member: &Member, trip: &mut Trip, keys: u64) {
+pub(super) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u64) {
     let tree_index = trip.write(&member.locks.tree_index).await;
     trip.run(walk_ns(member, keys)).await;
     drop(tree_index);
 }
 
 /// Of a batch of 10,000 revisions that is looked through, some go.
-pub(super) async fn compacts_batch(member: &Member, trip: &mut Trip, all: u64, gone: u64) {
+pub(super) async fn compacts_batch(member: &Member, trip: &mut SimTask, all: u64, gone: u64) {
     let batch_tx = trip.write(&member.locks.batch_tx).await;
     trip.run(remove_ns(member, all, gone)).await;
     if member.pending.get() >= member.model.batch_limit {
@@ -115,7 +115,7 @@ pub(super) async fn compacts_batch(member: &Member, trip: &mut Trip, all: u64, g
 }
 
 /// The file is written anew while everything else stands still; in 3.4 and later, too.
-pub(super) async fn defragments(member: &Member, trip: &mut Trip, bytes: u64) {
+pub(super) async fn defragments(member: &Member, trip: &mut SimTask, bytes: u64) {
     let batch_tx = trip.write(&member.locks.batch_tx).await;
     let read_tx = trip.write(&member.locks.read_tx).await;
     trip.run(copy_ns(member, bytes)).await;

@@ -10,9 +10,9 @@
 
 use super::{Range, Write, one_mutex};
 use crate::server::Member;
-use crate::trip::Trip;
+use crate::sim_task::SimTask;
 
-pub(super) async fn range(member: &Member, trip: &mut Trip, range: Range) {
+pub(super) async fn range(member: &Member, trip: &mut SimTask, range: Range) {
     let store = trip.write(&member.locks.store).await;
     let batch_tx = trip.write(&member.locks.batch_tx).await;
     notes_how_far_it_is(member, trip).await;
@@ -20,7 +20,7 @@ pub(super) async fn range(member: &Member, trip: &mut Trip, range: Range) {
     drop((batch_tx, store));
 }
 
-pub(super) async fn write(member: &Member, trip: &mut Trip, write: Write) {
+pub(super) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
     let watchable = trip.write(&member.locks.watchable).await;
     let store = trip.write(&member.locks.store).await;
     let batch_tx = trip.write(&member.locks.batch_tx).await;
@@ -30,7 +30,7 @@ pub(super) async fn write(member: &Member, trip: &mut Trip, write: Write) {
 }
 
 /// One small record in the backend.
-async fn notes_how_far_it_is(member: &Member, trip: &mut Trip) {
+async fn notes_how_far_it_is(member: &Member, trip: &mut SimTask) {
     trip.run(member.build.costs.buffer_op_ns).await;
     member.pending.set(member.pending.get() + 1);
 }

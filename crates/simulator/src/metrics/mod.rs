@@ -17,8 +17,8 @@
 //!   in between     200 Ranges per second        40 below 1 ms, 20 from 1 to 2 ms
 //! ```
 //!
-//! [`page`] reads a page, [`buckets`] are its histograms, [`reading`] is the difference of two, under the names that
-//! the versions of etcd have for it, and [`written`] is the scenario that is made of it.
+//! [`page`] reads a page, [`buckets`] are its histograms, [`delta`] is the difference of two, under the names that
+//! the versions of etcd have for it, and [`scenario_file`] is the scenario that is made of it.
 //!
 //! # What metrics cannot tell
 //!
@@ -28,8 +28,8 @@
 
 pub mod buckets;
 pub mod page;
-pub mod reading;
-pub mod written;
+pub mod delta;
+pub mod scenario_file;
 
+pub use delta::MetricsDelta;
 pub use page::Page;
-pub use reading::Reading;

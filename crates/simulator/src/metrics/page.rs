@@ -33,7 +33,7 @@ impl Sample {
 
 /// What was read is no page of metrics, or not one of etcd.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoPage {
+pub enum PageError {
     /// Somebody else answers there.
     #[error("a web page is there, and no metrics; the path should be /metrics")]
     Html,
@@ -50,9 +50,9 @@ pub enum NoPage {
 
 impl Page {
     /// Reads it.
-    pub fn parse(text: &str) -> Result<Page, NoPage> {
+    pub fn parse(text: &str) -> Result<Page, PageError> {
         if text.trim_start().starts_with('<') {
-            return Err(NoPage::Html);
+            return Err(PageError::Html);
         }
         let mut page = Page::default();
         for (line, number) in text.lines().map(str::trim).zip(1..) {
@@ -60,13 +60,13 @@ impl Page {
                 continue;
             }
             let begin = || line.chars().take(40).collect();
-            let (name, sample) = sample(line).ok_or_else(|| NoPage::Line(number, begin()))?;
+            let (name, sample) = sample(line).ok_or_else(|| PageError::Line(number, begin()))?;
             page.samples.entry(name.to_owned()).or_default().push(sample);
         }
         match page.samples.keys().any(|name| name.starts_with("etcd_")) {
             true => Ok(page),
-            false if page.samples.is_empty() => Err(NoPage::Empty),
-            false => Err(NoPage::NotEtcd),
+            false if page.samples.is_empty() => Err(PageError::Empty),
+            false => Err(PageError::NotEtcd),
         }
     }
 
@@ -163,9 +163,9 @@ mod tests {
     #[test]
     fn what_is_no_page_is_told_apart() {
         let told = |text: &str| Page::parse(text).expect_err(text);
-        assert_eq!(told("\n<!DOCTYPE html><html>"), NoPage::Html);
-        assert_eq!(told("# only a comment\n"), NoPage::Empty);
-        assert_eq!(told("node_load1 0.5\n"), NoPage::NotEtcd);
+        assert_eq!(told("\n<!DOCTYPE html><html>"), PageError::Html);
+        assert_eq!(told("# only a comment\n"), PageError::Empty);
+        assert_eq!(told("node_load1 0.5\n"), PageError::NotEtcd);
         for line in [
             "{\"health\":\"true\"}",
             "404 page not found",
@@ -174,7 +174,7 @@ mod tests {
             "etcd_a 1 2 3",
             "etcd_a one",
         ] {
-            assert_eq!(told(&format!("etcd_x 1\n{line}\n")), NoPage::Line(2, line.to_owned()));
+            assert_eq!(told(&format!("etcd_x 1\n{line}\n")), PageError::Line(2, line.to_owned()));
         }
     }
 }

@@ -33,8 +33,8 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::{escaped, time, words};
-use crate::timeline::blame::{self, Blame, Cause};
-use crate::timeline::{Timeline, What, class};
+use crate::timeline::blame::{self, Cause, ClassBlame};
+use crate::timeline::{Activity, Timeline, lane_class};
 
 const STYLE: &str = include_str!("page/page.css");
 const BODY: &str = include_str!("page/page.html");
@@ -54,7 +54,7 @@ pub fn page(timelines: &[(&str, &Timeline)]) -> String {
     let mut tables = String::new();
     for (number, (title, timeline)) in timelines.iter().enumerate() {
         let _ = write!(tables, "<section><h2>{}</h2>", escaped(title));
-        blame_table(&mut tables, &blame::of(timeline));
+        blame_table(&mut tables, &blame::blame_by_class(timeline));
         waits_table(&mut tables, number, timeline);
         tables += "</section>\n";
     }
@@ -105,17 +105,19 @@ fn panel(title: &str, timeline: &Timeline, zero_ns: u64) -> Value {
     let lanes: Vec<Value> = timeline
         .lanes()
         .into_iter()
-        .map(|(lane, kind)| json!([names.number(lane), kind.name(), names.number(class(lane))]))
+        .map(|(lane, kind)| {
+            json!([names.number(lane), kind.name(), names.number(lane_class(lane))])
+        })
         .collect();
     let mut spans: Vec<i64> = Vec::with_capacity(timeline.spans.len() * 6);
     for span in &timeline.spans {
-        let (what, of, behind) = match &span.what {
-            What::Run => (0, None, None),
-            What::Core => (1, None, None),
-            What::Wait { of, behind } => (2, Some(of), behind.as_ref()),
-            What::Disk => (3, None, None),
-            What::Network => (4, None, None),
-            What::Hold { of } => (5, Some(of), None),
+        let (what, of, behind) = match &span.activity {
+            Activity::Run => (0, None, None),
+            Activity::Core => (1, None, None),
+            Activity::Wait { resource: of, blocker: behind } => (2, Some(of), behind.as_ref()),
+            Activity::Disk => (3, None, None),
+            Activity::Network => (4, None, None),
+            Activity::Hold { resource: of } => (5, Some(of), None),
         };
         let of = of.map_or(-1, |name| names.number(name));
         let behind = behind.map_or(-1, |name| names.number(name));
@@ -146,7 +148,7 @@ impl<'a> Names<'a> {
 }
 
 /// Whose time went where, in hundredths.
-fn blame_table(out: &mut String, blames: &[Blame]) {
+fn blame_table(out: &mut String, blames: &[ClassBlame]) {
     *out += "<table class=blame><caption>Where the time of each class went</caption><thead><tr>\
         <th scope=col>class<th scope=col>lanes<th scope=col>mean<th scope=col>running\
         <th scope=col>waiting for a core<th scope=col>disk<th scope=col>network\
@@ -159,8 +161,8 @@ fn blame_table(out: &mut String, blames: &[Blame]) {
             "<tr class={}><th scope=row>{}<td>{}<td>{}",
             blame.kind.name(),
             escaped(&blame.class),
-            blame.lanes,
-            time(blame.total_ns / blame.lanes.max(1) as u64),
+            blame.lane_count,
+            time(blame.total_ns / blame.lane_count.max(1) as u64),
         );
         for fixed in [Cause::Run, Cause::Core, Cause::Disk, Cause::Network] {
             match sum(&fixed) {
@@ -172,10 +174,12 @@ fn blame_table(out: &mut String, blames: &[Blame]) {
         let told = blame.causes.iter().filter(|(_, ns)| share(*ns) >= 0.05);
         let waits = told.filter_map(|(cause, ns)| match cause {
             // The work of a worker has the worker's name.
-            Cause::Wait { of, by: Some(by) } if !of.ends_with(by) => {
+            Cause::Wait { resource: of, blamed_class: Some(by) } if !of.ends_with(by) => {
                 Some(format!("<b>{:.1} %</b> {}, held by {}", share(*ns), escaped(of), escaped(by)))
             }
-            Cause::Wait { of, .. } => Some(format!("<b>{:.1} %</b> {}", share(*ns), escaped(of))),
+            Cause::Wait { resource: of, .. } => {
+                Some(format!("<b>{:.1} %</b> {}", share(*ns), escaped(of)))
+            }
             _ => None,
         });
         let _ = writeln!(out, "<td class=waits>{}", waits.collect::<Vec<_>>().join("<br>"));
@@ -210,12 +214,18 @@ fn waits_table(out: &mut String, panel: usize, timeline: &Timeline) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timeline::{Kind, Span};
+    use crate::timeline::{LaneKind, Span};
 
     fn timeline(names: [&str; 2], from_ns: u64) -> Timeline {
         let [lane, lock] = names.map(str::to_owned);
-        let what = What::Wait { of: lock, behind: Some(lane.clone()) };
-        let span = Span { lane, kind: Kind::Read, what, from_ns, to_ns: from_ns + 1_000_000 };
+        let what = Activity::Wait { resource: lock, blocker: Some(lane.clone()) };
+        let span = Span {
+            lane,
+            kind: LaneKind::Read,
+            activity: what,
+            from_ns,
+            to_ns: from_ns + 1_000_000,
+        };
         Timeline { spans: vec![span] }
     }
 

@@ -7,30 +7,32 @@ pub mod terminal;
 
 use std::collections::BTreeSet;
 
-use crate::timeline::{Kind, Span, Timeline, What};
+use crate::timeline::{Activity, LaneKind, Span, Timeline};
 
 /// What a span is, in words.
 fn words(span: &Span) -> String {
-    match &span.what {
-        What::Run => "runs".to_owned(),
-        What::Core => "waits for a core".to_owned(),
-        What::Wait { of, behind: Some(behind) } => format!("waits for {of}, behind {behind}"),
-        What::Wait { of, behind: None } => format!("waits for {of}"),
-        What::Disk => "waits for the disk".to_owned(),
-        What::Network => "its message is on its way".to_owned(),
-        What::Hold { of } => format!("has {of}"),
+    match &span.activity {
+        Activity::Run => "runs".to_owned(),
+        Activity::Core => "waits for a core".to_owned(),
+        Activity::Wait { resource: of, blocker: Some(behind) } => {
+            format!("waits for {of}, behind {behind}")
+        }
+        Activity::Wait { resource: of, blocker: None } => format!("waits for {of}"),
+        Activity::Disk => "waits for the disk".to_owned(),
+        Activity::Network => "its message is on its way".to_owned(),
+        Activity::Hold { resource: of } => format!("has {of}"),
     }
 }
 
 /// Whether somebody waits for somebody else: for what he has, or for what he does.
 fn waits(span: &Span) -> bool {
-    matches!(span.what, What::Wait { .. })
+    matches!(span.activity, Activity::Wait { .. })
 }
 
 /// The locks that somebody has at some time. Who waits for something else waits for what others do for him.
 fn locks(timeline: &Timeline) -> BTreeSet<&str> {
-    let held = timeline.spans.iter().filter_map(|span| match &span.what {
-        What::Hold { of } => Some(of.as_str()),
+    let held = timeline.spans.iter().filter_map(|span| match &span.activity {
+        Activity::Hold { resource: of } => Some(of.as_str()),
         _ => None,
     });
     held.collect()
@@ -47,11 +49,11 @@ fn time(ns: u64) -> String {
 }
 
 /// Requests in the order of their kinds' colours: what reads, what writes, what works for both.
-fn colour(kind: Kind) -> &'static str {
+fn colour(kind: LaneKind) -> &'static str {
     match kind {
-        Kind::Read => "#2f6fb7",
-        Kind::Write => "#2a9155",
-        Kind::Work => "#7a7a86",
+        LaneKind::Read => "#2f6fb7",
+        LaneKind::Write => "#2a9155",
+        LaneKind::Work => "#7a7a86",
     }
 }
 

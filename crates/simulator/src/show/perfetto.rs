@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::words;
-use crate::timeline::{Timeline, What};
+use crate::timeline::{Activity, Timeline};
 
 /// The processes under which tracks are shown.
 const LANES: u32 = 1;
@@ -26,7 +26,7 @@ pub fn json(timeline: &Timeline) -> Value {
     for (number, span) in timeline.spans.iter().enumerate() {
         let (from, took) = (us(span.from_ns), us(span.to_ns - span.from_ns));
         let track = lanes[span.lane.as_str()];
-        if let What::Hold { of } = &span.what {
+        if let Activity::Hold { resource: of } = &span.activity {
             let next = locks.len() + 1;
             let lock = *locks.entry(of).or_insert(next);
             // Readers hold it side by side, so these are no slices of one stack.
@@ -42,7 +42,7 @@ pub fn json(timeline: &Timeline) -> Value {
             "ph": "X", "cat": span.kind.name(), "name": words(span),
             "pid": LANES, "tid": track, "ts": from, "dur": took,
         }));
-        if let What::Wait { behind: Some(behind), .. } = &span.what
+        if let Activity::Wait { blocker: Some(behind), .. } = &span.activity
             && let Some(front) = lanes.get(behind.as_str())
         {
             for (phase, track, at) in [("s", *front, span.from_ns), ("f", track, span.to_ns)] {

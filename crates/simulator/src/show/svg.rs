@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 use super::{colour, escaped, locks, time, waits, words};
-use crate::timeline::{Kind, Timeline, What};
+use crate::timeline::{Activity, LaneKind, Timeline};
 
 const WIDTH: f64 = 1100.0;
 const LABELS: f64 = 130.0;
@@ -51,18 +51,20 @@ pub fn draw(timeline: &Timeline) -> String {
         own.sort_by_key(|span| (span.from_ns, Reverse(span.to_ns)));
         for span in own {
             let (left, right) = (x(span.from_ns), x(span.to_ns));
-            let drawn = &mut drawn[usize::from(matches!(span.what, What::Hold { .. }))];
+            let drawn = &mut drawn[usize::from(matches!(span.activity, Activity::Hold { .. }))];
             // What nobody could see has no place in the file, if something is there already.
             if right - left < LEAST && right < *drawn + LEAST {
                 continue;
             }
             *drawn = drawn.max(right);
-            let (top, height, fill) = match span.what {
-                What::Wait { ref of, .. } if locks.contains(of.as_str()) => (2.0, 10.0, BLOCKED),
+            let (top, height, fill) = match span.activity {
+                Activity::Wait { resource: ref of, .. } if locks.contains(of.as_str()) => {
+                    (2.0, 10.0, BLOCKED)
+                }
                 _ if waits(span) => (2.0, 10.0, HELPED),
-                What::Run => (2.0, 10.0, colour(span.kind)),
-                What::Core => (2.0, 10.0, CORE),
-                What::Disk | What::Network => (5.0, 4.0, DISK),
+                Activity::Run => (2.0, 10.0, colour(span.kind)),
+                Activity::Core => (2.0, 10.0, CORE),
+                Activity::Disk | Activity::Network => (5.0, 4.0, DISK),
                 // Below the bar, for as long as the lock is held.
                 _ => (13.0, 2.0, HOLD),
             };
@@ -83,9 +85,9 @@ pub fn draw(timeline: &Timeline) -> String {
 
 fn legend(picture: &mut String, y: f64) {
     let entries = [
-        (colour(Kind::Read), "reads", 70.0),
-        (colour(Kind::Write), "writes", 74.0),
-        (colour(Kind::Work), "works for others", 130.0),
+        (colour(LaneKind::Read), "reads", 70.0),
+        (colour(LaneKind::Write), "writes", 74.0),
+        (colour(LaneKind::Work), "works for others", 130.0),
         (BLOCKED, "waits for a lock", 126.0),
         (HELPED, "waits for a worker", 140.0),
         (CORE, "waits for a core", 128.0),

@@ -11,7 +11,7 @@
 use std::fmt::Write as _;
 
 use super::time;
-use crate::timeline::{Kind, Span, Timeline, What};
+use crate::timeline::{Activity, LaneKind, Span, Timeline};
 
 /// How it looks.
 #[derive(Clone, Copy, Debug)]
@@ -50,13 +50,13 @@ pub fn draw(timeline: &Timeline, style: Style) -> String {
 
 /// A cell shows what took most of its time.
 fn fill(cells: &mut [(u64, char)], span: &Span, from_ns: u64, to_ns: u64) {
-    let sign = match span.what {
-        What::Run => '█',
-        What::Core => '▒',
-        What::Wait { .. } => '░',
-        What::Disk => '≈',
-        What::Network => '·',
-        What::Hold { .. } => return,
+    let sign = match span.activity {
+        Activity::Run => '█',
+        Activity::Core => '▒',
+        Activity::Wait { .. } => '░',
+        Activity::Disk => '≈',
+        Activity::Network => '·',
+        Activity::Hold { .. } => return,
     };
     let (count, whole) = (cells.len() as u128, u128::from(to_ns - from_ns));
     let edge = |cell: u128| from_ns + (cell * whole / count) as u64;
@@ -74,15 +74,15 @@ fn fill(cells: &mut [(u64, char)], span: &Span, from_ns: u64, to_ns: u64) {
     }
 }
 
-fn painted(cell: char, kind: Kind, style: Style) -> String {
+fn painted(cell: char, kind: LaneKind, style: Style) -> String {
     if !style.has_colours || cell == ' ' {
         return cell.to_string();
     }
     let colour = match (cell, kind) {
         ('░', _) => "31",
-        (_, Kind::Read) => "34",
-        (_, Kind::Write) => "32",
-        (_, Kind::Work) => "90",
+        (_, LaneKind::Read) => "34",
+        (_, LaneKind::Write) => "32",
+        (_, LaneKind::Work) => "90",
     };
     format!("\x1b[{colour}m{cell}\x1b[0m")
 }

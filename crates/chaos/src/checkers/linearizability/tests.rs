@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::chance::Chance;
-use crate::clients::{Client, Habits};
-use crate::history::{History, Outcome, Record};
+use crate::clients::{Client, ClientConfig};
+use crate::history::{History, OperationOutcome, Record};
+use crate::rng::Rng;
 
 /// Nobody has made a revision but those who tell.
 fn check(operations: &[Operation], hints: &Hints) -> Result<(), Violation> {
@@ -13,24 +13,24 @@ fn check(operations: &[Operation], hints: &Hints) -> Result<(), Violation> {
 }
 
 /// A history, told operation by operation.
-struct Story {
+struct HistoryBuilder {
     history: History,
 }
 
-impl Story {
-    fn new() -> Story {
-        Story { history: History::default() }
+impl HistoryBuilder {
+    fn new() -> HistoryBuilder {
+        HistoryBuilder { history: History::default() }
     }
 
     /// An operation from one moment to another, with a reply.
-    fn done(mut self, from: Micros, to: Micros, request: Request, reply: Reply) -> Story {
+    fn done(mut self, from: Micros, to: Micros, request: Request, reply: Reply) -> HistoryBuilder {
         let number = self.history.invoke(from, 1, 1, request);
-        self.history.end(to, number, Outcome::Done(reply));
+        self.history.complete(to, number, OperationOutcome::Completed(reply));
         self
     }
 
     /// An operation of which nothing was heard.
-    fn open(mut self, from: Micros, request: Request) -> Story {
+    fn open(mut self, from: Micros, request: Request) -> HistoryBuilder {
         self.history.invoke(from, 1, 1, request);
         self
     }
@@ -42,7 +42,7 @@ impl Story {
     fn fails(self, why: &str) {
         let told = check(self.history.operations(), &Hints::new())
             .expect_err("nobody could have told that");
-        assert!(told.seen.contains(why), "{told}");
+        assert!(told.description.contains(why), "{told}");
     }
 }
 
@@ -60,175 +60,183 @@ fn delete() -> Request {
 
 fn swap(expected: Option<&str>, value: &str) -> Request {
     let expected = expected.map(str::to_owned);
-    Request::Swap { key: "k1".into(), expected, value: value.into() }
+    Request::CompareAndSwap { key: "k1".into(), expected, value: value.into() }
 }
 
 /// What is under `k1`: value, and the revisions and the version.
 fn record(value: &str, created: i64, modified: i64, version: i64) -> Vec<Record> {
-    vec![Record { key: "k1".into(), value: value.into(), created, modified, version }]
+    vec![Record {
+        key: "k1".into(),
+        value: value.into(),
+        create_revision: created,
+        mod_revision: modified,
+        version,
+    }]
 }
 
-fn changed(revision: i64, records: Vec<Record>) -> Reply {
+fn changed_reply(revision: i64, records: Vec<Record>) -> Reply {
     Reply { revision, changed: true, records }
 }
 
-fn looked(revision: i64, records: Vec<Record>) -> Reply {
+fn read_reply(revision: i64, records: Vec<Record>) -> Reply {
     Reply { revision, changed: false, records }
 }
 
 #[test]
 fn one_after_the_other() {
-    Story::new()
-        .done(0, 1, read(), looked(1, vec![]))
-        .done(2, 3, put("a"), changed(2, vec![]))
-        .done(4, 5, read(), looked(2, record("a", 2, 2, 1)))
-        .done(6, 7, swap(Some("a"), "b"), changed(3, record("a", 2, 2, 1)))
-        .done(8, 9, swap(Some("a"), "c"), looked(3, record("b", 2, 3, 2)))
-        .done(10, 11, delete(), changed(4, record("b", 2, 3, 2)))
-        .done(12, 13, delete(), looked(4, vec![]))
+    HistoryBuilder::new()
+        .done(0, 1, read(), read_reply(1, vec![]))
+        .done(2, 3, put("a"), changed_reply(2, vec![]))
+        .done(4, 5, read(), read_reply(2, record("a", 2, 2, 1)))
+        .done(6, 7, swap(Some("a"), "b"), changed_reply(3, record("a", 2, 2, 1)))
+        .done(8, 9, swap(Some("a"), "c"), read_reply(3, record("b", 2, 3, 2)))
+        .done(10, 11, delete(), changed_reply(4, record("b", 2, 3, 2)))
+        .done(12, 13, delete(), read_reply(4, vec![]))
         .passes();
 }
 
 #[test]
 fn what_overlaps_may_have_any_order() {
-    Story::new()
-        .done(0, 9, put("a"), changed(3, record("b", 2, 2, 1)))
-        .done(1, 8, put("b"), changed(2, vec![]))
-        .done(2, 7, read(), looked(1, vec![]))
-        .done(3, 6, read(), looked(3, record("a", 2, 3, 2)))
+    HistoryBuilder::new()
+        .done(0, 9, put("a"), changed_reply(3, record("b", 2, 2, 1)))
+        .done(1, 8, put("b"), changed_reply(2, vec![]))
+        .done(2, 7, read(), read_reply(1, vec![]))
+        .done(3, 6, read(), read_reply(3, record("a", 2, 3, 2)))
         .passes();
 }
 
 #[test]
 fn a_stale_read_fails() {
-    Story::new()
-        .done(0, 1, put("a"), changed(2, vec![]))
-        .done(2, 3, read(), looked(1, vec![]))
+    HistoryBuilder::new()
+        .done(0, 1, put("a"), changed_reply(2, vec![]))
+        .done(2, 3, read(), read_reply(1, vec![]))
         .fails("began later");
     // After another read has seen more, although the write itself goes on.
-    Story::new()
-        .done(0, 9, put("a"), changed(2, vec![]))
-        .done(1, 2, read(), looked(2, record("a", 2, 2, 1)))
-        .done(3, 4, read(), looked(1, vec![]))
+    HistoryBuilder::new()
+        .done(0, 9, put("a"), changed_reply(2, vec![]))
+        .done(1, 2, read(), read_reply(2, record("a", 2, 2, 1)))
+        .done(3, 4, read(), read_reply(1, vec![]))
         .fails("began later");
 }
 
 #[test]
 fn a_read_from_the_future_fails() {
-    Story::new()
-        .done(0, 1, read(), looked(2, record("a", 2, 2, 1)))
-        .done(2, 3, put("a"), changed(2, vec![]))
+    HistoryBuilder::new()
+        .done(0, 1, read(), read_reply(2, record("a", 2, 2, 1)))
+        .done(2, 3, put("a"), changed_reply(2, vec![]))
         .fails("began later");
     // The same, and nobody was told of the write.
-    Story::new()
-        .done(0, 1, read(), looked(2, record("a", 2, 2, 1)))
+    HistoryBuilder::new()
+        .done(0, 1, read(), read_reply(2, record("a", 2, 2, 1)))
         .open(2, put("a"))
         .fails("nobody has made revision 2");
 }
 
 #[test]
 fn a_stale_read_that_lies_about_its_revision_fails() {
-    Story::new()
-        .done(0, 1, put("a"), changed(2, vec![]))
-        .done(2, 3, read(), looked(2, vec![]))
+    HistoryBuilder::new()
+        .done(0, 1, put("a"), changed_reply(2, vec![]))
+        .done(2, 3, read(), read_reply(2, vec![]))
         .fails("a single store says");
 }
 
 #[test]
 fn two_changes_cannot_make_one_revision() {
-    Story::new()
-        .done(0, 9, put("a"), changed(2, vec![]))
-        .done(0, 9, put("b"), changed(2, vec![]))
+    HistoryBuilder::new()
+        .done(0, 9, put("a"), changed_reply(2, vec![]))
+        .done(0, 9, put("b"), changed_reply(2, vec![]))
         .fails("two changes");
 }
 
 #[test]
 fn a_lost_write_fails() {
-    Story::new()
-        .done(0, 1, put("a"), changed(2, vec![]))
-        .done(2, 3, put("b"), changed(2, vec![]))
+    HistoryBuilder::new()
+        .done(0, 1, put("a"), changed_reply(2, vec![]))
+        .done(2, 3, put("b"), changed_reply(2, vec![]))
         .fails("two changes");
-    Story::new()
-        .done(0, 1, put("a"), changed(2, vec![]))
-        .done(2, 3, put("b"), changed(3, vec![]))
+    HistoryBuilder::new()
+        .done(0, 1, put("a"), changed_reply(2, vec![]))
+        .done(2, 3, put("b"), changed_reply(3, vec![]))
         .fails("a single store says");
 }
 
 #[test]
 fn a_write_that_happened_twice_fails() {
-    Story::new()
-        .done(0, 1, put("a"), changed(2, vec![]))
-        .done(2, 3, put("b"), changed(3, record("a", 2, 2, 1)))
-        .done(4, 5, read(), looked(4, record("a", 2, 4, 3)))
+    HistoryBuilder::new()
+        .done(0, 1, put("a"), changed_reply(2, vec![]))
+        .done(2, 3, put("b"), changed_reply(3, record("a", 2, 2, 1)))
+        .done(4, 5, read(), read_reply(4, record("a", 2, 4, 3)))
         .fails("nobody has made revision 4");
 }
 
 #[test]
 fn open_operations_may_have_happened_or_not() {
-    let begin = || Story::new().open(0, put("a")).open(0, put("b"));
-    begin().done(1, 2, read(), looked(1, vec![])).passes();
-    begin().done(1, 2, read(), looked(2, record("b", 2, 2, 1))).passes();
-    begin().done(1, 2, read(), looked(3, record("a", 2, 3, 2))).passes();
+    let begin = || HistoryBuilder::new().open(0, put("a")).open(0, put("b"));
+    begin().done(1, 2, read(), read_reply(1, vec![])).passes();
+    begin().done(1, 2, read(), read_reply(2, record("b", 2, 2, 1))).passes();
+    begin().done(1, 2, read(), read_reply(3, record("a", 2, 3, 2))).passes();
     begin()
-        .done(1, 2, read(), looked(2, record("b", 2, 2, 1)))
-        .done(3, 4, read(), looked(3, record("a", 2, 3, 2)))
-        .done(5, 6, delete(), changed(4, record("a", 2, 3, 2)))
+        .done(1, 2, read(), read_reply(2, record("b", 2, 2, 1)))
+        .done(3, 4, read(), read_reply(3, record("a", 2, 3, 2)))
+        .done(5, 6, delete(), changed_reply(4, record("a", 2, 3, 2)))
         .passes();
-    begin().done(1, 2, read(), looked(4, record("a", 2, 4, 3))).fails("nobody has made revision");
+    begin()
+        .done(1, 2, read(), read_reply(4, record("a", 2, 4, 3)))
+        .fails("nobody has made revision");
 }
 
 #[test]
 fn gaps_are_filled_with_what_fits() {
     // Nobody has seen "a", and it must have been there for the delete.
-    Story::new()
+    HistoryBuilder::new()
         .open(0, delete())
         .open(0, put("a"))
-        .done(1, 2, put("b"), changed(4, vec![]))
+        .done(1, 2, put("b"), changed_reply(4, vec![]))
         .passes();
     // An open swap came true only if what it expects was there.
     let swapped = |expected| {
-        Story::new()
-            .done(0, 1, put("a"), changed(2, vec![]))
+        HistoryBuilder::new()
+            .done(0, 1, put("a"), changed_reply(2, vec![]))
             .open(0, swap(Some(expected), "b"))
-            .done(2, 3, read(), looked(3, record("b", 2, 3, 2)))
+            .done(2, 3, read(), read_reply(3, record("b", 2, 3, 2)))
     };
     swapped("a").passes();
     swapped("x").fails("nobody has made revision 3");
     // Two deletes that fill one gap, and one that began too late for it.
-    Story::new()
-        .done(0, 1, put("a"), changed(2, vec![]))
-        .done(2, 3, read(), looked(3, vec![]))
+    HistoryBuilder::new()
+        .done(0, 1, put("a"), changed_reply(2, vec![]))
+        .done(2, 3, read(), read_reply(3, vec![]))
         .open(4, delete())
         .fails("nobody has made revision 3");
 }
 
 #[test]
 fn an_open_operation_happens_once() {
-    Story::new()
+    HistoryBuilder::new()
         .open(0, put("a"))
-        .done(1, 2, delete(), changed(3, record("a", 2, 2, 1)))
-        .done(3, 4, read(), looked(4, record("a", 4, 4, 1)))
+        .done(1, 2, delete(), changed_reply(3, record("a", 2, 2, 1)))
+        .done(3, 4, read(), read_reply(4, record("a", 4, 4, 1)))
         .fails("nobody has made revision 4");
 }
 
 #[test]
 fn serializable_reads_are_not_asked() {
     let stale = Request::Read { key: Some("k1".into()), serializable: true };
-    Story::new()
-        .done(0, 1, put("a"), changed(2, vec![]))
-        .done(2, 3, stale, looked(1, vec![]))
+    HistoryBuilder::new()
+        .done(0, 1, put("a"), changed_reply(2, vec![]))
+        .done(2, 3, stale, read_reply(1, vec![]))
         .passes();
 }
 
 /// Clients of a plain map: each operation takes its turn at some moment between its beginning and its
 /// end, and `told_permille` of them are told. With who has made which revision.
-fn linear(seed: u64, steps: usize, told_permille: u64) -> (History, Hints) {
-    let mut chance = Chance::new(seed);
-    let habits = Habits { keys: 3, ..Habits::any(&mut chance) };
+fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hints) {
+    let mut chance = Rng::new(seed);
+    let habits = ClientConfig { keys: 3, ..ClientConfig::random(&mut chance) };
     let mut clients: Vec<Client> =
-        (1..=5).map(|id| Client::new(id, habits, chance.part())).collect();
+        (1..=5).map(|id| Client::new(id, habits, chance.split())).collect();
     let (mut history, mut hints) = (History::default(), Hints::new());
-    let mut state = State::default();
+    let mut state = StoreModel::default();
     // What clients wait for: not done yet, or done and not told.
     let mut asked: BTreeMap<usize, (usize, Option<Reply>)> = BTreeMap::new();
     for now in 0..steps as Micros {
@@ -252,14 +260,18 @@ fn linear(seed: u64, steps: usize, told_permille: u64) -> (History, Hints) {
             // It will never happen, or has happened and is never told.
             Some((number, None)) => {
                 let request = history.operations()[number].request.clone();
-                client.hears(&request, &Outcome::Open);
+                client.on_outcome(&request, &OperationOutcome::Unknown);
             }
             Some((number, Some(reply))) => {
                 let told = chance.permille(told_permille);
-                let outcome = if told { Outcome::Done(reply) } else { Outcome::Open };
-                client.hears(&history.operations()[number].request.clone(), &outcome);
+                let outcome = if told {
+                    OperationOutcome::Completed(reply)
+                } else {
+                    OperationOutcome::Unknown
+                };
+                client.on_outcome(&history.operations()[number].request.clone(), &outcome);
                 if told {
-                    history.end(now, number, outcome);
+                    history.complete(now, number, outcome);
                 }
             }
         }
@@ -267,23 +279,23 @@ fn linear(seed: u64, steps: usize, told_permille: u64) -> (History, Hints) {
     if told_permille == 1000 {
         for (number, reply) in asked.into_values() {
             let reply = reply.unwrap_or_else(|| state.apply(&history.operations()[number].request));
-            history.end(steps as Micros, number, Outcome::Done(reply));
+            history.complete(steps as Micros, number, OperationOutcome::Completed(reply));
         }
     }
     (history, hints)
 }
 
 /// Tells one client something else. Whether there was somebody to be told.
-fn falsify(operations: &mut [Operation], chance: &mut Chance) -> bool {
+fn falsify_reply(operations: &mut [Operation], chance: &mut Rng) -> bool {
     let told: Vec<usize> = (0..operations.len())
         .filter(|at| operations[*at].reply().is_some_and(|reply| !reply.records.is_empty()))
         .collect();
-    let Some(at) = chance.one_of(&told) else { return false };
-    let Outcome::Done(reply) = &mut operations[*at].outcome else { return false };
+    let Some(at) = chance.choose(&told) else { return false };
+    let OperationOutcome::Completed(reply) = &mut operations[*at].outcome else { return false };
     match chance.between(0, 3) {
         0 => reply.records[0].value += "!",
         1 => reply.records[0].version += 1,
-        2 => reply.records[0].modified -= 1,
+        2 => reply.records[0].mod_revision -= 1,
         _ => drop(reply.records.pop()),
     }
     true
@@ -294,19 +306,19 @@ proptest! {
 
     #[test]
     fn a_linear_execution_passes(seed in any::<u64>()) {
-        let (history, _) = linear(seed, 400, 900);
+        let (history, _) = linear_history(seed, 400, 900);
         check(history.operations(), &Hints::new()).unwrap();
     }
 
     #[test]
     fn nearly_nobody_is_told_and_hints_help(seed in any::<u64>()) {
-        let (history, hints) = linear(seed, 1000, 150);
+        let (history, hints) = linear_history(seed, 1000, 150);
         check(history.operations(), &hints).unwrap();
     }
 
     #[test]
     fn wrong_hints_harm_nobody(seed in any::<u64>()) {
-        let (history, hints) = linear(seed, 400, 900);
+        let (history, hints) = linear_history(seed, 400, 900);
         let wrong = hints.iter().map(|(revision, number)| (revision + 1, *number)).collect();
         check(history.operations(), &wrong).unwrap();
     }
@@ -315,9 +327,9 @@ proptest! {
     /// either may explain the change.
     #[test]
     fn one_changed_reply_fails(seed in any::<u64>()) {
-        let (history, hints) = linear(seed, 400, 1000);
+        let (history, hints) = linear_history(seed, 400, 1000);
         let mut operations = history.operations().to_vec();
-        if falsify(&mut operations, &mut Chance::new(!seed)) {
+        if falsify_reply(&mut operations, &mut Rng::new(!seed)) {
             prop_assert!(check(&operations, &hints).is_err());
         }
     }
@@ -326,9 +338,14 @@ proptest! {
 #[test]
 fn revisions_of_others_have_no_operation() {
     let reply = |revision, changed, records| Reply { revision, changed, records };
-    let record =
-        Record { key: "k1".into(), value: "a".into(), created: 3, modified: 3, version: 1 };
-    let story = Story::new().done(0, 1, put("a"), reply(3, true, vec![])).done(
+    let record = Record {
+        key: "k1".into(),
+        value: "a".into(),
+        create_revision: 3,
+        mod_revision: 3,
+        version: 1,
+    };
+    let story = HistoryBuilder::new().done(0, 1, put("a"), reply(3, true, vec![])).done(
         2,
         3,
         read(),
@@ -340,6 +357,6 @@ fn revisions_of_others_have_no_operation() {
     };
     told(&[2, 4, 5]).unwrap();
     for wrong in [&[][..], &[2, 4], &[4, 5]] {
-        assert!(told(wrong).unwrap_err().seen.contains("nobody has made"), "{wrong:?}");
+        assert!(told(wrong).unwrap_err().description.contains("nobody has made"), "{wrong:?}");
     }
 }

@@ -47,135 +47,160 @@ mod write_txn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane_backend::{Backend, Design, PreCommit, ReadTx, Retired, Sizes};
+use clearlane_backend::{Backend, DroppedStates, Era, PreCommit, ReadTx, Sizes};
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, KeyRange};
 use clearlane_locks::{Mutex, Registry};
 use clearlane_proto::mvccpb::KeyValue;
 
 use self::protocol::{Protocol, Revisions};
-use self::read_txn::LockedReadTxn;
-use self::write_txn::LockedWriteTxn;
+use self::read_txn::EtcdReadTxn;
+use self::write_txn::EtcdWriteTxn;
 use crate::error::Result;
-use crate::hash::{Fold, HashKv, Hashing};
-use crate::store::compaction::{self, Compacting, CompactionJob, Compactions, superfluous};
-use crate::store::interface::{Ended, HashJob, KeyLeases, RangeOptions, ReadTxn, Store, WriteTxn};
+use crate::hash::{HashKv, HashKvJob, KvHasher};
+use crate::store::compaction::{
+    self, CompactionJob, CompactionStore, CompactionTracker, removable_records,
+};
+use crate::store::interface::{
+    HashJob, KeyLeases, RangeOptions, ReadTxn, Store, TxnResult, WriteTxn,
+};
 use crate::store::shared_index::SharedIndex;
-use crate::store::{Applied, Begun, FINISHED, Ground, Opened, SCHEDULED, mark, may_compact};
-use crate::tree_index::{Compaction, IndexView, TreeIndex};
-use crate::watch::locked::watchable::Watchable;
-use crate::watch::locked::{LockedHub, WatchedStore};
-use crate::watch::{Waker, WatchConfig, WatchHub};
+use crate::store::{
+    ConsistentIndex, FINISHED_COMPACT_KEY, RecoveryInfo, RestoredStore, SCHEDULED_COMPACT_KEY,
+    StoreConfig, check_compaction_revision, encode_compact_revision,
+};
+use crate::tree_index::{IndexCompaction, IndexSnapshot, TreeIndex};
+use crate::watch::locked::watchers::EtcdWatchers;
+use crate::watch::locked::{EtcdWatchableStore, WatchSource};
+use crate::watch::{WatchConfig, WatchableStore, WorkSignal};
 
 pub(crate) use self::one_mutex::OneMutex;
 pub(crate) use self::rev_mu::RevMu;
 
 /// The store of an old era.
 #[derive(Debug)]
-pub(crate) struct LockedStore<A, I, P> {
+pub(crate) struct EtcdStore<A, I, P> {
     protocol: P,
-    backend: Box<dyn Backend<Reached<A>>>,
+    backend: Box<dyn Backend<StorePosition<A>>>,
     index: SharedIndex<I>,
-    compactions: Mutex<Compactions>,
+    compactions: Mutex<CompactionTracker>,
     /// As in etcd, the store tells its watchers itself.
-    watchable: Mutex<Watchable>,
+    watchers: Mutex<EtcdWatchers>,
     leases: Arc<dyn KeyLeases>,
 }
 
 /// What the newest write transaction has reached, for the next one and for the commits.
 #[derive(Clone, Debug)]
-pub(crate) struct Reached<A> {
+pub(crate) struct StorePosition<A> {
     revision: i64,
     compact_revision: i64,
-    applied: A,
+    consistent_index: A,
 }
 
-type OpenRead<'s, I, P> =
-    LockedReadTxn<'s, <I as TreeIndex>::View, <P as Protocol<<I as TreeIndex>::View>>::Held<'s>>;
+type OpenReadTxn<'s, I, P> = EtcdReadTxn<
+    's,
+    <I as TreeIndex>::Snapshot,
+    <P as Protocol<<I as TreeIndex>::Snapshot>>::StoreGuard<'s>,
+>;
 
-impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> LockedStore<A, I, P> {
-    pub(crate) fn open_on(
-        design: Design,
-        ground: Ground<'_, A>,
+impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> EtcdStore<A, I, P> {
+    pub(crate) fn open_with_index(
+        design: Era,
+        ground: StoreConfig<'_, A>,
         index: I,
-    ) -> Result<(LockedStore<A, I, P>, Opened)> {
-        let Begun { index, revision, compact_revision, compactions, opened } =
-            Begun::on(&*ground.engine, index, ground.workers)?;
-        let Ground { engine, config, pre_commit, applied, leases, .. } = ground;
+    ) -> Result<(EtcdStore<A, I, P>, RecoveryInfo)> {
+        let RestoredStore { index, revision, compact_revision, compactions, recovery: opened } =
+            RestoredStore::restore(&*ground.engine, index, ground.workers)?;
+        let StoreConfig { engine, config, pre_commit, consistent_index: applied, leases, .. } =
+            ground;
         let locks = config.locks.clone();
         let (current, compacted) = (revision, compact_revision);
-        let first = Revisions { current, compacted, index: index.view() };
-        let reached = Reached { revision, compact_revision, applied };
-        let pre_commit =
-            PreCommit::new(move |reached: &Reached<A>, put| pre_commit.run(&reached.applied, put));
-        let store = LockedStore {
+        let first = Revisions { current, compacted, index: index.snapshot() };
+        let reached = StorePosition { revision, compact_revision, consistent_index: applied };
+        let pre_commit = PreCommit::new(move |reached: &StorePosition<A>, put| {
+            pre_commit.run(&reached.consistent_index, put)
+        });
+        let store = EtcdStore {
             protocol: P::new(&locks, first),
             backend: design.open(engine, config, pre_commit, reached)?,
             index: SharedIndex::new(index, &locks),
             compactions: Mutex::new(&locks, "compactions", compactions),
-            watchable: Mutex::new(&locks, "watchable", Watchable::default()),
+            watchers: Mutex::new(&locks, "watchable", EtcdWatchers::default()),
             leases,
         };
         Ok((store, opened))
     }
 
-    fn open_read<'s>(
+    fn begin_read_with<'s>(
         &'s self,
-        open: impl FnOnce(&'s dyn Backend<Reached<A>>) -> Box<dyn ReadTx + 's>,
-    ) -> OpenRead<'s, I, P> {
+        open: impl FnOnce(&'s dyn Backend<StorePosition<A>>) -> Box<dyn ReadTx + 's>,
+    ) -> OpenReadTxn<'s, I, P> {
         let (held, revisions, tx) = self.protocol.read(|| open(&*self.backend));
-        LockedReadTxn::new(held, revisions, tx)
+        EtcdReadTxn::new(held, revisions, tx)
     }
 
     /// The index part of a compaction, where it is done while the compaction is scheduled. That is
     /// etcd's way until 3.3.
-    fn walk_at_once(&self, at: i64) -> Option<Compaction> {
-        let at_once = I::View::LIVE && self.backend.design() < Design::ConcurrentReadTx;
+    fn compact_index_while_scheduling(&self, at: i64) -> Option<IndexCompaction> {
+        let at_once = I::Snapshot::IS_LIVE && self.backend.era() < Era::V3_4;
         at_once.then(|| {
-            let mut compaction = self.begin_index(at);
-            while !self.compact_index(&mut compaction, usize::MAX) {}
+            let mut compaction = self.begin_index_compaction(at);
+            while !self.compact_index_step(&mut compaction, usize::MAX) {}
             compaction
         })
     }
 }
 
-impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> Store<A> for LockedStore<A, I, P> {
-    fn design(&self) -> Design {
-        self.backend.design()
+impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> Store<A> for EtcdStore<A, I, P> {
+    fn era(&self) -> Era {
+        self.backend.era()
     }
 
-    fn read(&self) -> Box<dyn ReadTxn + '_> {
-        Box::new(self.open_read(|backend| backend.read()))
+    fn begin_read(&self) -> Box<dyn ReadTxn + '_> {
+        Box::new(self.begin_read_with(|backend| backend.begin_read()))
     }
 
-    fn read_for_writer(&self) -> Box<dyn ReadTxn + '_> {
-        Box::new(self.open_read(|backend| backend.read_for_writer()))
+    fn begin_read_for_writer(&self) -> Box<dyn ReadTxn + '_> {
+        Box::new(self.begin_read_with(|backend| backend.begin_read_for_writer()))
     }
 
-    fn write(&self) -> Result<Box<dyn WriteTxn<A> + '_>> {
-        Ok(Box::new(LockedWriteTxn::new(self)?))
+    fn begin_write(&self) -> Result<Box<dyn WriteTxn<A> + '_>> {
+        Ok(Box::new(EtcdWriteTxn::new(self)?))
     }
 
-    fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, Ended)> {
-        self.protocol.change(|revisions| {
+    fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, TxnResult)> {
+        self.protocol.change_revisions(|revisions| {
             let (revision, previous) = (revisions.current, revisions.compacted);
-            may_compact(at, revision, previous)?;
-            let mut tx = self.backend.write()?;
-            tx.put(Bucket::Meta, SCHEDULED, mark(at))?;
-            let ended = tx.end(Reached { revision, compact_revision: at, applied })?;
+            check_compaction_revision(at, revision, previous)?;
+            let mut tx = self.backend.begin_write()?;
+            tx.put(Bucket::Meta, SCHEDULED_COMPACT_KEY, encode_compact_revision(at))?;
+            let ended = tx.end(StorePosition {
+                revision,
+                compact_revision: at,
+                consistent_index: applied,
+            })?;
             revisions.compacted = at;
             // etcd has the mark on disk before it goes on, and everybody waits for the sync.
             self.backend.commit()?;
-            let walked = self.walk_at_once(at);
+            let walked = self.compact_index_while_scheduling(at);
             let job = self.compactions.lock().schedule(at, previous, walked);
             let (changes, commit_due) = (Vec::new(), ended.commit_due);
-            let (earlier, retired) = (Vec::new(), Retired::nothing());
-            Ok((job, Ended { revision, changes, earlier, retired, commit_due }))
+            let (earlier, retired) = (Vec::new(), DroppedStates::none());
+            Ok((
+                job,
+                TxnResult {
+                    revision,
+                    changes,
+                    earlier_revisions: earlier,
+                    dropped_states: retired,
+                    commit_due,
+                },
+            ))
         })
     }
 
     fn compact_step(&self, job: &mut CompactionJob, budget: usize) -> Result<bool> {
-        compaction::step(self, job, budget)
+        compaction::run_step(self, job, budget)
     }
 
     /// As in etcd: `store` and `revMu` are let go of as soon as the plain read is open, and that
@@ -183,10 +208,12 @@ impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> Store<A> for LockedStore<A,
     fn hash(&self, revision: i64) -> Result<Box<dyn HashJob + '_>> {
         let stored = self.compactions.lock().hash_of(revision);
         Ok(Box::new(match stored {
-            Some(hash) => Hashing::done(hash, self.read().revision()),
+            Some(hash) => HashKvJob::done(hash, self.begin_read().revision()),
             None => {
-                let moment = self.open_read(|backend| backend.read_locked()).without_store();
-                Hashing::new(moment, revision)?
+                let moment = self
+                    .begin_read_with(|backend| backend.begin_locked_read())
+                    .release_store_lock();
+                HashKvJob::new(moment, revision)?
             }
         }))
     }
@@ -196,85 +223,89 @@ impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> Store<A> for LockedStore<A,
     }
 
     fn commit(&self) -> Result<()> {
-        Ok(self.protocol.alone(|| self.backend.commit())?)
+        Ok(self.protocol.with_store_locked(|| self.backend.commit())?)
     }
 
-    fn tick(&self, now: Duration) -> Result<bool> {
-        Ok(self.backend.tick(now)?)
+    fn commit_if_due(&self, now: Duration) -> Result<bool> {
+        Ok(self.backend.commit_if_due(now)?)
     }
 
     fn defragment(&self) -> Result<()> {
         Ok(self.backend.defragment()?)
     }
 
-    fn copy(&self) -> Result<Exporter> {
-        Ok(self.backend.copy()?)
+    fn snapshot(&self) -> Result<Exporter> {
+        Ok(self.backend.snapshot()?)
     }
 
     fn sizes(&self) -> Result<Sizes> {
         Ok(self.backend.sizes()?)
     }
 
-    fn watch_hub(
+    fn open_watchable_store(
         self: Arc<Self>,
         _config: WatchConfig,
         locks: &Registry,
-        _wake: Waker,
-    ) -> Arc<dyn WatchHub> {
-        Arc::new(LockedHub::new(self, locks))
+        _wake: WorkSignal,
+    ) -> Arc<dyn WatchableStore> {
+        Arc::new(EtcdWatchableStore::new(self, locks))
     }
 }
 
-impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> WatchedStore for LockedStore<A, I, P> {
-    fn design(&self) -> Design {
-        self.backend.design()
+impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> WatchSource
+    for EtcdStore<A, I, P>
+{
+    fn era(&self) -> Era {
+        self.backend.era()
     }
 
-    fn watchable(&self) -> &Mutex<Watchable> {
-        &self.watchable
+    fn watchers(&self) -> &Mutex<EtcdWatchers> {
+        &self.watchers
     }
 
     fn with_revisions(&self, work: &mut dyn FnMut(i64, i64)) {
         self.protocol.revisions(|revisions| work(revisions.current, revisions.compacted));
     }
 
-    fn read_locked(&self) -> Box<dyn ReadTx + '_> {
-        self.backend.read_locked()
+    fn begin_locked_read(&self) -> Box<dyn ReadTx + '_> {
+        self.backend.begin_locked_read()
     }
 
     fn record_at(&self, key: &[u8], revision: i64) -> Result<Option<KeyValue>> {
         let end = [key, b"\0"].concat();
         let options = RangeOptions { revision, ..RangeOptions::default() };
-        Ok(self.read().range(KeyRange::new(key, &end), options)?.records.pop())
+        Ok(self.begin_read().range(KeyRange::new(key, &end), options)?.records.pop())
     }
 }
 
-impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> Compacting for LockedStore<A, I, P> {
-    fn compactions(&self) -> &Mutex<Compactions> {
+impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> CompactionStore
+    for EtcdStore<A, I, P>
+{
+    fn compactions(&self) -> &Mutex<CompactionTracker> {
         &self.compactions
     }
 
-    fn begin_index(&self, at: i64) -> Compaction {
-        self.index.write().compaction(at)
+    fn begin_index_compaction(&self, at: i64) -> IndexCompaction {
+        self.index.write().begin_compaction(at)
     }
 
-    fn compact_index(&self, compaction: &mut Compaction, keys_max: usize) -> bool {
-        self.index.write().compact(compaction, keys_max)
+    fn compact_index_step(&self, compaction: &mut IndexCompaction, keys_max: usize) -> bool {
+        self.index.write().compact_step(compaction, keys_max)
     }
 
-    fn make_mark_durable(&self) -> Result<()> {
+    fn commit_scheduled_revision(&self) -> Result<()> {
         Ok(()) // It was committed when the compaction was scheduled.
     }
 
     /// As in etcd, `batchTx` is held while a stretch is looked through; then while it is removed.
-    fn remove_stretch(
+    fn remove_chunk(
         &self,
         from: &[u8],
-        fold: &mut Fold,
+        fold: &mut KvHasher,
         budget: usize,
     ) -> Result<(usize, Option<Vec<u8>>)> {
-        let tx = self.backend.write()?;
-        let stretch = superfluous(&*tx, from, fold, budget);
+        let tx = self.backend.begin_write()?;
+        let stretch = removable_records(&*tx, from, fold, budget);
         let reached = tx.payload().clone();
         drop(tx.end(reached)?);
         let (removals, next) = stretch?;
@@ -282,9 +313,9 @@ impl<A: Applied, I: TreeIndex, P: Protocol<I::View>> Compacting for LockedStore<
         Ok((removals.len(), next))
     }
 
-    fn mark_finished(&self, at: i64) -> Result<()> {
-        let mut tx = self.backend.write()?;
-        tx.put(Bucket::Meta, FINISHED, mark(at))?;
+    fn save_finished_revision(&self, at: i64) -> Result<()> {
+        let mut tx = self.backend.begin_write()?;
+        tx.put(Bucket::Meta, FINISHED_COMPACT_KEY, encode_compact_revision(at))?;
         let reached = tx.payload().clone();
         drop(tx.end(reached)?);
         Ok(self.backend.commit()?)

@@ -30,7 +30,7 @@ impl<V> Protocol<V> for OneMutex<V>
 where
     V: Clone + std::fmt::Debug + Send + Sync + 'static,
 {
-    type Held<'p> = MutexGuard<'p, Revisions<V>>;
+    type StoreGuard<'p> = MutexGuard<'p, Revisions<V>>;
 
     const WATCHABLE_FIRST: bool = true;
 
@@ -42,19 +42,19 @@ where
         work(&self.store.lock())
     }
 
-    fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::Held<'_>, Revisions<V>, T) {
+    fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::StoreGuard<'_>, Revisions<V>, T) {
         let store = self.store.lock();
         let (revisions, opened) = (store.clone(), open());
         (store, revisions, opened)
     }
 
-    fn write(&self) -> Self::Held<'_> {
+    fn write(&self) -> Self::StoreGuard<'_> {
         self.store.lock()
     }
 
     fn publish<T>(
         &self,
-        mut held: Self::Held<'_>,
+        mut held: Self::StoreGuard<'_>,
         next: Revisions<V>,
         end: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
@@ -63,12 +63,12 @@ where
         Ok(ended)
     }
 
-    fn alone<T>(&self, work: impl FnOnce() -> T) -> T {
+    fn with_store_locked<T>(&self, work: impl FnOnce() -> T) -> T {
         let _store = self.store.lock();
         work()
     }
 
-    fn change<T>(&self, work: impl FnOnce(&mut Revisions<V>) -> Result<T>) -> Result<T> {
+    fn change_revisions<T>(&self, work: impl FnOnce(&mut Revisions<V>) -> Result<T>) -> Result<T> {
         work(&mut self.store.lock())
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct Revisions<V> {
 /// The locks above the backend's.
 pub(crate) trait Protocol<V>: Debug + Send + Sync + 'static {
     /// `store`, as a transaction holds it from beginning to end.
-    type Held<'p>: 'p
+    type StoreGuard<'p>: 'p
     where
         Self: 'p;
 
@@ -31,23 +31,23 @@ pub(crate) trait Protocol<V>: Debug + Send + Sync + 'static {
     fn revisions<T>(&self, work: impl FnOnce(&Revisions<V>) -> T) -> T;
 
     /// Opens a read. `open` opens the backend's, at the same moment as the revisions are read.
-    fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::Held<'_>, Revisions<V>, T);
+    fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::StoreGuard<'_>, Revisions<V>, T);
 
     /// Begins a write transaction; the backend's comes next.
-    fn write(&self) -> Self::Held<'_>;
+    fn write(&self) -> Self::StoreGuard<'_>;
 
     /// Ends a write transaction that has changed something: `end` ends the backend's, and those
     /// who read from then on find `next`.
     fn publish<T>(
         &self,
-        held: Self::Held<'_>,
+        held: Self::StoreGuard<'_>,
         next: Revisions<V>,
         end: impl FnOnce() -> Result<T>,
     ) -> Result<T>;
 
     /// Does `work` while no transaction is open, and none can be opened.
-    fn alone<T>(&self, work: impl FnOnce() -> T) -> T;
+    fn with_store_locked<T>(&self, work: impl FnOnce() -> T) -> T;
 
     /// The same, to change the revisions.
-    fn change<T>(&self, work: impl FnOnce(&mut Revisions<V>) -> Result<T>) -> Result<T>;
+    fn change_revisions<T>(&self, work: impl FnOnce(&mut Revisions<V>) -> Result<T>) -> Result<T>;
 }

@@ -7,31 +7,31 @@ use clearlane_engine::{Bucket, KeyRange};
 use super::protocol::Revisions;
 use crate::error::Result;
 use crate::store::interface::{RangeOptions, ReadTxn, RecordVisitor};
-use crate::store::moment::{self, Moment};
-use crate::tree_index::IndexView;
+use crate::store::range::{self, Moment};
+use crate::tree_index::IndexSnapshot;
 
 /// An open read. `H` is what it holds of `store` until its end.
-pub(crate) struct LockedReadTxn<'s, V, H> {
+pub(crate) struct EtcdReadTxn<'s, V, H> {
     // Dropped in this order: etcd ends the backend's read before it lets go of `store`.
     tx: Box<dyn ReadTx + 's>,
     revisions: Revisions<V>,
-    held: H,
+    store_guard: H,
 }
 
-impl<'s, V, H> LockedReadTxn<'s, V, H> {
+impl<'s, V, H> EtcdReadTxn<'s, V, H> {
     pub(crate) fn new(held: H, revisions: Revisions<V>, tx: Box<dyn ReadTx + 's>) -> Self {
-        LockedReadTxn { tx, revisions, held }
+        EtcdReadTxn { tx, revisions, store_guard: held }
     }
 
     /// Lets go of `store`, and goes on with the backend's read alone.
-    pub(crate) fn without_store(self) -> LockedReadTxn<'s, V, ()> {
-        let LockedReadTxn { tx, revisions, held } = self;
+    pub(crate) fn release_store_lock(self) -> EtcdReadTxn<'s, V, ()> {
+        let EtcdReadTxn { tx, revisions, store_guard: held } = self;
         drop(held);
-        LockedReadTxn { tx, revisions, held: () }
+        EtcdReadTxn { tx, revisions, store_guard: () }
     }
 }
 
-impl<V: IndexView, H> ReadTxn for LockedReadTxn<'_, V, H> {
+impl<V: IndexSnapshot, H> ReadTxn for EtcdReadTxn<'_, V, H> {
     fn revision(&self) -> i64 {
         self.revisions.current
     }
@@ -40,13 +40,13 @@ impl<V: IndexView, H> ReadTxn for LockedReadTxn<'_, V, H> {
         self.revisions.compacted
     }
 
-    fn records(
+    fn visit_records(
         &self,
         range: KeyRange<'_>,
         options: RangeOptions,
         visit: &mut RecordVisitor<'_>,
     ) -> Result<u64> {
-        moment::records(self, range, options, visit)
+        range::visit_records(self, range, options, visit)
     }
 
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
@@ -58,7 +58,7 @@ impl<V: IndexView, H> ReadTxn for LockedReadTxn<'_, V, H> {
     }
 }
 
-impl<V: IndexView, H> Moment for LockedReadTxn<'_, V, H> {
+impl<V: IndexSnapshot, H> Moment for EtcdReadTxn<'_, V, H> {
     type Index = V;
 
     fn revision(&self) -> i64 {

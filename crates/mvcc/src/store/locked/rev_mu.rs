@@ -46,7 +46,7 @@ impl<V> Protocol<V> for RevMu<V>
 where
     V: Clone + std::fmt::Debug + Send + Sync + 'static,
 {
-    type Held<'p> = RwLockReadGuard<'p, ()>;
+    type StoreGuard<'p> = RwLockReadGuard<'p, ()>;
 
     const WATCHABLE_FIRST: bool = false;
 
@@ -59,20 +59,20 @@ where
         work(&self.rev_mu.read())
     }
 
-    fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::Held<'_>, Revisions<V>, T) {
+    fn read<T>(&self, open: impl FnOnce() -> T) -> (Self::StoreGuard<'_>, Revisions<V>, T) {
         let store = self.store.read();
         let rev_mu = self.rev_mu.read();
         let opened = open();
         (store, rev_mu.clone(), opened)
     }
 
-    fn write(&self) -> Self::Held<'_> {
+    fn write(&self) -> Self::StoreGuard<'_> {
         self.store.read()
     }
 
     fn publish<T>(
         &self,
-        held: Self::Held<'_>,
+        held: Self::StoreGuard<'_>,
         next: Revisions<V>,
         end: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
@@ -86,12 +86,12 @@ where
         Ok(ended)
     }
 
-    fn alone<T>(&self, work: impl FnOnce() -> T) -> T {
+    fn with_store_locked<T>(&self, work: impl FnOnce() -> T) -> T {
         let _store = self.store.write();
         work()
     }
 
-    fn change<T>(&self, work: impl FnOnce(&mut Revisions<V>) -> Result<T>) -> Result<T> {
+    fn change_revisions<T>(&self, work: impl FnOnce(&mut Revisions<V>) -> Result<T>) -> Result<T> {
         let _store = self.store.write();
         work(&mut self.rev_mu.write())
     }

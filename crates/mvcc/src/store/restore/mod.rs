@@ -22,7 +22,7 @@
 //! ```
 //!
 //! The first half is in `stretches.rs` (how to cut what nobody has counted) and in `reading.rs`
-//! (what a stretch tells). The second half is the index's, see [`Run`](crate::tree_index::Run).
+//! (what a stretch tells). The second half is the index's, see [`SortedRun`](crate::tree_index::SortedRun).
 //!
 //! Values are skipped, not read: they may be all of the data.
 //!
@@ -43,27 +43,30 @@
 //! etcd reads 10,000 records at a time in one goroutine, while another one puts them into the tree,
 //! by a search for each key that a small cache does not have.
 
-mod reading;
-mod stretches;
+mod part_reader;
+mod parts;
 
 use bytes::Bytes;
 use clearlane_engine::Snapshot;
 
-use self::reading::Attachment;
+use self::part_reader::LeaseAttachment;
 use crate::error::{Error, Result};
-use crate::store::{FINISHED, FIRST_REVISION, NEVER_COMPACTED, SCHEDULED, read_mark};
-use crate::tree_index::{IndexView, TreeIndex};
+use crate::store::{
+    FINISHED_COMPACT_KEY, FIRST_REVISION, NEVER_COMPACTED, SCHEDULED_COMPACT_KEY,
+    read_compact_revision,
+};
+use crate::tree_index::{IndexSnapshot, TreeIndex};
 use crate::workers::{self, Workers};
 
 /// Numbers above this one count nothing that has happened, and counting on from them would end.
-const NUMBER_MAX: i64 = 1 << 62;
+const REVISION_MAX: i64 = 1 << 62;
 
 /// Attachments that one job looks up.
-const ATTACHMENTS: usize = 1 << 14;
+const ATTACHMENTS_PER_JOB: usize = 1 << 14;
 
 /// A key that is attached to a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaseOfKey {
+pub struct LeasedKey {
     /// The key.
     pub key: Bytes,
     /// The lease's id.
@@ -72,7 +75,7 @@ pub struct LeaseOfKey {
 
 /// What the records tell.
 #[derive(Debug)]
-pub struct Restored<I: TreeIndex> {
+pub struct RestoredIndex<I: TreeIndex> {
     /// The index that was given, with every key that the records have.
     pub index: I,
     /// The main revision that the store had reached.
@@ -80,27 +83,27 @@ pub struct Restored<I: TreeIndex> {
     /// The revision up to which the past was dropped; -1 if never.
     pub compact_revision: i64,
     /// The keys that are attached to a lease, in their order.
-    pub leases: Vec<LeaseOfKey>,
+    pub leases: Vec<LeasedKey>,
     /// The compact revision of the last compaction that has come to its end. If it is lower than
     /// the other, one was scheduled and has not.
-    pub finished: i64,
+    pub finished_compact_revision: i64,
 }
 
 /// How the records are cut into stretches. What is restored does not depend on it.
 #[derive(Clone, Copy, Debug)]
-pub struct Cut {
+pub struct Partitioning {
     /// Into how many stretches the revisions are cut; and what is left of each that was too long,
     /// too.
-    pub pieces: usize,
+    pub parts: usize,
     /// After so many records a stretch is too long: what is left is cut again.
     pub records_max: usize,
 }
 
-impl Cut {
+impl Partitioning {
     /// Several pieces for each worker, for one has more to do than another. Shorter stretches
     /// would make more runs to join, longer ones would leave workers without work.
-    pub fn for_workers(workers: &dyn Workers) -> Cut {
-        Cut { pieces: workers.count() * 4, records_max: 1 << 18 }
+    pub fn for_workers(workers: &dyn Workers) -> Partitioning {
+        Partitioning { parts: workers.parallelism() * 4, records_max: 1 << 18 }
     }
 }
 
@@ -109,43 +112,51 @@ pub fn restore<I: TreeIndex>(
     snapshot: &dyn Snapshot,
     mut index: I,
     workers: &dyn Workers,
-    cut: Cut,
-) -> Result<Restored<I>> {
-    let finished = read_mark(snapshot, FINISHED)?.unwrap_or(NEVER_COMPACTED);
-    let scheduled = read_mark(snapshot, SCHEDULED)?.unwrap_or(NEVER_COMPACTED);
+    cut: Partitioning,
+) -> Result<RestoredIndex<I>> {
+    let finished =
+        read_compact_revision(snapshot, FINISHED_COMPACT_KEY)?.unwrap_or(NEVER_COMPACTED);
+    let scheduled =
+        read_compact_revision(snapshot, SCHEDULED_COMPACT_KEY)?.unwrap_or(NEVER_COMPACTED);
     // A compaction that a crash has interrupted counts from its start on, and is done again.
     let compact_revision = finished.max(scheduled);
-    if compact_revision > NUMBER_MAX {
+    if compact_revision > REVISION_MAX {
         return Err(Error::Damaged(format!("{compact_revision} cannot have been compacted")));
     }
 
     let mut newest = compact_revision.max(FIRST_REVISION);
     let (mut runs, mut attachments) = (Vec::new(), Vec::new());
-    for read in stretches::read_all(snapshot, workers, cut)? {
+    for read in parts::read_all(snapshot, workers, cut)? {
         newest = newest.max(read.newest);
         runs.push(read.run);
         attachments.extend(read.attachments);
     }
     index.restore(runs, workers);
 
-    let leases = leases(&index.view(), attachments, workers);
-    Ok(Restored { index, revision: newest, compact_revision, leases, finished })
+    let leases = current_leases(&index.snapshot(), attachments, workers);
+    Ok(RestoredIndex {
+        index,
+        revision: newest,
+        compact_revision,
+        leases,
+        finished_compact_revision: finished,
+    })
 }
 
 /// The attachments that are those of the keys' current versions, in the order of keys.
-fn leases(
-    view: &impl IndexView,
-    mut attachments: Vec<Attachment>,
+fn current_leases(
+    view: &impl IndexSnapshot,
+    mut attachments: Vec<LeaseAttachment>,
     workers: &dyn Workers,
-) -> Vec<LeaseOfKey> {
+) -> Vec<LeasedKey> {
     attachments.sort_by(|a, b| a.key.cmp(&b.key));
-    let current = |attachment: &Attachment| {
+    let current = |attachment: &LeaseAttachment| {
         let version = view.get(&attachment.key, i64::MAX)?;
         let key = || Bytes::copy_from_slice(&attachment.key);
         let is_newest = version.modified == attachment.revision;
-        is_newest.then(|| LeaseOfKey { key: key(), lease: attachment.lease })
+        is_newest.then(|| LeasedKey { key: key(), lease: attachment.lease })
     };
-    let pieces = attachments.chunks(ATTACHMENTS).collect();
-    let current = |piece: &[Attachment]| piece.iter().filter_map(current).collect::<Vec<_>>();
+    let pieces = attachments.chunks(ATTACHMENTS_PER_JOB).collect();
+    let current = |piece: &[LeaseAttachment]| piece.iter().filter_map(current).collect::<Vec<_>>();
     workers::map(workers, pieces, current).into_iter().flatten().collect()
 }

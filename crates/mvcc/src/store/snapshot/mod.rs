@@ -2,7 +2,7 @@
 //!
 //! # The idea
 //!
-//! The backend's view carries a payload, and ours is the [`State`]: the current revision, the
+//! The backend's view carries a payload, and ours is the [`StoreState`]: the current revision, the
 //! compact revision, and the index as it was then. A write transaction publishes records and state
 //! with one pointer, a read loads that pointer, and nothing it needs can change any more:
 //!
@@ -33,69 +33,80 @@
 //! longer outlasts compactions: when one above its revision has begun, it answers that the revision
 //! was compacted. It never shows a past of which a part is gone.
 
-mod read_view;
+mod read_txn;
 mod write_txn;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use clearlane_backend::{Backend, Design, PreCommit, Sizes, SnapshotBackend, WriteTx};
+use clearlane_backend::{Backend, Era, PreCommit, Sizes, SnapshotBackend, WriteTx};
 use clearlane_engine::stream::Exporter;
 use clearlane_locks::{Mutex, Registry};
 
 use crate::error::Result;
-use crate::hash::{Fold, HashKv, Hashing};
-use crate::store::compaction::{self, Compacting, CompactionJob, Compactions, superfluous};
-use crate::store::interface::{Ended, HashJob, KeyLeases, ReadTxn, Store, WriteTxn};
-use crate::store::{Applied, Begun, FINISHED, Ground, Opened, SCHEDULED, may_compact};
-use crate::tree_index::persistent::{PersistentIndex, PersistentView};
-use crate::tree_index::{Compaction, IndexView, TreeIndex};
-use crate::watch::{SnapshotHub, Waker, WatchConfig, WatchHub};
+use crate::hash::{HashKv, HashKvJob, KvHasher};
+use crate::store::compaction::{
+    self, CompactionJob, CompactionStore, CompactionTracker, removable_records,
+};
+use crate::store::interface::{HashJob, KeyLeases, ReadTxn, Store, TxnResult, WriteTxn};
+use crate::store::{
+    ConsistentIndex, FINISHED_COMPACT_KEY, RecoveryInfo, RestoredStore, SCHEDULED_COMPACT_KEY,
+    StoreConfig, check_compaction_revision,
+};
+use crate::tree_index::persistent::{PersistentIndex, PersistentSnapshot};
+use crate::tree_index::{IndexCompaction, IndexSnapshot, TreeIndex};
+use crate::watch::{SnapshotWatchableStore, WatchConfig, WatchableStore, WorkSignal};
 
-pub use read_view::ReadView;
+pub use read_txn::StoreReadTxn;
 pub use write_txn::SnapshotWriteTxn;
 
 /// What the store says about one state of the backend.
 #[derive(Clone, Debug)]
-pub struct State<A, V = PersistentView> {
+pub struct StoreState<A, V = PersistentSnapshot> {
     /// The main revision of the newest change.
     pub revision: i64,
     /// The revision up to which the past was dropped; -1 if never.
     pub compact_revision: i64,
     /// What the crate above said when the state was reached: etcd's consistent index and term.
-    pub applied: A,
+    pub consistent_index: A,
     pub(crate) index: V,
 }
 
 /// The store of the default era.
 #[derive(Debug)]
 pub struct SnapshotStore<A, I: TreeIndex = PersistentIndex> {
-    backend: SnapshotBackend<State<A, I::View>>,
+    backend: SnapshotBackend<StoreState<A, I::Snapshot>>,
     /// The lock `store` guards the writer's side of the index.
     index: Mutex<I>,
-    compactions: Mutex<Compactions>,
+    compactions: Mutex<CompactionTracker>,
     leases: Arc<dyn KeyLeases>,
 }
 
-impl<A: Applied> SnapshotStore<A> {
+impl<A: ConsistentIndex> SnapshotStore<A> {
     /// Opens the store that an engine holds and restores its index.
-    pub fn open(ground: Ground<'_, A>) -> Result<(SnapshotStore<A>, Opened)> {
-        SnapshotStore::open_on(ground, PersistentIndex::default())
+    pub fn open(ground: StoreConfig<'_, A>) -> Result<(SnapshotStore<A>, RecoveryInfo)> {
+        SnapshotStore::open_with_index(ground, PersistentIndex::default())
     }
 }
 
-impl<A: Applied, I: TreeIndex> SnapshotStore<A, I> {
-    pub(crate) fn open_on(
-        ground: Ground<'_, A>,
+impl<A: ConsistentIndex, I: TreeIndex> SnapshotStore<A, I> {
+    pub(crate) fn open_with_index(
+        ground: StoreConfig<'_, A>,
         index: I,
-    ) -> Result<(SnapshotStore<A, I>, Opened)> {
-        let Begun { index, revision, compact_revision, compactions, opened } =
-            Begun::on(&*ground.engine, index, ground.workers)?;
-        let Ground { engine, config, pre_commit, applied, leases, .. } = ground;
-        let state = State { revision, compact_revision, applied, index: index.view() };
+    ) -> Result<(SnapshotStore<A, I>, RecoveryInfo)> {
+        let RestoredStore { index, revision, compact_revision, compactions, recovery: opened } =
+            RestoredStore::restore(&*ground.engine, index, ground.workers)?;
+        let StoreConfig { engine, config, pre_commit, consistent_index: applied, leases, .. } =
+            ground;
+        let state = StoreState {
+            revision,
+            compact_revision,
+            consistent_index: applied,
+            index: index.snapshot(),
+        };
         let locks = config.locks.clone();
-        let pre_commit = PreCommit::new(move |state: &State<A, I::View>, put| {
-            pre_commit.run(&state.applied, put)
+        let pre_commit = PreCommit::new(move |state: &StoreState<A, I::Snapshot>, put| {
+            pre_commit.run(&state.consistent_index, put)
         });
         let store = SnapshotStore {
             backend: SnapshotBackend::open(engine, config, pre_commit, state)?,
@@ -107,63 +118,63 @@ impl<A: Applied, I: TreeIndex> SnapshotStore<A, I> {
     }
 
     /// Opens a read: one pointer. It shows the store as it is now, for as long as it is kept.
-    pub fn read(&self) -> ReadView<A, I::View> {
-        ReadView::new(self.backend.read_view())
+    pub fn begin_read(&self) -> StoreReadTxn<A, I::Snapshot> {
+        StoreReadTxn::new(self.backend.begin_snapshot_read())
     }
 
     /// Opens the write transaction, once the one before has ended.
-    pub fn write(&self) -> Result<SnapshotWriteTxn<'_, A, I>> {
+    pub fn begin_write(&self) -> Result<SnapshotWriteTxn<'_, A, I>> {
         SnapshotWriteTxn::new(self, self.index.lock())
     }
 
     /// The backend below, for a defragmentation in steps.
-    pub fn backend(&self) -> &SnapshotBackend<State<A, I::View>> {
+    pub fn backend(&self) -> &SnapshotBackend<StoreState<A, I::Snapshot>> {
         &self.backend
     }
 
-    fn begin(&self) -> Result<Box<dyn WriteTx<State<A, I::View>> + '_>> {
-        Ok(self.backend.write()?)
+    fn begin_backend_write(&self) -> Result<Box<dyn WriteTx<StoreState<A, I::Snapshot>> + '_>> {
+        Ok(self.backend.begin_write()?)
     }
 }
 
-impl<A: Applied, I: TreeIndex> Store<A> for SnapshotStore<A, I> {
-    fn design(&self) -> Design {
-        self.backend.design()
+impl<A: ConsistentIndex, I: TreeIndex> Store<A> for SnapshotStore<A, I> {
+    fn era(&self) -> Era {
+        self.backend.era()
     }
 
-    fn read(&self) -> Box<dyn ReadTxn + '_> {
-        Box::new(self.read())
+    fn begin_read(&self) -> Box<dyn ReadTxn + '_> {
+        Box::new(self.begin_read())
     }
 
-    fn view(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
+    fn begin_snapshot_read(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
         // A walk over the index under a lock must not be kept for long, and may meet a compaction.
-        (!<I::View as IndexView>::LIVE).then(|| Arc::new(self.read()) as _)
+        (!<I::Snapshot as IndexSnapshot>::IS_LIVE).then(|| Arc::new(self.begin_read()) as _)
     }
 
-    fn write(&self) -> Result<Box<dyn WriteTxn<A> + '_>> {
-        Ok(Box::new(self.write()?))
+    fn begin_write(&self) -> Result<Box<dyn WriteTxn<A> + '_>> {
+        Ok(Box::new(self.begin_write()?))
     }
 
-    fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, Ended)> {
+    fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, TxnResult)> {
         let index = self.index.lock();
         // Whoever holds the lock is the only one who changes the state.
-        let view = self.read();
-        may_compact(at, view.revision(), view.compact_revision())?;
+        let view = self.begin_read();
+        check_compaction_revision(at, view.revision(), view.compact_revision())?;
         let mut txn = SnapshotWriteTxn::new(self, index)?;
-        txn.put_mark(SCHEDULED, at)?;
+        txn.put_compact_revision(SCHEDULED_COMPACT_KEY, at)?;
         let job = self.compactions.lock().schedule(at, view.compact_revision(), None);
-        Ok((job, txn.end_as(applied, at)?))
+        Ok((job, txn.end_with_compact_revision(applied, at)?))
     }
 
     fn compact_step(&self, job: &mut CompactionJob, budget: usize) -> Result<bool> {
-        compaction::step(self, job, budget)
+        compaction::run_step(self, job, budget)
     }
 
     fn hash(&self, revision: i64) -> Result<Box<dyn HashJob + '_>> {
         let stored = self.compactions.lock().hash_of(revision);
         Ok(Box::new(match stored {
-            Some(hash) => Hashing::done(hash, self.read().revision()),
-            None => Hashing::new(self.read(), revision)?,
+            Some(hash) => HashKvJob::done(hash, self.begin_read().revision()),
+            None => HashKvJob::new(self.begin_read(), revision)?,
         }))
     }
 
@@ -175,66 +186,66 @@ impl<A: Applied, I: TreeIndex> Store<A> for SnapshotStore<A, I> {
         Ok(self.backend.commit()?)
     }
 
-    fn tick(&self, now: Duration) -> Result<bool> {
-        Ok(self.backend.tick(now)?)
+    fn commit_if_due(&self, now: Duration) -> Result<bool> {
+        Ok(self.backend.commit_if_due(now)?)
     }
 
     fn defragment(&self) -> Result<()> {
         Ok(self.backend.defragment()?)
     }
 
-    fn copy(&self) -> Result<Exporter> {
-        Ok(self.backend.copy()?)
+    fn snapshot(&self) -> Result<Exporter> {
+        Ok(self.backend.snapshot()?)
     }
 
     fn sizes(&self) -> Result<Sizes> {
         Ok(self.backend.sizes()?)
     }
 
-    fn watch_hub(
+    fn open_watchable_store(
         self: Arc<Self>,
         config: WatchConfig,
         locks: &Registry,
-        wake: Waker,
-    ) -> Arc<dyn WatchHub> {
-        Arc::new(SnapshotHub::new(self, config, locks, wake))
+        wake: WorkSignal,
+    ) -> Arc<dyn WatchableStore> {
+        Arc::new(SnapshotWatchableStore::new(self, config, locks, wake))
     }
 }
 
-impl<A: Applied, I: TreeIndex> Compacting for SnapshotStore<A, I> {
-    fn compactions(&self) -> &Mutex<Compactions> {
+impl<A: ConsistentIndex, I: TreeIndex> CompactionStore for SnapshotStore<A, I> {
+    fn compactions(&self) -> &Mutex<CompactionTracker> {
         &self.compactions
     }
 
-    fn begin_index(&self, at: i64) -> Compaction {
-        self.index.lock().compaction(at)
+    fn begin_index_compaction(&self, at: i64) -> IndexCompaction {
+        self.index.lock().begin_compaction(at)
     }
 
-    fn compact_index(&self, compaction: &mut Compaction, keys_max: usize) -> bool {
-        self.index.lock().compact(compaction, keys_max)
+    fn compact_index_step(&self, compaction: &mut IndexCompaction, keys_max: usize) -> bool {
+        self.index.lock().compact_step(compaction, keys_max)
     }
 
-    fn make_mark_durable(&self) -> Result<()> {
+    fn commit_scheduled_revision(&self) -> Result<()> {
         self.commit()
     }
 
-    fn remove_stretch(
+    fn remove_chunk(
         &self,
         from: &[u8],
-        fold: &mut Fold,
+        fold: &mut KvHasher,
         budget: usize,
     ) -> Result<(usize, Option<Vec<u8>>)> {
-        let view = self.backend.read_view();
-        let (removals, next) = superfluous(&view, from, fold, budget)?;
+        let view = self.backend.begin_snapshot_read();
+        let (removals, next) = removable_records(&view, from, fold, budget)?;
         self.backend.remove(&removals)?;
         self.commit()?;
         Ok((removals.len(), next))
     }
 
-    fn mark_finished(&self, at: i64) -> Result<()> {
-        let mut txn = self.write()?;
-        txn.put_mark(FINISHED, at)?;
-        let applied = txn.applied();
+    fn save_finished_revision(&self, at: i64) -> Result<()> {
+        let mut txn = self.begin_write()?;
+        txn.put_compact_revision(FINISHED_COMPACT_KEY, at)?;
+        let applied = txn.consistent_index();
         drop(txn.end(applied)?);
         self.commit()
     }

@@ -6,94 +6,116 @@ use clearlane_engine::{Bucket, KeyRange};
 use clearlane_locks::MutexGuard;
 
 use crate::error::Result;
-use crate::store::draft::Draft;
-use crate::store::interface::{Ended, KeyLeases, RangeAnswer, RangeOptions, WriteTxn};
-use crate::store::snapshot::{SnapshotStore, State};
-use crate::store::{Applied, mark, not_ours};
+use crate::store::interface::{KeyLeases, RangeOptions, RangeRecords, TxnResult, WriteTxn};
+use crate::store::snapshot::{SnapshotStore, StoreState};
+use crate::store::txn_changes::TxnChanges;
+use crate::store::{ConsistentIndex, assert_not_owned_by_store, encode_compact_revision};
 use crate::tree_index::TreeIndex;
 
 type BackendTx<'s, A, I> =
-    Box<dyn clearlane_backend::WriteTx<State<A, <I as TreeIndex>::View>> + 's>;
+    Box<dyn clearlane_backend::WriteTx<StoreState<A, <I as TreeIndex>::Snapshot>> + 's>;
 
 /// The open write transaction.
 ///
 /// A state that is published has all nodes of the index from then on, so the first change behind it copies each node on
-/// its way. This is why several revisions may [share a transaction](WriteTxn::go_on): only the first of them pays.
+/// its way. This is why several revisions may [share a transaction](WriteTxn::begin_next_revision): only the first of them pays.
 pub struct SnapshotWriteTxn<'s, A, I: TreeIndex> {
     /// The lock `store`: one write transaction at a time.
     index: MutexGuard<'s, I>,
     tx: BackendTx<'s, A, I>,
     /// Those of the revisions that have ended; each changes something.
-    earlier: Vec<Draft>,
-    draft: Draft,
+    earlier_revisions: Vec<TxnChanges>,
+    txn_changes: TxnChanges,
     leases: &'s dyn KeyLeases,
 }
 
-impl<'s, A: Applied, I: TreeIndex> SnapshotWriteTxn<'s, A, I> {
+impl<'s, A: ConsistentIndex, I: TreeIndex> SnapshotWriteTxn<'s, A, I> {
     pub(crate) fn new(
         store: &'s SnapshotStore<A, I>,
         index: MutexGuard<'s, I>,
     ) -> Result<SnapshotWriteTxn<'s, A, I>> {
-        let tx = store.begin()?;
-        let draft = Draft::new(tx.payload().revision, tx.payload().compact_revision);
+        let tx = store.begin_backend_write()?;
+        let draft = TxnChanges::new(tx.payload().revision, tx.payload().compact_revision);
         let earlier = Vec::new();
-        Ok(SnapshotWriteTxn { index, tx, earlier, draft, leases: &*store.leases })
+        Ok(SnapshotWriteTxn {
+            index,
+            tx,
+            earlier_revisions: earlier,
+            txn_changes: draft,
+            leases: &*store.leases,
+        })
     }
 
     /// The revision that a read in this transaction sees.
     pub fn revision(&self) -> i64 {
-        self.draft.revision()
+        self.txn_changes.revision()
     }
 
     /// Stores a value. A lease of 0 is none.
     pub fn put(&mut self, key: &[u8], value: &[u8], lease: i64) -> Result<()> {
-        self.draft.put(&mut *self.index, &mut *self.tx, key, value, lease)
+        self.txn_changes.put(&mut *self.index, &mut *self.tx, key, value, lease)
     }
 
     /// Deletes the keys of a range, and says how many there were.
     pub fn delete_range(&mut self, range: KeyRange<'_>) -> Result<u64> {
-        self.draft.delete_range(&mut *self.index, &mut *self.tx, range)
+        self.txn_changes.delete_range(&mut *self.index, &mut *self.tx, range)
     }
 
     /// The records of a range of keys, this transaction's changes included.
-    pub fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer> {
-        self.draft.range(&*self.index, &*self.tx, range, options)
+    pub fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
+        self.txn_changes.range(&*self.index, &*self.tx, range, options)
     }
 
     /// Ends the transaction: everything becomes visible at once. `applied` describes the state.
-    pub fn end(self, applied: A) -> Result<Ended> {
-        let compact_revision = self.draft.compact_revision();
-        self.end_as(applied, compact_revision)
+    pub fn end(self, applied: A) -> Result<TxnResult> {
+        let compact_revision = self.txn_changes.compact_revision();
+        self.end_with_compact_revision(applied, compact_revision)
     }
 
     /// Ends the transaction with another compact revision.
-    pub(crate) fn end_as(self, applied: A, compact_revision: i64) -> Result<Ended> {
-        let SnapshotWriteTxn { index, tx, earlier, draft, leases } = self;
+    pub(crate) fn end_with_compact_revision(
+        self,
+        applied: A,
+        compact_revision: i64,
+    ) -> Result<TxnResult> {
+        let SnapshotWriteTxn { index, tx, earlier_revisions: earlier, txn_changes: draft, leases } =
+            self;
         earlier.iter().for_each(|draft| draft.attach(leases));
         draft.attach(leases);
         let revision = draft.revision();
-        let state = State { revision, compact_revision, applied, index: index.view() };
+        let state = StoreState {
+            revision,
+            compact_revision,
+            consistent_index: applied,
+            index: index.snapshot(),
+        };
         let ended = tx.end(state)?;
         // Held until the state is published: the next writer must find it.
         drop(index);
         let earlier = earlier.into_iter().map(|draft| (draft.revision(), draft.into_changes()));
         let (earlier, changes) = (earlier.collect(), draft.into_changes());
-        let (retired, commit_due) = (ended.retired, ended.commit_due);
-        Ok(Ended { revision, changes, earlier, retired, commit_due })
+        let (retired, commit_due) = (ended.dropped_states, ended.commit_due);
+        Ok(TxnResult {
+            revision,
+            changes,
+            earlier_revisions: earlier,
+            dropped_states: retired,
+            commit_due,
+        })
     }
 
     /// Writes a mark of a compaction.
-    pub(crate) fn put_mark(&mut self, name: &[u8], revision: i64) -> Result<()> {
-        Ok(self.tx.put(Bucket::Meta, name, mark(revision))?)
+    pub(crate) fn put_compact_revision(&mut self, name: &[u8], revision: i64) -> Result<()> {
+        Ok(self.tx.put(Bucket::Meta, name, encode_compact_revision(revision))?)
     }
 
     /// What the crate above said of the state that the transaction began with.
-    pub(crate) fn applied(&self) -> A {
-        self.tx.payload().applied.clone()
+    pub(crate) fn consistent_index(&self) -> A {
+        self.tx.payload().consistent_index.clone()
     }
 }
 
-impl<A: Applied, I: TreeIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A, I> {
+impl<A: ConsistentIndex, I: TreeIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A, I> {
     fn revision(&self) -> i64 {
         self.revision()
     }
@@ -106,17 +128,17 @@ impl<A: Applied, I: TreeIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A, I> {
         self.delete_range(range)
     }
 
-    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeAnswer> {
+    fn range(&self, range: KeyRange<'_>, options: RangeOptions) -> Result<RangeRecords> {
         self.range(range, options)
     }
 
     fn set(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()> {
-        not_ours(bucket, key);
+        assert_not_owned_by_store(bucket, key);
         Ok(self.tx.put(bucket, key, value)?)
     }
 
     fn unset(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
-        not_ours(bucket, key);
+        assert_not_owned_by_store(bucket, key);
         Ok(self.tx.delete(bucket, key)?)
     }
 
@@ -128,21 +150,24 @@ impl<A: Applied, I: TreeIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A, I> {
         Ok(self.tx.range(bucket, KeyRange::ALL, visit)?)
     }
 
-    fn go_on(&mut self) -> bool {
-        if self.draft.changes_anything() {
-            let next = Draft::new(self.draft.revision(), self.draft.compact_revision());
-            self.earlier.push(std::mem::replace(&mut self.draft, next));
+    fn begin_next_revision(&mut self) -> bool {
+        if self.txn_changes.has_changes() {
+            let next =
+                TxnChanges::new(self.txn_changes.revision(), self.txn_changes.compact_revision());
+            self.earlier_revisions.push(std::mem::replace(&mut self.txn_changes, next));
         }
         true
     }
 
-    fn end(self: Box<Self>, applied: A) -> Result<Ended> {
+    fn end(self: Box<Self>, applied: A) -> Result<TxnResult> {
         (*self).end(applied)
     }
 }
 
 impl<A, I: TreeIndex> std::fmt::Debug for SnapshotWriteTxn<'_, A, I> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SnapshotWriteTxn").field("draft", &self.draft).finish_non_exhaustive()
+        f.debug_struct("SnapshotWriteTxn")
+            .field("txn_changes", &self.txn_changes)
+            .finish_non_exhaustive()
     }
 }

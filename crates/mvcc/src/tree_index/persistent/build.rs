@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use super::edit::{INNER_MAX, LEAF_MAX, child_of};
 use super::node::{Child, Node, Slot};
-use crate::tree_index::run::Histories;
+use crate::tree_index::sorted_run::SortedKeys;
 
 const LEAF_FILL: usize = LEAF_MAX * 3 / 4;
 const INNER_FILL: usize = INNER_MAX * 3 / 4;
 
 /// The leaves with these keys, which rise.
-pub(super) fn leaves(histories: Histories) -> Vec<Child> {
-    let slots = histories.into_iter().map(|(key, history)| Slot { key, history });
+pub(super) fn leaves(histories: SortedKeys) -> Vec<Child> {
+    let slots = histories.into_iter().map(|(key, history)| Slot { key, key_index: history });
     chunks(slots, LEAF_FILL).map(|slots| child_of(Node::Leaf(slots))).collect()
 }
 

@@ -27,7 +27,7 @@
 use std::sync::Arc;
 
 use super::node::{Child, Node, Slot, child_with, find};
-use crate::key_history::KeyHistory;
+use crate::key_index::KeyIndex;
 use crate::tree_index::key::Key;
 
 /// A copy of a leaf is two kilobytes at most.
@@ -38,9 +38,9 @@ pub(super) const INNER_MAX: usize = 8;
 /// What to do with a key.
 pub(super) enum Edit {
     /// It stays; its history may have been changed in place.
-    Leave,
+    Keep,
     /// It was not there: add it with this history.
-    Insert(KeyHistory),
+    Insert(KeyIndex),
     /// It was there: take it out.
     Remove,
 }
@@ -55,7 +55,7 @@ pub(super) struct Effect {
 }
 
 /// What a caller does with the history of the key, if there is one.
-pub(super) type Editor<'e> = dyn FnMut(Option<&mut KeyHistory>) -> Edit + 'e;
+pub(super) type Editor<'e> = dyn FnMut(Option<&mut KeyIndex>) -> Edit + 'e;
 
 /// Edits one key of the tree.
 pub(super) fn edit(root: &mut Node, key: &[u8], editor: &mut Editor<'_>) {
@@ -103,10 +103,10 @@ fn edit_inner(children: &mut Arc<[Child]>, key: &[u8], editor: &mut Editor<'_>) 
 fn edit_leaf(slots: &mut Arc<[Slot]>, key: &[u8], editor: &mut Editor<'_>) -> Effect {
     match find(slots, key) {
         Ok(at) => {
-            let history = &mut Arc::make_mut(slots)[at].history;
+            let history = &mut Arc::make_mut(slots)[at].key_index;
             let was = i64::from(history.is_live());
             match editor(Some(history)) {
-                Edit::Leave => Effect { live: i64::from(history.is_live()) - was, split: None },
+                Edit::Keep => Effect { live: i64::from(history.is_live()) - was, split: None },
                 Edit::Insert(_) => unreachable!("the editor was given the history there is"),
                 Edit::Remove => {
                     *slots = without(slots, at);
@@ -117,11 +117,11 @@ fn edit_leaf(slots: &mut Arc<[Slot]>, key: &[u8], editor: &mut Editor<'_>) -> Ef
         Err(at) => match editor(None) {
             Edit::Insert(history) => {
                 let live = i64::from(history.is_live());
-                let slot = Slot { key: Key::new(key), history };
+                let slot = Slot { key: Key::new(key), key_index: history };
                 let split = insert(slots, at, slot, LEAF_MAX);
                 Effect { live, split: split.map(|slots| child_of(Node::Leaf(slots))) }
             }
-            Edit::Leave | Edit::Remove => Effect::default(),
+            Edit::Keep | Edit::Remove => Effect::default(),
         },
     }
 }
@@ -180,10 +180,10 @@ fn join_with_neighbour(children: &mut Arc<[Child]>, at: usize) {
     };
     let joined = match (&first.node, &second.node) {
         (Node::Leaf(a), Node::Leaf(b)) => {
-            even(a, b, LEAF_MAX).map(|half| half.map(|slots| child_of(Node::Leaf(slots))))
+            rebalance(a, b, LEAF_MAX).map(|half| half.map(|slots| child_of(Node::Leaf(slots))))
         }
         (Node::Inner(a), Node::Inner(b)) => {
-            even(a, b, INNER_MAX).map(|half| half.map(|inner| child_of(Node::Inner(inner))))
+            rebalance(a, b, INNER_MAX).map(|half| half.map(|inner| child_of(Node::Inner(inner))))
         }
         _ => unreachable!("all leaves are at the same depth"),
     };
@@ -193,7 +193,7 @@ fn join_with_neighbour(children: &mut Arc<[Child]>, at: usize) {
 }
 
 /// All items in one node if they fit, else in two that are equally large.
-fn even<T: Clone>(a: &[T], b: &[T], max: usize) -> [Option<Arc<[T]>>; 2] {
+fn rebalance<T: Clone>(a: &[T], b: &[T], max: usize) -> [Option<Arc<[T]>>; 2] {
     let all = [a, b].concat();
     if all.is_empty() {
         [None, None]

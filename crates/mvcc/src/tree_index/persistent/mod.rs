@@ -35,7 +35,7 @@
 //!
 //! What lies at or below the compact revision is changed by no put. So *planning* a compaction (what
 //! to keep, and which keys have something to drop) can be done on any view that is not older than
-//! that revision, by any thread, in any number of steps: [`PersistentView::plan_compaction`]. The
+//! that revision, by any thread, in any number of steps: [`PersistentSnapshot::plan_compaction`]. The
 //! writer then drops, key by key: [`PersistentIndex::apply_compaction`]. Views that are open keep
 //! what they had.
 //!
@@ -45,7 +45,7 @@
 //! those few that differ. But the last view of a tree of a million keys takes tens of milliseconds
 //! to drop. It is no deeper than the tree is high, so the stack does not matter; the time does. So
 //! it is either sent to a thread where it disturbs nobody, or taken apart in steps:
-//! [`PersistentView::dismantle`].
+//! [`PersistentSnapshot::dismantle`].
 //!
 //! # Invariants
 //!
@@ -73,21 +73,21 @@ use self::edit::Edit;
 use self::node::{Node, Slot};
 use super::key::Key;
 use super::locked::TreeClone;
-use super::run::PART_KEYS;
-use super::{ChangeVisitor, Compaction, IndexView, Run, TreeIndex, Visitor};
-use crate::key_history::{KeyHistory, Payload, Rest, Version};
+use super::sorted_run::PART_KEYS;
+use super::{ChangeVisitor, IndexCompaction, IndexSnapshot, SortedRun, TreeIndex, VersionVisitor};
+use crate::key_index::{CompactionEffect, EncodedLen, KeyIndex, Version};
 use crate::revision::Revision;
 use crate::workers::Workers;
 
 /// The writer's side: the tree of now.
 #[derive(Debug, Default)]
 pub struct PersistentIndex {
-    now: PersistentView,
+    current: PersistentSnapshot,
 }
 
 /// A snapshot: all keys with their histories, as they were when it was taken.
 #[derive(Clone, Debug, Default)]
-pub struct PersistentView {
+pub struct PersistentSnapshot {
     root: Node,
     /// The newest main revision. At this one and later ones, the live keys are those that count.
     newest: i64,
@@ -95,7 +95,7 @@ pub struct PersistentView {
 
 /// A part of a compaction: what to keep and where there is something to drop.
 #[derive(Clone, Debug)]
-pub struct CompactionStep {
+pub struct CompactionPlan {
     at: i64,
     shortened: Vec<Key>,
     /// The revisions to keep, of the keys that this step has looked at.
@@ -104,13 +104,13 @@ pub struct CompactionStep {
     pub next: Option<Vec<u8>>,
 }
 
-impl PersistentView {
+impl PersistentSnapshot {
     /// Looks at `keys_max` keys from the key `from` on, for a compaction at `at`.
-    pub fn plan_compaction(&self, at: i64, from: &[u8], keys_max: usize) -> CompactionStep {
-        let mut step = CompactionStep { at, shortened: Vec::new(), kept: Vec::new(), next: None };
-        step.next = self.step(from, keys_max, &mut |slot| {
-            step.kept.extend(slot.history.kept_by_compaction(at));
-            if slot.history.is_shortened_by(at) {
+    pub fn plan_compaction(&self, at: i64, from: &[u8], keys_max: usize) -> CompactionPlan {
+        let mut step = CompactionPlan { at, shortened: Vec::new(), kept: Vec::new(), next: None };
+        step.next = self.walk_step(from, keys_max, &mut |slot| {
+            step.kept.extend(slot.key_index.kept_by_compaction(at));
+            if slot.key_index.is_shortened_by(at) {
                 step.shortened.push(slot.key.clone());
             }
         });
@@ -123,7 +123,12 @@ impl PersistentView {
     }
 
     /// Calls `visit` for `keys_max` keys from the key `from` on. Returns the next one.
-    fn step(&self, from: &[u8], keys_max: usize, visit: &mut dyn FnMut(&Slot)) -> Option<Vec<u8>> {
+    fn walk_step(
+        &self,
+        from: &[u8],
+        keys_max: usize,
+        visit: &mut dyn FnMut(&Slot),
+    ) -> Option<Vec<u8>> {
         let mut left = keys_max.max(1);
         let mut next = None;
         let _ = self.root.walk(KeyRange::starting_at(from), false, &mut |slot| {
@@ -149,27 +154,33 @@ impl PersistentView {
     }
 }
 
-impl IndexView for PersistentView {
-    const LIVE: bool = false;
+impl IndexSnapshot for PersistentSnapshot {
+    const IS_LIVE: bool = false;
 
     fn get(&self, key: &[u8], at: i64) -> Option<Version> {
         self.root.get(key)?.at(at)
     }
 
-    fn walk(&self, range: KeyRange<'_>, at: i64, visit: &mut Visitor<'_>) {
+    fn walk(&self, range: KeyRange<'_>, at: i64, visit: &mut VersionVisitor<'_>) {
         if range.is_empty() {
             return;
         }
         let _ = self.root.walk(range, self.is_current_at(at), &mut |slot| {
-            slot.history.at(at).map_or(ControlFlow::Continue(()), |found| visit(&slot.key, found))
+            slot.key_index.at(at).map_or(ControlFlow::Continue(()), |found| visit(&slot.key, found))
         });
     }
 
     fn count(&self, range: KeyRange<'_>, at: i64) -> u64 {
-        self.page(range, at, 0, &mut |_, _| ControlFlow::Break(()))
+        self.revisions(range, at, 0, &mut |_, _| ControlFlow::Break(()))
     }
 
-    fn page(&self, range: KeyRange<'_>, at: i64, limit: u64, visit: &mut Visitor<'_>) -> u64 {
+    fn revisions(
+        &self,
+        range: KeyRange<'_>,
+        at: i64,
+        limit: u64,
+        visit: &mut VersionVisitor<'_>,
+    ) -> u64 {
         if range.is_empty() {
             return 0;
         }
@@ -190,11 +201,12 @@ impl IndexView for PersistentView {
         known.unwrap_or(count)
     }
 
-    fn changes(&self, range: KeyRange<'_>, since: i64, visit: &mut ChangeVisitor<'_>) {
+    fn changes_since(&self, range: KeyRange<'_>, since: i64, visit: &mut ChangeVisitor<'_>) {
         if range.is_empty() || self.newest < since {
             return;
         }
-        let _ = self.root.walk(range, false, &mut |slot| slot.history.since(since, visit));
+        let _ =
+            self.root.walk(range, false, &mut |slot| slot.key_index.changes_since(since, visit));
     }
 
     fn is_compacted_above(&self, _at: i64) -> bool {
@@ -208,78 +220,83 @@ impl IndexView for PersistentView {
         keys_max: usize,
         kept: &mut Vec<Revision>,
     ) -> Option<Vec<u8>> {
-        self.step(from, keys_max, &mut |slot| kept.extend(slot.history.kept_by_hash(at)))
+        self.walk_step(from, keys_max, &mut |slot| kept.extend(slot.key_index.kept_by_hash(at)))
     }
 }
 
 impl PersistentIndex {
     /// Drops what a step of a compaction has found.
-    pub fn apply_compaction(&mut self, step: &CompactionStep) {
+    pub fn apply_compaction(&mut self, step: &CompactionPlan) {
         for key in &step.shortened {
-            edit::edit(&mut self.now.root, key, &mut |history| match history
+            edit::edit(&mut self.current.root, key, &mut |history| match history
                 .map(|history| history.compact(step.at))
             {
-                Some(Rest::Nothing) => Edit::Remove,
-                _ => Edit::Leave,
+                Some(CompactionEffect::Emptied) => Edit::Remove,
+                _ => Edit::Keep,
             });
         }
     }
 
     fn advance(&mut self, revision: Revision) {
-        self.now.newest = self.now.newest.max(revision.main);
+        self.current.newest = self.current.newest.max(revision.main);
     }
 }
 
 impl TreeIndex for PersistentIndex {
-    type View = PersistentView;
+    type Snapshot = PersistentSnapshot;
 
-    fn view(&self) -> PersistentView {
-        self.now.clone()
+    fn snapshot(&self) -> PersistentSnapshot {
+        self.current.clone()
     }
 
-    fn another_handle(&self) -> Option<PersistentIndex> {
+    fn clone_handle(&self) -> Option<PersistentIndex> {
         None
     }
 
-    fn put(&mut self, key: &[u8], revision: Revision, payload: Payload) -> Version {
+    fn put(&mut self, key: &[u8], revision: Revision, payload: EncodedLen) -> Version {
         self.advance(revision);
-        let mut made = Version { modified: revision, created: revision.main, version: 1, payload };
-        edit::edit(&mut self.now.root, key, &mut |history| match history {
+        let mut made = Version {
+            modified: revision,
+            created: revision.main,
+            version: 1,
+            encoded_len: payload,
+        };
+        edit::edit(&mut self.current.root, key, &mut |history| match history {
             Some(history) => {
                 made = history.put(revision, payload);
-                Edit::Leave
+                Edit::Keep
             }
-            None => Edit::Insert(KeyHistory::new(revision, payload)),
+            None => Edit::Insert(KeyIndex::new(revision, payload)),
         });
         made
     }
 
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version> {
         // Without a look first, deleting what is absent would copy nodes for nothing.
-        let ended = self.now.root.get(key)?.current()?;
+        let ended = self.current.root.get(key)?.current()?;
         self.advance(revision);
-        edit::edit(&mut self.now.root, key, &mut |history| {
+        edit::edit(&mut self.current.root, key, &mut |history| {
             history.map(|history| history.tombstone(revision));
-            Edit::Leave
+            Edit::Keep
         });
         Some(ended)
     }
 
-    fn restore(&mut self, runs: Vec<Run>, workers: &dyn Workers) {
-        assert_eq!(self.now.root.len(), 0, "an index is restored before anything is put");
-        self.now.newest = runs.iter().map(|run| run.newest().main).max().unwrap_or(0);
-        let leaves = Run::join(runs, PART_KEYS, workers, build::leaves);
-        self.now.root = build::tree(leaves.into_iter().flatten().collect());
+    fn restore(&mut self, runs: Vec<SortedRun>, workers: &dyn Workers) {
+        assert_eq!(self.current.root.len(), 0, "an index is restored before anything is put");
+        self.current.newest = runs.iter().map(|run| run.newest().main).max().unwrap_or(0);
+        let leaves = SortedRun::merge(runs, PART_KEYS, workers, build::leaves);
+        self.current.root = build::tree(leaves.into_iter().flatten().collect());
     }
 
-    fn compaction(&self, at: i64) -> Compaction {
+    fn begin_compaction(&self, at: i64) -> IndexCompaction {
         // It needs nothing to walk over: see "Compaction" in the module's documentation.
-        Compaction::new(at, TreeClone::default())
+        IndexCompaction::new(at, TreeClone::default())
     }
 
-    fn compact(&mut self, compaction: &mut Compaction, keys_max: usize) -> bool {
+    fn compact_step(&mut self, compaction: &mut IndexCompaction, keys_max: usize) -> bool {
         if let Some(from) = compaction.next.take() {
-            let mut step = self.now.plan_compaction(compaction.at, &from, keys_max);
+            let mut step = self.current.plan_compaction(compaction.at, &from, keys_max);
             self.apply_compaction(&step);
             compaction.kept.append(&mut step.kept);
             compaction.next = step.next;

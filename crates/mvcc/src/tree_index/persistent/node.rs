@@ -18,14 +18,14 @@ use std::sync::Arc;
 
 use clearlane_engine::KeyRange;
 
-use crate::key_history::KeyHistory;
+use crate::key_index::KeyIndex;
 use crate::tree_index::key::{Key, search};
 
 /// A key and what happened to it.
 #[derive(Clone, Debug)]
 pub(super) struct Slot {
     pub(super) key: Key,
-    pub(super) history: KeyHistory,
+    pub(super) key_index: KeyIndex,
 }
 
 /// A subtree, as its parent has it.
@@ -69,13 +69,13 @@ impl Node {
         }
     }
 
-    pub(super) fn get(&self, key: &[u8]) -> Option<&KeyHistory> {
+    pub(super) fn get(&self, key: &[u8]) -> Option<&KeyIndex> {
         let mut node = self;
         loop {
             match node {
                 Node::Inner(children) => node = &children[child_with(children, key)].node,
                 Node::Leaf(slots) => {
-                    return find(slots, key).ok().map(|at| &slots[at].history);
+                    return find(slots, key).ok().map(|at| &slots[at].key_index);
                 }
             }
         }
@@ -142,7 +142,7 @@ fn lower_bound(slots: &[Slot], key: &[u8]) -> usize {
 }
 
 fn live_in(slots: &[Slot]) -> u64 {
-    slots.iter().filter(|slot| slot.history.is_live()).count() as u64
+    slots.iter().filter(|slot| slot.key_index.is_live()).count() as u64
 }
 
 fn live_under(children: &[Child]) -> u64 {

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::edit::{INNER_MAX, LEAF_MAX};
 use super::*;
-use crate::tree_index::RunBuilder;
-use crate::workers::OneAfterTheOther;
+use crate::tree_index::SortedRunBuilder;
+use crate::workers::SerialWorkers;
 
 /// The first and the last key below a node.
 type KeySpan<'n> = (&'n [u8], &'n [u8]);
@@ -39,7 +39,7 @@ fn check(node: &Node, is_root: bool) -> (usize, Option<KeySpan<'_>>) {
 }
 
 fn height(index: &PersistentIndex) -> usize {
-    check(&index.now.root, true).0
+    check(&index.current.root, true).0
 }
 
 fn key(number: u32) -> Vec<u8> {
@@ -47,8 +47,8 @@ fn key(number: u32) -> Vec<u8> {
 }
 
 fn compact_all(index: &mut PersistentIndex, at: i64, keys_max: usize) -> Vec<Revision> {
-    let mut compaction = index.compaction(at);
-    while !index.compact(&mut compaction, keys_max) {}
+    let mut compaction = index.begin_compaction(at);
+    while !index.compact_step(&mut compaction, keys_max) {}
     compaction.into_kept()
 }
 
@@ -56,7 +56,7 @@ fn compact_all(index: &mut PersistentIndex, at: i64, keys_max: usize) -> Vec<Rev
 fn filled(range: std::ops::Range<u32>) -> PersistentIndex {
     let mut index = PersistentIndex::default();
     for number in range {
-        index.put(&key(number), Revision::new(1, i64::from(number)), Payload::of(9));
+        index.put(&key(number), Revision::new(1, i64::from(number)), EncodedLen::of(9));
     }
     index
 }
@@ -88,16 +88,16 @@ proptest! {
                     }
                 }
                 _ => {
-                    index.put(&key(*number), revision, Payload::of(9));
+                    index.put(&key(*number), revision, EncodedLen::of(9));
                     plain.insert(key(*number), main);
                 }
             }
             if (main as usize).is_multiple_of(snapshot_every) {
-                snapshots.push((index.view(), plain.clone()));
+                snapshots.push((index.snapshot(), plain.clone()));
             }
         }
-        check(&index.now.root, true);
-        snapshots.push((index.view(), plain));
+        check(&index.current.root, true);
+        snapshots.push((index.snapshot(), plain));
         for (view, plain) in snapshots {
             check(&view.root, true);
             prop_assert_eq!(view.count(KeyRange::ALL, i64::MAX), plain.len() as u64);
@@ -112,20 +112,20 @@ proptest! {
 
     #[test]
     fn a_built_tree_keeps_them_too(keys in 0..3000_u32, kept in 0..3000_u32) {
-        let mut builder = RunBuilder::default();
+        let mut builder = SortedRunBuilder::default();
         for number in 0..keys {
             let modified = Revision::new(5, i64::from(number));
-            builder.put(&key(number), Version { modified, created: 3, version: 2, payload: Payload::of(9) });
+            builder.put(&key(number), Version { modified, created: 3, version: 2, encoded_len: EncodedLen::of(9) });
         }
         let mut index = PersistentIndex::default();
-        index.restore(vec![builder.finish()], &OneAfterTheOther);
-        check(&index.now.root, true);
-        prop_assert_eq!(index.view().count(KeyRange::ALL, 5), u64::from(keys));
+        index.restore(vec![builder.finish()], &SerialWorkers);
+        check(&index.current.root, true);
+        prop_assert_eq!(index.snapshot().count(KeyRange::ALL, 5), u64::from(keys));
         for number in kept..keys {
             index.tombstone(&key(number), Revision::new(6, i64::from(number)));
         }
         prop_assert_eq!(compact_all(&mut index, 7, 100).len() as u32, keys.min(kept));
-        check(&index.now.root, true);
+        check(&index.current.root, true);
     }
 }
 
@@ -134,20 +134,25 @@ fn a_tree_of_several_parts_keeps_them_too() {
     let keys = PART_KEYS as u32 * 3 + 1;
     let mut runs = Vec::new();
     for third in 0..3 {
-        let mut builder = RunBuilder::default();
+        let mut builder = SortedRunBuilder::default();
         for number in (third..keys).step_by(3) {
             let modified = Revision::new(i64::from(third) + 1, i64::from(number));
             builder.put(
                 &key(number),
-                Version { modified, created: modified.main, version: 1, payload: Payload::of(9) },
+                Version {
+                    modified,
+                    created: modified.main,
+                    version: 1,
+                    encoded_len: EncodedLen::of(9),
+                },
             );
         }
         runs.push(builder.finish());
     }
     let mut index = PersistentIndex::default();
-    index.restore(runs, &OneAfterTheOther);
-    check(&index.now.root, true);
-    assert_eq!(index.view().count(KeyRange::ALL, 3), u64::from(keys));
+    index.restore(runs, &SerialWorkers);
+    check(&index.current.root, true);
+    assert_eq!(index.snapshot().count(KeyRange::ALL, 3), u64::from(keys));
 }
 
 #[test]
@@ -157,7 +162,7 @@ fn a_tree_that_lost_its_keys_is_low_again() {
     for number in (0..20_000).filter(|number| number % 1_000 != 0) {
         index.tombstone(&key(number), Revision::new(2, i64::from(number)));
     }
-    let view = index.view();
+    let view = index.snapshot();
     assert_eq!(compact_all(&mut index, 3, 1_000).len(), 20);
     assert!(full >= 4 && height(&index) <= 1, "{full} levels became {}", height(&index));
     assert_eq!(view.count(KeyRange::ALL, 1), 20_000, "a view outlasts a compaction");
@@ -167,15 +172,15 @@ fn a_tree_that_lost_its_keys_is_low_again() {
 #[test]
 fn what_nobody_else_has_is_changed_in_place() {
     let mut index = filled(0..1_000);
-    let root = |index: &PersistentIndex| match &index.now.root {
+    let root = |index: &PersistentIndex| match &index.current.root {
         Node::Inner(children) => children.as_ptr(),
         Node::Leaf(_) => unreachable!("a thousand keys do not fit in a leaf"),
     };
     let before = root(&index);
-    index.put(&key(7), Revision::new(2, 0), Payload::of(9));
+    index.put(&key(7), Revision::new(2, 0), EncodedLen::of(9));
     assert_eq!(root(&index), before);
-    let view = index.view();
-    index.put(&key(7), Revision::new(3, 0), Payload::of(9));
+    let view = index.snapshot();
+    index.put(&key(7), Revision::new(3, 0), EncodedLen::of(9));
     assert_ne!(root(&index), before);
     assert_eq!(view.get(&key(7), 9).map(|found| found.modified.main), Some(2));
 }
@@ -183,9 +188,9 @@ fn what_nobody_else_has_is_changed_in_place() {
 #[test]
 fn deleting_what_is_absent_copies_nothing() {
     let mut index = filled(0..1_000);
-    let view = index.view();
+    let view = index.snapshot();
     assert_eq!(index.tombstone(b"absent", Revision::new(2, 0)), None);
-    let same = match (&view.root, &index.now.root) {
+    let same = match (&view.root, &index.current.root) {
         (Node::Inner(a), Node::Inner(b)) => std::sync::Arc::ptr_eq(a, b),
         _ => false,
     };
@@ -195,11 +200,11 @@ fn deleting_what_is_absent_copies_nothing() {
 #[test]
 fn a_tree_is_dismantled_in_steps_and_others_keep_theirs() {
     let mut index = filled(0..2_000);
-    let old = index.view();
+    let old = index.snapshot();
     for number in 0..2_000 {
-        index.put(&key(number), Revision::new(2, i64::from(number)), Payload::of(9));
+        index.put(&key(number), Revision::new(2, i64::from(number)), EncodedLen::of(9));
     }
-    let shared = index.view();
+    let shared = index.snapshot();
     let mut steps = 0;
     for view in [old, shared] {
         let mut dismantling = view.dismantle();
@@ -208,6 +213,6 @@ fn a_tree_is_dismantled_in_steps_and_others_keep_theirs() {
         }
     }
     assert!(steps > 10, "{steps} steps");
-    check(&index.now.root, true);
-    assert_eq!(index.view().count(KeyRange::ALL, 2), 2_000);
+    check(&index.current.root, true);
+    assert_eq!(index.snapshot().count(KeyRange::ALL, 2), 2_000);
 }

@@ -30,45 +30,45 @@
 //! # Previous records
 //!
 //! etcd fetches them when a response is sent, one read per event and watcher. So does this hub: see
-//! [`complete`](WatchHub::complete).
+//! [`add_previous_records`](WatchableStore::add_previous_records).
 
-pub(crate) mod watchable;
+pub(crate) mod watchers;
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use clearlane_backend::{Design, ReadTx};
+use clearlane_backend::{Era, ReadTx};
 use clearlane_engine::{Bucket, KeyRange};
 use clearlane_locks::{Mutex, Registry};
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
-use self::watchable::{ToWake, Watchable, wake};
-use super::response::{Event, Response, Says, WatchId, WatchRequest};
-use super::stream::{Bound, Outbox};
-use super::{MovingStream, Takers, WatchFigures, WatchHub};
+use self::watchers::{ChannelsToWake, EtcdWatchers, wake_channels};
+use super::response::{Event, Response, ResponseKind, WatchId, WatchRequest};
+use super::stream::{ChannelCapacity, WatchChannel};
+use super::{DetachedStream, StreamConsumer, WatchMetrics, WatchableStore};
 use crate::error::{Error, Result};
-use crate::revision::{Mark, RecordKey, Revision};
+use crate::revision::{RecordKind, Revision, RevisionKey};
 use crate::store::Change;
 
 /// So many responses a stream keeps: etcd's channel, until 3.2 and later.
-const RESPONSES_MAX_UNTIL_3_2: usize = 1024;
-const RESPONSES_MAX: usize = 128;
+const CHANNEL_RESPONSES_MAX_UNTIL_3_2: usize = 1024;
+const CHANNEL_RESPONSES_MAX: usize = 128;
 
 /// What the hub needs of a store of an old era.
-pub(crate) trait WatchedStore: Send + Sync + Debug + 'static {
-    fn design(&self) -> Design;
+pub(crate) trait WatchSource: Send + Sync + Debug + 'static {
+    fn era(&self) -> Era;
 
     /// The watchers, whom the store tells at the end of each write transaction.
-    fn watchable(&self) -> &Mutex<Watchable>;
+    fn watchers(&self) -> &Mutex<EtcdWatchers>;
 
     /// Calls `work` with the current and the compact revision, and keeps them from changing
     /// meanwhile: with `revMu` held, or in design 3.1 with `store`.
     fn with_revisions(&self, work: &mut dyn FnMut(i64, i64));
 
     /// The records, with the plain read transaction.
-    fn read_locked(&self) -> Box<dyn ReadTx + '_>;
+    fn begin_locked_read(&self) -> Box<dyn ReadTx + '_>;
 
     /// The record of a key at a revision, read like any other.
     fn record_at(&self, key: &[u8], revision: i64) -> Result<Option<KeyValue>>;
@@ -76,41 +76,41 @@ pub(crate) trait WatchedStore: Send + Sync + Debug + 'static {
 
 /// The watchers of a store of an old era.
 #[derive(Debug)]
-pub(crate) struct LockedHub<S> {
+pub(crate) struct EtcdWatchableStore<S> {
     store: Arc<S>,
     locks: Registry,
 }
 
-impl<S: WatchedStore> LockedHub<S> {
-    pub(crate) fn new(store: Arc<S>, locks: &Registry) -> LockedHub<S> {
-        LockedHub { store, locks: locks.clone() }
+impl<S: WatchSource> EtcdWatchableStore<S> {
+    pub(crate) fn new(store: Arc<S>, locks: &Registry) -> EtcdWatchableStore<S> {
+        EtcdWatchableStore { store, locks: locks.clone() }
     }
 
     /// Does something with the watchers, at the store's current revision.
-    fn with<R>(&self, work: impl FnOnce(&mut Watchable, i64) -> R) -> R {
-        let mut watchable = self.store.watchable().lock();
+    fn with_watchers<R>(&self, work: impl FnOnce(&mut EtcdWatchers, i64) -> R) -> R {
+        let mut watchable = self.store.watchers().lock();
         let mut now = 0;
         self.store.with_revisions(&mut |current, _| now = current);
         work(&mut watchable, now)
     }
 
     /// A round: everything since the oldest revision that was missed, whoever wants it.
-    fn round(&self, watchable: &mut Watchable, to_wake: &mut ToWake) -> Result<()> {
+    fn sync_round(&self, watchable: &mut EtcdWatchers, to_wake: &mut ChannelsToWake) -> Result<()> {
         let mut outcome = Ok(());
         self.store.with_revisions(&mut |current, compacted| {
-            let Some(round) = watchable.begin_round(compacted, to_wake) else { return };
-            match records(&*self.store.read_locked(), round.from, current) {
-                Ok(events) => watchable.end_round(round, &events, current, to_wake),
+            let Some(round) = watchable.begin_sync(compacted, to_wake) else { return };
+            match records(&*self.store.begin_locked_read(), round.from, current) {
+                Ok(events) => watchable.finish_sync(round, &events, current, to_wake),
                 Err(error) => outcome = Err(error),
             }
         });
         outcome
     }
 
-    fn previous(&self, event: &Event) -> Result<Option<KeyValue>> {
+    fn previous_record(&self, event: &Event) -> Result<Option<KeyValue>> {
         let (Change::Put(record) | Change::Delete(record)) = &event.change;
         let before = record.mod_revision - 1;
-        let created = event.mark() == Mark::Put && record.create_revision > before;
+        let created = event.kind() == RecordKind::Put && record.create_revision > before;
         if created {
             return Ok(None);
         }
@@ -138,55 +138,60 @@ fn records(tx: &dyn ReadTx, from: i64, up_to: i64) -> Result<Vec<Event>> {
 
 fn event(key: &[u8], value: &[u8]) -> Result<Event> {
     let (revision, mark) =
-        RecordKey::decode(key).map_err(|error| Error::Damaged(error.to_string()))?;
+        RevisionKey::decode(key).map_err(|error| Error::Damaged(error.to_string()))?;
     let record = KeyValue::decode(value)
         .map_err(|error| Error::Damaged(format!("the record of revision {revision}: {error}")))?;
     let change = match mark {
-        Mark::Put => Change::Put(record),
-        Mark::Tombstone => Change::Delete(KeyValue { mod_revision: revision.main, ..record }),
+        RecordKind::Put => Change::Put(record),
+        RecordKind::Tombstone => Change::Delete(KeyValue { mod_revision: revision.main, ..record }),
     };
-    Ok(Event { change, previous: None })
+    Ok(Event { change, prev_kv: None })
 }
 
-impl<S: WatchedStore> WatchHub for LockedHub<S> {
-    fn open(&self, takers: Arc<dyn Takers>, name: u64) -> Arc<Outbox> {
-        let until_3_2 = self.store.design() <= Design::ReadTx;
-        let responses = if until_3_2 { RESPONSES_MAX_UNTIL_3_2 } else { RESPONSES_MAX };
-        let bound = Bound::Responses(responses);
-        let mut watchable = self.store.watchable().lock();
-        watchable.open(|stream| Outbox::new(stream, bound, &self.locks, takers, name))
+impl<S: WatchSource> WatchableStore for EtcdWatchableStore<S> {
+    fn open_stream(&self, takers: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel> {
+        let until_3_2 = self.store.era() <= Era::V3_2;
+        let responses =
+            if until_3_2 { CHANNEL_RESPONSES_MAX_UNTIL_3_2 } else { CHANNEL_RESPONSES_MAX };
+        let bound = ChannelCapacity::Responses(responses);
+        let mut watchable = self.store.watchers().lock();
+        watchable.open(|stream| WatchChannel::new(stream, bound, &self.locks, takers, name))
     }
 
-    fn watch(&self, stream: &Outbox, request: WatchRequest) {
-        self.with(|watchable, now| watchable.watch(stream.stream, request, now));
+    fn watch(&self, stream: &WatchChannel, request: WatchRequest) {
+        self.with_watchers(|watchable, now| watchable.watch(stream.stream, request, now));
         stream.wake();
     }
 
-    fn cancel(&self, stream: &Outbox, id: WatchId) {
-        self.with(|watchable, now| watchable.cancel(stream.stream, id, now));
+    fn cancel(&self, stream: &WatchChannel, id: WatchId) {
+        self.with_watchers(|watchable, now| watchable.cancel(stream.stream, id, now));
         stream.wake();
     }
 
-    fn request_progress(&self, stream: &Outbox) {
-        self.with(|watchable, now| watchable.request_progress(stream.stream, now));
+    fn request_progress(&self, stream: &WatchChannel) {
+        self.with_watchers(|watchable, now| watchable.request_progress(stream.stream, now));
         stream.wake();
     }
 
-    fn interval_passed(&self, stream: &Outbox) {
-        self.with(|watchable, now| watchable.interval_passed(stream.stream, now));
+    fn notify_progress(&self, stream: &WatchChannel) {
+        self.with_watchers(|watchable, now| watchable.notify_progress(stream.stream, now));
         stream.wake();
     }
 
     /// Victims are retried by the clock.
-    fn drained(&self, _stream: &Outbox) {}
+    fn resume_stream(&self, _stream: &WatchChannel) {}
 
-    fn complete(&self, stream: &Outbox, responses: &mut [Response]) -> Result<()> {
+    fn add_previous_records(
+        &self,
+        stream: &WatchChannel,
+        responses: &mut [Response],
+    ) -> Result<()> {
         for response in responses {
-            let Says::Events { events, .. } = &mut response.says else { continue };
-            if stream.completes(response.id) {
+            let ResponseKind::Events { events, .. } = &mut response.kind else { continue };
+            if stream.needs_previous(response.id) {
                 let complete = |event: &Event| {
-                    let (change, previous) = (event.change.clone(), self.previous(event)?);
-                    Ok(Event { change, previous })
+                    let (change, previous) = (event.change.clone(), self.previous_record(event)?);
+                    Ok(Event { change, prev_kv: previous })
                 };
                 *events = events.iter().map(complete).collect::<Result<_>>()?;
             }
@@ -194,8 +199,8 @@ impl<S: WatchedStore> WatchHub for LockedHub<S> {
         Ok(())
     }
 
-    fn close(&self, stream: &Outbox) {
-        self.store.watchable().lock().close(stream.stream);
+    fn close_stream(&self, stream: &WatchChannel) {
+        self.store.watchers().lock().close(stream.stream);
     }
 
     /// The write transaction has told everybody when it ended.
@@ -203,35 +208,39 @@ impl<S: WatchedStore> WatchHub for LockedHub<S> {
 
     /// Retries the victims, as etcd does every 10 ms.
     fn deliver(&self) -> Result<bool> {
-        let to_wake = self.with(|watchable, now| {
-            if watchable.has_victims() { watchable.retry_victims(now) } else { ToWake::new() }
+        let to_wake = self.with_watchers(|watchable, now| {
+            if watchable.has_victims() {
+                watchable.retry_victims(now)
+            } else {
+                ChannelsToWake::new()
+            }
         });
-        wake(&to_wake);
+        wake_channels(&to_wake);
         Ok(!to_wake.is_empty())
     }
 
     /// A round of synchronising, as etcd does every 100 ms.
-    fn catch_up(&self) -> Result<bool> {
-        let mut watchable = self.store.watchable().lock();
-        let mut to_wake = ToWake::new();
-        let done = self.round(&mut watchable, &mut to_wake);
+    fn sync_watchers(&self) -> Result<bool> {
+        let mut watchable = self.store.watchers().lock();
+        let mut to_wake = ChannelsToWake::new();
+        let done = self.sync_round(&mut watchable, &mut to_wake);
         let is_more = watchable.has_unsynced();
         drop(watchable);
-        wake(&to_wake);
+        wake_channels(&to_wake);
         done.map(|()| is_more)
     }
 
-    fn leave(&self) -> Vec<MovingStream> {
-        self.store.watchable().lock().leave()
+    fn detach_streams(&self) -> Vec<DetachedStream> {
+        self.store.watchers().lock().detach_streams()
     }
 
-    fn adopt(&self, streams: Vec<MovingStream>) {
-        self.with(|watchable, now| {
-            streams.into_iter().for_each(|stream| watchable.adopt(stream, now));
+    fn attach_streams(&self, streams: Vec<DetachedStream>) {
+        self.with_watchers(|watchable, now| {
+            streams.into_iter().for_each(|stream| watchable.attach_stream(stream, now));
         });
     }
 
-    fn figures(&self) -> WatchFigures {
-        self.store.watchable().lock().figures()
+    fn metrics(&self) -> WatchMetrics {
+        self.store.watchers().lock().metrics()
     }
 }

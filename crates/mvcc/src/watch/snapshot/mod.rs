@@ -32,163 +32,172 @@
 //! The end of catching up is the same thought: the view that was read to its end is at revision V.
 //! If nothing above V was handed on yet, the watcher is in step from `V + 1`; else it reads again.
 
-mod counted;
-mod queue;
+mod counted_events;
+mod delivery_queue;
 mod watchers;
 
 use std::sync::Arc;
 
 use clearlane_locks::{Mutex, Registry};
 
-use self::queue::{Batch, Next, Queue};
-use self::watchers::{HandedOn, Watchers};
-use super::catch_up::{self, Budget};
+use self::delivery_queue::{DeliveryQueue, QueueItem, TxnEvents};
+use self::watchers::{DeliveryResult, Watchers};
 use super::response::{Event, WatchId, WatchRequest};
-use super::stream::{Bound, Outbox, wake_all};
-use super::{Due, MovingStream, Takers, Waker, WatchConfig, WatchFigures, WatchHub};
+use super::stream::{ChannelCapacity, WatchChannel, wake_all};
+use super::unsynced_reader::{self, SyncBudget};
+use super::{
+    DetachedStream, StreamConsumer, WatchConfig, WatchMetrics, WatchWork, WatchableStore,
+    WorkSignal,
+};
 use crate::error::Result;
-use crate::store::{Applied, Change, SnapshotStore};
+use crate::store::{Change, ConsistentIndex, SnapshotStore};
 use crate::tree_index::TreeIndex;
 use crate::tree_index::persistent::PersistentIndex;
 
 /// So many transactions are handed on by one call.
-const DELIVERED_MAX: usize = 16;
+const TXNS_PER_DELIVERY: usize = 16;
 
 /// The watchers of a store of the default era.
-pub struct SnapshotHub<A, I: TreeIndex = PersistentIndex> {
+pub struct SnapshotWatchableStore<A, I: TreeIndex = PersistentIndex> {
     store: Arc<SnapshotStore<A, I>>,
     config: WatchConfig,
     locks: Registry,
     delivery: Mutex<()>,
     watchers: Mutex<Watchers>,
-    queue: Mutex<Queue>,
-    wake: Waker,
+    queue: Mutex<DeliveryQueue>,
+    signal: WorkSignal,
 }
 
-impl<A: Applied, I: TreeIndex> SnapshotHub<A, I> {
+impl<A: ConsistentIndex, I: TreeIndex> SnapshotWatchableStore<A, I> {
     /// A hub without watchers. `wake` is called when there is something to deliver or to catch up
     /// with; it must not call back into the hub.
     pub fn new(
         store: Arc<SnapshotStore<A, I>>,
         config: WatchConfig,
         locks: &Registry,
-        wake: Waker,
-    ) -> SnapshotHub<A, I> {
-        let watchers = Watchers::new(store.read().revision());
-        let queue = Queue::new(config.queue_bytes_max);
-        SnapshotHub {
+        wake: WorkSignal,
+    ) -> SnapshotWatchableStore<A, I> {
+        let watchers = Watchers::new(store.begin_read().revision());
+        let queue = DeliveryQueue::new(config.queue_bytes_max);
+        SnapshotWatchableStore {
             store,
             config,
             locks: locks.clone(),
             delivery: Mutex::new(locks, "watchDelivery", ()),
             watchers: Mutex::new(locks, "watchers", watchers),
             queue: Mutex::new(locks, "watchQueue", queue),
-            wake,
+            signal: wake,
         }
     }
 
     /// The same events with the records before them, where they are wanted.
-    fn with_previous(&self, events: &[Event], wanted: &[bool]) -> Result<Arc<[Event]>> {
-        let view = self.store.read();
+    fn with_previous_records(&self, events: &[Event], wanted: &[bool]) -> Result<Arc<[Event]>> {
+        let view = self.store.begin_read();
         let with_previous = events.iter().zip(wanted).map(|(event, wanted)| {
-            let previous = if *wanted { catch_up::previous(&view, &event.change)? } else { None };
-            Ok(Event { change: event.change.clone(), previous })
+            let previous = if *wanted {
+                unsynced_reader::previous_record(&view, &event.change)?
+            } else {
+                None
+            };
+            Ok(Event { change: event.change.clone(), prev_kv: previous })
         });
         with_previous.collect()
     }
 
     /// Hands on what is queued, up to a bound. Says whether there is more.
-    fn hand_on_queued(&self, handed_on: &mut HandedOn) -> Result<bool> {
+    fn deliver_queued(&self, handed_on: &mut DeliveryResult) -> Result<bool> {
         let _in_order = self.delivery.lock();
-        for _ in 0..DELIVERED_MAX {
-            let next = self.queue.lock().next();
+        for _ in 0..TXNS_PER_DELIVERY {
+            let next = self.queue.lock().pop();
             match next {
-                Some(Next::Batch(batch)) => self.hand_on(&batch, handed_on)?,
-                Some(Next::Lost(up_to)) => self.lose(up_to, handed_on),
+                Some(QueueItem::Txn(batch)) => self.notify(&batch, handed_on)?,
+                Some(QueueItem::Overflowed(up_to)) => self.unsync_up_to(up_to, handed_on),
                 None => return Ok(false),
             }
         }
         Ok(true)
     }
 
-    fn hand_on(&self, batch: &Batch, handed_on: &mut HandedOn) -> Result<()> {
-        let wanted = self.watchers.lock().want_previous(&batch.events);
+    fn notify(&self, batch: &TxnEvents, handed_on: &mut DeliveryResult) -> Result<()> {
+        let wanted = self.watchers.lock().needs_prev_kv(&batch.events);
         let previous = if wanted.contains(&true) {
             // What cannot be read now is not lost: it is read again by catching up.
-            let previous = self.with_previous(&batch.events, &wanted);
-            previous.inspect_err(|_| self.lose(batch.revision, handed_on))?
+            let previous = self.with_previous_records(&batch.events, &wanted);
+            previous.inspect_err(|_| self.unsync_up_to(batch.revision, handed_on))?
         } else {
             Arc::clone(&batch.events)
         };
-        self.watchers.lock().hand_on(batch.revision, &batch.events, &previous, handed_on);
+        self.watchers.lock().notify(batch.revision, &batch.events, &previous, handed_on);
         Ok(())
     }
 
     /// Sends everybody to the store for what was published up to a revision.
-    fn lose(&self, up_to: i64, handed_on: &mut HandedOn) {
-        self.watchers.lock().lose(up_to);
-        handed_on.lost = true;
+    fn unsync_up_to(&self, up_to: i64, handed_on: &mut DeliveryResult) {
+        self.watchers.lock().unsync_up_to(up_to);
+        handed_on.has_overflowed = true;
     }
 
     /// The queue forgets everything if there is nobody left.
-    fn note_absence(&self, watchers: &Watchers) {
+    fn clear_queue_if_unwatched(&self, watchers: &Watchers) {
         if watchers.is_empty() {
-            self.queue.lock().unwatched();
+            self.queue.lock().clear_unwatched();
         }
     }
 }
 
-impl<A: Applied, I: TreeIndex> WatchHub for SnapshotHub<A, I> {
-    fn open(&self, takers: Arc<dyn Takers>, name: u64) -> Arc<Outbox> {
-        let bound = Bound::Bytes(self.config.stream_bytes_max);
-        self.watchers.lock().open(|stream| Outbox::new(stream, bound, &self.locks, takers, name))
+impl<A: ConsistentIndex, I: TreeIndex> WatchableStore for SnapshotWatchableStore<A, I> {
+    fn open_stream(&self, takers: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel> {
+        let bound = ChannelCapacity::Bytes(self.config.stream_bytes_max);
+        self.watchers
+            .lock()
+            .open(|stream| WatchChannel::new(stream, bound, &self.locks, takers, name))
     }
 
-    fn watch(&self, stream: &Outbox, request: WatchRequest) {
+    fn watch(&self, stream: &WatchChannel, request: WatchRequest) {
         let mut watchers = self.watchers.lock();
-        let was_watched = std::mem::replace(&mut self.queue.lock().watched, true);
+        let was_watched = std::mem::replace(&mut self.queue.lock().has_watchers, true);
         // From here on nothing that is published is passed over; what was before is in the store.
-        let now = self.store.read().revision();
+        let now = self.store.begin_read().revision();
         if !was_watched {
-            watchers.skip_to(now);
+            watchers.advance_to(now);
         }
         let behind = watchers.watch(stream.stream, request, now);
-        self.note_absence(&watchers);
+        self.clear_queue_if_unwatched(&watchers);
         drop(watchers);
         stream.wake();
         if behind {
-            (self.wake)(Due::CatchUp);
+            (self.signal)(WatchWork::SyncWatchers);
         }
     }
 
-    fn cancel(&self, stream: &Outbox, id: WatchId) {
+    fn cancel(&self, stream: &WatchChannel, id: WatchId) {
         let mut watchers = self.watchers.lock();
-        watchers.cancel(stream.stream, id, self.store.read().revision());
-        self.note_absence(&watchers);
+        watchers.cancel(stream.stream, id, self.store.begin_read().revision());
+        self.clear_queue_if_unwatched(&watchers);
         drop(watchers);
         stream.wake();
     }
 
-    fn request_progress(&self, stream: &Outbox) {
-        let now = self.store.read().revision();
-        let to_wake = self.watchers.lock().ask_progress(stream.stream, now);
+    fn request_progress(&self, stream: &WatchChannel) {
+        let now = self.store.begin_read().revision();
+        let to_wake = self.watchers.lock().request_progress(stream.stream, now);
         wake_all(&to_wake);
     }
 
-    fn interval_passed(&self, stream: &Outbox) {
-        self.watchers.lock().interval_passed(stream.stream);
+    fn notify_progress(&self, stream: &WatchChannel) {
+        self.watchers.lock().notify_progress(stream.stream);
         stream.wake();
     }
 
-    fn drained(&self, stream: &Outbox) {
-        self.queue.lock().drained(stream.stream);
-        (self.wake)(Due::CatchUp);
+    fn resume_stream(&self, stream: &WatchChannel) {
+        self.queue.lock().resume_stream(stream.stream);
+        (self.signal)(WatchWork::SyncWatchers);
     }
 
-    fn close(&self, stream: &Outbox) {
+    fn close_stream(&self, stream: &WatchChannel) {
         let mut watchers = self.watchers.lock();
         watchers.close(stream.stream);
-        self.note_absence(&watchers);
+        self.clear_queue_if_unwatched(&watchers);
     }
 
     fn publish_all(&self, transactions: Vec<(i64, Vec<Change>)>) {
@@ -199,71 +208,73 @@ impl<A: Applied, I: TreeIndex> WatchHub for SnapshotHub<A, I> {
         }
         drop(queue);
         if may_sleep {
-            (self.wake)(Due::Delivery);
+            (self.signal)(WatchWork::Delivery);
         }
     }
 
     fn deliver(&self) -> Result<bool> {
-        let mut handed_on = HandedOn::default();
-        let more = self.hand_on_queued(&mut handed_on);
+        let mut handed_on = DeliveryResult::default();
+        let more = self.deliver_queued(&mut handed_on);
         wake_all(&handed_on.to_wake);
-        if handed_on.lost {
+        if handed_on.has_overflowed {
             // Whoever catches up may be another thread than this one, and asleep.
-            (self.wake)(Due::CatchUp);
+            (self.signal)(WatchWork::SyncWatchers);
         }
         more
     }
 
-    fn catch_up(&self) -> Result<bool> {
+    fn sync_watchers(&self) -> Result<bool> {
         let turn = {
             let mut watchers = self.watchers.lock();
-            let drained = self.queue.lock().take_drained();
-            drained.into_iter().for_each(|stream| watchers.make_ready(stream));
-            watchers.next_turn()
+            let drained = self.queue.lock().drain_resumed_streams();
+            drained.into_iter().for_each(|stream| watchers.schedule_stream(stream));
+            watchers.next_sync_task()
         };
         let Some(mut turn) = turn else { return Ok(false) };
-        let view = self.store.read();
-        let WatchConfig { step_records: records, step_bytes: bytes, .. } = self.config;
-        let step = match turn.catch_up.step(&view, &turn.request, Budget { records, bytes }) {
+        let view = self.store.begin_read();
+        let WatchConfig { sync_step_records: records, sync_step_bytes: bytes, .. } = self.config;
+        let step = match turn.reader.step(&view, &turn.request, SyncBudget { records, bytes }) {
             Ok(step) => step,
             Err(error) => {
-                self.watchers.lock().put_back(turn);
+                self.watchers.lock().requeue_sync_task(turn);
                 return Err(error);
             }
         };
-        let to_wake = self.watchers.lock().end_turn(turn, step, view.revision());
+        let to_wake = self.watchers.lock().finish_sync_task(turn, step, view.revision());
         if let Some(outbox) = to_wake {
             outbox.wake();
         }
         Ok(true)
     }
 
-    fn leave(&self) -> Vec<MovingStream> {
+    fn detach_streams(&self) -> Vec<DetachedStream> {
         let mut watchers = self.watchers.lock();
-        let streams = watchers.leave();
-        self.note_absence(&watchers);
+        let streams = watchers.detach_streams();
+        self.clear_queue_if_unwatched(&watchers);
         streams
     }
 
-    fn adopt(&self, streams: Vec<MovingStream>) {
+    fn attach_streams(&self, streams: Vec<DetachedStream>) {
         let mut watchers = self.watchers.lock();
-        self.queue.lock().watched = true;
-        let now = self.store.read().revision();
-        watchers.skip_to(now);
-        streams.into_iter().for_each(|stream| watchers.adopt(stream, now));
-        self.note_absence(&watchers);
+        self.queue.lock().has_watchers = true;
+        let now = self.store.begin_read().revision();
+        watchers.advance_to(now);
+        streams.into_iter().for_each(|stream| watchers.attach_stream(stream, now));
+        self.clear_queue_if_unwatched(&watchers);
         drop(watchers);
-        (self.wake)(Due::CatchUp);
+        (self.signal)(WatchWork::SyncWatchers);
     }
 
-    fn figures(&self) -> WatchFigures {
+    fn metrics(&self) -> WatchMetrics {
         let queued = self.queue.lock().len();
-        WatchFigures { queued, ..self.watchers.lock().figures() }
+        WatchMetrics { queued, ..self.watchers.lock().metrics() }
     }
 }
 
-impl<A, I: TreeIndex> std::fmt::Debug for SnapshotHub<A, I> {
+impl<A, I: TreeIndex> std::fmt::Debug for SnapshotWatchableStore<A, I> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SnapshotHub").field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("SnapshotWatchableStore")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
     }
 }

@@ -6,56 +6,58 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use super::counted::Counted;
-use crate::watch::WatchFigures;
-use crate::watch::audience::Audience;
-use crate::watch::catch_up::{CatchUp, Step};
-use crate::watch::moving::{MovingStream, MovingWatcher};
-use crate::watch::response::{Event, NO_WATCHER, Numbers, Response, Says, WatchId, WatchRequest};
-use crate::watch::stream::{Open, Outbox, Place};
+use super::counted_events::CountedEvents;
+use crate::watch::WatchMetrics;
+use crate::watch::detached_stream::{DetachedStream, DetachedWatcher};
+use crate::watch::response::{
+    Event, INVALID_WATCH_ID, Response, ResponseKind, WatchId, WatchIdAllocator, WatchRequest,
+};
+use crate::watch::stream::{ChannelGuard, WatchChannel, WatcherKey};
+use crate::watch::unsynced_reader::{SyncStep, UnsyncedReader};
+use crate::watch::watcher_group::WatcherGroup;
 
 /// A transaction of which so many events are wanted, counted once per watcher, is not handed on.
-const WANTED_MAX: usize = 1 << 20;
+const NOTIFICATIONS_PER_TXN_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
 struct Watcher {
     /// Tells this watcher from a later one with the same place.
     serial: u64,
     request: WatchRequest,
-    standing: Standing,
+    sync_state: SyncState,
     /// Had nothing to tell since the last notice of progress.
     quiet: bool,
 }
 
 /// How a watcher stands to the present.
 #[derive(Debug)]
-enum Standing {
+enum SyncState {
     /// Is handed what happens from this revision on.
-    InStep { from: i64 },
+    Synced { from: i64 },
     /// Waits for its turn to read what it has missed.
-    Behind(CatchUp),
+    Unsynced(UnsyncedReader),
     /// A thread is reading for it, from this revision on.
-    Reading { next: i64 },
+    Syncing { next_revision: i64 },
 }
 
 #[derive(Debug)]
 struct Stream {
-    outbox: Arc<Outbox>,
+    channel: Arc<WatchChannel>,
     watchers: BTreeMap<WatchId, Watcher>,
-    numbers: Numbers,
+    watch_ids: WatchIdAllocator,
     /// Those who are behind and wait for their turn.
-    behind: VecDeque<WatchId>,
+    unsynced: VecDeque<WatchId>,
     /// It is among the streams whose watchers may read.
-    ready: bool,
+    is_ready: bool,
 }
 
 /// A turn at reading, taken out for a step without the lock.
 #[derive(Debug)]
-pub(super) struct Turn {
-    place: Place,
+pub(super) struct SyncTask {
+    key: WatcherKey,
     serial: u64,
     pub(super) request: WatchRequest,
-    pub(super) catch_up: CatchUp,
+    pub(super) reader: UnsyncedReader,
 }
 
 /// What a write transaction has changed.
@@ -63,227 +65,237 @@ struct Transaction<'t> {
     revision: i64,
     events: &'t Arc<[Event]>,
     /// The same with the records before.
-    previous: &'t Arc<[Event]>,
+    with_prev_kv: &'t Arc<[Event]>,
 }
 
 /// What came of handing transactions on.
 #[derive(Debug, Default)]
-pub(super) struct HandedOn {
-    pub(super) to_wake: ToWake,
+pub(super) struct DeliveryResult {
+    pub(super) to_wake: ChannelsToWake,
     /// Something was too much to hand on, and everybody has to catch up.
-    pub(super) lost: bool,
+    pub(super) has_overflowed: bool,
 }
 
 /// Everybody.
 #[derive(Debug)]
 pub(super) struct Watchers {
     streams: BTreeMap<u64, Stream>,
-    in_step: Audience<Place>,
+    synced: WatcherGroup<WatcherKey>,
     /// Streams with watchers that are behind, and with room.
-    ready: VecDeque<u64>,
+    ready_streams: VecDeque<u64>,
     /// Everything up to here was handed on, or was never wanted.
-    handed_on: i64,
+    delivered_revision: i64,
     /// Streams that wait for a word on their progress, by the store's revision when they asked.
-    asking: BTreeSet<(i64, u64)>,
-    made: u64,
-    count: usize,
+    progress_requests: BTreeSet<(i64, u64)>,
+    last_serial: u64,
+    watcher_count: usize,
     /// How many of them are not in step.
-    behind: usize,
+    unsynced_count: usize,
     /// Those who ask for the record before each change, in step or not.
-    want_previous: Audience<Place>,
+    prev_kv_watchers: WatcherGroup<WatcherKey>,
 }
 
 /// The outboxes that were empty and are not any more.
-pub(super) type ToWake = Vec<Arc<Outbox>>;
+pub(super) type ChannelsToWake = Vec<Arc<WatchChannel>>;
 
 impl Watchers {
     pub(super) fn new(revision: i64) -> Watchers {
         Watchers {
             streams: BTreeMap::new(),
-            in_step: Audience::default(),
-            ready: VecDeque::new(),
-            handed_on: revision,
-            asking: BTreeSet::new(),
-            made: 0,
-            count: 0,
-            behind: 0,
-            want_previous: Audience::default(),
+            synced: WatcherGroup::default(),
+            ready_streams: VecDeque::new(),
+            delivered_revision: revision,
+            progress_requests: BTreeSet::new(),
+            last_serial: 0,
+            watcher_count: 0,
+            unsynced_count: 0,
+            prev_kv_watchers: WatcherGroup::default(),
         }
     }
 
-    pub(super) fn open(&mut self, make: impl FnOnce(u64) -> Outbox) -> Arc<Outbox> {
-        self.made += 1;
-        let outbox = Arc::new(make(self.made));
+    pub(super) fn open(&mut self, make: impl FnOnce(u64) -> WatchChannel) -> Arc<WatchChannel> {
+        self.last_serial += 1;
+        let outbox = Arc::new(make(self.last_serial));
         let stream = Stream {
-            outbox: Arc::clone(&outbox),
+            channel: Arc::clone(&outbox),
             watchers: BTreeMap::new(),
-            numbers: Numbers::default(),
-            behind: VecDeque::new(),
-            ready: false,
+            watch_ids: WatchIdAllocator::default(),
+            unsynced: VecDeque::new(),
+            is_ready: false,
         };
-        self.streams.insert(self.made, stream);
+        self.streams.insert(self.last_serial, stream);
         outbox
     }
 
     pub(super) fn close(&mut self, stream: u64) {
         let Some(closed) = self.streams.remove(&stream) else { return };
         for (id, watcher) in closed.watchers {
-            self.forget(Place { stream, id }, &watcher);
+            self.forget(WatcherKey { stream, id }, &watcher);
         }
     }
 
     /// Takes everybody out. Whoever reads for somebody who was here finds him gone.
-    pub(super) fn leave(&mut self) -> Vec<MovingStream> {
-        let gone = std::mem::replace(self, Watchers::new(self.handed_on));
-        (self.made, self.handed_on) = (gone.made, gone.handed_on);
-        let leave = |of: Stream| MovingStream {
+    pub(super) fn detach_streams(&mut self) -> Vec<DetachedStream> {
+        let gone = std::mem::replace(self, Watchers::new(self.delivered_revision));
+        (self.last_serial, self.delivered_revision) = (gone.last_serial, gone.delivered_revision);
+        let leave = |of: Stream| DetachedStream {
             watchers: of
                 .watchers
                 .into_iter()
-                .map(|(id, it)| it.leave(id, gone.handed_on))
+                .map(|(id, it)| it.detach(id, gone.delivered_revision))
                 .collect(),
-            outbox: of.outbox,
-            numbers: of.numbers,
+            channel: of.channel,
+            watch_ids: of.watch_ids,
         };
         gone.streams.into_values().map(leave).collect()
     }
 
     /// Takes somebody in, at the revision `now` up to which nothing will be handed on.
-    pub(super) fn adopt(&mut self, moving: MovingStream, now: i64) {
-        let MovingStream { outbox, numbers, watchers } = moving;
+    pub(super) fn attach_stream(&mut self, moving: DetachedStream, now: i64) {
+        let DetachedStream { channel: outbox, watch_ids: numbers, watchers } = moving;
         let number = outbox.stream;
-        self.made = self.made.max(number);
+        self.last_serial = self.last_serial.max(number);
         let none = BTreeMap::new();
-        let mut stream =
-            Stream { outbox, numbers, watchers: none, behind: VecDeque::new(), ready: false };
-        for MovingWatcher { id, request, next, quiet } in watchers {
-            let place = Place { stream: number, id };
+        let mut stream = Stream {
+            channel: outbox,
+            watch_ids: numbers,
+            watchers: none,
+            unsynced: VecDeque::new(),
+            is_ready: false,
+        };
+        for DetachedWatcher { id, request, next_revision: next, quiet } in watchers {
+            let place = WatcherKey { stream: number, id };
             let in_step = next > now;
             let standing = if in_step {
-                self.in_step.insert(&request.keys, place);
-                Standing::InStep { from: next }
+                self.synced.insert(&request.keys, place);
+                SyncState::Synced { from: next }
             } else {
-                stream.behind.push_back(id);
-                Standing::Behind(CatchUp::from(next))
+                stream.unsynced.push_back(id);
+                SyncState::Unsynced(UnsyncedReader::starting_at(next))
             };
-            self.made += 1;
-            self.count += 1;
-            self.behind += usize::from(!in_step);
-            if request.previous {
-                self.want_previous.insert(&request.keys, place);
+            self.last_serial += 1;
+            self.watcher_count += 1;
+            self.unsynced_count += usize::from(!in_step);
+            if request.prev_kv {
+                self.prev_kv_watchers.insert(&request.keys, place);
             }
-            stream.watchers.insert(id, Watcher { serial: self.made, request, standing, quiet });
+            stream.watchers.insert(
+                id,
+                Watcher { serial: self.last_serial, request, sync_state: standing, quiet },
+            );
         }
         let was_there = self.streams.insert(number, stream).is_some();
         assert!(!was_there, "stream {number} came to a hub that has its own");
-        self.make_ready(number);
+        self.schedule_stream(number);
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.count == 0
+        self.watcher_count == 0
     }
 
     /// Which of a transaction's events are wanted with the record before them. Whoever comes later
     /// does not want this transaction; whoever catches up meanwhile may.
-    pub(super) fn want_previous(&self, events: &[Event]) -> Vec<bool> {
-        let wants = |event: &Event| self.want_previous.listens_to(event.key());
+    pub(super) fn needs_prev_kv(&self, events: &[Event]) -> Vec<bool> {
+        let wants = |event: &Event| self.prev_kv_watchers.contains(event.key());
         events.iter().map(wants).collect()
     }
 
     /// Nobody was there to hand on to: whatever was published up to here was not kept.
-    pub(super) fn skip_to(&mut self, revision: i64) {
-        self.handed_on = self.handed_on.max(revision);
+    pub(super) fn advance_to(&mut self, revision: i64) {
+        self.delivered_revision = self.delivered_revision.max(revision);
     }
 
     /// Makes a watcher, or refuses. `now` is a revision that the store has reached, and not below
     /// any that was handed on. Says whether there is something to catch up with.
     pub(super) fn watch(&mut self, stream: u64, request: WatchRequest, now: i64) -> bool {
         let Some(of) = self.streams.get_mut(&stream) else { return false };
-        if let Some(refusal) = request.refusal(|id| of.watchers.contains_key(&id)) {
-            of.outbox.answer(NO_WATCHER, now, Says::Refused(refusal));
+        if let Some(refusal) = request.rejection(|id| of.watchers.contains_key(&id)) {
+            of.channel.push_response(INVALID_WATCH_ID, now, ResponseKind::Rejected(refusal));
             return false;
         }
-        let id = of.numbers.give(request.id, |id| of.watchers.contains_key(&id));
-        let place = Place { stream, id };
-        let in_step = request.start == 0 || request.start > now;
+        let id = of.watch_ids.allocate(request.id, |id| of.watchers.contains_key(&id));
+        let place = WatcherKey { stream, id };
+        let in_step = request.start_revision == 0 || request.start_revision > now;
         let standing = if in_step {
-            self.in_step.insert(&request.keys, place);
-            Standing::InStep { from: request.start.max(now + 1) }
+            self.synced.insert(&request.keys, place);
+            SyncState::Synced { from: request.start_revision.max(now + 1) }
         } else {
-            of.behind.push_back(id);
-            Standing::Behind(CatchUp::from(request.start))
+            of.unsynced.push_back(id);
+            SyncState::Unsynced(UnsyncedReader::starting_at(request.start_revision))
         };
-        self.made += 1;
-        self.count += 1;
-        self.behind += usize::from(!in_step);
-        if request.previous {
-            self.want_previous.insert(&request.keys, place);
+        self.last_serial += 1;
+        self.watcher_count += 1;
+        self.unsynced_count += usize::from(!in_step);
+        if request.prev_kv {
+            self.prev_kv_watchers.insert(&request.keys, place);
         }
-        let watcher = Watcher { serial: self.made, request, standing, quiet: true };
+        let watcher =
+            Watcher { serial: self.last_serial, request, sync_state: standing, quiet: true };
         of.watchers.insert(id, watcher);
-        of.outbox.answer(id, now, Says::Created);
+        of.channel.push_response(id, now, ResponseKind::Created);
         if !in_step {
-            self.make_ready(stream);
+            self.schedule_stream(stream);
         }
         !in_step
     }
 
     pub(super) fn cancel(&mut self, stream: u64, id: WatchId, now: i64) {
-        if self.remove(Place { stream, id })
+        if self.remove(WatcherKey { stream, id })
             && let Some(of) = self.streams.get(&stream)
         {
-            of.outbox.answer(id, now, Says::Canceled);
+            of.channel.push_response(id, now, ResponseKind::Canceled);
         }
     }
 
-    fn remove(&mut self, place: Place) -> bool {
+    fn remove(&mut self, place: WatcherKey) -> bool {
         let of = self.streams.get_mut(&place.stream);
         let Some(watcher) = of.and_then(|of| of.watchers.remove(&place.id)) else { return false };
         self.forget(place, &watcher);
         true
     }
 
-    fn forget(&mut self, place: Place, watcher: &Watcher) {
-        match watcher.standing {
-            Standing::InStep { .. } => self.in_step.remove(&watcher.request.keys, &place),
-            Standing::Behind(_) | Standing::Reading { .. } => self.behind -= 1,
+    fn forget(&mut self, place: WatcherKey, watcher: &Watcher) {
+        match watcher.sync_state {
+            SyncState::Synced { .. } => self.synced.remove(&watcher.request.keys, &place),
+            SyncState::Unsynced(_) | SyncState::Syncing { .. } => self.unsynced_count -= 1,
         }
-        self.count -= 1;
-        if watcher.request.previous {
-            self.want_previous.remove(&watcher.request.keys, &place);
+        self.watcher_count -= 1;
+        if watcher.request.prev_kv {
+            self.prev_kv_watchers.remove(&watcher.request.keys, &place);
         }
     }
 
     /// Hands a transaction's events to those who want them. `previous` are the same events with
     /// the records before, for those who asked for that. If far too many are wanted, everybody is
-    /// sent to the store instead, as [`lose`](Watchers::lose) does.
-    pub(super) fn hand_on(
+    /// sent to the store instead, as [`unsync_up_to`](Watchers::unsync_up_to) does.
+    pub(super) fn notify(
         &mut self,
         revision: i64,
         events: &Arc<[Event]>,
         previous: &Arc<[Event]>,
-        handed_on: &mut HandedOn,
+        handed_on: &mut DeliveryResult,
     ) {
-        if let Some(wanted) = self.wanted(events) {
-            let mut counted = Counted::new(events.len());
+        if let Some(wanted) = self.interested_watchers(events) {
+            let mut counted = CountedEvents::new(events.len());
             for of_stream in wanted.chunk_by(|a, b| a.0.stream == b.0.stream) {
-                let transaction = Transaction { revision, events, previous };
-                self.hand_to_stream(&transaction, of_stream, &mut counted, &mut handed_on.to_wake);
+                let transaction = Transaction { revision, events, with_prev_kv: previous };
+                self.notify_stream(&transaction, of_stream, &mut counted, &mut handed_on.to_wake);
             }
-            self.handed_on = self.handed_on.max(revision);
+            self.delivered_revision = self.delivered_revision.max(revision);
         } else {
-            self.lose(revision);
-            handed_on.lost = true;
+            self.unsync_up_to(revision);
+            handed_on.has_overflowed = true;
         }
-        handed_on.to_wake.extend(self.tell_progress());
+        handed_on.to_wake.extend(self.send_requested_progress());
     }
 
     /// Who may want which events, in the order of streams; nothing if that would be too much.
-    fn wanted(&self, events: &[Event]) -> Option<Vec<(Place, u32)>> {
-        let mut wanted: Vec<(Place, u32)> = Vec::new();
+    fn interested_watchers(&self, events: &[Event]) -> Option<Vec<(WatcherKey, u32)>> {
+        let mut wanted: Vec<(WatcherKey, u32)> = Vec::new();
         for (number, event) in events.iter().enumerate() {
-            self.in_step.of(event.key(), &mut |place| wanted.push((*place, number as u32)));
-            if wanted.len() > WANTED_MAX {
+            self.synced
+                .for_each_watching(event.key(), &mut |place| wanted.push((*place, number as u32)));
+            if wanted.len() > NOTIFICATIONS_PER_TXN_MAX {
                 return None;
             }
         }
@@ -292,29 +304,29 @@ impl Watchers {
         Some(wanted)
     }
 
-    fn hand_to_stream(
+    fn notify_stream(
         &mut self,
         transaction: &Transaction<'_>,
-        wanted: &[(Place, u32)],
-        counted: &mut Counted,
-        to_wake: &mut ToWake,
+        wanted: &[(WatcherKey, u32)],
+        counted: &mut CountedEvents,
+        to_wake: &mut ChannelsToWake,
     ) {
         let Some(of) = self.streams.get_mut(&wanted[0].0.stream) else { return };
-        let outbox = Arc::clone(&of.outbox);
+        let outbox = Arc::clone(&of.channel);
         counted.clear();
-        let (refused, wakes) = outbox.with(|open| {
+        let (refused, wakes) = outbox.with_lock(|open| {
             let mut refused = Vec::new();
             for group in wanted.chunk_by(|a, b| a.0 == b.0) {
                 let place = group[0].0;
                 let Some(watcher) = of.watchers.get_mut(&place.id) else { continue };
-                if !watcher.hand(open, place.id, transaction, group, counted) {
+                if !watcher.notify(open, place.id, transaction, group, counted) {
                     refused.push(place);
                 }
             }
             refused
         });
         for place in refused {
-            self.fall_behind(place, transaction.revision);
+            self.mark_unsynced(place, transaction.revision);
         }
         if wakes {
             to_wake.push(outbox);
@@ -322,58 +334,58 @@ impl Watchers {
     }
 
     /// A watcher in step is handed nothing any more, from this revision on.
-    fn fall_behind(&mut self, place: Place, next: i64) {
+    fn mark_unsynced(&mut self, place: WatcherKey, next: i64) {
         let Some(of) = self.streams.get_mut(&place.stream) else { return };
         let Some(watcher) = of.watchers.get_mut(&place.id) else { return };
-        watcher.standing = Standing::Behind(CatchUp::from(next));
-        self.behind += 1;
-        self.in_step.remove(&watcher.request.keys, &place);
-        of.behind.push_back(place.id);
+        watcher.sync_state = SyncState::Unsynced(UnsyncedReader::starting_at(next));
+        self.unsynced_count += 1;
+        self.synced.remove(&watcher.request.keys, &place);
+        of.unsynced.push_back(place.id);
     }
 
     /// What was published up to a revision is not in the queue any more: everybody in step must
     /// read it in the store.
-    pub(super) fn lose(&mut self, up_to: i64) {
-        let next = self.handed_on + 1;
+    pub(super) fn unsync_up_to(&mut self, up_to: i64) {
+        let next = self.delivered_revision + 1;
         let mut fallen = Vec::new();
         for (stream, of) in &self.streams {
             for (id, watcher) in &of.watchers {
-                if let Standing::InStep { from } = watcher.standing
+                if let SyncState::Synced { from } = watcher.sync_state
                     && from <= up_to
                 {
-                    fallen.push((Place { stream: *stream, id: *id }, from.max(next)));
+                    fallen.push((WatcherKey { stream: *stream, id: *id }, from.max(next)));
                 }
             }
         }
         for (place, next) in fallen {
-            self.fall_behind(place, next);
-            self.make_ready(place.stream);
+            self.mark_unsynced(place, next);
+            self.schedule_stream(place.stream);
         }
-        self.handed_on = self.handed_on.max(up_to);
+        self.delivered_revision = self.delivered_revision.max(up_to);
     }
 
     /// A stream with somebody who is behind may have room now.
-    pub(super) fn make_ready(&mut self, stream: u64) {
+    pub(super) fn schedule_stream(&mut self, stream: u64) {
         if let Some(of) = self.streams.get_mut(&stream)
-            && !of.ready
-            && !of.behind.is_empty()
+            && !of.is_ready
+            && !of.unsynced.is_empty()
         {
-            of.ready = true;
-            self.ready.push_back(stream);
+            of.is_ready = true;
+            self.ready_streams.push_back(stream);
         }
     }
 
     /// The next watcher that is behind and has room, to read for it.
-    pub(super) fn next_turn(&mut self) -> Option<Turn> {
-        while let Some(stream) = self.ready.pop_front() {
+    pub(super) fn next_sync_task(&mut self) -> Option<SyncTask> {
+        while let Some(stream) = self.ready_streams.pop_front() {
             let Some(of) = self.streams.get_mut(&stream) else { continue };
-            of.ready = false;
+            of.is_ready = false;
             // Without room the outbox notes that somebody waits, and says when it has some.
-            if !of.outbox.with(|open| open.has_room()).0 {
+            if !of.channel.with_lock(|open| open.has_capacity()).0 {
                 continue;
             }
-            let turn = of.next_turn(stream);
-            self.make_ready(stream);
+            let turn = of.next_sync_task(stream);
+            self.schedule_stream(stream);
             if turn.is_some() {
                 return turn;
             }
@@ -382,78 +394,82 @@ impl Watchers {
     }
 
     /// Tells what a turn has read; `revision` is the store's. Says whom to wake.
-    pub(super) fn end_turn(
+    pub(super) fn finish_sync_task(
         &mut self,
-        turn: Turn,
-        step: Step,
+        turn: SyncTask,
+        step: SyncStep,
         revision: i64,
-    ) -> Option<Arc<Outbox>> {
-        let place = turn.place;
+    ) -> Option<Arc<WatchChannel>> {
+        let place = turn.key;
         let of = self.streams.get_mut(&place.stream)?;
         let watcher = of.watchers.get_mut(&place.id).filter(|now| now.serial == turn.serial)?;
-        let outbox = Arc::clone(&of.outbox);
+        let outbox = Arc::clone(&of.channel);
         let (events, done) = match step {
-            Step::Told { events, done } => (events, done),
-            Step::Compacted(compacted) => {
+            SyncStep::Events { events, done } => (events, done),
+            SyncStep::Compacted(compacted) => {
                 self.remove(place);
-                outbox.answer(place.id, 0, Says::Compacted(compacted));
-                self.make_ready(place.stream);
+                outbox.push_response(place.id, 0, ResponseKind::Compacted(compacted));
+                self.schedule_stream(place.stream);
                 return Some(outbox);
             }
         };
-        let next = turn.catch_up.next();
-        if done && next > self.handed_on {
-            watcher.standing = Standing::InStep { from: next };
-            self.behind -= 1;
-            self.in_step.insert(&watcher.request.keys, place);
+        let next = turn.reader.next_revision();
+        if done && next > self.delivered_revision {
+            watcher.sync_state = SyncState::Synced { from: next };
+            self.unsynced_count -= 1;
+            self.synced.insert(&watcher.request.keys, place);
         } else {
-            watcher.standing = Standing::Behind(turn.catch_up);
-            of.behind.push_back(place.id);
+            watcher.sync_state = SyncState::Unsynced(turn.reader);
+            of.unsynced.push_back(place.id);
         }
         let fragment = watcher.request.fragment;
         let wakes = !events.is_empty() && {
             watcher.quiet = false;
             let bytes = events.iter().map(Event::size).sum();
-            let says = Says::Events { events: events.into(), fragment };
-            let response = Response { id: place.id, revision, says };
-            outbox.with(|open| open.tell(response, bytes)).1
+            let says = ResponseKind::Events { events: events.into(), fragment };
+            let response = Response { id: place.id, revision, kind: says };
+            outbox.with_lock(|open| open.push(response, bytes)).1
         };
-        self.make_ready(place.stream);
+        self.schedule_stream(place.stream);
         wakes.then_some(outbox)
     }
 
     /// A turn that has come to nothing: it will be tried again.
-    pub(super) fn put_back(&mut self, turn: Turn) {
-        let Turn { place, serial, catch_up, .. } = turn;
+    pub(super) fn requeue_sync_task(&mut self, turn: SyncTask) {
+        let SyncTask { key: place, serial, reader: catch_up, .. } = turn;
         let Some(of) = self.streams.get_mut(&place.stream) else { return };
         if let Some(watcher) = of.watchers.get_mut(&place.id)
             && watcher.serial == serial
         {
-            watcher.standing = Standing::Behind(catch_up);
-            of.behind.push_back(place.id);
-            self.make_ready(place.stream);
+            watcher.sync_state = SyncState::Unsynced(catch_up);
+            of.unsynced.push_back(place.id);
+            self.schedule_stream(place.stream);
         }
     }
 
     /// Progress for a whole stream, now or once `now` is handed on.
-    pub(super) fn ask_progress(&mut self, stream: u64, now: i64) -> ToWake {
+    pub(super) fn request_progress(&mut self, stream: u64, now: i64) -> ChannelsToWake {
         if self.streams.get(&stream).is_some_and(|of| !of.watchers.is_empty()) {
-            self.asking.insert((now, stream));
+            self.progress_requests.insert((now, stream));
         }
-        self.tell_progress()
+        self.send_requested_progress()
     }
 
     /// Tells those who asked and for whom enough was handed on. Who is behind gets no answer.
-    fn tell_progress(&mut self) -> ToWake {
-        let mut to_wake = ToWake::new();
-        while let Some((asked_at, stream)) = self.asking.first().copied()
-            && asked_at <= self.handed_on
+    fn send_requested_progress(&mut self) -> ChannelsToWake {
+        let mut to_wake = ChannelsToWake::new();
+        while let Some((asked_at, stream)) = self.progress_requests.first().copied()
+            && asked_at <= self.delivered_revision
         {
-            self.asking.pop_first();
+            self.progress_requests.pop_first();
             let Some(of) = self.streams.get(&stream) else { continue };
-            if of.is_in_step(self.handed_on) {
-                of.outbox.answer(NO_WATCHER, self.handed_on, Says::Progress);
-                to_wake.push(Arc::clone(&of.outbox));
+            if of.is_synced(self.delivered_revision) {
+                of.channel.push_response(
+                    INVALID_WATCH_ID,
+                    self.delivered_revision,
+                    ResponseKind::Progress,
+                );
+                to_wake.push(Arc::clone(&of.channel));
             }
         }
         to_wake
@@ -461,67 +477,72 @@ impl Watchers {
 
     /// Notices for those who want them. A client that does not read gets none: nobody has asked,
     /// and they would fill the memory.
-    pub(super) fn interval_passed(&mut self, stream: u64) {
+    pub(super) fn notify_progress(&mut self, stream: u64) {
         let Some(of) = self.streams.get_mut(&stream) else { return };
-        let (watchers, handed_on) = (&mut of.watchers, self.handed_on);
-        let _ = of.outbox.with(|open| {
+        let (watchers, handed_on) = (&mut of.watchers, self.delivered_revision);
+        let _ = of.channel.with_lock(|open| {
             for (id, watcher) in watchers {
-                let wants = watcher.request.progress && watcher.quiet && !open.is_full();
-                if let Some(revision) = watcher.told(handed_on).filter(|_| wants) {
-                    open.tell(Response { id: *id, revision, says: Says::Progress }, 0);
+                let wants = watcher.request.progress_notify && watcher.quiet && !open.is_full();
+                if let Some(revision) = watcher.progress_revision(handed_on).filter(|_| wants) {
+                    open.push(Response { id: *id, revision, kind: ResponseKind::Progress }, 0);
                 }
                 watcher.quiet = true;
             }
         });
     }
 
-    pub(super) fn figures(&self) -> WatchFigures {
-        WatchFigures {
+    pub(super) fn metrics(&self) -> WatchMetrics {
+        WatchMetrics {
             streams: self.streams.len(),
-            watchers: self.count,
-            behind: self.behind,
+            watchers: self.watcher_count,
+            unsynced: self.unsynced_count,
             queued: 0,
         }
     }
 }
 
 impl Stream {
-    fn next_turn(&mut self, stream: u64) -> Option<Turn> {
-        while let Some(id) = self.behind.pop_front() {
+    fn next_sync_task(&mut self, stream: u64) -> Option<SyncTask> {
+        while let Some(id) = self.unsynced.pop_front() {
             let Some(watcher) = self.watchers.get_mut(&id) else { continue };
             // One that was canceled and made anew is in the row twice.
-            let Standing::Behind(behind) = &watcher.standing else { continue };
-            let reading = Standing::Reading { next: behind.next() };
-            let standing = std::mem::replace(&mut watcher.standing, reading);
-            let Standing::Behind(catch_up) = standing else { unreachable!("looked at above") };
+            let SyncState::Unsynced(behind) = &watcher.sync_state else { continue };
+            let reading = SyncState::Syncing { next_revision: behind.next_revision() };
+            let standing = std::mem::replace(&mut watcher.sync_state, reading);
+            let SyncState::Unsynced(catch_up) = standing else { unreachable!("looked at above") };
             let (serial, request) = (watcher.serial, watcher.request.clone());
-            return Some(Turn { place: Place { stream, id }, serial, request, catch_up });
+            return Some(SyncTask {
+                key: WatcherKey { stream, id },
+                serial,
+                request,
+                reader: catch_up,
+            });
         }
         None
     }
 
-    fn is_in_step(&self, handed_on: i64) -> bool {
+    fn is_synced(&self, handed_on: i64) -> bool {
         !self.watchers.is_empty()
-            && self.watchers.values().all(|watcher| watcher.told(handed_on).is_some())
+            && self.watchers.values().all(|watcher| watcher.progress_revision(handed_on).is_some())
     }
 }
 
 impl Watcher {
-    fn leave(self, id: WatchId, handed_on: i64) -> MovingWatcher {
-        let next = match self.standing {
-            Standing::InStep { from } => from.max(handed_on + 1),
-            Standing::Behind(catch_up) => catch_up.next(),
-            Standing::Reading { next } => next,
+    fn detach(self, id: WatchId, handed_on: i64) -> DetachedWatcher {
+        let next = match self.sync_state {
+            SyncState::Synced { from } => from.max(handed_on + 1),
+            SyncState::Unsynced(catch_up) => catch_up.next_revision(),
+            SyncState::Syncing { next_revision: next } => next,
         };
-        MovingWatcher { id, request: self.request, next, quiet: self.quiet }
+        DetachedWatcher { id, request: self.request, next_revision: next, quiet: self.quiet }
     }
 
     /// Up to which revision everything was told, if that is all that was handed on, or even more:
     /// one that has just come or caught up is ahead of what waits in the queue. One that waits for
     /// the future has not even begun.
-    fn told(&self, handed_on: i64) -> Option<i64> {
-        match self.standing {
-            Standing::InStep { from } if self.request.start <= handed_on => {
+    fn progress_revision(&self, handed_on: i64) -> Option<i64> {
+        match self.sync_state {
+            SyncState::Synced { from } if self.request.start_revision <= handed_on => {
                 Some(handed_on.max(from - 1))
             }
             _ => None,
@@ -529,24 +550,24 @@ impl Watcher {
     }
 
     /// Tells what of a transaction's events it wants. Says no if there is no room.
-    fn hand(
+    fn notify(
         &mut self,
-        open: &mut Open<'_>,
+        open: &mut ChannelGuard<'_>,
         id: WatchId,
         transaction: &Transaction<'_>,
-        wanted: &[(Place, u32)],
-        counted: &mut Counted,
+        wanted: &[(WatcherKey, u32)],
+        counted: &mut CountedEvents,
     ) -> bool {
         let (request, revision) = (&self.request, transaction.revision);
-        let events = if request.previous { transaction.previous } else { transaction.events };
-        let started = matches!(self.standing, Standing::InStep { from } if from <= revision);
-        let wants = |number: u32| request.wants(events[number as usize].mark());
+        let events = if request.prev_kv { transaction.with_prev_kv } else { transaction.events };
+        let started = matches!(self.sync_state, SyncState::Synced { from } if from <= revision);
+        let wants = |number: u32| request.wants(events[number as usize].kind());
         let numbers = || wanted.iter().map(|(_, number)| *number).filter(|number| wants(*number));
         let count = numbers().count();
         if !started || count == 0 {
             return true;
         }
-        if !open.has_room() {
+        if !open.has_capacity() {
             return false;
         }
         let mut bytes: usize =
@@ -559,8 +580,8 @@ impl Watcher {
             numbers().map(|number| events[number as usize].clone()).collect()
         };
         self.quiet = false;
-        let says = Says::Events { events, fragment: request.fragment };
-        open.tell(Response { id, revision, says }, bytes);
+        let says = ResponseKind::Events { events, fragment: request.fragment };
+        open.push(Response { id, revision, kind: says }, bytes);
         true
     }
 }

@@ -1,7 +1,7 @@
 //! Who this member is, where it is reached, and with whom it begins.
 
 use super::{Flag, flag};
-use crate::config::value::Kind::{Count, Duration, OneOf, Switch, Text, Urls};
+use crate::config::value::ValueKind::{Count, Duration, OneOf, Switch, Text, Urls};
 
 const NO_DISCOVERY: &str = "members are found by --initial-cluster only";
 

@@ -1,7 +1,7 @@
 //! How much there may be: of data, in one request, of the past.
 
 use super::{Flag, flag};
-use crate::config::value::Kind::{Count, Duration, Gates, Number, OneOf, Switch, Text};
+use crate::config::value::ValueKind::{Count, Duration, Gates, Number, OneOf, Switch, Text};
 
 pub(super) const STORE: &[Flag] = &[
     flag(
@@ -32,7 +32,7 @@ pub(super) const REQUESTS: &[Flag] = &[
     flag("warning-unary-request-duration", Duration, "300ms", "What takes longer is logged."),
 ];
 
-pub(super) const UPKEEP: &[Flag] = &[
+pub(super) const COMPACTION: &[Flag] = &[
     flag(
         "auto-compaction-mode",
         OneOf(&["periodic", "revision"]),

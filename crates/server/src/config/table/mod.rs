@@ -10,16 +10,16 @@
 //! ```
 //!
 //! A flag of etcd is never unknown here: whoever starts us with etcd's command line gets a member.
-//! But a flag that changes nothing must say so. [`Status::Ignored`] does, in the help, in the docs,
+//! But a flag that changes nothing must say so. [`FlagStatus::Ignored`] does, in the help, in the docs,
 //! and as a warning when somebody sets it to something else than its default.
 
 mod cluster;
 mod limits;
-mod ours;
+mod clearlane_only;
 mod running;
 mod security;
 
-use super::value::{self, Kind};
+use super::value::{self, ValueKind};
 
 /// One flag.
 #[derive(Clone, Copy, Debug)]
@@ -27,18 +27,18 @@ pub struct Flag {
     /// Without its dashes.
     pub name: &'static str,
     /// What its value may be.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// What it is when nobody says.
     pub default: &'static str,
     /// What it does, in a line.
     pub help: &'static str,
     /// Whether it does it.
-    pub status: Status,
+    pub status: FlagStatus,
 }
 
 /// Whether a flag does what it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum FlagStatus {
     /// It does.
     Honoured,
     /// It is taken, and changes nothing. Why.
@@ -61,8 +61,8 @@ pub const SECTIONS: &[Section] = &[
     Section { title: "Raft", flags: cluster::RAFT },
     Section { title: "Store", flags: limits::STORE },
     Section { title: "Limits of requests", flags: limits::REQUESTS },
-    Section { title: "Compaction and corruption checks", flags: limits::UPKEEP },
-    Section { title: "Who reads how: Clearlane's own", flags: ours::ERAS },
+    Section { title: "Compaction and corruption checks", flags: limits::COMPACTION },
+    Section { title: "Who reads how: Clearlane's own", flags: clearlane_only::ERAS },
     Section { title: "Security", flags: security::TLS },
     Section { title: "Authentication", flags: security::AUTH },
     Section { title: "HTTP", flags: running::HTTP },
@@ -95,16 +95,16 @@ impl Flag {
     }
 
     const fn ignored(self, why: &'static str) -> Flag {
-        Flag { status: Status::Ignored(why), ..self }
+        Flag { status: FlagStatus::Ignored(why), ..self }
     }
 }
 
 /// One that does what it says.
 pub(crate) const fn flag(
     name: &'static str,
-    kind: Kind,
+    kind: ValueKind,
     default: &'static str,
     help: &'static str,
 ) -> Flag {
-    Flag { name, kind, default, help, status: Status::Honoured }
+    Flag { name, kind, default, help, status: FlagStatus::Honoured }
 }

@@ -1,7 +1,7 @@
 //! What is told to whom while it runs: HTTP, logs, traces. And what has no better place.
 
 use super::{Flag, flag};
-use crate::config::value::Kind::{Number, OneOf, Switch, Text};
+use crate::config::value::ValueKind::{Number, OneOf, Switch, Text};
 
 const NO_ROTATION: &str = "logs are not rotated; leave that to who collects them";
 const NO_TRACING: &str = "there is no tracing";

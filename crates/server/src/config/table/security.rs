@@ -1,10 +1,10 @@
 //! Who may talk to whom, and who says so.
 
 use super::{Flag, flag};
-use crate::config::value::Kind::{Count, OneOf, Switch, Text};
+use crate::config::value::ValueKind::{Count, OneOf, Switch, Text};
 
 /// Where etcd calls itself, we do not.
-const NO_CALLS: &str = "requests in JSON are answered without a connection to oneself";
+const NO_SELF_CALLS: &str = "requests in JSON are answered without a connection to oneself";
 const NO_AUTH: &str = "authentication cannot be switched on yet";
 
 pub(super) const TLS: &[Flag] = &[
@@ -14,8 +14,8 @@ pub(super) const TLS: &[Flag] = &[
     flag("client-cert-auth", Switch, "false", "Clients need a certificate of --trusted-ca-file."),
     flag("client-crl-file", Text, "", "Clients' certificates that are revoked."),
     flag("client-cert-file", Text, "", "What the member itself shows as a client.")
-        .ignored(NO_CALLS),
-    flag("client-key-file", Text, "", "Its key.").ignored(NO_CALLS),
+        .ignored(NO_SELF_CALLS),
+    flag("client-key-file", Text, "", "Its key.").ignored(NO_SELF_CALLS),
     flag(
         "client-cert-allowed-cn",
         Text,

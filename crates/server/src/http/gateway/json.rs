@@ -14,12 +14,12 @@ pub(super) fn to_message(kind: &MessageDescriptor, json: &[u8]) -> Result<Bytes,
     let mut reader = serde_json::Deserializer::from_slice(json);
     let message = DynamicMessage::deserialize_with_options(kind.clone(), &mut reader, &options)
         .and_then(|message| reader.end().map(|()| message))
-        .map_err(|error| invalid(&error))?;
+        .map_err(|error| malformed_json(&error))?;
     Ok(message.encode_to_vec().into())
 }
 
 /// What is wrong with it, and where.
-fn invalid(error: &serde_json::Error) -> Status {
+fn malformed_json(error: &serde_json::Error) -> Status {
     let (line, column) = (error.line(), error.column());
     let words = error.to_string();
     let place = format!(" at line {line} column {column}");

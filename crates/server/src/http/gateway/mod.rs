@@ -28,7 +28,7 @@
 //! # Large answers
 //!
 //! A small answer is translated whole, and its length is said. One of more than 64 KiB is translated
-//! by a [walk] while the client takes it, so its text is never in memory as a whole. That alone
+//! by a [json_transcoder] while the client takes it, so its text is never in memory as a whole. That alone
 //! would not bound a range, whose service has its answer in one piece. So the calls that go past the
 //! services from [connections](crate::front) do it from here, too, and what a range finds is read from
 //! the store as the text goes out:
@@ -47,7 +47,7 @@
 //!
 //! # What holds
 //!
-//! A JSON request has at most [`JSON_MAX`] bytes, and one message of a request stream, too. What it
+//! A JSON request has at most [`JSON_BYTES_MAX`] bytes, and one message of a request stream, too. What it
 //! becomes is bounded once more by the services. A range takes a megabyte or two, whatever it finds, if
 //! it is neither sorted nor filtered. Other answers are in memory as gRPC's are: once, until the client
 //! has taken them, and encoded in the read pool, which does a few at a time.
@@ -57,16 +57,16 @@
 //! The words for malformed JSON are not etcd's, which are those of Go's decoder; the code is.
 
 mod bindings;
-mod frames;
+mod frame_decoder;
 mod json;
-mod reply;
+mod response;
 mod request;
-mod values;
-mod walk;
+mod json_splitter;
+mod json_transcoder;
 
 use std::time::Duration;
 
-use clearlane_member::Handle;
+use clearlane_member::Server;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
 use http::{Method, Request, Response, StatusCode};
 use tonic::body::Body;
@@ -74,13 +74,13 @@ use tonic::service::Routes;
 use tonic::{Code, Status};
 
 use self::bindings::Binding;
-use crate::front::hot::{self, Asker, Kinds};
-use crate::front::{Caller, Remote};
-use crate::metrics::{Method as Rpc, ThreadMetrics, observe};
+use crate::front::kv::{self, CallHead, KvMethods};
+use crate::front::{ClientInfo, RemoteAddress};
+use crate::metrics::{RpcMethod as Rpc, ThreadMetrics, counted_call};
 
 /// So many bytes of JSON are one message at most: what fits into the 2 MiB of a gRPC message, as
 /// base64, with room for names and white space.
-const JSON_MAX: usize = 4 << 20;
+const JSON_BYTES_MAX: usize = 4 << 20;
 
 const JSON: &str = "application/json";
 
@@ -97,34 +97,40 @@ pub(super) fn path_of_rpc(path: &str) -> Option<&str> {
 /// The gateway of one thread.
 #[derive(Clone, Debug)]
 pub(super) struct Gateway {
-    member: Handle,
+    server: Server,
     services: Routes,
     thread: ThreadMetrics,
-    kinds: Kinds,
-    slow: (Duration, Duration),
+    kv_methods: KvMethods,
+    slow_thresholds: (Duration, Duration),
 }
 
 impl Gateway {
     pub(super) fn new(
-        member: Handle,
+        member: Server,
         services: Routes,
         thread: ThreadMetrics,
         slow: (Duration, Duration),
     ) -> Gateway {
-        Gateway { member, services, thread, kinds: Kinds::new(), slow }
+        Gateway {
+            server: member,
+            services,
+            thread,
+            kv_methods: KvMethods::new(),
+            slow_thresholds: slow,
+        }
     }
 
     /// Answers a request for an rpc.
-    pub(super) async fn answer(&self, request: Request<Body>) -> Response<Body> {
+    pub(super) async fn handle(&self, request: Request<Body>) -> Response<Body> {
         let Some(binding) = path_of_rpc(request.uri().path()).and_then(bindings::find) else {
-            return refused(&Status::not_found("Not Found"));
+            return error_response(&Status::not_found("Not Found"));
         };
         if request.method() != Method::POST {
-            return refused(&Status::unimplemented("Method Not Allowed"));
+            return error_response(&Status::unimplemented("Method Not Allowed"));
         }
         match self.call(binding, request).await {
             Ok(response) => response,
-            Err(status) => refused(&status),
+            Err(status) => error_response(&status),
         }
     }
 
@@ -134,15 +140,17 @@ impl Gateway {
         request: Request<Body>,
     ) -> Result<Response<Body>, Status> {
         let (parts, body) = request.into_parts();
-        if let Some((kind, method)) = self.kinds.of(binding.rpc) {
+        if let Some((kind, method)) = self.kv_methods.find(binding.rpc) {
             let message = request::message(body, binding).await?;
-            let (member, head) = (self.member.clone(), metadata(&parts.headers));
+            let (member, head) = (self.server.clone(), metadata(&parts.headers));
             // A certificate's name is not the user's here, as in etcd: the gateway asks for a token.
-            let (caller, slow) = (Caller::plain(Remote::Gateway), self.slow);
-            let asker = Asker { member, head, caller, slow };
-            let counted = self.thread.begin(method);
-            let answer = hot::answer_message(kind, asker, counted, message).await;
-            return reply::single(answer.map(Body::new), binding).await;
+            let (caller, slow) =
+                (ClientInfo::without_tls(RemoteAddress::Gateway), self.slow_thresholds);
+            let asker =
+                CallHead { server: member, headers: head, client: caller, slow_thresholds: slow };
+            let counted = self.thread.start_call(method);
+            let answer = kv::handle_message(kind, asker, counted, message).await;
+            return response::single(answer.map(Body::new), binding).await;
         }
         let (body, cut_off) = if binding.is_client_streaming {
             let (body, cut_off) = request::stream(body, binding).await?;
@@ -155,13 +163,16 @@ impl Gateway {
         *call.uri_mut() = http::Uri::from_static(binding.rpc);
         *call.headers_mut() = metadata(&parts.headers);
         *call.extensions_mut() = parts.extensions;
-        let method = Rpc::of(binding.rpc).expect("an rpc of the API");
-        let within = observe::Within { limit: hot::message_max(&self.member), until_ns: None };
+        let method = Rpc::find(binding.rpc).expect("an rpc of the API");
+        let within = counted_call::CallLimits {
+            limit: kv::message_bytes_max(&self.server),
+            deadline_ns: None,
+        };
         let mut services = self.services.clone();
-        let answer = observe::call(&self.thread, method, &mut services, call, within).await;
+        let answer = counted_call::call(&self.thread, method, &mut services, call, within).await;
         match binding.is_server_streaming {
-            true => reply::stream(answer, binding, cut_off).await,
-            false => reply::single(answer, binding).await,
+            true => response::stream(answer, binding, cut_off).await,
+            false => response::single(answer, binding).await,
         }
     }
 }
@@ -176,7 +187,7 @@ fn metadata(headers: &HeaderMap) -> HeaderMap {
             call.append(AUTHORIZATION, value.clone());
         } else if let Some(name) = name.as_str().strip_prefix(METADATA)
             && let Ok(name) = name.parse::<HeaderName>()
-            && !is_of_the_transport(&name)
+            && !is_transport_header(&name)
         {
             call.append(name, value.clone());
         }
@@ -185,13 +196,13 @@ fn metadata(headers: &HeaderMap) -> HeaderMap {
 }
 
 /// Names that no metadata has.
-fn is_of_the_transport(name: &HeaderName) -> bool {
+fn is_transport_header(name: &HeaderName) -> bool {
     let name = name.as_str();
     name.starts_with("grpc-") || matches!(name, "content-type" | "te" | "host" | "content-length")
 }
 
 /// A response of some JSON.
-fn answered(status: StatusCode, body: Body) -> Response<Body> {
+fn json_response(status: StatusCode, body: Body) -> Response<Body> {
     const OF_GRPC: HeaderName = HeaderName::from_static("grpc-metadata-content-type");
     let mut response = Response::new(body);
     *response.status_mut() = status;
@@ -203,9 +214,9 @@ fn answered(status: StatusCode, body: Body) -> Response<Body> {
 }
 
 /// A response that says why not.
-fn refused(status: &Status) -> Response<Body> {
+fn error_response(status: &Status) -> Response<Body> {
     let body = Body::new(http_body_util::Full::from(json::of_status(status)));
-    answered(http_status(status.code()), body)
+    json_response(http_status(status.code()), body)
 }
 
 /// Which HTTP status goes with which code.

@@ -11,11 +11,11 @@ use tokio::sync::oneshot;
 use tonic::Status;
 use tonic::body::Body;
 
-use super::JSON_MAX;
+use super::JSON_BYTES_MAX;
 use super::bindings::Binding;
-use super::frames::frame;
+use super::frame_decoder::frame;
 use super::json;
-use super::values::{Values, too_large};
+use super::json_splitter::{JsonSplitter, too_large};
 
 /// A request of one message.
 pub(super) async fn single(body: Body, binding: &'static Binding) -> Result<Body, Status> {
@@ -25,12 +25,13 @@ pub(super) async fn single(body: Body, binding: &'static Binding) -> Result<Body
 
 /// The message of a request that has one.
 pub(super) async fn message(body: Body, binding: &'static Binding) -> Result<Bytes, Status> {
-    let json = Limited::new(body, JSON_MAX).collect().await.map_err(|error| match error
-        .is::<LengthLimitError>(
-    ) {
-        true => too_large(JSON_MAX),
-        false => Status::cancelled("the request was cut off"),
-    })?;
+    let json =
+        Limited::new(body, JSON_BYTES_MAX).collect().await.map_err(|error| match error
+            .is::<LengthLimitError>(
+        ) {
+            true => too_large(JSON_BYTES_MAX),
+            false => Status::cancelled("the request was cut off"),
+        })?;
     json::to_message(&binding.input, &json.to_bytes())
 }
 
@@ -44,32 +45,34 @@ pub(super) async fn stream(
     binding: &'static Binding,
 ) -> Result<(Body, oneshot::Receiver<()>), Status> {
     let (tell, cut_off) = oneshot::channel();
-    let (values, cut_off_to) = (Values::default(), Some(tell));
-    let mut messages = Messages { body, binding, values, first: None, cut_off_to };
+    let (values, cut_off_to) = (JsonSplitter::default(), Some(tell));
+    let mut messages = RequestMessages { body, binding, splitter: values, first: None, cut_off_to };
     let first = std::future::poll_fn(|context| messages.poll_message(context)).await;
     messages.first = first.transpose()?;
     Ok((Body::new(messages), cut_off))
 }
 
 /// Objects as they come, each as a frame.
-struct Messages {
+struct RequestMessages {
     body: Body,
     binding: &'static Binding,
-    values: Values,
+    splitter: JsonSplitter,
     first: Option<Bytes>,
     cut_off_to: Option<oneshot::Sender<()>>,
 }
 
-impl Messages {
+impl RequestMessages {
     fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
         loop {
-            if let Some(value) = self.values.next(JSON_MAX).transpose() {
+            if let Some(value) = self.splitter.next(JSON_BYTES_MAX).transpose() {
                 let message = value.and_then(|json| json::to_message(&self.binding.input, &json));
                 return Poll::Ready(Some(message.map(|message| frame(&message))));
             }
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {
-                Some(Ok(piece)) => piece.into_data().iter().for_each(|data| self.values.push(data)),
-                None if !self.values.is_cut_off() => return Poll::Ready(None),
+                Some(Ok(piece)) => {
+                    piece.into_data().iter().for_each(|data| self.splitter.push(data))
+                }
+                None if !self.splitter.is_incomplete() => return Poll::Ready(None),
                 None | Some(Err(_)) => {
                     // Nobody listens if there is no answer yet.
                     let _ = self.cut_off_to.take().map(|tell| tell.send(()));
@@ -80,7 +83,7 @@ impl Messages {
     }
 }
 
-impl http_body::Body for Messages {
+impl http_body::Body for RequestMessages {
     type Data = Bytes;
     type Error = Status;
 

@@ -4,7 +4,7 @@
 //! known what has to come, and the next step begins when it has come. What should not come is found
 //! when something else was expected, or at the end of its stream.
 
-mod hearing;
+mod stream_replay;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 
-use self::hearing::Open;
+use self::stream_replay::OpenStream;
 use crate::compare::{self, cut};
-use crate::recording::{self, Call, Failure, Head, Http, HttpAnswer, Outcome, Step, Taken};
-use crate::served::{Place, Served, Whose};
+use crate::recording::{self, Action, Call, Failure, Head, Http, HttpAnswer, Outcome, Step};
+use crate::served::{MemberSpec, RunningServer, ServerKind};
 use crate::wire::{self, Methods, PATIENCE};
 use crate::{accepted, etcd, http, names::Names};
 
 /// A client listens for so long to what nobody expects, before it goes away.
-const LISTENING: Duration = Duration::from_millis(50);
+const EXTRA_MESSAGE_WAIT: Duration = Duration::from_millis(50);
 
 /// In the recordings.
 const CLUSTER_ID: &str = "9735334494912078063";
@@ -43,31 +43,35 @@ struct Pending {
 }
 
 /// A scenario being replayed.
-struct Player<'a> {
+struct Replayer<'a> {
     scenario: &'a str,
     methods: Methods,
     names: Names,
     /// Whether what we do in another way is expected.
     as_ours: bool,
-    served: Served,
+    served: RunningServer,
     /// The second one, of the scenarios that have it.
-    learner: Option<Served>,
-    streams: BTreeMap<u64, Open>,
+    learner: Option<RunningServer>,
+    streams: BTreeMap<u64, OpenStream>,
     pending: Vec<Pending>,
     differences: Vec<Difference>,
 }
 
 /// Replays a scenario to its end.
-pub(crate) async fn replay(scenario: &str, whose: Whose) -> Vec<Difference> {
+pub(crate) async fn replay(scenario: &str, whose: ServerKind) -> Vec<Difference> {
     let recording = recording::read(scenario);
-    let has_second = recording.steps.iter().any(|step| matches!(step.taken, Taken::StartLearner));
-    let place = if has_second { Place::first(etcd::free_address()) } else { Place::alone() };
-    let as_ours = matches!(whose, Whose::Ours(_));
-    let served = match Served::start(whose, place, recording.flags).await {
+    let has_second = recording.steps.iter().any(|step| matches!(step.action, Action::StartLearner));
+    let place = if has_second {
+        MemberSpec::first(etcd::free_address())
+    } else {
+        MemberSpec::recorded_member()
+    };
+    let as_ours = matches!(whose, ServerKind::Clearlane(_));
+    let served = match RunningServer::start(whose, place, recording.flags).await {
         Ok(served) => served,
         Err(what) => return vec![Difference { step: 0, what }],
     };
-    let mut player = Player {
+    let mut player = Replayer {
         scenario,
         methods: Methods::new(),
         names: Names::default(),
@@ -82,7 +86,7 @@ pub(crate) async fn replay(scenario: &str, whose: Whose) -> Vec<Difference> {
         player.name_places().await;
     }
     let mut steps = recording.steps.into_iter().peekable();
-    while let Some(Step { number, taken }) = steps.next() {
+    while let Some(Step { number, action: taken }) = steps.next() {
         player = player.step(number, taken).await;
         if steps.peek().is_none_or(|next| next.number != number) {
             player.settle(number).await;
@@ -91,7 +95,7 @@ pub(crate) async fn replay(scenario: &str, whose: Whose) -> Vec<Difference> {
     player.end().await
 }
 
-impl Player<'_> {
+impl Replayer<'_> {
     fn differs(&mut self, step: u64, what: impl Into<String>) {
         self.differences.push(Difference { step, what: what.into() });
     }
@@ -102,15 +106,15 @@ impl Player<'_> {
         for (recorded, field) in [(CLUSTER_ID, "cluster_id"), (MEMBER_ID, "member_id")] {
             self.names.set(recorded, header[field].as_str().unwrap_or_default());
         }
-        self.names.set("http://127.0.0.1:27001", &self.served.place().peer_url);
+        self.names.set("http://127.0.0.1:27001", &self.served.member_spec().peer_url);
         let learner = format!("http://{}", etcd::free_address());
         self.names.set(LEARNER_URL, &learner);
     }
 
     async fn start_learner(&mut self, number: u64) {
         let address = self.names.get(LEARNER_URL).trim_start_matches("http://").parse().unwrap();
-        let place = Place::second(self.served.place(), address);
-        match Served::start(self.served.whose().clone(), place, Vec::new()).await {
+        let place = MemberSpec::second(self.served.member_spec(), address);
+        match RunningServer::start(self.served.kind().clone(), place, Vec::new()).await {
             Ok(served) => self.learner = Some(served),
             Err(what) => self.differs(number, what),
         }
@@ -130,33 +134,33 @@ impl Player<'_> {
         self.differences
     }
 
-    async fn step(mut self, number: u64, taken: Taken) -> Self {
+    async fn step(mut self, number: u64, taken: Action) -> Self {
         match taken {
-            Taken::Call(call) => self.call(number, call).await,
-            Taken::Open(stream) => self.open(number, stream),
-            Taken::Send(stream, mut request) => {
+            Action::Call(call) => self.call(number, call).await,
+            Action::OpenStream(stream) => self.open(number, stream),
+            Action::Send(stream, mut request) => {
                 self.names.put_into(&mut request);
                 if let Some(open) = self.streams.get_mut(&stream) {
                     open.send(&request);
                 }
             }
-            Taken::HalfClose(stream) => {
+            Action::HalfClose(stream) => {
                 if let Some(open) = self.streams.get_mut(&stream) {
                     open.half_close();
                 }
             }
-            Taken::Cancel(stream) => self.cancel(number, stream).await,
-            Taken::Http(http) => self.http(number, http).await,
-            Taken::Restart => self.served = self.served.restart().await.unwrap(),
-            Taken::Sleep(time) => {
+            Action::Cancel(stream) => self.cancel(number, stream).await,
+            Action::Http(http) => self.http(number, http).await,
+            Action::Restart => self.served = self.served.restart().await.unwrap(),
+            Action::Sleep(time) => {
                 // A stream that has something to say tells when the time is over.
-                if !self.streams.values().any(|open| open.speaks_after(number)) {
+                if !self.streams.values().any(|open| open.expects_message_after(number)) {
                     tokio::time::sleep(time).await;
                 }
             }
-            Taken::StartLearner => self.start_learner(number).await,
+            Action::StartLearner => self.start_learner(number).await,
             // It is in this process; a panic is found when it is stopped.
-            Taken::LookAtServer => {}
+            Action::InspectServer => {}
         }
         self
     }
@@ -187,12 +191,12 @@ impl Player<'_> {
             let since = Instant::now();
             let mut ours = made().await;
             while call.outcome.is_ok() && is_too_early(&ours) && since.elapsed() < PATIENCE {
-                tokio::time::sleep(LISTENING).await;
+                tokio::time::sleep(EXTRA_MESSAGE_WAIT).await;
                 ours = made().await;
             }
             if call.head.path == "/etcdserverpb.KV/Compact" && ours.is_ok() {
                 let revision = call.request["revision"].as_str().unwrap_or("0").parse().unwrap();
-                self.served.compacted(revision).await;
+                self.served.wait_until_compacted(revision).await;
             }
             if call.head.path == "/etcdserverpb.Cluster/MemberPromote" && ours.is_ok() {
                 self.until_it_learns(number, false).await;
@@ -203,10 +207,10 @@ impl Player<'_> {
 
     /// A member hears of what it is now after the one who made it that.
     async fn until_it_learns(&mut self, number: u64, is_learner: bool) {
-        let Some(learner) = self.learner.as_ref().map(Served::channel) else { return };
+        let Some(learner) = self.learner.as_ref().map(RunningServer::channel) else { return };
         let heard = async {
             while wire::status(learner.clone()).await.get("isLearner").is_some() != is_learner {
-                tokio::time::sleep(LISTENING).await;
+                tokio::time::sleep(EXTRA_MESSAGE_WAIT).await;
             }
         };
         if tokio::time::timeout(PATIENCE, heard).await.is_err() {
@@ -217,7 +221,7 @@ impl Player<'_> {
     /// To the server that is asked.
     fn channel(&self, head: &Head) -> Option<Channel> {
         match head.to_learner {
-            true => self.learner.as_ref().map(Served::channel),
+            true => self.learner.as_ref().map(RunningServer::channel),
             false => Some(self.served.channel()),
         }
     }

@@ -6,20 +6,20 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 use clearlane_simulator::calibration::Calibration;
-use clearlane_simulator::calibration::derive::{Known, buffer_op_ns, costs, reading};
-use clearlane_simulator::calibration::sleep::Sleep;
+use clearlane_simulator::calibration::derive::{DeriveInputs, buffer_op_ns, costs, reading};
+use clearlane_simulator::calibration::sleep::WakeupCosts;
 use clearlane_simulator::costs::Costs;
 use clearlane_simulator::era::Era;
 
 use crate::given_back::given_back;
 use crate::progress::Progress;
-use crate::real::noise::{Noise, Patience};
-use crate::real::windows::{Shown, seen};
+use crate::real::noise::{Noise, RetryBudget};
+use crate::real::windows::{EraWindows, measure_eras};
 use crate::real::{Program, arguments, cores, machine};
-use crate::text::{say, tell, write};
+use crate::text::{print_line, print_progress, write};
 
 /// What is known of one era only: where reading ends and sending begins is seen in 3.2, and what a copy costs in 3.4.
-const ORDER: [Era; 6] = [Era::V32, Era::V34, Era::V30, Era::V31, Era::V35, Era::Clearlane];
+const ORDER: [Era; 6] = [Era::V3_2, Era::V3_4, Era::V3_0, Era::V3_1, Era::V3_5, Era::Clearlane];
 
 /// Which part of what a record, and a byte, costs is reading, if 3.2 was not asked.
 const UNKNOWN: (f64, f64) = (0.5, 0.5);
@@ -74,31 +74,33 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
         opened.map_err(|error| format!("{}: {error}", file.display()))?;
     }
     let (mut eras, mut worst) = (BTreeMap::new(), Noise::default());
-    let mut patience = Patience::new(program.patience);
+    let mut patience = RetryBudget::new(program.retry_budget);
     let (mut parts, mut buffer_op) = (UNKNOWN, Costs::BY_HAND.buffer_op_ns as f64);
     let wanted: Vec<Era> = ORDER.into_iter().filter(|era| wanted.contains(era)).collect();
     let sync_ns = program.sync_ns()?;
     let mut progress = Progress::of("calibration");
-    let all =
-        seen(&program, &wanted, (turns, seconds), &mut patience, &mut |share| progress.say(share))?;
+    let all = measure_eras(&program, &wanted, (turns, seconds), &mut patience, &mut |share| {
+        progress.say(share)
+    })?;
     drop(progress);
-    let sleep = Sleep::of(&all.iter().map(|shown| &shown.seen).collect::<Vec<_>>());
-    for Shown { era, seen, noise, .. } in &all {
+    let sleep = WakeupCosts::of(&all.iter().map(|shown| &shown.measurements).collect::<Vec<_>>());
+    for EraWindows { era, measurements: seen, noise, .. } in &all {
         let (era, seen, noise) = (*era, seen, *noise);
         worst += noise;
         if !noise.is_little() {
-            tell(&format!("era {era}: {noise}; its costs are those of a busy machine"));
+            print_progress(&format!("era {era}: {noise}; its costs are those of a busy machine"));
         }
         match era {
-            Era::V32 => parts = reading(seen),
-            Era::V34 => buffer_op = buffer_op_ns(seen),
+            Era::V3_2 => parts = reading(seen),
+            Era::V3_4 => buffer_op = buffer_op_ns(seen),
             _ => {}
         }
         let reading = if era == Era::Clearlane { parts } else { reading(seen) };
         let in_pieces = era.reads_in_pieces();
         let (buffer_op_ns, cores) = (buffer_op, cores() as f64);
         let quantum_ns = TICK_NS;
-        let known = Known { reading, buffer_op_ns, quantum_ns, cores, in_pieces, sync_ns, sleep };
+        let known =
+            DeriveInputs { reading, buffer_op_ns, quantum_ns, cores, in_pieces, sync_ns, sleep };
         eras.insert(era, costs(seen, known));
     }
     // Those that were measured before 3.4 was do not know it yet.
@@ -110,7 +112,7 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let text = format!("{calibration}\n# How calm it was: {worst}.\n{given_back}");
     match out {
         Some(file) => write(file, &text),
-        None => say(&text),
+        None => print_line(&text),
     }
 }
 

@@ -4,16 +4,16 @@ use clap::{ArgMatches, Command};
 use clearlane_simulator::compare::Comparison;
 use clearlane_simulator::era::Era;
 
-use crate::asked::{Asked, with_scenario};
-use crate::text::say;
+use crate::scenario_arguments::{ScenarioArguments, with_scenario};
+use crate::text::print_line;
 
 pub(crate) fn command() -> Command {
     let about = "Runs a scenario in two eras, and says what became of whom";
-    with_scenario(Command::new("compare").about(about), &[Era::V32, Era::Clearlane])
+    with_scenario(Command::new("compare").about(about), &[Era::V3_2, Era::Clearlane])
 }
 
 pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
-    let asked = Asked::of(matches)?;
+    let asked = ScenarioArguments::of(matches)?;
     let count = asked.eras.len();
     if count != 2 {
         return Err(format!(
@@ -23,7 +23,7 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let results = asked.run()?;
     let comparison = Comparison { before: &results[0], after: &results[1] };
     if asked.as_json {
-        return say(&format!("{:#}\n", comparison.json()));
+        return print_line(&format!("{:#}\n", comparison.json()));
     }
-    say(&format!("{}\n{}\n", comparison.table(), comparison.sentences().join("\n")))
+    print_line(&format!("{}\n{}\n", comparison.table(), comparison.sentences().join("\n")))
 }

@@ -119,7 +119,7 @@ impl Control {
         };
         let class = |place, operation, rate, spacing| {
             let name = format!("control-{place}");
-            Class { name, place, operation, rate, spacing, connections: 1 }
+            Class { name, index: place, operation, rate, spacing, connections: 1 }
         };
         let one = Operation::Range { keys: 1, limit: None, serializable: true };
         let put = Operation::Put { value: scenario.workload.space.value };
@@ -142,7 +142,7 @@ impl Control {
     pub(crate) fn small(&self, server: &Server, seed: u64) -> Result<Small, String> {
         let report = server.load(&self.small.workload, seed, Duration::ZERO)?;
         let median =
-            |class: usize| report.lines[class].tally.latency_ms(0.5).ok_or("no answer came");
+            |class: usize| report.classes[class].metrics.latency_ms(0.5).ok_or("no answer came");
         Ok(Small { read_ms: median(0)?, put_ms: median(1)? })
     }
 
@@ -150,7 +150,7 @@ impl Control {
     pub(crate) fn long(&self, server: &Server, seed: u64) -> Result<Option<f64>, String> {
         let Some(long) = &self.long else { return Ok(None) };
         let report = server.load(&long.workload, seed, Duration::ZERO)?;
-        Ok(Some(report.lines[0].tally.latency_ms(0.5).ok_or("no long answer came")?))
+        Ok(Some(report.classes[0].metrics.latency_ms(0.5).ok_or("no long answer came")?))
     }
 
     /// What the pace is if these are the medians.
@@ -215,8 +215,8 @@ mod tests {
 
     #[test]
     fn a_pace_is_found_again() {
-        let costs = Calibration::shipped().costs(Era::V32);
-        let control = Control::new(Build::new(Era::V32, costs), &Scenario::parse(LISTS).unwrap());
+        let costs = Calibration::shipped().costs(Era::V3_2);
+        let control = Control::new(Build::new(Era::V3_2, costs), &Scenario::parse(LISTS).unwrap());
         let long = control.long.as_ref().expect("20,000 keys are long");
         let same = Pace { read_in: Some(1.0), ..Pace::SAME };
         for pace in [same, Pace { woken_in: 1.5, written_in: 0.8, read_in: Some(1.3) }] {
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn who_reads_little_is_not_asked_for_long_reads() {
         let text = LISTS.replace("keys = 20000\nrate", "keys = 10\nrate");
-        let build = Build::new(Era::V32, Costs::BY_HAND);
+        let build = Build::new(Era::V3_2, Costs::BY_HAND);
         assert!(Control::new(build, &Scenario::parse(&text).unwrap()).long.is_none());
     }
 }

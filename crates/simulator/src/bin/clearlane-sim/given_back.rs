@@ -8,24 +8,24 @@
 use std::fmt::Write as _;
 
 use clearlane_simulator::calibration::Calibration;
-use clearlane_simulator::calibration::derive::Window;
+use clearlane_simulator::calibration::derive::LoadMeasurement;
 use clearlane_simulator::results::ClassResults;
 use clearlane_simulator::run::run;
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
 
 use crate::real::cores;
-use crate::real::windows::{Shown, loads};
+use crate::real::windows::{EraWindows, loads};
 
 /// Of each load in the model. Of long reads that is ten, and their p99 the slowest of these.
 const SECONDS: u64 = 10;
 
 /// The end of a file of costs: by how much each load differs in the model.
-pub(crate) fn given_back(calibration: &Calibration, all: &[Shown]) -> Result<String, String> {
+pub(crate) fn given_back(calibration: &Calibration, all: &[EraWindows]) -> Result<String, String> {
     let mut text = "# What the model makes of the loads that the costs are from, beyond what was seen (p50, p99), in %:\n"
         .to_owned();
     let _ = write!(text, "# {:<16}", "");
-    for Shown { era, .. } in all {
+    for EraWindows { era, .. } in all {
         let _ = write!(text, "{:>13}", era.name());
     }
     for (group, loads) in loads().into_iter().enumerate() {
@@ -34,13 +34,13 @@ pub(crate) fn given_back(calibration: &Calibration, all: &[Shown]) -> Result<Str
             let names: Vec<String> =
                 workload.classes.iter().map(|class| class.name.clone()).collect();
             let scenario = Scenario { cores: cores(), ..Scenario::new(workload) };
-            let in_the_model = |Shown { era, .. }: &Shown| {
+            let in_the_model = |EraWindows { era, .. }: &EraWindows| {
                 run(&scenario, &Build::new(*era, calibration.costs(*era)))
             };
             let runs: Vec<_> = all.iter().map(in_the_model).collect();
             for (class, name) in names.into_iter().enumerate() {
                 let _ = write!(text, "\n# {name:<16}");
-                for (Shown { windows, .. }, run) in all.iter().zip(&runs) {
+                for (EraWindows { windows, .. }, run) in all.iter().zip(&runs) {
                     let cell = match run {
                         Ok(run) => beyond(&windows[&(group, number, class)], &run.classes[class]),
                         // By these costs it is more than the machine can do.
@@ -56,7 +56,7 @@ pub(crate) fn given_back(calibration: &Calibration, all: &[Shown]) -> Result<Str
 }
 
 /// By which share it takes longer in the model.
-fn beyond(seen: &Window, class: &ClassResults) -> String {
+fn beyond(seen: &LoadMeasurement, class: &ClassResults) -> String {
     let share = |seen_ns: f64, quantile| match class.latency_ms(quantile) {
         Some(ms) if seen_ns > 0.0 => format!("{:+.0}", (ms * 1e6 / seen_ns - 1.0) * 100.0),
         _ => "-".to_owned(),

@@ -6,7 +6,7 @@ use clearlane_simulator::knobs::KNOBS;
 use clearlane_simulator::shipped::Shipped;
 use serde_json::json;
 
-use crate::text::say;
+use crate::text::print_line;
 
 pub(crate) fn command() -> Command {
     let json = Arg::new("json").long("json").action(ArgAction::SetTrue).help("For programs");
@@ -30,12 +30,12 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
             (title.to_owned(), rows.collect())
         };
         let parts: serde_json::Map<_, _> = parts.into_iter().map(part).collect();
-        return say(&format!("{:#}\n", serde_json::Value::Object(parts)));
+        return print_line(&format!("{:#}\n", serde_json::Value::Object(parts)));
     }
     let titles =
         ["Eras (--era)", "Scenarios (run NAME)", "What can be set (--set NAME=VALUE, sweep NAME)"];
     let parts = titles.iter().zip(parts).map(|(title, (_, rows))| part(title, &rows));
-    say(&parts.collect::<Vec<_>>().join("\n"))
+    print_line(&parts.collect::<Vec<_>>().join("\n"))
 }
 
 /// Beside what is in `[model]`.
@@ -48,11 +48,11 @@ const OTHERS: [(&str, &str); 4] = [
 
 fn about(era: Era) -> &'static str {
     match era {
-        Era::V30 => "one mutex for all, and fresh reads go through the log",
-        Era::V31 => "one mutex for all",
-        Era::V32 => "3.2 and 3.3: reads share a lock, to their ends",
-        Era::V34 => "each read copies what is pending, and holds the lock only for that",
-        Era::V35 => "3.5 on: reads share a copy",
+        Era::V3_0 => "one mutex for all, and fresh reads go through the log",
+        Era::V3_1 => "one mutex for all",
+        Era::V3_2 => "3.2 and 3.3: reads share a lock, to their ends",
+        Era::V3_4 => "each read copies what is pending, and holds the lock only for that",
+        Era::V3_5 => "3.5 on: reads share a copy",
         Era::Clearlane => "a pointer, and no lock",
     }
 }

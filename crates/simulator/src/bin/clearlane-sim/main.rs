@@ -2,7 +2,7 @@
 //!
 //! Each subcommand is a file: what it can be told, and what it does. This one knows only their list.
 
-mod asked;
+mod scenario_arguments;
 mod calibrate;
 mod compare;
 mod control;

@@ -7,8 +7,8 @@ use clearlane_simulator::era::Era;
 use clearlane_simulator::results::Results;
 use serde_json::Value;
 
-use crate::asked::{Asked, with_scenario};
-use crate::text::{say, write};
+use crate::scenario_arguments::{ScenarioArguments, with_scenario};
+use crate::text::{print_line, write};
 
 pub(crate) fn command() -> Command {
     let time = |name: &'static str| {
@@ -29,14 +29,16 @@ pub(crate) fn command() -> Command {
 }
 
 pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
-    let mut asked = Asked::of(matches)?;
+    let mut asked = ScenarioArguments::of(matches)?;
     let timeline = matches.get_one::<PathBuf>("timeline");
     let ms = |name| 1_000_000 * *matches.get_one::<u64>(name).expect("it has a default");
     asked.scenario.recorded = timeline.map(|_| (ms("from"), ms("from") + ms("for")));
     let all = asked.run()?;
     match asked.as_json {
-        true => say(&format!("{:#}\n", all.iter().map(Results::json).collect::<Value>()))?,
-        false => all.iter().try_for_each(|results| say(&format!("{}\n", results.table())))?,
+        true => print_line(&format!("{:#}\n", all.iter().map(Results::json).collect::<Value>()))?,
+        false => {
+            all.iter().try_for_each(|results| print_line(&format!("{}\n", results.table())))?
+        }
     }
     match (timeline, all.first()) {
         (Some(file), Some(first)) => write(file, &first.timeline.to_string()),

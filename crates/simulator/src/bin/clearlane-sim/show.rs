@@ -8,7 +8,7 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use clearlane_simulator::show::{html, perfetto, svg, terminal};
 use clearlane_simulator::timeline::Timeline;
 
-use crate::text::{file, read, say};
+use crate::text::{file, print_line, read};
 
 const LANES_MAX: usize = 60;
 const NS_PER_MS: f64 = 1e6;
@@ -49,7 +49,7 @@ pub(crate) fn done(asked: &ArgMatches) -> Result<(), String> {
         let (title, timeline) = recorded(path)?;
         let begin_ns = from_ns.or(timeline.bounds().map(|(begin_ns, _)| begin_ns)).unwrap_or(0);
         let end_ns = length_ns.map_or(u64::MAX, |length_ns| begin_ns.saturating_add(length_ns));
-        Ok::<_, String>((title, timeline.between(begin_ns, end_ns)))
+        Ok::<_, String>((title, timeline.slice(begin_ns, end_ns)))
     };
     let (first, timeline) = recorded(asked.get_one("file").expect("it is required"))?;
     let beside = asked.get_one("beside").map(recorded).transpose()?;
@@ -58,19 +58,19 @@ pub(crate) fn done(asked: &ArgMatches) -> Result<(), String> {
         return Err(format!("`--as {form}` shows one timeline; two are shown with `--as html`"));
     }
     match form.as_str() {
-        "svg" => say(&svg::draw(&timeline)),
+        "svg" => print_line(&svg::draw(&timeline)),
         "html" => {
             let second = beside.as_ref().map(|(title, timeline)| (title.as_str(), timeline));
             let shown: Vec<_> = iter::once((first.as_str(), &timeline)).chain(second).collect();
-            say(&html::page(&shown))
+            print_line(&html::page(&shown))
         }
-        "perfetto" => say(&format!("{}\n", perfetto::json(&timeline))),
+        "perfetto" => print_line(&format!("{}\n", perfetto::json(&timeline))),
         _ => {
             let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
             let width = usize::clamp(width.unwrap_or(120), 40, 1000) - 20;
             let has_colours = io::stdout().is_terminal();
             let style = terminal::Style { width, lanes_max: LANES_MAX, has_colours };
-            say(&terminal::draw(&timeline, style))
+            print_line(&terminal::draw(&timeline, style))
         }
     }
 }

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 use clearlane_simulator::era::Era;
+use clearlane_simulator::parallel_runs::RunOutcome;
 use clearlane_simulator::plot;
-use clearlane_simulator::side_by_side::Outcome;
-use clearlane_simulator::sweep::{Metric, Point, Sweep, Values};
+use clearlane_simulator::sweep::{Metric, Point, Sweep, SweepValues};
 
-use crate::asked::{Asked, with_scenario};
-use crate::text::{say, write};
+use crate::scenario_arguments::{ScenarioArguments, with_scenario};
+use crate::text::{print_line, write};
 
 const COLUMNS: usize = 64;
 const ROWS: usize = 17;
@@ -23,7 +23,7 @@ pub(crate) fn command() -> Command {
     let range = Arg::new("range")
         .value_name("FROM..TO[:STEPS]")
         .required(true)
-        .value_parser(|text: &str| text.parse::<Values>().map_err(|error| error.to_string()))
+        .value_parser(|text: &str| text.parse::<SweepValues>().map_err(|error| error.to_string()))
         .help("1..8, or 0.5..2:4 for 4 values, or 100..6400:x2 for each twice the one before");
     let class = Arg::new("class").long("class").value_name("CLASS");
     let metric = Arg::new("metric")
@@ -35,7 +35,7 @@ pub(crate) fn command() -> Command {
     let svg = Arg::new("svg").long("svg").value_name("FILE").value_parser(value_parser!(PathBuf));
     with_scenario(
         Command::new("sweep").about(about).args([parameter, range]),
-        &[Era::V32, Era::V34, Era::Clearlane],
+        &[Era::V3_2, Era::V3_4, Era::Clearlane],
     )
     .args([
         class.help("Whose latency; if left out, that of the first class"),
@@ -45,9 +45,9 @@ pub(crate) fn command() -> Command {
 }
 
 pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
-    let asked = Asked::of(matches)?;
+    let asked = ScenarioArguments::of(matches)?;
     let mut sweep = empty(&asked, matches)?;
-    let Values(values) = matches.get_one("range").expect("it is required");
+    let SweepValues(values) = matches.get_one("range").expect("it is required");
     // Before the first run, which may take long: whether all can be set.
     let scenarios = values.iter().map(|value| {
         let mut scenario = asked.scenario.clone();
@@ -58,9 +58,9 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let scenarios = scenarios.collect::<Result<Vec<_>, _>>()?;
     let eras = sweep.eras.clone();
     let each = scenarios.iter().flat_map(|(_, scenario)| vec![scenario; eras.len()]);
-    let point = |outcome: Outcome| match outcome {
+    let point = |outcome: RunOutcome| match outcome {
         Ok(results) => sweep.point(&results),
-        Err(error) => Point::Refused(error.to_string()),
+        Err(error) => Point::NotRun(error.to_string()),
     };
     let eras_of_each = eras.repeat(scenarios.len());
     let points = asked.run_each(&each.collect::<Vec<_>>(), &eras_of_each, point);
@@ -70,13 +70,13 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
         write(file, &plot::svg(&sweep))?;
     }
     if asked.as_json {
-        return say(&format!("{:#}\n", sweep.json()));
+        return print_line(&format!("{:#}\n", sweep.json()));
     }
-    say(&format!("{}\n{}", sweep.table(), plot::terminal(&sweep, COLUMNS, ROWS)))
+    print_line(&format!("{}\n{}", sweep.table(), plot::terminal(&sweep, COLUMNS, ROWS)))
 }
 
 /// Before anything is run.
-fn empty(asked: &Asked, matches: &ArgMatches) -> Result<Sweep, String> {
+fn empty(asked: &ScenarioArguments, matches: &ArgMatches) -> Result<Sweep, String> {
     let parameter: &String = matches.get_one("parameter").expect("it is required");
     let metric = *matches.get_one("metric").expect("it has a default");
     let classes = &asked.scenario.workload.classes;

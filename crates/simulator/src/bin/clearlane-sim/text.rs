@@ -20,13 +20,13 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
 }
 
 /// To standard output.
-pub(crate) fn say(text: &str) -> Result<(), String> {
+pub(crate) fn print_line(text: &str) -> Result<(), String> {
     let mut out = io::stdout().lock();
     let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     said.map_err(|error| format!("the results could not be written: {error}"))
 }
 
 /// A word beside the results.
-pub(crate) fn tell(text: &str) {
+pub(crate) fn print_progress(text: &str) {
     let _ = writeln!(io::stderr(), "clearlane-sim: {text}");
 }

@@ -12,15 +12,15 @@ use clearlane_simulator::results::Results;
 use clearlane_simulator::run::run;
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
-use clearlane_simulator::validation::{Figure, METRICS, Validation};
+use clearlane_simulator::validation::{LatencyComparison, METRICS, Validation};
 use serde_json::{Value, json};
 
-use crate::asked::{calibration, costs, text};
 use crate::control::{Control, Pace};
 use crate::progress::Progress;
-use crate::real::noise::{Lent, Noise, Patience, Stood};
+use crate::real::noise::{DiskStalls, Noise, ProcessorTime, RetryBudget};
 use crate::real::{Program, Server, arguments, cores, machine};
-use crate::text::{say, tell};
+use crate::scenario_arguments::{calibration, costs, text};
+use crate::text::{print_line, print_progress};
 
 /// What runs before anything counts.
 const WARM_UP: Duration = Duration::from_secs(3);
@@ -79,7 +79,7 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     }
     if calibration.machine != machine() {
         let (theirs, ours) = (&calibration.machine, machine());
-        tell(&format!(
+        print_progress(&format!(
             "the costs are of {theirs}, and this is {ours}: `calibrate` measures them here"
         ));
     }
@@ -96,14 +96,14 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
         scenario.cores = cores();
         scenarios.push((name, scenario));
     }
-    let (mut all, mut patience) = (serde_json::Map::new(), Patience::new(program.patience));
+    let (mut all, mut patience) = (serde_json::Map::new(), RetryBudget::new(program.retry_budget));
     for (name, scenario) in scenarios {
         let of = |error: String| format!("{name}: {error}");
         let trial = Trial { name, scenario: &scenario, calibration: &calibration, runs };
         let (found, machine) = trial.run(&program, &eras, &mut patience).map_err(of)?;
         let noise = machine.noise;
         if !noise.is_little() {
-            tell(&format!("{name}: {noise}; the real runs are those of a busy machine"));
+            print_progress(&format!("{name}: {noise}; the real runs are those of a busy machine"));
         }
         match matches.get_flag("json") {
             true => {
@@ -115,12 +115,12 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
                 json["stalls"] = machine.stalls();
                 all.insert(name.clone(), json);
             }
-            false => say(&format!("{name}\n{}{machine}\n\n", found.table()))?,
+            false => print_line(&format!("{name}\n{}{machine}\n\n", found.table()))?,
         }
     }
     if matches.get_flag("json") {
         let all = json!({ "machine": machine(), "calibrated_on": calibration.machine, "scenarios": Value::Object(all) });
-        say(&format!("{all:#}\n"))?;
+        print_line(&format!("{all:#}\n"))?;
     }
     Ok(())
 }
@@ -153,7 +153,7 @@ struct Bench {
 }
 
 /// What the real server has shown once, and what the model is told of the machine meanwhile.
-struct Run {
+struct RealRun {
     report: Report,
     pace: Pace,
     stalls: Option<Stalls>,
@@ -165,7 +165,7 @@ impl Trial<'_> {
         &self,
         program: &Program,
         eras: &[Era],
-        patience: &mut Patience,
+        patience: &mut RetryBudget,
     ) -> Result<(Validation, Machine), String> {
         let mut progress = Progress::of(self.name);
         // Before anything takes long: it may be more than the machine can do.
@@ -180,7 +180,7 @@ impl Trial<'_> {
             let mut turn = Vec::new();
             for bench in &benches {
                 let once = || self.once(bench, seed);
-                let (seen, disturbed) = patience.calmest(once).map_err(of(bench.era))?;
+                let (seen, disturbed) = patience.least_noisy(once).map_err(of(bench.era))?;
                 noise += disturbed;
                 turn.push(seen);
                 let done = (seed - 1) * eras.len() as u64 + turn.len() as u64;
@@ -188,7 +188,7 @@ impl Trial<'_> {
             }
             // One for all eras, but for the disk, which is another one in each run: what would be an error of the model for one of them must not pass for the machine.
             let pace = Pace::middle(&turn.iter().map(|run| run.pace).collect::<Vec<_>>());
-            for (era, Run { report, stalls, .. }) in eras.iter().zip(&turn) {
+            for (era, RealRun { report, stalls, .. }) in eras.iter().zip(&turn) {
                 let model = self.predicted(*era, seed, pace, *stalls).map_err(of(*era))?;
                 add(&mut found, *era, report, &model);
                 stood.extend(stalls.map(|stalls| (*era, seed, stalls)));
@@ -207,21 +207,21 @@ impl Trial<'_> {
 
     /// One run on the real server, and the pace of the machine around it. That the driver is late beside a long answer is
     /// part of what is compared.
-    fn once(&self, bench: &Bench, seed: u64) -> Result<(Run, Noise), String> {
+    fn once(&self, bench: &Bench, seed: u64) -> Result<(RealRun, Noise), String> {
         let Bench { server, control, .. } = bench;
         let before = control.small(server, seed)?;
-        let (page, lent) = (server.metrics()?, Lent::look()?);
+        let (page, lent) = (server.metrics()?, ProcessorTime::read()?);
         // Who has been standing by is slower at first.
         let report = server.load(&self.scenario.workload, seed, WARM_UP)?;
-        let stolen = Lent::look()?.stolen_since(lent);
-        let stood = Stood::between(&page, &server.metrics()?);
+        let stolen = ProcessorTime::read()?.stolen_since(lent);
+        let stood = DiskStalls::between(&page, &server.metrics()?);
         let apart = WARM_UP + Duration::from_secs(self.scenario.workload.seconds);
         let stalls = stood.map(|stood| stood.stalls(apart));
         let stood_ms = stood.map_or(0.0, |stood| stood.longest_ms);
         let (after, long_ms) = (control.small(server, seed)?, control.long(server, seed)?);
         let drift = (after.read_ms / before.read_ms - 1.0).abs();
         let pace = control.pace(before.between(after), long_ms)?;
-        Ok((Run { report, pace, stalls }, Noise { stolen, late_ms: 0.0, drift, stood_ms }))
+        Ok((RealRun { report, pace, stalls }, Noise { stolen, late_ms: 0.0, drift, stood_ms }))
     }
 
     fn predicted(
@@ -304,19 +304,19 @@ impl fmt::Display for Machine {
 
 /// One more run of the one and of the other.
 fn add(found: &mut Validation, era: Era, real: &Report, model: &Results) {
-    for (line, class) in real.lines.iter().zip(&model.classes) {
+    for (line, class) in real.classes.iter().zip(&model.classes) {
         for (metric, (_, quantile, _)) in METRICS.into_iter().enumerate() {
-            let times = line.tally.latency_ms(quantile).zip(class.latency_ms(quantile));
+            let times = line.metrics.latency_ms(quantile).zip(class.latency_ms(quantile));
             let Some((real_ms, model_ms)) = times else { continue };
-            let is_it = |figure: &&mut Figure| {
+            let is_it = |figure: &&mut LatencyComparison| {
                 figure.era == era && figure.class == class.name && figure.metric == metric
             };
-            match found.figures.iter_mut().find(is_it) {
+            match found.comparisons.iter_mut().find(is_it) {
                 Some(figure) => {
                     figure.real_ms.push(real_ms);
                     figure.model_ms.push(model_ms);
                 }
-                None => found.figures.push(Figure {
+                None => found.comparisons.push(LatencyComparison {
                     era,
                     class: class.name.clone(),
                     metric,

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use super::tls::{self, Files};
 
 /// A server that says nothing for so long is taken for one that will not.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 /// The pages of etcd have less than a hundredth of it.
 const PAGE_MAX: usize = 64 << 20;
 
@@ -68,8 +68,8 @@ impl fmt::Display for Address {
 pub(crate) fn fetch(address: &Address, files: &Files) -> Result<String, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("this machine gives no runtime: {error}"))?;
-    let fetched = async { tokio::time::timeout(PATIENCE, fetched(address, files)).await };
-    let nothing = || format!("no answer came within {} s", PATIENCE.as_secs());
+    let fetched = async { tokio::time::timeout(TIMEOUT, fetched(address, files)).await };
+    let nothing = || format!("no answer came within {} s", TIMEOUT.as_secs());
     runtime.block_on(fetched).map_err(|_| nothing())?
 }
 

@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgMatches, Command, value_parser};
-use clearlane_simulator::metrics::written::written;
-use clearlane_simulator::metrics::{Page, Reading};
+use clearlane_simulator::metrics::scenario_file::scenario_toml;
+use clearlane_simulator::metrics::{MetricsDelta, Page};
 use clearlane_simulator::scenario::Scenario;
 
 use self::fetch::{Address, fetch};
 use self::tls::Files;
 use crate::progress::Progress;
-use crate::text::{say, write};
+use crate::text::{print_line, write};
 
 pub(crate) fn command() -> Command {
     let path = |name: &'static str| {
@@ -52,16 +52,16 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let files = Files { trusted: file("cacert"), own: file("cert").zip(file("key")) };
     let of = |error: String| format!("{address}: {error}");
     let reading = read_twice(address, &files, seconds).map_err(of)?;
-    let text = written(&reading, &address.to_string());
+    let text = scenario_toml(&reading, &address.to_string());
     Scenario::parse(&text)
         .map_err(|error| of(format!("no scenario could be made of it: {error}")))?;
     match file("out") {
         Some(out) => write(&out, &text),
-        None => say(&text),
+        None => print_line(&text),
     }
 }
 
-fn read_twice(address: &Address, files: &Files, seconds: u64) -> Result<Reading, String> {
+fn read_twice(address: &Address, files: &Files, seconds: u64) -> Result<MetricsDelta, String> {
     let page = || -> Result<(Page, Instant), String> {
         let text = fetch(address, files)?;
         Ok((Page::parse(&text).map_err(|error| error.to_string())?, Instant::now()))
@@ -70,7 +70,7 @@ fn read_twice(address: &Address, files: &Files, seconds: u64) -> Result<Reading,
     wait(seconds);
     let (second, at_second) = page()?;
     let between = (at_second - at_first).as_secs_f64();
-    Reading::between(&first, &second, between).map_err(|error| error.to_string())
+    MetricsDelta::between(&first, &second, between).map_err(|error| error.to_string())
 }
 
 /// A page of a server of this machine.

@@ -34,8 +34,8 @@ const SYNCS: u64 = 2_000;
 
 /// What a sync of a small entry computes, if they come as often as puts: in nanoseconds, of this process.
 pub(crate) fn sync_ns(directory: &Path) -> Result<f64, String> {
-    let own = Process::of(process::id()).map_err(|error| error.to_string())?;
-    let used = || own.look().map(|used| used.processor).map_err(|error| error.to_string());
+    let own = Process::open(process::id()).map_err(|error| error.to_string())?;
+    let used = || own.usage().map(|used| used.processor).map_err(|error| error.to_string());
     let of = |error: io::Error| format!("{}: {error}", directory.display());
     // As in a log, there is a place for each already.
     let mut file = tempfile::tempfile_in(directory).map_err(of)?;

@@ -35,22 +35,22 @@ impl Leftover {
 
 /// A place for a server, which ends with this, or with this program.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ServerDirectory {
     leftover: Arc<Mutex<Leftover>>,
     directory: PathBuf,
 }
 
-impl Place {
+impl ServerDirectory {
     /// In there.
-    pub(super) fn new(parent: &Path) -> io::Result<Place> {
+    pub(super) fn new(parent: &Path) -> io::Result<ServerDirectory> {
         WATCHED.call_once(watch);
-        let mut all = held(&ALL);
+        let mut all = lock(&ALL);
         let made = TempDir::new_in(parent)?;
         let directory = made.path().to_owned();
         let leftover = Leftover { directory: Some(made), child: None };
         let leftover = Arc::new(Mutex::new(leftover));
         all.push(Arc::clone(&leftover));
-        Ok(Place { leftover, directory })
+        Ok(ServerDirectory { leftover, directory })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -59,26 +59,26 @@ impl Place {
 
     /// Says which process it is.
     pub(super) fn start(&self, command: &mut Command) -> io::Result<u32> {
-        let mut leftover = held(&self.leftover);
+        let mut leftover = lock(&self.leftover);
         let id = leftover.child.insert(command.spawn()?).id();
         Ok(id)
     }
 
     /// How it has ended, if it has.
     pub(super) fn has_ended(&self) -> Option<String> {
-        let status = held(&self.leftover).child.as_mut()?.try_wait().ok()??;
+        let status = lock(&self.leftover).child.as_mut()?.try_wait().ok()??;
         Some(status.to_string())
     }
 }
 
-impl Drop for Place {
+impl Drop for ServerDirectory {
     fn drop(&mut self) {
-        held(&self.leftover).clear();
-        held(&ALL).retain(|leftover| !Arc::ptr_eq(leftover, &self.leftover));
+        lock(&self.leftover).clear();
+        lock(&ALL).retain(|leftover| !Arc::ptr_eq(leftover, &self.leftover));
     }
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -94,8 +94,8 @@ fn watch() {
         for signal in signals.forever() {
             // All of it is held till the end: nobody starts a server meanwhile, and nobody who misses his ends the
             // program before its data is gone.
-            let all = held(&ALL);
-            let mut leftovers: Vec<_> = all.iter().map(|leftover| held(leftover)).collect();
+            let all = lock(&ALL);
+            let mut leftovers: Vec<_> = all.iter().map(|leftover| lock(leftover)).collect();
             leftovers.iter_mut().for_each(|leftover| leftover.clear());
             let _ = emulate_default_handler(signal);
         }

@@ -19,17 +19,17 @@ use clearlane_load::fill::fill;
 use clearlane_load::keys::KeySpace;
 use clearlane_load::process::Process;
 use clearlane_load::report::Report;
-use clearlane_load::run::{Order, run};
+use clearlane_load::run::{RunOptions, run};
 use clearlane_load::workload::Workload;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::metrics::Page;
 
-use self::leftovers::Place;
+use self::leftovers::ServerDirectory;
 use crate::from_metrics::page;
-use crate::text::tell;
+use crate::text::print_progress;
 
 /// A member that is alone leads within a second.
-const PATIENCE: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How to start one.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub(crate) struct Program {
     path: PathBuf,
     directory: PathBuf,
     /// How long to wait for calm.
-    pub(crate) patience: Duration,
+    pub(crate) retry_budget: Duration,
 }
 
 /// What [`Program::of`] reads.
@@ -80,9 +80,9 @@ impl Program {
             ));
         }
         if let Some(warning) = disk::warning(&directory) {
-            tell(&warning);
+            print_progress(&warning);
         }
-        Ok(Program { path, directory, patience })
+        Ok(Program { path, directory, retry_budget: patience })
     }
 
     /// What a sync computes where its servers keep their data.
@@ -99,7 +99,7 @@ fn beside_this_one() -> Result<PathBuf, String> {
 /// One that runs, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
-    place: Place,
+    place: ServerDirectory,
     id: u32,
     url: String,
 }
@@ -108,7 +108,7 @@ impl Server {
     /// Starts one, alone, and waits until it is ready.
     pub(crate) fn start(program: &Program, era: Era) -> Result<Server, String> {
         let here = |error: std::io::Error| format!("{}: {error}", program.directory.display());
-        let place = Place::new(&program.directory).map_err(here)?;
+        let place = ServerDirectory::new(&program.directory).map_err(here)?;
         let (client, peer) = free_ports()?;
         let url = format!("http://127.0.0.1:{client}");
         let log = File::create(place.path().join("log")).map_err(here)?;
@@ -138,8 +138,8 @@ impl Server {
             if let Some(status) = self.place.has_ended() {
                 return Err(format!("the server has ended ({status}): {}", self.last_words()));
             }
-            if begin.elapsed() > PATIENCE {
-                let seconds = PATIENCE.as_secs();
+            if begin.elapsed() > START_TIMEOUT {
+                let seconds = START_TIMEOUT.as_secs();
                 return Err(format!(
                     "the server is not ready after {seconds} s: {}",
                     self.last_words()
@@ -163,7 +163,7 @@ impl Server {
 
     /// For its use of the machine.
     pub(crate) fn process(&self) -> Result<Process, String> {
-        Process::of(self.id).map_err(|error| error.to_string())
+        Process::open(self.id).map_err(|error| error.to_string())
     }
 
     /// Puts keys into it.
@@ -183,11 +183,11 @@ impl Server {
         warm_up: Duration,
     ) -> Result<Report, String> {
         let endpoint = connection::endpoint(&self.url).map_err(|error| error.to_string())?;
-        let order = Order { endpoint, seed, process: Some(self.process()?), warm_up };
+        let order = RunOptions { endpoint, seed, process: Some(self.process()?), warm_up };
         let report =
             block_on(run(workload, &order, &mut |_| ()))?.map_err(|error| error.to_string())?;
-        for line in &report.lines {
-            if let Some((text, count)) = line.tally.errors().iter().next() {
+        for line in &report.classes {
+            if let Some((text, count)) = line.metrics.errors().iter().next() {
                 return Err(format!("{}: {count} requests failed: {text}", line.class.name));
             }
         }

@@ -46,30 +46,30 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(5);
 
 /// What the host has lent to this machine since it started, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Lent {
+pub(crate) struct ProcessorTime {
     worked: u64,
     stolen: u64,
 }
 
-impl Lent {
+impl ProcessorTime {
     /// Up to now.
-    pub(crate) fn look() -> Result<Lent, String> {
+    pub(crate) fn read() -> Result<ProcessorTime, String> {
         let text =
             fs::read_to_string("/proc/stat").map_err(|error| format!("/proc/stat: {error}"))?;
-        Lent::parse(&text).ok_or_else(|| "/proc/stat is not as on Linux".to_owned())
+        ProcessorTime::parse(&text).ok_or_else(|| "/proc/stat is not as on Linux".to_owned())
     }
 
     /// The first line: user, nice, system, idle, waiting for disks, interrupts of two kinds, stolen.
-    fn parse(text: &str) -> Option<Lent> {
+    fn parse(text: &str) -> Option<ProcessorTime> {
         let line = text.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Vec<u64> =
             line.split_whitespace().map_while(|field| field.parse().ok()).collect();
         let [user, nice, system, _, _, hard, soft, stolen, ..] = ticks[..] else { return None };
-        Some(Lent { worked: user + nice + system + hard + soft, stolen })
+        Some(ProcessorTime { worked: user + nice + system + hard + soft, stolen })
     }
 
     /// Which share of the time that was wanted since then was withheld.
-    pub(crate) fn stolen_since(self, before: Lent) -> f64 {
+    pub(crate) fn stolen_since(self, before: ProcessorTime) -> f64 {
         let of = |now: u64, then: u64| now.saturating_sub(then) as f64;
         let (worked, stolen) = (of(self.worked, before.worked), of(self.stolen, before.stolen));
         // A tick says only that there was something.
@@ -109,20 +109,20 @@ impl Noise {
 /// stands still for a tenth of a second now and then, whatever is asked of it. A commit of the backend would not do as a
 /// sign: it waits for readers, too, and that is what is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Stood {
+pub(crate) struct DiskStalls {
     count: f64,
     mean_ms: f64,
     /// To the next power of two.
     pub(crate) longest_ms: f64,
 }
 
-impl Stood {
+impl DiskStalls {
     /// If it stood still at all.
-    pub(crate) fn between(before: &Page, after: &Page) -> Option<Stood> {
+    pub(crate) fn between(before: &Page, after: &Page) -> Option<DiskStalls> {
         let syncs = Buckets::of(after, SYNCS)?.since(Buckets::of(before, SYNCS).as_ref())?;
         let most_ms = syncs.quantile_ms(0.5);
         let (count, mean_ms) = syncs.beyond(STOOD_MAX_MS.max(STOOD_TIMES * most_ms))?;
-        Some(Stood { count, mean_ms, longest_ms: syncs.quantile_ms(1.0) })
+        Some(DiskStalls { count, mean_ms, longest_ms: syncs.quantile_ms(1.0) })
     }
 
     /// How the model's disk is to behave, if the two looks were so far apart. Like the pace of threads this is told and not
@@ -136,7 +136,7 @@ impl Stood {
 
 /// For how long it stood still.
 pub(crate) fn stood_ms(before: &Page, after: &Page) -> f64 {
-    Stood::between(before, after).map_or(0.0, |stood| stood.longest_ms)
+    DiskStalls::between(before, after).map_or(0.0, |stood| stood.longest_ms)
 }
 
 /// In the metrics; nothing but the call is in it.
@@ -144,18 +144,18 @@ const SYNCS: &str = "etcd_disk_wal_fsync_duration_seconds";
 
 /// How long one may still wait for calm.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct RetryBudget {
     left: Duration,
 }
 
-impl Patience {
-    pub(crate) fn new(left: Duration) -> Patience {
-        Patience { left }
+impl RetryBudget {
+    pub(crate) fn new(left: Duration) -> RetryBudget {
+        RetryBudget { left }
     }
 
     /// Measures, and if that was disturbed and there is patience left, waits for calm and measures again, twice at most, so
     /// that one bad minute does not take the patience of all others. The calmest counts, whatever it has shown.
-    pub(crate) fn calmest<T>(
+    pub(crate) fn least_noisy<T>(
         &mut self,
         mut once: impl FnMut() -> Result<(T, Noise), String>,
     ) -> Result<(T, Noise), String> {
@@ -191,11 +191,11 @@ impl Patience {
 
 /// What the machine is like now, for one who has little to do.
 fn naps() -> Result<Noise, String> {
-    let before = Lent::look()?;
+    let before = ProcessorTime::read()?;
     let mut late: Vec<Duration> = (0..NAPS).map(|_| nap()).collect();
     late.sort();
     let late_ms = late[NAPS * 99 / 100].as_secs_f64() * 1e3;
-    Ok(Noise { stolen: Lent::look()?.stolen_since(before), late_ms, ..Noise::default() })
+    Ok(Noise { stolen: ProcessorTime::read()?.stolen_since(before), late_ms, ..Noise::default() })
 }
 
 /// How late one wakes, and ends a little work.
@@ -244,9 +244,9 @@ mod tests {
 
     #[test]
     fn what_was_withheld_is_a_share_of_what_was_wanted() {
-        let at = |text: &str| Lent::parse(text);
+        let at = |text: &str| ProcessorTime::parse(text);
         let before = at("cpu  100 10 20 5000 30 1 2 40 0 0\ncpu0 1 2 3\n").unwrap();
-        assert_eq!(before, Lent { worked: 133, stolen: 40 });
+        assert_eq!(before, ProcessorTime { worked: 133, stolen: 40 });
         let later = at("cpu  150 10 60 9000 30 1 2 51 0 0\n").unwrap();
         assert!((later.stolen_since(before) - 0.1).abs() < 1e-9);
         assert_eq!(before.stolen_since(before), 0.0);
@@ -257,11 +257,11 @@ mod tests {
     fn what_was_disturbed_is_measured_until_it_was_not_or_patience_ends() {
         let noise = |stolen| Noise { stolen, ..Noise::default() };
         let mut runs = [(1, noise(0.5)), (2, noise(0.01)), (3, noise(0.9))].into_iter();
-        let first = Patience::new(Duration::ZERO).calmest(|| Ok(runs.next().unwrap()));
+        let first = RetryBudget::new(Duration::ZERO).least_noisy(|| Ok(runs.next().unwrap()));
         assert_eq!(first, Ok((1, noise(0.5))), "no patience");
-        let second = Patience::new(Duration::ZERO).calmest(|| Ok(runs.next().unwrap()));
+        let second = RetryBudget::new(Duration::ZERO).least_noisy(|| Ok(runs.next().unwrap()));
         assert_eq!(second, Ok((2, noise(0.01))), "none is needed");
-        let third = Patience::new(Duration::from_secs(3)).calmest(|| Ok((3, noise(0.9))));
+        let third = RetryBudget::new(Duration::from_secs(3)).least_noisy(|| Ok((3, noise(0.9))));
         assert_eq!(third, Ok((3, noise(0.9))), "it ends");
     }
 
@@ -306,11 +306,11 @@ mod tests {
             Page::parse(&text).unwrap()
         };
         let none = Page::parse("etcd_another 1\n").unwrap();
-        let stood = Stood::between(&none, &page(0.93)).unwrap();
-        assert_eq!(stood, Stood { count: 3.0, mean_ms: 64.0, longest_ms: 128.0 });
+        let stood = DiskStalls::between(&none, &page(0.93)).unwrap();
+        assert_eq!(stood, DiskStalls { count: 3.0, mean_ms: 64.0, longest_ms: 128.0 });
         let stalls = stood.stalls(Duration::from_secs(12));
         assert_eq!(stalls, Stalls { every_ns: 4_000_000_000, length_ns: 64_000_000 });
-        let always = Stood { count: 1e3, ..stood }.stalls(Duration::from_secs(12));
+        let always = DiskStalls { count: 1e3, ..stood }.stalls(Duration::from_secs(12));
         assert!(always.length_ns < always.every_ns, "{always:?}");
     }
 }

@@ -10,17 +10,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clearlane_load::process::Process;
-use clearlane_load::report::Line;
+use clearlane_load::report::ClassReport;
 use clearlane_load::workload::Workload;
 use clearlane_simulator::calibration::derive::{
-    FEW, LONG, MANY, Measured, OFTEN, PUTS_BESIDE, PUTS_OFTEN, PUTS_SELDOM, RARELY, SELDOM, Seen,
-    WALKED, Window,
+    EraMeasurements, FEW, LONG, LoadMeasurement, MANY, MeasuredTimes, OFTEN, PUTS_BESIDE,
+    PUTS_OFTEN, PUTS_SELDOM, RARELY, SELDOM, WALKED,
 };
 use clearlane_simulator::era::Era;
 use clearlane_simulator::metrics::Page;
 use clearlane_simulator::metrics::buckets::Buckets;
 
-use super::noise::{Lent, Noise, Patience, stood_ms};
+use super::noise::{Noise, ProcessorTime, RetryBudget, stood_ms};
 use super::{Program, Server};
 
 const SMALL_KEYS: u64 = 20_000;
@@ -131,7 +131,7 @@ struct Bench {
     /// What it uses per second without a request.
     idle: f64,
     /// By group, load and class; one for each turn.
-    found: Vec<(Place, Window)>,
+    found: Vec<(WindowId, LoadMeasurement)>,
     noise: Noise,
 }
 
@@ -169,14 +169,14 @@ fn point() -> Load {
 }
 
 /// Which class of which load in which group.
-pub(crate) type Place = (usize, usize, usize);
+pub(crate) type WindowId = (usize, usize, usize);
 
 /// What an era has shown.
-pub(crate) struct Shown {
+pub(crate) struct EraWindows {
     pub(crate) era: Era,
-    pub(crate) seen: Seen,
+    pub(crate) measurements: EraMeasurements,
     /// The same, by the places of loads and classes.
-    pub(crate) windows: BTreeMap<Place, Window>,
+    pub(crate) windows: BTreeMap<WindowId, LoadMeasurement>,
     /// What disturbed it.
     pub(crate) noise: Noise,
 }
@@ -185,13 +185,13 @@ pub(crate) struct Shown {
 ///
 /// Eras take turns, and what counts is the middle: a machine that is lent may be half as quick in the next minute, and
 /// that must not look like what tells one era from another.
-pub(crate) fn seen(
+pub(crate) fn measure_eras(
     program: &Program,
     eras: &[Era],
     (turns, seconds): (u64, u64),
-    patience: &mut Patience,
+    patience: &mut RetryBudget,
     tell: &mut dyn FnMut(f64),
-) -> Result<Vec<Shown>, String> {
+) -> Result<Vec<EraWindows>, String> {
     let mut benches = Vec::new();
     for era in eras {
         benches.push(Bench::start(program, *era).map_err(of(*era))?);
@@ -215,7 +215,7 @@ pub(crate) fn seen(
 /// Looks what each of them uses if nobody wants anything.
 fn idle(benches: &mut [Bench]) -> Result<(), String> {
     let used = |bench: &Bench| {
-        let looked = bench.server.process()?.look().map_err(|error| error.to_string())?;
+        let looked = bench.server.process()?.usage().map_err(|error| error.to_string())?;
         Ok::<_, String>(looked.processor)
     };
     let before = benches.iter().map(used).collect::<Result<Vec<_>, _>>()?;
@@ -252,13 +252,13 @@ impl Bench {
         loads: &[Load],
         turn: u64,
         seconds: u64,
-        patience: &mut Patience,
+        patience: &mut RetryBudget,
     ) -> Result<(), String> {
         for (number, load) in loads.iter().enumerate() {
             if load.is_long {
                 self.windows(load, WARM_UP_SECONDS, turn)?;
             }
-            let (windows, noise) = patience.calmest(|| self.windows(load, seconds, turn))?;
+            let (windows, noise) = patience.least_noisy(|| self.windows(load, seconds, turn))?;
             self.noise += noise;
             for (class, window) in windows.into_iter().enumerate() {
                 self.found.push(((group, number, class), window));
@@ -268,16 +268,18 @@ impl Bench {
     }
 
     /// What came of all turns.
-    fn shown(self) -> Shown {
-        let mut turns: BTreeMap<Place, Vec<Window>> = BTreeMap::new();
+    fn shown(self) -> EraWindows {
+        let mut turns: BTreeMap<WindowId, Vec<LoadMeasurement>> = BTreeMap::new();
         for (place, window) in self.found {
             turns.entry(place).or_default().push(window);
         }
-        let windows: BTreeMap<Place, Window> =
-            turns.into_iter().map(|(place, turns)| (place, Window::middle(&turns))).collect();
+        let windows: BTreeMap<WindowId, LoadMeasurement> = turns
+            .into_iter()
+            .map(|(place, turns)| (place, LoadMeasurement::middle(&turns)))
+            .collect();
         let of = |group, number, class| windows[&(group, number, class)];
         // In the order of `loads`.
-        let seen = Seen {
+        let seen = EraMeasurements {
             point: of(0, 0, 0),
             seldom: of(0, 1, 0),
             fresh_seldom: of(0, 1, 1),
@@ -293,7 +295,7 @@ impl Bench {
             large_put: of(2, 2, 0),
             beside: of(2, 3, 0),
         };
-        Shown { era: self.era, seen, windows, noise: self.noise }
+        EraWindows { era: self.era, measurements: seen, windows, noise: self.noise }
     }
 
     /// One for each class. What the server has used, and what it says of itself, is that of all of them.
@@ -302,27 +304,27 @@ impl Bench {
         load: &Load,
         seconds: u64,
         seed: u64,
-    ) -> Result<(Vec<Window>, Noise), String> {
+    ) -> Result<(Vec<LoadMeasurement>, Noise), String> {
         let seconds = seconds * load.times;
         let workload = load.workload(seconds)?;
-        let own = Process::of(process::id()).map_err(|error| error.to_string())?;
-        let client = || own.look().map(|used| used.processor).map_err(|error| error.to_string());
+        let own = Process::open(process::id()).map_err(|error| error.to_string())?;
+        let client = || own.usage().map(|used| used.processor).map_err(|error| error.to_string());
         let (page, before) = (self.server.metrics()?, client()?);
-        let lent = Lent::look()?;
+        let lent = ProcessorTime::read()?;
         let report = self.server.load(&workload, seed, Duration::ZERO)?;
-        let stolen = Lent::look()?.stolen_since(lent);
+        let stolen = ProcessorTime::read()?.stolen_since(lent);
         let (after, later) = (client()?, self.server.metrics()?);
-        let late = report.lines.iter().filter_map(|line| line.tally.late_ms(0.99));
+        let late = report.classes.iter().filter_map(|line| line.metrics.send_delay_ms(0.99));
         let late_ms = if load.is_light { late.fold(0.0, f64::max) } else { 0.0 };
         let stood_ms = stood_ms(&page, &later);
         let noise = Noise { stolen, late_ms, drift: 0.0, stood_ms };
-        let answers = report.lines.iter().map(|line| line.tally.answered()).sum::<u64>() as f64;
-        let (first, last) = report.used.ok_or("what the server uses is not known")?;
+        let answers = report.classes.iter().map(|line| line.metrics.answered()).sum::<u64>() as f64;
+        let (first, last) = report.usage.ok_or("what the server uses is not known")?;
         let server = (last.processor - first.processor).as_secs_f64() - self.idle * seconds as f64;
         let seen = Between { page, later };
         let commit = seen.histogram("etcd_disk_backend_commit_duration_seconds");
         let commits = commit.as_ref().map_or(0.0, |commit| commit.count);
-        let window = Window {
+        let window = LoadMeasurement {
             server_ns: server.max(0.0) * 1e9 / answers,
             client_ns: (after - before).as_secs_f64() * 1e9 / answers,
             // A driver has a look at the keys before it begins, and of long reads there are only a few.
@@ -337,21 +339,21 @@ impl Bench {
             sync: seen.histogram("etcd_disk_wal_fsync_duration_seconds").map(measured),
             per_commit: if commits > 0.0 { answers / commits } else { 0.0 },
             commit: commit.map(measured),
-            ..Window::default()
+            ..LoadMeasurement::default()
         };
-        let of_class = |line: &Line| {
-            let ns = |quantile| line.tally.latency_ms(quantile).map(|ms| ms * 1e6);
+        let of_class = |line: &ClassReport| {
+            let ns = |quantile| line.metrics.latency_ms(quantile).map(|ms| ms * 1e6);
             let median_and_p99 = ns(0.5).zip(ns(0.99)).ok_or("no answer came")?;
             let (median_ns, p99_ns) = median_and_p99;
-            Ok(Window { median_ns, p99_ns, ..window })
+            Ok(LoadMeasurement { median_ns, p99_ns, ..window })
         };
-        let windows = report.lines.iter().map(of_class).collect::<Result<_, String>>()?;
+        let windows = report.classes.iter().map(of_class).collect::<Result<_, String>>()?;
         Ok((windows, noise))
     }
 }
 
-fn measured(buckets: Buckets) -> Measured {
-    Measured { mean_ns: buckets.mean_ms() * 1e6, p99_ns: buckets.quantile_ms(0.99) * 1e6 }
+fn measured(buckets: Buckets) -> MeasuredTimes {
+    MeasuredTimes { mean_ns: buckets.mean_ms() * 1e6, p99_ns: buckets.quantile_ms(0.99) * 1e6 }
 }
 
 /// Two looks at the metrics.

@@ -1,0 +1,110 @@
+//! What is measured, for how long: from the environment and criterion's arguments.
+
+use std::time::Duration;
+
+use clearlane_backend::Era;
+use clearlane_engine::EngineKind;
+
+use crate::group_name;
+use crate::load::{Class, Load};
+
+/// The settings of one run.
+#[derive(Debug)]
+pub(crate) struct BenchConfig {
+    pub(crate) eras: Vec<Era>,
+    pub(crate) engine: EngineKind,
+    pub(crate) repetitions: usize,
+    pub(crate) window: Duration,
+    /// Records in the store before the first window.
+    pub(crate) records: u64,
+    /// Records that one expensive read takes.
+    pub(crate) expensive_records: u64,
+    /// Whether a timeline is recorded of the first window of each design beside the expensive read.
+    pub(crate) timelines: bool,
+    /// Only check that everything runs (`--test`).
+    pub(crate) quick: bool,
+    filter: Option<String>,
+    list: bool,
+}
+
+impl BenchConfig {
+    /// Reads the settings; the error names what is wrong and what is allowed.
+    pub(crate) fn read() -> Result<BenchConfig, String> {
+        let arguments: Vec<String> =
+            std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+        let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+        let quick = has("--test");
+        let designs = match variable("CLEARLANE_DESIGNS") {
+            Some(names) => names.split(',').map(parse_era).collect::<Result<_, _>>()?,
+            None => Era::DISTINCT_STORES.to_vec(),
+        };
+        let engine = variable("CLEARLANE_ENGINE").unwrap_or_else(|| "redb".to_owned());
+        let window = number("CLEARLANE_WINDOW_MS", if quick { 40 } else { 1_600 })?;
+        Ok(BenchConfig {
+            eras: designs,
+            engine: engine.parse().map_err(|error: clearlane_engine::Error| error.to_string())?,
+            repetitions: number("CLEARLANE_REPETITIONS", if quick { 1 } else { 5 })? as usize,
+            window: Duration::from_millis(window),
+            records: if quick { 1_000 } else { 40_000 },
+            expensive_records: if quick { 500 } else { 20_000 },
+            timelines: number("CLEARLANE_TIMELINES", u64::from(quick))? > 0,
+            quick,
+            filter: filter_of(&arguments),
+            list: has("--list"),
+        })
+    }
+
+    /// Whether criterion was asked for anything that this bench measures.
+    pub(crate) fn is_selected(&self) -> bool {
+        let groups =
+            || Class::ALL.iter().flat_map(|class| Load::ALL.map(|load| group_name(*class, load)));
+        let names =
+            || groups().flat_map(|group| self.eras.iter().map(move |d| format!("{group}/{d}")));
+        let asked = self.filter.as_deref().is_none_or(|filter| names().any(|n| n.contains(filter)));
+        asked && !self.list
+    }
+}
+
+/// Criterion's flags that stand alone; after any other, the next word is its value.
+const FLAGS: [&str; 9] = [
+    "--bench",
+    "--test",
+    "--list",
+    "--quiet",
+    "--verbose",
+    "--noplot",
+    "--discard-baseline",
+    "--quick",
+    "--exact",
+];
+
+/// The word that is neither a flag nor a flag's value.
+fn filter_of(arguments: &[String]) -> Option<String> {
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        if !word.starts_with('-') {
+            return Some(word.clone());
+        }
+        if !FLAGS.contains(&word.as_str()) && !word.contains('=') && word != "-n" {
+            words.next();
+        }
+    }
+    None
+}
+
+fn variable(name: &str) -> Option<String> {
+    let text = std::env::var_os(name)?.to_string_lossy().into_owned();
+    Some(text).filter(|text| !text.is_empty())
+}
+
+fn parse_era(name: &str) -> Result<Era, String> {
+    name.trim().parse().map_err(|error: clearlane_backend::Error| error.to_string())
+}
+
+fn number(name: &str, default: u64) -> Result<u64, String> {
+    let Some(text) = variable(name) else { return Ok(default) };
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(format!("{name}={text}: a whole number above 0 is expected")),
+    }
+}

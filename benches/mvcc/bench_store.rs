@@ -1,0 +1,177 @@
+//! A store with what a server has around it: who puts, who commits, who drops old views.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use clearlane_backend::{Config, DroppedStates, Era, PreCommit};
+use clearlane_benches::store::fail;
+use clearlane_engine::{Bucket, EngineKind, Options};
+use clearlane_mvcc::watch::WatchableStore;
+use clearlane_mvcc::{Store, StoreConfig, StoreParts};
+use parking_lot::{Condvar, Mutex};
+use tempfile::TempDir;
+
+/// The payload: which entry of the log was applied.
+pub(crate) type Entry = u64;
+
+/// How often the commit thread looks at the time; a tick commits every 100 ms.
+const COMMIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// So many old views are handed on together to be dropped.
+const RETIRED_BATCH: usize = 64;
+const HEALTHY: &str = "a healthy store takes writes and commits";
+
+/// A store in a directory that goes away with it.
+pub(crate) struct BenchStore {
+    pub(crate) era: Era,
+    pub(crate) store: Arc<dyn Store<Entry>>,
+    began: Instant,
+    _directory: TempDir,
+}
+
+impl BenchStore {
+    /// An empty store.
+    pub(crate) fn open(era: Era) -> BenchStore {
+        let directory = TempDir::new().unwrap_or_else(|error| fail(&error));
+        let path = directory.path().join("store");
+        let engine = clearlane_engine::open(EngineKind::Redb, &path, Options::default());
+        let engine = engine.unwrap_or_else(|error| fail(&error));
+        // As etcd saves its consistent index with every commit.
+        let pre_commit = PreCommit::new(|entry: &Entry, put| {
+            put(Bucket::Meta, b"consistent_index", &entry.to_be_bytes())
+        });
+        let ground = StoreConfig::new(engine, Config::default(), pre_commit, 0);
+        let opened = clearlane_mvcc::open(StoreParts::from(era), ground);
+        let (store, _) = opened.expect("an empty engine can be opened");
+        BenchStore { era, store: Arc::from(store), began: Instant::now(), _directory: directory }
+    }
+
+    /// Puts each of these keys, so many in a transaction, and commits.
+    pub(crate) fn fill(
+        &self,
+        keys: impl Iterator<Item = impl AsRef<[u8]>>,
+        value: &[u8],
+        per_transaction: usize,
+    ) {
+        let mut keys = keys.peekable();
+        while keys.peek().is_some() {
+            let mut txn = self.store.begin_write().expect(HEALTHY);
+            for key in keys.by_ref().take(per_transaction) {
+                txn.put(key.as_ref(), value, 0).expect(HEALTHY);
+            }
+            if txn.end(0).expect(HEALTHY).commit_due {
+                self.store.commit().expect(HEALTHY);
+            }
+        }
+        self.store.commit().expect(HEALTHY);
+    }
+
+    /// Commits as a server does: by the clock, and when somebody says that much is pending.
+    pub(crate) fn run_commits(&self, due: &ThreadSignal, over: &AtomicBool) {
+        while !over.load(Ordering::Relaxed) {
+            if due.wait(COMMIT_POLL_INTERVAL) {
+                self.store.commit().expect(HEALTHY);
+            } else {
+                self.store.commit_if_due(self.began.elapsed()).expect(HEALTHY);
+            }
+        }
+    }
+}
+
+/// The one who puts.
+pub(crate) struct Writer<'s> {
+    stage: &'s BenchStore,
+    watchable_store: Option<&'s dyn WatchableStore>,
+    commit_due: &'s ThreadSignal,
+    entry: Entry,
+    dropped_states: Vec<DroppedStates>,
+    drop_sender: Sender<Vec<DroppedStates>>,
+}
+
+impl<'s> Writer<'s> {
+    /// A writer, and the other end of where its old views go.
+    pub(crate) fn new(
+        stage: &'s BenchStore,
+        hub: Option<&'s dyn WatchableStore>,
+        commit_due: &'s ThreadSignal,
+    ) -> (Writer<'s>, Receiver<Vec<DroppedStates>>) {
+        let (drops, dropped) = std::sync::mpsc::channel();
+        let retired = Vec::with_capacity(RETIRED_BATCH);
+        (
+            Writer {
+                stage,
+                watchable_store: hub,
+                commit_due,
+                entry: 0,
+                dropped_states: retired,
+                drop_sender: drops,
+            },
+            dropped,
+        )
+    }
+
+    /// One put in a transaction of its own. Returns the store's revision behind it, and when the
+    /// client could be answered: as in a server, what watchers get comes behind that.
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> (i64, Instant) {
+        self.entry += 1;
+        let mut txn = self.stage.store.begin_write().expect(HEALTHY);
+        txn.put(key, value, 0).expect(HEALTHY);
+        let ended = txn.end(self.entry).expect(HEALTHY);
+        let answered = Instant::now();
+        if let Some(hub) = self.watchable_store {
+            hub.publish(ended.revision, ended.changes);
+        }
+        if ended.commit_due {
+            self.commit_due.notify();
+        }
+        self.dropped_states.push(ended.dropped_states);
+        if self.dropped_states.len() == RETIRED_BATCH {
+            let batch = Vec::with_capacity(RETIRED_BATCH);
+            let batch = std::mem::replace(&mut self.dropped_states, batch);
+            self.drop_sender.send(batch).expect("the thread that drops outlives the writer");
+        }
+        (ended.revision, answered)
+    }
+}
+
+/// Wakes a thread that sleeps. Rung while nobody sleeps, it keeps the next one from it.
+#[derive(Default)]
+pub(crate) struct ThreadSignal {
+    is_set: Mutex<bool>,
+    condvar: Condvar,
+}
+
+impl ThreadSignal {
+    pub(crate) fn notify(&self) {
+        if !std::mem::replace(&mut *self.is_set.lock(), true) {
+            self.condvar.notify_one();
+        }
+    }
+
+    /// Sleeps until the bell is rung, but not for long. Says whether it was.
+    pub(crate) fn wait(&self, longest: Duration) -> bool {
+        let mut rung = self.is_set.lock();
+        if !*rung {
+            self.condvar.wait_for(&mut rung, longest);
+        }
+        std::mem::take(&mut *rung)
+    }
+}
+
+/// Thirty-two bytes that look random, others for each number.
+pub(crate) fn random_key(number: u64) -> Vec<u8> {
+    (0..4).flat_map(|part| scramble(number * 4 + part).to_be_bytes()).collect()
+}
+
+/// The key of a pod, in one of a hundred namespaces.
+pub(crate) fn pod_key(number: u64) -> Vec<u8> {
+    format!("/registry/pods/namespace-{}/pod-name-{}", number % 100, number / 100).into_bytes()
+}
+
+fn scramble(number: u64) -> u64 {
+    let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}

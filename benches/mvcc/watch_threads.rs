@@ -1,0 +1,142 @@
+//! The threads that a server gives to its watchers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clearlane_backend::Era;
+use clearlane_locks::Registry;
+use clearlane_mvcc::watch::{
+    Response, StreamConsumer, WatchConfig, WatchRequest, WatchStream, WatchWork, WatchableStore,
+};
+use parking_lot::Mutex;
+
+use crate::bench_store::{BenchStore, ThreadSignal};
+use crate::pace::processor_time;
+
+/// How often an old era tries again to tell those whose stream was full.
+const VICTIM_RETRY_INTERVAL: Duration = Duration::from_millis(10);
+/// How often it synchronises.
+const SYNC_INTERVAL: Duration = Duration::from_millis(100);
+/// A thread that sleeps looks so often whether all is over.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// So many bytes of responses are taken at once.
+const POLL_BYTES_MAX: usize = 256 << 10;
+
+/// A hub, and the bells of those who work for it.
+pub(crate) struct WatchThreads {
+    pub(crate) watchable_store: Arc<dyn WatchableStore>,
+    era: Era,
+    delivery_signal: Arc<ThreadSignal>,
+    sync_signal: Arc<ThreadSignal>,
+}
+
+impl WatchThreads {
+    pub(crate) fn new(stage: &BenchStore) -> WatchThreads {
+        let (deliver, catch_up) =
+            (Arc::new(ThreadSignal::default()), Arc::new(ThreadSignal::default()));
+        let bells = (Arc::clone(&deliver), Arc::clone(&catch_up));
+        let wake = Box::new(move |due| match due {
+            WatchWork::Delivery => bells.0.notify(),
+            WatchWork::SyncWatchers => bells.1.notify(),
+        });
+        let store = Arc::clone(&stage.store);
+        let hub = store.open_watchable_store(WatchConfig::default(), &Registry::new(), wake);
+        WatchThreads {
+            watchable_store: hub,
+            era: stage.era,
+            delivery_signal: deliver,
+            sync_signal: catch_up,
+        }
+    }
+
+    fn is_etcd_era(&self) -> bool {
+        self.era != Era::Clearlane
+    }
+
+    /// Delivers until it is over. Returns the time that it took on a processor.
+    pub(crate) fn run_delivery(&self, over: &AtomicBool) -> Duration {
+        while !over.load(Ordering::Relaxed) {
+            let more = self.watchable_store.deliver().expect("a healthy store can be read");
+            if self.is_etcd_era() {
+                std::thread::sleep(VICTIM_RETRY_INTERVAL);
+            } else if !more {
+                self.delivery_signal.wait(POLL_INTERVAL);
+            }
+        }
+        processor_time()
+    }
+
+    /// The same for those who are behind.
+    pub(crate) fn run_sync(&self, over: &AtomicBool) -> Duration {
+        while !over.load(Ordering::Relaxed) {
+            let more = self.watchable_store.sync_watchers().expect("a healthy store can be read");
+            if self.is_etcd_era() {
+                std::thread::sleep(SYNC_INTERVAL);
+            } else if !more {
+                self.sync_signal.wait(POLL_INTERVAL);
+            }
+        }
+        processor_time()
+    }
+}
+
+/// Streams that one thread takes responses from.
+pub(crate) struct Streams<'w> {
+    watch_threads: &'w WatchThreads,
+    streams: Vec<WatchStream>,
+    ready: Arc<Ready>,
+}
+
+/// The streams that have something.
+#[derive(Default)]
+struct Ready {
+    streams: Mutex<Vec<usize>>,
+    signal: ThreadSignal,
+}
+
+impl StreamConsumer for Ready {
+    fn mark_ready(&self, name: u64) {
+        self.streams.lock().push(name as usize);
+    }
+
+    fn wake(&self) {
+        self.signal.notify();
+    }
+}
+
+impl<'w> Streams<'w> {
+    pub(crate) fn new(watching: &'w WatchThreads) -> Streams<'w> {
+        Streams { watch_threads: watching, streams: Vec::new(), ready: Arc::default() }
+    }
+
+    /// Opens a stream with these watchers.
+    pub(crate) fn open(&mut self, requests: impl Iterator<Item = WatchRequest>) {
+        let name = self.streams.len() as u64;
+        let takers: Arc<dyn StreamConsumer> = Arc::<Ready>::clone(&self.ready);
+        let stream =
+            WatchStream::open(Arc::clone(&self.watch_threads.watchable_store), takers, name);
+        requests.for_each(|request| stream.watch(request));
+        self.streams.push(stream);
+    }
+
+    /// Sleeps until a stream has something, but not for long; then calls `each` with all there is,
+    /// and the number of the stream.
+    pub(crate) fn poll(&self, each: &mut dyn FnMut(usize, &[Response])) {
+        self.ready.signal.wait(POLL_INTERVAL);
+        let mut ready = std::mem::take(&mut *self.ready.streams.lock());
+        ready.sort_unstable();
+        ready.dedup();
+        for number in ready {
+            loop {
+                let responses = self.streams[number]
+                    .poll_responses(POLL_BYTES_MAX)
+                    .expect("the store can be read");
+                if responses.is_empty() {
+                    break;
+                }
+                each(number, &responses);
+            }
+        }
+    }
+}

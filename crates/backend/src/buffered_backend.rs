@@ -1,0 +1,215 @@
+//! The write side of designs 3.2, 3.4 and 3.5, which are one design with three ways to read.
+//!
+//! # The locks
+//!
+//! | lock | guards | taken exclusively by |
+//! |---|---|---|
+//! | `batchTx` | the engine's write transaction, the write buffer | write transactions, commits |
+//! | `readTx` | the read buffer, the engine's snapshot | the end of a write, commits |
+//! | `txMu` | the engine's read cursor | every look into the engine, briefly |
+//! | `cache` | the shared copy of the read buffer (design 3.5) | whoever makes the copy |
+//!
+//! Order: `batchTx`, then `readTx`, then `cache` or `txMu`.
+//!
+//! # The life of a put
+//!
+//! 1. `batchTx` is taken. The put goes into the engine's open transaction and the write buffer.
+//! 2. At the end, `readTx` is taken exclusively, the write buffer is merged into the read buffer
+//!    (the *write-back*), and `readTx` is released: new readers see the put.
+//! 3. If the batch limit is reached, the end also commits. If anything was deleted, it commits
+//!    instead of writing back.
+//! 4. `batchTx` is released.
+//!
+//! A commit takes `batchTx` and `readTx` exclusively and keeps both while the engine writes and
+//! syncs, because it must replace the snapshot and empty the buffer as one step.
+//!
+//! Deletes: the buffer has no tombstones, so the end of a write transaction that deleted commits
+//! at once. etcd does so since its 3.4 was patched; before, readers saw the deleted record until
+//! the next commit. The lock protocol is the same, so we do it in design 3.2 as well. What etcd
+//! does besides is left out: it writes back first and releases `readTx` before the commit takes
+//! it again, and a reader that comes in between sees the transaction's puts without its deletes.
+//!
+//! How a reader holds `readTx`, and for how long, is what the three differ in: see
+//! [`read_tx`], [`concurrent_read_tx`] and
+//! [`cached_read_tx`].
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_engine::stream::Exporter;
+use clearlane_engine::{Bucket, Engine, Snapshot};
+use clearlane_locks::{Mutex, RwLock};
+
+use crate::batch::{Batch, BatchOwner, BatchWriteTx, CommitTimer};
+use crate::cached_read_tx::ReadBufferCache;
+use crate::config::{Config, PreCommit};
+use crate::era::Era;
+use crate::error::Result;
+use crate::interface::{Backend, ReadTx, Sizes, WriteTx};
+use crate::tx_buffer::{TxReadBuffer, TxWriteBuffer};
+use crate::{cached_read_tx, concurrent_read_tx, read_tx};
+
+/// What the lock `readTx` guards: all that a reader needs.
+#[derive(Debug)]
+pub(crate) struct ReadState {
+    pub(crate) buffer: TxReadBuffer,
+    /// Rises whenever the buffer changes, so that a copy knows whether it is out of date.
+    pub(crate) version: u64,
+    pub(crate) snapshot: Arc<dyn Snapshot>,
+}
+
+/// A backend of design 3.2, 3.4 or 3.5.
+#[derive(Debug)]
+pub(crate) struct BufferedBackend<T> {
+    era: Era,
+    engine: Arc<dyn Engine>,
+    batch: Mutex<Batch<T>>,
+    pub(crate) read_state: RwLock<ReadState>,
+    pub(crate) tx_mu: Mutex<()>,
+    pub(crate) cache: Mutex<ReadBufferCache>,
+    timer: CommitTimer,
+    config: Config,
+    pre_commit: PreCommit<T>,
+}
+
+impl<T: Debug> BufferedBackend<T> {
+    pub(crate) fn open(
+        design: Era,
+        engine: Arc<dyn Engine>,
+        config: Config,
+        pre_commit: PreCommit<T>,
+        payload: T,
+    ) -> Result<BufferedBackend<T>> {
+        let batch = Batch::open(Arc::clone(&engine), payload, Some(TxWriteBuffer::default()))?;
+        let snapshot = engine.snapshot()?;
+        let read_state = ReadState { buffer: TxReadBuffer::default(), version: 0, snapshot };
+        Ok(BufferedBackend {
+            era: design,
+            engine,
+            batch: Mutex::new(&config.locks, "batchTx", batch),
+            read_state: RwLock::new(&config.locks, "readTx", read_state),
+            tx_mu: Mutex::new(&config.locks, "txMu", ()),
+            cache: Mutex::new(&config.locks, "cache", ReadBufferCache::default()),
+            timer: CommitTimer::default(),
+            config,
+            pre_commit,
+        })
+    }
+
+    /// Merges the write buffer into the read buffer: readers that open from now on see the puts.
+    fn write_back(&self, batch: &mut Batch<T>) {
+        let mut read_state = self.read_state.write();
+        if let Some(buffer) = &mut batch.write_buffer {
+            buffer.write_back(&mut read_state.buffer);
+        }
+        read_state.version += 1;
+    }
+
+    /// Commits if there is anything to commit, and says whether there was.
+    fn commit_pending(&self, batch: &mut Batch<T>) -> Result<bool> {
+        let needed = batch.needs_commit()?;
+        if needed {
+            self.commit_batch(batch)?;
+        } else if self.era == Era::V3_2 {
+            // etcd 3.2 and 3.3 ask for the lock even with nothing to commit: a barrier for all
+            // reads, every interval. From 3.4 on the timer looks first.
+            drop(self.read_state.write());
+        }
+        Ok(needed)
+    }
+
+    /// Commits with `readTx` held exclusively, sync included, as every etcd from 3.2 on does.
+    fn commit_batch(&self, batch: &mut Batch<T>) -> Result<()> {
+        self.replace_snapshot(|| batch.commit(&self.pre_commit))
+    }
+
+    fn replace_snapshot(&self, change_engine: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut read_state = self.read_state.write();
+        change_engine()?;
+        read_state.snapshot = self.engine.snapshot()?;
+        read_state.buffer.clear();
+        read_state.version += 1;
+        Ok(())
+    }
+}
+
+impl<T: Debug> BatchOwner<T> for BufferedBackend<T> {
+    fn on_write_end(&self, batch: &mut Batch<T>) -> Result<()> {
+        if batch.pending_ops == 0 {
+            return Ok(());
+        }
+        if batch.pending_deletes > 0 {
+            return self.commit_batch(batch);
+        }
+        self.write_back(batch);
+        if batch.pending_ops >= self.config.batch_limit {
+            self.commit_batch(batch)?;
+        }
+        Ok(())
+    }
+}
+
+impl<T: Debug + Send + Sync> Backend<T> for BufferedBackend<T> {
+    fn era(&self) -> Era {
+        self.era
+    }
+
+    fn begin_read(&self) -> Box<dyn ReadTx + '_> {
+        match self.era {
+            Era::V3_4 => Box::new(concurrent_read_tx::open(self)),
+            Era::V3_5 => Box::new(cached_read_tx::open(self)),
+            _ => self.begin_locked_read(),
+        }
+    }
+
+    fn begin_read_for_writer(&self) -> Box<dyn ReadTx + '_> {
+        match self.era {
+            Era::V3_5 => self.begin_locked_read(),
+            _ => self.begin_read(),
+        }
+    }
+
+    fn begin_locked_read(&self) -> Box<dyn ReadTx + '_> {
+        Box::new(read_tx::open(self))
+    }
+
+    fn begin_write(&self) -> Result<Box<dyn WriteTx<T> + '_>> {
+        Ok(Box::new(BatchWriteTx::new(self.batch.lock(), self)?))
+    }
+
+    fn commit_if_due(&self, now: Duration) -> Result<bool> {
+        if !self.timer.restart_if_elapsed(now, self.config.batch_interval) {
+            return Ok(false);
+        }
+        self.commit_pending(&mut self.batch.lock())
+    }
+
+    fn commit(&self) -> Result<()> {
+        self.commit_pending(&mut self.batch.lock()).map(drop)
+    }
+
+    fn remove(&self, records: &[Bytes]) -> Result<()> {
+        let mut batch = self.batch.lock();
+        records.iter().try_for_each(|record| batch.delete(Bucket::Key, record))?;
+        self.commit_batch(&mut batch)
+    }
+
+    fn defragment(&self) -> Result<()> {
+        let mut batch = self.batch.lock();
+        self.replace_snapshot(|| batch.defragment(&self.pre_commit))
+    }
+
+    fn snapshot(&self) -> Result<Exporter> {
+        let mut batch = self.batch.lock();
+        self.commit_pending(&mut batch)?;
+        Ok(Exporter::new(self.engine.snapshot()?))
+    }
+
+    fn sizes(&self) -> Result<Sizes> {
+        let pending_ops = self.batch.lock().pending_ops;
+        let (on_disk, in_use) = (self.engine.size_on_disk()?, self.engine.size_in_use());
+        Ok(Sizes { on_disk, in_use, pending_ops })
+    }
+}

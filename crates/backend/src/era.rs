@@ -1,0 +1,95 @@
+//! The names of the five designs, and opening one by name.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use clearlane_engine::Engine;
+
+use crate::config::{Config, PreCommit};
+use crate::error::{Error, Result};
+use crate::interface::Backend;
+use crate::{buffered_backend, mutex, snapshot};
+
+/// The five ways to read beside a writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Era {
+    /// etcd 3.0 and 3.1: one mutex for everybody.
+    V3_1,
+    /// etcd 3.2 and 3.3: a read-write lock and a buffer of what is pending.
+    V3_2,
+    /// etcd 3.4: every read copies the buffer, then needs no lock.
+    V3_4,
+    /// etcd 3.5 and later: reads between two writes share one copy.
+    V3_5,
+    /// Clearlane's own: a read is one pointer.
+    Clearlane,
+}
+
+impl Era {
+    /// Every design, oldest first.
+    pub const DISTINCT_STORES: [Era; 5] =
+        [Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5, Era::Clearlane];
+
+    /// The generation of etcd that has it, which is its name on command lines and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Era::V3_1 => "3.1",
+            Era::V3_2 => "3.2",
+            Era::V3_4 => "3.4",
+            Era::V3_5 => "3.5",
+            Era::Clearlane => "clearlane",
+        }
+    }
+
+    /// Opens a backend of this design on `engine`. `payload` describes the state that the engine
+    /// holds, until the first write transaction ends with another.
+    pub fn open<T: Clone + Send + Sync + fmt::Debug + 'static>(
+        self,
+        engine: Arc<dyn Engine>,
+        config: Config,
+        pre_commit: PreCommit<T>,
+        payload: T,
+    ) -> Result<Box<dyn Backend<T>>> {
+        Ok(match self {
+            Era::V3_1 => Box::new(mutex::MutexBackend::open(engine, config, pre_commit, payload)?),
+            Era::V3_2 | Era::V3_4 | Era::V3_5 => Box::new(buffered_backend::BufferedBackend::open(
+                self, engine, config, pre_commit, payload,
+            )?),
+            Era::Clearlane => {
+                Box::new(snapshot::SnapshotBackend::open(engine, config, pre_commit, payload)?)
+            }
+        })
+    }
+}
+
+impl fmt::Display for Era {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Era {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Era> {
+        let found = Era::DISTINCT_STORES.into_iter().find(|design| design.name() == name);
+        found.ok_or_else(|| Error::UnknownEra { name: name.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Era;
+
+    #[test]
+    fn names_are_read_back_and_others_refused() {
+        for design in Era::DISTINCT_STORES {
+            assert_eq!(design.name().parse::<Era>().unwrap(), design);
+        }
+        assert_eq!(
+            "3.9".parse::<Era>().unwrap_err().to_string(),
+            "unknown design \"3.9\": allowed are 3.1, 3.2, 3.4, 3.5, clearlane"
+        );
+    }
+}

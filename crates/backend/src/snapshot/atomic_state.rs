@@ -1,0 +1,107 @@
+//! The one pointer that is published: loaded by readers, replaced by compare-and-swap.
+//!
+//! Two parties replace it, the applier and the committer, and each changes only its own part of
+//! the view. So neither may ever store a view that it made from an older one: it would take back
+//! what the other has published. [`AtomicState::update`] makes the new view from the current one
+//! and tries again if that has been replaced meanwhile.
+//!
+//! With the feature `shuttle` the pointer is one that a model checker schedules around.
+
+use std::sync::Arc;
+
+#[cfg(not(feature = "shuttle"))]
+use atomic::Pointer;
+#[cfg(feature = "shuttle")]
+use scheduled::Pointer;
+
+/// A pointer to the current view.
+#[derive(Debug)]
+pub(crate) struct AtomicState<V> {
+    current: Pointer<V>,
+}
+
+impl<V> AtomicState<V> {
+    pub(crate) fn new(first: V) -> AtomicState<V> {
+        AtomicState { current: Pointer::new(Arc::new(first)) }
+    }
+
+    /// The current view. Takes no lock and waits for nobody.
+    pub(crate) fn load(&self) -> Arc<V> {
+        self.current.load()
+    }
+
+    /// Replaces the current view by what `next` makes of it. Returns the view that was replaced
+    /// and the new one. `next` may be called again, so it must be cheap and change nothing.
+    pub(crate) fn update(&self, next: impl Fn(&V) -> V) -> (Arc<V>, Arc<V>) {
+        let mut current = self.load();
+        loop {
+            let replacement = Arc::new(next(&current));
+            match self.current.replace(&current, Arc::clone(&replacement)) {
+                Ok(()) => return (current, replacement),
+                Err(newer) => current = newer,
+            }
+        }
+    }
+}
+
+#[cfg(not(feature = "shuttle"))]
+mod atomic {
+    //! The pointer of the running server.
+
+    use std::sync::Arc;
+
+    use arc_swap::ArcSwap;
+
+    #[derive(Debug)]
+    pub(super) struct Pointer<V>(ArcSwap<V>);
+
+    impl<V> Pointer<V> {
+        pub(super) fn new(first: Arc<V>) -> Pointer<V> {
+            Pointer(ArcSwap::new(first))
+        }
+
+        pub(super) fn load(&self) -> Arc<V> {
+            self.0.load_full()
+        }
+
+        pub(super) fn replace(&self, expected: &Arc<V>, next: Arc<V>) -> Result<(), Arc<V>> {
+            let found = self.0.compare_and_swap(expected, next);
+            if Arc::ptr_eq(&found, expected) { Ok(()) } else { Err(Arc::clone(&found)) }
+        }
+    }
+}
+
+#[cfg(feature = "shuttle")]
+mod scheduled {
+    //! A pointer with the same operations, each one a point where the checker may switch tasks.
+
+    use std::sync::Arc;
+
+    use shuttle::sync::Mutex;
+
+    #[derive(Debug)]
+    pub(super) struct Pointer<V>(Mutex<Arc<V>>);
+
+    impl<V> Pointer<V> {
+        pub(super) fn new(first: Arc<V>) -> Pointer<V> {
+            Pointer(Mutex::new(first))
+        }
+
+        pub(super) fn load(&self) -> Arc<V> {
+            Arc::clone(&self.0.lock().expect("no task panics while it holds the pointer"))
+        }
+
+        pub(super) fn replace(&self, expected: &Arc<V>, next: Arc<V>) -> Result<(), Arc<V>> {
+            let mut current = self.0.lock().expect("no task panics while it holds the pointer");
+            if !Arc::ptr_eq(&current, expected) {
+                return Err(Arc::clone(&current));
+            }
+            *current = next;
+            drop(current);
+            // Each lock is such a point, an unlock is not. Without one here, whatever the task does
+            // next would happen together with the replacement.
+            drop(self.load());
+            Ok(())
+        }
+    }
+}

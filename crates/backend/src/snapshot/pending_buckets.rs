@@ -1,0 +1,121 @@
+//! The overlay: what is pending in the buckets that are overwritten and deleted.
+//!
+//! # The idea
+//!
+//! Leases, members, users and marks are few and small, but they change in place. Their pending
+//! changes live in persistent maps, where a copy costs a pointer and a change copies one path. A
+//! missing value is a tombstone: the key is deleted, whatever the engine still says.
+//!
+//! There are two maps. The applier adds to the *young* one. A commit first turns the young map
+//! into the *frozen* one (one pointer), writes that to the engine, and drops it together with
+//! publishing the engine's new snapshot (one pointer again). So a committer never has to pick
+//! single entries out of a map that the applier is changing.
+//!
+//! ```text
+//!   lookup order     young ──▶ frozen ──▶ engine
+//!
+//!   before           {a=3}     {}         a=1 b=1
+//!   freeze           {}        {a=3}      a=1 b=1
+//!   delete b         {b=✗}     {a=3}      a=1 b=1      the commit is writing a=3
+//!   commit is done   {b=✗}     {}         a=3 b=1
+//! ```
+
+use std::ops::Bound;
+
+use bytes::Bytes;
+use clearlane_engine::{Bucket, KeyRange};
+use imbl::OrdMap;
+
+/// One pending change: the new value, or `None` for a deleted key.
+pub(crate) type PendingChange = Option<Bytes>;
+
+/// Pending changes by bucket and key. Cloning it copies a pointer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ChangeMap {
+    changes: OrdMap<(Bucket, Bytes), PendingChange>,
+}
+
+impl ChangeMap {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    pub(crate) fn insert(&mut self, bucket: Bucket, key: Bytes, change: PendingChange) {
+        self.changes.insert((bucket, key), change);
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Bucket, &Bytes, &PendingChange)> {
+        self.changes.iter().map(|((bucket, key), change)| (*bucket, key, change))
+    }
+}
+
+/// Both maps, as a view holds them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PendingBuckets {
+    pub(crate) active: ChangeMap,
+    pub(crate) frozen: ChangeMap,
+}
+
+impl PendingBuckets {
+    /// The pending change of `key`, if there is one: then the engine need not be asked.
+    pub(crate) fn get(&self, bucket: Bucket, key: &[u8]) -> Option<&PendingChange> {
+        if self.active.is_empty() && self.frozen.is_empty() {
+            return None;
+        }
+        let wanted = (bucket, Bytes::copy_from_slice(key));
+        self.active.changes.get(&wanted).or_else(|| self.frozen.changes.get(&wanted))
+    }
+
+    /// The pending changes of a range as one sorted list; the young ones win.
+    pub(crate) fn changes_in(
+        &self,
+        bucket: Bucket,
+        range: KeyRange<'_>,
+    ) -> Vec<(Bytes, PendingChange)> {
+        if range.is_empty() || (self.active.is_empty() && self.frozen.is_empty()) {
+            return Vec::new();
+        }
+        let mut merged = std::collections::BTreeMap::new();
+        for layer in [&self.frozen, &self.active] {
+            let found = layer.changes.range(bounds(bucket, range));
+            merged.extend(
+                found
+                    .take_while(|((found, _), _)| *found == bucket)
+                    .map(|((_, key), change)| (key.clone(), change.clone())),
+            );
+        }
+        merged.into_iter().collect()
+    }
+}
+
+type MapKey = (Bucket, Bytes);
+
+fn bounds(bucket: Bucket, range: KeyRange<'_>) -> (Bound<MapKey>, Bound<MapKey>) {
+    let from = Bound::Included((bucket, Bytes::copy_from_slice(range.from)));
+    let to = match range.to {
+        Some(to) => Bound::Excluded((bucket, Bytes::copy_from_slice(to))),
+        None => Bound::Unbounded,
+    };
+    (from, to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_young_map_wins_and_tombstones_are_changes() {
+        let mut overlay = PendingBuckets::default();
+        overlay.frozen.insert(Bucket::Lease, "a".into(), Some("old".into()));
+        overlay.frozen.insert(Bucket::Lease, "b".into(), Some("old".into()));
+        overlay.active.insert(Bucket::Lease, "b".into(), None);
+        overlay.active.insert(Bucket::Meta, "a".into(), Some("other bucket".into()));
+        assert_eq!(overlay.get(Bucket::Lease, b"a"), Some(&Some("old".into())));
+        assert_eq!(overlay.get(Bucket::Lease, b"b"), Some(&None));
+        assert_eq!(overlay.get(Bucket::Lease, b"c"), None);
+        let all = overlay.changes_in(Bucket::Lease, KeyRange::ALL);
+        assert_eq!(all, vec![("a".into(), Some("old".into())), ("b".into(), None)]);
+        let part = overlay.changes_in(Bucket::Lease, KeyRange::new(b"b", b"c"));
+        assert_eq!(part, vec![("b".into(), None)]);
+    }
+}

@@ -1,0 +1,145 @@
+//! The view: everything a reader needs to see one state of the store, behind one pointer.
+//!
+//! ```text
+//!   View ─┬─ engine    snapshot of the last commit
+//!         ├─ log       records of bucket key that came after it
+//!         ├─ overlay   changes of all other buckets that came after it
+//!         └─ payload   what the crate above says about this state (revision, index root)
+//! ```
+//!
+//! A view never changes. The applier publishes one per write transaction, the committer two per
+//! commit; a reader loads the pointer once and needs nothing else, so the parts it sees always
+//! belong together.
+//!
+//! # Invariants
+//!
+//! * A record of bucket `key` is either in the engine's snapshot or in the log, never in both:
+//!   keys below the log's first key are looked up in the engine, all others in the log.
+//! * A change in the overlay is newer than what the engine says about the same key.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use clearlane_engine::{Bucket, KeyRange, Snapshot};
+
+use crate::error::Result;
+use crate::interface::{RangeVisitor, Value};
+use crate::merge;
+use crate::snapshot::pending_buckets::PendingBuckets;
+use crate::snapshot::pending_records::PendingRecords;
+
+/// How much has been written since the backend was opened. Two tallies make a difference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WriteCounters {
+    /// Write transactions, also those that changed nothing but the payload.
+    pub(crate) transactions: u64,
+    /// Puts and deletes.
+    pub(crate) ops: u64,
+    /// Bytes of memory that keys and values take while they are pending.
+    pub(crate) bytes: u64,
+}
+
+/// One state of the store.
+#[derive(Clone, Debug)]
+pub struct BackendState<T> {
+    pub(crate) snapshot: Arc<dyn Snapshot>,
+    pub(crate) pending_records: PendingRecords,
+    pub(crate) pending_buckets: PendingBuckets,
+    pub(crate) payload: T,
+    /// What all write transactions up to this state have written.
+    pub(crate) written: WriteCounters,
+    /// The part of it that the engine's snapshot holds.
+    pub(crate) durable: WriteCounters,
+    /// How often the overlay's young map has been frozen.
+    pub(crate) freeze_count: u64,
+}
+
+impl<T> BackendState<T> {
+    /// What the crate above said about this state.
+    pub fn payload(&self) -> &T {
+        &self.payload
+    }
+
+    /// Operations of this state that are not committed yet.
+    pub(crate) fn pending_ops(&self) -> u64 {
+        self.written.ops - self.durable.ops
+    }
+
+    /// Bytes of this state that are not committed yet.
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        self.written.bytes - self.durable.bytes
+    }
+
+    /// The value under `key` in this state.
+    pub fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        get_value(&self.snapshot, &self.pending_records, &self.pending_buckets, bucket, key)
+    }
+
+    /// Calls `visit` for the records of `range` in this state, in key order, until it breaks.
+    pub fn range(
+        &self,
+        bucket: Bucket,
+        range: KeyRange<'_>,
+        visit: &mut RangeVisitor<'_>,
+    ) -> Result<()> {
+        visit_range(
+            &self.snapshot,
+            &self.pending_records,
+            &self.pending_buckets,
+            bucket,
+            range,
+            visit,
+        )
+    }
+}
+
+/// A point read: pending first, then the engine.
+pub(crate) fn get_value(
+    engine: &Arc<dyn Snapshot>,
+    log: &PendingRecords,
+    overlay: &PendingBuckets,
+    bucket: Bucket,
+    key: &[u8],
+) -> Result<Option<Bytes>> {
+    if bucket == Bucket::Key {
+        if log.first_key().is_some_and(|first| first <= key) {
+            return Ok(log.find(key).cloned());
+        }
+    } else if let Some(change) = overlay.get(bucket, key) {
+        return Ok(change.clone());
+    }
+    Ok(engine.get(bucket, key)?)
+}
+
+/// A range read. In bucket `key` the engine's part comes first and the log's part follows it; in
+/// the other buckets the overlay's changes are merged in.
+pub(crate) fn visit_range(
+    engine: &Arc<dyn Snapshot>,
+    log: &PendingRecords,
+    overlay: &PendingBuckets,
+    bucket: Bucket,
+    range: KeyRange<'_>,
+    visit: &mut RangeVisitor<'_>,
+) -> Result<()> {
+    if range.is_empty() {
+        return Ok(());
+    }
+    if bucket != Bucket::Key {
+        let changes = overlay.changes_in(bucket, range);
+        let changes = changes.iter().map(|(key, change)| (&**key, change.as_ref()));
+        return merge::scan_merged(&**engine, changes, bucket, range, visit);
+    }
+    if log.first_key().is_none_or(|first| range.from < first)
+        && merge::scan_engine(&**engine, bucket, range, visit)?.is_break()
+    {
+        return Ok(());
+    }
+    for record in log.iter_from(range.from) {
+        if !range.contains(&record.key)
+            || visit(&record.key, Value::Shared(&record.value)).is_break()
+        {
+            break;
+        }
+    }
+    Ok(())
+}

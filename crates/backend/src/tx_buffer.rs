@@ -1,0 +1,131 @@
+//! The two buffers of designs 3.2 to 3.5: what a write transaction collects, and what readers see.
+//!
+//! bbolt shows uncommitted changes only through its one open write transaction. So that readers
+//! need not share it, each put is also noted in a *write buffer*. The end of the write
+//! transaction merges that into the *read buffer*, and from then on readers find the records
+//! there until a commit has put them into the engine and empties it.
+//!
+//! Entries are shared by reference, so that copying a buffer (which designs 3.4 and 3.5 do for
+//! their readers) costs one pointer per entry and no byte of any value, as in etcd.
+//!
+//! Deletes have no place in a buffer. The designs commit at the end of a write transaction that
+//! deleted something, which empties the buffer and shows readers the engine's new state.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use clearlane_engine::{Bucket, KeyRange};
+
+/// One pending record.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: Bytes,
+    pub(crate) value: Bytes,
+}
+
+type Entries = [Vec<Arc<Entry>>; Bucket::ALL.len()];
+
+/// Pending records as readers see them: per bucket in key order, each key once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TxReadBuffer {
+    buckets: Entries,
+}
+
+impl TxReadBuffer {
+    pub(crate) fn get(&self, bucket: Bucket, key: &[u8]) -> Option<&Bytes> {
+        let entries = &self.buckets[bucket.index()];
+        let found = entries.binary_search_by(|entry| (*entry.key).cmp(key)).ok()?;
+        Some(&entries[found].value)
+    }
+
+    pub(crate) fn range(&self, bucket: Bucket, range: KeyRange<'_>) -> &[Arc<Entry>] {
+        if range.is_empty() {
+            return &[];
+        }
+        let entries = &self.buckets[bucket.index()];
+        let from = entries.partition_point(|entry| *entry.key < *range.from);
+        let to = range.to.map_or(entries.len(), |to| entries.partition_point(|e| *e.key < *to));
+        &entries[from..to]
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.buckets.iter_mut().for_each(Vec::clear);
+    }
+}
+
+/// Records of the open write transaction, per bucket in the order they were put.
+#[derive(Debug, Default)]
+pub(crate) struct TxWriteBuffer {
+    buckets: Entries,
+}
+
+impl TxWriteBuffer {
+    pub(crate) fn put(&mut self, bucket: Bucket, key: &[u8], value: Bytes) {
+        let entry = Entry { key: Bytes::copy_from_slice(key), value };
+        self.buckets[bucket.index()].push(Arc::new(entry));
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.buckets.iter_mut().for_each(Vec::clear);
+    }
+
+    /// Moves everything into the read buffer.
+    pub(crate) fn write_back(&mut self, read: &mut TxReadBuffer) {
+        for (new, seen) in self.buckets.iter_mut().zip(&mut read.buckets) {
+            let in_order = seen.last().into_iter().chain(&*new).is_sorted_by(|a, b| a.key < b.key);
+            seen.append(new);
+            if !in_order {
+                keep_newest_of_each_key(seen);
+            }
+        }
+    }
+}
+
+/// Sorts by key and keeps, of entries with the same key, the one put last.
+fn keep_newest_of_each_key(entries: &mut Vec<Arc<Entry>>) {
+    entries.reverse();
+    entries.sort_by(|a, b| a.key.cmp(&b.key));
+    entries.dedup_by(|later, kept| later.key == kept.key);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put_all(read: &mut TxReadBuffer, bucket: Bucket, records: &[(&'static str, &'static str)]) {
+        let mut write = TxWriteBuffer::default();
+        for (key, value) in records {
+            write.put(bucket, key.as_bytes(), Bytes::from_static(value.as_bytes()));
+        }
+        write.write_back(read);
+    }
+
+    fn show(read: &TxReadBuffer, bucket: Bucket, range: KeyRange<'_>) -> String {
+        let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+        let entries = read.range(bucket, range).iter();
+        entries.map(|e| format!("{}={} ", text(&e.key), text(&e.value))).collect()
+    }
+
+    #[test]
+    fn the_newest_value_of_a_key_wins_within_and_across_transactions() {
+        let mut read = TxReadBuffer::default();
+        put_all(&mut read, Bucket::Lease, &[("b", "1"), ("a", "1"), ("b", "2")]);
+        assert_eq!(show(&read, Bucket::Lease, KeyRange::ALL), "a=1 b=2 ");
+        put_all(&mut read, Bucket::Lease, &[("c", "3"), ("a", "3")]);
+        assert_eq!(show(&read, Bucket::Lease, KeyRange::ALL), "a=3 b=2 c=3 ");
+        assert_eq!(read.get(Bucket::Lease, b"a"), Some(&Bytes::from_static(b"3")));
+        assert_eq!(read.get(Bucket::Meta, b"a"), None);
+        assert_eq!(show(&read, Bucket::Lease, KeyRange::new(b"b", b"c")), "b=2 ");
+        assert_eq!(show(&read, Bucket::Lease, KeyRange::new(b"c", b"b")), "");
+    }
+
+    #[test]
+    fn records_in_order_are_only_appended() {
+        let mut read = TxReadBuffer::default();
+        put_all(&mut read, Bucket::Key, &[("1", "a"), ("2", "b")]);
+        put_all(&mut read, Bucket::Key, &[("3", "c")]);
+        assert_eq!(show(&read, Bucket::Key, KeyRange::starting_at(b"2")), "2=b 3=c ");
+        read.clear();
+        assert_eq!(show(&read, Bucket::Key, KeyRange::ALL), "");
+    }
+}

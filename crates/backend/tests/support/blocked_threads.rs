@@ -1,0 +1,94 @@
+//! Watching threads until they stand still: at a place where the test stops them, at a lock, or at
+//! their end. Whatever a test says about who waits for whom, it says at such a moment.
+
+use std::sync::{Condvar, Mutex};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use clearlane_locks::{BlockerState, Registry, TaskLabel, WaitingTask};
+
+/// Nothing here takes long; on a busy machine a thread may have to wait for its turn.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A place where threads stand still until it is opened.
+#[derive(Debug, Default)]
+pub(crate) struct Barrier {
+    state: Mutex<BarrierState>,
+    opened: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct BarrierState {
+    waiting: Vec<TaskLabel>,
+    open: bool,
+}
+
+impl Barrier {
+    /// Stands still until the barrier is opened.
+    pub(crate) fn wait(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.waiting.push(TaskLabel::current());
+        drop(self.opened.wait_while(state, |state| !state.open).unwrap());
+    }
+
+    /// Lets everybody go, now and later.
+    pub(crate) fn open(&self) {
+        self.state.lock().unwrap().open = true;
+        self.opened.notify_all();
+    }
+
+    fn has(&self, actor: TaskLabel) -> bool {
+        self.state.lock().unwrap().waiting.contains(&actor)
+    }
+}
+
+/// Opens the barrier at the end of a test, also of one that failed: nobody may be left waiting.
+#[derive(Debug)]
+pub(crate) struct OpenOnDrop<'b>(pub(crate) &'b Barrier);
+
+impl Drop for OpenOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
+
+/// How a thread was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ThreadStatus {
+    /// At the barrier.
+    AtBarrier,
+    /// Through with what it had to do.
+    Finished,
+    /// At a lock, behind somebody; in words.
+    Blocked(String),
+}
+
+/// Waits until the thread that acts as `actor` stands at the barrier, waits for a lock, or is done.
+pub(crate) fn watch<T>(
+    actor: TaskLabel,
+    thread: &ScopedJoinHandle<'_, T>,
+    barrier: &Barrier,
+    locks: &Registry,
+) -> ThreadStatus {
+    let started = Instant::now();
+    loop {
+        if thread.is_finished() {
+            return ThreadStatus::Finished;
+        }
+        if barrier.has(actor) {
+            return ThreadStatus::AtBarrier;
+        }
+        if let Some(waiting) = locks.waiting().into_iter().find(|waiting| waiting.waiter == actor) {
+            return ThreadStatus::Blocked(describe(&waiting));
+        }
+        assert!(started.elapsed() < DEADLINE, "{actor} runs; waiting are {:?}", locks.waiting());
+        thread::yield_now();
+    }
+}
+
+fn describe(waiting: &WaitingTask) -> String {
+    match waiting.blocker_state {
+        BlockerState::Holding => format!("waits for {}, held by {}", waiting.lock, waiting.blocker),
+        BlockerState::Waiting => format!("waits for {}, behind {}", waiting.lock, waiting.blocker),
+    }
+}

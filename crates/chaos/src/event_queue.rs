@@ -1,0 +1,164 @@
+//! Time, which passes only from one event to the next.
+//!
+//! # The idea
+//!
+//! Whatever happens in the cluster is an event with a moment. The world keeps all that are to come,
+//! and hands out the earliest; the clock jumps there. What an event causes becomes events in turn:
+//! a message that is sent is one at the moment of its arrival. So a minute with nothing in it costs
+//! nothing, and two things never happen at once.
+//!
+//! ```text
+//!   now 1.2 s   1.2003 message 1▶3    1.25 tick of 2    1.9 member 3 starts    4.0 client 1 gives up
+//!               └── the next one: now becomes 1.2003 s
+//! ```
+//!
+//! Events of one moment come in the order in which they were planned, so that nothing about the
+//! order depends on a heap's whims.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+/// A moment, or a stretch of time, in microseconds.
+pub type Micros = u64;
+
+/// A millisecond.
+pub const MILLISECOND: Micros = 1000;
+/// A second.
+pub const SECOND: Micros = 1_000_000;
+
+/// The events that are to come.
+#[derive(Debug)]
+pub struct EventQueue<E> {
+    now: Micros,
+    scheduled_count: u64,
+    heap: BinaryHeap<Reverse<ScheduledEvent<E>>>,
+}
+
+impl<E> Default for EventQueue<E> {
+    fn default() -> EventQueue<E> {
+        EventQueue { now: 0, scheduled_count: 0, heap: BinaryHeap::new() }
+    }
+}
+
+impl<E> EventQueue<E> {
+    /// The present.
+    pub fn now(&self) -> Micros {
+        self.now
+    }
+
+    /// Plans an event, so long from now.
+    pub fn schedule(&mut self, wait: Micros, event: E) {
+        self.scheduled_count += 1;
+        let at = self.now + wait;
+        self.heap.push(Reverse(ScheduledEvent { at, sequence: self.scheduled_count, event }));
+    }
+
+    /// The next event. The present is its moment.
+    pub fn next_event(&mut self) -> Option<E> {
+        let Reverse(next) = self.heap.pop()?;
+        self.now = next.at;
+        Some(next.event)
+    }
+}
+
+#[derive(Debug)]
+struct ScheduledEvent<E> {
+    at: Micros,
+    sequence: u64,
+    event: E,
+}
+
+impl<E> Ord for ScheduledEvent<E> {
+    fn cmp(&self, other: &ScheduledEvent<E>) -> Ordering {
+        (self.at, self.sequence).cmp(&(other.at, other.sequence))
+    }
+}
+
+impl<E> PartialOrd for ScheduledEvent<E> {
+    fn partial_cmp(&self, other: &ScheduledEvent<E>) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<E> PartialEq for ScheduledEvent<E> {
+    fn eq(&self, other: &ScheduledEvent<E>) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl<E> Eq for ScheduledEvent<E> {}
+
+/// What a member takes for the time: it begins anywhere and goes too fast or too slow, but never
+/// back. It is the machine's, and survives the member's crashes.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// When the rate was set: the world's time, and the clock's.
+    rate_set_at: (Micros, Micros),
+    /// How many parts in a million it is too fast; below 0 it is too slow.
+    drift_ppm: i64,
+}
+
+impl Clock {
+    /// A clock that shows `shown` at the world's beginning.
+    pub fn new(shown: Micros) -> Clock {
+        Clock { rate_set_at: (0, shown), drift_ppm: 0 }
+    }
+
+    /// From now on it goes so many parts in a million too fast.
+    pub fn set_drift(&mut self, now: Micros, drift_ppm: i64) {
+        self.rate_set_at = (now, self.read(now));
+        self.drift_ppm = drift_ppm;
+    }
+
+    /// What it shows.
+    pub fn read(&self, now: Micros) -> Micros {
+        let (since, shown) = self.rate_set_at;
+        shown + scaled(now - since, 1_000_000 + self.drift_ppm, 1_000_000)
+    }
+
+    /// The same, as the members take it.
+    pub fn elapsed(&self, now: Micros) -> Duration {
+        Duration::from_micros(self.read(now))
+    }
+
+    /// How long the world takes until the clock has gone on by so much, rounded up.
+    pub fn to_sim_time(&self, shown: Micros) -> Micros {
+        scaled(shown, 1_000_000, 1_000_000 + self.drift_ppm) + 1
+    }
+}
+
+fn scaled(time: Micros, by: i64, of: i64) -> Micros {
+    let scaled = u128::from(time) * by.unsigned_abs() as u128 / of.unsigned_abs() as u128;
+    u64::try_from(scaled).expect("a simulation lasts minutes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_by_time_and_then_in_the_order_of_planning() {
+        let mut world = EventQueue::default();
+        for (wait, event) in [(5, "c"), (2, "a"), (5, "d"), (2, "b")] {
+            world.schedule(wait, event);
+        }
+        let order: Vec<_> = std::iter::from_fn(|| world.next_event()).collect();
+        assert_eq!(order, ["a", "b", "c", "d"]);
+        assert_eq!(world.now(), 5);
+        world.schedule(1, "e");
+        assert_eq!((world.next_event(), world.now()), (Some("e"), 6));
+    }
+
+    #[test]
+    fn a_clock_drifts_and_never_jumps() {
+        let mut clock = Clock::new(7 * SECOND);
+        assert_eq!(clock.read(SECOND), 8 * SECOND);
+        clock.set_drift(SECOND, 100_000);
+        assert_eq!(clock.read(SECOND), 8 * SECOND);
+        assert_eq!(clock.read(2 * SECOND), 9_100_000);
+        clock.set_drift(2 * SECOND, -100_000);
+        assert_eq!(clock.read(3 * SECOND), 10 * SECOND);
+        assert_eq!(clock.to_sim_time(900), 1001);
+    }
+}

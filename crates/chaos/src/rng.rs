@@ -1,0 +1,92 @@
+//! Everything that happens by chance comes from here, and from one seed.
+//!
+//! The generator is SplitMix64, written out: a seed that found something must find it again after
+//! any upgrade of any dependency. Parts of the simulation get generators of their own
+//! ([`Rng::split`]), so that a change in how one of them draws leaves the others' numbers alone.
+
+/// A generator that yields the same numbers for the same seed, everywhere and always.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// The numbers of a seed.
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed)
+    }
+
+    /// A generator for one part, whose numbers have nothing to do with those that follow here.
+    #[must_use]
+    pub fn split(&mut self) -> Rng {
+        Rng(self.next_u64())
+    }
+
+    /// Any number.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    /// A number from `from` up to and including `to`.
+    pub fn between(&mut self, from: u64, to: u64) -> u64 {
+        assert!(from <= to, "{from} to {to} is no range");
+        from + self.next_u64() % (to - from + 1)
+    }
+
+    /// As [`between`](Rng::between), but each size is as likely as each other: between 1 and
+    /// 1,000 half of the numbers are below 32.
+    pub fn log_uniform(&mut self, from: u64, to: u64) -> u64 {
+        let bits = |number: u64| u64::from(u64::BITS - number.leading_zeros());
+        let size = self.between(bits(from), bits(to));
+        let low = if size == 0 { 0 } else { 1 << (size - 1) };
+        let high = low.max(1) * 2 - 1;
+        self.between(low.clamp(from, to), high.clamp(from, to))
+    }
+
+    /// Whether something happens that happens so many times in a thousand.
+    pub fn permille(&mut self, times: u64) -> bool {
+        self.next_u64() % 1000 < times
+    }
+
+    /// One of several; nothing if there is none.
+    pub fn choose<'a, T>(&mut self, several: &'a [T]) -> Option<&'a T> {
+        let last = several.len().checked_sub(1)?;
+        several.get(self.between(0, last as u64) as usize)
+    }
+
+    /// Some of several, in their order; each is as likely to be among them as not.
+    pub fn choose_some<T: Copy>(&mut self, several: &[T]) -> Vec<T> {
+        several.iter().copied().filter(|_| self.permille(500)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_of_a_seed_are_for_ever() {
+        let mut chance = Rng::new(0);
+        // The first number of SplitMix64 with seed 0, as published with the algorithm.
+        assert_eq!(chance.next_u64(), 0xe220_a839_7b1d_cdaf);
+        let mut part = chance.split();
+        assert_ne!(part.next_u64(), chance.next_u64());
+    }
+
+    #[test]
+    fn every_number_of_a_range_comes_and_no_other() {
+        let mut chance = Rng::new(7);
+        let mut seen = [0; 12];
+        for _ in 0..2000 {
+            seen[chance.between(3, 8) as usize] += 1;
+            let any = chance.log_uniform(3, 11) as usize;
+            assert!((3..=11).contains(&any), "{any}");
+        }
+        assert!(seen[3..=8].iter().all(|times| *times > 200), "{seen:?}");
+        assert_eq!(seen.iter().sum::<i32>(), 2000);
+        assert_eq!(chance.log_uniform(0, 0), 0);
+        assert_eq!(chance.choose::<u8>(&[]), None);
+    }
+}

@@ -1,0 +1,238 @@
+//! Where servers are, and which of them are worth asking.
+//!
+//! Endpoints take turns. One that fails is set aside, and a task asks it from time to time whether it
+//! is back: after a tenth of a second first, then in pauses that double up to five seconds. So a dead
+//! endpoint costs one request one attempt, and not every third request a connect time-out.
+//!
+//! ```text
+//!   turns:   a b c a b c a . c a . c a . c a b c
+//!                          ╳ fails         ╰ answers a check: takes part again
+//! ```
+//!
+//! The check is a `Status`: the member must answer, know of a leader, and be no learner. A member that
+//! is cut off from the others answers pings for ever and is of no use.
+//!
+//! When all are set aside they are tried all the same: better a slim chance than none.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use clearlane_proto::etcdserverpb::StatusRequest;
+use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use tokio::time::{sleep, timeout};
+use tonic::Status;
+use tonic::transport::{self, Channel};
+
+use crate::error::{Error, Result, StatusKind, describe_status};
+use crate::options::Options;
+
+/// Between the first two checks of an endpoint, and between the last ones.
+const PROBE_INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// What a server may send before the program has read it. h2 takes small frames, such as events of a watch, for an attack
+/// if too many lie unread, and how many it allows grows with this window.
+const CONNECTION_WINDOW: u32 = 32 << 20;
+
+/// One endpoint.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    url: String,
+    channel: Channel,
+    is_failed: AtomicBool,
+    /// So long a check may take.
+    status_timeout: Duration,
+}
+
+impl Endpoint {
+    /// Connects when it is needed.
+    fn new(written: &str, options: &Options) -> Result<Endpoint> {
+        let bad = |error: &dyn std::fmt::Display| Error::Setup(format!("{written}: {error}"));
+        let (scheme, rest) = written.split_once("://").unwrap_or(("http", written));
+        let url = match (scheme, &options.tls) {
+            ("http", None) => format!("http://{rest}"),
+            ("http" | "https", Some(_)) => format!("https://{rest}"),
+            ("https", None) => return Err(bad(&"https needs Options::tls")),
+            _ => return Err(bad(&"not http or https")),
+        };
+        let (interval, patience) = options.keep_alive;
+        let mut endpoint = transport::Endpoint::from_shared(url.clone())
+            .map_err(|error| bad(&error))?
+            .connect_timeout(options.connect_timeout)
+            .http2_keep_alive_interval(interval)
+            .keep_alive_timeout(patience)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .tcp_nodelay(true);
+        if let Some(tls) = &options.tls {
+            let config = tls.config().timeout(options.connect_timeout);
+            endpoint = endpoint.tls_config(config).map_err(|error| {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                bad(&format!("{error}: {}", cause.unwrap_or_default()))
+            })?;
+        }
+        Ok(Endpoint {
+            url,
+            channel: endpoint.connect_lazy(),
+            is_failed: AtomicBool::new(false),
+            status_timeout: options.connect_timeout + patience,
+        })
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// Takes part again, or still.
+    pub(crate) fn mark_healthy(&self) {
+        self.is_failed.store(false, Ordering::Relaxed);
+    }
+
+    /// Does not take part until a check goes well, or a request that tried all the same.
+    pub(crate) fn mark_failed(self: &Arc<Self>) {
+        if !self.is_failed.swap(true, Ordering::Relaxed) {
+            tokio::spawn(probe_until_healthy(Arc::downgrade(self)));
+        }
+    }
+
+    /// Whether anything answers there, whatever it says; otherwise why not.
+    pub(crate) async fn check_reachable(&self) -> std::result::Result<(), String> {
+        match self.fetch_status().await {
+            Some(Err(status)) if !is_answer(&status) => Err(describe_status(&status)),
+            Some(_) => Ok(()),
+            None => Err("no answer".to_owned()),
+        }
+    }
+
+    async fn is_healthy(&self) -> bool {
+        match self.fetch_status().await {
+            Some(Ok(has_leader)) => has_leader,
+            Some(Err(status)) => is_answer(&status),
+            None => false,
+        }
+    }
+
+    /// Whether it knows a leader and is no learner.
+    async fn fetch_status(&self) -> Option<std::result::Result<bool, Status>> {
+        let mut client = MaintenanceClient::new(self.channel());
+        let asked = timeout(self.status_timeout, client.status(StatusRequest {})).await.ok()?;
+        Some(asked.map(|status| {
+            let status = status.into_inner();
+            status.leader != 0 && !status.is_learner
+        }))
+    }
+}
+
+/// A server that wants a user first, or does not know the question, is there.
+fn is_answer(status: &Status) -> bool {
+    matches!(StatusKind::from_status(status), StatusKind::Final | StatusKind::TokenRejected)
+}
+
+/// Ends when the endpoint is back, or nobody wants it any more.
+async fn probe_until_healthy(place: Weak<Endpoint>) {
+    let mut pause = PROBE_INTERVALS.0;
+    loop {
+        sleep(with_jitter(pause)).await;
+        let Some(place) = place.upgrade() else { return };
+        if !place.is_failed.load(Ordering::Relaxed) {
+            return;
+        }
+        if place.is_healthy().await {
+            return place.mark_healthy();
+        }
+        pause = (pause * 2).min(PROBE_INTERVALS.1);
+    }
+}
+
+/// A little more or less, so that clients that failed together do not come back together.
+pub(crate) fn with_jitter(pause: Duration) -> Duration {
+    // Each `RandomState` has keys of its own, which is all the chance that is needed here.
+    let chance = RandomState::new().hash_one(0) % 1024;
+    pause.mul_f64(0.75 + chance as f64 / 2048.0)
+}
+
+/// All endpoints of a client.
+#[derive(Debug)]
+pub(crate) struct Endpoints {
+    all: Vec<Arc<Endpoint>>,
+    next_index: AtomicUsize,
+}
+
+impl Endpoints {
+    pub(crate) fn new(urls: &[String], options: &Options) -> Result<Endpoints> {
+        let places = urls.iter().map(|url| Endpoint::new(url, options).map(Arc::new));
+        Endpoints::from_endpoints(places.collect::<Result<_>>()?)
+    }
+
+    /// These take turns.
+    pub(crate) fn from_endpoints(places: Vec<Arc<Endpoint>>) -> Result<Endpoints> {
+        match places.is_empty() {
+            true => Err(Error::Setup("a client needs at least one endpoint".to_owned())),
+            false => Ok(Endpoints { all: places, next_index: AtomicUsize::new(0) }),
+        }
+    }
+
+    pub(crate) fn all(&self) -> &[Arc<Endpoint>] {
+        &self.all
+    }
+
+    /// Whose turn it is, of those that have not been tried: who is well comes first. `None` if all
+    /// have been tried.
+    pub(crate) fn next(&self, tried: &mut Vec<bool>) -> Option<Arc<Endpoint>> {
+        tried.resize(self.all.len(), false);
+        let turn = self.next_index.fetch_add(1, Ordering::Relaxed);
+        let order = || (0..self.all.len()).map(|step| (turn + step) % self.all.len());
+        let mut open = order().filter(|at| !tried[*at]);
+        let is_well = |at: &usize| !self.all[*at].is_failed.load(Ordering::Relaxed);
+        let first = open.clone().find(is_well).or_else(|| open.next())?;
+        tried[first] = true;
+        Some(Arc::clone(&self.all[first]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(urls: &[&str]) -> Result<Endpoints> {
+        let urls: Vec<String> = urls.iter().map(|url| (*url).to_owned()).collect();
+        Endpoints::new(&urls, &Options::new())
+    }
+
+    #[tokio::test]
+    async fn turns_pass_over_who_is_aside_and_come_back_to_them_last() {
+        let places = places(&["a:1", "http://b:1", "c:1"]).unwrap();
+        let round = || {
+            let mut tried = Vec::new();
+            let order = std::iter::from_fn(|| places.next(&mut tried));
+            order.map(|place| place.url().to_owned()).collect::<Vec<_>>()
+        };
+        let mut first = round();
+        first.sort_unstable();
+        assert_eq!(first, ["http://a:1", "http://b:1", "http://c:1"]);
+        places.all()[1].is_failed.store(true, Ordering::Relaxed);
+        assert_eq!(round()[2], "http://b:1");
+        assert_eq!(round()[2], "http://b:1");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_endpoint_is_told() {
+        for wrong in ["ftp://a:1", "https://a:1", "http://a b"] {
+            let told = places(&[wrong]).unwrap_err().to_string();
+            assert!(told.starts_with(wrong), "{told}");
+        }
+        assert!(places(&[]).is_err());
+    }
+
+    #[test]
+    fn jitter_stays_near() {
+        for _ in 0..100 {
+            let pause = with_jitter(Duration::from_millis(100)).as_millis();
+            assert!((75..=125).contains(&pause), "{pause}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Our own witness of how far a sled store got, and how it was closed.
+//!
+//! sled takes a log that ends early for one that was cut by a crash: it drops the rest and goes
+//! on. That is right for what was never flushed, and wrong for a commit that was acknowledged.
+//! Only somebody outside sled can tell the two apart, so each commit's number is written to a
+//! small file after the flush, and compared with the tree's own when the store is opened.
+//!
+//! ```text
+//!   bytes 0..8    number of the last acknowledged commit
+//!   bytes 8..16   length of sled's log when it was closed; 0 while the store is open
+//!   bytes 16..20  crc32c of the names and bytes of sled's files when it was closed
+//!   bytes 20..24  crc32c of those            (numbers are big endian)
+//! ```
+//!
+//! Whether the files are as sled left them decides whether sled may open them without trying a copy
+//! first: it repairs while it opens, and what is refused must stay as it was. A length alone does
+//! not tell; a bit can flip in its place. So all files are read when the store is closed and when it
+//! is opened, which costs as much as reading them takes.
+//!
+//! The file is not synced: a sync would double the cost of a commit. After a power cut the number
+//! may be an older one, which can hide a loss but never invents one.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use super::corrupt;
+use crate::error::{Error, Result};
+
+const COMMIT_FILE_NAME: &str = "witness";
+const LOG_NAME: &str = "db";
+const CONFIG_NAME: &str = "conf";
+const COMMIT_FILE_BYTES: usize = 24;
+/// Some seconds in all, after which somebody else must have the files.
+const RELEASE_TRIES_MAX: usize = 4_000_000;
+
+/// The witness of one store. Dropped after sled, it notes that the store was closed.
+#[derive(Debug)]
+pub(super) struct CommitFile {
+    file: File,
+    /// sled's log, to sync what sled has written.
+    log: File,
+    store: PathBuf,
+    acknowledged: u64,
+    /// As they were found; `None` once the store is open.
+    checksum_at_open: Option<FilesChecksum>,
+    /// Whether the store is about to be removed, so that nobody need know how it was closed.
+    is_removed_on_drop: bool,
+}
+
+/// What sled's files were when sled had closed them. [`FilesChecksum::STILL_OPEN`] while it has not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FilesChecksum {
+    log_length: u64,
+    sum: u32,
+}
+
+impl FilesChecksum {
+    const STILL_OPEN: FilesChecksum = FilesChecksum { log_length: 0, sum: 0 };
+
+    fn read(store: &Path) -> io::Result<FilesChecksum> {
+        Ok(FilesChecksum { log_length: log_length(store)?, sum: sum_files(store, 0)? })
+    }
+}
+
+impl CommitFile {
+    pub(super) fn create(store: &Path) -> Result<CommitFile> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(store.join(COMMIT_FILE_NAME));
+        let file = file.map_err(|error| path_error(store, COMMIT_FILE_NAME, error))?;
+        let log = open_log(store)?;
+        let store = store.to_owned();
+        let witness = CommitFile {
+            file,
+            log,
+            store,
+            acknowledged: 0,
+            checksum_at_open: None,
+            is_removed_on_drop: false,
+        };
+        let written = witness.write_open().and_then(|()| witness.sync_everything());
+        written.map_err(|error| path_error(&witness.store, COMMIT_FILE_NAME, error))?;
+        Ok(witness)
+    }
+
+    /// Reads the witness of a store, and refuses what sled would silently make anew.
+    pub(super) fn open(store: &Path) -> Result<CommitFile> {
+        for name in [CONFIG_NAME, LOG_NAME, COMMIT_FILE_NAME] {
+            match fs::metadata(store.join(name)).map(|found| found.len()) {
+                Ok(0) => return Err(corrupt(store, &format!("file {name} is empty"))),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(corrupt(store, &format!("file {name} is missing")));
+                }
+                Err(error) => return Err(path_error(store, name, error)),
+            }
+        }
+        let file = OpenOptions::new().read(true).write(true).open(store.join(COMMIT_FILE_NAME));
+        let file = file.map_err(|error| path_error(store, COMMIT_FILE_NAME, error))?;
+        let mut bytes = [0; COMMIT_FILE_BYTES];
+        let read = file.read_exact_at(&mut bytes, 0);
+        let numbers = read.ok().and_then(|()| parse(&bytes));
+        let (acknowledged, found) =
+            numbers.ok_or_else(|| corrupt(store, "the witness file is not readable"))?;
+        let (log, found, store) = (open_log(store)?, Some(found), store.to_owned());
+        Ok(CommitFile {
+            file,
+            log,
+            store,
+            acknowledged,
+            checksum_at_open: found,
+            is_removed_on_drop: false,
+        })
+    }
+
+    /// Waits until sled has let go of the files. A sled that is dropped closes them later, from a
+    /// thread of its own; the directory is locked by us, so nobody else can be meant to have them.
+    pub(super) fn wait_for_release(&self) -> Result<()> {
+        // A handle of its own, whose lock goes with it.
+        let log = open_log(&self.store)?;
+        for _ in 0..RELEASE_TRIES_MAX {
+            match log.try_lock() {
+                Ok(()) => return Ok(()),
+                Err(TryLockError::WouldBlock) => thread::yield_now(),
+                Err(TryLockError::Error(error)) => {
+                    return Err(path_error(&self.store, LOG_NAME, error));
+                }
+            }
+        }
+        Err(Error::Locked { path: self.store.join(LOG_NAME) })
+    }
+
+    /// Whether sled's files are as sled left them when it was closed.
+    pub(super) fn was_closed_cleanly(&self) -> bool {
+        // The length first: after a crash there is nothing to compare, and no need to read it all.
+        self.checksum_at_open.is_some_and(|found| {
+            log_length(&self.store).is_ok_and(|length| length == found.log_length)
+                && sum_files(&self.store, 0).is_ok_and(|sum| sum == found.sum)
+        })
+    }
+
+    /// Refuses a tree that has fewer commits than were acknowledged.
+    pub(super) fn check_commit(&self, commit: u64) -> Result<()> {
+        let acknowledged = self.acknowledged;
+        if commit < acknowledged {
+            let lost = format!("sled has commit {commit}, but {acknowledged} was acknowledged");
+            return Err(corrupt(&self.store, &lost));
+        }
+        Ok(())
+    }
+
+    /// Notes that the store is open, with a tree of `commit`.
+    pub(super) fn mark_open(&mut self, commit: u64) -> Result<()> {
+        (self.acknowledged, self.checksum_at_open) = (commit, None);
+        self.write_open().map_err(|error| path_error(&self.store, COMMIT_FILE_NAME, error))
+    }
+
+    /// Brings sled's log to the disk. sled's own flush hands it to the disk (`sync_file_range`),
+    /// which neither empties the disk's cache nor writes what the file system knows of the file.
+    pub(super) fn sync_log(&self) -> io::Result<()> {
+        self.log.sync_data()
+    }
+
+    /// Records that `commit` is about to be acknowledged.
+    pub(super) fn write_acknowledged(&self, commit: u64) -> io::Result<()> {
+        write_numbers(&self.file, commit, FilesChecksum::STILL_OPEN)
+    }
+
+    /// A new store: its files, and that they are there.
+    fn sync_everything(&self) -> io::Result<()> {
+        self.file.sync_all()?;
+        self.sync_log()?;
+        File::open(self.store.join(CONFIG_NAME))?.sync_all()?;
+        File::open(&self.store)?.sync_all()
+    }
+
+    fn write_open(&self) -> io::Result<()> {
+        write_numbers(&self.file, self.acknowledged, FilesChecksum::STILL_OPEN)
+    }
+
+    /// Says that the store's files will be removed when it is closed.
+    pub(super) fn set_removed_on_drop(&mut self) {
+        self.is_removed_on_drop = true;
+    }
+
+    /// Notes how sled left its files. Waits for sled to have left them.
+    fn write_closed(&self) -> io::Result<()> {
+        self.wait_for_release().map_err(|error| io::Error::other(error.to_string()))?;
+        let mut number = [0; 8];
+        self.file.read_exact_at(&mut number, 0)?;
+        write_numbers(&self.file, u64::from_be_bytes(number), FilesChecksum::read(&self.store)?)
+    }
+}
+
+impl Drop for CommitFile {
+    fn drop(&mut self) {
+        let is_open = self.checksum_at_open.is_none();
+        if is_open && !self.is_removed_on_drop {
+            // If this fails, the next open takes the longer way.
+            let _ = self.write_closed();
+        }
+    }
+}
+
+fn open_log(store: &Path) -> Result<File> {
+    File::open(store.join(LOG_NAME)).map_err(|error| path_error(store, LOG_NAME, error))
+}
+
+fn log_length(store: &Path) -> io::Result<u64> {
+    Ok(fs::metadata(store.join(LOG_NAME))?.len())
+}
+
+/// The crc32c of all files of a directory but the witness, in the order of their names.
+fn sum_files(dir: &Path, mut sum: u32) -> io::Result<u32> {
+    let entries = fs::read_dir(dir)?;
+    let mut names = entries
+        .map(|entry| Ok(entry?.file_name()))
+        .filter(|name| !matches!(name, Ok(name) if name == COMMIT_FILE_NAME))
+        .collect::<io::Result<Vec<_>>>()?;
+    names.sort();
+    for name in names {
+        // A zero cannot be in a name, so it ends one.
+        sum = crc32c::crc32c_append(sum, name.as_encoded_bytes());
+        sum = crc32c::crc32c_append(sum, &[0]);
+        let path = dir.join(name);
+        sum = if path.is_dir() { sum_files(&path, sum)? } else { sum_file(&path, sum)? };
+    }
+    Ok(sum)
+}
+
+fn sum_file(path: &Path, mut sum: u32) -> io::Result<u32> {
+    let mut file = File::open(path)?;
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(sum),
+            length => sum = crc32c::crc32c_append(sum, &buffer[..length]),
+        }
+    }
+}
+
+fn write_numbers(file: &File, acknowledged: u64, files: FilesChecksum) -> io::Result<()> {
+    let mut bytes = [0; COMMIT_FILE_BYTES];
+    bytes[..8].copy_from_slice(&acknowledged.to_be_bytes());
+    bytes[8..16].copy_from_slice(&files.log_length.to_be_bytes());
+    bytes[16..20].copy_from_slice(&files.sum.to_be_bytes());
+    let sum = crc32c::crc32c(&bytes[..20]);
+    bytes[20..].copy_from_slice(&sum.to_be_bytes());
+    file.write_all_at(&bytes, 0)
+}
+
+fn parse(bytes: &[u8; COMMIT_FILE_BYTES]) -> Option<(u64, FilesChecksum)> {
+    let number = |range: std::ops::Range<usize>| bytes[range].try_into().map(u64::from_be_bytes);
+    let sum = bytes[16..20].try_into().map(u32::from_be_bytes).ok()?;
+    let whole = crc32c::crc32c(&bytes[..20]).to_be_bytes() == bytes[20..];
+    let files = FilesChecksum { log_length: number(8..16).ok()?, sum };
+    if whole { Some((number(0..8).ok()?, files)) } else { None }
+}
+
+fn path_error(store: &Path, name: &str, source: io::Error) -> Error {
+    Error::Path { path: store.join(name), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::CommitFile;
+    use crate::bucket::Bucket;
+    use crate::error::EngineKind;
+    use crate::open::{Options, open};
+
+    #[test]
+    fn an_orderly_end_is_told_from_a_changed_byte_in_any_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { cache_bytes: 1 << 20, ..Options::default() };
+        let engine = open(EngineKind::Sled, dir.path(), options).unwrap();
+        let mut txn = engine.begin_write().unwrap();
+        txn.put(Bucket::Key, b"a", &vec![7; 1 << 20]).unwrap();
+        txn.commit().unwrap();
+        let store = dir.path().join("data.0");
+        assert!(!CommitFile::open(&store).unwrap().was_closed_cleanly(), "it is open");
+        drop(engine);
+
+        let is_clean = || CommitFile::open(&store).unwrap().was_closed_cleanly();
+        assert!(is_clean());
+        let blob = fs::read_dir(store.join("blobs")).unwrap().next().unwrap().unwrap().path();
+        for file in [store.join("db"), store.join("conf"), blob] {
+            let whole = fs::read(&file).unwrap();
+            let mut damaged = whole.clone();
+            damaged[whole.len() / 2] ^= 1;
+            fs::write(&file, damaged).unwrap();
+            assert!(!is_clean(), "{}", file.display());
+            fs::write(&file, whole).unwrap();
+            assert!(is_clean());
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Opening a copy first.
+//!
+//! sled repairs its files while it opens them, and finds out later, or never, that they are
+//! damaged. A store that is refused must stay as it was. So when a store was not closed cleanly,
+//! or was changed since, its files are copied, the copy is opened and checked, and only if that
+//! went well is the store itself opened. The price is the copy: it is paid after a crash, and by
+//! this engine only.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::commit_file::CommitFile;
+use super::open_and_check;
+use crate::directory::{TRIAL_SUFFIX, remove_data};
+use crate::error::{Error, Result};
+use crate::open::Options;
+
+/// Fails as opening the store would fail, without touching it.
+pub(super) fn check_copy(store: &Path, witness: &CommitFile, options: &Options) -> Result<()> {
+    let copy = TrialCopy::new(store)?;
+    let outcome = open_and_check(&copy.path, witness, options);
+    // The copy's name means nothing to anybody.
+    outcome.map(drop).map_err(|error| match error {
+        Error::Corrupt { detail, .. } => Error::Corrupt { path: store.to_owned(), detail },
+        other => other,
+    })
+}
+
+/// A directory that is removed when it is dropped. After a kill it is one of the leftovers that
+/// the next open removes.
+struct TrialCopy {
+    path: PathBuf,
+}
+
+impl TrialCopy {
+    fn new(store: &Path) -> Result<TrialCopy> {
+        let mut path = store.as_os_str().to_owned();
+        path.push(TRIAL_SUFFIX);
+        let copy = TrialCopy { path: path.into() };
+        remove_data(&copy.path)?;
+        let copied = copy_files(store, &copy.path);
+        copied.map_err(|source| Error::Path { path: copy.path.clone(), source })?;
+        Ok(copy)
+    }
+}
+
+impl Drop for TrialCopy {
+    fn drop(&mut self) {
+        let _ = remove_data(&self.path);
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_files(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! Who may write now? One writer at a time, one defragmentation at a time, and what the second
+//! must learn from the first.
+//!
+//! Nobody waits here. A second writer is turned away ([`Error::WriterBusy`]), so that a thread
+//! that asks can never be stopped by one that forgot to finish.
+//!
+//! A defragmentation copies the store while the writer goes on, so it must hear of every key that
+//! changes behind its back. While one is under way, each write transaction therefore notes the
+//! keys it touches and hands them over when it has committed. A transaction that was already open
+//! when the defragmentation began has noted nothing: until it is gone, the copy must not start.
+//!
+//! ```text
+//!   writer   ──┤ T1 (notes nothing) ├──┤ T2 notes ├──┤ T3 notes ├──
+//!   defragment      begin ·· waits ··├── copy, replay what T2, T3 handed over ──┤ finish
+//! ```
+//!
+//! # Invariants
+//!
+//! * Keys are handed over after their commit is visible and before the next writer may begin.
+//!   Whoever takes the keys first and a snapshot second therefore never misses a change.
+//! * After a failed commit no writer ever enters again. A panic while a transaction is open counts
+//!   as one: where it struck in the commit, nobody knows.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::thread;
+
+use parking_lot::Mutex;
+
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+
+/// The door before the one write transaction.
+#[derive(Debug, Default)]
+pub(crate) struct WriterLock {
+    /// Held for a few instructions at a time, never across a read or a write of the store.
+    state: Mutex<WriterLockState>,
+}
+
+#[derive(Debug, Default)]
+struct WriterLockState {
+    /// The open write transaction, and whether it notes what it touches.
+    writer: Option<RecordsChanges>,
+    /// Set by a failed commit, or by a panic in its place, for ever.
+    has_failed: bool,
+    /// Whether a defragmentation is under way.
+    is_defragmenting: bool,
+    /// Keys of commits since the defragmentation began that it has not carried over yet. A set,
+    /// because the same few keys of the small buckets change with every commit.
+    changed_keys: BTreeSet<ChangedKey>,
+}
+
+type RecordsChanges = bool;
+
+/// A key that a commit touched.
+pub(crate) type ChangedKey = (Bucket, Box<[u8]>);
+
+impl WriterLock {
+    /// Admits a writer.
+    pub(crate) fn acquire(self: &Arc<WriterLock>) -> Result<WriterGuard> {
+        let mut state = self.state.lock();
+        if state.has_failed {
+            return Err(Error::Failed);
+        }
+        if state.writer.is_some() {
+            return Err(Error::WriterBusy);
+        }
+        let noting = state.is_defragmenting;
+        state.writer = Some(noting);
+        drop(state);
+        Ok(WriterGuard {
+            lock: Arc::clone(self),
+            records_changes: noting,
+            changed_keys: Vec::new(),
+        })
+    }
+
+    /// Admits a defragmentation.
+    pub(crate) fn begin_defragment(self: &Arc<WriterLock>) -> Result<DefragmentGuard> {
+        let mut state = self.state.lock();
+        if state.has_failed {
+            return Err(Error::Failed);
+        }
+        if state.is_defragmenting {
+            return Err(Error::DefragmentBusy);
+        }
+        state.is_defragmenting = true;
+        drop(state);
+        Ok(DefragmentGuard { lock: Arc::clone(self) })
+    }
+}
+
+/// The right to be the one write transaction, until dropped.
+#[derive(Debug)]
+pub(crate) struct WriterGuard {
+    lock: Arc<WriterLock>,
+    records_changes: RecordsChanges,
+    changed_keys: Vec<ChangedKey>,
+}
+
+impl WriterGuard {
+    /// Remembers that `key` changes with this transaction, if anybody needs to know.
+    pub(crate) fn record_change(&mut self, bucket: Bucket, key: &[u8]) {
+        if self.records_changes {
+            self.changed_keys.push((bucket, key.into()));
+        }
+    }
+
+    /// Ends the turn with the outcome of the commit.
+    pub(crate) fn release(mut self, outcome: Result<()>) -> Result<()> {
+        let mut state = self.lock.state.lock();
+        match &outcome {
+            Ok(()) if state.is_defragmenting => {
+                state.changed_keys.extend(self.changed_keys.drain(..))
+            }
+            Ok(()) => {}
+            Err(_) => state.has_failed = true,
+        }
+        drop(state);
+        outcome
+    }
+}
+
+impl Drop for WriterGuard {
+    fn drop(&mut self) {
+        let mut state = self.lock.state.lock();
+        state.writer = None;
+        // The turn ends without an outcome: a commit may be on disk, wholly or not at all.
+        if thread::panicking() {
+            state.has_failed = true;
+        }
+    }
+}
+
+/// The right to be the one defragmentation, until dropped.
+#[derive(Debug)]
+pub(crate) struct DefragmentGuard {
+    lock: Arc<WriterLock>,
+}
+
+impl DefragmentGuard {
+    /// Whether every commit from now on hands over what it changed.
+    pub(crate) fn is_recording_all_commits(&self) -> bool {
+        self.lock.state.lock().writer != Some(false)
+    }
+
+    /// Takes up to `limit` changed keys.
+    pub(crate) fn take_changed_keys(&self, limit: usize) -> Vec<ChangedKey> {
+        let mut state = self.lock.state.lock();
+        std::iter::from_fn(|| state.changed_keys.pop_first()).take(limit).collect()
+    }
+
+    /// Keeps writers out, for the switch to the new store.
+    pub(crate) fn stop_writers(&self) -> Result<WriterGuard> {
+        self.lock.acquire()
+    }
+}
+
+impl Drop for DefragmentGuard {
+    fn drop(&mut self) {
+        let mut state = self.lock.state.lock();
+        state.is_defragmenting = false;
+        state.changed_keys.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::WriterLock;
+    use crate::catch_panic::catch_panic;
+    use crate::{Bucket, Error};
+
+    #[test]
+    fn one_writer_and_one_defragmentation_at_a_time() {
+        let gate = Arc::new(WriterLock::default());
+        let writer = gate.acquire().unwrap();
+        assert!(matches!(gate.acquire(), Err(Error::WriterBusy)));
+        let defragment = gate.begin_defragment().unwrap();
+        assert!(matches!(gate.begin_defragment(), Err(Error::DefragmentBusy)));
+        drop((writer, defragment));
+        assert!(gate.acquire().is_ok());
+        assert!(gate.begin_defragment().is_ok());
+    }
+
+    #[test]
+    fn a_transaction_older_than_the_defragmentation_holds_it_back() {
+        let gate = Arc::new(WriterLock::default());
+        let old = gate.acquire().unwrap();
+        let defragment = gate.begin_defragment().unwrap();
+        assert!(!defragment.is_recording_all_commits());
+        old.release(Ok(())).unwrap();
+        assert!(defragment.is_recording_all_commits());
+
+        let mut young = gate.acquire().unwrap();
+        assert!(defragment.is_recording_all_commits());
+        young.record_change(Bucket::Meta, b"k");
+        assert!(defragment.take_changed_keys(9).is_empty(), "not before its commit");
+        young.release(Ok(())).unwrap();
+        assert_eq!(defragment.take_changed_keys(9), vec![(Bucket::Meta, Box::from(&b"k"[..]))]);
+        assert!(defragment.take_changed_keys(9).is_empty());
+    }
+
+    #[test]
+    fn a_failed_commit_closes_the_gate_for_ever() {
+        let gate = Arc::new(WriterLock::default());
+        let turn = gate.acquire().unwrap();
+        assert!(turn.release(Err(Error::Storage("disk".to_owned()))).is_err());
+        assert!(matches!(gate.acquire(), Err(Error::Failed)));
+        assert!(matches!(gate.begin_defragment(), Err(Error::Failed)));
+    }
+
+    #[test]
+    fn a_panic_in_a_commit_closes_the_gate_for_ever() {
+        let gate = Arc::new(WriterLock::default());
+        let turn = gate.acquire().unwrap();
+        let commit = catch_panic(move || {
+            let _turn = turn;
+            panic!("half way")
+        });
+        assert_eq!(commit, Err::<(), _>("half way".to_owned()));
+        assert!(matches!(gate.acquire(), Err(Error::Failed)));
+        assert!(matches!(gate.begin_defragment(), Err(Error::Failed)));
+    }
+}

@@ -1,0 +1,201 @@
+//! Which leases are there, and which keys hang on them?
+//!
+//! ```text
+//!   leases                              holders
+//!   7 ─▶ ttl 60, left 0,  { a, b }      a ─▶ 7     b ─▶ 7
+//!   9 ─▶ ttl 5,  left 0,  { }
+//!
+//!   put b, lease 9:   b leaves 7 and comes to 9        b ─▶ 9
+//!   delete a:         a leaves 7                       a is gone here
+//! ```
+//!
+//! Two maps that say the same from both ends. The keys of a lease are sorted, for that is the order in
+//! which they are deleted with it, and all members must do it alike. The other map is asked with every
+//! put, and never walked.
+//!
+//! # Invariants
+//!
+//! * A key is among those of a lease exactly if the holders say so.
+//! * A key hangs only on a lease that is there.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_proto::leasepb;
+
+use crate::TTL_MAX;
+use crate::error::LeaseRejection;
+
+/// The moment of expiry where there is no leader to set one.
+pub(crate) const NEVER: Duration = Duration::MAX;
+
+/// One lease.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    /// Seconds it was granted with.
+    pub(crate) ttl: i64,
+    /// Seconds that were left at the last checkpoint; 0 if that does not count.
+    pub(crate) remaining_ttl: i64,
+    /// When it ends. [`NEVER`] at members that do not lead.
+    pub(crate) expiry: Duration,
+    /// Under which moment the leader's schedule has it. Renewals do not move it there.
+    pub(crate) queued_at: Option<Duration>,
+    /// Under which moment its next checkpoint is scheduled.
+    pub(crate) checkpoint_at: Option<Duration>,
+    keys: BTreeSet<Bytes>,
+}
+
+/// How much is left of a lease, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Of which.
+    pub id: i64,
+    /// How much; 0 for all of it.
+    pub remaining_ttl: i64,
+}
+
+/// A lease as all members have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseState {
+    /// Its id.
+    pub id: i64,
+    /// The seconds it was granted with.
+    pub ttl: i64,
+    /// The seconds that were left at the last checkpoint.
+    pub remaining_ttl: i64,
+    /// What hangs on it.
+    pub keys: Vec<Bytes>,
+}
+
+impl Lease {
+    fn new(ttl: i64, left: i64) -> Lease {
+        let keys = BTreeSet::new();
+        Lease {
+            ttl,
+            remaining_ttl: left,
+            expiry: NEVER,
+            queued_at: None,
+            checkpoint_at: None,
+            keys,
+        }
+    }
+
+    /// How long it lives from now on, if it is begun anew.
+    pub(crate) fn renewal_ttl(&self) -> Duration {
+        let seconds =
+            if self.remaining_ttl > 0 { self.remaining_ttl.min(self.ttl) } else { self.ttl };
+        ttl_duration(seconds)
+    }
+
+    /// As bucket `lease` has it.
+    pub(crate) fn to_record(&self, id: i64) -> leasepb::Lease {
+        leasepb::Lease { id, ttl: self.ttl, remaining_ttl: self.remaining_ttl }
+    }
+
+    pub(crate) fn is_expired(&self, now: Duration) -> bool {
+        self.expiry <= now
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &Bytes> {
+        self.keys.iter()
+    }
+
+    /// So many keys, behind one.
+    pub(crate) fn keys_after(&self, last: Option<&Bytes>, count: usize) -> Vec<Bytes> {
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        self.keys.range::<Bytes, _>((from, Bound::Unbounded)).take(count).cloned().collect()
+    }
+}
+
+pub(crate) fn ttl_duration(ttl: i64) -> Duration {
+    Duration::from_secs(ttl.max(0).unsigned_abs())
+}
+
+/// All leases.
+#[derive(Debug, Default)]
+pub(crate) struct LeaseMap {
+    leases: BTreeMap<i64, Lease>,
+    lease_of_key: HashMap<Bytes, i64>,
+}
+
+impl LeaseMap {
+    /// How long a lease would be granted for, or why not.
+    pub(crate) fn check_grant(
+        &self,
+        id: i64,
+        ttl: i64,
+        ttl_min: i64,
+    ) -> Result<i64, LeaseRejection> {
+        if id == 0 {
+            return Err(LeaseRejection::NotFound);
+        }
+        if ttl > TTL_MAX {
+            return Err(LeaseRejection::TtlTooLarge);
+        }
+        if self.leases.contains_key(&id) {
+            return Err(LeaseRejection::Exists);
+        }
+        Ok(ttl.max(ttl_min))
+    }
+
+    /// Adds a lease, of which there is none yet. It never ends, unless somebody says when.
+    pub(crate) fn add(&mut self, id: i64, ttl: i64, left: i64) -> &mut Lease {
+        self.leases.insert(id, Lease::new(ttl, left));
+        self.leases.get_mut(&id).expect("it was added")
+    }
+
+    /// A lease is no more, and what still hung on it hangs on none.
+    pub(crate) fn remove(&mut self, id: i64) -> Option<Lease> {
+        let lease = self.leases.remove(&id)?;
+        for key in &lease.keys {
+            self.lease_of_key.remove(key);
+        }
+        Some(lease)
+    }
+
+    /// From now on a key hangs on this lease. On none, if there is no such lease.
+    pub(crate) fn attach(&mut self, key: &Bytes, lease: i64) {
+        let lease = Some(lease).filter(|lease| self.leases.contains_key(lease));
+        let before = match lease {
+            Some(lease) => self.lease_of_key.insert(key.clone(), lease),
+            None => self.lease_of_key.remove(key),
+        };
+        if before == lease {
+            return;
+        }
+        if let Some(before) = before.and_then(|id| self.leases.get_mut(&id)) {
+            before.keys.remove(key);
+        }
+        if let Some(now) = lease.and_then(|id| self.leases.get_mut(&id)) {
+            now.keys.insert(key.clone());
+        }
+    }
+
+    pub(crate) fn get(&self, id: i64) -> Option<&Lease> {
+        self.leases.get(&id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: i64) -> Option<&mut Lease> {
+        self.leases.get_mut(&id)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (i64, &Lease)> {
+        self.leases.iter().map(|(id, lease)| (*id, lease))
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (i64, &mut Lease)> {
+        self.leases.iter_mut().map(|(id, lease)| (*id, lease))
+    }
+
+    /// How many keys hang on a lease.
+    pub(crate) fn attached_count(&self) -> usize {
+        self.lease_of_key.len()
+    }
+
+    /// How many leases there are.
+    pub(crate) fn len(&self) -> usize {
+        self.leases.len()
+    }
+}

@@ -1,0 +1,202 @@
+//! What the requests of a class met.
+//!
+//! Latencies go into a histogram with three digits: a figure of 12.3 ms is between 12.25 and 12.35.
+//! Only answers are in it. A request that failed took some time, too, but one that is refused at once is
+//! not a quick answer; so failures are counted, by what they say, and a table in which there are any is
+//! to be read with them in mind.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use crate::response_scanner::ResponseStats;
+
+/// Longer is recorded as this.
+const LATENCY_MAX: Duration = Duration::from_secs(3600);
+/// More different texts of errors are one.
+const ERROR_TEXTS_MAX: usize = 20;
+const OTHER_ERRORS: &str = "other errors";
+
+/// One request, when it is over.
+#[derive(Clone, Debug)]
+pub struct CompletedRequest {
+    /// When it was due, since the beginning.
+    pub due: Duration,
+    /// When it was sent.
+    pub sent: Duration,
+    /// When its answer had come.
+    pub answered: Duration,
+    /// What was in that, or what went wrong.
+    pub result: Result<ResponseStats, String>,
+}
+
+/// Adds them up.
+#[derive(Clone, Debug)]
+pub struct ClassMetrics {
+    latency: Histogram<u64>,
+    send_delay: Histogram<u64>,
+    errors: BTreeMap<String, u64>,
+    keys: u64,
+    bytes: u64,
+    last_answer: Duration,
+}
+
+impl Default for ClassMetrics {
+    fn default() -> ClassMetrics {
+        let histogram = || {
+            let longest = LATENCY_MAX.as_nanos() as u64;
+            Histogram::new_with_bounds(1000, longest, 3).expect("the bounds are sound")
+        };
+        ClassMetrics {
+            latency: histogram(),
+            send_delay: histogram(),
+            errors: BTreeMap::new(),
+            keys: 0,
+            bytes: 0,
+            last_answer: Duration::ZERO,
+        }
+    }
+}
+
+impl ClassMetrics {
+    /// One more.
+    pub fn add(&mut self, done: CompletedRequest) {
+        self.send_delay.saturating_record(ns(done.sent.saturating_sub(done.due)));
+        match done.result {
+            Ok(seen) => {
+                self.latency.saturating_record(ns(done.answered.saturating_sub(done.due)));
+                self.keys += seen.keys;
+                self.bytes += seen.bytes;
+                self.last_answer = self.last_answer.max(done.answered);
+            }
+            Err(text) => self.add_failures(text, 1),
+        }
+    }
+
+    /// So many more that failed.
+    pub fn add_failures(&mut self, text: String, count: u64) {
+        let known = self.errors.contains_key(&text) || self.errors.len() < ERROR_TEXTS_MAX;
+        let text = if known { text } else { OTHER_ERRORS.to_owned() };
+        *self.errors.entry(text).or_default() += count;
+    }
+
+    /// How many were answered.
+    pub fn answered(&self) -> u64 {
+        self.latency.len()
+    }
+
+    /// How many were not.
+    pub fn failed(&self) -> u64 {
+        self.errors.values().sum()
+    }
+
+    /// What they said, and how often.
+    pub fn errors(&self) -> &BTreeMap<String, u64> {
+        &self.errors
+    }
+
+    /// What that share of the answers took at most, in milliseconds; nothing if there are none.
+    pub fn latency_ms(&self, quantile: f64) -> Option<f64> {
+        ms(&self.latency, quantile)
+    }
+
+    /// How late that share of the requests was sent at most: the driver's fault, and in the latency.
+    pub fn send_delay_ms(&self, quantile: f64) -> Option<f64> {
+        ms(&self.send_delay, quantile)
+    }
+
+    /// Keys in an answer.
+    pub fn keys_per_answer(&self) -> f64 {
+        self.keys as f64 / self.answered().max(1) as f64
+    }
+
+    /// Bytes of an answer.
+    pub fn bytes_per_answer(&self) -> f64 {
+        self.bytes as f64 / self.answered().max(1) as f64
+    }
+
+    /// Answers per second: in the window, or until the last came, if that was later.
+    pub fn answered_per_second(&self, window: Duration) -> f64 {
+        self.answered() as f64 / window.max(self.last_answer).as_secs_f64()
+    }
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn ms(histogram: &Histogram<u64>, quantile: f64) -> Option<f64> {
+    // The largest is known exactly as far as the histogram knows anything.
+    (!histogram.is_empty()).then(|| histogram.value_at_quantile(quantile) as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(due_ms: u64, sent_ms: u64, answered_ms: u64) -> CompletedRequest {
+        let [due, sent, answered] = [due_ms, sent_ms, answered_ms].map(Duration::from_millis);
+        let outcome = Ok(ResponseStats { keys: 2, bytes: 100 });
+        CompletedRequest { due, sent, answered, result: outcome }
+    }
+
+    fn near(found: Option<f64>, expected: f64) -> bool {
+        found.is_some_and(|found| (found / expected - 1.0).abs() < 0.002)
+    }
+
+    #[test]
+    fn percentiles_are_those_of_the_latencies_from_the_time_they_were_due() {
+        let mut tally = ClassMetrics::default();
+        // 1 to 1,000 ms; all were sent 0 to 99 ms after they were due.
+        (1..=1000).for_each(|latency| tally.add(done(500, 500 + latency % 100, 500 + latency)));
+        for (quantile, expected) in [(0.5, 500.0), (0.9, 900.0), (0.99, 990.0), (0.999, 999.0)] {
+            let found = tally.latency_ms(quantile);
+            assert!(near(found, expected), "{quantile}: {found:?}");
+        }
+        assert!(near(tally.latency_ms(1.0), 1000.0), "{:?}", tally.latency_ms(1.0));
+        assert!(near(tally.send_delay_ms(1.0), 99.0), "{:?}", tally.send_delay_ms(1.0));
+        assert_eq!((tally.answered(), tally.failed()), (1000, 0));
+        assert_eq!((tally.keys_per_answer(), tally.bytes_per_answer()), (2.0, 100.0));
+    }
+
+    #[test]
+    fn a_server_that_stands_still_is_seen_by_all_who_were_due() {
+        // 100 a second for 5 s; from 2 s to 3 s nobody is answered.
+        let mut tally = ClassMetrics::default();
+        for due in (0..5000).step_by(10) {
+            tally.add(done(due, due, if (2000..3000).contains(&due) { 3000 } else { due + 1 }));
+        }
+        assert!(near(tally.latency_ms(0.80), 1.0), "{:?}", tally.latency_ms(0.80));
+        assert!(near(tally.latency_ms(0.90), 500.0), "{:?}", tally.latency_ms(0.90));
+        assert!(near(tally.latency_ms(0.99), 950.0), "{:?}", tally.latency_ms(0.99));
+    }
+
+    #[test]
+    fn failures_are_counted_by_their_text_and_have_no_latency() {
+        let mut tally = ClassMetrics::default();
+        assert_eq!(
+            (tally.latency_ms(0.5), tally.answered_per_second(Duration::from_secs(1))),
+            (None, 0.0)
+        );
+        for number in 0..100 {
+            let outcome = Err(format!("text {number}"));
+            tally.add(CompletedRequest { result: outcome, ..done(0, 0, 10) });
+            tally.add_failures("text 0".to_owned(), 2);
+        }
+        assert_eq!((tally.answered(), tally.failed()), (0, 300));
+        assert_eq!(tally.errors()["text 0"], 201);
+        assert_eq!(tally.errors()[OTHER_ERRORS], 80);
+        assert_eq!(tally.errors().len(), ERROR_TEXTS_MAX + 1);
+        assert_eq!(tally.latency_ms(0.5), None);
+    }
+
+    #[test]
+    fn a_late_answer_lowers_the_rate() {
+        let mut tally = ClassMetrics::default();
+        (0..100).for_each(|at| tally.add(done(at, at, at)));
+        assert_eq!(tally.answered_per_second(Duration::from_secs(10)), 10.0);
+        tally.add(done(0, 0, 20_200));
+        assert_eq!(tally.answered_per_second(Duration::from_secs(10)), 5.0);
+    }
+}

@@ -1,0 +1,116 @@
+//! One field of a workload is changed, by its name: `seconds`, `keys.count` or `cheap.rate`.
+//!
+//! Who asks "what if" changes a field and runs the workload again. What he changes is written back as
+//! the table that it was read from, and read as strictly as a file.
+
+use toml::{Table, Value};
+
+use super::fields::Fields;
+use super::{Class, Operation, Workload, parse};
+use crate::arrivals::Spacing;
+use crate::keys::{KeySpace, Sizes};
+use crate::{Error, Result};
+
+impl Workload {
+    /// Changes a field: of the file (`seconds`), of its keys (`keys.count`), or of a class (`cheap.rate`).
+    pub fn set(&mut self, name: &str, value: Value) -> Result<()> {
+        match name.split_once('.') {
+            None if name == "seconds" => {
+                let table: Table = [(name.to_owned(), value)].into_iter().collect();
+                let fields = Fields::new("workload", &table, &[name])?;
+                let seconds = fields.integer(name, 1..=parse::SECONDS_MAX)?;
+                self.seconds = fields.required(name, seconds)?;
+                Ok(())
+            }
+            Some(("keys", field)) => self.set_space(field, value),
+            Some((class, field)) if self.has_class(class) && field != "name" => {
+                self.set_class(class, field, value)
+            }
+            _ => Err(self.unknown_field(name)),
+        }
+    }
+
+    fn has_class(&self, class: &str) -> bool {
+        self.classes.iter().any(|known| known.name == class)
+    }
+
+    fn unknown_field(&self, name: &str) -> Error {
+        let classes = self.classes.iter().map(|class| class.name.as_str());
+        let classes = classes.collect::<Vec<_>>().join(", ");
+        Error::Workload(format!(
+            "there is no `{name}` to be set; there are seconds, keys.FIELD, and CLASS.FIELD with a class \
+             of {classes}"
+        ))
+    }
+
+    fn set_space(&mut self, field: &str, value: Value) -> Result<()> {
+        let mut table = space_table(&self.space);
+        table.insert(field.to_owned(), value);
+        let space = parse::space(&table)?;
+        // What there are fewer of, a class may not ask for any more.
+        let classes = self.classes.iter();
+        let classes = classes.map(|class| parse::class(class.index, &class_table(class), &space));
+        self.classes = classes.collect::<Result<_>>()?;
+        self.space = space;
+        Ok(())
+    }
+
+    fn set_class(&mut self, name: &str, field: &str, value: Value) -> Result<()> {
+        for class in self.classes.iter_mut().filter(|class| class.name == name) {
+            let mut table = class_table(class);
+            table.insert(field.to_owned(), value.clone());
+            *class = parse::class(class.index, &table, &self.space)?;
+        }
+        Ok(())
+    }
+}
+
+fn whole(number: u64) -> Value {
+    Value::Integer(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+fn text(word: &str) -> Value {
+    Value::String(word.to_owned())
+}
+
+fn sizes(sizes: Sizes) -> Value {
+    let ends = [("min", sizes.min), ("max", sizes.max)];
+    Value::Table(ends.map(|(name, size)| (name.to_owned(), whole(size))).into_iter().collect())
+}
+
+fn space_table(space: &KeySpace) -> Table {
+    let fields = [
+        ("prefix", text(&space.prefix)),
+        ("count", whole(space.count)),
+        ("size", whole(space.key_size)),
+        ("value", sizes(space.value)),
+    ];
+    fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
+}
+
+fn class_table(class: &Class) -> Table {
+    let arrivals = match class.spacing {
+        Spacing::Constant => "constant",
+        Spacing::Poisson => "poisson",
+    };
+    let mut fields = vec![
+        ("name", text(&class.name)),
+        ("operation", text(class.operation.name())),
+        ("rate", Value::Float(class.rate)),
+        ("arrivals", text(arrivals)),
+        ("connections", whole(class.connections)),
+    ];
+    match class.operation {
+        Operation::Range { keys, limit, serializable } => {
+            let consistency = if serializable { "serializable" } else { "linearizable" };
+            fields.extend([("keys", whole(keys)), ("consistency", text(consistency))]);
+            fields.extend(limit.map(|limit| ("limit", whole(limit))));
+        }
+        Operation::Put { value } => fields.push(("value", sizes(value))),
+        Operation::Delete { keys } => fields.push(("keys", whole(keys))),
+        Operation::Txn { keys, value } => {
+            fields.extend([("keys", whole(keys)), ("value", sizes(value))]);
+        }
+    }
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}

@@ -1,0 +1,290 @@
+//! How does a thread wait? A gate with threads before it: what both kinds of lock are made of.
+//!
+//! The [`LockState`] decides; the door holds it behind a small inner lock, lets threads sleep and wakes
+//! them, and writes down what happened. The inner lock is held for a few dozen instructions,
+//! never while a thread sleeps or works with the data.
+//!
+//! ```text
+//! enter   clock ─▶ [inner lock: gate.arrive] ─▶ inside?  ── yes ─▶ go
+//!                                                  └─ no ─▶ park ─▶ [gate.poll] ─▶ inside? …
+//! leave   clock ─▶ [inner lock: gate.leave] ─▶ wake who may go ─▶ figures, events
+//! ```
+//!
+//! # Blocked at the inner lock
+//!
+//! Short as it is, a thread can lose its processor inside, and then everybody at this door is
+//! blocked for milliseconds. That must not look like a long hold of the next to come or of the one
+//! who leaves. So whoever finds the lock taken reads the clock again once it has it, and the gate
+//! is told that time. What lies between is a wait behind nobody for one who comes, in the figures
+//! but not in the blame, and no part of the hold of one who leaves.
+//!
+//! # Why there is a second lock around the data
+//!
+//! The gate only says who may touch the data; Rust wants that proved. Without `unsafe` the proof
+//! is an ordinary lock around the data that is taken *after* the gate let the thread in and given
+//! back *before* it leaves. So it is free whenever it is asked for, and `try_lock` that fails is a
+//! bug of the gate: the locks assert it. It costs two uncontended atomic operations.
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    sync::Arc,
+    thread::{self, Thread},
+};
+
+use parking_lot::MutexGuard;
+
+use crate::{
+    BlockerState, LockEvent, LockMode, TaskLabel,
+    events::EventSink,
+    lock_metrics::LockMetrics,
+    now_ns,
+    rules::{Acquisition, BlockedAcquisition, BlockedInterval, LockState, Ticket},
+};
+
+#[cfg(test)]
+mod tests;
+
+thread_local! {
+    static WAITED_NS: Cell<u64> = const { Cell::new(0) };
+    static LONGEST_WAIT: Cell<Option<LockWait>> = const { Cell::new(None) };
+}
+
+/// One wait of a thread for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockWait {
+    /// The lock.
+    pub lock: &'static str,
+    /// How long.
+    pub waited_ns: u64,
+    /// Who stood in front when the wait began, and whether he held the lock or waited himself.
+    /// `None`: the way was free, and the thread was only late to go it.
+    pub blocker: Option<(TaskLabel, BlockerState)>,
+    /// The first of those that held the lock when the wait began: another than the one in front, if that waited
+    /// itself.
+    pub holder: Option<TaskLabel>,
+}
+
+/// How long this thread has waited for locks of this crate so far. The difference around an
+/// operation is what the operation waited.
+pub fn waited_ns() -> u64 {
+    WAITED_NS.get()
+}
+
+/// The longest wait of this thread since it was asked for this the last time. Together with
+/// [`waited_ns`] it says why an operation took long.
+pub fn take_longest_wait() -> Option<LockWait> {
+    LONGEST_WAIT.take()
+}
+
+/// A gate, the threads that sleep before it, and where its figures go.
+#[derive(Debug)]
+pub(crate) struct BlockingLock {
+    pub(crate) metrics: Arc<LockMetrics>,
+    event_sink: Arc<EventSink>,
+    inner: parking_lot::Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    state: LockState,
+    /// Those who wait and how to wake them.
+    parked_threads: BTreeMap<Ticket, Thread>,
+}
+
+/// The inner lock, taken.
+struct InnerGuard<'a> {
+    inner: MutexGuard<'a, Inner>,
+    /// When it was asked for. The same as `taken_ns` if it was free.
+    requested_ns: u64,
+    /// Read under the lock unless it was free.
+    acquired_ns: u64,
+}
+
+impl BlockingLock {
+    pub(crate) fn new(figures: Arc<LockMetrics>, studio: Arc<EventSink>) -> BlockingLock {
+        BlockingLock { metrics: figures, event_sink: studio, inner: parking_lot::Mutex::default() }
+    }
+
+    /// Goes in, after waiting if need be.
+    #[inline]
+    pub(crate) fn acquire(&self, mode: LockMode) -> BlockingLockGuard<'_> {
+        let InnerGuard { mut inner, requested_ns: asked_ns, acquired_ns: taken_ns } =
+            self.lock_inner();
+        let (actor, number) = TaskLabel::current_numbered();
+        let arrival = inner.state.acquire(actor, mode, taken_ns);
+        if !arrival.is_acquired {
+            self.wait(inner, arrival.ticket, mode, asked_ns);
+        } else if asked_ns < taken_ns {
+            drop(inner);
+            self.record_wait(mode, (asked_ns, taken_ns), None, None);
+        }
+        BlockingLockGuard { lock: self, ticket: arrival.ticket, mode, number }
+    }
+
+    /// Goes in if that takes no waiting.
+    pub(crate) fn try_acquire(&self, mode: LockMode) -> Option<BlockingLockGuard<'_>> {
+        let (actor, number) = TaskLabel::current_numbered();
+        let ticket = self.inner.lock().state.try_acquire(actor, mode, now_ns())?;
+        Some(BlockingLockGuard { lock: self, ticket, mode, number })
+    }
+
+    /// Who is inside.
+    pub(crate) fn holders(&self) -> Vec<Acquisition> {
+        self.inner.lock().state.holders().copied().collect()
+    }
+
+    /// Who waits.
+    pub(crate) fn waiters(&self) -> Vec<BlockedAcquisition> {
+        self.inner.lock().state.waiters().collect()
+    }
+
+    /// Takes the inner lock and tells the time, with one reading of the clock if the lock is free.
+    /// It is read first: behind the atomic operation of the lock it costs 9 ns more.
+    #[inline]
+    fn lock_inner(&self) -> InnerGuard<'_> {
+        let asked_ns = now_ns();
+        match self.inner.try_lock() {
+            Some(inner) => InnerGuard { inner, requested_ns: asked_ns, acquired_ns: asked_ns },
+            None => self.lock_inner_contended(asked_ns),
+        }
+    }
+
+    #[cold]
+    fn lock_inner_contended(&self, asked_ns: u64) -> InnerGuard<'_> {
+        let inner = self.inner.lock();
+        InnerGuard { inner, requested_ns: asked_ns, acquired_ns: now_ns() }
+    }
+
+    /// Sleeps until the gate has let this arrival in. Somebody else may wake the thread early: the
+    /// gate is asked each time.
+    #[cold]
+    fn wait(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+        ticket: Ticket,
+        mode: LockMode,
+        asked_ns: u64,
+    ) {
+        inner.parked_threads.insert(ticket, thread::current());
+        let own = inner.state.waiters().find(|waiting| waiting.waiter.ticket == ticket);
+        let front = own.and_then(|own| own.blocker).map(|front| (front.task, front.state));
+        let holder = inner.state.holders().next().map(|party| party.task);
+        let mut inside = false;
+        while !inside {
+            MutexGuard::unlocked(&mut inner, thread::park);
+            inside = inner.state.poll(ticket, now_ns());
+        }
+        inner.parked_threads.remove(&ticket);
+        drop(inner);
+
+        self.record_wait(mode, (asked_ns, now_ns()), front, holder);
+    }
+
+    #[cold]
+    fn record_wait(
+        &self,
+        mode: LockMode,
+        (start_ns, end_ns): (u64, u64),
+        front: Option<(TaskLabel, BlockerState)>,
+        holder: Option<TaskLabel>,
+    ) {
+        let waited_ns = end_ns.saturating_sub(start_ns);
+        WAITED_NS.set(WAITED_NS.get() + waited_ns);
+        if LONGEST_WAIT.get().is_none_or(|longest| longest.waited_ns < waited_ns) {
+            let lock = self.metrics.name;
+            LONGEST_WAIT.set(Some(LockWait { lock, waited_ns, blocker: front, holder }));
+        }
+        self.metrics.record_wait(mode, waited_ns);
+        if self.event_sink.is_on() {
+            let (lock, (actor, number)) = (self.metrics.name, TaskLabel::current_numbered());
+            self.event_sink.write(LockEvent::Wait {
+                lock,
+                mode,
+                task: actor,
+                number,
+                blocker: front,
+                start_ns,
+                end_ns,
+            });
+        }
+    }
+
+    #[inline]
+    fn release(&self, ticket: Ticket, mode: LockMode, number: u32) {
+        let InnerGuard { mut inner, requested_ns: left_ns, acquired_ns: taken_ns } =
+            self.lock_inner();
+        let left = inner.state.release(ticket, mode, taken_ns);
+        if left.wake.is_empty() {
+            drop(inner);
+        } else {
+            self.wake(inner, &left.wake);
+        }
+        self.metrics.record_hold(
+            left.acquisition.task,
+            mode,
+            left_ns.saturating_sub(left.acquisition.since_ns),
+        );
+        if self.event_sink.is_on() {
+            self.event_sink.write(self.hold_event(&left.acquisition, number, left_ns));
+        }
+    }
+
+    /// Wakes sleepers whose way is free, and writes down whom they waited for. Both after the inner
+    /// lock is released, so that they do not run into it.
+    #[cold]
+    fn wake(&self, mut inner: MutexGuard<'_, Inner>, tickets: &[Ticket]) {
+        let sleepers = &inner.parked_threads;
+        let threads = tickets.iter().filter_map(|ticket| sleepers.get(ticket).cloned());
+        let threads: Vec<Thread> = threads.collect();
+        let stretches = inner.state.take_blocked_intervals();
+        drop(inner);
+
+        threads.iter().for_each(Thread::unpark);
+        self.metrics.record_blame(&stretches);
+        if self.event_sink.is_on() {
+            stretches.iter().for_each(|stretch| self.event_sink.write(self.blocked_event(stretch)));
+        }
+    }
+
+    fn hold_event(&self, party: &Acquisition, number: u32, end_ns: u64) -> LockEvent {
+        LockEvent::Hold {
+            lock: self.metrics.name,
+            mode: party.mode,
+            task: party.task,
+            number,
+            start_ns: party.since_ns,
+            end_ns,
+        }
+    }
+
+    fn blocked_event(&self, stretch: &BlockedInterval) -> LockEvent {
+        LockEvent::Blocked {
+            lock: self.metrics.name,
+            mode: stretch.mode,
+            task: stretch.waiter,
+            blocker: stretch.blocker.task,
+            blocker_mode: stretch.blocker.mode,
+            blocker_state: stretch.blocker.state,
+            start_ns: stretch.start_ns,
+            end_ns: stretch.end_ns,
+        }
+    }
+}
+
+/// A thread inside; it leaves when this is dropped, also when it panics.
+#[derive(Debug)]
+pub(crate) struct BlockingLockGuard<'a> {
+    lock: &'a BlockingLock,
+    ticket: Ticket,
+    mode: LockMode,
+    /// Of who came, who may act as another when he leaves.
+    number: u32,
+}
+
+impl Drop for BlockingLockGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.release(self.ticket, self.mode, self.number);
+    }
+}

@@ -1,0 +1,93 @@
+//! What the clock says of those who are blocked at the inner lock. The test itself takes it, as a
+//! thread that lost its processor inside would.
+
+use std::sync::mpsc::channel;
+
+use super::*;
+
+const BLOCKED_NS: u64 = 1_000_000;
+
+fn new_lock() -> BlockingLock {
+    BlockingLock::new(Arc::new(LockMetrics::new("door")), Arc::default())
+}
+
+/// Holds the inner lock for a while; returns when it gave it back.
+fn hold_inner(inner: MutexGuard<'_, Inner>) -> u64 {
+    let until_ns = now_ns() + BLOCKED_NS;
+    while now_ns() < until_ns {
+        thread::yield_now();
+    }
+    let freed_ns = now_ns();
+    drop(inner);
+    freed_ns
+}
+
+/// Somebody goes in while the inner lock is taken. Says whether it came in time to be blocked.
+fn acquire_contended() -> bool {
+    let door = new_lock();
+    thread::scope(|scope| {
+        let inner = door.inner.lock();
+        let entering = scope.spawn(|| {
+            let _stay = door.acquire(LockMode::Write);
+            (waited_ns(), door.holders()[0].since_ns)
+        });
+        let freed_ns = hold_inner(inner);
+        let (waited_ns, since_ns) = entering.join().expect("it does not panic");
+        let blocked = waited_ns > BLOCKED_NS / 2;
+        assert!(!blocked || freed_ns <= since_ns, "held since {since_ns}, free at {freed_ns}");
+        blocked
+    })
+}
+
+#[test]
+fn being_blocked_on_the_way_in_is_a_wait_and_no_hold() {
+    assert!((0..1_000).any(|_| acquire_contended()));
+}
+
+#[test]
+fn being_blocked_on_the_way_out_is_no_hold_of_the_next() {
+    let door = new_lock();
+    let (tell, told) = channel();
+    thread::scope(|scope| {
+        let reading = door.acquire(LockMode::Read);
+        scope.spawn(|| {
+            let _writing = door.acquire(LockMode::Write);
+            tell.send(door.holders()[0].since_ns).expect("the test listens");
+        });
+        while door.waiters().is_empty() {
+            thread::yield_now();
+        }
+        let inner = door.inner.lock();
+        scope.spawn(move || drop(reading));
+        let freed_ns = hold_inner(inner);
+        let since_ns = told.recv().expect("the writer gets in");
+        assert!(freed_ns <= since_ns, "held since {since_ns}, free at {freed_ns}");
+    });
+}
+
+#[test]
+fn a_thread_knows_its_longest_wait_and_for_whom() {
+    let door = new_lock();
+    let (tell, told) = channel();
+    thread::scope(|scope| {
+        let holding = {
+            let _as = TaskLabel::named("holder").enter();
+            door.acquire(LockMode::Write)
+        };
+        scope.spawn(|| {
+            let _as = TaskLabel::named("waiter").enter();
+            drop(door.acquire(LockMode::Read));
+            let wait = take_longest_wait();
+            tell.send((wait, waited_ns(), take_longest_wait())).expect("the test listens");
+        });
+        while door.waiters().is_empty() {
+            thread::yield_now();
+        }
+        drop(holding);
+    });
+    let (wait, all_ns, again) = told.recv().expect("it was told");
+    let holder = Some(TaskLabel::named("holder"));
+    let front = holder.map(|holder| (holder, BlockerState::Holding));
+    assert_eq!(wait, Some(LockWait { lock: "door", waited_ns: all_ns, blocker: front, holder }));
+    assert_eq!(again, None);
+}

@@ -1,0 +1,439 @@
+//! Who goes in, who waits, and in what order? The rules of the lock, as a plain state machine.
+//!
+//! # The idea
+//!
+//! A [`LockState`] is told who arrives, who leaves and what time it is, and answers who is inside and
+//! whom to wake. It has no thread, no clock and no data to protect: the locks of this crate run
+//! it on real threads, a simulator can run the very same rules in virtual time.
+//!
+//! The rules are those of Go's `sync.RWMutex`, which all of etcd's read paths are built on:
+//!
+//! 1. Readers share the inside; a writer is alone there.
+//! 2. Writers take *turns*: one at a time has the turn, the others queue for it.
+//! 3. The writer with the turn waits until the readers inside have left. From the moment it has
+//!    the turn, **readers that arrive are turned away**.
+//! 4. When a writer leaves, all readers it turned away go in at once, **before** the next writer:
+//!    that one gets the turn and now waits for them.
+//!
+//! So neither side starves, and the price is the convoy: one slow reader (r1), one writer that
+//! waits for it (w1), and every later reader stands behind a writer that does nothing.
+//!
+//! ```text
+//! time ─▶   1    2    3    4    5    6    7    8
+//! r1        ████████████████████┤                 reads for long
+//! w1             ░░░░░░░░░░░░░░░█████┤            has the turn, waits for r1
+//! r2                  ░░░░░░░░░░░░░░░█████┤       could share with r1; w1 turns it away
+//! w2                       ░░░░░░░░░░░░░░░█████┤  waits for the turn, then for r2
+//! ```
+//!
+//! # Turns
+//!
+//! A writer that leaves does not hand the turn over: it wakes the first of the queue, and whoever
+//! comes by first takes the turn. A thread that is running wins against one that must be woken,
+//! which keeps a busy lock fast. So that nobody starves, a writer that has queued for
+//! [`HANDOVER_AFTER_NS`] gets the turn kept for it. Go's mutex does the same with the same limit
+//! (its "normal" and "starvation" modes); it enters the second mode only when a woken waiter has
+//! lost once, and leaves it when the queue is short or its head is young. Here each handover is
+//! decided by itself.
+//!
+//! A plain mutex is a gate that nobody enters to read.
+//!
+//! # Who stands in front
+//!
+//! At any moment one party stands in front of each waiter: before the writer with the turn the
+//! reader that has been inside longest, before all others the writer with the turn, be it
+//! [`BlockerState::Holding`] or itself [`BlockerState::Waiting`]. Whenever that changes, the gate writes down
+//! the [`BlockedInterval`] of waiting that ended. The stretches of the picture, which is how the chain
+//! r2 → w1 → r1 can be told afterwards:
+//!
+//! ```text
+//! w1  2-5 behind r1 (holding)
+//! r2  3-5 behind w1 (waiting)   5-6 behind w1 (holding)
+//! w2  4-5 behind w1 (waiting)   5-6 behind w1 (holding)   6-7 behind r2 (holding)
+//! ```
+//!
+//! Between a writer's leaving and the next taking the turn nobody stands in front: that is the time
+//! it takes to wake a thread, and nobody is blamed for it.
+//!
+//! # Invariants
+//!
+//! * A writer inside is alone inside.
+//! * Readers are turned away only while a writer has the turn.
+//! * No stretch is written down twice, and those of one waiter do not overlap.
+
+use std::collections::VecDeque;
+
+use crate::TaskLabel;
+
+#[cfg(test)]
+mod tests;
+
+/// After this long in the queue, a writer gets the next turn kept for it.
+pub const HANDOVER_AFTER_NS: u64 = 1_000_000;
+
+/// How a lock is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LockMode {
+    /// Shared with other readers.
+    Read,
+    /// Alone.
+    Write,
+}
+
+/// What the one in front of a waiter does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BlockerState {
+    /// It is inside.
+    Holding,
+    /// It is a writer that waits itself, and turns others away.
+    Waiting,
+}
+
+/// Names one arrival at a gate, until it has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(u64);
+
+/// One who is inside or waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acquisition {
+    /// Which arrival.
+    pub ticket: Ticket,
+    /// In whose name.
+    pub task: TaskLabel,
+    /// To do what.
+    pub mode: LockMode,
+    /// Inside or waiting since then.
+    pub since_ns: u64,
+}
+
+/// The one whom a waiter waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocker {
+    /// Which arrival.
+    pub ticket: Ticket,
+    /// In whose name it came.
+    pub task: TaskLabel,
+    /// To do what.
+    pub mode: LockMode,
+    /// Whether it is inside or waits itself.
+    pub state: BlockerState,
+}
+
+/// One who waits, and behind whom; for [`LockState::waiters`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockedAcquisition {
+    /// Who waits; since its arrival.
+    pub waiter: Acquisition,
+    /// Who stands in front. `None`: the way is free and the waiter is only not awake yet.
+    pub blocker: Option<Blocker>,
+}
+
+/// A piece of a wait during which the same one stood in front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockedInterval {
+    /// Who waited.
+    pub waiter: TaskLabel,
+    /// To do what.
+    pub mode: LockMode,
+    /// Behind whom.
+    pub blocker: Blocker,
+    /// From when.
+    pub start_ns: u64,
+    /// Until when.
+    pub end_ns: u64,
+}
+
+/// The answer to an arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AcquireResult {
+    /// The name of this arrival from now on.
+    pub ticket: Ticket,
+    /// Whether it is inside already; if not, it waits to be woken.
+    pub is_acquired: bool,
+}
+
+/// The answer to a leaving.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReleaseResult {
+    /// Who left, and since when it had been inside.
+    pub acquisition: Acquisition,
+    /// Whom to wake, in order. Each then asks [`LockState::poll`] whether it is inside.
+    pub wake: Vec<Ticket>,
+}
+
+/// The rules of one lock. See the module documentation.
+#[derive(Debug, Default)]
+pub struct LockState {
+    /// The readers inside, the one who entered first in front.
+    readers: Vec<Acquisition>,
+    /// The writer that has the turn. While it is there, readers are turned away.
+    writer: Option<ActiveWriter>,
+    /// Readers that the writer with the turn has turned away.
+    blocked_readers: Vec<Waiter>,
+    /// Writers that wait for the turn, in the order of their arrival.
+    writer_queue: VecDeque<Waiter>,
+    /// The turn is free but kept for this one, who waited too long for it.
+    reserved_for: Option<Ticket>,
+    last_ticket: u64,
+    /// Stretches of waiting that have ended and were not taken yet.
+    blocked_intervals: Vec<BlockedInterval>,
+}
+
+/// The writer that has the turn.
+#[derive(Debug)]
+enum ActiveWriter {
+    /// It waits for the readers inside to leave.
+    Waiting(Waiter),
+    /// It is inside.
+    Holding(Acquisition),
+}
+
+/// One who waits: since when, and since when behind whom.
+#[derive(Debug)]
+struct Waiter {
+    acquisition: Acquisition,
+    blocker: Option<Blocker>,
+    blocked_since_ns: u64,
+}
+
+impl LockState {
+    /// A gate with nobody there.
+    pub fn new() -> LockState {
+        LockState::default()
+    }
+
+    /// Somebody wants to go in.
+    #[inline]
+    pub fn acquire(&mut self, actor: TaskLabel, mode: LockMode, now_ns: u64) -> AcquireResult {
+        self.last_ticket += 1;
+        let ticket = Ticket(self.last_ticket);
+        let party = Acquisition { ticket, task: actor, mode, since_ns: now_ns };
+        let inside = match mode {
+            LockMode::Read => self.acquire_read(party),
+            LockMode::Write => self.acquire_write(party),
+        };
+        AcquireResult { ticket, is_acquired: inside }
+    }
+
+    /// Somebody wants to go in, but not to wait.
+    pub fn try_acquire(&mut self, actor: TaskLabel, mode: LockMode, now_ns: u64) -> Option<Ticket> {
+        let free = match mode {
+            LockMode::Read => self.writer.is_none(),
+            LockMode::Write => self.is_writer_slot_free() && self.readers.is_empty(),
+        };
+        free.then(|| self.acquire(actor, mode, now_ns).ticket)
+    }
+
+    /// One who waited is awake and asks whether it is inside by now. A writer that the turn is
+    /// free for takes it here.
+    pub fn poll(&mut self, ticket: Ticket, now_ns: u64) -> bool {
+        if self.writer.is_none() && self.reserved_for.is_none_or(|kept| kept == ticket) {
+            self.activate_queued_writer(ticket, now_ns);
+        }
+        self.is_held_by(ticket)
+    }
+
+    /// One who was inside has left.
+    ///
+    /// # Panics
+    ///
+    /// If it was not inside.
+    #[inline]
+    pub fn release(&mut self, ticket: Ticket, mode: LockMode, now_ns: u64) -> ReleaseResult {
+        match mode {
+            LockMode::Read => self.release_read(ticket, now_ns),
+            LockMode::Write => self.release_write(ticket, now_ns),
+        }
+    }
+
+    /// The stretches of waiting that have ended since this was last asked, in the order of their
+    /// ends.
+    #[inline]
+    pub fn take_blocked_intervals(&mut self) -> Vec<BlockedInterval> {
+        std::mem::take(&mut self.blocked_intervals)
+    }
+
+    /// Who is inside, the first to enter first.
+    pub fn holders(&self) -> impl Iterator<Item = &Acquisition> {
+        let writer = match &self.writer {
+            Some(ActiveWriter::Holding(party)) => Some(party),
+            _ => None,
+        };
+        self.readers.iter().chain(writer)
+    }
+
+    /// Who waits and behind whom: the writer with the turn, then the readers it turned away, then
+    /// the writers in the queue.
+    pub fn waiters(&self) -> impl Iterator<Item = BlockedAcquisition> {
+        let announced = match &self.writer {
+            Some(ActiveWriter::Waiting(waiter)) => Some(waiter),
+            _ => None,
+        };
+        let waiters = announced.into_iter().chain(&self.blocked_readers).chain(&self.writer_queue);
+        waiters.map(|waiter| BlockedAcquisition {
+            waiter: waiter.acquisition,
+            blocker: waiter.blocker,
+        })
+    }
+
+    #[inline]
+    fn acquire_read(&mut self, party: Acquisition) -> bool {
+        let Some(turn) = &self.writer else {
+            self.readers.push(party);
+            return true;
+        };
+        self.blocked_readers.push(Waiter::new(party, Some(turn.as_blocker())));
+        false
+    }
+
+    #[inline]
+    fn acquire_write(&mut self, party: Acquisition) -> bool {
+        if self.is_writer_slot_free() {
+            return self.activate_writer(Waiter::new(party, None), party.since_ns);
+        }
+        let front = self.writer.as_ref().map(ActiveWriter::as_blocker);
+        self.writer_queue.push_back(Waiter::new(party, front));
+        false
+    }
+
+    fn is_writer_slot_free(&self) -> bool {
+        self.writer.is_none() && self.reserved_for.is_none()
+    }
+
+    fn activate_queued_writer(&mut self, ticket: Ticket, now_ns: u64) {
+        let place = self.writer_queue.iter().position(|waiter| waiter.acquisition.ticket == ticket);
+        if let Some(writer) = place.and_then(|place| self.writer_queue.remove(place)) {
+            self.reserved_for = None;
+            self.activate_writer(writer, now_ns);
+        }
+    }
+
+    /// Gives the turn to this writer; says whether it went inside with it.
+    #[inline]
+    fn activate_writer(&mut self, writer: Waiter, now_ns: u64) -> bool {
+        let inside = self.readers.is_empty();
+        self.writer = Some(if inside {
+            ActiveWriter::Holding(Acquisition { since_ns: now_ns, ..writer.acquisition })
+        } else {
+            ActiveWriter::Waiting(writer)
+        });
+        self.update_blockers(now_ns);
+        inside
+    }
+
+    fn is_held_by(&self, ticket: Ticket) -> bool {
+        self.holders().any(|party| party.ticket == ticket)
+    }
+
+    #[inline]
+    fn release_read(&mut self, ticket: Ticket, now_ns: u64) -> ReleaseResult {
+        let place = self.readers.iter().position(|party| party.ticket == ticket);
+        let party = self.readers.remove(place.expect("only a reader inside can leave"));
+        let wake = if self.readers.is_empty() { self.admit_writer(now_ns) } else { None };
+        self.update_blockers(now_ns);
+        ReleaseResult { acquisition: party, wake: wake.into_iter().collect() }
+    }
+
+    /// The last reader has left: the writer that waited for that goes in.
+    fn admit_writer(&mut self, now_ns: u64) -> Option<Ticket> {
+        let Some(ActiveWriter::Waiting(mut writer)) = self.writer.take_if(|turn| turn.is_waiting())
+        else {
+            return None;
+        };
+        writer.set_blocker(None, now_ns, &mut self.blocked_intervals);
+        self.writer =
+            Some(ActiveWriter::Holding(Acquisition { since_ns: now_ns, ..writer.acquisition }));
+        Some(writer.acquisition.ticket)
+    }
+
+    #[inline]
+    fn release_write(&mut self, ticket: Ticket, now_ns: u64) -> ReleaseResult {
+        let Some(ActiveWriter::Holding(party)) =
+            self.writer.take_if(|turn| turn.is_held_by(ticket))
+        else {
+            panic!("only the writer inside can leave");
+        };
+        let mut wake = self.admit_blocked_readers(now_ns);
+        self.update_blockers(now_ns);
+        if let Some(next) = self.writer_queue.front() {
+            let waited_ns = now_ns.saturating_sub(next.acquisition.since_ns);
+            self.reserved_for = (waited_ns >= HANDOVER_AFTER_NS).then_some(next.acquisition.ticket);
+            wake.push(next.acquisition.ticket);
+        }
+        ReleaseResult { acquisition: party, wake }
+    }
+
+    /// All readers that were turned away go in, at once and before the next writer.
+    fn admit_blocked_readers(&mut self, now_ns: u64) -> Vec<Ticket> {
+        for mut reader in self.blocked_readers.drain(..) {
+            reader.set_blocker(None, now_ns, &mut self.blocked_intervals);
+            self.readers.push(Acquisition { since_ns: now_ns, ..reader.acquisition });
+        }
+        self.readers.iter().map(|party| party.ticket).collect()
+    }
+
+    /// Lets every waiter see who stands in front of it now.
+    #[inline]
+    fn update_blockers(&mut self, now_ns: u64) {
+        let writer = self.writer.as_ref().map(ActiveWriter::as_blocker);
+        for waiter in self.blocked_readers.iter_mut().chain(&mut self.writer_queue) {
+            waiter.set_blocker(writer, now_ns, &mut self.blocked_intervals);
+        }
+        if let Some(ActiveWriter::Waiting(waiter)) = &mut self.writer {
+            let oldest = self.readers.first().map(|party| party.as_blocker(BlockerState::Holding));
+            waiter.set_blocker(oldest, now_ns, &mut self.blocked_intervals);
+        }
+    }
+}
+
+impl ActiveWriter {
+    fn as_blocker(&self) -> Blocker {
+        match self {
+            ActiveWriter::Waiting(waiter) => waiter.acquisition.as_blocker(BlockerState::Waiting),
+            ActiveWriter::Holding(party) => party.as_blocker(BlockerState::Holding),
+        }
+    }
+
+    fn is_waiting(&self) -> bool {
+        matches!(self, ActiveWriter::Waiting(_))
+    }
+
+    fn is_held_by(&self, ticket: Ticket) -> bool {
+        matches!(self, ActiveWriter::Holding(party) if party.ticket == ticket)
+    }
+}
+
+impl Acquisition {
+    fn as_blocker(&self, stance: BlockerState) -> Blocker {
+        Blocker { ticket: self.ticket, task: self.task, mode: self.mode, state: stance }
+    }
+}
+
+impl Waiter {
+    fn new(party: Acquisition, front: Option<Blocker>) -> Waiter {
+        Waiter { acquisition: party, blocker: front, blocked_since_ns: party.since_ns }
+    }
+
+    /// Somebody else stands in front from now on: writes down the stretch that ended.
+    fn set_blocker(
+        &mut self,
+        front: Option<Blocker>,
+        now_ns: u64,
+        ended: &mut Vec<BlockedInterval>,
+    ) {
+        if self.blocker == front {
+            return;
+        }
+        if let Some(front) = self.blocker {
+            ended.push(BlockedInterval {
+                waiter: self.acquisition.task,
+                mode: self.acquisition.mode,
+                blocker: front,
+                start_ns: self.blocked_since_ns,
+                end_ns: now_ns.max(self.blocked_since_ns),
+            });
+        }
+        self.blocker = front;
+        self.blocked_since_ns = now_ns;
+    }
+}

@@ -1,0 +1,191 @@
+//! The rules that the scripts of `tests/scripts` do not reach: the turn kept for one who waited too
+//! long, the times of the stretches, and the invariants under random use.
+
+use std::collections::BTreeMap;
+
+use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
+
+use super::*;
+
+const ACTOR: TaskLabel = TaskLabel::UNNAMED;
+
+fn ticket_of(arrival: AcquireResult) -> Ticket {
+    arrival.ticket
+}
+
+#[test]
+fn a_running_writer_overtakes_one_that_is_being_woken() {
+    let mut gate = LockState::new();
+    let first = ticket_of(gate.acquire(ACTOR, LockMode::Write, 0));
+    let second = ticket_of(gate.acquire(ACTOR, LockMode::Write, 10));
+    assert_eq!(gate.release(first, LockMode::Write, 20).wake, [second]);
+
+    let third = gate.acquire(ACTOR, LockMode::Write, 21);
+    assert!(third.is_acquired);
+    assert!(!gate.poll(second, 30), "it came too late and keeps its place");
+    assert_eq!(gate.release(third.ticket, LockMode::Write, 40).wake, [second]);
+    assert!(gate.poll(second, 41));
+}
+
+#[test]
+fn the_turn_is_kept_for_a_writer_that_queued_too_long() {
+    let mut gate = LockState::new();
+    let first = ticket_of(gate.acquire(ACTOR, LockMode::Write, 0));
+    let second = ticket_of(gate.acquire(ACTOR, LockMode::Write, 10));
+    let leave_ns = 10 + HANDOVER_AFTER_NS;
+    gate.release(first, LockMode::Write, leave_ns);
+
+    assert!(!gate.acquire(ACTOR, LockMode::Write, leave_ns + 1).is_acquired);
+    assert_eq!(gate.try_acquire(ACTOR, LockMode::Write, leave_ns + 1), None);
+    assert!(gate.poll(second, leave_ns + 2));
+}
+
+#[test]
+fn readers_go_in_until_the_next_writer_is_awake() {
+    let mut gate = LockState::new();
+    let first = ticket_of(gate.acquire(ACTOR, LockMode::Write, 0));
+    let second = ticket_of(gate.acquire(ACTOR, LockMode::Write, 0));
+    gate.release(first, LockMode::Write, 2 * HANDOVER_AFTER_NS);
+
+    // The turn is kept for the second writer, but it has not taken it yet.
+    assert!(gate.acquire(ACTOR, LockMode::Read, 2 * HANDOVER_AFTER_NS + 1).is_acquired);
+    assert!(!gate.poll(second, 2 * HANDOVER_AFTER_NS + 2), "now it waits for the reader");
+    assert!(!gate.acquire(ACTOR, LockMode::Read, 2 * HANDOVER_AFTER_NS + 3).is_acquired);
+}
+
+/// The picture at the top of the module.
+#[test]
+fn stretches_tell_who_stood_in_front_and_when() {
+    let [r1, w1, r2, w2] = ["r1", "w1", "r2", "w2"].map(TaskLabel::named);
+    let mut gate = LockState::new();
+    let r1_ticket = ticket_of(gate.acquire(r1, LockMode::Read, 1));
+    let w1_ticket = ticket_of(gate.acquire(w1, LockMode::Write, 2));
+    let r2_ticket = ticket_of(gate.acquire(r2, LockMode::Read, 3));
+    let w2_ticket = ticket_of(gate.acquire(w2, LockMode::Write, 4));
+    gate.release(r1_ticket, LockMode::Read, 5);
+    gate.release(w1_ticket, LockMode::Write, 6);
+    assert!(!gate.poll(w2_ticket, 6));
+    gate.release(r2_ticket, LockMode::Read, 7);
+
+    let told = gate.take_blocked_intervals().into_iter().map(|stretch| {
+        let BlockedInterval { waiter, blocker: front, start_ns, end_ns, .. } = stretch;
+        (waiter, front.task, front.state, start_ns, end_ns)
+    });
+    let expected = [
+        (w1, r1, BlockerState::Holding, 2, 5),
+        (r2, w1, BlockerState::Waiting, 3, 5),
+        (w2, w1, BlockerState::Waiting, 4, 5),
+        (r2, w1, BlockerState::Holding, 5, 6),
+        (w2, w1, BlockerState::Holding, 5, 6),
+        (w2, r2, BlockerState::Holding, 6, 7),
+    ];
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+    assert_eq!(gate.take_blocked_intervals(), [], "taken once");
+}
+
+#[test]
+#[should_panic(expected = "only a reader inside can leave")]
+fn a_waiting_reader_cannot_leave() {
+    let mut gate = LockState::new();
+    gate.acquire(ACTOR, LockMode::Write, 0);
+    let reader = ticket_of(gate.acquire(ACTOR, LockMode::Read, 1));
+    gate.release(reader, LockMode::Read, 2);
+}
+
+/// Random use by up to twelve parties, with the invariants checked after each step.
+#[test]
+fn invariants_hold_and_everybody_gets_in() {
+    for seed in 0..200 {
+        let mut world = World::default();
+        let mut random = StdRng::seed_from_u64(seed);
+        for _ in 0..300 {
+            world.step(&mut random);
+            world.check();
+        }
+        world.finish();
+        world.check_stretches();
+    }
+}
+
+#[derive(Default)]
+struct World {
+    state: LockState,
+    now_ns: u64,
+    /// Everybody at the gate, with the mode and whether they know that they are inside.
+    acquisitions: BTreeMap<Ticket, (LockMode, bool)>,
+    /// Woken and not yet awake.
+    woken: Vec<Ticket>,
+    /// How long all of them waited together.
+    waited_ns: u64,
+    arrived: BTreeMap<Ticket, u64>,
+    blamed: Vec<BlockedInterval>,
+}
+
+impl World {
+    fn step(&mut self, random: &mut impl Rng) {
+        self.now_ns += random.random_range(1..HANDOVER_AFTER_NS / 2);
+        match random.random_range(0..3) {
+            0 if self.acquisitions.len() < 12 => self.arrive(random),
+            1 => self.wake_one(random),
+            _ => self.leave_one(random),
+        }
+    }
+
+    fn arrive(&mut self, random: &mut impl Rng) {
+        let mode = if random.random_bool(0.6) { LockMode::Read } else { LockMode::Write };
+        let AcquireResult { ticket, is_acquired: inside } =
+            self.state.acquire(ACTOR, mode, self.now_ns);
+        self.acquisitions.insert(ticket, (mode, inside));
+        self.arrived.insert(ticket, self.now_ns);
+    }
+
+    fn wake_one(&mut self, random: &mut impl Rng) {
+        if !self.woken.is_empty() {
+            let ticket = self.woken.swap_remove(random.random_range(0..self.woken.len()));
+            if self.state.poll(ticket, self.now_ns) {
+                self.waited_ns += self.now_ns - self.arrived[&ticket];
+                self.acquisitions.get_mut(&ticket).unwrap().1 = true;
+            }
+        }
+    }
+
+    fn leave_one(&mut self, random: &mut impl Rng) {
+        let awake = |(ticket, (mode, inside)): (&Ticket, &(LockMode, bool))| {
+            inside.then_some((*ticket, *mode))
+        };
+        let inside: Vec<_> = self.acquisitions.iter().filter_map(awake).collect();
+        if !inside.is_empty() {
+            let (ticket, mode) = inside[random.random_range(0..inside.len())];
+            self.acquisitions.remove(&ticket);
+            let left = self.state.release(ticket, mode, self.now_ns);
+            assert_eq!((left.acquisition.ticket, left.acquisition.mode), (ticket, mode));
+            self.woken.extend(left.wake);
+            self.blamed.extend(self.state.take_blocked_intervals());
+        }
+    }
+
+    fn check(&self) {
+        let inside: Vec<&Acquisition> = self.state.holders().collect();
+        let writers = inside.iter().filter(|party| party.mode == LockMode::Write).count();
+        assert!(writers == 0 || inside.len() == 1, "a writer is alone: {inside:?}");
+        assert!(self.state.blocked_readers.is_empty() || self.state.writer.is_some());
+        assert_eq!(inside.len() + self.state.waiters().count(), self.acquisitions.len());
+    }
+
+    /// No one arrives any more: everybody must get in and out, only by the wakings told.
+    fn finish(&mut self) {
+        let mut random = StdRng::seed_from_u64(0);
+        for _ in 0..200 {
+            self.now_ns += 1;
+            self.wake_one(&mut random);
+            self.leave_one(&mut random);
+        }
+        assert!(self.acquisitions.is_empty(), "left behind: {:?}", self.acquisitions);
+    }
+
+    /// What is blamed on others is at most what was waited; the rest is waking up.
+    fn check_stretches(&self) {
+        let blamed_ns = self.blamed.iter().map(|stretch| stretch.end_ns - stretch.start_ns);
+        assert!(blamed_ns.sum::<u64>() <= self.waited_ns);
+    }
+}

@@ -1,0 +1,155 @@
+//! Who may read this together? A readers-writer lock with a name, and Go's order of entry.
+//!
+//! The order is that of [`Gate`](crate::rules::LockState): a waiting writer turns later readers away,
+//! and when it leaves, all readers it turned away go in before the next writer. Rust's own locks
+//! promise no order (`std`) or another one (`parking_lot` serves roughly in the order of arrival),
+//! so the read paths of old etcd versions would show another convoy than the one etcd had.
+//!
+//! As in Go, a thread must not read-lock again what it has read-locked: if a writer arrives in
+//! between, the second call waits for the writer, which waits for the first. And as in
+//! [`crate::Mutex`] there is no poisoning: unwinding releases the lock.
+
+use std::{
+    fmt,
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
+
+use crate::{
+    LockMode, Registry,
+    blocking_lock::{BlockingLock, BlockingLockGuard},
+    registry::{self, HoldingTask, WaitingTask},
+};
+
+/// A named readers-writer lock. See the module documentation.
+pub struct RwLock<T> {
+    lock: Arc<BlockingLock>,
+    /// Free in the asked mode whenever the door lets somebody in; see [`crate::blocking_lock`].
+    data: parking_lot::RwLock<T>,
+}
+
+impl<T> RwLock<T> {
+    /// A new lock whose figures go to the registry under this name.
+    pub fn new(registry: &Registry, name: &'static str, value: T) -> RwLock<T> {
+        RwLock { lock: registry.register(name), data: parking_lot::RwLock::new(value) }
+    }
+
+    /// Waits until no writer holds the lock or waits for it, and shares it with other readers.
+    #[inline]
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.read_guard(self.lock.acquire(LockMode::Read))
+    }
+
+    /// Waits until no one else holds the lock, turning later readers away meanwhile, and takes it.
+    #[inline]
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.write_guard(self.lock.acquire(LockMode::Write))
+    }
+
+    /// Shares the lock if no writer holds it or waits for it.
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        self.lock.try_acquire(LockMode::Read).map(|stay| self.read_guard(stay))
+    }
+
+    /// Takes the lock if nobody holds it or has it kept for them.
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        self.lock.try_acquire(LockMode::Write).map(|stay| self.write_guard(stay))
+    }
+
+    /// The data, without locking: the borrow proves that nobody else is there.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.data.get_mut()
+    }
+
+    /// The data, when the lock is no longer needed.
+    pub fn into_inner(self) -> T {
+        self.data.into_inner()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.lock.metrics.name
+    }
+
+    /// Who holds it right now, the first to enter first.
+    pub fn holding(&self) -> Vec<HoldingTask> {
+        registry::holding(&self.lock)
+    }
+
+    /// Who waits for it right now: the writer that is next, the readers it turned away, the
+    /// writers behind it.
+    pub fn waiting(&self) -> Vec<WaitingTask> {
+        registry::waiting(&self.lock)
+    }
+
+    #[inline]
+    fn read_guard<'a>(&'a self, stay: BlockingLockGuard<'a>) -> RwLockReadGuard<'a, T> {
+        let data = self.data.try_read().expect("the gate lets no reader in beside a writer");
+        RwLockReadGuard { data, _guard: stay }
+    }
+
+    #[inline]
+    fn write_guard<'a>(&'a self, stay: BlockingLockGuard<'a>) -> RwLockWriteGuard<'a, T> {
+        let data = self.data.try_write().expect("a writer that the gate lets in is alone inside");
+        RwLockWriteGuard { data, _guard: stay }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for RwLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RwLock").field("name", &self.name()).field("data", &self.data).finish()
+    }
+}
+
+/// Shared access to the data of a [`RwLock`]; dropping it releases the lock.
+#[must_use = "the lock is held only until the guard is dropped"]
+pub struct RwLockReadGuard<'a, T> {
+    // Dropped in this order: the data must be free before the door lets a writer in.
+    data: parking_lot::RwLockReadGuard<'a, T>,
+    _guard: BlockingLockGuard<'a>,
+}
+
+/// Exclusive access to the data of a [`RwLock`]; dropping it releases the lock.
+#[must_use = "the lock is held only until the guard is dropped"]
+pub struct RwLockWriteGuard<'a, T> {
+    // Dropped in this order: the data must be free before the door lets the next ones in.
+    data: parking_lot::RwLockWriteGuard<'a, T>,
+    _guard: BlockingLockGuard<'a>,
+}
+
+impl<T> Deref for RwLockReadGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.data
+    }
+}
+
+impl<T> Deref for RwLockWriteGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.data
+    }
+}
+
+impl<T> DerefMut for RwLockWriteGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.data
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for RwLockReadGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for RwLockWriteGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}

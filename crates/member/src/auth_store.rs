@@ -1,0 +1,393 @@
+//! Users, roles and permissions, as they are written down.
+//!
+//! # The idea
+//!
+//! A role is a list of permissions, each for a range of keys; a user has a password and some roles. Both
+//! are prepared while nobody is asked for a password yet, and etcd lets anybody do so. They lie in
+//! etcd's buckets, in its format:
+//!
+//! ```text
+//!   authUsers   alice         User { name, bcrypt of the password, roles in order, options }
+//!   authRoles   reader        Role { name, permissions in the order of their keys }
+//!   auth        authRevision  8 bytes, big endian: 1, and one more with each change
+//! ```
+//!
+//! Who may do what is not asked anywhere yet. So authentication cannot be switched on: a server that
+//! says it asks and does not would be worse than one that says it does not.
+//!
+//! # What holds
+//!
+//! * A password is hashed before it is proposed; none gets into the log or the store.
+//! * A refused change has changed nothing, the revision neither.
+//! * A user has no role that is not there, but for `root`, which need not be.
+
+use std::ops::ControlFlow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use clearlane_engine::Bucket;
+use clearlane_mvcc::{ReadTxn, WriteTxn};
+use clearlane_proto::authpb::permission::Type;
+use clearlane_proto::authpb::{Permission, Role, User};
+use clearlane_proto::etcdserverpb::{
+    AuthRoleGrantPermissionRequest, AuthRoleRevokePermissionRequest, AuthUserAddRequest,
+    AuthUserChangePasswordRequest, InternalRaftRequest,
+};
+use prost::Message;
+
+use crate::applied_position::AppliedPosition;
+use crate::error::{Error, Result};
+
+const REVISION_KEY: &[u8] = b"authRevision";
+const ROOT: &str = "root";
+/// The end of a range that has none.
+const OPEN_END: &[u8] = &[0];
+
+/// Why users and roles are left as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum AuthRejection {
+    /// A user must have a name.
+    #[error("etcdserver: user name is empty")]
+    UserEmpty,
+    /// There is one of this name.
+    #[error("etcdserver: user name already exists")]
+    UserExists,
+    /// There is no such user.
+    #[error("etcdserver: user name not found")]
+    UserNotFound,
+    /// A role must have a name.
+    #[error("etcdserver: role name is empty")]
+    RoleEmpty,
+    /// There is one of this name.
+    #[error("etcdserver: role name already exists")]
+    RoleExists,
+    /// There is no such role.
+    #[error("etcdserver: role name not found")]
+    RoleNotFound,
+    /// The user does not have it.
+    #[error("etcdserver: role is not granted to the user")]
+    RoleNotGranted,
+    /// A permission was to be granted, and there is none in the request.
+    #[error("etcdserver: permission not given")]
+    PermissionNotGiven,
+    /// The role does not have it.
+    #[error("etcdserver: permission is not granted to the role")]
+    PermissionNotGranted,
+    /// The range of a permission makes no sense.
+    #[error("etcdserver: invalid auth management")]
+    InvalidRange,
+    /// Nobody could do anything any more.
+    #[error("etcdserver: root user does not exist")]
+    NoRootUser,
+    /// The same.
+    #[error("etcdserver: root user does not have root role")]
+    NoRootRole,
+    /// Passwords are not asked for.
+    #[error("etcdserver: authentication is not enabled")]
+    NotEnabled,
+}
+
+/// What comes of a request.
+type AuthResult<T> = std::result::Result<T, AuthRejection>;
+
+/// What can be looked at: the store, or a transaction on it.
+trait ReadBucket {
+    fn get_bytes(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
+}
+
+impl ReadBucket for dyn ReadTxn + '_ {
+    fn get_bytes(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.get(bucket, key)?)
+    }
+}
+
+impl ReadBucket for dyn WriteTxn<AppliedPosition> + '_ {
+    fn get_bytes(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.get(bucket, key)?)
+    }
+}
+
+fn get_message<M: Message + Default>(
+    state: &(impl ReadBucket + ?Sized),
+    bucket: Bucket,
+    name: &str,
+) -> Result<Option<M>> {
+    let found = state.get_bytes(bucket, name.as_bytes())?;
+    let decoded = found.map(M::decode).transpose();
+    decoded.map_err(|error| Error::damaged(bucket.name(), format!("{name}: {error}")))
+}
+
+fn get_user(state: &(impl ReadBucket + ?Sized), name: &str) -> Result<AuthResult<User>> {
+    Ok(get_message(state, Bucket::AuthUsers, name)?.ok_or(AuthRejection::UserNotFound))
+}
+
+fn get_role(state: &(impl ReadBucket + ?Sized), name: &str) -> Result<AuthResult<Role>> {
+    Ok(get_message(state, Bucket::AuthRoles, name)?.ok_or(AuthRejection::RoleNotFound))
+}
+
+fn get_revision(state: &(impl ReadBucket + ?Sized)) -> Result<u64> {
+    let Some(bytes) = state.get_bytes(Bucket::Auth, REVISION_KEY)? else { return Ok(1) };
+    let number = <[u8; 8]>::try_from(&bytes[..]).map(u64::from_be_bytes);
+    number.map_err(|_| Error::damaged("authRevision", "it has not 8 bytes"))
+}
+
+/// How many changes there were.
+pub fn revision(state: &(dyn ReadTxn + '_)) -> Result<u64> {
+    get_revision(state)
+}
+
+/// A user.
+pub fn user(state: &(dyn ReadTxn + '_), name: &str) -> Result<AuthResult<User>> {
+    get_user(state, name)
+}
+
+/// A role's permissions. `root` may do everything, whatever was granted to it.
+pub fn permissions(state: &(dyn ReadTxn + '_), role: &str) -> Result<AuthResult<Vec<Permission>>> {
+    let all = || Permission {
+        perm_type: Type::Readwrite as i32,
+        range_end: Bytes::from_static(OPEN_END),
+        ..Permission::default()
+    };
+    let found = get_role(state, role)?;
+    Ok(found.map(|found| if role == ROOT { vec![all()] } else { found.key_permission }))
+}
+
+/// The names in a bucket of users or roles, in order.
+pub fn names(state: &(dyn ReadTxn + '_), bucket: Bucket) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    state.scan(bucket, &mut |name, _| {
+        names.push(String::from_utf8_lossy(name).into_owned());
+        ControlFlow::Continue(())
+    })?;
+    Ok(names)
+}
+
+/// Whether authentication could be switched on.
+pub fn check_can_enable(state: &(dyn ReadTxn + '_)) -> Result<AuthResult<()>> {
+    let Ok(root) = get_user(state, ROOT)? else { return Ok(Err(AuthRejection::NoRootUser)) };
+    let has_role = root.roles.iter().any(|role| role == ROOT);
+    Ok(if has_role { Ok(()) } else { Err(AuthRejection::NoRootRole) })
+}
+
+/// Whether a request is about users and roles.
+pub(crate) fn is_auth_request(request: &InternalRaftRequest) -> bool {
+    request.auth_user_add.is_some()
+        || request.auth_user_delete.is_some()
+        || request.auth_user_change_password.is_some()
+        || request.auth_user_grant_role.is_some()
+        || request.auth_user_revoke_role.is_some()
+        || request.auth_role_add.is_some()
+        || request.auth_role_delete.is_some()
+        || request.auth_role_grant_permission.is_some()
+        || request.auth_role_revoke_permission.is_some()
+}
+
+/// Applies a request that [is one](is_auth_request) of these.
+pub(crate) fn apply(
+    txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
+    request: &InternalRaftRequest,
+) -> Result<AuthResult<()>> {
+    let mut change = AuthChange(txn);
+    if let Some(request) = &request.auth_user_add {
+        change.add_user(request)
+    } else if let Some(request) = &request.auth_user_delete {
+        change.delete_user(&request.name)
+    } else if let Some(request) = &request.auth_user_change_password {
+        change.change_password(request)
+    } else if let Some(request) = &request.auth_user_grant_role {
+        change.grant_role(&request.user, &request.role)
+    } else if let Some(request) = &request.auth_user_revoke_role {
+        change.revoke_role(&request.name, &request.role)
+    } else if let Some(request) = &request.auth_role_add {
+        change.add_role(&request.name)
+    } else if let Some(request) = &request.auth_role_delete {
+        change.delete_role(&request.role)
+    } else if let Some(request) = &request.auth_role_grant_permission {
+        change.grant_permission(request)
+    } else if let Some(request) = &request.auth_role_revoke_permission {
+        change.revoke_permission(request)
+    } else {
+        unreachable!("it was asked before whether it is one of these")
+    }
+}
+
+/// Takes the value out of what was asked for, or returns the refusal.
+macro_rules! ok_or_return {
+    ($asked:expr) => {
+        match $asked {
+            Ok(value) => value,
+            Err(refused) => return Ok(Err(refused)),
+        }
+    };
+}
+
+/// Changes users and roles in a transaction.
+struct AuthChange<'t, 's>(&'t mut (dyn WriteTxn<AppliedPosition> + 's));
+
+impl AuthChange<'_, '_> {
+    fn user(&self, name: &str) -> Result<AuthResult<User>> {
+        get_user(&*self.0, name)
+    }
+
+    fn role(&self, name: &str) -> Result<AuthResult<Role>> {
+        get_role(&*self.0, name)
+    }
+
+    /// The end of each change that was made.
+    fn increment_revision(&mut self) -> Result<AuthResult<()>> {
+        let revision = get_revision(&*self.0)? + 1;
+        let bytes = Bytes::copy_from_slice(&revision.to_be_bytes());
+        self.0.set(Bucket::Auth, REVISION_KEY, bytes)?;
+        Ok(Ok(()))
+    }
+
+    fn set_user(&mut self, user: &User) -> Result<()> {
+        Ok(self.0.set(Bucket::AuthUsers, &user.name, user.encode_to_vec().into())?)
+    }
+
+    fn set_role(&mut self, role: &Role) -> Result<()> {
+        Ok(self.0.set(Bucket::AuthRoles, &role.name, role.encode_to_vec().into())?)
+    }
+
+    fn add_user(&mut self, request: &AuthUserAddRequest) -> Result<AuthResult<()>> {
+        if request.name.is_empty() {
+            return Ok(Err(AuthRejection::UserEmpty));
+        }
+        if self.user(&request.name)?.is_ok() {
+            return Ok(Err(AuthRejection::UserExists));
+        }
+        let options = request.options.unwrap_or_default();
+        let password =
+            if options.no_password { Bytes::new() } else { decode_hash(&request.hashed_password)? };
+        let name = Bytes::copy_from_slice(request.name.as_bytes());
+        self.set_user(&User { name, password, options: Some(options), roles: Vec::new() })?;
+        self.increment_revision()
+    }
+
+    fn delete_user(&mut self, name: &str) -> Result<AuthResult<()>> {
+        ok_or_return!(self.user(name)?);
+        self.0.unset(Bucket::AuthUsers, name.as_bytes())?;
+        self.increment_revision()
+    }
+
+    fn change_password(
+        &mut self,
+        request: &AuthUserChangePasswordRequest,
+    ) -> Result<AuthResult<()>> {
+        let mut user = ok_or_return!(self.user(&request.name)?);
+        // One who has none keeps none.
+        if !user.options.is_some_and(|options| options.no_password) {
+            user.password = decode_hash(&request.hashed_password)?;
+        }
+        self.set_user(&user)?;
+        self.increment_revision()
+    }
+
+    fn grant_role(&mut self, name: &str, role: &str) -> Result<AuthResult<()>> {
+        let mut user = ok_or_return!(self.user(name)?);
+        if role != ROOT {
+            ok_or_return!(self.role(role)?);
+        }
+        match user.roles.binary_search_by(|has| has.as_str().cmp(role)) {
+            Ok(_) => Ok(Ok(())),
+            Err(place) => {
+                user.roles.insert(place, role.to_owned());
+                self.set_user(&user)?;
+                self.increment_revision()
+            }
+        }
+    }
+
+    fn revoke_role(&mut self, name: &str, role: &str) -> Result<AuthResult<()>> {
+        let user = ok_or_return!(self.user(name)?);
+        if !user.roles.iter().any(|has| has == role) {
+            return Ok(Err(AuthRejection::RoleNotGranted));
+        }
+        self.remove_role(user, role)?;
+        self.increment_revision()
+    }
+
+    fn remove_role(&mut self, mut user: User, role: &str) -> Result<()> {
+        user.roles.retain(|has| has != role);
+        self.set_user(&user)
+    }
+
+    fn add_role(&mut self, name: &str) -> Result<AuthResult<()>> {
+        if name.is_empty() {
+            return Ok(Err(AuthRejection::RoleEmpty));
+        }
+        if self.role(name)?.is_ok() {
+            return Ok(Err(AuthRejection::RoleExists));
+        }
+        let name = Bytes::copy_from_slice(name.as_bytes());
+        self.set_role(&Role { name, key_permission: Vec::new() })?;
+        self.increment_revision()
+    }
+
+    /// Whoever has it loses it.
+    fn delete_role(&mut self, name: &str) -> Result<AuthResult<()>> {
+        ok_or_return!(self.role(name)?);
+        self.0.unset(Bucket::AuthRoles, name.as_bytes())?;
+        let mut users = Vec::new();
+        self.0.scan(Bucket::AuthUsers, &mut |_, user| {
+            users.push(user.to_bytes());
+            ControlFlow::Continue(())
+        })?;
+        for user in users {
+            let user = User::decode(user)
+                .map_err(|error| Error::damaged("authUsers", error.to_string()))?;
+            if user.roles.iter().any(|role| role == name) {
+                self.remove_role(user, name)?;
+            }
+        }
+        self.increment_revision()
+    }
+
+    fn grant_permission(
+        &mut self,
+        request: &AuthRoleGrantPermissionRequest,
+    ) -> Result<AuthResult<()>> {
+        let Some(granted) = &request.perm else {
+            return Ok(Err(AuthRejection::PermissionNotGiven));
+        };
+        if !is_valid_range(granted) {
+            return Ok(Err(AuthRejection::InvalidRange));
+        }
+        let mut role = ok_or_return!(self.role(&request.name)?);
+        let order = |of: &Permission| (of.key.clone(), of.range_end.clone());
+        match role.key_permission.binary_search_by_key(&order(granted), order) {
+            Ok(place) => role.key_permission[place].perm_type = granted.perm_type,
+            Err(place) => role.key_permission.insert(place, granted.clone()),
+        }
+        self.set_role(&role)?;
+        self.increment_revision()
+    }
+
+    fn revoke_permission(
+        &mut self,
+        request: &AuthRoleRevokePermissionRequest,
+    ) -> Result<AuthResult<()>> {
+        let mut role = ok_or_return!(self.role(&request.role)?);
+        let before = role.key_permission.len();
+        role.key_permission
+            .retain(|has| has.key != request.key || has.range_end != request.range_end);
+        if role.key_permission.len() == before {
+            return Ok(Err(AuthRejection::PermissionNotGranted));
+        }
+        self.set_role(&role)?;
+        self.increment_revision()
+    }
+}
+
+/// A single key, a range that is not empty, or all from a key on.
+fn is_valid_range(granted: &Permission) -> bool {
+    let (key, end) = (&granted.key[..], &granted.range_end[..]);
+    !key.is_empty() && (end.is_empty() || end == OPEN_END || key < end)
+}
+
+/// The text that was hashed before the request was proposed.
+fn decode_hash(text: &str) -> Result<Bytes> {
+    let decoded = STANDARD.decode(text);
+    decoded.map(Bytes::from).map_err(|error| Error::damaged("a hashed password", error.to_string()))
+}

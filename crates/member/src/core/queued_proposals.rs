@@ -1,0 +1,72 @@
+//! Proposals that wait for a leader.
+//!
+//! While no leader is known, or this one hands leadership over, a proposal waits here, as in etcd, until there
+//! is a leader or its request has gone. It has no id yet and raft has not seen it; so it is proposed once.
+
+use std::collections::VecDeque;
+
+use clearlane_proto::Message as _;
+use clearlane_proto::etcdserverpb::InternalRaftRequest;
+
+use super::RequestId;
+use crate::membership::MemberChange;
+
+/// Proposals that may wait.
+const PROPOSALS_MAX: usize = 4096;
+/// Bytes of their requests.
+const BYTES_MAX: usize = 64 << 20;
+
+/// What is to be proposed.
+#[derive(Debug)]
+pub(super) enum Proposal {
+    Request(Box<InternalRaftRequest>),
+    MemberChange(MemberChange),
+}
+
+impl Proposal {
+    fn bytes(&self) -> usize {
+        match self {
+            Proposal::Request(request) => request.encoded_len(),
+            Proposal::MemberChange(_) => 0,
+        }
+    }
+}
+
+/// Proposals in the order of their arrival.
+#[derive(Debug, Default)]
+pub(super) struct QueuedProposals {
+    proposals: VecDeque<(Proposal, RequestId)>,
+    bytes: usize,
+}
+
+impl QueuedProposals {
+    pub(super) fn is_empty(&self) -> bool {
+        self.proposals.is_empty()
+    }
+
+    /// Takes a proposal in, if there is room; says whether there was.
+    pub(super) fn push(&mut self, proposal: Proposal, request: RequestId) -> bool {
+        let bytes = proposal.bytes();
+        let has_room = self.proposals.len() < PROPOSALS_MAX
+            && (self.bytes == 0 || self.bytes + bytes <= BYTES_MAX);
+        if has_room {
+            self.bytes += bytes;
+            self.proposals.push_back((proposal, request));
+        }
+        has_room
+    }
+
+    pub(super) fn pop(&mut self) -> Option<(Proposal, RequestId)> {
+        let (proposal, request) = self.proposals.pop_front()?;
+        self.bytes -= proposal.bytes();
+        Some((proposal, request))
+    }
+
+    /// The request has gone.
+    pub(super) fn cancel(&mut self, request: RequestId) {
+        let gone = self.proposals.iter().position(|(_, of)| *of == request);
+        if let Some((proposal, _)) = gone.and_then(|at| self.proposals.remove(at)) {
+            self.bytes -= proposal.bytes();
+        }
+    }
+}

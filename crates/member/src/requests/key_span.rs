@@ -1,0 +1,98 @@
+//! From a key and a `range_end` to the keys that are meant.
+//!
+//! ```text
+//!   range_end empty            the one key           [key, key 00)
+//!   range_end one zero byte    all from the key on   [key, )
+//!   otherwise                  up to the end         [key, range_end)
+//! ```
+//!
+//! A range of one key needs an end that is in no request: the key with a zero byte behind it. Most
+//! requests are about one key, and most keys are short, so that end lies on the stack.
+
+use clearlane_engine::KeyRange;
+
+/// Longer keys have their end on the heap.
+const INLINE_KEY_MAX: usize = 64;
+
+/// The `range_end` that stands for "and everything behind".
+const OPEN_END: &[u8] = &[0];
+
+/// The keys that a request means.
+#[derive(Debug)]
+pub(crate) struct KeySpan<'r> {
+    key: &'r [u8],
+    end: SpanEnd<'r>,
+}
+
+#[derive(Debug)]
+enum SpanEnd<'r> {
+    Open,
+    Explicit(&'r [u8]),
+    /// Behind one key: so many bytes of the buffer, the last of which is zero.
+    Inline([u8; INLINE_KEY_MAX], usize),
+    Heap(Vec<u8>),
+}
+
+impl<'r> KeySpan<'r> {
+    pub(crate) fn new(key: &'r [u8], range_end: &'r [u8]) -> KeySpan<'r> {
+        let end = match range_end {
+            [] => end_after(key),
+            OPEN_END => SpanEnd::Open,
+            end => SpanEnd::Explicit(end),
+        };
+        KeySpan { key, end }
+    }
+
+    /// The one key.
+    pub(crate) fn one_key(key: &'r [u8]) -> KeySpan<'r> {
+        KeySpan { key, end: end_after(key) }
+    }
+
+    pub(crate) fn range(&self) -> KeyRange<'_> {
+        match &self.end {
+            SpanEnd::Open => KeyRange::starting_at(self.key),
+            SpanEnd::Explicit(end) => KeyRange::new(self.key, end),
+            SpanEnd::Inline(buffer, len) => KeyRange::new(self.key, &buffer[..*len]),
+            SpanEnd::Heap(end) => KeyRange::new(self.key, end),
+        }
+    }
+}
+
+fn end_after(key: &[u8]) -> SpanEnd<'static> {
+    if key.len() < INLINE_KEY_MAX {
+        let mut buffer = [0; INLINE_KEY_MAX];
+        buffer[..key.len()].copy_from_slice(key);
+        SpanEnd::Inline(buffer, key.len() + 1)
+    } else {
+        SpanEnd::Heap([key, OPEN_END].concat())
+    }
+}
+
+/// Whether a `range_end` stands for "and everything behind".
+pub(crate) fn is_open_end(range_end: &[u8]) -> bool {
+    range_end == OPEN_END
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_key_and_no_other_is_in_its_range() {
+        for len in [1, INLINE_KEY_MAX - 2, INLINE_KEY_MAX - 1, INLINE_KEY_MAX, INLINE_KEY_MAX + 1] {
+            let key = vec![7; len];
+            let span = KeySpan::new(&key, b"");
+            assert!(span.range().contains(&key), "{len}");
+            assert!(!span.range().contains(&[&key[..], &[0]].concat()), "{len}");
+            assert!(!span.range().contains(&key[..len - 1]), "{len}");
+            assert_eq!(span.range(), KeySpan::one_key(&key).range());
+        }
+    }
+
+    #[test]
+    fn one_zero_byte_is_no_end_and_two_are() {
+        assert_eq!(KeySpan::new(b"a", &[0]).range(), KeyRange::starting_at(b"a"));
+        assert_eq!(KeySpan::new(b"a", &[0, 0]).range(), KeyRange::new(b"a", &[0, 0]));
+        assert_eq!(KeySpan::new(b"a", b"c").range(), KeyRange::new(b"a", b"c"));
+    }
+}

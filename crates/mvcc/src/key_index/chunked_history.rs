@@ -1,0 +1,159 @@
+//! Many changes, in chunks that are shared.
+//!
+//! A hot key may have tens of thousands of revisions between two compactions, and a snapshot of
+//! the index may be taken after each. Were its history one list, each put would have to copy it,
+//! for the snapshot still needs the old one. So it is a chain of chunks of up to 64 changes, the
+//! newest in front:
+//!
+//! ```text
+//!   now       {130 .. 140} ──┐
+//!                            ├─▶ {66 .. 129} ──▶ {2 .. 65}
+//!   snapshot  {130 .. 139} ──┘
+//! ```
+//!
+//! A put copies the front chunk if a snapshot has it too, and nothing else. Each chunk knows the
+//! version and the creation of its own first change, so that neither is counted along the chain. A
+//! read at an old revision goes from chunk to chunk. That is a step per 64 changes: at 50,000 of
+//! them, 780 steps.
+//!
+//! # Invariants
+//!
+//! * A chunk has 1 to 64 changes, and all of them are later than those of the chunks behind it.
+//! * Dropping a chain takes no stack in proportion to its length: see [`Drop`].
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::inline_history::InlineHistory;
+use super::key_change::{self, ChangeContext, KeyChange};
+use crate::key_index::Version;
+
+/// So a copy of a chunk is one kilobyte at most.
+const CHUNK_MAX: usize = 64;
+
+/// The front chunk of a chain.
+#[derive(Clone, Debug)]
+pub(super) struct ChunkedHistory {
+    /// What the first change of this chunk says.
+    first_context: ChangeContext,
+    changes: Vec<KeyChange>,
+    older: Option<Arc<ChunkedHistory>>,
+}
+
+impl ChunkedHistory {
+    pub(super) fn new(origin: ChangeContext, changes: &[KeyChange]) -> ChunkedHistory {
+        ChunkedHistory { first_context: origin, changes: changes.to_vec(), older: None }
+    }
+
+    /// Adds a change in front of all others; `origin` is what it says if it opens a chunk.
+    pub(super) fn push(front: &mut Arc<ChunkedHistory>, origin: ChangeContext, change: KeyChange) {
+        if front.changes.len() == CHUNK_MAX {
+            let older = Some(Arc::clone(front));
+            *front =
+                Arc::new(ChunkedHistory { first_context: origin, changes: vec![change], older });
+        } else if let Some(own) = Arc::get_mut(front) {
+            own.changes.push(change);
+        } else {
+            *front = Arc::new(front.with(change));
+        }
+    }
+
+    /// A copy of this chunk and a change behind its last.
+    fn with(&self, change: KeyChange) -> ChunkedHistory {
+        let mut changes = Vec::with_capacity(self.changes.len() + 1);
+        changes.extend_from_slice(&self.changes);
+        changes.push(change);
+        ChunkedHistory { first_context: self.first_context, changes, older: self.older.clone() }
+    }
+
+    pub(super) fn newest(&self) -> KeyChange {
+        *self.changes.last().expect("a chunk is not empty")
+    }
+
+    pub(super) fn oldest(&self) -> KeyChange {
+        self.chunks().last().expect("a chain has a front").changes[0]
+    }
+
+    pub(super) fn newest_at(&self, at: i64) -> Option<KeyChange> {
+        let (chunk, count) = self.find_chunk(at)?;
+        Some(chunk.changes[count - 1])
+    }
+
+    pub(super) fn at(&self, at: i64) -> Option<Version> {
+        let (chunk, count) = self.find_chunk(at)?;
+        key_change::version_at(chunk.first_context, &chunk.changes, count - 1)
+    }
+
+    /// The first chunk with changes up to `at`, and how many of its changes are.
+    fn find_chunk(&self, at: i64) -> Option<(&ChunkedHistory, usize)> {
+        self.chunks()
+            .map(|chunk| (chunk, key_change::count_up_to(&chunk.changes, at)))
+            .find(|(_, count)| *count > 0)
+    }
+
+    /// What a compaction at `at` leaves: a part of the chunk where `at` lies, and the chunks in
+    /// front of it, which are linked anew.
+    pub(super) fn compacted(&self, at: i64) -> Option<Arc<ChunkedHistory>> {
+        let (chunk, count) = self.find_chunk(at)?;
+        let newest = &chunk.changes[count - 1];
+        let first = if newest.is_kept_at(at) { count - 1 } else { count };
+        let rest = chunk.changes.get(first..).filter(|rest| !rest.is_empty());
+        let rest = rest
+            .map(|rest| ChunkedHistory::new(chunk.first_context.at(&chunk.changes, first), rest));
+        let in_front: Vec<&ChunkedHistory> =
+            self.chunks().take_while(|front| !std::ptr::eq(*front, chunk)).collect();
+        in_front.into_iter().rev().fold(rest.map(Arc::new), |older, front| {
+            Some(Arc::new(ChunkedHistory {
+                first_context: front.first_context,
+                changes: front.changes.clone(),
+                older,
+            }))
+        })
+    }
+
+    /// The short form, if a compaction has left so little.
+    pub(super) fn to_inline(&self) -> Option<InlineHistory> {
+        if self.older.is_some() {
+            None
+        } else {
+            InlineHistory::of(self.first_context, &self.changes)
+        }
+    }
+
+    pub(super) fn for_each(&self, visit: &mut dyn FnMut(KeyChange, ChangeContext)) {
+        let chunks: Vec<&ChunkedHistory> = self.chunks().collect();
+        for chunk in chunks.into_iter().rev() {
+            key_change::for_each(chunk.first_context, &chunk.changes, visit);
+        }
+    }
+
+    /// Calls `visit` for the changes, the newest first, up to the end of the chunk that has the
+    /// oldest one at or after the main revision `from`.
+    pub(super) fn changes_since(
+        &self,
+        from: i64,
+        visit: &mut dyn FnMut(&KeyChange) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        self.chunks()
+            .take_while(|chunk| chunk.newest().main >= from)
+            .flat_map(|chunk| chunk.changes.iter().rev())
+            .try_for_each(visit)
+    }
+
+    /// The chunks, the newest first.
+    fn chunks(&self) -> impl Iterator<Item = &ChunkedHistory> {
+        std::iter::successors(Some(self), |chunk| chunk.older.as_deref())
+    }
+}
+
+/// Left to itself, a chunk would drop the one behind it, that one the next, each in a call inside
+/// the other. So the chain is taken apart from here. It ends at the first chunk that somebody else
+/// still has; whoever is the last to have it goes on.
+impl Drop for ChunkedHistory {
+    fn drop(&mut self) {
+        let mut next = self.older.take();
+        while let Some(mut chunk) = next.and_then(Arc::into_inner) {
+            next = chunk.older.take();
+        }
+    }
+}

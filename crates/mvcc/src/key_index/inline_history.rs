@@ -1,0 +1,181 @@
+//! One or two changes, in 24 bytes.
+//!
+//! Four shapes of history are so common that they lie in the tree's slot itself: a put; a put and
+//! another; a put and its tombstone; and a tombstone that a compaction left alone. What they need
+//! overlaps. The newest change has a revision in each. If there are two, the first is the one that
+//! created the key, so `created` is its main revision and its version is 1. If there is only one
+//! put, its version must be kept, for a compaction may have taken the puts before it:
+//!
+//! ```text
+//!                main (6)  created (6)  other (4)         sub (3)  payload (3)  shape (1)
+//!   {4.0}        4         2            2: its version    0        of 4.0       put
+//!   {2.1 4.0}    4         2            1: the first sub  0        of 4.0       put, put
+//!   {2.1 4.0t}   4         2            1: the first sub  0        of 2.1       put, tombstone
+//!   {4.0t}       4         0            0                 0        none         tombstone
+//! ```
+//!
+//! There is room for one [payload], that of the newest put.
+//!
+//! The shape's byte has values to spare, so that the `enum` of short and long histories needs no
+//! byte of its own. What does not fit (a sub revision above 16 million, a version above four
+//! thousand million, a revision above 280 million million, any other shape) is a long history.
+//!
+//! [payload]: super::EncodedLen
+
+use arrayvec::ArrayVec;
+
+use super::key_change::{ChangeContext, KeyChange};
+use crate::key_index::{EncodedLen, Version};
+use crate::revision::{RecordKind, Revision};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Put,
+    Tombstone,
+    PutPut,
+    PutTombstone,
+}
+
+/// A history of one or two changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InlineHistory {
+    /// Of the newest change.
+    main: SixBytes,
+    created: SixBytes,
+    /// The version of the only put, or the sub revision of the first of two changes.
+    version_or_first_sub: u32,
+    /// Of the newest change: the lower 24 bits, as the others are zero.
+    sub: [u8; 3],
+    encoded_len: EncodedLen,
+    shape: Shape,
+}
+
+/// A revision of the store.
+#[derive(Clone, Copy, Debug)]
+struct SixBytes([u8; 6]);
+
+impl SixBytes {
+    fn of(number: i64) -> Option<SixBytes> {
+        let [bytes @ .., 0, 0] = number.to_le_bytes() else { return None };
+        Some(SixBytes(bytes))
+    }
+
+    #[inline]
+    fn get(self) -> i64 {
+        let [a, b, c, d, e, f] = self.0;
+        i64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+    }
+}
+
+impl InlineHistory {
+    /// The short form of this row of changes, if it has one.
+    pub(super) fn of(origin: ChangeContext, changes: &[KeyChange]) -> Option<InlineHistory> {
+        let (shape, other) = match changes {
+            [only] if only.kind == RecordKind::Tombstone => (Shape::Tombstone, 0),
+            [_] => (Shape::Put, u32::try_from(origin.version).ok()?),
+            [first, second] if origin == ChangeContext { created: first.main, version: 1 } => {
+                let both_put = second.kind == RecordKind::Put;
+                (if both_put { Shape::PutPut } else { Shape::PutTombstone }, first.sub)
+            }
+            _ => return None,
+        };
+        let newest = changes.last()?;
+        let [lowest, low, high, 0] = newest.sub.to_le_bytes() else { return None };
+        let sub = [lowest, low, high];
+        let payload = match shape {
+            Shape::PutTombstone => changes[0].encoded_len,
+            Shape::Put | Shape::PutPut | Shape::Tombstone => newest.encoded_len,
+        };
+        let (main, created) = (SixBytes::of(newest.main)?, SixBytes::of(origin.created)?);
+        Some(InlineHistory {
+            main,
+            created,
+            version_or_first_sub: other,
+            sub,
+            encoded_len: payload,
+            shape,
+        })
+    }
+
+    /// The changes, and what the first of them says.
+    pub(super) fn unpack(&self) -> (ChangeContext, ArrayVec<KeyChange, 2>) {
+        let mut changes = ArrayVec::new();
+        let version = match self.shape {
+            Shape::Put => i64::from(self.version_or_first_sub),
+            Shape::Tombstone => 0,
+            Shape::PutPut | Shape::PutTombstone => {
+                let (main, payload) = (self.created.get(), self.first_encoded_len());
+                changes.push(KeyChange {
+                    main,
+                    sub: self.version_or_first_sub,
+                    kind: RecordKind::Put,
+                    encoded_len: payload,
+                });
+                1
+            }
+        };
+        changes.push(self.newest());
+        (ChangeContext { created: self.created.get(), version }, changes)
+    }
+
+    pub(super) fn newest(&self) -> KeyChange {
+        let (mark, payload) = match self.shape {
+            Shape::Put | Shape::PutPut => (RecordKind::Put, self.encoded_len),
+            Shape::Tombstone | Shape::PutTombstone => (RecordKind::Tombstone, EncodedLen::UNKNOWN),
+        };
+        KeyChange {
+            main: self.main.get(),
+            sub: self.newest_sub(),
+            kind: mark,
+            encoded_len: payload,
+        }
+    }
+
+    /// Of the first of two changes.
+    fn first_encoded_len(&self) -> EncodedLen {
+        if matches!(self.shape, Shape::PutTombstone) {
+            self.encoded_len
+        } else {
+            EncodedLen::UNKNOWN
+        }
+    }
+
+    fn newest_sub(&self) -> u32 {
+        let [lowest, low, high] = self.sub;
+        u32::from_le_bytes([lowest, low, high, 0])
+    }
+
+    /// The version at `at`, without unpacking: walks over the index come here for every key.
+    #[inline]
+    pub(super) fn at(&self, at: i64) -> Option<Version> {
+        let (main, created) = (self.main.get(), self.created.get());
+        let made = |main, sub, version, payload| Version {
+            modified: Revision::new(main, i64::from(sub)),
+            created,
+            version,
+            encoded_len: payload,
+        };
+        let two = matches!(self.shape, Shape::PutPut | Shape::PutTombstone);
+        if main > at {
+            let first = || made(created, self.version_or_first_sub, 1, self.first_encoded_len());
+            return (two && created <= at).then(first);
+        }
+        let newest = |version| made(main, self.newest_sub(), version, self.encoded_len);
+        match self.shape {
+            Shape::Put => Some(newest(i64::from(self.version_or_first_sub))),
+            Shape::PutPut => Some(newest(2)),
+            Shape::Tombstone | Shape::PutTombstone => None,
+        }
+    }
+
+    /// What a compaction at `at` leaves, which is known to drop something.
+    pub(super) fn compacted(&self, at: i64) -> Option<InlineHistory> {
+        let newest = self.newest();
+        if !newest.is_kept_at(at) {
+            return None;
+        }
+        let (first, changes) = self.unpack();
+        let last = changes.len() - 1;
+        InlineHistory::of(first.at(&changes, last), &changes[last..])
+    }
+}

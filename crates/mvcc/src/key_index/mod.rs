@@ -1,0 +1,419 @@
+//! What happened to one key? Its puts and deletes, and what a compaction leaves of them.
+//!
+//! # The idea
+//!
+//! The history of a key is the list of its changes, each with its [`Revision`]. A delete is a
+//! change too, a *tombstone*. Tombstones cut the list into *generations*: a generation begins when
+//! the key is created, and ends with the tombstone that deletes it. The version of a value counts
+//! the puts of its generation, and the revision that created the key is the first one of it.
+//!
+//! # One key's life
+//!
+//! `foo` is put at revision 2, put at 4, deleted at 6, created again at 8, put at 9. (All were
+//! first in their transactions: their sub revisions are 0.)
+//!
+//! ```text
+//!  revision     1     2     3     4     5     6     7     8     9
+//!  change             put         put         tomb        put   put
+//!               ──────╞═══ generation 1 ══════╡───────────╞═ generation 2 ══
+//!  version            1     1     2     2     -     -     1     2
+//!  created            2     2     2     2     -     -     8     8
+//! ```
+//!
+//! A read at 5 sees the put of 4, version 2, created at 2. A read at 7 sees nothing.
+//!
+//! Compactions now drop the past, one after the other. A compaction *at* R leaves what a read at
+//! R or later needs: the newest change that is not after R, and all that follow. If that change is
+//! a tombstone, no read needs it. It is dropped, except when its revision is R itself: then it
+//! stays until the next compaction.
+//!
+//! ```text
+//!                 what is left
+//!                 {2.0 4.0 6.0t} {8.0 9.0}
+//!  compact at 3   {2.0 4.0 6.0t} {8.0 9.0}      2 is what a read at 3 sees
+//!  compact at 5   {4.0 6.0t} {8.0 9.0}          4 still has version 2, created at 2
+//!  compact at 6   {6.0t} {8.0 9.0}              the tombstone of the revision itself
+//!  compact at 7   {8.0 9.0}                     now it goes
+//!  compact at 9   {9.0}                         version 2, created at 8
+//! ```
+//!
+//! Had the key been deleted at 10, a compaction at 11 would leave nothing, and the key would leave
+//! the index.
+//!
+//! [`HashKV`](KeyIndex::kept_by_hash) asks the same question as a compaction, which change is
+//! the newest that is not after R, but never counts a tombstone, not even one at R.
+//!
+//! # What is kept, and how small
+//!
+//! The index has one history for each key, so its size counts. Most keys have one or two
+//! revisions; those fit in 24 bytes, in place (`inline_history.rs`). Longer histories are shared by
+//! the versions of the index in chunks of 64 changes (`chunked_history.rs`), so that a change to
+//! a key with 50,000 revisions costs what a change to one with 64 costs. Neither keeps versions and
+//! creations for each change: those of the first that is left are enough to count from.
+//!
+//! # Invariants
+//!
+//! * A history has at least one change, and their revisions rise.
+//! * No two tombstones follow each other: what is absent cannot be deleted.
+//! * The answer for a revision is changed by no later change, and by no compaction at or below it.
+//!
+//! # Left out
+//!
+//! etcd speaks of "the first generation that ends at R or later, or the last one", and looks for
+//! the newest change up to R in that one. The rule above says the same with one search, as long as
+//! one transaction changes a key once, which etcd demands of its clients. Should a transaction
+//! delete a key and put it again, ours keeps the put. And etcd keeps an empty generation behind a
+//! tombstone, which tells nothing that the tombstone does not.
+
+mod key_change;
+mod chunked_history;
+mod encoded_len;
+mod inline_history;
+
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+
+use self::chunked_history::ChunkedHistory;
+pub use self::encoded_len::EncodedLen;
+use self::inline_history::InlineHistory;
+use self::key_change::{ChangeContext, KeyChange};
+use crate::revision::{RecordKind, Revision};
+
+/// One value of a key: where its record is, and what it says besides the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// The revision of the put, under which the record lies.
+    pub modified: Revision,
+    /// The main revision of the put that created the key. Records do not have its sub revision.
+    pub created: i64,
+    /// How many puts there were since then, this one included.
+    pub version: i64,
+    /// How long its record is, but for what is said here.
+    pub encoded_len: EncodedLen,
+}
+
+/// The puts and tombstones of one key.
+#[derive(Clone)]
+pub struct KeyIndex(Representation);
+
+#[derive(Clone)]
+enum Representation {
+    Inline(InlineHistory),
+    Chunked(Arc<ChunkedHistory>),
+}
+
+/// What a compaction left of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompactionEffect {
+    /// All of it.
+    Unchanged,
+    /// A part.
+    Shortened,
+    /// Nothing; the history itself was left as it was, and its key is to be removed.
+    Emptied,
+}
+
+impl KeyIndex {
+    /// The history of a key that is put for the first time.
+    pub fn new(revision: Revision, payload: EncodedLen) -> KeyIndex {
+        let origin = ChangeContext { created: revision.main, version: 1 };
+        KeyIndex::of(origin, &[KeyChange::put(revision, payload)])
+    }
+
+    /// The history that begins with this version: a compaction has taken what was before.
+    pub fn from_version(first: Version) -> KeyIndex {
+        let origin = ChangeContext { created: first.created, version: first.version };
+        KeyIndex::of(origin, &[KeyChange::put(first.modified, first.encoded_len)])
+    }
+
+    /// The history that begins with a tombstone: a compaction has taken what was before.
+    pub(crate) fn from_tombstone(revision: Revision) -> KeyIndex {
+        KeyIndex::of(ChangeContext::NONE, &[KeyChange::tombstone(revision)])
+    }
+
+    fn of(origin: ChangeContext, changes: &[KeyChange]) -> KeyIndex {
+        KeyIndex(match InlineHistory::of(origin, changes) {
+            Some(short) => Representation::Inline(short),
+            None => Representation::Chunked(Arc::new(ChunkedHistory::new(origin, changes))),
+        })
+    }
+
+    /// The key has a value from `revision` on. Returns what its record must say.
+    pub fn put(&mut self, revision: Revision, payload: EncodedLen) -> Version {
+        let origin = match self.current() {
+            Some(current) => {
+                ChangeContext { created: current.created, version: current.version + 1 }
+            }
+            None => ChangeContext { created: revision.main, version: 1 },
+        };
+        self.push(origin, KeyChange::put(revision, payload));
+        Version {
+            modified: revision,
+            created: origin.created,
+            version: origin.version,
+            encoded_len: payload,
+        }
+    }
+
+    /// The key has no value from `revision` on. Returns the version that ended; `None` if there
+    /// was none, and then nothing has changed.
+    pub fn tombstone(&mut self, revision: Revision) -> Option<Version> {
+        let ended = self.current()?;
+        self.push(ChangeContext::NONE, KeyChange::tombstone(revision));
+        Some(ended)
+    }
+
+    /// Adds a change behind all others; `origin` is what it says as the first of a chunk.
+    fn push(&mut self, origin: ChangeContext, change: KeyChange) {
+        let newest = self.newest();
+        let (newest, revision) = (newest.revision(), change.revision());
+        assert!(newest < revision, "a change at {revision} comes after one at {newest}");
+        match &mut self.0 {
+            Representation::Inline(short) => {
+                let (first, changes) = short.unpack();
+                let changes: ArrayVec<KeyChange, 3> = changes.into_iter().chain([change]).collect();
+                *self = KeyIndex::of(first, &changes);
+            }
+            Representation::Chunked(long) => ChunkedHistory::push(long, origin, change),
+        }
+    }
+
+    /// Adds what happened later. Tombstones of what is absent already are passed over.
+    pub(crate) fn append(&mut self, later: &KeyIndex) {
+        later.for_each(&mut |change, _| match change.kind {
+            RecordKind::Put => drop(self.put(change.revision(), change.encoded_len)),
+            RecordKind::Tombstone => drop(self.tombstone(change.revision())),
+        });
+    }
+
+    /// The version that is valid at the end of the main revision `at`.
+    #[inline]
+    pub fn at(&self, at: i64) -> Option<Version> {
+        match &self.0 {
+            Representation::Inline(short) => short.at(at),
+            Representation::Chunked(long) => long.at(at),
+        }
+    }
+
+    /// The version that is valid now.
+    #[inline]
+    pub fn current(&self) -> Option<Version> {
+        self.at(i64::MAX)
+    }
+
+    /// Whether the key has a value now.
+    #[inline]
+    pub fn is_live(&self) -> bool {
+        self.newest().kind == RecordKind::Put
+    }
+
+    /// The revision of the newest change, which may be a tombstone.
+    pub fn newest_revision(&self) -> Revision {
+        self.newest().revision()
+    }
+
+    /// Whether there is nothing but a tombstone, so that no read finds anything.
+    pub(crate) fn is_lone_tombstone(&self) -> bool {
+        !self.is_live() && self.newest() == self.oldest()
+    }
+
+    /// What a compaction at `at` keeps of what is at or below it: a tombstone only at `at` itself.
+    pub fn kept_by_compaction(&self, at: i64) -> Option<Revision> {
+        let newest = self.newest_at(at).filter(|newest| newest.is_kept_at(at));
+        newest.map(|newest| newest.revision())
+    }
+
+    /// What a hash at `at` keeps of what is at or below it: never a tombstone.
+    pub fn kept_by_hash(&self, at: i64) -> Option<Revision> {
+        let newest = self.newest_at(at).filter(|newest| newest.kind == RecordKind::Put);
+        newest.map(|newest| newest.revision())
+    }
+
+    /// Whether a compaction at `at` would drop anything.
+    pub fn is_shortened_by(&self, at: i64) -> bool {
+        let dropped = |newest: KeyChange| !newest.is_kept_at(at) || newest != self.oldest();
+        self.newest_at(at).is_some_and(dropped)
+    }
+
+    /// Drops what no read at `at` or later needs.
+    pub fn compact(&mut self, at: i64) -> CompactionEffect {
+        if !self.is_shortened_by(at) {
+            return CompactionEffect::Unchanged;
+        }
+        let rest = match &self.0 {
+            Representation::Inline(short) => short.compacted(at).map(Representation::Inline),
+            Representation::Chunked(long) => {
+                long.compacted(at).map(|long| match long.to_inline() {
+                    Some(short) => Representation::Inline(short),
+                    None => Representation::Chunked(long),
+                })
+            }
+        };
+        match rest {
+            Some(rest) => self.0 = rest,
+            None => return CompactionEffect::Emptied,
+        }
+        CompactionEffect::Shortened
+    }
+
+    /// The generations that are left, the oldest first.
+    pub fn generations(&self) -> Vec<Generation> {
+        let mut generations: Vec<Generation> = Vec::new();
+        self.for_each(&mut |change, origin| match generations
+            .last_mut()
+            .filter(|last| !last.is_ended)
+        {
+            Some(open) => open.add(change),
+            None => generations.push(Generation::starting(change, origin)),
+        });
+        generations
+    }
+
+    fn newest(&self) -> KeyChange {
+        match &self.0 {
+            Representation::Inline(short) => short.newest(),
+            Representation::Chunked(long) => long.newest(),
+        }
+    }
+
+    fn oldest(&self) -> KeyChange {
+        match &self.0 {
+            Representation::Inline(short) => short.unpack().1[0],
+            Representation::Chunked(long) => long.oldest(),
+        }
+    }
+
+    fn newest_at(&self, at: i64) -> Option<KeyChange> {
+        match &self.0 {
+            Representation::Inline(short) => {
+                short.unpack().1.into_iter().rfind(|change| change.main <= at)
+            }
+            Representation::Chunked(long) => long.newest_at(at),
+        }
+    }
+
+    /// Calls `visit` for every change at the main revision `from` or later, the newest first.
+    pub(crate) fn changes_since(
+        &self,
+        from: i64,
+        visit: &mut dyn FnMut(Revision, RecordKind) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let mut visit = |change: &KeyChange| match change.main >= from {
+            true => visit(change.revision(), change.kind),
+            false => ControlFlow::Continue(()),
+        };
+        match &self.0 {
+            Representation::Inline(short) => short.unpack().1.iter().rev().try_for_each(&mut visit),
+            Representation::Chunked(long) => long.changes_since(from, &mut visit),
+        }
+    }
+
+    /// Calls `visit` for every change, the oldest first, with what it says as a first one.
+    fn for_each(&self, visit: &mut dyn FnMut(KeyChange, ChangeContext)) {
+        match &self.0 {
+            Representation::Inline(short) => {
+                let (origin, changes) = short.unpack();
+                key_change::for_each(origin, &changes, visit);
+            }
+            Representation::Chunked(long) => long.for_each(visit),
+        }
+    }
+}
+
+/// A life of the key, as far as it is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// The main revision that created the key; 0 if only the tombstone is left.
+    pub created: i64,
+    /// The version of the first put that is left; 0 if only the tombstone is left.
+    pub version: i64,
+    /// The revisions that are left; if the generation has ended, the last is the tombstone's.
+    pub revisions: Vec<Revision>,
+    /// Whether the key was deleted.
+    pub is_ended: bool,
+}
+
+impl Generation {
+    fn starting(change: KeyChange, origin: ChangeContext) -> Generation {
+        let ChangeContext { created, version } = origin;
+        let mut generation =
+            Generation { created, version, revisions: Vec::new(), is_ended: false };
+        generation.add(change);
+        generation
+    }
+
+    fn add(&mut self, change: KeyChange) {
+        self.revisions.push(change.revision());
+        self.is_ended = change.kind == RecordKind::Tombstone;
+    }
+}
+
+/// `{4.0 6.0t} {8.0 9.0}`: as in the essay on top.
+impl fmt::Display for KeyIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let generations = self.generations().into_iter().map(|generation| {
+            let revisions: Vec<String> =
+                generation.revisions.iter().map(ToString::to_string).collect();
+            let end = if generation.is_ended { "t" } else { "" };
+            format!("{{{}{end}}}", revisions.join(" "))
+        });
+        f.write_str(&generations.collect::<Vec<_>>().join(" "))
+    }
+}
+
+impl fmt::Debug for KeyIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl PartialEq for KeyIndex {
+    fn eq(&self, other: &KeyIndex) -> bool {
+        self.generations() == other.generations()
+    }
+}
+
+impl Eq for KeyIndex {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_history_takes_three_words() {
+        assert_eq!(size_of::<KeyIndex>(), 24);
+    }
+
+    #[test]
+    #[should_panic(expected = "a change at 3.0 comes after one at 3.0")]
+    fn revisions_must_rise() {
+        KeyIndex::new(Revision::new(3, 0), EncodedLen::UNKNOWN)
+            .put(Revision::new(3, 0), EncodedLen::UNKNOWN);
+    }
+
+    #[test]
+    fn a_put_behind_a_delete_in_one_transaction_is_kept() {
+        let mut history = KeyIndex::new(Revision::new(2, 0), EncodedLen::of(5));
+        history.tombstone(Revision::new(3, 0));
+        let put = history.put(Revision::new(3, 1), EncodedLen::of(6));
+        assert_eq!(history.kept_by_compaction(3), Some(put.modified));
+        assert_eq!(history.compact(3), CompactionEffect::Shortened);
+        assert_eq!(history.at(3), Some(put));
+    }
+
+    #[test]
+    fn a_long_history_is_dropped_on_a_small_stack() {
+        let fill = || {
+            let mut history = KeyIndex::new(Revision::new(1, 0), EncodedLen::UNKNOWN);
+            (2..1_000_000).for_each(|main| {
+                history.put(Revision::new(main, 0), EncodedLen::UNKNOWN);
+            });
+            let (newest, oldest) = (history.current().unwrap(), history.at(1).unwrap());
+            assert_eq!((newest.version, oldest.version), (999_999, 1));
+        };
+        std::thread::Builder::new().stack_size(64 << 10).spawn(fill).unwrap().join().unwrap();
+    }
+}

@@ -1,0 +1,54 @@
+//! Which events of a transaction does a stream's outbox have already? Its watchers share them.
+//!
+//! A thousand watchers of one stream that tell of the same change keep it in memory once, so its
+//! bytes count once. But watchers that tell of different changes of the same transaction keep
+//! different things, and one that asked for the record before keeps that too:
+//!
+//! ```text
+//!   transaction 7: put a (10 bytes), put b (1 MiB, was 1 MiB)
+//!   watcher of a                  10 bytes
+//!   watcher of a..c, previous     1 MiB for b, 1 MiB for what b was; a is counted
+//!   watcher of b                  nothing more
+//! ```
+
+use crate::watch::response::Event;
+
+/// A bit per event for the change, and one for the record before it.
+#[derive(Debug)]
+pub(super) struct CountedEvents {
+    changes: Vec<u64>,
+    prev_kvs: Vec<u64>,
+}
+
+impl CountedEvents {
+    /// None of so many events.
+    pub(super) fn new(events: usize) -> CountedEvents {
+        let none = vec![0; events.div_ceil(64)];
+        CountedEvents { changes: none.clone(), prev_kvs: none }
+    }
+
+    /// None again, for the next stream.
+    pub(super) fn clear(&mut self) {
+        self.changes.fill(0);
+        self.prev_kvs.fill(0);
+    }
+
+    /// The bytes of an event that were not counted yet.
+    pub(super) fn add(&mut self, number: u32, event: &Event) -> usize {
+        let mut bytes = 0;
+        if is_first(&mut self.changes, number) {
+            bytes += event.change_size();
+        }
+        if event.prev_kv.is_some() && is_first(&mut self.prev_kvs, number) {
+            bytes += event.prev_kv_size();
+        }
+        bytes
+    }
+}
+
+fn is_first(bits: &mut [u64], number: u32) -> bool {
+    let (word, bit) = (&mut bits[number as usize / 64], 1 << (number % 64));
+    let is_first = *word & bit == 0;
+    *word |= bit;
+    is_first
+}

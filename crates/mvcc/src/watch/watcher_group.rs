@@ -1,0 +1,114 @@
+//! Who wants to hear of this key? All watchers, by what they watch.
+//!
+//! Most watchers of most stores watch a single key or a prefix. Single keys are looked up in a map;
+//! ranges are searched for in a tree of intervals.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use clearlane_engine::KeyRange;
+
+use super::interval_tree::{End, Interval, IntervalTree};
+
+/// What a watcher watches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchedKeys {
+    /// This key.
+    Single(Bytes),
+    /// The keys from the first one up to, and not including, the second.
+    Range(Bytes, Bytes),
+    /// This key and all behind it.
+    From(Bytes),
+}
+
+impl WatchedKeys {
+    /// Whether no key can be among them.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, WatchedKeys::Range(from, end) if end <= from)
+    }
+
+    /// Whether they include this key.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        match self {
+            WatchedKeys::Single(watched) => watched == key,
+            WatchedKeys::Range(from, end) => &from[..] <= key && key < &end[..],
+            WatchedKeys::From(from) => &from[..] <= key,
+        }
+    }
+
+    /// As a range, to search with. `single` is room for the end of a range of one key.
+    pub(super) fn as_range<'k>(&'k self, single: &'k mut Vec<u8>) -> KeyRange<'k> {
+        match self {
+            WatchedKeys::Single(key) => {
+                single.clear();
+                single.extend_from_slice(key);
+                single.push(0);
+                KeyRange::new(key, single)
+            }
+            WatchedKeys::Range(from, end) => KeyRange::new(from, end),
+            WatchedKeys::From(from) => KeyRange::starting_at(from),
+        }
+    }
+
+    fn first(&self) -> &Bytes {
+        match self {
+            WatchedKeys::Single(key) | WatchedKeys::Range(key, _) | WatchedKeys::From(key) => key,
+        }
+    }
+
+    /// As an interval, unless it is a single key.
+    fn interval(&self) -> Option<Interval> {
+        let end = match self {
+            WatchedKeys::Single(_) => return None,
+            WatchedKeys::Range(_, end) => End::Before(end.clone()),
+            WatchedKeys::From(_) => End::Unbounded,
+        };
+        Some(Interval { from: self.first().clone(), end })
+    }
+}
+
+/// Watchers, each under what it watches.
+#[derive(Debug)]
+pub(super) struct WatcherGroup<T> {
+    single: BTreeMap<Bytes, BTreeSet<T>>,
+    ranges: IntervalTree<T>,
+}
+
+impl<T> Default for WatcherGroup<T> {
+    fn default() -> WatcherGroup<T> {
+        WatcherGroup { single: BTreeMap::new(), ranges: IntervalTree::default() }
+    }
+}
+
+impl<T: Ord> WatcherGroup<T> {
+    pub(super) fn insert(&mut self, keys: &WatchedKeys, watcher: T) {
+        match keys.interval() {
+            Some(interval) => self.ranges.insert(&interval, watcher),
+            None => drop(self.single.entry(keys.first().clone()).or_default().insert(watcher)),
+        }
+    }
+
+    pub(super) fn remove(&mut self, keys: &WatchedKeys, watcher: &T) {
+        if let Some(interval) = keys.interval() {
+            self.ranges.remove(&interval, watcher);
+        } else if let Some(watchers) = self.single.get_mut(keys.first()) {
+            watchers.remove(watcher);
+            if watchers.is_empty() {
+                self.single.remove(keys.first());
+            }
+        }
+    }
+
+    /// Whether anybody watches the key.
+    pub(super) fn contains(&self, key: &[u8]) -> bool {
+        self.single.contains_key(key) || self.ranges.covers(key)
+    }
+
+    /// Calls `visit` for everybody who watches the key.
+    pub(super) fn for_each_watching(&self, key: &[u8], visit: &mut dyn FnMut(&T)) {
+        if let Some(watchers) = self.single.get(key) {
+            watchers.iter().for_each(&mut *visit);
+        }
+        self.ranges.containing(key, visit);
+    }
+}

@@ -1,0 +1,118 @@
+//! A walk over the index stands still in its visitor. Who gets on beside it?
+//!
+//! etcd's index is one tree under one lock, so a put waits for the walk, and whoever reads a single
+//! key waits behind that put. The persistent index is walked in a snapshot: nobody waits, and the
+//! walk sees nothing of what was put meanwhile.
+
+use std::ops::ControlFlow;
+use std::thread;
+
+use clearlane_engine::KeyRange;
+use clearlane_locks::{Registry, TaskLabel};
+use clearlane_mvcc::{
+    CompactionLock, EncodedLen, IndexSnapshot, LockedIndex, PersistentIndex, Revision, TreeIndex,
+};
+
+use crate::blocked_threads::{Barrier, OpenOnDrop, ThreadStatus, watch};
+
+/// The ways to walk that call somebody on the way.
+#[derive(Clone, Copy, Debug)]
+enum Walk {
+    /// All keys.
+    All,
+    /// A page of one key; the rest is counted.
+    Page,
+    /// All changes, as a watcher looks for them that catches up.
+    Changes,
+}
+
+const WALKS: [Walk; 3] = [Walk::All, Walk::Page, Walk::Changes];
+
+/// Revisions 2 to 4.
+const NEWEST: i64 = 4;
+
+fn fill(index: &mut impl TreeIndex) {
+    for (key, main) in [b"a", b"b", b"c"].into_iter().zip(2..=NEWEST) {
+        index.put(key, Revision::new(main, 0), EncodedLen::UNKNOWN);
+    }
+}
+
+/// Walks, stands still at the first key, and returns how many it was shown or told of.
+fn walk(view: &impl IndexSnapshot, how: Walk, barrier: &Barrier) -> u64 {
+    let mut shown = 0;
+    let mut stop_at_first = || {
+        shown += 1;
+        if shown == 1 {
+            barrier.wait();
+        }
+        ControlFlow::Continue(())
+    };
+    match how {
+        Walk::All => view.walk(KeyRange::ALL, NEWEST, &mut |_, _| stop_at_first()),
+        Walk::Page => return view.revisions(KeyRange::ALL, NEWEST, 1, &mut |_, _| stop_at_first()),
+        Walk::Changes => view.changes_since(KeyRange::ALL, 1, &mut |_, _| stop_at_first()),
+    }
+    shown
+}
+
+/// How a put and, behind it, the reads of one key and of a small range were found beside a walk.
+fn found_beside_a_walk(
+    mut index: impl TreeIndex,
+    locks: &Registry,
+    how: Walk,
+) -> [ThreadStatus; 3] {
+    fill(&mut index);
+    let barrier = Barrier::default();
+    let actors = ["walk", "put", "get", "small_range"].map(TaskLabel::named);
+    let [walking, putting, getting, ranging] = actors;
+    let [first, second, third] = [(); 3].map(|()| index.snapshot());
+    thread::scope(|threads| {
+        let _open = OpenOnDrop(&barrier);
+        let at = &barrier;
+        let walker = threads.spawn(move || {
+            let _as = walking.enter();
+            assert_eq!(walk(&first, how, at), 3, "{how:?}: what was there when it began");
+        });
+        assert_eq!(watch(walking, &walker, at, locks), ThreadStatus::AtBarrier);
+        let put = threads.spawn(move || {
+            let _as = putting.enter();
+            index.put(b"b", Revision::new(NEWEST + 1, 0), EncodedLen::UNKNOWN);
+        });
+        let put = watch(putting, &put, at, locks);
+        let get = threads.spawn(move || {
+            let _as = getting.enter();
+            assert_eq!(second.get(b"a", NEWEST).unwrap().modified, Revision::new(2, 0));
+        });
+        let get = watch(getting, &get, at, locks);
+        let range = threads.spawn(move || {
+            let _as = ranging.enter();
+            assert_eq!(third.count(KeyRange::new(b"a", b"c"), NEWEST), 2);
+        });
+        [put, get, watch(ranging, &range, at, locks)]
+    })
+}
+
+#[test]
+fn under_one_lock_a_put_waits_for_the_walk_and_readers_for_the_put() {
+    let waits = |words: &str| ThreadStatus::Blocked(format!("waits for treeIndex, {words}"));
+    for how in WALKS {
+        let locks = Registry::new();
+        let index = LockedIndex::new(&locks, CompactionLock::PerKey);
+        let found = found_beside_a_walk(index, &locks, how);
+        let expected = [waits("held by walk"), waits("behind put"), waits("behind put")];
+        assert_eq!(found, expected, "{how:?}");
+    }
+}
+
+#[test]
+fn beside_a_walk_over_a_snapshot_everybody_goes_on() {
+    for how in WALKS {
+        let locks = Registry::new();
+        let found = found_beside_a_walk(PersistentIndex::default(), &locks, how);
+        assert_eq!(
+            found,
+            [ThreadStatus::Finished, ThreadStatus::Finished, ThreadStatus::Finished],
+            "{how:?}"
+        );
+    }
+}

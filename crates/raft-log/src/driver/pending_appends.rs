@@ -1,0 +1,116 @@
+//! What is on its way to the disk, and what is to be said behind it.
+//!
+//! ```text
+//!   append 4: term 2      append 6: entries 7..8
+//!   └ "you have my vote"  └ "I have up to 8", and of readies 7 and 8, which write nothing: "..."
+//! ```
+//!
+//! A ready that writes nothing, or only a commit index, joins the append before it. So there are
+//! never more elements than appends, however long the disk takes.
+
+use std::collections::VecDeque;
+
+use super::message::Message;
+use super::ready::ReadyAppend;
+
+/// Appends on their way, oldest first.
+#[derive(Debug)]
+pub(super) struct PendingAppends {
+    appends: VecDeque<PendingAppend>,
+    /// The newest ready.
+    newest_ready: u64,
+    /// Bytes of entries on their way.
+    bytes: u64,
+    /// The term that is durable.
+    durable_term: u64,
+}
+
+#[derive(Debug, Default)]
+struct PendingAppend {
+    /// The append.
+    number: u64,
+    /// The newest ready that is durable with it.
+    last_ready: u64,
+    term: Option<u64>,
+    /// The index of the store that it installs.
+    install_index: Option<u64>,
+    entries: usize,
+    bytes: u64,
+    messages: Vec<Message>,
+}
+
+/// What has become durable.
+#[derive(Debug, Default)]
+pub(super) struct DurableAppends {
+    /// All readies up to this one.
+    pub(super) ready: u64,
+    /// What may be said now.
+    pub(super) messages: Vec<Message>,
+}
+
+impl PendingAppends {
+    pub(super) fn new(durable_term: u64) -> PendingAppends {
+        PendingAppends { appends: VecDeque::new(), newest_ready: 0, bytes: 0, durable_term }
+    }
+
+    /// A ready was handed out. Returns what is durable already, if nothing is before it.
+    pub(super) fn push(
+        &mut self,
+        ready: u64,
+        append: Option<&ReadyAppend>,
+        messages: Vec<Message>,
+    ) -> Option<DurableAppends> {
+        self.newest_ready = ready;
+        if let Some(append) = append.filter(|append| append.must_sync) {
+            let bytes = append.entries.iter().map(|entry| entry.data.len() as u64).sum();
+            self.bytes += bytes;
+            self.appends.push_back(PendingAppend {
+                number: ready,
+                last_ready: ready,
+                term: append.hard_state.map(|state| state.term),
+                install_index: append.install_snapshot.as_ref().map(|position| position.index),
+                entries: append.entries.len(),
+                bytes,
+                messages,
+            });
+            return None;
+        }
+        let Some(before) = self.appends.back_mut() else {
+            return Some(DurableAppends { ready, messages });
+        };
+        before.last_ready = ready;
+        before.messages.extend(messages);
+        None
+    }
+
+    /// An append is durable, and with it all before.
+    pub(super) fn remove_durable(&mut self, number: u64) -> Option<DurableAppends> {
+        let mut done: Option<DurableAppends> = None;
+        while let Some(append) = self.appends.pop_front_if(|append| append.number <= number) {
+            self.bytes -= append.bytes;
+            self.durable_term = append.term.unwrap_or(self.durable_term);
+            let done = done.get_or_insert_default();
+            done.ready = append.last_ready;
+            done.messages.extend(append.messages);
+        }
+        done
+    }
+
+    pub(super) fn newest_ready(&self) -> u64 {
+        self.newest_ready
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn durable_term(&self) -> u64 {
+        self.durable_term
+    }
+
+    /// Whether entries or a store are on their way: what this member has on disk is not what it
+    /// has in memory.
+    pub(super) fn has_log_changes(&self) -> bool {
+        self.appends.iter().any(|append| append.entries > 0 || append.install_index.is_some())
+    }
+}

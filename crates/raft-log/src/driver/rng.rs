@@ -1,0 +1,28 @@
+//! Random numbers from a seed, for election time-outs.
+
+/// A generator that yields the same numbers for the same seed, everywhere and always.
+#[derive(Clone, Debug)]
+pub(super) struct Rng(u64);
+
+impl Rng {
+    /// Members of one cluster may be given one seed: with the same numbers they would all want to
+    /// lead at the same tick, for ever.
+    pub(super) fn from_seed(seed: u64, member: u64) -> Rng {
+        let mut member = Rng(member);
+        Rng(seed ^ member.next())
+    }
+
+    fn next(&mut self) -> u64 {
+        // SplitMix64: any seed will do, and the first numbers of neighbouring seeds differ.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    /// One of `from..to`.
+    pub(super) fn pick(&mut self, from: usize, to: usize) -> usize {
+        from + (self.next() % (to - from) as u64) as usize
+    }
+}

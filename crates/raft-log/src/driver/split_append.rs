@@ -1,0 +1,85 @@
+//! Cuts appends that have grown too long.
+//!
+//! Raft is told to put what is proposed in one turn into one message (`batch_append`): one header, one
+//! answer. It asks nobody how long that message gets. For a follower that is far behind it takes
+//! everything that may be on its way, some hundred messages of a megabyte, into one. So what leaves is
+//! cut again, by the same measure as raft cuts what it reads from the log:
+//!
+//! ```text
+//!   at 4@2, entries 5..9    ──▶    at 4@2, entries 5..7     at 7@2, entries 8..9
+//! ```
+//!
+//! Each part is what raft could have sent, and says so in its place; the follower answers each.
+
+use raft::eraftpb::{self, MessageType};
+
+/// What an entry takes beside its data.
+const ENTRY_BYTES: u64 = 16;
+
+/// The message, or its parts, each of at most so many bytes of entries or of one entry.
+pub(super) fn split_append(message: eraftpb::Message, bytes_max: u64) -> Vec<eraftpb::Message> {
+    let bytes = |entry: &eraftpb::Entry| entry.data.len() as u64 + ENTRY_BYTES;
+    let all: u64 = message.entries.iter().map(bytes).sum();
+    if message.get_msg_type() != MessageType::MsgAppend || all <= bytes_max {
+        return vec![message];
+    }
+    let mut head = message;
+    let entries: Vec<eraftpb::Entry> = head.take_entries().into();
+    let mut parts: Vec<eraftpb::Message> = Vec::new();
+    let mut room = 0;
+    let mut before = (head.index, head.log_term);
+    for entry in entries {
+        if parts.is_empty() || room < bytes(&entry) {
+            let mut part = head.clone();
+            (part.index, part.log_term) = before;
+            parts.push(part);
+            room = bytes_max;
+        }
+        room = room.saturating_sub(bytes(&entry));
+        before = (entry.index, entry.term);
+        if let Some(part) = parts.last_mut() {
+            part.mut_entries().push(entry);
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn append(sizes: &[usize]) -> eraftpb::Message {
+        let mut message = eraftpb::Message::default();
+        message.set_msg_type(MessageType::MsgAppend);
+        (message.index, message.log_term, message.commit) = (4, 2, 5);
+        for (number, size) in sizes.iter().enumerate() {
+            let mut entry = eraftpb::Entry::default();
+            (entry.index, entry.term) = (5 + number as u64, 3);
+            entry.data = vec![0; *size].into();
+            message.mut_entries().push(entry);
+        }
+        message
+    }
+
+    #[test]
+    fn parts_follow_each_other_and_have_all() {
+        let parts = split_append(append(&[10, 10, 100, 10, 10, 10]), 60);
+        let told: Vec<_> = parts
+            .iter()
+            .map(|part| (part.index, part.log_term, part.entries.len(), part.commit))
+            .collect();
+        assert_eq!(told, [(4, 2, 2, 5), (6, 3, 1, 5), (7, 3, 2, 5), (9, 3, 1, 5)]);
+        let entries: Vec<u64> =
+            parts.iter().flat_map(|part| part.entries.iter().map(|entry| entry.index)).collect();
+        assert_eq!(entries, [5, 6, 7, 8, 9, 10]);
+    }
+
+    #[test]
+    fn what_is_short_or_no_append_stays_whole() {
+        assert_eq!(split_append(append(&[10, 10]), 52), [append(&[10, 10])]);
+        assert_eq!(split_append(append(&[]), 0), [append(&[])]);
+        let mut forwarded = append(&[100, 100]);
+        forwarded.set_msg_type(MessageType::MsgPropose);
+        assert_eq!(split_append(forwarded.clone(), 60), [forwarded]);
+    }
+}

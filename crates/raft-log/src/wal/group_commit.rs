@@ -1,0 +1,165 @@
+//! How does one sync serve all who wait?
+//!
+//! # The problem
+//!
+//! A sync takes as long as thousands of appends, and it takes that long for one append or for all
+//! of them. So nobody may have a sync to himself while others wait.
+//!
+//! # The idea
+//!
+//! While a sync runs, whatever is handed over *gathers*. When it is done, all that has gathered is
+//! the next batch, gets written, and gets one sync. Nobody sets a time to wait for others or a
+//! size: the sync itself is the pause in which the next batch grows, longer on a slow disk.
+//!
+//! ```text
+//!   handed over   1     2 3    4 5 6 7 8       9
+//!   batch         1 ─ sync ──┤ 2..4 ─ sync ──┤ 5..9 ─ sync ──┤
+//!   durable                  1               4               9
+//! ```
+//!
+//! # Without threads
+//!
+//! [`GroupCommit`] is that bookkeeping and no more: [`submit`](GroupCommit::submit),
+//! [`begin`](GroupCommit::take_batch) a batch, [`finish`](GroupCommit::finish_batch) it. In between the batch is
+//! on its own: [`Batch::write`] needs the log, not the group. A simulation does this in one thread,
+//! and lets some of its time pass between write and finish. [`run_writer`] does it in a thread of a
+//! server, with a channel for a queue.
+//!
+//! # What holds
+//!
+//! * Tickets are counted from 1, in the order of submission, and become durable in that order.
+//! * One batch is on its way at a time.
+//! * An append is written as a whole, and a batch that fails has no successor.
+//! * What gathers is bounded by whoever submits: raft limits the proposals that are not committed.
+
+use std::sync::mpsc::Receiver;
+
+use super::{Append, Wal};
+use crate::error::Result;
+
+/// The number of an append: the first that is submitted is 1. Durable up to 0 means that nothing is.
+pub type AppendNumber = u64;
+
+/// Appends that gather while a batch is on its way.
+#[derive(Debug, Default)]
+pub struct GroupCommit {
+    pending: Vec<Append>,
+    submitted: AppendNumber,
+    durable: AppendNumber,
+    is_running: bool,
+    failed: Option<crate::Error>,
+}
+
+impl GroupCommit {
+    /// A group of which nothing was submitted.
+    pub fn new() -> GroupCommit {
+        GroupCommit::default()
+    }
+
+    /// Hands an append over. After a failure, returns it.
+    pub fn submit(&mut self, append: Append) -> Result<AppendNumber> {
+        self.failed.clone().map_or(Ok(()), Err)?;
+        self.pending.push(append);
+        self.submitted += 1;
+        Ok(self.submitted)
+    }
+
+    /// Takes all that has gathered, if there is something, and no batch is on its way.
+    pub fn take_batch(&mut self) -> Option<Batch> {
+        if self.is_running || self.failed.is_some() || self.pending.is_empty() {
+            return None;
+        }
+        self.is_running = true;
+        // The next batch will be about as large as this one.
+        let next = Vec::with_capacity(self.pending.len());
+        Some(Batch { appends: std::mem::replace(&mut self.pending, next), last: self.submitted })
+    }
+
+    /// Takes note of what became of the batch; returns up to where everything is durable.
+    pub fn finish_batch(&mut self, written: BatchResult) -> Result<AppendNumber> {
+        self.is_running = false;
+        match written.result {
+            Ok(()) => self.durable = written.last,
+            Err(error) => {
+                self.pending.clear();
+                self.failed = Some(error.clone());
+                return Err(error);
+            }
+        }
+        Ok(self.durable)
+    }
+
+    /// Up to where everything is durable.
+    pub fn durable(&self) -> AppendNumber {
+        self.durable
+    }
+}
+
+/// Appends that go to the disk together.
+#[derive(Debug)]
+#[must_use = "the group waits for what becomes of it"]
+pub struct Batch {
+    appends: Vec<Append>,
+    last: AppendNumber,
+}
+
+impl Batch {
+    /// How many appends it has.
+    pub fn len(&self) -> usize {
+        self.appends.len()
+    }
+
+    /// Never: a batch is begun for something.
+    pub fn is_empty(&self) -> bool {
+        self.appends.is_empty()
+    }
+
+    /// What it has, in order.
+    pub fn appends(&self) -> &[Append] {
+        &self.appends
+    }
+
+    /// Writes the batch, with one sync, or none if nobody needs one.
+    pub fn write(self, wal: &mut Wal) -> BatchResult {
+        BatchResult { last: self.last, result: write_all(&self.appends, wal) }
+    }
+}
+
+fn write_all(appends: &[Append], wal: &mut Wal) -> Result<()> {
+    let mut needs_sync = false;
+    for append in appends {
+        needs_sync |= wal.append_all(append)?;
+    }
+    if needs_sync { wal.sync() } else { Ok(()) }
+}
+
+/// What became of a batch.
+#[derive(Debug)]
+#[must_use = "the group waits for it"]
+pub struct BatchResult {
+    last: AppendNumber,
+    result: Result<()>,
+}
+
+/// Writes what comes through a channel until nobody can send any more, and tells `durable` after
+/// each batch up to which ticket everything is on disk. Blocks: the caller gives it a thread.
+///
+/// Ends at the first failure, with what was appended but not synced in doubt: the process has to
+/// stop.
+pub fn run_writer(
+    wal: &mut Wal,
+    appends: &Receiver<Append>,
+    mut durable: impl FnMut(AppendNumber),
+) -> Result<()> {
+    let mut group = GroupCommit::new();
+    while let Ok(first) = appends.recv() {
+        group.submit(first)?;
+        for append in appends.try_iter() {
+            group.submit(append)?;
+        }
+        if let Some(batch) = group.take_batch() {
+            durable(group.finish_batch(batch.write(wal))?);
+        }
+    }
+    Ok(())
+}

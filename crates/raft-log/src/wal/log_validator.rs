@@ -1,0 +1,221 @@
+//! What a log must not say: the rules that neither a reader nor a writer lets anyone break.
+//!
+//! # Why
+//!
+//! The crc of a record covers its data and nothing else. The type of a record could change from
+//! "entry" (2) to "state" (3) by one bit, and the crc would fit. What does not fit then is the
+//! content: raft's numbers follow rules, and a state that was an entry breaks one of them.
+//!
+//! | of | rule |
+//! |---|---|
+//! | an entry | its index is at most one more than the last, and above what is committed |
+//! | | its term is at least 1, and not below that of the entry before it |
+//! | | a change of configuration has data |
+//! | a state | term and commit do not fall; a vote stays in its term |
+//! | | term 0 has no vote and no commit; what is committed is in the log |
+//! | a snapshot | it does not contradict a committed entry |
+//!
+//! The same rules stand before every write: what would be refused when it is read is not written.
+//!
+//! # Snapshots
+//!
+//! A snapshot that a member makes of its own state lies within its log and changes nothing here. One
+//! that it received lies beyond the log, or replaces entries that never were committed: then
+//! the log begins anew behind it.
+//!
+//! ```text
+//!   entries 1 2 3 4 5   snapshot 3         entries go on with 6
+//!   entries 1 2 3 4 5   snapshot 9         entries go on with 10
+//! ```
+
+use crate::wire::{Entry, EntryKind, HardState, WalSnapshot};
+
+/// Where the log stands.
+#[derive(Clone, Debug)]
+pub(super) struct LogValidator {
+    /// The index of the last entry.
+    last_index: u64,
+    /// From which index on the entries have which term, rising in both. What lies before the first
+    /// is not known: it is committed, or was never read.
+    terms: Vec<(u64, u64)>,
+    hard_state: HardState,
+}
+
+impl LogValidator {
+    /// A log of which everything up to `last` is unknown.
+    pub(super) fn after(last: u64) -> LogValidator {
+        LogValidator { last_index: last, terms: Vec::new(), hard_state: HardState::default() }
+    }
+
+    /// The index of the last entry.
+    pub(super) fn last_index(&self) -> u64 {
+        self.last_index
+    }
+
+    /// The last state.
+    pub(super) fn hard_state(&self) -> HardState {
+        self.hard_state
+    }
+
+    /// The term of an entry, if it is known.
+    fn term(&self, index: u64) -> Option<u64> {
+        let runs = self.terms.partition_point(|(first, _)| *first <= index);
+        let run = self.terms[..runs].last().filter(|_| index <= self.last_index);
+        run.map(|(_, term)| *term)
+    }
+
+    /// Takes an entry.
+    pub(super) fn accept_entry(&mut self, entry: &Entry) -> Result<(), String> {
+        let Entry { kind, term, index, data } = entry;
+        let (last, commit) = (self.last_index, self.hard_state.commit);
+        if *index == 0 || *index > last.saturating_add(1) {
+            return Err(format!("entry {index} after entry {last}"));
+        }
+        if *index <= commit {
+            return Err(format!("entry {index} replaces one that is committed, up to {commit}"));
+        }
+        let before = self.term(index - 1).unwrap_or(1);
+        if *term < before {
+            return Err(format!("entry {index} of term {term} after one of term {before}"));
+        }
+        if *kind != EntryKind::Normal && data.is_empty() {
+            return Err(format!("entry {index} changes the configuration and has no data"));
+        }
+        self.truncate(index - 1);
+        if self.terms.last().is_none_or(|(_, last)| *last != *term) {
+            self.terms.push((*index, *term));
+        }
+        self.last_index = *index;
+        Ok(())
+    }
+
+    /// Takes a state.
+    pub(super) fn accept_hard_state(&mut self, state: &HardState) -> Result<(), String> {
+        let (old, HardState { term, vote, commit }) = (self.hard_state, *state);
+        if term < old.term {
+            return Err(format!("term {term} after term {}", old.term));
+        }
+        if commit < old.commit {
+            return Err(format!("commit {commit} after commit {}", old.commit));
+        }
+        if term == old.term && old.vote != 0 && vote != old.vote {
+            return Err(format!(
+                "term {term} has a vote for {vote:x} after one for {:x}",
+                old.vote
+            ));
+        }
+        if term == 0 && (vote, commit) != (0, 0) {
+            return Err(format!("a vote for {vote:x} or commit {commit} in term 0"));
+        }
+        if commit > self.last_index {
+            return Err(format!("commit {commit} with entries up to {}", self.last_index));
+        }
+        self.hard_state = *state;
+        // What is committed is not replaced, so only the term of its last entry matters.
+        let runs = self.terms.partition_point(|(first, _)| *first <= commit);
+        self.terms.drain(..runs.saturating_sub(1));
+        Ok(())
+    }
+
+    /// Takes a snapshot; whether the log begins anew behind it.
+    pub(super) fn accept_snapshot(&mut self, snapshot: &WalSnapshot) -> Result<bool, String> {
+        let WalSnapshot { index, term, .. } = snapshot;
+        let is_committed = *index <= self.hard_state.commit;
+        match self.term(*index) {
+            Some(known) if known == *term => return Ok(false),
+            None if is_committed => return Ok(false),
+            Some(_) if is_committed => {
+                return Err(format!(
+                    "a snapshot of index {index} and term {term}, which is another"
+                ));
+            }
+            // An entry that is not committed and of which nothing is known is none: it would be in
+            // a snapshot before this one, which was never taken.
+            _ => {}
+        }
+        self.last_index = *index;
+        self.terms = vec![(*index, *term)];
+        Ok(true)
+    }
+
+    /// Forgets the entries after `last`.
+    pub(super) fn truncate(&mut self, last: u64) {
+        let runs = self.terms.partition_point(|(first, _)| *first <= last);
+        self.terms.truncate(runs);
+        self.last_index = self.last_index.min(last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LogValidator;
+    use crate::wire::{Entry, EntryKind, HardState, WalSnapshot};
+
+    fn entry(term: u64, index: u64) -> Entry {
+        Entry { kind: EntryKind::Normal, term, index, data: "x".into() }
+    }
+
+    fn state(term: u64, vote: u64, commit: u64) -> HardState {
+        HardState { term, vote, commit }
+    }
+
+    /// Entries 1 to 6 of the terms 1, 1, 2, 2, 4, 4; 3 of them committed.
+    fn rules() -> LogValidator {
+        let mut rules = LogValidator::after(0);
+        for (term, index) in [(1, 1), (1, 2), (2, 3), (2, 4), (4, 5), (4, 6)] {
+            rules.accept_entry(&entry(term, index)).unwrap();
+        }
+        rules.accept_hard_state(&state(4, 9, 3)).unwrap();
+        rules
+    }
+
+    fn takes_entry(term: u64, index: u64) -> bool {
+        rules().accept_entry(&entry(term, index)).is_ok()
+    }
+
+    #[test]
+    fn entries_follow_and_replace() {
+        assert!(takes_entry(4, 7) && takes_entry(5, 7) && takes_entry(5, 5) && takes_entry(3, 5));
+        assert!(!takes_entry(4, 8), "a gap");
+        assert!(!takes_entry(4, 3), "committed");
+        assert!(!takes_entry(3, 7) && !takes_entry(1, 4) && !takes_entry(0, 7), "a falling term");
+        let mut rules = rules();
+        rules.accept_entry(&entry(3, 5)).unwrap();
+        assert_eq!((rules.last_index(), rules.term(4), rules.term(5)), (5, Some(2), Some(3)));
+        assert!(LogValidator::after(0).accept_entry(&entry(0, 1)).is_err());
+        let change = Entry { kind: EntryKind::ConfChange, data: "".into(), ..entry(4, 7) };
+        assert!(rules.accept_entry(&change).is_err());
+    }
+
+    #[test]
+    fn states_rise() {
+        for (good, term, vote, commit) in [
+            (true, 4, 9, 3),
+            (true, 4, 9, 6),
+            (true, 5, 0, 3),
+            (false, 3, 9, 3),
+            (false, 4, 9, 2),
+            (false, 4, 8, 3),
+            (false, 4, 0, 3),
+            (false, 4, 9, 7),
+        ] {
+            let taken = rules().accept_hard_state(&state(term, vote, commit));
+            assert_eq!(taken.is_ok(), good, "{term} {vote} {commit}");
+        }
+        assert!(LogValidator::after(5).accept_hard_state(&state(0, 1, 0)).is_err());
+        assert!(LogValidator::after(5).accept_hard_state(&state(0, 0, 1)).is_err());
+    }
+
+    #[test]
+    fn a_snapshot_lies_within_the_log_or_begins_it_anew() {
+        let taken = |index, term| {
+            let mut rules = rules();
+            let anew = rules.accept_snapshot(&WalSnapshot { index, term, conf_state: None });
+            anew.map(|anew| (anew, rules.last_index())).ok()
+        };
+        assert_eq!(taken(4, 2), Some((false, 6)));
+        assert_eq!(taken(9, 4), Some((true, 9)));
+        assert_eq!(taken(5, 5), Some((true, 5)));
+        assert_eq!(taken(3, 3), None);
+    }
+}

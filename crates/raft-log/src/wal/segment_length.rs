@@ -1,0 +1,87 @@
+//! How long the last segment is at least: what tells one that was cut from one that never was longer.
+//!
+//! A segment is made as long as it is to become, with zeros behind its records; where the disk has no room, it
+//! is so long all the same, and sparse. A cut to what is in it comes when it is full. So the last segment is
+//! never shorter than [`Options::segment_bytes`](super::Options), and one that is has lost its end to
+//! something else: a repair of the file system, a copy that was broken off. What was in it cannot be told.
+//!
+//! That holds for logs that were made or opened by a program that keeps to it, and the file `length` beside
+//! the segments says so, and how long they are. It is written when the last segment has that length on disk,
+//! and taken away before a repair cuts the segment, or if the file system refuses to make one so long. Without
+//! it, as in logs of etcd and of earlier versions, no length is expected.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use crate::files::{FileSystem, is_out_of_space};
+
+const LENGTH_FILE: &str = "length";
+const LENGTH_FILE_NEW: &str = "length.tmp";
+const FORMAT: &str = "clearlane-wal 1\nsegment ";
+/// Ours is shorter.
+const TEXT_BYTES_MAX: u64 = 64;
+
+/// A last segment that has become shorter than it was made: its last records may be missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShortTail {
+    /// The segment.
+    pub path: PathBuf,
+    /// How many bytes it has had, at least.
+    pub expected: u64,
+    /// How many were found.
+    pub found: u64,
+    /// The last entry that was found.
+    pub last_index: u64,
+}
+
+/// What the last segment of a log has at least, if that is known.
+pub(super) fn read(files: &dyn FileSystem, dir: &Path) -> io::Result<Option<u64>> {
+    let file = match files.open_to_read(&dir.join(LENGTH_FILE)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let mut text = vec![0; file.length()?.min(TEXT_BYTES_MAX) as usize];
+    file.read_at(0, &mut text)?;
+    let number = text.strip_prefix(FORMAT.as_bytes()).and_then(|rest| rest.strip_suffix(b"\n"));
+    Ok(number.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok()))
+}
+
+/// From now on the last segment has this length. It has it on disk already.
+pub(super) fn write(files: &dyn FileSystem, dir: &Path, length: u64) -> io::Result<()> {
+    let new = dir.join(LENGTH_FILE_NEW);
+    let write = || {
+        remove(files, &new)?;
+        put(files, &new, length)?;
+        files.rename(&new, &dir.join(LENGTH_FILE))?;
+        files.sync_dir(dir)
+    };
+    match write() {
+        // A member starts on a full disk, too.
+        Err(error) if is_out_of_space(&error) => clear(files, dir),
+        written => written,
+    }
+}
+
+/// The same in a directory that is not a log's yet.
+pub(super) fn write_first(files: &dyn FileSystem, dir: &Path, length: u64) -> io::Result<()> {
+    put(files, &dir.join(LENGTH_FILE), length)
+}
+
+/// From now on no length is expected.
+pub(super) fn clear(files: &dyn FileSystem, dir: &Path) -> io::Result<()> {
+    remove(files, &dir.join(LENGTH_FILE))?;
+    files.sync_dir(dir)
+}
+
+fn put(files: &dyn FileSystem, path: &Path, length: u64) -> io::Result<()> {
+    let mut file = files.create(path)?;
+    file.write_at(0, format!("{FORMAT}{length}\n").as_bytes())?;
+    file.sync()
+}
+
+fn remove(files: &dyn FileSystem, path: &Path) -> io::Result<()> {
+    match files.remove(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}

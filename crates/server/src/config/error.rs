@@ -1,0 +1,46 @@
+//! Why the program does not start.
+
+use std::fmt;
+
+/// What is said, and with which status the process ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    message: String,
+    status: u8,
+    shows_usage: bool,
+}
+
+impl ConfigError {
+    /// The command line is none.
+    pub(super) fn usage(words: String) -> ConfigError {
+        ConfigError { message: words, status: 2, shows_usage: true }
+    }
+
+    /// A value is not allowed.
+    pub(super) fn value(words: String) -> ConfigError {
+        ConfigError { message: words, status: 2, shows_usage: false }
+    }
+
+    /// What was said does not fit together.
+    pub(crate) fn fatal(words: impl Into<String>) -> ConfigError {
+        ConfigError { message: words.into(), status: 1, shows_usage: false }
+    }
+
+    /// The status with which the process ends: Go's 2 where a flag is wrong, otherwise 1.
+    pub fn status(&self) -> u8 {
+        self.status
+    }
+
+    /// Whether a look at the usage would help.
+    pub fn shows_usage(&self) -> bool {
+        self.shows_usage
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ConfigError {}

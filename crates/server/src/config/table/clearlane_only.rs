@@ -1,0 +1,57 @@
+//! What etcd has no flag for: which generation of its read path is used, and what can be seen of it.
+
+use super::{Flag, flag};
+use crate::config::value::ValueKind::{Count, OneOf, Text};
+
+pub(super) const ERAS: &[Flag] = &[
+    flag(
+        "era",
+        OneOf(&["3.0", "3.1", "3.2", "3.4", "3.5", "clearlane"]),
+        "clearlane",
+        "The read path of which etcd; the next three flags change parts of it.",
+    ),
+    flag(
+        "read-mode",
+        OneOf(&["", "log", "read-index", "lease", "serializable"]),
+        "",
+        "How a linearizable read is made one; the era's if nothing is said.",
+    ),
+    flag(
+        "read-tx",
+        OneOf(&[
+            "",
+            "mutex",
+            "read-tx",
+            "concurrent-read-tx",
+            "cached-read-tx",
+            "snapshot-read-tx",
+        ]),
+        "",
+        "How a read goes beside the writer; the era's if nothing is said.",
+    ),
+    flag(
+        "tree-index",
+        OneOf(&["", "locked", "persistent"]),
+        "",
+        "How keys are found; the era's if nothing is said.",
+    ),
+    flag("engine", OneOf(&["redb", "sled", "memory"]), "redb", "What has the data on disk."),
+    flag(
+        "engine-cache-bytes",
+        Count,
+        "67108864",
+        "So much of the data the engine has in memory; the system keeps the file's pages, too.",
+    ),
+    flag(
+        "net-threads",
+        Count,
+        "0",
+        "So many threads serve clients; if it is 0, half as many as there are cores, and at most 4.",
+    ),
+    flag(
+        "timeline",
+        Text,
+        "",
+        "Records who waited for whom, for this file; SIGUSR1 ends and writes it, or begins anew.",
+    ),
+];

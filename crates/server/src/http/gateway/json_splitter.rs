@@ -1,0 +1,114 @@
+//! Where does one JSON object end and the next begin?
+//!
+//! A request stream is one object behind the other, and pieces of it come as the network cuts them.
+//! Trying to parse at each piece would read a long object from its beginning again and again, and a
+//! client that sends single bytes could keep a processor busy. Braces and quotes are enough to see
+//! the end, each byte is looked at once, and the parser gets whole objects.
+
+use bytes::{Bytes, BytesMut};
+use tonic::Status;
+
+/// Cuts a stream into objects.
+#[derive(Debug, Default)]
+pub(super) struct JsonSplitter {
+    gathered: BytesMut,
+    /// So many bytes of what is gathered were looked at.
+    seen: usize,
+    depth: usize,
+    is_in_string: bool,
+    is_escaped: bool,
+}
+
+impl JsonSplitter {
+    /// What has come.
+    pub(super) fn push(&mut self, piece: &[u8]) {
+        self.gathered.extend_from_slice(piece);
+    }
+
+    /// The next object, if it is whole. Space between objects is skipped.
+    pub(super) fn next(&mut self, bytes_max: usize) -> Result<Option<Bytes>, Status> {
+        while let Some(byte) = self.gathered.get(self.seen) {
+            self.seen += 1;
+            if self.ends_object(*byte)? {
+                let value = self.gathered.split_to(self.seen);
+                self.seen = 0;
+                return Ok(Some(value.freeze()));
+            }
+            if self.seen > bytes_max {
+                return Err(too_large(bytes_max));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether something was begun that is not whole.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.depth > 0
+    }
+
+    fn ends_object(&mut self, byte: u8) -> Result<bool, Status> {
+        if self.is_in_string {
+            let was_escaped = std::mem::replace(&mut self.is_escaped, false);
+            match byte {
+                _ if was_escaped => {}
+                b'\\' => self.is_escaped = true,
+                b'"' => self.is_in_string = false,
+                _ => {}
+            }
+            return Ok(false);
+        }
+        match byte {
+            b'{' | b'[' => self.depth += 1,
+            b'}' | b']' if self.depth > 0 => {
+                self.depth -= 1;
+                return Ok(self.depth == 0);
+            }
+            b'"' if self.depth > 0 => self.is_in_string = true,
+            _ if self.depth > 0 || byte.is_ascii_whitespace() => {}
+            _ => return Err(Status::invalid_argument("a request stream consists of JSON objects")),
+        }
+        Ok(false)
+    }
+}
+
+/// More than a message may have.
+pub(super) fn too_large(bytes_max: usize) -> Status {
+    Status::resource_exhausted(format!("a JSON request has at most {bytes_max} bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(text: &str, piece: usize) -> Result<Vec<String>, Status> {
+        let mut values = JsonSplitter::default();
+        let mut found = Vec::new();
+        for piece in text.as_bytes().chunks(piece) {
+            values.push(piece);
+            while let Some(value) = values.next(100)? {
+                found.push(String::from_utf8(value.to_vec()).unwrap());
+            }
+        }
+        assert!(!values.is_incomplete());
+        Ok(found)
+    }
+
+    #[test]
+    fn objects_end_where_their_brace_is_whatever_is_in_strings() {
+        let text = r#"{"a":"}\"{"} {"b":[{},{"c":1}]}  {}"#;
+        for piece in 1..text.len() {
+            let found = cut(text, piece).unwrap();
+            assert_eq!(found, [r#"{"a":"}\"{"}"#, r#" {"b":[{},{"c":1}]}"#, "  {}"], "{piece}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_object_or_too_long_is_refused() {
+        assert_eq!(cut("{} 1", 2).unwrap_err().code(), tonic::Code::InvalidArgument);
+        assert_eq!(cut("}", 2).unwrap_err().code(), tonic::Code::InvalidArgument);
+        let long = format!("{{\"a\":\"{}", "x".repeat(100));
+        let mut values = JsonSplitter::default();
+        values.push(long.as_bytes());
+        assert_eq!(values.next(100).unwrap_err().code(), tonic::Code::ResourceExhausted);
+    }
+}

@@ -1,0 +1,383 @@
+//! The JSON of a large message, made piece by piece from the pieces of its bytes.
+//!
+//! # The problem
+//!
+//! A range may find more than this process has memory for. Its bytes come a piece at a time, and
+//! [`json`](super::json) would need all of them before it writes a letter: the bytes, a tree of values
+//! made of them, and the text.
+//!
+//! # The idea
+//!
+//! What comes first in the bytes comes first in the text. So a walk needs to remember only where it
+//! is: which messages are open, whether a list is, and what of a number or a value was cut off at the
+//! end of the last piece.
+//!
+//! ```text
+//!   bytes   12 0a │ 0a 02 61 │ 62 2a 04 ..          cut anywhere
+//!           kvs 10  key 2 a     b value 4
+//!   text    ,"kvs":[{"key":"  YWI=","value":"...    open: RangeResponse [ KeyValue
+//! ```
+//!
+//! Of a value, three bytes are four letters of base64, and at most two bytes wait for the next piece.
+//!
+//! # What holds
+//!
+//! * The text is that of [`json::of_message`](super::json::of_message), byte for byte: a test compares.
+//! * Beside the piece at hand the memory is that of the open messages, and of one string: those are
+//!   names, which a request brought, and no values.
+//! * A call of [`transcode`](JsonTranscoder::transcode) makes about [`CHUNK_BYTES`] of text, however large what it is given.
+//!
+//! # Left out
+//!
+//! Fields in another order than that of their numbers, and kinds of fields that no answer has: packed
+//! numbers, fractions, maps. Both are refused: what is read here was encoded by this program.
+
+use base64::prelude::{BASE64_STANDARD, Engine};
+use bytes::{Buf, Bytes};
+use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
+use tonic::Status;
+
+/// About so much is made at a time.
+pub(super) const CHUNK_BYTES: usize = 64 << 10;
+
+/// How a field lies in the bytes, beside its number.
+mod wire {
+    pub(super) const NUMBER: u64 = 0;
+    pub(super) const EIGHT_BYTES: u64 = 1;
+    pub(super) const LENGTH: u64 = 2;
+    pub(super) const FOUR_BYTES: u64 = 5;
+}
+
+/// Where in a message we are.
+#[derive(Debug)]
+pub(super) struct JsonTranscoder {
+    /// The outermost first; none when all is said.
+    open: Vec<OpenMessage>,
+    state: TranscodeState,
+    /// So many bytes lie behind us.
+    at: u64,
+    /// What of a number has come.
+    number: u64,
+    shift: u32,
+}
+
+/// A message that has begun.
+#[derive(Debug)]
+struct OpenMessage {
+    kind: MessageDescriptor,
+    /// Where it ends.
+    end: u64,
+    /// The field that was written last.
+    last: u32,
+    /// It is a list, and more of it may come.
+    is_in_list: bool,
+}
+
+/// What the next bytes are. A field without a descriptor is one that we do not know.
+#[derive(Debug)]
+enum TranscodeState {
+    Key,
+    Number(Option<FieldDescriptor>),
+    Length(Option<FieldDescriptor>),
+    /// A value, and what of it does not yet fill four letters.
+    Bytes(u64, Vec<u8>),
+    Text(u64, Vec<u8>),
+    Unknown(u64),
+}
+
+impl JsonTranscoder {
+    /// At the beginning of a message of so many bytes.
+    pub(super) fn new(kind: MessageDescriptor, length: u64) -> JsonTranscoder {
+        let mut walk = JsonTranscoder {
+            open: Vec::new(),
+            state: TranscodeState::Key,
+            at: 0,
+            number: 0,
+            shift: 0,
+        };
+        walk.begin_message(kind, length);
+        walk
+    }
+
+    /// Whether the message is complete.
+    pub(super) fn is_done(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Takes some of the next bytes, and adds their text. What it leaves is for the next time.
+    pub(super) fn transcode(
+        &mut self,
+        bytes: &mut Bytes,
+        text: &mut Vec<u8>,
+    ) -> Result<(), Status> {
+        if self.at == 0 {
+            text.push(b'{');
+        }
+        loop {
+            self.end_messages(text)?;
+            if self.is_done() || bytes.is_empty() || text.len() >= CHUNK_BYTES {
+                return Ok(());
+            }
+            self.step(bytes, text)?;
+        }
+    }
+
+    fn step(&mut self, bytes: &mut Bytes, text: &mut Vec<u8>) -> Result<(), Status> {
+        match std::mem::replace(&mut self.state, TranscodeState::Key) {
+            TranscodeState::Key => {
+                if let Some(key) = self.number(bytes)? {
+                    self.state = self.field(key)?;
+                }
+            }
+            TranscodeState::Number(field) => match (self.number(bytes)?, field) {
+                (Some(number), Some(field)) => self.write_number(&field, number, text)?,
+                (Some(_), None) => {}
+                (None, field) => self.state = TranscodeState::Number(field),
+            },
+            TranscodeState::Length(field) => match self.number(bytes)? {
+                Some(length) => self.state = self.length_delimited(field, length, text)?,
+                None => self.state = TranscodeState::Length(field),
+            },
+            TranscodeState::Bytes(left, mut waiting) => {
+                let some = self.next_bytes(left, bytes);
+                let left = left - some.len() as u64;
+                write_base64(&mut waiting, &some, left == 0, text);
+                if left > 0 {
+                    self.state = TranscodeState::Bytes(left, waiting);
+                }
+            }
+            TranscodeState::Text(left, mut string) => {
+                let some = self.next_bytes(left, bytes);
+                let left = left - some.len() as u64;
+                string.extend_from_slice(&some);
+                match left {
+                    0 => write_string(&string, text)?,
+                    _ => self.state = TranscodeState::Text(left, string),
+                }
+            }
+            TranscodeState::Unknown(left) => {
+                let left = left - self.next_bytes(left, bytes).len() as u64;
+                if left > 0 {
+                    self.state = TranscodeState::Unknown(left);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The next bytes, at most so many.
+    fn next_bytes(&mut self, left: u64, bytes: &mut Bytes) -> Bytes {
+        let some =
+            bytes.split_to(bytes.len().min(CHUNK_BYTES).min(left.min(CHUNK_BYTES as u64) as usize));
+        self.at += some.len() as u64;
+        some
+    }
+
+    /// A number of up to ten bytes; nothing if it was cut off, and then it goes on with the next call.
+    fn number(&mut self, bytes: &mut Bytes) -> Result<Option<u64>, Status> {
+        while bytes.has_remaining() {
+            let byte = bytes.get_u8();
+            self.at += 1;
+            if self.shift == 63 && byte > 1 || self.at > self.innermost().end {
+                return Err(malformed("a number without an end"));
+            }
+            self.number |= u64::from(byte & 0x7f) << self.shift;
+            self.shift += 7;
+            if byte < 0x80 {
+                self.shift = 0;
+                return Ok(Some(std::mem::take(&mut self.number)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What follows a field's key.
+    fn field(&self, key: u64) -> Result<TranscodeState, Status> {
+        let number = u32::try_from(key).map_or(0, |key| key >> 3);
+        if number == 0 {
+            return Err(malformed("a number of no field"));
+        }
+        let field = self.innermost().kind.get_field(number);
+        match key & 7 {
+            wire::NUMBER => Ok(TranscodeState::Number(field)),
+            wire::LENGTH => Ok(TranscodeState::Length(field)),
+            wire::EIGHT_BYTES if field.is_none() => {
+                Ok(TranscodeState::Unknown(self.check_length(8)?))
+            }
+            wire::FOUR_BYTES if field.is_none() => {
+                Ok(TranscodeState::Unknown(self.check_length(4)?))
+            }
+            _ => Err(malformed("a field of a kind that no answer has")),
+        }
+    }
+
+    /// So many bytes belong to the message that is open, or something is wrong.
+    fn check_length(&self, length: u64) -> Result<u64, Status> {
+        match self.innermost().end - self.at >= length {
+            true => Ok(length),
+            false => Err(malformed("a field that is longer than its message")),
+        }
+    }
+
+    fn innermost(&self) -> &OpenMessage {
+        self.open.last().expect("a step is made while a message is open")
+    }
+
+    /// What has a length begins.
+    fn length_delimited(
+        &mut self,
+        field: Option<FieldDescriptor>,
+        length: u64,
+        text: &mut Vec<u8>,
+    ) -> Result<TranscodeState, Status> {
+        let length = self.check_length(length)?;
+        let Some(field) = field else {
+            return Ok(if length == 0 {
+                TranscodeState::Key
+            } else {
+                TranscodeState::Unknown(length)
+            });
+        };
+        self.check_field_order(&field)?;
+        if length == 0 && is_left_out(&field) {
+            return Ok(TranscodeState::Key);
+        }
+        self.write_name(&field, text);
+        match field.kind() {
+            Kind::Message(kind) => {
+                text.push(b'{');
+                self.begin_message(kind, length);
+                Ok(TranscodeState::Key)
+            }
+            Kind::Bytes | Kind::String if length == 0 => {
+                text.extend_from_slice(b"\"\"");
+                Ok(TranscodeState::Key)
+            }
+            Kind::Bytes => {
+                text.push(b'"');
+                Ok(TranscodeState::Bytes(length, Vec::new()))
+            }
+            Kind::String => Ok(TranscodeState::Text(length, Vec::new())),
+            _ => Err(malformed("packed numbers, which no answer has")),
+        }
+    }
+
+    fn begin_message(&mut self, kind: MessageDescriptor, length: u64) {
+        self.open.push(OpenMessage { kind, end: self.at + length, last: 0, is_in_list: false });
+    }
+
+    /// Ends what ends here.
+    fn end_messages(&mut self, text: &mut Vec<u8>) -> Result<(), Status> {
+        while let Some(open) = self.open.last()
+            && open.end == self.at
+        {
+            if !matches!(self.state, TranscodeState::Key) || self.shift > 0 {
+                return Err(malformed("a message that ends within a field"));
+            }
+            text.extend_from_slice(if open.is_in_list { b"]}" } else { b"}" });
+            self.open.pop();
+        }
+        Ok(())
+    }
+
+    /// What was written cannot be taken back: a field's turn comes once.
+    fn check_field_order(&self, field: &FieldDescriptor) -> Result<(), Status> {
+        let open = self.innermost();
+        let is_next = field.number() > open.last;
+        match is_next || field.number() == open.last && open.is_in_list {
+            true => Ok(()),
+            false => Err(malformed("fields in another order than that of their numbers")),
+        }
+    }
+
+    /// What comes before a value.
+    fn write_name(&mut self, field: &FieldDescriptor, text: &mut Vec<u8>) {
+        let open = self.open.last_mut().expect("a step is made while a message is open");
+        let number = field.number();
+        if number == open.last && open.is_in_list {
+            text.push(b',');
+            return;
+        }
+        if open.is_in_list {
+            text.push(b']');
+        }
+        if open.last > 0 {
+            text.push(b',');
+        }
+        (open.last, open.is_in_list) = (number, field.is_list());
+        text.push(b'"');
+        text.extend_from_slice(field.name().as_bytes());
+        text.extend_from_slice(if open.is_in_list { b"\":[" } else { b"\":" });
+    }
+
+    fn write_number(
+        &mut self,
+        field: &FieldDescriptor,
+        number: u64,
+        text: &mut Vec<u8>,
+    ) -> Result<(), Status> {
+        self.check_field_order(field)?;
+        if number == 0 && is_left_out(field) {
+            return Ok(());
+        }
+        self.write_name(field, text);
+        let word = match field.kind() {
+            Kind::Bool => (number != 0).to_string(),
+            // These are cut off, as everybody does it.
+            Kind::Int32 => (number as i32).to_string(),
+            Kind::Uint32 => (number as u32).to_string(),
+            Kind::Int64 => format!("\"{}\"", number as i64),
+            Kind::Uint64 => format!("\"{number}\""),
+            Kind::Enum(kind) => match kind.get_value(number as i32) {
+                Some(value) => format!("\"{}\"", value.name()),
+                None => (number as i32).to_string(),
+            },
+            _ => return Err(malformed("a field of a kind that no answer has")),
+        };
+        text.extend_from_slice(word.as_bytes());
+        Ok(())
+    }
+}
+
+/// Whether its default is not written.
+fn is_left_out(field: &FieldDescriptor) -> bool {
+    !field.is_list() && !field.supports_presence()
+}
+
+/// Adds what of a value fills letters; at its end all of it.
+fn write_base64(waiting: &mut Vec<u8>, mut some: &[u8], is_last: bool, text: &mut Vec<u8>) {
+    if !waiting.is_empty() {
+        let missing = (3 - waiting.len()).min(some.len());
+        waiting.extend_from_slice(&some[..missing]);
+        some = &some[missing..];
+        if waiting.len() == 3 {
+            encode(waiting, text);
+            waiting.clear();
+        }
+    }
+    let (whole, rest) = some.split_at(some.len() / 3 * 3);
+    encode(whole, text);
+    waiting.extend_from_slice(rest);
+    if is_last {
+        encode(waiting, text);
+        text.push(b'"');
+    }
+}
+
+fn encode(bytes: &[u8], text: &mut Vec<u8>) {
+    let begin = text.len();
+    text.resize(begin + bytes.len().div_ceil(3) * 4, 0);
+    BASE64_STANDARD.encode_slice(bytes, &mut text[begin..]).expect("there is room for all of it");
+}
+
+fn write_string(string: &[u8], text: &mut Vec<u8>) -> Result<(), Status> {
+    let string = std::str::from_utf8(string).map_err(|_| malformed("a string that is none"))?;
+    serde_json::to_writer(text, string).map_err(|error| malformed(&error.to_string()))
+}
+
+fn malformed(why: &str) -> Status {
+    Status::internal(format!("the answer has {why}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! Has a file changed? Certificates live for weeks, and members for months.
+//!
+//! etcd reads its certificate at each handshake. Here a handshake only asks the file system whether
+//! the files are still the same: time, length and number. Only then they are read, all of them, for
+//! they belong together.
+//!
+//! ```text
+//!   handshake ─▶ stamps the same? ── yes ─▶ the configuration that is there
+//!                      │ no
+//!                      └─▶ read all ── good ─▶ the new configuration
+//!                              └── bad ──▶ a line in the log, and the one that is there
+//! ```
+//!
+//! Whoever replaces a certificate and its key writes one of them first. In between they do not match:
+//! that is the bad case, and the next handshake finds both. A bad state is told once.
+//!
+//! etcd reads authorities once, at its start. Here they are among the files.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+use super::Error;
+use super::config::FlagPath;
+
+/// Equal stamps mean an equal file. Those of a link are those of what it points to.
+type FileStamp = Option<(SystemTime, u64, u64)>;
+
+type BuildFn<T> = Box<dyn Fn() -> Result<T, Error> + Send + Sync>;
+
+/// A value that is made from files.
+pub(super) struct FileBacked<T> {
+    files: Vec<PathBuf>,
+    build: BuildFn<T>,
+    current: Mutex<(Vec<FileStamp>, Arc<T>)>,
+    reload_permit: Arc<Semaphore>,
+}
+
+impl<T: Send + Sync + 'static> FileBacked<T> {
+    pub(super) fn new(
+        files: impl IntoIterator<Item = FlagPath>,
+        build: impl Fn() -> Result<T, Error> + Send + Sync + 'static,
+    ) -> Result<FileBacked<T>, Error> {
+        let files: Vec<PathBuf> = files.into_iter().map(|named| named.path).collect();
+        // Looked at before they are read: a change in between is seen the next time.
+        let stamps = file_stamps(&files);
+        let value = Arc::new(build()?);
+        let (build, now) = (Box::new(build), Mutex::new((stamps, value)));
+        Ok(FileBacked { files, build, current: now, reload_permit: Arc::new(Semaphore::new(1)) })
+    }
+
+    /// The value, made anew if a file has changed. A disk may take its time: the thread that asks goes on meanwhile,
+    /// for it has other connections, and in a member it is the one of raft.
+    pub(super) async fn get(self: &Arc<Self>) -> io::Result<Arc<T>> {
+        let watched = Arc::clone(self);
+        // One at a time: a disk that hangs is not to have all threads.
+        let turn = Arc::clone(&self.reload_permit).acquire_owned().await;
+        let look = move || {
+            let _turn = turn;
+            watched.reload_if_changed()
+        };
+        spawn_blocking(look).await.map_err(io::Error::other)
+    }
+
+    fn reload_if_changed(&self) -> Arc<T> {
+        let found = file_stamps(&self.files);
+        let mut now = self.current.lock();
+        if now.0 != found {
+            now.0 = found;
+            match (self.build)() {
+                Ok(value) => {
+                    tracing::info!(files = ?self.files, "read changed certificates");
+                    now.1 = Arc::new(value);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "changed certificates cannot be used; the old ones stay");
+                }
+            }
+        }
+        Arc::clone(&now.1)
+    }
+}
+
+fn file_stamps(files: &[PathBuf]) -> Vec<FileStamp> {
+    let stamp = |path: &PathBuf| {
+        let found = fs::metadata(path).ok()?;
+        Some((found.modified().ok()?, found.len(), found.ino()))
+    };
+    files.iter().map(stamp).collect()
+}
+
+impl<T> fmt::Debug for FileBacked<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watched").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_bad_is_not_taken_and_what_is_good_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = FlagPath { flag: "cert-file", path: dir.path().join("number") };
+        fs::write(&file.path, "1").unwrap();
+        let read = {
+            let file = file.clone();
+            move || {
+                let text = fs::read_to_string(&file.path).unwrap_or_default();
+                text.parse::<u64>().map_err(|error| file.error(error.to_string()))
+            }
+        };
+        let watched = FileBacked::new([file.clone()], read).unwrap();
+        let first = watched.reload_if_changed();
+        assert!(*first == 1 && Arc::ptr_eq(&first, &watched.reload_if_changed()));
+        fs::write(&file.path, "none").unwrap();
+        assert_eq!(*watched.reload_if_changed(), 1);
+        fs::remove_file(&file.path).unwrap();
+        assert_eq!(*watched.reload_if_changed(), 1);
+        fs::write(&file.path, "234").unwrap();
+        assert_eq!(*watched.reload_if_changed(), 234);
+    }
+}

@@ -1,0 +1,70 @@
+//! A member's store is replaced by a copy while clients watch it.
+
+use clearlane_proto::etcdserverpb::watch_client::WatchClient;
+use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
+use clearlane_proto::etcdserverpb::{WatchCreateRequest, WatchRequest};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+
+use crate::test_cluster::{TestCluster, block_on, eventually};
+
+/// A watcher of everything since a revision.
+fn everything(start_revision: i64) -> WatchRequest {
+    let (key, range_end) = (vec![0].into(), vec![0].into());
+    let create = WatchCreateRequest { key, range_end, start_revision, ..Default::default() };
+    WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }
+}
+
+/// Those who watch from now on are there before the copy, in all likelihood, and get behind by it;
+/// those who ask for the past may read it in either store.
+#[test]
+fn nobody_misses_what_lies_between_a_store_and_its_copy() {
+    let mut lab = TestCluster::new(&["a", "b", "c"]);
+    lab.tune = |start| (start.snapshot_count, start.catch_up_entries) = (50, 10);
+    for name in ["a", "b", "c"] {
+        lab.start(name);
+    }
+    block_on(async {
+        let away = lab.followers().await.remove(0);
+        let leader = lab.leader().await;
+        lab.put(&leader, "k", "0").await;
+        lab.agree().await;
+        let id = lab.id(&away);
+        lab.kill(&away).await;
+        for number in 0..300 {
+            lab.put(&leader, &format!("k{number}"), "v").await;
+        }
+        lab.start(&away);
+        let mut client = WatchClient::new(lab.channel(&away).await);
+        let (requests, receiver) = mpsc::unbounded_channel();
+        for request in [everything(2), everything(0)] {
+            requests.send(request).unwrap();
+        }
+        let told = client.watch(UnboundedReceiverStream::new(receiver)).await;
+        let mut told = told.unwrap().into_inner();
+        // The revision that each watcher is to be told next.
+        let mut next = [0, 0];
+        lab.put(&leader, "last", "1").await;
+        let last = lab.node(&leader).store().begin_read().revision();
+        while next.iter().any(|next| *next <= last) {
+            let response = told.message().await.unwrap().unwrap();
+            assert!(!response.canceled);
+            let next = &mut next[response.watch_id as usize];
+            if response.created {
+                let now = response.header.unwrap().revision;
+                *next = if response.watch_id == 0 { 2 } else { now + 1 };
+            }
+            for event in response.events {
+                assert_eq!(event.kv.unwrap().mod_revision, *next, "watcher {}", response.watch_id);
+                *next += 1;
+            }
+        }
+        let figures = lab.running[&leader].peers.metrics();
+        let sent = figures.iter().find(|link| link.id == id).map(|link| link.snapshots_sent);
+        assert!(sent.is_some_and(|sent| sent > 0), "it came with a copy");
+        drop((told, requests));
+        let watching = lab.node(&away).watch_server();
+        eventually("that nothing is left", || (watching.metrics().streams == 0).then_some(()))
+            .await;
+    });
+}

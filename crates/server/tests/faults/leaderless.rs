@@ -1,0 +1,102 @@
+//! A leader is killed while clients write through another member: what the leader has taken along times out with
+//! etcd's words, nothing else is lost, and the next leader takes what comes then.
+
+use std::time::{Duration, Instant};
+
+use clearlane_proto::etcdserverpb::PutRequest;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use tokio::sync::mpsc::{self, Sender};
+use tokio::sync::watch::{self, Receiver};
+use tokio::task::JoinSet;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use crate::program::{Program, TIMEOUT, kv_with_timeout, leader_of, members, short_pause};
+
+/// A request that is lost waits for seven seconds; on a machine that has much else to do, some more.
+const LONGEST: Duration = Duration::from_millis(12_000);
+const WRITERS: u32 = 32;
+
+async fn put(client: &mut KvClient<Channel>, key: String) -> Result<(), Status> {
+    let put = PutRequest { key: key.into(), value: "v".into(), ..PutRequest::default() };
+    client.put(put).await.map(drop)
+}
+
+/// What a writer has come to.
+#[derive(Default)]
+struct WriteOutcome {
+    lost: u32,
+    longest: Duration,
+}
+
+/// What is refused was lost with the leader: by the words that say so, or, if the members needed long to elect another,
+/// by those that say that its connection broke, or just that it took too long.
+fn is_lost(status: &Status) -> bool {
+    let is_lost = status.code() == Code::Unavailable
+        && status.message().starts_with("etcdserver: request timed out");
+    assert!(is_lost, "{status}");
+    is_lost
+}
+
+async fn write(
+    mut client: KvClient<Channel>,
+    writer: u32,
+    ready: Sender<()>,
+    stopped: Receiver<bool>,
+) -> WriteOutcome {
+    let mut outcome = WriteOutcome::default();
+    for number in 0.. {
+        if *stopped.borrow() {
+            break;
+        }
+        let begin = Instant::now();
+        let done = put(&mut client, format!("{writer}/{number}")).await;
+        outcome.longest = outcome.longest.max(begin.elapsed());
+        outcome.lost += u32::from(done.is_err_and(|status| is_lost(&status)));
+        if number == 20 {
+            ready.send(()).await.unwrap();
+        }
+    }
+    outcome
+}
+
+#[tokio::test]
+async fn a_write_through_a_follower_is_done_or_times_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = members(dir.path(), 3);
+    members.iter_mut().for_each(Program::start);
+    let leader = leader_of(&mut members).await;
+    let follower = (leader + 1) % 3;
+    let client = kv_with_timeout(members[follower].client).await;
+    let mut writers = JoinSet::new();
+    let (ready, mut all_ready) = mpsc::channel(1);
+    let (stop, stopped) = watch::channel(false);
+    for writer in 0..WRITERS {
+        writers.spawn(write(client.clone(), writer, ready.clone(), stopped.clone()));
+    }
+    for _ in 0..WRITERS {
+        all_ready.recv().await.unwrap();
+    }
+    members[leader].kill();
+    let begin = Instant::now();
+    while !members[follower].log().contains("no connection") {
+        assert!(begin.elapsed() < TIMEOUT, "{}", members[follower].log());
+        short_pause().await;
+    }
+    // What comes now is lost, or waits for the next leader.
+    let next = put(&mut client.clone(), "next".to_owned()).await;
+    let is_next_lost = next.is_err_and(|status| is_lost(&status));
+    let after = begin.elapsed();
+    put(&mut client.clone(), "after".to_owned()).await.unwrap();
+    stop.send_replace(true);
+    let outcomes = writers.join_all().await;
+    let lost: u32 = outcomes.iter().map(|outcome| outcome.lost).sum();
+    let longest = outcomes.iter().map(|outcome| outcome.longest).max().unwrap();
+    println!(
+        "the next put took {after:?}, lost: {is_next_lost}; of {WRITERS} writers {lost} lost one; \
+         {longest:?} was the longest"
+    );
+    assert!(after.max(longest) < LONGEST, "{after:?}, {longest:?}");
+    // One for each writer, what it had under way; and as many if leaders change once more.
+    assert!(lost <= 2 * WRITERS, "{lost} were lost");
+}

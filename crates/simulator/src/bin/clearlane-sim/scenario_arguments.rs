@@ -1,0 +1,161 @@
+//! What is asked of several subcommands: a scenario, what is changed in it, and in which eras it runs.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clearlane_simulator::calibration::Calibration;
+use clearlane_simulator::era::Era;
+use clearlane_simulator::parallel_runs::{RunOutcome, run_each};
+use clearlane_simulator::results::Results;
+use clearlane_simulator::run::{RunError, check};
+use clearlane_simulator::scenario::Scenario;
+use clearlane_simulator::server::Build;
+use clearlane_simulator::shipped::Shipped;
+
+use crate::progress::Progress;
+use crate::text::read;
+
+/// A scenario, as the command line has it.
+#[derive(Debug)]
+pub(crate) struct ScenarioArguments {
+    /// How complaints about it begin.
+    pub(crate) name: String,
+    pub(crate) scenario: Scenario,
+    pub(crate) eras: Vec<Era>,
+    pub(crate) as_json: bool,
+    calibration: Calibration,
+}
+
+/// What things cost.
+pub(crate) fn costs() -> Arg {
+    Arg::new("costs")
+        .long("costs")
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf))
+        .help("What things cost, from `calibrate`; those of one machine come with the program")
+}
+
+/// See [`costs`].
+pub(crate) fn calibration(matches: &ArgMatches) -> Result<Calibration, String> {
+    let Some(path) = matches.get_one::<PathBuf>("costs") else { return Ok(Calibration::shipped()) };
+    let of = |error: String| format!("{}: {error}", path.display());
+    Calibration::parse(&read(path)?).map_err(of)
+}
+
+/// Lets a subcommand be told all that [`Asked::of`] reads.
+pub(crate) fn with_scenario(command: Command, eras: &[Era]) -> Command {
+    let number = |name: &'static str| Arg::new(name).long(name).value_name("N");
+    let era = |name: &str| name.parse::<Era>().map_err(|error| error.to_string());
+    command.args([
+        Arg::new("scenario")
+            .value_name("SCENARIO")
+            .required(true)
+            .help("The name of one that ships (`list` has them), or a file"),
+        Arg::new("era")
+            .long("era")
+            .value_name("ERA,...")
+            .value_delimiter(',')
+            .default_values(eras.iter().map(|era| era.name()))
+            .value_parser(era)
+            .help("Which read paths"),
+        Arg::new("set")
+            .long("set")
+            .value_name("NAME=VALUE")
+            .action(ArgAction::Append)
+            .help("Changes a number of the scenario, such as cheap.rate=200; may be repeated"),
+        number("cores")
+            .value_parser(value_parser!(u16).range(1..=1024))
+            .help("Cores of the machine that server and client share"),
+        number("seed").value_parser(value_parser!(u64)).help("Repeats times and sizes"),
+        number("seconds")
+            .value_parser(value_parser!(u64).range(1..=86_400))
+            .help("Instead of what the scenario says"),
+        costs(),
+        Arg::new("json").long("json").action(ArgAction::SetTrue).help("For programs"),
+    ])
+}
+
+impl ScenarioArguments {
+    pub(crate) fn of(matches: &ArgMatches) -> Result<ScenarioArguments, String> {
+        let name: &String = matches.get_one("scenario").expect("it is required");
+        let of = |error: clearlane_load::Error| format!("{name}: {error}");
+        let mut scenario = Scenario::parse(&text(name)?).map_err(of)?;
+        if let Some(seconds) = matches.get_one::<u64>("seconds") {
+            scenario.workload.seconds = *seconds;
+        }
+        if let Some(cores) = matches.get_one::<u16>("cores") {
+            scenario.cores = usize::from(*cores);
+        }
+        if let Some(seed) = matches.get_one("seed") {
+            scenario.seed = *seed;
+        }
+        for setting in matches.get_many::<String>("set").unwrap_or_default() {
+            let (name, value) = setting.split_once('=').ok_or_else(|| {
+                format!("--set {setting}: it must be NAME=VALUE, such as cheap.rate=200")
+            })?;
+            let of = |error| format!("--set {setting}: {error}");
+            scenario.set(name.trim(), value.trim()).map_err(of)?;
+        }
+        scenario.check().map_err(of)?;
+        let eras = matches.get_many("era").expect("it has a default").copied().collect();
+        let as_json = matches.get_flag("json");
+        let calibration = calibration(matches)?;
+        Ok(ScenarioArguments { name: name.clone(), scenario, eras, as_json, calibration })
+    }
+
+    /// Runs it in all of its eras, if all of them can be run. Who watches is told how far that is.
+    pub(crate) fn run(&self) -> Result<Vec<Results>, String> {
+        let of = |era: Era| move |error: RunError| self.wrong(format!("era {era}: {error}"));
+        for era in &self.eras {
+            check(&self.scenario, &self.build(*era)).map_err(of(*era))?;
+        }
+        // Who asks for a timeline gets that of the first.
+        let unseen = Scenario { recorded: None, ..self.scenario.clone() };
+        let rest = vec![&unseen; self.eras.len().saturating_sub(1)];
+        let scenarios = [vec![&self.scenario], rest].concat();
+        let outcomes = self.run_each(&scenarios, &self.eras, |outcome| outcome);
+        self.eras.iter().zip(outcomes).map(|(era, outcome)| outcome.map_err(of(*era))).collect()
+    }
+
+    /// Runs what was made of it, each in its era, and keeps what is wanted of each.
+    pub(crate) fn run_each<T: Send>(
+        &self,
+        scenarios: &[&Scenario],
+        eras: &[Era],
+        keep: impl Fn(RunOutcome) -> T + Sync,
+    ) -> Vec<T> {
+        let progress = Mutex::new(Progress::of(&self.name));
+        let builds: Vec<Build> = eras.iter().map(|era| self.build(*era)).collect();
+        let runs: Vec<_> = scenarios.iter().copied().zip(&builds).collect();
+        run_each(&runs, keep, |share| progress.lock().expect("nobody panics with it").say(share))
+    }
+
+    fn build(&self, era: Era) -> Build {
+        Build::new(era, self.calibration.costs(era))
+    }
+
+    /// A complaint about it.
+    pub(crate) fn wrong(&self, what: impl std::fmt::Display) -> String {
+        format!("{}: {what}", self.name)
+    }
+}
+
+/// A scenario that ships, or a file.
+pub(crate) fn text(name: &str) -> Result<String, String> {
+    let path = PathBuf::from(name);
+    match Shipped::find(name) {
+        Some(shipped) if !path.is_file() => Ok(shipped.text.to_owned()),
+        None if !path.exists() && looks_like_a_name(&path) => {
+            let names = Shipped::names();
+            Err(format!(
+                "{name}: there is no such file, and no scenario of that name ships; there are {names}"
+            ))
+        }
+        _ => read(&path),
+    }
+}
+
+fn looks_like_a_name(path: &Path) -> bool {
+    path.extension().is_none() && path.components().count() == 1
+}

@@ -1,0 +1,80 @@
+//! Several runs, on as many processors as there are.
+//!
+//! A run has one thread, and nothing in common with another run. So eras, and the points of a sweep, are run side by
+//! side, and come out as if they had been run one after the other.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use crate::results::Results;
+use crate::run::{RunError, run_with_progress};
+use crate::scenario::Scenario;
+use crate::server::Build;
+
+/// What came of a run.
+pub type RunOutcome = Result<Results, RunError>;
+
+/// Runs it in each of these, and gives what came of it in their order.
+pub fn run_all(scenario: &Scenario, builds: &[Build]) -> Vec<RunOutcome> {
+    let runs: Vec<_> = builds.iter().map(|build| (scenario, build)).collect();
+    run_each(&runs, |outcome| outcome, |_| ())
+}
+
+/// Makes each of these runs, keeps of each what is wanted of it, and tells meanwhile how much of all is done, up to 1.
+pub fn run_each<T: Send>(
+    runs: &[(&Scenario, &Build)],
+    keep: impl Fn(RunOutcome) -> T + Sync,
+    tell: impl Fn(f64) + Sync,
+) -> Vec<T> {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(runs.len());
+    let next = AtomicUsize::new(0);
+    let shares = Mutex::new(vec![0.0; runs.len()]);
+    let tell_of = |at: usize, share: f64| {
+        let mut shares = shares.lock().expect("nobody panics with it");
+        shares[at] = share;
+        tell(shares.iter().sum::<f64>() / runs.len() as f64);
+    };
+    let done = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((scenario, build)) = runs.get(at) else { break };
+                    let kept = keep(run_with_progress(scenario, build, |share| tell_of(at, share)));
+                    // One that was refused is done, too.
+                    tell_of(at, 1.0);
+                    done.lock().expect("nobody panics with it").push((at, kept));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().expect("nobody panics with it");
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, kept)| kept).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::costs::Costs;
+    use crate::era::Era;
+    use crate::shipped::Shipped;
+
+    #[test]
+    fn how_far_they_are_never_goes_back_and_ends_at_all_of_it() {
+        let text = Shipped::find("rising-writes-small").expect("it ships").text;
+        let mut scenario = Scenario::parse(text).expect("a test reads it");
+        scenario.workload.seconds = 1;
+        let builds =
+            [Era::V3_2, Era::V3_4, Era::Clearlane].map(|era| Build::new(era, Costs::BY_HAND));
+        let runs: Vec<_> = builds.iter().map(|build| (&scenario, build)).collect();
+        let told = Mutex::new(Vec::new());
+        let tell = |share| told.lock().unwrap().push(share);
+        let eras = run_each(&runs, |outcome| outcome.unwrap().era, tell);
+        assert_eq!(eras, builds.map(|build| build.era));
+        let told = told.into_inner().unwrap();
+        assert!(told.is_sorted() && told.last() == Some(&1.0), "{told:?}");
+    }
+}

@@ -1,0 +1,244 @@
+//! One who takes steps, and where its time goes.
+//!
+//! Every step of a model is a step of somebody: of a request, or of a worker in the background. Whoever takes it
+//! carries a [`SimTask`], which does the step and writes down how long it took, and for what. At the end nothing is
+//! left over: the sum is the time that has passed.
+//!
+//! # Waiting for a worker
+//!
+//! A put waits for the applier, and the applier for a lock. "Waited for the applier" would be true and of no
+//! use. So who waits for a worker spends its time on what the worker spends it on meanwhile: if that waits
+//! 90 ms for `readTx`, the put has waited 90 ms for `readTx`.
+//!
+//! ```text
+//!   applier   │ running │ readTx ░░░░░░░░░░░░░░░░░ │ running │
+//!   put                     └─ readTx ░░░░░░░░░░░░░┴ running ┘   and not: applier ░░░░░░░░░
+//! ```
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use clearlane_locks::{LockMode, TaskLabel};
+
+use crate::account::{Account, TimeKind};
+use crate::cores::Cores;
+use crate::lock::{Lock, LockGuard};
+use crate::recorder::Lane;
+use crate::signal::Signal;
+use crate::timeline::{Activity, LaneKind};
+use crate::world::World;
+
+/// What it is to wait until a thread has what it is to do.
+const WAKEUP: &str = "a thread to wake";
+
+/// One who takes steps. What it has spent may be looked at while it is under way.
+#[derive(Debug)]
+pub struct SimTask {
+    world: World,
+    cores: Cores,
+    label: TaskLabel,
+    begin_ns: u64,
+    time_account: TimeAccount,
+    /// If it is recorded.
+    lane: Option<Lane>,
+    idle_ns: Option<u64>,
+    runs_in_background: bool,
+}
+
+/// The account of one who is under way. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct TimeAccount {
+    account: Rc<Cell<Account>>,
+    lane: Option<Lane>,
+}
+
+impl TimeAccount {
+    fn add(&self, kind: TimeKind, ns: u64) {
+        if ns > 0 {
+            let mut account = self.account.get();
+            account[kind] += ns;
+            self.account.set(account);
+        }
+    }
+
+    fn add_all(&self, more: Account) {
+        let mut account = self.account.get();
+        account += more;
+        self.account.set(account);
+    }
+
+    /// What has been written down.
+    pub fn account(&self) -> Account {
+        self.account.get()
+    }
+}
+
+impl SimTask {
+    /// Begins now, in the name of this class: one who works for others.
+    pub fn new(world: &World, cores: &Cores, actor: TaskLabel) -> SimTask {
+        SimTask::with_kind(world, cores, actor, LaneKind::Work)
+    }
+
+    /// The same, of a request.
+    pub fn with_kind(world: &World, cores: &Cores, actor: TaskLabel, kind: LaneKind) -> SimTask {
+        let begin_ns = world.now_ns();
+        let lane = world.recorder().lane(actor, kind, begin_ns);
+        let ledger = TimeAccount { account: Rc::default(), lane };
+        SimTask {
+            world: world.clone(),
+            cores: cores.clone(),
+            label: actor,
+            begin_ns,
+            time_account: ledger,
+            lane,
+            idle_ns: Some(u64::MAX),
+            runs_in_background: false,
+        }
+    }
+
+    /// In whose name.
+    pub fn label(&self) -> TaskLabel {
+        self.label
+    }
+
+    /// A worker does something in the name of another.
+    pub fn set_label(&mut self, actor: TaskLabel) {
+        self.label = actor;
+    }
+
+    /// The account, to be looked at by those who wait.
+    pub fn time_account(&self) -> TimeAccount {
+        self.time_account.clone()
+    }
+
+    /// The last step is over, which took so long.
+    fn record(&self, what: impl FnOnce() -> Activity, ns: u64) {
+        if let Some(lane) = self.lane {
+            let now_ns = self.world.now_ns();
+            self.world.recorder().add(lane, what, now_ns - ns, now_ns);
+        }
+    }
+
+    /// From now on it computes when nobody else wants to, or no longer so.
+    pub(crate) fn set_runs_in_background(&mut self, makes_way: bool) {
+        self.runs_in_background = makes_way;
+    }
+
+    /// Computes for so long. If it had to make way in between, the timeline has the waits first.
+    pub async fn run(&mut self, ns: u64) {
+        let computed = match self.runs_in_background {
+            true => self.cores.run_late(ns),
+            false => self.cores.run(ns),
+        };
+        let waited_ns = computed.await;
+        if let Some(lane) = self.lane {
+            let ran_from_ns = self.world.now_ns() - ns;
+            let recorder = self.world.recorder();
+            recorder.add(lane, || Activity::Core, ran_from_ns - waited_ns, ran_from_ns);
+        }
+        self.record(|| Activity::Run, ns);
+        self.time_account.add(TimeKind::RUNNING, ns);
+        self.time_account.add(TimeKind::CORE, waited_ns);
+    }
+
+    /// Takes a lock together with other readers.
+    pub async fn read(&mut self, lock: &Lock) -> LockGuard {
+        let inside = lock.acquire_as(self.label, LockMode::Read, self.lane).await;
+        self.time_account.add(lock.time_kind(), inside.waited_ns());
+        inside
+    }
+
+    /// Takes a lock alone.
+    pub async fn write(&mut self, lock: &Lock) -> LockGuard {
+        let inside = lock.acquire_as(self.label, LockMode::Write, self.lane).await;
+        self.time_account.add(lock.time_kind(), inside.waited_ns());
+        inside
+    }
+
+    /// Waits for a disk that takes so long.
+    pub async fn disk(&mut self, ns: u64) {
+        self.world.sleep(ns).await;
+        self.record(|| Activity::Disk, ns);
+        self.time_account.add(TimeKind::DISK, ns);
+    }
+
+    /// Does nothing for so long, between two things that it does.
+    pub(crate) async fn idles(&mut self, ns: u64) {
+        self.world.sleep(ns).await;
+        self.time_account.add(TimeKind::named(&self.world, "a pause"), ns);
+    }
+
+    /// It finds a machine that has had nothing to do for so long, if it had nothing to do.
+    pub(crate) fn finds_idle(&mut self, ns: Option<u64>) {
+        self.idle_ns = ns;
+    }
+
+    /// Waits until threads have what they are to do. It takes so long on a machine that is awake, and so much longer on one
+    /// that sleeps; and most of the way there it is when it has had nothing to do for a doze.
+    pub(crate) async fn wakes(&mut self, awake_ns: u64, wakeups_ns: u64, doze_ns: u64) {
+        let depth = match self.idle_ns {
+            None => 0.0,
+            Some(_) if doze_ns == 0 => 1.0,
+            Some(idle_ns) => 1.0 - (-(idle_ns as f64) / doze_ns as f64).exp(),
+        };
+        self.waits_for_threads(awake_ns + (wakeups_ns as f64 * depth) as u64).await;
+    }
+
+    /// Waits for threads, however awake the machine is.
+    pub(crate) async fn waits_for_threads(&mut self, ns: u64) {
+        if ns == 0 {
+            return;
+        }
+        self.world.sleep(ns).await;
+        self.record(|| Activity::Wait { resource: WAKEUP.to_owned(), blocker: None }, ns);
+        self.time_account.add(TimeKind::named(&self.world, WAKEUP), ns);
+    }
+
+    /// Waits for a message that is on its way for so long.
+    pub async fn network(&mut self, ns: u64) {
+        self.world.sleep(ns).await;
+        self.record(|| Activity::Network, ns);
+        self.time_account.add(TimeKind::NETWORK, ns);
+    }
+
+    /// Waits until a worker has done something, and spends its time as the worker does. What cannot be told
+    /// apart, because a step of the worker's had begun before, or the worker was about something else, is put
+    /// down to `name`.
+    pub async fn worker(&mut self, name: TimeKind, worker: &TimeAccount, done: &Signal) {
+        let (begin_ns, before) = (self.world.now_ns(), worker.account());
+        done.wait().await;
+        let spent = worker.account().since(&before);
+        self.spent_as(name, worker, spent, begin_ns, self.world.now_ns());
+    }
+
+    /// From then to then somebody else spent this in the name of this one. A step of his may have begun before;
+    /// and what cannot be told apart is put down to `name`.
+    pub(crate) fn spent_as(
+        &mut self,
+        name: TimeKind,
+        who: &TimeAccount,
+        mut spent: Account,
+        from_ns: u64,
+        to_ns: u64,
+    ) {
+        if from_ns == to_ns {
+            return;
+        }
+        spent.cut_to(to_ns - from_ns);
+        spent[name] += to_ns - from_ns - spent.total_ns();
+        if let Some(lane) = self.lane {
+            let recorder = self.world.recorder();
+            let behind = who.lane.map(|lane| recorder.name(lane));
+            let of = name.name(&self.world).to_owned();
+            recorder.add(lane, || Activity::Wait { resource: of, blocker: behind }, from_ns, to_ns);
+        }
+        self.time_account.add_all(spent);
+    }
+
+    /// It is over: how long it took, and what for.
+    pub fn end(self) -> (u64, Account) {
+        let (took_ns, account) = (self.world.now_ns() - self.begin_ns, self.time_account.account());
+        debug_assert_eq!(took_ns, account.total_ns(), "all time is accounted for");
+        (took_ns, account)
+    }
+}
