@@ -18,7 +18,7 @@ use std::{
     thread,
 };
 
-use clearlane_locks::{Mutex, Registry, RwLock, TaskLabel, now_ns};
+use clearlane_contention::{Mutex, Registry, RwLock, TaskLabel, now_ns};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 fn uncontended(criterion: &mut Criterion) {

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use clearlane_proto::Message as _;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest, RequestHeader};
 use clearlane_proto::{raftpb, walpb};
-use clearlane_read_index::{
+use clearlane_raft::read_index::{
     ReadIndexAction, ReadIndexConfig, ReadIndexEvent, ReadIndexQueue, ReadMode, RequestIdGenerator,
 };
 

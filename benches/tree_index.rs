@@ -39,8 +39,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use clearlane_contention::Registry;
 use clearlane_engine::KeyRange;
-use clearlane_locks::Registry;
 use clearlane_mvcc::{
     CompactionLock, EncodedLen, IndexSnapshot, LockedIndex, PersistentIndex, Revision,
     SerialWorkers, SortedRunBuilder, TreeIndex, Version,

@@ -31,10 +31,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use clearlane_raft_log::files::{File, FileSystem, OsFileSystem};
-use clearlane_raft_log::wal::group_commit::run_writer;
-use clearlane_raft_log::wal::{Append, Options, Wal};
-use clearlane_raft_log::{Entry, EntryKind, HardState, Metadata};
+use clearlane_wal::files::{File, FileSystem, OsFileSystem};
+use clearlane_wal::group_commit::run_writer;
+use clearlane_wal::{Append, Options, Wal};
+use clearlane_wal::{Entry, EntryKind, HardState, Metadata};
 use criterion::measurement::WallTime;
 use criterion::{
     BenchmarkGroup, BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group,

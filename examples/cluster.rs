@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use clearlane_client::{Client, Options, proto::etcdserverpb::StatusResponse};
-use clearlane_testing::TestCluster;
+use clearlane_test_server::TestCluster;
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use tokio::sync::mpsc;
 use tokio::time::interval;

@@ -5,12 +5,12 @@
 //! etcdctl put greeting hello && etcdctl get greeting
 //! ```
 
-use clearlane_server::allocator::{self, Allocator};
+use clearlane::allocator::{self, Allocator};
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> std::process::ExitCode {
     allocator::set_purge_delay();
-    clearlane_server::run::main()
+    clearlane::run::main()
 }

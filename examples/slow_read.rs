@@ -12,8 +12,8 @@ use std::ops::ControlFlow::Continue;
 use std::{path::Path, sync::Barrier, thread, time::Instant};
 
 use clearlane_backend::{Config, Era, PreCommit};
+use clearlane_contention::{Registry, TaskLabel};
 use clearlane_engine::{Bucket, EngineKind, KeyRange, Options};
-use clearlane_locks::{Registry, TaskLabel};
 
 fn run(design: &str, engine: &str, directory: &str) -> Result<(), Box<dyn Error>> {
     let (design, engine): (Era, EngineKind) = (design.parse()?, engine.parse()?);

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clearlane_benches::pace::processor_time;
-use clearlane_member::copies::{self, StoreDir};
-use clearlane_member::core::{ReplicaConfig, ReplicaInput, RequestId};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest};
-use clearlane_raft_log::driver::{Message, Role};
+use clearlane_raft::{Message, Role};
+use clearlane_server::raft_snapshot::{self, StoreDir};
+use clearlane_server::replica::{ReplicaConfig, ReplicaInput, RequestId};
 
 use crate::HEALTHY;
 use crate::member::{EventSender, Member, PollOutput, bootstrap_member, storage_config};
@@ -241,12 +241,12 @@ impl Cluster {
             return;
         };
         let (store, third) = (Arc::clone(member.applier.store()), third.clone());
-        let mut receiver = copies::SnapshotReceiver::new(Arc::clone(vault));
+        let mut receiver = raft_snapshot::SnapshotReceiver::new(Arc::clone(vault));
         let seen = Arc::clone(&self.shared);
         self.snapshot_threads.push(std::thread::spawn(move || {
             let (began, mut bytes) = (Instant::now(), 0);
             let exporter = store.snapshot().expect(HEALTHY);
-            let mut sender = copies::SnapshotSender::new(exporter, message).expect(HEALTHY);
+            let mut sender = raft_snapshot::SnapshotSender::new(exporter, message).expect(HEALTHY);
             while let Some(chunk) = sender.next_chunk().expect(HEALTHY) {
                 bytes += chunk.len() as u64;
                 receiver.feed(&chunk).expect(HEALTHY);

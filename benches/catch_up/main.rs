@@ -47,7 +47,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clearlane_benches::pace::burn;
-use clearlane_member::core::ReplicaConfig;
+use clearlane_server::replica::ReplicaConfig;
 use tempfile::TempDir;
 
 use crate::cluster::{Cluster, SnapshotTimes, ThirdMemberRun};

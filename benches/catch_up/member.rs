@@ -18,19 +18,20 @@ use std::time::{Duration, Instant};
 
 use clearlane_backend::{Config, DroppedStates, Era};
 use clearlane_engine::{EngineKind, Options};
-use clearlane_member::AppliedPosition;
-use clearlane_member::copies::{DiskStoreDir, StoreDir};
-use clearlane_member::core::{
+use clearlane_mvcc::SerialWorkers;
+use clearlane_raft::Message;
+use clearlane_server::AppliedPosition;
+use clearlane_server::membership;
+use clearlane_server::raft_snapshot::{DiskStoreDir, StoreDir};
+use clearlane_server::replica::{
     Applier, NewStore, ProposalResult, Replica, ReplicaConfig, ReplicaInput, ReplicaReady,
     RequestOutcome, StorageConfig, bootstrap, start,
 };
-use clearlane_member::membership;
-use clearlane_mvcc::SerialWorkers;
-use clearlane_raft_log::Metadata;
-use clearlane_raft_log::driver::Message;
-use clearlane_raft_log::files::OsFileSystem;
-use clearlane_raft_log::wal::group_commit::Batch;
-use clearlane_raft_log::wal::{self, Wal};
+use clearlane_wal as wal;
+use clearlane_wal::Metadata;
+use clearlane_wal::Wal;
+use clearlane_wal::files::OsFileSystem;
+use clearlane_wal::group_commit::Batch;
 
 use crate::HEALTHY;
 

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use clearlane_backend::{Config, Era};
 use clearlane_benches::store::{Store, record_key, value};
+use clearlane_contention::{Registry, TaskLabel, waited_ns};
 use clearlane_engine::Bucket;
-use clearlane_locks::{Registry, TaskLabel, waited_ns};
-use clearlane_member::recording::{LaneKind, StepKind, TraceRecorder};
-use clearlane_member::request_trace::{RequestTrace, Stage as Part};
+use clearlane_server::request_trace::{RequestTrace, Stage as Part};
+use clearlane_server::trace::{LaneKind, StepKind, TraceRecorder};
 use hdrhistogram::Histogram;
 
 use crate::bench_config::BenchConfig;

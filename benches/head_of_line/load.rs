@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use clearlane_member::recording::LaneKind;
+use clearlane_server::trace::LaneKind;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 

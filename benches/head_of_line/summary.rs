@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clearlane_backend::Era;
 use clearlane_benches::store::results_directory;
-use clearlane_timeline::Timeline;
+use clearlane_contention::timeline::Timeline;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clearlane_backend::Era;
-use clearlane_locks::Registry;
+use clearlane_contention::Registry;
 use clearlane_mvcc::watch::{
     Response, StreamConsumer, WatchConfig, WatchRequest, WatchStream, WatchWork, WatchableStore,
 };

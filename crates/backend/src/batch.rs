@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use clearlane_contention::MutexGuard;
 use clearlane_engine::{Bucket, Defragment, Engine, KeyRange, WriteTxn};
-use clearlane_locks::MutexGuard;
 
 use crate::config::PreCommit;
 use crate::error::{Error, Result};

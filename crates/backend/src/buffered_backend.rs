@@ -38,9 +38,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use clearlane_contention::{Mutex, RwLock};
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, Engine, Snapshot};
-use clearlane_locks::{Mutex, RwLock};
 
 use crate::batch::{Batch, BatchOwner, BatchWriteTx, CommitTimer};
 use crate::cached_read_tx::ReadBufferCache;

@@ -31,8 +31,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use clearlane_contention::Mutex;
 use clearlane_engine::{Bucket, KeyRange, Snapshot};
-use clearlane_locks::Mutex;
 
 use crate::buffered_backend::BufferedBackend;
 use crate::error::Result;

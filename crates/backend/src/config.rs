@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use clearlane_contention::Registry;
 use clearlane_engine::Bucket;
-use clearlane_locks::Registry;
 
 /// When to commit, and where to count lock time.
 #[derive(Clone, Debug)]

@@ -39,9 +39,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use clearlane_contention::{Mutex, MutexGuard};
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, Engine, KeyRange};
-use clearlane_locks::{Mutex, MutexGuard};
 
 use crate::batch::{Batch, BatchOwner, BatchWriteTx, CommitTimer};
 use crate::config::{Config, PreCommit};

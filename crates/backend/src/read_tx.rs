@@ -31,8 +31,8 @@
 use std::fmt::Debug;
 
 use bytes::Bytes;
+use clearlane_contention::{Mutex, RwLockReadGuard};
 use clearlane_engine::{Bucket, KeyRange};
-use clearlane_locks::{Mutex, RwLockReadGuard};
 
 use crate::buffered_backend::{BufferedBackend, ReadState};
 use crate::error::Result;

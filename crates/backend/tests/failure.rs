@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_backend::{Backend, Config, Era, Error, PreCommit};
+use clearlane_contention::{Registry, TaskLabel};
 use clearlane_engine::{self as engine, Bucket, Engine};
-use clearlane_locks::{Registry, TaskLabel};
 use support::blocked_threads::{Barrier, OpenOnDrop, ThreadStatus, watch};
 use support::hooked_engine::{EngineCall, HookedEngine};
 use support::{Entry, batches, contents, memory_engine};

@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_backend::{Backend, Config, Era, Value};
+use clearlane_contention::{LockReport, Registry, TaskLabel};
 use clearlane_engine::{Bucket, KeyRange};
-use clearlane_locks::{LockReport, Registry, TaskLabel};
 use support::blocked_threads::{Barrier, OpenOnDrop, ThreadStatus, watch};
 use support::hooked_engine::{EngineCall, HookedEngine};
 use support::{Entry, SetOnDrop, batches, memory_engine};

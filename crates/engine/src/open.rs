@@ -11,25 +11,9 @@ use crate::durable::DurableEngine;
 use crate::error::{EngineKind, Result};
 use crate::interface::Engine;
 use crate::memory::MemoryEngine;
+use crate::options::Options;
 use crate::redb::RedbStore;
 use crate::sled::SledStore;
-
-/// What can be chosen about a store.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// An upper bound for the engine's cache of what is on disk.
-    pub cache_bytes: usize,
-    /// `redb` only: save the page allocator's state with every commit, so that opening after a
-    /// crash need not walk the whole file. The price and the choice are in
-    /// `docs/decisions/engine-redb-quick-repair.md`.
-    pub quick_repair: bool,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options { cache_bytes: 64 << 20, quick_repair: false }
-    }
-}
 
 /// Opens the store of engine `kind` in `dir`, and makes one if `dir` is empty or not there (its
 /// parent must be). Whatever else it finds is refused and left as it was.

@@ -31,8 +31,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use clearlane_contention::{Mutex, Registry};
 use clearlane_engine::{Bucket, KeyRange};
-use clearlane_locks::{Mutex, Registry};
 use clearlane_mvcc::{KeyLeases, LeasedKey, ReadTxn, WriteTxn};
 use clearlane_proto::{Message, leasepb};
 

@@ -7,8 +7,8 @@ mod support;
 use std::sync::Arc;
 
 use clearlane_backend::{Config, Era, PreCommit};
+use clearlane_contention::Registry;
 use clearlane_engine::{KeyRange, MemoryEngine};
-use clearlane_locks::Registry;
 use clearlane_mvcc::{
     CompactionJob, Error, HashKv, IndexKind, RangeOptions, Store, StoreConfig, StoreParts, open,
 };

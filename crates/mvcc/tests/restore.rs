@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
+use clearlane_contention::Registry;
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine, Snapshot};
-use clearlane_locks::Registry;
 use clearlane_mvcc::store::restore::{LeasedKey, Partitioning, RestoredIndex, restore};
 use clearlane_mvcc::{
     CompactionLock, EncodedLen, Error, IndexSnapshot, Job, LockedIndex, PersistentIndex, Revision,

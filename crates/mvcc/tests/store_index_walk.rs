@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use clearlane_backend::{Config, Era, PreCommit};
+use clearlane_contention::{Registry, TaskLabel};
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
-use clearlane_locks::{Registry, TaskLabel};
 use clearlane_mvcc::{RangeOptions, Store, StoreConfig, StoreParts, open};
 
 const KEYS: u64 = 100_000;

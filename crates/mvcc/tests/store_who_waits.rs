@@ -29,8 +29,8 @@ use std::time::Duration;
 use blocked_threads::{Barrier, OpenOnDrop, ThreadStatus, watch};
 use bytes::Bytes;
 use clearlane_backend::{Config, Era, PreCommit};
+use clearlane_contention::{Registry, TaskLabel};
 use clearlane_engine::{Engine, KeyRange};
-use clearlane_locks::{Registry, TaskLabel};
 use clearlane_mvcc::watch::{
     ResponseKind, WatchConfig, WatchRequest, WatchStream, WatchableStore, WatchedKeys,
 };

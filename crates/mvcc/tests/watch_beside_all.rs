@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_backend::{Config, Era, PreCommit};
+use clearlane_contention::{Registry, TaskLabel};
 use clearlane_engine::{KeyRange, MemoryEngine};
-use clearlane_locks::{Registry, TaskLabel};
 use clearlane_mvcc::watch::{
     Event, Response, ResponseKind, WatchConfig, WatchRequest, WatchStream, WatchableStore,
     WatchedKeys,

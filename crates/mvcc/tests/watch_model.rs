@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use clearlane_backend::{Config, PreCommit};
+use clearlane_contention::Registry;
 use clearlane_engine::{KeyRange, MemoryEngine};
-use clearlane_locks::Registry;
 use clearlane_mvcc::watch::{
     Event, INVALID_WATCH_ID, Response, ResponseKind, SnapshotWatchableStore, WatchConfig,
     WatchError, WatchRequest, WatchStream, WatchableStore, WatchedKeys,

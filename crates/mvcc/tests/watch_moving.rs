@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use clearlane_backend::{Config, Era, PreCommit};
+use clearlane_contention::Registry;
 use clearlane_engine::MemoryEngine;
-use clearlane_locks::Registry;
 use clearlane_mvcc::watch::{
     CurrentHub, Response, ResponseKind, WatchConfig, WatchId, WatchMetrics, WatchRequest,
     WatchStream, WatchableStore, WatchedKeys,

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clearlane_backend::{Config, PreCommit};
+use clearlane_contention::Registry;
 use clearlane_engine::MemoryEngine;
-use clearlane_locks::Registry;
 use clearlane_mvcc::watch::{
     Event, Response, ResponseKind, SnapshotWatchableStore, WatchConfig, WatchRequest, WatchStream,
     WatchWork, WatchableStore, WatchedKeys,

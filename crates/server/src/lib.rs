@@ -1,68 +1,75 @@
-//! What does the wire say? gRPC in front of a member, and the threads that carry it.
+//! In what order do things happen? From a proposal to its answer, and from a question to the moment
+//! at which it may be answered.
 //!
-//! A service here takes a request apart, asks the [member](clearlane_member::Server), and puts the
-//! answer on the wire. What a request means is decided below. Two pages follow a request all the way
-//! down and back: [the life of a Range](life_of_a_range) and [the life of a Put](life_of_a_put).
+//! # The problem
+//!
+//! Below this crate lie a log that members agree on, a store, and a barrier that says how fresh a
+//! read is. Each keeps its own promises. That a client is told "done" only when a quorum has his write
+//! on disk and this member has applied it, that a crash between any two steps loses nothing and does
+//! nothing twice, that a member which was away for long comes back: these are promises about the
+//! order of steps, and the order is made here.
+//!
+//! # The parts, in reading order
 //!
 //! | module | its question |
 //! |---|---|
-//! | [`serve`] | which thread has which connection? |
-//! | [`listener`] | where do connections come from? |
-//! | `doors` | through which doors does one come in? |
-//! | [`front`] | who answers this request? |
-//! | [`peer`] | what do members say to each other? |
-//! | [`data`] | where does a member lie on disk, and how does it begin? |
-//! | [`config`] | what does this member's owner want? flags, environment, config file |
-//! | [`allocator`] | how long is memory kept that nobody uses? |
-//! | [`run`] | how does the process begin and end? |
-//! | [`logging`] | what does it say meanwhile? |
-//! | [`tls`] | who is at the other end, and does anybody listen in? |
-//! | [`tools`] | what can be done with the data of a member that does not run? |
-//! | [`kv`] | Range, Put, DeleteRange, Txn, Compact |
-//! | [`interceptors`] | may this member answer this caller at all? |
-//! | [`maintenance`] | alarms, sizes, sums, copies; who leads |
-//! | [`health`] | is this server up? |
-//! | [`lease`] | LeaseGrant, LeaseRevoke, LeaseKeepAlive, LeaseTimeToLive, LeaseLeases |
-//! | [`http`] | version, health, metrics, and the API in JSON |
-//! | [`metrics`] | how is it doing, in numbers? |
-//! | [`watch`] | watchers, and how their events reach a socket |
-//! | [`cluster`] | who is a member? |
-//! | [`lock_queue`], [`lock`], [`election`] | who is next? |
-//! | [`auth`] | users and roles, on a server that asks for no password |
-//! | [`corruption_check`] | who looks whether members differ, and when? |
-//! | [`auto_compaction`] | what does a member do by itself? |
-//! | [`status`] | which code goes with which words? |
+//! | [`applied_position`] | how far has the store come in the log? |
+//! | [`requests`] | what does a request do to the store, and what is answered? |
+//! | [`membership`] | who belongs to the cluster, and how does that change? |
+//! | [`alarms`] | what may nobody do for the time being? |
+//! | [`quota`] | how large may the store become? |
+//! | [`raft_snapshot`] | how does the store of one member get to another, whole? |
+//! | [`replica`] | in what order does all of it happen? |
+//! | [`auth_store`] | who is to be known by name, and with which permissions? |
+//! | [`downgrade`] | is the cluster to go back to an older version? |
+//! | [`checksums`] | do two members have the same? has this disk what it had? |
+//! | [`corruption`] | and if not, which of them is wrong? |
+//! | [`snapshot_file`] | the store as one file |
+//! | [`range`] | the whole path of a read |
+//! | [`streamed_range`] | an answer that is too long to be in memory at once |
+//! | [`response_memory`] | how much may be read before anybody takes it? |
+//! | [`request_trace`] | where has a slow request spent its time? |
+//! | [`task_labels`] | in whose names are locks taken? |
+//! | [`trace`] | what happened when? |
+//!
+//! # What holds
+//!
+//! * Nothing here starts a thread, reads a clock or draws a random number: the simulated cluster
+//!   runs the same lines as a server.
+//! * What an entry does to the store depends on the store and the entry alone, so that all members
+//!   come to the same state.
+//! * An [`Error`] ends the member. What a client did wrong is a [`requests::RequestRejection`], and ends
+//!   nothing.
 
-pub mod allocator;
-pub mod auth;
-mod ping_limiter;
-pub mod interceptors;
-pub mod cluster;
-pub mod config;
-pub mod corruption_check;
-pub mod data;
-mod listeners;
-pub mod election;
-pub mod front;
-pub mod health;
-pub mod http;
-pub mod kv;
-pub mod lease;
-pub mod life_of_a_put;
-pub mod life_of_a_range;
-pub mod listener;
-pub mod lock;
-pub mod logging;
-pub mod maintenance;
-pub mod metrics;
-mod coalescing_writer;
-pub mod peer;
-pub mod run;
-pub mod serve;
-pub mod status;
-pub mod lock_queue;
-pub mod timeline;
-pub mod tls;
-pub mod tools;
-pub mod auto_compaction;
+pub mod applied_position;
+pub mod alarms;
+pub mod quota;
+pub mod raft_snapshot;
+pub mod replica;
+pub mod membership;
+pub mod requests;
+pub mod threads;
+pub mod downgrade;
+pub mod auth_store;
+pub mod checksums;
+pub mod corruption;
+pub mod snapshot_file;
+pub mod range;
+pub mod deadline;
+pub mod streamed_range;
+pub mod response_memory;
+mod leases;
+pub mod range_stream;
 pub mod watch;
+pub mod request_trace;
+pub mod task_labels;
+pub mod trace;
+mod handle;
+mod publish;
+mod request_error;
+mod error;
+
+pub use applied_position::AppliedPosition;
+pub use error::{Error, Result};
+pub use handle::Server;
+pub use request_error::RequestError;

@@ -15,7 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
-use clearlane_locks::TaskLabel;
+use clearlane_contention::TaskLabel;
 
 use crate::account::{Account, TimeKind};
 use crate::costs::times;

@@ -15,7 +15,7 @@
 
 use std::ops::RangeInclusive;
 
-use clearlane_load::{Error, Result};
+use clearlane_loadgen::{Error, Result};
 use toml::{Table, Value};
 
 use crate::model::Connect;

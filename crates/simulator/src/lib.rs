@@ -60,7 +60,7 @@ pub mod sim_task;
 pub mod validation;
 pub mod world;
 
-pub use clearlane_timeline as timeline;
+pub use clearlane_contention::timeline;
 pub use cores::Cores;
 pub use lock::Lock;
 pub use rng::Rng;

@@ -1,7 +1,7 @@
 //! Locks in virtual time, with the rules of the real ones.
 //!
 //! The rules are not written down a second time: behind each lock here is a [`LockState`], the same state machine
-//! that the locks of [`clearlane_locks`] run on threads. It is told who arrives and leaves at which time, and
+//! that the locks of [`clearlane_contention`] run on threads. It is told who arrives and leaves at which time, and
 //! says whom to wake; a thread that is woken looks for itself whether it is inside, and so does a process.
 //!
 //! A mutex is a lock that nobody takes to read.
@@ -13,8 +13,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use clearlane_locks::TaskLabel;
-use clearlane_locks::rules::{BlockedInterval, BlockerState, LockMode, LockState, Ticket};
+use clearlane_contention::TaskLabel;
+use clearlane_contention::rules::{BlockedInterval, BlockerState, LockMode, LockState, Ticket};
 
 use crate::account::TimeKind;
 use crate::recorder::Lane;

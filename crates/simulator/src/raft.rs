@@ -26,7 +26,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use clearlane_locks::TaskLabel;
+use clearlane_contention::TaskLabel;
 
 use crate::account::{Account, TimeKind};
 use crate::cluster::{Cluster, LEADER, Message};

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use clearlane_locks::TaskLabel;
+use clearlane_contention::TaskLabel;
 
 use crate::timeline::{Activity, LaneKind, Span, Timeline};
 

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt::{self, Write as _};
 
-use clearlane_locks::rules::BlockerState;
+use clearlane_contention::rules::BlockerState;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 

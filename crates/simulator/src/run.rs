@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use clearlane_load::Error;
-use clearlane_load::workload::Workload;
+use clearlane_loadgen::Error;
+use clearlane_loadgen::workload::Workload;
 
 use crate::World;
 use crate::account::TimeKind;
@@ -192,6 +192,6 @@ fn names(world: &World) -> BTreeMap<TimeKind, &'static str> {
 }
 
 /// Reads a workload.
-pub fn workload(text: &str) -> clearlane_load::Result<Workload> {
+pub fn workload(text: &str) -> clearlane_loadgen::Result<Workload> {
     Workload::parse(text)
 }

@@ -1,15 +1,15 @@
-//! What is asked of a member, and by whom: a workload of [`clearlane_load`], and a machine.
+//! What is asked of a member, and by whom: a workload of [`clearlane_loadgen`], and a machine.
 //!
 //! The real driver and the model take the same file, and the same requests are due at the same times. What a
 //! request asks for is taken from the workload, too, but for which keys: the model has no keys, only numbers
 //! of them and their sizes. The machine is in the file, too, in a table that the driver leaves out:
 //! [`model`](crate::model).
 
-use clearlane_load::Result;
-use clearlane_load::arrivals::Schedule;
-use clearlane_load::keys::{KeySpace, Sizes};
-use clearlane_load::workload::{Class as Load, Operation, Workload};
-use clearlane_locks::TaskLabel;
+use clearlane_contention::TaskLabel;
+use clearlane_loadgen::Result;
+use clearlane_loadgen::arrivals::Schedule;
+use clearlane_loadgen::keys::{KeySpace, Sizes};
+use clearlane_loadgen::workload::{Class as Load, Operation, Workload};
 use toml::{Table, Value};
 
 use crate::Rng;

@@ -20,7 +20,7 @@ macro_rules! shipped {
 
 /// What simulator and driver have in common, and what only a simulator can show. A test holds that none is missing.
 const SHIPPED: &[&[Shipped]] = &[
-    &shipped!("../../load/workloads/": "convoy" "head-of-line" "head-of-line-large" "head-of-line-often"),
+    &shipped!("../../loadgen/workloads/": "convoy" "head-of-line" "head-of-line-large" "head-of-line-often"),
     &shipped!("../scenarios/": "alibaba" "alibaba-small" "compaction" "cross-zone" "five-members" "kubernetes-5000-nodes" "kubernetes-list-storm" "lagging-watcher" "large-values" "learner" "login-storm" "pr-10523" "pr-9384" "pr-9384-small" "rising-writes" "rising-writes-small" "slow-disk"),
 ];
 
@@ -52,7 +52,7 @@ impl Shipped {
     /// # Errors
     ///
     /// None of those that ship, which a test holds.
-    pub fn scenario(self) -> clearlane_load::Result<Scenario> {
+    pub fn scenario(self) -> clearlane_loadgen::Result<Scenario> {
         Scenario::parse(self.text)
     }
 }
@@ -68,7 +68,7 @@ mod tests {
     fn all_files_are_there_and_can_be_read() {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut files = Vec::new();
-        for directory in ["scenarios", "../load/workloads"] {
+        for directory in ["scenarios", "../loadgen/workloads"] {
             let listed = fs::read_dir(here.join(directory)).into_iter().flatten();
             for path in listed.flatten().map(|entry| entry.path()) {
                 let text = fs::read_to_string(&path).expect("a text");

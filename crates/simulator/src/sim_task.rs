@@ -18,7 +18,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use clearlane_locks::{LockMode, TaskLabel};
+use clearlane_contention::{LockMode, TaskLabel};
 
 use crate::account::{Account, TimeKind};
 use crate::cores::Cores;

@@ -114,7 +114,7 @@ fn what_cannot_be_measured_is_told_in_a_line() {
     let server = ["--server", "/nowhere/clearlane"];
     let words = told(&[&["calibrate"][..], &server].concat());
     assert!(words.contains("/nowhere/clearlane: there is no such program"), "{words}");
-    assert!(words.contains("cargo build --release -p clearlane-server"), "{words}");
+    assert!(words.contains("cargo build --release -p clearlane"), "{words}");
     assert!(told(&["validate", "pr-9384-small", "--runs", "0"]).contains("1..=100"));
     assert!(told(&["calibrate", "--era", "3.3"]).contains("there is no era 3.3"));
     assert!(

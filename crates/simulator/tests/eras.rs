@@ -12,7 +12,7 @@ use clearlane_simulator::show::{perfetto, svg, terminal};
 use clearlane_simulator::spread::Spread;
 use clearlane_simulator::timeline::{Activity, Timeline};
 
-const HEAD_OF_LINE: &str = include_str!("../../load/workloads/head-of-line.toml");
+const HEAD_OF_LINE: &str = include_str!("../../loadgen/workloads/head-of-line.toml");
 
 fn scenario(seconds: u64, seed: u64) -> Scenario {
     let mut scenario = Scenario::new(workload(HEAD_OF_LINE).unwrap());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use clearlane_load::workload::Operation;
+use clearlane_loadgen::workload::Operation;
 use clearlane_simulator::costs::Costs;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::metrics::delta::MetricsDeltaError;
@@ -20,7 +20,7 @@ use clearlane_simulator::metrics::{MetricsDelta, Page};
 use clearlane_simulator::run::run;
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::server::Build;
-use clearlane_testing::TestServer;
+use clearlane_test_server::TestServer;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

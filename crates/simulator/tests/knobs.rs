@@ -7,7 +7,7 @@ use clearlane_simulator::model::{Connect, Stalls};
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::spread::Spread;
 
-const LOAD: &str = include_str!("../../load/workloads/head-of-line.toml");
+const LOAD: &str = include_str!("../../loadgen/workloads/head-of-line.toml");
 
 fn parsed(model: &str) -> Scenario {
     Scenario::parse(&format!("{LOAD}\n[model]\n{model}")).unwrap()

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use clearlane_locks::TaskLabel;
-use clearlane_locks::rules::{BlockerState, LockMode};
+use clearlane_contention::TaskLabel;
+use clearlane_contention::rules::{BlockerState, LockMode};
 use clearlane_simulator::account::{Account, TimeKind};
 use clearlane_simulator::{Cores, Lock, SimTask, World};
 

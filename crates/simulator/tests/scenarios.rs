@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use clearlane_load::workload::Workload;
+use clearlane_loadgen::workload::Workload;
 use clearlane_simulator::calibration::Calibration;
 use clearlane_simulator::costs::Costs;
 use clearlane_simulator::era::Era;

@@ -2,13 +2,13 @@
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
-#[path = "../../locks/tests/script/mod.rs"]
+#[path = "../../contention/tests/script/mod.rs"]
 mod script;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use clearlane_locks::{LockMode, TaskLabel};
+use clearlane_contention::{LockMode, TaskLabel};
 use clearlane_simulator::lock::{Blame, BlameKey};
 use clearlane_simulator::{Lock, Signal, World};
 use script::{Holds, Script, Stage, Waits};
@@ -63,7 +63,7 @@ impl Stage for OnSimulated {
     }
 
     fn holds(&self) -> Vec<Holds> {
-        let to_line = |party: &clearlane_locks::rules::Acquisition| {
+        let to_line = |party: &clearlane_contention::rules::Acquisition| {
             let (actor, mode) = (party.task, party.mode);
             Holds { actor, mode }
         };

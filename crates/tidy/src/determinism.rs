@@ -31,15 +31,14 @@ const FORBIDDEN_PACKAGES: [&str; 4] = ["tokio", "rand", "quanta", "getrandom"];
 
 /// What the simulation runs of the upper rungs, and the simulation. Its program may have threads:
 /// each runs worlds of its own.
-const SIMULATED_PATHS: [&str; 8] = [
-    "crates/raft-log/src/driver/",
-    "crates/raft-log/src/wire/",
-    "crates/read-index/src/",
-    "crates/member/src/core/",
-    "crates/member/src/copies/",
-    "crates/member/src/membership/",
-    "crates/member/src/requests/",
-    "crates/chaos/src/",
+const SIMULATED_PATHS: [&str; 7] = [
+    "crates/wal/src/wire/",
+    "crates/raft/src/",
+    "crates/server/src/replica/",
+    "crates/server/src/raft_snapshot/",
+    "crates/server/src/membership/",
+    "crates/server/src/requests/",
+    "crates/dst/src/",
 ];
 const PROGRAMS: &str = "/src/bin/";
 
@@ -159,9 +158,9 @@ mod tests {
         for part in SIMULATED_PATHS {
             assert_eq!(messages(7, &format!("{part}b.rs"), clock).len(), 1, "{part}");
         }
-        assert_eq!(messages(7, "crates/chaos/src/b.rs", "//! B.\nuse rand::Rng;\n"), [""; 0]);
-        assert_eq!(messages(7, "crates/chaos/src/bin/b.rs", clock), [""; 0]);
-        assert_eq!(messages(7, "crates/member/src/node.rs", clock), [""; 0]);
+        assert_eq!(messages(7, "crates/dst/src/b.rs", "//! B.\nuse rand::Rng;\n"), [""; 0]);
+        assert_eq!(messages(7, "crates/dst/src/bin/b.rs", clock), [""; 0]);
+        assert_eq!(messages(7, "crates/server/src/node.rs", clock), [""; 0]);
     }
 
     #[test]

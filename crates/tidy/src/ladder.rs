@@ -7,7 +7,7 @@
 //!   3  mvcc ───────┐            rung = 3
 //!   2  backend ◀───┘  ┐         rung = 2
 //!   1  engine ◀───────┘         rung = 1       tidy, benches    beside = "..."
-//!   0  proto, locks, timeline, turns
+//!   0  proto, contention, net
 //! ```
 //!
 //! * A crate on a rung uses crates of strictly lower rungs, and nothing beside the ladder. That

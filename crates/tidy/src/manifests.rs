@@ -3,7 +3,7 @@
 //! * A dependency is named with its version once, in `[workspace.dependencies]` of the root; crates
 //!   say `workspace = true`. So there is one version of each, and one place to change it.
 //! * The lints of the root hold for every crate.
-//! * A crate in `crates/name` is called `clearlane-name`, and is a member of the workspace.
+//! * A crate in `crates/name` is called `clearlane-name` (but the program `clearlane`), and is a member of the workspace.
 //!
 //! The other modules ask here for a crate's rung and dependencies.
 
@@ -111,8 +111,10 @@ pub fn check(repository: &Repository) -> Vec<Violation> {
 fn check_crate(found: &Crate) -> Vec<Violation> {
     let mut violations = Vec::new();
     let last = found.directory.rsplit('/').next().unwrap_or_default();
-    if found.name != format!("clearlane-{last}") {
-        let message = format!("the crate in {last} is called {}, not clearlane-{last}", found.name);
+    // The program has the name of the project.
+    let name = if last == "clearlane" { last.to_owned() } else { format!("clearlane-{last}") };
+    if found.name != name {
+        let message = format!("the crate in {last} is called {}, not {name}", found.name);
         violations.push(Violation::new(&found.manifest(), 1, message));
     }
     if !found.inherits_lints {

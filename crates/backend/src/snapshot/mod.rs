@@ -22,9 +22,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use clearlane_contention::Mutex;
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, Defragment, Engine};
-use clearlane_locks::Mutex;
 
 use crate::config::{Config, PreCommit};
 use crate::era::Era;

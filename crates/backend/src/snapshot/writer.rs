@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use clearlane_contention::MutexGuard;
 use clearlane_engine::{Bucket, KeyRange};
-use clearlane_locks::MutexGuard;
 
 use crate::error::{Error, Result};
 use crate::interface::{DroppedStates, RangeVisitor, ReadTx, WriteTx, WriteTxResult};

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use clearlane_locks::{BlockerState, Registry, TaskLabel, WaitingTask};
+use clearlane_contention::{BlockerState, Registry, TaskLabel, WaitingTask};
 
 /// Nothing here takes long; on a busy machine a thread may have to wait for its turn.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clearlane_client::{Client, Error, Keys, Options, Watch, WatchKeys};
-use clearlane_testing::{TestCluster, TestServer};
+use clearlane_test_server::{TestCluster, TestServer};
 
 use crate::proxy::{Proxy, ProxyState};
 use crate::with_timeout;

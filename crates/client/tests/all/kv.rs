@@ -4,7 +4,7 @@ use clearlane_client::{
     Client, Compare, Delete, Error, Get, Keys, OpReply, Options, Put, SortBy, Txn,
     proto::mvccpb::KeyValue,
 };
-use clearlane_testing::TestServer;
+use clearlane_test_server::TestServer;
 
 use crate::proxy::{Proxy, ProxyState};
 use crate::stub::{KEYS, Stub};

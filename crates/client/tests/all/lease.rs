@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clearlane_client::{Error, LeaseEnd, Put};
-use clearlane_testing::{TestCluster, TestServer};
+use clearlane_test_server::{TestCluster, TestServer};
 
 use crate::with_timeout;
 

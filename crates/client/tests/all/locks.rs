@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clearlane_client::{Client, Error, Put, Txn};
-use clearlane_testing::{TestCluster, TestServer};
+use clearlane_test_server::{TestCluster, TestServer};
 
 use crate::with_timeout;
 

@@ -1,7 +1,7 @@
 //! Members, and how they are.
 
 use clearlane_client::{Error, proto::etcdserverpb::Member};
-use clearlane_testing::{TestCluster, TestServer};
+use clearlane_test_server::{TestCluster, TestServer};
 
 use crate::{wait_until, with_timeout};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clearlane_client::{Client, Error, Event, Keys, Options, Put, Txn, Watch, WatchKeys};
-use clearlane_testing::TestServer;
+use clearlane_test_server::TestServer;
 
 use crate::proxy::{Proxy, ProxyState};
 use crate::{wait_until, with_timeout};

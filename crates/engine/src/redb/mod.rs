@@ -58,7 +58,7 @@ use crate::catch_panic::catch_panic;
 use crate::durable::{DataPath, DurableStore};
 use crate::error::{EngineKind, Error, Result};
 use crate::interface::{Snapshot, WriteTxn};
-use crate::open::Options;
+use crate::options::Options;
 use crate::writer_lock::WriterGuard;
 
 use deferred_backend::DeferredBackend;

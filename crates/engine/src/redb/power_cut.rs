@@ -19,7 +19,7 @@ use rand::{RngExt, SeedableRng};
 use super::RedbStore;
 use super::simulated_disk::SimulatedDisk;
 use crate::durable::DurableStore;
-use crate::open::Options;
+use crate::options::Options;
 use crate::writer_lock::WriterLock;
 use crate::{Error, Result};
 

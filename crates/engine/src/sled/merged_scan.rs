@@ -8,7 +8,7 @@ use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
 
-use super::{storage_error, tree_key};
+use super::tree::{storage_error, tree_key};
 use crate::bucket::Bucket;
 use crate::error::Result;
 use crate::interface::{KeyRange, Visitor};

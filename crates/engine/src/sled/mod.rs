@@ -55,6 +55,8 @@
 //! large values may be gone. `docs/decisions/engine-sled.md` has the findings. sled also runs
 //! threads of its own, so a simulation on this engine is not deterministic.
 
+mod tree;
+mod open;
 mod txn;
 mod merged_scan;
 mod undo_log;
@@ -62,26 +64,20 @@ mod commit_file;
 mod trial_copy;
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
-
-use crate::bucket::Bucket;
-use crate::catch_panic::catch_panic;
 use crate::durable::{DataPath, DurableStore};
-use crate::error::{EngineKind, Error, Result};
+use crate::error::{EngineKind, Result};
 use crate::interface::{Snapshot, WriteTxn};
-use crate::open::Options;
+use crate::options::Options;
 use crate::writer_lock::WriterGuard;
 
 use commit_file::CommitFile;
+use open::{open_and_check, open_database};
+use tree::{METADATA_KEY, TreeMetadata, storage_error};
 use txn::{SledSnapshot, SledWriteTxn};
 use undo_log::UndoLog;
-
-/// Our own entry in the tree, behind all buckets: commit number and size in use.
-const METADATA_KEY: &[u8] = &[0xff];
 
 /// One sled directory.
 pub(crate) struct SledStore {
@@ -93,28 +89,6 @@ pub(crate) struct SledStore {
     commit_file: CommitFile,
     /// Last, so that sled's files are closed when their home goes.
     data_path: DataPath,
-}
-
-/// What [`METADATA_KEY`] holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct TreeMetadata {
-    commit: u64,
-    size_in_use: u64,
-}
-
-impl TreeMetadata {
-    fn to_bytes(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.commit.to_be_bytes());
-        bytes[8..].copy_from_slice(&self.size_in_use.to_be_bytes());
-        bytes
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Option<TreeMetadata> {
-        let (commit, size_in_use) = bytes.split_at_checked(8)?;
-        let number = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_be_bytes);
-        Some(TreeMetadata { commit: number(commit)?, size_in_use: number(size_in_use)? })
-    }
 }
 
 impl DurableStore for SledStore {
@@ -187,54 +161,4 @@ impl fmt::Debug for SledStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SledStore").field("data_path", &self.data_path).finish_non_exhaustive()
     }
-}
-
-/// Opens sled and checks that it has all that was acknowledged.
-fn open_and_check(
-    path: &Path,
-    witness: &CommitFile,
-    options: &Options,
-) -> Result<(sled::Db, TreeMetadata)> {
-    let database = open_database(path, options)?;
-    let account = database.get(METADATA_KEY).map_err(storage_error)?;
-    let account = account.and_then(|bytes| TreeMetadata::from_bytes(&bytes));
-    let account = account.ok_or_else(|| corrupt(path, "our own entry is missing"))?;
-    witness.check_commit(account.commit)?;
-    Ok((database, account))
-}
-
-fn open_database(path: &Path, options: &Options) -> Result<sled::Db> {
-    let config = sled::Config::new()
-        .path(path)
-        .cache_capacity(options.cache_bytes as u64)
-        // We flush at every commit; a timer would only add writes in between.
-        .flush_every_ms(None);
-    match catch_panic(|| config.open()) {
-        Ok(Ok(database)) => Ok(database),
-        Ok(Err(sled::Error::Io(error))) if error.raw_os_error().is_some() => {
-            Err(Error::Path { path: path.to_owned(), source: error })
-        }
-        Ok(Err(error)) => Err(corrupt(path, &one_line(&error.to_string()))),
-        Err(panic) => Err(corrupt(path, &panic)),
-    }
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-fn corrupt(path: &Path, detail: &str) -> Error {
-    Error::Corrupt { path: path.to_owned(), detail: detail.to_owned() }
-}
-
-fn storage_error(error: sled::Error) -> Error {
-    Error::Storage(one_line(&error.to_string()))
-}
-
-/// A bucket's key as the tree has it.
-fn tree_key(bucket: Bucket, key: &[u8]) -> Bytes {
-    let mut whole = Vec::with_capacity(1 + key.len());
-    whole.push(bucket as u8);
-    whole.extend_from_slice(key);
-    whole.into()
 }

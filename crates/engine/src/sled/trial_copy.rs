@@ -11,10 +11,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::commit_file::CommitFile;
-use super::open_and_check;
+use super::open::open_and_check;
 use crate::directory::{TRIAL_SUFFIX, remove_data};
 use crate::error::{Error, Result};
-use crate::open::Options;
+use crate::options::Options;
 
 /// Fails as opening the store would fail, without touching it.
 pub(super) fn check_copy(store: &Path, witness: &CommitFile, options: &Options) -> Result<()> {

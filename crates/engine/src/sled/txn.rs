@@ -8,9 +8,10 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
+use super::SledStore;
 use super::merged_scan::{self, Changes};
+use super::tree::{METADATA_KEY, TreeMetadata, storage_error, tree_key};
 use super::undo_log::OldValue;
-use super::{METADATA_KEY, SledStore, TreeMetadata, storage_error, tree_key};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::interface::{KeyRange, Read, Snapshot, Visitor, WriteTxn};

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_backend::{Config as BackendConfig, Era, PreCommit};
+use clearlane_contention::Registry;
 use clearlane_engine::{Engine, KeyRange, MemoryEngine};
 use clearlane_lease::{Checkpoint, Config, LeaseRejection, Lessor};
-use clearlane_locks::Registry;
 use clearlane_mvcc::{KeyLeases, RangeOptions, Store, StoreConfig, StoreParts, WriteTxn, open};
 
 pub(crate) struct TestLessor {

@@ -32,7 +32,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use clearlane_backend::ReadTx;
-use clearlane_locks::Mutex;
+use clearlane_contention::Mutex;
 
 use crate::error::{Error, Result};
 use crate::hash::{HashKv, HashStorage, KvHasher};

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_backend::{DroppedStates, Era, RangeVisitor, Sizes};
+use clearlane_contention::Registry;
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, KeyRange};
-use clearlane_locks::Registry;
 use clearlane_proto::mvccpb::KeyValue;
 
 use crate::error::Result;

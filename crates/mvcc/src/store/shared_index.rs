@@ -7,7 +7,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use clearlane_locks::{Mutex, MutexGuard, Registry};
+use clearlane_contention::{Mutex, MutexGuard, Registry};
 
 use crate::tree_index::TreeIndex;
 

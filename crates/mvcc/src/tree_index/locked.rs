@@ -33,8 +33,8 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use clearlane_contention::{Registry, RwLock};
 use clearlane_engine::KeyRange;
-use clearlane_locks::{Registry, RwLock};
 use imbl::OrdMap;
 
 use super::key::Key;

@@ -36,7 +36,7 @@
 
 use std::sync::Arc;
 
-use clearlane_locks::{Registry, RwLock};
+use clearlane_contention::{Registry, RwLock};
 
 use super::response::{Response, WatchId, WatchIdAllocator, WatchRequest};
 use super::stream::WatchChannel;

@@ -18,7 +18,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use clearlane_locks::{Mutex, Registry};
+use clearlane_contention::{Mutex, Registry};
 
 use super::WatchableStore;
 use super::response::{Response, ResponseKind, WatchId, WatchRequest};

@@ -7,8 +7,8 @@
 use std::ops::ControlFlow;
 use std::thread;
 
+use clearlane_contention::{Registry, TaskLabel};
 use clearlane_engine::KeyRange;
-use clearlane_locks::{Registry, TaskLabel};
 use clearlane_mvcc::{
     CompactionLock, EncodedLen, IndexSnapshot, LockedIndex, PersistentIndex, Revision, TreeIndex,
 };

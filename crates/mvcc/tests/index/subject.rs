@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 use std::ops::ControlFlow;
 
+use clearlane_contention::Registry;
 use clearlane_engine::KeyRange;
-use clearlane_locks::Registry;
 use clearlane_mvcc::{
     CompactionLock, EncodedLen, IndexSnapshot, LockedIndex, PersistentIndex, Revision,
     SerialWorkers, SortedRun, SortedRunBuilder, TreeIndex, Version,

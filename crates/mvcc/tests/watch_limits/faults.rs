@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clearlane_backend::{Config, Era, PreCommit};
-use clearlane_locks::Registry;
+use clearlane_contention::Registry;
 use clearlane_mvcc::watch::{
     INVALID_WATCH_ID, ResponseKind, WatchConfig, WatchError, WatchRequest, WatchStream,
 };

@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use clearlane_backend::{Config, PreCommit};
+use clearlane_contention::Registry;
 use clearlane_engine::KeyRange;
-use clearlane_locks::Registry;
 use clearlane_mvcc::watch::{
     Event, Response, ResponseKind, SnapshotWatchableStore, WatchConfig, WatchRequest, WatchStream,
     WatchableStore, WatchedKeys,

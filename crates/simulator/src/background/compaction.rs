@@ -11,7 +11,7 @@
 //!
 //! etcd goes through all revisions, also those that stay. Ours knows from the index which ones go.
 
-use clearlane_locks::TaskLabel;
+use clearlane_contention::TaskLabel;
 
 use crate::cluster::{Cluster, LEADER};
 use crate::era::Batches;

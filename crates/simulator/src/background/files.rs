@@ -1,6 +1,6 @@
 //! The file is sent to somebody, or written anew.
 
-use clearlane_locks::TaskLabel;
+use clearlane_contention::TaskLabel;
 
 use crate::cluster::{Cluster, LEADER};
 use crate::costs::times;

@@ -3,8 +3,8 @@
 //! To check one takes long on purpose, so that nobody can try many. Whoever holds a lock meanwhile lets
 //! everybody wait for as long as somebody who guesses passwords should.
 
-use clearlane_load::arrivals::{Schedule, Spacing};
-use clearlane_locks::TaskLabel;
+use clearlane_contention::TaskLabel;
+use clearlane_loadgen::arrivals::{Schedule, Spacing};
 
 use crate::cluster::{Cluster, LEADER};
 use crate::raft::Work;

@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 
-use clearlane_locks::TaskLabel;
+use clearlane_contention::TaskLabel;
 
 use crate::account::Account;
 use crate::cluster::{Cluster, LEADER};

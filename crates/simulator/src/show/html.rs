@@ -33,8 +33,8 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::{escaped, time, words};
-use crate::timeline::blame::{self, Cause, ClassBlame};
 use crate::timeline::{Activity, Timeline, lane_class};
+use clearlane_contention::blame::{self, Cause, ClassBlame};
 
 const STYLE: &str = include_str!("page/page.css");
 const BODY: &str = include_str!("page/page.html");

@@ -48,9 +48,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_backend::{Backend, DroppedStates, Era, PreCommit, ReadTx, Sizes};
+use clearlane_contention::{Mutex, Registry};
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, KeyRange};
-use clearlane_locks::{Mutex, Registry};
 use clearlane_proto::mvccpb::KeyValue;
 
 use self::protocol::{Protocol, Revisions};

@@ -15,7 +15,7 @@
 //!   timer's commit            ···· waits for batchTx ····················▶━ sync ━▶
 //! ```
 
-use clearlane_locks::{Mutex, MutexGuard, Registry};
+use clearlane_contention::{Mutex, MutexGuard, Registry};
 
 use super::protocol::{Protocol, Revisions};
 use crate::error::Result;

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use clearlane_locks::Registry;
+use clearlane_contention::Registry;
 
 use crate::error::Result;
 

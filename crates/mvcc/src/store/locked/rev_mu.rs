@@ -30,7 +30,7 @@
 //! The second place is the end of a write: while it writes back, and perhaps commits and syncs, no
 //! read can be opened, for it holds `revMu`.
 
-use clearlane_locks::{Registry, RwLock, RwLockReadGuard};
+use clearlane_contention::{Registry, RwLock, RwLockReadGuard};
 
 use super::protocol::{Protocol, Revisions};
 use crate::error::Result;

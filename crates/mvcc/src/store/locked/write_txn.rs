@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use clearlane_backend::{RangeVisitor, WriteTx};
+use clearlane_contention::MutexGuard;
 use clearlane_engine::{Bucket, KeyRange};
-use clearlane_locks::MutexGuard;
 
 use super::protocol::{Protocol, Revisions};
 use super::{EtcdStore, StorePosition};

@@ -40,8 +40,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_backend::{Backend, Era, PreCommit, Sizes, SnapshotBackend, WriteTx};
+use clearlane_contention::{Mutex, Registry};
 use clearlane_engine::stream::Exporter;
-use clearlane_locks::{Mutex, Registry};
 
 use crate::error::Result;
 use crate::hash::{HashKv, HashKvJob, KvHasher};

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use clearlane_backend::RangeVisitor;
+use clearlane_contention::MutexGuard;
 use clearlane_engine::{Bucket, KeyRange};
-use clearlane_locks::MutexGuard;
 
 use crate::error::Result;
 use crate::store::interface::{KeyLeases, RangeOptions, RangeRecords, TxnResult, WriteTxn};

@@ -39,8 +39,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use clearlane_backend::{Era, ReadTx};
+use clearlane_contention::{Mutex, Registry};
 use clearlane_engine::{Bucket, KeyRange};
-use clearlane_locks::{Mutex, Registry};
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 

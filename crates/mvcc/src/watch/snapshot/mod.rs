@@ -38,7 +38,7 @@ mod watchers;
 
 use std::sync::Arc;
 
-use clearlane_locks::{Mutex, Registry};
+use clearlane_contention::{Mutex, Registry};
 
 use self::delivery_queue::{DeliveryQueue, QueueItem, TxnEvents};
 use self::watchers::{DeliveryResult, Watchers};

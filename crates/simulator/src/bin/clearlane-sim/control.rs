@@ -17,8 +17,8 @@
 
 use std::time::Duration;
 
-use clearlane_load::arrivals::Spacing;
-use clearlane_load::workload::{Class, Operation, Workload};
+use clearlane_loadgen::arrivals::Spacing;
+use clearlane_loadgen::workload::{Class, Operation, Workload};
 use clearlane_simulator::costs::Costs;
 use clearlane_simulator::run::run;
 use clearlane_simulator::scenario::Scenario;

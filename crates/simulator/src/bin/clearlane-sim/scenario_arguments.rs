@@ -79,7 +79,7 @@ pub(crate) fn with_scenario(command: Command, eras: &[Era]) -> Command {
 impl ScenarioArguments {
     pub(crate) fn of(matches: &ArgMatches) -> Result<ScenarioArguments, String> {
         let name: &String = matches.get_one("scenario").expect("it is required");
-        let of = |error: clearlane_load::Error| format!("{name}: {error}");
+        let of = |error: clearlane_loadgen::Error| format!("{name}: {error}");
         let mut scenario = Scenario::parse(&text(name)?).map_err(of)?;
         if let Some(seconds) = matches.get_one::<u64>("seconds") {
             scenario.workload.seconds = *seconds;

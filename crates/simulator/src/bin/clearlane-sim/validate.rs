@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use clearlane_load::report::Report;
+use clearlane_loadgen::report::Report;
 use clearlane_simulator::calibration::Calibration;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::model::{Model, Stalls};

@@ -10,7 +10,7 @@ use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clearlane_load::process::Process;
+use clearlane_loadgen::process::Process;
 use clearlane_simulator::calibration::derive::PUTS_OFTEN;
 
 /// The kinds that lie in memory.

@@ -14,13 +14,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgMatches, value_parser};
-use clearlane_load::connection;
-use clearlane_load::fill::fill;
-use clearlane_load::keys::KeySpace;
-use clearlane_load::process::Process;
-use clearlane_load::report::Report;
-use clearlane_load::run::{RunOptions, run};
-use clearlane_load::workload::Workload;
+use clearlane_loadgen::connection;
+use clearlane_loadgen::fill::fill;
+use clearlane_loadgen::keys::KeySpace;
+use clearlane_loadgen::process::Process;
+use clearlane_loadgen::report::Report;
+use clearlane_loadgen::run::{RunOptions, run};
+use clearlane_loadgen::workload::Workload;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::metrics::Page;
 
@@ -74,7 +74,7 @@ impl Program {
         let patience = Duration::from_secs(60 * minutes);
         if !path.is_file() {
             return Err(format!(
-                "{}: there is no such program; `cargo build --release -p clearlane-server` makes it, and \
+                "{}: there is no such program; `cargo build --release -p clearlane` makes it, and \
                  --server says where it is",
                 path.display()
             ));

@@ -9,9 +9,9 @@ use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clearlane_load::process::Process;
-use clearlane_load::report::ClassReport;
-use clearlane_load::workload::Workload;
+use clearlane_loadgen::process::Process;
+use clearlane_loadgen::report::ClassReport;
+use clearlane_loadgen::workload::Workload;
 use clearlane_simulator::calibration::derive::{
     EraMeasurements, FEW, LONG, LoadMeasurement, MANY, MeasuredTimes, OFTEN, PUTS_BESIDE,
     PUTS_OFTEN, PUTS_SELDOM, RARELY, SELDOM, WALKED,

@@ -1,0 +1,45 @@
+//! What a member does by itself: compactions that nobody asks for.
+//!
+//! When to compact, and at which revision, is [decided](clearlane_mvcc::auto_compaction) without a
+//! clock and without a store. Here are both. Only the leader compacts; the others keep note of
+//! revisions all the same, so that the next leader knows the past.
+
+use std::convert::Infallible;
+
+use clearlane_mvcc::AutoCompaction;
+use clearlane_proto::etcdserverpb::CompactionRequest;
+use clearlane_server::{RequestError, Server, requests};
+use tokio::time::{Instant, sleep_until};
+
+/// Goes on for as long as it is polled.
+pub async fn run_auto_compaction(member: Server, mut policy: AutoCompaction) -> Infallible {
+    let begin = Instant::now();
+    loop {
+        sleep_until(begin + policy.next_check()).await;
+        match is_leader(&member) {
+            true => policy.resume(),
+            false => policy.pause(),
+        }
+        let current = member.store().begin_read().revision();
+        let Some(revision) = policy.check(begin.elapsed(), current) else { continue };
+        match member.compact(CompactionRequest { revision, physical: false }).await {
+            Ok(_) => {
+                tracing::info!(revision, "completed auto compaction");
+                policy.compacted(revision);
+            }
+            // Somebody else was faster.
+            Err(RequestError::Rejected(requests::RequestRejection::Compacted)) => {
+                policy.compacted(revision)
+            }
+            Err(trouble) => {
+                tracing::warn!(revision, error = %trouble, "failed auto compaction");
+                policy.failed();
+            }
+        }
+    }
+}
+
+fn is_leader(member: &Server) -> bool {
+    let node = member.threads();
+    node.status().leader() == node.metadata().node_id
+}

@@ -1,0 +1,188 @@
+//! Where somebody listens or can be reached, as etcd writes it.
+//!
+//! ```text
+//!   http://127.0.0.1:2379        a port; 0 takes any that is free
+//!   http://localhost:2379        the same
+//!   unix:///run/clearlane.sock   a socket in the file system
+//!   unix://localhost:2379        a socket with this name, in the working directory
+//!   https://..., unixs://...     with TLS
+//! ```
+//!
+//! An address is kept as it was written, for clients are told it so.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use clearlane_net::listener::{BindAddress, ListenAddress};
+
+/// An address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    text: String,
+    is_secure: bool,
+    location: Location,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Location {
+    Host(String, u16),
+    Socket(PathBuf),
+}
+
+/// What these addresses mean together: two that differ in nothing but TLS are one place.
+pub fn listen_addresses(urls: &[Url]) -> Result<Vec<ListenAddress>, String> {
+    let mut all: Vec<ListenAddress> = Vec::new();
+    for url in urls {
+        let (at, is_secure) = (url.to_bind_address()?, url.is_secure());
+        let is_other_half = |known: &&mut ListenAddress| {
+            // Each port 0 is another port.
+            let is_one = !matches!(&at, BindAddress::Tcp(address) if address.port() == 0);
+            is_one && known.address == at && known.is_secure != is_secure
+        };
+        match all.iter_mut().find(is_other_half) {
+            Some(known) if matches!(at, BindAddress::Tcp(_)) => {
+                (known.is_plain, known.is_secure) = (true, true);
+            }
+            Some(_) => return Err(format!("a socket speaks with TLS or without ({url})")),
+            None => all.push(ListenAddress { address: at, is_plain: !is_secure, is_secure }),
+        }
+    }
+    Ok(all)
+}
+
+impl Url {
+    /// Reads one. What is wrong is said in etcd's words.
+    pub fn parse(text: &str) -> Result<Url, String> {
+        let text = text.trim();
+        let scheme_is = "URL scheme must be http, https, unix, or unixs";
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Err(format!("{scheme_is}: {text}"));
+        };
+        let (is_secure, is_socket) = match scheme {
+            "http" => (false, false),
+            "https" => (true, false),
+            "unix" => (false, true),
+            "unixs" => (true, true),
+            _ => return Err(format!("{scheme_is}: {text}")),
+        };
+        let place = if is_socket { socket(text, rest)? } else { host(text, rest)? };
+        Ok(Url { text: text.to_owned(), is_secure, location: place })
+    }
+
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether it wants TLS.
+    pub fn is_secure(&self) -> bool {
+        self.is_secure
+    }
+
+    /// The host or address, without its port; a socket has none.
+    pub fn host(&self) -> Option<&str> {
+        match &self.location {
+            Location::Host(host, _) => Some(host),
+            Location::Socket(_) => None,
+        }
+    }
+
+    /// Where to listen; a name of a host is none, apart from `localhost`.
+    pub fn to_bind_address(&self) -> Result<BindAddress, String> {
+        match &self.location {
+            Location::Socket(path) => Ok(BindAddress::Unix(path.clone())),
+            Location::Host(host, port) => match host.as_str() {
+                "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+                host => host.parse(),
+            }
+            .map(|ip| BindAddress::Tcp(SocketAddr::new(ip, *port)))
+            .map_err(|_| format!("expected IP in URL for binding ({})", self.text)),
+        }
+    }
+}
+
+fn socket(text: &str, rest: &str) -> Result<Location, String> {
+    match rest.is_empty() || rest.contains('\0') {
+        true => Err(format!("URL names no socket: {text}")),
+        false => Ok(Location::Socket(rest.into())),
+    }
+}
+
+fn host(text: &str, rest: &str) -> Result<Location, String> {
+    if rest.contains(['/', '?', '#']) {
+        return Err(format!("URL must not contain a path: {text}"));
+    }
+    let form = || format!("URL address does not have the form \"host:port\": {text}");
+    let (host, port) = rest.rsplit_once(':').ok_or_else(form)?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let is_plain = !bare.unwrap_or(host).contains(['[', ']', '@', ' ']);
+    // Colons belong to the sixth version of IP, and there they need brackets.
+    if !is_plain || bare.is_none() && host.contains(':') {
+        return Err(form());
+    }
+    let is_digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let port = port.parse().ok().filter(|_| is_digits).ok_or_else(form)?;
+    Ok(Location::Host(bare.unwrap_or(host).to_owned(), port))
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listen(text: &str) -> Result<String, String> {
+        Url::parse(text)?.to_bind_address().map(|listen| listen.to_string())
+    }
+
+    #[test]
+    fn places_to_listen() {
+        for (text, at) in [
+            ("http://localhost:2379", "127.0.0.1:2379"),
+            (" http://0.0.0.0:0", "0.0.0.0:0"),
+            ("https://[::1]:2379", "[::1]:2379"),
+            ("unix:///run/etcd.sock", "/run/etcd.sock"),
+            ("unixs://localhost:2379", "localhost:2379"),
+        ] {
+            assert_eq!(listen(text).as_deref(), Ok(at), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_port_may_have_both_kinds() {
+        let all = |texts: &[&str]| {
+            let urls: Vec<_> = texts.iter().map(|text| Url::parse(text).unwrap()).collect();
+            let all = listen_addresses(&urls)?;
+            Ok(all.iter().map(|one| (one.is_plain, one.is_secure)).collect::<Vec<_>>())
+        };
+        let port = ["http://localhost:1", "https://127.0.0.1:1", "https://127.0.0.1:2"];
+        assert_eq!(all(&port), Ok(vec![(true, true), (false, true)]));
+        let any = ["http://127.0.0.1:0", "https://127.0.0.1:0"];
+        assert_eq!(all(&any), Ok(vec![(true, false), (false, true)]));
+        let told: Result<_, String> = all(&["unix://a", "unixs://a"]);
+        assert_eq!(told.unwrap_err(), "a socket speaks with TLS or without (unixs://a)");
+    }
+
+    #[test]
+    fn what_is_none_is_told_in_etcds_words() {
+        for (text, told) in [
+            ("localhost:2379", "URL scheme must be http, https, unix, or unixs: localhost:2379"),
+            ("ftp://a:1", "URL scheme must be http, https, unix, or unixs: ftp://a:1"),
+            ("http://a:1/", "URL must not contain a path: http://a:1/"),
+            ("http://a", "URL address does not have the form \"host:port\": http://a"),
+            ("http://a:", "URL address does not have the form \"host:port\": http://a:"),
+            ("http://::1:1", "URL address does not have the form \"host:port\": http://::1:1"),
+            ("http://a:+1", "URL address does not have the form \"host:port\": http://a:+1"),
+            ("unix://", "URL names no socket: unix://"),
+            ("http://example.com:1", "expected IP in URL for binding (http://example.com:1)"),
+            ("http://:2379", "expected IP in URL for binding (http://:2379)"),
+        ] {
+            assert_eq!(listen(text).unwrap_err(), told);
+        }
+    }
+}

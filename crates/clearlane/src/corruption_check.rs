@@ -1,0 +1,186 @@
+//! Who looks whether members differ, and when.
+//!
+//! What is compared, and who is wrong then, is told in [`clearlane_server::corruption`]. Here are the
+//! clock, the questions to the others, and the alarm.
+//!
+//! | check | switched on by | when |
+//! |---|---|---|
+//! | initial | `--feature-gates=InitialCorruptCheck=true` | at a start with data, before anybody is served |
+//! | periodic | `--corrupt-check-time=D` | every D, at the leader |
+//! | behind compactions | `--feature-gates=CompactHashCheck=true` | every `--compact-hash-check-time`, at the leader |
+//!
+//! A hash reads the whole store. It is worked out on a thread of its own, over a view: neither reads nor
+//! writes wait for it. (In the [old eras](clearlane_backend) they do, as they did in etcd.) A member
+//! that has no data yet has nothing to compare, and one that is alone nobody.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use clearlane_mvcc::HashKv;
+use clearlane_net::tls::Dialer;
+use clearlane_peer::hash_kv;
+use clearlane_proto::etcdserverpb::AlarmType;
+use clearlane_server::corruption::{
+    HashCheckResult, MemberHash, PeerHash, PeriodicCheck, compare_compaction_hashes,
+    count_mismatches,
+};
+use clearlane_server::threads::ServerThreads;
+use clearlane_server::{RequestError, Server, alarms, checksums};
+use futures_util::future::join_all;
+use tokio::time::{sleep, timeout};
+
+/// etcd's time for a request: 5 s, and two election time-outs.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Which checks there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CorruptionChecks {
+    /// Before this member serves.
+    pub is_initial: bool,
+    /// So often, if at all.
+    pub periodic: Option<Duration>,
+    /// So often behind compactions, if at all.
+    pub after_compactions: Option<Duration>,
+}
+
+fn peer_timeout(node: &ServerThreads) -> Duration {
+    REQUEST_TIMEOUT + 2 * node.election_timeout()
+}
+
+/// Compares a member that is about to serve with the others. The error ends it.
+pub fn initial_check(
+    node: &ServerThreads,
+    peer_urls: &[String],
+    outgoing: &Dialer,
+) -> Result<(), String> {
+    let (own, patience) = (node.metadata().node_id, peer_timeout(node));
+    let id = format!("{own:x}");
+    tracing::info!(
+        "local-member-id" = id,
+        timeout = ?patience,
+        "starting initial corruption check"
+    );
+    let failed = |why: &dyn std::fmt::Display| format!("{id} failed to fetch hash ({why})");
+    let (sum, _) = checksums::hash_kv(&*node.store(), 0).map_err(|trouble| failed(&trouble))?;
+    let others =
+        hash_kv::fetch_from_peers(node, (peer_urls, outgoing), sum.hash_revision, patience);
+    let others = others.map_err(|error| failed(&error))?;
+    if count_mismatches(&sum, &others) > 0 {
+        tracing::error!("local-member-id" = id, "checkInitialHashKV failed");
+        return Err(format!("{id} found data inconsistency with peers"));
+    }
+    tracing::info!("local-member-id" = id, "initial corruption checking passed; no corruption");
+    Ok(())
+}
+
+/// Looks every so often, while this member leads. Goes on for as long as it is polled.
+pub async fn run_periodic_checks(member: Server, every: Duration) -> Infallible {
+    let id = format!("{:x}", member.threads().metadata().node_id);
+    tracing::info!("local-member-id" = id, interval = ?every, "enabled corruption checking");
+    loop {
+        sleep(every).await;
+        if !is_leader(&member) {
+            continue;
+        }
+        match periodic_check(&member).await {
+            Ok(Some(suspect)) => raise_corrupt_alarm(&member, suspect).await,
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "failed to check hash KV"),
+        }
+    }
+}
+
+/// One look: which member must not be believed?
+async fn periodic_check(member: &Server) -> Result<Option<u64>, RequestError> {
+    let before = local_hash(member).await?.hash_kv;
+    let others = peer_hashes(member, before.hash_revision).await;
+    // What the others have applied is agreed on, and from here on this member has it, too.
+    let fresh =
+        timeout(peer_timeout(member.threads()), member.linearizable_read_notify_untraced()).await;
+    fresh.unwrap_or(Err(RequestError::TimedOut))?;
+    let after = local_hash(member).await?;
+    let leader = member.threads().metadata().node_id;
+    Ok(PeriodicCheck { leader, before, after, others: &others }.find_corrupt_member())
+}
+
+/// Looks every so often at what compactions have left, while this member leads. Goes on for as long
+/// as it is polled.
+pub async fn run_compaction_checks(member: Server, every: Duration) -> Infallible {
+    let mut checked = 0;
+    loop {
+        sleep(every).await;
+        if is_leader(&member) {
+            checked = checked.max(compaction_check(&member, checked).await);
+        }
+    }
+}
+
+/// Goes from the newest compaction to older ones until all members could be compared. The revision
+/// at which that was, or 0.
+async fn compaction_check(member: &Server, checked: i64) -> i64 {
+    let hashes = member.store().compaction_hashes();
+    let unchecked: Vec<HashKv> =
+        hashes.into_iter().take_while(|hash| hash.hash_revision > checked).collect();
+    let leader = member.threads().metadata().node_id;
+    let (mut looked, mut found) = (0, 0);
+    for own in &unchecked {
+        let others = peer_hashes(member, own.hash_revision).await;
+        if others.is_empty() {
+            continue;
+        }
+        looked += 1;
+        match compare_compaction_hashes(leader, own, &others) {
+            HashCheckResult::Inconclusive => continue,
+            HashCheckResult::Equal => {}
+            HashCheckResult::Corrupt(suspects) => {
+                for suspect in suspects {
+                    raise_corrupt_alarm(member, suspect).await;
+                }
+            }
+        }
+        found = own.hash_revision;
+        break;
+    }
+    tracing::info!("number-of-hashes-checked" = looked, "finished compaction hash check");
+    found
+}
+
+fn is_leader(member: &Server) -> bool {
+    let node = member.threads();
+    node.status().leader() == node.metadata().node_id
+}
+
+/// Of this member, at its newest revision.
+async fn local_hash(member: &Server) -> Result<MemberHash, RequestError> {
+    let store = member.store();
+    let work = tokio::task::spawn_blocking(move || checksums::hash_kv(&*store, 0));
+    let (sum, revision) = work.await.map_err(|_| RequestError::Stopped)??;
+    Ok(MemberHash { hash_kv: sum, revision })
+}
+
+/// All others at once.
+async fn peer_hashes(member: &Server, revision: i64) -> Vec<PeerHash> {
+    let node = member.threads();
+    let (Some(others), own) = (node.peer_clients(), node.metadata().node_id) else {
+        return Vec::new();
+    };
+    let members = node.members();
+    let ids = members.iter().map(|member| member.id).filter(|id| *id != own);
+    let asked = ids.map(|id| async move {
+        let said = timeout(peer_timeout(node), others.hash_kv(id, revision)).await;
+        PeerHash { id, result: said.unwrap_or(Err(RequestError::TimedOut)) }
+    });
+    join_all(asked).await
+}
+
+/// Tells everybody whom not to believe. If it gets lost, the next look raises it again.
+async fn raise_corrupt_alarm(member: &Server, suspect: u64) {
+    if member.threads().alarms().is_raised_by(suspect, AlarmType::Corrupt) {
+        return;
+    }
+    let raised = member.propose(alarms::corrupt(suspect)).await;
+    if let Err(error) = raised {
+        let id = format!("{suspect:x}");
+        tracing::warn!("member-id" = id, %error, "failed to raise the alarm CORRUPT");
+    }
+}

@@ -1,0 +1,284 @@
+//! A member's data, and how it begins: for the first time, together with others, or again.
+//!
+//! # What lies where
+//!
+//! ```text
+//!   data-dir/member/format   the version of all that follows
+//!   data-dir/member/wal/     the write-ahead log, unless it was given a directory of its own
+//!   data-dir/member/snap/    the store, and copies of others' stores on their way in
+//! ```
+//!
+//! # Which beginning is it?
+//!
+//! | the log | the state | so |
+//! |---|---|---|
+//! | is there | | go on with what is on disk; who the first members were is not asked again |
+//! | is not | `new` | the first members are those of `--initial-cluster`, and this is one of them |
+//! | is not | `existing` | ask the others who is a member: one of those has this one's addresses |
+//!
+//! In a new cluster nobody talks to anybody before the first election: from the same flags all work
+//! out the same numbers and write the same first entries. A flag that differs gives another cluster,
+//! whose calls are refused. In an existing cluster, somebody has added this member under a number that
+//! only the others know.
+
+mod error;
+pub(crate) mod etcd;
+mod format;
+mod initial;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clearlane_contention::now_ns;
+use clearlane_engine::{EngineKind, Options};
+use clearlane_mvcc::{SerialWorkers, StoreParts};
+use clearlane_net::tls::Dialer;
+use clearlane_peer as peer;
+use clearlane_peer::TransportParts;
+use clearlane_raft::read_index::ReadMode;
+use clearlane_rpc::serve::SLOW_APPLY_THRESHOLD;
+use clearlane_server::membership::{self, Member};
+use clearlane_server::raft_snapshot::DiskStoreDir;
+use clearlane_server::replica::{
+    ApplyTimer, CompactionConfig, ReplicaConfig, StorageConfig, bootstrap, force_new_cluster,
+};
+use clearlane_server::threads::{NoNetwork, ServerThreads};
+use clearlane_wal as wal;
+use clearlane_wal::Metadata;
+use clearlane_wal::files::OsFileSystem;
+
+pub use self::error::{Error, Result};
+pub use self::initial::{InitialCluster, InitialClusterState};
+
+/// How a member begins.
+#[derive(Clone, Debug)]
+pub struct MemberConfig {
+    /// What it is called.
+    pub name: String,
+    /// Where its data lies.
+    pub data_dir: PathBuf,
+    /// Where its log lies, if not there.
+    pub wal_dir: Option<PathBuf>,
+    /// Where its peers reach it.
+    pub peer_urls: Vec<String>,
+    /// The first members of a new cluster, or those of the one that it joins, by name.
+    pub initial_cluster: InitialCluster,
+    /// Tells clusters apart that began with the same addresses.
+    pub cluster_token: String,
+    /// Whether the cluster is new.
+    pub initial_cluster_state: InitialClusterState,
+    /// Goes on alone: all other members are removed, without asking them.
+    pub force_new_cluster: bool,
+    /// Which era's store it is.
+    pub parts: StoreParts,
+    /// When the store commits.
+    pub backend: clearlane_backend::Config,
+    /// What has the data on disk.
+    pub engine_kind: EngineKind,
+    /// What the engine may use.
+    pub engine: Options,
+    /// How the log is kept.
+    pub wal: wal::Options,
+    /// How a linearizable read is made one.
+    pub read_mode: ReadMode,
+    /// So many learners there may be, at all members alike.
+    pub learners_max: usize,
+    /// A leader says that it is there so often.
+    pub heartbeat: Duration,
+    /// Who has not heard of one for so long wants to lead.
+    pub election_timeout: Duration,
+    /// After so many entries the log is shortened.
+    pub snapshot_count: u64,
+    /// So many are kept for members that are a little behind.
+    pub catch_up_entries: u64,
+    /// How large the store may become; 0 is the default, below is no limit.
+    pub quota_bytes: i64,
+    /// How the members of a cluster that it joins are called.
+    pub dialer: Dialer,
+    /// How a compaction works.
+    pub compactions: CompactionConfig,
+    /// An entry that takes longer to apply is told of in the log.
+    pub slow_apply_threshold: Duration,
+    /// How often members are told what is left of long leases; never, if it is none.
+    pub lease_checkpoint_interval: Option<Duration>,
+}
+
+/// A member that runs, and what its network needs: see [`peer::Peers::start`].
+#[derive(Debug)]
+pub struct OpenedMember {
+    /// The member.
+    pub threads: Arc<ServerThreads>,
+    /// The network's ends.
+    pub transport: TransportParts,
+}
+
+impl MemberConfig {
+    /// etcd's defaults: a cluster of one.
+    pub fn new(name: &str, data_dir: &Path, peer_url: &str, parts: StoreParts) -> MemberConfig {
+        let peer_urls = vec![peer_url.to_owned()];
+        let settings = ReplicaConfig::new(0, 0);
+        MemberConfig {
+            name: name.to_owned(),
+            data_dir: data_dir.to_owned(),
+            wal_dir: None,
+            initial_cluster: InitialCluster::single(name, &peer_urls),
+            peer_urls,
+            cluster_token: "etcd-cluster".to_owned(),
+            initial_cluster_state: InitialClusterState::New,
+            force_new_cluster: false,
+            parts,
+            backend: Default::default(),
+            engine_kind: EngineKind::Redb,
+            engine: Options::default(),
+            wal: wal::Options::default(),
+            read_mode: ReadMode::ReadIndex,
+            learners_max: membership::LEARNERS_MAX,
+            heartbeat: Duration::from_millis(100),
+            election_timeout: Duration::from_secs(1),
+            snapshot_count: settings.snapshot_count,
+            catch_up_entries: settings.catch_up_entries,
+            quota_bytes: settings.quota_bytes,
+            dialer: Dialer::default(),
+            compactions: settings.compaction,
+            slow_apply_threshold: SLOW_APPLY_THRESHOLD,
+            lease_checkpoint_interval: settings.lease_checkpoint_interval,
+        }
+    }
+
+    /// Whether there is data already: then the first members are read from it.
+    pub fn has_data(&self) -> Result<bool> {
+        Ok(wal::exists(&OsFileSystem, &self.wal_dir()).map_err(clearlane_server::Error::from)?)
+    }
+
+    /// Refuses data of etcd's, which is left as it is. It looks, and makes nothing.
+    pub fn check_not_etcd_data(&self) -> Result<()> {
+        etcd::reject_etcd_data(&self.data_dir)
+    }
+
+    /// Begins, or goes on.
+    pub fn open(&self) -> Result<OpenedMember> {
+        let (post, ends) = peer::new_transport().map_err(Error::Network)?;
+        let (ground, joins_as_learner) = self.prepare()?;
+        let settings = ReplicaConfig { joins_as_learner, ..self.replica_config()? };
+        let node = ServerThreads::start(ground, settings, Box::new(post))?;
+        Ok(OpenedMember { threads: Arc::new(node), transport: ends })
+    }
+
+    /// Makes the data of a new member, as [`open`](MemberConfig::open) would, and starts nothing.
+    pub fn create(&self) -> Result<()> {
+        self.prepare().map(drop)
+    }
+
+    /// What is on disk when this returns is a member's. One that has just joined has been told whether it
+    /// is to learn only.
+    fn prepare(&self) -> Result<(StorageConfig, Option<bool>)> {
+        self.check_not_etcd_data()?;
+        create_dir_synced(&self.member_dir())?;
+        format::check(&self.member_dir())?;
+        let ground = self.storage_config()?;
+        let mut joins_as_learner = None;
+        if !self.has_data()? {
+            if self.force_new_cluster {
+                return Err(Error::NoDataToForce(self.wal_dir()));
+            }
+            let (metadata, first, learns) = self.identity_and_members()?;
+            joins_as_learner = learns;
+            bootstrap(&ground, metadata, &first)?;
+        } else if self.force_new_cluster {
+            let removed = force_new_cluster(&ground)?;
+            let removed: Vec<String> = removed.iter().map(|id| format!("{id:x}")).collect();
+            tracing::warn!(?removed, "goes on alone, as a new cluster");
+        }
+        Ok((ground, joins_as_learner))
+    }
+
+    /// Who this member is, and with whom it begins; or, if it joins others, as what.
+    fn identity_and_members(&self) -> Result<(Metadata, Vec<Member>, Option<bool>)> {
+        let own = membership::addresses(&self.peer_urls)
+            .map_err(|_| Error::BadUrls { flag: "initial-advertise-peer-urls" })?;
+        match self.initial_cluster_state {
+            InitialClusterState::New => {
+                let first = self.initial_cluster.first(&self.name, &own, &self.cluster_token)?;
+                let ids: Vec<u64> = first.iter().map(|member| member.id).collect();
+                let node_id = membership::member_id(&own, &self.cluster_token, None);
+                Ok((Metadata { node_id, cluster_id: membership::cluster_id(&ids) }, first, None))
+            }
+            InitialClusterState::Existing => {
+                let (metadata, learns) =
+                    self.initial_cluster.find_in_cluster(&self.name, &own, &self.dialer)?;
+                Ok((metadata, Vec::new(), Some(learns)))
+            }
+        }
+    }
+
+    fn storage_config(&self) -> Result<StorageConfig> {
+        let files = Arc::new(OsFileSystem);
+        let snap = self.member_dir().join("snap");
+        let vault = DiskStoreDir::new(
+            Arc::clone(&files) as _,
+            &snap,
+            self.engine_kind,
+            self.engine.clone(),
+        );
+        Ok(StorageConfig {
+            files,
+            wal_dir: self.wal_dir(),
+            wal: self.wal,
+            store_dir: Arc::new(vault.map_err(clearlane_server::Error::from)?),
+            parts: self.parts,
+            backend: self.backend.clone(),
+            learners_max: self.learners_max,
+            workers: Arc::new(SerialWorkers),
+        })
+    }
+
+    fn replica_config(&self) -> Result<ReplicaConfig> {
+        let ticks = self.election_timeout.as_millis() / self.heartbeat.as_millis().max(1);
+        // Raft asks for more than one heartbeat in a time-out; etcd for five.
+        if ticks < 5 {
+            let (heartbeat, election) = (self.heartbeat, self.election_timeout);
+            return Err(Error::Timeouts { heartbeat, election });
+        }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut settings = ReplicaConfig::new(since.as_nanos() as u64, since.as_millis() as u64);
+        settings.raft.election_ticks = ticks as usize;
+        settings.read_index.tick_interval = self.heartbeat;
+        settings.read_index.election_timeout = self.heartbeat * ticks as u32;
+        settings.read_index.drift_margin = settings.read_index.election_timeout / 10;
+        settings.read_mode = self.read_mode;
+        settings.snapshot_count = self.snapshot_count;
+        settings.catch_up_entries = self.catch_up_entries;
+        settings.quota_bytes = self.quota_bytes;
+        settings.compaction = self.compactions;
+        settings.apply_timer = Some(ApplyTimer { limit: self.slow_apply_threshold, now_ns });
+        settings.lease_checkpoint_interval = self.lease_checkpoint_interval;
+        Ok(settings)
+    }
+
+    fn member_dir(&self) -> PathBuf {
+        self.data_dir.join("member")
+    }
+
+    fn wal_dir(&self) -> PathBuf {
+        self.wal_dir.clone().unwrap_or_else(|| self.member_dir().join("wal"))
+    }
+}
+
+/// Starts the member whose data lies in a directory, without a network: it is the only one of its
+/// cluster. If there is no data yet it begins, under this name and peer address.
+pub fn open_single_member(
+    data_dir: &Path,
+    parts: StoreParts,
+    name: &str,
+    peer_url: &str,
+) -> Result<ServerThreads> {
+    let start = MemberConfig::new(name, data_dir, peer_url, parts);
+    Ok(ServerThreads::start(start.prepare()?.0, start.replica_config()?, Box::new(NoNetwork))?)
+}
+
+fn create_dir_synced(dir: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    std::fs::File::open(dir)?.sync_all()
+}

@@ -1,0 +1,24 @@
+//! The program: flags, config file, data directory, subcommands, log; how a process begins and ends.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`run`] | the process, from its flags to its end |
+//! | [`config`] | flags, environment, config file |
+//! | [`data`] | a member's data directory, and how it is opened |
+//! | `listeners` | binds all ports and sockets |
+//! | [`tools`] | subcommands for data of a member that does not run |
+//! | [`logging`] | the log |
+//! | [`timeline`] | the file of `--timeline` |
+//! | [`auto_compaction`], [`corruption_check`] | what a member does by itself |
+//! | [`allocator`] | the allocator of the program |
+
+pub mod allocator;
+pub mod auto_compaction;
+pub mod config;
+pub mod corruption_check;
+pub mod data;
+mod listeners;
+pub mod logging;
+pub mod run;
+pub mod timeline;
+pub mod tools;

@@ -1,0 +1,13 @@
+//! The server, and what can be done with its data.
+
+use std::process::ExitCode;
+
+use clearlane::allocator::{self, Allocator};
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
+
+fn main() -> ExitCode {
+    allocator::set_purge_delay();
+    clearlane::run::main()
+}

@@ -1,0 +1,455 @@
+//! How does the process begin, and how does it end?
+//!
+//! ```text
+//!   flags ─▶ log ─▶ listeners bound ─▶ data opened, threads ─▶ a leader ─▶ "ready"
+//!                                                                            │
+//!            ┌───────────────────────────────────────────────────────────────┤
+//!   SIGTERM, SIGINT                     the member fails            a thread panics
+//!     hand leadership over                error, status 1             error, status 1
+//!     answer what is under way
+//!     write the timeline, if one is recorded
+//!     end as by that signal
+//! ```
+//!
+//! The order at the beginning is one of blame: whatever is wrong with the command line is told before
+//! a file is touched, and a port in use before data is opened. A log line `ready to serve client
+//! requests` for each listener is what tools wait for.
+//!
+//! # What holds
+//!
+//! * Nothing goes on after a thread has panicked: what it was to do, nobody does.
+//! * Who is stopped twice does not wait.
+
+use std::io::Write as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{ExitCode, exit};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clearlane_backend::Era;
+use clearlane_engine as engine;
+use clearlane_mvcc::AutoCompaction;
+use clearlane_net::listener::Listener;
+use clearlane_peer as peer;
+use clearlane_peer::Peers;
+use clearlane_rpc::cluster::ReconfigRules;
+use clearlane_rpc::http::{self, AccessControl};
+use clearlane_rpc::maintenance;
+use clearlane_rpc::metrics::{self, RpcMetrics};
+use clearlane_rpc::serve::{DRAIN_TIMEOUT, RpcConfig, RpcServer};
+use clearlane_server::Server;
+use clearlane_server::threads::ServerThreads;
+use clearlane_wal as wal;
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{sleep, timeout};
+
+use crate::config::{self, BackgroundConfig, Config, ConfigError, Invocation, help};
+use crate::data::{MemberConfig, OpenedMember};
+use crate::listeners::{Listeners, MetricsListener};
+use crate::{allocator, auto_compaction, corruption_check, logging, timeline, tools};
+
+/// So many threads serve clients, if nobody says how many.
+const NET_THREADS_DEFAULT_MAX: usize = 4;
+
+/// Between two checkpoints of leases, if there are any: etcd's.
+const LEASE_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5 * 60);
+
+/// Why the process ends with a word and a status.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The whole program.
+pub fn main() -> ExitCode {
+    let arguments: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    if let Some(ended) = tools::run(&arguments) {
+        return ended;
+    }
+    let environment = std::env::vars_os().map(|(name, value)| {
+        (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
+    });
+    match config::read(&arguments, environment, &|path: &Path| std::fs::read_to_string(path)) {
+        Ok(Invocation::Help) => print(&help::help()),
+        Ok(Invocation::Version) => print(&version()),
+        Ok(Invocation::Member(config)) => {
+            if config.store.eras.parts != Era::Clearlane.into() {
+                allocator::set_old_era_purge_delay();
+            }
+            match run_member(&config) {
+                Ok(never) => match never {},
+                Err(failure) => print_error(&failure.to_string(), 1),
+            }
+        }
+        Err(refusal) => print_config_error(&refusal),
+    }
+}
+
+/// What tools read the version of etcd from, and people ours.
+pub fn version() -> String {
+    format!(
+        "etcd Version: {}\nGit SHA: clearlane-{}\nGo Version: none, this is Rust\n\
+         Go OS/Arch: {}/{}\n",
+        maintenance::ETCD_VERSION,
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::OS,
+        std::env::consts::ARCH,
+    )
+}
+
+/// Says something on standard output. Who does not listen does not mind.
+pub(crate) fn print(text: &str) -> ExitCode {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    ExitCode::SUCCESS
+}
+
+/// Says on standard error why the process ends.
+pub(crate) fn print_error(words: &str, status: u8) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "clearlane: {words}");
+    ExitCode::from(status)
+}
+
+fn print_config_error(refusal: &ConfigError) -> ExitCode {
+    let ended = print_error(&refusal.to_string(), refusal.status());
+    if refusal.shows_usage() {
+        let _ = std::io::stderr().write_all(help::USAGE.as_bytes());
+    }
+    ended
+}
+
+/// What a member's start needs of its configuration.
+fn member_config(config: &Config) -> MemberConfig {
+    let Config { bootstrap, raft, store, .. } = config;
+    let parts = store.eras.parts;
+    let by_default = MemberConfig::new(&config.name, &config.data_dir, "", parts);
+    MemberConfig {
+        wal_dir: config.wal_dir.clone(),
+        peer_urls: bootstrap.advertise_peers.clone(),
+        initial_cluster: bootstrap.initial_cluster.clone(),
+        cluster_token: bootstrap.cluster_token.clone(),
+        initial_cluster_state: bootstrap.initial_cluster_state,
+        force_new_cluster: bootstrap.force_new_cluster,
+        backend: clearlane_backend::Config {
+            batch_interval: store.batch_interval,
+            batch_limit: store.batch_limit,
+            ..Default::default()
+        },
+        engine_kind: store.engine,
+        engine: engine::Options { cache_bytes: store.engine_cache_bytes, ..Default::default() },
+        wal: wal::Options { segments_max: raft.segments_max, ..Default::default() },
+        read_mode: store.eras.read_mode,
+        learners_max: raft.learners_max,
+        heartbeat: raft.heartbeat,
+        election_timeout: raft.election_timeout,
+        snapshot_count: raft.snapshot_count,
+        catch_up_entries: raft.catch_up_entries,
+        quota_bytes: store.quota_bytes,
+        slow_apply_threshold: config.slow_apply_threshold,
+        compactions: store.compactions,
+        lease_checkpoint_interval: config
+            .background
+            .gates
+            .is_on("LeaseCheckpoint")
+            .then_some(LEASE_CHECKPOINT_INTERVAL),
+        ..by_default
+    }
+}
+
+/// What all threads have in common.
+fn rpc_config(config: &Config) -> RpcConfig {
+    let options = metrics::MetricsOptions { is_extensive: config.http.is_extensive };
+    let access = AccessControl::new(config.http.hosts.clone(), config.http.origins.clone());
+    let settings =
+        http::HttpServiceConfig { access_control: access, ..http::HttpServiceConfig::default() };
+    RpcConfig {
+        slow_request_threshold: config.slow_request_threshold,
+        slow_apply_threshold: config.slow_apply_threshold,
+        connections: config.connections,
+        bcrypt_cost: config.bcrypt_cost,
+        reconfig_rules: ReconfigRules {
+            is_strict: config.background.is_strict,
+            ..ReconfigRules::default()
+        },
+        metrics: Arc::new(RpcMetrics::new(options)),
+        http: Arc::new(settings),
+        drain_timeout: DRAIN_TIMEOUT,
+    }
+}
+
+/// Nothing has this type: a member that runs ends the process.
+enum Never {}
+
+/// All that runs.
+struct RunningMember {
+    threads: Arc<ServerThreads>,
+    /// Where clients are served once the member is ready.
+    client_listeners: Vec<Listener>,
+    server: Option<RpcServer>,
+    peers: Peers,
+    /// Where metrics are served apart.
+    metrics_listeners: Vec<MetricsListener>,
+    rpc_config: RpcConfig,
+    /// So long a transfer of leadership may take.
+    election_timeout: Duration,
+}
+
+fn run_member(config: &Config) -> Result<Never, BoxError> {
+    logging::start(&config.log)?;
+    exit_on_panic();
+    let (ours, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+    // Not with its arguments: there may be a password among them.
+    tracing::info!(version = maintenance::ETCD_VERSION, clearlane = ours, pid, "starting a member");
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let failed = match start_member(config) {
+        Ok(running) => runtime.block_on(supervise(running, config)),
+        Err(failure) => failure,
+    };
+    // In the log, too: standard error may be nobody's.
+    tracing::error!(error = %failed, "the member has ended");
+    Err(failed)
+}
+
+/// From listeners to threads.
+fn start_member(config: &Config) -> Result<RunningMember, BoxError> {
+    // Certificates are made in the data directory, and so may a timeline be.
+    let start = member_config(config);
+    start.check_not_etcd_data()?;
+    if let Some(file) = &config.timeline {
+        timeline::check_writable(file)?;
+    }
+    let Listeners { clients, peers: listeners, metrics, dialer: outgoing } =
+        Listeners::bind(config)?;
+    let start = MemberConfig { dialer: outgoing.clone(), ..start };
+    let was_there = start.has_data()?;
+    let OpenedMember { threads: node, transport: ends } = start.open()?;
+    if config.timeline.is_some() {
+        node.trace().start(timeline::TRACE_EVENTS_MAX);
+    }
+    let metadata = node.metadata();
+    tracing::info!(
+        "local-member-id" = format!("{:x}", metadata.node_id),
+        "cluster-id" = format!("{:x}", metadata.cluster_id),
+        "data-dir" = %config.data_dir.display(),
+        applied = node.status().applied(),
+        "opened the member's data"
+    );
+    if was_there && config.background.checks.is_initial {
+        corruption_check::initial_check(&node, &config.bootstrap.advertise_peers, &outgoing)?;
+    }
+    let settings = peer::PeersConfig {
+        name: config.name.clone(),
+        client_urls: config.advertise_clients.clone(),
+        peer_urls: config.bootstrap.advertise_peers.clone(),
+        listeners,
+        dialer: outgoing,
+    };
+    let peers = Peers::start(&node, ends, settings)?;
+    let common = rpc_config(config);
+    let election_timeout = config.raft.election_timeout;
+    Ok(RunningMember {
+        threads: node,
+        client_listeners: clients,
+        server: None,
+        peers,
+        metrics_listeners: metrics,
+        rpc_config: common,
+        election_timeout,
+    })
+}
+
+/// The other half of the cores has the log to write, the store, and what takes long to read. Fewer threads that have
+/// more to do are woken less often, and that is much of what a small request costs: in three members on two cores, a
+/// sixth to a quarter of it.
+fn net_thread_count(config: &Config) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    match config.net_threads {
+        0 => (cores / 2).clamp(1, NET_THREADS_DEFAULT_MAX),
+        said => said,
+    }
+}
+
+/// Serves metrics apart, from this thread.
+fn serve_metrics(running: &mut RunningMember, config: &Config) -> std::io::Result<()> {
+    for (listener, tls) in running.metrics_listeners.drain(..) {
+        let at = listener.local_addr()?;
+        let member = Server::new(&running.threads, config.limits);
+        tokio::spawn(member.requests().clone().run());
+        let endpoints =
+            running.rpc_config.http_service(&member, &running.rpc_config.metrics.register_thread());
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        tokio::spawn(http::serve(listener, tls, endpoints));
+        tracing::info!(address = %at, "serving metrics");
+    }
+    Ok(())
+}
+
+/// Starts what the member does by itself, on this thread.
+fn spawn_background_tasks(running: &RunningMember, config: &Config) {
+    let BackgroundConfig { progress_interval, auto_compaction: (mode, retention), checks, .. } =
+        &config.background;
+    running.threads.watch_server().set_progress_interval(*progress_interval);
+    let policy = AutoCompaction::parse(mode, retention).expect("checked when it came");
+    let member = Server::new(&running.threads, config.limits);
+    tokio::spawn(member.requests().clone().run());
+    if let Some(policy) = policy {
+        tokio::spawn(auto_compaction::run_auto_compaction(member.clone(), policy));
+    }
+    if let Some(every) = checks.periodic {
+        tokio::spawn(corruption_check::run_periodic_checks(member.clone(), every));
+    }
+    if let Some(every) = checks.after_compactions {
+        tokio::spawn(corruption_check::run_compaction_checks(member, every));
+    }
+}
+
+/// Waits until there is something to say, or to do. Comes back when the member has failed.
+async fn supervise(mut running: RunningMember, config: &Config) -> BoxError {
+    if let Err(error) = serve_metrics(&mut running, config) {
+        return error.into();
+    }
+    spawn_background_tasks(&running, config);
+    let node = Arc::clone(&running.threads);
+    let failure = wait_for_stop(running, config).await;
+    // Also of a member that has failed: that may be why.
+    timeline::write(&node, config.timeline.as_deref());
+    match failure {
+        Ok(kind) => {
+            // Who has sent the signal finds the process ended by it.
+            let _ = signal_hook::low_level::emulate_default_handler(kind.as_raw_value());
+            exit(1)
+        }
+        Err(failure) => failure,
+    }
+}
+
+/// Waits until the member is told to stop, and has, or cannot go on.
+async fn wait_for_stop(
+    mut running: RunningMember,
+    config: &Config,
+) -> Result<SignalKind, BoxError> {
+    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    let (mut terminate, mut interrupt) = match signals {
+        (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
+        (Err(error), _) | (_, Err(error)) => return Err(error.into()),
+    };
+    let node = Arc::clone(&running.threads);
+    let mut failure = node.failure();
+    let kind = tokio::select! {
+        ended = serve_clients(&mut running, config) => match ended {
+            Ok(never) => match never {},
+            Err(failure) => return Err(failure.into()),
+        },
+        failed = timeline::record_on_signal(&node, config.timeline.as_deref()) => {
+            return Err(failed.into());
+        }
+        _ = terminate.recv() => SignalKind::terminate(),
+        _ = interrupt.recv() => SignalKind::interrupt(),
+        failed = failure.wait_for(Option::is_some) => return Err(match failed.as_deref() {
+            Ok(Some(error)) => error.to_string().into(),
+            _ => "the member has gone".into(),
+        }),
+    };
+    tracing::info!(signal = kind.as_raw_value(), "received signal; shutting down");
+    tokio::select! {
+        ended = shut_down(running) => ended?,
+        _ = terminate.recv() => tracing::warn!("a second signal: not waiting"),
+        _ = interrupt.recv() => tracing::warn!("a second signal: not waiting"),
+    }
+    Ok(kind)
+}
+
+/// Serves clients once the member is published, as etcd does, and says so. Before that it may have nothing of what its
+/// cluster has, if it has just joined, and would answer as if all were gone.
+async fn serve_clients(running: &mut RunningMember, config: &Config) -> std::io::Result<Never> {
+    let mut published = running.peers.published();
+    if published.wait_for(|published| *published).await.is_err() {
+        // The member ends, and its failure is told.
+        return std::future::pending().await;
+    }
+    let (clients, common) =
+        (std::mem::take(&mut running.client_listeners), running.rpc_config.clone());
+    let threads = net_thread_count(config);
+    let server =
+        RpcServer::start_on_listeners(&running.threads, clients, threads, config.limits, common)?;
+    let server = running.server.insert(server);
+    for place in server.listen_addresses() {
+        tracing::info!("ready to serve client requests");
+        let (traffic, at) = ("grpc+http", &place.address);
+        if place.is_plain {
+            tracing::info!(
+                traffic,
+                address = %at,
+                "serving client traffic insecurely; this is strongly discouraged!"
+            );
+        }
+        if place.is_secure {
+            tracing::info!(traffic, address = %at, "serving client traffic securely");
+        }
+    }
+    tracing::info!(
+        "advertise-client-urls" = config.advertise_clients.join(","),
+        "now serving peer/client/metrics"
+    );
+    notify_systemd();
+    std::future::pending().await
+}
+
+/// Ends in an order in which nobody is left without an answer.
+async fn shut_down(running: RunningMember) -> Result<(), BoxError> {
+    let RunningMember { threads: node, server, peers, election_timeout, .. } = running;
+    if timeout(election_timeout, transfer_leadership(&node)).await.is_err() {
+        tracing::warn!("nobody has taken over leadership");
+    }
+    let stopped = tokio::task::spawn_blocking(move || {
+        server.map_or(Ok(()), RpcServer::stop)?;
+        peers.stop()?;
+        node.stop();
+        Ok::<_, std::io::Error>(())
+    });
+    stopped.await??;
+    tracing::info!("closed the member");
+    Ok(())
+}
+
+/// A leader that goes lets another one lead, so that nobody has to notice that it is gone.
+async fn transfer_leadership(node: &ServerThreads) {
+    let own = node.metadata().node_id;
+    let members = node.members();
+    let connected = |id| node.peer_clients().and_then(|others| others.active_since(id));
+    let heirs = members.iter().filter(|member| member.id != own && !member.is_learner);
+    let longest = heirs.filter_map(|heir| connected(heir.id).map(|since| (since, heir.id))).min();
+    let Some((_, heir)) = longest.filter(|_| node.status().leader() == own) else { return };
+    tracing::info!(to = format!("{heir:x}"), "handing leadership over");
+    let mut leadership = node.leadership();
+    node.transfer_leader(heir);
+    // A node that has gone tells nobody any more, and there is nothing to wait for.
+    let _ = leadership.wait_for(|now| ![0, own].contains(&now.leader)).await;
+    // What the others forward to this one until they have heard of the new leader is passed on.
+    sleep(node.election_timeout() / 10).await;
+}
+
+/// A thread that panics ends the process: tasks would be caught by their runtime, and what they held
+/// would stay held.
+fn exit_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let at = panic.location().map(ToString::to_string).unwrap_or_default();
+        let words = panic.payload_as_str().unwrap_or("without a word");
+        let thread = thread.name().unwrap_or("without a name");
+        tracing::error!(thread, at, "a thread has panicked: {words}");
+        let _ = print_error(&format!("thread {thread} has panicked at {at}: {words}"), 1);
+        exit(1)
+    }));
+}
+
+/// Tells systemd, if it has started us and wants to know.
+fn notify_systemd() {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let sent = UnixDatagram::unbound().and_then(|socket| socket.send_to(b"READY=1", &path));
+    if let Err(error) = sent {
+        tracing::warn!(%error, socket = %path.to_string_lossy(), "failed to notify systemd");
+    }
+}

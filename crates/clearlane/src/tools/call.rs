@@ -1,0 +1,56 @@
+//! How a tool calls a member: with the flags of etcdctl.
+//!
+//! ```text
+//!   host:port                                  http, or https if a flag below is set
+//!   https://host:port                          TLS, and the certificate is checked
+//!   unix://path, unixs://path                  a socket in the file system, without TLS or with it
+//!   --cacert ca.crt                            by this authority, not by those of the system
+//!   --cert me.crt --key me.key                 and the member sees who asks
+//!   --insecure-skip-tls-verify                 whoever answers is believed
+//! ```
+
+use clearlane_net::tls::protocol::ProtocolConfig;
+use clearlane_net::tls::{CertificateFiles, Dialer, FlagPath, TlsInfo};
+use tonic::transport::Channel;
+
+use super::{BoxError, ToolArguments};
+use crate::config::table::{Flag, flag};
+use crate::config::value::ValueKind::{Switch, Text};
+
+pub(super) const FLAGS: &[Flag] = &[
+    flag("cacert", Text, "", "Who signs members' certificates; else the system's authorities."),
+    flag("cert", Text, "", "The certificate that is shown."),
+    flag("key", Text, "", "Its key."),
+    flag("insecure-skip-tls-verify", Switch, "false", "Believe whoever answers."),
+];
+
+/// Connects to the member at an address.
+pub(super) async fn connect(asked: &ToolArguments, endpoint: &str) -> Result<Channel, BoxError> {
+    let is_secure = FLAGS.iter().any(|flag| asked.is_set(flag.name));
+    let url = match endpoint.contains("://") {
+        true => endpoint.to_owned(),
+        false if is_secure => format!("https://{endpoint}"),
+        false => format!("http://{endpoint}"),
+    };
+    let outgoing = match url.starts_with("https://") || url.starts_with("unixs://") {
+        true => dialer(asked)?,
+        false => Dialer::default(),
+    };
+    let connected = outgoing.connect(&url).await;
+    Ok(connected.map_err(|why| format!("{endpoint}: {why}"))?)
+}
+
+fn dialer(asked: &ToolArguments) -> Result<Dialer, BoxError> {
+    let named = |flag| asked.path(flag).map(|path| FlagPath { flag, path });
+    let calling = match (named("cert"), named("key")) {
+        (Some(certificate), Some(key)) => Some(CertificateFiles { certificate, key }),
+        (None, None) => None,
+        _ => return Err("--cert and --key must both be present".into()),
+    };
+    if asked.switch("insecure-skip-tls-verify") {
+        return Ok(Dialer::without_verification(calling)?);
+    }
+    let side =
+        TlsInfo { client_certificate: calling, trusted_ca: named("cacert"), ..TlsInfo::default() };
+    Ok(Dialer::new(&side, &ProtocolConfig::default())?)
+}

@@ -1,0 +1,45 @@
+//! `defrag`: the store of a member that does not run, rewritten without what was deleted.
+//!
+//! A member that runs does the same on request, and goes on serving.
+
+use std::sync::Arc;
+
+use clearlane_engine::{EngineKind, Options};
+use clearlane_server::raft_snapshot::{DiskStoreDir, StoreDir as _};
+use clearlane_wal::files::OsFileSystem;
+
+use super::{BoxError, Tool, ToolArguments};
+use crate::config::table::flag;
+use crate::config::value::ValueKind::{OneOf, Text};
+use crate::data::etcd;
+
+pub(super) const TOOL: Tool = Tool {
+    name: &["defrag"],
+    positional_names: &[],
+    flags: &[
+        flag("data-dir", Text, "", "The member's data."),
+        flag("engine", OneOf(&["redb", "sled"]), "redb", "What has the data on disk."),
+    ],
+    action: defrag,
+};
+
+/// So many records go over in one step.
+const RECORDS_PER_STEP: usize = 10_000;
+
+fn defrag(asked: &ToolArguments) -> Result<String, BoxError> {
+    let data_dir = asked.path("data-dir").ok_or("defrag takes --data-dir=DIR")?;
+    etcd::reject_etcd_data(&data_dir)?;
+    let snap = data_dir.join("member/snap");
+    if !snap.is_dir() {
+        return Err(format!("{} has no store", data_dir.display()).into());
+    }
+    let kind: EngineKind = asked.text("engine").parse()?;
+    let vault = DiskStoreDir::new(Arc::new(OsFileSystem), &snap, kind, Options::default())?;
+    let engine = vault.open()?;
+    let before = engine.size_on_disk()?;
+    let mut work = engine.begin_defragment()?;
+    while !work.step(RECORDS_PER_STEP)? {}
+    work.finish()?;
+    let after = engine.size_on_disk()?;
+    Ok(format!("{}: {before} bytes, now {after}\n", data_dir.display()))
+}

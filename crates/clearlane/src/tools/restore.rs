@@ -1,0 +1,160 @@
+//! `snapshot restore`: a new member's data, of a store that somebody saved.
+//!
+//! What was saved belonged to members that are not these. So what says who is a member goes, and how
+//! far the store had come in their log; keys, leases and users stay. The new cluster begins with the
+//! first entries of its own log, which say who its members are: run this for each of them, with the
+//! same file and the same `--initial-cluster`.
+//!
+//! # Clients that have seen more
+//!
+//! A file is of some time ago, and clients may have seen revisions that it does not have. They would
+//! see the same revision twice, with different contents. `--bump-revision` begins further on, behind
+//! whatever anybody can have seen, and `--mark-compacted` compacts all before that, so that watchers
+//! are told to begin anew.
+//!
+//! # If it is interrupted
+//!
+//! The store is filled in a directory beside the data directory, called `.restoring`, and gets its
+//! place when it is whole. The log is written last, at once.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options};
+use clearlane_mvcc::{IndexKind, Revision, StoreParts};
+use clearlane_server::raft_snapshot::{DiskStoreDir, StoreDir as _};
+use clearlane_server::snapshot_file;
+use clearlane_wal::files::OsFileSystem;
+
+use super::status::{open_file, revision};
+use super::{BoxError, Tool, ToolArguments};
+use crate::config::table::flag;
+use crate::config::value::ValueKind::{Count, OneOf, Switch, Text};
+use crate::data::{InitialCluster, MemberConfig};
+
+pub(super) const TOOL: Tool = Tool {
+    name: &["snapshot", "restore"],
+    positional_names: &["FILE"],
+    flags: &[
+        flag("data-dir", Text, "", "Where the data is made; ${name}.etcd if nothing is said."),
+        flag("wal-dir", Text, "", "Where the log is made, if not there."),
+        flag("name", Text, "default", "What the member is called."),
+        flag(
+            "initial-cluster",
+            Text,
+            "default=http://localhost:2380",
+            "The new cluster's members.",
+        ),
+        flag("initial-cluster-token", Text, "etcd-cluster", "Tells clusters apart."),
+        flag("initial-advertise-peer-urls", Text, "http://localhost:2380", "Of this member."),
+        flag("skip-hash-check", Switch, "false", "For a file that has no sum."),
+        flag("bump-revision", Count, "0", "Begin so many revisions further on."),
+        flag("mark-compacted", Switch, "false", "Nobody can go back before that."),
+        flag("engine", OneOf(&["redb", "sled"]), "redb", "What has the data on disk."),
+    ],
+    action: restore,
+};
+
+/// Which key says that a compaction is wanted, and how far the store has come in its log.
+const SCHEDULED: &[u8] = b"scheduledCompactRev";
+const PROGRESS: [&[u8]; 3] = [b"consistent_index", b"term", b"confState"];
+
+fn restore(asked: &ToolArguments) -> Result<String, BoxError> {
+    let bump =
+        i64::try_from(crate::config::value::count(asked.text("bump-revision")).unwrap_or(0))?;
+    let marks = asked.switch("mark-compacted");
+    if marks && bump == 0 {
+        return Err(
+            "--mark-compacted is for a revision that was bumped: give --bump-revision".into()
+        );
+    }
+    let start = member_config(asked)?;
+    let data_dir = &start.data_dir;
+    for dir in [Some(data_dir), start.wal_dir.as_ref()].into_iter().flatten() {
+        if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
+            return Err(format!("{} is not empty", dir.display()).into());
+        }
+    }
+    let mut file = open_file(Path::new(&asked.positional[0]))?;
+    let made = restoring_dir(data_dir);
+    if made.exists() {
+        fs::remove_dir_all(&made)?;
+    }
+    let snap = made.join("member/snap");
+    fs::create_dir_all(&snap)?;
+    let vault =
+        DiskStoreDir::new(Arc::new(OsFileSystem), &snap, start.engine_kind, Options::default())?;
+    let engine = vault.open()?;
+    snapshot_file::restore(&mut file, Arc::clone(&engine), !asked.switch("skip-hash-check"))?;
+    let now = reset_cluster_and_revision(&*engine, bump, marks)?;
+    drop((engine, vault));
+    if data_dir.exists() {
+        fs::remove_dir(data_dir)?;
+    }
+    fs::rename(&made, data_dir)?;
+    start.create()?;
+    Ok(format!("restored {} at revision {now}\n", data_dir.display()))
+}
+
+fn member_config(asked: &ToolArguments) -> Result<MemberConfig, BoxError> {
+    let name = asked.text("name");
+    let data_dir = asked.path("data-dir").unwrap_or_else(|| format!("{name}.etcd").into());
+    let urls = asked.text("initial-advertise-peer-urls").split(',').map(str::to_owned);
+    let urls: Vec<String> = urls.collect();
+    let parts =
+        StoreParts { design: clearlane_backend::Era::Clearlane, index: IndexKind::Persistent };
+    let by_default = MemberConfig::new(name, &data_dir, "", parts);
+    Ok(MemberConfig {
+        wal_dir: asked.path("wal-dir"),
+        initial_cluster: match asked.is_set("initial-cluster") {
+            true => asked.text("initial-cluster").parse()?,
+            false => InitialCluster::single(name, &urls),
+        },
+        peer_urls: urls,
+        cluster_token: asked.text("initial-cluster-token").to_owned(),
+        engine_kind: asked.text("engine").parse::<EngineKind>()?,
+        ..by_default
+    })
+}
+
+fn restoring_dir(data_dir: &Path) -> PathBuf {
+    let mut name = data_dir.as_os_str().to_owned();
+    name.push(".restoring");
+    name.into()
+}
+
+/// Forgets who was a member, and goes on at a revision, which comes back.
+fn reset_cluster_and_revision(
+    engine: &dyn Engine,
+    bump: i64,
+    marks: bool,
+) -> Result<i64, BoxError> {
+    let mut now = revision(&*engine.snapshot()?)?;
+    let mut txn = engine.begin_write()?;
+    for bucket in [Bucket::Members, Bucket::MembersRemoved] {
+        let mut keys = Vec::new();
+        txn.scan(bucket, KeyRange::ALL, &mut |key, _| {
+            keys.push(key.to_vec());
+            ControlFlow::Continue(())
+        })?;
+        for key in keys {
+            txn.delete(bucket, &key)?;
+        }
+    }
+    for key in PROGRESS {
+        txn.delete(Bucket::Meta, key)?;
+    }
+    if bump > 0 {
+        now = now.checked_add(bump).ok_or("there is no revision so far on")?;
+        // A store is at the revision of its last record. The end of a key that no client can name is
+        // seen by nobody, and goes with the next compaction. (etcd puts such a key, which stays.)
+        txn.put(Bucket::Key, &Revision::new(now, 0).tombstone_key(), b"")?;
+        if marks {
+            txn.put(Bucket::Meta, SCHEDULED, &Revision::new(now, 0).put_key())?;
+        }
+    }
+    txn.commit()?;
+    Ok(now)
+}

@@ -1,0 +1,65 @@
+//! `snapshot status`: what is in a file.
+//!
+//! To know that, the file is restored, into a directory beside it that goes again. So a file that can be
+//! described can be restored.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options, Snapshot, open};
+use clearlane_mvcc::RevisionKey;
+use clearlane_server::snapshot_file;
+
+use super::{BoxError, Tool, ToolArguments};
+use crate::data::etcd;
+
+pub(super) const TOOL: Tool =
+    Tool { name: &["snapshot", "status"], positional_names: &["FILE"], flags: &[], action: status };
+
+fn status(asked: &ToolArguments) -> Result<String, BoxError> {
+    let path = Path::new(&asked.positional[0]);
+    let mut file = open_file(path)?;
+    let dir = std::env::temp_dir().join(format!("clearlane-status-{}", std::process::id()));
+    let described = describe(&mut file, &dir);
+    // Whatever came of it, nobody needs this any more.
+    let _ = std::fs::remove_dir_all(&dir);
+    Ok(format!("{}, {} bytes\n", described?, file.metadata()?.len()))
+}
+
+/// Opens a snapshot of ours, or says which file it was.
+pub(super) fn open_file(path: &Path) -> Result<File, BoxError> {
+    let mut file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    etcd::reject_etcd_snapshot(path, &mut file)?;
+    Ok(file)
+}
+
+fn describe(file: &mut File, dir: &Path) -> Result<String, BoxError> {
+    let engine: Arc<dyn Engine> = open(EngineKind::Redb, dir, Options::default())?;
+    snapshot_file::restore(file, Arc::clone(&engine), true)?;
+    let snapshot = engine.snapshot()?;
+    let (records, hash) = sum(&*snapshot)?;
+    Ok(format!("hash {hash:08x}, revision {}, {records} records", revision(&*snapshot)?))
+}
+
+/// The last revision of a store.
+pub(super) fn revision(snapshot: &dyn Snapshot) -> Result<i64, BoxError> {
+    let Some(last) = snapshot.last_key(Bucket::Key)? else { return Ok(1) };
+    let (revision, _) =
+        RevisionKey::decode(&last).map_err(|_| "the last record has no revision")?;
+    Ok(revision.main)
+}
+
+fn sum(snapshot: &dyn Snapshot) -> Result<(u64, u32), BoxError> {
+    let (mut records, mut hash) = (0, 0);
+    for bucket in Bucket::ALL {
+        hash = crc32c::crc32c_append(hash, bucket.name().as_bytes());
+        snapshot.scan(bucket, KeyRange::ALL, &mut |key, value| {
+            records += 1;
+            hash = crc32c::crc32c_append(crc32c::crc32c_append(hash, key), value);
+            ControlFlow::Continue(())
+        })?;
+    }
+    Ok((records, hash))
+}

@@ -1,0 +1,591 @@
+//! The program itself, as somebody starts it: it gets ready, serves, stops, is killed, and comes back.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and reports"
+)]
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clearlane_contention::timeline;
+use clearlane_contention::timeline::Timeline;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::request_op::Request;
+use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tonic::transport::{Channel, Endpoint};
+
+/// Nothing here takes nearly so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+const BY_DEFAULT: [&str; 4] = [
+    "--listen-client-urls=http://127.0.0.1:0",
+    "--advertise-client-urls=http://127.0.0.1:2379",
+    "--listen-peer-urls=http://127.0.0.1:0",
+    "--initial-cluster-token=new",
+];
+
+fn program(arguments: &[&str]) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_clearlane"));
+    program.args(arguments).env_clear();
+    program
+}
+
+/// What a start that ends says.
+fn refused(arguments: &[&str]) -> Output {
+    program(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// A member that runs, and what it has said.
+struct Running {
+    process: Child,
+    lines: Receiver<String>,
+    said: Vec<String>,
+}
+
+impl Running {
+    fn start(data_dir: &Path, more: &[&str]) -> Running {
+        let data_dir = format!("--data-dir={}", data_dir.display());
+        let mut program = program(&BY_DEFAULT);
+        program.arg(data_dir).args(more).stderr(Stdio::piped());
+        let mut process = program.spawn().unwrap();
+        let stderr = BufReader::new(process.stderr.take().unwrap());
+        let (tell, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in stderr.lines() {
+                // The test may have seen enough.
+                let _ = tell.send(line.unwrap());
+            }
+        });
+        Running { process, lines, said: Vec::new() }
+    }
+
+    /// Waits for a line with these words.
+    fn line(&mut self, words: &str) -> String {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left);
+            let line = line.unwrap_or_else(|_| panic!("no {words} in {:#?}", self.said));
+            self.said.push(line.clone());
+            if line.contains(words) {
+                return line;
+            }
+        }
+    }
+
+    /// Waits until clients are served, and says where.
+    fn ready(&mut self) -> String {
+        self.line("ready to serve client requests");
+        let line: Value = serde_json::from_str(&self.line("serving client traffic")).unwrap();
+        line["address"].as_str().unwrap().to_owned()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.process.id() as i32), signal).unwrap();
+    }
+
+    fn end(mut self) -> (ExitStatus, Vec<String>) {
+        let status = self.process.wait().unwrap();
+        self.said.extend(self.lines.iter());
+        (status, std::mem::take(&mut self.said))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended cannot be killed.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+async fn connect(address: &str) -> KvClient<Channel> {
+    let address = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    KvClient::new(address.connect().await.unwrap())
+}
+
+fn put(key: String, value: &str) -> PutRequest {
+    PutRequest { key: key.into(), value: value.to_owned().into(), ..Default::default() }
+}
+
+fn get(key: String) -> RangeRequest {
+    RangeRequest { key: key.into(), ..Default::default() }
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.unwrap() })
+}
+
+/// Ranges of all keys, and beside them puts and reads of one key, until the other side of `ends` is gone.
+async fn range_put_and_get(address: &str, mut ends: tokio::sync::oneshot::Receiver<()>) {
+    let mut client = connect(address).await;
+    for from in (0..3000).step_by(100) {
+        let op = |key| RequestOp { request: Some(Request::RequestPut(put(key, "v"))) };
+        let success = (from..from + 100).map(|number| op(format!("k{number:04}"))).collect();
+        client.txn(TxnRequest { success, ..TxnRequest::default() }).await.unwrap();
+    }
+    let all = RangeRequest { range_end: vec![0].into(), serializable: true, ..get("k".to_owned()) };
+    let hot = RangeRequest { serializable: true, ..get("hot".to_owned()) };
+    let mut others = [connect(address).await, connect(address).await];
+    let [putting, reading] = &mut others;
+    while matches!(ends.try_recv(), Err(tokio::sync::oneshot::error::TryRecvError::Empty)) {
+        let (ranged, done, read) = tokio::join!(
+            client.range(all.clone()),
+            putting.put(put("hot".to_owned(), "v")),
+            reading.range(hot.clone()),
+        );
+        assert_eq!((ranged.is_ok(), done.is_ok(), read.is_ok()), (true, true, true));
+    }
+}
+
+/// What a read of one key and a put have waited for is told with the lock and its holder.
+#[test]
+fn a_slow_request_names_the_lock_and_its_holder_in_every_old_era() {
+    for era in ["3.0", "3.1", "3.2"] {
+        let dir = tempfile::tempdir().unwrap();
+        let era = format!("--era={era}");
+        let mut running = Running::start(dir.path(), &[&era, "--warning-apply-duration=1ns"]);
+        let address = running.ready();
+        let (end, ends) = tokio::sync::oneshot::channel();
+        let load = thread::spawn(move || block_on(range_put_and_get(&address, ends)));
+        let (mut read, mut applied) = (None, None);
+        while read.is_none() || applied.is_none() {
+            let line = running.line("apply request took too long");
+            let line: Value = serde_json::from_str(&line).unwrap();
+            let (request, stages) = (line["request"].to_string(), line["stages"].to_string());
+            if !request.contains("hot") || !stages.contains("longest for ") {
+                continue;
+            }
+            match line["prefix"].as_str().unwrap() {
+                "read-only range " if stages.contains("held by ") => read = Some(stages),
+                "" if stages.contains("held by range)") => applied = Some(stages),
+                _ => {}
+            }
+        }
+        println!("{era}: get {read:?}, put {applied:?}");
+        drop(end);
+        load.join().unwrap();
+    }
+}
+
+/// Off and on while it runs, and written at the end.
+#[test]
+fn it_records_a_timeline() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("timeline");
+    let timeline = format!("--timeline={}", file.display());
+    let mut running = Running::start(dir.path(), &["--era=3.2", &timeline]);
+    let address = running.ready();
+    let ask = |key: &str| {
+        block_on(async {
+            let mut client = connect(&address).await;
+            client.put(put(key.to_owned(), "1")).await.unwrap();
+            client.range(get(key.to_owned())).await.unwrap();
+        });
+    };
+    let lanes = || {
+        let timeline: Timeline = std::fs::read_to_string(&file).unwrap().parse().unwrap();
+        let lanes = timeline.lanes().into_iter();
+        let classes: BTreeSet<String> =
+            lanes.map(|(lane, _)| timeline::lane_class(lane).to_owned()).collect();
+        let of = |wanted: &str| {
+            let mut lanes = timeline.spans.iter().map(|span| &span.lane);
+            lanes.find(|lane| timeline::lane_class(lane) == wanted).cloned()
+        };
+        (classes, of("put"))
+    };
+    ask("a");
+    running.signal(Signal::SIGUSR1);
+    running.line("wrote the timeline");
+    let (classes, first) = lanes();
+    for class in ["put", "get", "applier", "log"] {
+        assert!(classes.contains(class), "no {class} in {classes:?}");
+    }
+    // Of what is not recorded nothing is written, and what was is replaced.
+    ask("b");
+    running.signal(Signal::SIGUSR1);
+    running.line("recording a timeline");
+    ask("c");
+    running.signal(Signal::SIGTERM);
+    let (status, said) = running.end();
+    assert_eq!(status.signal(), Some(Signal::SIGTERM as i32), "{said:#?}");
+    let (classes, second) = lanes();
+    assert!(classes.contains("get") && second.is_some() && first < second, "{first:?} {second:?}");
+}
+
+#[test]
+fn a_timeline_that_cannot_be_written_is_told_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let nowhere = dir.path().join("nowhere").join("timeline");
+    let (timeline, data) = (format!("--timeline={}", nowhere.display()), dir.path().join("data"));
+    let output = refused(&[&timeline, &format!("--data-dir={}", data.display())]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains(&format!("{timeline}: No such file").replace('=', " ")), "{said}");
+    assert!(!data.exists(), "no data is touched");
+}
+
+#[test]
+fn without_a_timeline_its_signal_does_no_harm() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = Running::start(dir.path(), &[]);
+    running.ready();
+    running.signal(Signal::SIGUSR1);
+    running.line("without --timeline there is nothing to record");
+    running.signal(Signal::SIGTERM);
+    let (status, said) = running.end();
+    assert_eq!(status.signal(), Some(Signal::SIGTERM as i32), "{said:#?}");
+}
+
+#[test]
+fn it_serves_stops_and_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = Running::start(dir.path(), &[]);
+    let address = running.ready();
+    block_on(async {
+        let mut client = connect(&address).await;
+        client.put(put("a".to_owned(), "1")).await.unwrap();
+        client.put(put("b".to_owned(), "2")).await.unwrap();
+    });
+    running.signal(Signal::SIGTERM);
+    let (status, said) = running.end();
+    assert_eq!(status.signal(), Some(Signal::SIGTERM as i32), "{said:#?}");
+    for line in &said {
+        let line: Value = serde_json::from_str(line).unwrap();
+        for key in ["level", "ts", "caller", "msg"] {
+            assert!(line[key].is_string(), "{line}");
+        }
+        assert!(["info", "warn"].contains(&line["level"].as_str().unwrap()), "{line}");
+    }
+    let mut running = Running::start(dir.path(), &[]);
+    let address = running.ready();
+    block_on(async {
+        let read = connect(&address).await.range(get("b".to_owned())).await.unwrap().into_inner();
+        assert_eq!(&read.kvs[0].value[..], b"2");
+    });
+    running.signal(Signal::SIGINT);
+    assert_eq!(running.end().0.signal(), Some(Signal::SIGINT as i32));
+}
+
+/// Killed at moments that nobody chose, it has all that it acknowledged. The moments are those of a
+/// seed, as far as a machine lets one choose them.
+#[test]
+fn what_was_acknowledged_survives_a_kill() {
+    let seed = std::process::id();
+    println!("seed {seed}");
+    let dir = tempfile::tempdir().unwrap();
+    let mut acknowledged = 0;
+    for round in 0..6_u32 {
+        let mut running = Running::start(dir.path(), &[]);
+        let address = running.ready();
+        let wanted = acknowledged + 1 + seed.wrapping_mul(round * 2_654_435 + 1) % 97;
+        acknowledged = block_on(async {
+            let mut client = connect(&address).await;
+            let all = RangeRequest { range_end: vec![0].into(), ..get("\0".to_owned()) };
+            let found = client.range(all).await.unwrap().into_inner();
+            assert!(found.count >= i64::from(acknowledged), "{} of {acknowledged}", found.count);
+            for (number, found) in found.kvs.iter().enumerate().take(acknowledged as usize) {
+                assert_eq!(text(&found.key), format!("{number:08}"), "round {round}");
+            }
+            let mut number = acknowledged;
+            // The last ones are under way when the blow falls.
+            let mut under_way = tokio::task::JoinSet::new();
+            while number < wanted {
+                client.put(put(format!("{number:08}"), "v")).await.unwrap();
+                number += 1;
+            }
+            for more in 0..20 {
+                let mut client = client.clone();
+                under_way.spawn(async move {
+                    client.put(put(format!("{:08}", number + more), "v")).await
+                });
+            }
+            tokio::task::yield_now().await;
+            running.signal(Signal::SIGKILL);
+            number
+        });
+        assert_eq!(running.end().0.signal(), Some(Signal::SIGKILL as i32));
+    }
+}
+
+#[test]
+fn clients_come_through_several_doors() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("socket");
+    let urls = format!("--listen-client-urls=http://127.0.0.1:0,unix://{}", socket.display());
+    let log = format!("--log-outputs=stderr,{}", dir.path().join("log").display());
+    let mut running = Running::start(&dir.path().join("data"), &[&urls, &log, "--era=3.2"]);
+    let first = running.ready();
+    assert_eq!(running.ready(), socket.display().to_string());
+    block_on(async {
+        connect(&first).await.put(put("a".to_owned(), "1")).await.unwrap();
+        let at = Endpoint::from_shared(format!("unix:{}", socket.display())).unwrap();
+        let mut through_socket = KvClient::new(at.connect().await.unwrap());
+        let read = through_socket.range(get("a".to_owned())).await.unwrap().into_inner();
+        assert_eq!(read.count, 1);
+    });
+    running.signal(Signal::SIGTERM);
+    let (status, said) = running.end();
+    assert_eq!(status.signal(), Some(Signal::SIGTERM as i32));
+    assert!(!socket.exists());
+    let log = std::fs::read_to_string(dir.path().join("log")).unwrap();
+    assert_eq!(log.lines().collect::<Vec<_>>(), said);
+}
+
+#[test]
+fn metrics_have_a_port_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = Running::start(dir.path(), &["--listen-metrics-urls=http://127.0.0.1:0"]);
+    let line: Value = serde_json::from_str(&running.line("serving metrics")).unwrap();
+    running.ready();
+    for (path, words) in [("/metrics", "etcd_server_has_leader 1"), ("/health", "\"true\"")] {
+        let answer = page(line["address"].as_str().unwrap(), path);
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(words), "{answer}");
+    }
+}
+
+/// What is answered to an HTTP request.
+fn page(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// How many keys there are, after so many puts more.
+fn counted(address: &str, puts: u32) -> i64 {
+    block_on(async {
+        let mut client = connect(address).await;
+        let all = RangeRequest { range_end: vec![0].into(), ..get("\0".to_owned()) };
+        let found = client.range(all).await.unwrap().into_inner().count;
+        for number in 0..puts {
+            client.put(put(format!("{found:08}-{number:08}"), &"v".repeat(100))).await.unwrap();
+        }
+        found
+    })
+}
+
+#[test]
+fn a_log_that_has_lost_its_end_is_told_of() {
+    const SEGMENT: u64 = 64_000_000;
+    let words = "last segment is shorter than it was made";
+    // The store commits nothing, so that it is not ahead of what is left of the log.
+    let flags = ["--backend-batch-interval=1h", "--backend-batch-limit=1000000"];
+    for lost in [4096, 1 << 20, SEGMENT - 10_000] {
+        let dir = tempfile::tempdir().unwrap();
+        let segment = dir.path().join("member/wal/0000000000000000-0000000000000000.wal");
+        let mut running = Running::start(dir.path(), &flags);
+        assert_eq!(counted(&running.ready(), 100), 0);
+        running.signal(Signal::SIGKILL);
+        running.end();
+        let file = std::fs::File::options().write(true).open(&segment).unwrap();
+        file.set_len(SEGMENT - lost).unwrap();
+
+        let mut running = Running::start(dir.path(), &flags);
+        let line: Value = serde_json::from_str(&running.line(words)).unwrap();
+        assert_eq!(line["level"], "warn");
+        assert_eq!(line["segment"], segment.to_str().unwrap());
+        assert_eq!(
+            (&line["expected-bytes"], &line["found-bytes"]),
+            (&SEGMENT.into(), &(SEGMENT - lost).into())
+        );
+        let address = running.ready();
+        let found = counted(&address, 1);
+        assert!(found == 100 || lost > 1 << 20 && (10..90).contains(&found), "{found}");
+        let last = line["last-index"].as_i64().unwrap();
+        assert!((found..found + 10).contains(&last), "{last}, and {found} keys");
+        let metric = format!("\nclearlane_wal_missing_bytes {lost}\n");
+        assert!(page(&address, "/metrics").contains(&metric), "{metric}");
+        running.signal(Signal::SIGKILL);
+        running.end();
+
+        let mut running = Running::start(dir.path(), &flags);
+        let address = running.ready();
+        assert_eq!(counted(&address, 0), found + 1);
+        assert!(page(&address, "/metrics").contains("\nclearlane_wal_missing_bytes 0\n"));
+        running.signal(Signal::SIGKILL);
+        let said = running.end().1;
+        assert!(!said.iter().any(|line| line.contains(words)), "{said:#?}");
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_told() {
+    let told = refused(&["--bogus"]);
+    assert_eq!(told.status.code(), Some(2));
+    assert!(
+        text(&told.stderr).starts_with("clearlane: flag provided but not defined: -bogus\nUsage:")
+    );
+    let told = refused(&["surplus"]);
+    assert_eq!(told.status.code(), Some(1));
+    assert_eq!(text(&told.stderr), "clearlane: \"surplus\" is not a valid flag\n");
+    let told = refused(&["--election-timeout=1"]);
+    assert_eq!(told.status.code(), Some(1));
+    assert_eq!(text(&told.stderr).lines().count(), 1);
+    for arguments in [["--version"], ["version"]] {
+        let told = refused(&arguments);
+        assert_eq!((told.status.code(), text(&told.stderr)), (Some(0), ""));
+        assert!(text(&told.stdout).starts_with("etcd Version: 3.7.1\n"));
+        assert_eq!(text(&told.stdout).lines().count(), 4);
+    }
+    let told = refused(&["--help"]);
+    assert_eq!((told.status.code(), text(&told.stderr)), (Some(0), ""));
+    assert!(text(&told.stdout).contains("--initial-cluster-token="));
+}
+
+/// The last line, which people see.
+fn last_line(said: &[String]) -> &str {
+    said.last().unwrap()
+}
+
+#[test]
+fn data_in_use_and_newer_data_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = Running::start(dir.path(), &[]);
+    first.ready();
+    let (status, said) = Running::start(dir.path(), &[]).end();
+    assert_eq!(status.code(), Some(1));
+    assert!(last_line(&said).contains("already open elsewhere"), "{said:#?}");
+    first.signal(Signal::SIGTERM);
+    first.end();
+    std::fs::write(dir.path().join("member/format"), "7\n").unwrap();
+    let (status, said) = Running::start(dir.path(), &[]).end();
+    assert_eq!(status.code(), Some(1));
+    assert!(last_line(&said).contains("the data is of format 7"), "{said:#?}");
+}
+
+#[test]
+fn a_port_in_use_is_told_before_data_is_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("--listen-client-urls=http://{}", taken.local_addr().unwrap());
+    let (status, said) = Running::start(&dir.path().join("data"), &[&url]).end();
+    assert_eq!(status.code(), Some(1));
+    assert!(last_line(&said).contains("--listen-client-urls: 127.0.0.1:"), "{said:#?}");
+    assert!(!dir.path().join("data").exists());
+}
+
+#[test]
+fn systemd_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut program = program(&BY_DEFAULT);
+    program.arg(format!("--data-dir={}", dir.path().join("data").display()));
+    program.env("NOTIFY_SOCKET", &path).stderr(Stdio::null());
+    let mut process = program.spawn().unwrap();
+    let mut words = [0; 64];
+    let told = socket.recv(&mut words);
+    process.kill().unwrap();
+    process.wait().unwrap();
+    assert_eq!(&words[..told.unwrap()], b"READY=1");
+}
+
+/// A second is the whole past that is kept.
+#[test]
+fn the_past_is_forgotten_by_the_clock() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = Running::start(dir.path(), &["--auto-compaction-retention=1s"]);
+    let address = running.ready();
+    block_on(async {
+        let mut client = connect(&address).await;
+        for number in 0..10 {
+            client.put(put("a".to_owned(), &number.to_string())).await.unwrap();
+        }
+        // The first one may come before the puts are a second old.
+        let refused = loop {
+            running.line("completed auto compaction");
+            let old = RangeRequest { revision: 2, ..get("a".to_owned()) };
+            if let Err(refused) = client.range(old).await {
+                break refused;
+            }
+        };
+        assert!(refused.message().contains("compacted"), "{refused}");
+        let now = client.range(get("a".to_owned())).await.unwrap().into_inner();
+        assert_eq!(now.kvs[0].value, "9");
+    });
+}
+
+#[test]
+fn what_takes_long_says_where_its_time_went() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = Running::start(dir.path(), &["--warning-unary-request-duration=0s"]);
+    let address = running.ready();
+    block_on(async {
+        let mut client = connect(&address).await;
+        client.put(put("slow".to_owned(), "secret")).await.unwrap();
+    });
+    let line: Value = serde_json::from_str(&running.line("request stats")).unwrap();
+    assert_eq!(line["response type"], "/etcdserverpb.KV/Put");
+    assert_eq!(line["request content"], "key:\"slow\" value_size:6");
+    assert!(line["stages"].as_str().unwrap().starts_with("apply "), "{line}");
+    assert!(line["remote"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
+}
+
+#[test]
+fn what_takes_long_to_apply_or_to_read_is_told_as_etcd_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = Running::start(dir.path(), &["--warning-apply-duration=0s"]);
+    let address = running.ready();
+    // The member writes some entries of its own meanwhile.
+    let next = |running: &mut Running, words: &str| -> Value {
+        loop {
+            let line = running.line("apply request took too long");
+            if line.contains(words) {
+                return serde_json::from_str(&line).unwrap();
+            }
+        }
+    };
+    block_on(async {
+        let mut client = connect(&address).await;
+        client.put(put("slow".to_owned(), "secret")).await.unwrap();
+        let written = next(&mut running, " put:");
+        assert!(written["took"].is_string() && written["response"] == "size:4", "{written}");
+        assert_eq!(
+            (&written["prefix"], &written["expected-duration"]),
+            (&"".into(), &"0ns".into())
+        );
+        client.range(get("slow".to_owned())).await.unwrap();
+        let read = next(&mut running, "read-only range ");
+        assert_eq!(read["prefix"], "read-only range ", "{read}");
+        assert_eq!(read["request"], "key:\"slow\"");
+        assert!(read["response"].as_str().unwrap().starts_with("range_response_count:1 size:"));
+        client.range(RangeRequest { revision: 99, ..get("slow".to_owned()) }).await.unwrap_err();
+        let failed = next(&mut running, "read-only range ");
+        assert_eq!(failed["error"], "etcdserver: mvcc: required revision is a future revision");
+    });
+}
+
+#[test]
+fn a_member_looks_at_the_others_before_it_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    let gate = "--feature-gates=InitialCorruptCheck=true,CompactHashCheck=true";
+    let mut running = Running::start(dir.path(), &[gate]);
+    running.ready();
+    running.signal(Signal::SIGTERM);
+    let (_, said) = running.end();
+    assert!(!said.iter().any(|line| line.contains("initial corruption")), "there was nothing");
+    let mut running = Running::start(dir.path(), &[gate]);
+    running.line("initial corruption checking passed");
+    running.ready();
+}

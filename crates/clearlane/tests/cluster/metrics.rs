@@ -1,0 +1,46 @@
+//! What members count of each other, on the page of metrics.
+
+use clearlane_rpc::metrics::{MetricsOptions, RpcMetrics};
+use clearlane_server::Server;
+use clearlane_server::requests::Limits;
+
+use crate::test_cluster::{TestCluster, block_on, eventually};
+
+fn page(lab: &TestCluster, name: &str) -> String {
+    let member = Server::new(&lab.running[name].node, Limits::default());
+    RpcMetrics::new(MetricsOptions::default()).render(&member)
+}
+
+fn value(page: &str, sample: &str) -> f64 {
+    let line = page.lines().find_map(|line| line.strip_prefix(sample));
+    line.map_or(0.0, |value| value.trim().parse().unwrap())
+}
+
+#[test]
+fn traffic_between_members_is_counted_by_member() {
+    let lab = TestCluster::started(&["a", "b", "c"]);
+    block_on(async {
+        let leader = lab.leader().await;
+        lab.put(&leader, "k", "v").await;
+        lab.agree().await;
+        let own = format!("{:x}", lab.id(&leader));
+        for follower in lab.followers().await {
+            let id = format!("{:x}", lab.id(&follower));
+            eventually("that all of it was counted", || {
+                let page = page(&lab, &leader);
+                let active =
+                    format!("etcd_network_active_peers{{Local=\"{own}\",Remote=\"{id}\"}}");
+                let counted = [
+                    active,
+                    format!("etcd_network_peer_sent_bytes_total{{To=\"{id}\"}}"),
+                    format!("etcd_network_peer_received_bytes_total{{From=\"{id}\"}}"),
+                    format!("etcd_network_peer_round_trip_time_seconds_count{{To=\"{id}\"}}"),
+                ];
+                counted.iter().all(|sample| value(&page, sample) > 0.0).then_some(())
+            })
+            .await;
+        }
+        let page = page(&lab, &leader);
+        assert!(!page.contains(&format!("{{To=\"{own}\"}}")), "a member is no peer of its own");
+    });
+}

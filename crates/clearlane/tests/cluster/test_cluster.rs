@@ -1,0 +1,309 @@
+//! Members in one process, each with its threads, its directory and its ports.
+//!
+//! A member is reached as a client reaches it. What a client cannot see, such as who leads in whose
+//! eyes, is looked up in the node.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clearlane::data::{InitialCluster, InitialClusterState, MemberConfig};
+use clearlane_backend::Era;
+use clearlane_net::listener::Listener;
+use clearlane_net::tls::acceptor::ListenerKind as Whose;
+use clearlane_net::tls::protocol::ProtocolConfig;
+use clearlane_net::tls::{Dialer, TlsAcceptor, TlsInfo};
+use clearlane_peer::{Peers, PeersConfig};
+use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest};
+use clearlane_rpc::serve::RpcServer;
+use clearlane_server::Error;
+use clearlane_server::requests::Limits;
+use clearlane_server::threads::ServerThreads;
+use clearlane_wal as wal;
+use tempfile::TempDir;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+
+/// Members tick faster than in life. They wait as long as there for each other, or those of a machine
+/// that stands still for half a second would look as if they had gone.
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
+pub(crate) const ELECTION: Duration = Duration::from_secs(1);
+/// Nothing that is waited for takes so long, but on a machine that does not run at all.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A member that runs.
+pub(crate) struct RunningMember {
+    pub(crate) node: Arc<ServerThreads>,
+    pub(crate) peers: Peers,
+    server: Option<RpcServer>,
+    pub(crate) client: SocketAddr,
+}
+
+/// The members, by name.
+pub(crate) struct TestCluster {
+    dir: TempDir,
+    listeners: BTreeMap<String, TcpListener>,
+    peers: BTreeMap<String, SocketAddr>,
+    pub(crate) running: BTreeMap<String, RunningMember>,
+    /// Changes how the next member starts.
+    pub(crate) tune: fn(&mut MemberConfig),
+    /// What each member has to say about TLS; those that are not here speak without.
+    pub(crate) tls: BTreeMap<String, TlsInfo>,
+    /// What those say whom they call, if it is something else.
+    pub(crate) client_tls: BTreeMap<String, TlsInfo>,
+}
+
+impl TestCluster {
+    /// Ports for these members; nobody runs yet.
+    pub(crate) fn new(names: &[&str]) -> TestCluster {
+        let mut lab = TestCluster {
+            dir: tempfile::tempdir().unwrap(),
+            listeners: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            running: BTreeMap::new(),
+            tune: |_| {},
+            tls: BTreeMap::new(),
+            client_tls: BTreeMap::new(),
+        };
+        for name in names {
+            lab.bind(name);
+        }
+        lab
+    }
+
+    /// A new cluster of all.
+    pub(crate) fn started(names: &[&str]) -> TestCluster {
+        let mut lab = TestCluster::new(names);
+        for name in names {
+            lab.start(name);
+        }
+        lab
+    }
+
+    pub(crate) fn bind(&mut self, name: &str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        self.peers.insert(name.to_owned(), listener.local_addr().unwrap());
+        self.listeners.insert(name.to_owned(), listener);
+        self.url(name)
+    }
+
+    pub(crate) fn url(&self, name: &str) -> String {
+        let scheme = if self.tls.contains_key(name) { "https" } else { "http" };
+        format!("{scheme}://{}", self.peers[name])
+    }
+
+    pub(crate) fn data_dir(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// How a member begins in a cluster of all that have ports.
+    pub(crate) fn member_config(&self, name: &str) -> MemberConfig {
+        let cluster: Vec<String> =
+            self.peers.keys().map(|name| format!("{name}={}", self.url(name))).collect();
+        let parts = Era::Clearlane.into();
+        let mut start = MemberConfig::new(name, &self.data_dir(name), &self.url(name), parts);
+        start.initial_cluster = cluster.join(",").parse::<InitialCluster>().unwrap();
+        (start.heartbeat, start.election_timeout) = (HEARTBEAT, ELECTION);
+        start.dialer = self.outgoing(name);
+        start.wal = wal::Options { segment_bytes: 1 << 20, ..wal::Options::default() };
+        (self.tune)(&mut start);
+        start
+    }
+
+    /// Starts a member, for the first time or again.
+    pub(crate) fn start(&mut self, name: &str) {
+        let start = self.member_config(name);
+        self.run(start);
+    }
+
+    /// It joins a cluster to which it was added.
+    pub(crate) fn join(&mut self, name: &str) {
+        let start = MemberConfig {
+            initial_cluster_state: InitialClusterState::Existing,
+            ..self.member_config(name)
+        };
+        self.run(start);
+    }
+
+    pub(crate) fn run(&mut self, start: MemberConfig) {
+        let name = start.name.clone();
+        let opened = start.open().unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let server = RpcServer::start(&opened.threads, any, 1, Limits::default()).unwrap();
+        let client = server.address();
+        // A port that was bound before is bound again.
+        let listener = self.listeners.remove(&name);
+        let listener = listener.unwrap_or_else(|| TcpListener::bind(self.peers[&name]).unwrap());
+        let settings = PeersConfig {
+            name: name.clone(),
+            client_urls: vec![format!("http://{client}")],
+            peer_urls: start.peer_urls.clone(),
+            listeners: vec![match self.incoming(&name) {
+                Some(tls) => Listener::from(listener).with_tls(tls, false),
+                None => listener.into(),
+            }],
+            dialer: start.dialer.clone(),
+        };
+        let peers = Peers::start(&opened.threads, opened.transport, settings).unwrap();
+        let running = RunningMember { node: opened.threads, peers, server: Some(server), client };
+        self.running.insert(name, running);
+    }
+
+    fn incoming(&self, name: &str) -> Option<Arc<TlsAcceptor>> {
+        let side = self.tls.get(name)?;
+        Some(Arc::new(TlsAcceptor::new(Whose::Peer, side, &ProtocolConfig::default()).unwrap()))
+    }
+
+    fn outgoing(&self, name: &str) -> Dialer {
+        let side = self.client_tls.get(name).or(self.tls.get(name));
+        side.map_or_else(Dialer::default, |side| {
+            Dialer::new(side, &ProtocolConfig::default()).unwrap()
+        })
+    }
+
+    /// A member is gone: nobody is told.
+    pub(crate) async fn kill(&mut self, name: &str) {
+        let mut running = self.running.remove(name).unwrap();
+        running.node.stop();
+        let server = running.server.take().unwrap();
+        let stopping = std::thread::spawn(move || server.stop());
+        eventually("that its threads end", || stopping.is_finished().then_some(())).await;
+        // Its directory is free once nobody has it open any more.
+        let node = Arc::downgrade(&running.node);
+        drop(running);
+        eventually("that it is gone", || (node.strong_count() == 0).then_some(())).await;
+    }
+
+    pub(crate) fn node(&self, name: &str) -> &ServerThreads {
+        &self.running[name].node
+    }
+
+    pub(crate) fn id(&self, name: &str) -> u64 {
+        self.node(name).metadata().node_id
+    }
+
+    /// Of those that run.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.running.keys().cloned().collect()
+    }
+
+    /// The leader, once all of these agree on one of them.
+    pub(crate) async fn leader_of(&self, names: &[String]) -> String {
+        let agreed = || {
+            let leader = self.node(&names[0]).status().leader();
+            let all = names.iter().all(|name| self.node(name).status().leader() == leader);
+            names.iter().find(|name| all && self.id(name) == leader).cloned()
+        };
+        eventually("a leader", agreed).await
+    }
+
+    pub(crate) async fn leader(&self) -> String {
+        self.leader_of(&self.names()).await
+    }
+
+    /// Those that run and do not lead.
+    pub(crate) async fn followers(&self) -> Vec<String> {
+        let leader = self.leader().await;
+        self.names().into_iter().filter(|name| *name != leader).collect()
+    }
+
+    pub(crate) async fn channel(&self, name: &str) -> Channel {
+        let address = format!("http://{}", self.running[name].client);
+        Endpoint::from_shared(address).unwrap().connect().await.unwrap()
+    }
+
+    pub(crate) async fn peer_channel(&self, name: &str) -> Channel {
+        Endpoint::from_shared(self.url(name)).unwrap().connect().await.unwrap()
+    }
+
+    /// Waits until a member has stopped because it was removed.
+    pub(crate) async fn is_told_of_its_removal(&self, name: &str) {
+        let failure = self.node(name).failure();
+        eventually("that it stops", || {
+            let failure = failure.borrow();
+            let error = failure.as_ref()?;
+            assert!(matches!(**error, Error::Removed), "{error}");
+            Some(())
+        })
+        .await;
+    }
+
+    pub(crate) async fn kv(&self, name: &str) -> KvClient<Channel> {
+        KvClient::new(self.channel(name).await)
+    }
+
+    pub(crate) async fn cluster(&self, name: &str) -> ClusterClient<Channel> {
+        ClusterClient::new(self.channel(name).await)
+    }
+
+    /// Writes at a member until it takes it: a proposal may be lost while leaders change.
+    pub(crate) async fn put(&self, name: &str, key: &str, value: &str) {
+        let mut kv = self.kv(name).await;
+        eventually_async("a write", async || {
+            let done = tokio::time::timeout(ELECTION, kv.put(put(key, value))).await;
+            done.is_ok_and(|done| done.is_ok()).then_some(())
+        })
+        .await;
+    }
+
+    /// What a linearizable read at a member finds.
+    pub(crate) async fn get(&self, name: &str, key: &str) -> Result<Option<String>, Status> {
+        let request = RangeRequest { key: key.to_owned().into(), ..RangeRequest::default() };
+        let found = self.kv(name).await.range(request).await?.into_inner();
+        Ok(found.kvs.first().map(|kv| String::from_utf8_lossy(&kv.value).into_owned()))
+    }
+
+    /// All have applied the same, and have the same hash.
+    pub(crate) async fn agree(&self) {
+        let same = || {
+            let mut applied = self.running.values().map(|running| running.node.status().applied());
+            let first = applied.next()?;
+            applied.all(|other| other == first).then_some(())?;
+            let mut hashes = self.running.values().map(|running| hash(&running.node));
+            let first = hashes.next()?;
+            hashes.all(|other| other == first).then_some(())
+        };
+        eventually("that all agree", same).await;
+    }
+}
+
+/// The hash and the revision of what a member has.
+fn hash(node: &ServerThreads) -> (u32, i64) {
+    let store = node.store();
+    let mut job = store.hash(0).unwrap();
+    loop {
+        if let Some(hash) = job.step(1000).unwrap() {
+            return (hash.hash, hash.hash_revision);
+        }
+    }
+}
+
+pub(crate) fn put(key: &str, value: &str) -> PutRequest {
+    let (key, value) = (key.to_owned().into(), value.to_owned().into());
+    PutRequest { key, value, ..PutRequest::default() }
+}
+
+/// Asks until there is an answer.
+pub(crate) async fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    eventually_async(what, async || ask()).await
+}
+
+pub(crate) async fn eventually_async<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(begin.elapsed() < TIMEOUT, "waited too long for {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(2 * TIMEOUT, work).await.unwrap() })
+}

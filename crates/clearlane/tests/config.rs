@@ -1,0 +1,237 @@
+//! What is made of flags, environment and config files, as golden scripts; and the page of flags.
+//!
+//! ```text
+//!   > env ETCD_NAME=a          a variable for the next start
+//!   > file c.yaml "name: a"    a file for it
+//!   > start --name=b           prints what differs from a start without anything, or the refusal
+//! ```
+//!
+//! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane --test config`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::path::Path;
+use std::{fs, io};
+
+use clearlane::config::{self, Config, HttpConfig, Invocation, help, table};
+use clearlane_net::listener::ListenAddress;
+use clearlane_net::tls::{CertificateFiles, FlagPath, TlsInfo};
+use goldenscript::{Command, Context, Runner};
+
+#[derive(Default)]
+struct Script {
+    environment: Vec<(String, String)>,
+    files: Vec<(String, String)>,
+}
+
+impl Script {
+    fn start(&self, arguments: &[String]) -> String {
+        let open = |path: &Path| {
+            let found = self.files.iter().find(|(name, _)| Path::new(name) == path);
+            found.map(|(_, text)| text.clone()).ok_or_else(|| io::ErrorKind::NotFound.into())
+        };
+        match config::read(arguments, self.environment.clone(), &open) {
+            Ok(Invocation::Help) => "help\n".to_owned(),
+            Ok(Invocation::Version) => "version\n".to_owned(),
+            Ok(Invocation::Member(config)) => differences(&config),
+            Err(refusal) => {
+                let usage = if refusal.shows_usage() { ", with usage" } else { "" };
+                format!("exit {}{usage}: {refusal}\n", refusal.status())
+            }
+        }
+    }
+}
+
+fn plain() -> Config {
+    match config::read(&[], [], &|_| Err(io::ErrorKind::NotFound.into())).unwrap() {
+        Invocation::Member(config) => *config,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Each place, and how it is spoken there if not plainly.
+fn entrances(all: &[ListenAddress]) -> String {
+    let texts = all.iter().map(|entrance| match (entrance.is_plain, entrance.is_secure) {
+        (true, true) => format!("{:?} with TLS and without", entrance.address),
+        (_, true) => format!("{:?} with TLS", entrance.address),
+        _ => format!("{:?}", entrance.address),
+    });
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+/// What is set, without what has a line of its own.
+fn side(side: &TlsInfo) -> String {
+    let TlsInfo {
+        server_certificate: own,
+        client_certificate: calling,
+        trusted_ca: trusted,
+        crl: revoked,
+        allowed,
+        self_signed: made,
+        checks_address,
+    } = side;
+    let pair = |pair: &Option<CertificateFiles>| {
+        pair.as_ref().map(|pair| (pair.certificate.path.clone(), pair.key.path.clone()))
+    };
+    let path = |named: &Option<FlagPath>| named.as_ref().map(|named| named.path.clone());
+    format!(
+        "own {:?}, calling {:?}, CA {:?}, CRL {:?}, {allowed:?}, {made:?}, address {checks_address}",
+        pair(own),
+        pair(calling),
+        path(trusted),
+        path(revoked)
+    )
+}
+
+fn lines(config: &Config) -> Vec<String> {
+    let Config { bootstrap, raft, store, limits, log, .. } = config;
+    let mut lines = vec![
+        format!("name: {}", config.name),
+        format!("data: {:?}, log: {:?}", config.data_dir, config.wal_dir),
+        format!(
+            "clients: [{}], told {:?}",
+            entrances(&config.listen_clients),
+            config.advertise_clients
+        ),
+        format!(
+            "peers: [{}], told {:?}",
+            entrances(&config.listen_peers),
+            bootstrap.advertise_peers
+        ),
+        format!("metrics: [{}]", entrances(&config.http.listen_metrics)),
+        format!("TLS of clients: {}", side(&config.tls.clients)),
+        format!("TLS of peers: {}", side(&config.tls.peers)),
+        format!("{:?}", config.tls.protocol),
+        format!("members: {}", bootstrap.initial_cluster),
+        format!("{:?}, token: {:?}", bootstrap.initial_cluster_state, bootstrap.cluster_token),
+        format!("{raft:?}"),
+        format!(
+            "engine: {}, batch: {:?}, {}",
+            store.engine, store.batch_interval, store.batch_limit
+        ),
+        format!("{:?}", store.eras),
+        format!("quota: {}", store.quota_bytes),
+        format!("{:?}", HttpConfig { listen_metrics: Vec::new(), ..config.http.clone() }),
+        format!("{limits:?}"),
+        format!("net threads: {}", config.net_threads),
+        format!("{:?}", config.background.checks),
+        format!("{:?}", config.connections),
+        format!("{:?}", store.compactions),
+        format!("bcrypt: {}", config.bcrypt_cost),
+        format!("http: {:?}", config.listen_clients_http),
+        format!("log: {} {:?} {:?}", log.level, log.format, log.outputs),
+    ];
+    lines.extend(config.warnings.iter().map(|warning| format!("warning: {warning}")));
+    lines
+}
+
+fn differences(config: &Config) -> String {
+    let plain = lines(&plain());
+    let differ = lines(config).into_iter().filter(|line| !plain.contains(line));
+    let text: String = differ.map(|line| line + "\n").collect();
+    if text.is_empty() { "as by default\n".to_owned() } else { text }
+}
+
+/// The words of a line. What has blanks stands in quotes.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut is_quoted) = (Vec::new(), None::<String>, false);
+    let mut letters = line.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' => {
+                is_quoted = !is_quoted;
+                word.get_or_insert_default();
+            }
+            '\\' if is_quoted => match letters.next().unwrap() {
+                'n' => word.get_or_insert_default().push('\n'),
+                other => word.get_or_insert_default().push(other),
+            },
+            ' ' if !is_quoted => words.extend(word.take()),
+            other => word.get_or_insert_default().push(other),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+impl Runner for Script {
+    type Command = Command;
+
+    fn run(&mut self, command: &Command, _context: &Context) -> Result<String, Box<dyn Error>> {
+        let words = words(&command.name);
+        match words.split_first().ok_or("an empty line")? {
+            (name, variables) if name == "env" => {
+                for variable in variables {
+                    let (name, value) = variable.split_once('=').ok_or("env NAME=VALUE")?;
+                    self.environment.push((name.to_owned(), value.to_owned()));
+                }
+                Ok(String::new())
+            }
+            (name, [file, text]) if name == "file" => {
+                self.files.push((file.clone(), text.clone()));
+                Ok(String::new())
+            }
+            (name, arguments) if name == "start" => {
+                let told = self.start(arguments);
+                *self = Script::default();
+                Ok(told)
+            }
+            (other, _) => Err(format!("cannot do {other} like this").into()),
+        }
+    }
+}
+
+#[test]
+fn scripts() {
+    for entry in fs::read_dir("tests/config").unwrap() {
+        let path = entry.unwrap().path();
+        goldenscript::run(&mut Script::default(), path).unwrap();
+    }
+}
+
+#[test]
+fn by_default_it_is_what_etcd_does() {
+    let told = lines(&plain()).join("\n");
+    for part in [
+        "name: default",
+        "data: \"default.etcd\"",
+        "clients: [Tcp(127.0.0.1:2379)], told [\"http://localhost:2379\"]",
+        "peers: [Tcp(127.0.0.1:2380)], told [\"http://localhost:2380\"]",
+        "snapshot_count: 10000, catch_up_entries: 5000, segments_max: Some(5), learners_max: 1",
+        "txn_ops_max: 128, request_bytes_max: 1572864",
+    ] {
+        assert!(told.contains(part), "{part} is not in\n{told}");
+    }
+    assert!(!told.contains("warning"), "{told}");
+}
+
+/// A table that a parser goes by must make sense itself.
+#[test]
+fn the_table_holds_what_it_says() {
+    let mut names = BTreeSet::new();
+    for flag in table::all() {
+        assert!(names.insert(flag.name), "--{} is there twice", flag.name);
+        assert_eq!(flag.kind.check(flag.default), Ok(()), "--{}", flag.name);
+        assert!(flag.help.ends_with('.'), "--{}: {}", flag.name, flag.help);
+        assert!(flag.is_default(flag.default));
+    }
+}
+
+#[test]
+fn the_page_of_flags_is_printed_from_the_table() {
+    let path = "../../docs/flags.md";
+    if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
+        fs::write(path, help::page()).unwrap();
+    }
+    assert_eq!(fs::read_to_string(path).unwrap(), help::page(), "see docs/flags.md");
+}
+
+#[test]
+fn the_help_names_every_flag() {
+    let help = help::help();
+    for flag in table::all() {
+        assert!(help.contains(&format!("--{}=", flag.name)), "--{}", flag.name);
+    }
+}

@@ -1,0 +1,59 @@
+//! Members that are killed, disks that get full, clients that mean no good: what was acknowledged is there,
+//! and others are served.
+//!
+//! Programs, not parts of one: a kill ends a process with all that it had in memory. A run is short here;
+//! for a long one:
+//!
+//! ```text
+//! CLEARLANE_KILLS=200 cargo test --release -p clearlane --test faults alone -- --nocapture
+//! CLEARLANE_SECONDS=120 cargo test --release -p clearlane --test faults three -- --nocapture
+//! CLEARLANE_ROUNDS=50 cargo test --release -p clearlane --test faults compacting -- --nocapture
+//! CLEARLANE_ROUNDS=100 cargo test --release -p clearlane --test faults in_turn -- --nocapture
+//! CLEARLANE_KEYS=500000 CLEARLANE_TICK_MAX_MS=20 \
+//!     cargo test --release -p clearlane --test faults heavy -- --nocapture --test-threads 1
+//! ```
+//!
+//! `CLEARLANE_SEED` repeats what was drawn, and `CLEARLANE` names another program to run.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and reports"
+)]
+
+mod single_member;
+mod lagging_follower;
+mod compacting;
+mod full;
+mod leaderless;
+mod heavy;
+mod hostile;
+mod in_turn;
+mod links;
+mod program;
+mod sleeper;
+mod three;
+mod writers;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+/// A number that the environment may say.
+fn env_number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a whole number"))
+}
+
+/// Draws numbers; says how to draw the same again.
+struct SeededRng(StdRng);
+
+impl SeededRng {
+    fn new() -> SeededRng {
+        let seed = env_number("CLEARLANE_SEED").unwrap_or_else(rand::random);
+        println!("CLEARLANE_SEED={seed}");
+        SeededRng(StdRng::seed_from_u64(seed))
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0.random_range(0..bound)
+    }
+}

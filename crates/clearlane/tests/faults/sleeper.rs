@@ -1,0 +1,43 @@
+//! A thread beside the members, which tells how late the machine lets threads be.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clearlane_net::sched::SchedClass;
+
+/// A thread with the raft loop's scheduling that sleeps and wakes: how late the machine lets such a thread be.
+pub(crate) struct Sleeper {
+    latest_us: Arc<AtomicU64>,
+}
+
+impl Sleeper {
+    /// Between two times that it wakes. Ten times as often as raft ticks, so that it meets what a tick meets.
+    const PAUSE: Duration = Duration::from_millis(10);
+
+    /// Runs until it is dropped.
+    pub(crate) fn start() -> Sleeper {
+        let latest_us = Arc::new(AtomicU64::new(0));
+        let weak = Arc::downgrade(&latest_us);
+        std::thread::spawn(move || {
+            SchedClass::Latency.apply_to_thread();
+            let mut due = Instant::now() + Self::PAUSE;
+            while let Some(latest_us) = weak.upgrade() {
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                let woken = Instant::now();
+                latest_us.fetch_max((woken - due).as_micros() as u64, Ordering::Relaxed);
+                due = woken.max(due) + Self::PAUSE;
+            }
+        });
+        Sleeper { latest_us }
+    }
+
+    pub(crate) fn latest_ms(&self) -> f64 {
+        self.latest_us.load(Ordering::Relaxed) as f64 / 1000.0
+    }
+
+    /// The same, from now on.
+    pub(crate) fn begin_anew(&self) {
+        self.latest_us.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,207 @@
+//! Messages in frames as small as they can be: each counts for h2 against its connection until it is read.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use clearlane::data;
+use clearlane_backend::Era;
+use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
+use clearlane_proto::etcdserverpb::{
+    PutRequest, PutResponse, RangeRequest, RangeResponse, WatchCreateRequest, WatchRequest,
+    WatchResponse,
+};
+use clearlane_rpc::serve::RpcServer;
+use clearlane_server::requests::Limits;
+use clearlane_server::threads::ServerThreads;
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{RecvStream, SendStream};
+use http::Request;
+use prost::Message;
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+struct Running {
+    node: Arc<ServerThreads>,
+    server: RpcServer,
+    _dir: TempDir,
+}
+
+/// Has a connection of HTTP/2 to a server.
+fn with_connection(test: impl AsyncFnOnce(SendRequest<Bytes>)) {
+    let dir = tempfile::tempdir().unwrap();
+    let parts = Era::Clearlane.into();
+    let node = data::open_single_member(dir.path(), parts, "default", "http://localhost:2380");
+    let node = Arc::new(node.unwrap());
+    let address = "127.0.0.1:0".parse().unwrap();
+    let server = RpcServer::start(&node, address, 1, Limits::default()).unwrap();
+    let running = Running { node, server, _dir: dir };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let socket = TcpStream::connect(running.server.address()).await.unwrap();
+        let (requests, connection) = h2::client::handshake(socket).await.unwrap();
+        tokio::spawn(connection);
+        tokio::time::timeout(DEADLINE, test(requests)).await.unwrap();
+    });
+    running.server.stop().unwrap();
+    running.node.stop();
+    assert!(running.node.failure().borrow().is_none());
+}
+
+async fn call(requests: &SendRequest<Bytes>, path: &str) -> (ResponseFuture, SendStream<Bytes>) {
+    let request = Request::post(format!("http://here{path}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
+    let mut requests = requests.clone().ready().await.unwrap();
+    requests.send_request(request.body(()).unwrap(), false).unwrap()
+}
+
+fn framed(message: &impl Message) -> Bytes {
+    let mut bytes = BytesMut::new();
+    bytes.put_u8(0);
+    bytes.put_u32(message.encoded_len() as u32);
+    message.encode(&mut bytes).unwrap();
+    bytes.freeze()
+}
+
+/// One frame for each piece of so many bytes.
+async fn send(stream: &mut SendStream<Bytes>, mut bytes: Bytes, piece: usize, ends: bool) {
+    while bytes.has_remaining() {
+        let frame = bytes.split_to(piece.min(bytes.len()));
+        while stream.capacity() < frame.len() {
+            stream.reserve_capacity(frame.len());
+            std::future::poll_fn(|context| stream.poll_capacity(context)).await.unwrap().unwrap();
+        }
+        let is_last = ends && bytes.is_empty();
+        stream.send_data(frame, is_last).unwrap();
+    }
+}
+
+/// The messages of a body.
+struct Messages {
+    body: RecvStream,
+    read: BytesMut,
+}
+
+impl Messages {
+    async fn of(response: ResponseFuture) -> Messages {
+        Messages { body: response.await.unwrap().into_body(), read: BytesMut::new() }
+    }
+
+    async fn next<M: Message + Default>(&mut self) -> M {
+        loop {
+            if self.read.len() >= 5 {
+                let length = u32::from_be_bytes(self.read[1..5].try_into().unwrap()) as usize;
+                if self.read.len() >= 5 + length {
+                    self.read.advance(5);
+                    return M::decode(self.read.split_to(length)).unwrap();
+                }
+            }
+            let bytes = self.body.data().await.expect("another message").unwrap();
+            self.body.flow_control().release_capacity(bytes.len()).unwrap();
+            self.read.put(bytes);
+        }
+    }
+}
+
+fn create(key: &str) -> Bytes {
+    let create = WatchCreateRequest { key: key.to_owned().into(), ..Default::default() };
+    framed(&WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) })
+}
+
+/// Makes watches on a stream, all at once and before anything is read, and waits until each was made.
+async fn watches(
+    requests: SendRequest<Bytes>,
+    key: String,
+    count: usize,
+    piece: usize,
+) -> Messages {
+    let (response, mut sending) = call(&requests, "/etcdserverpb.Watch/Watch").await;
+    let sent = tokio::spawn(async move {
+        for _ in 0..count {
+            send(&mut sending, create(&key), piece, false).await;
+        }
+        sending
+    });
+    let sending = sent.await.unwrap();
+    let mut messages = Messages::of(response).await;
+    for id in 0..count as i64 {
+        let made: WatchResponse = messages.next().await;
+        assert_eq!((made.created, made.canceled, made.watch_id), (true, false, id));
+    }
+    // The server ends no stream whose client may still ask.
+    drop(sending);
+    messages
+}
+
+async fn put(requests: &SendRequest<Bytes>, key: &str, value: Vec<u8>, piece: usize) {
+    let put = PutRequest { key: key.to_owned().into(), value: value.into(), ..Default::default() };
+    let (response, mut sending) = call(requests, "/etcdserverpb.KV/Put").await;
+    send(&mut sending, framed(&put), piece, true).await;
+    let _: PutResponse = Messages::of(response).await.next().await;
+}
+
+#[test]
+fn five_thousand_watches_that_are_sent_before_one_answer_is_read() {
+    with_connection(async |requests| {
+        for piece in [usize::MAX, 3] {
+            let mut stream = watches(requests.clone(), "a".to_owned(), 5000, piece).await;
+            put(&requests, "a", Vec::new(), usize::MAX).await;
+            for _ in 0..5000 {
+                let told: WatchResponse = stream.next().await;
+                assert_eq!(told.events.len(), 1);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_thousand_watches_on_each_of_twenty_streams() {
+    with_connection(async |requests| {
+        let mut making = JoinSet::new();
+        for _ in 0..20 {
+            making.spawn(watches(requests.clone(), "a".to_owned(), 1000, usize::MAX));
+        }
+        let streams = making.join_all().await;
+        put(&requests, "a", Vec::new(), usize::MAX).await;
+        let mut reading = JoinSet::new();
+        for mut stream in streams {
+            reading.spawn(async move {
+                for _ in 0..1000 {
+                    let told: WatchResponse = stream.next().await;
+                    assert_eq!(told.events.len(), 1);
+                }
+            });
+        }
+        reading.join_all().await;
+    });
+}
+
+/// Bodies of 64 KiB, byte by byte, on one connection, and reads beside them.
+#[test]
+fn bodies_that_come_byte_by_byte_harm_no_other_call() {
+    with_connection(async |requests| {
+        let mut puts = JoinSet::new();
+        for number in 0..8 {
+            let requests = requests.clone();
+            let key = format!("k{number}");
+            puts.spawn(async move { put(&requests, &key, vec![7; 64 << 10], 1).await });
+        }
+        let mut reads = 0;
+        while !puts.is_empty() || reads == 0 {
+            let range = RangeRequest { key: "other".into(), ..Default::default() };
+            let (response, mut sending) = call(&requests, "/etcdserverpb.KV/Range").await;
+            send(&mut sending, framed(&range), usize::MAX, true).await;
+            let _: RangeResponse = Messages::of(response).await.next().await;
+            reads += 1;
+            while let Some(done) = puts.try_join_next() {
+                done.unwrap();
+            }
+        }
+    });
+}

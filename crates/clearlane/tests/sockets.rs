@@ -1,0 +1,282 @@
+//! Members whose clients and peers come over sockets in the file system.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "tls/authority.rs"]
+mod authority;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clearlane_net::tls::protocol::ProtocolConfig;
+use clearlane_net::tls::{CertificateFiles, Dialer};
+use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::{MemberAddRequest, PutRequest, RangeRequest};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+use tonic::transport::Channel;
+
+use crate::authority::Authority;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Members in one working directory, where sockets without a path are.
+struct SocketCluster {
+    dir: TempDir,
+    /// How a member is written, from its number.
+    peer_url: fn(&Path, usize) -> String,
+    client_url: fn(&Path, usize) -> String,
+    count: usize,
+    more: Vec<String>,
+    outgoing: Dialer,
+    running: Vec<Option<Child>>,
+}
+
+impl SocketCluster {
+    fn new(
+        count: usize,
+        peer_url: fn(&Path, usize) -> String,
+        client_url: fn(&Path, usize) -> String,
+    ) -> SocketCluster {
+        SocketCluster {
+            dir: tempfile::tempdir().unwrap(),
+            peer_url,
+            client_url,
+            count,
+            more: Vec::new(),
+            outgoing: Dialer::default(),
+            running: Vec::new(),
+        }
+    }
+
+    fn peer(&self, at: usize) -> String {
+        (self.peer_url)(self.dir.path(), at)
+    }
+
+    fn client(&self, at: usize) -> String {
+        (self.client_url)(self.dir.path(), at)
+    }
+
+    fn start(&mut self, at: usize, state: &str) {
+        let cluster: Vec<_> =
+            (0..self.count).map(|at| format!("m{at}={}", self.peer(at))).collect();
+        let log = self.dir.path().join(format!("m{at}.log"));
+        let log = File::options().create(true).append(true).open(log).unwrap();
+        let (client, peer) = (self.client(at), self.peer(at));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_clearlane"));
+        command.env_clear().current_dir(&self.dir).stdout(Stdio::null()).stderr(log);
+        command.args([format!("--name=m{at}"), format!("--data-dir=data{at}")]);
+        command.args(["--initial-cluster", &cluster.join(","), "--initial-cluster-state", state]);
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.args(&self.more);
+        if self.running.len() <= at {
+            self.running.resize_with(at + 1, || None);
+        }
+        self.running[at] = Some(command.spawn().unwrap());
+    }
+
+    fn log(&self, at: usize) -> String {
+        fs::read_to_string(self.dir.path().join(format!("m{at}.log"))).unwrap()
+    }
+
+    fn kill(&mut self, at: usize) {
+        let mut process = self.running[at].take().unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+
+    /// Asks it to end, and waits.
+    fn stop(&mut self, at: usize) {
+        let mut process = self.running[at].take().unwrap();
+        kill(Pid::from_raw(process.id() as i32), Signal::SIGTERM).unwrap();
+        process.wait().unwrap();
+    }
+
+    async fn channel(&self, at: usize) -> Result<Channel, String> {
+        let url = self.client(at);
+        // Here a socket without a path is not in the working directory.
+        let url = match url.strip_prefix("unix://localhost") {
+            Some(rest) => format!("unix://{}/localhost{rest}", self.dir.path().display()),
+            None => url,
+        };
+        self.outgoing.connect(&url).await
+    }
+
+    /// Until it is done by member `at`, whatever it says before.
+    async fn put(&self, at: usize, value: &str) {
+        let begin = Instant::now();
+        loop {
+            let put = PutRequest {
+                key: "k".into(),
+                value: value.to_owned().into(),
+                ..Default::default()
+            };
+            let why = match self.channel(at).await {
+                Ok(channel) => match KvClient::new(channel).put(put).await {
+                    Ok(_) => return,
+                    Err(status) => status.to_string(),
+                },
+                Err(why) => why,
+            };
+            assert!(begin.elapsed() < TIMEOUT, "{why}\n{}", self.log(at));
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Waits until the member itself has this.
+    async fn has(&self, at: usize, value: &str) {
+        let begin = Instant::now();
+        loop {
+            let get = RangeRequest { key: "k".into(), serializable: true, ..Default::default() };
+            if let Ok(channel) = self.channel(at).await
+                && let Ok(got) = KvClient::new(channel).range(get).await
+                && got.get_ref().kvs.first().is_some_and(|kv| kv.value == value.as_bytes())
+            {
+                return;
+            }
+            assert!(begin.elapsed() < TIMEOUT, "{}", self.log(at));
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    fn sockets(&self) -> Vec<PathBuf> {
+        let files = fs::read_dir(&self.dir).unwrap().map(|entry| entry.unwrap().path());
+        let is_socket = |path: &PathBuf| {
+            use std::os::unix::fs::FileTypeExt;
+            fs::symlink_metadata(path).unwrap().file_type().is_socket()
+        };
+        files.filter(is_socket).collect()
+    }
+}
+
+impl Drop for SocketCluster {
+    fn drop(&mut self) {
+        for at in 0..self.running.len() {
+            if self.running[at].is_some() {
+                self.kill(at);
+            }
+        }
+    }
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+/// They agree, one is killed and leaves its sockets, comes back, and all end without leaving any.
+fn check_that_members_serve(lab: &mut SocketCluster) {
+    for at in 0..3 {
+        lab.start(at, "new");
+    }
+    block_on(async {
+        lab.put(0, "1").await;
+        lab.has(1, "1").await;
+        lab.has(2, "1").await;
+    });
+    lab.kill(2);
+    assert_eq!(lab.sockets().len(), 6);
+    block_on(lab.put(1, "2"));
+    lab.start(2, "new");
+    block_on(lab.has(2, "2"));
+    for at in 0..3 {
+        lab.stop(at);
+    }
+    assert_eq!(lab.sockets(), Vec::<PathBuf>::new(), "{}", lab.log(0));
+}
+
+#[test]
+fn members_meet_at_paths() {
+    let mut lab = SocketCluster::new(
+        3,
+        |dir, at| format!("unix://{}/peer{at}", dir.display()),
+        |dir, at| format!("unix://{}/client{at}", dir.display()),
+    );
+    check_that_members_serve(&mut lab);
+}
+
+/// As etcd's own tests write them.
+#[test]
+fn members_meet_at_names() {
+    let mut lab = SocketCluster::new(
+        3,
+        |_, at| format!("unix://localhost:{}", 20_001 + 10 * at),
+        |_, at| format!("unix://localhost:{}", 20_000 + 10 * at),
+    );
+    check_that_members_serve(&mut lab);
+}
+
+#[test]
+fn members_meet_at_sockets_with_tls() {
+    let mut lab = SocketCluster::new(
+        3,
+        |dir, at| format!("unixs://{}/peer{at}", dir.display()),
+        |dir, at| format!("unixs://{}/client{at}", dir.display()),
+    );
+    let ca = Authority::new(lab.dir.path(), "ca");
+    let pair = ca.pair("member", &["localhost"]);
+    lab.outgoing = Dialer::new(&ca.caller(pair.clone()), &ProtocolConfig::default()).unwrap();
+    lab.more = secured(&ca, &pair);
+    check_that_members_serve(&mut lab);
+}
+
+fn secured(
+    ca: &Authority,
+    CertificateFiles { certificate, key }: &CertificateFiles,
+) -> Vec<String> {
+    let flags = ["", "peer-"].map(|side| {
+        let flag = |name: &str, path: &Path| format!("--{side}{name}={}", path.display());
+        [
+            flag("cert-file", &certificate.path),
+            flag("key-file", &key.path),
+            flag("trusted-ca-file", ca.certificate()),
+            format!("--{side}client-cert-auth"),
+        ]
+    });
+    flags.concat()
+}
+
+#[test]
+fn a_member_joins_over_sockets() {
+    let mut lab = SocketCluster::new(
+        1,
+        |dir, at| format!("unix://{}/peer{at}", dir.display()),
+        |dir, at| format!("unix://{}/client{at}", dir.display()),
+    );
+    lab.start(0, "new");
+    block_on(async {
+        lab.put(0, "1").await;
+        let add = MemberAddRequest { peer_urls: vec![lab.peer(1)], is_learner: false };
+        ClusterClient::new(lab.channel(0).await.unwrap()).member_add(add).await.unwrap();
+    });
+    lab.count = 2;
+    lab.start(1, "existing");
+    block_on(async {
+        lab.has(1, "1").await;
+        lab.put(1, "2").await;
+        lab.has(0, "2").await;
+    });
+}
+
+/// A certificate for another host is not believed, over a socket either.
+#[test]
+fn a_wrong_certificate_is_noticed() {
+    let mut lab = SocketCluster::new(
+        2,
+        |dir, at| format!("unixs://{}/peer{at}", dir.display()),
+        |dir, at| format!("unix://{}/client{at}", dir.display()),
+    );
+    let ca = Authority::new(lab.dir.path(), "ca");
+    lab.more = secured(&ca, &ca.pair("member", &["elsewhere.invalid"])).split_off(4);
+    lab.start(0, "new");
+    lab.start(1, "new");
+    let begin = Instant::now();
+    while !lab.log(0).contains("no connection") || !lab.log(0).contains("elsewhere.invalid") {
+        assert!(begin.elapsed() < TIMEOUT, "{}", lab.log(0));
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}

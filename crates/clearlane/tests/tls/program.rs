@@ -1,0 +1,229 @@
+//! The program itself, with flags about TLS.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream as Tcp};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+
+use clearlane_net::tls::protocol::ProtocolConfig;
+use clearlane_net::tls::{Dialer, FlagPath, TlsInfo};
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use crate::authority::Authority;
+use crate::test_server::{TIMEOUT, block_on, get, handshake, put};
+
+const BY_DEFAULT: [&str; 4] = [
+    "--listen-client-urls=https://127.0.0.1:0",
+    "--advertise-client-urls=https://127.0.0.1:2379",
+    "--listen-peer-urls=http://127.0.0.1:0",
+    "--initial-cluster-token=new",
+];
+
+fn program(arguments: &[&str]) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_clearlane"));
+    program.args(arguments).env_clear();
+    program
+}
+
+/// A member that runs, and what it says.
+struct Running {
+    process: Child,
+    lines: Receiver<String>,
+}
+
+impl Running {
+    fn start(data_dir: &Path, more: &[&str]) -> Running {
+        let mut program = program(&BY_DEFAULT);
+        program.arg(format!("--data-dir={}", data_dir.display())).args(more);
+        let mut process = program.stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(process.stderr.take().unwrap());
+        let (tell, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in stderr.lines() {
+                // The test may have seen enough.
+                let _ = tell.send(line.unwrap());
+            }
+        });
+        Running { process, lines }
+    }
+
+    /// Waits for a line with these words.
+    fn line(&self, words: &str) -> Value {
+        let mut said = Vec::new();
+        loop {
+            let line = self.lines.recv_timeout(TIMEOUT);
+            let line = line.unwrap_or_else(|_| panic!("no {words} in {said:#?}"));
+            if line.contains(words) {
+                return serde_json::from_str(&line).unwrap();
+            }
+            said.push(line);
+        }
+    }
+
+    fn address(&self, words: &str) -> String {
+        self.line(words)["address"].as_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended cannot be killed.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What a start says that ends.
+fn refused(data_dir: &Path, more: &[&str]) -> String {
+    let mut program = program(&BY_DEFAULT);
+    program.arg(format!("--data-dir={}", data_dir.display())).args(more);
+    let Output { status, stderr, .. } = program.output().unwrap();
+    assert_eq!(status.code(), Some(1), "{more:?}");
+    let said = String::from_utf8(stderr).unwrap();
+    said.lines().last().unwrap().to_owned()
+}
+
+fn flag(name: &str, path: &Path) -> String {
+    format!("--{name}={}", path.display())
+}
+
+#[test]
+fn a_certificate_is_made_and_used_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let made = data.join("fixtures/client/cert.pem");
+    let mut certificates = Vec::new();
+    for _ in 0..2 {
+        let running = Running::start(&data, &["--auto-tls"]);
+        let address = running.address("serving client traffic securely");
+        certificates.push(fs::read(&made).unwrap());
+        // Signed by itself, it is its own authority.
+        let trusted = Some(FlagPath { flag: "cacert", path: made.clone() });
+        let side = TlsInfo { trusted_ca: trusted, ..TlsInfo::default() };
+        let outgoing = Dialer::new(&side, &ProtocolConfig::default()).unwrap();
+        block_on(async {
+            let url = format!("https://{address}");
+            let channel = outgoing.connect(&url).await.unwrap();
+            put(channel).await.unwrap();
+        });
+        let copy = dir.path().join("copy");
+        let save = ["snapshot", "save", &address, copy.to_str().unwrap()];
+        let told = program(&save).arg("--insecure-skip-tls-verify").output().unwrap();
+        assert!(told.status.success() && copy.exists(), "{told:?}");
+        let told = program(&save).arg(flag("cacert", &made)).output().unwrap();
+        assert!(told.status.success(), "{told:?}");
+        let told = program(&save).arg("--insecure-skip-tls-verify=false").output().unwrap();
+        assert!(!told.status.success(), "{told:?}");
+    }
+    assert_eq!(certificates[0], certificates[1]);
+}
+
+#[test]
+fn who_is_refused_is_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = Authority::new(dir.path(), "ca");
+    let pair = ca.pair("server", &["127.0.0.1", "localhost"]);
+    let flags = [
+        flag("cert-file", &pair.certificate.path),
+        flag("key-file", &pair.key.path),
+        flag("trusted-ca-file", ca.certificate()),
+        "--client-cert-auth".to_owned(),
+    ];
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let running = Running::start(&dir.path().join("data"), &flags);
+    let address = running.address("serving client traffic securely");
+    block_on(async {
+        let stream = TcpStream::connect(&address).await.unwrap();
+        let own = stream.local_addr().unwrap().to_string();
+        // In TLS 1.3 a client is done before it is looked at.
+        let stream = handshake(stream, ca.certificate(), &["h2"]).await.unwrap();
+        let line = running.line("rejected connection on client endpoint");
+        assert_eq!(line["level"], "warn");
+        assert_eq!(line["remote-addr"], own);
+        assert_eq!(line["server-name"], "localhost");
+        assert_eq!(line["error"], "tls: client didn't provide a certificate");
+        drop(stream);
+    });
+    drop(Tcp::connect(&address).unwrap());
+    assert_eq!(running.line("rejected connection on client endpoint")["error"], "EOF");
+}
+
+#[test]
+fn slow_requests_are_told_with_their_clients_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = Authority::new(dir.path(), "ca");
+    let trusted = flag("trusted-ca-file", ca.certificate());
+    let slow = "--warning-unary-request-duration=0s";
+    let running = Running::start(&dir.path().join("data"), &["--auto-tls", slow, &trusted]);
+    let address = running.address("serving client traffic securely");
+    let made = dir.path().join("data/fixtures/client/cert.pem");
+    let trusted = Some(FlagPath { flag: "cacert", path: made });
+    let side = TlsInfo { trusted_ca: trusted, ..ca.caller(ca.pair("alice", &[])) };
+    let outgoing = Dialer::new(&side, &ProtocolConfig::default()).unwrap();
+    block_on(async {
+        let url = format!("https://{address}");
+        let channel = outgoing.connect(&url).await.unwrap();
+        put(channel).await.unwrap();
+    });
+    let line = running.line("request stats");
+    assert!(line["remote"].as_str().unwrap().ends_with(" (CN alice)"), "{line}");
+}
+
+#[test]
+fn metrics_may_have_tls_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let metrics = "--listen-metrics-urls=https://localhost:0,http://127.0.0.1:0";
+    let running = Running::start(dir.path(), &["--auto-tls", metrics]);
+    let (secure, plain) = (running.address("serving metrics"), running.address("serving metrics"));
+    running.line("serving client traffic securely");
+    block_on(async {
+        let stream = TcpStream::connect(secure).await.unwrap();
+        let made = dir.path().join("fixtures/client/cert.pem");
+        let stream = handshake(stream, &made, &["http/1.1"]).await.unwrap();
+        assert!(get(stream, "/metrics").await.contains("etcd_server_has_leader 1"));
+        let stream = TcpStream::connect(plain).await.unwrap();
+        assert!(get(stream, "/metrics").await.contains("etcd_server_has_leader 1"));
+    });
+}
+
+#[test]
+fn wrong_files_are_told_before_data_is_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let ca = Authority::new(dir.path(), "ca");
+    let (one, two) = (ca.pair("one", &["127.0.0.1"]), ca.pair("two", &["127.0.0.1"]));
+    let (one, two, missing) = (&one.certificate.path, &two.key.path, dir.path().join("missing"));
+    let (own_key, nonsense) = (dir.path().join("one.key"), dir.path().join("nonsense"));
+    fs::write(&nonsense, "nonsense").unwrap();
+    let good = [flag("cert-file", one), flag("key-file", &own_key)];
+    let with = |more: &[String]| {
+        let all: Vec<&str> = good.iter().chain(more).map(String::as_str).collect();
+        refused(&data, &all)
+    };
+    for (more, words) in [
+        (vec![flag("cert-file", &missing)], "--cert-file: "),
+        (vec![flag("cert-file", &nonsense)], "there is no certificate in it"),
+        (vec![flag("key-file", two)], "private key does not match public key in --cert-file"),
+        (vec![flag("key-file", one)], "there is no private key in it"),
+        (vec![flag("trusted-ca-file", &missing)], "--trusted-ca-file: "),
+        (
+            vec![flag("trusted-ca-file", ca.certificate()), flag("client-crl-file", &nonsense)],
+            "--client-crl-file: ",
+        ),
+    ] {
+        let told = with(&more);
+        assert!(told.contains(words), "{more:?}: {told}");
+    }
+    let told = refused(&data, &[]);
+    assert!(told.contains("TLS key/cert (--cert-file, --key-file) must be provided"), "{told}");
+    let told = with(&["--cipher-suites=TLS_RSA_WITH_AES_128_CBC_SHA".to_owned()]);
+    assert!(told.contains("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"), "{told}");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("--listen-client-urls=https://{}", taken.local_addr().unwrap());
+    assert!(refused(&data, &["--auto-tls", &url]).contains("--listen-client-urls: 127.0.0.1:"));
+    assert!(!data.exists());
+}

@@ -1,0 +1,237 @@
+//! Tools on data: a store is saved, restored, defragmented; a log is printed.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use clearlane::data;
+use clearlane_backend::Era;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest, RangeRequest};
+use clearlane_server::Server;
+use clearlane_server::requests::Limits;
+use clearlane_server::snapshot_file::SnapshotWriter;
+use serde_json::Value;
+use tonic::transport::Endpoint;
+
+/// Nothing here takes nearly so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn clearlane(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_clearlane")).args(arguments).env_clear().output().unwrap()
+}
+
+/// What a tool prints that does what it should.
+fn done(arguments: &[&str]) -> String {
+    let output = clearlane(arguments);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.is_empty(), "{arguments:?}: {told}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What one says that does not.
+fn refused(arguments: &[&str], status: i32) -> String {
+    let output = clearlane(arguments);
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.unwrap() })
+}
+
+/// A member that puts `a` to `e` at the revisions 2 to 6, and what a client saves of it.
+fn make(data_dir: &Path, file: &Path) {
+    let design = Era::Clearlane;
+    let node =
+        data::open_single_member(data_dir, design.into(), "old", "http://localhost:2380").unwrap();
+    let node = Arc::new(node);
+    block_on(async {
+        let member = Server::new(&node, Limits::default());
+        let desk = tokio::spawn(member.requests().clone().run());
+        for key in ["a", "b", "c", "d", "e"] {
+            let put = PutRequest {
+                key: key.into(),
+                value: vec![b'v'; 1000].into(),
+                ..Default::default()
+            };
+            let request = InternalRaftRequest { put: Some(put), ..Default::default() };
+            member.propose(request).await.unwrap();
+        }
+        desk.abort();
+    });
+    let mut saved = fs::File::create(file).unwrap();
+    let mut writer = SnapshotWriter::new(&*node.store()).unwrap();
+    while let Some(piece) = writer.next_chunk().unwrap() {
+        saved.write_all(&piece).unwrap();
+    }
+    node.stop();
+}
+
+/// Starts a member, and kills it when the work is done.
+fn while_it_runs<T>(data_dir: &str, era: &str, work: impl FnOnce(&str) -> T) -> T {
+    let (data_dir, era) = (format!("--data-dir={data_dir}"), format!("--era={era}"));
+    let mut process = Command::new(env!("CARGO_BIN_EXE_clearlane"))
+        .args([&data_dir, &era, "--name=new", "--listen-client-urls=http://127.0.0.1:0"])
+        .args(["--advertise-client-urls=http://a:1", "--listen-peer-urls=http://127.0.0.1:0"])
+        .env_clear()
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(process.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let serving = lines.find(|line| line.contains("serving client traffic"));
+    // Somebody must go on reading what it says.
+    let reading = thread::spawn(move || lines.count());
+    let line: Value = serde_json::from_str(&serving.expect("it has not become ready")).unwrap();
+    let done = work(line["address"].as_str().unwrap());
+    process.kill().unwrap();
+    process.wait().unwrap();
+    reading.join().unwrap();
+    done
+}
+
+/// Starts a member and asks it.
+fn asked(
+    data_dir: &str,
+    era: &str,
+    requests: Vec<RangeRequest>,
+) -> Vec<Result<(i64, i64), String>> {
+    while_it_runs(data_dir, era, |address| {
+        block_on(async {
+            let at = Endpoint::from_shared(format!("http://{address}")).unwrap();
+            let mut client = KvClient::new(at.connect().await.unwrap());
+            let mut answers = Vec::new();
+            for request in requests {
+                let answer = client.range(request).await.map(|answer| answer.into_inner());
+                let answer = answer.map(|answer| (answer.count, answer.header.unwrap().revision));
+                answers.push(answer.map_err(|status| status.message().to_owned()));
+            }
+            answers
+        })
+    })
+}
+
+fn all() -> RangeRequest {
+    RangeRequest { key: vec![0].into(), range_end: vec![0].into(), ..Default::default() }
+}
+
+#[test]
+fn a_store_is_saved_and_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let (old, file) = (dir.path().join("old"), dir.path().join("file"));
+    make(&old, &file);
+    let file = file.to_str().unwrap();
+    let told = done(&["snapshot", "status", file]);
+    assert!(told.contains("revision 6, ") && told.starts_with("hash "), "{told}");
+
+    let new = dir.path().join("new");
+    let new = new.to_str().unwrap();
+    let peers = "--initial-advertise-peer-urls=http://127.0.0.1:9";
+    let restore = ["snapshot", "restore", file, "--data-dir", new, "--name=new", peers];
+    assert_eq!(done(&restore), format!("restored {new} at revision 6\n"));
+    assert!(refused(&restore, 1).ends_with("is not empty\n"));
+    let wal = done(&["wal", "dump", new]);
+    assert!(wal.contains("WAL entries: 1\n") && wal.contains("conf AddNode"), "{wal}");
+    assert_eq!(asked(new, "clearlane", vec![all()]), [Ok((5, 6))]);
+    // Who was a member before is none now.
+    let (old_wal, new_wal) =
+        (done(&["wal", "dump", old.to_str().unwrap()]), done(&["wal", "dump", new]));
+    let cluster =
+        |text: &str| text.lines().find(|line| line.contains("clusterID=")).unwrap().to_owned();
+    assert!(old_wal.contains("put PutRequest"), "{old_wal}");
+    assert_ne!(cluster(&old_wal), cluster(&new_wal));
+}
+
+#[test]
+fn a_restored_store_begins_further_on() {
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("old"), &dir.path().join("file"));
+    let file = dir.path().join("file");
+    let restore = ["snapshot", "restore", file.to_str().unwrap(), "--name=new"];
+    let old = RangeRequest { revision: 6, ..all() };
+    for (era, marks) in [("clearlane", true), ("3.5", true), ("clearlane", false), ("3.5", false)] {
+        let new = dir.path().join(format!("{era}-{marks}"));
+        let new = new.to_str().unwrap();
+        let mark = format!("--mark-compacted={marks}");
+        let bump = ["--bump-revision=1000", &mark, "--data-dir", new];
+        let told = done(&[&restore[..], &bump].concat());
+        assert_eq!(told, format!("restored {new} at revision 1006\n"));
+        let told = match marks {
+            true => Err("etcdserver: mvcc: required revision has been compacted".to_owned()),
+            false => Ok((5, 1006)),
+        };
+        assert_eq!(asked(new, era, vec![all(), old.clone()]), [Ok((5, 1006)), told.clone()]);
+        // And the same after a restart.
+        assert_eq!(asked(new, era, vec![all(), old.clone()]), [Ok((5, 1006)), told]);
+    }
+    let told = refused(&[&restore[..], &["--mark-compacted"]].concat(), 1);
+    assert!(told.contains("give --bump-revision"), "{told}");
+}
+
+#[test]
+fn a_damaged_file_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("old"), &dir.path().join("file"));
+    let file = dir.path().join("file");
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, &bytes).unwrap();
+    let (file, new) = (file.to_str().unwrap(), dir.path().join("new"));
+    let new = new.to_str().unwrap();
+    assert!(refused(&["snapshot", "status", file], 1).contains("sum does not match"));
+    let restore = ["snapshot", "restore", file, "--data-dir", new];
+    assert!(refused(&restore, 1).contains("sum does not match"));
+    assert!(!Path::new(new).exists());
+    let told = refused(&["snapshot", "status", "nowhere"], 1);
+    assert!(told.starts_with("clearlane: nowhere: "), "{told}");
+}
+
+#[test]
+fn a_store_is_defragmented() {
+    let dir = tempfile::tempdir().unwrap();
+    let data_dir = dir.path().join("old");
+    make(&data_dir, &dir.path().join("file"));
+    let flag = format!("--data-dir={}", data_dir.display());
+    assert!(done(&["defrag", &flag]).contains(" bytes, now "));
+    let old = data_dir.to_str().unwrap();
+    assert_eq!(asked(old, "clearlane", vec![all()]), [Ok((5, 6))]);
+    assert!(refused(&["defrag", &flag, "--engine=sled"], 1).contains("engine redb"));
+    assert!(refused(&["defrag"], 1).contains("--data-dir=DIR"));
+}
+
+/// The whole way: out of a member that runs, and into a new one.
+#[test]
+fn a_running_member_is_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = dir.path().join("old");
+    make(&old, &dir.path().join("by hand"));
+    let (file, new) = (dir.path().join("file"), dir.path().join("new"));
+    let (file, new) = (file.to_str().unwrap(), new.to_str().unwrap());
+    while_it_runs(old.to_str().unwrap(), "clearlane", |address| {
+        let told = done(&["snapshot", "save", address, file]);
+        assert!(told.starts_with(&format!("Snapshot saved at {file} (")), "{told}");
+    });
+    assert!(!Path::new(&format!("{file}.part")).exists());
+    assert!(done(&["snapshot", "status", file]).contains("revision 6, "));
+    done(&["snapshot", "restore", file, "--name=new", "--data-dir", new]);
+    assert_eq!(asked(new, "clearlane", vec![all()]), [Ok((5, 6))]);
+}
+
+#[test]
+fn what_is_no_tool_is_told() {
+    let told = refused(&["snapshot", "take"], 2);
+    assert!(told.contains("clearlane snapshot restore FILE [flags]"), "{told}");
+    assert!(done(&["snapshot", "restore", "--help"]).contains("--bump-revision=number"));
+    let told = refused(&["snapshot", "save", "127.0.0.1:1", "file"], 1);
+    assert!(told.starts_with("clearlane: 127.0.0.1:1: "), "{told}");
+    assert!(!Path::new("file.part").exists());
+}

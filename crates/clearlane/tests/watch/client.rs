@@ -1,0 +1,203 @@
+//! A server on a free port, and a client with streams of watchers.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clearlane::data;
+use clearlane_backend::Era;
+use clearlane_mvcc::watch::WatchMetrics;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::watch_client::WatchClient;
+use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
+use clearlane_proto::etcdserverpb::{
+    PutRequest, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest,
+    WatchResponse,
+};
+use clearlane_proto::mvccpb::Event;
+use clearlane_rpc::serve::RpcServer;
+use clearlane_server::requests::Limits;
+use clearlane_server::threads::ServerThreads;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
+
+/// Far more than anything takes. Whoever waits in vain is ended then.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+pub(crate) struct Running {
+    pub(crate) node: Arc<ServerThreads>,
+    server: RpcServer,
+}
+
+impl Running {
+    pub(crate) fn start(dir: &Path, design: Era) -> Running {
+        Running::with(dir, design, Duration::from_secs(600))
+    }
+
+    /// With this interval of notices of progress.
+    pub(crate) fn with(dir: &Path, design: Era, progress: Duration) -> Running {
+        let node = data::open_single_member(dir, design.into(), "default", "http://localhost:2380");
+        let node = Arc::new(node.unwrap());
+        node.watch_server().set_progress_interval(progress);
+        let address = "127.0.0.1:0".parse().unwrap();
+        let server = RpcServer::start(&node, address, 2, Limits::default()).unwrap();
+        Running { node, server }
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        let address = format!("http://{}", self.server.address());
+        let channel = Endpoint::from_shared(address).unwrap().connect().await.unwrap();
+        // Without fragments, a message may be long.
+        let watch = WatchClient::new(channel.clone()).max_decoding_message_size(64 << 20);
+        Client { kv: KvClient::new(channel), watch }
+    }
+
+    pub(crate) fn figures(&self) -> WatchMetrics {
+        self.node.watch_server().metrics()
+    }
+
+    /// Waits until the figures are such.
+    pub(crate) async fn until(&self, are: impl Fn(&WatchMetrics) -> bool) {
+        while !are(&self.figures()) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    pub(crate) fn stop(self) {
+        self.server.stop().unwrap();
+        self.node.stop();
+        assert!(self.node.failure().borrow().is_none());
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) kv: KvClient<Channel>,
+    watch: WatchClient<Channel>,
+}
+
+impl Client {
+    /// Returns the revision.
+    pub(crate) async fn put(&mut self, key: &str, value: impl Into<Vec<u8>>) -> i64 {
+        let (key, value) = (key.to_owned().into(), value.into().into());
+        let put = PutRequest { key, value, ..PutRequest::default() };
+        self.kv.put(put).await.unwrap().into_inner().header.unwrap().revision
+    }
+
+    pub(crate) async fn stream(&mut self) -> Stream {
+        let (requests, receiver) = mpsc::unbounded_channel();
+        let responses = self.watch.watch(UnboundedReceiverStream::new(receiver)).await.unwrap();
+        Stream { requests, responses: responses.into_inner() }
+    }
+
+    /// A stream with one watcher, which is made.
+    pub(crate) async fn watcher(&mut self, create: WatchCreateRequest) -> Stream {
+        let mut stream = self.stream().await;
+        stream.create(create);
+        assert!(stream.next().await.created);
+        stream
+    }
+}
+
+/// A stream of watchers.
+pub(crate) struct Stream {
+    requests: mpsc::UnboundedSender<WatchRequest>,
+    responses: Streaming<WatchResponse>,
+}
+
+impl Stream {
+    fn ask(&self, request: RequestUnion) {
+        self.requests.send(WatchRequest { request_union: Some(request) }).unwrap();
+    }
+
+    pub(crate) fn create(&self, create: WatchCreateRequest) {
+        self.ask(RequestUnion::CreateRequest(create));
+    }
+
+    pub(crate) fn cancel(&self, watch_id: i64) {
+        self.ask(RequestUnion::CancelRequest(WatchCancelRequest { watch_id }));
+    }
+
+    pub(crate) fn progress(&self) {
+        self.ask(RequestUnion::ProgressRequest(WatchProgressRequest {}));
+    }
+
+    pub(crate) fn say_nothing(&self) {
+        self.requests.send(WatchRequest { request_union: None }).unwrap();
+    }
+
+    /// Has no more to ask, but listens.
+    pub(crate) fn half_close(mut self) -> Stream {
+        self.requests = mpsc::unbounded_channel().0;
+        self
+    }
+
+    pub(crate) async fn next(&mut self) -> WatchResponse {
+        self.responses.message().await.unwrap().expect("the stream goes on")
+    }
+
+    pub(crate) async fn end(&mut self) -> Status {
+        loop {
+            if let Err(status) = self.responses.message().await {
+                return status;
+            }
+        }
+    }
+
+    /// Reads until the events of so many revisions have come; they must rise from here on.
+    pub(crate) async fn revisions(&mut self, from: i64, up_to: i64) {
+        let mut next = from;
+        while next <= up_to {
+            for event in self.next().await.events {
+                assert_eq!(event.kv.unwrap().mod_revision, next, "each revision once, in order");
+                next += 1;
+            }
+        }
+        assert_eq!(next, up_to + 1);
+    }
+}
+
+/// A watcher of one key, from now on.
+pub(crate) fn of_key(key: &str) -> WatchCreateRequest {
+    WatchCreateRequest { key: key.to_owned().into(), ..WatchCreateRequest::default() }
+}
+
+/// A watcher of all keys that begin like this letter.
+pub(crate) fn of_letter(letter: u8) -> WatchCreateRequest {
+    let (key, range_end) = (vec![letter].into(), vec![letter + 1].into());
+    WatchCreateRequest { key, range_end, ..WatchCreateRequest::default() }
+}
+
+/// What happened, in a line: `put a=1 @2 (was 0)`.
+pub(crate) fn lines(events: &[Event]) -> Vec<String> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let line = |event: &Event| {
+        let kv = event.kv.as_ref().unwrap();
+        let was = event.prev_kv.as_ref().map(|was| format!(" (was {})", text(&was.value)));
+        let what = match event.r#type {
+            0 => format!("put {}={}", text(&kv.key), text(&kv.value)),
+            _ => format!("delete {}", text(&kv.key)),
+        };
+        format!("{what} @{}{}", kv.mod_revision, was.unwrap_or_default())
+    };
+    events.iter().map(line).collect()
+}
+
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(DEADLINE, work).await.expect("in time") })
+}
+
+/// On a server of each era.
+#[allow(clippy::print_stdout, reason = "a test that fails shows its era")]
+pub(crate) fn in_every_era(work: impl AsyncFn(&Running)) {
+    for design in Era::DISTINCT_STORES {
+        println!("{design:?}");
+        let dir = tempfile::tempdir().unwrap();
+        let running = Running::start(dir.path(), design);
+        block_on(work(&running));
+        running.stop();
+    }
+}

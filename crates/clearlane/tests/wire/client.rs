@@ -1,0 +1,199 @@
+//! A server on a free port, and a client that writes the heads and the frames of its calls itself.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use clearlane::data;
+use clearlane_backend::Era;
+use clearlane_rpc::serve::RpcServer;
+use clearlane_server::requests::Limits;
+use clearlane_server::threads::ServerThreads;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{RecvStream, SendStream};
+use http::{HeaderMap, Request, StatusCode};
+use prost::Message;
+use tokio::net::TcpStream;
+
+/// Far more than anything takes.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Running {
+    pub(crate) node: Arc<ServerThreads>,
+    pub(crate) server: RpcServer,
+}
+
+impl Running {
+    pub(crate) fn start(dir: &Path) -> Running {
+        let parts = Era::Clearlane.into();
+        let node = data::open_single_member(dir, parts, "default", "http://localhost:2380");
+        let node = Arc::new(node.unwrap());
+        let address = "127.0.0.1:0".parse().unwrap();
+        let server = RpcServer::start(&node, address, 1, Limits::default()).unwrap();
+        Running { node, server }
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        let connection = TcpStream::connect(self.server.address()).await.unwrap();
+        let mut builder = h2::client::Builder::new();
+        builder.initial_window_size(16 << 20).initial_connection_window_size(16 << 20);
+        let (requests, connection) = builder.handshake(connection).await.unwrap();
+        tokio::spawn(connection);
+        Client { requests: requests.ready().await.unwrap() }
+    }
+
+    fn stop(self) {
+        self.server.stop().unwrap();
+        self.node.stop();
+        assert!(self.node.failure().borrow().is_none());
+    }
+}
+
+/// Runs a test at a server of its own.
+pub(crate) fn with_server(work: impl AsyncFn(&Running)) {
+    let dir = tempfile::tempdir().unwrap();
+    let running = Running::start(dir.path());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let work = async { tokio::time::timeout(DEADLINE, work(&running)).await.expect("in time") };
+    runtime.block_on(work);
+    drop(runtime);
+    running.stop();
+}
+
+#[derive(Clone)]
+pub(crate) struct Client {
+    requests: SendRequest<Bytes>,
+}
+
+/// What came back: the head, the bytes behind it, and where gRPC says how the call went.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) http: StatusCode,
+    pub(crate) head: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) code: String,
+    pub(crate) message: String,
+}
+
+impl Client {
+    /// Opens a call; `headers` come behind those that every call has.
+    pub(crate) fn open(
+        &mut self,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> (ResponseFuture, SendStream<Bytes>) {
+        let mut head = Request::post(format!("http://member{path}")).header("te", "trailers");
+        if !headers.iter().any(|(name, _)| *name == "content-type") {
+            head = head.header("content-type", "application/grpc");
+        }
+        for (name, value) in headers {
+            head = head.header(*name, *value);
+        }
+        self.requests.send_request(head.body(()).unwrap(), false).unwrap()
+    }
+
+    /// A call with one piece of body.
+    pub(crate) async fn raw(&mut self, path: &str, headers: &[(&str, &str)], body: Bytes) -> Reply {
+        let (answer, mut sends) = self.open(path, headers);
+        let sent = send_all(&mut sends, body);
+        let (answer, _) = tokio::join!(reply(answer), sent);
+        answer
+    }
+
+    pub(crate) async fn call(
+        &mut self,
+        path: &str,
+        headers: &[(&str, &str)],
+        message: &impl Message,
+    ) -> Reply {
+        self.raw(path, headers, frame(0, &message.encode_to_vec())).await
+    }
+}
+
+/// Sends as the windows allow; a server that has answered already may not want the rest.
+async fn send_all(sends: &mut SendStream<Bytes>, mut body: Bytes) {
+    loop {
+        sends.reserve_capacity(body.len());
+        if body.is_empty() {
+            let _ = sends.send_data(body, true);
+            return;
+        }
+        let capacity = std::future::poll_fn(|context| sends.poll_capacity(context)).await;
+        let Some(Ok(capacity)) = capacity else { return };
+        let piece = body.split_to(capacity.min(body.len()));
+        if sends.send_data(piece, false).is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits for all of an answer.
+pub(crate) async fn reply(answer: ResponseFuture) -> Reply {
+    let (head, body) = answer.await.unwrap().into_parts();
+    rest(head, body).await
+}
+
+pub(crate) async fn rest(head: http::response::Parts, mut body: RecvStream) -> Reply {
+    let mut bytes = BytesMut::new();
+    while let Some(piece) = body.data().await {
+        let piece = piece.unwrap();
+        body.flow_control().release_capacity(piece.len()).unwrap();
+        bytes.put(piece);
+    }
+    let trailers = body.trailers().await.unwrap().unwrap_or_default();
+    let said = |name: &str| {
+        let value = head.headers.get(name).or(trailers.get(name));
+        value.map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default()
+    };
+    let (code, message) = (said("grpc-status"), spelled_out(&said("grpc-message")));
+    Reply { http: head.status, head: head.headers, body: bytes.freeze(), code, message }
+}
+
+/// What gRPC writes with percent signs.
+fn spelled_out(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        match (first, tail) {
+            (b'%', [a, b, tail @ ..]) => {
+                let digits = [*a, *b];
+                let digits = std::str::from_utf8(&digits).unwrap();
+                bytes.push(u8::from_str_radix(digits, 16).unwrap());
+                rest = tail;
+            }
+            _ => bytes.push(*first),
+        }
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+pub(crate) fn frame(flag: u8, message: &[u8]) -> Bytes {
+    let mut frame = BytesMut::new();
+    frame.put_u8(flag);
+    frame.put_u32(message.len() as u32);
+    frame.put_slice(message);
+    frame.freeze()
+}
+
+pub(crate) fn gzip(message: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(message).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// The first message of an answer, and whether it was compressed.
+pub(crate) fn unframed<M: Message + Default>(body: &[u8]) -> (M, bool) {
+    let length = u32::from_be_bytes(body[1..5].try_into().unwrap()) as usize;
+    let message = &body[5..5 + length];
+    if body[0] == 0 {
+        return (M::decode(message).unwrap(), false);
+    }
+    let mut plain = Vec::new();
+    GzDecoder::new(message).read_to_end(&mut plain).unwrap();
+    (M::decode(&plain[..]).unwrap(), true)
+}

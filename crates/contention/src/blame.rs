@@ -1,0 +1,313 @@
+//! Where did the time of each class go, and whose fault was it?
+//!
+//! A span says who stood in front when a wait began. That one may have waited, too, or may have been a worker who
+//! was about something else; neither is who is to blame. So a wait is taken apart:
+//!
+//! * For a lock, at each moment whoever holds it is to blame, and of several the one who came first. In a convoy
+//!   a cheap read stands behind a put for 30 ms, and the put behind an expensive read; it is the expensive read
+//!   who has the lock. And if the holder waits for somebody itself, that one is.
+//! * For a worker, time is spent as the worker spends it: the put that waits for the applier waits for the lock
+//!   that the applier waits for.
+//!
+//! ```text
+//!   expensive #7   ‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗ has readTx
+//!   applier            ░░░░░░░░░░░░░██               readTx, behind expensive #7; runs
+//!   put #2             ░░░░░░░░░░░░░░░               applier
+//!   blame of put       readTx, held by expensive 13; running 2
+//! ```
+//!
+//! What is left, because the timeline does not have it, is put down to whoever stood in front.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+
+use crate::timeline::{Activity, LaneKind, Span, Timeline, lane_class};
+
+/// Those who wait for those who wait: no more of them are followed.
+const CHAIN_DEPTH_MAX: usize = 8;
+
+/// What time was spent on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// It ran, or somebody did its work.
+    Run,
+    /// All cores were busy.
+    Core,
+    /// A disk.
+    Disk,
+    /// A message was on its way.
+    Network,
+    /// It waited for somebody.
+    Wait {
+        /// For which lock, or whose work.
+        resource: String,
+        /// The class of whoever had it, if that is known.
+        blamed_class: Option<String>,
+    },
+}
+
+/// Where the time of a class went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassBlame {
+    /// Which class: `put`.
+    pub class: String,
+    /// Whether these are requests.
+    pub kind: LaneKind,
+    /// So many of it.
+    pub lane_count: usize,
+    /// All their time together.
+    pub total_ns: u64,
+    /// What it was spent on, most of it first.
+    pub causes: Vec<(Cause, u64)>,
+}
+
+/// The blame of each class, in the order of their first spans.
+pub fn blame_by_class(timeline: &Timeline) -> Vec<ClassBlame> {
+    let parties = SpanIndex::new(timeline);
+    let mut blames: Vec<ClassBlame> = Vec::new();
+    let mut places = HashMap::<&str, usize>::new();
+    for (lane, kind) in timeline.lanes() {
+        let class = lane_class(lane);
+        let place = *places.entry(class).or_insert(blames.len());
+        if place == blames.len() {
+            let (class, causes) = (class.to_owned(), Vec::new());
+            blames.push(ClassBlame { class, kind, lane_count: 0, total_ns: 0, causes });
+        }
+        blames[place].lane_count += 1;
+    }
+    let mut sums = vec![BTreeMap::<Cause, u64>::new(); blames.len()];
+    for span in &timeline.spans {
+        let sums = &mut sums[places[lane_class(&span.lane)]];
+        parties.attribute_span(
+            span,
+            (span.from_ns, span.to_ns),
+            CHAIN_DEPTH_MAX,
+            &mut |cause, ns| {
+                *sums.entry(cause).or_default() += ns;
+            },
+        );
+    }
+    for (blame, sums) in blames.iter_mut().zip(sums) {
+        blame.total_ns = sums.values().sum();
+        blame.causes = sums.into_iter().filter(|(_, ns)| *ns > 0).collect();
+        blame.causes.sort_by_key(|(_, ns)| Reverse(*ns));
+    }
+    // Who has locks and does nothing that was recorded has no time of its own.
+    blames.retain(|blame| blame.total_ns > 0);
+    blames
+}
+
+/// Who could be to blame.
+struct SpanIndex<'a> {
+    lanes: HashMap<&'a str, SpanRow<'a>>,
+    locks: HashMap<&'a str, SpanRow<'a>>,
+}
+
+/// Spans by their beginnings.
+#[derive(Default)]
+struct SpanRow<'a> {
+    spans: Vec<&'a Span>,
+    /// Up to each of them, the latest end.
+    latest_end_ns: Vec<u64>,
+}
+
+impl<'a> SpanIndex<'a> {
+    fn new(timeline: &'a Timeline) -> SpanIndex<'a> {
+        let (mut lanes, mut locks) =
+            (HashMap::<_, SpanRow<'_>>::new(), HashMap::<_, SpanRow<'_>>::new());
+        for span in &timeline.spans {
+            let row = match &span.activity {
+                Activity::Hold { resource: of } => locks.entry(of.as_str()),
+                _ => lanes.entry(span.lane.as_str()),
+            };
+            row.or_default().spans.push(span);
+        }
+        lanes.values_mut().chain(locks.values_mut()).for_each(SpanRow::sort);
+        SpanIndex { lanes, locks }
+    }
+
+    /// Says what a piece of a span was spent on.
+    fn attribute_span(
+        &self,
+        span: &Span,
+        (from_ns, to_ns): (u64, u64),
+        depth: usize,
+        say: &mut dyn FnMut(Cause, u64),
+    ) {
+        let (of, behind) = match &span.activity {
+            Activity::Run => return say(Cause::Run, to_ns - from_ns),
+            Activity::Core => return say(Cause::Core, to_ns - from_ns),
+            Activity::Disk => return say(Cause::Disk, to_ns - from_ns),
+            Activity::Network => return say(Cause::Network, to_ns - from_ns),
+            Activity::Hold { .. } => return,
+            Activity::Wait { resource: of, blocker: behind } => (of, behind.as_deref()),
+        };
+        let waits = |by: Option<&str>| Cause::Wait {
+            resource: of.clone(),
+            blamed_class: by.map(|lane| lane_class(lane).to_owned()),
+        };
+        let mut known_ns = from_ns;
+        let (row, is_lock) = match self.locks.get(of.as_str()) {
+            Some(row) => (Some(row), true),
+            None => (behind.and_then(|front| self.lanes.get(front)), false),
+        };
+        for other in row.into_iter().flat_map(|row| row.overlapping(from_ns, to_ns)) {
+            let (begin_ns, end_ns) = (other.from_ns.max(known_ns), other.to_ns.min(to_ns));
+            if other.lane == span.lane || begin_ns >= end_ns {
+                continue;
+            }
+            if known_ns < begin_ns {
+                say(waits(behind), begin_ns - known_ns);
+            }
+            match (is_lock, depth.checked_sub(1)) {
+                (true, Some(depth)) => {
+                    let held = waits(Some(&other.lane));
+                    self.attribute_hold(other, (begin_ns, end_ns), depth, say, &held);
+                }
+                (true, None) => say(waits(Some(&other.lane)), end_ns - begin_ns),
+                (false, Some(depth)) => self.attribute_span(other, (begin_ns, end_ns), depth, say),
+                (false, None) => say(waits(behind), end_ns - begin_ns),
+            }
+            known_ns = end_ns;
+        }
+        if known_ns < to_ns {
+            say(waits(behind), to_ns - known_ns);
+        }
+    }
+}
+
+impl SpanIndex<'_> {
+    /// Says what a piece of a hold was spent on for those who wait: for what the holder waits, or for him.
+    fn attribute_hold(
+        &self,
+        hold: &Span,
+        (from_ns, to_ns): (u64, u64),
+        depth: usize,
+        say: &mut dyn FnMut(Cause, u64),
+        held: &Cause,
+    ) {
+        let mut known_ns = from_ns;
+        let row = self.lanes.get(hold.lane.as_str());
+        for other in row.into_iter().flat_map(|row| row.overlapping(from_ns, to_ns)) {
+            let (begin_ns, end_ns) = (other.from_ns.max(known_ns), other.to_ns.min(to_ns));
+            if !matches!(other.activity, Activity::Wait { .. }) || begin_ns >= end_ns {
+                continue;
+            }
+            if known_ns < begin_ns {
+                say(held.clone(), begin_ns - known_ns);
+            }
+            self.attribute_span(other, (begin_ns, end_ns), depth, say);
+            known_ns = end_ns;
+        }
+        if known_ns < to_ns {
+            say(held.clone(), to_ns - known_ns);
+        }
+    }
+}
+
+impl<'a> SpanRow<'a> {
+    fn sort(&mut self) {
+        self.spans.sort_by_key(|span| span.from_ns);
+        let mut reached_ns = 0;
+        for span in &self.spans {
+            reached_ns = span.to_ns.max(reached_ns);
+            self.latest_end_ns.push(reached_ns);
+        }
+    }
+
+    /// Those of which something lies in between.
+    fn overlapping(&self, from_ns: u64, to_ns: u64) -> impl Iterator<Item = &'a Span> {
+        let first = self.latest_end_ns.partition_point(|reached_ns| *reached_ns <= from_ns);
+        let spans = self.spans[first..].iter().take_while(move |span| span.from_ns < to_ns);
+        spans.copied().filter(move |span| span.to_ns > from_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(lane: &str, kind: LaneKind, what: Activity, from_ns: u64, to_ns: u64) -> Span {
+        Span { lane: lane.to_owned(), kind, activity: what, from_ns, to_ns }
+    }
+
+    fn wait(of: &str, behind: &str) -> Activity {
+        Activity::Wait { resource: of.to_owned(), blocker: Some(behind.to_owned()) }
+    }
+
+    fn blame_lines(timeline: &Timeline) -> Vec<String> {
+        let word = |cause: &Cause| match cause {
+            Cause::Wait { resource: of, blamed_class: by } => {
+                format!("{of} by {}", by.as_deref().unwrap_or("?"))
+            }
+            other => format!("{other:?}"),
+        };
+        let blames = blame_by_class(timeline).into_iter().map(
+            |ClassBlame { class, lane_count: lanes, total_ns, causes, .. }| {
+                let causes: Vec<_> =
+                    causes.iter().map(|(cause, ns)| format!("{} {ns}", word(cause))).collect();
+                format!("{class} x{lanes} {total_ns}: {}", causes.join(", "))
+            },
+        );
+        blames.collect()
+    }
+
+    /// The convoy: a cheap read behind a put, the put by way of the applier behind an expensive read.
+    #[test]
+    fn who_has_the_lock_is_to_blame() {
+        let hold = || Activity::Hold { resource: "readTx".to_owned() };
+        let spans = vec![
+            span("expensive #1", LaneKind::Read, Activity::Run, 0, 100),
+            span("expensive #1", LaneKind::Read, hold(), 0, 100),
+            span("applier", LaneKind::Work, wait("readTx", "expensive #1"), 10, 100),
+            span("applier", LaneKind::Work, hold(), 100, 102),
+            span("applier", LaneKind::Work, Activity::Run, 100, 102),
+            span("put #1", LaneKind::Write, Activity::Disk, 0, 5),
+            span("put #1", LaneKind::Write, wait("applier", "applier"), 5, 102),
+            span("cheap #1", LaneKind::Read, wait("readTx", "applier"), 50, 102),
+            span("cheap #1", LaneKind::Read, Activity::Run, 102, 103),
+            span("cheap #2", LaneKind::Read, wait("readTx", "applier"), 60, 102),
+        ];
+        let told = blame_lines(&Timeline { spans });
+        assert_eq!(
+            told,
+            [
+                "expensive x1 100: Run 100",
+                "put x1 102: readTx by expensive 90, Disk 5, applier by applier 5, Run 2",
+                "applier x1 92: readTx by expensive 90, Run 2",
+                "cheap x2 95: readTx by expensive 90, readTx by applier 4, Run 1",
+            ]
+        );
+    }
+
+    #[test]
+    fn who_holds_and_waits_is_not_to_blame() {
+        let hold = |lock: &str| Activity::Hold { resource: lock.to_owned() };
+        let spans = vec![
+            span("list #1", LaneKind::Read, hold("readTx"), 0, 50),
+            span("list #1", LaneKind::Read, Activity::Run, 0, 50),
+            span("commit", LaneKind::Work, hold("batchTx"), 10, 60),
+            span("commit", LaneKind::Work, wait("readTx", "list #1"), 12, 50),
+            span("put #1", LaneKind::Write, wait("batchTx", "commit"), 11, 60),
+        ];
+        let told = blame_lines(&Timeline { spans });
+        assert_eq!(told[2], "put x1 49: readTx by list 38, batchTx by commit 11");
+    }
+
+    #[test]
+    fn who_waits_for_himself_comes_to_an_end() {
+        let spans = vec![
+            span("a", LaneKind::Work, wait("b", "b"), 0, 10),
+            span("b", LaneKind::Work, wait("a", "a"), 0, 10),
+            span(
+                "put #1",
+                LaneKind::Write,
+                Activity::Wait { resource: "gone".to_owned(), blocker: None },
+                0,
+                4,
+            ),
+        ];
+        let told = blame_lines(&Timeline { spans });
+        assert_eq!(told, ["a x1 10: b by b 10", "b x1 10: a by a 10", "put x1 4: gone by ? 4"]);
+    }
+}

@@ -1,0 +1,183 @@
+//! Who is asking? A small label for the kind of work that a thread does right now.
+//!
+//! A thread id says nothing to a person, and one thread serves many kinds of request in turn. So
+//! locks remember an *actor*: "put", "cheap_read", "expensive_read", "commit". The code that knows
+//! what it is about to do enters the actor; every lock taken until the end of the scope is taken
+//! in its name, however deep the call.
+//!
+//! ```
+//! use clearlane_contention::TaskLabel;
+//!
+//! let put = TaskLabel::named("put");
+//! let _as = put.enter();
+//! assert_eq!(TaskLabel::current(), put);
+//! ```
+//!
+//! # Invariants
+//!
+//! * An actor is one byte, and there are at most [`TaskLabel::COUNT_MAX`] of them per process: figures can be
+//!   kept per pair of actors without a bound to watch. Names beyond that share [`TaskLabel::OTHER`].
+//! * A name, once interned, keeps its actor for the life of the process.
+//! * The label belongs to the thread, not to the task: leave the scope before an `await`.
+
+use std::{cell::Cell, fmt, marker::PhantomData, sync::OnceLock};
+
+/// The names by number. A slot is filled once, so looking up needs no lock.
+static NAMES: [OnceLock<&str>; TaskLabel::COUNT_MAX] =
+    [const { OnceLock::new() }; TaskLabel::COUNT_MAX];
+
+/// The names of the first actors.
+const RESERVED: [&str; 2] = ["unnamed", "other"];
+
+/// In whose name a thread acts, and as which one of that name; 0 if nobody has counted.
+pub(crate) type LabelAndNumber = (TaskLabel, u32);
+
+thread_local! {
+    static CURRENT: Cell<LabelAndNumber> = const { Cell::new((TaskLabel::UNNAMED, 0)) };
+}
+
+/// The kind of work in whose name a lock is taken. See the module documentation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskLabel(u8);
+
+impl TaskLabel {
+    /// How many actors a process can tell apart.
+    pub const COUNT_MAX: usize = 64;
+
+    /// The actor of a thread that has not entered any.
+    pub const UNNAMED: TaskLabel = TaskLabel(0);
+
+    /// Shared by all names that found the table full.
+    pub const OTHER: TaskLabel = TaskLabel(1);
+
+    /// The actor of this name, new if the name is. Searches a list: keep the result at hand where
+    /// it is needed often.
+    pub fn named(name: &str) -> TaskLabel {
+        for (number, slot) in NAMES.iter().enumerate() {
+            // Leaks at most once per slot, so at most `MAX` names.
+            let reserve = || RESERVED.get(number).copied();
+            let interned = slot.get_or_init(|| reserve().unwrap_or_else(|| name.to_owned().leak()));
+            if *interned == name {
+                return TaskLabel(number as u8);
+            }
+        }
+        TaskLabel::OTHER
+    }
+
+    /// The actor that this thread acts as.
+    #[inline]
+    pub fn current() -> TaskLabel {
+        CURRENT.get().0
+    }
+
+    /// The same, and which one of that name.
+    #[inline]
+    pub(crate) fn current_numbered() -> LabelAndNumber {
+        CURRENT.get()
+    }
+
+    /// Makes this thread act as this actor until the result is dropped; then it acts again as
+    /// whatever it acted as before.
+    #[must_use = "the thread acts as this actor only until the result is dropped"]
+    pub fn enter(self) -> LabelScope {
+        self.enter_numbered(0)
+    }
+
+    /// The same, as the one with this number: [events](crate::LockEvent) say it, so that those of one request can
+    /// be told from those of another. Figures do not.
+    #[must_use = "the thread acts as this actor only until the result is dropped"]
+    pub fn enter_numbered(self, number: u32) -> LabelScope {
+        LabelScope { previous: CURRENT.replace((self, number)), _this_thread: PhantomData }
+    }
+
+    /// The name it was interned under.
+    pub fn name(self) -> &'static str {
+        let reserved = || RESERVED.get(self.index());
+        NAMES[self.index()].get().or_else(reserved).expect("an actor has a name")
+    }
+
+    /// Its place in a table with [`TaskLabel::COUNT_MAX`] rows.
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    pub(crate) fn from_index(index: usize) -> TaskLabel {
+        assert!(index < Self::COUNT_MAX, "actor {index} of {}", Self::COUNT_MAX);
+        TaskLabel(index as u8)
+    }
+}
+
+impl fmt::Display for TaskLabel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Debug for TaskLabel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TaskLabel({})", self.name())
+    }
+}
+
+/// A thread acting as an actor; ends when dropped. Scopes must nest, as guards in local variables
+/// do by themselves.
+#[derive(Debug)]
+pub struct LabelScope {
+    previous: LabelAndNumber,
+    /// Keeps the scope on the thread whose label it changed.
+    _this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for LabelScope {
+    fn drop(&mut self) {
+        CURRENT.set(self.previous);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_interned_once() {
+        assert_eq!(TaskLabel::named("twice"), TaskLabel::named("twice"));
+        assert_ne!(TaskLabel::named("twice"), TaskLabel::named("once"));
+        assert_eq!(TaskLabel::named("twice").name(), "twice");
+    }
+
+    #[test]
+    fn reserved_names_find_their_actors() {
+        assert_eq!(TaskLabel::named("unnamed"), TaskLabel::UNNAMED);
+        assert_eq!(TaskLabel::named("other"), TaskLabel::OTHER);
+        assert_eq!(TaskLabel::UNNAMED.name(), "unnamed");
+        assert_eq!(TaskLabel::OTHER.name(), "other");
+    }
+
+    #[test]
+    fn scopes_nest_and_restore() {
+        let (outer, inner) = (TaskLabel::named("outer"), TaskLabel::named("inner"));
+        assert_eq!(TaskLabel::current(), TaskLabel::UNNAMED);
+        let _as = outer.enter_numbered(7);
+        {
+            let _as = inner.enter();
+            assert_eq!(TaskLabel::current(), inner);
+            assert_eq!(TaskLabel::current_numbered(), (inner, 0));
+        }
+        assert_eq!(TaskLabel::current_numbered(), (outer, 7));
+    }
+
+    #[test]
+    fn a_thread_starts_unnamed_and_a_panic_restores() {
+        let _as = TaskLabel::named("parent").enter();
+        let child = std::thread::spawn(|| {
+            assert_eq!(TaskLabel::current(), TaskLabel::UNNAMED);
+            let caught = std::panic::catch_unwind(|| {
+                let _as = TaskLabel::named("doomed").enter();
+                panic!("on purpose");
+            });
+            assert!(caught.is_err());
+            TaskLabel::current()
+        });
+        assert_eq!(child.join().unwrap(), TaskLabel::UNNAMED);
+    }
+}

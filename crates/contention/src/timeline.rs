@@ -1,0 +1,298 @@
+//! A timeline: who did what, from when to when, and who stood in front of whom.
+//!
+//! One file per recording, a line of JSON per span, in the order in which they ended:
+//!
+//! ```json
+//! {"lane":"put #3","kind":"write","what":"wait","of":"readTx","behind":"list #1","from":1000,"to":37000}
+//! {"lane":"list #1","kind":"read","what":"hold","of":"readTx","from":0,"to":37000}
+//! ```
+//!
+//! A *lane* is a request that reads or writes, or a worker in the background (`work`). `what` is `run`, `core` (it could run and all cores
+//! are busy), `wait` (for what is named in `of`: a lock, or another one's work), `disk`, `network`, or `hold`
+//! (of a lock). Times are nanoseconds. It is a format for a simulated server and a real one alike, so it
+//! knows nothing of either.
+//!
+//! # What a lane is called
+//!
+//! `put #3` is the third of its class `put`. Where only the class is known, as of somebody who holds a lock of a
+//! real server, that is the name, without a number; see [`lane_class`]. A worker's name is what others wait for, so
+//! that a wait for it can be told as [what it does meanwhile](crate::blame).
+
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde_json::{Map, Value, json};
+
+/// All that was recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Timeline {
+    /// In the order in which they ended.
+    pub spans: Vec<Span>,
+}
+
+/// Something that took time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Who.
+    pub lane: String,
+    /// Whether that is a request, and what for.
+    pub kind: LaneKind,
+    /// What it did.
+    pub activity: Activity,
+    /// From when, in nanoseconds.
+    pub from_ns: u64,
+    /// Until when.
+    pub to_ns: u64,
+}
+
+/// What a lane is there for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LaneKind {
+    /// A request that reads.
+    Read,
+    /// A request that writes.
+    Write,
+    /// Work in the background.
+    #[default]
+    Work,
+}
+
+impl LaneKind {
+    const ALL: [LaneKind; 3] = [LaneKind::Read, LaneKind::Write, LaneKind::Work];
+
+    /// As in a file.
+    pub fn name(self) -> &'static str {
+        match self {
+            LaneKind::Read => "read",
+            LaneKind::Write => "write",
+            LaneKind::Work => "work",
+        }
+    }
+}
+
+/// What somebody does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// It runs.
+    Run,
+    /// It could run, and all cores are busy.
+    Core,
+    /// It waits for a lock, or for another one's work.
+    Wait {
+        /// For which.
+        resource: String,
+        /// Who stood in front when the wait began, if that is known.
+        blocker: Option<String>,
+    },
+    /// It waits for a disk.
+    Disk,
+    /// Its message is on its way.
+    Network,
+    /// It has a lock.
+    Hold {
+        /// Which.
+        resource: String,
+    },
+}
+
+impl Activity {
+    fn name(&self) -> &'static str {
+        match self {
+            Activity::Run => "run",
+            Activity::Core => "core",
+            Activity::Wait { .. } => "wait",
+            Activity::Disk => "disk",
+            Activity::Network => "network",
+            Activity::Hold { .. } => "hold",
+        }
+    }
+}
+
+/// What a lane is one of: `put` of `put #3`.
+pub fn lane_class(lane: &str) -> &str {
+    match lane.rsplit_once(" #") {
+        Some((class, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => class,
+        _ => lane,
+    }
+}
+
+/// What is wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {why}")]
+pub struct TimelineError {
+    line: usize,
+    why: String,
+}
+
+impl Timeline {
+    /// What falls into this stretch of time, cut off at its ends.
+    pub fn slice(&self, from_ns: u64, to_ns: u64) -> Timeline {
+        let cut = |span: &Span| {
+            let (from, to) = (span.from_ns.max(from_ns), span.to_ns.min(to_ns));
+            (from < to).then(|| Span { from_ns: from, to_ns: to, ..span.clone() })
+        };
+        Timeline { spans: self.spans.iter().filter_map(cut).collect() }
+    }
+
+    /// From the first moment to the last.
+    pub fn bounds(&self) -> Option<(u64, u64)> {
+        let from = self.spans.iter().map(|span| span.from_ns).min()?;
+        Some((from, self.spans.iter().map(|span| span.to_ns).max()?))
+    }
+
+    /// Who is in it, in the order of their first spans.
+    pub fn lanes(&self) -> Vec<(&str, LaneKind)> {
+        let mut firsts: Vec<(u64, &str, LaneKind)> = Vec::new();
+        let mut places = HashMap::<&str, usize>::new();
+        for span in &self.spans {
+            let place = *places.entry(&span.lane).or_insert(firsts.len());
+            match firsts.get_mut(place) {
+                Some((first, ..)) => *first = span.from_ns.min(*first),
+                None => firsts.push((span.from_ns, &span.lane, span.kind)),
+            }
+        }
+        firsts.sort_by_key(|(first, ..)| *first);
+        firsts.into_iter().map(|(_, lane, kind)| (lane, kind)).collect()
+    }
+}
+
+impl fmt::Display for Timeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.spans.iter().try_for_each(|span| writeln!(f, "{}", span.to_json()))
+    }
+}
+
+impl FromStr for Timeline {
+    type Err = TimelineError;
+
+    fn from_str(text: &str) -> Result<Timeline, TimelineError> {
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let spans = lines.map(|(at, line)| {
+            Span::from_json(line).map_err(|why| TimelineError { line: at + 1, why })
+        });
+        Ok(Timeline { spans: spans.collect::<Result<_, _>>()? })
+    }
+}
+
+impl Span {
+    fn to_json(&self) -> Value {
+        let mut json = json!({
+            "lane": self.lane,
+            "kind": self.kind.name(),
+            "what": self.activity.name(),
+            "from": self.from_ns,
+            "to": self.to_ns,
+        });
+        if let Activity::Wait { resource: of, .. } | Activity::Hold { resource: of } =
+            &self.activity
+        {
+            json["of"] = json!(of);
+        }
+        if let Activity::Wait { blocker: Some(behind), .. } = &self.activity {
+            json["behind"] = json!(behind);
+        }
+        json
+    }
+
+    fn from_json(line: &str) -> Result<Span, String> {
+        let fields: Map<String, Value> =
+            serde_json::from_str(line).map_err(|error| format!("no JSON object: {error}"))?;
+        const KNOWN: [&str; 7] = ["lane", "kind", "what", "of", "behind", "from", "to"];
+        if let Some(name) = fields.keys().find(|name| !KNOWN.contains(&name.as_str())) {
+            return Err(format!("there is no field {name}; there are {}", KNOWN.join(", ")));
+        }
+        let text = |name: &str| match fields.get(name).and_then(Value::as_str) {
+            Some(text) => Ok(text.to_owned()),
+            None => Err(format!("`{name}` must be a text")),
+        };
+        let time = |name: &str| match fields.get(name).and_then(Value::as_u64) {
+            Some(ns) => Ok(ns),
+            None => Err(format!("`{name}` must be a number of nanoseconds")),
+        };
+        let kind = text("kind")?;
+        let kind = LaneKind::ALL
+            .into_iter()
+            .find(|known| known.name() == kind)
+            .ok_or_else(|| format!("there is no kind `{kind}`; there are read, write and work"))?;
+        let what = match text("what")?.as_str() {
+            "run" => Activity::Run,
+            "core" => Activity::Core,
+            "wait" => Activity::Wait { resource: text("of")?, blocker: text("behind").ok() },
+            "disk" => Activity::Disk,
+            "network" => Activity::Network,
+            "hold" => Activity::Hold { resource: text("of")? },
+            other => {
+                let known = "run, core, wait, disk, network and hold";
+                return Err(format!("nobody does `{other}`; there are {known}"));
+            }
+        };
+        let (from_ns, to_ns) = (time("from")?, time("to")?);
+        if to_ns < from_ns {
+            return Err(format!("it ends at {to_ns}, before it begins at {from_ns}"));
+        }
+        Ok(Span { lane: text("lane")?, kind, activity: what, from_ns, to_ns })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(lane: &str, what: Activity, from_ns: u64, to_ns: u64) -> Span {
+        let kind = if lane.starts_with("put") { LaneKind::Write } else { LaneKind::Read };
+        Span { lane: lane.to_owned(), kind, activity: what, from_ns, to_ns }
+    }
+
+    fn timeline() -> Timeline {
+        let of = || "readTx".to_owned();
+        let spans = vec![
+            span("get #1", Activity::Run, 10, 50),
+            span(
+                "put #1",
+                Activity::Wait { resource: of(), blocker: Some("get #1".to_owned()) },
+                20,
+                50,
+            ),
+            span("get #1", Activity::Hold { resource: of() }, 5, 50),
+            span(
+                "put #1",
+                Activity::Wait { resource: "applier".to_owned(), blocker: None },
+                50,
+                60,
+            ),
+            span("put #1", Activity::Disk, 60, 70),
+        ];
+        Timeline { spans }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let timeline = timeline();
+        assert_eq!(timeline.to_string().parse(), Ok(timeline.clone()));
+        assert_eq!(timeline.bounds(), Some((5, 70)));
+        assert_eq!(timeline.lanes(), [("get #1", LaneKind::Read), ("put #1", LaneKind::Write)]);
+        let middle = timeline.slice(30, 55);
+        let ends: Vec<_> = middle.spans.iter().map(|span| (span.from_ns, span.to_ns)).collect();
+        assert_eq!(ends, [(30, 50), (30, 50), (30, 50), (50, 55)]);
+    }
+
+    #[test]
+    fn what_is_no_timeline_is_told_by_its_line() {
+        let good = r#"{"lane":"a","kind":"read","what":"run","from":1,"to":2}"#;
+        for (bad, why) in [
+            ("{", "line 2: no JSON object"),
+            (
+                r#"{"lane":"a","kind":"read","what":"run","from":1}"#,
+                "line 2: `to` must be a number",
+            ),
+            (r#"{"lane":"a","kind":"read","what":"nap","from":1,"to":2}"#, "nobody does `nap`"),
+            (r#"{"lane":"a","kind":"read","what":"wait","from":1,"to":2}"#, "`of` must be a text"),
+            (r#"{"lane":"a","kind":"read","what":"run","from":3,"to":2}"#, "it ends at 2, before"),
+            (r#"{"lane":"a","colour":"a"}"#, "there is no field colour; there are lane, kind"),
+        ] {
+            let refused = format!("{good}\n{bad}\n").parse::<Timeline>().unwrap_err().to_string();
+            assert!(refused.contains(why), "{bad}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,446 @@
+//! Real locks with real threads: what the scripts about the order of entry leave out.
+//!
+//! Nothing here sleeps for luck: a test that needs "X waits for L behind Y" waits until the
+//! registry says so.
+
+use std::{
+    hint::spin_loop,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Barrier,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc::{channel, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use clearlane_contention::{
+    BlockerState, LockEvent, LockMode, LockReport, Mutex, Registry, RwLock, TaskLabel, now_ns,
+    waited_ns,
+};
+
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !condition() {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        thread::yield_now();
+    }
+}
+
+fn until_waits(registry: &Registry, waiter: TaskLabel, holder: TaskLabel, stance: BlockerState) {
+    until(&format!("{waiter} waits behind {holder}"), || {
+        let waiting = registry.waiting();
+        waiting
+            .iter()
+            .any(|it| (it.waiter, it.blocker, it.blocker_state) == (waiter, holder, stance))
+    });
+}
+
+fn report_of(registry: &Registry, name: &str) -> LockReport {
+    registry.report().into_iter().find(|report| report.name == name).expect("a lock of this name")
+}
+
+/// An expensive read inside, a put behind it, and a cheap read behind the put: the convoy.
+/// Returns the registry afterwards and how long the cheap read waited.
+fn convoy() -> (Registry, u64) {
+    let [expensive, put, cheap] = ["expensive_read", "put", "cheap_read"].map(TaskLabel::named);
+    let registry = Registry::new();
+    let lock = RwLock::new(&registry, "readTx", 0);
+    let _as = expensive.enter();
+    let waited = thread::scope(|scope| {
+        let reading = lock.read();
+        scope.spawn(|| {
+            let _as = put.enter();
+            *lock.write() += 1;
+        });
+        until_waits(&registry, put, expensive, BlockerState::Holding);
+        let cheap_read = scope.spawn(|| {
+            let _as = cheap.enter();
+            let before_ns = waited_ns();
+            assert_eq!(*lock.read(), 1, "it goes after the put");
+            waited_ns() - before_ns
+        });
+        until_waits(&registry, cheap, put, BlockerState::Waiting);
+        drop(reading);
+        cheap_read.join().expect("the cheap read does not panic")
+    });
+    (registry, waited)
+}
+
+#[test]
+fn blame_tells_the_whole_convoy() {
+    let [expensive, put, cheap] = ["expensive_read", "put", "cheap_read"].map(TaskLabel::named);
+    let (registry, _) = convoy();
+    let report = report_of(&registry, "readTx");
+    let told =
+        report.blame.iter().map(|it| (it.waiter, it.mode, it.blocker, it.blocker_state, it.count));
+    let mut told: Vec<_> = told.collect();
+    told.sort();
+    let mut expected = [
+        (put, LockMode::Write, expensive, BlockerState::Holding, 1),
+        (cheap, LockMode::Read, put, BlockerState::Waiting, 1),
+        (cheap, LockMode::Read, put, BlockerState::Holding, 1),
+    ];
+    expected.sort();
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn a_wait_is_the_sum_of_its_blame_and_of_waking_up() {
+    let cheap = TaskLabel::named("cheap_read");
+    let (registry, waited) = convoy();
+    let report = report_of(&registry, "readTx");
+    let blamed: u64 =
+        report.blame.iter().filter(|it| it.waiter == cheap).map(|it| it.total_ns).sum();
+    assert!(0 < blamed && blamed <= waited, "blamed {blamed} of {waited}");
+    assert_eq!(report.read.waits.max(), waited);
+    assert_eq!(report.read.waits.count(), 2, "the expensive read counts as a wait of 0");
+    assert_eq!(report.read.waits.percentile(50.0), 0);
+}
+
+#[test]
+fn the_longest_hold_knows_its_holder() {
+    let registry = Registry::new();
+    let lock = RwLock::new(&registry, "readTx", ());
+    let hold = |actor: &str, at_least_ns: u64| {
+        let _as = TaskLabel::named(actor).enter();
+        let started_ns = now_ns();
+        let guard = lock.read();
+        until("the time has passed", || now_ns() >= started_ns + at_least_ns);
+        drop(guard);
+        now_ns() - started_ns
+    };
+    let cheap_ns = hold("cheap_read", 0);
+    hold("expensive_read", 2 * cheap_ns + 1_000_000);
+
+    let report = report_of(&registry, "readTx");
+    let longest = report.read.longest_hold().unwrap();
+    assert_eq!(longest.task.name(), "expensive_read");
+    assert_eq!(longest.longest_ns, report.read.holds.max());
+    let holders: Vec<&str> = report.read.holders.iter().map(|it| it.task.name()).collect();
+    assert_eq!(holders, ["expensive_read", "cheap_read"]);
+    assert_eq!((report.read.acquisitions, report.write.acquisitions), (2, 0));
+}
+
+#[test]
+fn a_hold_that_still_lasts_is_reported() {
+    let registry = Registry::new();
+    let lock = Mutex::new(&registry, "batchTx", ());
+    let _as = TaskLabel::named("commit").enter();
+    let started_ns = now_ns();
+    let guard = lock.lock();
+    until("a millisecond has passed", || now_ns() > started_ns + 1_000_000);
+
+    let report = report_of(&registry, "batchTx");
+    assert_eq!((report.write.acquisitions, report.write.holds.count()), (1, 0));
+    let holder = report.write.longest_hold().unwrap();
+    assert_eq!((holder.task.name(), holder.count), ("commit", 1));
+    assert!(holder.longest_ns > 900_000, "{holder:?}");
+    assert_eq!(registry.holding()[0].holder.name(), "commit");
+    drop(guard);
+    assert!(registry.holding().is_empty());
+}
+
+#[test]
+fn writers_exclude_everybody() {
+    let registry = Registry::new();
+    // Equal whenever nobody is in the middle of writing.
+    let lock = RwLock::new(&registry, "pair", (0_u64, 0_u64));
+    let mutex = Mutex::new(&registry, "sum", 0_u64);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..3_000 {
+                    let mut pair = lock.write();
+                    pair.0 += 1;
+                    thread::yield_now();
+                    pair.1 += 1;
+                    drop(pair);
+                    *mutex.lock() += 1;
+                }
+            });
+            scope.spawn(|| {
+                for _ in 0..3_000 {
+                    let pair = lock.read();
+                    assert_eq!(pair.0, pair.1);
+                }
+            });
+        }
+    });
+    assert_eq!(*lock.read(), (9_000, 9_000));
+    assert_eq!(mutex.into_inner(), 9_000);
+    let report = report_of(&registry, "pair");
+    assert_eq!((report.read.acquisitions, report.write.acquisitions), (9_001, 9_000));
+    assert!(registry.waiting().is_empty());
+}
+
+#[test]
+fn a_panic_releases_the_lock_and_leaves_the_data() {
+    let registry = Registry::new();
+    let mutex = Mutex::new(&registry, "mutex", 0);
+    let lock = RwLock::new(&registry, "lock", 0);
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        let (mut one, mut other) = (mutex.lock(), lock.write());
+        (*one, *other) = (1, 2);
+        panic!("on purpose");
+    }));
+    assert!(caught.is_err());
+    assert_eq!((*mutex.lock(), *lock.read()), (1, 2));
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        let _reading = lock.read();
+        panic!("on purpose");
+    }));
+    assert!(caught.is_err());
+    assert!(lock.try_write().is_some());
+}
+
+#[test]
+fn locks_of_one_name_are_reported_together_and_outlive_themselves() {
+    let registry = Registry::new();
+    for _ in 0..100 {
+        drop(Mutex::new(&registry, "txMu", ()).lock());
+    }
+    let kept = Mutex::new(&registry, "txMu", ());
+    let _guard = kept.lock();
+    let reports = registry.report();
+    assert_eq!(reports.len(), 1);
+    assert_eq!(reports[0].write.acquisitions, 101);
+}
+
+#[test]
+fn registries_do_not_see_each_other() {
+    let (one, other) = (Registry::new(), Registry::new());
+    let lock = Mutex::new(&one, "same", ());
+    let _other_lock = Mutex::new(&other, "same", ());
+    drop(lock.lock());
+    assert_eq!(report_of(&one, "same").write.acquisitions, 1);
+    assert_eq!(report_of(&other, "same").write.acquisitions, 0);
+}
+
+#[test]
+fn reset_starts_anew() {
+    let (registry, _) = convoy();
+    registry.reset();
+    let report = report_of(&registry, "readTx");
+    assert_eq!((report.read.acquisitions, report.write.acquisitions), (0, 0));
+    assert_eq!((report.read.waits.count(), report.read.holds.count()), (0, 0));
+    assert!(report.read.holders.is_empty() && report.blame.is_empty());
+}
+
+#[test]
+fn the_guard_keeps_the_actor_that_took_it() {
+    let [outer, inner] = ["outer_work", "inner_work"].map(TaskLabel::named);
+    let registry = Registry::new();
+    let lock = Mutex::new(&registry, "lock", ());
+    let _as = outer.enter();
+    let guard = lock.lock();
+    {
+        let _as = inner.enter();
+        drop(guard);
+    }
+    let holders = report_of(&registry, "lock").write.holders;
+    assert_eq!(holders.len(), 1);
+    assert_eq!(holders[0].task, outer);
+}
+
+/// A thread that finds the lock's own lock taken, as by one that is about to sleep, reads the clock twice. Its times are
+/// not those of the others then: such a recording is made anew.
+#[test]
+fn a_recording_tells_the_convoy_with_times() {
+    let told = (0..20).any(|_| std::panic::catch_unwind(record_the_convoy).is_ok());
+    assert!(told, "not one of 20 recordings told it");
+}
+
+fn record_the_convoy() {
+    let [expensive, put, cheap] = ["expensive_read", "put", "cheap_read"].map(TaskLabel::named);
+    let registry = Registry::new();
+    let lock = RwLock::new(&registry, "readTx", ());
+    let recorder = registry.record(100);
+    let _as = expensive.enter();
+    thread::scope(|scope| {
+        let reading = lock.read();
+        scope.spawn(|| {
+            let _as = put.enter();
+            drop(lock.write());
+        });
+        until_waits(&registry, put, expensive, BlockerState::Holding);
+        scope.spawn(|| {
+            let _as = cheap.enter_numbered(7);
+            drop(lock.read());
+        });
+        until_waits(&registry, cheap, put, BlockerState::Waiting);
+        drop(reading);
+    });
+    assert_eq!(recorder.dropped(), 0);
+    let events = recorder.stop();
+    let held =
+        |actor| events.iter().find_map(|event| held_by(event, actor)).expect("it was recorded");
+    let waited = |actor, front| {
+        events.iter().find_map(|it| waited_for(it, actor, front)).expect("it was recorded")
+    };
+
+    // Each wait ends in the very nanosecond in which the lock changes hands.
+    assert_eq!(waited(put, BlockerState::Holding).1, held(expensive).1);
+    assert_eq!(held(put).0, held(expensive).1);
+    assert_eq!(waited(cheap, BlockerState::Waiting).1, held(put).0);
+    assert_eq!(waited(cheap, BlockerState::Holding), held(put));
+    assert_eq!(held(cheap).0, held(put).1);
+    // And once as a whole, with the one in front when it began, by the one who came.
+    let came =
+        |by| {
+            events.iter().find_map(|event| match *event {
+                LockEvent::Wait {
+                    task: actor, number, blocker: front, start_ns, end_ns, ..
+                } if actor == by => Some((number, front, start_ns, end_ns)),
+                _ => None,
+            })
+        };
+    let (number, front, start_ns, end_ns) = came(cheap).expect("it was recorded");
+    assert_eq!((number, front), (7, Some((put, BlockerState::Waiting))));
+    assert_eq!(start_ns, waited(cheap, BlockerState::Waiting).0);
+    assert!(end_ns >= held(put).1, "it is inside when the put has left");
+    assert_eq!(came(put).expect("it was recorded").1, Some((expensive, BlockerState::Holding)));
+    let numbers = events.iter().filter_map(|event| match *event {
+        LockEvent::Hold { task: actor, number, .. } if actor == cheap => Some(number),
+        _ => None,
+    });
+    assert_eq!(numbers.collect::<Vec<_>>(), [7]);
+    assert_eq!(events.len(), 8);
+}
+
+fn held_by(event: &LockEvent, by: TaskLabel) -> Option<(u64, u64)> {
+    match *event {
+        LockEvent::Hold { task: actor, start_ns, end_ns, .. } if actor == by => {
+            Some((start_ns, end_ns))
+        }
+        _ => None,
+    }
+}
+
+fn waited_for(event: &LockEvent, by: TaskLabel, front: BlockerState) -> Option<(u64, u64)> {
+    match *event {
+        LockEvent::Blocked { task: actor, blocker_state: stance, start_ns, end_ns, .. }
+            if (actor, stance) == (by, front) =>
+        {
+            Some((start_ns, end_ns))
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn a_full_recording_counts_what_it_drops() {
+    let registry = Registry::new();
+    let lock = Mutex::new(&registry, "lock", ());
+    let recorder = registry.record(3);
+    for _ in 0..10 {
+        drop(lock.lock());
+    }
+    assert_eq!(recorder.dropped(), 7);
+    assert_eq!(recorder.stop().len(), 3);
+}
+
+#[test]
+fn a_recording_ends_when_it_is_stopped_dropped_or_replaced() {
+    let registry = Registry::new();
+    let lock = Mutex::new(&registry, "lock", ());
+    let first = registry.record(10);
+    drop(lock.lock());
+    let second = registry.record(10);
+    drop(lock.lock());
+    drop(lock.lock());
+    assert_eq!(first.stop().len(), 1, "replaced by the second");
+    drop(lock.lock());
+    assert_eq!(second.events().len(), 3, "stopping the first did not end the second");
+    drop(second);
+    drop(lock.lock());
+    let third = registry.record(10);
+    assert!(third.stop().is_empty());
+}
+
+/// In each round one thread drops a recorder while another starts the next recording: whichever
+/// comes first, the new one gets the events that follow.
+/// So few rounds find a race now and then only, in a `--release` build; 40,000 did each time.
+#[test]
+fn stopping_one_recording_does_not_silence_the_next() {
+    const ROUNDS: usize = 4_000;
+    let registry = Registry::new();
+    let lock = Mutex::new(&registry, "lock", ());
+    let [dropping, dropped] = [const { AtomicUsize::new(0) }; 2];
+    let mut silent = 0;
+    thread::scope(|scope| {
+        let (to_drop, old) = sync_channel(0);
+        let (dropping, dropped) = (&dropping, &dropped);
+        scope.spawn(move || {
+            for (round, recorder) in old.into_iter().enumerate() {
+                dropping.store(round + 1, SeqCst);
+                drop(recorder);
+                dropped.store(round + 1, SeqCst);
+            }
+        });
+        for round in 1..=ROUNDS {
+            to_drop.send(registry.record(8)).unwrap();
+            spin_until(round, dropping);
+            let new = registry.record(8);
+            spin_until(round, dropped);
+            drop(lock.lock());
+            silent += usize::from(new.stop().is_empty());
+        }
+    });
+    assert_eq!(silent, 0, "recordings of {ROUNDS} that got no event");
+}
+
+/// Spins, because waking up takes longer than what is to collide; but not forever, in case the other
+/// thread has no processor.
+fn spin_until(round: usize, counter: &AtomicUsize) {
+    for turn in 0.. {
+        match counter.load(SeqCst) == round {
+            true => return,
+            false if turn < 1_000 => spin_loop(),
+            false => thread::yield_now(),
+        }
+    }
+}
+
+#[test]
+fn a_stray_unpark_does_not_let_anybody_in() {
+    let registry = Registry::new();
+    let lock = Mutex::new(&registry, "lock", 0);
+    let waiter = TaskLabel::named("waiter");
+    let (tell, told) = channel();
+    thread::scope(|scope| {
+        let mut guard = lock.lock();
+        let waiting = scope.spawn(|| {
+            let _as = waiter.enter();
+            let value = *lock.lock();
+            tell.send(value).unwrap();
+        });
+        until_waits(&registry, waiter, TaskLabel::UNNAMED, BlockerState::Holding);
+        for _ in 0..100 {
+            waiting.thread().unpark();
+            thread::yield_now();
+        }
+        assert!(told.try_recv().is_err());
+        *guard = 1;
+        drop(guard);
+        assert_eq!(told.recv().unwrap(), 1);
+    });
+}
+
+#[test]
+fn readers_are_inside_together() {
+    let registry = Registry::new();
+    let lock = RwLock::new(&registry, "lock", ());
+    let all_inside = Barrier::new(4);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let _reading = lock.read();
+                all_inside.wait();
+            });
+        }
+    });
+    // Not "no waits": they may meet at the inner lock of the door, which is nobody's fault.
+    assert!(report_of(&registry, "lock").blame.is_empty());
+}

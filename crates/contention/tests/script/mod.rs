@@ -1,0 +1,131 @@
+//! The language of the scripts about the order of entry, and what must be there to run one.
+//!
+//! A script names actors and says what each does; after each block it prints who holds the lock and
+//! who waits behind whom:
+//!
+//! ```text
+//! r1: read
+//! w1: write
+//! ---
+//! holds r1 read
+//! waits w1 write behind r1 (holding)
+//! ```
+//!
+//! Commands: `<actor>: read`, `write`, `try_read`, `try_write`, `release`; and `blame`, which
+//! prints for every waiter how many stretches it waited behind whom.
+//!
+//! A [`Stage`] is anything that these actors can act on: a real lock with threads, the bare rules
+//! in made-up time, a simulated lock. The same files run on each and must print the same. So
+//! nothing here knows of threads or clocks.
+
+use std::error::Error;
+
+use clearlane_contention::{BlockerState, LockMode, TaskLabel};
+use goldenscript::{Block, Command, Context, Runner};
+
+/// One lock, and actors that take and release it.
+pub(crate) trait Stage {
+    /// Lets an actor ask for the lock, and returns when it is clear who holds and who waits.
+    fn ask(&mut self, actor: TaskLabel, mode: LockMode);
+
+    /// Lets an actor ask without waiting; says whether it got the lock.
+    fn try_ask(&mut self, actor: TaskLabel, mode: LockMode) -> bool;
+
+    /// Lets an actor release the lock, and returns when it is clear who holds and who waits.
+    fn release(&mut self, actor: TaskLabel);
+
+    /// Who holds the lock.
+    fn holds(&self) -> Vec<Holds>;
+
+    /// Who waits for it.
+    fn waits(&self) -> Vec<Waits>;
+
+    /// How many stretches of waiting have ended, by waiter and front.
+    fn blame(&self) -> Vec<(Waits, u64)>;
+}
+
+/// An actor that holds the lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holds {
+    pub(crate) actor: TaskLabel,
+    pub(crate) mode: LockMode,
+}
+
+/// An actor that waits behind another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waits {
+    pub(crate) actor: TaskLabel,
+    pub(crate) mode: LockMode,
+    pub(crate) front: TaskLabel,
+    pub(crate) stance: BlockerState,
+}
+
+/// Runs a script on a stage.
+pub(crate) struct Script<S>(pub(crate) S);
+
+impl<S: Stage> Runner for Script<S> {
+    type Command = Command;
+
+    fn run(&mut self, command: &Command, context: &Context) -> Result<String, Box<dyn Error>> {
+        if command.name == "blame" {
+            return Ok(self.blame());
+        }
+        let actor =
+            TaskLabel::named(context.prefix.as_deref().ok_or("who? write `actor: command`")?);
+        match command.name.as_str() {
+            "read" => self.0.ask(actor, LockMode::Read),
+            "write" => self.0.ask(actor, LockMode::Write),
+            "try_read" => return Ok(self.try_ask(actor, LockMode::Read)),
+            "try_write" => return Ok(self.try_ask(actor, LockMode::Write)),
+            "release" => self.0.release(actor),
+            other => return Err(format!("unknown command {other}").into()),
+        }
+        Ok(String::new())
+    }
+
+    fn end_block(&mut self, block: &Block) -> Result<String, Box<dyn Error>> {
+        if block.commands.iter().all(|command| command.name == "blame") {
+            return Ok(String::new());
+        }
+        Ok(self.state())
+    }
+}
+
+impl<S: Stage> Script<S> {
+    fn try_ask(&mut self, actor: TaskLabel, mode: LockMode) -> String {
+        if self.0.try_ask(actor, mode) { "in".to_owned() } else { "refused".to_owned() }
+    }
+
+    fn state(&self) -> String {
+        let holds = self.0.holds().into_iter().map(|holds| {
+            let Holds { actor, mode } = holds;
+            format!("holds {actor} {}\n", word(mode))
+        });
+        let waits = self.0.waits().into_iter().map(|waits| format!("waits {}\n", line(&waits)));
+        let state: String = holds.chain(waits).collect();
+        if state.is_empty() { "free\n".to_owned() } else { state }
+    }
+
+    fn blame(&self) -> String {
+        let blame = self.0.blame();
+        let mut lines: Vec<String> =
+            blame.iter().map(|(waits, count)| format!("{} x{count}\n", line(waits))).collect();
+        lines.sort();
+        lines.concat()
+    }
+}
+
+fn line(waits: &Waits) -> String {
+    let stance = match waits.stance {
+        BlockerState::Holding => "holding",
+        BlockerState::Waiting => "waiting",
+    };
+    format!("{} {} behind {} ({stance})", waits.actor, word(waits.mode), waits.front)
+}
+
+fn word(mode: LockMode) -> &'static str {
+    match mode {
+        LockMode::Read => "read",
+        LockMode::Write => "write",
+    }
+}

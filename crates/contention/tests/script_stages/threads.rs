@@ -1,0 +1,190 @@
+//! A real lock, with one thread for each actor.
+//!
+//! After each command the stage waits for a condition instead of a time: every actor with an
+//! unanswered request is listed as waiting behind somebody. An actor that is let in is not listed
+//! from that moment on, and its answer is still to come; so the condition holds only when nothing
+//! is under way any more.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use clearlane_contention::{
+    LockMode, Registry, RwLock, RwLockReadGuard, RwLockWriteGuard, TaskLabel,
+};
+
+use crate::script::{Holds, Stage, Waits};
+
+/// A lock, and the threads that act on it.
+pub(crate) struct ThreadStage {
+    registry: Registry,
+    lock: Arc<RwLock<()>>,
+    tasks: BTreeMap<TaskLabel, TaskThread>,
+    /// Who has been told something and not yet answered.
+    pending: BTreeSet<TaskLabel>,
+    replies: Receiver<TaskReply>,
+    reply_to: Sender<TaskReply>,
+}
+
+/// A thread that acts as an actor.
+struct TaskThread {
+    commands: Sender<TaskCommand>,
+    thread: JoinHandle<()>,
+}
+
+/// What an actor is told to do.
+enum TaskCommand {
+    Ask(LockMode),
+    TryAsk(LockMode),
+    Release,
+}
+
+/// An actor did what it was told; whether it holds the lock now.
+struct TaskReply {
+    actor: TaskLabel,
+    holds: bool,
+}
+
+impl ThreadStage {
+    pub(crate) fn new() -> ThreadStage {
+        let registry = Registry::new();
+        let lock = Arc::new(RwLock::new(&registry, "lock", ()));
+        let (answer_to, answers) = channel();
+        let (players, pending) = Default::default();
+        ThreadStage {
+            registry,
+            lock,
+            tasks: players,
+            pending,
+            replies: answers,
+            reply_to: answer_to,
+        }
+    }
+
+    /// Tells an actor, waits until things have settled, and says whether it holds the lock if it
+    /// has answered.
+    fn run_command(&mut self, actor: TaskLabel, order: TaskCommand) -> Option<bool> {
+        let player = self.tasks.entry(actor).or_insert_with(|| {
+            let (lock, answer_to) = (Arc::clone(&self.lock), self.reply_to.clone());
+            let (orders, inbox) = channel();
+            let thread = thread::spawn(move || run_task(actor, &lock, &inbox, &answer_to));
+            TaskThread { commands: orders, thread }
+        });
+        assert!(self.pending.insert(actor), "{actor} still waits");
+        player.commands.send(order).expect("the thread lives");
+        self.wait_until_settled(actor)
+    }
+
+    fn wait_until_settled(&mut self, told: TaskLabel) -> Option<bool> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let mut answer = None;
+        loop {
+            while let Ok(TaskReply { actor, holds }) = self.replies.try_recv() {
+                self.pending.remove(&actor);
+                answer = answer.or((actor == told).then_some(holds));
+            }
+            // Only after the answers: who was let in by an answered release must not be found in an
+            // older list.
+            let waiting: BTreeSet<TaskLabel> =
+                self.lock.waiting().iter().map(|waiting| waiting.waiter).collect();
+            if self.pending.is_subset(&waiting) {
+                return answer;
+            }
+            assert!(Instant::now() < deadline, "{:?} neither hold nor wait", self.pending);
+            thread::yield_now();
+        }
+    }
+}
+
+/// The life of a player: does what it is told until nobody tells it any more.
+fn run_task(
+    actor: TaskLabel,
+    lock: &RwLock<()>,
+    inbox: &Receiver<TaskCommand>,
+    answer_to: &Sender<TaskReply>,
+) {
+    let _as = actor.enter();
+    let mut guard = None;
+    for order in inbox {
+        guard = match order {
+            TaskCommand::Ask(LockMode::Read) => Some(Guard::Read(lock.read())),
+            TaskCommand::Ask(LockMode::Write) => Some(Guard::Write(lock.write())),
+            TaskCommand::TryAsk(LockMode::Read) => lock.try_read().map(Guard::Read),
+            TaskCommand::TryAsk(LockMode::Write) => lock.try_write().map(Guard::Write),
+            TaskCommand::Release => {
+                drop(guard.take());
+                None
+            }
+        };
+        // The stage may be gone already: the script has ended.
+        let _ = answer_to.send(TaskReply { actor, holds: guard.is_some() });
+    }
+}
+
+/// Either guard, kept until the release.
+#[expect(dead_code, reason = "a guard works by being there")]
+enum Guard<'a> {
+    Read(RwLockReadGuard<'a, ()>),
+    Write(RwLockWriteGuard<'a, ()>),
+}
+
+impl Stage for ThreadStage {
+    fn ask(&mut self, actor: TaskLabel, mode: LockMode) {
+        self.run_command(actor, TaskCommand::Ask(mode));
+    }
+
+    fn try_ask(&mut self, actor: TaskLabel, mode: LockMode) -> bool {
+        self.run_command(actor, TaskCommand::TryAsk(mode)).expect("trying does not wait")
+    }
+
+    fn release(&mut self, actor: TaskLabel) {
+        self.run_command(actor, TaskCommand::Release);
+    }
+
+    fn holds(&self) -> Vec<Holds> {
+        let holds = self.lock.holding().into_iter();
+        holds.map(|holding| Holds { actor: holding.holder, mode: holding.mode }).collect()
+    }
+
+    fn waits(&self) -> Vec<Waits> {
+        let waits = self.lock.waiting().into_iter().map(|waiting| Waits {
+            actor: waiting.waiter,
+            mode: waiting.mode,
+            front: waiting.blocker,
+            stance: waiting.blocker_state,
+        });
+        waits.collect()
+    }
+
+    fn blame(&self) -> Vec<(Waits, u64)> {
+        let report = self.registry.report();
+        let blame = report[0].blame.iter().map(|blame| {
+            let waits = Waits {
+                actor: blame.waiter,
+                mode: blame.mode,
+                front: blame.blocker,
+                stance: blame.blocker_state,
+            };
+            (waits, blame.count)
+        });
+        blame.collect()
+    }
+}
+
+impl Drop for ThreadStage {
+    /// Whoever holds lets go when it is told nothing more, so everybody comes to an end.
+    fn drop(&mut self) {
+        let (orders, threads): (Vec<_>, Vec<_>) = std::mem::take(&mut self.tasks)
+            .into_values()
+            .map(|player| (player.commands, player.thread))
+            .unzip();
+        drop(orders);
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+    }
+}

@@ -1,0 +1,105 @@
+//! What is committed never changes, and each member applies all of it, in order, once.
+//!
+//! The first member that applies an index says what is there: term, kind and bytes. From then on
+//! every other one must find the same, and so must a member that comes back from a crash and applies
+//! it again, on a store that did not have it yet.
+//!
+//! Where a member stands is what its store says when it starts, and when a copy of another's store
+//! takes the place of its own. In between it goes on by one.
+
+use std::collections::BTreeMap;
+
+use clearlane_wal::Entry;
+
+use super::{Rule, Violation};
+
+/// The log, as far as anybody has applied it.
+#[derive(Debug, Default)]
+pub struct Committed {
+    entries: BTreeMap<u64, Entry>,
+    /// How far each member is.
+    applied_index: BTreeMap<u64, u64>,
+}
+
+impl Committed {
+    /// The member has a store that has applied so much: it has just started, or got a copy.
+    pub fn on_store_opened(&mut self, member: u64, index: u64) -> Result<(), Violation> {
+        self.applied_index.insert(member, index);
+        let newest = self.newest();
+        if index > newest {
+            let seen = format!("{member} begins at {index}, and nobody has gone beyond {newest}");
+            return Err(Violation::new(Rule::Committed, seen));
+        }
+        Ok(())
+    }
+
+    /// The member applies an entry. Whether it is the first to do so.
+    pub fn on_apply(&mut self, member: u64, entry: &Entry) -> Result<bool, Violation> {
+        let at = self.applied_index.entry(member).or_default();
+        if entry.index != *at + 1 {
+            let seen = format!("{member} applies {} after {at}", entry.index);
+            return Err(Violation::new(Rule::Committed, seen));
+        }
+        *at = entry.index;
+        match self.entries.get(&entry.index) {
+            Some(first) if first == entry => Ok(false),
+            Some(first) => {
+                let seen = format!("{member} applies {entry:?}, others {first:?}");
+                Err(Violation::new(Rule::Committed, seen))
+            }
+            None => {
+                self.entries.insert(entry.index, entry.clone());
+                Ok(true)
+            }
+        }
+    }
+
+    /// How far the member is.
+    pub fn applied_index(&self, member: u64) -> u64 {
+        self.applied_index.get(&member).copied().unwrap_or(0)
+    }
+
+    /// How far anybody has come.
+    pub fn newest(&self) -> u64 {
+        self.entries.keys().next_back().copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(index: u64, term: u64, data: &'static str) -> Entry {
+        Entry { index, term, data: data.into(), ..Entry::default() }
+    }
+
+    #[test]
+    fn members_that_apply_the_same_are_fine() {
+        let mut committed = Committed::default();
+        assert_eq!(committed.on_apply(1, &entry(1, 1, "a")), Ok(true));
+        assert_eq!(committed.on_apply(1, &entry(2, 1, "b")), Ok(true));
+        assert_eq!(committed.on_apply(2, &entry(1, 1, "a")), Ok(false));
+        // After a crash, on a store that was not synced; and on a copy.
+        assert_eq!(committed.on_store_opened(1, 0), Ok(()));
+        assert_eq!(committed.on_apply(1, &entry(1, 1, "a")), Ok(false));
+        assert_eq!(committed.on_store_opened(3, 2), Ok(()));
+        assert_eq!(committed.on_apply(3, &entry(3, 2, "c")), Ok(true));
+        assert_eq!((committed.applied_index(3), committed.newest()), (3, 3));
+    }
+
+    #[test]
+    fn another_entry_is_found_and_a_gap_and_one_that_comes_twice() {
+        let applied = |second: Entry| {
+            let mut committed = Committed::default();
+            committed.on_apply(1, &entry(1, 1, "a")).unwrap();
+            committed.on_apply(1, &entry(2, 1, "b")).unwrap();
+            committed.on_apply(2, &entry(1, 1, "a")).unwrap();
+            committed.on_apply(2, &second)
+        };
+        assert_eq!(applied(entry(2, 1, "b")), Ok(false));
+        for wrong in [entry(2, 1, "x"), entry(2, 2, "b"), entry(1, 1, "a"), entry(3, 1, "c")] {
+            assert_eq!(applied(wrong).unwrap_err().rule, Rule::Committed);
+        }
+        assert!(Committed::default().on_store_opened(1, 5).is_err(), "nobody was at 5");
+    }
+}

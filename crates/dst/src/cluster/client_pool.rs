@@ -1,0 +1,367 @@
+//! Clients: from a wish to the moment when somebody is told, or nobody ever is.
+
+use std::collections::BTreeMap;
+use std::task::{Context, Poll, Waker};
+
+use clearlane_raft::Error;
+use clearlane_server::replica::{
+    Completions, NO_DEADLINE, ProposalResult, ROUND_LENGTH, ReplicaInput, RequestId,
+    RequestOutcome as Heard,
+};
+
+use super::{Cluster, Event, MemberEvent as Step, member_failed};
+use crate::clients::Client;
+use crate::event_queue::{MILLISECOND, Micros};
+use crate::history::{History, OperationOutcome, Request};
+use crate::invariant_checker::CheckResult;
+use crate::machine::Machine;
+use crate::proposals::{Proposal, encode};
+use crate::replies;
+use crate::rng::Rng;
+use crate::run_config::RunConfig;
+
+/// The client that asks for the last write. It is not among the others.
+pub(super) const LAST_CLIENT: u64 = 0;
+
+/// What waits for the outcome of a request.
+#[derive(Debug)]
+pub(super) enum RequestWaiter {
+    /// A client.
+    Operation(usize),
+    /// A tenant that keeps a lease alive, and since when it waits.
+    KeepAlive { lease: i64, since: Micros },
+    /// A tenant that wants something else, perhaps the end of a lease.
+    LeaseOp { is_revoke: bool },
+    /// None.
+    Ignored,
+}
+
+/// All clients, and what they wait for.
+#[derive(Debug)]
+pub(super) struct ClientPool {
+    pub(super) clients: BTreeMap<u64, Client>,
+    pub(super) history: History,
+    /// What waits at the net threads, by member.
+    waiters: BTreeMap<(u64, RequestId), RequestWaiter>,
+    /// Where operations wait.
+    pending_operations: BTreeMap<usize, (u64, RequestId)>,
+    /// The ids under which operations were proposed.
+    pub(super) proposal_ids: BTreeMap<usize, u64>,
+    pub(super) rng: Rng,
+}
+
+impl ClientPool {
+    pub(super) fn new(terms: &RunConfig, chance: &mut Rng) -> ClientPool {
+        let client = |id| (id, Client::new(id, terms.client_config, chance.split()));
+        ClientPool {
+            clients: (1..=terms.clients).map(client).collect(),
+            history: History::default(),
+            waiters: BTreeMap::new(),
+            pending_operations: BTreeMap::new(),
+            proposal_ids: BTreeMap::new(),
+            rng: chance.split(),
+        }
+    }
+
+    /// Whom an operation was sent to.
+    pub(super) fn member_of(&self, operation: usize) -> u64 {
+        self.history.operations()[operation].member
+    }
+
+    /// The member has crashed: what was asked there is answered by none.
+    pub(super) fn remove_requests_of(&mut self, member: u64) -> Vec<usize> {
+        let lost = self.pending_operations.iter().filter(|(_, (at, _))| *at == member);
+        let lost: Vec<usize> = lost.map(|(operation, _)| *operation).collect();
+        for operation in &lost {
+            self.pending_operations.remove(operation);
+        }
+        self.waiters.retain(|(at, _), _| *at != member);
+        lost
+    }
+
+    /// The requests that wait at a member.
+    pub(super) fn requests_at(&self, member: u64) -> Vec<RequestId> {
+        self.waiters.keys().filter(|(at, _)| *at == member).map(|(_, request)| *request).collect()
+    }
+
+    /// A request has its outcome.
+    pub(super) fn remove_waiter(
+        &mut self,
+        member: u64,
+        request: RequestId,
+    ) -> Option<RequestWaiter> {
+        let asker = self.waiters.remove(&(member, request))?;
+        if let RequestWaiter::Operation(operation) = &asker {
+            self.pending_operations.remove(operation);
+        }
+        Some(asker)
+    }
+
+    /// A request was proposed under an id. Says whether it ends a lease.
+    pub(super) fn on_proposed(&mut self, member: u64, request: RequestId, id: u64) -> bool {
+        match self.waiters.get(&(member, request)) {
+            Some(RequestWaiter::Operation(operation)) => {
+                self.proposal_ids.insert(*operation, id);
+                false
+            }
+            Some(RequestWaiter::LeaseOp { is_revoke: is_end }) => *is_end,
+            _ => false,
+        }
+    }
+
+    /// Whether some client waits for an answer.
+    pub(super) fn has_pending_clients(&self) -> bool {
+        self.clients.values().any(|client| client.pending_operation.is_some())
+    }
+}
+
+impl Cluster {
+    pub(super) fn plan_clients(&mut self) {
+        let ids: Vec<u64> = self.clients.clients.keys().copied().collect();
+        for id in ids {
+            let wait = self.clients.rng.between(0, 1_000_000);
+            self.events.schedule(wait, Event::ClientRequest(id));
+        }
+    }
+
+    /// Between a client and a member.
+    fn client_delay(&mut self) -> Micros {
+        self.clients.rng.log_uniform(50, 2 * MILLISECOND)
+    }
+
+    pub(super) fn send_client_request(&mut self, id: u64) {
+        if self.quiet.clients_stopped && id != LAST_CLIENT {
+            return;
+        }
+        let here: Vec<u64> = self.current_members();
+        let Some(client) = self.clients.clients.get_mut(&id) else { return };
+        let Some(member) = client.choose_member(&here) else {
+            self.events.schedule(100 * MILLISECOND, Event::ClientRequest(id));
+            return;
+        };
+        let request = match id {
+            LAST_CLIENT => client.final_put(),
+            _ => client.request(),
+        };
+        let patience = client.timeout();
+        let now = self.events.now();
+        let operation = self.clients.history.invoke(now, id, member, request);
+        if let Some(client) = self.clients.clients.get_mut(&id) {
+            client.pending_operation = Some(operation);
+        }
+        let request = self.clients.history.operations()[operation].request.clone();
+        self.trace_line(format_args!("client {id} wants #{operation} from {member}: {request:?}"));
+        let wait = self.client_delay();
+        self.events.schedule(wait, Event::RequestArrives(operation));
+        self.events.schedule(patience, Event::ClientTimeout(operation));
+    }
+
+    /// Clients know the addresses of all who are members, running or not.
+    fn current_members(&self) -> Vec<u64> {
+        let here = self.machines.values().filter(|machine| !machine.is_removed);
+        here.map(|machine| machine.id).collect()
+    }
+
+    /// A request arrives at a member.
+    pub(super) fn handle_client_request(&mut self, number: usize) -> CheckResult {
+        let operation = &self.clients.history.operations()[number];
+        let (id, request) = (operation.member, operation.request.clone());
+        let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
+        let Some(running) = running else {
+            self.send_reply(number, OperationOutcome::Rejected);
+            return Ok(());
+        };
+        let asker = RequestWaiter::Operation(number);
+        match &request {
+            Request::Read { key, serializable } if *serializable || running.can_read_locally => {
+                let reply = replies::read(
+                    &*running.applier.store().begin_read(),
+                    key.as_deref(),
+                    *serializable,
+                );
+                let reply = reply.map_err(|error| member_failed(id, &error))?;
+                self.metrics.sole_voter_reads += u64::from(!*serializable);
+                self.send_reply(
+                    number,
+                    reply.map_or(OperationOutcome::Rejected, OperationOutcome::Completed),
+                );
+            }
+            Request::Read { .. } => self.submit(id, asker, ReplicaInput::ReadIndex),
+            _ => {
+                let request = Box::new(encode(&Proposal::Client(request)));
+                self.submit(id, asker, |of| ReplicaInput::Propose(request, of));
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves a request with a member's net thread, if the member runs.
+    pub(super) fn submit(
+        &mut self,
+        id: u64,
+        asker: RequestWaiter,
+        input: impl FnOnce(RequestId) -> ReplicaInput,
+    ) {
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        let Some(running) = running else { return };
+        let (request, _) = running.requests.submit(NO_DEADLINE, input);
+        if let RequestWaiter::Operation(operation) = &asker {
+            self.clients.pending_operations.insert(*operation, (id, request));
+        }
+        self.clients.waiters.insert((id, request), asker);
+        self.plan_net(id);
+    }
+
+    /// A client gives up an operation.
+    pub(super) fn cancel_request(&mut self, id: u64, operation: usize) {
+        let Some((member, request)) = self.clients.pending_operations.remove(&operation) else {
+            return;
+        };
+        self.clients.waiters.remove(&(member, request));
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        if let Some(running) = running {
+            running.requests.release(request);
+            self.plan_net(id);
+        }
+    }
+
+    fn plan_net(&mut self, id: u64) {
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        let Some(running) = running else { return };
+        if !std::mem::replace(&mut running.is_net_planned, true) {
+            let wait = self.rng.log_uniform(1, 300);
+            self.plan(id, wait, Step::PollNet);
+        }
+    }
+
+    /// Outcomes have come to a member's net thread.
+    pub(super) fn complete(&mut self, id: u64, completions: Completions) {
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        if let Some(running) = running {
+            running.completions.extend(completions);
+            self.plan_net(id);
+        }
+    }
+
+    /// A turn of a net thread: what was submitted goes to the raft loop, and requests hear their outcomes.
+    pub(super) fn poll_net(&mut self, id: u64, is_round: bool) -> CheckResult {
+        let now = self.events.now();
+        let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
+        let time_ns = machine.clock.elapsed(now).as_nanos() as u64;
+        let Some(running) = &mut machine.running else { return Ok(()) };
+        match is_round {
+            true => running.requests.next_round(time_ns),
+            false => running.is_net_planned = false,
+        }
+        running.requests.complete(std::mem::take(&mut running.completions));
+        running.raft_loop_events.extend(running.requests.drain_inputs());
+        let mut done = Vec::new();
+        for request in self.clients.requests_at(id) {
+            if !running.requests.is_done(request) {
+                continue;
+            }
+            let mut context = Context::from_waker(Waker::noop());
+            let Poll::Ready(outcome) = running.requests.poll(request, &mut context) else {
+                continue;
+            };
+            running.requests.release(request);
+            done.push((request, outcome));
+        }
+        if is_round {
+            self.plan(id, ROUND_LENGTH.as_micros() as u64, Step::CheckTimeouts);
+        }
+        self.plan_poll(id);
+        for (request, outcome) in done {
+            if let Some(asker) = self.clients.remove_waiter(id, request) {
+                self.on_request_outcome(id, asker, outcome)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A request has its outcome.
+    fn on_request_outcome(&mut self, id: u64, asker: RequestWaiter, outcome: Heard) -> CheckResult {
+        if let Heard::NotProposed(error @ Error::Fatal(_)) = &outcome {
+            return Err(member_failed(id, error));
+        }
+        let number = match asker {
+            RequestWaiter::Operation(number) => number,
+            RequestWaiter::KeepAlive { lease, since } => {
+                let may = matches!(outcome, Heard::ReadReady(_));
+                return self.on_keep_alive(id, (lease, since), may);
+            }
+            RequestWaiter::LeaseOp { .. } | RequestWaiter::Ignored => return Ok(()),
+        };
+        let request = &self.clients.history.operations()[number].request;
+        let told = match (outcome, request) {
+            (Heard::ReadReady(_), Request::Read { key, .. }) => {
+                let applier = self.machines.get(&id).and_then(Machine::applier);
+                let Some(applier) = applier else { return Ok(()) };
+                let reply = replies::read(&*applier.store().begin_read(), key.as_deref(), false);
+                let reply = reply.map_err(|error| member_failed(id, &error))?;
+                reply.map_or(OperationOutcome::Rejected, OperationOutcome::Completed)
+            }
+            (Heard::Applied(ProposalResult::Request(Ok(reply))), _) => {
+                OperationOutcome::Completed(replies::to_reply(request, &reply))
+            }
+            (Heard::TimedOut | Heard::DeadlineExceeded, _) => OperationOutcome::Unknown,
+            _ => OperationOutcome::Rejected,
+        };
+        self.send_reply(number, told);
+        Ok(())
+    }
+
+    /// An answer sets out for its client.
+    fn send_reply(&mut self, operation: usize, outcome: OperationOutcome) {
+        let wait = self.client_delay();
+        self.events.schedule(wait, Event::ReplyArrives(operation, outcome));
+    }
+
+    /// Clients of a member that has crashed notice that the connection is broken.
+    pub(super) fn break_connections(&mut self, id: u64) {
+        for operation in self.clients.remove_requests_of(id) {
+            self.send_reply(operation, OperationOutcome::Unknown);
+        }
+    }
+
+    pub(super) fn on_reply(&mut self, number: usize, outcome: OperationOutcome) {
+        let operation = &self.clients.history.operations()[number];
+        let id = operation.client;
+        let Some(client) = self.clients.clients.get_mut(&id) else { return };
+        if client.pending_operation != Some(number) {
+            return;
+        }
+        client.on_outcome(&operation.request, &outcome);
+        let pause = client.pause();
+        let now = self.events.now();
+        self.trace.record(now, format_args!("client {id} is told #{number} {outcome:?}"));
+        if let OperationOutcome::Completed(reply) = &outcome
+            && reply.changed
+        {
+            let request = self.clients.proposal_ids.get(&number).copied().unwrap_or(0);
+            self.checker.acknowledged.acknowledge(request, reply.revision);
+            self.quiet.last_write_done |= id == LAST_CLIENT;
+        }
+        if outcome != OperationOutcome::Unknown {
+            self.clients.history.complete(now, number, outcome);
+        }
+        if !(id == LAST_CLIENT && self.quiet.last_write_done) {
+            self.events.schedule(pause, Event::ClientRequest(id));
+        }
+    }
+
+    pub(super) fn on_client_timeout(&mut self, number: usize) {
+        let operation = &self.clients.history.operations()[number];
+        let (id, member) = (operation.client, operation.member);
+        let Some(client) = self.clients.clients.get_mut(&id) else { return };
+        if client.pending_operation != Some(number) {
+            return;
+        }
+        client.on_outcome(&operation.request, &OperationOutcome::Unknown);
+        let pause = client.pause();
+        self.trace_line(format_args!("client {id} loses its patience with #{number}"));
+        let wait = self.client_delay();
+        self.plan(member, wait, Step::CancelRequest(number));
+        self.events.schedule(pause, Event::ClientRequest(id));
+    }
+}

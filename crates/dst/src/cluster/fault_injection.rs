@@ -1,0 +1,269 @@
+//! Faults come true here; members start and crash, come and leave.
+
+use clearlane_raft::Leadership;
+use clearlane_server::Error;
+use clearlane_server::membership::MemberChange;
+use clearlane_server::replica::ReplicaInput as RaftInput;
+
+use super::client_pool::RequestWaiter;
+use super::{Cluster, Event, MemberEvent, member_failed, tick_event};
+use crate::checkers::{Rule, Violation};
+use crate::event_queue::{MILLISECOND, Micros};
+use crate::faults::{ClusterView, Fault};
+use crate::invariant_checker::CheckResult;
+use crate::machine::{Machine, client_records, peer_url};
+use crate::network::{Link, Partition};
+use crate::proposals::{Proposal, encode};
+
+impl Cluster {
+    /// A member starts, if it does not run.
+    pub(super) fn start(&mut self, id: u64) -> CheckResult {
+        let now = self.events.now();
+        let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
+        if machine.running.is_some() || machine.is_removed {
+            return Ok(());
+        }
+        if self.quiet.since.is_none() && self.rng.permille(50) {
+            // Where it has not begun yet, it is cut off in the midst of its beginning.
+            machine.plan_power_cut(self.rng.between(1, 6), 500 * MILLISECOND);
+        }
+        if let Err(error) = machine.start(now, &self.config) {
+            if !machine.has_power() {
+                self.on_power_failure(id);
+                return Ok(());
+            }
+            return self.on_member_error(id, &error);
+        }
+        let Some(running) = &mut machine.running else { return Ok(()) };
+        if let Some(bug) = self.bug {
+            running.replica.plant_bug(bug);
+            running.applier.plant_bug(bug);
+        }
+        let (index, life) = (running.applier.applied_position().index, machine.incarnation);
+        let holds = client_records(&**running.applier.store())
+            .map_err(|error| member_failed(id, &error))?;
+        self.checker.on_store_opened(id, index)?;
+        self.checker.check_records(id, index, &holds)?;
+        self.check_leases(id, index)?;
+        self.trace_line(format_args!("{id} starts at {index}"));
+        let wait = self.rng.between(0, 100 * MILLISECOND);
+        self.events.schedule(wait, tick_event(id, life));
+        self.plan(id, wait, MemberEvent::Commit { is_timer: true });
+        self.plan(id, wait, MemberEvent::CheckTimeouts);
+        self.plan_apply(id);
+        self.plan_poll(id);
+        Ok(())
+    }
+
+    /// A member crashes, with its machine or alone.
+    pub(super) fn crash(&mut self, id: u64, power: bool) {
+        let seed = self.rng.next_u64();
+        let Some(machine) = self.machines.get_mut(&id) else { return };
+        machine.crash(power.then_some(seed));
+        self.metrics.crashes += 1;
+        let what = if power { "loses its power" } else { "is killed" };
+        self.trace_line(format_args!("{id} {what}"));
+        self.break_connections(id);
+    }
+
+    /// The moment has come at which the power was to fail.
+    pub(super) fn on_power_failure(&mut self, id: u64) {
+        let down = self.machines.get(&id).and_then(|machine| machine.planned_power_cut);
+        self.metrics.torn_writes += 1;
+        self.crash(id, true);
+        self.events.schedule(down.unwrap_or(MILLISECOND), Event::Start(id));
+    }
+
+    /// A member stops by itself. It must, after an error of its disk, and starts again later.
+    pub(super) fn on_member_error(&mut self, id: u64, error: &Error) -> CheckResult {
+        use clearlane_wal::Error::{Failed, Path};
+        let of_disk = matches!(error, Error::Wal(Failed { .. } | Path { .. }));
+        let machine = self.machines.get_mut(&id).filter(|_| of_disk);
+        let planned = machine.and_then(|machine| machine.planned_disk_error.take());
+        let Some(down) = planned else { return Err(member_failed(id, error)) };
+        self.trace_line(format_args!("{id} stops: {error}"));
+        self.metrics.disk_errors += 1;
+        // With its machine: what a failed sync has lost is still in the system's memory, and whoever
+        // reads it there takes it for written.
+        self.crash(id, true);
+        self.events.schedule(down, Event::Start(id));
+        Ok(())
+    }
+
+    /// A member has learned that it is none.
+    pub(super) fn remove_machine(&mut self, id: u64) {
+        self.trace_line(format_args!("{id} has left"));
+        self.metrics.members_removed += 1;
+        self.break_connections(id);
+        if let Some(machine) = self.machines.get_mut(&id) {
+            machine.crash(None);
+            machine.is_removed = true;
+        }
+    }
+
+    /// Those who were added get a machine.
+    pub(super) fn add_new_machines(&mut self, id: u64) {
+        let Some(applier) = self.machines.get(&id).and_then(Machine::applier) else { return };
+        let is_new = |id: &u64| !self.machines.contains_key(id);
+        let new: Vec<u64> =
+            applier.members().iter().map(|member| member.id).filter(is_new).collect();
+        for id in new {
+            self.trace_line(format_args!("{id} joins"));
+            self.metrics.members_added += 1;
+            self.add_machine(id, &[]);
+        }
+    }
+
+    fn view(&self) -> ClusterView {
+        let running = || self.machines.values().filter(|machine| machine.running.is_some());
+        let leads = running().filter(|machine| machine.is_leader());
+        let leader = leads.max_by_key(|machine| machine.leadership().term);
+        let newest = running().filter_map(|machine| machine.applier());
+        let newest = newest.max_by_key(|core| core.applied_position().index);
+        let members =
+            newest.map(|core| core.applied_position().conf_state.clone()).unwrap_or_default();
+        ClusterView {
+            up: running().map(|machine| machine.id).collect(),
+            leader: leader.map(|machine| machine.id),
+            voters: members.voters.clone(),
+            learners: members.learners.clone(),
+        }
+    }
+
+    pub(super) fn inject_next_fault(&mut self) -> CheckResult {
+        if self.quiet.since.is_some() {
+            return Ok(());
+        }
+        let pause = self.faults.pause();
+        self.events.schedule(pause, Event::Fault);
+        match self.faults.next_fault(&self.view()) {
+            Some(fault) => {
+                self.trace_line(format_args!("fault: {fault:?}"));
+                self.inject_fault(fault)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn inject_fault(&mut self, fault: Fault) -> CheckResult {
+        let now = self.events.now();
+        match fault {
+            Fault::Crash { members, power, down } => {
+                for id in members {
+                    self.crash(id, power);
+                    self.events.schedule(down, Event::Start(id));
+                }
+            }
+            Fault::PowerCut { member, operation, down } => {
+                self.with_machine(member, |machine| machine.plan_power_cut(operation, down));
+            }
+            Fault::DiskError { member, operation, down } => {
+                self.with_machine(member, |machine| machine.plan_disk_error(operation, down));
+            }
+            Fault::Partition(cut, lasts) => self.partition(&cut, lasts),
+            Fault::Network(weather, lasts) => {
+                self.network.faults = weather;
+                self.events.schedule(lasts, Event::EndNetworkFaults);
+            }
+            Fault::SlowDisk { member, write, duration: lasts } => {
+                self.with_machine(member, |machine| machine.slow_disk = (now + lasts, write));
+            }
+            Fault::Pause(member, lasts) => {
+                self.with_machine(member, |machine| machine.paused_until = now + lasts);
+            }
+            Fault::Drift(member, ppm) => {
+                self.with_machine(member, |machine| machine.clock.set_drift(now, ppm));
+            }
+            Fault::AddMember => {
+                self.newest_id += 1;
+                let id = self.newest_id;
+                let peer_urls = vec![peer_url(id)];
+                self.propose_member_change(MemberChange::Add { id, peer_urls, is_learner: true })?;
+            }
+            Fault::Promote(id) => self.propose_member_change(MemberChange::Promote { id })?,
+            Fault::RemoveMember(id) => self.propose_member_change(MemberChange::Remove { id })?,
+            Fault::TransferLeader { to, cut } => self.transfer_leader(to, cut),
+            Fault::CrashAfterVote { down, cut } => {
+                self.message_triggers.on_vote = Some((down, cut))
+            }
+            Fault::Compact => self.propose_compaction()?,
+        }
+        Ok(())
+    }
+
+    fn with_machine(&mut self, id: u64, what: impl FnOnce(&mut Machine)) {
+        if let Some(machine) = self.machines.get_mut(&id) {
+            what(machine);
+        }
+    }
+
+    pub(super) fn partition(&mut self, cut: &Partition, lasts: Micros) {
+        let members: Vec<u64> = self.machines.keys().copied().collect();
+        let links = cut.links(&members);
+        self.network.cut(&links);
+        self.events.schedule(lasts, Event::RestoreLinks(links.into_iter().collect::<Vec<Link>>()));
+    }
+
+    fn transfer_leader(&mut self, to: u64, cut: Option<Micros>) {
+        let Some(leader) = self.view().leader else { return };
+        self.message_triggers.on_leader_transfer = cut.map(|lasts| (leader, lasts));
+        let running = self.machines.get_mut(&leader).and_then(|machine| machine.running.as_mut());
+        if let Some(running) = running {
+            running.replica.transfer_leader(to);
+        }
+        self.plan_poll(leader);
+    }
+
+    /// Proposes a change at some member, a promotion at the leader. None waits for the outcome.
+    fn propose_member_change(&mut self, change: MemberChange) -> CheckResult {
+        let sight = self.view();
+        let any = self.rng.choose(&sight.up).copied();
+        let leader = sight.leader.filter(|_| matches!(change, MemberChange::Promote { .. }));
+        let Some(id) = leader.or(any) else { return Ok(()) };
+        self.trace_line(format_args!("{id} is to propose {change:?}"));
+        self.submit(id, RequestWaiter::Ignored, |of| RaftInput::ChangeMembers(change, of));
+        Ok(())
+    }
+
+    fn propose_compaction(&mut self) -> CheckResult {
+        let up = self.view().up;
+        let Some(id) = self.rng.choose(&up).copied() else { return Ok(()) };
+        let back = self.rng.log_uniform(0, 100) as i64;
+        let Some(applier) = self.machines.get(&id).and_then(Machine::applier) else {
+            return Ok(());
+        };
+        let at = applier.store().begin_read().revision() - back;
+        if at > 1 {
+            let request = Box::new(encode(&Proposal::Compact(at)));
+            self.trace_line(format_args!("{id} is to propose to compact at {at}"));
+            self.submit(id, RequestWaiter::Ignored, |of| RaftInput::Propose(request, of));
+        }
+        Ok(())
+    }
+
+    /// Everybody's view, for a report.
+    pub(super) fn describe_members(&self) -> String {
+        let view = |machine: &Machine| match machine.replica().zip(machine.applier()) {
+            None => format!("{}: down (gone: {})", machine.id, machine.is_removed),
+            Some((core, applier)) => {
+                let Leadership { leader, term, role } = core.leadership();
+                let (index, members) =
+                    (applier.applied_position().index, &applier.applied_position().conf_state);
+                format!(
+                    "{}: {role:?} term {term} leader {leader} committed {} applied {index} \
+                     voters {:?} learners {:?}",
+                    machine.id,
+                    core.committed(),
+                    members.voters,
+                    members.learners
+                )
+            }
+        };
+        self.machines.values().map(view).collect::<Vec<_>>().join("; ")
+    }
+
+    /// The rule that at the end the cluster works.
+    pub(super) fn no_progress(&self, why: &str) -> Violation {
+        Violation::new(Rule::Progress, format!("{why}: {}", self.describe_members()))
+    }
+}

@@ -1,0 +1,136 @@
+//! Tenants: they take leases, hang keys on them, keep some alive for a while, and let go.
+//!
+//! None waits for an answer. Whether a grant or a put came to anything is seen in the log; what matters
+//! is that all members make the same of it. Only who keeps a lease alive is told something, and it is
+//! a promise: see [`leases`](crate::checkers::leases). He does it as the server does: the member must
+//! take itself for the leader, a read must be let go, and then the lease is renewed at once.
+
+use clearlane_lease::Renewal;
+use clearlane_server::replica::ReplicaInput as RaftInput;
+
+use super::client_pool::RequestWaiter;
+use super::{Cluster, Event};
+use crate::event_queue::{MILLISECOND, Micros, SECOND};
+use crate::invariant_checker::CheckResult;
+use crate::lease_model::{LEASE_KEY_PREFIX, LeaseOp};
+use crate::machine::Machine;
+use crate::proposals::{Proposal, encode};
+use crate::rng::Rng;
+
+/// So many of the newest leases are used.
+const LEASES_IN_USE: u64 = 4;
+
+/// All tenants.
+#[derive(Debug)]
+pub(super) struct LeaseClients {
+    pause_max: Micros,
+    /// The newest lease.
+    newest_lease: u64,
+    rng: Rng,
+}
+
+impl LeaseClients {
+    pub(super) fn new(mut chance: Rng) -> LeaseClients {
+        let longest_pause = chance.log_uniform(30 * MILLISECOND, 2 * SECOND);
+        LeaseClients { pause_max: longest_pause, newest_lease: 0, rng: chance }
+    }
+
+    fn pause(&mut self) -> Micros {
+        self.rng.log_uniform(MILLISECOND, self.pause_max)
+    }
+
+    /// One of those that were granted last. It may be gone.
+    fn recent_lease(&mut self) -> i64 {
+        let first = self.newest_lease.saturating_sub(LEASES_IN_USE - 1);
+        self.rng.between(first, self.newest_lease) as i64
+    }
+}
+
+impl Cluster {
+    pub(super) fn plan_lease_client(&mut self) {
+        let wait = self.lease_clients.pause();
+        self.events.schedule(wait, Event::LeaseClient);
+    }
+
+    /// A tenant does something somewhere.
+    pub(super) fn run_lease_client(&mut self) -> CheckResult {
+        if self.quiet.clients_stopped {
+            return Ok(());
+        }
+        self.plan_lease_client();
+        let up = self.machines.values().filter(|machine| machine.running.is_some());
+        let up: Vec<u64> = up.map(|machine| machine.id).collect();
+        let Some(member) = self.lease_clients.rng.choose(&up).copied() else { return Ok(()) };
+        let tenants = &mut self.lease_clients;
+        let act = match tenants.rng.between(0, 9) {
+            0..=1 => {
+                tenants.newest_lease += 1;
+                let ttl = tenants.rng.between(2, 8) as i64;
+                LeaseOp::Grant { id: tenants.newest_lease as i64, ttl }
+            }
+            2..=5 => {
+                let key = format!("{LEASE_KEY_PREFIX}{}", tenants.rng.between(1, 6));
+                let lease = if tenants.rng.permille(900) { tenants.recent_lease() } else { 0 };
+                LeaseOp::Put { key, lease }
+            }
+            6 => LeaseOp::Revoke(tenants.recent_lease()),
+            _ => return self.keep_alive(),
+        };
+        self.trace_line(format_args!("a tenant wants from {member}: {act:?}"));
+        self.propose_lease_op(member, act)
+    }
+
+    /// At whoever takes himself for the leader.
+    fn keep_alive(&mut self) -> CheckResult {
+        let leads: Vec<u64> =
+            self.machines.values().filter(|it| it.is_leader()).map(|it| it.id).collect();
+        let Some(member) = self.lease_clients.rng.choose(&leads).copied() else { return Ok(()) };
+        let (lease, now) = (self.lease_clients.recent_lease(), self.events.now());
+        self.trace_line(format_args!("a tenant wants from {member}: keep {lease} alive"));
+        self.submit(member, RequestWaiter::KeepAlive { lease, since: now }, RaftInput::ReadIndex);
+        Ok(())
+    }
+
+    /// A lease may be kept alive, or may not.
+    pub(super) fn on_keep_alive(
+        &mut self,
+        member: u64,
+        (lease, asked): (i64, Micros),
+        may: bool,
+    ) -> CheckResult {
+        let now = self.events.now();
+        let Some(machine) = self.machines.get_mut(&member).filter(|_| may) else { return Ok(()) };
+        let time = machine.clock.elapsed(now);
+        let Some(applier) = machine.applier() else { return Ok(()) };
+        match applier.leases().renew(lease, time) {
+            Renewal::Renewed(ttl) => {
+                let drift = self.config.drift_ppm_max;
+                self.checker.lease_promises.on_keep_alive(lease, asked, ttl, drift);
+                self.trace_line(format_args!("lease {lease} lives, as {member} says"));
+                Ok(())
+            }
+            Renewal::CheckpointFirst(checkpoint) => {
+                let act = LeaseOp::Checkpoint(vec![(checkpoint.id, checkpoint.remaining_ttl)]);
+                self.propose_lease_op(member, act)
+            }
+            Renewal::NotFound | Renewal::NotLeading => Ok(()),
+        }
+    }
+
+    fn propose_lease_op(&mut self, member: u64, act: LeaseOp) -> CheckResult {
+        let is_end = matches!(act, LeaseOp::Revoke(_));
+        let request = Box::new(encode(&Proposal::Lease(act)));
+        self.submit(member, RequestWaiter::LeaseOp { is_revoke: is_end }, |of| {
+            RaftInput::Propose(request, of)
+        });
+        Ok(())
+    }
+
+    /// Whether no member has a lease any more: none is kept alive at the end.
+    pub(super) fn has_no_leases(&self) -> bool {
+        self.machines
+            .values()
+            .filter_map(Machine::applier)
+            .all(|applier| applier.leases().count() == 0)
+    }
+}

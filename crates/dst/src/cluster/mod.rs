@@ -1,0 +1,429 @@
+//! The cluster: members, clients, faults and the judge, around one queue of events.
+//!
+//! # The idea
+//!
+//! A member's core only takes inputs and says what is to be done. In the server threads, sockets and a
+//! disk do it; here it becomes events. Between a batch being handed out and the disk having it lies time
+//! in which anything may happen, and the same is true of a message, an answer, a tick, and a commit of
+//! the store. So all that threads could do to each other, the seed does here.
+//!
+//! ```text
+//!                    ┌────────────── events ◀──────────────┐
+//!                    ▼                                     │
+//!   arrive, tick, written, ask ──▶ Core ──▶ poll ──▶ send, write, answer, ...
+//!                                              │
+//!                                              ▼
+//!                                            judge
+//! ```
+//!
+//! | file | what it does |
+//! |---|---|
+//! | [`ready`] | polls, and turns outputs into events |
+//! | [`snapshot_transfer`] | copies of stores, in pieces, over links that break |
+//! | [`client_pool`] | clients |
+//! | [`lease_clients`] | those who have leases |
+//! | [`fault_injection`] | faults, starts and crashes |
+//! | [`message_triggers`] | faults that wait for a certain message |
+//! | [`quiet`] | the end, at which all must be well |
+
+mod message_triggers;
+mod ready;
+mod snapshot_transfer;
+mod fault_injection;
+mod client_pool;
+mod quiet;
+mod lease_clients;
+
+use std::collections::BTreeMap;
+
+use clearlane_raft::Message;
+use clearlane_server::AppliedPosition;
+use clearlane_server::replica::{Bug, ReplicaInput as RaftInput};
+use clearlane_wal::group_commit::{Batch, BatchResult};
+
+use self::client_pool::ClientPool;
+use self::lease_clients::LeaseClients;
+use self::message_triggers::MessageTriggers;
+use self::quiet::QuietPhase;
+use self::snapshot_transfer::SnapshotTransfer;
+use crate::checkers::{Rule, Violation};
+use crate::effect_hash::EffectHash;
+use crate::event_queue::{EventQueue, Micros, SECOND};
+use crate::faults::FaultGenerator;
+use crate::history::OperationOutcome;
+use crate::invariant_checker::{CheckResult, InvariantChecker};
+use crate::machine::{Machine, RunningMember, member_description};
+use crate::network::{Link, Network, Partition};
+use crate::rng::Rng;
+use crate::run_config::{RunConfig, TICK_INTERVAL};
+use crate::trace::{Trace, TraceOutput};
+
+/// More events than this are a loop. A simulation has some ten thousand.
+const EVENTS_MAX: u64 = 3_000_000;
+
+/// Something happens.
+#[derive(Debug)]
+enum Event {
+    /// To a member, in one of its lives. It waits while the member's process is stopped.
+    Member { id: u64, incarnation: u64, event: MemberEvent },
+    /// A message arrives at a member.
+    MessageArrives { link: Link, bytes: Vec<u8> },
+    /// A piece of a copy arrives.
+    SnapshotChunk(u64),
+    /// A member starts.
+    Start(u64),
+    /// A client wants something.
+    ClientRequest(u64),
+    /// A request arrives at a member.
+    RequestArrives(usize),
+    /// A client is told.
+    ReplyArrives(usize, OperationOutcome),
+    /// A client loses its patience.
+    ClientTimeout(usize),
+    /// A tenant does something.
+    LeaseClient,
+    /// Something goes wrong.
+    Fault,
+    /// Links are cut, for a while.
+    Partition(Partition, Micros),
+    /// A member loses its power, for a while.
+    PowerCut(u64, Micros),
+    /// Links are whole again.
+    RestoreLinks(Vec<Link>),
+    /// The weather is as usual again.
+    EndNetworkFaults,
+    /// Nothing more goes wrong.
+    EndFaults,
+    /// Is all well?
+    CheckConvergence,
+}
+
+/// What happens to a member.
+#[derive(Debug)]
+enum MemberEvent {
+    Tick,
+    /// A turn of the raft loop.
+    Poll,
+    /// A turn of the apply loop.
+    Apply,
+    /// A turn of the net thread.
+    PollNet,
+    /// The net thread looks for requests that have waited too long.
+    CheckTimeouts,
+    /// The disk gets to a batch.
+    Write(Batch),
+    Written(BatchResult),
+    Commit {
+        /// Whether it is the timer's.
+        is_timer: bool,
+    },
+    /// The raft loop hears that the store was committed.
+    StoreCommitted(AppliedPosition),
+    Compact,
+    /// What has become of a copy.
+    SnapshotSent(u64, bool),
+    Unreachable(u64),
+    /// Nobody waits for an operation any more.
+    CancelRequest(usize),
+}
+
+impl MemberEvent {
+    /// For the trace.
+    fn name(&self) -> &'static str {
+        match self {
+            MemberEvent::Tick => "ticks",
+            MemberEvent::Poll => "polls",
+            MemberEvent::Apply => "applies",
+            MemberEvent::PollNet => "looks after its clients",
+            MemberEvent::CheckTimeouts => "looks for requests that wait too long",
+            MemberEvent::Write(_) => "writes",
+            MemberEvent::Written(_) => "hears that it is written",
+            MemberEvent::Commit { .. } => "commits its store",
+            MemberEvent::StoreCommitted(_) => "hears that its store is committed",
+            MemberEvent::Compact => "compacts",
+            MemberEvent::SnapshotSent(_, true) => "hears that a copy has arrived",
+            MemberEvent::SnapshotSent(_, false) => "hears that a copy has not arrived",
+            MemberEvent::Unreachable(_) => "hears that somebody is out of reach",
+            MemberEvent::CancelRequest(_) => "hears that somebody gives up",
+        }
+    }
+}
+
+/// What a simulation is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct SeedOptions {
+    /// Decides everything.
+    pub seed: u64,
+    /// How many members there are at first.
+    pub members: u64,
+    /// What is wrong with them.
+    pub bug: Option<Bug>,
+    /// What becomes of the trace.
+    pub trace: TraceOutput,
+}
+
+/// A simulated cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    config: RunConfig,
+    bug: Option<Bug>,
+    events: EventQueue<Event>,
+    /// What has happened.
+    pub trace: Trace,
+    /// What members did, as a number.
+    pub effect_hash: EffectHash,
+    rng: Rng,
+    network: Network,
+    faults: FaultGenerator,
+    machines: BTreeMap<u64, Machine>,
+    snapshot_transfers: BTreeMap<u64, SnapshotTransfer>,
+    clients: ClientPool,
+    lease_clients: LeaseClients,
+    checker: InvariantChecker,
+    quiet: QuietPhase,
+    /// What waits for its moment.
+    message_triggers: MessageTriggers,
+    newest_id: u64,
+    /// What there was of everything.
+    pub metrics: RunMetrics,
+}
+
+/// How much there was of what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunMetrics {
+    /// Events.
+    pub events: u64,
+    /// Operations of clients.
+    pub operations: u64,
+    /// Entries that were committed.
+    pub committed_entries: u64,
+    /// Terms that had a leader.
+    pub terms_with_leader: u64,
+    /// Crashes.
+    pub crashes: u64,
+    /// Power cuts in the midst of writing.
+    pub torn_writes: u64,
+    /// Members that stopped because their disk reported an error.
+    pub disk_errors: u64,
+    /// Stores that were replaced by copies.
+    pub installed_snapshots: u64,
+    /// Members that came.
+    pub members_added: u64,
+    /// Members that left.
+    pub members_removed: u64,
+    /// How often a lease was kept alive.
+    pub lease_keep_alives: u64,
+    /// Leases that ended because they were not.
+    pub expired_leases: u64,
+    /// Hashes of one member that were compared with another's.
+    pub compared_hashes: u64,
+    /// Clusters that have lost their quorum because one of two voters was removed.
+    pub quorums_removed: u64,
+    /// Linearizable reads of a member that is alone.
+    pub sole_voter_reads: u64,
+}
+
+impl Cluster {
+    /// A cluster that has just been made.
+    pub fn new(order: &SeedOptions) -> Cluster {
+        let mut chance = Rng::new(order.seed ^ order.members << 56);
+        let terms = RunConfig::random(&mut chance.split(), order.bug);
+        let voters_min = match terms.can_lose_members {
+            true => 1,
+            false => (order.members as usize).saturating_sub(1).max(3),
+        };
+        let mut faults = FaultGenerator::new(chance.split(), voters_min, terms.drift_ppm_max);
+        if terms.can_lose_members {
+            faults.remove_members_often();
+        }
+        if order.bug == Some(Bug::LeaseKeptOverTransfer) {
+            faults.transfer_often();
+        }
+        let mut network = Network::new(chance.split());
+        network.faults = terms.network_faults;
+        let users = ClientPool::new(&terms, &mut chance);
+        let tenants = LeaseClients::new(chance.split());
+        let mut cluster = Cluster {
+            bug: order.bug,
+            events: EventQueue::default(),
+            trace: Trace::new(order.trace),
+            effect_hash: EffectHash::default(),
+            rng: chance,
+            network,
+            faults,
+            machines: BTreeMap::new(),
+            snapshot_transfers: BTreeMap::new(),
+            clients: users,
+            lease_clients: tenants,
+            checker: InvariantChecker::default(),
+            quiet: QuietPhase::default(),
+            message_triggers: MessageTriggers::default(),
+            newest_id: order.members,
+            metrics: RunMetrics::default(),
+            config: terms,
+        };
+        let first: Vec<_> = (1..=order.members).map(member_description).collect();
+        for id in 1..=order.members {
+            cluster.add_machine(id, &first);
+        }
+        cluster
+    }
+
+    fn add_machine(&mut self, id: u64, first: &[clearlane_server::membership::Member]) {
+        let machine = Machine::new(id, first, &self.config).expect("an empty disk takes a log");
+        self.machines.insert(id, machine);
+        let wait = self.rng.between(0, 100_000);
+        self.events.schedule(wait, Event::Start(id));
+    }
+
+    /// Lets everything happen.
+    pub fn run(&mut self) -> CheckResult {
+        self.trace_line(format_args!("{:?}", self.config.clone()));
+        self.plan_clients();
+        self.plan_lease_client();
+        let pause = self.faults.pause();
+        // First of all somebody is elected.
+        self.events.schedule(2 * SECOND + pause, Event::Fault);
+        self.events.schedule(self.config.fault_phase, Event::EndFaults);
+        while !self.quiet.is_over {
+            let event = self.events.next_event().expect("ticks never end");
+            self.metrics.events += 1;
+            if self.metrics.events > EVENTS_MAX {
+                return Err(Violation::new(Rule::Progress, "events without end"));
+            }
+            self.handle_event(event)?;
+        }
+        self.checker.check_history(self.clients.history.operations(), &self.clients.proposal_ids)
+    }
+
+    /// Numbers, for whoever wonders whether anything has happened at all.
+    pub fn collect_metrics(&mut self) -> RunMetrics {
+        self.metrics.operations = self.clients.history.operations().len() as u64;
+        self.metrics.committed_entries = self.checker.committed.newest();
+        self.metrics.terms_with_leader = self.checker.leaders.count() as u64;
+        (self.metrics.lease_keep_alives, self.metrics.expired_leases) =
+            self.checker.lease_promises.count();
+        self.metrics.compared_hashes = self.checker.hashes.compared();
+        self.metrics
+    }
+
+    pub(crate) fn trace_line(&mut self, what: std::fmt::Arguments<'_>) {
+        self.trace.record(self.events.now(), what);
+    }
+
+    fn handle_event(&mut self, event: Event) -> CheckResult {
+        let Some(event) = self.defer_if_paused(event) else { return Ok(()) };
+        match event {
+            Event::Member { id, incarnation: life, event: what } => {
+                return self.handle_member_event(id, life, what);
+            }
+            Event::MessageArrives { link, bytes } => return self.on_message(link, &bytes),
+            Event::SnapshotChunk(number) => return self.on_snapshot_chunk(number),
+            Event::Start(id) => return self.start(id),
+            Event::RequestArrives(operation) => return self.handle_client_request(operation),
+            Event::LeaseClient => return self.run_lease_client(),
+            Event::Fault => return self.inject_next_fault(),
+            Event::CheckConvergence => return self.check_convergence(),
+            Event::ClientRequest(client) => self.send_client_request(client),
+            Event::ReplyArrives(operation, outcome) => self.on_reply(operation, outcome),
+            Event::ClientTimeout(operation) => self.on_client_timeout(operation),
+            Event::Partition(cut, lasts) => self.begin_partition(&cut, lasts),
+            Event::PowerCut(id, down) => self.begin_power_cut(id, down),
+            Event::RestoreLinks(links) => self.network.restore(&links.into_iter().collect()),
+            Event::EndNetworkFaults => self.network.faults = self.config.network_faults,
+            Event::EndFaults => self.begin_quiet_phase(),
+        }
+        Ok(())
+    }
+
+    /// What is for a process that is stopped comes when it goes on.
+    fn defer_if_paused(&mut self, event: Event) -> Option<Event> {
+        let id = match &event {
+            Event::Member { id, .. } => *id,
+            Event::MessageArrives { link, .. } => link.1,
+            Event::RequestArrives(operation) => self.clients.member_of(*operation),
+            Event::SnapshotChunk(number) => self.snapshot_transfers.get(number)?.to,
+            _ => return Some(event),
+        };
+        let now = self.events.now();
+        match self.machines.get(&id) {
+            Some(machine) if machine.paused_until > now => {
+                self.events.schedule(machine.paused_until - now, event);
+                None
+            }
+            _ => Some(event),
+        }
+    }
+
+    fn handle_member_event(&mut self, id: u64, life: u64, what: MemberEvent) -> CheckResult {
+        let now = self.events.now();
+        let Some(machine) =
+            self.machines.get_mut(&id).filter(|machine| machine.incarnation == life)
+        else {
+            return Ok(());
+        };
+        let clock = machine.clock;
+        let Some(RunningMember { replica: core, .. }) = &mut machine.running else { return Ok(()) };
+        self.trace.record(now, format_args!("{id} {}", what.name()));
+        let give = match what {
+            MemberEvent::Poll => return self.poll(id),
+            MemberEvent::Apply => return self.apply(id),
+            MemberEvent::PollNet => return self.poll_net(id, false),
+            MemberEvent::CheckTimeouts => return self.poll_net(id, true),
+            MemberEvent::Write(batch) => return self.write(id, batch),
+            MemberEvent::Commit { is_timer } => return self.commit(id, is_timer),
+            MemberEvent::Compact => return self.compact(id),
+            MemberEvent::CancelRequest(operation) => {
+                self.cancel_request(id, operation);
+                return Ok(());
+            }
+            MemberEvent::Tick => {
+                core.tick();
+                self.events.schedule(clock.to_sim_time(TICK_INTERVAL), tick_event(id, life));
+                self.plan_poll(id);
+                return Ok(());
+            }
+            MemberEvent::Written(written) => RaftInput::WalWritten(written),
+            MemberEvent::StoreCommitted(durable) => RaftInput::StoreCommitted(durable),
+            MemberEvent::SnapshotSent(to, arrived) => {
+                RaftInput::RaftSnapshotSent { to, is_delivered: arrived }
+            }
+            MemberEvent::Unreachable(to) => RaftInput::Unreachable(to),
+        };
+        self.enqueue_raft_event(id, give);
+        Ok(())
+    }
+
+    /// Something for a raft loop, which has a turn soon.
+    fn enqueue_raft_event(&mut self, id: u64, input: RaftInput) {
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        if let Some(running) = running {
+            running.raft_loop_events.push(input);
+            self.plan_poll(id);
+        }
+    }
+
+    fn on_message(&mut self, link: Link, bytes: &[u8]) -> CheckResult {
+        let id = link.1;
+        let message = Message::decode(bytes).map_err(|error| member_failed(id, &error))?;
+        if self.network.is_cut(link) {
+            self.trace_line(format_args!("lost {message}"));
+            return Ok(());
+        }
+        // As the server's peers do, which know their connection's member.
+        if message.from() != link.0 {
+            return Err(member_failed(id, &format!("{message} came from {}", link.0)));
+        }
+        self.trace_line(format_args!("arrives {message}"));
+        self.enqueue_raft_event(id, RaftInput::Message(message));
+        Ok(())
+    }
+}
+
+fn tick_event(id: u64, life: u64) -> Event {
+    Event::Member { id, incarnation: life, event: MemberEvent::Tick }
+}
+
+fn member_failed(id: u64, error: &dyn std::fmt::Display) -> Violation {
+    Violation::new(Rule::Running, format!("member {id}: {error}"))
+}

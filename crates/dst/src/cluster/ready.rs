@@ -1,0 +1,487 @@
+//! Polls a core, shows the judge what it did, and turns what is to be done into events.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clearlane_backend::DroppedStates;
+use clearlane_mvcc::{Change, CompactionJob, Store};
+use clearlane_raft::{Error, Leadership, Message, Role};
+use clearlane_server::AppliedPosition;
+use clearlane_server::replica::{
+    ApplyReady, ApplyReadyHandler, ApplyReport, Completions, NewStore, ProposalResult,
+    ReplicaInput as RaftInput, ReplicaReady, ReplicaReadyHandler, RequestOutcome, SlowEntry,
+    ToApply,
+};
+use clearlane_wal::group_commit::Batch;
+
+use super::{Cluster, Event, MemberEvent, member_failed};
+use crate::checkers::{Rule, Violation};
+use crate::event_queue::MILLISECOND;
+use crate::invariant_checker::CheckResult;
+use crate::machine::{RunningMember, client_records, hash_kv, lease_keys};
+use crate::replies;
+
+impl Cluster {
+    /// Plans something for a member in its present life.
+    pub(super) fn plan(&mut self, id: u64, wait: u64, what: MemberEvent) {
+        let Some(machine) = self.machines.get(&id) else { return };
+        self.events
+            .schedule(wait, Event::Member { id, incarnation: machine.incarnation, event: what });
+    }
+
+    /// A poll comes soon; inputs that come before it are served by it, too.
+    pub(super) fn plan_poll(&mut self, id: u64) {
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        let Some(running) = running else { return };
+        if !std::mem::replace(&mut running.is_poll_planned, true) {
+            let wait = self.rng.log_uniform(1, 300);
+            self.plan(id, wait, MemberEvent::Poll);
+        }
+    }
+
+    pub(super) fn plan_apply(&mut self, id: u64) {
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        let Some(running) = running else { return };
+        if !std::mem::replace(&mut running.is_apply_planned, true) {
+            let wait = self.rng.log_uniform(1, self.config.apply_delay_max);
+            self.plan(id, wait, MemberEvent::Apply);
+        }
+    }
+
+    /// A turn of the raft loop.
+    pub(super) fn poll(&mut self, id: u64) -> CheckResult {
+        let now = self.events.now();
+        let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
+        let time = machine.clock.elapsed(now);
+        let Some(running) = &mut machine.running else { return Ok(()) };
+        running.is_poll_planned = false;
+        let outputs = match poll_replica(running, time) {
+            Ok(outputs) => outputs,
+            Err(error) => return self.on_member_error(id, &error),
+        };
+        self.check_raft(id, &outputs)?;
+        let mut effects = ReadyHandler { cluster: self, id, verdict: Ok(()) };
+        outputs.dispatch(&mut effects);
+        effects.verdict?;
+        self.poll_if_awaited(id);
+        self.plan_wake(id);
+        let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
+        if running.is_some_and(|running| running.is_stopping) {
+            self.remove_machine(id);
+        }
+        Ok(())
+    }
+
+    /// The raft loop has a turn soon if it must hear what the apply loop has done.
+    fn poll_if_awaited(&mut self, id: u64) {
+        let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
+        let Some(running) = running else { return };
+        let awaited = running.replica.awaited_index();
+        if running.unreported_applied.as_ref().is_some_and(|applied| applied.is_urgent(awaited)) {
+            self.plan_poll(id);
+        }
+    }
+
+    /// A turn of the apply loop.
+    pub(super) fn apply(&mut self, id: u64) -> CheckResult {
+        let now = self.events.now();
+        let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
+        let Some(running) = &mut machine.running else { return Ok(()) };
+        running.is_apply_planned = false;
+        let outputs = match running.applier.step() {
+            Ok(outputs) => outputs,
+            Err(error) => return self.on_member_error(id, &error),
+        };
+        if running.applier.has_work() {
+            self.plan_apply(id);
+        }
+        self.effect_hash.on_apply(now, id, &outputs.entries);
+        self.check_applied(id, &outputs)?;
+        let mut effects = ReadyHandler { cluster: self, id, verdict: Ok(()) };
+        outputs.dispatch(&mut effects);
+        effects.verdict?;
+        self.add_new_machines(id);
+        Ok(())
+    }
+
+    /// The barrier wants to be polled when its clock says so.
+    fn plan_wake(&mut self, id: u64) {
+        let now = self.events.now();
+        let Some(machine) = self.machines.get_mut(&id) else { return };
+        let clock = machine.clock;
+        let Some(running) = &mut machine.running else { return };
+        let Some(next) = running.replica.next_poll() else { return };
+        let wait = clock.to_sim_time(next.saturating_sub(clock.elapsed(now)).as_micros() as u64);
+        if running.wake_at.is_none_or(|at| at <= now || now + wait < at) {
+            running.wake_at = Some(now + wait);
+            self.plan(id, wait, MemberEvent::Poll);
+        }
+    }
+
+    fn check_raft(&mut self, id: u64, outputs: &ReplicaReady) -> CheckResult {
+        if let Some(now) = outputs.leadership {
+            let (role, term, leader) = (now.role, now.term, now.leader);
+            self.trace_line(format_args!("{id} {role:?} term={term} leader={leader}"));
+            if role == Role::Leader {
+                self.checker.leaders.on_leader(id, term)?;
+            }
+        }
+        for error in &outputs.rejected_messages {
+            self.trace_line(format_args!("{id} cannot take it: {error}"));
+            // No member here sends what it could not have said.
+            if matches!(error, Error::Fatal(_) | Error::InvalidMessage(_)) {
+                return Err(member_failed(id, error));
+            }
+        }
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        let Some(running) = running else { return Ok(()) };
+        for (request, proposed) in &outputs.proposed {
+            running.request_checker.on_propose(id, *request)?;
+            if self.clients.on_proposed(id, *request, *proposed) {
+                self.checker.lease_promises.expect_revoke(*proposed);
+            }
+        }
+        let ((told, _), index) =
+            (running.replica.last_applied(), running.applier.applied_position().index);
+        let in_raft = running.replica.applied_in_raft();
+        if told.max(in_raft) > index {
+            let seen =
+                format!("raft of {id} takes {in_raft} for applied, and the store is at {index}");
+            return Err(Violation::new(Rule::Running, seen));
+        }
+        match running.replica.conf_state().cloned() {
+            Some(counts) => self.checker.check_conf_state(id, told, &counts),
+            None => Ok(()),
+        }
+    }
+
+    fn check_applied(&mut self, id: u64, outputs: &ApplyReady) -> CheckResult {
+        let Some(applier) = self.machines.get(&id).and_then(|machine| machine.applier()) else {
+            return Ok(());
+        };
+        let (now, index) = (self.events.now(), applier.applied_position().index);
+        let store = Arc::clone(applier.store());
+        let (raft, table) =
+            (Arc::clone(&applier.applied_position().conf_state), applier.members().conf_state());
+        let is_replaced = outputs.new_store.is_some();
+        if is_replaced {
+            let first = outputs.entries.first();
+            self.checker.on_store_opened(id, first.map_or(index, |entry| entry.index - 1))?;
+            self.metrics.installed_snapshots += 1;
+        }
+        self.checker.check_applied(now, id, &outputs.entries, &outputs.changes)?;
+        self.checker.check_members(id, index, &raft, &table)?;
+        match is_replaced || !outputs.entries.is_empty() {
+            true => self.check_store(id, index, &*store, !outputs.compactions.is_empty()),
+            false => Ok(()),
+        }
+    }
+
+    /// Outcomes of requests: one for each, and not before the store shows what they say.
+    fn check_completions(&mut self, id: u64, completions: &Completions) -> CheckResult {
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        let Some(running) = running else { return Ok(()) };
+        let shows = running.applier.store().begin_read().revision();
+        for (request, outcome) in completions {
+            let revision = match outcome {
+                RequestOutcome::Applied(ProposalResult::Request(Ok(reply))) => {
+                    replies::revision_of(reply)
+                }
+                _ => None,
+            };
+            running.request_checker.on_complete(id, *request, revision, shows)?;
+        }
+        Ok(())
+    }
+
+    fn check_store(
+        &mut self,
+        id: u64,
+        index: u64,
+        store: &dyn Store<AppliedPosition>,
+        compacts: bool,
+    ) -> CheckResult {
+        let holds = client_records(store).map_err(|error| member_failed(id, &error))?;
+        let revision = holds.revision;
+        self.trace_line(format_args!("{id} has applied {index}, revision {revision}"));
+        self.checker.check_records(id, index, &holds)?;
+        self.check_leases(id, index)?;
+        let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
+        let compacts = compacts || running.is_some_and(|running| !running.compactions.is_empty());
+        // Everybody's at the same indexes, so that there is something to compare. But for one oddity
+        // of etcd's: without any key, a hash counts what a compaction has not removed yet.
+        if index.is_multiple_of(4) && !(compacts && holds.records.is_empty()) {
+            let hash = hash_kv(store).map_err(|error| member_failed(id, &error))?;
+            self.checker.check_hash(id, index, hash)?;
+        }
+        Ok(())
+    }
+
+    /// What a member has of leases, now that it has applied so much.
+    pub(super) fn check_leases(&mut self, id: u64, index: u64) -> CheckResult {
+        let Some(core) = self.machines.get(&id).and_then(|machine| machine.applier()) else {
+            return Ok(());
+        };
+        let keys = lease_keys(&**core.store()).map_err(|error| member_failed(id, &error))?;
+        self.checker.check_lease_state(id, index, &core.leases().lease_states(), &keys)
+    }
+
+    fn send(&mut self, id: u64, message: &Message) {
+        let link = (id, message.to());
+        let text = message.to_string();
+        self.trace_line(format_args!("sends {text}"));
+        self.effect_hash.on_send(self.events.now(), id, message);
+        let waits = self.network.send(link, !message.is_proposal());
+        if waits.is_empty() && self.rng.permille(100) {
+            let wait = self.network.delay();
+            self.plan(id, wait, MemberEvent::Unreachable(link.1));
+        }
+        let bytes = message.encode();
+        for wait in &waits {
+            self.events.schedule(*wait, Event::MessageArrives { link, bytes: bytes.clone() });
+        }
+        if let Some(wait) = waits.first() {
+            self.trigger_faults(message, &text, *wait);
+        }
+    }
+
+    fn plan_write(&mut self, id: u64, batch: Batch) {
+        self.effect_hash.on_append(self.events.now(), id, &batch);
+        let Some(machine) = self.machines.get_mut(&id) else { return };
+        let longest = machine.longest_write(self.events.now(), &self.config);
+        if let Some(running) = &mut machine.running {
+            running.is_writing = true;
+        }
+        let wait = self.rng.log_uniform(20, longest);
+        self.plan(id, wait, MemberEvent::Write(batch));
+    }
+
+    /// The disk gets to a batch. When it is done the member hears of it, a little later.
+    pub(super) fn write(&mut self, id: u64, batch: Batch) -> CheckResult {
+        let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
+        let Some(running) = &mut machine.running else { return Ok(()) };
+        let appends = batch.len();
+        let written = batch.write(&mut running.wal);
+        if !machine.has_power() {
+            self.on_power_failure(id);
+            return Ok(());
+        }
+        let wait = machine.take_disk_cost() + self.rng.log_uniform(1, 200);
+        self.trace_line(format_args!("{id} has written {appends}"));
+        self.plan(id, wait, MemberEvent::Written(written));
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        let Some(running) = running else { return Ok(()) };
+        running.is_writing = false;
+        let purge = running.pending_purge.take();
+        self.plan_purge(id, purge)
+    }
+
+    /// Shortens the log, when no batch is on its way to it.
+    fn plan_purge(&mut self, id: u64, purge: Option<u64>) -> CheckResult {
+        let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
+        let (Some(running), Some(index)) = (&mut machine.running, purge) else { return Ok(()) };
+        if running.is_writing {
+            running.pending_purge = Some(index);
+            return Ok(());
+        }
+        let purged = running.wal.purge(index);
+        if !machine.has_power() {
+            self.on_power_failure(id);
+            return Ok(());
+        }
+        let segments = match purged {
+            Ok(segments) => segments,
+            Err(error) => return self.on_member_error(id, &error.into()),
+        };
+        self.trace_line(format_args!("{id} purges {segments} segments, for it is safe at {index}"));
+        Ok(())
+    }
+
+    /// The store commits what is pending, if it is time.
+    pub(super) fn commit(&mut self, id: u64, is_timer: bool) -> CheckResult {
+        let now = self.events.now();
+        if is_timer {
+            let wait = self.rng.log_uniform(MILLISECOND, self.config.commit_interval_max);
+            self.plan(id, wait, MemberEvent::Commit { is_timer });
+        }
+        let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
+        let time = machine.clock.elapsed(now);
+        let Some(running) = &mut machine.running else { return Ok(()) };
+        let store = running.applier.store();
+        let committed =
+            if is_timer { store.commit_if_due(time) } else { store.commit().map(|()| true) };
+        if committed.map_err(|error| member_failed(id, &error))? {
+            return self.plan_store_committed(id);
+        }
+        Ok(())
+    }
+
+    /// The raft loop hears a little later what the engine has on disk now.
+    pub(super) fn plan_store_committed(&mut self, id: u64) -> CheckResult {
+        let Some(applier) = self.machines.get(&id).and_then(|machine| machine.applier()) else {
+            return Ok(());
+        };
+        let engine = applier.engine().snapshot();
+        let engine = engine.map_err(|error| member_failed(id, &error))?;
+        let durable = AppliedPosition::read(&*engine).map_err(|error| member_failed(id, &error))?;
+        let wait = self.rng.log_uniform(1, 30 * MILLISECOND);
+        self.plan(id, wait, MemberEvent::StoreCommitted(durable));
+        Ok(())
+    }
+
+    /// Goes on with a compaction.
+    pub(super) fn compact(&mut self, id: u64) -> CheckResult {
+        let budget = self.rng.log_uniform(1, 1000) as usize;
+        let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
+        let Some(running) = running else { return Ok(()) };
+        let Some(job) = running.compactions.front_mut() else { return Ok(()) };
+        let done = running.applier.store().compact_step(job, budget);
+        if done.map_err(|error| member_failed(id, &error))? {
+            running.compactions.pop_front();
+        }
+        if !running.compactions.is_empty() {
+            let wait = self.rng.log_uniform(100, 200 * MILLISECOND);
+            self.plan(id, wait, MemberEvent::Compact);
+        }
+        Ok(())
+    }
+}
+
+/// What a raft loop does in a turn: it takes what has come, and polls.
+fn poll_replica(
+    running: &mut RunningMember,
+    time: Duration,
+) -> clearlane_server::Result<ReplicaReady> {
+    if let Some(applied) = running.unreported_applied.take() {
+        running.replica.handle_input(RaftInput::Applied(applied))?;
+    }
+    for input in std::mem::take(&mut running.raft_loop_events) {
+        running.replica.handle_input(input)?;
+    }
+    running.replica.poll(time)
+}
+
+/// Carries out what a member's halves say.
+struct ReadyHandler<'c> {
+    cluster: &'c mut Cluster,
+    id: u64,
+    verdict: CheckResult,
+}
+
+impl ReadyHandler<'_> {
+    fn running(&mut self) -> Option<&mut RunningMember> {
+        self.cluster.machines.get_mut(&self.id).and_then(|machine| machine.running.as_mut())
+    }
+
+    /// After the first violation nothing happens any more.
+    fn check(&mut self, what: impl FnOnce(&mut Cluster, u64) -> CheckResult) {
+        if self.verdict.is_ok() {
+            self.verdict = what(self.cluster, self.id);
+        }
+    }
+
+    fn deliver(&mut self, completions: Completions) {
+        self.cluster.effect_hash.on_complete(self.cluster.events.now(), self.id, &completions);
+        self.check(|cluster, id| cluster.check_completions(id, &completions));
+        self.cluster.complete(self.id, completions);
+    }
+}
+
+impl ReplicaReadyHandler for ReadyHandler<'_> {
+    fn set_sole_voter_caught_up(&mut self, is_alone: bool) {
+        let may_look = self.cluster.config.sole_voter_reads_locally();
+        if let Some(running) = self.running() {
+            running.can_read_locally = is_alone && may_look;
+        }
+    }
+
+    fn send(&mut self, message: Message) {
+        self.cluster.send(self.id, &message);
+    }
+
+    fn send_raft_snapshot(&mut self, message: Message) {
+        self.cluster.effect_hash.on_send(self.cluster.events.now(), self.id, &message);
+        self.check(|cluster, id| cluster.begin_snapshot_transfer(id, message));
+    }
+
+    fn write_wal(&mut self, batch: Batch) {
+        self.cluster.plan_write(self.id, batch);
+    }
+
+    fn purge_wal(&mut self, below: u64) {
+        self.check(|cluster, id| cluster.plan_purge(id, Some(below)));
+    }
+
+    fn apply(&mut self, work: ToApply) {
+        if let Some(running) = self.running() {
+            running.applier.enqueue(work);
+        }
+        self.cluster.plan_apply(self.id);
+    }
+
+    fn set_leadership(&mut self, _now: Leadership) {}
+
+    fn complete(&mut self, completions: Completions) {
+        self.deliver(completions);
+    }
+
+    fn commit_store(&mut self) {
+        let wait = self.cluster.rng.log_uniform(100, 50 * MILLISECOND);
+        self.cluster.plan(self.id, wait, MemberEvent::Commit { is_timer: false });
+    }
+
+    fn stop(&mut self) {
+        if let Some(running) = self.running() {
+            running.is_stopping = true;
+        }
+    }
+}
+
+impl ApplyReadyHandler for ReadyHandler<'_> {
+    fn replace_store(&mut self, _new: NewStore) {
+        if let Some(running) = self.running() {
+            running.compactions.clear();
+        }
+    }
+
+    fn publish_applied(&mut self, applied: ApplyReport) {
+        if let Some(running) = self.running() {
+            match &mut running.unreported_applied {
+                Some(before) => before.merge(applied),
+                none => *none = Some(Box::new(applied)),
+            }
+        }
+        self.cluster.poll_if_awaited(self.id);
+    }
+
+    fn granted(&mut self, leases: Vec<i64>) {
+        let now = self.cluster.events.now();
+        let Some(machine) = self.cluster.machines.get(&self.id) else { return };
+        let Some(applier) = machine.applier() else { return };
+        let time = machine.clock.elapsed(now);
+        leases.into_iter().for_each(|lease| applier.leases().start_expiry(lease, time));
+    }
+
+    fn report_slow(&mut self, _slow: Vec<SlowEntry>) {}
+
+    fn complete(&mut self, completions: Completions) {
+        self.deliver(completions);
+    }
+
+    fn publish_changes(&mut self, _changes: Vec<(i64, Vec<Change>)>) {}
+
+    fn drop_states(&mut self, _retired: Vec<DroppedStates>) {}
+
+    fn schedule_compaction(&mut self, job: CompactionJob) {
+        let Some(running) = self.running() else { return };
+        let was_idle = running.compactions.is_empty();
+        running.compactions.push_back(job);
+        if was_idle {
+            self.cluster.plan(self.id, MILLISECOND, MemberEvent::Compact);
+        }
+    }
+
+    fn commit_store(&mut self) {
+        ReplicaReadyHandler::commit_store(self);
+    }
+}

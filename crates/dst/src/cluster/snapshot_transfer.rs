@@ -1,0 +1,121 @@
+//! Copies of stores on their way from one member to another.
+//!
+//! The sender's stream is cut into pieces of any size, which arrive in order. Between two pieces
+//! anything can happen: the link is cut, one of the two crashes, the stream breaks for no reason. The
+//! sender hears what has become of it, and may be told that it broke although it arrived.
+
+use bytes::Bytes;
+use clearlane_raft::Message;
+use clearlane_server::raft_snapshot::{Error, SnapshotReceiver, SnapshotSender};
+use clearlane_server::replica::ReplicaInput as RaftInput;
+
+use super::{Cluster, Event, MemberEvent, member_failed};
+use crate::invariant_checker::CheckResult;
+use crate::network::Link;
+
+/// A copy on its way.
+#[derive(Debug)]
+pub(super) struct SnapshotTransfer {
+    link: Link,
+    pub(super) to: u64,
+    /// The lives of the two in which it began.
+    incarnations: (u64, u64),
+    sender: SnapshotSender,
+    /// What was read and not sent.
+    unsent: Bytes,
+    receiver: Option<SnapshotReceiver>,
+}
+
+impl Cluster {
+    /// A member sends its store along with a message.
+    pub(super) fn begin_snapshot_transfer(&mut self, id: u64, message: Message) -> CheckResult {
+        let to = message.to();
+        self.trace_line(format_args!("copies {message}"));
+        let Some(applier) = self.machines.get(&id).and_then(|machine| machine.applier()) else {
+            return Ok(());
+        };
+        let exporter = applier.store().snapshot().map_err(|error| member_failed(id, &error))?;
+        let sender =
+            SnapshotSender::new(exporter, message).map_err(|error| member_failed(id, &error))?;
+        // To take a copy commits.
+        self.plan_store_committed(id)?;
+        let receiver =
+            self.machines.get(&to).map(|machine| SnapshotReceiver::new(machine.store_dir()));
+        let lives = (self.incarnation(id), self.incarnation(to));
+        let (link, waiting) = ((id, to), Bytes::new());
+        let number = self.snapshot_transfers.last_key_value().map_or(1, |(number, _)| number + 1);
+        let transfer =
+            SnapshotTransfer { link, to, incarnations: lives, sender, unsent: waiting, receiver };
+        self.snapshot_transfers.insert(number, transfer);
+        let wait = self.network.delay();
+        self.events.schedule(wait, Event::SnapshotChunk(number));
+        Ok(())
+    }
+
+    fn incarnation(&self, id: u64) -> u64 {
+        self.machines.get(&id).map_or(0, |machine| machine.incarnation)
+    }
+
+    fn is_running(&self, id: u64) -> bool {
+        self.machines.get(&id).is_some_and(|machine| machine.running.is_some())
+    }
+
+    pub(super) fn on_snapshot_chunk(&mut self, number: u64) -> CheckResult {
+        let Some(transfer) = self.snapshot_transfers.get(&number) else { return Ok(()) };
+        let (link, to) = (transfer.link, transfer.to);
+        let alive = (self.incarnation(link.0), self.incarnation(to)) == transfer.incarnations
+            && self.is_running(to);
+        let breaks = self.quiet.since.is_none() && self.rng.permille(20);
+        if !alive || breaks || self.network.is_cut(link) {
+            self.trace_line(format_args!("copy {number} from {} to {to} breaks", link.0));
+            self.end_snapshot_transfer(number, false);
+            return Ok(());
+        }
+        let length = self.rng.log_uniform(1, 64 << 10) as usize;
+        let Some(transfer) = self.snapshot_transfers.get_mut(&number) else { return Ok(()) };
+        match transfer.next_chunk(length) {
+            Ok(Some(piece)) => {
+                if let Some(receiver) = &mut transfer.receiver {
+                    receiver.feed(&piece).map_err(|error| member_failed(to, &error))?;
+                }
+                let wait = self.rng.between(10, 1000);
+                self.events.schedule(wait, Event::SnapshotChunk(number));
+                Ok(())
+            }
+            Ok(None) => self.on_snapshot_received(number),
+            Err(error) => Err(member_failed(link.0, &error)),
+        }
+    }
+
+    fn on_snapshot_received(&mut self, number: u64) -> CheckResult {
+        let Some(transfer) = self.snapshot_transfers.get_mut(&number) else { return Ok(()) };
+        let to = transfer.to;
+        let Some(receiver) = transfer.receiver.take() else { return Ok(()) };
+        let copy = receiver.finish().map_err(|error| member_failed(to, &error))?;
+        self.trace
+            .record(self.events.now(), format_args!("copy {number} has arrived: {}", copy.message));
+        self.enqueue_raft_event(to, RaftInput::RaftSnapshot(Box::new(copy)));
+        let arrived = self.quiet.since.is_some() || !self.rng.permille(50);
+        self.end_snapshot_transfer(number, arrived);
+        Ok(())
+    }
+
+    /// The sender hears of it, if it is still there.
+    fn end_snapshot_transfer(&mut self, number: u64, arrived: bool) {
+        let Some(transfer) = self.snapshot_transfers.remove(&number) else { return };
+        let (id, life) = (transfer.link.0, transfer.incarnations.0);
+        let wait = self.network.delay();
+        let what = MemberEvent::SnapshotSent(transfer.to, arrived);
+        self.events.schedule(wait, Event::Member { id, incarnation: life, event: what });
+    }
+}
+
+impl SnapshotTransfer {
+    fn next_chunk(&mut self, length: usize) -> Result<Option<Bytes>, Error> {
+        if self.unsent.is_empty() {
+            let Some(chunk) = self.sender.next_chunk()? else { return Ok(None) };
+            self.unsent = chunk;
+        }
+        Ok(Some(self.unsent.split_to(length.min(self.unsent.len()))))
+    }
+}

@@ -1,0 +1,272 @@
+//! Seeds: those that must pass, one that nobody has seen, and those that find what was planted.
+//!
+//! ```text
+//!   cargo test --release -p clearlane-dst --test seeds       200 seeds, every planted bug
+//!   CLEARLANE_SEEDS=2000 cargo test --release ...              so many seeds
+//!   CLEARLANE_SEED=17 cargo test --release ... fixed -- --nocapture
+//!                                                              this one, with its trace
+//!   CLEARLANE_SEEDS=2000 UPDATE_GOLDENFILES=1 cargo test --release ... fixed
+//!                                                              records what members do in each
+//! ```
+//!
+//! What members do in a seed is on record as a [hash](clearlane_dst::effect_hash). A change of names, texts or folders
+//! leaves it as it is. A change of behaviour records it anew, in a commit of its own that says why.
+//!
+//! Even seeds have three members, odd ones five. Without `--release` there are fewer seeds, for each
+//! takes ten times as long.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "which seed has found what is worth knowing")]
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clearlane_dst::checkers::Rule;
+use clearlane_dst::cluster::SeedOptions;
+use clearlane_dst::trace::TraceOutput;
+use clearlane_dst::{Report, run};
+use clearlane_server::replica::Bug;
+
+/// Seeds, and those in a build without optimisation.
+const SEEDS: u64 = if cfg!(debug_assertions) { 4 } else { 200 };
+
+fn seed_options(seed: u64, bug: Option<Bug>, keep: TraceOutput) -> SeedOptions {
+    SeedOptions { seed, members: if seed.is_multiple_of(2) { 3 } else { 5 }, bug, trace: keep }
+}
+
+fn from_environment(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{name}={value}: not a number")))
+}
+
+/// Runs seeds, two at a time, until there are no more or `enough` says so. Returns the reports.
+fn run_all(count: u64, bug: Option<Bug>, enough: impl Fn(&Report) -> bool + Sync) -> Vec<Report> {
+    let (next, reports) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= count {
+                return;
+            }
+            let report = run(seed_options(seed, bug, TraceOutput::Hash));
+            if enough(&report) {
+                next.store(count, Ordering::Relaxed);
+            }
+            reports.lock().unwrap().push(report);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(work);
+        work();
+    });
+    let mut reports = reports.into_inner().unwrap();
+    reports.sort_by_key(|report| report.options.seed);
+    reports
+}
+
+fn describe(report: &Report) -> String {
+    let SeedOptions { seed, members, .. } = report.options;
+    let violation = report.violation.as_ref().map(ToString::to_string).unwrap_or_default();
+    format!(
+        "seed {seed} with {members} members: {violation}\n  again, with its trace: cargo run \
+         --release -p clearlane-dst --bin dst -- --seed {seed} --members {members} --trace"
+    )
+}
+
+/// Members do in each seed what is on record.
+fn effects_are_on_record(reports: &[Report]) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/effects");
+    let line = |report: &Report| {
+        let SeedOptions { seed, members, .. } = report.options;
+        format!("seed {seed} members {members} effects {:016x}\n", report.effect_hash)
+    };
+    if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
+        let lines: String = reports.iter().map(line).collect();
+        std::fs::write(path, lines).unwrap();
+        return;
+    }
+    let recorded = std::fs::read_to_string(path).unwrap();
+    let recorded = recorded.split_inclusive('\n');
+    let pairs = reports.iter().zip(recorded);
+    let differ: Vec<String> = pairs
+        .filter_map(|(report, recorded)| {
+            (line(report) != recorded).then(|| format!("{recorded}is now {}", line(report)))
+        })
+        .collect();
+    assert!(differ.is_empty(), "{} of {}:\n{}", differ.len(), reports.len(), differ.join(""));
+}
+
+#[test]
+fn fixed_seeds_break_no_rule() {
+    if let Some(seed) = from_environment("CLEARLANE_SEED") {
+        let report = run(seed_options(seed, None, TraceOutput::Print));
+        assert!(report.violation.is_none(), "{}", describe(&report));
+        return;
+    }
+    let count = from_environment("CLEARLANE_SEEDS").unwrap_or(SEEDS);
+    let reports = run_all(count, None, |_| false);
+    let broken: Vec<String> =
+        reports.iter().filter(|report| report.violation.is_some()).map(describe).collect();
+    assert!(broken.is_empty(), "{} seeds:\n{}", broken.len(), broken.join("\n"));
+    effects_are_on_record(&reports);
+    // Something must have happened, or it is easily in order.
+    let sum = |what: fn(&Report) -> u64| reports.iter().map(what).sum::<u64>();
+    for (name, seen, each) in [
+        ("committed entries", sum(|report| report.metrics.committed_entries), 100),
+        ("terms with a leader", sum(|report| report.metrics.terms_with_leader), 2),
+        ("crashes", sum(|report| report.metrics.crashes), 3),
+        ("compared hashes", sum(|report| report.metrics.compared_hashes), 50),
+    ] {
+        // A few seeds may all be of one taste.
+        let each = if count < 100 { 1 } else { each };
+        assert!(seen >= each * count, "only {seen} {name} in {count} seeds");
+    }
+    let lost = sum(|report| report.metrics.quorums_removed);
+    assert!(lost * 500 <= count.max(500), "{lost} clusters of {count} have lost their quorum");
+    for (name, seen) in [
+        ("torn writes", sum(|report| report.metrics.torn_writes)),
+        ("installed copies", sum(|report| report.metrics.installed_snapshots)),
+        ("members that came", sum(|report| report.metrics.members_added)),
+        ("leases that were kept alive", sum(|report| report.metrics.lease_keep_alives)),
+        ("leases that ran out", sum(|report| report.metrics.expired_leases)),
+        ("members that left", sum(|report| report.metrics.members_removed)),
+        ("reads of a member that is alone", sum(|report| report.metrics.sole_voter_reads)),
+    ] {
+        assert!(seen > 0 || count < 100, "no {name} in {count} seeds");
+    }
+}
+
+/// Not a failure of whoever happens to run it. But not to be overlooked, either.
+#[test]
+fn a_fresh_seed_is_reported() {
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let report = run(seed_options(seed, None, TraceOutput::Hash));
+    println!("a fresh seed: {seed}, {:?}", report.metrics);
+    if report.violation.is_some() {
+        let line = "!".repeat(80);
+        eprintln!("{line}\nA FRESH SEED HAS BROKEN A RULE. {}\n{line}", describe(&report));
+    }
+}
+
+#[test]
+fn a_seed_run_twice_gives_the_same_trace() {
+    let seeds = if cfg!(debug_assertions) { 0..1 } else { 0..12 };
+    for seed in seeds {
+        let (first, second) = (
+            run(seed_options(seed, None, TraceOutput::Lines)),
+            run(seed_options(seed, None, TraceOutput::Lines)),
+        );
+        let differs =
+            first.trace_lines.iter().zip(&second.trace_lines).find(|(one, other)| one != other);
+        assert_eq!(differs, None, "seed {seed}");
+        assert_eq!(
+            (first.trace_hash, first.trace_lines.len()),
+            (second.trace_hash, second.trace_lines.len())
+        );
+        assert!(
+            first.trace_lines.len() > 1000,
+            "seed {seed} has {} lines",
+            first.trace_lines.len()
+        );
+        // In another thread, beside another seed, it is the same.
+        let beside =
+            std::thread::spawn(move || run(seed_options(seed, None, TraceOutput::Hash)).trace_hash);
+        run(seed_options(seed + 1, None, TraceOutput::Hash));
+        assert_eq!(beside.join().unwrap(), first.trace_hash, "seed {seed}");
+    }
+}
+
+/// So many seeds are tried, at most, to find what is planted.
+const SEEDS_FOR_A_BUG: u64 = 500;
+
+/// A seed finds what is planted, by one of these rules.
+fn assert_found(bug: Bug, rules: &[Rule]) {
+    let reports = run_all(SEEDS_FOR_A_BUG, Some(bug), |report| report.violation.is_some());
+    let found = reports.iter().find_map(|report| {
+        report.violation.as_ref().map(|violation| (report.options.seed, violation))
+    });
+    let (name, count) = (bug.name(), SEEDS_FOR_A_BUG);
+    let Some((seed, violation)) = found else { panic!("{name} is not found in {count} seeds") };
+    println!("{name} is found by seed {seed}: {violation}");
+    assert!(rules.contains(&violation.rule), "{name} is found by {violation}, of all rules");
+}
+
+/// Whose data is lost is noticed in one way or another: the log differs, a leader hears that somebody
+/// has what it does not, a promised write is gone.
+const LOSSES: [Rule; 6] = [
+    Rule::Committed,
+    Rule::Running,
+    Rule::Acknowledged,
+    Rule::Linearizability,
+    Rule::Serializable,
+    Rule::Hashes,
+];
+
+#[test]
+fn acknowledge_before_sync_is_found() {
+    // A vote is an append, too: who has forgotten his gives another in the same term.
+    assert_found(Bug::AcknowledgeBeforeSync, &[&LOSSES[..], &[Rule::Leaders]].concat());
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn reused_read_id_is_found() {
+    assert_found(Bug::ReusedReadId, &[Rule::Linearizability]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn skipped_quorum_check_is_found() {
+    assert_found(Bug::SkippedQuorumCheck, &[Rule::Linearizability]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn lost_vote_is_found() {
+    assert_found(Bug::LostVote, &[Rule::Leaders]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn lease_based_option_is_found() {
+    assert_found(Bug::LeaseBasedOption, &[Rule::Linearizability]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn lease_kept_over_transfer_is_found() {
+    assert_found(Bug::LeaseKeptOverTransfer, &[Rule::Linearizability]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn release_by_applied_is_found() {
+    assert_found(Bug::ReleaseByApplied, &[Rule::Running]);
+}
+
+#[test]
+fn apply_twice_is_found() {
+    assert_found(Bug::ApplyTwice, &[Rule::Revisions, Rule::Acknowledged, Rule::Hashes]);
+}
+
+#[test]
+fn reply_before_apply_is_found() {
+    assert_found(Bug::ReplyBeforeApply, &[Rule::Requests]);
+}
+
+#[test]
+fn conf_state_too_late_is_found() {
+    assert_found(Bug::ConfStateTooLate, &[Rule::Members]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn install_not_awaited_is_found() {
+    assert_found(Bug::InstallNotAwaited, &[Rule::Running]);
+}
+
+#[test]
+fn completed_twice_is_found() {
+    assert_found(Bug::CompletedTwice, &[Rule::Requests]);
+}

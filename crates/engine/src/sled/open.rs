@@ -1,0 +1,39 @@
+//! Opening sled, and checking what it found.
+
+use std::path::Path;
+
+use super::commit_file::CommitFile;
+use super::tree::{METADATA_KEY, TreeMetadata, corrupt, one_line, storage_error};
+use crate::catch_panic::catch_panic;
+use crate::error::{Error, Result};
+use crate::options::Options;
+
+/// Opens sled and checks that it has all that was acknowledged.
+pub(super) fn open_and_check(
+    path: &Path,
+    witness: &CommitFile,
+    options: &Options,
+) -> Result<(sled::Db, TreeMetadata)> {
+    let database = open_database(path, options)?;
+    let account = database.get(METADATA_KEY).map_err(storage_error)?;
+    let account = account.and_then(|bytes| TreeMetadata::from_bytes(&bytes));
+    let account = account.ok_or_else(|| corrupt(path, "our own entry is missing"))?;
+    witness.check_commit(account.commit)?;
+    Ok((database, account))
+}
+
+pub(super) fn open_database(path: &Path, options: &Options) -> Result<sled::Db> {
+    let config = sled::Config::new()
+        .path(path)
+        .cache_capacity(options.cache_bytes as u64)
+        // We flush at every commit; a timer would only add writes in between.
+        .flush_every_ms(None);
+    match catch_panic(|| config.open()) {
+        Ok(Ok(database)) => Ok(database),
+        Ok(Err(sled::Error::Io(error))) if error.raw_os_error().is_some() => {
+            Err(Error::Path { path: path.to_owned(), source: error })
+        }
+        Ok(Err(error)) => Err(corrupt(path, &one_line(&error.to_string()))),
+        Err(panic) => Err(corrupt(path, &panic)),
+    }
+}

@@ -1,0 +1,195 @@
+//! When is each request due?
+//!
+//! A class of requests has a rate and a [`Spacing`]:
+//!
+//! ```text
+//!   constant   ┄┄│┄┄┄┄│┄┄┄┄│┄┄┄┄│┄┄┄┄│    like a clock; where it begins is drawn
+//!   Poisson    ┄│┄││┄┄┄┄┄┄┄│┄┄│┄┄┄┄││┄    as independent users do: there is no memory
+//! ```
+//!
+//! With Poisson arrivals, requests that meet in a server are part of the load. With constant ones two
+//! classes either always meet or never do, depending on where each begins, which is therefore drawn:
+//! classes of 1, 20 and 100 per second that all begin at 0 would send three requests at once each second.
+//!
+//! The times depend on the seed alone. A thread sleeps from one to the next ([`pace`]). If it wakes
+//! late, or if nobody takes what it has to say, the request is sent late, but the time at which it was
+//! *due* stays what it was, and that is what its latency counts from.
+
+use std::io;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use clearlane_net::sched::SchedClass;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use tokio::sync::mpsc;
+
+/// How the requests of a class follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spacing {
+    /// All gaps are equal.
+    Constant,
+    /// Gaps are exponential.
+    Poisson,
+}
+
+/// The times at which one class is due, counted from the beginning of the run. It never ends.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    spacing: Spacing,
+    per_second: f64,
+    gaps: SmallRng,
+    /// In gaps: how many have passed. Counted in gaps and not in seconds, so that nothing adds up that
+    /// was rounded.
+    passed_gaps: f64,
+}
+
+impl Schedule {
+    /// So many a second on average.
+    pub fn new(spacing: Spacing, per_second: f64, seed: u64) -> Schedule {
+        let mut gaps = SmallRng::seed_from_u64(seed);
+        let passed = match spacing {
+            Spacing::Constant => gaps.random_range(0.0..1.0) - 1.0,
+            Spacing::Poisson => 0.0,
+        };
+        Schedule { spacing, per_second, gaps, passed_gaps: passed }
+    }
+}
+
+impl Iterator for Schedule {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.passed_gaps += match self.spacing {
+            Spacing::Constant => 1.0,
+            Spacing::Poisson => -self.gaps.random_range(f64::MIN_POSITIVE..1.0).ln(),
+        };
+        // What is too far away for a Duration is the end of it.
+        Duration::try_from_secs_f64(self.passed_gaps / self.per_second).ok()
+    }
+}
+
+/// A request is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Which class, by its place in the workload.
+    pub class: usize,
+    /// Since the beginning of the run.
+    pub due: Duration,
+}
+
+/// The arrivals of several classes in the order of time, up to the end of a window.
+#[derive(Clone, Debug)]
+pub struct MergedSchedules {
+    /// By class: its next time, and the times behind that.
+    schedules: Vec<(Option<Duration>, Schedule)>,
+    window: Duration,
+}
+
+impl MergedSchedules {
+    /// All that is due before the window is over.
+    pub fn new(schedules: impl IntoIterator<Item = Schedule>, window: Duration) -> MergedSchedules {
+        let with_first = |mut schedule: Schedule| (schedule.next(), schedule);
+        MergedSchedules { schedules: schedules.into_iter().map(with_first).collect(), window }
+    }
+}
+
+impl Iterator for MergedSchedules {
+    type Item = Arrival;
+
+    fn next(&mut self) -> Option<Arrival> {
+        // There are a handful of classes; looking at each is quicker than keeping them in order.
+        let due = |(class, (due, _)): (usize, &(Option<Duration>, _))| Some(((*due)?, class));
+        let (due, class) = self.schedules.iter().enumerate().filter_map(due).min()?;
+        let (next, schedule) = &mut self.schedules[class];
+        *next = schedule.next();
+        (due < self.window).then_some(Arrival { class, due })
+    }
+}
+
+/// A thread that says to each class when an arrival of it is due; it ends with the arrivals, or when nobody listens.
+///
+/// Sleeping is exact to some 60 µs on Linux. The channels are bounded: who cannot keep up is not buried,
+/// and finds the true times when he comes.
+pub fn pace(
+    arrivals: MergedSchedules,
+    start: Instant,
+    say: Vec<mpsc::Sender<Duration>>,
+) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name("pace".to_owned()).spawn(move || {
+        SchedClass::Latency.apply_to_thread();
+        for arrival in arrivals {
+            let left = (start + arrival.due).saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                thread::sleep(left);
+            }
+            if say[arrival.class].blocking_send(arrival.due).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By how much the first 300,000 arrivals miss the rate. For Poisson arrivals, 1 % is five times the
+    /// standard deviation.
+    fn rate_error(spacing: Spacing, rate: f64, seed: u64) -> f64 {
+        const ARRIVALS: usize = 300_000;
+        let last = Schedule::new(spacing, rate, seed).nth(ARRIVALS - 1).expect("it never ends");
+        (ARRIVALS as f64 / last.as_secs_f64() / rate - 1.0).abs()
+    }
+
+    #[test]
+    fn rates_hold_over_hours() {
+        for (seed, rate) in [(0, 0.2), (1, 20.0), (2, 100.0), (3, 5000.0)] {
+            for spacing in [Spacing::Constant, Spacing::Poisson] {
+                let off = rate_error(spacing, rate, seed);
+                assert!(off < 0.01, "{spacing:?}, {rate} a second, seed {seed}: {off}");
+            }
+        }
+    }
+
+    #[test]
+    fn constant_gaps_are_equal_and_poisson_gaps_are_exponential() {
+        let gaps = |spacing| {
+            let due: Vec<Duration> = Schedule::new(spacing, 10.0, 3).take(20_000).collect();
+            due.windows(2).map(|two| (two[1] - two[0]).as_secs_f64()).collect::<Vec<_>>()
+        };
+        assert!(gaps(Spacing::Constant).iter().all(|gap| (gap - 0.1).abs() < 1e-6));
+        let gaps = gaps(Spacing::Poisson);
+        // Of exponential gaps e^-1 are longer than the mean, e^-2 longer than twice the mean.
+        for times in [1.0, 2.0_f64] {
+            let longer = gaps.iter().filter(|gap| **gap > 0.1 * times).count();
+            let share = longer as f64 / gaps.len() as f64;
+            assert!((share - (-times).exp()).abs() < 0.01, "{share}");
+        }
+    }
+
+    #[test]
+    fn a_seed_repeats_and_another_differs() {
+        for spacing in [Spacing::Constant, Spacing::Poisson] {
+            let some = |seed| Schedule::new(spacing, 7.0, seed).take(50).collect::<Vec<_>>();
+            assert_eq!(some(1), some(1));
+            assert_ne!(some(1), some(2));
+        }
+    }
+
+    #[test]
+    fn merged_arrivals_ascend_end_with_the_window_and_lose_nothing() {
+        let window = Duration::from_secs(30);
+        let schedules =
+            [(Spacing::Constant, 1.0), (Spacing::Poisson, 100.0), (Spacing::Poisson, 20.0)];
+        let schedules = schedules.map(|(spacing, rate)| Schedule::new(spacing, rate, 9));
+        let merged: Vec<Arrival> = MergedSchedules::new(schedules.clone(), window).collect();
+        assert!(merged.is_sorted_by_key(|arrival| arrival.due));
+        for (class, schedule) in schedules.into_iter().enumerate() {
+            let alone: Vec<Duration> = schedule.take_while(|due| *due < window).collect();
+            let of_class = merged.iter().filter(|arrival| arrival.class == class);
+            assert_eq!(of_class.map(|arrival| arrival.due).collect::<Vec<_>>(), alone);
+        }
+        assert_eq!(merged.iter().filter(|arrival| arrival.class == 0).count(), 30);
+    }
+}

@@ -1,0 +1,113 @@
+//! Fills a server with keys, and runs workloads against it, from the command line.
+//!
+//! ```text
+//!   clearlane-load fill crates/loadgen/workloads/head-of-line.toml --endpoint http://127.0.0.1:2379
+//!   clearlane-load run crates/loadgen/workloads/head-of-line.toml --json with.json
+//!   clearlane-load run crates/loadgen/workloads/head-of-line.toml --without expensive
+//!   clearlane-load keys --count 1000000 --key-size 32 --value-size 64
+//! ```
+//!
+//! Results go to the standard output, progress to the standard error if that is a terminal. Ends with
+//! status 1 if something went wrong or no class has answers, and with 2 if the arguments are wrong.
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clearlane_loadgen::arguments::{self, FillOptions, Subcommand};
+use clearlane_loadgen::fill::fill;
+use clearlane_loadgen::keys::KeySpace;
+use clearlane_loadgen::process::Process;
+use clearlane_loadgen::run::{RunOptions, run};
+use clearlane_loadgen::workload::{self, Workload};
+use clearlane_loadgen::{Error, Result, connection};
+
+fn main() -> ExitCode {
+    let asked = match arguments::parse(std::env::args_os()) {
+        Ok(asked) => asked,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(error.exit_code() as u8);
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Error::Local(format!("no runtime: {error}")));
+    match runtime.and_then(|runtime| runtime.block_on(execute(asked))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(trouble) => {
+            let _ = writeln!(io::stderr(), "clearlane-load: {trouble}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn execute(asked: Subcommand) -> Result<()> {
+    match asked {
+        Subcommand::Fill { workload, options: how } => {
+            run_fill(&read(&workload)?.space, &how).await
+        }
+        Subcommand::Keys { count, key_size, value_size, options: how } => {
+            run_fill(&workload::key_space(count, key_size, value_size)?, &how).await
+        }
+        Subcommand::Run { workload, endpoint, without, seconds, warm_up, seed, json, pid } => {
+            let mut workload = read(&workload)?.without(&without)?;
+            workload.seconds = seconds.unwrap_or(workload.seconds);
+            let endpoint = connection::endpoint(&endpoint)?;
+            let process = pid.map(Process::open).transpose()?;
+            // Before the run: it would be a pity afterwards.
+            let json = json.map(|path| create(&path)).transpose()?;
+            let warm_up = Duration::from_secs(warm_up);
+            let order = RunOptions { endpoint, seed, process, warm_up };
+            let report = run(&workload, &order, &mut progress_printer()).await?;
+            print_line(report.table().trim_end())?;
+            match json {
+                Some(mut file) => writeln!(file, "{:#}", report.json()).map_err(write_error),
+                None => Ok(()),
+            }?;
+            let is_answered = report.classes.iter().any(|line| line.metrics.answered() > 0);
+            let silent = || Error::Server("no request was answered".to_owned());
+            is_answered.then_some(()).ok_or_else(silent)
+        }
+    }
+}
+
+async fn run_fill(space: &KeySpace, how: &FillOptions) -> Result<()> {
+    let endpoint = connection::endpoint(&how.endpoint)?;
+    let filled = fill(space, &endpoint, how.connections, how.seed, &mut progress_printer()).await?;
+    let (seconds, mb) = (filled.elapsed.as_secs_f64(), filled.bytes as f64 / 1e6);
+    let keys = filled.keys;
+    print_line(&format!(
+        "{keys} keys, {mb:.0} MB, in {seconds:.1} s: {:.0} keys/s",
+        keys as f64 / seconds
+    ))
+}
+
+fn read(path: &Path) -> Result<Workload> {
+    let of = |what: String| format!("{}: {what}", path.display());
+    let text = fs::read_to_string(path).map_err(|error| Error::Local(of(error.to_string())))?;
+    Workload::parse(&text).map_err(|trouble| Error::Workload(of(trouble.to_string())))
+}
+
+fn create(path: &Path) -> Result<File> {
+    File::create(path).map_err(|error| Error::Local(format!("{}: {error}", path.display())))
+}
+
+fn write_error(error: io::Error) -> Error {
+    Error::Local(format!("the results could not be written: {error}"))
+}
+
+fn print_line(text: &str) -> Result<()> {
+    writeln!(io::stdout(), "{text}").map_err(write_error)
+}
+
+/// For progress: who has redirected it wants to see errors there, and nothing else.
+fn progress_printer() -> impl FnMut(&str) {
+    let is_terminal = io::stderr().is_terminal();
+    move |line| {
+        if is_terminal {
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+    }
+}

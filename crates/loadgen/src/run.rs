@@ -1,0 +1,301 @@
+//! Sends what is due, when it is due, and waits for nobody.
+//!
+//! ```text
+//!                    ┌──▶ a thread for each class ── a task per request ──▶ connections of the class
+//!   pace ──due──▶ ───┤          ▲                          │
+//!                    └──▶ ...   └───────── Done ───────────┘
+//! ```
+//!
+//! A class has a thread and connections of its own: while one takes 25 MB from its socket, a request of
+//! another must not be late for it. Those that only take short answers get a core [soon](SchedClass::Latency), too, or a driver
+//! on the same machine would measure how late it is itself.
+//!
+//! When the last request was sent, answers have another [`DRAIN`] to come; what has not come by then is an error, and
+//! so is what could not be sent, because [`IN_FLIGHT_MAX`] others of its class had no answer yet: a server that
+//! answers nothing must not cost the driver all of its memory.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clearlane_net::sched::SchedClass;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout_at};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::arrivals::{self, MergedSchedules, Schedule};
+use crate::class_metrics::{ClassMetrics, CompletedRequest};
+use crate::connection;
+use crate::process::Process;
+use crate::report::{ClassReport, Report};
+use crate::requests::{Call, RequestGenerator};
+use crate::workload::{Class, Workload};
+use crate::{Error, Result};
+
+/// Between what is prepared and the first request.
+const HEAD_START: Duration = Duration::from_millis(50);
+/// Answers have so long after the last request was due.
+pub const DRAIN: Duration = Duration::from_secs(30);
+/// So many requests of a class may have no answer yet.
+pub const IN_FLIGHT_MAX: usize = 100_000;
+/// So many arrivals may be waiting to be sent.
+const ARRIVAL_QUEUE_CAPACITY: usize = 65_536;
+
+/// An answer that is longer takes its thread a while.
+const SHORT_RESPONSE_BYTES: u64 = 256 << 10;
+
+/// What is run, beside the workload.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// Against what.
+    pub endpoint: Endpoint,
+    /// Decides when requests are due, and for which keys.
+    pub seed: u64,
+    /// Whose use of the machine is to be told.
+    pub process: Option<Process>,
+    /// So long the same load runs before, over the same connections, and is not counted. The first long answers of a
+    /// server take up to four times as long as the others.
+    pub warm_up: Duration,
+}
+
+/// A class, for whoever wants to know how it does.
+struct ClassThread {
+    class: Class,
+    progress: Arc<Mutex<ClassProgress>>,
+    /// To its thread, which ends when nobody can give it any more of them.
+    windows: mpsc::Sender<SendWindow>,
+}
+
+/// What a class has to send, from a moment on.
+struct SendWindow {
+    arrivals: mpsc::Receiver<Duration>,
+    start: Instant,
+    window: Duration,
+    /// Gone when all was sent, and answered or given up.
+    done: oneshot::Sender<()>,
+}
+
+#[derive(Default)]
+struct ClassProgress {
+    metrics: ClassMetrics,
+    /// How many were due so far.
+    due: u64,
+}
+
+/// A class, on its thread.
+struct ClassSender {
+    requests: RequestGenerator,
+    connections: Vec<Channel>,
+    progress: Arc<Mutex<ClassProgress>>,
+    in_flight: JoinSet<CompletedRequest>,
+}
+
+/// Runs a workload to its end. `tell` hears once per second how it goes.
+pub async fn run(
+    workload: &Workload,
+    order: &RunOptions,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Report> {
+    check_filled(workload, &order.endpoint).await?;
+    let mut lanes = Vec::new();
+    for place in 0..workload.classes.len() {
+        lanes.push(start_class(workload, order, place).await?);
+    }
+    if !order.warm_up.is_zero() {
+        run_window(&lanes, order.warm_up, !order.seed, &mut |_| {}).await?;
+        lanes.iter().for_each(|lane| *lane.progress.lock() = ClassProgress::default());
+    }
+    let look = || order.process.as_ref().map(Process::usage).transpose();
+    let before = look()?;
+    let window = Duration::from_secs(workload.seconds);
+    run_window(&lanes, window, order.seed, tell).await?;
+    let line = |ClassThread { class, progress: score, .. }| ClassReport {
+        class,
+        metrics: std::mem::take(&mut Mutex::lock(&score).metrics),
+    };
+    Ok(Report {
+        endpoint: order.endpoint.uri().to_string(),
+        seed: order.seed,
+        window,
+        classes: lanes.into_iter().map(line).collect(),
+        usage: before.zip(look()?),
+    })
+}
+
+/// Has all classes send what is due in a window, and waits until they have.
+async fn run_window(
+    lanes: &[ClassThread],
+    window: Duration,
+    seed: u64,
+    tell: &mut dyn FnMut(&str),
+) -> Result<()> {
+    let start = Instant::now() + HEAD_START;
+    let (mut say, mut ends) = (Vec::new(), Vec::new());
+    for lane in lanes {
+        let (sender, arrivals) = mpsc::channel(ARRIVAL_QUEUE_CAPACITY);
+        let (ended, end) = oneshot::channel();
+        say.push(sender);
+        ends.push(end);
+        // It is waiting for that.
+        let _ = lane.windows.send(SendWindow { arrivals, start, window, done: ended }).await;
+    }
+    let schedules = lanes.iter().map(|ClassThread { class, .. }| {
+        let [seed, _] = seeds(seed, class);
+        Schedule::new(class.spacing, class.rate, seed)
+    });
+    let pacer = arrivals::pace(MergedSchedules::new(schedules, window), start, say)
+        .map_err(thread_error)?;
+    let mut second = interval(Duration::from_secs(1));
+    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for mut end in ends {
+        while tokio::select! {
+            over = &mut end => {
+                over.expect("a class neither panics nor is stopped");
+                false
+            }
+            _ = second.tick() => true,
+        } {
+            tell(&progress(lanes, start));
+        }
+    }
+    pacer.join().expect("it sleeps and sends");
+    Ok(())
+}
+
+fn thread_error(error: std::io::Error) -> Error {
+    Error::Local(format!("no thread could be started: {error}"))
+}
+
+/// One for the times of a class, one for what it asks for.
+fn seeds(seed: u64, class: &Class) -> [u64; 2] {
+    let first = seed.wrapping_mul(1 << 20).wrapping_add(class.index * 2);
+    [first, first + 1]
+}
+
+/// Starts the thread of a class, which opens its connections, and waits for something to do.
+async fn start_class(workload: &Workload, order: &RunOptions, place: usize) -> Result<ClassThread> {
+    let class = &workload.classes[place];
+    let [_, seed] = seeds(order.seed, class);
+    let maker = RequestGenerator::new(class, &workload.space, !workload.has_deletes(), seed);
+    let (endpoint, connections) = (order.endpoint.clone(), class.connections);
+    let score = Arc::<Mutex<ClassProgress>>::default();
+    let (ready, is_ready) = oneshot::channel();
+    let (rounds, mut to_do) = mpsc::channel::<SendWindow>(1);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Error::Local(format!("no runtime: {error}")))?;
+    let its_score = Arc::clone(&score);
+    let whole = async move {
+        let connections = match connection::open(&endpoint, connections).await {
+            Ok(connections) => connections,
+            Err(trouble) => return drop(ready.send(Err(trouble))),
+        };
+        let under_way = JoinSet::new();
+        let mut sender =
+            ClassSender { requests: maker, connections, progress: its_score, in_flight: under_way };
+        let _ = ready.send(Ok(()));
+        while let Some(SendWindow { arrivals, start, window, done: ended }) = to_do.recv().await {
+            sender.send_all(arrivals, start).await;
+            sender.drain(start + window + DRAIN).await;
+            // If nobody listens any more, nobody wants to know.
+            let _ = ended.send(());
+        }
+    };
+    let thread = thread::Builder::new().name(format!("class {}", class.name));
+    // Who takes a few keys from his socket measures others, and must not be late himself.
+    let record = workload.space.key_size.saturating_add(workload.space.value.max);
+    let sent = class.operation.keys_sent().saturating_mul(record);
+    let turn = if sent <= SHORT_RESPONSE_BYTES { SchedClass::Latency } else { SchedClass::Normal };
+    let work = move || {
+        turn.apply_to_thread();
+        runtime.block_on(whole);
+    };
+    thread.spawn(work).map_err(thread_error)?;
+    is_ready.await.expect("it says so, or why not")?;
+    Ok(ClassThread { class: class.clone(), progress: score, windows: rounds })
+}
+
+/// Reads of keys that are not there are quick, and would pass for good figures.
+async fn check_filled(workload: &Workload, endpoint: &Endpoint) -> Result<()> {
+    let channel = connection::open(endpoint, 1).await?.remove(0);
+    if workload.has_deletes() || !workload.has_ranges() {
+        return Ok(());
+    }
+    let count = KvClient::new(channel).range(Call::count(&workload.space)).await;
+    let count = count.map_err(|status| {
+        Error::Server(format!("the keys could not be counted: {}", status.message()))
+    })?;
+    let (found, expected) = (count.into_inner().count, workload.space.count);
+    if found == expected as i64 {
+        return Ok(());
+    }
+    let what = format!("the server has {found} of the workload's {expected} keys");
+    Err(Error::Server(format!("{what}; `clearlane-load fill` puts them there")))
+}
+
+fn progress(lanes: &[ClassThread], start: Instant) -> String {
+    let each = lanes.iter().map(|ClassThread { class, progress: score, .. }| {
+        let score = score.lock();
+        let (name, answered) = (&class.name, score.metrics.answered());
+        let p99 = score.metrics.latency_ms(0.99).unwrap_or_default();
+        let errors = score.metrics.failed();
+        format!("{name} {answered} of {}, {errors} errors, p99 {p99:.1} ms", score.due)
+    });
+    let elapsed = Instant::now().saturating_duration_since(start).as_secs();
+    format!("{elapsed:3} s: {}", each.collect::<Vec<_>>().join("; "))
+}
+
+impl ClassSender {
+    /// Until nothing more will be due.
+    async fn send_all(&mut self, mut arrivals: mpsc::Receiver<Duration>, start: Instant) {
+        loop {
+            tokio::select! {
+                due = arrivals.recv() => match due {
+                    Some(due) => self.send(due, start),
+                    None => return,
+                },
+                Some(done) = self.in_flight.join_next() => self.record(done),
+            }
+        }
+    }
+
+    fn send(&mut self, due: Duration, start: Instant) {
+        let mut score = self.progress.lock();
+        score.due += 1;
+        if self.in_flight.len() >= IN_FLIGHT_MAX {
+            score
+                .metrics
+                .add_failures(format!("not sent: {IN_FLIGHT_MAX} others had no answer"), 1);
+            return;
+        }
+        let turn = score.due as usize % self.connections.len();
+        drop(score);
+        let (call, channel) = (self.requests.next_call(), self.connections[turn].clone());
+        self.in_flight.spawn(async move {
+            let sent = start.elapsed();
+            let outcome = connection::call(channel, call).await;
+            CompletedRequest { due, sent, answered: start.elapsed(), result: outcome }
+        });
+    }
+
+    async fn drain(&mut self, end: Instant) {
+        while let Ok(Some(done)) = timeout_at(end.into(), self.in_flight.join_next()).await {
+            self.record(done);
+        }
+        // They are counted as silent, and not in the next round.
+        self.in_flight.shutdown().await;
+        let mut score = self.progress.lock();
+        let silent = score.due - score.metrics.answered() - score.metrics.failed();
+        if silent > 0 {
+            let text = format!("no answer {} s after the end", DRAIN.as_secs());
+            score.metrics.add_failures(text, silent);
+        }
+    }
+
+    fn record(&self, done: std::result::Result<CompletedRequest, tokio::task::JoinError>) {
+        let done = done.expect("a request neither panics nor is stopped");
+        self.progress.lock().metrics.add(done);
+    }
+}

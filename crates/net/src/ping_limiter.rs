@@ -1,0 +1,324 @@
+//! Clients that ping too often are sent away.
+//!
+//! # The problem
+//!
+//! A ping of HTTP/2 costs its sender nothing and must be answered. A thousand clients that were told
+//! "every 100 ms" keep a server busy with nothing else. So gRPC's servers ask for a pause between two
+//! pings, and end a connection that does not keep to it, with the words `too_many_pings`: a client's
+//! library reads them and pings half as often from then on.
+//!
+//! # The idea
+//!
+//! h2 answers pings by itself and tells nobody. But all bytes pass by here, and frames begin with their
+//! length and their kind, so both directions are read along: nine bytes of each frame.
+//!
+//! ```text
+//!   client ─── PING ──────────▶ ┌──────┐ ───▶ h2     too soon after the one before: a strike
+//!          ◀── HEADERS, DATA ── │ Calm │ ◀─── h2     something was answered: strikes are forgotten
+//!          ◀── GOAWAY ───────── └──────┘             the third strike
+//! ```
+//!
+//! The `GOAWAY` must not fall into the middle of a frame: where h2's last frame ends is known from its
+//! head. Until there h2 may write, and no further.
+//!
+//! # What differs from etcd
+//!
+//! On a connection without any stream etcd allows a ping in two hours. Which streams are open is not
+//! followed here: the pause is the same with and without.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// What a client of HTTP/2 begins with.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// So often a client may be too fast between two answers.
+const PING_STRIKES_MAX: u32 = 2;
+/// The end, in HTTP/2: a frame of 22 bytes, kind 7, of no stream; up to stream 2^31-1;
+/// ENHANCE_YOUR_CALM; why.
+const GOAWAY_FRAME: &[u8] = b"\0\0\x16\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many_pings";
+
+/// The connection's task reads so much before the tasks of its streams run. h2 keeps what they have not read yet, and
+/// ends a connection on which that is too many small frames.
+const READ_BYTES_PER_POLL: usize = 64 << 10;
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const PING: u8 = 6;
+const ACK: u8 = 1;
+
+/// A connection that asks for a pause between pings.
+#[derive(Debug)]
+pub struct PingLimiter<C> {
+    connection: C,
+    min_interval: Duration,
+    /// What must come before frames do; `None` if it is not HTTP/2.
+    preface: Option<&'static [u8]>,
+    incoming: FrameScanner,
+    outgoing: FrameScanner,
+    last_ping: Option<Instant>,
+    strikes: u32,
+    state: LimiterState,
+    /// Of the reader, while only the writer can go on.
+    reader_waker: Option<Waker>,
+    /// Bytes that were read since the connection's task last paused.
+    bytes_since_pending: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LimiterState {
+    Open,
+    /// So much of the end is written.
+    SendingGoAway(usize),
+    Closed,
+}
+
+impl<C> PingLimiter<C> {
+    /// A client waits so long between two pings; no time at all asks for nothing.
+    pub fn new(connection: C, pause: Duration) -> PingLimiter<C> {
+        PingLimiter {
+            connection,
+            min_interval: pause,
+            preface: (!pause.is_zero()).then_some(PREFACE),
+            incoming: FrameScanner::default(),
+            outgoing: FrameScanner::default(),
+            last_ping: None,
+            strikes: 0,
+            state: LimiterState::Open,
+            reader_waker: None,
+            bytes_since_pending: 0,
+        }
+    }
+
+    fn on_read(&mut self, mut bytes: &[u8]) {
+        let Some(preface) = self.preface else { return };
+        let length = preface.len().min(bytes.len());
+        if preface[..length] != bytes[..length] {
+            self.preface = None;
+            return;
+        }
+        self.preface = Some(&preface[length..]);
+        bytes = &bytes[length..];
+        let mut pings = 0;
+        self.incoming.scan(bytes, |kind, flags| {
+            pings += u32::from(kind == PING && flags & ACK == 0);
+        });
+        for _ in 0..pings {
+            self.on_ping(Instant::now());
+        }
+    }
+
+    fn on_ping(&mut self, now: Instant) {
+        let last = self.last_ping.replace(now);
+        if last.is_some_and(|last| now.duration_since(last) < self.min_interval) {
+            self.strikes += 1;
+        }
+        if self.strikes > PING_STRIKES_MAX && self.state == LimiterState::Open {
+            self.state = LimiterState::SendingGoAway(0);
+        }
+    }
+
+    fn on_write(&mut self, bytes: &[u8]) {
+        if self.preface.is_none() {
+            return;
+        }
+        let mut has_answered = false;
+        self.outgoing.scan(bytes, |kind, _| has_answered |= kind == DATA || kind == HEADERS);
+        if has_answered {
+            (self.strikes, self.last_ping) = (0, None);
+        }
+    }
+}
+
+impl<C: AsyncWrite + Unpin> PingLimiter<C> {
+    /// Writes the end, if h2's last frame has come to its own.
+    fn poll_goaway(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let LimiterState::SendingGoAway(written) = self.state {
+            if self.outgoing.bytes_to_frame_end() > 0 {
+                return Poll::Pending;
+            }
+            let rest = &GOAWAY_FRAME[written..];
+            let more = ready!(Pin::new(&mut self.connection).poll_write(context, rest))?;
+            let written = written + more;
+            self.state = LimiterState::SendingGoAway(written);
+            if more == 0 || written == GOAWAY_FRAME.len() {
+                self.state = LimiterState::Closed;
+                // What has been written goes out first; nobody needs to hear whether it did.
+                let _ = Pin::new(&mut self.connection).poll_shutdown(context);
+            }
+        }
+        self.reader_waker.take().inspect(Waker::wake_by_ref);
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "too_many_pings")))
+    }
+}
+
+impl<C: AsyncRead + AsyncWrite + Unpin> AsyncRead for PingLimiter<C> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.state == LimiterState::Open {
+            if this.bytes_since_pending >= READ_BYTES_PER_POLL {
+                this.bytes_since_pending = 0;
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let before = buffer.filled().len();
+            let read = Pin::new(&mut this.connection).poll_read(context, buffer);
+            if read.is_pending() {
+                this.bytes_since_pending = 0;
+            }
+            ready!(read)?;
+            this.bytes_since_pending += buffer.filled().len() - before;
+            this.on_read(&buffer.filled()[before..]);
+            if this.state == LimiterState::Open {
+                return Poll::Ready(Ok(()));
+            }
+            buffer.set_filled(before);
+        }
+        this.reader_waker = Some(context.waker().clone());
+        this.poll_goaway(context)
+    }
+}
+
+impl<C: AsyncWrite + Unpin> AsyncWrite for PingLimiter<C> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        let bytes = match (this.state, this.outgoing.bytes_to_frame_end()) {
+            (LimiterState::Open, _) => bytes,
+            (_, 0) => return this.poll_goaway(context).map_ok(|()| 0),
+            (_, rest) => &bytes[..rest.min(bytes.len())],
+        };
+        let written = ready!(Pin::new(&mut this.connection).poll_write(context, bytes))?;
+        this.on_write(&bytes[..written]);
+        if this.state != LimiterState::Open && this.outgoing.bytes_to_frame_end() == 0 {
+            this.reader_waker.take().inspect(Waker::wake_by_ref);
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_shutdown(context)
+    }
+}
+
+/// Sees the frames of one direction pass by, wherever they are cut.
+#[derive(Debug, Default)]
+struct FrameScanner {
+    head: [u8; 9],
+    /// So much of a head has passed.
+    head_len: usize,
+    /// So much of a frame is still to come.
+    payload_left: usize,
+}
+
+impl FrameScanner {
+    fn scan(&mut self, mut bytes: &[u8], mut found: impl FnMut(u8, u8)) {
+        loop {
+            let payload = self.payload_left.min(bytes.len());
+            self.payload_left -= payload;
+            bytes = &bytes[payload..];
+            if bytes.is_empty() {
+                return;
+            }
+            let head = bytes.len().min(self.head.len() - self.head_len);
+            self.head[self.head_len..self.head_len + head].copy_from_slice(&bytes[..head]);
+            self.head_len += head;
+            bytes = &bytes[head..];
+            if self.head_len == self.head.len() {
+                let [a, b, c, kind, flags, ..] = self.head;
+                self.head_len = 0;
+                self.payload_left = u32::from_be_bytes([0, a, b, c]) as usize;
+                found(kind, flags);
+            }
+        }
+    }
+
+    /// How many bytes are at least to come before another frame may begin.
+    fn bytes_to_frame_end(&self) -> usize {
+        match self.head_len {
+            0 => self.payload_left,
+            has => self.head.len() - has,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, payload: usize) -> Vec<u8> {
+        let mut bytes = vec![0, 0, payload as u8, kind, flags, 0, 0, 0, 0];
+        bytes.resize(9 + payload, 0xff);
+        bytes
+    }
+
+    #[test]
+    fn frames_are_found_wherever_they_are_cut() {
+        let bytes = [frame(PING, 0, 8), frame(DATA, 1, 0), frame(HEADERS, 4, 200)].concat();
+        for piece in 1..bytes.len() {
+            let (mut frames, mut found) = (FrameScanner::default(), Vec::new());
+            for part in bytes.chunks(piece) {
+                frames.scan(part, |kind, flags| found.push((kind, flags)));
+            }
+            assert_eq!(found, [(PING, 0), (DATA, 1), (HEADERS, 4)], "in pieces of {piece}");
+            assert_eq!(frames.bytes_to_frame_end(), 0);
+        }
+    }
+
+    fn limiter() -> PingLimiter<()> {
+        let mut calm = PingLimiter::new((), Duration::from_secs(5));
+        calm.on_read(&PREFACE[..7]);
+        calm.on_read(&PREFACE[7..]);
+        calm
+    }
+
+    #[test]
+    fn the_third_strike_is_one_too_many() {
+        let mut calm = limiter();
+        let ping = frame(PING, 0, 8);
+        for _ in 0..3 {
+            // An answer to a ping of ours is none.
+            calm.on_read(&frame(PING, ACK, 8));
+            calm.on_read(&ping);
+        }
+        assert_eq!((calm.strikes, calm.state), (2, LimiterState::Open));
+        calm.on_write(&frame(PING, ACK, 8));
+        calm.on_read(&ping);
+        assert_eq!(calm.state, LimiterState::SendingGoAway(0));
+    }
+
+    #[test]
+    fn answers_and_pauses_are_forgiving() {
+        let mut calm = limiter();
+        for _ in 0..10 {
+            calm.on_read(&[frame(PING, 0, 8), frame(PING, 0, 8), frame(PING, 0, 8)].concat());
+            calm.on_write(&frame(HEADERS, 0, 3));
+        }
+        assert_eq!(calm.state, LimiterState::Open);
+        let now = Instant::now();
+        (1..10).for_each(|number| calm.on_ping(now + 5 * number * Duration::from_secs(1)));
+        assert_eq!((calm.strikes, calm.state), (0, LimiterState::Open));
+    }
+
+    #[test]
+    fn what_is_not_http_2_is_let_through() {
+        let mut calm = PingLimiter::new((), Duration::from_secs(5));
+        calm.on_read(b"POST / HTTP/1.1\r\n");
+        calm.on_read(&[PREFACE, &frame(PING, 0, 8).repeat(9)].concat());
+        assert_eq!(calm.state, LimiterState::Open);
+    }
+}

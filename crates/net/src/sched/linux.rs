@@ -1,0 +1,92 @@
+//! How Linux is asked: the one place of the project with `unsafe` in it.
+//!
+//! There is a call that reads how this thread is scheduled and one that changes it, and no crate that we know of hands
+//! them out for slices. Both take a struct of numbers that begins with its own size: [the
+//! decision](../../../../docs/decisions/turns-one-unsafe-place.md).
+
+#![allow(unsafe_code, reason = "two calls that no safe crate has; see above")]
+
+use std::io;
+use std::mem::size_of;
+
+use libc::{SYS_sched_getattr, SYS_sched_setattr, c_long, sched_attr};
+
+/// Slices of who answers: the shortest that Linux gives.
+pub(crate) const SHORT_SLICE_NS: u64 = 100_000;
+/// So far who computes for long steps back: with each step his share is to that of another as 4 is to 5.
+pub(crate) const BATCH_NICE_STEPS: i32 = 5;
+/// Who is so nice makes way for everybody.
+pub(crate) const NICE_MAX: i32 = 19;
+
+/// Of one thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SchedAttributes {
+    /// How far it steps back, from -20 to 19.
+    pub(crate) nice: i32,
+    /// How long it wants to run at a time; 0 is what the system thinks best.
+    pub(crate) slice_ns: u64,
+}
+
+/// What holds for this thread, if the system says so, and nobody has given it another policy than the usual one.
+#[cfg(test)]
+pub(crate) fn current() -> Option<SchedAttributes> {
+    get().ok().filter(is_usual).map(|attributes| attributes_of(&attributes))
+}
+
+/// Changes what holds for this thread, and says whether it did: not if somebody has given it another policy.
+pub(crate) fn update(change: impl FnOnce(&mut SchedAttributes)) -> io::Result<bool> {
+    let mut attributes = get()?;
+    if !is_usual(&attributes) {
+        return Ok(false);
+    }
+    let mut turns = attributes_of(&attributes);
+    change(&mut turns);
+    (attributes.sched_nice, attributes.sched_runtime) = (turns.nice, turns.slice_ns);
+    set(attributes).map(|()| true)
+}
+
+fn is_usual(attributes: &sched_attr) -> bool {
+    attributes.sched_policy == libc::SCHED_OTHER as u32
+}
+
+fn attributes_of(attributes: &sched_attr) -> SchedAttributes {
+    SchedAttributes { nice: attributes.sched_nice, slice_ns: attributes.sched_runtime }
+}
+
+fn get() -> io::Result<sched_attr> {
+    let size = size_of::<sched_attr>() as u32;
+    let mut attributes = sched_attr {
+        size,
+        sched_policy: 0,
+        sched_flags: 0,
+        sched_nice: 0,
+        sched_priority: 0,
+        sched_runtime: 0,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // SAFETY: The second argument points to a struct that is ours alone and has the size that the third one says; no more
+    // is written. Thread 0 is the one that calls.
+    let done = unsafe {
+        libc::syscall(
+            SYS_sched_getattr,
+            0 as c_long,
+            &raw mut attributes,
+            size as c_long,
+            0 as c_long,
+        )
+    };
+    check_syscall(done).map(|()| attributes)
+}
+
+fn set(mut attributes: sched_attr) -> io::Result<()> {
+    // SAFETY: The second argument points to a struct that is ours alone and begins with its own size. It is read, and
+    // at most that size is written, by a system that knows only of smaller ones.
+    let done =
+        unsafe { libc::syscall(SYS_sched_setattr, 0 as c_long, &raw mut attributes, 0 as c_long) };
+    check_syscall(done)
+}
+
+fn check_syscall(done: c_long) -> io::Result<()> {
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,292 @@
+//! Who comes in? From a connection to a TLS stream, or to a line in the log.
+//!
+//! ```text
+//!   connection ─▶ hello ─▶ handshake ─▶ address ─▶ stream, and the client's name
+//!        └───────────┴─────────┴───────────┴─▶ "rejected connection on … endpoint"
+//! ```
+//!
+//! All of it together has ten seconds. Whoever connects and says nothing costs a task and a file until
+//! then, and nobody waits behind him. etcd sets no limit.
+//!
+//! # The address of a member
+//!
+//! A member's certificate says where it is at home. One that was stolen shall be of no use elsewhere:
+//! a certificate with addresses must have the one from which its owner calls, and one with hosts must
+//! have one that leads to it, by a look into the DNS in either direction. A certificate without any
+//! is good everywhere, and `--peer-skip-client-san-verification` makes them all so. Clients are at
+//! home anywhere: they are not asked.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use rustls::server::{Acceptor, NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::SingleCertAndKey;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::certificate::CertificateInfo;
+use super::config::{CertificateFiles, FlagPath, TlsInfo};
+use super::file_backed::FileBacked;
+use super::protocol::ProtocolConfig;
+use super::verifiers::{CertificatePolicy, ClientVerifier};
+use super::{Error, messages, self_signed};
+
+/// So long a handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The common name in a client's certificate: among the extensions of its requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientName(pub Arc<str>);
+
+/// TLS for those who come in.
+#[derive(Debug)]
+pub struct TlsAcceptor {
+    listener_kind: ListenerKind,
+    config: Arc<FileBacked<ServerConfig>>,
+    checks_address: bool,
+    handshake_timeout: Duration,
+}
+
+/// Who comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenerKind {
+    /// Clients.
+    Client,
+    /// Members.
+    Peer,
+}
+
+/// What is known of somebody who is not let in.
+#[derive(Default)]
+struct HandshakeInfo {
+    server_name: String,
+    certificate: Option<CertificateInfo>,
+}
+
+impl TlsAcceptor {
+    /// With these files. A certificate that is to be made is made now.
+    pub fn new(
+        endpoint: ListenerKind,
+        side: &TlsInfo,
+        protocol: &ProtocolConfig,
+    ) -> Result<TlsAcceptor, Error> {
+        let own = server_certificate(side)?;
+        let files = own.files().into_iter().chain(&side.trusted_ca).chain(&side.crl).cloned();
+        let files: Vec<FlagPath> = files.collect();
+        let build = {
+            let (side, protocol) = (side.clone(), protocol.clone());
+            move || configuration(&own, &side, &protocol)
+        };
+        let (config, checks_address) =
+            (Arc::new(FileBacked::new(files, build)?), side.checks_address);
+        Ok(TlsAcceptor {
+            listener_kind: endpoint,
+            config,
+            checks_address,
+            handshake_timeout: HANDSHAKE_TIMEOUT,
+        })
+    }
+
+    /// Lets somebody in, or says in the log why not.
+    pub async fn accept<C>(
+        &self,
+        connection: C,
+        remote: Option<SocketAddr>,
+    ) -> Option<(TlsStream<C>, Option<ClientName>)>
+    where
+        C: AsyncRead + AsyncWrite + Unpin,
+    {
+        let mut seen = HandshakeInfo::default();
+        let greeted =
+            timeout(self.handshake_timeout, self.handshake(connection, remote, &mut seen)).await;
+        let why = match greeted {
+            Ok(Ok(stream)) => {
+                let name = seen.certificate.map(|facts| facts.common_name);
+                let name = name.filter(|name| !name.is_empty());
+                return Some((stream, name.map(|name| ClientName(name.into()))));
+            }
+            Ok(Err(error)) => messages::handshake_error(&error),
+            Err(_) => format!("no handshake within {:?}", self.handshake_timeout),
+        };
+        self.reject(remote, &seen, &why);
+        None
+    }
+
+    async fn handshake<C>(
+        &self,
+        connection: C,
+        remote: Option<SocketAddr>,
+        seen: &mut HandshakeInfo,
+    ) -> io::Result<TlsStream<C>>
+    where
+        C: AsyncRead + AsyncWrite + Unpin,
+    {
+        let hello = LazyConfigAcceptor::new(Acceptor::default(), connection).await?;
+        hello.client_hello().server_name().unwrap_or_default().clone_into(&mut seen.server_name);
+        let stream = hello.into_stream(self.config.get().await?).await?;
+        if let Some([own, ..]) = stream.get_ref().1.peer_certificates() {
+            let facts = CertificateInfo::parse(own).map_err(io::Error::other)?;
+            let facts = seen.certificate.insert(facts);
+            if let Some(remote) = remote.filter(|_| self.checks_address) {
+                check_remote_address(facts.clone(), remote.ip().to_canonical()).await?;
+            }
+        }
+        Ok(stream)
+    }
+
+    fn reject(&self, remote: Option<SocketAddr>, seen: &HandshakeInfo, why: &str) {
+        let remote = remote.map_or_else(|| "unix".to_owned(), |remote| remote.to_string());
+        let (endpoint, server_name) = (self.listener_kind, &seen.server_name);
+        // Without a certificate there is nothing more to tell.
+        let facts = seen.certificate.as_ref();
+        tracing::warn!(
+            "remote-addr" = remote,
+            "server-name" = server_name,
+            "ip-addresses" = facts.map(|facts| tracing::field::debug(&facts.addresses)),
+            "dns-names" = facts.map(|facts| tracing::field::debug(&facts.hosts)),
+            error = why,
+            "rejected connection on {endpoint} endpoint"
+        );
+    }
+}
+
+impl fmt::Display for ListenerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ListenerKind::Client => "client",
+            ListenerKind::Peer => "peer",
+        })
+    }
+}
+
+/// What is shown to others.
+pub(super) fn server_certificate(side: &TlsInfo) -> Result<CertificateFiles, Error> {
+    match (&side.server_certificate, &side.self_signed) {
+        (Some(pair), _) => Ok(pair.clone()),
+        (None, Some(made)) => self_signed::load_or_create(made),
+        (None, None) => Err(rustls::Error::General("there is no certificate".to_owned()).into()),
+    }
+}
+
+/// What is asked of certificates, beside what rustls asks.
+pub(super) fn certificate_policy(side: &TlsInfo) -> Result<CertificatePolicy, Error> {
+    let revoked = side.crl.as_ref().map(FlagPath::revoked_serials).transpose()?.unwrap_or_default();
+    Ok(CertificatePolicy { allowed: side.allowed.clone(), revoked })
+}
+
+fn configuration(
+    own: &CertificateFiles,
+    side: &TlsInfo,
+    protocol: &ProtocolConfig,
+) -> Result<ServerConfig, Error> {
+    let pair = own.load(protocol)?;
+    let provider = protocol.provider();
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&protocol.versions())?;
+    let builder = match &side.trusted_ca {
+        None => builder.with_no_client_auth(),
+        Some(trusted) => {
+            let roots = Arc::new(trusted.authorities()?);
+            let library = WebPkiClientVerifier::builder_with_provider(roots, provider).build()?;
+            builder.with_client_cert_verifier(Arc::new(ClientVerifier {
+                library,
+                policy: certificate_policy(side)?,
+            }))
+        }
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    // Each connection is looked at from the beginning.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+/// Whether the owner of a certificate calls from where he is at home.
+async fn check_remote_address(facts: CertificateInfo, from: IpAddr) -> io::Result<()> {
+    let CertificateInfo { hosts, addresses, .. } = facts;
+    if addresses.contains(&from) || addresses.is_empty() && hosts.is_empty() {
+        return Ok(());
+    }
+    if hosts.is_empty() {
+        let valid: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let valid = valid.join(", ");
+        return Err(io::Error::other(format!(
+            "x509: certificate is valid for {valid}, not {from}"
+        )));
+    }
+    let words = format!("tls: \"{from}\" does not match any of DNSNames {hosts:?}");
+    match spawn_blocking(move || resolves_to(&hosts, from)).await {
+        Ok(true) => Ok(()),
+        Ok(false) | Err(_) => Err(io::Error::other(words)),
+    }
+}
+
+/// Whether one of the hosts is at this address. `*.example.com` is whatever ends so.
+fn resolves_to(hosts: &[String], address: IpAddr) -> bool {
+    let found = dns_lookup::lookup_addr(&address).unwrap_or_default();
+    let found = found.trim_end_matches('.');
+    let is_called = |host: &String| match host.strip_prefix('*') {
+        Some(end) => end.starts_with('.') && found.ends_with(end),
+        None => found == host,
+    };
+    hosts.iter().any(is_called)
+        || hosts.iter().filter(|host| !host.starts_with('*')).any(|host| {
+            dns_lookup::lookup_host(host).is_ok_and(|mut found| found.any(|ip| ip == address))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::config::SelfSignedConfig;
+
+    fn block_on<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+    }
+
+    #[test]
+    fn who_says_nothing_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = SelfSignedConfig {
+            flag: "auto-tls",
+            dir: dir.path().to_owned(),
+            hosts: vec!["localhost".to_owned()],
+            years: 1,
+        };
+        let side = TlsInfo { self_signed: Some(made), ..TlsInfo::default() };
+        let mut incoming =
+            TlsAcceptor::new(ListenerKind::Client, &side, &ProtocolConfig::default()).unwrap();
+        incoming.handshake_timeout = Duration::from_millis(20);
+        block_on(async {
+            let (ours, theirs) = tokio::io::duplex(64);
+            assert!(incoming.accept(ours, None).await.is_none());
+            drop(theirs);
+        });
+    }
+
+    #[test]
+    fn a_member_calls_from_where_it_is_at_home() {
+        let facts = |hosts: &[&str], addresses: &[&str]| CertificateInfo {
+            common_name: String::new(),
+            hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        };
+        let asked = |facts| block_on(check_remote_address(facts, "127.0.0.1".parse().unwrap()));
+        asked(facts(&[], &[])).unwrap();
+        asked(facts(&["elsewhere.invalid"], &["127.0.0.1"])).unwrap();
+        asked(facts(&["localhost"], &[])).unwrap();
+        asked(facts(&["localhost"], &["10.0.0.1"])).unwrap();
+        let told = asked(facts(&[], &["10.0.0.1", "::1"])).unwrap_err().to_string();
+        assert_eq!(told, "x509: certificate is valid for 10.0.0.1, ::1, not 127.0.0.1");
+        let told = asked(facts(&["*.elsewhere.invalid"], &[])).unwrap_err().to_string();
+        assert!(told.contains("does not match any of DNSNames"), "{told}");
+    }
+}

@@ -1,0 +1,114 @@
+//! Questions to other members.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use clearlane_proto::etcdserverpb::{
+    HashKvRequest, LeaseKeepAliveRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+};
+use clearlane_proto::peerpb::PromoteRequest;
+use clearlane_proto::peerpb::peer_client::PeerClient;
+use clearlane_server::RequestError;
+use clearlane_server::corruption::MemberHash;
+use clearlane_server::membership::from_proto;
+use clearlane_server::membership::{Member, MembershipRejection};
+use clearlane_server::threads::{PeerClients, PeerFuture, PeerTraffic};
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+
+use super::headers::PeerHeaders;
+use super::peer_table::PeerTable;
+use super::{MESSAGE_BYTES_MAX, PeerContext, hash_kv};
+
+/// Asks over the urgent connections: questions are short.
+#[derive(Debug)]
+pub(super) struct GrpcPeerClients {
+    table: Arc<PeerTable>,
+    /// But for whom it is for.
+    headers: PeerHeaders,
+}
+
+impl GrpcPeerClients {
+    pub(super) fn new(context: &PeerContext) -> GrpcPeerClients {
+        GrpcPeerClients { table: Arc::clone(&context.table), headers: context.headers(0) }
+    }
+
+    fn client(&self, id: u64) -> Result<PeerClient<Channel>, RequestError> {
+        let link = self.table.get(id).filter(|link| !link.is_cut());
+        let channel = link.and_then(|link| link.channel());
+        let client = channel.map(PeerClient::new).ok_or(RequestError::NoLeader)?;
+        // Many keys may hang on a lease.
+        Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX))
+    }
+
+    fn with_headers<T>(&self, to: u64, question: T) -> Request<T> {
+        let mut request = Request::new(question);
+        PeerHeaders { to, ..self.headers.clone() }.write(request.metadata_mut());
+        request
+    }
+}
+
+/// What another member's refusal means to a client of this one.
+pub(super) fn error_from_status(status: &Status) -> RequestError {
+    let not_leader = RequestError::NotLeader;
+    match MembershipRejection::from_message(status.message()) {
+        Some(refused) => RequestError::Membership(refused),
+        None if status.message() == not_leader.to_string() => not_leader,
+        None => RequestError::NoLeader,
+    }
+}
+
+impl PeerClients for GrpcPeerClients {
+    fn active_since(&self, id: u64) -> Option<Instant> {
+        self.table.get(id)?.active_since()
+    }
+
+    fn traffic(&self) -> Vec<PeerTraffic> {
+        self.table.traffic()
+    }
+
+    fn promote(&self, leader: u64, learner: u64) -> PeerFuture<'_, Vec<Member>> {
+        Box::pin(async move {
+            let mut client = self.client(leader)?;
+            let request = self.with_headers(leader, PromoteRequest { learner });
+            let reply =
+                client.promote(request).await.map_err(|status| error_from_status(&status))?;
+            Ok(reply.into_inner().members.into_iter().map(from_proto).collect())
+        })
+    }
+
+    fn renew_lease(&self, leader: u64, lease: i64) -> PeerFuture<'_, i64> {
+        Box::pin(async move {
+            let mut client = self.client(leader)?;
+            let request = self.with_headers(leader, LeaseKeepAliveRequest { id: lease });
+            let reply =
+                client.renew_lease(request).await.map_err(|status| error_from_status(&status))?;
+            Ok(reply.into_inner().ttl)
+        })
+    }
+
+    fn lease_time_to_live(
+        &self,
+        leader: u64,
+        request: LeaseTimeToLiveRequest,
+    ) -> PeerFuture<'_, LeaseTimeToLiveResponse> {
+        Box::pin(async move {
+            let mut client = self.client(leader)?;
+            let request = self.with_headers(leader, request);
+            let reply =
+                client.time_to_live(request).await.map_err(|status| error_from_status(&status))?;
+            Ok(reply.into_inner())
+        })
+    }
+
+    fn hash_kv(&self, member: u64, revision: i64) -> PeerFuture<'_, MemberHash> {
+        Box::pin(async move {
+            let mut client = self.client(member)?;
+            let request = self.with_headers(member, HashKvRequest { revision });
+            let reply = client.hash_kv(request).await;
+            Ok(hash_kv::member_hash(
+                reply.map_err(|status| hash_kv::error_from_status(&status))?.get_ref(),
+            ))
+        })
+    }
+}

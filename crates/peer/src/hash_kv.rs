@@ -1,0 +1,116 @@
+//! Hashes, from member to member: what [`corruption`](clearlane_server::corruption) compares.
+//!
+//! A member answers from a thread of its own, one question at a time: who asks again before the last
+//! answer is there waits. So a peer cannot keep more than one thread busy with this, and no message
+//! of raft waits behind it.
+//!
+//! A member that [has not begun to serve](fetch_from_peers) has no links yet, and asks over connections that it
+//! makes for that.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use clearlane_mvcc::HashKv;
+use clearlane_net::tls::Dialer;
+use clearlane_proto::etcdserverpb::{HashKvRequest, HashKvResponse, ResponseHeader};
+use clearlane_proto::peerpb::peer_client::PeerClient;
+use clearlane_server::checksums;
+use clearlane_server::corruption::{MemberHash, PeerHash};
+use clearlane_server::requests::RequestRejection;
+use clearlane_server::threads::ServerThreads;
+use clearlane_server::{RequestError, Server};
+use futures_util::future::join_all;
+use tokio::runtime::Builder;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tonic::{Request, Status};
+
+use super::headers::{PeerHeaders, status_of};
+use super::remote_peer::connect;
+
+/// Works out a hash for another member.
+pub(super) async fn handle_hash_kv(
+    member: &Server,
+    turn: &Arc<Semaphore>,
+    revision: i64,
+) -> Result<HashKvResponse, Status> {
+    let turn = Arc::clone(turn).acquire_owned().await;
+    let store = member.store();
+    let work = tokio::task::spawn_blocking(move || {
+        // Given back when the work is done, also if nobody waits for it any more.
+        let _turn = turn;
+        checksums::hash_kv(&*store, revision)
+    });
+    let done = work.await.map_err(|error| Status::internal(error.to_string()))?;
+    let (sum, revision) = done.map_err(|trouble| status_of(&trouble))?;
+    let mut header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
+    member.fill_header(&mut header);
+    let HashKv { hash, compact_revision, hash_revision } = sum;
+    Ok(HashKvResponse { header, hash, compact_revision, hash_revision })
+}
+
+/// What another member has answered.
+pub(super) fn member_hash(response: &HashKvResponse) -> MemberHash {
+    let HashKvResponse { header, hash, compact_revision, hash_revision } = *response;
+    let revision = header.map_or(0, |header| header.revision);
+    MemberHash { hash_kv: HashKv { hash, compact_revision, hash_revision }, revision }
+}
+
+/// What another member's refusal means.
+pub(super) fn error_from_status(status: &Status) -> RequestError {
+    let refused = [RequestRejection::Compacted, RequestRejection::FutureRevision];
+    match refused.into_iter().find(|refused| refused.to_string() == status.message()) {
+        Some(refused) => refused.into(),
+        None => super::client::error_from_status(status),
+    }
+}
+
+/// Asks all other members for their hash at a revision, on behalf of one that has no links yet. Who
+/// does not answer in this time has not answered.
+pub fn fetch_from_peers(
+    node: &ServerThreads,
+    (peer_urls, outgoing): (&[String], &Dialer),
+    revision: i64,
+    patience: Duration,
+) -> io::Result<Vec<PeerHash>> {
+    let (members, metadata) = (node.members(), node.metadata());
+    let (cluster, from) = (metadata.cluster_id, metadata.node_id);
+    let badge = PeerHeaders { cluster, from, to: 0, peer_urls: peer_urls.to_vec() };
+    let asked = members.iter().filter(|member| member.id != from).map(|member| {
+        let (id, urls) = (member.id, member.peer_urls.clone());
+        let badge = PeerHeaders { to: id, ..badge.clone() };
+        async move {
+            let said = timeout(patience, fetch_from(&urls, &badge, outgoing, revision)).await;
+            PeerHash { id, result: said.unwrap_or(Err(RequestError::TimedOut)) }
+        }
+    });
+    let work = || {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        Ok(runtime.block_on(join_all(asked)))
+    };
+    // Whoever calls may have a runtime of his own, and must not start another on that thread.
+    let joined = thread::scope(|scope| scope.spawn(work).join());
+    joined.unwrap_or_else(|_| Err(io::Error::other("the asking thread has panicked")))
+}
+
+/// At the first address that can be reached.
+async fn fetch_from(
+    urls: &[String],
+    badge: &PeerHeaders,
+    outgoing: &Dialer,
+    revision: i64,
+) -> Result<MemberHash, RequestError> {
+    let mut refused = RequestError::NoLeader;
+    for url in urls {
+        let Ok(channel) = connect(url, outgoing).await else { continue };
+        let mut request = Request::new(HashKvRequest { revision });
+        badge.write(request.metadata_mut());
+        match PeerClient::new(channel).hash_kv(request).await {
+            Ok(response) => return Ok(member_hash(response.get_ref())),
+            Err(status) => refused = error_from_status(&status),
+        }
+    }
+    Err(refused)
+}

@@ -1,0 +1,58 @@
+//! Asking a running cluster who its members are, before this member is one of the threads' business.
+
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use clearlane_net::tls::Dialer;
+use clearlane_proto::peerpb::MembersRequest;
+use clearlane_proto::peerpb::peer_client::PeerClient;
+use clearlane_server::membership::Member;
+use clearlane_server::membership::from_proto;
+use tokio::runtime::Builder;
+use tokio::time::timeout;
+
+use super::remote_peer::connect;
+
+/// So long one member may take to answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A cluster, as one of its members knows it.
+#[derive(Clone, Debug)]
+pub struct ClusterInfo {
+    /// Which cluster.
+    pub cluster_id: u64,
+    /// Its members.
+    pub members: Vec<Member>,
+}
+
+/// What the members at these addresses say, of those that answer. The rest says why not.
+pub fn fetch_cluster(
+    urls: &[String],
+    outgoing: &Dialer,
+) -> io::Result<Vec<Result<ClusterInfo, String>>> {
+    let work = || {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        Ok(runtime.block_on(fetch_from_all(urls, outgoing)))
+    };
+    // Whoever calls may have a runtime of his own, and must not start another on that thread.
+    let joined = thread::scope(|scope| scope.spawn(work).join());
+    joined.unwrap_or_else(|_| Err(io::Error::other("the asking thread has panicked")))
+}
+
+async fn fetch_from_all(urls: &[String], outgoing: &Dialer) -> Vec<Result<ClusterInfo, String>> {
+    let mut said = Vec::new();
+    for url in urls {
+        let asked = timeout(REQUEST_TIMEOUT, fetch_from(url, outgoing)).await;
+        said.push(asked.unwrap_or_else(|_| Err(format!("{url}: no answer"))));
+    }
+    said
+}
+
+async fn fetch_from(url: &str, outgoing: &Dialer) -> Result<ClusterInfo, String> {
+    let channel = connect(url, outgoing).await.map_err(|why| format!("{url}: {why}"))?;
+    let reply = PeerClient::new(channel).members(MembersRequest {}).await;
+    let reply = reply.map_err(|status| format!("{url}: {}", status.message()))?.into_inner();
+    let members = reply.members.into_iter().map(from_proto).collect();
+    Ok(ClusterInfo { cluster_id: reply.cluster_id, members })
+}

@@ -1,0 +1,54 @@
+//! What a member says of itself through the log, and what the leader says for all.
+//!
+//! After its start each member writes its name and its clients' addresses into the table of members:
+//! before that, nobody but its peers knows it. Then, if the cluster has no version yet, its leader
+//! writes one. In a new cluster of one these are entries 3 and 4, behind the first member and the empty
+//! entry with which a leader begins: etcd's tools expect to find them there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clearlane_server::{Server, membership};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+/// So long one attempt may take: a proposal that is forwarded to a leader who goes is lost.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Between attempts, and between looks whether this member leads.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
+
+/// Says both, and goes on to look after the version.
+pub(super) async fn publish(
+    member: Server,
+    name: String,
+    client_urls: Vec<String>,
+    published: watch::Sender<bool>,
+) {
+    loop {
+        match timeout(ATTEMPT_TIMEOUT, member.publish(&name, &client_urls)).await {
+            Ok(Ok(())) => break,
+            // No leader, or too much is under way.
+            Ok(Err(_)) => sleep(RETRY_DELAY).await,
+            Err(_) => {}
+        }
+    }
+    published.send_replace(true);
+    tracing::info!(%name, ?client_urls, "published this member");
+    let mut members = member.threads().watch_members();
+    loop {
+        let version = members.borrow_and_update().version().map(Arc::<str>::from);
+        if version.is_some() {
+            // A copy of another member's store, or a restart, brings it along.
+            if members.changed().await.is_err() {
+                return;
+            }
+            continue;
+        }
+        let own = member.threads().metadata().node_id;
+        if member.threads().status().leader() == own {
+            let said = member.set_cluster_version(membership::CLUSTER_VERSION);
+            let _ = timeout(ATTEMPT_TIMEOUT, said).await;
+        }
+        sleep(RETRY_DELAY).await;
+    }
+}

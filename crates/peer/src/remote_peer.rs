@@ -1,0 +1,257 @@
+//! One other member: the queues to it, and what is known of the way there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clearlane_net::CONNECTION_WINDOW_BYTES;
+use clearlane_net::tls::Dialer;
+use clearlane_raft::Message;
+use clearlane_server::threads::{DurationHistogram, PeerTraffic};
+use parking_lot::Mutex;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::AbortHandle;
+use tonic::transport::{Channel, Endpoint};
+
+use super::CONNECTION_TIMEOUT;
+
+/// So many bytes may wait for a stream: a heartbeat has 50.
+const URGENT_BYTES_MAX: u64 = 1 << 20;
+const BULK_QUEUE_BYTES_MAX: u64 = 64 << 20;
+
+/// The way to one member.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) id: u64,
+    pub(super) urls: Vec<String>,
+    pub(super) urgent: StreamQueue,
+    pub(super) bulk: StreamQueue,
+    /// There while the urgent stream is.
+    connection: Mutex<Option<ActiveConnection>>,
+    round_trip_us: AtomicU64,
+    round_trips: Arc<DurationHistogram>,
+    received_bytes: AtomicU64,
+    disconnects: AtomicU64,
+    snapshots_sent: AtomicU64,
+    is_cut: AtomicBool,
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+#[derive(Debug)]
+struct ActiveConnection {
+    since: Instant,
+    channel: Channel,
+}
+
+/// What is known of the way to a member.
+#[derive(Clone, Debug)]
+pub struct PeerMetrics {
+    /// The member.
+    pub id: u64,
+    /// Since when messages get there; `None` while they do not.
+    pub active_since: Option<Instant>,
+    /// How long a ping took last.
+    pub round_trip: Duration,
+    /// Bytes of messages that were given to a stream, about.
+    pub sent_bytes: u64,
+    /// Copies of the store that have arrived there.
+    pub snapshots_sent: u64,
+    /// Messages that were dropped, because the queue was full or nobody was there.
+    pub dropped: u64,
+}
+
+impl Peer {
+    /// A link, and the ends of its queues, urgent and long.
+    pub(super) fn new(
+        id: u64,
+        urls: Vec<String>,
+    ) -> (Peer, UnboundedReceiver<Message>, UnboundedReceiver<Message>) {
+        let (urgent, urgent_end) = StreamQueue::new(URGENT_BYTES_MAX);
+        let (long, long_end) = StreamQueue::new(BULK_QUEUE_BYTES_MAX);
+        let link = Peer {
+            id,
+            urls,
+            urgent,
+            bulk: long,
+            connection: Mutex::default(),
+            round_trip_us: AtomicU64::new(0),
+            // As in etcd: from 0.1 ms to 3.3 s.
+            round_trips: Arc::new(DurationHistogram::new(Duration::from_micros(100), 16)),
+            received_bytes: AtomicU64::new(0),
+            disconnects: AtomicU64::new(0),
+            snapshots_sent: AtomicU64::new(0),
+            is_cut: AtomicBool::new(false),
+            tasks: Mutex::default(),
+        };
+        (link, urgent_end, long_end)
+    }
+
+    fn queue_for(&self, message: &Message) -> &StreamQueue {
+        if message.can_be_large() { &self.bulk } else { &self.urgent }
+    }
+
+    /// Whether there is room for a message, which is then kept for it.
+    pub(super) fn reserve(&self, message: &Message) -> bool {
+        self.queue_for(message).reserve(message)
+    }
+
+    /// Sends a message for which there is room.
+    pub(super) fn send(&self, message: Message) {
+        // The queue was open, and nothing that closes one has run since: it has one thread.
+        let _ = self.queue_for(&message).sender.send(message);
+    }
+
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_cut(&self, is_cut: bool) {
+        self.is_cut.store(is_cut, Ordering::Relaxed);
+    }
+
+    /// The tasks that end with the link.
+    pub(super) fn add_task(&self, task: AbortHandle) {
+        self.tasks.lock().push(task);
+    }
+
+    pub(super) fn close(&self) {
+        self.tasks.lock().drain(..).for_each(|task| task.abort());
+        self.set_disconnected();
+    }
+
+    pub(super) fn set_connected(&self, channel: Channel) {
+        *self.connection.lock() = Some(ActiveConnection { since: Instant::now(), channel });
+    }
+
+    pub(super) fn set_disconnected(&self) {
+        if self.connection.lock().take().is_some() {
+            self.disconnects.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// So many bytes have come from the member.
+    pub(super) fn add_received_bytes(&self, bytes: u64) {
+        self.received_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn record_round_trip(&self, round_trip: Duration) {
+        self.round_trips.record(round_trip);
+        self.round_trip_us.store(round_trip.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_snapshot_sent(&self) {
+        self.snapshots_sent.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn active_since(&self) -> Option<Instant> {
+        self.connection.lock().as_ref().map(|up| up.since)
+    }
+
+    /// For questions.
+    pub(super) fn channel(&self) -> Option<Channel> {
+        self.connection.lock().as_ref().map(|up| up.channel.clone())
+    }
+
+    pub(super) fn traffic(&self) -> PeerTraffic {
+        let PeerMetrics {
+            id, active_since, sent_bytes, snapshots_sent: copies_sent, dropped, ..
+        } = self.metrics();
+        PeerTraffic {
+            id,
+            is_active: active_since.is_some(),
+            disconnects: self.disconnects.load(Ordering::Relaxed),
+            sent_bytes,
+            received_bytes: self.received_bytes.load(Ordering::Relaxed),
+            dropped_messages: dropped,
+            raft_snapshots_sent: copies_sent,
+            round_trips: Arc::clone(&self.round_trips),
+        }
+    }
+
+    pub(super) fn metrics(&self) -> PeerMetrics {
+        let queues = [&self.urgent, &self.bulk];
+        let sum = |figure: fn(&StreamQueue) -> &AtomicU64| {
+            queues.iter().map(|queue| figure(queue).load(Ordering::Relaxed)).sum()
+        };
+        PeerMetrics {
+            id: self.id,
+            active_since: self.active_since(),
+            round_trip: Duration::from_micros(self.round_trip_us.load(Ordering::Relaxed)),
+            sent_bytes: sum(|queue| &queue.sent),
+            snapshots_sent: self.snapshots_sent.load(Ordering::Relaxed),
+            dropped: sum(|queue| &queue.dropped),
+        }
+    }
+}
+
+/// Messages that wait for a stream.
+#[derive(Debug)]
+pub(super) struct StreamQueue {
+    sender: UnboundedSender<Message>,
+    bytes_max: u64,
+    bytes: AtomicU64,
+    /// Closed while nobody is there: what is said now would be old when it arrives.
+    is_open: AtomicBool,
+    sent: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl StreamQueue {
+    fn new(bytes_max: u64) -> (StreamQueue, UnboundedReceiver<Message>) {
+        let (sender, end) = unbounded_channel();
+        let queue = StreamQueue {
+            sender,
+            bytes_max,
+            bytes: AtomicU64::new(0),
+            is_open: AtomicBool::new(true),
+            sent: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+        };
+        (queue, end)
+    }
+
+    /// Only the raft loop asks, so nothing comes between the look and the count.
+    fn reserve(&self, message: &Message) -> bool {
+        let (bytes, waiting) = (message.bytes(), self.bytes.load(Ordering::Relaxed));
+        let fits = waiting == 0 || waiting + bytes <= self.bytes_max;
+        if !fits || !self.is_open.load(Ordering::Relaxed) || self.sender.is_closed() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        true
+    }
+
+    /// A message has left the queue.
+    pub(super) fn on_sent(&self, message: &Message) {
+        self.bytes.fetch_sub(message.bytes(), Ordering::Relaxed);
+        self.sent.fetch_add(message.bytes(), Ordering::Relaxed);
+    }
+
+    pub(super) fn open(&self) {
+        self.is_open.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes nothing more, and drops what waits.
+    pub(super) fn close(&self, end: &mut UnboundedReceiver<Message>) {
+        self.is_open.store(false, Ordering::Relaxed);
+        while let Ok(message) = end.try_recv() {
+            self.bytes.fetch_sub(message.bytes(), Ordering::Relaxed);
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Reaches an address. What goes wrong is told without it.
+pub(super) async fn connect(url: &str, outgoing: &Dialer) -> Result<Channel, String> {
+    let tune = |endpoint: Endpoint| {
+        endpoint
+            .connect_timeout(CONNECTION_TIMEOUT)
+            .tcp_nodelay(true)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .http2_keep_alive_interval(CONNECTION_TIMEOUT)
+            .keep_alive_timeout(CONNECTION_TIMEOUT)
+            .keep_alive_while_idle(true)
+    };
+    outgoing.connect_with(url, tune).await
+}

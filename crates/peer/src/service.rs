@@ -1,0 +1,229 @@
+//! What other members ask of this one.
+
+use std::sync::Arc;
+
+use clearlane_proto::etcdserverpb::{
+    HashKvRequest, HashKvResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
+    LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+};
+use clearlane_proto::peerpb::peer_server::Peer;
+use clearlane_proto::peerpb::{
+    CopyChunk, CopyDone, Echo, Greeting, MembersReply, MembersRequest, Parcel, PromoteReply,
+    PromoteRequest,
+};
+use clearlane_raft::Message;
+use clearlane_server::Server;
+use clearlane_server::membership::MemberChange;
+use clearlane_server::membership::to_proto;
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{self, Sender};
+use tokio::task::spawn_blocking;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::headers::{self, PROTOCOL_MAX, PROTOCOL_MIN, PeerHeaders, status_of};
+use super::peer_table::UnknownMember;
+use super::{PeerContext, hash_kv, snapshot};
+
+/// So many copies are taken at a time.
+const INCOMING_SNAPSHOTS_MAX: usize = 2;
+
+/// Lets others in.
+#[derive(Clone, Debug)]
+pub(super) struct PeerService {
+    context: PeerContext,
+    server: Server,
+    unknown_members: Sender<UnknownMember>,
+    snapshot_permits: Arc<Semaphore>,
+    /// Whose turn it is to be told a hash.
+    hash_permit: Arc<Semaphore>,
+}
+
+impl PeerService {
+    pub(super) fn new(
+        context: &PeerContext,
+        member: Server,
+        learned: Sender<UnknownMember>,
+    ) -> PeerService {
+        let copies = Arc::new(Semaphore::new(INCOMING_SNAPSHOTS_MAX));
+        let hashes = Arc::new(Semaphore::new(1));
+        PeerService {
+            context: context.clone(),
+            server: member,
+            unknown_members: learned,
+            snapshot_permits: copies,
+            hash_permit: hashes,
+        }
+    }
+
+    /// Who calls, if he may.
+    fn check_headers(&self, metadata: &MetadataMap) -> Result<PeerHeaders, Status> {
+        let own = self.context.threads.metadata();
+        let badge = PeerHeaders::read(metadata)?;
+        badge.check(own.cluster_id, own.node_id).inspect_err(|status| {
+            tracing::error!(why = status.message(), "another member's call is refused");
+        })?;
+        self.check_not_removed(badge.from)?;
+        if self.context.table.get(badge.from).is_none() {
+            // If too many are waiting to be noticed, it calls again.
+            let _ = self.unknown_members.try_send((badge.from, badge.peer_urls.clone()));
+        }
+        Ok(badge)
+    }
+
+    fn check_not_removed(&self, from: u64) -> Result<(), Status> {
+        if self.context.threads.members().is_removed(from) {
+            return Err(headers::removed_status());
+        }
+        match self.context.table.get(from) {
+            Some(link) if link.is_cut() => Err(Status::unavailable("the way is cut")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Hands on what comes in one stream.
+    async fn receive_messages(
+        self,
+        from: u64,
+        mut parcels: Streaming<Parcel>,
+        echoes: Sender<Result<Echo, Status>>,
+    ) {
+        let mut members = self.context.threads.watch_members();
+        let ended = loop {
+            let parcel = tokio::select! {
+                parcel = parcels.message() => parcel,
+                _ = members.changed() => Ok(Some(Parcel::default())),
+            };
+            let taken = match parcel {
+                Ok(Some(parcel)) => {
+                    self.check_not_removed(from).and_then(|()| self.handle_messages(from, &parcel))
+                }
+                // It has broken, or the other side ends it.
+                Ok(None) | Err(_) => return,
+            };
+            match taken {
+                Ok(0) => {}
+                // Who does not take echoes does not get them.
+                Ok(ping) => drop(echoes.try_send(Ok(Echo { ping }))),
+                Err(status) => break status,
+            }
+            self.context.threads.wait_for_capacity().await;
+        };
+        let _ = echoes.send(Err(ended)).await;
+    }
+
+    /// Hands on a parcel, and returns its ping.
+    fn handle_messages(&self, from: u64, parcel: &Parcel) -> Result<u64, Status> {
+        let mut messages = Vec::with_capacity(parcel.messages.len());
+        for bytes in &parcel.messages {
+            let message = Message::decode(bytes);
+            let message = message.map_err(|error| Status::invalid_argument(error.to_string()))?;
+            if message.from() != from {
+                let words = format!("a message of {:x} in a stream of {from:x}", message.from());
+                return Err(Status::invalid_argument(words));
+            }
+            messages.push(message);
+        }
+        if !messages.is_empty() {
+            if let Some(link) = self.context.table.get(from) {
+                link.add_received_bytes(
+                    parcel.messages.iter().map(|bytes| bytes.len() as u64).sum(),
+                );
+            }
+            self.context.threads.receive(messages);
+        }
+        Ok(parcel.ping)
+    }
+}
+
+#[tonic::async_trait]
+impl Peer for PeerService {
+    type MessagesStream = ReceiverStream<Result<Echo, Status>>;
+
+    async fn greet(&self, request: Request<Greeting>) -> Result<Response<Greeting>, Status> {
+        self.check_headers(request.metadata())?;
+        let theirs = request.get_ref();
+        headers::negotiate_protocol(theirs.protocol_min, theirs.protocol_max)?;
+        Ok(Response::new(Greeting {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol_min: PROTOCOL_MIN,
+            protocol_max: PROTOCOL_MAX,
+        }))
+    }
+
+    async fn messages(
+        &self,
+        request: Request<Streaming<Parcel>>,
+    ) -> Result<Response<Self::MessagesStream>, Status> {
+        let badge = self.check_headers(request.metadata())?;
+        let (echoes, answer) = mpsc::channel(4);
+        tokio::spawn(self.clone().receive_messages(badge.from, request.into_inner(), echoes));
+        Ok(Response::new(ReceiverStream::new(answer)))
+    }
+
+    async fn copy(
+        &self,
+        request: Request<Streaming<CopyChunk>>,
+    ) -> Result<Response<CopyDone>, Status> {
+        let badge = self.check_headers(request.metadata())?;
+        let permit = self.snapshot_permits.try_acquire();
+        let _permit =
+            permit.map_err(|_| Status::resource_exhausted("other copies are coming in"))?;
+        snapshot::receive(&self.context, &badge, request.into_inner()).await?;
+        Ok(Response::new(CopyDone {}))
+    }
+
+    async fn members(
+        &self,
+        _request: Request<MembersRequest>,
+    ) -> Result<Response<MembersReply>, Status> {
+        let members = self.context.threads.members();
+        let cluster_id = self.context.threads.metadata().cluster_id;
+        let members = members.iter().map(to_proto).collect();
+        Ok(Response::new(MembersReply { cluster_id, members }))
+    }
+
+    async fn promote(
+        &self,
+        request: Request<PromoteRequest>,
+    ) -> Result<Response<PromoteReply>, Status> {
+        self.check_headers(request.metadata())?;
+        let id = request.get_ref().learner;
+        let promoted = self.server.change_members(MemberChange::Promote { id }).await;
+        let members = promoted.map_err(|trouble| status_of(&trouble))?;
+        Ok(Response::new(PromoteReply { members: members.iter().map(to_proto).collect() }))
+    }
+
+    async fn renew_lease(
+        &self,
+        request: Request<LeaseKeepAliveRequest>,
+    ) -> Result<Response<LeaseKeepAliveResponse>, Status> {
+        self.check_headers(request.metadata())?;
+        let id = request.get_ref().id;
+        let ttl = self.server.renew_lease(id).await.map_err(|trouble| status_of(&trouble))?;
+        Ok(Response::new(LeaseKeepAliveResponse { header: None, id, ttl }))
+    }
+
+    async fn time_to_live(
+        &self,
+        request: Request<LeaseTimeToLiveRequest>,
+    ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
+        self.check_headers(request.metadata())?;
+        let LeaseTimeToLiveRequest { id, keys } = *request.get_ref();
+        // A lease may have very many keys.
+        let (member, here) = (self.server.clone(), tokio::runtime::Handle::current());
+        let looking = spawn_blocking(move || here.block_on(member.lease_time_to_live(id, keys)));
+        let answer = looking.await.map_err(|error| Status::internal(error.to_string()))?;
+        answer.map(Response::new).map_err(|trouble| status_of(&trouble))
+    }
+
+    async fn hash_kv(
+        &self,
+        request: Request<HashKvRequest>,
+    ) -> Result<Response<HashKvResponse>, Status> {
+        self.check_headers(request.metadata())?;
+        let revision = request.get_ref().revision;
+        hash_kv::handle_hash_kv(&self.server, &self.hash_permit, revision).await.map(Response::new)
+    }
+}

@@ -1,0 +1,220 @@
+//! Copies of the store on their way: read, sent and written on threads that may wait for a disk.
+//!
+//! ```text
+//!   engine ─▶ Sender ─▶ connection ════▶ stream ─▶ 4 chunks ─▶ Receiver ─▶ vault
+//!   └──── one thread of its own ────┘    raft's    └─ one thread of its own ──┘
+//! ```
+//!
+//! Whoever is slowest holds up all the others, up to the reading engine. Nobody has more than some
+//! megabytes in memory. If one breaks, the rest ends by itself: a copy that is not whole is none.
+//!
+//! # Beside writes
+//!
+//! The sender is the leader, whom every put needs. Had it the connection of a copy on the thread that raft shares with
+//! the small messages, that thread would be as busy as one that computes for long, and the scheduler would make it wait
+//! as such: up to 4 ms for each put. So the connection goes with the copy. And both threads step back for those that
+//! answer clients ([`SchedClass::Batch`]): a member that was away for so long may be away for a moment longer.
+
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+use bytes::Bytes;
+use clearlane_mvcc::Store;
+use clearlane_net::sched::SchedClass;
+use clearlane_proto::peerpb::CopyChunk;
+use clearlane_proto::peerpb::peer_client::PeerClient;
+use clearlane_raft::Message;
+use clearlane_server::AppliedPosition;
+use clearlane_server::raft_snapshot::{
+    ReceivedSnapshot, SnapshotReceiver, SnapshotSender, StoreDir,
+};
+use tokio::runtime::Builder;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use tonic::{Request, Status, Streaming};
+
+use super::headers::PeerHeaders;
+use super::remote_peer::{Peer, connect};
+use super::transport::SnapshotToSend;
+use super::{CONNECTION_TIMEOUT, PeerContext};
+
+/// So many chunks wait between a thread and its stream.
+const CHUNKS_AHEAD: usize = 4;
+
+/// Sends what raft wants to have sent.
+pub(super) async fn run_snapshot_sender(
+    context: PeerContext,
+    mut orders: UnboundedReceiver<SnapshotToSend>,
+) {
+    while let Some((message, store)) = orders.recv().await {
+        let context = context.clone();
+        tokio::spawn(async move {
+            let to = message.to();
+            let sent = send(context.clone(), message, store).await;
+            match &sent {
+                Ok(index) => tracing::info!(member = format!("{to:x}"), index, "sent a copy"),
+                Err(status) => {
+                    let why = status.message();
+                    tracing::warn!(member = format!("{to:x}"), why, "a copy did not arrive");
+                }
+            }
+            context.threads.report_raft_snapshot(to, sent.is_ok());
+        });
+    }
+}
+
+/// Returns of which index the copy is.
+async fn send(
+    context: PeerContext,
+    message: Message,
+    store: Arc<dyn Store<AppliedPosition>>,
+) -> Result<u64, Status> {
+    run_on_thread(move || {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        // Not by its caller, whose runtime may stand still by then.
+        let mut stopped = context.stopped.clone();
+        let sent = runtime.block_on(async {
+            tokio::select! {
+                sent = send_on_this_thread(&context, message, store) => sent,
+                _ = stopped.wait_for(|stopped| *stopped) => Err(shutting_down()),
+            }
+        });
+        // It may still ask for the name of a host.
+        runtime.shutdown_background();
+        sent
+    })
+    .await?
+}
+
+/// The same, on this thread, which may wait for a disk in the middle of it.
+async fn send_on_this_thread(
+    context: &PeerContext,
+    message: Message,
+    store: Arc<dyn Store<AppliedPosition>>,
+) -> Result<u64, Status> {
+    let failed = |error: &dyn std::fmt::Display| Status::internal(error.to_string());
+    // It begins with a commit.
+    let room = context.threads.require_disk_space(0);
+    room.map_err(|refused| Status::resource_exhausted(refused.to_string()))?;
+    let to = message.to();
+    let link = context.table.get(to).filter(|link| !link.is_cut());
+    let link = link.ok_or_else(|| Status::unavailable("nobody is there"))?;
+    // The commit before there is a connection, which wants an answer to its pings. Behind it, this thread is in nobody's way.
+    let exporter = store.snapshot().map_err(|error| failed(&error))?;
+    SchedClass::Batch.apply_to_thread();
+    let mut client = connect_to_peer(context, &link).await?;
+    let mut sender = SnapshotSender::new(exporter, message).map_err(|error| failed(&error))?;
+    let index = sender.position().index;
+    let broken = Arc::new(OnceLock::new());
+    let breaks = Arc::clone(&broken);
+    let next = move || match sender.next_chunk() {
+        Ok(chunk) => chunk.map(|bytes| CopyChunk { bytes }),
+        Err(error) => {
+            breaks.get_or_init(|| error.to_string());
+            None
+        }
+    };
+    let mut request = Request::new(tokio_stream::iter(std::iter::from_fn(next)));
+    context.headers(to).write(request.metadata_mut());
+    let answer = client.copy(request).await;
+    if let Some(why) = broken.get() {
+        return Err(failed(why));
+    }
+    answer?;
+    link.count_snapshot_sent();
+    Ok(index)
+}
+
+/// Does the work on a thread of its own, which is none of the runtime's: who has stepped back may not step forward again.
+async fn run_on_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Status> {
+    let begins = || {
+        SchedClass::Normal.apply_to_thread();
+        work()
+    };
+    let started = thread::Builder::new().name("copy".to_owned()).spawn(begins);
+    let thread = started.map_err(|error| Status::resource_exhausted(error.to_string()))?;
+    // Who waits for it is a thread of the runtime, so that its end is that of the work, too.
+    match spawn_blocking(|| thread.join()).await {
+        Ok(Ok(outcome)) => Ok(outcome),
+        Ok(Err(_)) => Err(Status::internal("the thread of the copy has panicked")),
+        Err(_) => Err(shutting_down()),
+    }
+}
+
+fn shutting_down() -> Status {
+    Status::unavailable("this member ends")
+}
+
+/// Its own connection: what stands in line behind a copy is more of the copy.
+async fn connect_to_peer(
+    context: &PeerContext,
+    link: &Peer,
+) -> Result<PeerClient<tonic::transport::Channel>, Status> {
+    let mut failed = Status::unavailable("the member has no address");
+    for url in &link.urls {
+        match timeout(CONNECTION_TIMEOUT, connect(url, &context.dialer)).await {
+            Ok(Ok(channel)) => return Ok(PeerClient::new(channel)),
+            Ok(Err(error)) => failed = Status::unavailable(format!("{url}: {error}")),
+            Err(_) => failed = Status::deadline_exceeded(format!("{url}: no answer")),
+        }
+    }
+    Err(failed)
+}
+
+/// Takes a copy, and hands it to raft once it is whole and on disk.
+pub(super) async fn receive(
+    context: &PeerContext,
+    badge: &PeerHeaders,
+    mut stream: Streaming<CopyChunk>,
+) -> Result<(), Status> {
+    let vault = Arc::clone(context.threads.store_dir());
+    let (chunks, incoming) = mpsc::channel::<Bytes>(CHUNKS_AHEAD);
+    let stopped = context.stopped.clone();
+    let writer = tokio::spawn(run_on_thread(move || write_chunks(vault, incoming, stopped)));
+    while let Some(chunk) = stream.message().await? {
+        if chunks.send(chunk.bytes).await.is_err() {
+            // It says why when it is asked how it ended.
+            break;
+        }
+    }
+    drop(chunks);
+    let received = writer.await.map_err(|_| shutting_down())???;
+    let (to, from) = (received.message.to(), received.message.from());
+    if (to, from) != (badge.to, badge.from) {
+        let (vault, index) = (Arc::clone(context.threads.store_dir()), received.index);
+        let _ = spawn_blocking(move || vault.discard(index)).await;
+        return Err(Status::invalid_argument(format!("a copy of {from:x} for {to:x}")));
+    }
+    tracing::info!(member = format!("{from:x}"), index = received.index, "received a copy");
+    context.threads.receive_raft_snapshot(received);
+    Ok(())
+}
+
+fn write_chunks(
+    vault: Arc<dyn StoreDir>,
+    mut chunks: mpsc::Receiver<Bytes>,
+    mut stopped: watch::Receiver<bool>,
+) -> Result<ReceivedSnapshot, Status> {
+    SchedClass::Batch.apply_to_thread();
+    let failed =
+        |error: clearlane_server::raft_snapshot::Error| Status::data_loss(error.to_string());
+    // Only to wait: whoever hands out the chunks may stand still when all ends.
+    let runtime = Builder::new_current_thread().build()?;
+    let mut next = || {
+        runtime.block_on(async {
+            tokio::select! {
+                chunk = chunks.recv() => Ok(chunk),
+                _ = stopped.wait_for(|stopped| *stopped) => Err(shutting_down()),
+            }
+        })
+    };
+    let mut receiver = SnapshotReceiver::new(vault);
+    while let Some(chunk) = next()? {
+        receiver.feed(&chunk).map_err(failed)?;
+    }
+    receiver.finish().map_err(failed)
+}

@@ -1,0 +1,183 @@
+//! Where the raft loop leaves what it has to say, and what it does while it waits: the connections are its own.
+//!
+//! A message that goes through a queue to a thread of the network wakes that thread, and its answer wakes the raft
+//! thread again; by count, a round of a linearizable read in three members had seventeen wake-ups. So there is one thread
+//! for both. The runtime of the connections turns while raft has nothing to
+//! do, and for one look at the sockets between two turns of a raft that has:
+//!
+//! ```text
+//!   raft ──── turn ────┐                              ┌──── turn ────┐
+//!   connections        └ write │ sleep │ read, decode ┘              └ write │ ...
+//! ```
+//!
+//! What takes long, or asks a disk, is done elsewhere: copies, hashes, the keys of a lease, names of hosts,
+//! certificates.
+//!
+//! The runtime's timers are exact to a millisecond, so raft may sleep for one more than it has asked for.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use clearlane_mvcc::Store;
+use clearlane_net::sched::{EVENT_INTERVAL, reset_sched_class};
+use clearlane_raft::Message;
+use clearlane_server::AppliedPosition;
+use clearlane_server::threads::{Network, RaftLoopWaiter};
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+use tokio::task::yield_now;
+use tokio::time::sleep;
+
+use super::peer_table::PeerTable;
+use super::remote_peer::Peer;
+
+/// A message that goes with a copy of the store.
+pub(super) type SnapshotToSend = (Message, Arc<dyn Store<AppliedPosition>>);
+
+/// The raft loop's end.
+#[derive(Debug)]
+pub struct PeerTransport {
+    table: Arc<PeerTable>,
+    snapshots: UnboundedSender<SnapshotToSend>,
+    /// What was said in this turn of raft.
+    outgoing: Vec<(Arc<Peer>, Message)>,
+    stopped: watch::Receiver<bool>,
+    /// Until somebody wants it to end.
+    running: Option<TransportRuntime>,
+}
+
+#[derive(Debug)]
+struct TransportRuntime {
+    runtime: Runtime,
+    /// To whom it goes then: to end it may take a while.
+    stopped_runtime: mpsc::Sender<StoppedRuntime>,
+}
+
+/// A runtime that nobody turns any more. Dropped anywhere, it waits for nobody.
+#[derive(Debug)]
+pub(super) struct StoppedRuntime(Option<Runtime>);
+
+impl StoppedRuntime {
+    /// Waits for what runs in its other threads, but not for longer than this.
+    pub(super) fn shut_down(mut self, patience: Duration) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_timeout(patience);
+        }
+    }
+}
+
+impl Drop for StoppedRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// The other end: for [`Peers::start`](super::Peers::start).
+#[derive(Debug)]
+pub struct TransportParts {
+    pub(super) table: Arc<PeerTable>,
+    /// Not bounded here: raft has one under way for each member.
+    pub(super) snapshots: UnboundedReceiver<SnapshotToSend>,
+    pub(super) runtime: Handle,
+    pub(super) stop: watch::Sender<bool>,
+    pub(super) stopped_runtime: mpsc::Receiver<StoppedRuntime>,
+}
+
+/// A network for a member that is about to start.
+pub fn new_transport() -> io::Result<(PeerTransport, TransportParts)> {
+    let mut builder = Builder::new_current_thread();
+    let runtime = builder
+        .on_thread_start(reset_sched_class)
+        .enable_all()
+        .event_interval(EVENT_INTERVAL)
+        .build()?;
+    let table = Arc::new(PeerTable::default());
+    let (sender, copies) = unbounded_channel();
+    let (stop, stopped) = watch::channel(false);
+    let (hand_over, over) = mpsc::channel();
+    let handle = runtime.handle().clone();
+    let ends = TransportParts {
+        table: Arc::clone(&table),
+        snapshots: copies,
+        runtime: handle,
+        stop,
+        stopped_runtime: over,
+    };
+    let running = Some(TransportRuntime { runtime, stopped_runtime: hand_over });
+    Ok((PeerTransport { table, snapshots: sender, outgoing: Vec::new(), stopped, running }, ends))
+}
+
+/// Why a wait has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WaitResult {
+    /// Raft has something to do, or wants to look.
+    Continue,
+    /// Nobody wants connections any more.
+    Stopped,
+}
+
+impl PeerTransport {
+    fn hand_back_runtime(&mut self) {
+        if let Some(TransportRuntime { runtime, stopped_runtime: over }) = self.running.take() {
+            // If nobody takes it, nobody has begun anything with it.
+            let _ = over.send(StoppedRuntime(Some(runtime)));
+        }
+    }
+}
+
+impl Network for PeerTransport {
+    fn send(&mut self, message: Message) -> Result<(), Box<Message>> {
+        match self.table.get(message.to()) {
+            Some(link) if self.running.is_some() && link.reserve(&message) => {
+                self.outgoing.push((link, message));
+                Ok(())
+            }
+            _ => Err(Box::new(message)),
+        }
+    }
+
+    fn send_raft_snapshot(&mut self, message: Message, store: Arc<dyn Store<AppliedPosition>>) {
+        // If nobody is there, the member is about to end.
+        let _ = self.snapshots.send((message, store));
+    }
+
+    fn wait(&mut self, arrivals: RaftLoopWaiter<'_>, timeout: Duration) {
+        let Some(TransportRuntime { runtime, .. }) = &self.running else {
+            return arrivals.wait(timeout);
+        };
+        let (said, stopped) = (&mut self.outgoing, &mut self.stopped);
+        let waited = runtime.block_on(async {
+            // From here, where waking a task is no system call.
+            for (link, message) in said.drain(..) {
+                link.send(message);
+            }
+            if timeout.is_zero() || arrivals.is_ready() {
+                // However busy raft is, the connections have their turn, and their sockets are looked at.
+                yield_now().await;
+                // Who was to say so has gone, if nobody does.
+                let is_over = stopped.has_changed().is_err() || *stopped.borrow();
+                return if is_over { WaitResult::Stopped } else { WaitResult::Continue };
+            }
+            tokio::select! {
+                biased;
+                () = arrivals.ready() => WaitResult::Continue,
+                _ = stopped.wait_for(|stopped| *stopped) => WaitResult::Stopped,
+                () = sleep(timeout) => WaitResult::Continue,
+            }
+        });
+        if waited == WaitResult::Stopped {
+            self.hand_back_runtime();
+        }
+    }
+}
+
+impl Drop for PeerTransport {
+    fn drop(&mut self) {
+        self.hand_back_runtime();
+    }
+}

@@ -1,0 +1,184 @@
+//! Between raft's own types and ours.
+//!
+//! tikv's raft counts the kinds of membership changes differently from etcd: "add a learner" is 2
+//! there and 3 in etcd, and etcd's 2, "update the addresses", does not exist. The leader reads each
+//! change that is proposed, only to see whether there is one, and drops in silence what it cannot
+//! read: etcd's 3 is such a thing. So raft never sees etcd's bytes. Inside raft, and in messages,
+//! they are wrapped in a field that raft skips; in the log and to the owner they are bare; and when
+//! a change is applied raft is told what it means to raft.
+//!
+//! ```text
+//!   one change        7a LENGTH etcd's bytes           a change of nobody, and a field 15
+//!   several changes   12 00 7a LENGTH etcd's bytes     the same in a list of one
+//!   leave             (nothing)                        nothing, as raft itself proposes it
+//! ```
+
+use bytes::Bytes;
+use raft::eraftpb;
+
+use clearlane_wal::{ConfChange, ConfChangeKind, ConfState, Entry, EntryKind, HardState};
+
+/// A type of the log that raft has in a form of its own.
+pub(crate) trait RaftForm {
+    /// Raft's form.
+    type Raft;
+
+    /// As raft has it.
+    fn to_raft(&self) -> Self::Raft;
+
+    /// As the log has it.
+    fn from_raft(raft: &Self::Raft) -> Self;
+}
+
+impl RaftForm for ConfState {
+    type Raft = eraftpb::ConfState;
+
+    fn to_raft(&self) -> eraftpb::ConfState {
+        let mut state = eraftpb::ConfState::default();
+        state.set_voters(self.voters.clone());
+        state.set_learners(self.learners.clone());
+        state.set_voters_outgoing(self.voters_outgoing.clone());
+        state.set_learners_next(self.learners_next.clone());
+        state.set_auto_leave(self.auto_leave);
+        state
+    }
+
+    /// In order: raft keeps ids in sets, whose order depends on what has been in them, and members
+    /// that agree must have the same bytes.
+    fn from_raft(state: &eraftpb::ConfState) -> ConfState {
+        let in_order = |ids: &[u64]| {
+            let mut ids = ids.to_vec();
+            ids.sort_unstable();
+            ids
+        };
+        ConfState {
+            voters: in_order(state.get_voters()),
+            learners: in_order(state.get_learners()),
+            voters_outgoing: in_order(state.get_voters_outgoing()),
+            learners_next: in_order(state.get_learners_next()),
+            auto_leave: state.get_auto_leave(),
+        }
+    }
+}
+
+impl RaftForm for HardState {
+    type Raft = eraftpb::HardState;
+
+    fn to_raft(&self) -> eraftpb::HardState {
+        let mut state = eraftpb::HardState::default();
+        state.set_term(self.term);
+        state.set_vote(self.vote);
+        state.set_commit(self.commit);
+        state
+    }
+
+    fn from_raft(state: &eraftpb::HardState) -> HardState {
+        HardState { term: state.term, vote: state.vote, commit: state.commit }
+    }
+}
+
+impl RaftForm for EntryKind {
+    type Raft = eraftpb::EntryType;
+
+    fn to_raft(&self) -> eraftpb::EntryType {
+        match self {
+            EntryKind::Normal => eraftpb::EntryType::EntryNormal,
+            EntryKind::ConfChange => eraftpb::EntryType::EntryConfChange,
+            EntryKind::ConfChangeV2 => eraftpb::EntryType::EntryConfChangeV2,
+        }
+    }
+
+    fn from_raft(kind: &eraftpb::EntryType) -> EntryKind {
+        match kind {
+            eraftpb::EntryType::EntryNormal => EntryKind::Normal,
+            eraftpb::EntryType::EntryConfChange => EntryKind::ConfChange,
+            eraftpb::EntryType::EntryConfChangeV2 => EntryKind::ConfChangeV2,
+        }
+    }
+}
+
+impl RaftForm for Entry {
+    type Raft = eraftpb::Entry;
+
+    fn to_raft(&self) -> eraftpb::Entry {
+        let mut entry = eraftpb::Entry::default();
+        entry.set_entry_type(self.kind.to_raft());
+        entry.set_term(self.term);
+        entry.set_index(self.index);
+        entry.set_data(wrap_data(self.kind, &self.data));
+        entry
+    }
+
+    fn from_raft(entry: &eraftpb::Entry) -> Entry {
+        let kind = EntryKind::from_raft(&entry.get_entry_type());
+        // What comes from a peer is checked, what comes from the disk was wrapped here.
+        let data =
+            unwrap_data(kind.to_raft(), &entry.data).expect("all changes in raft are wrapped");
+        Entry { kind, term: entry.term, index: entry.index, data }
+    }
+}
+
+/// Field 15, bytes: one that raft does not know in changes of members.
+const WRAPPING: u8 = 15 << 3 | 2;
+
+/// Field 2 of several changes: one of them, without a word.
+const EMPTY_CHANGE: [u8; 2] = [2 << 3 | 2, 0];
+
+fn wrap_data(kind: EntryKind, data: &Bytes) -> Bytes {
+    if kind == EntryKind::Normal || data.is_empty() {
+        return data.clone();
+    }
+    let some = if kind == EntryKind::ConfChangeV2 { &EMPTY_CHANGE[..] } else { &[] };
+    let mut wrapped = [some, &[WRAPPING]].concat();
+    let mut length = data.len();
+    while length >= 0x80 {
+        wrapped.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    wrapped.push(length as u8);
+    wrapped.extend_from_slice(data);
+    Bytes::from(wrapped)
+}
+
+/// What is in the wrapping; nothing if raft's data has another form.
+pub(crate) fn unwrap_data(kind: eraftpb::EntryType, data: &Bytes) -> Option<Bytes> {
+    if kind == eraftpb::EntryType::EntryNormal || data.is_empty() {
+        return Some(data.clone());
+    }
+    let several = kind == eraftpb::EntryType::EntryConfChangeV2;
+    let some = if several { &EMPTY_CHANGE[..] } else { &[] };
+    let rest = data.strip_prefix(some)?.strip_prefix(&[WRAPPING])?;
+    let digits = rest.iter().take(4).position(|byte| byte & 0x80 == 0)? + 1;
+    let digit = |length: usize, byte: &u8| length << 7 | usize::from(byte & 0x7f);
+    let length = rest[..digits].iter().rev().fold(0, digit);
+    let bare = &rest[digits..];
+    (length > 0 && bare.len() == length).then(|| data.slice_ref(bare))
+}
+
+/// What changes mean to raft: one is made at once, several by way of a joint configuration, none at
+/// all leaves it. A change of nobody is passed over.
+pub(crate) fn changes_to_raft(changes: &[ConfChange]) -> eraftpb::ConfChangeV2 {
+    let single = |change: &ConfChange| {
+        let mut single = eraftpb::ConfChangeSingle::default();
+        let kind = match change.kind {
+            ConfChangeKind::AddNode => eraftpb::ConfChangeType::AddNode,
+            ConfChangeKind::RemoveNode => eraftpb::ConfChangeType::RemoveNode,
+            ConfChangeKind::AddLearnerNode => eraftpb::ConfChangeType::AddLearnerNode,
+            ConfChangeKind::UpdateNode => return single,
+        };
+        single.set_change_type(kind);
+        single.set_node_id(change.node_id);
+        single
+    };
+    let mut to_raft = eraftpb::ConfChangeV2::default();
+    to_raft.set_changes(changes.iter().map(single).collect());
+    to_raft
+}
+
+pub(crate) fn proposal_message(kind: EntryKind, data: Bytes) -> eraftpb::Message {
+    let entry = Entry { kind, term: 0, index: 0, data };
+    let mut message = eraftpb::Message::default();
+    message.set_msg_type(eraftpb::MessageType::MsgPropose);
+    message.set_entries(vec![entry.to_raft()].into());
+    message
+}

@@ -1,0 +1,213 @@
+//! The part of the log that raft works on, in memory.
+//!
+//! Raft asks for terms and entries all the time, and must have what it has just been given, on disk
+//! or not. So the log is kept in memory from some index on, and the write-ahead log is only ever
+//! written, and read at start.
+//!
+//! ```text
+//!   1 ... 5,000 │ 5,001 ........... 10,000 ........ 12,000
+//!     released  │ first            durable        last
+//!               │  └─ kept back for slow followers ─┘
+//! ```
+//!
+//! *Durable* is the state that the store had when it was last synced: index, term, and who was a
+//! member then. A follower that needs an entry that is released is sent the store instead, and
+//! what it is sent is at least that state.
+//!
+//! A member that starts again keeps what its disk has of the log before the durable index, too. If a
+//! whole cluster starts again, some of its members are a few entries behind, as always; without those
+//! entries each of them would have to be sent the whole store.
+//!
+//! # Invariants
+//!
+//! * Indexes rise by one, terms never fall.
+//! * Nothing behind the durable index is released: after a crash the store begins there, and the
+//!   rest must still be in the log. Durable, not applied: what is applied and not synced is lost.
+
+use std::collections::VecDeque;
+
+use raft::eraftpb::{Entry, HardState, Snapshot, SnapshotMetadata};
+use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+
+use clearlane_wal::ConfState;
+
+use crate::convert::RaftForm as _;
+
+/// Where a state of the store lies in the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogPosition {
+    /// The last entry that the state contains.
+    pub index: u64,
+    /// The term of that entry.
+    pub term: u64,
+    /// Who was a member then.
+    pub conf_state: ConfState,
+}
+
+/// The log that raft sees.
+#[derive(Debug, Default)]
+pub(crate) struct LogStorage {
+    pub(crate) hard_state: HardState,
+    /// The entry before the first one that is kept.
+    before_first: (u64, u64),
+    entries: VecDeque<Entry>,
+    durable: LogPosition,
+}
+
+impl LogStorage {
+    /// A log without entries, the first of which is to follow on `before`, and whose store is at a
+    /// position, there or later.
+    pub(crate) fn new(before: (u64, u64), durable: LogPosition) -> LogStorage {
+        LogStorage { before_first: before, durable, ..LogStorage::default() }
+    }
+
+    pub(crate) fn durable(&self) -> &LogPosition {
+        &self.durable
+    }
+
+    /// The store has been synced in this state.
+    pub(crate) fn set_durable(&mut self, position: LogPosition) {
+        if position.index >= self.durable.index {
+            self.durable = position;
+        }
+    }
+
+    /// Appends entries; those that are there from the same index on are overwritten.
+    pub(crate) fn append(&mut self, entries: &[Entry]) {
+        let Some(first) = entries.first() else { return };
+        let (from, to) = (self.before_first.0 + 1, self.last());
+        let fits = (from..=to + 1).contains(&first.index);
+        assert!(fits, "an entry at {} does not follow on {from} to {to}", first.index);
+        self.entries.truncate((first.index - from) as usize);
+        self.entries.extend(entries.iter().cloned());
+    }
+
+    /// The store was replaced by one at this position: everything before is gone.
+    pub(crate) fn install(&mut self, position: LogPosition) {
+        self.entries.clear();
+        self.before_first = (position.index, position.term);
+        self.durable = position;
+    }
+
+    /// Lets go of the entries up to an index, but of none that the durable store does not have.
+    pub(crate) fn release(&mut self, up_to: u64) {
+        let up_to = up_to.min(self.durable.index).min(self.last());
+        while self.before_first.0 < up_to {
+            let released = self.entries.pop_front().expect("counted above");
+            self.before_first = (released.index, released.term);
+        }
+    }
+
+    /// From which entry up to an index, and beyond, there are no more bytes than so many: the last
+    /// index that would have to be released.
+    pub(crate) fn release_index_for_bytes(&self, up_to: u64, bytes: u64) -> u64 {
+        let known =
+            up_to.saturating_sub(self.before_first.0).min(self.entries.len() as u64) as usize;
+        let mut left = bytes;
+        let fits = |entry: &&Entry| {
+            let size = entry.data.len() as u64;
+            let fits = size <= left;
+            left = left.saturating_sub(size);
+            fits
+        };
+        let kept = self.entries.range(..known).rev().take_while(fits).count();
+        self.before_first.0 + (known - kept) as u64
+    }
+
+    /// Bytes of the entries behind an index.
+    pub(crate) fn bytes_after(&self, index: u64) -> u64 {
+        let known =
+            index.saturating_sub(self.before_first.0).min(self.entries.len() as u64) as usize;
+        self.entries.range(known..).map(|entry| entry.data.len() as u64).sum()
+    }
+
+    pub(crate) fn first(&self) -> u64 {
+        self.before_first.0 + 1
+    }
+
+    pub(crate) fn last(&self) -> u64 {
+        self.before_first.0 + self.entries.len() as u64
+    }
+}
+
+impl Storage for LogStorage {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        Ok(RaftState::new(self.hard_state.clone(), self.durable.conf_state.to_raft()))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _context: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        if low < self.first() {
+            return Err(StorageError::Compacted.into());
+        }
+        assert!(high <= self.last() + 1, "entries up to {high} of {}", self.last());
+        let from = (low - self.first()) as usize;
+        let wanted = self.entries.range(from..from + (high - low) as usize);
+        let mut left = max_size.into().unwrap_or(u64::MAX);
+        let mut fits = |entry: &&Entry| {
+            let size = u64::from(protobuf::Message::compute_size(*entry));
+            let fits = size <= left;
+            left = left.saturating_sub(size);
+            fits
+        };
+        // The first one in any case: nothing else would ever fit.
+        let mut entries: Vec<Entry> = Vec::new();
+        for entry in wanted {
+            if !fits(&entry) && !entries.is_empty() {
+                break;
+            }
+            entries.push(entry.clone());
+        }
+        Ok(entries)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        if index == self.before_first.0 {
+            return Ok(self.before_first.1);
+        }
+        if index < self.before_first.0 {
+            return Err(StorageError::Compacted.into());
+        }
+        let entry = self.entries.get((index - self.first()) as usize);
+        entry.map(|entry| entry.term).ok_or_else(|| StorageError::Unavailable.into())
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.first())
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.last())
+    }
+
+    /// A promise of the durable state or a later one: who sends it takes the position from what
+    /// he sends.
+    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+        if self.durable.index < request_index || self.durable.index == 0 {
+            return Err(StorageError::SnapshotTemporarilyUnavailable.into());
+        }
+        Ok(self.durable.to_raft())
+    }
+}
+
+impl LogPosition {
+    pub(crate) fn to_raft(&self) -> Snapshot {
+        let mut metadata = SnapshotMetadata::default();
+        metadata.set_index(self.index);
+        metadata.set_term(self.term);
+        metadata.set_conf_state(self.conf_state.to_raft());
+        let mut snapshot = Snapshot::default();
+        snapshot.set_metadata(metadata);
+        snapshot
+    }
+
+    pub(crate) fn from_raft(metadata: &SnapshotMetadata) -> LogPosition {
+        let members = ConfState::from_raft(metadata.get_conf_state());
+        LogPosition { index: metadata.index, term: metadata.term, conf_state: members }
+    }
+}

@@ -1,0 +1,163 @@
+//! How a member takes part, and what it begins with.
+
+use raft::ReadOnlyOption;
+
+use super::check::{self, NUMBER_MAX};
+use super::error::{Error, Result};
+use crate::convert::RaftForm as _;
+use crate::log::{LogPosition, LogStorage};
+use clearlane_wal::{Entry, HardState};
+
+/// How a member takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RaftNodeConfig {
+    /// Its id, which is not 0.
+    pub id: u64,
+    /// A follower waits for so many ticks, or up to twice as many, before it wants to lead.
+    pub election_ticks: usize,
+    /// A leader says that it is there every so many ticks.
+    pub heartbeat_ticks: usize,
+    /// So many appends to a follower may be on their way.
+    pub inflight_max: usize,
+    /// So many bytes of entries one message has, or a single entry that is larger.
+    pub message_bytes_max: u64,
+    /// So many bytes may be proposed and not committed; forwarded and not sent; taken from the
+    /// leader and not on disk.
+    pub uncommitted_bytes_max: u64,
+    /// So many entries may be proposed and not committed: small ones cost more than their bytes.
+    pub uncommitted_entries_max: u64,
+    /// So many bytes of entries are handed out to be applied at a time.
+    pub committed_bytes_max: u64,
+    /// So many questions for the commit index may wait for an answer.
+    pub reads_max: usize,
+    /// A follower's question for the commit index counts as its word that it follows: see `question.rs`. etcd
+    /// asks again.
+    pub read_index_counts_as_ack: bool,
+    /// Where election time-outs come from, together with the id.
+    pub seed: u64,
+    /// Raft's own option for reads under a lease, which is not safe.
+    #[cfg(feature = "planted-bugs")]
+    pub lease_based: bool,
+}
+
+impl RaftNodeConfig {
+    /// etcd's, in ticks of 100 ms.
+    pub fn new(id: u64, seed: u64) -> RaftNodeConfig {
+        RaftNodeConfig {
+            id,
+            election_ticks: 10,
+            heartbeat_ticks: 1,
+            inflight_max: 512,
+            message_bytes_max: 1 << 20,
+            uncommitted_bytes_max: 64 << 20,
+            uncommitted_entries_max: 1 << 16,
+            committed_bytes_max: 8 << 20,
+            reads_max: 4096,
+            read_index_counts_as_ack: false,
+            seed,
+            #[cfg(feature = "planted-bugs")]
+            lease_based: false,
+        }
+    }
+
+    pub(super) fn to_raft(self, applied: u64) -> raft::Config {
+        raft::Config {
+            id: self.id,
+            election_tick: self.election_ticks,
+            heartbeat_tick: self.heartbeat_ticks,
+            applied,
+            max_size_per_msg: self.message_bytes_max,
+            max_inflight_msgs: self.inflight_max,
+            check_quorum: true,
+            pre_vote: true,
+            // Entries that are proposed in one turn leave in one message, not in one each.
+            batch_append: true,
+            max_uncommitted_size: self.uncommitted_bytes_max,
+            max_committed_size_per_ready: self.committed_bytes_max,
+            read_only_option: self.read_only_option(),
+            ..raft::Config::default()
+        }
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    fn read_only_option(&self) -> ReadOnlyOption {
+        ReadOnlyOption::Safe
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    fn read_only_option(&self) -> ReadOnlyOption {
+        if self.lease_based { ReadOnlyOption::LeaseBased } else { ReadOnlyOption::Safe }
+    }
+}
+
+/// What a member has found on its disk.
+#[derive(Clone, Debug, Default)]
+pub struct RecoveredState {
+    /// The state of its store.
+    pub store_position: LogPosition,
+    /// The last hard state of its log.
+    pub hard_state: HardState,
+    /// The entries of its log, without a gap. Those that the store has may be among them: they are
+    /// kept for followers that are a little behind.
+    pub entries: Vec<Entry>,
+}
+
+impl RecoveredState {
+    /// The log as raft is to see it; an error if its parts do not fit together.
+    pub(super) fn into_log(self) -> Result<LogStorage> {
+        let RecoveredState { store_position: store, mut hard_state, mut entries } = self;
+        let damaged = |words: String| Err(Error::Fatal(words));
+        if let Err(words) = check::check_conf_state(&store.conf_state) {
+            return damaged(format!("the store's members: {words}"));
+        }
+        if let Some(same) = entries.iter().find(|entry| entry.index == store.index)
+            && same.term != store.term
+        {
+            let (index, term) = (store.index, store.term);
+            return damaged(format!(
+                "entry {index} is of term {}, the store's of {term}",
+                same.term
+            ));
+        }
+        // Nothing connects a log that ends before the store with what will come.
+        if entries.last().is_none_or(|last| last.index < store.index) {
+            entries.clear();
+        }
+        let begin = match entries.first() {
+            Some(first) if first.index == 1 => (0, 0),
+            // What came before it is not known, so it is itself the one before the rest.
+            Some(first) if (2..=store.index).contains(&first.index) && first.term > 0 => {
+                let mark = (first.index, first.term);
+                entries.remove(0);
+                mark
+            }
+            _ => (store.index, store.term),
+        };
+        let mut before = begin;
+        for entry in &entries {
+            if entry.index != before.0 + 1 || entry.term < before.1.max(1) {
+                let (index, term) = (entry.index, entry.term);
+                return damaged(format!("entry {index}@{term} follows {}@{}", before.0, before.1));
+            }
+            before = (entry.index, entry.term);
+        }
+        // A commit index alone is not synced: the store may know of more.
+        hard_state.commit = hard_state.commit.max(store.index);
+        if hard_state.commit > before.0 {
+            let commit = hard_state.commit;
+            return damaged(format!("{commit} is committed, and the log ends at {}", before.0));
+        }
+        // Entries are written before the state that names their term, and a power cut may come between.
+        // In that term this member has said nothing yet, for what it says waits until both are on disk.
+        if hard_state.term < before.1 {
+            (hard_state.term, hard_state.vote) = (before.1, 0);
+        }
+        if before.0 > NUMBER_MAX || hard_state.term > NUMBER_MAX {
+            return damaged(format!("entry {}, term {}", before.0, hard_state.term));
+        }
+        let mut log = LogStorage::new(begin, store);
+        log.append(&entries.iter().map(Entry::to_raft).collect::<Vec<_>>());
+        log.hard_state = hard_state.to_raft();
+        Ok(log)
+    }
+}

@@ -1,0 +1,165 @@
+//! What members say to each other about the log.
+
+use std::fmt;
+
+use bytes::Bytes;
+use protobuf::Message as _;
+use raft::eraftpb::{self, MessageType};
+
+use super::error::{Error, Result};
+use crate::convert::{RaftForm as _, unwrap_data};
+use crate::log::LogPosition;
+use clearlane_wal::EntryKind;
+
+/// A message from one member's raft to another's. What is in it is raft's affair.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message(pub(super) eraftpb::Message);
+
+impl Message {
+    /// For whom it is.
+    pub fn to(&self) -> u64 {
+        self.0.to
+    }
+
+    /// Whose it is.
+    pub fn from(&self) -> u64 {
+        self.0.from
+    }
+
+    /// The sender's term; 0 for those that are not bound to one.
+    pub fn term(&self) -> u64 {
+        self.0.term
+    }
+
+    /// Whether it says "you are so far behind that you must take a copy of the store". It is to be
+    /// sent together with that copy.
+    pub fn is_snapshot(&self) -> bool {
+        self.0.get_msg_type() == MessageType::MsgSnapshot
+    }
+
+    /// Whether it may carry entries, which can be long. All others are small, and must not stand in
+    /// line behind long ones.
+    pub fn can_be_large(&self) -> bool {
+        matches!(self.0.get_msg_type(), MessageType::MsgAppend | MessageType::MsgPropose)
+    }
+
+    /// Whether it has entries for a follower's log.
+    pub fn is_append(&self) -> bool {
+        self.0.get_msg_type() == MessageType::MsgAppend && !self.0.entries.is_empty()
+    }
+
+    /// About so many bytes it takes while it waits somewhere.
+    pub fn bytes(&self) -> u64 {
+        let entries = self.0.entries.iter().map(|entry| entry.data.len() as u64 + 64);
+        64 + entries.sum::<u64>()
+    }
+
+    /// Whether it asks for a vote, or whether it would get one.
+    pub fn is_vote_request(&self) -> bool {
+        matches!(
+            self.0.get_msg_type(),
+            MessageType::MsgRequestVote | MessageType::MsgRequestPreVote
+        )
+    }
+
+    /// Whether it is a wish that a member forwards to the leader. All else is a statement, as true
+    /// the second time as the first; a proposal that arrives twice is proposed twice.
+    pub fn is_proposal(&self) -> bool {
+        self.0.get_msg_type() == MessageType::MsgPropose
+    }
+
+    /// What it proposes, as far as it makes sense.
+    pub fn proposed_entries(&self) -> Vec<(EntryKind, Bytes)> {
+        let entries = self.0.entries.iter().filter(|_| self.is_proposal());
+        let proposed = entries.filter_map(|entry| {
+            let kind = entry.get_entry_type();
+            Some((EntryKind::from_raft(&kind), unwrap_data(kind, &entry.data)?))
+        });
+        proposed.collect()
+    }
+
+    /// Of a snapshot: the position of the copy that goes with it.
+    pub fn snapshot_position(&self) -> LogPosition {
+        LogPosition::from_raft(self.0.get_snapshot().get_metadata())
+    }
+
+    /// Of a snapshot: says of which position the copy is that is sent with it.
+    pub fn set_snapshot_position(&mut self, position: &LogPosition) {
+        self.0.set_snapshot(position.to_raft());
+    }
+
+    /// Whether it may leave before what this member knows is on disk, up to `durable_term`.
+    ///
+    /// What is forwarded speaks of nothing. An answer to a heartbeat says "I still follow you",
+    /// which is true whether it is written down or not; reads need not wait for a disk. A leader
+    /// speaks while it writes, but not before its being elected is written down: the only voter of
+    /// a cluster elects itself at once, and could lead twice in one term.
+    pub(super) fn can_send(&self, durable_term: u64) -> bool {
+        match self.0.get_msg_type() {
+            MessageType::MsgPropose
+            | MessageType::MsgReadIndex
+            | MessageType::MsgTransferLeader
+            | MessageType::MsgHeartbeatResponse => true,
+            MessageType::MsgAppend
+            | MessageType::MsgHeartbeat
+            | MessageType::MsgSnapshot
+            | MessageType::MsgTimeoutNow
+            | MessageType::MsgReadIndexResp => self.0.term <= durable_term,
+            _ => false,
+        }
+    }
+
+    /// The bytes that go over the wire.
+    pub fn encode(&self) -> Vec<u8> {
+        self.0.write_to_bytes().expect("a message without required fields can be written")
+    }
+
+    /// Reads what came over the wire. Whether raft can take it is for
+    /// [`RaftNode::step`](super::RaftNode::step) to say.
+    pub fn decode(bytes: &[u8]) -> Result<Message> {
+        let message = eraftpb::Message::parse_from_bytes(bytes);
+        message.map(Message).map_err(|error| Error::InvalidMessage(error.to_string()))
+    }
+}
+
+/// One line, for golden scripts and logs: `1>2 Append term=3 at=4@2 entries=5..6 commit=4`.
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let message = &self.0;
+        let name = format!("{:?}", message.get_msg_type());
+        write!(f, "{}>{} {}", message.from, message.to, &name["Msg".len()..])?;
+        write!(f, " term={}", message.term)?;
+        match (message.index, message.log_term) {
+            (0, 0) => {}
+            (index, 0) => write!(f, " at={index}")?,
+            (index, term) => write!(f, " at={index}@{term}")?,
+        }
+        if let (Some(first), Some(last)) = (message.entries.first(), message.entries.last())
+            && first.index > 0
+        {
+            write!(f, " entries={}..{}", first.index, last.index)?;
+        }
+        if message.commit > 0 {
+            write!(f, " commit={}", message.commit)?;
+        }
+        if message.reject {
+            write!(f, " reject hint={}", message.reject_hint)?;
+        }
+        if self.is_snapshot() {
+            let position = self.snapshot_position();
+            write!(f, " snapshot={}@{}", position.index, position.term)?;
+        }
+        let context = read_context(message);
+        if context.is_empty() { Ok(()) } else { write!(f, " context={}", context.escape_ascii()) }
+    }
+}
+
+/// The id of the read that a message is about.
+fn read_context(message: &eraftpb::Message) -> &[u8] {
+    match message.get_msg_type() {
+        MessageType::MsgReadIndex | MessageType::MsgReadIndexResp => {
+            message.entries.first().map_or(&[], |entry| &entry.data)
+        }
+        _ => &message.context,
+    }
+}

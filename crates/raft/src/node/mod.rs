@@ -1,0 +1,696 @@
+//! Raft as a state machine that does nothing itself.
+//!
+//! # The idea
+//!
+//! tikv's `raft` decides who leads and what is committed. It has no network, no disk and no clock,
+//! and this driver adds none: inputs go in by calls, and [`effects`](RaftNode::ready) says what is
+//! to be done. So the code that the server runs with threads, sockets and a disk is the code that
+//! a simulated cluster runs in one thread, under a seed.
+//!
+//! ```text
+//!   tick, message, proposal, read ──▶ ┌────────┐ ──▶ append to the log ── durable ─▶ persisted
+//!   persisted(n), applied(i) ───────▶ │ Driver │ ──▶ send
+//!                                     └────────┘ ──▶ apply ───────────── applied ──▶ applied
+//! ```
+//!
+//! # Nobody waits for the disk who need not
+//!
+//! An append gets a number, and raft goes on while it is on its way to the disk. A leader's
+//! messages may leave at once: followers write while the leader does. What a follower has to say
+//! about an append ("I have it", "you have my vote") must not be said before it is true, so such
+//! messages stay here until [`persisted`](RaftNode::on_persisted) has been told the number.
+//!
+//! # Chance
+//!
+//! Raft draws election time-outs from the thread's own generator, and so would be different in
+//! each run. The driver overwrites the time-out behind every call, and draws another, from its
+//! seed and its id, whenever term, role or leader have changed.
+//!
+//! # Where raft would stop the process
+//!
+//! Raft 0.7 asserts what its authors thought impossible. The driver keeps these from it:
+//!
+//! * Messages that it would not survive; see `check.rs`.
+//! * An election by a member whose disk does not have all of its log, or that is taking over
+//!   another's store. Raft assumes that who has asked for votes has written everything before; but
+//!   the only voter need not ask, and who installs a store has a gap behind what is applied.
+//! * A leader that is no voter any more. It would look for its own progress at the next commit. It
+//!   steps down when the change is applied, and the others elect another.
+//! * Figures of the owner that cannot be: errors, and the owner must stop.
+//!
+//! # Invariants
+//!
+//! * A message that speaks of something leaves only when that is durable.
+//! * Committed entries come out in order, each once, and only those that are in this member's log.
+//! * Everything that waits here is bounded, and what does not fit is an error: what is proposed and
+//!   not committed by bytes and by number, what is forwarded or on its way to the disk by bytes,
+//!   reads by number, what is sent to a follower and not acknowledged by number and size of
+//!   messages.
+
+mod rng;
+mod check;
+mod ready;
+mod error;
+mod heartbeats;
+mod fix_append;
+mod message;
+mod read_index_answer;
+mod config;
+mod split_append;
+mod pending_appends;
+
+use std::fmt;
+
+use bytes::Bytes;
+use raft::eraftpb::MessageType;
+use raft::{RawNode, SnapshotStatus, StateRole};
+
+pub use self::config::{RaftNodeConfig, RecoveredState};
+pub use self::error::{Error, Result};
+pub use self::message::Message;
+use self::pending_appends::{DurableAppends, PendingAppends};
+pub use self::ready::{Leadership, ReadState, Ready, ReadyAppend, Role};
+use self::rng::Rng;
+use crate::convert::{self, RaftForm as _};
+use crate::log::{LogPosition, LogStorage};
+use clearlane_wal::{ConfChange, ConfChangeKind, ConfState, Entry, EntryKind, HardState};
+
+/// One member's raft.
+pub struct RaftNode {
+    raw_node: RawNode<LogStorage>,
+    config: RaftNodeConfig,
+    rng: Rng,
+    election_timeout_ticks: usize,
+    /// What the time-out was drawn for.
+    timeout_drawn_for: Leadership,
+    /// What the owner was told last.
+    reported_leadership: Leadership,
+    pending_appends: PendingAppends,
+    /// What may be said now.
+    sendable_messages: Vec<Message>,
+    /// Committed entries were handed out up to here.
+    delivered_index: u64,
+    /// The index of the newest raft snapshot that is not installed yet.
+    installing_index: Option<u64>,
+    /// Bytes that were forwarded since the last effects.
+    forwarded_bytes: u64,
+}
+
+impl RaftNode {
+    /// A member as it finds itself. A new one finds a store at index 0, and the first members among
+    /// its entries.
+    pub fn new(settings: RaftNodeConfig, found: RecoveredState) -> Result<RaftNode> {
+        let stopped = |error: raft::Error| Error::Fatal(error.to_string());
+        if settings.id == 0 {
+            return Err(Error::Fatal("a member's id is not 0".to_owned()));
+        }
+        let applied = found.store_position.index;
+        let log = found.into_log()?;
+        let durable_term = log.hard_state.term;
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let node = RawNode::new(&settings.to_raft(applied), log, &logger).map_err(stopped)?;
+        let mut driver = RaftNode {
+            raw_node: node,
+            config: settings,
+            rng: Rng::from_seed(settings.seed, settings.id),
+            election_timeout_ticks: settings.election_ticks,
+            timeout_drawn_for: Leadership::default(),
+            reported_leadership: Leadership::default(),
+            pending_appends: PendingAppends::new(durable_term),
+            sendable_messages: Vec::new(),
+            delivered_index: applied,
+            installing_index: None,
+            forwarded_bytes: 0,
+        };
+        driver.draw_election_timeout();
+        driver.reported_leadership = driver.leadership();
+        Ok(driver)
+    }
+
+    /// A tick of the clock has passed. One that would begin an election is left out while the disk does not have
+    /// all of the log: the first tick that may begins it.
+    pub fn tick(&mut self) {
+        let raft = &self.raw_node.raft;
+        let begins_election = raft.state != StateRole::Leader
+            && raft.promotable()
+            && raft.election_elapsed + 1 >= self.election_timeout_ticks;
+        if !begins_election || self.can_campaign() {
+            self.raw_node.tick();
+        }
+        self.update_election_timeout();
+    }
+
+    /// Wants to lead, without waiting for the time-out. Nothing happens if the member does not vote,
+    /// or its disk is behind.
+    pub fn campaign(&mut self) {
+        if self.can_campaign() {
+            // It fails for a member that may not, which then does not lead.
+            let _ = self.raw_node.campaign();
+        }
+        self.update_election_timeout();
+    }
+
+    fn can_campaign(&self) -> bool {
+        let is_installing = self.installing_index.is_some();
+        self.raw_node.raft.promotable() && !self.pending_appends.has_log_changes() && !is_installing
+    }
+
+    /// A message has come. What raft cannot use now it drops in silence, proposals too: who has
+    /// sent them tries again. After an error nothing has changed, and another message may be fine.
+    pub fn step(&mut self, message: Message) -> Result<()> {
+        self.check_message(&message)?;
+        let from = message.from();
+        let kind = message.0.get_msg_type();
+        let leads = self.raw_node.raft.state == StateRole::Leader;
+        // Who does not lead would forward it with the sender's term, which raft asserts not to do.
+        let lost = kind == MessageType::MsgTransferLeader && !leads;
+        if lost || (kind == MessageType::MsgTimeoutNow && !leads && !self.can_campaign()) {
+            return Ok(());
+        }
+        if self.answer_read_index(&message) {
+            return Ok(());
+        }
+        match kind {
+            // Raft would forward both under the name of their first sender, which is not the connection's.
+            MessageType::MsgPropose if !leads => return self.propose_forwarded(&message),
+            MessageType::MsgReadIndex if !leads => return Ok(()),
+            _ => {}
+        }
+        let stepped = self.raw_node.step(message.0);
+        self.update_election_timeout();
+        match stepped {
+            Ok(()) | Err(raft::Error::ProposalDropped) => Ok(()),
+            Err(raft::Error::StepPeerNotFound) => Err(Error::UnknownPeer(from)),
+            Err(error) => Err(Error::Fatal(error.to_string())),
+        }
+    }
+
+    fn check_message(&self, message: &Message) -> Result<()> {
+        let raft = &self.raw_node.raft;
+        let nonsense = |words: &str| Err(Error::InvalidMessage(format!("{message}: {words}")));
+        if message.to() != raft.id {
+            return nonsense("it is for somebody else");
+        }
+        let asked = self.pending_appends.durable_term() >= raft.term;
+        let shape = check::check_form(&message.0);
+        if let Err(words) = shape.and_then(|()| check::check_against_state(&message.0, raft, asked))
+        {
+            return nonsense(words);
+        }
+        let known = raft.prs().get(message.from()).is_some();
+        match message.0.get_msg_type() {
+            MessageType::MsgPropose | MessageType::MsgReadIndex if !known => {
+                Err(Error::UnknownPeer(message.from()))
+            }
+            MessageType::MsgPropose => self.check_proposal_capacity(entry_bytes(message)),
+            MessageType::MsgReadIndex => self.check_read_capacity(),
+            // The disk does not keep up, and the leader will ask again.
+            MessageType::MsgAppend
+                if !message.0.entries.is_empty()
+                    && self.pending_appends.bytes() > self.config.uncommitted_bytes_max =>
+            {
+                Err(Error::QueueFull)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether so many bytes more may be proposed.
+    fn check_proposal_capacity(&self, bytes: u64) -> Result<()> {
+        let log = &self.raw_node.raft.raft_log;
+        let entries = log.last_index() - log.committed.min(log.persisted);
+        let full = match self.raw_node.raft.state {
+            // Raft counts the bytes, and takes one proposal of any size. So does a follower.
+            StateRole::Leader => entries >= self.config.uncommitted_entries_max,
+            _ if self.forwarded_bytes == 0 => false,
+            _ => self.forwarded_bytes + bytes > self.config.uncommitted_bytes_max,
+        };
+        if full { Err(Error::QueueFull) } else { Ok(()) }
+    }
+
+    fn check_read_capacity(&self) -> Result<()> {
+        let raft = &self.raw_node.raft;
+        let waiting = raft.pending_read_count() + raft.ready_read_count() + raft.msgs.len();
+        if waiting >= self.config.reads_max { Err(Error::QueueFull) } else { Ok(()) }
+    }
+
+    /// Proposes a request, which is not empty. It is forwarded if another member leads, and may get
+    /// lost.
+    pub fn propose(&mut self, data: Bytes) -> Result<()> {
+        self.propose_entry(EntryKind::Normal, data)
+    }
+
+    /// Proposes a change of one member, as [`ConfChange`] encodes it. One that is proposed while
+    /// another is under way becomes an entry that says nothing.
+    pub fn propose_conf_change(&mut self, data: Bytes) -> Result<()> {
+        self.propose_entry(EntryKind::ConfChange, data)
+    }
+
+    /// Proposes changes of several members at once, as etcd's raft encodes them (`ConfChangeV2`).
+    /// Without data, to leave a joint configuration.
+    pub fn propose_conf_changes(&mut self, data: Bytes) -> Result<()> {
+        self.propose_entry(EntryKind::ConfChangeV2, data)
+    }
+
+    /// Forwards what another member has forwarded to this one, which does not lead any more, as if it were this
+    /// one's own. It is dropped if no leader is known.
+    fn propose_forwarded(&mut self, proposal: &Message) -> Result<()> {
+        for (kind, data) in proposal.proposed_entries() {
+            match self.propose_entry(kind, data) {
+                Ok(()) | Err(Error::NoLeader) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn propose_entry(&mut self, kind: EntryKind, data: Bytes) -> Result<()> {
+        check::check_proposal(kind.to_raft(), &data)
+            .map_err(|words| Error::InvalidMessage(words.to_owned()))?;
+        let bytes = data.len() as u64;
+        if self.raw_node.raft.leader_id == 0 {
+            return Err(Error::NoLeader);
+        }
+        self.check_proposal_capacity(bytes)?;
+        if self.raw_node.raft.state != StateRole::Leader {
+            self.forwarded_bytes += bytes;
+        }
+        let mut proposal = convert::proposal_message(kind, data);
+        proposal.set_from(self.raw_node.raft.id);
+        let proposed = self.raw_node.raft.step(proposal);
+        self.update_election_timeout();
+        match proposed {
+            Ok(()) => Ok(()),
+            Err(raft::Error::ProposalDropped) if self.raw_node.raft.lead_transferee.is_some() => {
+                Err(Error::Transferring)
+            }
+            Err(raft::Error::ProposalDropped) => Err(Error::QueueFull),
+            Err(error) => Err(Error::Fatal(error.to_string())),
+        }
+    }
+
+    /// Asks how far the log is committed. The answer is among the effects, some day or never: raft
+    /// forgets the question if there is no leader, or it has not committed anything in its term.
+    /// `context` has 1 to 64 bytes and must never have been used before, by nobody.
+    pub fn read_index(&mut self, context: Vec<u8>) -> Result<()> {
+        check::check_context(&context).map_err(|words| Error::InvalidMessage(words.to_owned()))?;
+        self.check_read_capacity()?;
+        self.raw_node.read_index(context);
+        self.update_election_timeout();
+        Ok(())
+    }
+
+    /// Hands leadership to another member, if this one leads and the other votes. A follower's raft would ask its
+    /// leader under the other member's name.
+    pub fn transfer_leader(&mut self, to: u64) {
+        if to != 0 && self.raw_node.raft.state == StateRole::Leader {
+            self.raw_node.transfer_leader(to);
+        }
+        self.update_election_timeout();
+    }
+
+    /// A message to a member could not be sent.
+    pub fn report_unreachable(&mut self, id: u64) {
+        self.raw_node.report_unreachable(id);
+        self.update_election_timeout();
+    }
+
+    /// A copy of the store has arrived at a member, or has not.
+    pub fn report_snapshot(&mut self, to: u64, arrived: bool) {
+        let status = if arrived { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
+        self.raw_node.report_snapshot(to, status);
+        self.update_election_timeout();
+    }
+
+    /// An append is durable, and with it all before. Numbers may be told late or twice; one that was never handed
+    /// out is an error.
+    pub fn on_persisted(&mut self, number: u64) -> Result<()> {
+        if number > self.pending_appends.newest_ready() {
+            return Err(Error::Fatal(format!("append {number} is durable and was never made")));
+        }
+        if let Some(done) = self.pending_appends.remove_durable(number) {
+            self.finish_appends(done);
+        }
+        Ok(())
+    }
+
+    fn finish_appends(&mut self, done: DurableAppends) {
+        self.sendable_messages.extend(done.messages);
+        self.raw_node.on_persist_ready(done.ready);
+        self.update_election_timeout();
+    }
+
+    /// The store that came with a raft snapshot is installed: what it contains is applied. Until then this member
+    /// votes and acknowledges what is durable, and does not campaign. Its append is durable before.
+    pub fn on_installed(&mut self, index: u64) -> Result<()> {
+        self.installing_index = self.installing_index.filter(|newest| *newest > index);
+        self.on_applied(index)
+    }
+
+    /// Entries up to this index are applied. It may be told late; an index that was not handed out
+    /// is an error.
+    pub fn on_applied(&mut self, index: u64) -> Result<()> {
+        let log = &self.raw_node.raft.raft_log;
+        if index > self.delivered_index.min(log.committed).min(log.persisted) {
+            return Err(Error::Fatal(format!("{index} is applied and was never handed out")));
+        }
+        if index > log.applied {
+            self.raw_node.advance_apply_to(index);
+        }
+        self.update_election_timeout();
+        Ok(())
+    }
+
+    /// Tells raft of a change of one member that is applied now, or was refused (`None`). Returns
+    /// who is a member from here on.
+    pub fn apply_conf_change(&mut self, change: Option<&ConfChange>) -> Result<ConfState> {
+        match change {
+            Some(change) if change.kind != ConfChangeKind::UpdateNode => {
+                self.apply_conf_changes(std::slice::from_ref(change))
+            }
+            _ => Ok(self.conf_state()),
+        }
+    }
+
+    /// Tells raft of changes that are applied now. Several make a joint configuration, in which the
+    /// old voters and the new ones must agree; the leader then proposes by itself to leave it, which
+    /// is an entry of kind [`EntryKind::ConfChangeV2`] without data, and no changes at all here.
+    pub fn apply_conf_changes(&mut self, changes: &[ConfChange]) -> Result<ConfState> {
+        let changed = self.raw_node.apply_conf_change(&convert::changes_to_raft(changes));
+        let raft = &mut self.raw_node.raft;
+        if !raft.promotable() && raft.state != StateRole::Follower {
+            let term = raft.term;
+            raft.become_follower(term, 0);
+        }
+        self.update_election_timeout();
+        match changed {
+            Ok(members) => Ok(ConfState::from_raft(&members)),
+            Err(error) => Err(Error::InvalidConfChange(error.to_string())),
+        }
+    }
+
+    /// The store was synced in this state.
+    pub fn set_durable_position(&mut self, position: LogPosition) -> Result<()> {
+        if position.index > self.delivered_index {
+            let index = position.index;
+            return Err(Error::Fatal(format!("{index} is synced and was never handed out")));
+        }
+        self.raw_node.mut_store().set_durable(position);
+        Ok(())
+    }
+
+    /// Lets go of entries up to an index, as far as the durable store has them and raft was told
+    /// that they are applied.
+    pub fn release(&mut self, up_to: u64) {
+        let applied = self.raw_node.raft.raft_log.applied;
+        self.raw_node.mut_store().release(up_to.min(applied));
+    }
+
+    /// Up to where entries would have to be released, for those between there and `up_to` to have no more
+    /// than so many bytes.
+    pub fn release_index_for_bytes(&self, up_to: u64, bytes: u64) -> u64 {
+        self.raw_node.store().release_index_for_bytes(up_to, bytes)
+    }
+
+    /// Bytes of the log that the durable store does not have.
+    pub fn bytes_after_durable(&self) -> u64 {
+        self.raw_node.store().bytes_after(self.durable_position().index)
+    }
+
+    /// What is to be done, if there is anything.
+    pub fn ready(&mut self) -> Option<Ready> {
+        self.forwarded_bytes = 0;
+        let mut effects = Ready::default();
+        if self.raw_node.has_ready() {
+            self.fill_ready(&mut effects);
+        } else if self.sendable_messages.is_empty() {
+            return None;
+        }
+        effects.messages.append(&mut self.sendable_messages);
+        // Raft goes through the members in the order of a hash map.
+        effects.messages.sort_by_key(Message::to);
+        heartbeats::keep_last_heartbeats(&mut effects.messages);
+        Some(effects)
+    }
+
+    fn fill_ready(&mut self, effects: &mut Ready) {
+        let mut ready = self.raw_node.ready();
+        let now = self.leadership();
+        effects.leadership = (self.reported_leadership != now).then_some(now);
+        self.reported_leadership = now;
+        effects.read_states = ready.take_read_states().into_iter().map(read_state).collect();
+        effects.committed_entries =
+            ready.take_committed_entries().iter().map(Entry::from_raft).collect();
+        let mut messages = ready.take_messages();
+        messages.append(&mut ready.take_persisted_messages());
+        let term = self.pending_appends.durable_term();
+        let bytes_max = self.config.message_bytes_max;
+        let term_at = |index| self.raw_node.raft.raft_log.term(index).ok();
+        let messages =
+            messages.into_iter().map(|message| fix_append::fix_append_index(message, term_at));
+        let messages = messages.flat_map(|message| split_append::split_append(message, bytes_max));
+        let messages = messages.map(Message);
+        let (at_once, later) = messages.partition(|message| message.can_send(term));
+        effects.messages = at_once;
+        effects.append = self.append_to_log(&ready);
+        let installed = effects.append.as_ref().and_then(|append| append.install_snapshot.as_ref());
+        let newest = effects.committed_entries.last().map(|entry| entry.index);
+        self.installing_index = installed.map(|at| at.index).or(self.installing_index);
+        self.delivered_index = newest
+            .or(self.installing_index)
+            .unwrap_or(self.delivered_index)
+            .max(self.delivered_index);
+        let number = ready.number();
+        self.raw_node.advance_append_async(ready);
+        if let Some(done) = self.pending_appends.push(number, effects.append.as_ref(), later) {
+            self.finish_appends(done);
+        }
+    }
+
+    /// What of a ready goes to the log. Raft must be able to read it from here on.
+    fn append_to_log(&mut self, ready: &raft::Ready) -> Option<ReadyAppend> {
+        let log = self.raw_node.mut_store();
+        let metadata = ready.snapshot().get_metadata();
+        let install = (metadata.index > 0).then(|| LogPosition::from_raft(metadata));
+        if let Some(position) = &install {
+            log.install(position.clone());
+        }
+        log.append(ready.entries());
+        let append = ReadyAppend {
+            number: ready.number(),
+            install_snapshot: install,
+            entries: ready.entries().iter().map(Entry::from_raft).collect(),
+            hard_state: ready.hs().map(HardState::from_raft),
+            must_sync: ready.must_sync(),
+        };
+        (append.must_sync || append.hard_state.is_some()).then_some(append)
+    }
+
+    /// Who leads, as far as this member knows.
+    pub fn leadership(&self) -> Leadership {
+        let raft = &self.raw_node.raft;
+        let role = match raft.state {
+            StateRole::Follower => Role::Follower,
+            StateRole::PreCandidate => Role::PreCandidate,
+            StateRole::Candidate => Role::Candidate,
+            StateRole::Leader => Role::Leader,
+        };
+        Leadership { leader: raft.leader_id, term: raft.term, role }
+    }
+
+    /// To whom this member, as the leader, is handing leadership over.
+    pub fn lead_transferee(&self) -> Option<u64> {
+        self.raw_node.raft.lead_transferee
+    }
+
+    /// Whether this member leads and has committed something in its term: before that it cannot
+    /// know what is committed, and answers no reads.
+    pub fn can_answer_reads(&self) -> bool {
+        self.raw_node.raft.state == StateRole::Leader && self.raw_node.raft.commit_to_current_term()
+    }
+
+    /// Up to where entries are committed, as far as this member knows.
+    pub fn committed_index(&self) -> u64 {
+        self.raw_node.raft.raft_log.committed
+    }
+
+    /// Up to where this member's raft takes entries for applied.
+    pub fn applied_index(&self) -> u64 {
+        self.raw_node.raft.raft_log.applied
+    }
+
+    /// The first and the last index that are kept in memory.
+    pub fn kept_indexes(&self) -> (u64, u64) {
+        (self.raw_node.store().first(), self.raw_node.store().last())
+    }
+
+    /// The state in which the store was last synced.
+    pub fn durable_position(&self) -> &LogPosition {
+        self.raw_node.store().durable()
+    }
+
+    /// How far each other member's log is known to agree with this leader's.
+    pub fn match_indexes(&self) -> Vec<(u64, u64)> {
+        let mut matched: Vec<(u64, u64)> =
+            self.raw_node.raft.prs().iter().map(|(id, progress)| (*id, progress.matched)).collect();
+        matched.sort_unstable();
+        matched
+    }
+
+    /// Who is a member now, as far as this member has applied the log.
+    pub fn conf_state(&self) -> ConfState {
+        ConfState::from_raft(&self.raw_node.raft.prs().conf().to_conf_state())
+    }
+
+    /// Behind every call: the time-out is ours, whatever raft has drawn.
+    fn update_election_timeout(&mut self) {
+        if self.timeout_drawn_for != self.leadership() {
+            self.draw_election_timeout();
+        }
+        self.raw_node.raft.set_randomized_election_timeout(self.election_timeout_ticks);
+    }
+
+    /// Raft's own rule: any number of ticks from one election time-out up to two, each as likely.
+    fn draw_election_timeout(&mut self) {
+        self.timeout_drawn_for = self.leadership();
+        let ticks = self.config.election_ticks;
+        self.election_timeout_ticks = self.rng.pick(ticks, 2 * ticks);
+        self.raw_node.raft.set_randomized_election_timeout(self.election_timeout_ticks);
+    }
+}
+
+fn entry_bytes(message: &Message) -> u64 {
+    message.0.entries.iter().map(|entry| entry.data.len() as u64).sum()
+}
+
+fn read_state(state: raft::ReadState) -> ReadState {
+    ReadState { index: state.index, context: state.request_ctx }
+}
+
+impl fmt::Debug for RaftNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RaftNode")
+            .field("id", &self.raw_node.raft.id)
+            .field("leadership", &self.leadership())
+            .field("committed", &self.committed_index())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A voter of three that has just been started.
+    fn voter(id: u64, seed: u64) -> RaftNode {
+        let members = ConfState { voters: vec![1, 2, 3], ..ConfState::default() };
+        let store = LogPosition { index: 3, term: 1, conf_state: members };
+        let hard_state = HardState { term: 1, vote: 0, commit: 3 };
+        let found = RecoveredState { store_position: store, hard_state, entries: Vec::new() };
+        RaftNode::new(RaftNodeConfig::new(id, seed), found).unwrap()
+    }
+
+    /// A message of term 2.
+    fn message(kind: MessageType, from: u64, to: u64) -> raft::eraftpb::Message {
+        raft::eraftpb::Message { msg_type: kind, from, to, term: 2, ..Default::default() }
+    }
+
+    /// Voter 1, which follows 3 in term 2.
+    fn follower() -> RaftNode {
+        let mut driver = voter(1, 0);
+        driver.step(Message(message(MessageType::MsgHeartbeat, 3, 1))).unwrap();
+        driver
+    }
+
+    fn sent(driver: &mut RaftNode, kind: MessageType) -> Vec<(u64, u64)> {
+        let mut sent = Vec::new();
+        while let Some(effects) = driver.ready() {
+            let of_kind = effects.messages.iter().filter(|message| message.0.msg_type == kind);
+            sent.extend(of_kind.map(|message| (message.from(), message.to())));
+            if let Some(append) = effects.append {
+                driver.on_persisted(append.number).unwrap();
+            }
+        }
+        sent
+    }
+
+    /// A member that has just handed leadership over gets what others still send to it.
+    #[test]
+    fn what_a_member_forwards_for_another_goes_out_under_its_own_name() {
+        let mut driver = follower();
+        let mut proposal = message(MessageType::MsgPropose, 2, 1);
+        proposal.term = 0;
+        proposal.set_entries(
+            vec![raft::eraftpb::Entry { data: "put".into(), ..Default::default() }].into(),
+        );
+        driver.step(Message(proposal)).unwrap();
+        assert_eq!(sent(&mut driver, MessageType::MsgPropose), [(1, 3)]);
+
+        let mut question = message(MessageType::MsgReadIndex, 2, 1);
+        question.term = 0;
+        question.set_entries(
+            vec![raft::eraftpb::Entry { data: "id".into(), ..Default::default() }].into(),
+        );
+        driver.step(Message(question)).unwrap();
+        assert_eq!(sent(&mut driver, MessageType::MsgReadIndex), []);
+
+        driver.transfer_leader(2);
+        assert_eq!(sent(&mut driver, MessageType::MsgTransferLeader), []);
+    }
+
+    /// A member that was stopped, and finds all of its leader's heartbeats.
+    #[test]
+    fn heartbeats_that_come_together_have_one_answer() {
+        let mut driver = follower();
+        sent(&mut driver, MessageType::MsgHeartbeatResponse);
+        for question in 0..100_u8 {
+            let mut heartbeat = message(MessageType::MsgHeartbeat, 3, 1);
+            heartbeat.context = vec![question].into();
+            driver.step(Message(heartbeat)).unwrap();
+        }
+        assert_eq!(sent(&mut driver, MessageType::MsgHeartbeatResponse), [(1, 3)]);
+    }
+
+    #[test]
+    fn a_member_votes_and_does_not_campaign_while_a_snapshot_is_installed() {
+        let mut driver = follower();
+        let mut snapshot = message(MessageType::MsgSnapshot, 3, 1);
+        let metadata = snapshot.mut_snapshot().mut_metadata();
+        (metadata.index, metadata.term) = (10, 2);
+        metadata.mut_conf_state().set_voters(vec![1, 2, 3]);
+        driver.step(Message(snapshot)).unwrap();
+        assert_eq!(sent(&mut driver, MessageType::MsgAppendResponse), [(1, 3)]);
+        assert_eq!(driver.applied_index(), 3);
+        driver.campaign();
+        assert_eq!(driver.leadership().role, Role::Follower);
+
+        let mut asks = message(MessageType::MsgRequestVote, 2, 1);
+        (asks.term, asks.index, asks.log_term, asks.context) =
+            (3, 10, 2, "CampaignTransfer".into());
+        driver.step(Message(asks)).unwrap();
+        assert_eq!(sent(&mut driver, MessageType::MsgRequestVoteResponse), [(1, 2)]);
+
+        driver.on_installed(10).unwrap();
+        assert_eq!(driver.applied_index(), 10);
+        driver.campaign();
+        assert_eq!(driver.leadership().role, Role::PreCandidate);
+    }
+
+    #[test]
+    fn each_time_out_is_as_likely_and_so_is_each_first_candidate() {
+        let (mut times, mut first) = ([0; 20], [0; 4]);
+        for seed in 0..3000 {
+            let timeouts =
+                [1, 2, 3].map(|id| (voter(id, seed).election_timeout_ticks, id as usize));
+            timeouts.iter().for_each(|(ticks, _)| times[*ticks] += 1);
+            let (soonest, id) = *timeouts.iter().min().unwrap();
+            if timeouts.iter().filter(|(ticks, _)| *ticks == soonest).count() == 1 {
+                first[id] += 1;
+            }
+        }
+        // 900 of each are expected, and about 860 for each member.
+        assert!(times[10..].iter().all(|count| (750..1050).contains(count)), "{times:?}");
+        assert_eq!(times[..10], [0; 10]);
+        assert!(first[1..].iter().all(|count| (700..1000).contains(count)), "{first:?}");
+    }
+}

@@ -1,0 +1,149 @@
+//! Ids that are never used twice, made without asking anybody.
+//!
+//! # The problem
+//!
+//! A member asks raft a question and gets the answer later, perhaps much later, and from another
+//! member. The id is all that says which question an answer belongs to. So an id must not be used
+//! twice: not by two members, which answer through the same leader; not by a member before and after
+//! a restart, for an answer can be on its way all that time; and not by a retry. That last one looks
+//! harmless and is not: etcd had it wrong until 2026 (issue 20418), and `tests/read_index_stale.rs` shows how
+//! a read became stale by it.
+//!
+//! # The idea
+//!
+//! etcd's layout, for clients and tools see such ids:
+//!
+//! ```text
+//!   63           48 47                            8 7         0
+//!  ┌───────────────┬───────────────────────────────┬───────────┐
+//!  │  member id    │  start, milliseconds of the   │  counter  │
+//!  │  (low 16 bit) │  wall clock (low 40 bit)      │           │
+//!  └───────────────┴───────────────────────────────┴───────────┘
+//!                   └───────── one number, plus 1 each time ────┘
+//! ```
+//!
+//! The counter carries into the milliseconds. A member that hands out less than 256 ids in a
+//! millisecond, on average since it started, is never ahead of the clock, and one that starts later
+//! begins above everything that was handed out before.
+//!
+//! For example, member `0x1234` that starts at millisecond 1 hands out `0x1234_0000_0000_0101`, then
+//! `…0102`. It is raft's context for a read, as eight bytes in big endian, and the id in the header of
+//! every proposal.
+//!
+//! # What is assumed
+//!
+//! * No two members of a cluster agree in the low 16 bits of their ids and start in the same
+//!   millisecond. Ids of members are hashes; etcd makes the same bet.
+//! * Between two starts of a member the wall clock gains at least a millisecond per 256 ids. A
+//!   clock that was set back breaks that. Who does not want to rely on it remembers a floor and
+//!   gives it to [`above`](RequestIdGenerator::starting_above): an id that nothing handed out before has passed. Two
+//!   are at hand: a number that is stored from time to time and lies well ahead, or, for proposals
+//!   alone, the highest id of this member in the log.
+//! * Less than 2^48 ids are handed out. The milliseconds wrap after 34 years, next in 2039; then a
+//!   floor of before must not be used any more.
+
+/// What is below the member's part of an id.
+const SUFFIX_MASK: u64 = (1 << 48) - 1;
+const MILLISECONDS_MASK: u64 = (1 << 40) - 1;
+const COUNTER_BITS: u32 = 8;
+
+/// The ids of one member, from one start to the next.
+#[derive(Debug)]
+pub struct RequestIdGenerator {
+    prefix: u64,
+    /// What was handed out last. It may carry beyond 48 bits; what is handed out does not.
+    suffix: u64,
+}
+
+impl RequestIdGenerator {
+    /// For a member that starts at this time, in milliseconds since 1970.
+    pub fn new(member: u64, unix_ms: u64) -> RequestIdGenerator {
+        let suffix = (unix_ms & MILLISECONDS_MASK) << COUNTER_BITS;
+        RequestIdGenerator { prefix: member << 48, suffix }
+    }
+
+    /// Begins above `floor`, if that is an id of this member and the clock has not got there. A floor
+    /// of another member says nothing.
+    #[must_use]
+    pub fn starting_above(mut self, floor: u64) -> RequestIdGenerator {
+        if floor & !SUFFIX_MASK == self.prefix {
+            self.suffix = self.suffix.max(floor & SUFFIX_MASK);
+        }
+        self
+    }
+
+    /// An id that was not handed out before.
+    #[expect(clippy::should_implement_trait, reason = "it never ends, and is no collection")]
+    pub fn next(&mut self) -> u64 {
+        self.suffix = self.suffix.wrapping_add(1);
+        self.prefix | (self.suffix & SUFFIX_MASK)
+    }
+
+    /// Whether an id can be one of this member's. Another member's has the same prefix once in 65,536 times.
+    pub fn can_be_own(&self, id: u64) -> bool {
+        id & !SUFFIX_MASK == self.prefix
+    }
+
+    /// What was handed out last, or would be just before the first: a floor for the next start.
+    pub fn last(&self) -> u64 {
+        self.prefix | (self.suffix & SUFFIX_MASK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layout_is_etcds() {
+        let mut ids = RequestIdGenerator::new(0xabcd_0000_0000_1234, 1);
+        assert_eq!(ids.next(), 0x1234_0000_0000_0101);
+        assert_eq!(ids.next(), 0x1234_0000_0000_0102);
+        // 2026-11-21, of which the low 40 bits are used.
+        let mut ids = RequestIdGenerator::new(7, 1_795_219_200_000);
+        assert_eq!(ids.next(), (7 << 48) | ((1_795_219_200_000 % (1 << 40)) << 8) | 1);
+    }
+
+    #[test]
+    fn the_counter_carries_into_the_milliseconds_and_never_into_the_member() {
+        let mut ids = RequestIdGenerator::new(1, 1);
+        let handed_out: Vec<u64> = (0..300).map(|_| ids.next()).collect();
+        assert!(handed_out.is_sorted_by(|a, b| a < b));
+        assert_eq!(handed_out.last(), Some(&0x0001_0000_0000_022c));
+        let mut ids = RequestIdGenerator::new(1, MILLISECONDS_MASK);
+        let handed_out: Vec<u64> = (0..300).map(|_| ids.next()).collect();
+        assert!(handed_out.iter().all(|id| id >> 48 == 1), "{handed_out:x?}");
+        assert_eq!(handed_out[255], 0x0001_0000_0000_0000);
+    }
+
+    #[test]
+    fn a_restart_a_millisecond_per_256_ids_later_repeats_nothing() {
+        let mut before = RequestIdGenerator::new(1, 1_000);
+        let last = (0..2_560).map(|_| before.next()).last().unwrap();
+        assert!(RequestIdGenerator::new(1, 1_010).next() > last);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_repeats_unless_there_is_a_floor() {
+        let mut before = RequestIdGenerator::new(1, 1_000);
+        let id = before.next();
+        assert_eq!(RequestIdGenerator::new(1, 1_000).next(), id, "this is what the floor is for");
+        assert_eq!(RequestIdGenerator::new(1, 900).starting_above(before.last()).next(), id + 1);
+        let (later, floor) = (RequestIdGenerator::new(1, 2_000), before.last());
+        assert_eq!(later.starting_above(floor).next(), RequestIdGenerator::new(1, 2_000).next());
+        let other = RequestIdGenerator::new(2, 1_000).last();
+        assert_eq!(
+            RequestIdGenerator::new(1, 900).starting_above(other).next(),
+            RequestIdGenerator::new(1, 900).next()
+        );
+    }
+
+    #[test]
+    fn members_do_not_meet() {
+        let ids = |member| {
+            let mut ids = RequestIdGenerator::new(member, 5);
+            (0..1_000).map(move |_| ids.next()).collect::<std::collections::HashSet<_>>()
+        };
+        assert!(ids(1).is_disjoint(&ids(2)));
+    }
+}

@@ -1,0 +1,105 @@
+//! One round: a question to raft for a whole group of readers, asked until it is answered.
+//!
+//! # The problem
+//!
+//! raft drops a question without a word if it knows no leader, if the leader has committed nothing in
+//! its term yet, or if the network loses it. Whoever waits for the answer cannot tell that from
+//! slowness. So a question is asked again, and each time with a *fresh* id:
+//!
+//! ```text
+//!   asked      A              B (500 ms later)
+//!              │              │
+//!   raft       ╳ dropped      ├──── heartbeats that carry B ───▶ quorum ──▶ answer B
+//!
+//!   round {A, B}: an answer to any of its ids ends it, an answer to another id does not
+//! ```
+//!
+//! An answer to A is as good as one to B, for all readers of the round came before A was asked. That
+//! is also why nobody may join a round that is in flight, not even at a retry: an answer to A says
+//! nothing of a reader that came after A.
+//!
+//! # Why a retry must not use A again
+//!
+//! The id goes out with heartbeats, and the acknowledgements that come back are all the proof there is
+//! that a quorum still followed this leader *after* the question. An acknowledgement of the first A that
+//! comes late would count for the second, and for every question that stands before it in the
+//! leader's queue. This was etcd's issue 20418; `tests/read_index_stale.rs` stages it.
+//!
+//! # Time
+//!
+//! A question is repeated 500 ms after the last one, and at once when the term has its first commit.
+//! A round ends with a time-out after 7 s (etcd's default). The retries are bounded by that: about 14.
+
+use std::time::Duration;
+
+use super::ids::RequestIdGenerator;
+use super::readers::Group;
+
+/// How long a question goes unanswered before it is asked again: etcd's value.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A round in flight.
+#[derive(Debug)]
+pub(crate) struct ReadIndexRequest<T> {
+    /// All came before the first question was asked.
+    pub(crate) group: Group<T>,
+    attempts: Vec<Attempt>,
+    retry_at: Duration,
+    deadline: Duration,
+}
+
+#[derive(Debug)]
+struct Attempt {
+    context: u64,
+    /// `None` if the clock has been behind this since.
+    sent_at: Option<Duration>,
+}
+
+impl<T> ReadIndexRequest<T> {
+    pub(crate) fn new(group: Group<T>, now: Duration, timeout: Duration) -> ReadIndexRequest<T> {
+        let deadline = now.saturating_add(timeout);
+        ReadIndexRequest { group, attempts: Vec::with_capacity(1), retry_at: now, deadline }
+    }
+
+    /// Asks, for the first time or again. The id and the number of the attempt.
+    pub(crate) fn next_attempt(
+        &mut self,
+        now: Duration,
+        ids: &mut RequestIdGenerator,
+    ) -> (u64, u32) {
+        let context = ids.next();
+        self.attempts.push(Attempt { context, sent_at: Some(now) });
+        self.retry_at = now.saturating_add(RETRY_INTERVAL);
+        (context, self.attempts.len() as u32)
+    }
+
+    pub(crate) fn is_retry_due(&self, now: Duration) -> bool {
+        self.retry_at <= now
+    }
+
+    /// Something happened that makes an answer likely: the next question is due at once.
+    pub(crate) fn retry_now(&mut self) {
+        self.retry_at = Duration::ZERO;
+    }
+
+    pub(crate) fn is_expired(&self, now: Duration) -> bool {
+        self.deadline <= now
+    }
+
+    pub(crate) fn next_poll(&self) -> Duration {
+        self.retry_at.min(self.deadline)
+    }
+
+    /// Whether this is the id of one of the round's questions; and when that was asked, if it is known.
+    pub(crate) fn sent_at(&self, context: u64) -> Option<Option<Duration>> {
+        let question = self.attempts.iter().find(|question| question.context == context);
+        question.map(|question| question.sent_at)
+    }
+
+    /// The clock was set back: nobody knows how long ago anything was asked.
+    pub(crate) fn clear_sent_times(&mut self) {
+        for question in &mut self.attempts {
+            question.sent_at = None;
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Mode `serializable`: nobody is asked. What reads do that accept an older answer.
+//!
+//! # The story
+//!
+//! A client that can live with a past state says so in its request, and then any member answers from
+//! what it has, a learner or one that is cut off, too. What it sees was the state of the store at some
+//! time; how long ago nobody says.
+//!
+//! ```text
+//!   reader  ▶ go        no round, no entry, no wait
+//! ```
+//!
+//! A member need not take such a request through a barrier at all. This mode is the floor against
+//! which the others are measured, and it makes the difference visible: the same scripts run over it.
+
+use std::time::Duration;
+
+use super::error::Result;
+use super::ids::RequestIdGenerator;
+use super::interface::{
+    ReadIndexAction, ReadIndexConfig, ReadIndexEvent, ReadIndexMetrics, ReadIndexQueue, Reader,
+};
+use super::waiters::Waiters;
+
+/// Lets everybody go.
+#[derive(Debug)]
+pub(crate) struct SerializableRead<T> {
+    waiters: Waiters<T>,
+}
+
+impl<T: Reader> SerializableRead<T> {
+    pub(crate) fn new(config: ReadIndexConfig) -> SerializableRead<T> {
+        SerializableRead { waiters: Waiters::new(&config) }
+    }
+}
+
+impl<T: Reader> ReadIndexQueue<T> for SerializableRead<T> {
+    fn enqueue(&mut self, reader: T) -> Result<()> {
+        self.waiters.enqueue(reader)
+    }
+
+    fn cancel(&mut self, reader: T) -> bool {
+        self.waiters.cancel(reader, |_| {})
+    }
+
+    fn handle_event(&mut self, event: ReadIndexEvent) {
+        match event {
+            ReadIndexEvent::Applied { index } => self.waiters.set_applied_index(index),
+            ReadIndexEvent::Stopped => self.waiters.stop(Vec::new()),
+            _ => {}
+        }
+    }
+
+    fn poll(&mut self, _: Duration, _: &mut RequestIdGenerator) -> Vec<ReadIndexAction<T>> {
+        let group = self.waiters.take_queue();
+        self.waiters.wait_for_index(self.waiters.applied_index(), group);
+        self.waiters.take_actions()
+    }
+
+    fn next_poll(&self) -> Option<Duration> {
+        None
+    }
+
+    fn awaited_index(&self) -> Option<u64> {
+        self.waiters.awaited_index()
+    }
+
+    fn metrics(&self) -> ReadIndexMetrics {
+        self.waiters.metrics()
+    }
+}

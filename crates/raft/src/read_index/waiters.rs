@@ -1,0 +1,163 @@
+//! The room in which readers wait: what all modes have in common.
+//!
+//! ```text
+//!   read ──▶ queue ──▶ (the mode: a round, entries, a lease) ──▶ behind ──▶ Go
+//!             │                        │                           │
+//!             until it is this         until somebody has said       until this member has
+//!             group's turn             which index is fresh enough   applied up to there
+//! ```
+//!
+//! A mode takes the queue when it is its turn, and comes back with an index. From there on all modes
+//! are the same: the group waits *behind* an index. These waits are kept in a map ordered by index,
+//! and everything up to the applied index goes at once. There is no time-out here, as in etcd: an
+//! answer to "how far?" does not grow old, and how long to wait for it is the client's to decide.
+
+use std::collections::BTreeMap;
+use std::hash::Hash;
+use std::time::Duration;
+
+use super::clock::{ClockReading, SteadyClock};
+use super::error::{ReadIndexError, Result};
+use super::interface::{ReadIndexAction, ReadIndexConfig, ReadIndexMetrics};
+use super::readers::{Group, ReaderTable};
+
+/// Readers who wait, what they wait for, and what is to be done for them.
+#[derive(Debug)]
+pub(crate) struct Waiters<T> {
+    pub(crate) readers: ReaderTable<T>,
+    queue: Group<T>,
+    /// Groups by the index that they wait for.
+    waiting_by_index: BTreeMap<u64, Group<T>>,
+    applied_index: u64,
+    is_stopped: bool,
+    clock: SteadyClock,
+    actions: Vec<ReadIndexAction<T>>,
+    pub(crate) metrics: ReadIndexMetrics,
+}
+
+impl<T: Copy + Eq + Hash> Waiters<T> {
+    pub(crate) fn new(config: &ReadIndexConfig) -> Waiters<T> {
+        Waiters {
+            readers: ReaderTable::new(config.readers_max),
+            queue: Group::new(),
+            waiting_by_index: BTreeMap::new(),
+            applied_index: 0,
+            is_stopped: false,
+            clock: SteadyClock::default(),
+            actions: Vec::new(),
+            metrics: ReadIndexMetrics::default(),
+        }
+    }
+
+    pub(crate) fn enqueue(&mut self, reader: T) -> Result<()> {
+        if self.is_stopped {
+            return Err(ReadIndexError::Stopped);
+        }
+        let seat = self.readers.register(reader)?;
+        self.queue.push(seat);
+        Ok(())
+    }
+
+    /// The reader gives up. Where many have, the entries that they left are swept out of the room, and
+    /// by `sweep_mode` out of what the mode holds.
+    pub(crate) fn cancel(
+        &mut self,
+        reader: T,
+        sweep_mode: impl FnOnce(&mut ReaderTable<T>),
+    ) -> bool {
+        let found = self.readers.cancel(reader);
+        if found && self.readers.is_sweep_due() {
+            self.readers.sweep(&mut self.queue);
+            for group in self.waiting_by_index.values_mut() {
+                self.readers.sweep(group);
+            }
+            self.waiting_by_index.retain(|_, group| !group.is_empty());
+            sweep_mode(&mut self.readers);
+        }
+        found
+    }
+
+    pub(crate) fn is_queue_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(crate) fn take_queue(&mut self) -> Group<T> {
+        std::mem::take(&mut self.queue)
+    }
+
+    /// Whoever is in the group may go on once `index` is applied.
+    pub(crate) fn wait_for_index(&mut self, index: u64, group: Group<T>) {
+        if group.is_empty() {
+            return;
+        }
+        self.waiting_by_index.entry(index).or_default().extend(group);
+        self.release_applied();
+    }
+
+    pub(crate) fn set_applied_index(&mut self, index: u64) {
+        self.applied_index = self.applied_index.max(index);
+        self.release_applied();
+    }
+
+    pub(crate) fn applied_index(&self) -> u64 {
+        self.applied_index
+    }
+
+    /// The least index that a group waits for.
+    pub(crate) fn awaited_index(&self) -> Option<u64> {
+        self.waiting_by_index.keys().next().copied()
+    }
+
+    fn release_applied(&mut self) {
+        while let Some(entry) = self.waiting_by_index.first_entry()
+            && *entry.key() <= self.applied_index
+        {
+            let (index, group) = entry.remove_entry();
+            let readers = self.readers.release(group);
+            if !readers.is_empty() {
+                self.metrics.released += readers.len() as u64;
+                self.actions.push(ReadIndexAction::Release { index, readers });
+            }
+        }
+    }
+
+    pub(crate) fn fail(&mut self, error: ReadIndexError, group: Group<T>) {
+        let readers = self.readers.release(group);
+        if !readers.is_empty() {
+            self.metrics.failed += readers.len() as u64;
+            self.actions.push(ReadIndexAction::Fail { error, readers });
+        }
+    }
+
+    /// Everybody in the room, and in the mode's `rest`, fails; nobody enters any more.
+    pub(crate) fn stop(&mut self, rest: Group<T>) {
+        self.is_stopped = true;
+        let mut everybody = rest;
+        for group in std::mem::take(&mut self.waiting_by_index).into_values() {
+            everybody.extend(group);
+        }
+        everybody.append(&mut self.queue);
+        self.fail(ReadIndexError::Stopped, everybody);
+    }
+
+    pub(crate) fn read_clock(&mut self, now: Duration) -> ClockReading {
+        self.clock.read(now)
+    }
+
+    pub(crate) fn to_caller_time(&self, steady: Duration) -> Duration {
+        self.clock.to_caller_time(steady)
+    }
+
+    pub(crate) fn push_action(&mut self, action: ReadIndexAction<T>) {
+        self.actions.push(action);
+    }
+
+    pub(crate) fn take_actions(&mut self) -> Vec<ReadIndexAction<T>> {
+        std::mem::take(&mut self.actions)
+    }
+
+    pub(crate) fn metrics(&self) -> ReadIndexMetrics {
+        let (waiting, entries) = (self.readers.len(), self.readers.entries());
+        ReadIndexMetrics { waiting, queue_entries: entries, ..self.metrics }
+    }
+}

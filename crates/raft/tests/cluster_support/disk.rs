@@ -1,0 +1,123 @@
+//! A pretend disk, and a pretend store, of one member.
+//!
+//! The disk is a log, a hard state and the store as it was last synced. What is appended lies in a
+//! queue until it is written, and a crash loses the queue and the store that was not synced.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use clearlane_raft::LogPosition;
+use clearlane_raft::{ReadyAppend, RecoveredState};
+use clearlane_wal::wire::{ConfChange, ConfChangeKind, Entry, HardState};
+
+/// What entries have made of nothing: a list of what they say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Store {
+    pub(crate) position: LogPosition,
+    pub(crate) data: Vec<(u64, Bytes)>,
+}
+
+/// What is there after a crash, and what is on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Disk {
+    pub(crate) hard_state: HardState,
+    pub(crate) entries: BTreeMap<u64, Entry>,
+    pub(crate) store: Store,
+    /// Not written yet, with the store that is to be installed.
+    pub(crate) queue: VecDeque<(ReadyAppend, Option<Store>)>,
+}
+
+impl Disk {
+    /// A first member's: the members are its first entries, and committed.
+    pub(crate) fn first(voters: u64) -> Disk {
+        let entry = |id| Entry {
+            kind: clearlane_wal::wire::EntryKind::ConfChange,
+            term: 1,
+            index: id,
+            data: encode_change(ConfChangeKind::AddNode, id),
+        };
+        Disk {
+            hard_state: HardState { term: 1, vote: 0, commit: voters },
+            entries: (1..=voters).map(|id| (id, entry(id))).collect(),
+            ..Disk::default()
+        }
+    }
+
+    pub(crate) fn found(&self) -> RecoveredState {
+        let store = self.store.position.clone();
+        let entries = self.entries.values().cloned().collect();
+        RecoveredState { store_position: store, hard_state: self.hard_state, entries }
+    }
+
+    /// Writes the first append of the queue. Returns it, and the store if it was replaced.
+    pub(crate) fn write(&mut self) -> Option<(ReadyAppend, Option<Store>)> {
+        let (append, store) = self.queue.pop_front()?;
+        if let Some(store) = &store {
+            self.entries.clear();
+            self.store = store.clone();
+        }
+        if let Some(first) = append.entries.first() {
+            self.entries.split_off(&first.index);
+            assert!(first.index <= self.last() + 1, "a gap before {}", first.index);
+        }
+        self.entries.extend(append.entries.iter().map(|entry| (entry.index, entry.clone())));
+        self.hard_state = append.hard_state.unwrap_or(self.hard_state);
+        Some((append, store))
+    }
+
+    /// The last index that is durable, in the log or in the store.
+    pub(crate) fn last(&self) -> u64 {
+        self.entries.keys().next_back().copied().unwrap_or(0).max(self.store.position.index)
+    }
+
+    /// Whether an entry survives a crash, in the log or in the store.
+    pub(crate) fn has(&self, index: u64, term: u64) -> bool {
+        let in_log = self.entries.get(&index).is_some_and(|entry| entry.term == term);
+        in_log || index <= self.store.position.index
+    }
+}
+
+/// etcd's bytes of a change of one member: type and id, fields 2 and 3.
+pub(crate) fn encode_change(kind: ConfChangeKind, id: u64) -> Bytes {
+    Bytes::from(vec![0x10, number_of(kind), 0x18, id as u8])
+}
+
+/// etcd's bytes of changes of several members: each is a field 2 with type and id.
+pub(crate) fn encode_changes(changes: &[(ConfChangeKind, u64)]) -> Bytes {
+    let single =
+        |(kind, id): &(ConfChangeKind, u64)| [0x12, 4, 0x08, number_of(*kind), 0x10, *id as u8];
+    Bytes::from(changes.iter().flat_map(single).collect::<Vec<u8>>())
+}
+
+pub(crate) fn decode_change(data: &[u8]) -> Option<ConfChange> {
+    let [0x10, kind, 0x18, id] = data else { return None };
+    change(*kind, *id)
+}
+
+pub(crate) fn decode_changes(data: &[u8]) -> Option<Vec<ConfChange>> {
+    let one = |data: &[u8]| match data {
+        [0x12, 4, 0x08, kind, 0x10, id] => change(*kind, *id),
+        _ => None,
+    };
+    data.chunks(6).map(one).collect()
+}
+
+fn change(kind: u8, id: u8) -> Option<ConfChange> {
+    let kinds = [
+        ConfChangeKind::AddNode,
+        ConfChangeKind::RemoveNode,
+        ConfChangeKind::UpdateNode,
+        ConfChangeKind::AddLearnerNode,
+    ];
+    let kind = *kinds.get(usize::from(kind))?;
+    Some(ConfChange { id: 0, kind, node_id: u64::from(id), context: Bytes::new() })
+}
+
+fn number_of(kind: ConfChangeKind) -> u8 {
+    match kind {
+        ConfChangeKind::AddNode => 0,
+        ConfChangeKind::RemoveNode => 1,
+        ConfChangeKind::UpdateNode => 2,
+        ConfChangeKind::AddLearnerNode => 3,
+    }
+}

@@ -1,0 +1,420 @@
+//! A cluster of drivers in one thread, where nothing happens unless it is called for.
+//!
+//! Messages lie in a pool until they are delivered, lost or doubled. A disk writes at once, or is
+//! slow and writes when it is told to. A crash leaves what was written, and the store as it was
+//! last synced. What happens becomes lines of text, for golden scripts to show.
+//!
+//! Some rules hold whatever happens, and are checked at each step:
+//!
+//! * A term has one leader.
+//! * Two members that apply an entry of one index apply the same one, in order, each once.
+//! * What is applied is on the disks of a majority.
+//! * What a message says is on the disk of who says it.
+//! * A read is answered with what was committed when it was asked, or later.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+pub(crate) mod disk;
+pub(crate) mod script;
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hash;
+
+use clearlane_raft::{Error, Message, RaftNode, RaftNodeConfig, Ready, ReadyAppend, Role};
+use clearlane_wal::wire::{ConfState, Entry, EntryKind};
+use disk::{Disk, Store};
+use protobuf::Message as _;
+use raft::eraftpb::{self, MessageType};
+
+/// What the network holds.
+#[derive(Clone, Debug)]
+pub(crate) struct InFlight {
+    pub(crate) message: Message,
+    /// The store that goes with a snapshot.
+    snapshot_store: Option<Store>,
+}
+
+impl InFlight {
+    pub(crate) fn edge(&self) -> (u64, u64) {
+        let raw = eraftpb::Message::parse_from_bytes(&self.message.encode()).unwrap();
+        // A request for a transfer says that it comes from who is to lead.
+        (raw.from, raw.to)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Member {
+    /// Nothing while it is down.
+    pub(crate) driver: Option<RaftNode>,
+    pub(crate) disk: Disk,
+    pub(crate) store: Store,
+    pub(crate) slow: bool,
+    /// Copies of stores that came with snapshots, by index.
+    received: BTreeMap<u64, Store>,
+}
+
+pub(crate) struct Cluster {
+    pub(crate) members: BTreeMap<u64, Member>,
+    pub(crate) pool: Vec<InFlight>,
+    cut: BTreeSet<(u64, u64)>,
+    settings: RaftNodeConfig,
+    /// Whether who sends a snapshot hears at once what has become of it.
+    pub(crate) reports_snapshots: bool,
+    lines: Vec<String>,
+    pub(crate) digest: DefaultHasher,
+    leaders: BTreeMap<u64, u64>,
+    /// Everything that anybody has applied.
+    pub(crate) committed: BTreeMap<u64, Entry>,
+    reads: BTreeMap<Vec<u8>, u64>,
+}
+
+impl Cluster {
+    pub(crate) fn new(voters: u64, settings: RaftNodeConfig) -> Cluster {
+        let mut cluster = Cluster {
+            members: BTreeMap::new(),
+            pool: Vec::new(),
+            cut: BTreeSet::new(),
+            settings,
+            reports_snapshots: false,
+            lines: Vec::new(),
+            digest: DefaultHasher::new(),
+            leaders: BTreeMap::new(),
+            committed: BTreeMap::new(),
+            reads: BTreeMap::new(),
+        };
+        for id in 1..=voters {
+            cluster.add(id, Disk::first(voters));
+        }
+        for id in 1..=voters {
+            cluster.restart(id);
+        }
+        cluster.take_lines();
+        cluster
+    }
+
+    fn add(&mut self, id: u64, disk: Disk) {
+        let (store, received) = (Store::default(), BTreeMap::new());
+        self.members.insert(id, Member { driver: None, disk, store, slow: false, received });
+    }
+
+    /// A new member that knows nobody.
+    pub(crate) fn start(&mut self, id: u64) {
+        self.add(id, Disk::default());
+        self.restart(id);
+    }
+
+    pub(crate) fn restart(&mut self, id: u64) {
+        let settings = RaftNodeConfig { id, ..self.settings };
+        let member = self.members.get_mut(&id).unwrap();
+        member.store = member.disk.store.clone();
+        member.driver = Some(RaftNode::new(settings, member.disk.found()).unwrap());
+        self.handle(id);
+    }
+
+    pub(crate) fn crash(&mut self, id: u64) {
+        let member = self.members.get_mut(&id).unwrap();
+        member.driver = None;
+        member.disk.queue.clear();
+        member.received.clear();
+    }
+
+    pub(crate) fn take_lines(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lines)
+    }
+
+    pub(crate) fn line(&mut self, line: String) {
+        self.lines.push(line);
+    }
+
+    pub(crate) fn is_up(&self, id: u64) -> bool {
+        self.members.get(&id).is_some_and(|member| member.driver.is_some())
+    }
+
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        self.members.keys().copied().collect()
+    }
+
+    pub(crate) fn driver(&mut self, id: u64) -> &mut RaftNode {
+        self.members.get_mut(&id).unwrap().driver.as_mut().unwrap()
+    }
+
+    /// Calls a driver, if it is up, and does what it says.
+    pub(crate) fn call<T>(&mut self, id: u64, what: impl FnOnce(&mut RaftNode) -> T) -> Option<T> {
+        let result = what(self.members.get_mut(&id)?.driver.as_mut()?);
+        self.handle(id);
+        Some(result)
+    }
+
+    pub(crate) fn read(&mut self, id: u64, context: &str) -> Option<Result<(), Error>> {
+        let newest = self.committed.keys().next_back().copied().unwrap_or(0);
+        self.reads.entry(context.into()).or_insert(newest);
+        self.call(id, |driver| driver.read_index(context.into()))
+    }
+
+    fn handle(&mut self, id: u64) {
+        while let Some(effects) = self.driver(id).ready() {
+            format!("{id} {effects:?}").hash(&mut self.digest);
+            self.apply_effects(id, effects);
+        }
+    }
+
+    fn apply_effects(&mut self, id: u64, effects: Ready) {
+        if let Some(now) = effects.leadership {
+            let (role, leader, term) = (now.role, now.leader, now.term);
+            self.line(format!("{id}: {role:?} term={term} leader={leader}"));
+            if role == Role::Leader {
+                let first = *self.leaders.entry(term).or_insert(id);
+                assert_eq!(first, id, "two leaders in term {term}");
+            }
+        }
+        for message in effects.messages {
+            self.check_is_durable(id, &message);
+            let message = Message::decode(&message.encode()).unwrap();
+            self.send(id, message);
+        }
+        if let Some(append) = effects.append {
+            self.append(id, append);
+        }
+        for read in effects.read_states {
+            let context = String::from_utf8_lossy(&read.context).into_owned();
+            self.line(format!("{id}: read {context} at {}", read.index));
+            assert!(read.index >= self.reads[&read.context], "a stale read {context}");
+        }
+        self.apply(id, &effects.committed_entries);
+    }
+
+    fn send(&mut self, id: u64, mut message: Message) {
+        let mut copy = None;
+        if message.is_snapshot() {
+            let store = self.members[&id].store.clone();
+            assert!(
+                store.position.index >= message.snapshot_position().index,
+                "less than promised"
+            );
+            message.set_snapshot_position(&store.position);
+            copy = Some(store);
+        }
+        message.encode().hash(&mut self.digest);
+        self.pool.push(InFlight { message, snapshot_store: copy });
+    }
+
+    fn append(&mut self, id: u64, append: ReadyAppend) {
+        let member = self.members.get_mut(&id).unwrap();
+        let copy = append.install_snapshot.as_ref().map(|at| member.received[&at.index].clone());
+        let slow = member.slow;
+        let words = describe(&append);
+        member.disk.queue.push_back((append, copy));
+        if slow {
+            self.line(format!("{id}: writes {words}"));
+        } else {
+            self.write(id);
+        }
+    }
+
+    /// Writes one append to a disk. Returns whether there was one.
+    pub(crate) fn write(&mut self, id: u64) -> bool {
+        let member = self.members.get_mut(&id).unwrap();
+        let Some((append, store)) = member.disk.write() else { return false };
+        let installed = store.as_ref().map(|store| store.position.index);
+        if let Some(store) = store {
+            member.received.retain(|index, _| *index > store.position.index);
+            let index = store.position.index;
+            member.store = store;
+            self.line(format!("{id}: install {index}"));
+        }
+        if append.must_sync {
+            self.driver(id).on_persisted(append.number).unwrap();
+        }
+        if let Some(index) = installed {
+            self.driver(id).on_installed(index).unwrap();
+        }
+        true
+    }
+
+    /// Writes up to so many appends.
+    pub(crate) fn persist(&mut self, id: u64, count: usize) {
+        for _ in 0..count {
+            if !self.is_up(id) || !self.write(id) {
+                break;
+            }
+            self.handle(id);
+        }
+    }
+
+    fn apply(&mut self, id: u64, entries: &[Entry]) {
+        for entry in entries {
+            let next = self.members[&id].store.position.index + 1;
+            assert_eq!(entry.index, next, "{id} applies out of order");
+            let first = self.committed.entry(entry.index).or_insert_with(|| entry.clone());
+            assert_eq!(first, entry, "{id} applies something else");
+            self.check_durable(id, entry);
+            let changed = self.apply_entry(id, entry);
+            let store = &mut self.members.get_mut(&id).unwrap().store;
+            if let Some(members) = changed {
+                store.position.conf_state = members;
+            } else if !entry.data.is_empty() {
+                store.data.push((entry.index, entry.data.clone()));
+            }
+            store.position.index = entry.index;
+            store.position.term = entry.term;
+        }
+        if let Some(last) = entries.last() {
+            self.driver(id).on_applied(last.index).unwrap();
+        }
+    }
+
+    /// Returns who is a member now, if it is about that.
+    fn apply_entry(&mut self, id: u64, entry: &Entry) -> Option<ConfState> {
+        let at = format!("{id}: apply {}@{}", entry.index, entry.term);
+        let driver = self.driver(id);
+        let changed = match entry.kind {
+            EntryKind::Normal => {
+                self.line(format!("{at} {}", entry.data.escape_ascii()).trim_end().to_owned());
+                return None;
+            }
+            EntryKind::ConfChange => {
+                driver.apply_conf_change(disk::decode_change(&entry.data).as_ref())
+            }
+            EntryKind::ConfChangeV2 => {
+                driver.apply_conf_changes(&disk::decode_changes(&entry.data).unwrap())
+            }
+        };
+        let members = driver.conf_state();
+        let refused = changed.err().map(|error| format!(" ({error})")).unwrap_or_default();
+        self.line(format!("{at} members {}{refused}", names(&members)));
+        Some(members)
+    }
+
+    /// What is applied is on the disks of a majority of the voters that this member knows.
+    fn check_durable(&self, id: u64, entry: &Entry) {
+        let voters = &self.members[&id].store.position.conf_state.voters;
+        let has = |voter: &&u64| {
+            self.members.get(voter).is_some_and(|member| member.disk.has(entry.index, entry.term))
+        };
+        let durable = voters.iter().filter(has).count();
+        assert!(durable * 2 > voters.len() || voters.is_empty(), "{entry:?} is not durable");
+    }
+
+    /// What a message says is on the disk of who says it.
+    fn check_is_durable(&self, id: u64, message: &Message) {
+        let disk = &self.members[&id].disk;
+        let raw = eraftpb::Message::parse_from_bytes(&message.encode()).unwrap();
+        let (term, vote) = (disk.hard_state.term, disk.hard_state.vote);
+        let holds = match raw.get_msg_type() {
+            MessageType::MsgAppendResponse if !raw.reject => {
+                raw.index <= disk.last() && raw.term <= term
+            }
+            MessageType::MsgRequestVote => (term, vote) == (raw.term, id),
+            MessageType::MsgRequestVoteResponse if !raw.reject => {
+                // It may have gone on to a later term since.
+                term > raw.term || (term, vote) == (raw.term, raw.to)
+            }
+            MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot => {
+                raw.term <= term
+            }
+            _ => true,
+        };
+        assert!(
+            holds,
+            "{message} is said by a disk with {:?} up to {}",
+            disk.hard_state,
+            disk.last()
+        );
+    }
+
+    pub(crate) fn cut(&mut self, one: u64, other: u64) {
+        self.cut.extend([(one, other), (other, one)]);
+    }
+
+    pub(crate) fn heal(&mut self) {
+        self.cut.clear();
+    }
+
+    /// Takes a message out of the pool and brings it to where it belongs, if it gets there.
+    pub(crate) fn deliver(&mut self, at: usize) {
+        let sent = self.pool.remove(at);
+        let (from, to) = sent.edge();
+        if self.cut.contains(&(from, to)) || !self.is_up(to) {
+            return self.lose(&sent);
+        }
+        self.line(sent.message.to_string());
+        if let Some(copy) = sent.snapshot_store {
+            let received = &mut self.members.get_mut(&to).unwrap().received;
+            received.insert(copy.position.index, copy);
+            self.report(from, to, true);
+        }
+        let error = self.call(to, |driver| driver.step(sent.message)).unwrap().err();
+        if let Some(error) = error {
+            self.line(format!("{to}: error: {error}"));
+        }
+    }
+
+    pub(crate) fn lose(&mut self, sent: &InFlight) {
+        self.line(format!("{} lost", sent.message));
+        if sent.message.is_snapshot() {
+            let (from, to) = sent.edge();
+            self.report(from, to, false);
+        }
+    }
+
+    fn report(&mut self, from: u64, to: u64, arrived: bool) {
+        if self.reports_snapshots {
+            self.call(from, |driver| driver.report_snapshot(to, arrived));
+        }
+    }
+
+    /// Delivers until nothing is on its way.
+    pub(crate) fn run(&mut self) {
+        for _ in 0..10_000 {
+            if self.pool.is_empty() {
+                return;
+            }
+            self.deliver(0);
+        }
+        panic!("messages without end");
+    }
+
+    /// The store is synced, and the log released up to some index.
+    pub(crate) fn sync(&mut self, id: u64, release: u64) {
+        let member = self.members.get_mut(&id).unwrap();
+        let Some(driver) = member.driver.as_mut() else { return };
+        // A store that is to be replaced is not synced any more.
+        if member.disk.queue.iter().any(|(append, _)| append.install_snapshot.is_some()) {
+            return;
+        }
+        member.disk.store = member.store.clone();
+        driver.set_durable_position(member.store.position.clone()).unwrap();
+        driver.release(release);
+        let (first, _) = driver.kept_indexes();
+        member.disk.entries = member.disk.entries.split_off(&first);
+    }
+}
+
+pub(crate) fn names(members: &ConfState) -> String {
+    let mut names = format!("{:?}", members.voters);
+    for (what, ids) in [
+        ("outgoing", &members.voters_outgoing),
+        ("learners", &members.learners),
+        ("learners next", &members.learners_next),
+    ] {
+        if !ids.is_empty() {
+            names += &format!(" {what} {ids:?}");
+        }
+    }
+    names
+}
+
+fn describe(append: &ReadyAppend) -> String {
+    let mut words = format!("#{}", append.number);
+    if let Some(position) = &append.install_snapshot {
+        words += &format!(" install {}@{}", position.index, position.term);
+    }
+    if let (Some(first), Some(last)) = (append.entries.first(), append.entries.last()) {
+        words += &format!(" {}@{}..{}@{}", first.index, first.term, last.index, last.term);
+    }
+    if let Some(state) = append.hard_state {
+        words += &format!(" term={} vote={} commit={}", state.term, state.vote, state.commit);
+    }
+    if append.must_sync { words } else { words + " unsynced" }
+}

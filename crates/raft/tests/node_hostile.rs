@@ -1,0 +1,553 @@
+//! Nothing that a peer sends, and nothing that its owner calls, stops a driver by a panic.
+//!
+//! Two members talk as they should, and beside what they say the first hears nonsense: messages
+//! made of random parts that fit together more or less, and real ones of the same run with a part
+//! changed. Its appends become durable now and then. The driver may refuse what it likes.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod cluster_support;
+
+use clearlane_raft::LogPosition;
+use clearlane_raft::{Error, Message, RaftNode, RaftNodeConfig, Ready, RecoveredState, Role};
+use clearlane_wal::wire::{ConfState, Entry, EntryKind, HardState};
+use cluster_support::disk;
+use proptest::prelude::*;
+use protobuf::{Message as _, ProtobufEnum as _};
+use raft::eraftpb;
+
+/// A member of three with a few entries.
+fn member(id: u64) -> RaftNode {
+    let members = ConfState { voters: vec![1, 2, 3], ..ConfState::default() };
+    let store = LogPosition { index: 4, term: 2, conf_state: members };
+    let entry =
+        |index| Entry { kind: EntryKind::Normal, term: 2, index, data: b"a".to_vec().into() };
+    let hard_state = HardState { term: 2, vote: 0, commit: 5 };
+    let found =
+        RecoveredState { store_position: store, hard_state, entries: (5..=8).map(entry).collect() };
+    RaftNode::new(RaftNodeConfig { reads_max: 8, ..RaftNodeConfig::new(id, 7) }, found).unwrap()
+}
+
+/// What its owner does with what a driver says.
+fn handle_ready(driver: &mut RaftNode, effects: Ready, writes: bool) -> Vec<Message> {
+    for entry in &effects.committed_entries {
+        let _ = match entry.kind {
+            EntryKind::Normal => continue,
+            EntryKind::ConfChange => {
+                driver.apply_conf_change(disk::decode_change(&entry.data).as_ref())
+            }
+            EntryKind::ConfChangeV2 => {
+                driver.apply_conf_changes(&disk::decode_changes(&entry.data).unwrap_or_default())
+            }
+        };
+    }
+    if let Some(last) = effects.committed_entries.last() {
+        driver.on_applied(last.index).unwrap();
+    }
+    if let Some(append) = effects.append.filter(|_| writes) {
+        driver.on_persisted(append.number).unwrap();
+    }
+    effects.messages
+}
+
+fn drain(driver: &mut RaftNode, writes: bool) -> Vec<Message> {
+    let mut sent = Vec::new();
+    while let Some(effects) = driver.ready() {
+        sent.extend(handle_ready(driver, effects, writes));
+    }
+    sent
+}
+
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![8 => 0..14u64, 1 => Just(u64::MAX), 1 => Just(u64::MAX - 1), 1 => Just(1 << 62)]
+}
+
+fn ids() -> impl Strategy<Value = Vec<u64>> {
+    proptest::collection::vec(0..5u64, 0..4)
+}
+
+prop_compose! {
+    fn entry()(
+        kind in 0..3, term in number(), index in number(), more in any::<(u8, bool)>(),
+        data in prop_oneof![
+            Just(vec![]),
+            Just(b"x".to_vec()),
+            proptest::collection::vec(any::<u8>(), 0..8),
+            (0..4u8, 0..5u8).prop_map(|(kind, id)| vec![0x7a, 4, 0x10, kind, 0x18, id]),
+        ],
+    ) -> eraftpb::Entry {
+        let mut entry = eraftpb::Entry::default();
+        entry.set_entry_type(eraftpb::EntryType::from_i32(kind).unwrap());
+        entry.set_term(term);
+        entry.set_index(index);
+        entry.set_data(data.into());
+        entry.set_sync_log(more == (0, true));
+        entry
+    }
+}
+
+prop_compose! {
+    fn snapshot()(
+        index in number(), term in number(), voters in ids(), learners in ids(),
+        outgoing in ids(), next in ids(), plain in any::<bool>(), leave in any::<bool>(),
+    ) -> eraftpb::Snapshot {
+        let mut members = eraftpb::ConfState::default();
+        members.set_voters(if plain { vec![1, 2, 3] } else { voters });
+        members.set_learners(learners);
+        if !plain {
+            members.set_voters_outgoing(outgoing);
+            members.set_learners_next(next);
+            members.set_auto_leave(leave);
+        }
+        let mut snapshot = eraftpb::Snapshot::default();
+        snapshot.mut_metadata().set_conf_state(members);
+        snapshot.mut_metadata().set_index(index);
+        snapshot.mut_metadata().set_term(term);
+        snapshot
+    }
+}
+
+prop_compose! {
+    /// `fits` makes the entries follow each other behind the message's index, in its term.
+    fn message()(
+        kind in 0..19, from in 0..5u64, to in prop_oneof![9 => Just(1u64), 1 => number()],
+        numbers in proptest::collection::vec(number(), 7), reject in any::<bool>(),
+        entries in proptest::collection::vec(entry(), 0..3), fits in any::<bool>(),
+        snapshot in snapshot(), transfer in any::<bool>(), priority in any::<(i64, bool)>(),
+    ) -> eraftpb::Message {
+        let mut message = eraftpb::Message::default();
+        message.set_msg_type(eraftpb::MessageType::from_i32(kind).unwrap());
+        message.set_from(from);
+        message.set_to(to);
+        message.set_term(numbers[0]);
+        message.set_index(numbers[1]);
+        message.set_log_term(numbers[2]);
+        message.set_commit(numbers[3]);
+        message.set_commit_term(numbers[4]);
+        message.set_reject_hint(numbers[5]);
+        message.set_request_snapshot(if fits { 0 } else { numbers[6] });
+        message.set_reject(reject);
+        message.set_entries(entries.into());
+        message.set_snapshot(snapshot);
+        message.set_priority(if priority.1 { priority.0 } else { 0 });
+        if fits {
+            make_fit(&mut message);
+        }
+        if transfer {
+            message.set_context(b"CampaignTransfer".to_vec().into());
+        }
+        message
+    }
+}
+
+fn make_fit(message: &mut eraftpb::Message) {
+    let forwarded = [eraftpb::MessageType::MsgPropose, eraftpb::MessageType::MsgReadIndex];
+    if forwarded.contains(&message.get_msg_type()) {
+        return message.set_term(0);
+    }
+    let (mut index, term) = (message.index, message.term);
+    for entry in message.mut_entries().iter_mut() {
+        index = index.saturating_add(1);
+        entry.set_index(index);
+        entry.set_term(term);
+        entry.set_sync_log(false);
+    }
+}
+
+/// What happens next.
+#[derive(Clone, Debug)]
+enum Event {
+    Nonsense(Box<eraftpb::Message>),
+    /// A real message of this run, with one part changed.
+    Mutated(usize, u8, u64),
+    Bytes(Vec<u8>),
+    Tick(u8),
+    Talk,
+    Persisted(u64),
+    Call(u8, u64),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => message().prop_map(|message| Event::Nonsense(Box::new(message))),
+        6 => (any::<usize>(), any::<u8>(), number()).prop_map(|(at, part, to)| Event::Mutated(at, part, to)),
+        1 => proptest::collection::vec(any::<u8>(), 0..40).prop_map(Event::Bytes),
+        3 => (1..25u8).prop_map(Event::Tick),
+        6 => Just(Event::Talk),
+        2 => number().prop_map(Event::Persisted),
+        2 => (any::<u8>(), number()).prop_map(|(what, number)| Event::Call(what, number)),
+    ]
+}
+
+fn mutate(message: &mut eraftpb::Message, part: u8, to: u64) {
+    match part % 14 {
+        0 => message.set_term(to),
+        1 => message.set_index(to),
+        2 => message.set_log_term(to),
+        3 => message.set_commit(to),
+        4 => message.set_commit_term(to),
+        5 => message.set_reject_hint(to),
+        6 => message.set_reject(to.is_multiple_of(2)),
+        7 => message.set_from(to),
+        8 => drop(message.take_entries()),
+        9 => message.mut_entries().iter_mut().for_each(|entry| entry.set_index(to)),
+        10 => message.mut_entries().iter_mut().for_each(|entry| entry.set_term(to)),
+        11 => {
+            let kind = eraftpb::MessageType::from_i32((to % 19) as i32).unwrap();
+            message.set_msg_type(kind);
+        }
+        12 => message.mut_snapshot().mut_metadata().set_index(to),
+        _ => message.mut_snapshot().mut_metadata().set_term(to),
+    }
+}
+
+/// What an owner may call at any time. What is nonsense is an error.
+fn call(driver: &mut RaftNode, what: u8, number: u64) {
+    let id = number % 5;
+    match what % 12 {
+        0 => drop(driver.on_applied(number)),
+        1 => {
+            let members = ConfState { voters: vec![1, 2, 3], ..ConfState::default() };
+            drop(driver.set_durable_position(LogPosition {
+                index: number,
+                term: 2,
+                conf_state: members,
+            }));
+        }
+        2 => driver.release(number),
+        3 => driver.transfer_leader(id),
+        4 => driver.report_unreachable(id),
+        5 => driver.report_snapshot(id, number.is_multiple_of(2)),
+        6 => drop(driver.read_index(vec![1; (number % 70) as usize])),
+        7 => drop(driver.propose(vec![0; (number % 3) as usize].into())),
+        8 => {
+            drop(driver.propose_conf_change(vec![0x10, (number % 4) as u8, 0x18, id as u8].into()))
+        }
+        9 => drop(driver.propose_conf_changes(vec![0xff; id as usize].into())),
+        10 => driver.campaign(),
+        _ => {
+            let change = disk::decode_change(&[0x10, (number % 4) as u8, 0x18, id as u8]);
+            drop(driver.apply_conf_change(change.as_ref()));
+        }
+    }
+}
+
+fn exchange_messages(
+    one: &mut RaftNode,
+    other: &mut RaftNode,
+    writes: bool,
+    heard: &mut Vec<eraftpb::Message>,
+) {
+    for _ in 0..4 {
+        for message in drain(one, writes).into_iter().filter(|message| message.to() == 2) {
+            let _ = other.step(message);
+        }
+        for message in drain(other, true).into_iter().filter(|message| message.to() == 1) {
+            heard.push(eraftpb::Message::parse_from_bytes(&message.encode()).unwrap());
+            let _ = one.step(message);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_stops_it(
+        leads in any::<bool>(), writes in any::<bool>(),
+        events in proptest::collection::vec(event(), 1..80),
+    ) {
+        let (mut one, mut other) = (member(1), member(2));
+        let mut heard = Vec::new();
+        drain(&mut one, true);
+        if leads {
+            one.campaign();
+            exchange_messages(&mut one, &mut other, true, &mut heard);
+            prop_assert_eq!(one.leadership().role, Role::Leader);
+        } else {
+            other.campaign();
+            exchange_messages(&mut one, &mut other, true, &mut heard);
+            prop_assert_eq!(other.leadership().role, Role::Leader);
+        }
+        for event in events {
+            let nonsense = match event {
+                Event::Nonsense(message) => message.write_to_bytes().unwrap(),
+                Event::Mutated(at, part, to) => {
+                    let mut message = heard[at % heard.len()].clone();
+                    mutate(&mut message, part, to);
+                    message.write_to_bytes().unwrap()
+                }
+                Event::Bytes(bytes) => bytes,
+                Event::Tick(ticks) => {
+                    (0..ticks).for_each(|_| one.tick());
+                    continue;
+                }
+                Event::Talk => {
+                    let _ = other.propose(b"b".to_vec().into());
+                    exchange_messages(&mut one, &mut other, writes, &mut heard);
+                    continue;
+                }
+                Event::Persisted(number) => {
+                    let _ = one.on_persisted(number);
+                    continue;
+                }
+                Event::Call(what, number) => {
+                    call(&mut one, what, number);
+                    continue;
+                }
+            };
+            let Ok(message) = Message::decode(&nonsense) else { continue };
+            let stepped = one.step(message);
+            prop_assert!(!matches!(stepped, Err(Error::Fatal(_))), "{:?}", stepped);
+            drain(&mut one, writes);
+        }
+        drain(&mut one, true);
+    }
+}
+
+fn found(store: u64, commit: u64, term: u64, entries: &[(u64, u64)]) -> RecoveredState {
+    let members = ConfState { voters: vec![1], ..ConfState::default() };
+    let entry =
+        |(index, term): &(u64, u64)| Entry { term: *term, index: *index, ..Entry::default() };
+    RecoveredState {
+        store_position: LogPosition { index: store, term: 2.min(store), conf_state: members },
+        hard_state: HardState { term, vote: 0, commit },
+        entries: entries.iter().map(entry).collect(),
+    }
+}
+
+/// What a driver says to what a disk holds, and how far it takes it to be committed.
+fn opened(found: RecoveredState) -> Result<u64, String> {
+    let driver = RaftNode::new(RaftNodeConfig::new(1, 1), found);
+    driver.map(|driver| driver.committed_index()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_disk_that_does_not_fit_together_is_refused() {
+    // The store is ahead of the commit index, and of entries that were not released.
+    assert_eq!(opened(found(5, 3, 2, &[(4, 2), (5, 2), (6, 2)])), Ok(5));
+    assert_eq!(opened(found(5, 6, 2, &[(6, 2)])), Ok(6));
+    assert_eq!(opened(found(5, 0, 2, &[])), Ok(5));
+    // The power failed between an entry and the state that came with it.
+    let torn = RaftNode::new(RaftNodeConfig::new(1, 1), found(5, 5, 2, &[(6, 3)])).unwrap();
+    assert_eq!(torn.leadership().term, 3);
+    let refused = |found: RecoveredState| opened(found).unwrap_err();
+    assert_eq!(refused(found(5, 5, 2, &[(7, 2)])), "raft stopped: entry 7@2 follows 5@2");
+    assert_eq!(refused(found(5, 5, 2, &[(6, 1)])), "raft stopped: entry 6@1 follows 5@2");
+    assert_eq!(refused(found(0, 0, 2, &[(1, 0)])), "raft stopped: entry 1@0 follows 0@0");
+    assert_eq!(
+        refused(found(5, 5, 3, &[(5, 3), (6, 3)])),
+        "raft stopped: entry 5 is of term 3, the store's of 2"
+    );
+    assert_eq!(
+        refused(found(5, 9, 2, &[(6, 2)])),
+        "raft stopped: 9 is committed, and the log ends at 6"
+    );
+    let mut strange = found(5, 5, 2, &[]);
+    strange.store_position.conf_state.learners = vec![1];
+    assert_eq!(refused(strange), "raft stopped: the store's members: a learner that votes");
+    let mut huge = found(5, 5, 2, &[]);
+    huge.hard_state.term = u64::MAX;
+    assert!(refused(huge).starts_with("raft stopped: entry 5, term "));
+    let nobody = RaftNode::new(RaftNodeConfig::new(0, 1), RecoveredState::default());
+    assert!(matches!(nobody, Err(Error::Fatal(_))));
+}
+
+/// The first and the last entry that a driver keeps of what a disk holds.
+fn kept(found: RecoveredState) -> Result<(u64, u64), String> {
+    let driver = RaftNode::new(RaftNodeConfig::new(1, 1), found);
+    driver.map(|driver| driver.kept_indexes()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn entries_that_the_store_has_are_kept_for_others() {
+    // From the very first on; or behind one that only says what came before.
+    assert_eq!(kept(found(3, 3, 2, &[(1, 1), (2, 2), (3, 2), (4, 2)])), Ok((1, 4)));
+    assert_eq!(kept(found(5, 5, 3, &[(3, 1), (4, 1), (5, 2), (6, 3)])), Ok((4, 6)));
+    assert_eq!(kept(found(5, 5, 2, &[(4, 1), (5, 2)])), Ok((5, 5)));
+    assert_eq!(kept(found(5, 5, 2, &[(5, 2)])), Ok((6, 5)));
+    assert_eq!(kept(found(5, 5, 2, &[(5, 2), (6, 2)])), Ok((6, 6)));
+    assert_eq!(kept(found(5, 5, 2, &[(6, 2)])), Ok((6, 6)));
+    assert_eq!(kept(found(5, 5, 2, &[])), Ok((6, 5)));
+    // A log that ends before the store says nothing of what follows on it.
+    assert_eq!(kept(found(5, 4, 2, &[(1, 1), (2, 2), (3, 2), (4, 2)])), Ok((6, 5)));
+}
+
+#[test]
+fn entries_that_the_store_has_must_fit_too() {
+    let refused = |store, entries: &[(u64, u64)]| kept(found(store, 0, 2, entries)).unwrap_err();
+    let gap = refused(5, &[(2, 1), (4, 2), (5, 2)]);
+    assert_eq!(gap, "raft stopped: entry 4@2 follows 2@1");
+    let gap = refused(5, &[(2, 1), (3, 1), (6, 2)]);
+    assert_eq!(gap, "raft stopped: entry 6@2 follows 3@1");
+    assert_eq!(refused(5, &[(3, 2), (4, 1), (5, 2)]), "raft stopped: entry 4@1 follows 3@2");
+    let other = "raft stopped: entry 5 is of term 1, the store's of 2";
+    assert_eq!(refused(5, &[(3, 1), (4, 1), (5, 1), (6, 2)]), other);
+    assert_eq!(refused(5, &[(5, 1)]), other);
+    assert_eq!(refused(5, &[(4, 0), (5, 2)]), "raft stopped: entry 4@0 follows 5@2");
+    assert_eq!(refused(5, &[(0, 0), (1, 1), (5, 2)]), "raft stopped: entry 0@0 follows 5@2");
+}
+
+#[test]
+fn what_is_kept_is_released_as_ever() {
+    let entries: Vec<_> = (2..=8).map(|index| (index, 2)).collect();
+    let mut driver = RaftNode::new(RaftNodeConfig::new(1, 1), found(6, 7, 2, &entries)).unwrap();
+    assert_eq!((driver.kept_indexes(), driver.committed_index()), ((3, 8), 7));
+    driver.release(4);
+    assert_eq!(driver.kept_indexes(), (5, 8));
+    // Not what the durable store does not have, also if it is committed.
+    driver.release(u64::MAX);
+    assert_eq!(driver.kept_indexes(), (7, 8));
+    let committed = driver.ready().unwrap().committed_entries;
+    assert_eq!(committed.iter().map(|entry| entry.index).collect::<Vec<_>>(), [7]);
+}
+
+#[test]
+fn figures_that_cannot_be_are_errors() {
+    let mut driver = member(1);
+    assert!(matches!(driver.on_persisted(1), Err(Error::Fatal(_))));
+    assert!(matches!(driver.on_applied(5), Err(Error::Fatal(_))), "not handed out yet");
+    let effects = driver.ready().unwrap();
+    assert_eq!(effects.committed_entries.len(), 1);
+    assert_eq!(driver.on_applied(5), Ok(()));
+    assert_eq!(driver.on_applied(4), Ok(()), "told late");
+    assert!(matches!(driver.on_applied(6), Err(Error::Fatal(_))));
+    let beyond = LogPosition { index: 6, term: 2, ..driver.durable_position().clone() };
+    assert!(matches!(driver.set_durable_position(beyond), Err(Error::Fatal(_))));
+}
+
+/// A message from member 2 to member 1.
+fn from_two(kind: eraftpb::MessageType, term: u64) -> eraftpb::Message {
+    let mut message = eraftpb::Message::default();
+    message.set_msg_type(kind);
+    message.set_from(2);
+    message.set_to(1);
+    message.set_term(term);
+    message
+}
+
+fn step(driver: &mut RaftNode, message: &eraftpb::Message) -> Result<(), Error> {
+    driver.step(Message::decode(&message.write_to_bytes().unwrap()).unwrap())
+}
+
+/// What is wrong with a message, in the driver's words.
+fn refused(driver: &mut RaftNode, message: &eraftpb::Message) -> String {
+    let error = step(driver, message).unwrap_err().to_string();
+    error.rsplit(": ").next().unwrap().to_owned()
+}
+
+#[test]
+fn a_vote_that_was_not_asked_for_does_not_count() {
+    use eraftpb::MessageType::{
+        MsgAppendResponse, MsgRequestPreVoteResponse, MsgRequestVoteResponse,
+    };
+    let mut driver = member(1);
+    drain(&mut driver, true);
+    driver.campaign();
+    drain(&mut driver, true);
+    assert_eq!(step(&mut driver, &from_two(MsgRequestPreVoteResponse, 3)), Ok(()));
+    let append = driver.ready().unwrap().append.unwrap();
+    assert_eq!(driver.leadership().role, Role::Candidate);
+    // Its own vote is on its way to the disk, so nobody can have heard of its wish.
+    let vote = from_two(MsgRequestVoteResponse, 3);
+    assert_eq!(refused(&mut driver, &vote), "an answer to what was not asked yet");
+    driver.on_persisted(append.number).unwrap();
+    assert_eq!(step(&mut driver, &vote), Ok(()));
+    assert_eq!(driver.leadership().role, Role::Leader);
+
+    let mut has = from_two(MsgAppendResponse, 3);
+    has.set_index(10);
+    assert_eq!(refused(&mut driver, &has), "it has what the leader does not have");
+    has.set_index(9);
+    assert_eq!(step(&mut driver, &has), Ok(()));
+}
+
+#[test]
+fn copies_of_nonsense_are_refused() {
+    let mut driver = member(1);
+    drain(&mut driver, true);
+    let copy = |voters: &[u64], learners: &[u64], outgoing: &[u64], next: &[u64], leave: bool| {
+        let mut message = from_two(eraftpb::MessageType::MsgSnapshot, 2);
+        let metadata = message.mut_snapshot().mut_metadata();
+        metadata.set_index(20);
+        metadata.set_term(2);
+        let members = metadata.mut_conf_state();
+        members.set_voters(voters.to_vec());
+        members.set_learners(learners.to_vec());
+        members.set_voters_outgoing(outgoing.to_vec());
+        members.set_learners_next(next.to_vec());
+        members.set_auto_leave(leave);
+        message
+    };
+    for (message, words) in [
+        (copy(&[], &[1], &[], &[], false), "a copy without members"),
+        (copy(&[1, 0], &[], &[], &[], false), "nobody is a member"),
+        (copy(&[1, 1], &[], &[], &[], false), "a member twice"),
+        (copy(&[1, 2], &[2], &[], &[], false), "a learner that votes"),
+        (copy(&[1, 2], &[3], &[3], &[], false), "a learner that votes"),
+        (copy(&[1, 2], &[], &[2, 3], &[2], false), "a voter that is to stop voting, and is not"),
+        (copy(&[1, 2], &[], &[], &[3], false), "a learner-to-be that never voted"),
+        (copy(&[1, 2], &[], &[], &[], true), "nothing to leave"),
+    ] {
+        assert_eq!(refused(&mut driver, &message), words);
+    }
+    let mut impossible = copy(&[1], &[], &[], &[], false);
+    impossible.mut_snapshot().mut_metadata().set_term(3);
+    assert_eq!(refused(&mut driver, &impossible), "a copy of an impossible term");
+    assert!(drain(&mut driver, true).is_empty());
+
+    let joint = copy(&[1, 2], &[4], &[2, 3], &[3], true);
+    assert_eq!(step(&mut driver, &joint), Ok(()));
+    let install = driver.ready().unwrap().append.unwrap().install_snapshot.unwrap();
+    assert_eq!((install.index, install.conf_state.voters_outgoing), (20, vec![2, 3]));
+}
+
+#[test]
+fn what_raft_does_not_know_to_be_applied_is_not_released() {
+    let mut driver = member(1);
+    let effects = driver.ready().unwrap();
+    assert_eq!(effects.committed_entries.len(), 1);
+    let synced = LogPosition { index: 5, term: 2, ..driver.durable_position().clone() };
+    driver.set_durable_position(synced).unwrap();
+    driver.release(5);
+    assert_eq!(driver.kept_indexes(), (5, 8));
+    driver.on_applied(5).unwrap();
+    driver.release(8);
+    assert_eq!(driver.kept_indexes(), (6, 8), "no more than the synced store has");
+}
+
+#[test]
+fn a_disk_that_does_not_keep_up_takes_no_more() {
+    let mut driver = member(1);
+    drain(&mut driver, true);
+    let append = |index: u64| {
+        let mut message = from_two(eraftpb::MessageType::MsgAppend, 2);
+        message.set_index(index - 1);
+        message.set_log_term(2);
+        let mut entry = eraftpb::Entry::default();
+        entry.set_index(index);
+        entry.set_term(2);
+        entry.set_data(vec![0; 40 << 20].into());
+        message.set_entries(vec![entry].into());
+        message
+    };
+    step(&mut driver, &append(9)).unwrap();
+    let first = driver.ready().unwrap().append.unwrap();
+    step(&mut driver, &append(10)).unwrap();
+    let _ = driver.ready().unwrap();
+    assert_eq!(step(&mut driver, &append(11)), Err(Error::QueueFull));
+    driver.on_persisted(first.number).unwrap();
+    assert_eq!(step(&mut driver, &append(11)), Ok(()));
+}
+
+#[test]
+fn forwarded_proposals_are_bounded() {
+    let mut driver = member(1);
+    drain(&mut driver, true);
+    step(&mut driver, &from_two(eraftpb::MessageType::MsgHeartbeat, 2)).unwrap();
+    let large = || bytes::Bytes::from(vec![0; 65 << 20]);
+    assert_eq!(driver.propose(large()), Ok(()));
+    assert_eq!(driver.propose(large()), Err(Error::QueueFull));
+    drain(&mut driver, true);
+    assert_eq!(driver.propose(large()), Ok(()));
+}

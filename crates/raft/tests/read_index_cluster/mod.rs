@@ -1,0 +1,264 @@
+//! A cluster of members, as much of it as reads need: who leads whom, a log that is a number, and raft
+//! 0.7's way of answering read index questions, with a network that delays what a test tells it to.
+//!
+//! Each member has a real barrier. What is modelled is raft:
+//!
+//! * A leader keeps questions in the order in which they came, each with its commit index of that time, and
+//!   sends heartbeats that carry the question's context. A second question with a context that is
+//!   waiting is ignored.
+//! * A member acknowledges a heartbeat of its own term. When a quorum has acknowledged a context, the leader
+//!   answers that question *and all before it*.
+//! * A follower's question goes to whom it takes for the leader, and the answer comes back.
+//!
+//! A cut member keeps its old term, and so does a leader that was deposed: it does not know.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use clearlane_raft::read_index::{
+    ReadIndexAction, ReadIndexConfig, ReadIndexError, ReadIndexEvent, ReadIndexQueue, ReadMode,
+    RequestIdGenerator,
+};
+
+/// Who sends and who gets it; the first member is 1.
+pub(crate) type Link = (u64, u64);
+
+/// A message between members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Message {
+    Question { context: u64 },
+    Heartbeat { term: u64, context: u64 },
+    Acknowledged { term: u64, context: u64 },
+    Answer { context: u64, index: u64 },
+}
+
+/// What a test plants, to be found out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PlantedBug {
+    Nothing,
+    /// A retry bears the id of the first question of its round, as etcd had it until issue 20418.
+    RetriesReuseIds,
+    /// A leader answers without asking a quorum.
+    NoHeartbeats,
+}
+
+pub(crate) struct Cluster {
+    mode: ReadMode,
+    planted: PlantedBug,
+    pub(crate) now: Duration,
+    pub(crate) members: BTreeMap<u64, Member>,
+    messages: VecDeque<(Link, Message)>,
+    /// Links whose messages stay where they are until the link is taken out.
+    pub(crate) blocked_links: BTreeSet<Link>,
+}
+
+pub(crate) struct Member {
+    pub(crate) barrier: Box<dyn ReadIndexQueue<u64>>,
+    pub(crate) ids: RequestIdGenerator,
+    term: u64,
+    leader: Option<u64>,
+    commit: u64,
+    questions: Vec<Question>,
+    /// The first id of the round in flight.
+    first_context: u64,
+    /// Readers that were let go, with the index, and those that failed.
+    pub(crate) finished: Vec<(u64, Result<u64, ReadIndexError>)>,
+}
+
+impl Member {
+    /// Tells the barrier what raft knows.
+    fn report_state(&mut self) {
+        let (leader, term, index) = (self.leader, self.term, self.commit);
+        self.barrier.handle_event(ReadIndexEvent::Leader { leader, term });
+        self.barrier.handle_event(ReadIndexEvent::Committed { index });
+        self.barrier.handle_event(ReadIndexEvent::Applied { index });
+    }
+}
+
+struct Question {
+    context: u64,
+    index: u64,
+    from: u64,
+    acknowledged: BTreeSet<u64>,
+}
+
+impl Cluster {
+    /// So many members, of which 1 leads in term 1, and all have applied entry 1.
+    pub(crate) fn new(members: u64, mode: ReadMode, planted: PlantedBug) -> Cluster {
+        let member = |number| Member {
+            barrier: mode.new_queue(ReadIndexConfig::new(number)),
+            ids: RequestIdGenerator::new(number, 0),
+            term: 1,
+            leader: Some(1),
+            commit: 1,
+            questions: Vec::new(),
+            first_context: 0,
+            finished: Vec::new(),
+        };
+        let mut members: BTreeMap<u64, Member> =
+            (1..=members).map(|number| (number, member(number))).collect();
+        members.values_mut().for_each(Member::report_state);
+        let (messages, held) = (VecDeque::new(), BTreeSet::new());
+        Cluster { mode, planted, now: Duration::ZERO, members, messages, blocked_links: held }
+    }
+
+    /// The member stops and starts: who waited there is gone. If it led it leads no more, and knows nobody
+    /// who does.
+    pub(crate) fn restart(&mut self, number: u64, ids: RequestIdGenerator) {
+        let barrier = self.mode.new_queue(ReadIndexConfig::new(number));
+        let member = self.member(number);
+        (member.barrier, member.ids) = (barrier, ids);
+        member.leader = member.leader.filter(|leader| *leader != number);
+        member.questions.clear();
+        member.finished.clear();
+        member.report_state();
+    }
+
+    pub(crate) fn member(&mut self, number: u64) -> &mut Member {
+        self.members.get_mut(&number).expect("the member exists")
+    }
+
+    pub(crate) fn read(&mut self, member: u64, reader: u64) {
+        self.member(member).barrier.enqueue(reader).expect("there is room");
+        self.poll(member);
+    }
+
+    /// What the reader was told, once it was told anything.
+    pub(crate) fn outcome(
+        &mut self,
+        member: u64,
+        reader: u64,
+    ) -> Option<Result<u64, ReadIndexError>> {
+        let gone = &self.member(member).finished;
+        gone.iter().find(|(name, _)| *name == reader).map(|(_, outcome)| *outcome)
+    }
+
+    /// These members elect one of them, and commit an entry. The others hear nothing of it. A client has
+    /// the entry acknowledged: from now on whoever comes must see it.
+    pub(crate) fn elect_and_write(&mut self, leader: u64, voters: &[u64]) -> u64 {
+        assert!(voters.len() > self.members.len() / 2 && voters.contains(&leader), "a quorum");
+        let newest = self.members.values().map(|member| (member.term, member.commit)).max();
+        let (term, commit) = newest.map(|(term, commit)| (term + 1, commit + 1)).expect("members");
+        for number in voters {
+            let member = self.member(*number);
+            (member.term, member.leader, member.commit) = (term, Some(leader), commit);
+            member.questions.clear();
+            member.report_state();
+            member.barrier.handle_event(ReadIndexEvent::FirstCommit);
+            self.poll(*number);
+        }
+        commit
+    }
+
+    /// Delivers until nothing is left but what is held.
+    pub(crate) fn deliver_all(&mut self) {
+        while let Some(at) =
+            self.messages.iter().position(|(link, _)| !self.blocked_links.contains(link))
+        {
+            let ((from, to), message) = self.messages.remove(at).expect("it is there");
+            self.deliver(from, to, message);
+        }
+    }
+
+    /// Holds everything between the two sides, both ways.
+    pub(crate) fn cut(&mut self, one: &[u64], other: &[u64]) {
+        for a in one {
+            self.blocked_links.extend(other.iter().flat_map(|b| [(*a, *b), (*b, *a)]));
+        }
+    }
+
+    pub(crate) fn poll(&mut self, number: u64) {
+        let now = self.now;
+        let member = self.member(number);
+        let actions = member.barrier.poll(now, &mut member.ids);
+        for action in actions {
+            self.act(number, action);
+        }
+    }
+
+    fn act(&mut self, number: u64, action: ReadIndexAction<u64>) {
+        let reuses = self.planted == PlantedBug::RetriesReuseIds;
+        let member = self.member(number);
+        match action {
+            ReadIndexAction::Release { index, readers } => {
+                member.finished.extend(readers.iter().map(|reader| (*reader, Ok(index))));
+            }
+            ReadIndexAction::Fail { error, readers } => {
+                member.finished.extend(readers.iter().map(|reader| (*reader, Err(error))));
+            }
+            ReadIndexAction::RequestReadIndex { context, attempt } => {
+                if attempt == 1 {
+                    member.first_context = context;
+                }
+                let context = if reuses { member.first_context } else { context };
+                match member.leader {
+                    Some(leader) if leader == number => self.ask(number, number, context),
+                    Some(leader) => {
+                        let question = Message::Question { context };
+                        self.messages.push_back(((number, leader), question));
+                    }
+                    // Dropped without a word.
+                    None => {}
+                }
+            }
+            ReadIndexAction::Propose { .. } => panic!("a mode without a log"),
+        }
+    }
+
+    /// A question has come to a leader, or to one that takes itself for it.
+    fn ask(&mut self, leader: u64, from: u64, context: u64) {
+        let others: Vec<u64> =
+            self.members.keys().copied().filter(|other| *other != leader).collect();
+        let member = self.member(leader);
+        if member.leader != Some(leader) || member.questions.iter().any(|q| q.context == context) {
+            return;
+        }
+        let acknowledged = BTreeSet::from([leader]);
+        let (term, index) = (member.term, member.commit);
+        member.questions.push(Question { context, index, from, acknowledged });
+        for other in others {
+            let heartbeat = Message::Heartbeat { term, context };
+            self.messages.push_back(((leader, other), heartbeat));
+        }
+        if self.planted == PlantedBug::NoHeartbeats {
+            self.answer_up_to(leader, context);
+        }
+    }
+
+    fn deliver(&mut self, from: u64, to: u64, message: Message) {
+        let quorum = self.members.len() / 2 + 1;
+        let member = self.member(to);
+        match message {
+            Message::Question { context } => self.ask(to, from, context),
+            Message::Heartbeat { term, context } => {
+                if member.term == term {
+                    let acknowledged = Message::Acknowledged { term, context };
+                    self.messages.push_back(((to, from), acknowledged));
+                }
+            }
+            Message::Acknowledged { term, context } => {
+                let found = member.questions.iter_mut().find(|q| q.context == context);
+                if let Some(question) = found.filter(|_| member.term == term) {
+                    question.acknowledged.insert(from);
+                    if question.acknowledged.len() >= quorum {
+                        self.answer_up_to(to, context);
+                    }
+                }
+            }
+            Message::Answer { context, index } => {
+                member.barrier.handle_event(ReadIndexEvent::Answered { context, index });
+                self.poll(to);
+            }
+        }
+    }
+
+    fn answer_up_to(&mut self, leader: u64, context: u64) {
+        let questions = &mut self.member(leader).questions;
+        let last = questions.iter().position(|q| q.context == context).expect("it is waiting");
+        let answered: Vec<Question> = questions.drain(..=last).collect();
+        for Question { context, index, from, .. } in answered {
+            let answer = Message::Answer { context, index };
+            self.messages.push_back(((leader, from), answer));
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! A plain barrier: one list of readers with what each waits for, walked for everything.
+//!
+//! It is written from the rules and not from the code: no seats, no groups, no map by index, nothing that
+//! is swept. It must say the same, action by action.
+
+use std::time::Duration;
+
+use clearlane_raft::read_index::{
+    ReadIndexAction, ReadIndexConfig, ReadIndexError, ReadIndexEvent, ReadMode, RequestIdGenerator,
+};
+
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+const LARGE_REQUEST_READERS: usize = 8;
+const BATCH_WAIT_MAX: Duration = Duration::from_millis(2);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReaderState {
+    Queued,
+    InRound,
+    Proposed { context: u64, deadline: Duration },
+    Behind { index: u64 },
+}
+
+#[derive(Debug, Default)]
+struct PlainRequest {
+    /// Ids, and when they were asked as far as the clock can be trusted.
+    attempts: Vec<(u64, Option<Duration>)>,
+    started: Duration,
+    last: Duration,
+    retries_now: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct PlainQueue {
+    mode: ReadMode,
+    config: ReadIndexConfig,
+    /// In the order in which they came.
+    readers: Vec<(u64, ReaderState)>,
+    round: Option<PlainRequest>,
+    /// When the last round was asked, if it has served many and nobody has polled since.
+    large_request_sent_at: Option<Duration>,
+    batch_until: Duration,
+    leader: (Option<u64>, u64),
+    applied: u64,
+    committed: u64,
+    last_reading: Duration,
+    now: Duration,
+    lease_until: Option<Duration>,
+    is_transferring: bool,
+    stopped: bool,
+    actions: Vec<ReadIndexAction<u64>>,
+}
+
+impl PlainQueue {
+    pub(crate) fn new(mode: ReadMode, config: ReadIndexConfig) -> PlainQueue {
+        PlainQueue {
+            mode,
+            config,
+            readers: Vec::new(),
+            round: None,
+            large_request_sent_at: None,
+            batch_until: Duration::ZERO,
+            leader: (None, 0),
+            applied: 0,
+            committed: 0,
+            last_reading: Duration::ZERO,
+            now: Duration::ZERO,
+            lease_until: None,
+            is_transferring: false,
+            stopped: false,
+            actions: Vec::new(),
+        }
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.readers.len()
+    }
+
+    pub(crate) fn read(&mut self, reader: u64) -> Result<(), ReadIndexError> {
+        if self.stopped {
+            return Err(ReadIndexError::Stopped);
+        }
+        if self.readers.len() >= self.config.readers_max {
+            return Err(ReadIndexError::TooManyReaders);
+        }
+        if self.readers.iter().any(|(name, _)| *name == reader) {
+            return Err(ReadIndexError::ReaderIsWaiting);
+        }
+        self.readers.push((reader, ReaderState::Queued));
+        Ok(())
+    }
+
+    pub(crate) fn cancel(&mut self, reader: u64) -> bool {
+        let before = self.readers.len();
+        self.readers.retain(|(name, _)| *name != reader);
+        self.readers.len() < before
+    }
+
+    /// Takes out those in such a state.
+    fn take_in_state(&mut self, is: impl Fn(ReaderState) -> bool) -> Vec<u64> {
+        let taken = self.readers.iter().filter(|(_, state)| is(*state)).map(|(name, _)| *name);
+        let taken = taken.collect();
+        self.readers.retain(|(_, state)| !is(*state));
+        taken
+    }
+
+    fn change(&mut self, is: impl Fn(ReaderState) -> bool, to: ReaderState) {
+        let found = self.readers.iter_mut().filter(|(_, state)| is(*state));
+        found.for_each(|(_, state)| *state = to);
+    }
+
+    fn fail(&mut self, error: ReadIndexError, is: impl Fn(ReaderState) -> bool) {
+        let readers = self.take_in_state(is);
+        if !readers.is_empty() {
+            self.actions.push(ReadIndexAction::Fail { error, readers });
+        }
+    }
+
+    fn release_applied(&mut self) {
+        let mut indexes: Vec<u64> = self
+            .readers
+            .iter()
+            .filter_map(|(_, state)| match state {
+                ReaderState::Behind { index } if *index <= self.applied => Some(*index),
+                _ => None,
+            })
+            .collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        for index in indexes {
+            let readers = self.take_in_state(|state| state == ReaderState::Behind { index });
+            self.actions.push(ReadIndexAction::Release { index, readers });
+        }
+    }
+
+    fn is_leader(&self) -> bool {
+        self.leader.0 == Some(self.config.member_id)
+    }
+
+    pub(crate) fn handle_event(&mut self, event: ReadIndexEvent) {
+        match event {
+            ReadIndexEvent::Answered { context, index } => self.on_answer(context, index),
+            ReadIndexEvent::Leader { leader, term } => {
+                if self.leader == (leader, term) {
+                    return;
+                }
+                self.leader = (leader, term);
+                (self.lease_until, self.is_transferring) = (None, false);
+                if leader.is_some() && self.round.take().is_some() {
+                    self.fail(ReadIndexError::LeaderChanged, |state| state == ReaderState::InRound);
+                }
+            }
+            ReadIndexEvent::TransferStarted => {
+                (self.lease_until, self.is_transferring) = (None, true)
+            }
+            ReadIndexEvent::FirstCommit => {
+                self.round.iter_mut().for_each(|round| round.retries_now = true)
+            }
+            ReadIndexEvent::Committed { index } => self.committed = self.committed.max(index),
+            ReadIndexEvent::Applied { index } => self.applied = self.applied.max(index),
+            ReadIndexEvent::Stopped => {
+                self.stopped = true;
+                self.round = None;
+                // Everybody at once; in which order is nobody's business.
+                self.fail(ReadIndexError::Stopped, |_| true);
+            }
+        }
+        self.release_applied();
+    }
+
+    fn on_answer(&mut self, context: u64, index: u64) {
+        self.committed = self.committed.max(index);
+        let proposed = |state: ReaderState| matches!(state, ReaderState::Proposed { context: its, .. } if its == context);
+        self.change(proposed, ReaderState::Behind { index });
+        let asked = self.round.as_ref().and_then(|round| {
+            round.attempts.iter().find(|(its, _)| *its == context).map(|(_, asked)| *asked)
+        });
+        if let Some(asked) = asked {
+            self.round = None;
+            let in_round = self.readers.iter().filter(|(_, state)| *state == ReaderState::InRound);
+            self.large_request_sent_at =
+                asked.filter(|_| in_round.count() >= LARGE_REQUEST_READERS);
+            self.change(|state| state == ReaderState::InRound, ReaderState::Behind { index });
+            if let Some(asked) = asked.filter(|_| self.is_leader() && !self.is_transferring) {
+                self.lease_until = self.lease_until.max(Some(asked + self.config.lease_length()));
+            }
+        }
+    }
+
+    pub(crate) fn poll(
+        &mut self,
+        told: Duration,
+        ids: &mut RequestIdGenerator,
+    ) -> Vec<ReadIndexAction<u64>> {
+        if told < self.last_reading {
+            self.lease_until = None;
+            (self.large_request_sent_at, self.batch_until) = (None, self.now);
+            let asked = self.round.iter_mut().flat_map(|round| &mut round.attempts);
+            asked.for_each(|(_, at)| *at = None);
+        }
+        self.now += told.saturating_sub(self.last_reading);
+        self.last_reading = told;
+        match self.mode {
+            ReadMode::Log => self.poll_log(ids),
+            ReadMode::Serializable => {
+                let index = self.applied;
+                self.change(|state| state == ReaderState::Queued, ReaderState::Behind { index });
+            }
+            ReadMode::Lease if self.lease_until.is_some_and(|until| self.now < until) => {
+                let index = self.committed;
+                self.change(|state| state == ReaderState::Queued, ReaderState::Behind { index });
+                self.release_applied();
+                self.poll_round(ids);
+            }
+            ReadMode::Lease | ReadMode::ReadIndex => self.poll_round(ids),
+        }
+        self.release_applied();
+        std::mem::take(&mut self.actions)
+    }
+
+    fn poll_log(&mut self, ids: &mut RequestIdGenerator) {
+        let now = self.now;
+        let late =
+            |state| matches!(state, ReaderState::Proposed { deadline, .. } if deadline <= now);
+        self.fail(ReadIndexError::TimedOut, late);
+        let deadline = now + self.config.request_timeout();
+        for (reader, state) in &mut self.readers {
+            if *state == ReaderState::Queued {
+                let context = ids.next();
+                *state = ReaderState::Proposed { context, deadline };
+                self.actions.push(ReadIndexAction::Propose { context, reader: *reader });
+            }
+        }
+    }
+
+    fn poll_round(&mut self, ids: &mut RequestIdGenerator) {
+        let now = self.now;
+        if let Some(asked) = self.large_request_sent_at.take() {
+            self.batch_until = now + (now - asked).min(BATCH_WAIT_MAX);
+        }
+        let timeout = self.config.request_timeout();
+        if self.round.take_if(|round| now - round.started >= timeout).is_some() {
+            self.fail(ReadIndexError::TimedOut, |state| state == ReaderState::InRound);
+        }
+        let due =
+            |round: &mut PlainRequest| round.retries_now || now - round.last >= RETRY_INTERVAL;
+        if let Some(round) = self.round.take_if(due) {
+            self.send_attempt(round, ids);
+        }
+        let has_queue = self.readers.iter().any(|(_, state)| *state == ReaderState::Queued);
+        if self.round.is_none() && has_queue && self.batch_until <= now {
+            self.change(|state| state == ReaderState::Queued, ReaderState::InRound);
+            self.send_attempt(PlainRequest { started: now, ..PlainRequest::default() }, ids);
+        }
+    }
+
+    fn send_attempt(&mut self, mut round: PlainRequest, ids: &mut RequestIdGenerator) {
+        if !self.readers.iter().any(|(_, state)| *state == ReaderState::InRound) {
+            return;
+        }
+        let context = ids.next();
+        round.attempts.push((context, Some(self.now)));
+        (round.last, round.retries_now) = (self.now, false);
+        self.actions.push(ReadIndexAction::RequestReadIndex {
+            context,
+            attempt: round.attempts.len() as u32,
+        });
+        self.round = Some(round);
+    }
+}

@@ -1,0 +1,226 @@
+//! Why a leader must ask, and why a question must not be asked twice under one id: stale reads that are
+//! there when the bug is planted, and are not when it is not.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod read_index_cluster;
+
+use std::time::Duration;
+
+use clearlane_raft::read_index::{ReadIndexError, ReadIndexEvent, ReadMode, RequestIdGenerator};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use read_index_cluster::{Cluster, PlantedBug};
+
+const RETRY: Duration = Duration::from_millis(500);
+
+/// A leader that was deposed and does not know it is asked to read. The index that it lets the reader go
+/// with, and what a reader must see.
+fn deposed(planted: PlantedBug) -> (Option<Result<u64, ReadIndexError>>, u64) {
+    let mut cluster = Cluster::new(3, ReadMode::ReadIndex, planted);
+    cluster.read(1, 10);
+    cluster.deliver_all();
+    assert_eq!(cluster.outcome(1, 10), Some(Ok(1)), "a leader that leads answers");
+    cluster.cut(&[1], &[2, 3]);
+    let written = cluster.elect_and_write(2, &[2, 3]);
+    cluster.read(1, 11);
+    for _ in 0..20 {
+        cluster.now += RETRY;
+        cluster.poll(1);
+        cluster.deliver_all();
+    }
+    (cluster.outcome(1, 11), written)
+}
+
+#[test]
+fn a_deposed_leader_lets_nobody_go() {
+    assert_eq!(deposed(PlantedBug::Nothing).0, Some(Err(ReadIndexError::TimedOut)));
+}
+
+#[test]
+fn a_leader_that_does_not_ask_shows_the_past() {
+    let (outcome, written) = deposed(PlantedBug::NoHeartbeats);
+    assert!(outcome.unwrap().unwrap() < written, "without rounds the read is stale: {outcome:?}");
+}
+
+/// etcd's issue 20418. What the reader at member 2 was told, and what it must see.
+///
+/// ```text
+///   1 (leader)   A ─▶ 2 3 4 5      acknowledged by 2 and 3: answered, but the answer is slow
+///   4, 5         acknowledge A too; that is slow as well
+///   3, 4, 5      elect 3, and acknowledge a write to a client
+///   2            takes 1 for the leader, and asks B            questions at 1:  B
+///   1            has no answer to A, and asks again            questions at 1:  B A    if A is reused
+///   4, 5         their acknowledgements of A arrive            A has a quorum: A and all before it
+/// ```
+fn late_acknowledgements(planted: PlantedBug) -> (Option<Result<u64, ReadIndexError>>, u64) {
+    let mut cluster = Cluster::new(5, ReadMode::ReadIndex, planted);
+    cluster.blocked_links.extend([(4, 1), (5, 1), (1, 1)]);
+    cluster.read(1, 10);
+    cluster.deliver_all();
+    assert_eq!(cluster.outcome(1, 10), None, "answered, but the answer is on its way");
+    cluster.cut(&[1, 2], &[3, 4, 5]);
+    let written = cluster.elect_and_write(3, &[3, 4, 5]);
+    cluster.read(2, 20);
+    cluster.deliver_all();
+    assert_eq!(cluster.outcome(2, 20), None, "1 and 2 are no quorum");
+    cluster.now += RETRY;
+    cluster.poll(1);
+    cluster.blocked_links.remove(&(4, 1));
+    cluster.blocked_links.remove(&(5, 1));
+    cluster.deliver_all();
+    (cluster.outcome(2, 20), written)
+}
+
+#[test]
+fn a_late_acknowledgement_answers_no_later_question() {
+    assert_eq!(late_acknowledgements(PlantedBug::Nothing).0, None);
+}
+
+#[test]
+fn a_late_acknowledgement_answers_a_question_with_a_reused_id() {
+    let (outcome, written) = late_acknowledgements(PlantedBug::RetriesReuseIds);
+    assert!(outcome.unwrap().unwrap() < written, "if ids are reused the read is stale");
+}
+
+/// The member asks, stops, starts again, and asks again; then the answer to the first question arrives.
+/// Whether the reader of the second is let go by it.
+fn answer_of_before_the_restart(
+    ids_after: impl Fn(&RequestIdGenerator) -> RequestIdGenerator,
+) -> bool {
+    let mut cluster = Cluster::new(3, ReadMode::ReadIndex, PlantedBug::Nothing);
+    cluster.blocked_links.insert((1, 2));
+    cluster.read(2, 10);
+    cluster.deliver_all();
+    let ids = ids_after(&cluster.member(2).ids);
+    cluster.restart(2, ids);
+    cluster.blocked_links.insert((2, 1));
+    cluster.read(2, 11);
+    cluster.blocked_links.remove(&(1, 2));
+    cluster.deliver_all();
+    cluster.outcome(2, 11).is_some()
+}
+
+#[test]
+fn an_answer_of_before_a_restart_is_nobodys() {
+    let clock_stood_still = |_: &RequestIdGenerator| RequestIdGenerator::new(2, 0);
+    assert!(answer_of_before_the_restart(clock_stood_still), "this is why ids must not repeat");
+    assert!(!answer_of_before_the_restart(|_| RequestIdGenerator::new(2, 1)));
+    assert!(!answer_of_before_the_restart(
+        |ids| RequestIdGenerator::new(2, 0).starting_above(ids.last())
+    ));
+}
+
+#[test]
+fn an_answer_to_another_member_is_nobodys() {
+    let mut cluster = Cluster::new(3, ReadMode::ReadIndex, PlantedBug::Nothing);
+    cluster.read(2, 10);
+    let context = cluster.member(2).ids.last();
+    cluster.blocked_links.extend([(1, 1), (2, 1), (3, 1)]);
+    cluster.read(1, 10);
+    cluster.member(1).barrier.handle_event(ReadIndexEvent::Answered { context, index: 1 });
+    cluster.poll(1);
+    assert_eq!(cluster.outcome(1, 10), None);
+    assert_eq!(cluster.member(1).barrier.metrics().late_answers, 1);
+}
+
+/// What happens in a random history.
+#[derive(Debug, Clone)]
+enum Step {
+    Read(u64),
+    Hold(u64, u64),
+    LetGo(u64, u64),
+    DeliverAll,
+    /// A quorum, or everybody, elects the first of them and writes.
+    Elect(Vec<u64>),
+    Pass(u64),
+    Restart(u64),
+}
+
+const MEMBERS: u64 = 5;
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let member = || 1..=MEMBERS;
+    let all = Just((1..=MEMBERS).collect::<Vec<u64>>()).prop_shuffle();
+    let voters = (all, 3..=5_usize).prop_map(|(mut voters, count)| {
+        voters.truncate(count);
+        voters
+    });
+    let step = prop_oneof![
+        6 => member().prop_map(Step::Read),
+        6 => (member(), member()).prop_map(|(from, to)| Step::Hold(from, to)),
+        4 => (member(), member()).prop_map(|(from, to)| Step::LetGo(from, to)),
+        4 => Just(Step::DeliverAll),
+        2 => voters.prop_map(Step::Elect),
+        3 => prop::sample::select(vec![100, 500, 7_000]).prop_map(Step::Pass),
+        1 => member().prop_map(Step::Restart),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// Runs a history. Tells how many reads were let go, and which one has seen less than was acknowledged
+/// when it came.
+fn play(steps: &[Step], planted: PlantedBug) -> (usize, Option<String>) {
+    let mut cluster = Cluster::new(MEMBERS, ReadMode::ReadIndex, planted);
+    let (mut written, mut reads) = (1, Vec::new());
+    for (step, at) in steps.iter().zip(1..) {
+        match step {
+            Step::Read(member) => {
+                reads.push((*member, at, written));
+                cluster.read(*member, at);
+            }
+            Step::Hold(from, to) => _ = cluster.blocked_links.insert((*from, *to)),
+            Step::LetGo(from, to) => _ = cluster.blocked_links.remove(&(*from, *to)),
+            Step::DeliverAll => cluster.deliver_all(),
+            Step::Elect(voters) => written = cluster.elect_and_write(voters[0], voters),
+            Step::Pass(ms) => {
+                cluster.now += Duration::from_millis(*ms);
+                (1..=MEMBERS).for_each(|member| cluster.poll(member));
+            }
+            Step::Restart(member) => {
+                // Its log is on disk, who waited is gone, and the clock has moved on.
+                let ids = RequestIdGenerator::new(*member, at);
+                assert!(ids.last() > cluster.member(*member).ids.last(), "ids go on");
+                cluster.restart(*member, ids);
+                reads.retain(|(reader_at, _, _)| reader_at != member);
+            }
+        }
+    }
+    cluster.blocked_links.clear();
+    cluster.deliver_all();
+    let mut let_go = 0;
+    for (member, reader, expected) in reads {
+        if let Some(Ok(index)) = cluster.outcome(member, reader) {
+            let_go += 1;
+            if index < expected {
+                return (let_go, Some(format!("reader {reader}: {index} < {expected}")));
+            }
+        }
+    }
+    (let_go, None)
+}
+
+/// Plays so many histories; how many reads were let go, unless one was stale.
+fn histories(planted: PlantedBug) -> Result<usize, String> {
+    let config =
+        ProptestConfig { cases: 250, failure_persistence: None, ..ProptestConfig::default() };
+    let let_go = std::cell::Cell::new(0);
+    let played = TestRunner::new(config).run(&steps(), |steps| {
+        let (reads, stale) = play(&steps, planted);
+        let_go.set(let_go.get() + reads);
+        stale.map_or(Ok(()), |stale| Err(TestCaseError::fail(stale)))
+    });
+    played.map(|()| let_go.get()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn no_history_has_a_stale_read() {
+    let let_go = histories(PlantedBug::Nothing).unwrap_or_else(|error| panic!("{error}"));
+    assert!(let_go > 250, "something was tested: {let_go}");
+}
+
+#[test]
+fn histories_find_a_leader_that_does_not_ask() {
+    let found = histories(PlantedBug::NoHeartbeats);
+    assert!(found.is_err(), "{found:?}");
+}

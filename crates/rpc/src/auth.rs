@@ -1,0 +1,295 @@
+//! The service Auth, of a server that asks nobody for a password.
+//!
+//! Users and roles can be prepared, and are kept: see [`clearlane_server::auth_store`]. To ask for
+//! passwords is not served yet, so enabling it is refused after etcd's own checks, and clearly: a
+//! client that is told "enabled" would trust in it.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clearlane_engine::Bucket;
+use clearlane_mvcc::ReadTxn;
+use clearlane_proto::etcdserverpb::auth_server::Auth;
+use clearlane_proto::etcdserverpb::{
+    AuthDisableRequest, AuthDisableResponse, AuthEnableRequest, AuthEnableResponse,
+    AuthRoleAddRequest, AuthRoleAddResponse, AuthRoleDeleteRequest, AuthRoleDeleteResponse,
+    AuthRoleGetRequest, AuthRoleGetResponse, AuthRoleGrantPermissionRequest,
+    AuthRoleGrantPermissionResponse, AuthRoleListRequest, AuthRoleListResponse,
+    AuthRoleRevokePermissionRequest, AuthRoleRevokePermissionResponse, AuthStatusRequest,
+    AuthStatusResponse, AuthUserAddRequest, AuthUserAddResponse, AuthUserChangePasswordRequest,
+    AuthUserChangePasswordResponse, AuthUserDeleteRequest, AuthUserDeleteResponse,
+    AuthUserGetRequest, AuthUserGetResponse, AuthUserGrantRoleRequest, AuthUserGrantRoleResponse,
+    AuthUserListRequest, AuthUserListResponse, AuthUserRevokeRoleRequest,
+    AuthUserRevokeRoleResponse, AuthenticateRequest, AuthenticateResponse, InternalRaftRequest,
+    ResponseHeader,
+};
+use clearlane_server::auth_store::{self, AuthRejection};
+use clearlane_server::requests::{self, AppliedResponse};
+use clearlane_server::{RequestError, Server};
+use tonic::{Request, Response, Status};
+
+use crate::interceptors::{RequiredRole, check_member_can_serve};
+use crate::status;
+
+/// How much work it is to hash a password: each step doubles it. By default it is etcd's.
+pub const BCRYPT_COST: u32 = 10;
+/// bcrypt looks at no more of a password, and etcd takes none that is longer.
+const PASSWORD_BYTES_MAX: usize = 72;
+
+type RpcResult<T> = Result<Response<T>, Status>;
+
+/// The service, for one thread.
+#[derive(Clone, Debug)]
+pub struct AuthService {
+    server: Server,
+    bcrypt_cost: u32,
+}
+
+impl AuthService {
+    /// In front of a member. Passwords are hashed at this cost: `--bcrypt-cost`.
+    pub fn new(member: Server, bcrypt_cost: u32) -> AuthService {
+        AuthService { server: member, bcrypt_cost }
+    }
+
+    fn check_can_serve<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        check_member_can_serve(&self.server, request.metadata().as_ref(), RequiredRole::Voter)
+    }
+
+    /// Changes users and roles.
+    async fn propose_change(
+        &self,
+        request: InternalRaftRequest,
+    ) -> Result<Option<ResponseHeader>, Status> {
+        match self.server.propose(request).await.map_err(|trouble| status::from_error(&trouble))? {
+            AppliedResponse::Auth(header) => Ok(header),
+            reply => Err(status::unexpected_response(&reply)),
+        }
+    }
+
+    /// Looks at them, after all that was acknowledged before.
+    async fn read_auth<T>(
+        &self,
+        look: impl FnOnce(&(dyn ReadTxn + '_)) -> clearlane_server::Result<Result<T, AuthRejection>>,
+    ) -> Result<(Option<ResponseHeader>, T), Status> {
+        let told = |trouble: RequestError| status::from_error(&trouble);
+        self.server.linearizable_read_notify_untraced().await.map_err(told)?;
+        let store = self.server.store();
+        let read = store.begin_read();
+        let found = look(&*read).map_err(|error| told(error.into()))?;
+        let found = found.map_err(|refused| told(to_request_error(refused)))?;
+        let revision = read.revision();
+        let mut header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
+        self.server.fill_header(&mut header);
+        Ok((header, found))
+    }
+}
+
+fn to_request_error(refused: AuthRejection) -> RequestError {
+    requests::RequestRejection::from(refused).into()
+}
+
+/// As it goes into the log. It is work, on purpose, and not for a network thread.
+async fn hash_password(password: String, cost: u32) -> Result<String, Status> {
+    if password.len() > PASSWORD_BYTES_MAX {
+        return Err(Status::unknown("bcrypt: password length exceeds 72 bytes"));
+    }
+    let work = move || bcrypt::hash(password, cost);
+    let failed = |error: &dyn std::fmt::Display| {
+        Status::internal(format!("the password cannot be hashed: {error}"))
+    };
+    let text = tokio::task::spawn_blocking(work).await.map_err(|error| failed(&error))?;
+    Ok(STANDARD.encode(text.map_err(|error| failed(&error))?))
+}
+
+/// A change that has nothing to prepare, and nothing but a header to answer.
+macro_rules! propose_and_answer_header {
+    ($service:expr, $request:expr, $field:ident, $response:ident) => {{
+        $service.check_can_serve(&$request)?;
+        let $field = Some($request.into_inner());
+        let request = InternalRaftRequest { $field, ..Default::default() };
+        let header = $service.propose_change(request).await?;
+        Ok(Response::new($response { header }))
+    }};
+}
+
+#[tonic::async_trait]
+impl Auth for AuthService {
+    async fn auth_enable(
+        &self,
+        request: Request<AuthEnableRequest>,
+    ) -> RpcResult<AuthEnableResponse> {
+        self.check_can_serve(&request)?;
+        self.read_auth(auth_store::check_can_enable).await?;
+        Err(Status::unimplemented("authentication is not served yet, and was not enabled"))
+    }
+
+    async fn auth_disable(
+        &self,
+        request: Request<AuthDisableRequest>,
+    ) -> RpcResult<AuthDisableResponse> {
+        self.check_can_serve(&request)?;
+        let (header, ()) = self.read_auth(|_| Ok(Ok(()))).await?;
+        Ok(Response::new(AuthDisableResponse { header }))
+    }
+
+    async fn auth_status(
+        &self,
+        request: Request<AuthStatusRequest>,
+    ) -> RpcResult<AuthStatusResponse> {
+        self.check_can_serve(&request)?;
+        let (header, auth_revision) =
+            self.read_auth(|read| Ok(Ok(auth_store::revision(read)?))).await?;
+        Ok(Response::new(AuthStatusResponse { header, enabled: false, auth_revision }))
+    }
+
+    async fn authenticate(
+        &self,
+        request: Request<AuthenticateRequest>,
+    ) -> RpcResult<AuthenticateResponse> {
+        self.check_can_serve(&request)?;
+        Err(status::from_error(&to_request_error(AuthRejection::NotEnabled)))
+    }
+
+    async fn user_add(
+        &self,
+        request: Request<AuthUserAddRequest>,
+    ) -> RpcResult<AuthUserAddResponse> {
+        self.check_can_serve(&request)?;
+        let mut add = request.into_inner();
+        let password = std::mem::take(&mut add.password);
+        add.hashed_password.clear();
+        if !add.options.is_some_and(|options| options.no_password) {
+            add.hashed_password = hash_password(password, self.bcrypt_cost).await?;
+        }
+        let auth_user_add = Some(add);
+        let request = InternalRaftRequest { auth_user_add, ..Default::default() };
+        let header = self.propose_change(request).await?;
+        Ok(Response::new(AuthUserAddResponse { header }))
+    }
+
+    async fn user_get(
+        &self,
+        request: Request<AuthUserGetRequest>,
+    ) -> RpcResult<AuthUserGetResponse> {
+        self.check_can_serve(&request)?;
+        let (header, user) =
+            self.read_auth(|read| auth_store::user(read, &request.get_ref().name)).await?;
+        Ok(Response::new(AuthUserGetResponse { header, roles: user.roles }))
+    }
+
+    async fn user_list(
+        &self,
+        request: Request<AuthUserListRequest>,
+    ) -> RpcResult<AuthUserListResponse> {
+        self.check_can_serve(&request)?;
+        let names = |read: &(dyn ReadTxn + '_)| Ok(Ok(auth_store::names(read, Bucket::AuthUsers)?));
+        let (header, users) = self.read_auth(names).await?;
+        Ok(Response::new(AuthUserListResponse { header, users }))
+    }
+
+    async fn user_delete(
+        &self,
+        request: Request<AuthUserDeleteRequest>,
+    ) -> RpcResult<AuthUserDeleteResponse> {
+        propose_and_answer_header!(self, request, auth_user_delete, AuthUserDeleteResponse)
+    }
+
+    async fn user_change_password(
+        &self,
+        request: Request<AuthUserChangePasswordRequest>,
+    ) -> RpcResult<AuthUserChangePasswordResponse> {
+        self.check_can_serve(&request)?;
+        let mut change = request.into_inner();
+        change.hashed_password =
+            hash_password(std::mem::take(&mut change.password), self.bcrypt_cost).await?;
+        let auth_user_change_password = Some(change);
+        let request = InternalRaftRequest { auth_user_change_password, ..Default::default() };
+        let header = self.propose_change(request).await?;
+        Ok(Response::new(AuthUserChangePasswordResponse { header }))
+    }
+
+    async fn user_grant_role(
+        &self,
+        request: Request<AuthUserGrantRoleRequest>,
+    ) -> RpcResult<AuthUserGrantRoleResponse> {
+        propose_and_answer_header!(self, request, auth_user_grant_role, AuthUserGrantRoleResponse)
+    }
+
+    async fn user_revoke_role(
+        &self,
+        request: Request<AuthUserRevokeRoleRequest>,
+    ) -> RpcResult<AuthUserRevokeRoleResponse> {
+        propose_and_answer_header!(self, request, auth_user_revoke_role, AuthUserRevokeRoleResponse)
+    }
+
+    async fn role_add(
+        &self,
+        request: Request<AuthRoleAddRequest>,
+    ) -> RpcResult<AuthRoleAddResponse> {
+        propose_and_answer_header!(self, request, auth_role_add, AuthRoleAddResponse)
+    }
+
+    async fn role_get(
+        &self,
+        request: Request<AuthRoleGetRequest>,
+    ) -> RpcResult<AuthRoleGetResponse> {
+        self.check_can_serve(&request)?;
+        let role = &request.get_ref().role;
+        let (header, perm) = self.read_auth(|read| auth_store::permissions(read, role)).await?;
+        Ok(Response::new(AuthRoleGetResponse { header, perm }))
+    }
+
+    async fn role_list(
+        &self,
+        request: Request<AuthRoleListRequest>,
+    ) -> RpcResult<AuthRoleListResponse> {
+        self.check_can_serve(&request)?;
+        let names = |read: &(dyn ReadTxn + '_)| Ok(Ok(auth_store::names(read, Bucket::AuthRoles)?));
+        let (header, roles) = self.read_auth(names).await?;
+        Ok(Response::new(AuthRoleListResponse { header, roles }))
+    }
+
+    async fn role_delete(
+        &self,
+        request: Request<AuthRoleDeleteRequest>,
+    ) -> RpcResult<AuthRoleDeleteResponse> {
+        propose_and_answer_header!(self, request, auth_role_delete, AuthRoleDeleteResponse)
+    }
+
+    async fn role_grant_permission(
+        &self,
+        request: Request<AuthRoleGrantPermissionRequest>,
+    ) -> RpcResult<AuthRoleGrantPermissionResponse> {
+        propose_and_answer_header!(
+            self,
+            request,
+            auth_role_grant_permission,
+            AuthRoleGrantPermissionResponse
+        )
+    }
+
+    async fn role_revoke_permission(
+        &self,
+        request: Request<AuthRoleRevokePermissionRequest>,
+    ) -> RpcResult<AuthRoleRevokePermissionResponse> {
+        propose_and_answer_header!(
+            self,
+            request,
+            auth_role_revoke_permission,
+            AuthRoleRevokePermissionResponse
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_hashed_at_the_cost_that_was_set() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let text = runtime.block_on(hash_password("secret".to_owned(), 4)).unwrap();
+        let text = String::from_utf8(STANDARD.decode(text).unwrap()).unwrap();
+        assert_eq!(text.split('$').nth(2), Some("04"), "{text}");
+        assert!(bcrypt::verify("secret", &text).unwrap());
+    }
+}

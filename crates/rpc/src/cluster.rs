@@ -1,0 +1,251 @@
+//! The service Cluster: who is a member, and how that changes.
+//!
+//! What a change needs of the table of members is [checked](clearlane_server::membership) when it is
+//! applied. Here is what only somebody who is connected can know: whether the cluster would survive
+//! it. A cluster of three with one member down has two of three; add a fourth that never starts, and it
+//! has two of four, and nobody can take the fourth away again. So, unless that is
+//! [switched off](ReconfigRules::is_strict):
+//!
+//! | change | needs |
+//! |---|---|
+//! | add | as many members that have started, and are connected, as the larger cluster needs |
+//! | remove | the same of the smaller cluster, without the one that goes |
+//! | promote | as many started ones as the cluster with one voter more needs |
+//!
+//! A cluster of one may always grow. A learner may always go, and so may a member that is down.
+//!
+//! Whether a learner has caught up is known to the leader alone, so a promotion is forwarded to it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clearlane_proto::etcdserverpb::cluster_server::Cluster;
+use clearlane_proto::etcdserverpb::{
+    self as wire, MemberAddRequest, MemberAddResponse, MemberListRequest, MemberListResponse,
+    MemberPromoteRequest, MemberPromoteResponse, MemberRemoveRequest, MemberRemoveResponse,
+    MemberUpdateRequest, MemberUpdateResponse, ResponseHeader,
+};
+use clearlane_server::membership::{Member, MemberChange, Members, MembershipRejection, to_proto};
+use clearlane_server::{RequestError, Server};
+use tokio::time::{sleep, timeout};
+use tonic::{Request, Response, Status};
+
+use crate::status;
+
+/// Between two looks for a leader.
+const LEADER_RETRY_DELAY: Duration = Duration::from_millis(50);
+
+/// What a change must keep to.
+#[derive(Clone, Copy, Debug)]
+pub struct ReconfigRules {
+    /// Whether a change that could cost the quorum is refused: `--strict-reconfig-check`.
+    pub is_strict: bool,
+    /// A member counts as connected after so long.
+    pub healthy_after: Duration,
+    /// So long a change may take.
+    pub timeout: Duration,
+}
+
+impl Default for ReconfigRules {
+    fn default() -> ReconfigRules {
+        let (healthy_after, patience) = (Duration::from_secs(5), Duration::from_secs(7));
+        ReconfigRules { is_strict: true, healthy_after, timeout: patience }
+    }
+}
+
+/// The service, for one thread.
+#[derive(Clone, Debug)]
+pub struct ClusterService {
+    server: Server,
+    reconfig_rules: ReconfigRules,
+}
+
+impl ClusterService {
+    /// In front of a member.
+    pub fn new(member: Server, rules: ReconfigRules) -> ClusterService {
+        ClusterService { server: member, reconfig_rules: rules }
+    }
+
+    /// Without a revision: the store's has nothing to do with it.
+    fn header(&self) -> Option<ResponseHeader> {
+        let mut header = None;
+        self.server.fill_header(&mut header);
+        header
+    }
+
+    async fn with_timeout<T>(
+        &self,
+        work: impl Future<Output = Result<T, RequestError>>,
+    ) -> Result<T, Status> {
+        let done = timeout(self.reconfig_rules.timeout, work).await;
+        done.unwrap_or(Err(RequestError::TimedOut)).map_err(|trouble| status::from_error(&trouble))
+    }
+
+    async fn add(
+        &self,
+        peer_urls: &[String],
+        learns: bool,
+    ) -> Result<(u64, Vec<Member>), RequestError> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let change = MemberChange::add(peer_urls, learns, since.as_secs())?;
+        self.check_add(learns)?;
+        let id = change.id();
+        Ok((id, self.server.change_members(change).await?))
+    }
+
+    async fn remove(&self, id: u64) -> Result<Vec<Member>, RequestError> {
+        self.check_remove(id)?;
+        self.server.change_members(MemberChange::Remove { id }).await
+    }
+
+    async fn promote(&self, id: u64) -> Result<Vec<Member>, RequestError> {
+        self.check_promote(id)?;
+        loop {
+            match self.server.change_members(MemberChange::Promote { id }).await {
+                Err(RequestError::NotLeader) => {}
+                done => return done,
+            }
+            if let Some((others, leader)) = self.server.remote_leader() {
+                match others.promote(leader, id).await {
+                    // It has stepped down meanwhile, or has gone.
+                    Err(RequestError::NotLeader | RequestError::NoLeader) => {}
+                    done => return done,
+                }
+            }
+            sleep(LEADER_RETRY_DELAY).await;
+        }
+    }
+
+    fn check_add(&self, learns: bool) -> Result<(), RequestError> {
+        let members = self.server.threads().members();
+        let all = voters(&members);
+        let started = count_started(&all);
+        if !self.reconfig_rules.is_strict || (all.len(), started) == (1, 1) {
+            return Ok(());
+        }
+        let quorum = quorum(all.len() + 1);
+        if !learns && started < quorum {
+            return Err(MembershipRejection::NotEnoughStarted.into());
+        }
+        if self.count_connected(&all) < quorum { Err(RequestError::Unhealthy) } else { Ok(()) }
+    }
+
+    fn check_remove(&self, id: u64) -> Result<(), RequestError> {
+        let members = self.server.threads().members();
+        let member = members.get(id).ok_or(MembershipRejection::NotFound)?;
+        if !self.reconfig_rules.is_strict || member.is_learner {
+            return Ok(());
+        }
+        let all = voters(&members);
+        let stay: Vec<&Member> = all.iter().copied().filter(|voter| voter.id != id).collect();
+        let quorum = quorum(stay.len());
+        if count_started(&stay) < quorum {
+            return Err(MembershipRejection::NotEnoughStarted.into());
+        }
+        let own = self.server.threads().metadata().node_id;
+        let others = self.server.threads().peer_clients();
+        let is_down = others.is_none_or(|others| others.active_since(id).is_none());
+        // Who is down is not missed.
+        if id != own && is_down {
+            return Ok(());
+        }
+        let left = self.count_connected(&all).saturating_sub(1);
+        if left < quorum { Err(RequestError::Unhealthy) } else { Ok(()) }
+    }
+
+    fn check_promote(&self, id: u64) -> Result<(), RequestError> {
+        let members = self.server.threads().members();
+        let all = voters(&members);
+        let is_learner = members.get(id).is_some_and(|member| member.is_learner);
+        let quorum = quorum(all.len() + 1);
+        // Of what is no learner the change itself says what is wrong.
+        let too_few =
+            self.reconfig_rules.is_strict && is_learner && count_started(&all) + 1 < quorum;
+        if too_few { Err(MembershipRejection::NotEnoughStarted.into()) } else { Ok(()) }
+    }
+
+    /// How many of these have been connected for long enough, with this member.
+    fn count_connected(&self, members: &[&Member]) -> usize {
+        let own = self.server.threads().metadata().node_id;
+        let others = self.server.threads().peer_clients();
+        let is_connected = |id| {
+            let since = others.and_then(|others| others.active_since(id));
+            since.is_some_and(|since| since.elapsed() >= self.reconfig_rules.healthy_after)
+        };
+        members.iter().filter(|member| member.id == own || is_connected(member.id)).count()
+    }
+}
+
+fn voters(members: &Members) -> Vec<&Member> {
+    members.iter().filter(|member| !member.is_learner).collect()
+}
+
+/// Who has started once has published its name.
+fn count_started(members: &[&Member]) -> usize {
+    members.iter().filter(|member| !member.name.is_empty()).count()
+}
+
+/// So many of this many voters decide.
+fn quorum(voters: usize) -> usize {
+    voters / 2 + 1
+}
+
+fn all_to_proto(members: &[Member]) -> Vec<wire::Member> {
+    members.iter().map(to_proto).collect()
+}
+
+#[tonic::async_trait]
+impl Cluster for ClusterService {
+    async fn member_add(
+        &self,
+        request: Request<MemberAddRequest>,
+    ) -> Result<Response<MemberAddResponse>, Status> {
+        let MemberAddRequest { peer_urls, is_learner } = request.into_inner();
+        let (id, members) = self.with_timeout(self.add(&peer_urls, is_learner)).await?;
+        let member = members.iter().find(|member| member.id == id).map(to_proto);
+        let members = all_to_proto(&members);
+        Ok(Response::new(MemberAddResponse { header: self.header(), member, members }))
+    }
+
+    async fn member_remove(
+        &self,
+        request: Request<MemberRemoveRequest>,
+    ) -> Result<Response<MemberRemoveResponse>, Status> {
+        let members = self.with_timeout(self.remove(request.get_ref().id)).await?;
+        let members = all_to_proto(&members);
+        Ok(Response::new(MemberRemoveResponse { header: self.header(), members }))
+    }
+
+    async fn member_update(
+        &self,
+        request: Request<MemberUpdateRequest>,
+    ) -> Result<Response<MemberUpdateResponse>, Status> {
+        let MemberUpdateRequest { id, peer_urls } = request.into_inner();
+        let members = self.with_timeout(async {
+            // First whether there is such a member at all.
+            self.server.threads().members().get(id).ok_or(MembershipRejection::NotFound)?;
+            self.server.change_members(MemberChange::update(id, &peer_urls)?).await
+        });
+        let members = all_to_proto(&members.await?);
+        Ok(Response::new(MemberUpdateResponse { header: self.header(), members }))
+    }
+
+    async fn member_list(
+        &self,
+        request: Request<MemberListRequest>,
+    ) -> Result<Response<MemberListResponse>, Status> {
+        if request.get_ref().linearizable {
+            self.with_timeout(self.server.linearizable_read_notify_untraced()).await?;
+        }
+        let members = self.server.threads().members().iter().map(to_proto).collect();
+        Ok(Response::new(MemberListResponse { header: self.header(), members }))
+    }
+
+    async fn member_promote(
+        &self,
+        request: Request<MemberPromoteRequest>,
+    ) -> Result<Response<MemberPromoteResponse>, Status> {
+        let members = self.with_timeout(self.promote(request.get_ref().id)).await?;
+        let members = all_to_proto(&members);
+        Ok(Response::new(MemberPromoteResponse { header: self.header(), members }))
+    }
+}

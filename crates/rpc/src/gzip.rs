@@ -1,0 +1,210 @@
+//! Calls whose messages are compressed, as clients of gRPC may ask for.
+//!
+//! A client names its encoding in the head of a call; then a flag at each message says whether it
+//! is compressed. There is gzip only, as in etcd. The answer to such a call is compressed, too,
+//! unless it is longer than [`COMPRESSED_BYTES_MAX`]: to compress that takes the network thread too long.
+//!
+//! What is unpacked has the same limit as a message that comes as it is, and no more is unpacked
+//! than one byte beyond it.
+
+use std::io::{Read, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use flate2::Compression;
+use flate2::bufread::MultiGzDecoder;
+use flate2::write::GzEncoder;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use http_body::Frame;
+use tonic::Status;
+use tonic::body::Body;
+
+use crate::router::ResponseBody;
+use crate::unary::{FRAME_HEAD_BYTES, check_received_size};
+
+/// A longer message is not compressed.
+const COMPRESSED_BYTES_MAX: usize = 64 << 10;
+
+const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+const GZIP: HeaderValue = HeaderValue::from_static("gzip");
+
+/// Whether messages of a call with this head may be compressed.
+pub(crate) fn is_gzip(head: &HeaderMap) -> Result<bool, Status> {
+    let Some(encoding) = head.get(GRPC_ENCODING) else { return Ok(false) };
+    match encoding.as_bytes() {
+        b"gzip" => Ok(true),
+        b"" | b"identity" => Ok(false),
+        other => {
+            let other = String::from_utf8_lossy(other);
+            let why = format!("grpc: Decompressor is not installed for grpc-encoding {other:?}");
+            Err(Status::unimplemented(why))
+        }
+    }
+}
+
+/// Unpacks a message whose flag is not 0.
+pub(crate) fn decompress(
+    flag: u8,
+    message: &[u8],
+    limit: usize,
+    is_packed: bool,
+) -> Result<Bytes, Status> {
+    if flag != 1 {
+        let why = format!("grpc: received unexpected payload format {flag}");
+        return Err(Status::internal(why));
+    }
+    if !is_packed {
+        let why = "grpc: compressed flag set with identity or empty encoding";
+        return Err(Status::internal(why));
+    }
+    let decoder = MultiGzDecoder::new(message);
+    if decoder.header().is_none() {
+        let error = if message.is_empty() { "EOF" } else { "gzip: invalid header" };
+        let why = format!("grpc: failed to decompress the message: {error}");
+        return Err(Status::internal(why));
+    }
+    let mut plain = Vec::new();
+    decoder.take(limit as u64 + 1).read_to_end(&mut plain).map_err(|error| {
+        Status::internal(format!("grpc: failed to read decompressed data: {error}"))
+    })?;
+    if plain.len() > limit {
+        let why = format!("grpc: received message after decompression larger than max {limit}");
+        return Err(Status::resource_exhausted(why));
+    }
+    Ok(plain.into())
+}
+
+/// The same answer, compressed if it is one short message.
+pub(super) fn compress_response(answer: Response<ResponseBody>) -> Response<ResponseBody> {
+    let (mut head, body) = answer.into_parts();
+    let body = match body {
+        ResponseBody::Message(framed) => ResponseBody::Message(compress_frame(framed)),
+        body => body,
+    };
+    if !matches!(body, ResponseBody::Empty | ResponseBody::Tonic(_)) {
+        head.headers.insert(GRPC_ENCODING, GZIP);
+    }
+    Response::from_parts(head, body)
+}
+
+/// Compresses a message with what lies before it.
+fn compress_frame(framed: Bytes) -> Bytes {
+    let message = &framed[FRAME_HEAD_BYTES..];
+    if message.is_empty() || message.len() > COMPRESSED_BYTES_MAX {
+        return framed;
+    }
+    let mut packed = BytesMut::with_capacity(FRAME_HEAD_BYTES + message.len() / 2);
+    packed.put_u8(1);
+    packed.put_u32(0);
+    let mut encoder = GzEncoder::new(packed.writer(), Compression::default());
+    let written = encoder.write_all(message).and_then(|()| encoder.finish());
+    let mut packed = written.expect("this memory grows").into_inner();
+    let length = (packed.len() - FRAME_HEAD_BYTES) as u32;
+    packed[1..FRAME_HEAD_BYTES].copy_from_slice(&length.to_be_bytes());
+    packed.freeze()
+}
+
+/// The message that comes first in these bytes, with its flag; nothing if it is not complete.
+fn first_frame(bytes: &[u8], limit: usize) -> Result<Option<(u8, usize)>, Status> {
+    let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>() else { return Ok(None) };
+    let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+    check_received_size(length, limit)?;
+    Ok((rest.len() >= length).then_some((head[0], length)))
+}
+
+/// The request for a service that knows nothing of this.
+pub(super) fn decompress_request(mut request: Request<Body>, limit: usize) -> Request<Body> {
+    request.headers_mut().remove(GRPC_ENCODING);
+    request.map(|body| Body::new(DecompressedBody { body, bytes: BytesMut::new(), limit }))
+}
+
+/// And what it has answered.
+pub(super) fn recompress_response(answer: Response<Body>) -> Response<Body> {
+    if answer.headers().contains_key("grpc-status") {
+        return answer;
+    }
+    let mut answer = answer.map(|body| Body::new(CompressedBody(body)));
+    answer.headers_mut().insert(GRPC_ENCODING, GZIP);
+    answer
+}
+
+struct DecompressedBody {
+    body: Body,
+    bytes: BytesMut,
+    limit: usize,
+}
+
+impl DecompressedBody {
+    fn next_message(&mut self) -> Result<Option<Bytes>, Status> {
+        let Some((flag, length)) = first_frame(&self.bytes, self.limit)? else { return Ok(None) };
+        let mut framed = self.bytes.split_to(FRAME_HEAD_BYTES + length).freeze();
+        if flag == 0 {
+            return Ok(Some(framed));
+        }
+        framed.advance(FRAME_HEAD_BYTES);
+        let message = decompress(flag, &framed, self.limit, true)?;
+        let mut framed = BytesMut::with_capacity(FRAME_HEAD_BYTES + message.len());
+        framed.put_u8(0);
+        framed.put_u32(message.len() as u32);
+        framed.put(message);
+        Ok(Some(framed.freeze()))
+    }
+}
+
+impl http_body::Body for DecompressedBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        loop {
+            if let Some(message) = self.next_message()? {
+                return Poll::Ready(Some(Ok(Frame::data(message))));
+            }
+            match ready!(Pin::new(&mut self.body).poll_frame(context)?) {
+                Some(frame) => match frame.into_data() {
+                    Ok(data) => self.bytes.put(data),
+                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                },
+                // A message that was cut off is the service's to refuse.
+                None if !self.bytes.is_empty() => {
+                    let rest = std::mem::take(&mut self.bytes).freeze();
+                    return Poll::Ready(Some(Ok(Frame::data(rest))));
+                }
+                None => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+struct CompressedBody(Body);
+
+impl http_body::Body for CompressedBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = ready!(Pin::new(&mut self.0).poll_frame(context)?);
+        Poll::Ready(frame.map(|frame| Ok(frame.map_data(compress_frames))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+}
+
+/// Compresses messages one by one; tonic's come whole.
+fn compress_frames(mut messages: Bytes) -> Bytes {
+    let mut packed = BytesMut::new();
+    while let Ok(Some((0, length))) = first_frame(&messages, usize::MAX) {
+        packed.put(compress_frame(messages.split_to(FRAME_HEAD_BYTES + length)));
+    }
+    packed.put(messages);
+    packed.freeze()
+}

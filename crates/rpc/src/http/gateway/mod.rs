@@ -1,0 +1,241 @@
+//! The API for whoever has only HTTP and JSON.
+//!
+//! # The idea
+//!
+//! A POST to the address of an rpc carries its request as JSON. It is translated by the descriptors
+//! that the `.proto` files compile to, called through the same services that gRPC clients reach, with
+//! a frame of bytes as if it came from the network, and the frames that come back are translated the
+//! other way. So the gateway knows no service, only names, and every service is behind it the day it
+//! is registered.
+//!
+//! ```text
+//!   POST /v3/kv/put {"key":"YQ=="}
+//!        │ bindings   /kv/put is etcdserverpb.KV/Put
+//!        │ json       {"key":"YQ=="} → 0a 01 61
+//!        │ frames     → 00 00000003 0a 01 61
+//!        ▼ services
+//!        │ frames     00 00000011 … → …, then the status
+//!        ▼ json       → {"header":{"revision":"2",…}}
+//! ```
+//!
+//! # How JSON stands for a message
+//!
+//! Fields have the names of the `.proto` files (the request may use lowerCamel as well), what has its
+//! default value is left out, 64-bit numbers are strings, because a JavaScript number has 53 bits,
+//! bytes are base64, enums are names. A request is read more generously than an answer is written:
+//! numbers or strings, unknown fields are skipped.
+//!
+//! # Large answers
+//!
+//! A small answer is translated whole, and its length is said. One of more than 64 KiB is translated
+//! by a [json_transcoder] while the client takes it, so its text is never in memory as a whole. That alone
+//! would not bound a range, whose service has its answer in one piece. So the calls that go past the
+//! services from [connections](crate::router) do it from here, too, and what a range finds is read from
+//! the store as the text goes out:
+//!
+//! ```text
+//!   store ── 64 KiB of records ──▶ encoded ── 64 KiB ──▶ text ── as fast as the client takes it ──▶
+//! ```
+//!
+//! If reading fails then, the response has begun. It ends without its end, which is a broken
+//! connection for HTTP/1 and a reset stream for HTTP/2.
+//!
+//! # Streams
+//!
+//! A stream is answered with one line per message, `{"result":…}`, as long as the connection lives. If
+//! it fails, the last line is `{"error":…}`. A request stream is one JSON object behind the other.
+//!
+//! # What holds
+//!
+//! A JSON request has at most [`JSON_BYTES_MAX`] bytes, and one message of a request stream, too. What it
+//! becomes is bounded once more by the services. A range takes a megabyte or two, whatever it finds, if
+//! it is neither sorted nor filtered. Other answers are in memory as gRPC's are: once, until the client
+//! has taken them, and encoded in the read pool, which does a few at a time.
+//!
+//! # Left out
+//!
+//! The words for malformed JSON are not etcd's, which are those of Go's decoder; the code is.
+
+mod bindings;
+mod frame_decoder;
+mod json;
+mod response;
+mod request;
+mod json_splitter;
+mod json_transcoder;
+
+use std::time::Duration;
+
+use clearlane_server::Server;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
+use http::{Method, Request, Response, StatusCode};
+use tonic::body::Body;
+use tonic::service::Routes;
+use tonic::{Code, Status};
+
+use self::bindings::Binding;
+use crate::kv::{self, CallHead, KvMethods};
+use crate::metrics::{RpcMethod as Rpc, ThreadMetrics, counted_call};
+use crate::router::{ClientInfo, RemoteAddress};
+
+/// So many bytes of JSON are one message at most: what fits into the 2 MiB of a gRPC message, as
+/// base64, with room for names and white space.
+const JSON_BYTES_MAX: usize = 4 << 20;
+
+const JSON: &str = "application/json";
+
+/// Headers with this prefix are metadata of the call, without it.
+const METADATA: &str = "grpc-metadata-";
+
+/// The part of a path that names an rpc: what follows the version. `/v3beta` is an old name.
+pub(super) fn path_of_rpc(path: &str) -> Option<&str> {
+    let rest = path.strip_prefix("/v3")?;
+    let rest = rest.strip_prefix("beta").unwrap_or(rest);
+    rest.starts_with('/').then_some(rest)
+}
+
+/// The gateway of one thread.
+#[derive(Clone, Debug)]
+pub(super) struct Gateway {
+    server: Server,
+    services: Routes,
+    thread: ThreadMetrics,
+    kv_methods: KvMethods,
+    slow_thresholds: (Duration, Duration),
+}
+
+impl Gateway {
+    pub(super) fn new(
+        member: Server,
+        services: Routes,
+        thread: ThreadMetrics,
+        slow: (Duration, Duration),
+    ) -> Gateway {
+        Gateway {
+            server: member,
+            services,
+            thread,
+            kv_methods: KvMethods::new(),
+            slow_thresholds: slow,
+        }
+    }
+
+    /// Answers a request for an rpc.
+    pub(super) async fn handle(&self, request: Request<Body>) -> Response<Body> {
+        let Some(binding) = path_of_rpc(request.uri().path()).and_then(bindings::find) else {
+            return error_response(&Status::not_found("Not Found"));
+        };
+        if request.method() != Method::POST {
+            return error_response(&Status::unimplemented("Method Not Allowed"));
+        }
+        match self.call(binding, request).await {
+            Ok(response) => response,
+            Err(status) => error_response(&status),
+        }
+    }
+
+    async fn call(
+        &self,
+        binding: &'static Binding,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, Status> {
+        let (parts, body) = request.into_parts();
+        if let Some((kind, method)) = self.kv_methods.find(binding.rpc) {
+            let message = request::message(body, binding).await?;
+            let (member, head) = (self.server.clone(), metadata(&parts.headers));
+            // A certificate's name is not the user's here, as in etcd: the gateway asks for a token.
+            let (caller, slow) =
+                (ClientInfo::without_tls(RemoteAddress::Gateway), self.slow_thresholds);
+            let asker =
+                CallHead { server: member, headers: head, client: caller, slow_thresholds: slow };
+            let counted = self.thread.start_call(method);
+            let answer = kv::handle_message(kind, asker, counted, message).await;
+            return response::single(answer.map(Body::new), binding).await;
+        }
+        let (body, cut_off) = if binding.is_client_streaming {
+            let (body, cut_off) = request::stream(body, binding).await?;
+            (body, Some(cut_off))
+        } else {
+            (request::single(body, binding).await?, None)
+        };
+        let mut call = Request::new(body);
+        *call.method_mut() = Method::POST;
+        *call.uri_mut() = http::Uri::from_static(binding.rpc);
+        *call.headers_mut() = metadata(&parts.headers);
+        *call.extensions_mut() = parts.extensions;
+        let method = Rpc::find(binding.rpc).expect("an rpc of the API");
+        let within = counted_call::CallLimits {
+            limit: kv::message_bytes_max(&self.server),
+            deadline_ns: None,
+        };
+        let mut services = self.services.clone();
+        let answer = counted_call::call(&self.thread, method, &mut services, call, within).await;
+        match binding.is_server_streaming {
+            true => response::stream(answer, binding, cut_off).await,
+            false => response::single(answer, binding).await,
+        }
+    }
+}
+
+/// What of an HTTP request's headers belongs to the call: the token, and what is marked.
+fn metadata(headers: &HeaderMap) -> HeaderMap {
+    let mut call = HeaderMap::new();
+    call.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    call.insert(TE, HeaderValue::from_static("trailers"));
+    for (name, value) in headers {
+        if *name == AUTHORIZATION {
+            call.append(AUTHORIZATION, value.clone());
+        } else if let Some(name) = name.as_str().strip_prefix(METADATA)
+            && let Ok(name) = name.parse::<HeaderName>()
+            && !is_transport_header(&name)
+        {
+            call.append(name, value.clone());
+        }
+    }
+    call
+}
+
+/// Names that no metadata has.
+fn is_transport_header(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with("grpc-") || matches!(name, "content-type" | "te" | "host" | "content-length")
+}
+
+/// A response of some JSON.
+fn json_response(status: StatusCode, body: Body) -> Response<Body> {
+    const OF_GRPC: HeaderName = HeaderName::from_static("grpc-metadata-content-type");
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    if status == StatusCode::OK {
+        response.headers_mut().insert(OF_GRPC, HeaderValue::from_static("application/grpc"));
+    }
+    response
+}
+
+/// A response that says why not.
+fn error_response(status: &Status) -> Response<Body> {
+    let body = Body::new(http_body_util::Full::from(json::of_status(status)));
+    json_response(http_status(status.code()), body)
+}
+
+/// Which HTTP status goes with which code.
+fn http_status(code: Code) -> StatusCode {
+    match code {
+        Code::Ok => StatusCode::OK,
+        Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => {
+            StatusCode::BAD_REQUEST
+        }
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::AlreadyExists | Code::Aborted => StatusCode::CONFLICT,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        // A number of nginx, which has no name: the client has gone.
+        Code::Cancelled => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
+        Code::Unknown | Code::Internal | Code::DataLoss => StatusCode::INTERNAL_SERVER_ERROR,
+        Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+    }
+}

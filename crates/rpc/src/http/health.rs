@@ -1,0 +1,172 @@
+//! Is this member well? etcd's two generations of answers.
+//!
+//! `/health` is the old one: a line of JSON about everything at once, alarms, leader, and a read.
+//! Kubernetes asks two questions instead, because what to do differs. `/livez`: shall I restart it?
+//! Only if it cannot read what it has. `/readyz`: shall I send it requests? Not without a leader,
+//! not to a learner, not if its data may be wrong. A full disk is a reason for neither.
+//!
+//! ```text
+//!                       /livez   /readyz   /health
+//!   data_corruption                 x         x     alarm CORRUPT (/health: any alarm)
+//!   serializable_read     x         x               a read of what is here
+//!   linearizable_read               x         x     the same, once this member is up to date
+//!   non_learner                     x
+//! ```
+//!
+//! Each check has an address of its own below these, and `?exclude=` leaves one out. A failure says
+//! which check failed and why; `?verbose` tells of those that did not, too.
+
+use std::fmt::Write as _;
+
+use clearlane_proto::etcdserverpb::{AlarmType, RangeRequest};
+use clearlane_server::{RequestError, requests};
+use http::{Response, StatusCode};
+use tonic::body::Body;
+
+use super::{HttpService, PLAIN, error_response, query_parts, text};
+use crate::metrics::Counter;
+
+/// What may be checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HealthCheck {
+    DataCorruption,
+    SerializableRead,
+    LinearizableRead,
+    NonLearner,
+}
+
+const LIVE: [HealthCheck; 1] = [HealthCheck::SerializableRead];
+const READY: [HealthCheck; 4] = [
+    HealthCheck::DataCorruption,
+    HealthCheck::SerializableRead,
+    HealthCheck::LinearizableRead,
+    HealthCheck::NonLearner,
+];
+
+impl HealthCheck {
+    fn name(self) -> &'static str {
+        match self {
+            HealthCheck::DataCorruption => "data_corruption",
+            HealthCheck::SerializableRead => "serializable_read",
+            HealthCheck::LinearizableRead => "linearizable_read",
+            HealthCheck::NonLearner => "non_learner",
+        }
+    }
+}
+
+/// What a path asks for: all checks of a page, or one of them.
+pub(super) fn checks_of(path: &str) -> Option<&'static [HealthCheck]> {
+    let (all, rest): (&'static [HealthCheck], _) = match (path.strip_prefix("/livez"), path) {
+        (Some(rest), _) => (&LIVE, rest),
+        (None, path) => (&READY, path.strip_prefix("/readyz")?),
+    };
+    if rest.is_empty() {
+        return Some(all);
+    }
+    let name = rest.strip_prefix('/')?;
+    all.iter().position(|check| check.name() == name).map(|at| &all[at..=at])
+}
+
+impl HttpService {
+    /// The old page.
+    pub(super) async fn health(&self, query: Option<&str>) -> Response<Body> {
+        let excluded: Vec<&str> = excluded(query).collect();
+        let is_serializable = query_parts(query).any(|part| part == ("serializable", "true"));
+        match self.unhealthy_reason(&excluded, is_serializable).await {
+            None => {
+                self.thread.count(Counter::HealthSuccess);
+                text(StatusCode::OK, PLAIN, r#"{"health":"true","reason":""}"#)
+            }
+            Some(reason) => {
+                self.thread.count(Counter::HealthFailure);
+                let line = serde_json::json!({ "health": "false", "reason": reason });
+                error_response(StatusCode::SERVICE_UNAVAILABLE, &line.to_string())
+            }
+        }
+    }
+
+    /// Why the member is not well.
+    async fn unhealthy_reason(&self, excluded: &[&str], is_serializable: bool) -> Option<String> {
+        let alarms = self.server.threads().alarms();
+        let mut names = alarms.iter().map(|alarm| alarm.alarm().as_str_name());
+        if let Some(name) = names.find(|name| !excluded.contains(name)) {
+            return Some(format!("ALARM {name}"));
+        }
+        if !is_serializable && self.server.threads().status().leader() == 0 {
+            return Some("RAFT NO LEADER".to_owned());
+        }
+        let read = self.check_read(is_serializable).await;
+        read.err().map(|trouble| format!("RANGE ERROR:{trouble}"))
+    }
+
+    /// The new pages.
+    pub(super) async fn run_checks(
+        &self,
+        checks: &[HealthCheck],
+        query: Option<&str>,
+    ) -> Response<Body> {
+        let excluded: Vec<&str> = excluded(query).collect();
+        let mut report = String::new();
+        let mut is_well = true;
+        for check in checks.iter().filter(|check| !excluded.contains(&check.name())) {
+            let name = check.name();
+            let outcome = self.run_check(*check).await;
+            let _ = match &outcome {
+                Ok(()) => writeln!(report, "[+]{name} ok"),
+                Err(why) => writeln!(report, "[-]{name} failed: {why}"),
+            };
+            is_well &= outcome.is_ok();
+        }
+        if !is_well {
+            return error_response(StatusCode::SERVICE_UNAVAILABLE, &report);
+        }
+        if !query_parts(query).any(|(name, _)| name == "verbose") {
+            report.clear();
+        }
+        report.push_str("ok\n");
+        text(StatusCode::OK, PLAIN, report)
+    }
+
+    async fn run_check(&self, check: HealthCheck) -> Result<(), String> {
+        let told = |trouble: RequestError| trouble.to_string();
+        match check {
+            HealthCheck::DataCorruption => {
+                match self.server.threads().alarms().is_raised(AlarmType::Corrupt) {
+                    true => Err("alarm activated: CORRUPT".to_owned()),
+                    false => Ok(()),
+                }
+            }
+            HealthCheck::SerializableRead => self.check_read(true).await.map_err(told),
+            HealthCheck::LinearizableRead => self.check_read(false).await.map_err(told),
+            HealthCheck::NonLearner => match self.is_learner() {
+                true => Err("this member is a learner".to_owned()),
+                false => Ok(()),
+            },
+        }
+    }
+
+    /// Whether this member has no voice.
+    fn is_learner(&self) -> bool {
+        let node = self.server.threads();
+        node.members().get(node.metadata().node_id).is_some_and(|member| member.is_learner)
+    }
+
+    /// One key of the store, whichever; as things are here, or once this member is up to date.
+    async fn check_read(&self, is_serializable: bool) -> Result<(), RequestError> {
+        if !is_serializable {
+            let fresh =
+                tokio::time::timeout(self.config.read_timeout, self.server.force_read_index());
+            fresh.await.unwrap_or(Err(RequestError::TimedOut))?;
+        }
+        let (key, range_end) = (vec![0].into(), vec![0].into());
+        let one = RangeRequest { key, range_end, limit: 1, keys_only: true, ..Default::default() };
+        let store = self.server.store();
+        let read = requests::range(&*store.begin_read(), &one);
+        read?.map(drop).map_err(RequestError::from)
+    }
+}
+
+/// What a query leaves out.
+fn excluded(query: Option<&str>) -> impl Iterator<Item = &str> {
+    query_parts(query).filter(|(name, _)| *name == "exclude").map(|(_, value)| value)
+}

@@ -1,0 +1,199 @@
+//! What can be had without gRPC? Version, health and metrics, and the API in JSON.
+//!
+//! # The problem
+//!
+//! A probe, a load balancer, a dashboard and a shell script do not speak gRPC. They ask the port
+//! that they know, in plain HTTP, and read a status code and a line of text.
+//!
+//! # The idea
+//!
+//! [`HttpService`] is a function from a request to a response, for one network thread. It does not
+//! know how connections are accepted or whether they are encrypted: whoever serves the port hands over
+//! what is not gRPC, and [`serve`] is a plain listener for a port that has nothing else.
+//!
+//! ```text
+//!   port ── is it gRPC? ── yes ──▶ services ◀────────────┐ a call in the same process
+//!              │ no                                      │
+//!              └──▶ Endpoints ── /v3/…      ──▶ gateway ─┘
+//!                       │─────── /health, /livez, /readyz   health
+//!                       │─────── /metrics                   metrics
+//!                       └─────── /version
+//! ```
+//!
+//! # What holds
+//!
+//! * A request cannot use more memory than its limits say: see `gateway`.
+//! * A probe gets an answer in time: what a check waits for has a time-out.
+//! * Nothing here changes a member but through the services.
+//!
+//! # Left out
+//!
+//! Streams over a websocket, and etcd's pages for debugging (`/debug/…`): those show a Go runtime.
+
+mod access;
+mod gateway;
+mod health;
+mod server;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_engine::Bucket;
+use clearlane_server::Server;
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use tonic::body::Body;
+use tonic::service::Routes;
+
+pub use self::access::{AccessControl, EncryptedConnection};
+use self::gateway::Gateway;
+pub use self::server::serve;
+use crate::maintenance::{ETCD_VERSION, STORAGE_VERSION};
+use crate::metrics::{self, RpcMetrics, ThreadMetrics};
+
+/// What all threads of a server have in common here.
+#[derive(Clone, Debug)]
+pub struct HttpServiceConfig {
+    /// Who may ask, from where.
+    pub access_control: AccessControl,
+    /// How long a check waits for a fresh read.
+    pub read_timeout: Duration,
+}
+
+impl Default for HttpServiceConfig {
+    fn default() -> Self {
+        HttpServiceConfig {
+            access_control: AccessControl::default(),
+            read_timeout: Duration::from_secs(7),
+        }
+    }
+}
+
+/// Everything that is not gRPC, for one thread.
+#[derive(Clone, Debug)]
+pub struct HttpService {
+    server: Server,
+    metrics: Arc<RpcMetrics>,
+    thread: ThreadMetrics,
+    gateway: Option<Gateway>,
+    config: Arc<HttpServiceConfig>,
+}
+
+impl HttpService {
+    /// Health, version and metrics of a member.
+    pub fn new(
+        member: Server,
+        metrics: Arc<RpcMetrics>,
+        thread: ThreadMetrics,
+        settings: Arc<HttpServiceConfig>,
+    ) -> HttpService {
+        HttpService { server: member, metrics, thread, gateway: None, config: settings }
+    }
+
+    /// The same, and the API in JSON. A call that takes longer than `slow` is told of in the
+    /// log, and a read that takes longer than its second part.
+    pub fn with_gateway(mut self, services: Routes, slow: (Duration, Duration)) -> HttpService {
+        let (member, thread) = (self.server.clone(), self.thread.clone());
+        self.gateway = Some(Gateway::new(member, services, thread, slow));
+        self
+    }
+
+    /// Answers a request. One that came encrypted has [`EncryptedConnection`] among its extensions.
+    pub async fn handle<B>(&self, request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<tonic::codegen::StdError>,
+    {
+        let request = request.map(Body::new);
+        let access = &self.config.access_control;
+        if let Some(refused) = access.check_host(&request) {
+            return refused;
+        }
+        let origin = access.allowed_origin(&request);
+        let mut response = match *request.method() {
+            Method::OPTIONS => Response::default(),
+            _ => self.route(request).await,
+        };
+        if let Some(origin) = origin {
+            access::add_cors_headers(&mut response, origin);
+        }
+        response
+    }
+
+    async fn route(&self, request: Request<Body>) -> Response<Body> {
+        let path = request.uri().path();
+        if let Some(gateway) = &self.gateway
+            && gateway::path_of_rpc(path).is_some()
+        {
+            return gateway.handle(request).await;
+        }
+        match path {
+            "/version" => only_get(&request).unwrap_or_else(|| self.version()),
+            "/health" => match only_get(&request) {
+                Some(refused) => refused,
+                None => self.health(request.uri().query()).await,
+            },
+            "/metrics" => {
+                let page = self.metrics.render(&self.server);
+                text(StatusCode::OK, metrics::CONTENT_TYPE, page)
+            }
+            path => match health::checks_of(path) {
+                None => error_response(StatusCode::NOT_FOUND, "404 page not found"),
+                Some(checks) => match only_get(&request) {
+                    Some(refused) => refused,
+                    None => self.run_checks(checks, request.uri().query()).await,
+                },
+            },
+        }
+    }
+
+    fn version(&self) -> Response<Body> {
+        let store = self.server.store();
+        let decided = store.begin_read().get(Bucket::Cluster, b"clusterVersion");
+        // How the store is written follows from what the cluster's members agree on.
+        let (cluster, storage) = match decided {
+            Ok(Some(version)) => (String::from_utf8_lossy(&version).into_owned(), STORAGE_VERSION),
+            _ => ("not_decided".to_owned(), "unknown"),
+        };
+        let cluster = serde_json::Value::from(cluster);
+        let line = format!(
+            r#"{{"etcdserver":"{ETCD_VERSION}","etcdcluster":{cluster},"storage":"{storage}"}}"#
+        );
+        text(StatusCode::OK, "application/json", line)
+    }
+}
+
+/// A refusal, unless it is a GET.
+fn only_get(request: &Request<Body>) -> Option<Response<Body>> {
+    if request.method() == Method::GET {
+        return None;
+    }
+    let mut refused = error_response(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
+    Some(refused)
+}
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+/// A response of some text.
+fn text(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(Body::new(Full::new(text.into())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// A refusal: a line that no browser shall take for a page.
+fn error_response(status: StatusCode, why: &str) -> Response<Body> {
+    let mut response = text(status, PLAIN, format!("{why}\n"));
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// The parts of a query string, in their order. One without `=` has an empty value.
+fn query_parts(query: Option<&str>) -> impl Iterator<Item = (&str, &str)> {
+    let parts = query.unwrap_or_default().split('&').filter(|part| !part.is_empty());
+    parts.map(|part| part.split_once('=').unwrap_or((part, "")))
+}

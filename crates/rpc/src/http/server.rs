@@ -1,0 +1,75 @@
+//! A listener for HTTP/1.1 and nothing else, on a port of its own, with TLS or without.
+//!
+//! It is what metrics get that shall not be on the port of the clients. Everything runs on the
+//! runtime that polls it; a connection that asks nothing for a while is closed.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clearlane_net::tls::TlsAcceptor;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{EncryptedConnection, HttpService};
+
+/// A client has so long to send the head of a request.
+const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Serves connections until it is dropped.
+pub async fn serve(listener: TcpListener, tls: Option<Arc<TlsAcceptor>>, endpoints: HttpService) {
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((connection, _)) => {
+                    connections.spawn(serve_connection(connection, tls.clone(), endpoints.clone()));
+                }
+                // Too many files are open, or the client has gone: the next one may do.
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// Serves one connection to its end. How it ended is the client's business.
+async fn serve_connection(
+    connection: TcpStream,
+    tls: Option<Arc<TlsAcceptor>>,
+    endpoints: HttpService,
+) {
+    match tls {
+        None => serve_http1(connection, false, endpoints).await,
+        Some(tls) => {
+            let Ok(remote) = connection.peer_addr() else { return };
+            if let Some((stream, _)) = tls.accept(connection, Some(remote)).await {
+                serve_http1(stream, true, endpoints).await;
+            }
+        }
+    }
+}
+
+async fn serve_http1<C>(connection: C, is_secure: bool, endpoints: HttpService)
+where
+    C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut http = http1::Builder::new();
+    // Who closes his half may still wait for an answer, or may be gone. For one answer it does not
+    // matter; a stream to nobody must end.
+    let has_streams = endpoints.gateway.is_some();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_HEAD_TIMEOUT)
+        .half_close(!has_streams);
+    let answer = service_fn(|mut request| {
+        let endpoints = endpoints.clone();
+        if is_secure {
+            request.extensions_mut().insert(EncryptedConnection);
+        }
+        async move { Ok::<_, Infallible>(endpoints.handle(request).await) }
+    });
+    let _ = http.serve_connection(TokioIo::new(connection), answer).await;
+}

@@ -1,0 +1,166 @@
+//! May this member answer this caller at all? What is asked of every call, whatever it is about.
+//!
+//! Three questions, in etcd's order:
+//!
+//! 1. **A learner** has not all that was agreed on, and answers only what is about itself:
+//!    [`RequiredRole::Any`] is for its status, its copy of the store and serializable ranges.
+//! 2. **The version of the client's API**, if it names one, must be text.
+//! 3. **A leader**: a client that says `hasleader: true` would rather go to another member than wait
+//!    at one that is cut off. It is told so at once; a stream that runs is ended when its member
+//!    has known of no leader for three election time-outs ([`require_leader`]).
+//!
+//! A caller may say [how long he waits](grpc_timeout). Who waits for the log is answered then, with
+//! `DeadlineExceeded`, and forgotten: mostly his own library has told him already.
+//!
+//! What a caller may see and change is asked further down.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use clearlane_raft::Leadership;
+use clearlane_server::{RequestError, Server};
+use http::HeaderMap;
+use tokio::sync::watch;
+use tokio_stream::Stream;
+use tonic::Status;
+
+use crate::status;
+
+/// After so many election time-outs without a leader a stream is ended.
+const LEADERLESS_ELECTION_TIMEOUTS_MAX: u32 = 3;
+
+/// Who may answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequiredRole {
+    /// Any member.
+    Any,
+    /// One that votes.
+    Voter,
+}
+
+/// Whether this member may answer a call with this head.
+pub fn check_member_can_serve(
+    member: &Server,
+    head: &HeaderMap,
+    who: RequiredRole,
+) -> Result<(), Status> {
+    let node = member.threads();
+    if who == RequiredRole::Voter && node.status().is_learner() {
+        return Err(status::from_error(&RequestError::NotSupportedForLearner));
+    }
+    if head.get("client-api-version").is_some_and(|version| version.to_str().is_err()) {
+        return Err(status::from_error(&RequestError::InvalidApiVersion));
+    }
+    match requires_leader(head) && node.status().leader() == 0 {
+        true => Err(status::from_error(&RequestError::NoLeader)),
+        false => Ok(()),
+    }
+}
+
+/// How long a caller waits, if he says so in a way that makes sense: up to eight digits, and a unit.
+pub fn grpc_timeout(head: &HeaderMap) -> Option<Duration> {
+    let text = head.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let is_number = (1..=8).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
+    let count: u64 = digits.parse().ok().filter(|_| is_number)?;
+    Some(match unit {
+        "H" => Duration::from_secs(count * 3600),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
+fn requires_leader(head: &HeaderMap) -> bool {
+    head.get("hasleader").is_some_and(|value| value == "true")
+}
+
+/// A stream that ends with an error when its member has been without a leader for too long, if its
+/// caller wants that.
+pub fn require_leader<S>(member: &Server, head: &HeaderMap, stream: S) -> RequireLeaderStream<S> {
+    let node = member.threads();
+    let lost = requires_leader(head).then(|| {
+        let waits: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(wait_until_leader_lost(
+            node.leadership(),
+            node.election_timeout() * LEADERLESS_ELECTION_TIMEOUTS_MAX,
+        ));
+        waits
+    });
+    RequireLeaderStream { stream: Box::pin(stream), leader_lost: lost, is_ended: false }
+}
+
+/// Waits until nobody has led for so long.
+async fn wait_until_leader_lost(mut leadership: watch::Receiver<Leadership>, patience: Duration) {
+    loop {
+        if leadership.wait_for(|now| now.leader == 0).await.is_err() {
+            return;
+        }
+        let found = leadership.wait_for(|now| now.leader != 0);
+        if tokio::time::timeout(patience, found).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// See [`require_leader`].
+pub struct RequireLeaderStream<S> {
+    stream: Pin<Box<S>>,
+    leader_lost: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    is_ended: bool,
+}
+
+impl<T, S: Stream<Item = Result<T, Status>>> Stream for RequireLeaderStream<S> {
+    type Item = Result<T, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.is_ended {
+            return Poll::Ready(None);
+        }
+        if let Some(lost) = &mut self.leader_lost
+            && lost.as_mut().poll(context).is_ready()
+        {
+            self.is_ended = true;
+            return Poll::Ready(Some(Err(status::from_error(&RequestError::NoLeader))));
+        }
+        self.stream.as_mut().poll_next(context)
+    }
+}
+
+impl<S> std::fmt::Debug for RequireLeaderStream<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Led").field("ended", &self.is_ended).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_is_written_as_grpc_writes_it() {
+        let patience = |text: &str| {
+            let mut head = HeaderMap::new();
+            head.insert("grpc-timeout", text.parse().unwrap());
+            super::grpc_timeout(&head)
+        };
+        for (text, wanted) in [
+            ("2H", Duration::from_secs(7200)),
+            ("3M", Duration::from_secs(180)),
+            ("99999999S", Duration::from_secs(99_999_999)),
+            ("150m", Duration::from_millis(150)),
+            ("7u", Duration::from_micros(7)),
+            ("0n", Duration::ZERO),
+        ] {
+            assert_eq!(patience(text), Some(wanted), "{text}");
+        }
+        for text in ["", "S", "5", "5s", "+5S", "999999999S", "5 S", "-1S"] {
+            assert_eq!(patience(text), None, "{text}");
+        }
+        assert_eq!(super::grpc_timeout(&HeaderMap::new()), None);
+    }
+}

@@ -1,0 +1,309 @@
+//! The five calls of KV, from the head of a request to the head of its answer.
+//!
+//! They come from connections, and from the JSON gateway, which has read the message another way.
+
+use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_proto::etcdserverpb::{
+    CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest,
+};
+use clearlane_server::request_trace::{SlowRequestFields, Stage};
+use clearlane_server::requests::txn;
+use clearlane_server::{Server, trace};
+use http::{HeaderMap, Response};
+use hyper::body::Incoming;
+use tonic::{Code, Status};
+
+use crate::context::RequestContext;
+use crate::metrics::{CallMetrics, RpcMethod};
+use crate::router::{ResponseBody, error_response};
+use crate::unary::{
+    EncodedResponse, decode, decode_txn, message_response, message_response_of_any_size,
+    read_message,
+};
+use crate::{gzip, range_body};
+
+/// Beside the request itself, a message may have so many bytes more: etcd's.
+const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
+
+/// A range with more records is a long one in a recording: as many as the network threads read by themselves.
+const SHORT_RANGE_RECORDS_MAX: usize = 128;
+
+/// One of the five.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KvMethod {
+    Range,
+    Put,
+    DeleteRange,
+    Txn,
+    Compact,
+}
+
+impl KvMethod {
+    const ALL: [KvMethod; 5] =
+        [KvMethod::Range, KvMethod::Put, KvMethod::DeleteRange, KvMethod::Txn, KvMethod::Compact];
+
+    fn path(self) -> &'static str {
+        match self {
+            KvMethod::Range => "/etcdserverpb.KV/Range",
+            KvMethod::Put => "/etcdserverpb.KV/Put",
+            KvMethod::DeleteRange => "/etcdserverpb.KV/DeleteRange",
+            KvMethod::Txn => "/etcdserverpb.KV/Txn",
+            KvMethod::Compact => "/etcdserverpb.KV/Compact",
+        }
+    }
+}
+
+/// The five, as they are counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KvMethods([RpcMethod; KvMethod::ALL.len()]);
+
+impl KvMethods {
+    pub(crate) fn new() -> KvMethods {
+        KvMethods(
+            KvMethod::ALL.map(|kind| RpcMethod::find(kind.path()).expect("an rpc of the API")),
+        )
+    }
+
+    /// Which of the five a path stands for, if it is one.
+    pub(crate) fn find(&self, path: &str) -> Option<(KvMethod, RpcMethod)> {
+        let kind = KvMethod::ALL.into_iter().find(|kind| kind.path() == path)?;
+        Some((kind, self.0[kind as usize]))
+    }
+}
+
+/// What there is to know of who asks, beside his request.
+pub(crate) struct CallHead {
+    pub(crate) server: Server,
+    pub(crate) headers: HeaderMap,
+    pub(crate) client: crate::router::ClientInfo,
+    /// A call that takes longer is told of in the log, and a read that takes longer than the second.
+    pub(crate) slow_thresholds: (Duration, Duration),
+}
+
+/// Answers one of the five. One that is dropped was cancelled, and is counted as that.
+pub(crate) async fn handle_call(
+    kind: KvMethod,
+    asker: CallHead,
+    counted: CallMetrics,
+    body: Incoming,
+) -> Response<ResponseBody> {
+    let is_packed = match gzip::is_gzip(&asker.headers) {
+        Ok(is_packed) => is_packed,
+        Err(status) => return finish_call(Err(status), counted),
+    };
+    let limit = message_bytes_max(&asker.server);
+    let answer = match RequestContext::start(&asker.server, &asker.headers) {
+        Err(status) => Err(status),
+        Ok(errand) => match errand.within_deadline(read_message(body, limit, is_packed)).await {
+            Err(status) | Ok(Err(status)) => Err(status),
+            Ok(Ok(message)) => {
+                counted.received(message.len());
+                execute(kind, errand, message, &asker).await
+            }
+        },
+    };
+    let answer = finish_call(answer, counted);
+    if is_packed { gzip::compress_response(answer) } else { answer }
+}
+
+/// How long a message may be that is received.
+pub(crate) fn message_bytes_max(member: &Server) -> usize {
+    member.limits().request_bytes_max + MESSAGE_OVERHEAD_BYTES
+}
+
+/// The same for a message that is here already.
+pub(crate) async fn handle_message(
+    kind: KvMethod,
+    asker: CallHead,
+    counted: CallMetrics,
+    message: Bytes,
+) -> Response<ResponseBody> {
+    counted.received(message.len());
+    let answer = match RequestContext::start(&asker.server, &asker.headers) {
+        Err(status) => Err(status),
+        Ok(errand) => execute(kind, errand, message, &asker).await,
+    };
+    finish_call(answer, counted)
+}
+
+/// The head of an answer, whose call ends here for those who count.
+fn finish_call(
+    answer: Result<Response<ResponseBody>, Status>,
+    counted: CallMetrics,
+) -> Response<ResponseBody> {
+    let answer = answer.unwrap_or_else(|status| error_response(&status));
+    // Also an answer may say that it went wrong: what was found is too large for it.
+    let status = Status::from_header_map(answer.headers());
+    if status.is_none() {
+        counted.sent(answer.body().message_len());
+    }
+    counted.end(status.map_or(Code::Ok, |status| status.code()));
+    answer
+}
+
+async fn execute(
+    kind: KvMethod,
+    mut errand: RequestContext,
+    bytes: Bytes,
+    asker: &CallHead,
+) -> Result<Response<ResponseBody>, Status> {
+    let mut count = 0;
+    let (answer, said) = match kind {
+        KvMethod::Range => {
+            let request: RangeRequest = decode(bytes)?;
+            let said = RequestSummary::Range(
+                request.key.clone(),
+                request.range_end.clone(),
+                request.limit,
+            );
+            let found = errand.range(request).await;
+            count = found.as_ref().map_or(0, |found| found.record_count());
+            let answer =
+                found.and_then(|found| range_body::response(asker, errand.deadline_ns(), found));
+            (answer, said)
+        }
+        KvMethod::Put => {
+            let request: PutRequest = decode(bytes)?;
+            let said = RequestSummary::Put(request.key.clone(), request.value.len());
+            (errand.put(request).await.map(message_response).map(EncodedResponse::Ready), said)
+        }
+        KvMethod::DeleteRange => {
+            let request: DeleteRangeRequest = decode(bytes)?;
+            let said = RequestSummary::Delete(request.key.clone(), request.range_end.clone());
+            let deleted = errand.delete_range(request).await;
+            let answer =
+                deleted.and_then(|response| message_response_of_any_size(&asker.server, response));
+            (answer, said)
+        }
+        KvMethod::Txn => {
+            let request = decode_txn(bytes)?;
+            let (success, failure) = (request.success.len(), request.failure.len());
+            let is_read = txn::is_read_only(&request);
+            let said = RequestSummary::Txn(request.compare.len(), success, failure, is_read);
+            let done = errand.txn(request).await;
+            let answer =
+                done.and_then(|response| message_response_of_any_size(&asker.server, response));
+            (answer, said)
+        }
+        KvMethod::Compact => {
+            let request: CompactionRequest = decode(bytes)?;
+            let said = RequestSummary::Compact(request.revision);
+            (errand.compact(request).await.map(message_response).map(EncodedResponse::Ready), said)
+        }
+    };
+    let took = errand.trace;
+    let answer = match answer {
+        Ok(answer) => answer.resolve(&errand).await,
+        Err(status) => Err(status),
+    };
+    errand.trace.end_stage(Stage::Sending);
+    let (class, reads) = said.trace_class(count);
+    asker.server.threads().trace().record_request(class, reads, errand.trace);
+    let (whole, read) = (
+        errand.trace.report_if_slow(asker.slow_thresholds.0),
+        took.report_if_slow(asker.slow_thresholds.1),
+    );
+    if whole.is_none() && read.is_none() {
+        return answer;
+    }
+    let about = SlowRequestFields {
+        call: kind.path(),
+        remote: &asker.client.to_string(),
+        request: &said,
+        response_count: count as i64,
+        response_size: answer.as_ref().map_or(0, |answer| answer.body().message_len()),
+    };
+    if let (Some(prefix), Some(story)) = (said.slow_read_prefix(), read) {
+        let error = answer.as_ref().err().map_or("", Status::message);
+        story.log_slow_read(prefix, &about, asker.slow_thresholds.1, error);
+        asker.server.threads().metrics().slow_applies.fetch_add(1, Relaxed);
+    }
+    if let Some(story) = whole {
+        story.log_slow_request(&about);
+    }
+    answer
+}
+
+/// What a client has said, in short, in case it is to be told. Values are left out.
+enum RequestSummary {
+    Range(Bytes, Bytes, i64),
+    Delete(Bytes, Bytes),
+    Put(Bytes, usize),
+    /// And whether it only reads.
+    Txn(usize, usize, usize, bool),
+    Compact(i64),
+}
+
+impl RequestSummary {
+    /// What the request is called in a recording, which knows how long its answer is.
+    fn trace_class(&self, count: usize) -> (&'static str, trace::LaneKind) {
+        use trace::LaneKind::{Read, Write};
+        match self {
+            RequestSummary::Range(_, end, _) if end.is_empty() => ("get", Read),
+            RequestSummary::Range(..) if count <= SHORT_RANGE_RECORDS_MAX => ("range", Read),
+            RequestSummary::Range(..) => ("long range", Read),
+            RequestSummary::Txn(_, _, _, true) => ("read txn", Read),
+            RequestSummary::Txn(..) => ("txn", Write),
+            RequestSummary::Put(..) => ("put", Write),
+            RequestSummary::Delete(..) => ("delete", Write),
+            RequestSummary::Compact(_) => ("compact", Write),
+        }
+    }
+
+    /// How etcd begins the line about a slow read, if it is one.
+    fn slow_read_prefix(&self) -> Option<&'static str> {
+        match self {
+            RequestSummary::Range(..) => Some("read-only range "),
+            RequestSummary::Txn(_, _, _, true) => Some("read-only txn "),
+            _ => None,
+        }
+    }
+}
+
+/// A range of keys.
+fn keys(key: &[u8], end: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "key:\"{}\"", key.escape_ascii())?;
+    match end.is_empty() {
+        true => Ok(()),
+        false => write!(f, " range_end:\"{}\"", end.escape_ascii()),
+    }
+}
+
+impl fmt::Display for RequestSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RequestSummary::Range(key, end, limit) => {
+                keys(key, end, f)?;
+                if *limit == 0 { Ok(()) } else { write!(f, " limit:{limit}") }
+            }
+            RequestSummary::Delete(key, end) => keys(key, end, f),
+            RequestSummary::Put(key, size) => {
+                write!(f, "key:\"{}\" value_size:{size}", key.escape_ascii())
+            }
+            RequestSummary::Txn(compares, success, failure, _) => {
+                write!(f, "compare:{compares} success:{success} failure:{failure}")
+            }
+            RequestSummary::Compact(revision) => write!(f, "revision:{revision}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<F, A, B, C, D>(_: impl FnOnce(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// It is allocated for each call, and moved about before it runs.
+    #[test]
+    fn a_call_under_way_is_small() {
+        let size = size_of_future(handle_call);
+        assert!(size <= 3072, "{size} bytes");
+    }
+}

@@ -1,0 +1,193 @@
+//! The service Lease: granted, revoked, kept alive.
+//!
+//! A keep-alive is a stream: for each request one answer, in their order, as long as the client asks. A
+//! lease that is not there is answered with 0 seconds, and the stream goes on; anything that goes wrong
+//! ends it.
+//!
+//! What only the leader knows is asked of the [member](clearlane_server::Server), which says
+//! [`NotLeader`](clearlane_server::RequestError::NotLeader) if it is another. Then that one is asked, over the
+//! peers' connections, until somebody answers or the time is over.
+
+use std::time::Duration;
+
+use clearlane_proto::etcdserverpb::lease_server::Lease;
+use clearlane_proto::etcdserverpb::{
+    InternalRaftRequest, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest,
+    LeaseKeepAliveResponse, LeaseLeasesRequest, LeaseLeasesResponse, LeaseRevokeRequest,
+    LeaseRevokeResponse, LeaseStatus, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+    ResponseHeader,
+};
+use clearlane_server::requests::AppliedResponse;
+use clearlane_server::{RequestError, Server};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::status;
+
+/// A request may take so long.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
+/// Between two looks for a leader.
+const LEADER_RETRY_DELAY: Duration = Duration::from_millis(50);
+/// So many answers of a stream may wait for the client to take them.
+const KEEP_ALIVE_BUFFER_LEN: usize = 16;
+
+/// The service, for one thread.
+#[derive(Clone, Debug)]
+pub struct LeaseService {
+    server: Server,
+}
+
+impl LeaseService {
+    /// In front of a member.
+    pub fn new(member: Server) -> LeaseService {
+        LeaseService { server: member }
+    }
+
+    async fn propose(&self, request: InternalRaftRequest) -> Result<AppliedResponse, Status> {
+        self.server.propose(request).await.map_err(|trouble| status::from_error(&trouble))
+    }
+
+    async fn renew(&self, id: i64) -> Result<i64, RequestError> {
+        loop {
+            let renewed = match self.server.remote_leader() {
+                Some((others, leader)) => others.renew_lease(leader, id).await,
+                None => self.server.renew_lease(id).await,
+            };
+            match renewed {
+                // It has stepped down meanwhile, or has gone.
+                Err(RequestError::NotLeader | RequestError::NoLeader) => {
+                    sleep(LEADER_RETRY_DELAY).await
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn time_to_live(
+        &self,
+        request: &LeaseTimeToLiveRequest,
+    ) -> Result<LeaseTimeToLiveResponse, RequestError> {
+        loop {
+            let told = match self.server.remote_leader() {
+                Some((others, leader)) => others.lease_time_to_live(leader, *request).await,
+                None => self.server.lease_time_to_live(request.id, request.keys).await,
+            };
+            match told {
+                Err(RequestError::NotLeader | RequestError::NoLeader) => {
+                    sleep(LEADER_RETRY_DELAY).await
+                }
+                Ok(mut response) => {
+                    self.server.fill_header(&mut response.header);
+                    return Ok(response);
+                }
+                failed => return failed,
+            }
+        }
+    }
+
+    /// Without a leader there is no answer, and who asks waits for one no longer than this.
+    async fn with_timeout<T>(
+        &self,
+        work: impl Future<Output = Result<T, RequestError>>,
+    ) -> Result<T, Status> {
+        let done = timeout(REQUEST_TIMEOUT, work).await.unwrap_or(Err(RequestError::NoLeader));
+        done.map_err(|trouble| status::from_error(&trouble))
+    }
+
+    /// The revision is of before the renewal: what the client knows then is true at least.
+    async fn keep_alive(
+        &self,
+        request: &LeaseKeepAliveRequest,
+    ) -> Result<LeaseKeepAliveResponse, Status> {
+        let header = Some(self.header());
+        let ttl = self.with_timeout(self.renew(request.id)).await?;
+        Ok(LeaseKeepAliveResponse { header, id: request.id, ttl })
+    }
+
+    fn header(&self) -> ResponseHeader {
+        let revision = self.server.store().begin_read().revision();
+        let mut header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
+        self.server.fill_header(&mut header);
+        header.unwrap_or_default()
+    }
+
+    /// Answers until the client has no more to ask, goes away, or something is wrong.
+    async fn run_keep_alive_stream(
+        self,
+        mut requests: Streaming<LeaseKeepAliveRequest>,
+        answers: mpsc::Sender<Result<LeaseKeepAliveResponse, Status>>,
+    ) {
+        loop {
+            let answer = tokio::select! {
+                request = requests.message() => match request {
+                    Ok(Some(request)) => self.keep_alive(&request).await,
+                    Ok(None) => return,
+                    Err(status) => Err(status),
+                },
+                () = answers.closed() => return,
+            };
+            let is_last = answer.is_err();
+            if answers.send(answer).await.is_err() || is_last {
+                return;
+            }
+        }
+    }
+}
+
+fn unexpected_response(reply: &AppliedResponse) -> Status {
+    Status::internal(format!("{reply:?} answers another request"))
+}
+
+#[tonic::async_trait]
+impl Lease for LeaseService {
+    type LeaseKeepAliveStream = ReceiverStream<Result<LeaseKeepAliveResponse, Status>>;
+
+    async fn lease_grant(
+        &self,
+        request: Request<LeaseGrantRequest>,
+    ) -> Result<Response<LeaseGrantResponse>, Status> {
+        let lease_grant = Some(request.into_inner());
+        match self.propose(InternalRaftRequest { lease_grant, ..Default::default() }).await? {
+            AppliedResponse::LeaseGrant(response) => Ok(Response::new(response)),
+            reply => Err(unexpected_response(&reply)),
+        }
+    }
+
+    async fn lease_revoke(
+        &self,
+        request: Request<LeaseRevokeRequest>,
+    ) -> Result<Response<LeaseRevokeResponse>, Status> {
+        let lease_revoke = Some(request.into_inner());
+        match self.propose(InternalRaftRequest { lease_revoke, ..Default::default() }).await? {
+            AppliedResponse::LeaseRevoke(response) => Ok(Response::new(response)),
+            reply => Err(unexpected_response(&reply)),
+        }
+    }
+
+    async fn lease_keep_alive(
+        &self,
+        request: Request<Streaming<LeaseKeepAliveRequest>>,
+    ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        let (answers, receiver) = mpsc::channel(KEEP_ALIVE_BUFFER_LEN);
+        tokio::spawn(self.clone().run_keep_alive_stream(request.into_inner(), answers));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn lease_time_to_live(
+        &self,
+        request: Request<LeaseTimeToLiveRequest>,
+    ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
+        self.with_timeout(self.time_to_live(request.get_ref())).await.map(Response::new)
+    }
+
+    async fn lease_leases(
+        &self,
+        _request: Request<LeaseLeasesRequest>,
+    ) -> Result<Response<LeaseLeasesResponse>, Status> {
+        let header = Some(self.header());
+        let leases = self.server.leases().into_iter().map(|id| LeaseStatus { id }).collect();
+        Ok(Response::new(LeaseLeasesResponse { header, leases }))
+    }
+}

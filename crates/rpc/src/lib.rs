@@ -1,0 +1,38 @@
+//! What does the wire say? gRPC services, the JSON gateway and HTTP pages in front of a member.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`serve`] | network threads: which has which connection |
+//! | [`router`] | one request: gRPC, gateway or HTTP |
+//! | `kv`, `unary`, `range_body`, `response_body`, `gzip` | the five calls of KV, from bytes to bytes |
+//! | [`context`] | one call: deadline, trace, and the calls of KV |
+//! | [`interceptors`] | may this member answer this call at all? |
+//! | [`kv_service`], [`watch`], [`lease`], [`cluster`], [`maintenance`], [`auth`] | etcd's services |
+//! | [`lock`], [`election`], [`lock_queue`] | etcd's concurrency services |
+//! | [`health`] | gRPC's health service |
+//! | [`http`] | version, health, metrics, and the API in JSON |
+//! | [`metrics`] | the metrics page |
+//! | [`status`] | which gRPC code goes with which error |
+
+pub mod auth;
+pub mod cluster;
+pub mod context;
+pub mod election;
+mod gzip;
+pub mod health;
+pub mod http;
+pub mod interceptors;
+pub(crate) mod kv;
+pub mod kv_service;
+pub mod lease;
+pub mod lock;
+pub mod lock_queue;
+pub mod maintenance;
+pub mod metrics;
+pub(crate) mod range_body;
+mod response_body;
+pub mod router;
+pub mod serve;
+pub mod status;
+mod unary;
+pub mod watch;

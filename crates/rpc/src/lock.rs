@@ -1,0 +1,82 @@
+//! The service Lock: a lock is a place at the front of a [line](crate::lock_queue).
+//!
+//! Nothing stops a client from writing what it has not locked. The lock's key lives as long as the
+//! lock is held, and a transaction that compares its revision of creation does something under it.
+
+use bytes::Bytes;
+use clearlane_proto::etcdserverpb::{DeleteRangeRequest, InternalRaftRequest, RangeRequest};
+use clearlane_proto::v3lockpb::lock_server::Lock;
+use clearlane_proto::v3lockpb::{LockRequest, LockResponse, UnlockRequest, UnlockResponse};
+use clearlane_server::RequestError;
+use clearlane_server::requests::AppliedResponse;
+use tonic::{Request, Response, Status};
+
+use crate::interceptors::{RequiredRole, check_member_can_serve};
+use crate::lock_queue::{LockQueue, client_error};
+
+/// The service, for one thread.
+#[derive(Clone, Debug)]
+pub struct LockService {
+    queue: LockQueue,
+}
+
+impl LockService {
+    /// Over these lines.
+    pub fn new(line: LockQueue) -> LockService {
+        LockService { queue: line }
+    }
+
+    async fn acquire(&self, request: LockRequest) -> Result<LockResponse, Status> {
+        let told = |trouble: RequestError| client_error(&trouble);
+        let place =
+            self.queue.enqueue(&request.name, request.lease, Bytes::new()).await.map_err(told)?;
+        if !self.queue.wait_until_first(&place).await.map_err(told)? {
+            return Ok(LockResponse { header: place.header, key: place.key });
+        }
+        // Its lease may have ended meanwhile, and then somebody else is the first.
+        let own = RangeRequest { key: place.key.clone(), ..RangeRequest::default() };
+        let own = self.queue.get(own).await.map_err(told)?;
+        match own.count {
+            0 => Err(Status::unknown("mutex: session is expired")),
+            _ => Ok(LockResponse { header: own.header, key: place.key }),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Lock for LockService {
+    async fn lock(&self, request: Request<LockRequest>) -> Result<Response<LockResponse>, Status> {
+        check_member_can_serve(
+            self.queue.server(),
+            request.metadata().as_ref(),
+            RequiredRole::Voter,
+        )?;
+        self.acquire(request.into_inner()).await.map(Response::new)
+    }
+
+    async fn unlock(
+        &self,
+        request: Request<UnlockRequest>,
+    ) -> Result<Response<UnlockResponse>, Status> {
+        check_member_can_serve(
+            self.queue.server(),
+            request.metadata().as_ref(),
+            RequiredRole::Voter,
+        )?;
+        let key = request.into_inner().key;
+        let delete_range = Some(DeleteRangeRequest { key, ..DeleteRangeRequest::default() });
+        let request = InternalRaftRequest { delete_range, ..Default::default() };
+        match self
+            .queue
+            .server()
+            .propose(request)
+            .await
+            .map_err(|trouble| client_error(&trouble))?
+        {
+            AppliedResponse::DeleteRange(done) => {
+                Ok(Response::new(UnlockResponse { header: done.header }))
+            }
+            reply => Err(crate::status::unexpected_response(&reply)),
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Who is next? The line in which locks and elections stand.
+//!
+//! # The idea
+//!
+//! A lock is a name, and who wants it puts a key below that name, which hangs on a lease. The keys were
+//! created one after the other, and the oldest one has the lock:
+//!
+//! ```text
+//!   l/a1   created at 5   holds it
+//!   l/b7   created at 8   waits until l/a1 is gone
+//!   l/c3   created at 9   waits until l/a1 and l/b7 are gone
+//! ```
+//!
+//! Each waits for the *last* key in front of it only, and looks again when that is gone: so one
+//! departure wakes one client. A holder that dies takes its key along when its lease ends.
+//!
+//! The key's name is the lease's number, so that a client which asks again with the same lease has its
+//! place already.
+//!
+//! # What holds
+//!
+//! * Nothing is kept here: a line is keys and leases, and any member can be asked.
+//! * A client that gives up while it waits leaves no key behind, if this server lives.
+//! * A lease that was made for a client who brought none ends 60 seconds after its call, unless the
+//!   client keeps it alive. While the client waits, the server does.
+
+use std::future::{Future, poll_fn};
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_mvcc::Change;
+use clearlane_mvcc::watch::{Response as Told, ResponseKind, WatchRequest, WatchedKeys};
+use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
+use clearlane_proto::etcdserverpb::request_op::Request as Op;
+use clearlane_proto::etcdserverpb::{
+    Compare, DeleteRangeRequest, InternalRaftRequest, LeaseGrantRequest, PutRequest, RangeRequest,
+    RangeResponse, RequestOp, ResponseHeader, TxnRequest, TxnResponse,
+};
+use clearlane_proto::mvccpb::KeyValue;
+use clearlane_server::request_trace::RequestTrace;
+use clearlane_server::requests::{self, AppliedResponse, check};
+use clearlane_server::watch::Stream;
+use clearlane_server::{RequestError, Server};
+use tokio::sync::watch;
+use tonic::Status;
+
+use crate::watch::WatchService;
+
+/// How long a lease lasts that a client did not bring.
+const SESSION_TTL_SECONDS: i64 = 60;
+/// While its client waits it is renewed so often.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(20);
+/// About so many bytes of events are looked at in one go.
+const EVENT_BYTES_PER_POLL: usize = 64 << 10;
+
+/// The lines of a member.
+#[derive(Clone, Debug)]
+pub struct LockQueue {
+    server: Server,
+    watch: WatchService,
+    stopped: watch::Receiver<bool>,
+}
+
+/// A place in a line.
+#[derive(Clone, Debug)]
+pub struct LockQueueEntry {
+    /// What is below a name.
+    pub prefix: Vec<u8>,
+    /// The key.
+    pub key: Bytes,
+    /// When it was created.
+    pub create_revision: i64,
+    /// What it hangs on.
+    pub lease: i64,
+    /// Its value, if it was there before.
+    pub old_value: Option<Bytes>,
+    /// Of the answer that gave it.
+    pub header: Option<ResponseHeader>,
+}
+
+/// An error as etcd's own client, which its server asks here, passes it on.
+pub fn client_error(trouble: &RequestError) -> Status {
+    Status::unknown(trouble.to_string())
+}
+
+impl LockQueue {
+    /// Of a member, on the thread of a service Watch; until `stopped` becomes true.
+    pub fn new(member: Server, watch: WatchService, stopped: watch::Receiver<bool>) -> LockQueue {
+        LockQueue { server: member, watch, stopped }
+    }
+
+    /// The member.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Gets a place, or finds the one that this lease has already.
+    pub async fn enqueue(
+        &self,
+        name: &[u8],
+        lease: i64,
+        value: Bytes,
+    ) -> Result<LockQueueEntry, RequestError> {
+        let lease = if lease == 0 { self.grant_session_lease().await? } else { lease };
+        let prefix = [name, b"/"].concat();
+        let key = Bytes::from([&prefix[..], format!("{lease:x}").as_bytes()].concat());
+        let put = PutRequest { key: key.clone(), value, lease, ..PutRequest::default() };
+        let get = RangeRequest { key: key.clone(), ..RangeRequest::default() };
+        let txn = TxnRequest {
+            compare: vec![create_revision_is(&key, 0)],
+            success: vec![RequestOp { request: Some(Op::RequestPut(put)) }],
+            failure: vec![RequestOp { request: Some(Op::RequestRange(get)) }],
+        };
+        let done = self.txn(txn).await?;
+        let there = (!done.succeeded).then(|| first_record(&done)).flatten();
+        let revision = done.header.as_ref().map_or(0, |header| header.revision);
+        let created = there.as_ref().map_or(revision, |there| there.create_revision);
+        let old_value = there.map(|there| there.value);
+        Ok(LockQueueEntry {
+            prefix,
+            key,
+            create_revision: created,
+            lease,
+            old_value,
+            header: done.header,
+        })
+    }
+
+    async fn grant_session_lease(&self) -> Result<i64, RequestError> {
+        let lease_grant = Some(LeaseGrantRequest { ttl: SESSION_TTL_SECONDS, id: 0 });
+        let request = InternalRaftRequest { lease_grant, ..Default::default() };
+        match self.server.propose(request).await? {
+            AppliedResponse::LeaseGrant(granted) => Ok(granted.id),
+            reply => unreachable!("{reply:?} is no answer to a grant"),
+        }
+    }
+
+    /// Waits until nobody is in front, and says whether anybody was. Whoever stops to wait loses his
+    /// place.
+    pub async fn wait_until_first(&self, place: &LockQueueEntry) -> Result<bool, RequestError> {
+        let mut leaves = ReleaseOnDrop(Some((self.clone(), place.clone())));
+        let first = async {
+            let mut has_waited = false;
+            while let Some((ahead, revision)) = self.predecessor(place).await? {
+                self.wait_until_deleted(&ahead, revision).await?;
+                has_waited = true;
+            }
+            Ok(has_waited)
+        };
+        let waited = self.with_lease_renewal(place.lease, first).await;
+        if waited.is_ok() {
+            leaves.0 = None;
+        }
+        waited
+    }
+
+    /// The last key in front of a place, and the revision at which it was there.
+    async fn predecessor(
+        &self,
+        place: &LockQueueEntry,
+    ) -> Result<Option<(Bytes, i64)>, RequestError> {
+        let newest_before = RangeRequest {
+            max_create_revision: place.create_revision - 1,
+            ..queue_range(&place.prefix, SortOrder::Descend)
+        };
+        let found = self.get(newest_before).await?;
+        let revision = found.header.as_ref().map_or(0, |header| header.revision);
+        Ok(found.kvs.into_iter().next().map(|record| (record.key, revision)))
+    }
+
+    /// Waits until a key is gone that was there at a revision.
+    async fn wait_until_deleted(&self, key: &Bytes, revision: i64) -> Result<(), RequestError> {
+        let keys = WatchedKeys::Single(key.clone());
+        let stream = self.watch.wake_set().open();
+        stream.watch(WatchRequest {
+            start_revision: revision + 1,
+            no_put: true,
+            ..WatchRequest::new(keys)
+        });
+        loop {
+            // Events, or an end of the watcher: in any case it is time to look again.
+            if next_responses(&stream)
+                .await?
+                .iter()
+                .any(|told| !matches!(told.kind, ResponseKind::Created))
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Does something while a lease is renewed, until the server stops.
+    async fn with_lease_renewal<T>(
+        &self,
+        lease: i64,
+        work: impl Future<Output = Result<T, RequestError>>,
+    ) -> Result<T, RequestError> {
+        let renew = async {
+            loop {
+                tokio::time::sleep(RENEWAL_INTERVAL).await;
+                // Without it the lease ends, and whoever waits for this place goes on.
+                let _ = self.server.renew_lease(lease).await;
+            }
+        };
+        tokio::select! {
+            done = work => done,
+            () = renew => unreachable!("it goes on"),
+            () = self.wait_until_stopped() => Err(RequestError::Stopped),
+        }
+    }
+
+    /// Waits until the server stops.
+    pub async fn wait_until_stopped(&self) {
+        // Whoever would say so may have gone before.
+        drop(self.stopped.clone().wait_for(|stopped| *stopped).await);
+    }
+
+    /// The holder, if there is one.
+    pub async fn holder(
+        &self,
+        name: &[u8],
+    ) -> Result<(Option<KeyValue>, ResponseHeader), RequestError> {
+        let oldest = queue_range(&[name, b"/"].concat(), SortOrder::Ascend);
+        let found = self.get(oldest).await?;
+        Ok((found.kvs.into_iter().next(), found.header.unwrap_or_default()))
+    }
+
+    /// Changes a holder's value. Says whether it was the holder.
+    pub async fn update_value(
+        &self,
+        place: &LockQueueEntry,
+        value: Bytes,
+    ) -> Result<(bool, Option<ResponseHeader>), RequestError> {
+        let (key, lease) = (place.key.clone(), place.lease);
+        let put = PutRequest { key, value, lease, ..PutRequest::default() };
+        self.txn_if_present(place, Op::RequestPut(put)).await
+    }
+
+    /// Gives a place up. If it was given up before, nothing happens.
+    pub async fn release(
+        &self,
+        place: &LockQueueEntry,
+    ) -> Result<Option<ResponseHeader>, RequestError> {
+        let delete = DeleteRangeRequest { key: place.key.clone(), ..Default::default() };
+        Ok(self.txn_if_present(place, Op::RequestDeleteRange(delete)).await?.1)
+    }
+
+    async fn txn_if_present(
+        &self,
+        place: &LockQueueEntry,
+        then: Op,
+    ) -> Result<(bool, Option<ResponseHeader>), RequestError> {
+        let txn = TxnRequest {
+            compare: vec![create_revision_is(&place.key, place.create_revision)],
+            success: vec![RequestOp { request: Some(then) }],
+            failure: vec![],
+        };
+        let done = self.txn(txn).await?;
+        Ok((done.succeeded, done.header))
+    }
+
+    async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, RequestError> {
+        match self.server.txn(request, &mut RequestTrace::start()).await? {
+            AppliedResponse::Txn(done) => Ok(done),
+            reply => unreachable!("{reply:?} is no answer to a transaction"),
+        }
+    }
+
+    /// Reads, after all that was acknowledged before.
+    pub async fn get(&self, request: RangeRequest) -> Result<RangeResponse, RequestError> {
+        check::range(&request)?;
+        self.server.linearizable_read_notify_untraced().await?;
+        let store = self.server.store();
+        let mut found = requests::range(&*store.begin_read(), &request)??;
+        self.server.fill_header(&mut found.header);
+        Ok(found)
+    }
+
+    /// Opens a watcher of one key behind a revision.
+    pub fn watch_after(&self, keys: WatchedKeys, revision: i64) -> Stream {
+        let stream = self.watch.wake_set().open();
+        stream.watch(WatchRequest { start_revision: revision + 1, ..WatchRequest::new(keys) });
+        stream
+    }
+}
+
+/// What comes next out of a stream of watchers.
+pub async fn next_responses(stream: &Stream) -> Result<Vec<Told>, RequestError> {
+    Ok(poll_fn(|context| stream.poll_responses(EVENT_BYTES_PER_POLL, context)).await?)
+}
+
+/// The change that an event tells of, with its record.
+pub fn change_record(change: &Change) -> (bool, &KeyValue) {
+    match change {
+        Change::Put(record) => (true, record),
+        Change::Delete(record) => (false, record),
+    }
+}
+
+/// All keys below a prefix that ends with a slash.
+pub fn prefix_range(prefix: &[u8]) -> (Bytes, Bytes) {
+    let mut end = prefix.to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    (Bytes::copy_from_slice(prefix), end.into())
+}
+
+/// The first or the last of a line.
+fn queue_range(prefix: &[u8], order: SortOrder) -> RangeRequest {
+    let (key, range_end) = prefix_range(prefix);
+    RangeRequest {
+        key,
+        range_end,
+        limit: 1,
+        sort_order: order as i32,
+        sort_target: SortTarget::Create as i32,
+        ..RangeRequest::default()
+    }
+}
+
+fn create_revision_is(key: &Bytes, revision: i64) -> Compare {
+    Compare {
+        key: key.clone(),
+        target: CompareTarget::Create as i32,
+        result: CompareResult::Equal as i32,
+        target_union: Some(TargetUnion::CreateRevision(revision)),
+        ..Compare::default()
+    }
+}
+
+fn first_record(done: &TxnResponse) -> Option<KeyValue> {
+    use clearlane_proto::etcdserverpb::response_op::Response;
+    match done.responses.first()?.response.as_ref()? {
+        Response::ResponseRange(found) => found.kvs.first().cloned(),
+        _ => None,
+    }
+}
+
+/// Gives a place up when its client does.
+struct ReleaseOnDrop(Option<(LockQueue, LockQueueEntry)>);
+
+impl Drop for ReleaseOnDrop {
+    fn drop(&mut self) {
+        // Outside of a runtime the server has stopped, and the lease will end.
+        if let (Some((line, place)), Ok(runtime)) =
+            (self.0.take(), tokio::runtime::Handle::try_current())
+        {
+            runtime.spawn(async move { line.release(&place).await });
+        }
+    }
+}

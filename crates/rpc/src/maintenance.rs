@@ -1,0 +1,308 @@
+//! The service Maintenance: alarms, sizes, sums, copies; and who leads.
+//!
+//! | call | who does it | how long it may take |
+//! |---|---|---|
+//! | Alarm | the cluster, through the log | as a write |
+//! | Status | this member, whatever state it is in | a moment |
+//! | MoveLeader | the leader | an election |
+//! | Downgrade | the cluster, through the log | as a write |
+//! | Defragment, Hash, HashKV, Snapshot | this member, from its own store | as long as reading all of it |
+//!
+//! The last four run on threads of their own, so few at a time that they do not fill the machine: who
+//! comes then waits.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clearlane_proto::etcdserverpb::downgrade_request::DowngradeAction;
+use clearlane_proto::etcdserverpb::maintenance_server::Maintenance;
+use clearlane_proto::etcdserverpb::{
+    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DefragmentResponse,
+    DowngradeRequest, DowngradeResponse, HashKvRequest, HashKvResponse, HashRequest, HashResponse,
+    InternalRaftRequest, MoveLeaderRequest, MoveLeaderResponse, ResponseHeader, SnapshotRequest,
+    SnapshotResponse, StatusRequest, StatusResponse,
+};
+use clearlane_proto::membershippb::DowngradeInfoSetRequest;
+use clearlane_server::downgrade::{self, downgrade_info, validate};
+use clearlane_server::requests::AppliedResponse;
+use clearlane_server::snapshot_file::SnapshotWriter;
+use clearlane_server::{RequestError, Server, checksums};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status};
+
+use crate::interceptors::{self, RequiredRole, check_member_can_serve};
+use crate::status;
+
+/// The version of etcd whose API this is.
+pub const ETCD_VERSION: &str = "3.7.1";
+/// The version of etcd whose records these are.
+pub const STORAGE_VERSION: &str = "3.7.0";
+
+/// A store that has not committed yet has a page all the same: `etcdctl` divides by its size.
+const DB_SIZE_MIN: u64 = 4096;
+
+/// So many long calls run at a time on behalf of one network thread.
+const BLOCKING_CALLS_MAX: usize = 4;
+/// So many pieces of a snapshot wait for a slow client.
+const SNAPSHOT_CHUNKS_AHEAD: usize = 4;
+/// etcd's time for a request: 5 s, and two election time-outs.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The service, for one thread.
+#[derive(Clone, Debug)]
+pub struct MaintenanceService {
+    server: Server,
+    permits: Arc<Semaphore>,
+}
+
+type RpcResult<T> = Result<Response<T>, Status>;
+
+impl MaintenanceService {
+    /// In front of a member.
+    pub fn new(member: Server) -> MaintenanceService {
+        MaintenanceService { server: member, permits: Arc::new(Semaphore::new(BLOCKING_CALLS_MAX)) }
+    }
+
+    fn check_can_serve(&self, head: &MetadataMap, who: RequiredRole) -> Result<(), Status> {
+        check_member_can_serve(&self.server, head.as_ref(), who)
+    }
+
+    /// Runs what takes long on another thread.
+    async fn run_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Server) -> Result<T, RequestError> + Send + 'static,
+    ) -> Result<T, Status> {
+        let turn = Arc::clone(&self.permits).acquire_owned().await;
+        let member = self.server.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            // Given back when the work is done, also if nobody waits for it any more.
+            let _turn = turn;
+            work(&member)
+        });
+        match done.await {
+            Ok(done) => done.map_err(|trouble| status::from_error(&trouble)),
+            Err(error) => Err(Status::internal(format!("the work was given up: {error}"))),
+        }
+    }
+
+    fn header(&self, revision: i64) -> Option<ResponseHeader> {
+        let mut header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
+        self.server.fill_header(&mut header);
+        header
+    }
+
+    /// Announces a downgrade, or calls it off.
+    async fn set_downgrade(&self, enabled: bool, ver: String) -> Result<DowngradeResponse, Status> {
+        let downgrade_info_set = Some(DowngradeInfoSetRequest { enabled, ver });
+        let request = InternalRaftRequest { downgrade_info_set, ..Default::default() };
+        match self.server.propose(request).await.map_err(|trouble| status::from_error(&trouble))? {
+            AppliedResponse::Downgrade(response) => Ok(response),
+            reply => Err(status::unexpected_response(&reply)),
+        }
+    }
+
+    /// The full version of a target that would do.
+    async fn validate(&self, target: &str) -> Result<String, RequestError> {
+        self.server.linearizable_read_notify_untraced().await?;
+        let store = self.server.store();
+        Ok(validate(&*store.begin_read(), target)??)
+    }
+
+    /// Whether a downgrade is announced.
+    fn is_downgrade_enabled(&self) -> Result<bool, Status> {
+        let announced = downgrade_info(&*self.server.store().begin_read());
+        Ok(announced.map_err(|error| status::from_error(&error.into()))?.enabled)
+    }
+
+    fn unchanged_downgrade(&self) -> DowngradeResponse {
+        let header = self.header(self.server.store().begin_read().revision());
+        DowngradeResponse { header, ..DowngradeResponse::default() }
+    }
+
+    async fn handle_downgrade(
+        &self,
+        request: &DowngradeRequest,
+    ) -> Result<DowngradeResponse, Status> {
+        let told = |trouble: RequestError| status::from_error(&trouble);
+        let mut response = match DowngradeAction::try_from(request.action) {
+            Ok(DowngradeAction::Validate) => {
+                self.validate(&request.version).await.map_err(told)?;
+                self.unchanged_downgrade()
+            }
+            Ok(DowngradeAction::Enable) => {
+                let target = self.validate(&request.version).await.map_err(told)?;
+                self.set_downgrade(true, target).await?
+            }
+            Ok(DowngradeAction::Cancel) if self.is_downgrade_enabled()? => {
+                self.set_downgrade(false, String::new()).await?
+            }
+            // There is nothing to call off, and nothing to put into the log.
+            Ok(DowngradeAction::Cancel) => self.unchanged_downgrade(),
+            Err(_) => return Err(Status::unknown("etcdserver: unknown method")),
+        };
+        let store = self.server.store();
+        let version = downgrade::cluster_version(&*store.begin_read());
+        let version = version.map_err(|error| told(error.into()))?;
+        response.version = format!("{}.{}", version.major, version.minor);
+        Ok(response)
+    }
+
+    /// What is wrong with this member or its cluster.
+    fn errors(&self) -> Vec<String> {
+        let node = self.server.threads();
+        let leaderless = (node.status().leader() == 0).then(|| RequestError::NoLeader.to_string());
+        leaderless.into_iter().chain(node.alarms().iter().map(|alarm| text(&alarm))).collect()
+    }
+}
+
+/// As etcd prints it.
+fn text(alarm: &AlarmMember) -> String {
+    let kind = match AlarmType::try_from(alarm.alarm) {
+        Ok(kind) => kind.as_str_name().to_owned(),
+        Err(_) => alarm.alarm.to_string(),
+    };
+    format!("memberID:{} alarm:{kind}", alarm.member_id)
+}
+
+#[tonic::async_trait]
+impl Maintenance for MaintenanceService {
+    type SnapshotStream = Pin<Box<dyn Stream<Item = Result<SnapshotResponse, Status>> + Send>>;
+
+    async fn alarm(&self, request: Request<AlarmRequest>) -> RpcResult<AlarmResponse> {
+        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
+        let alarm = Some(request.into_inner());
+        let request = InternalRaftRequest { alarm, ..Default::default() };
+        match self.server.propose(request).await.map_err(|trouble| status::from_error(&trouble))? {
+            AppliedResponse::Alarm(response) => Ok(Response::new(response)),
+            reply => Err(status::unexpected_response(&reply)),
+        }
+    }
+
+    async fn status(&self, request: Request<StatusRequest>) -> RpcResult<StatusResponse> {
+        self.check_can_serve(request.metadata(), RequiredRole::Any)?;
+        let (node, store) = (self.server.threads(), self.server.store());
+        let read = store.begin_read();
+        let downgrade_info =
+            downgrade_info(&*read).map_err(|error| status::from_error(&error.into()))?;
+        let (status, sizes) = (node.status(), node.sizes());
+        Ok(Response::new(StatusResponse {
+            header: self.header(read.revision()),
+            version: ETCD_VERSION.to_owned(),
+            db_size: sizes.size().max(DB_SIZE_MIN) as i64,
+            leader: status.leader(),
+            raft_index: status.committed(),
+            raft_term: status.term(),
+            raft_applied_index: status.applied(),
+            errors: self.errors(),
+            db_size_in_use: sizes.in_use().max(DB_SIZE_MIN) as i64,
+            is_learner: node.status().is_learner(),
+            storage_version: STORAGE_VERSION.to_owned(),
+            db_size_quota: node.quota().bytes(),
+            downgrade_info: Some(downgrade_info),
+        }))
+    }
+
+    async fn defragment(
+        &self,
+        request: Request<DefragmentRequest>,
+    ) -> RpcResult<DefragmentResponse> {
+        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
+        let work = |member: &Server| {
+            // It is written anew beside the old one.
+            member.threads().require_disk_space(member.threads().sizes().in_use())?;
+            Ok(member.threads().defragment()?)
+        };
+        self.run_blocking(work).await?;
+        Ok(Response::new(DefragmentResponse::default()))
+    }
+
+    async fn hash(&self, request: Request<HashRequest>) -> RpcResult<HashResponse> {
+        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
+        let work = |member: &Server| {
+            member.threads().require_disk_space(0)?;
+            Ok(checksums::hash(&*member.store())?)
+        };
+        let (hash, revision) = self.run_blocking(work).await?;
+        Ok(Response::new(HashResponse { header: self.header(revision), hash }))
+    }
+
+    async fn hash_kv(&self, request: Request<HashKvRequest>) -> RpcResult<HashKvResponse> {
+        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
+        let at = request.get_ref().revision;
+        let (sum, revision) =
+            self.run_blocking(move |member| checksums::hash_kv(&*member.store(), at)).await?;
+        Ok(Response::new(HashKvResponse {
+            header: self.header(revision),
+            hash: sum.hash,
+            compact_revision: sum.compact_revision,
+            hash_revision: sum.hash_revision,
+        }))
+    }
+
+    async fn snapshot(&self, request: Request<SnapshotRequest>) -> RpcResult<Self::SnapshotStream> {
+        self.check_can_serve(request.metadata(), RequiredRole::Any)?;
+        // It begins with a commit.
+        self.server
+            .threads()
+            .require_disk_space(0)
+            .map_err(|refused| status::from_error(&refused.into()))?;
+        let (to_client, pieces) = mpsc::channel(SNAPSHOT_CHUNKS_AHEAD);
+        let turn = Arc::clone(&self.permits).acquire_owned().await;
+        let store = self.server.store();
+        tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            // A client that has gone ends it.
+            let send = |piece| to_client.blocking_send(piece).is_ok();
+            let mut writer = match SnapshotWriter::new(&*store) {
+                Ok(writer) => writer,
+                Err(error) => {
+                    send(Err(status::from_error(&error.into())));
+                    return;
+                }
+            };
+            while let Some(piece) = writer.next_chunk().transpose() {
+                let piece = piece.map_err(|error| status::from_error(&error.into()));
+                let is_last = piece.is_err();
+                let message = piece.map(|blob| SnapshotResponse {
+                    remaining_bytes: writer.bytes_left(),
+                    blob,
+                    version: STORAGE_VERSION.to_owned(),
+                    ..SnapshotResponse::default()
+                });
+                if !send(message) || is_last {
+                    return;
+                }
+            }
+        });
+        let stream = ReceiverStream::new(pieces);
+        let stream =
+            interceptors::require_leader(&self.server, request.metadata().as_ref(), stream);
+        Ok(Response::new(Box::pin(stream)))
+    }
+
+    async fn move_leader(
+        &self,
+        request: Request<MoveLeaderRequest>,
+    ) -> RpcResult<MoveLeaderResponse> {
+        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
+        let patience = REQUEST_TIMEOUT + 2 * self.server.threads().election_timeout();
+        let moved = self.server.move_leader(request.get_ref().target_id);
+        match tokio::time::timeout(patience, moved).await {
+            Ok(Ok(())) => Ok(Response::new(MoveLeaderResponse::default())),
+            Ok(Err(trouble)) => Err(status::from_error(&trouble)),
+            Err(_) => {
+                let words = "etcdserver: request timed out, leader transfer took too long";
+                Err(Status::unknown(words))
+            }
+        }
+    }
+
+    async fn downgrade(&self, request: Request<DowngradeRequest>) -> RpcResult<DowngradeResponse> {
+        self.check_can_serve(request.metadata(), RequiredRole::Voter)?;
+        self.handle_downgrade(request.get_ref()).await.map(Response::new)
+    }
+}

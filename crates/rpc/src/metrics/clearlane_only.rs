@@ -1,0 +1,81 @@
+//! What etcd does not measure: the era, what was not in memory, what the log has lost, and who waited for
+//! which lock.
+//!
+//! The locks keep finer histograms than a page can show, with buckets that are a sixteenth wide. They
+//! are put together into buckets that double, from a microsecond on.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use clearlane_contention::{HistogramSnapshot, LockReport, ModeReport};
+
+use super::MetricSources;
+use super::page::{MetricsPage, PrometheusHistogram, doubling};
+
+/// From 1 µs to 8 s.
+const FIRST_SECONDS: f64 = 1e-6;
+const BOUNDS: i32 = 24;
+
+pub(super) fn write(page: &mut MetricsPage, sources: &MetricSources<'_>) {
+    let era = sources.server.store().era().name();
+    let help = "How this server reads beside a writer. 1 for 'era' label with current era.";
+    page.family("clearlane_era", "gauge", help).sample(&[("era", era)], 1);
+    let help = "Reads that a network thread left to others, rather than wait for the disk.";
+    let cold = sources.server.threads().metrics().uncached_reads.load(Ordering::Relaxed);
+    page.family("clearlane_cold_reads_total", "counter", help).sample(&[], cold);
+    let help =
+        "By how many bytes the log's last segment was shorter at the start than it was made.";
+    let figures = sources.server.threads().metrics();
+    let missing = figures.log_missing.load(Ordering::Relaxed);
+    page.family("clearlane_wal_missing_bytes", "gauge", help).sample(&[], missing);
+    let help = "By how much ticks of raft were late.";
+    let late = PrometheusHistogram::merge([&figures.tick_lateness]);
+    page.family("clearlane_raft_tick_lateness_seconds", "histogram", help).histogram(&[], &late);
+    let help = "The most by which a tick of raft was late since the start.";
+    let most =
+        Duration::from_nanos(figures.tick_lateness_max.load(Ordering::Relaxed)).as_secs_f64();
+    page.gauge("clearlane_raft_tick_lateness_max_seconds", help, most);
+    let report = sources.server.threads().locks().report();
+    let waits = "How long it took to get a lock. Who did not wait is counted as 0.";
+    write_locks(page, &report, "clearlane_lock_wait_seconds", waits, |mode| &mode.waits);
+    let holds = "How long a lock was held.";
+    write_locks(page, &report, "clearlane_lock_hold_seconds", holds, |mode| &mode.holds);
+    let help = "Waiting that one kind of work caused another. stance: held it, or waited itself.";
+    let mut family = page.family("clearlane_lock_blame_seconds_total", "counter", help);
+    for lock in &report {
+        for blame in &lock.blame {
+            let labels = [
+                ("lock", lock.name),
+                ("waiter", blame.waiter.name()),
+                ("waiter_mode", &format!("{:?}", blame.mode).to_lowercase()),
+                ("holder", blame.blocker.name()),
+                ("holder_mode", &format!("{:?}", blame.blocker_mode).to_lowercase()),
+                ("stance", &format!("{:?}", blame.blocker_state).to_lowercase()),
+            ];
+            family.sample(&labels, seconds(blame.total_ns));
+        }
+    }
+}
+
+fn write_locks(
+    page: &mut MetricsPage,
+    report: &[LockReport],
+    name: &str,
+    help: &str,
+    times: impl Fn(&ModeReport) -> &HistogramSnapshot,
+) {
+    let mut family = page.family(name, "histogram", help);
+    for lock in report {
+        for (mode, of_mode) in [("read", &lock.read), ("write", &lock.write)] {
+            let times = times(of_mode);
+            let values = times.buckets().map(|(ns, count)| (seconds(ns), count));
+            let bounds = doubling(FIRST_SECONDS, BOUNDS);
+            let sums = PrometheusHistogram::rounded_up(bounds, values, seconds(times.sum()));
+            family.histogram(&[("lock", lock.name), ("mode", mode)], &sums);
+        }
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}

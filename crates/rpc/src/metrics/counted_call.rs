@@ -1,0 +1,252 @@
+//! Counts a call from outside: what goes into a service, and what comes out.
+//!
+//! tonic's services show neither how many messages a stream had nor how it ended; the frames that
+//! pass by do. [`call`] wraps the bodies of a request and of its response, and looks at the heads of
+//! the frames: 5 bytes each, wherever the pieces are cut.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use clearlane_server::RequestError;
+use clearlane_server::deadline::{Deadline, within_deadline};
+use http::{Request, Response};
+use http_body::{Frame, SizeHint};
+use tonic::body::Body;
+use tonic::{Code, Status};
+use tower_service::Service;
+
+use super::rpcs::RpcMethod;
+use super::thread::{CallMetrics, ThreadMetrics};
+use crate::status;
+use crate::{gzip, unary};
+
+/// What a call is held to, which the frames that pass by show.
+#[derive(Clone, Copy, Debug)]
+pub struct CallLimits {
+    /// How long a message may be that is received.
+    pub limit: usize,
+    /// The call's deadline, on the clock of the locks.
+    pub deadline_ns: Option<u64>,
+}
+
+/// Calls a service, and counts it. At its deadline a call ends, also in the midst of its stream.
+pub async fn call<S>(
+    thread: &ThreadMetrics,
+    method: RpcMethod,
+    service: &mut S,
+    request: Request<Body>,
+    CallLimits { limit, deadline_ns: until_ns }: CallLimits,
+) -> Response<Body>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+{
+    let call = thread.start_call(method);
+    let thread = thread.clone();
+    let request = request.map(|body| {
+        Body::new(CountedRequestBody {
+            body,
+            scanner: MessageScanner::default(),
+            thread,
+            method,
+            limit,
+        })
+    });
+    let late = || status::from_error(&RequestError::DeadlineExceeded).into_http();
+    let response =
+        within_deadline(until_ns, call_service(service, request)).await.unwrap_or_else(late);
+    if let Some(status) = Status::from_header_map(response.headers()) {
+        // There is no message, and no trailer.
+        call.end(status.code());
+        return response;
+    }
+    let deadline = Deadline::new(until_ns);
+    response.map(|body| {
+        Body::new(CountedResponseBody {
+            body,
+            scanner: MessageScanner::default(),
+            call: Some(call),
+            deadline,
+        })
+    })
+}
+
+async fn call_service<S>(service: &mut S, request: Request<Body>) -> Response<Body>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+{
+    let Ok(()) = std::future::poll_fn(|context| service.poll_ready(context)).await;
+    let Ok(response) = service.call(request).await;
+    response
+}
+
+/// Sees frames pass by.
+#[derive(Debug, Default)]
+struct MessageScanner {
+    head: [u8; 5],
+    /// So much of a head has come.
+    head_len: usize,
+    /// So much of a message is still to come.
+    message_left: usize,
+}
+
+impl MessageScanner {
+    /// `found` gets the flag and the length of each message.
+    fn scan<E>(
+        &mut self,
+        mut piece: &[u8],
+        mut found: impl FnMut(u8, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        loop {
+            let message = self.message_left.min(piece.len());
+            piece.advance(message);
+            self.message_left -= message;
+            if piece.is_empty() {
+                return Ok(());
+            }
+            let head = piece.len().min(self.head.len() - self.head_len);
+            piece.copy_to_slice(&mut self.head[self.head_len..self.head_len + head]);
+            self.head_len += head;
+            if self.head_len == self.head.len() {
+                let [flag, length @ ..] = self.head;
+                (self.head_len, self.message_left) = (0, u32::from_be_bytes(length) as usize);
+                found(flag, self.message_left)?;
+            }
+        }
+    }
+}
+
+struct CountedRequestBody {
+    body: Body,
+    scanner: MessageScanner,
+    thread: ThreadMetrics,
+    method: RpcMethod,
+    limit: usize,
+}
+
+impl http_body::Body for CountedRequestBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
+        if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
+            this.scanner.scan(data, |flag, bytes| {
+                unary::check_received_size(bytes, this.limit)?;
+                if flag != 0 {
+                    gzip::decompress(flag, &[], this.limit, false)?;
+                }
+                this.thread.received(this.method, bytes);
+                Ok::<_, Status>(())
+            })?;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Whoever drops it before its end has cancelled the call.
+struct CountedResponseBody {
+    body: Body,
+    scanner: MessageScanner,
+    call: Option<CallMetrics>,
+    deadline: Deadline,
+}
+
+impl CountedResponseBody {
+    fn record_frame(&mut self, frame: Option<&Result<Frame<Bytes>, Status>>) {
+        let Some(call) = &self.call else { return };
+        let code = match frame {
+            Some(Ok(frame)) => match (frame.data_ref(), frame.trailers_ref()) {
+                (Some(data), _) => {
+                    let Ok(()) = self.scanner.scan(data, |_, bytes| {
+                        call.sent(bytes);
+                        Ok::<_, Infallible>(())
+                    });
+                    return;
+                }
+                (None, trailers) => trailers
+                    .and_then(Status::from_header_map)
+                    .map_or(Code::Ok, |status| status.code()),
+            },
+            Some(Err(status)) => status.code(),
+            None => Code::Unknown,
+        };
+        if let Some(call) = self.call.take() {
+            call.end(code);
+        }
+    }
+}
+
+impl http_body::Body for CountedResponseBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        let in_time = match this.deadline.has_passed() {
+            true => None,
+            false => match Pin::new(&mut this.body).poll_frame(context) {
+                Poll::Ready(frame) => Some(frame),
+                Poll::Pending => {
+                    ready!(this.deadline.poll(context));
+                    None
+                }
+            },
+        };
+        let frame = in_time.unwrap_or_else(|| {
+            let had_ended = std::mem::take(&mut this.body).is_end_stream();
+            (!had_ended).then(|| Ok(Frame::trailers(status::deadline_exceeded_trailers())))
+        });
+        this.record_frame(frame.as_ref());
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_seen_wherever_the_pieces_are_cut() {
+        let mut stream = Vec::new();
+        for length in [3u8, 0, 7] {
+            stream.extend([0, 0, 0, 0, length]);
+            stream.extend(std::iter::repeat_n(9, usize::from(length)));
+        }
+        for piece in 1..=stream.len() {
+            let mut heads = MessageScanner::default();
+            let mut found = Vec::new();
+            for piece in stream.chunks(piece) {
+                let Ok(()) = heads.scan(piece, |_, bytes| {
+                    found.push(bytes);
+                    Ok::<_, Infallible>(())
+                });
+            }
+            assert_eq!(found, [3, 0, 7], "in pieces of {piece}");
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! etcd's figures, from whoever knows them here.
+//!
+//! Where the way of measuring differs:
+//!
+//! | name | here |
+//! |---|---|
+//! | `etcd_server_apply_duration_seconds` | a batch of entries is timed, and divided by their number; `op` is always `entry` |
+//! | `etcd_mvcc_range_total` | calls of Range; the ranges within transactions are not counted |
+//! | `etcd_server_request_duration_seconds`, `etcd_server_range_duration_seconds` | from the call to its answer, with the waits |
+//! | `etcd_debugging_mvcc_events_total` | responses that were sent to watchers; one has many events |
+//! | `etcd_debugging_mvcc_pending_events_total` | revisions that were not handed on yet |
+//! | hash, defragment, snapshot durations | of the calls that asked for them |
+//! | `etcd_debugging_lease_*_total` | calls that this member answered; etcd counts on every member |
+//! | `etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds` | one step of a compaction |
+//! | `etcd_mvcc_db_total_size_in_bytes` | what the quota is compared with: bytes of keys and values at their height since the last defragmentation |
+//! | `etcd_server_client_requests_total` | the version is not looked at: a header per request is not worth it |
+//! | `etcd_server_go_version` | there is none |
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use clearlane_engine::Bucket;
+use clearlane_mvcc::ReadTxn;
+use clearlane_server::threads::{DurationHistogram, Metrics};
+use tonic::Code;
+
+use super::MetricSources;
+use super::page::{MetricsPage, PrometheusHistogram, doubling};
+use super::rpcs::{RpcInfo, RpcMethod, rpcs};
+use super::thread::{CODES, Counter, RpcCounters};
+use crate::maintenance::ETCD_VERSION;
+
+pub(super) fn write(page: &mut MetricsPage, sources: &MetricSources<'_>) {
+    let store = sources.server.store();
+    write_state(page, &*store.begin_read());
+    let sizes = sources.server.threads().sizes();
+    let help = "Total size of the underlying database physically allocated in bytes.";
+    page.gauge("etcd_mvcc_db_total_size_in_bytes", help, sizes.size());
+    let help = "Total size of the underlying database logically in use in bytes.";
+    page.gauge("etcd_mvcc_db_total_size_in_use_in_bytes", help, sizes.in_use());
+    write_member(page, sources);
+    write_thread_metrics(page, sources.server.threads().metrics());
+    write_mvcc(page, sources);
+    write_disk(page, sources);
+    write_clients(page, sources);
+    write_calls(page, sources);
+    write_rpcs(page, sources);
+}
+
+/// What a state of the store says.
+fn write_state(page: &mut MetricsPage, state: &dyn ReadTxn) {
+    let help = "The current revision of store.";
+    page.gauge("etcd_debugging_mvcc_current_revision", help, state.revision());
+    let help = "The revision of the last compaction in store.";
+    page.gauge("etcd_debugging_mvcc_compact_revision", help, state.compact_revision());
+    let auth = state.get(Bucket::Auth, b"authRevision").ok().flatten();
+    let auth = auth.and_then(|bytes| Some(u64::from_be_bytes(bytes[..].try_into().ok()?)));
+    let help = "The current revision of auth store.";
+    page.gauge("etcd_debugging_auth_revision", help, auth.unwrap_or(1));
+    let help =
+        "Which version is running. 1 for 'cluster_version' label with current cluster version";
+    let mut family = page.family("etcd_cluster_version", "gauge", help);
+    if let Ok(Some(version)) = state.get(Bucket::Cluster, b"clusterVersion") {
+        let version = String::from_utf8_lossy(&version);
+        let mut parts = version.split('.');
+        if let (Some(major), Some(minor)) = (parts.next(), parts.next()) {
+            family.sample(&[("cluster_version", &format!("{major}.{minor}"))], 1);
+        }
+    }
+}
+
+/// Who it is, and who leads.
+fn write_member(page: &mut MetricsPage, sources: &MetricSources<'_>) {
+    let node = sources.server.threads();
+    let (id, leader) = (node.metadata().node_id, node.status().leader());
+    let hex = |id: u64| format!("{id:x}");
+    let gauge = |is: bool| u8::from(is);
+    let help = "Whether or not a leader exists. 1 is existence, 0 is not.";
+    page.gauge("etcd_server_has_leader", help, gauge(leader != 0));
+    let help = "Whether or not this member is a leader. 1 if is, 0 otherwise.";
+    page.gauge("etcd_server_is_leader", help, gauge(leader == id));
+    let help =
+        "Server or member ID in hexadecimal format. 1 for 'server_id' label with current ID.";
+    page.family("etcd_server_id", "gauge", help).sample(&[("server_id", &hex(id))], 1);
+    let help = "Which version is running. 1 for 'server_version' label with current version.";
+    let version = [("server_version", ETCD_VERSION)];
+    page.family("etcd_server_version", "gauge", help).sample(&version, 1);
+    let help = "Which Go version server is running with. 1 for 'server_go_version' label.";
+    let version = [("server_go_version", "none")];
+    page.family("etcd_server_go_version", "gauge", help).sample(&version, 1);
+    let help = "Current backend storage quota size in bytes.";
+    page.gauge("etcd_server_quota_backend_bytes", help, node.quota().bytes());
+    let members = node.members();
+    let is_learner = node.status().is_learner();
+    let help = "Whether or not this member is a learner. 1 if is, 0 otherwise.";
+    page.gauge("etcd_server_is_learner", help, gauge(is_learner));
+    let help = "The current number of known peers.";
+    let mut family = page.family("etcd_network_known_peers", "gauge", help);
+    for member in members.iter() {
+        family.sample(&[("Local", &hex(id)), ("Remote", &hex(member.id))], 1);
+    }
+    let help = "Alarms for every member in cluster.";
+    let mut family = page.family("etcd_debugging_server_alarms", "gauge", help);
+    for alarm in node.alarms().iter() {
+        let labels =
+            [("alarm_type", alarm.alarm().as_str_name()), ("server_id", &hex(alarm.member_id))];
+        family.sample(&labels, 1);
+    }
+    let help = "The total number of consensus proposals committed.";
+    page.gauge("etcd_server_proposals_committed_total", help, node.status().committed());
+    let help = "The total number of consensus proposals applied.";
+    page.gauge("etcd_server_proposals_applied_total", help, node.status().applied());
+}
+
+/// What the member's threads have counted.
+fn write_thread_metrics(page: &mut MetricsPage, figures: &Metrics) {
+    let help = "The current number of pending proposals to commit.";
+    let pending = figures.proposals_pending.load(Relaxed);
+    page.gauge("etcd_server_proposals_pending", help, pending);
+    let counters = [
+        (
+            "etcd_server_leader_changes_seen_total",
+            "The number of leader changes seen.",
+            &figures.leader_changes,
+        ),
+        (
+            "etcd_server_proposals_failed_total",
+            "The total number of failed proposals seen.",
+            &figures.proposals_failed,
+        ),
+        (
+            "etcd_server_read_indexes_failed_total",
+            "The total number of failed read indexes seen.",
+            &figures.reads_failed,
+        ),
+        (
+            "etcd_server_slow_read_indexes_total",
+            "The total number of pending read indexes not in sync with leader's or timed out read \
+             index requests.",
+            &figures.slow_read_indexes,
+        ),
+        (
+            "etcd_server_heartbeat_send_failures_total",
+            "The total number of leader heartbeat send failures (likely overloaded from slow disk).",
+            &figures.late_heartbeats,
+        ),
+        ("etcd_mvcc_put_total", "Total number of puts seen by this member.", &figures.puts),
+        (
+            "etcd_mvcc_delete_total",
+            "Total number of deletes seen by this member.",
+            &figures.deletes,
+        ),
+        ("etcd_mvcc_txn_total", "Total number of txns seen by this member.", &figures.txns),
+    ];
+    for (name, help, value) in counters {
+        page.counter(name, help, value.load(Relaxed));
+    }
+    let help = "The total size of put kv pairs seen by this member.";
+    let put_bytes = figures.put_bytes.load(Relaxed);
+    page.gauge("etcd_debugging_mvcc_total_put_size_in_bytes", help, put_bytes);
+    let help = "Total number of keys.";
+    page.gauge("etcd_debugging_mvcc_keys_total", help, figures.keys.load(Relaxed));
+    let help = "The unix time of the last db compaction. Resets to 0 on start.";
+    let compacted_at = figures.compacted_at.load(Relaxed);
+    page.gauge("etcd_debugging_mvcc_db_compaction_last", help, compacted_at);
+    let help = "The latency distributions of apply called by backend.";
+    let labels = [("op", "entry"), ("success", "true"), ("version", "v3")];
+    page.family("etcd_server_apply_duration_seconds", "histogram", help)
+        .histogram(&labels, &PrometheusHistogram::merge([&figures.applies]));
+    let help = "The total number of slow apply requests (likely overloaded from slow disk).";
+    let slow = figures.slow_applies.load(Relaxed);
+    page.counter("etcd_server_slow_apply_total", help, slow);
+}
+
+fn write_mvcc(page: &mut MetricsPage, sources: &MetricSources<'_>) {
+    let ranges =
+        sources.started("/etcdserverpb.KV/Range") + sources.started("/etcdserverpb.KV/RangeStream");
+    page.counter("etcd_mvcc_range_total", "Total number of ranges seen by this member.", ranges);
+    let watch = "/etcdserverpb.Watch/Watch";
+    let help = "Total number of watch streams.";
+    page.gauge("etcd_debugging_mvcc_watch_stream_total", help, sources.in_flight(watch));
+    let watching = sources.server.threads().watch_server().metrics();
+    let watchers = [
+        ("etcd_debugging_mvcc_watcher_total", "Total number of watchers.", watching.watchers),
+        (
+            "etcd_debugging_mvcc_slow_watcher_total",
+            "Total number of unsynced slow watchers.",
+            watching.unsynced,
+        ),
+        (
+            "etcd_debugging_mvcc_pending_events_total",
+            "Total number of pending events to be sent.",
+            watching.queued,
+        ),
+    ];
+    for (name, help, value) in watchers {
+        page.gauge(name, help, value);
+    }
+    let sent = sources.sum_for_path(watch, |row| row.sent.load(Relaxed));
+    let help = "Total number of events sent by this member.";
+    page.counter("etcd_debugging_mvcc_events_total", help, sent);
+    let leases = [
+        ("etcd_debugging_lease_granted_total", "granted", "/etcdserverpb.Lease/LeaseGrant"),
+        ("etcd_debugging_lease_revoked_total", "revoked", "/etcdserverpb.Lease/LeaseRevoke"),
+    ];
+    for (name, what, path) in leases {
+        page.counter(name, &format!("The total number of {what} leases."), sources.ok_count(path));
+    }
+    let figures = sources.server.threads().metrics();
+    let help = "The total number of expired leases.";
+    let expired = figures.leases_expired.load(Relaxed);
+    page.counter("etcd_debugging_server_lease_expired_total", help, expired);
+    let help = "Bucketed histogram of lease TTLs.";
+    page.seconds("etcd_debugging_lease_ttl_total", help, &figures.lease_ttls);
+    let renewed =
+        sources.sum_for_path("/etcdserverpb.Lease/LeaseKeepAlive", |row| row.sent.load(Relaxed));
+    let help = "The number of renewed leases seen by the leader.";
+    page.counter("etcd_debugging_lease_renewed_total", help, renewed);
+}
+
+fn write_disk(page: &mut MetricsPage, sources: &MetricSources<'_>) {
+    let figures = sources.server.threads().metrics();
+    let help = "The latency distributions of fsync called by WAL.";
+    page.seconds("etcd_disk_wal_fsync_duration_seconds", help, &figures.log_syncs);
+    let help = "The latency distributions of write called by WAL.";
+    page.seconds("etcd_disk_wal_write_duration_seconds", help, &figures.log_writes);
+    let help = "Total number of bytes written in WAL.";
+    page.gauge("etcd_disk_wal_write_bytes_total", help, figures.log_bytes.load(Relaxed));
+    let help = "The latency distributions of commit called by backend.";
+    page.seconds("etcd_disk_backend_commit_duration_seconds", help, &figures.commits);
+    let help = "Bucketed histogram of db compaction pause duration.";
+    let steps = in_millis(&figures.compaction_steps);
+    page.family("etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds", "histogram", help)
+        .histogram(&[], &steps);
+    let help = "Bucketed histogram of db compaction total duration.";
+    let whole = PrometheusHistogram::merge([&figures.compactions]);
+    let values = whole.values().map(|(seconds, count)| (seconds * 1000.0, count));
+    let whole = PrometheusHistogram::rounded_up(doubling(100.0, 14), values, whole.sum() * 1000.0);
+    page.family("etcd_debugging_mvcc_db_compaction_total_duration_milliseconds", "histogram", help)
+        .histogram(&[], &whole);
+    let help = "Total number of db keys compacted.";
+    let removed = figures.compacted_records.load(Relaxed);
+    page.counter("etcd_debugging_mvcc_db_compaction_keys_total", help, removed);
+    let defragment = "/etcdserverpb.Maintenance/Defragment";
+    let help = "Whether or not defrag is active on the member. 1 means active, 0 means not.";
+    let is_under_way = u8::from(sources.in_flight(defragment) > 0);
+    page.gauge("etcd_disk_defrag_inflight", help, is_under_way);
+    let of_calls = [
+        (
+            "etcd_disk_backend_defrag_duration_seconds",
+            "backend defragmentation",
+            "Defragment",
+            0.1,
+            13,
+        ),
+        ("etcd_disk_backend_snapshot_duration_seconds", "backend snapshots", "Snapshot", 0.01, 17),
+        ("etcd_mvcc_hash_duration_seconds", "storage hash operation", "Hash", 0.01, 15),
+        ("etcd_mvcc_hash_rev_duration_seconds", "storage hash by revision", "HashKV", 0.01, 15),
+    ];
+    for (name, what, call, first, bounds) in of_calls {
+        let took = sources.ok_durations(&format!("/etcdserverpb.Maintenance/{call}"));
+        let sums =
+            PrometheusHistogram::rounded_up(doubling(first, bounds), took.values(), took.sum());
+        let help = format!("The latency distribution of {what}.");
+        page.family(name, "histogram", &help).histogram(&[], &sums);
+    }
+}
+
+/// In milliseconds, as some of etcd's old names want it.
+fn in_millis(buckets: &DurationHistogram) -> PrometheusHistogram {
+    let sums = PrometheusHistogram::merge([buckets]);
+    let values = sums.values().map(|(seconds, count)| (seconds * 1000.0, count));
+    PrometheusHistogram::rounded_up(doubling(1.0, 13), values, sums.sum() * 1000.0)
+}
+
+fn write_clients(page: &mut MetricsPage, sources: &MetricSources<'_>) {
+    let counters = [
+        (
+            "etcd_network_client_grpc_received_bytes_total",
+            "The total number of bytes received from grpc clients.",
+            Counter::ReceivedBytes,
+        ),
+        (
+            "etcd_network_client_grpc_sent_bytes_total",
+            "The total number of bytes sent to grpc clients.",
+            Counter::SentBytes,
+        ),
+        (
+            "etcd_server_health_success",
+            "The total number of successful health checks",
+            Counter::HealthSuccess,
+        ),
+        (
+            "etcd_server_health_failures",
+            "The total number of failed health checks",
+            Counter::HealthFailure,
+        ),
+    ];
+    for (name, help, counter) in counters {
+        page.counter(name, help, sources.count(counter));
+    }
+    let started = |is_unary: bool| -> u64 {
+        let of_kind = |(_, rpc): &(RpcMethod, &RpcInfo)| (rpc.kind == "unary") == is_unary;
+        let started = |(method, _)| sources.sum_for(method, |row| row.started.load(Relaxed));
+        all().filter(of_kind).map(started).sum()
+    };
+    let help = "The total number of client requests per client version.";
+    let mut family = page.family("etcd_server_client_requests_total", "counter", help);
+    for (kind, is_unary) in [("unary", true), ("stream", false)] {
+        let labels = [("client_api_version", "unknown"), ("type", kind)];
+        family.sample(&labels, started(is_unary));
+    }
+    let help = "The total number of successful learner promotions while this member is leader.";
+    let promoted = sources.ok_count("/etcdserverpb.Cluster/MemberPromote");
+    page.counter("etcd_server_learner_promote_successes", help, promoted);
+}
+
+/// How long the calls took that etcd times.
+fn write_calls(page: &mut MetricsPage, sources: &MetricSources<'_>) {
+    let help = "Response latency distribution in seconds for each type.";
+    let mut family = page.family("etcd_server_request_duration_seconds", "histogram", help);
+    for (method, rpc) in all() {
+        let Some(request) = rpc.request else { continue };
+        for (success, text) in [(true, "true"), (false, "false")] {
+            let sums = sources.durations_by_success(method, success);
+            family.histogram(&[("success", text), ("type", request)], &sums);
+        }
+    }
+    let range = RpcMethod::find("/etcdserverpb.KV/Range").expect("an rpc of the API");
+    let help = "The latency distributions of txn.Range.";
+    let mut family = page.family("etcd_server_range_duration_seconds", "histogram", help);
+    for (success, text) in [(true, "true"), (false, "false")] {
+        family.histogram(&[("success", text)], &sources.durations_by_success(range, success));
+    }
+    if sources.options.is_extensive {
+        let help = "Histogram of response latency of RPCs handled by the server.";
+        let mut family = page.family("grpc_server_handling_seconds", "histogram", help);
+        for (method, rpc) in all() {
+            family.histogram(&rpc.labels(), &sources.all_durations(method));
+        }
+    }
+}
+
+fn write_rpcs(page: &mut MetricsPage, sources: &MetricSources<'_>) {
+    let help = "Total number of RPCs completed on the server, regardless of success or failure.";
+    let mut family = page.family("grpc_server_handled_total", "counter", help);
+    for (method, rpc) in all() {
+        for (number, code) in CODE_NAMES.into_iter().enumerate() {
+            let [name, service, kind] = rpc.labels();
+            let labels = [("grpc_code", code), name, service, kind];
+            family
+                .sample(&labels, sources.sum_for(method, |row| row.handled[number].load(Relaxed)));
+        }
+    }
+    type ReadCounter = fn(&RpcCounters) -> u64;
+    let families: [(&str, &str, ReadCounter); 3] = [
+        (
+            "grpc_server_msg_received_total",
+            "Total number of RPC stream messages received on the server.",
+            |row| row.received.load(Relaxed),
+        ),
+        (
+            "grpc_server_msg_sent_total",
+            "Total number of gRPC stream messages sent by the server.",
+            |row| row.sent.load(Relaxed),
+        ),
+        ("grpc_server_started_total", "Total number of RPCs started on the server.", |row| {
+            row.started.load(Relaxed)
+        }),
+    ];
+    for (name, help, read) in families {
+        let mut family = page.family(name, "counter", help);
+        for (method, rpc) in all() {
+            family.sample(&rpc.labels(), sources.sum_for(method, read));
+        }
+    }
+}
+
+/// gRPC's codes as Go writes them, by number.
+const CODE_NAMES: [&str; CODES] = [
+    "OK",
+    "Canceled",
+    "Unknown",
+    "InvalidArgument",
+    "DeadlineExceeded",
+    "NotFound",
+    "AlreadyExists",
+    "PermissionDenied",
+    "ResourceExhausted",
+    "FailedPrecondition",
+    "Aborted",
+    "OutOfRange",
+    "Unimplemented",
+    "Internal",
+    "Unavailable",
+    "DataLoss",
+    "Unauthenticated",
+];
+
+fn all() -> impl Iterator<Item = (RpcMethod, &'static RpcInfo)> {
+    rpcs().all.iter().enumerate().map(|(number, rpc)| (RpcMethod(number as u16), rpc))
+}
+
+impl RpcInfo {
+    fn labels(&self) -> [(&str, &str); 3] {
+        [("grpc_method", &self.name), ("grpc_service", &self.service), ("grpc_type", self.kind)]
+    }
+}
+
+/// Sums over the threads.
+impl MetricSources<'_> {
+    fn counters(&self, method: RpcMethod) -> impl Iterator<Item = &RpcCounters> {
+        self.threads.iter().map(move |cells| &cells.rpcs[usize::from(method.0)])
+    }
+
+    fn sum_for(&self, method: RpcMethod, read: impl Fn(&RpcCounters) -> u64) -> u64 {
+        self.counters(method).map(read).sum()
+    }
+
+    fn sum_for_path(&self, path: &str, read: impl Fn(&RpcCounters) -> u64) -> u64 {
+        RpcMethod::find(path).map_or(0, |method| self.sum_for(method, read))
+    }
+
+    fn started(&self, path: &str) -> u64 {
+        self.sum_for_path(path, |row| row.started.load(Relaxed))
+    }
+
+    fn ok_count(&self, path: &str) -> u64 {
+        self.sum_for_path(path, |row| row.handled[Code::Ok as usize].load(Relaxed))
+    }
+
+    fn in_flight(&self, path: &str) -> u64 {
+        let ended =
+            self.sum_for_path(path, |row| row.handled.iter().map(|code| code.load(Relaxed)).sum());
+        self.started(path).saturating_sub(ended)
+    }
+
+    fn ok_durations(&self, path: &str) -> PrometheusHistogram {
+        RpcMethod::find(path).map_or_else(PrometheusHistogram::default, |method| {
+            self.durations_by_success(method, true)
+        })
+    }
+
+    fn durations_by_success(&self, method: RpcMethod, is_well: bool) -> PrometheusHistogram {
+        PrometheusHistogram::merge(
+            self.counters(method).filter_map(|row| row.durations[usize::from(is_well)].get()),
+        )
+    }
+
+    fn all_durations(&self, method: RpcMethod) -> PrometheusHistogram {
+        PrometheusHistogram::merge(
+            self.counters(method)
+                .flat_map(|row| row.durations.iter().filter_map(|took| took.get())),
+        )
+    }
+}

@@ -1,0 +1,213 @@
+//! The text that Prometheus reads: families of samples, one sample a line.
+//!
+//! ```text
+//!   # HELP etcd_server_has_leader Whether or not a leader exists.
+//!   # TYPE etcd_server_has_leader gauge
+//!   etcd_server_has_leader 1
+//! ```
+//!
+//! The samples of a family stand together, behind its head. A histogram is a counter per bound, each
+//! with all values up to the bound, then the sum and the count.
+
+use std::fmt::{Display, Write as _};
+use std::time::Duration;
+
+use clearlane_server::threads::DurationHistogram;
+
+/// A page that is being written.
+#[derive(Debug, Default)]
+pub(super) struct MetricsPage {
+    text: String,
+}
+
+/// A label and its value.
+type Label<'a> = (&'a str, &'a str);
+
+impl MetricsPage {
+    pub(super) fn into_text(self) -> String {
+        self.text
+    }
+
+    /// A number that may go up and down, and its family.
+    pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family(name, "gauge", help).sample(&[], value);
+    }
+
+    /// A number that only goes up, and its family.
+    pub(super) fn counter(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family(name, "counter", help).sample(&[], value);
+    }
+
+    /// A histogram of seconds, and its family.
+    pub(super) fn seconds(&mut self, name: &str, help: &str, buckets: &DurationHistogram) {
+        self.family(name, "histogram", help).histogram(&[], &PrometheusHistogram::merge([buckets]));
+    }
+
+    /// The head of a family.
+    pub(super) fn family<'p>(&'p mut self, name: &'p str, kind: &str, help: &str) -> Family<'p> {
+        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        Family { text: &mut self.text, name }
+    }
+}
+
+/// A family whose samples are being written.
+pub(super) struct Family<'p> {
+    text: &'p mut String,
+    name: &'p str,
+}
+
+impl Family<'_> {
+    pub(super) fn sample(&mut self, labels: &[Label<'_>], value: impl Display) -> &mut Self {
+        self.line("", labels, None, value);
+        self
+    }
+
+    pub(super) fn histogram(
+        &mut self,
+        labels: &[Label<'_>],
+        sums: &PrometheusHistogram,
+    ) -> &mut Self {
+        let mut below = 0;
+        for (bound, count) in &sums.counts {
+            below += count;
+            self.line("_bucket", labels, Some(&go_float(*bound)), below);
+        }
+        self.line("_bucket", labels, Some("+Inf"), sums.count);
+        self.line("_sum", labels, None, sums.sum);
+        self.line("_count", labels, None, sums.count);
+        self
+    }
+
+    fn line(
+        &mut self,
+        ending: &str,
+        labels: &[Label<'_>],
+        bound: Option<&str>,
+        value: impl Display,
+    ) {
+        let _ = write!(self.text, "{}{ending}", self.name);
+        let all = labels.iter().copied().chain(bound.map(|bound| ("le", bound)));
+        for (number, (label, value)) in all.enumerate() {
+            let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let _ = write!(self.text, "{}{label}=\"{value}\"", if number == 0 { '{' } else { ',' });
+        }
+        let close = if labels.is_empty() && bound.is_none() { "" } else { "}" };
+        let _ = writeln!(self.text, "{close} {value}");
+    }
+}
+
+/// A histogram at one moment.
+#[derive(Debug, Default)]
+pub(super) struct PrometheusHistogram {
+    /// Bounds, and how many are in the bucket below each.
+    counts: Vec<(f64, u64)>,
+    /// With those above all bounds.
+    count: u64,
+    sum: f64,
+}
+
+impl PrometheusHistogram {
+    /// Several histograms with the same buckets, added up; in seconds.
+    pub(super) fn merge<'b>(
+        histograms: impl IntoIterator<Item = &'b DurationHistogram>,
+    ) -> PrometheusHistogram {
+        let mut sums = PrometheusHistogram::default();
+        for buckets in histograms {
+            let counts = buckets.counts();
+            let bounded = counts.len() - 1;
+            for (k, count) in counts.enumerate() {
+                if k < bounded && sums.counts.len() == k {
+                    sums.counts.push((bound(buckets.first_bound(), k), 0));
+                }
+                sums.counts.get_mut(k).into_iter().for_each(|(_, below)| *below += count);
+                sums.count += count;
+            }
+            sums.sum += buckets.sum().as_secs_f64();
+        }
+        sums
+    }
+
+    /// Values that were counted in other buckets, brought into these bounds. `values` has the
+    /// largest value of each bucket and how many are in it.
+    pub(super) fn rounded_up(
+        bounds: impl IntoIterator<Item = f64>,
+        values: impl IntoIterator<Item = (f64, u64)>,
+        sum: f64,
+    ) -> PrometheusHistogram {
+        let counts = bounds.into_iter().map(|bound| (bound, 0)).collect();
+        let mut sums = PrometheusHistogram { counts, count: 0, sum };
+        for (value, count) in values {
+            let bucket = sums.counts.iter_mut().find(|(bound, _)| value <= *bound);
+            bucket.into_iter().for_each(|(_, below)| *below += count);
+            sums.count += count;
+        }
+        sums
+    }
+
+    /// Each bound with those in the bucket below it, and those above all bounds at infinity.
+    pub(super) fn values(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
+        let above = self.count - self.counts.iter().map(|(_, count)| count).sum::<u64>();
+        self.counts.iter().copied().chain([(f64::INFINITY, above)])
+    }
+
+    pub(super) fn sum(&self) -> f64 {
+        self.sum
+    }
+
+    /// Nothing, in these buckets.
+    pub(super) fn empty(bounds: impl IntoIterator<Item = f64>) -> PrometheusHistogram {
+        PrometheusHistogram::rounded_up(bounds, [], 0.0)
+    }
+}
+
+/// Bounds that double.
+pub(super) fn doubling(first: f64, count: i32) -> impl Iterator<Item = f64> {
+    (0..count).map(move |k| first * 2f64.powi(k))
+}
+
+fn bound(first: Duration, k: usize) -> f64 {
+    // Doubling changes the exponent only, so that these are the bounds that etcd writes.
+    first.as_secs_f64() * 2f64.powi(k as i32)
+}
+
+/// As Go writes it, because a bound is a label, and labels are compared as text.
+fn go_float(value: f64) -> String {
+    if value.abs() < 1e6 {
+        return value.to_string();
+    }
+    let text = format!("{value:e}");
+    let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
+    format!("{digits}e+{power:0>2}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_reads_as_prometheus_wants_it() {
+        let mut page = MetricsPage::default();
+        page.gauge("a", "one\\two\nthree", -1);
+        let buckets = DurationHistogram::new(Duration::from_millis(1), 2);
+        [1, 2, 2, 9].into_iter().for_each(|ms| buckets.record(Duration::from_millis(ms)));
+        page.seconds("b", "times", &buckets);
+        page.family("c", "counter", "labels").sample(&[("x", "\"\\\n"), ("y", "2")], 1.5);
+        let text = "\
+            # HELP a one\\\\two\\nthree\n# TYPE a gauge\na -1\n\
+            # HELP b times\n# TYPE b histogram\n\
+            b_bucket{le=\"0.001\"} 1\nb_bucket{le=\"0.002\"} 3\nb_bucket{le=\"+Inf\"} 4\n\
+            b_sum 0.014\nb_count 4\n\
+            # HELP c labels\n# TYPE c counter\nc{x=\"\\\"\\\\\\n\",y=\"2\"} 1.5\n";
+        assert_eq!(page.into_text(), text);
+    }
+
+    #[test]
+    fn bounds_are_written_as_go_does() {
+        let bounds: Vec<String> = doubling(0.0001, 14).map(go_float).collect();
+        assert_eq!(bounds[..4], ["0.0001", "0.0002", "0.0004", "0.0008"]);
+        assert_eq!(bounds[13], "0.8192");
+        assert_eq!(go_float(524_288.0), "524288");
+        assert_eq!(go_float(8_388_608.0), "8.388608e+06");
+    }
+}

@@ -1,0 +1,346 @@
+//! The answer to a range, from stored records to bytes.
+//!
+//! The store keeps a record as an encoded `KeyValue`, and an answer has it in that form, too. So
+//! nothing is decoded here: between the store's page and the socket a value is copied once.
+//!
+//! ```text
+//!   0 │ length │ header │ tag length record │ tag length record │ ... │ more │ count
+//!     └────────── said first: known before the first record goes ────────────┘
+//! ```
+//!
+//! A small answer is one piece of memory. A large one goes in [pieces](StreamedRangeBody), and after each piece others
+//! on the thread get their turn. What is longer still is read and encoded in the read pool, a piece ahead
+//! of the connection: this thread only hands it on.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use clearlane_net::coalescing_writer::LargeResponseGuard;
+use clearlane_net::sched::YieldPoints;
+use clearlane_server::RequestError;
+use clearlane_server::deadline::Deadline;
+use clearlane_server::range::{RangeMeta, RangeResult, RangeRows};
+use clearlane_server::response_memory::ResponseMemoryPermit;
+use clearlane_server::streamed_range::StreamedRange;
+use clearlane_server::threads::ServerThreads;
+use http::Response;
+use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use tokio::sync::oneshot;
+use tonic::Status;
+
+use crate::kv::CallHead;
+use crate::response_body::BodyError;
+use crate::router::ResponseBody;
+use crate::unary::{
+    EncodedResponse, FRAME_HEAD_BYTES, check_message_size, message_response_of_any_size,
+    ok_response,
+};
+
+/// An answer up to this size is encoded at once, and a larger one in pieces of this size.
+const CHUNK_BYTES: usize = 64 << 10;
+/// The pool is asked for more when so many pieces are left.
+const CHUNKS_AHEAD: usize = 8;
+
+/// The numbers of the answer's fields.
+const HEADER: u32 = 1;
+const KVS: u32 = 2;
+const MORE: u32 = 3;
+const COUNT: u32 = 4;
+
+/// What goes out for what a range has found.
+pub(crate) fn response(
+    asker: &CallHead,
+    until_ns: Option<u64>,
+    found: RangeResult,
+) -> Result<EncodedResponse<'_>, Status> {
+    match found {
+        RangeResult::Message(response) => message_response_of_any_size(&asker.server, response),
+        RangeResult::Rows(RangeRows { meta: about, records }) => {
+            let encoded = records.iter().map(|record| field_len(record.len())).sum();
+            let RangeFrame { length, mut bytes, tail } = RangeFrame::new(&about, encoded)?;
+            let records = records.into_iter();
+            if length > CHUNK_BYTES {
+                let source = RangeSource::Records { records, bytes, tail };
+                return Ok(EncodedResponse::Ready(streamed_response(length, until_ns, source)));
+            }
+            bytes.reserve(length);
+            records.for_each(|record| encode(&record, &mut bytes));
+            bytes.put(tail);
+            Ok(EncodedResponse::Ready(ok_response(ResponseBody::Message(bytes.freeze()))))
+        }
+        RangeResult::Stream(found) => {
+            let encoded = usize::try_from(found.encoded_len()).unwrap_or(usize::MAX);
+            let RangeFrame { length, bytes, tail } = RangeFrame::new(&found.meta, encoded)?;
+            let reading = StreamedRead::start(asker, found, bytes, tail);
+            Ok(EncodedResponse::Ready(streamed_response(
+                length,
+                until_ns,
+                RangeSource::Streamed(reading),
+            )))
+        }
+    }
+}
+
+fn streamed_response(
+    length: usize,
+    until_ns: Option<u64>,
+    source: RangeSource,
+) -> Response<ResponseBody> {
+    let deadline = Deadline::new(until_ns);
+    ok_response(ResponseBody::Range(Box::new(StreamedRangeBody {
+        length,
+        source,
+        deadline,
+        yields_next: false,
+    })))
+}
+
+/// What stands around the records of an answer.
+struct RangeFrame {
+    /// Of the whole message.
+    length: usize,
+    /// What comes first.
+    bytes: BytesMut,
+    /// What comes last.
+    tail: Bytes,
+}
+
+impl RangeFrame {
+    /// `encoded` is what the records take, with what lies between them.
+    fn new(about: &RangeMeta, encoded: usize) -> Result<RangeFrame, Status> {
+        let tail = tail(about);
+        let header = about.header.as_ref().map_or(0, |header| message_len(header.encoded_len()));
+        let length = encoded.saturating_add(header + tail.len());
+        check_message_size(length as u64)?;
+        let mut bytes = BytesMut::with_capacity(FRAME_HEAD_BYTES + header);
+        bytes.put_u8(0);
+        bytes.put_u32(length as u32);
+        if let Some(header) = &about.header {
+            encode_key(HEADER, WireType::LengthDelimited, &mut bytes);
+            header.encode_length_delimited(&mut bytes).expect("this memory grows");
+        }
+        Ok(RangeFrame { length, bytes, tail })
+    }
+}
+
+fn tail(about: &RangeMeta) -> Bytes {
+    let mut tail = BytesMut::with_capacity(16);
+    if about.more {
+        encode_key(MORE, WireType::Varint, &mut tail);
+        encode_varint(1, &mut tail);
+    }
+    if about.count != 0 {
+        encode_key(COUNT, WireType::Varint, &mut tail);
+        encode_varint(about.count as u64, &mut tail);
+    }
+    tail.freeze()
+}
+
+fn encode(record: &[u8], bytes: &mut BytesMut) {
+    encode_key(KVS, WireType::LengthDelimited, bytes);
+    encode_varint(record.len() as u64, bytes);
+    bytes.put_slice(record);
+}
+
+fn field_len(record: usize) -> usize {
+    key_len(KVS) + encoded_len_varint(record as u64) + record
+}
+
+fn message_len(message: usize) -> usize {
+    key_len(HEADER) + encoded_len_varint(message as u64) + message
+}
+
+/// Where the pieces come from.
+#[derive(Debug)]
+enum RangeSource {
+    /// The records are here, to be put behind what is encoded.
+    Records { records: std::vec::IntoIter<Bytes>, bytes: BytesMut, tail: Bytes },
+    /// The pool reads.
+    Streamed(StreamedRead),
+    /// All have gone.
+    Done,
+}
+
+/// An answer that is read while it is sent.
+#[derive(Debug)]
+struct StreamedRead {
+    /// What the pool has read.
+    batch: ReadBatch,
+    /// What it is just reading.
+    next_batch: Option<oneshot::Receiver<Result<ReadBatch, BodyError>>>,
+    tail: Bytes,
+    threads: Arc<ServerThreads>,
+    #[expect(dead_code, reason = "known to the connection until the last piece is handed on")]
+    active_response: LargeResponseGuard,
+}
+
+/// What the pool has read, and what is left to read behind it, if anything is.
+#[derive(Debug, Default)]
+struct ReadBatch {
+    chunks: VecDeque<Bytes>,
+    rest: Option<Box<StreamedRange>>,
+    #[expect(dead_code, reason = "taken for as long as the pieces are here")]
+    permit: Option<ResponseMemoryPermit>,
+}
+
+impl StreamedRead {
+    fn start(asker: &CallHead, found: StreamedRange, head: BytesMut, tail: Bytes) -> StreamedRead {
+        let (node, under_way) =
+            (Arc::clone(asker.server.threads()), asker.client.large_responses.start());
+        let next = Some(read_batch(&node, Box::new(found), head, tail.clone()));
+        StreamedRead {
+            batch: ReadBatch::default(),
+            next_batch: next,
+            tail,
+            threads: node,
+            active_response: under_way,
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        loop {
+            // Not before, or a client that takes nothing would have more in memory.
+            if self.batch.chunks.len() <= CHUNKS_AHEAD
+                && let Some(left) = self.batch.rest.take()
+            {
+                self.next_batch =
+                    Some(read_batch(&self.threads, left, BytesMut::new(), self.tail.clone()));
+            }
+            if let Some(piece) = self.batch.chunks.pop_front() {
+                return Poll::Ready(Some(Ok(piece)));
+            }
+            let Some(next) = &mut self.next_batch else { return Poll::Ready(None) };
+            match ready!(Pin::new(next).poll(context)) {
+                Ok(Ok(read)) => (self.batch, self.next_batch) = (read, None),
+                Ok(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Err(_) => return Poll::Ready(Some(Err(RequestError::Stopped.into()))),
+            }
+        }
+    }
+}
+
+/// A client that goes away leaves an old view behind, and whoever drops the last hold of it takes it apart. The
+/// connections of this thread would wait for that; the pool has the time.
+impl Drop for StreamedRead {
+    fn drop(&mut self) {
+        let read = self.next_batch.take().and_then(|mut next| {
+            // A job that waits is passed over then, with all it has; one that is done has left its piece here.
+            next.close();
+            next.try_recv().ok()?.ok()?.rest
+        });
+        if let Some(left) = self.batch.rest.take().or(read) {
+            // Nobody waits for it: so the job does nothing but end, and what it has ends with it.
+            drop(self.threads.read_pool().run_continuation(move || drop(left)));
+        }
+    }
+}
+
+/// Has the pool read and encode what comes next, behind what there is.
+fn read_batch(
+    node: &ServerThreads,
+    mut found: Box<StreamedRange>,
+    head: BytesMut,
+    tail: Bytes,
+) -> oneshot::Receiver<Result<ReadBatch, BodyError>> {
+    let shelf = Arc::clone(node.response_memory());
+    node.read_pool().run_continuation(move || {
+        let place = ResponseMemoryPermit::acquire(&shelf, found.encoded_len());
+        let records = found.next_records(place.chunk_bytes())?.unwrap_or_default();
+        let left = (found.records_left() > 0).then_some(found);
+        let (mut records, mut bytes, mut pieces) = (records.into_iter(), head, VecDeque::new());
+        let mut steps = YieldPoints::default();
+        while !records.as_slice().is_empty() {
+            encode_chunk(&mut records, &mut bytes);
+            steps.advance(bytes.len());
+            if records.as_slice().is_empty() && left.is_none() {
+                bytes.put_slice(&tail);
+            }
+            pieces.push_back(std::mem::take(&mut bytes).freeze());
+        }
+        Ok(ReadBatch { chunks: pieces, rest: left, permit: Some(place) })
+    })
+}
+
+/// An answer that is encoded while it is sent.
+#[derive(Debug)]
+pub struct StreamedRangeBody {
+    /// Of the whole message.
+    length: usize,
+    source: RangeSource,
+    /// Of the call.
+    deadline: Deadline,
+    /// A piece has just gone: now it is the others' turn.
+    yields_next: bool,
+}
+
+/// The next piece of a message; nothing behind the last.
+type BodyFrame = Option<Result<http_body::Frame<Bytes>, BodyError>>;
+
+/// The deadline has passed.
+#[derive(Debug)]
+pub(super) struct DeadlinePassed;
+
+impl StreamedRangeBody {
+    /// How long the whole message is.
+    pub(super) fn message_len(&self) -> usize {
+        self.length
+    }
+
+    /// The next piece; nothing when the message is complete, and an error behind the deadline.
+    pub(super) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<BodyFrame, DeadlinePassed>> {
+        if self.deadline.has_passed() {
+            return Poll::Ready(Err(DeadlinePassed));
+        }
+        match self.poll_chunk(context) {
+            Poll::Ready(piece) => Poll::Ready(Ok(piece)),
+            Poll::Pending => self.deadline.poll(context).map(|()| Err(DeadlinePassed)),
+        }
+    }
+
+    fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<BodyFrame> {
+        if std::mem::replace(&mut self.yields_next, false) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let piece = match &mut self.source {
+            RangeSource::Done => None,
+            RangeSource::Streamed(reading) => ready!(reading.poll(context)),
+            RangeSource::Records { records, bytes, tail } => {
+                let mut bytes = std::mem::take(bytes);
+                encode_chunk(records, &mut bytes);
+                if records.as_slice().is_empty() {
+                    bytes.put_slice(tail);
+                    self.source = RangeSource::Done;
+                }
+                Some(Ok(bytes.freeze()))
+            }
+        };
+        if !matches!(piece, Some(Ok(_))) {
+            self.source = RangeSource::Done;
+        }
+        self.yields_next = piece.is_some();
+        Poll::Ready(piece.map(|piece| piece.map(http_body::Frame::data)))
+    }
+}
+
+/// Encodes the first of these records, about a piece.
+fn encode_chunk(records: &mut std::vec::IntoIter<Bytes>, bytes: &mut BytesMut) {
+    let (mut count, mut length) = (0, bytes.len());
+    for record in records.as_slice() {
+        if length >= CHUNK_BYTES {
+            break;
+        }
+        count += 1;
+        length += field_len(record.len());
+    }
+    // With room for what comes last.
+    bytes.reserve(length - bytes.len() + 32);
+    records.take(count).for_each(|record| encode(&record, bytes));
+}

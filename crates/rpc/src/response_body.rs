@@ -1,0 +1,103 @@
+//! What goes out: the bodies of answers.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use http_body::{Body, Frame, SizeHint};
+
+use crate::range_body::{DeadlinePassed, StreamedRangeBody};
+use crate::status;
+use crate::unary::FRAME_HEAD_BYTES;
+
+/// A message cannot be completed: the call is cut off.
+pub(super) type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
+/// The body of an answer.
+#[derive(Debug, Default)]
+pub enum ResponseBody {
+    /// Nothing (any more).
+    #[default]
+    Empty,
+    /// One message of gRPC, and behind it the word that all went well.
+    Message(Bytes),
+    /// The same, encoded while it is sent.
+    Range(Box<StreamedRangeBody>),
+    /// Only that word is left to send.
+    OkTrailers,
+    /// What tonic says.
+    Tonic(tonic::body::Body),
+}
+
+impl ResponseBody {
+    /// How long the message in it is.
+    pub(super) fn message_len(&self) -> usize {
+        match self {
+            ResponseBody::Message(bytes) => bytes.len() - FRAME_HEAD_BYTES,
+            ResponseBody::Range(pieces) => pieces.message_len(),
+            ResponseBody::Empty | ResponseBody::OkTrailers | ResponseBody::Tonic(_) => 0,
+        }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let ResponseBody::Tonic(body) = &mut *self {
+            return Pin::new(body).poll_frame(context).map_err(BodyError::from);
+        }
+        if let ResponseBody::Range(pieces) = &mut *self {
+            match ready!(pieces.poll(context)) {
+                Ok(Some(piece)) => return Poll::Ready(Some(piece)),
+                Ok(None) => *self = ResponseBody::OkTrailers,
+                Err(DeadlinePassed) => {
+                    *self = ResponseBody::Empty;
+                    return Poll::Ready(Some(Ok(Frame::trailers(
+                        status::deadline_exceeded_trailers(),
+                    ))));
+                }
+            }
+        }
+        let (frame, rest) = match std::mem::take(&mut *self) {
+            ResponseBody::Message(bytes) => (Some(Frame::data(bytes)), ResponseBody::OkTrailers),
+            ResponseBody::OkTrailers => (Some(Frame::trailers(ok_trailers())), ResponseBody::Empty),
+            ResponseBody::Empty | ResponseBody::Tonic(_) | ResponseBody::Range(_) => {
+                (None, ResponseBody::Empty)
+            }
+        };
+        *self = rest;
+        Poll::Ready(frame.map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            ResponseBody::Empty => true,
+            ResponseBody::Tonic(body) => body.is_end_stream(),
+            ResponseBody::Message(_) | ResponseBody::Range(_) | ResponseBody::OkTrailers => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            ResponseBody::Empty => SizeHint::with_exact(0),
+            ResponseBody::Tonic(body) => body.size_hint(),
+            ResponseBody::Message(_) | ResponseBody::Range(_) | ResponseBody::OkTrailers => {
+                SizeHint::default()
+            }
+        }
+    }
+}
+
+fn ok_trailers() -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(1);
+    trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"));
+    trailers
+}

@@ -1,0 +1,261 @@
+//! One request, as it comes off a connection: who answers it?
+//!
+//! A port carries three kinds of requests. They are told apart by what is in their heads:
+//!
+//! ```text
+//!                           ┌─ Range, Put, DeleteRange, Txn, Compact ─▶ hot      this module
+//!   connection ─▶ request ──┼─ other gRPC calls ─────────────────────▶ tonic    kv, watch, lease ...
+//!                           └─ HTTP ─────────────────────────────────▶ http     health, metrics ...
+//! ```
+//!
+//! The five calls that a busy server gets go past tonic: its router and its codec cost as much as
+//! looking a key up. Here the message is decoded where it lies, and the answer is encoded into one
+//! frame of the right length. What the calls do is said once, in [`kv`](crate::kv), and tonic's
+//! service would do the same.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::{Future, ready};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::time::Duration;
+
+use clearlane_contention::now_ns;
+use clearlane_net::coalescing_writer::ActiveLargeResponses;
+use clearlane_net::tls::ClientName;
+use clearlane_server::Server;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{Request, Response, StatusCode, Uri, Version};
+use hyper::body::Incoming;
+use tonic::Status;
+use tonic::service::Routes;
+
+use crate::http::{EncryptedConnection, HttpService};
+use crate::interceptors;
+use crate::kv::{CallHead, KvMethods};
+use crate::metrics::{RpcMethod, ThreadMetrics, counted_call};
+pub use crate::response_body::ResponseBody;
+use crate::{gzip, kv};
+
+/// What answers the requests of one thread.
+#[derive(Clone, Debug)]
+pub struct Router {
+    server: Server,
+    grpc: Routes,
+    http: HttpService,
+    thread: ThreadMetrics,
+    kv_methods: KvMethods,
+    client: ClientInfo,
+    slow_thresholds: (Duration, Duration),
+}
+
+/// From where a connection comes.
+#[derive(Clone, Copy, Debug)]
+pub enum RemoteAddress {
+    /// Over the network.
+    Tcp(SocketAddr),
+    /// From a process of this machine.
+    Unix,
+    /// From the JSON gateway, whoever has asked there.
+    Gateway,
+}
+
+impl fmt::Display for RemoteAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RemoteAddress::Tcp(address) => write!(f, "{address}"),
+            RemoteAddress::Unix => f.write_str("unix"),
+            RemoteAddress::Gateway => f.write_str("gateway"),
+        }
+    }
+}
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug)]
+pub struct ClientInfo {
+    /// From where he comes.
+    pub remote: RemoteAddress,
+    /// Whether nobody can listen in.
+    pub is_secure: bool,
+    /// Who he is, by the certificate that he has shown. Calls that tonic answers have it among their
+    /// extensions.
+    pub name: Option<ClientName>,
+    /// What else his connection carries.
+    pub large_responses: ActiveLargeResponses,
+}
+
+impl ClientInfo {
+    /// Somebody without TLS.
+    pub fn without_tls(remote: RemoteAddress) -> ClientInfo {
+        ClientInfo {
+            remote,
+            is_secure: false,
+            name: None,
+            large_responses: ActiveLargeResponses::default(),
+        }
+    }
+}
+
+impl fmt::Display for ClientInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(ClientName(name)) => write!(f, "{} (CN {name})", self.remote),
+            None => self.remote.fmt(f),
+        }
+    }
+}
+
+type ResponseFuture =
+    Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
+
+impl Router {
+    /// In front of a member; `grpc` has the services that are not answered here, and `http` answers
+    /// what is not gRPC. A call that takes longer than the first of `slow` is told of in the log, and
+    /// so is a read that takes longer than the second.
+    pub fn new(
+        member: Server,
+        grpc: Routes,
+        http: HttpService,
+        thread: ThreadMetrics,
+        slow: (Duration, Duration),
+    ) -> Router {
+        let (grpc, kinds, caller) =
+            (grpc.prepare(), KvMethods::new(), ClientInfo::without_tls(RemoteAddress::Unix));
+        Router {
+            server: member,
+            grpc,
+            http,
+            thread,
+            kv_methods: kinds,
+            client: caller,
+            slow_thresholds: slow,
+        }
+    }
+
+    /// Starts to answer.
+    pub fn handle(&self, mut request: Request<Incoming>) -> ResponseFuture {
+        match classify_content_type(&request) {
+            Some(true) => {}
+            Some(false) => return Box::pin(ready(Ok(unsupported_content_type(&request)))),
+            None => {
+                self.add_client_name(&mut request);
+                if self.client.is_secure {
+                    request.extensions_mut().insert(EncryptedConnection);
+                }
+                let http = self.http.clone();
+                return Box::pin(
+                    async move { Ok(http.handle(request).await.map(ResponseBody::Tonic)) },
+                );
+            }
+        }
+        let Some((kind, method)) = self.kv_methods.find(request.uri().path()) else {
+            let Some(method) = RpcMethod::find(request.uri().path()) else {
+                return Box::pin(ready(Ok(error_response(&unknown_method(request.uri())))));
+            };
+            self.add_client_name(&mut request);
+            return Box::pin(self.call_tonic(request, method));
+        };
+        let (head, body) = request.into_parts();
+        let (member, caller, slow) =
+            (self.server.clone(), self.client.clone(), self.slow_thresholds);
+        let asker = CallHead {
+            server: member,
+            headers: head.headers,
+            client: caller,
+            slow_thresholds: slow,
+        };
+        let counted = self.thread.start_call(method);
+        Box::pin(async move { Ok(kv::handle_call(kind, asker, counted, body).await) })
+    }
+
+    /// The same for one connection.
+    pub fn for_client(&self, caller: ClientInfo) -> Router {
+        Router { client: caller, ..self.clone() }
+    }
+
+    /// Those of its connection.
+    pub(crate) fn large_responses(&self) -> ActiveLargeResponses {
+        self.client.large_responses.clone()
+    }
+
+    /// Says who asks, to those who only see the request.
+    fn add_client_name(&self, request: &mut Request<Incoming>) {
+        if let Some(name) = &self.client.name {
+            request.extensions_mut().insert(name.clone());
+        }
+    }
+
+    fn call_tonic(
+        &self,
+        request: Request<Incoming>,
+        method: RpcMethod,
+    ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send + use<> {
+        let (mut grpc, thread) = (self.grpc.clone(), self.thread.clone());
+        let limit = kv::message_bytes_max(&self.server);
+        async move {
+            let is_packed = match gzip::is_gzip(request.headers()) {
+                Ok(is_packed) => is_packed,
+                Err(status) => return Ok(error_response(&status)),
+            };
+            let until_ns = interceptors::grpc_timeout(request.headers()).map(|patience| {
+                let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+                now_ns().saturating_add(patience)
+            });
+            let mut request = request.map(tonic::body::Body::new);
+            if is_packed {
+                request = gzip::decompress_request(request, limit);
+            }
+            let within = counted_call::CallLimits { limit, deadline_ns: until_ns };
+            let answer = counted_call::call(&thread, method, &mut grpc, request, within).await;
+            let answer = if is_packed { gzip::recompress_response(answer) } else { answer };
+            Ok(answer.map(ResponseBody::Tonic))
+        }
+    }
+}
+
+impl hyper::service::Service<Request<Incoming>> for Router {
+    type Response = Response<ResponseBody>;
+    type Error = Infallible;
+    type Future = ResponseFuture;
+
+    fn call(&self, request: Request<Incoming>) -> ResponseFuture {
+        self.handle(request)
+    }
+}
+
+/// Whether a request is gRPC; nothing if it is plain HTTP. What only begins like it, such as
+/// `application/grpc-web`, is neither.
+fn classify_content_type<B>(request: &Request<B>) -> Option<bool> {
+    let kind = request.headers().get(CONTENT_TYPE)?.as_bytes();
+    let rest = kind.strip_prefix(b"application/grpc")?;
+    (request.version() == Version::HTTP_2).then_some(matches!(rest, [] | [b'+' | b';', ..]))
+}
+
+/// gRPC of another kind than ours: etcd's words.
+fn unsupported_content_type<B>(request: &Request<B>) -> Response<ResponseBody> {
+    let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let kind = String::from_utf8_lossy(kind);
+    let why = format!("invalid gRPC request content-type {kind:?}");
+    let mut answer = error_response(&Status::invalid_argument(why));
+    *answer.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    answer
+}
+
+/// The path is none of a method: etcd's words.
+fn unknown_method(uri: &Uri) -> Status {
+    let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
+    let named = path.strip_prefix('/').and_then(|path| path.rsplit_once('/'));
+    Status::unimplemented(match named {
+        None => format!("malformed method name: {path:?}"),
+        Some((service, method)) if RpcMethod::is_of_service(service) => {
+            format!("unknown method {method} for service {service}")
+        }
+        Some((service, _)) => format!("unknown service {service}"),
+    })
+}
+
+/// A call that went wrong: a head and nothing behind it.
+pub(crate) fn error_response(status: &Status) -> Response<ResponseBody> {
+    status.clone().into_http()
+}

@@ -1,0 +1,501 @@
+//! Which thread has which connection?
+//!
+//! A few threads with a runtime each, and no task ever moves from one to another: what a connection
+//! needs is in the cache of one core, and waking a task is a push on a list. Connections are dealt in
+//! turn by the thread that accepts them.
+//!
+//! ```text
+//!   accept ── deals ──┬─▶ net-0   its connections, its services, its desk
+//!                     └─▶ net-1
+//! ```
+//!
+//! With TLS the handshake comes first, in the task of its connection. Then a connection speaks HTTP/2
+//! or HTTP/1.1; its first bytes say which. Each request goes to the thread's [`Router`], which does not
+//! see a difference between plain and TLS.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use clearlane_net::CONNECTION_WINDOW_BYTES;
+use clearlane_net::coalescing_writer::CoalescingWriter;
+use clearlane_net::listener::{
+    AsyncListener, BindAddress, Connection, ListenAddress, Listener, TransportSecurity,
+};
+use clearlane_net::ping_limiter::PingLimiter;
+use clearlane_net::sched::{EVENT_INTERVAL, SchedClass, reset_sched_class};
+use clearlane_net::tls::TlsAcceptor;
+use clearlane_proto::etcdserverpb::auth_server::AuthServer;
+use clearlane_proto::etcdserverpb::cluster_server::ClusterServer;
+use clearlane_proto::etcdserverpb::kv_server::KvServer;
+use clearlane_proto::etcdserverpb::lease_server::LeaseServer;
+use clearlane_proto::etcdserverpb::maintenance_server::MaintenanceServer;
+use clearlane_proto::etcdserverpb::watch_server::WatchServer;
+use clearlane_proto::grpc::health::v1::health_server::HealthServer;
+use clearlane_proto::v3electionpb::election_server::ElectionServer;
+use clearlane_proto::v3lockpb::lock_server::LockServer;
+use clearlane_server::Server;
+use clearlane_server::requests::Limits;
+use clearlane_server::threads::ServerThreads;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::Builder;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tonic::Request;
+use tonic::service::Routes;
+
+use crate::auth::{AuthService, BCRYPT_COST};
+use crate::cluster::{ClusterService, ReconfigRules};
+use crate::election::ElectionService;
+use crate::health::HealthService;
+use crate::http::{HttpService, HttpServiceConfig};
+use crate::interceptors::{RequiredRole, check_member_can_serve};
+use crate::kv_service::KvService;
+use crate::lease::LeaseService;
+use crate::lock::LockService;
+use crate::lock_queue::LockQueue;
+use crate::maintenance::MaintenanceService;
+use crate::metrics::{MetricsOptions, RpcMetrics, ThreadMetrics};
+use crate::router::{ClientInfo, RemoteAddress, Router};
+use crate::watch::WatchService;
+
+/// So long nobody is accepted when the last attempt has failed.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
+/// What takes longer is worth a line in the log: etcd's `--warning-unary-request-duration`.
+const SLOW_REQUEST_THRESHOLD: Duration = Duration::from_millis(300);
+/// What takes longer to apply is worth a line in the log: etcd's `--warning-apply-duration`.
+pub const SLOW_APPLY_THRESHOLD: Duration = Duration::from_millis(100);
+/// So long a server that stops waits for the requests that are under way.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(7);
+/// A client of HTTP/1.1 has so long for the head of a request.
+const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// The head of a request may be so long: Go's `http.DefaultMaxHeaderBytes`. Over HTTP/2 without TLS
+/// etcd takes 16 times as much.
+const REQUEST_HEAD_BYTES_MAX: u32 = 1 << 20;
+/// And some more over HTTP/1.1, as in Go.
+const HTTP1_HEAD_EXTRA_BYTES: usize = 4 << 10;
+/// The first byte of a TLS connection.
+const TLS_FIRST_BYTE: [u8; 1] = [0x16];
+
+/// What connections are held to. By default it is what etcd does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionConfig {
+    /// A client waits so long between two pings: `--grpc-keepalive-min-time`.
+    pub ping_min_interval: Duration,
+    /// One on which nothing happens is asked after so long whether its client is still there.
+    pub keep_alive_interval: Duration,
+    /// And has so long to answer.
+    pub keep_alive_timeout: Duration,
+    /// So many calls may be under way on one.
+    pub concurrent_streams_max: u32,
+}
+
+impl Default for ConnectionConfig {
+    fn default() -> Self {
+        ConnectionConfig {
+            ping_min_interval: Duration::from_secs(5),
+            keep_alive_interval: Duration::from_secs(2 * 60 * 60),
+            keep_alive_timeout: Duration::from_secs(20),
+            concurrent_streams_max: u32::MAX,
+        }
+    }
+}
+
+/// What all threads have in common.
+#[derive(Clone, Debug)]
+pub struct RpcConfig {
+    /// A call that takes longer is told of in the log.
+    pub slow_request_threshold: Duration,
+    /// So is a read that takes longer than this.
+    pub slow_apply_threshold: Duration,
+    /// What connections are held to.
+    pub connections: ConnectionConfig,
+    /// How much work it is to hash a password.
+    pub bcrypt_cost: u32,
+    /// What changes of members are held to.
+    pub reconfig_rules: ReconfigRules,
+    /// The figures of the server.
+    pub metrics: Arc<RpcMetrics>,
+    /// How HTTP is answered.
+    pub http: Arc<HttpServiceConfig>,
+    /// Requests that are under way when the server stops have so long to end.
+    pub drain_timeout: Duration,
+}
+
+impl Default for RpcConfig {
+    fn default() -> Self {
+        let metrics = Arc::new(RpcMetrics::new(MetricsOptions::default()));
+        let (rules, settings) = (ReconfigRules::default(), Arc::default());
+        RpcConfig {
+            slow_request_threshold: SLOW_REQUEST_THRESHOLD,
+            slow_apply_threshold: SLOW_APPLY_THRESHOLD,
+            connections: ConnectionConfig::default(),
+            bcrypt_cost: BCRYPT_COST,
+            reconfig_rules: rules,
+            metrics,
+            http: settings,
+            drain_timeout: DRAIN_TIMEOUT,
+        }
+    }
+}
+
+impl RpcConfig {
+    /// Health, version and metrics, for one thread.
+    pub fn http_service(&self, member: &Server, thread: &ThreadMetrics) -> HttpService {
+        let (metrics, settings) = (Arc::clone(&self.metrics), Arc::clone(&self.http));
+        HttpService::new(member.clone(), metrics, thread.clone(), settings)
+    }
+}
+
+/// A server, on ports and sockets.
+#[derive(Debug)]
+pub struct RpcServer {
+    addresses: Vec<ListenAddress>,
+    stop: watch::Sender<bool>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+impl RpcServer {
+    /// Listens on a port, and answers from so many threads.
+    pub fn start(
+        node: &Arc<ServerThreads>,
+        listen: SocketAddr,
+        threads: usize,
+        limits: Limits,
+    ) -> io::Result<RpcServer> {
+        RpcServer::start_with_config(node, listen, threads, limits, RpcConfig::default())
+    }
+
+    /// The same, with what is not gRPC set up by the caller.
+    pub fn start_with_config(
+        node: &Arc<ServerThreads>,
+        listen: SocketAddr,
+        threads: usize,
+        limits: Limits,
+        common: RpcConfig,
+    ) -> io::Result<RpcServer> {
+        let listener = Listener::bind(&BindAddress::Tcp(listen))?;
+        RpcServer::start_on_listeners(node, vec![listener], threads, limits, common)
+    }
+
+    /// Answers whoever comes through these listeners, from so many threads.
+    pub fn start_on_listeners(
+        node: &Arc<ServerThreads>,
+        listeners: Vec<Listener>,
+        threads: usize,
+        limits: Limits,
+        common: RpcConfig,
+    ) -> io::Result<RpcServer> {
+        let (stop, stopped) = watch::channel(false);
+        let places = listeners.iter().map(Listener::listen_address).collect::<io::Result<_>>()?;
+        let mut dealt = Vec::new();
+        let mut started = Vec::new();
+        for number in 0..threads {
+            let (deal, connections) = mpsc::unbounded_channel();
+            dealt.push(deal);
+            let member = Server::new(node, limits);
+            let stopped = stopped.clone();
+            let common = common.clone();
+            let thread = thread::Builder::new().name(format!("net-{number}"));
+            started
+                .push(thread.spawn(move || run_net_thread(member, common, connections, stopped))?);
+        }
+        let thread = thread::Builder::new().name("accept".to_owned());
+        started.push(thread.spawn(move || run_accept_thread(listeners, dealt, stopped))?);
+        Ok(RpcServer { addresses: places, stop, threads: started })
+    }
+
+    /// Where it listens.
+    pub fn listen_addresses(&self) -> &[ListenAddress] {
+        &self.addresses
+    }
+
+    /// The first port on which it listens; port 0 of nowhere if there is none.
+    pub fn address(&self) -> SocketAddr {
+        let mut ports = self.addresses.iter().filter_map(|place| match &place.address {
+            BindAddress::Tcp(address) => Some(*address),
+            BindAddress::Unix(_) => None,
+        });
+        ports.next().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)))
+    }
+
+    /// Stops to accept, lets what is under way come to its end, and returns then.
+    pub fn stop(mut self) -> io::Result<()> {
+        let _ = self.stop.send(true);
+        for thread in self.threads.drain(..) {
+            thread.join().map_err(|_| io::Error::other("a network thread has panicked"))??;
+        }
+        Ok(())
+    }
+}
+
+/// A connection, and how it speaks.
+type AcceptedConnection = (Connection, TransportSecurity);
+
+/// Takes connections and deals them in turn.
+fn run_accept_thread(
+    listeners: Vec<Listener>,
+    dealt: Vec<mpsc::UnboundedSender<AcceptedConnection>>,
+    mut stopped: watch::Receiver<bool>,
+) -> io::Result<()> {
+    Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let dealer =
+            Arc::new(ConnectionDispatcher { threads: dealt, next_thread: AtomicUsize::new(0) });
+        let mut accepting = JoinSet::new();
+        for listener in listeners {
+            accepting.spawn(accept_loop(listener.into_async()?, Arc::clone(&dealer)));
+        }
+        let _ = stopped.changed().await;
+        Ok(())
+    })
+}
+
+/// Who gets the next connection.
+struct ConnectionDispatcher {
+    threads: Vec<mpsc::UnboundedSender<AcceptedConnection>>,
+    next_thread: AtomicUsize,
+}
+
+impl ConnectionDispatcher {
+    fn dispatch(&self, connection: AcceptedConnection) {
+        let turn = self.next_thread.fetch_add(1, Ordering::Relaxed) % self.threads.len();
+        // A thread that has gone has said why.
+        let _ = self.threads[turn].send(connection);
+    }
+}
+
+/// Takes the connections of one listener, for ever.
+async fn accept_loop(listener: AsyncListener, dealer: Arc<ConnectionDispatcher>) {
+    let mut has_failed = false;
+    loop {
+        match listener.accept().await {
+            Ok(connection) => {
+                has_failed = false;
+                dealer.dispatch(connection);
+            }
+            // Too many files are open, or the client has gone: the next one may do.
+            Err(error) => {
+                if !has_failed {
+                    tracing::warn!(%error, "failed to accept a connection");
+                }
+                has_failed = true;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+            }
+        }
+    }
+}
+
+/// One network thread.
+fn run_net_thread(
+    member: Server,
+    common: RpcConfig,
+    mut connections: mpsc::UnboundedReceiver<AcceptedConnection>,
+    stopped: watch::Receiver<bool>,
+) -> io::Result<()> {
+    SchedClass::Latency.apply_to_thread();
+    let mut builder = Builder::new_current_thread();
+    let runtime = builder
+        .on_thread_start(reset_sched_class)
+        .enable_all()
+        .event_interval(EVENT_INTERVAL)
+        .build()?;
+    runtime.block_on(async {
+        let desk = tokio::spawn(member.requests().clone().run());
+        let (services, thread) =
+            (grpc_services(&member, &common, &stopped), common.metrics.register_thread());
+        let slow = (common.slow_request_threshold, common.slow_apply_threshold);
+        let endpoints = common.http_service(&member, &thread);
+        let endpoints = endpoints.with_gateway(services.clone(), slow);
+        let front = Router::new(member.clone(), services, endpoints, thread, slow);
+        let mut open = JoinSet::new();
+        // It ends when the accepting thread does.
+        while let Some(connection) = connections.recv().await {
+            let (connection, speech) = connection;
+            let (front, held_to) = (front.clone(), common.connections);
+            open.spawn(serve_connection(connection, speech, front, held_to, stopped.clone()));
+            while open.try_join_next().is_some() {}
+        }
+        // What is not done by then is cut off.
+        let _ = tokio::time::timeout(common.drain_timeout, async {
+            while open.join_next().await.is_some() {}
+        })
+        .await;
+        desk.abort();
+        Ok(())
+    })
+}
+
+/// All that is answered by tonic.
+fn grpc_services(member: &Server, common: &RpcConfig, stopped: &watch::Receiver<bool>) -> Routes {
+    let mut services = Routes::builder();
+    services.add_service(KvServer::new(KvService::new(member.clone())));
+    services.add_service(MaintenanceServer::new(MaintenanceService::new(member.clone())));
+    let voters = |member: &Server| {
+        let member = member.clone();
+        move |request: Request<()>| {
+            check_member_can_serve(&member, request.metadata().as_ref(), RequiredRole::Voter)
+                .map(|()| request)
+        }
+    };
+    services.add_service(HealthServer::with_interceptor(HealthService, voters(member)));
+    let lease = LeaseService::new(member.clone());
+    services.add_service(LeaseServer::with_interceptor(lease, voters(member)));
+    let cluster = ClusterService::new(member.clone(), common.reconfig_rules);
+    services.add_service(ClusterServer::with_interceptor(cluster, voters(member)));
+    let watch = WatchService::new(member.clone(), stopped.clone());
+    let line = LockQueue::new(member.clone(), watch.clone(), stopped.clone());
+    services.add_service(WatchServer::new(watch));
+    let auth = AuthService::new(member.clone(), common.bcrypt_cost);
+    services.add_service(AuthServer::new(auth));
+    services.add_service(LockServer::new(LockService::new(line.clone())));
+    services.add_service(ElectionServer::new(ElectionService::new(line)));
+    services.routes()
+}
+
+/// One connection, to its end.
+async fn serve_connection(
+    connection: Connection,
+    speech: TransportSecurity,
+    front: Router,
+    held_to: ConnectionConfig,
+    stopped: watch::Receiver<bool>,
+) {
+    // A client that has gone already, and nothing else, makes these fail.
+    match connection {
+        Connection::Tcp(connection) => {
+            let Ok(remote) = connection.peer_addr() else { return };
+            if connection.set_nodelay(true).is_ok()
+                && let Ok(connection) = TcpStream::from_std(connection)
+                && let Some(tls) = detect_tls(&connection, speech).await
+            {
+                serve_stream(
+                    connection,
+                    tls,
+                    RemoteAddress::Tcp(remote),
+                    (front, held_to),
+                    stopped,
+                )
+                .await;
+            }
+        }
+        Connection::Unix(connection) => {
+            let tls = match speech {
+                TransportSecurity::Plain => None,
+                TransportSecurity::Tls(tls) | TransportSecurity::PlainOrTls(tls) => Some(tls),
+            };
+            if let Ok(connection) = UnixStream::from_std(connection) {
+                serve_stream(connection, tls, RemoteAddress::Unix, (front, held_to), stopped).await;
+            }
+        }
+    }
+}
+
+/// Which kind of connection it is. Nothing comes back if it ends before it says that.
+async fn detect_tls(
+    connection: &TcpStream,
+    speech: TransportSecurity,
+) -> Option<Option<Arc<TlsAcceptor>>> {
+    match speech {
+        TransportSecurity::Plain => Some(None),
+        TransportSecurity::Tls(tls) => Some(Some(tls)),
+        TransportSecurity::PlainOrTls(tls) => {
+            let mut first = [0];
+            let heard =
+                tokio::time::timeout(REQUEST_HEAD_TIMEOUT, connection.peek(&mut first)).await;
+            let is_there = matches!(heard, Ok(Ok(1)));
+            is_there.then(|| (first == TLS_FIRST_BYTE).then_some(tls))
+        }
+    }
+}
+
+async fn serve_stream<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    connection: C,
+    tls: Option<Arc<TlsAcceptor>>,
+    remote: RemoteAddress,
+    (front, held_to): (Router, ConnectionConfig),
+    stopped: watch::Receiver<bool>,
+) {
+    match tls {
+        None => {
+            serve_http(
+                connection,
+                front.for_client(ClientInfo::without_tls(remote)),
+                held_to,
+                stopped,
+            )
+            .await;
+        }
+        // In a box of its own: its size would be that of all connections.
+        Some(tls) => Box::pin(serve_tls(connection, tls, remote, (front, held_to), stopped)).await,
+    }
+}
+
+async fn serve_tls<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    connection: C,
+    tls: Arc<TlsAcceptor>,
+    remote: RemoteAddress,
+    (front, held_to): (Router, ConnectionConfig),
+    mut stopped: watch::Receiver<bool>,
+) {
+    let address = match remote {
+        RemoteAddress::Tcp(address) => Some(address),
+        RemoteAddress::Unix | RemoteAddress::Gateway => None,
+    };
+    let greeted = tokio::select! {
+        greeted = tls.accept(connection, address) => greeted,
+        _ = stopped.changed() => None,
+    };
+    if let Some((stream, name)) = greeted {
+        let caller = ClientInfo { is_secure: true, name, ..ClientInfo::without_tls(remote) };
+        serve_http(stream, front.for_client(caller), held_to, stopped).await;
+    }
+}
+
+async fn serve_http<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    connection: C,
+    front: Router,
+    held_to: ConnectionConfig,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let protocols = http_builder(&held_to);
+    let connection = CoalescingWriter::new(connection, front.large_responses());
+    let connection = PingLimiter::new(connection, held_to.ping_min_interval);
+    let served = protocols.serve_connection(TokioIo::new(connection), front);
+    let mut served = pin!(served);
+    tokio::select! {
+        // A broken connection is the client's business.
+        _ = served.as_mut() => return,
+        _ = stopped.changed() => served.as_mut().graceful_shutdown(),
+    }
+    let _ = served.await;
+}
+
+/// What a client may send on one stream before its task has read it.
+const STREAM_WINDOW_BYTES: u32 = 512 << 10;
+
+fn http_builder(held_to: &ConnectionConfig) -> auto::Builder<TokioExecutor> {
+    let mut protocols = auto::Builder::new(TokioExecutor::new());
+    protocols
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_HEAD_TIMEOUT)
+        .max_buf_size(REQUEST_HEAD_BYTES_MAX as usize + HTTP1_HEAD_EXTRA_BYTES);
+    protocols
+        .http2()
+        .timer(TokioTimer::new())
+        .auto_date_header(false)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .max_header_list_size(REQUEST_HEAD_BYTES_MAX)
+        .max_concurrent_streams(held_to.concurrent_streams_max)
+        .keep_alive_interval(held_to.keep_alive_interval)
+        .keep_alive_timeout(held_to.keep_alive_timeout);
+    protocols
+}

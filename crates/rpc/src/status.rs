@@ -1,0 +1,94 @@
+//! Which gRPC code goes with which words.
+//!
+//! Clients of etcd tell errors apart by their text, and decide by the code whether to try again. Two
+//! codes are not what one would expect, and are etcd's all the same: "too many requests" and "not
+//! enough started members" come as `Unknown`.
+
+use clearlane_raft::read_index::ReadIndexError as Read;
+use clearlane_server::RequestError;
+use clearlane_server::auth_store::AuthRejection as Users;
+use clearlane_server::downgrade::DowngradeRejection as Downgrade;
+use clearlane_server::membership::MembershipRejection as Members;
+use clearlane_server::requests::{AppliedResponse, RequestRejection as Request};
+use http::HeaderMap;
+use tonic::{Code, Status};
+
+/// The status of a failed request.
+pub fn from_error(trouble: &RequestError) -> Status {
+    let code = match trouble {
+        RequestError::Rejected(refused) => request_code(*refused),
+        RequestError::Membership(refused) => membership_code(*refused),
+        RequestError::ReadIndex(Read::TooManyReaders) | RequestError::TooManyRequests => {
+            Code::Unknown
+        }
+        RequestError::ReadIndex(Read::ReaderIsWaiting) => Code::Internal,
+        RequestError::Downgrade(Downgrade::InProgress) => Code::FailedPrecondition,
+        RequestError::Downgrade(_) => Code::InvalidArgument,
+        RequestError::NotLeader
+        | RequestError::BadTransferee
+        | RequestError::NotSupportedForLearner => Code::FailedPrecondition,
+        RequestError::InvalidApiVersion => Code::InvalidArgument,
+        RequestError::ReadIndex(_) | RequestError::NoLeader | RequestError::Stopped => {
+            Code::Unavailable
+        }
+        RequestError::TimedOut | RequestError::LeaderLost | RequestError::ConnectionLost => {
+            Code::Unavailable
+        }
+        RequestError::DeadlineExceeded => Code::DeadlineExceeded,
+        RequestError::Unhealthy => Code::Unavailable,
+        RequestError::Failed(_) => Code::Unknown,
+    };
+    Status::new(code, trouble.to_string())
+}
+
+/// The trailers of an answer whose deadline has passed.
+pub fn deadline_exceeded_trailers() -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(2);
+    from_error(&RequestError::DeadlineExceeded).add_header(&mut trailers).expect("plain words");
+    trailers
+}
+
+/// A reply of another kind than the request is a bug.
+pub fn unexpected_response(reply: &AppliedResponse) -> Status {
+    Status::internal(format!("{reply:?} answers another request"))
+}
+
+fn request_code(refused: Request) -> Code {
+    match refused {
+        Request::EmptyKey
+        | Request::ValueProvided
+        | Request::LeaseProvided
+        | Request::TooManyOps
+        | Request::DuplicateKey
+        | Request::InvalidSortOption
+        | Request::RequestTooLarge
+        | Request::UnknownAlarmAction
+        | Request::KeyNotFound => Code::InvalidArgument,
+        Request::StreamOrder | Request::StreamFilter => Code::Unimplemented,
+        Request::LeaseNotFound => Code::NotFound,
+        Request::LeaseExists => Code::FailedPrecondition,
+        Request::LeaseTtlTooLarge => Code::OutOfRange,
+        Request::Compacted | Request::FutureRevision => Code::OutOfRange,
+        Request::Auth(refused) => auth_code(refused),
+        Request::NoSpace => Code::ResourceExhausted,
+        Request::Corrupt => Code::DataLoss,
+    }
+}
+
+fn auth_code(refused: Users) -> Code {
+    match refused {
+        Users::UserEmpty | Users::RoleEmpty | Users::PermissionNotGiven | Users::InvalidRange => {
+            Code::InvalidArgument
+        }
+        _ => Code::FailedPrecondition,
+    }
+}
+
+fn membership_code(refused: Members) -> Code {
+    match refused {
+        Members::Removed | Members::NotFound => Code::NotFound,
+        Members::BadUrls => Code::InvalidArgument,
+        Members::NotEnoughStarted => Code::Unknown,
+        _ => Code::FailedPrecondition,
+    }
+}

@@ -1,0 +1,326 @@
+//! The service Watch: many watchers in one stream, as long as its client likes.
+//!
+//! # What a stream does
+//!
+//! It is polled by the connection whenever there is room to send, and does three things then:
+//!
+//! ```text
+//!   requests ──▶ create, cancel, progress ──▶ the stream's watchers
+//!   the clock ─▶ notices of progress       ──▶
+//!                                               outbox ──▶ responses ──▶ client
+//! ```
+//!
+//! Events come to the outbox from the member's own threads, which then wake this one: see
+//! [`clearlane_server::watch`].
+//!
+//! # A client that does not read
+//!
+//! The connection has no room for it any more, so its stream is not polled: it takes nothing out of
+//! its outbox, which is bounded, and no more requests, whose answers would have to be kept. Nobody
+//! else notices.
+//!
+//! # The end of a stream
+//!
+//! A client that has no more to ask may still listen: like etcd, the server does not end a stream
+//! for it. It ends when the client goes away, when the member has been without a leader for too long
+//! and the client wants one, when the store cannot be read, and when the server stops.
+//!
+//! # What etcd does that is left out
+//!
+//! It draws the time between notices of progress, up to a tenth more than what is set, from a random
+//! generator, so that streams that began together do not send together. Here it follows from the
+//! number of the stream.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_mvcc::Change;
+use clearlane_mvcc::watch::{self as mvcc, Response as Told, ResponseKind, WatchedKeys};
+use clearlane_proto::etcdserverpb::watch_create_request::FilterType;
+use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
+use clearlane_proto::etcdserverpb::watch_server::Watch;
+use clearlane_proto::etcdserverpb::{
+    ResponseHeader, WatchCreateRequest, WatchRequest, WatchResponse,
+};
+use clearlane_proto::mvccpb::Event;
+use clearlane_proto::mvccpb::event::EventType;
+use clearlane_server::watch::{Stream as Watchers, WatchWakeSet};
+use clearlane_server::{RequestError, Server};
+use http::HeaderMap;
+use prost::Message as _;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio_stream::Stream;
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use crate::interceptors::{
+    RequireLeaderStream, RequiredRole, check_member_can_serve, require_leader,
+};
+use crate::status;
+
+/// About so many bytes are taken out of the outbox at a time.
+const EVENT_BYTES_PER_POLL: usize = 64 << 10;
+/// So many requests of a stream are looked at before it sends.
+const REQUESTS_PER_POLL: usize = 64;
+/// A message may be so much longer than the longest request before it is cut: etcd's.
+const FRAGMENT_OVERHEAD_BYTES: usize = 512 << 10;
+/// A shorter interval of notices is made so long: etcd's.
+const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// The service, for one thread.
+#[derive(Clone, Debug)]
+pub struct WatchService {
+    server: Server,
+    wake_set: WatchWakeSet,
+    stopped: watch::Receiver<bool>,
+    streams_opened: Arc<AtomicU64>,
+    _task: Arc<AbortOnDrop>,
+}
+
+/// The desk's task, which ends with the service.
+#[derive(Debug)]
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl WatchService {
+    /// In front of a member, on the thread whose runtime this is called in. Streams end when `stopped`
+    /// becomes true.
+    pub fn new(member: Server, stopped: watch::Receiver<bool>) -> WatchService {
+        let desk = WatchWakeSet::new(member.threads().watch_server());
+        let task = Arc::new(AbortOnDrop(tokio::spawn(desk.clone().run())));
+        WatchService {
+            server: member,
+            wake_set: desk,
+            stopped,
+            streams_opened: Arc::default(),
+            _task: task,
+        }
+    }
+
+    /// Where others on this thread open streams of their own.
+    pub fn wake_set(&self) -> &WatchWakeSet {
+        &self.wake_set
+    }
+
+    /// The time between notices of progress, for the next stream.
+    fn progress_interval(&self) -> Duration {
+        let interval = self.wake_set.watch_server().progress_interval().max(PROGRESS_INTERVAL_MIN);
+        let number = self.streams_opened.fetch_add(1, Ordering::Relaxed) as u32;
+        // Multiples of the golden ratio lie evenly, however many there are.
+        let share = f64::from(number.wrapping_mul(0x9E37_79B9)) / f64::from(u32::MAX);
+        interval + interval.mul_f64(share / 10.0)
+    }
+}
+
+#[tonic::async_trait]
+impl Watch for WatchService {
+    type WatchStream = RequireLeaderStream<WatchResponseStream>;
+
+    async fn watch(
+        &self,
+        request: Request<Streaming<WatchRequest>>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let head: HeaderMap = request.metadata().as_ref().clone();
+        check_member_can_serve(&self.server, &head, RequiredRole::Voter)?;
+        let mut stopped = self.stopped.clone();
+        let watched = WatchResponseStream {
+            server: self.server.clone(),
+            requests: Some(request.into_inner()),
+            watchers: self.wake_set.open(),
+            responses: VecDeque::new(),
+            progress_interval: self.progress_interval(),
+            progress: None,
+            stopped: Box::pin(async move { drop(stopped.wait_for(|stopped| *stopped).await) }),
+            is_ended: false,
+        };
+        Ok(Response::new(require_leader(&self.server, &head, watched)))
+    }
+}
+
+/// One client's stream.
+pub struct WatchResponseStream {
+    server: Server,
+    /// Nothing when the client has no more to ask.
+    requests: Option<Streaming<WatchRequest>>,
+    watchers: Watchers,
+    /// What goes out next.
+    responses: VecDeque<WatchResponse>,
+    progress_interval: Duration,
+    /// Runs from the first watcher on that wants notices of its progress.
+    progress: Option<Interval>,
+    stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
+    is_ended: bool,
+}
+
+impl Stream for WatchResponseStream {
+    type Item = Result<WatchResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.is_ended {
+            return Poll::Ready(None);
+        }
+        let next = ready!(self.poll_response(context));
+        self.is_ended = next.is_err();
+        Poll::Ready(Some(next))
+    }
+}
+
+impl WatchResponseStream {
+    fn poll_response(&mut self, context: &mut Context<'_>) -> Poll<Result<WatchResponse, Status>> {
+        loop {
+            if let Some(response) = self.responses.pop_front() {
+                return Poll::Ready(Ok(response));
+            }
+            if self.stopped.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Err(status::from_error(&RequestError::Stopped)));
+            }
+            self.poll_requests(context)?;
+            self.poll_progress(context);
+            let told = ready!(self.watchers.poll_responses(EVENT_BYTES_PER_POLL, context));
+            let told = told.map_err(|error| status::from_error(&RequestError::Failed(error)))?;
+            told.into_iter().for_each(|told| self.queue_response(told));
+        }
+    }
+
+    /// Looks at what the client asks, if there is something.
+    fn poll_requests(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
+        for _ in 0..REQUESTS_PER_POLL {
+            let Some(requests) = &mut self.requests else { return Ok(()) };
+            match Pin::new(requests).poll_next(context) {
+                Poll::Ready(Some(Ok(request))) => self.handle_request(request),
+                Poll::Ready(Some(Err(status))) => return Err(request_stream_error(status)),
+                Poll::Ready(None) => self.requests = None,
+                Poll::Pending => return Ok(()),
+            }
+        }
+        // The others come next, behind what there is to send.
+        context.waker().wake_by_ref();
+        Ok(())
+    }
+
+    fn handle_request(&mut self, request: WatchRequest) {
+        match request.request_union {
+            Some(RequestUnion::CreateRequest(create)) => {
+                let request = parse_create(create);
+                if request.progress_notify && self.progress.is_none() {
+                    let every = self.progress_interval;
+                    let mut progress = interval_at(Instant::now() + every, every);
+                    progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                    self.progress = Some(progress);
+                }
+                self.watchers.watch(request);
+            }
+            Some(RequestUnion::CancelRequest(cancel)) => self.watchers.cancel(cancel.watch_id),
+            Some(RequestUnion::ProgressRequest(_)) => self.watchers.request_progress(),
+            None => {}
+        }
+    }
+
+    fn poll_progress(&mut self, context: &mut Context<'_>) {
+        let Some(progress) = &mut self.progress else { return };
+        while progress.poll_tick(context).is_ready() {
+            self.watchers.interval_passed();
+        }
+    }
+
+    /// Makes messages of a response: one, unless it is cut.
+    fn queue_response(&mut self, told: Told) {
+        let mut header =
+            Some(ResponseHeader { revision: told.revision, ..ResponseHeader::default() });
+        self.server.fill_header(&mut header);
+        let message = WatchResponse { header, watch_id: told.id, ..WatchResponse::default() };
+        let message = match told.kind {
+            ResponseKind::Created => WatchResponse { created: true, ..message },
+            ResponseKind::Rejected(refusal) => WatchResponse {
+                created: true,
+                canceled: true,
+                cancel_reason: refusal.to_string(),
+                ..message
+            },
+            ResponseKind::Canceled => WatchResponse { canceled: true, ..message },
+            ResponseKind::Compacted(compact_revision) => {
+                WatchResponse { canceled: true, compact_revision, ..message }
+            }
+            ResponseKind::Progress => message,
+            ResponseKind::Events { events, fragment } => {
+                let length_max = match fragment {
+                    true => self.server.limits().request_bytes_max + FRAGMENT_OVERHEAD_BYTES,
+                    false => usize::MAX,
+                };
+                return self.queue_events(&message, &events, length_max);
+            }
+        };
+        self.responses.push_back(message);
+    }
+
+    /// Events go into as many messages as it takes to make each shorter than that.
+    fn queue_events(&mut self, message: &WatchResponse, events: &[mvcc::Event], length_max: usize) {
+        let cut = WatchResponse { fragment: true, ..message.clone() };
+        let left = length_max.saturating_sub(cut.encoded_len() + 1);
+        for piece in mvcc::fragments(events, left) {
+            let fragment = piece.end < events.len();
+            let events = events[piece].iter().map(to_proto_event).collect();
+            self.responses.push_back(WatchResponse { fragment, events, ..message.clone() });
+        }
+    }
+}
+
+fn to_proto_event(of: &mvcc::Event) -> Event {
+    let (kind, record) = match &of.change {
+        Change::Put(record) => (EventType::Put, record),
+        Change::Delete(record) => (EventType::Delete, record),
+    };
+    // Keys and values are shared, not copied.
+    Event { r#type: kind as i32, kv: Some(record.clone()), prev_kv: of.prev_kv.clone() }
+}
+
+/// What a client asks for. As in a range, an end of one NUL is no end.
+fn parse_create(create: WatchCreateRequest) -> mvcc::WatchRequest {
+    let has_filter = |filter: FilterType| create.filters.contains(&(filter as i32));
+    let (no_put, no_delete) = (has_filter(FilterType::Noput), has_filter(FilterType::Nodelete));
+    let key = match create.key.is_empty() {
+        true => Bytes::from_static(&[0]),
+        false => create.key,
+    };
+    let keys = match &create.range_end[..] {
+        [] => WatchedKeys::Single(key),
+        [0] => WatchedKeys::From(key),
+        _ => WatchedKeys::Range(key, create.range_end),
+    };
+    mvcc::WatchRequest {
+        keys,
+        start_revision: create.start_revision,
+        id: create.watch_id,
+        no_put,
+        no_delete,
+        prev_kv: create.prev_kv,
+        progress_notify: create.progress_notify,
+        fragment: create.fragment,
+    }
+}
+
+/// The requests have come to an end that is none: mostly, the client has gone.
+fn request_stream_error(status: Status) -> Status {
+    match status.code() {
+        Code::Cancelled => Status::cancelled("etcdserver: watch canceled"),
+        _ => status,
+    }
+}
+
+impl std::fmt::Debug for WatchResponseStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watched").field("watchers", &self.watchers).finish_non_exhaustive()
+    }
+}

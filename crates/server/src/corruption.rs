@@ -1,0 +1,345 @@
+//! Do all members have the same? And if not, which one is wrong?
+//!
+//! # The problem
+//!
+//! Raft makes all members apply the same entries. It does not make them come to the same store: a
+//! disk may return other bytes than were written, and a bug may let two members do different things
+//! with one entry. Nobody notices for months, until a client reads at another member. By then the
+//! wrong one may have been copied to others.
+//!
+//! # The idea
+//!
+//! `HashKV` at one revision is one number, which is [the same](clearlane_mvcc::hash) for all who have
+//! applied the same entries. So members are asked for it, and their numbers are compared. Numbers
+//! speak of the same records only if the past was dropped up to the same revision, too:
+//!
+//! ```text
+//!                 asked at   hash       compacted
+//!   member 1        1000     5f0a11c2      900
+//!   member 2        1000     5f0a11c2      900      agrees
+//!   member 3        1000     77e0b3d9      900      is not the same
+//!   member 4        1000     03fd9e11      950      cannot be compared: it has compacted since
+//! ```
+//!
+//! There are three occasions, and each has its own answer to "who is wrong?":
+//!
+//! | occasion | who compares | who is wrong |
+//! |---|---|---|
+//! | [before a member serves](count_mismatches) | the member that starts | the one that starts: it does not |
+//! | [from time to time](PeriodicCheck::find_corrupt_member) | the leader, at its newest revision | the first who differs from the leader |
+//! | [behind compactions](compare_compaction_hashes) | the leader, at revisions at which all have compacted | the minority |
+//!
+//! The third is the sharpest. At the revision of a compaction every member has worked out the number
+//! on the way, so it costs nothing to ask, members are seldom too far apart to be compared, and since
+//! the leader has no special place in the vote it is found out, too. If there is no majority,
+//! the alarm is raised for member 0, which is nobody: all are under suspicion.
+//!
+//! What follows from a suspicion is an alarm of kind `CORRUPT`, through the log: [`alarms::corrupt`](crate::alarms::corrupt).
+//!
+//! # What holds
+//!
+//! * Nothing is asked here and no clock is read: whoever runs a member [asks](crate::threads::PeerClients), and
+//!   brings what was said. What is said of a member is told in the log, in etcd's words.
+//! * One who does not answer, or cannot be compared, is never under suspicion.
+//! * The leader alone raises alarms, at most one in each periodic check.
+
+use std::collections::BTreeMap;
+
+use clearlane_mvcc::HashKv;
+
+use crate::request_error::RequestError;
+use crate::requests::RequestRejection;
+
+/// A hash, and how far the member was that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberHash {
+    /// Of which records what hash.
+    pub hash_kv: HashKv,
+    /// The newest revision.
+    pub revision: i64,
+}
+
+/// What another member has said, or why it has not.
+#[derive(Debug)]
+pub struct PeerHash {
+    /// Which member.
+    pub id: u64,
+    /// What it said.
+    pub result: Result<MemberHash, RequestError>,
+}
+
+/// How many of the others have other records than this member, which is about to serve.
+pub fn count_mismatches(own: &HashKv, others: &[PeerHash]) -> usize {
+    let differs = |other: &&PeerHash| {
+        let id = format!("{:x}", other.id);
+        let said = match &other.result {
+            Ok(said) => said.hash_kv,
+            Err(why) => {
+                warn_missing_hash(&id, own.hash_revision, why);
+                return false;
+            }
+        };
+        if said.hash == own.hash {
+            return false;
+        }
+        let is_comparable = said.compact_revision == own.compact_revision;
+        let what = if is_comparable { "hash" } else { "compact revision" };
+        tracing::warn!(
+            "remote-peer-id" = id,
+            revision = own.hash_revision,
+            "local-compact-revision" = own.compact_revision,
+            "remote-compact-revision" = said.compact_revision,
+            "local-hash" = own.hash,
+            "remote-hash" = said.hash,
+            "found different {what} values from remote peer"
+        );
+        is_comparable
+    };
+    others.iter().filter(differs).count()
+}
+
+fn warn_missing_hash(id: &str, revision: i64, why: &RequestError) {
+    let words = match why {
+        RequestError::Rejected(RequestRejection::FutureRevision) => {
+            "cannot fetch hash from slow remote peer"
+        }
+        RequestError::Rejected(RequestRejection::Compacted) => {
+            "cannot fetch hash from remote peer; local member is behind"
+        }
+        _ => "cannot fetch hash from remote peer",
+    };
+    tracing::warn!("remote-peer-id" = id, revision, error = %why, "{words}");
+}
+
+/// What a leader has found out in one round of asking.
+#[derive(Debug)]
+pub struct PeriodicCheck<'h> {
+    /// The leader.
+    pub leader: u64,
+    /// Its hash, at which the others were asked.
+    pub before: HashKv,
+    /// Its hash after all have answered, and this member has caught up with what was agreed then.
+    pub after: MemberHash,
+    /// The others.
+    pub others: &'h [PeerHash],
+}
+
+impl PeriodicCheck<'_> {
+    /// Which member must not be believed, if there is one.
+    pub fn find_corrupt_member(&self) -> Option<u64> {
+        let heard = |other: &PeerHash| Some((other.id, *other.result.as_ref().ok()?));
+        let said: Vec<(u64, MemberHash)> = self.others.iter().filter_map(heard).collect();
+        let own = self.has_changed().then_some(self.leader);
+        let wrong = said.iter().filter(|(id, said)| self.is_corrupt(*id, said));
+        // All of them are told, and the first is the one.
+        let wrong: Vec<u64> = wrong.map(|(id, _)| *id).collect();
+        let checked = said.len();
+        tracing::info!("number-of-peers-checked" = checked, "finished peer corruption check");
+        own.into_iter().chain(wrong).next()
+    }
+
+    /// The leader had another hash of the same a moment ago.
+    fn has_changed(&self) -> bool {
+        let (before, after) = (self.before, self.after.hash_kv);
+        let is_same = before.hash_revision == after.hash_revision
+            && before.compact_revision == after.compact_revision;
+        let has_changed = is_same && before.hash != after.hash;
+        if has_changed {
+            tracing::warn!(
+                revision = before.hash_revision,
+                "compact-revision" = before.compact_revision,
+                "hash-1" = before.hash,
+                "hash-2" = after.hash,
+                "found hash mismatch"
+            );
+        }
+        has_changed
+    }
+
+    fn is_corrupt(&self, id: u64, said: &MemberHash) -> bool {
+        let id = format!("{id:x}");
+        let is_ahead = said.revision > self.after.revision;
+        if is_ahead {
+            tracing::warn!(
+                "leader-revision" = self.after.revision,
+                "follower-revision" = said.revision,
+                "follower-peer-id" = id,
+                "revision from follower must be less than or equal to leader's"
+            );
+        }
+        let (compacted, follower) =
+            (self.after.hash_kv.compact_revision, said.hash_kv.compact_revision);
+        let has_compacted_more = follower > compacted;
+        if has_compacted_more {
+            tracing::warn!(
+                "leader-compact-revision" = compacted,
+                "follower-compact-revision" = follower,
+                "follower-peer-id" = id,
+                "compact revision from follower must be less than or equal to leader's"
+            );
+        }
+        let is_comparable = follower == self.before.compact_revision;
+        let differs = is_comparable && said.hash_kv.hash != self.before.hash;
+        if differs {
+            tracing::warn!(
+                revision = self.before.hash_revision,
+                "leader-compact-revision" = self.before.compact_revision,
+                "leader-hash" = self.before.hash,
+                "follower-compact-revision" = follower,
+                "follower-hash" = said.hash_kv.hash,
+                "follower-peer-id" = id,
+                "same compact revision then hashes must match"
+            );
+        }
+        is_ahead || has_compacted_more || differs
+    }
+}
+
+/// What a comparison at the revision of a compaction has come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HashCheckResult {
+    /// All members agree.
+    Equal,
+    /// Those who could be compared agree, and there are others: an earlier compaction may tell more.
+    Inconclusive,
+    /// These are wrong. Member 0 is all of them: there is no majority that would be right.
+    Corrupt(Vec<u64>),
+}
+
+/// Compares what members have at the revision of a compaction with what the leader has.
+pub fn compare_compaction_hashes(
+    leader: u64,
+    own: &HashKv,
+    others: &[PeerHash],
+) -> HashCheckResult {
+    let mut camps: BTreeMap<u32, Vec<u64>> = BTreeMap::from([(own.hash, vec![leader])]);
+    let mut compared = 0;
+    for other in others {
+        match comparable_hash(own, other) {
+            Ok(hash) => {
+                compared += 1;
+                camps.entry(hash).or_default().push(other.id);
+            }
+            Err(reason) => tracing::warn!(
+                "peer-id" = format!("{:x}", other.id),
+                "leader-compact-revision" = own.compact_revision,
+                revision = own.hash_revision,
+                reason,
+                "skipped the hash of a member"
+            ),
+        }
+    }
+    if camps.len() == 1 {
+        return if compared == others.len() {
+            HashCheckResult::Equal
+        } else {
+            HashCheckResult::Inconclusive
+        };
+    }
+    let members = others.len() + 1;
+    let quorum = members / 2 + 1;
+    let majority = camps.iter().find(|(_, camp)| camp.len() >= quorum).map(|(hash, _)| *hash);
+    let wrong = camps.iter().filter(|(hash, _)| Some(**hash) != majority);
+    for (hash, camp) in wrong.clone() {
+        tracing::error!(
+            "leader-id" = format!("{leader:x}"),
+            "leader-revision" = own.hash_revision,
+            "leader-compact-revision" = own.compact_revision,
+            "leader-hash" = own.hash,
+            "peer-ids" = ?camp.iter().map(|id| format!("{id:x}")).collect::<Vec<_>>(),
+            "peer-hash" = *hash,
+            "quorum-exist" = majority.is_some(),
+            "Detected compaction hash mismatch"
+        );
+    }
+    HashCheckResult::Corrupt(match majority {
+        Some(_) => wrong.flat_map(|(_, camp)| camp).copied().collect(),
+        None => vec![0],
+    })
+}
+
+fn comparable_hash(own: &HashKv, other: &PeerHash) -> Result<u32, String> {
+    let said = other.result.as_ref().map_err(|why| format!("no response: {why}"))?.hash_kv;
+    match said.compact_revision == own.compact_revision {
+        true => Ok(said.hash),
+        false => Err(format!("it has compacted at {}", said.compact_revision)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(hash: u32, hash_revision: i64, compact_revision: i64) -> HashKv {
+        HashKv { hash, compact_revision, hash_revision }
+    }
+
+    fn heard(id: u64, hash: u32, compacted: i64, revision: i64) -> PeerHash {
+        PeerHash { id, result: Ok(MemberHash { hash_kv: sum(hash, 100, compacted), revision }) }
+    }
+
+    fn silent(id: u64) -> PeerHash {
+        PeerHash { id, result: Err(RequestError::NoLeader) }
+    }
+
+    #[test]
+    fn who_starts_is_compared_with_those_who_have_compacted_alike() {
+        let own = sum(7, 100, 50);
+        let others = [heard(2, 7, 50, 120), heard(3, 8, 60, 120), silent(4)];
+        assert_eq!(count_mismatches(&own, &others), 0);
+        assert_eq!(count_mismatches(&own, &[heard(2, 8, 50, 120), heard(3, 8, 50, 120)]), 2);
+    }
+
+    fn suspect(before: HashKv, after: MemberHash, others: &[PeerHash]) -> Option<u64> {
+        PeriodicCheck { leader: 1, before, after, others }.find_corrupt_member()
+    }
+
+    #[test]
+    fn the_leader_finds_who_differs_or_is_ahead() {
+        let before = sum(7, 100, 50);
+        let after = MemberHash { hash_kv: sum(9, 110, 60), revision: 110 };
+        let fine = [heard(2, 7, 50, 110), heard(3, 5, 60, 105), silent(4)];
+        assert_eq!(suspect(before, after, &fine), None);
+        let differs = [heard(2, 7, 50, 110), heard(3, 8, 50, 100), heard(4, 8, 50, 100)];
+        assert_eq!(suspect(before, after, &differs), Some(3), "the first");
+        assert_eq!(suspect(before, after, &[heard(2, 7, 50, 111)]), Some(2), "a later revision");
+        assert_eq!(suspect(before, after, &[heard(2, 3, 61, 110)]), Some(2), "a later compaction");
+    }
+
+    #[test]
+    fn a_leader_that_changes_its_mind_is_wrong_itself() {
+        let before = sum(7, 100, 50);
+        let after = MemberHash { hash_kv: sum(8, 100, 50), revision: 100 };
+        assert_eq!(suspect(before, after, &[heard(2, 9, 50, 100)]), Some(1));
+        // It has compacted meanwhile: that is another hash.
+        let after = MemberHash { hash_kv: sum(8, 100, 60), revision: 100 };
+        assert_eq!(suspect(before, after, &[heard(2, 7, 50, 100)]), None);
+    }
+
+    #[test]
+    fn behind_a_compaction_the_minority_is_wrong() {
+        let own = sum(7, 100, 50);
+        let of = |others: &[PeerHash]| compare_compaction_hashes(1, &own, others);
+        assert_eq!(of(&[heard(2, 7, 50, 100), heard(3, 7, 50, 100)]), HashCheckResult::Equal);
+        assert_eq!(
+            of(&[heard(2, 7, 50, 100), heard(3, 8, 60, 100)]),
+            HashCheckResult::Inconclusive
+        );
+        assert_eq!(of(&[heard(2, 7, 50, 100), silent(3)]), HashCheckResult::Inconclusive);
+        assert_eq!(
+            of(&[heard(2, 7, 50, 100), heard(3, 8, 50, 100)]),
+            HashCheckResult::Corrupt(vec![3])
+        );
+        let leader = of(&[heard(2, 8, 50, 100), heard(3, 8, 50, 100)]);
+        assert_eq!(leader, HashCheckResult::Corrupt(vec![1]), "the leader may be the one");
+        // Two of three would be a majority, one is not.
+        assert_eq!(of(&[heard(2, 8, 50, 100), silent(3)]), HashCheckResult::Corrupt(vec![0]));
+        assert_eq!(
+            of(&[heard(2, 8, 50, 100)]),
+            HashCheckResult::Corrupt(vec![0]),
+            "two, and no majority"
+        );
+        let four = [heard(2, 7, 50, 100), heard(3, 8, 50, 100), heard(4, 8, 50, 100)];
+        assert_eq!(of(&four), HashCheckResult::Corrupt(vec![0]), "two against two");
+    }
+}

@@ -1,0 +1,52 @@
+//! Waits for something up to the deadline of a request.
+//!
+//! The timer is made at the first poll that finds nothing: a request that is answered at once takes
+//! none.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use clearlane_contention::now_ns;
+use tokio::time::{Sleep, sleep};
+
+/// The deadline of a request, on the clock of the locks.
+#[derive(Debug)]
+pub struct Deadline {
+    deadline_ns: u64,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Deadline {
+    /// At a time, or never.
+    pub fn new(until_ns: Option<u64>) -> Deadline {
+        Deadline { deadline_ns: until_ns.unwrap_or(u64::MAX), timer: None }
+    }
+
+    /// Whether there is one, and it has passed. It takes a look at the clock.
+    pub fn has_passed(&self) -> bool {
+        self.deadline_ns != u64::MAX && now_ns() >= self.deadline_ns
+    }
+
+    /// Is ready when it has passed, and wakes the task then.
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.deadline_ns == u64::MAX {
+            return Poll::Pending;
+        }
+        let until_ns = self.deadline_ns;
+        let left = || Duration::from_nanos(until_ns.saturating_sub(now_ns()));
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(left())));
+        timer.as_mut().poll(context)
+    }
+}
+
+/// What comes of some work, unless the deadline passes first.
+pub async fn within_deadline<T>(until_ns: Option<u64>, work: impl Future<Output = T>) -> Option<T> {
+    let (mut work, mut deadline) = (pin!(work), Deadline::new(until_ns));
+    poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => deadline.poll(context).map(|()| None),
+    })
+    .await
+}

@@ -1,0 +1,324 @@
+//! What a network thread has of a member: its desk, and the calls that requests become.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clearlane_mvcc::Store;
+use clearlane_proto::etcdserverpb::{
+    AlarmType, CompactionRequest, InternalRaftRequest, ResponseHeader, TxnRequest,
+};
+use clearlane_raft::read_index::RequestIdGenerator;
+
+use crate::alarms;
+use crate::applied_position::AppliedPosition;
+use crate::deadline::within_deadline;
+use crate::membership::{Member, MemberChange};
+use crate::quota;
+use crate::range;
+use crate::replica::ProposalResult;
+use crate::request_error::RequestError;
+use crate::request_trace::{RequestTrace, Stage};
+use crate::requests::{AppliedResponse, Limits, RequestRejection, check, txn};
+use crate::threads::{ReadPool, RequestChannel, RequestOutcome, ServerThreads};
+
+/// A member, for the requests of one thread.
+#[derive(Clone, Debug)]
+pub struct Server {
+    threads: Arc<ServerThreads>,
+    requests: RequestChannel,
+    limits: Limits,
+}
+
+impl Server {
+    /// For one thread. The desk's [task](RequestChannel::run) must run there.
+    pub fn new(node: &Arc<ServerThreads>, limits: Limits) -> Server {
+        Server { threads: Arc::clone(node), requests: node.request_channel(), limits }
+    }
+
+    /// The same for a client who waits until then only: see [`RequestChannel::with_deadline`].
+    pub fn with_deadline(&self, until_ns: u64) -> Server {
+        let (node, limits) = (Arc::clone(&self.threads), self.limits);
+        Server { threads: node, requests: self.requests.with_deadline(until_ns), limits }
+    }
+
+    /// The desk.
+    pub fn requests(&self) -> &RequestChannel {
+        &self.requests
+    }
+
+    /// The member.
+    pub fn threads(&self) -> &Arc<ServerThreads> {
+        &self.threads
+    }
+
+    /// How much a request may ask for.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// The store that answers now.
+    pub fn store(&self) -> Arc<dyn Store<AppliedPosition>> {
+        self.threads.store()
+    }
+
+    /// Waits until this member has applied all that was acknowledged before.
+    pub async fn linearizable_read_notify_untraced(&self) -> Result<(), RequestError> {
+        match self.threads.is_sole_voter_caught_up() {
+            true => Ok(()),
+            false => self.read_index().await.map(drop),
+        }
+    }
+
+    /// The same, and notes for what it has waited: for others to confirm how far the log is
+    /// committed, or for this member to apply it.
+    pub async fn linearizable_read_notify(
+        &self,
+        card: &mut RequestTrace,
+    ) -> Result<(), RequestError> {
+        // Who asks nobody has not waited for anybody.
+        if !self.threads.is_sole_voter_caught_up() {
+            let applying = self.read_index().await?;
+            card.end_read_index(applying);
+        }
+        Ok(())
+    }
+
+    /// Has the thread that speaks to raft say that this member is fresh, also where nobody need be asked: for
+    /// those who want to know whether it answers.
+    pub async fn force_read_index(&self) -> Result<(), RequestError> {
+        self.read_index().await.map(drop)
+    }
+
+    async fn read_index(&self) -> Result<Duration, RequestError> {
+        match self.requests.read_index().await {
+            RequestOutcome::ReadReady(applying) => Ok(applying),
+            RequestOutcome::ReadFailed(error) => Err(error.into()),
+            RequestOutcome::TimedOut => Err(RequestError::TimedOut),
+            RequestOutcome::DeadlineExceeded => Err(RequestError::DeadlineExceeded),
+            outcome => unreachable!("{outcome:?} is no answer to a reader"),
+        }
+    }
+
+    /// For what takes long, or holds locks.
+    pub(crate) fn read_pool(&self) -> &ReadPool {
+        self.threads.read_pool()
+    }
+
+    /// For what is small, and not in memory.
+    pub(crate) fn uncached_pool(&self) -> &ReadPool {
+        self.threads.uncached_pool()
+    }
+
+    /// Has something done that takes long.
+    pub(crate) async fn run_in_read_pool<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> crate::Result<Result<T, RequestRejection>> + Send + 'static,
+    ) -> Result<T, RequestError> {
+        match self.within_deadline(self.threads.read_pool().run(work)).await? {
+            Some(done) => Ok(done??),
+            None => Err(RequestError::Stopped),
+        }
+    }
+
+    /// Waits up to the request's deadline for something that does not go through the desk.
+    pub async fn within_deadline<T>(
+        &self,
+        work: impl Future<Output = T>,
+    ) -> Result<T, RequestError> {
+        within_deadline(self.deadline_ns(), work).await.ok_or(RequestError::DeadlineExceeded)
+    }
+
+    /// The request's deadline, if it has one.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.requests.deadline_ns()
+    }
+
+    /// Sends a request through the log, and waits until it is applied here.
+    pub fn propose(
+        &self,
+        request: impl Into<Box<InternalRaftRequest>>,
+    ) -> impl Future<Output = Result<AppliedResponse, RequestError>> + Send {
+        // It has a place for every kind of request. From here on a pointer is handed on.
+        self.propose_boxed(request.into())
+    }
+
+    async fn propose_boxed(
+        &self,
+        mut request: Box<InternalRaftRequest>,
+    ) -> Result<AppliedResponse, RequestError> {
+        request.header.get_or_insert_default().id = placeholder_id(self.threads.metadata().node_id);
+        check(&request, &self.limits)?;
+        self.check_quota(&request).await?;
+        let started = Instant::now();
+        match self.requests.propose(request).await {
+            RequestOutcome::Applied(ProposalResult::Request(answer)) => {
+                let mut reply = answer?;
+                self.fill_header(header_mut(&mut reply));
+                Ok(reply)
+            }
+            RequestOutcome::NotProposed(error) => Err(error.into()),
+            RequestOutcome::TimedOut => Err(self.timeout_error(started)),
+            RequestOutcome::DeadlineExceeded => Err(RequestError::DeadlineExceeded),
+            outcome => unreachable!("{outcome:?} is no answer to a request"),
+        }
+    }
+
+    /// Whether the store may take a request. If not, everybody hears of it before the client does.
+    async fn check_quota(&self, request: &InternalRaftRequest) -> Result<(), RequestError> {
+        let (cost, size) = (quota::cost(request), self.threads.sizes().size());
+        if cost == 0 {
+            return Ok(());
+        }
+        // The thread that has found that out raises the alarm.
+        if self.threads.is_disk_low() {
+            return Err(RequestRejection::NoSpace.into());
+        }
+        if self.threads.quota().allows(size, cost) {
+            return Ok(());
+        }
+        let member = self.threads.metadata().node_id;
+        if !self.threads.alarms().is_raised_by(member, AlarmType::Nospace) {
+            // Also if the alarm gets lost: the next one who asks raises it.
+            let _ = self.requests.propose(Box::new(alarms::no_space(member))).await;
+        }
+        Err(RequestRejection::NoSpace.into())
+    }
+
+    /// Forgets the past. A physical compaction has ended when this returns, any other has begun.
+    pub async fn compact(
+        &self,
+        request: CompactionRequest,
+    ) -> Result<AppliedResponse, RequestError> {
+        let (at, is_physical) = (request.revision, request.physical);
+        let compaction = Some(request);
+        let reply = self.propose(InternalRaftRequest { compaction, ..Default::default() }).await?;
+        if is_physical {
+            // The member's threads end with it, and then nobody waits here either.
+            let mut compacted = self.threads.compacted();
+            let _ = self.within_deadline(compacted.wait_for(|done| *done >= at)).await?;
+        }
+        Ok(reply)
+    }
+
+    /// Hands leadership to another member, and waits until somebody else leads.
+    pub async fn move_leader(&self, to: u64) -> Result<(), RequestError> {
+        let this = self.threads.metadata().node_id;
+        let mut leadership = self.threads.leadership();
+        if leadership.borrow().leader != this {
+            return Err(RequestError::NotLeader);
+        }
+        if to == this {
+            return Ok(());
+        }
+        if self.threads.members().get(to).is_none_or(|member| member.is_learner) {
+            return Err(RequestError::BadTransferee);
+        }
+        self.threads.transfer_leader(to);
+        let _ = leadership.wait_for(|now| ![0, this].contains(&now.leader)).await;
+        Ok(())
+    }
+
+    /// Runs a transaction; one that only reads does not go through the log.
+    pub async fn txn(
+        &self,
+        request: TxnRequest,
+        card: &mut RequestTrace,
+    ) -> Result<AppliedResponse, RequestError> {
+        check::txn(&request, &self.limits)?;
+        if txn::is_read_only(&request) {
+            let read = Box::pin(range::read_txn(self, request, card)).await;
+            if read.is_err() {
+                card.end_stage(Stage::Backend);
+            }
+            return read.map(AppliedResponse::Txn);
+        }
+        let request = InternalRaftRequest { txn: Some(request), ..Default::default() };
+        let reply = self.propose(request).await;
+        card.end_stage(Stage::Apply);
+        reply
+    }
+
+    /// Changes the members.
+    pub async fn change_members(&self, change: MemberChange) -> Result<Vec<Member>, RequestError> {
+        let started = Instant::now();
+        match self.requests.change_members(change).await {
+            RequestOutcome::Applied(ProposalResult::MemberChange(answer)) => Ok(answer?),
+            RequestOutcome::ChangeRejected(error) => Err(error.into()),
+            RequestOutcome::TimedOut => Err(self.timeout_error(started)),
+            RequestOutcome::DeadlineExceeded => Err(RequestError::DeadlineExceeded),
+            outcome => unreachable!("{outcome:?} is no answer to a change of members"),
+        }
+    }
+
+    /// Why a proposal has timed out, in etcd's words. What had been proposed when a leader was lost is perhaps
+    /// lost with it.
+    fn timeout_error(&self, started: Instant) -> RequestError {
+        let (node, own) = (&self.threads, self.threads.metadata().node_id);
+        let status = node.status();
+        let (elected, election_timeout) = (status.leader_elected(), node.election_timeout());
+        let at = node.now().saturating_sub(started.elapsed());
+        match status.leader() {
+            _ if at < elected && at + 2 * election_timeout > elected => RequestError::LeaderLost,
+            // It was not proposed: no leader was known all the time.
+            0 if status.leader_lost() <= at => RequestError::DeadlineExceeded,
+            0 => RequestError::TimedOut,
+            leader if leader == own && !self.has_quorum_since(started) => {
+                RequestError::ConnectionLost
+            }
+            leader if leader != own && !self.is_connected_since(leader, started) => {
+                RequestError::ConnectionLost
+            }
+            _ => RequestError::TimedOut,
+        }
+    }
+
+    fn is_connected_since(&self, id: u64, started: Instant) -> bool {
+        let since = self.threads.peer_clients().and_then(|others| others.active_since(id));
+        since.is_some_and(|since| since <= started)
+    }
+
+    fn has_quorum_since(&self, started: Instant) -> bool {
+        let (members, own) = (self.threads.members(), self.threads.metadata().node_id);
+        let voters = || members.iter().filter(|member| !member.is_learner);
+        let is_connected = |id| id == own || self.is_connected_since(id, started);
+        voters().filter(|voter| is_connected(voter.id)).count() > voters().count() / 2
+    }
+
+    /// Says who answers.
+    pub fn fill_header(&self, header: &mut Option<ResponseHeader>) {
+        let metadata = self.threads.metadata();
+        let header = header.get_or_insert_default();
+        header.cluster_id = metadata.cluster_id;
+        header.member_id = metadata.node_id;
+        header.raft_term = self.threads.status().term();
+    }
+
+    /// Who leads, if it is another, and how to ask it.
+    pub fn remote_leader(&self) -> Option<(&Arc<dyn crate::threads::PeerClients>, u64)> {
+        let leader = self.threads().status().leader();
+        let is_another = leader != 0 && leader != self.threads().metadata().node_id;
+        self.threads().peer_clients().filter(|_| is_another).map(|others| (others, leader))
+    }
+}
+
+/// An id as long as those of this member's requests, which get theirs when they are proposed.
+fn placeholder_id(member: u64) -> u64 {
+    RequestIdGenerator::new(member, u64::MAX).last()
+}
+
+fn header_mut(reply: &mut AppliedResponse) -> &mut Option<ResponseHeader> {
+    match reply {
+        AppliedResponse::Put(response) => &mut response.header,
+        AppliedResponse::DeleteRange(response) => &mut response.header,
+        AppliedResponse::Range(response) => &mut response.header,
+        AppliedResponse::Txn(response) => &mut response.header,
+        AppliedResponse::Compact(response) => &mut response.header,
+        AppliedResponse::Alarm(response) => &mut response.header,
+        AppliedResponse::Downgrade(response) => &mut response.header,
+        AppliedResponse::Auth(header) => header,
+        AppliedResponse::LeaseGrant(response) => &mut response.header,
+        AppliedResponse::LeaseRevoke(response) => &mut response.header,
+        AppliedResponse::LeaseCheckpoint(response) => &mut response.header,
+    }
+}

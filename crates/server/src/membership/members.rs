@@ -1,0 +1,266 @@
+//! The table of members: loaded from three buckets, checked against, changed by entries of the log.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use clearlane_engine::Bucket;
+use clearlane_mvcc::{ReadTxn, WriteTxn};
+use clearlane_proto::membershippb::ClusterMemberAttrSetRequest;
+use clearlane_wal::{ConfChange, ConfState};
+
+use super::change::ParsedChange;
+use super::member::Member;
+use super::rejection::MembershipRejection;
+use crate::applied_position::AppliedPosition;
+use crate::error::{Error, Result};
+
+/// So many learners a cluster has, unless its members were told otherwise.
+pub const LEARNERS_MAX: usize = 1;
+
+/// What comes of a check.
+type MembershipResult<T> = std::result::Result<T, MembershipRejection>;
+
+/// Where the cluster's version lies, and each store's own mark that says the same.
+const CLUSTER_VERSION: &[u8] = b"clusterVersion";
+const STORAGE_VERSION: &[u8] = b"storageVersion";
+
+/// What stands for a member that was removed.
+const REMOVED_VALUE: &[u8] = b"removed";
+
+/// Who belongs to the cluster, who does no longer, and which version all of them speak.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Members {
+    members: BTreeMap<u64, Member>,
+    removed: BTreeSet<u64>,
+    version: Option<String>,
+    learners_max: usize,
+}
+
+impl Members {
+    /// What a state of the store says. All members of a cluster must be given the same
+    /// `learners_max`, or one would take what another refuses.
+    pub fn load(state: &dyn ReadTxn, learners_max: usize) -> Result<Members> {
+        let (mut members, mut removed) = (BTreeMap::new(), BTreeSet::new());
+        let mut failed = None;
+        state.scan(Bucket::Members, &mut |key, text| match Member::from_record(key, &text) {
+            Ok(member) => {
+                members.insert(member.id, member);
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        })?;
+        state.scan(Bucket::MembersRemoved, &mut |key, _| match Member::parse_key(key) {
+            Some(id) => {
+                removed.insert(id);
+                ControlFlow::Continue(())
+            }
+            None => {
+                let why = format!("{} is no member's id", key.escape_ascii());
+                failed = Some(Error::damaged("bucket members_removed", why));
+                ControlFlow::Break(())
+            }
+        })?;
+        match failed {
+            Some(error) => Err(error),
+            None => {
+                let version = state.get(Bucket::Cluster, CLUSTER_VERSION)?;
+                let version = version.map(|text| version_text(&text)).transpose()?;
+                Ok(Members { members, removed, version, learners_max })
+            }
+        }
+    }
+
+    /// The members, in the order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = &Member> {
+        self.members.values()
+    }
+
+    /// One of them.
+    pub fn get(&self, id: u64) -> Option<&Member> {
+        self.members.get(&id)
+    }
+
+    /// How many there are, with learners.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether nobody is a member, as on a new member that has not heard of anybody yet.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Whether it was a member once, and must not come back.
+    pub fn is_removed(&self, id: u64) -> bool {
+        self.removed.contains(&id)
+    }
+
+    /// The version that all members speak, such as `3.7.0`; `None` until the first leader has said.
+    pub fn version(&self) -> Option<&str> {
+        self.version.as_deref()
+    }
+
+    /// As raft must see it.
+    pub fn conf_state(&self) -> ConfState {
+        let ids = |learners: bool| {
+            let members = self.iter().filter(|member| member.is_learner == learners);
+            members.map(|member| member.id).collect()
+        };
+        ConfState { voters: ids(false), learners: ids(true), ..ConfState::default() }
+    }
+
+    /// Whether a change is possible, as things are now.
+    pub fn check(&self, change: &ConfChange) -> MembershipResult<()> {
+        self.parse_change(change).map(drop)
+    }
+
+    fn parse_change(&self, change: &ConfChange) -> MembershipResult<ParsedChange> {
+        let id = change.node_id;
+        let meaning = ParsedChange::parse(change)?;
+        if self.is_removed(id) {
+            return Err(MembershipRejection::Removed);
+        }
+        let there = self.get(id);
+        match (&meaning, there) {
+            (ParsedChange::Add(_), Some(_)) => return Err(MembershipRejection::Exists),
+            (ParsedChange::Add(member), None) => {
+                self.check_urls(id, &member.peer_urls)?;
+                self.check_learners(member)?;
+            }
+            (_, None) => return Err(MembershipRejection::NotFound),
+            (ParsedChange::Promote, Some(member)) if !member.is_learner => {
+                return Err(MembershipRejection::NotLearner);
+            }
+            (ParsedChange::Remove, Some(member)) => self.check_voters_without(member)?,
+            (ParsedChange::Update(peer_urls), Some(_)) => self.check_urls(id, peer_urls)?,
+            (ParsedChange::Promote, Some(_)) => {}
+        }
+        Ok(meaning)
+    }
+
+    /// No two members are reached under one address.
+    fn check_urls(&self, id: u64, peer_urls: &[String]) -> MembershipResult<()> {
+        let mut others = self.iter().filter(|member| member.id != id);
+        let taken = others.any(|member| member.peer_urls.iter().any(|url| peer_urls.contains(url)));
+        if taken { Err(MembershipRejection::PeerUrlExists) } else { Ok(()) }
+    }
+
+    fn check_learners(&self, member: &Member) -> MembershipResult<()> {
+        let learners = self.iter().filter(|member| member.is_learner).count();
+        let full = member.is_learner && learners >= self.learners_max;
+        if full { Err(MembershipRejection::TooManyLearners) } else { Ok(()) }
+    }
+
+    /// Raft refuses to remove the last voter: nobody would be left to add another.
+    fn check_voters_without(&self, member: &Member) -> MembershipResult<()> {
+        let mut others = self.iter().filter(|other| other.id != member.id);
+        let left = member.is_learner || others.any(|other| !other.is_learner);
+        if left { Ok(()) } else { Err(MembershipRejection::NotEnoughStarted) }
+    }
+
+    /// Applies a committed change: writes it into the buckets, and returns what raft is to be told,
+    /// with [`apply_change`](clearlane_raft::RaftNode::apply_conf_change): the change, or
+    /// `None` for one that is refused.
+    pub fn apply<'c>(
+        &mut self,
+        change: &'c ConfChange,
+        txn: &mut dyn WriteTxn<AppliedPosition>,
+    ) -> Result<MembershipResult<&'c ConfChange>> {
+        let id = change.node_id;
+        let meaning = match self.parse_change(change) {
+            Ok(meaning) => meaning,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        match meaning {
+            ParsedChange::Add(member) => self.set_member(member, txn)?,
+            ParsedChange::Promote => {
+                self.update_member(id, txn, |member| member.is_learner = false)?
+            }
+            ParsedChange::Update(peer_urls) => {
+                self.update_member(id, txn, |member| member.peer_urls = peer_urls)?;
+            }
+            ParsedChange::Remove => {
+                let key = Member::key(id);
+                txn.unset(Bucket::Members, key.as_bytes())?;
+                txn.set(Bucket::MembersRemoved, key.as_bytes(), Bytes::from_static(REMOVED_VALUE))?;
+                self.members.remove(&id);
+                self.removed.insert(id);
+            }
+        }
+        Ok(Ok(change))
+    }
+
+    /// A member says what it is called and where clients reach it. Nothing happens if it is none
+    /// any more: it may have been removed since it said so.
+    pub fn set_attributes(
+        &mut self,
+        request: &ClusterMemberAttrSetRequest,
+        txn: &mut dyn WriteTxn<AppliedPosition>,
+    ) -> Result<()> {
+        let said = request.member_attributes.clone().unwrap_or_default();
+        self.update_member(request.member_id, txn, |member| {
+            member.name = said.name;
+            member.client_urls = said.client_urls;
+        })
+    }
+
+    /// The leader says which version all members speak. The store's format has the same one.
+    pub fn set_version(
+        &mut self,
+        version: &str,
+        txn: &mut dyn WriteTxn<AppliedPosition>,
+    ) -> Result<()> {
+        let text = || Bytes::copy_from_slice(version.as_bytes());
+        txn.set(Bucket::Cluster, CLUSTER_VERSION, text())?;
+        txn.set(Bucket::Meta, STORAGE_VERSION, text())?;
+        self.version = Some(version.to_owned());
+        Ok(())
+    }
+
+    fn update_member(
+        &mut self,
+        id: u64,
+        txn: &mut dyn WriteTxn<AppliedPosition>,
+        change: impl FnOnce(&mut Member),
+    ) -> Result<()> {
+        let Some(mut member) = self.get(id).cloned() else { return Ok(()) };
+        change(&mut member);
+        self.set_member(member, txn)
+    }
+
+    fn set_member(
+        &mut self,
+        member: Member,
+        txn: &mut dyn WriteTxn<AppliedPosition>,
+    ) -> Result<()> {
+        let key = Member::key(member.id);
+        txn.set(Bucket::Members, key.as_bytes(), Bytes::from(member.to_json()))?;
+        self.members.insert(member.id, member);
+        Ok(())
+    }
+}
+
+fn version_text(bytes: &[u8]) -> Result<String> {
+    let text = std::str::from_utf8(bytes).map(str::to_owned);
+    text.map_err(|_| Error::damaged("bucket cluster", "its version is no text"))
+}
+
+/// Whether a learner has nine tenths of the leader's log, and may become a voter. Only the leader
+/// knows how far each member's log agrees with its own:
+/// [`matched`](clearlane_raft::RaftNode::match_indexes).
+pub fn check_learner_ready(
+    learner: u64,
+    leader: u64,
+    matched: &[(u64, u64)],
+) -> MembershipResult<()> {
+    let of = |wanted: u64| matched.iter().find(|(id, _)| *id == wanted).map(|(_, index)| *index);
+    let (Some(learner), Some(leader)) = (of(learner), of(leader)) else {
+        return Err(MembershipRejection::NotFound);
+    };
+    let ready = u128::from(learner) * 10 >= u128::from(leader) * 9;
+    if ready { Ok(()) } else { Err(MembershipRejection::LearnerNotReady) }
+}

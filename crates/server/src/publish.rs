@@ -1,0 +1,41 @@
+//! What a member says of itself, and the leader of all, through the log.
+
+use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_proto::membershippb::{
+    Attributes, ClusterMemberAttrSetRequest, ClusterVersionSetRequest,
+};
+
+use crate::handle::Server;
+use crate::request_error::RequestError;
+use crate::threads::RequestOutcome;
+
+impl Server {
+    /// Says what this member is called and where clients reach it.
+    pub async fn publish(&self, name: &str, client_urls: &[String]) -> Result<(), RequestError> {
+        let attributes = Attributes { name: name.to_owned(), client_urls: client_urls.to_vec() };
+        let cluster_member_attr_set = Some(ClusterMemberAttrSetRequest {
+            member_id: self.threads().metadata().node_id,
+            member_attributes: Some(attributes),
+        });
+        self.propose_unchecked(InternalRaftRequest {
+            cluster_member_attr_set,
+            ..Default::default()
+        })
+        .await
+    }
+
+    /// Says which version all members speak.
+    pub async fn set_cluster_version(&self, version: &str) -> Result<(), RequestError> {
+        let cluster_version_set = Some(ClusterVersionSetRequest { ver: version.to_owned() });
+        self.propose_unchecked(InternalRaftRequest { cluster_version_set, ..Default::default() })
+            .await
+    }
+
+    async fn propose_unchecked(&self, request: InternalRaftRequest) -> Result<(), RequestError> {
+        match self.requests().propose(request).await {
+            RequestOutcome::NotProposed(error) => Err(error.into()),
+            RequestOutcome::TimedOut => Err(RequestError::TimedOut),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Stores in directories, and one small file that says which of them is the current one.
+//!
+//! ```text
+//!   snap/                       current:
+//!   ├── current                   clearlane-vault 1
+//!   ├── 7310.copy                 store 4
+//!   ├── lock
+//!   ├── store.4/                7310.copy:
+//!   ├── store.5/                  clearlane-vault 1
+//!   └── store.6/                  store 5          (6 is being received: nothing names it)
+//! ```
+//!
+//! No store is ever moved. It is in use, by open reads and by the engine's own threads, and these
+//! would look for their files where the directory was. What moves is a mark of two lines, from a name
+//! to another, and that is one rename:
+//!
+//! | step | mark |
+//! |---|---|
+//! | a copy is kept | `mark.new` → `7310.copy` |
+//! | it is promoted | `7310.copy` → `current` |
+//!
+//! A rename happens or does not, also when the process is killed. It is on disk when the directory is
+//! synced, and before that a power cut may undo it. So each rename and each removal of a mark is synced
+//! before the next step begins, and above all before a store is removed which the mark on disk might
+//! still name. A process that was killed between the two leaves names of which its successor cannot
+//! know whether the disk has them: so the directory is synced when the vault is opened.
+//!
+//! # After a crash at any step
+//!
+//! ```text
+//!   stage    make store.6 ✂                                     nothing names store.6: removed
+//!   keep     write mark.new ✂ rename ✂ sync                     removed, or the copy at its index
+//!   promote  rename over current ✂ sync ✂ remove store.4 ✂      the old store or the new one
+//!   discard  remove mark ✂ sync ✂ remove store.5 ✂              a copy, or a store without a name
+//! ```
+//!
+//! What a name stands for is whole in each row, and what has no name is removed at the next start.
+//!
+//! # Invariants
+//!
+//! * A mark names a store whose data is on disk: engines sync their commits, and the names of the
+//!   directories that they make.
+//! * The number of a store is used once.
+//! * One vault has the directory: the file `lock` says so, and holds the lock.
+//! * A directory with stores and without `current` was not left so by us. It is refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use clearlane_engine::{Engine, EngineKind, Error, Options, Result, open};
+use clearlane_wal::files::{File, FileSystem};
+use parking_lot::Mutex;
+
+use super::store_dir::{StagedStore, StoreDir};
+
+const CURRENT: &str = "current";
+const SNAPSHOT_SUFFIX: &str = ".copy";
+const MARK_NEW: &str = "mark.new";
+const LOCK: &str = "lock";
+const STORE_PREFIX: &str = "store.";
+const FORMAT: &str = "clearlane-vault 1";
+
+/// A directory of stores.
+#[derive(Debug)]
+pub struct DiskStoreDir {
+    files: Arc<dyn FileSystem>,
+    dir: PathBuf,
+    kind: EngineKind,
+    options: Options,
+    open_stores: Mutex<OpenStores>,
+}
+
+/// What this process knows of the stores, beside their marks.
+#[derive(Debug)]
+struct OpenStores {
+    /// Keeps the directory to ourselves.
+    _lock: Box<dyn File>,
+    /// The number of the next store.
+    next: u64,
+    /// Which store is open. Weak: it closes when nobody uses it any more.
+    engines: BTreeMap<u64, Weak<dyn Engine>>,
+    /// Copies that this process has kept. They stay open until they are promoted or discarded.
+    kept: BTreeMap<u64, Arc<dyn Engine>>,
+}
+
+impl DiskStoreDir {
+    /// Takes a directory, and makes it if it is not there; its parent must be. The marks are
+    /// touched through `files` only; the stores are the engine's.
+    pub fn new(
+        files: Arc<dyn FileSystem>,
+        dir: &Path,
+        kind: EngineKind,
+        options: Options,
+    ) -> Result<DiskStoreDir> {
+        make_dir(&*files, dir).map_err(path_error(dir))?;
+        let lock = lock(&*files, dir)?;
+        // Names that a killed process has left may not be on disk yet.
+        files.sync_dir(dir).map_err(path_error(dir))?;
+        let (open, kept) = Default::default();
+        let shelf = Mutex::new(OpenStores { _lock: lock, next: 0, engines: open, kept });
+        let vault = DiskStoreDir { files, dir: dir.to_owned(), kind, options, open_stores: shelf };
+        let marked = vault.marks()?.into_iter().map(|(_, number)| number);
+        let there = vault.stores()?.into_iter().chain(marked);
+        vault.open_stores.lock().next = there.max().map_or(0, |last| last + 1);
+        if !kind.is_durable() {
+            // What was in these copies went with the process.
+            for index in vault.kept_indexes()? {
+                vault.discard(index)?;
+            }
+        }
+        Ok(vault)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    fn store_path(&self, number: u64) -> PathBuf {
+        self.path(&format!("{STORE_PREFIX}{number}"))
+    }
+
+    fn names(&self) -> Result<Vec<String>> {
+        self.files.list(&self.dir).map_err(path_error(&self.dir))
+    }
+
+    /// The marks that are there, with the number of the store that each names.
+    fn marks(&self) -> Result<Vec<(String, u64)>> {
+        let names = self.names()?.into_iter();
+        let marks = names.filter(|name| name == CURRENT || snapshot_index(name).is_some());
+        marks.map(|name| self.read_mark(&name).map(|number| (name, number))).collect()
+    }
+
+    fn mark(&self, wanted: &str) -> Result<Option<u64>> {
+        Ok(self.marks()?.into_iter().find(|(name, _)| name == wanted).map(|(_, number)| number))
+    }
+
+    fn read_mark(&self, name: &str) -> Result<u64> {
+        let path = self.path(name);
+        let read = || -> io::Result<Vec<u8>> {
+            let file = self.files.open_to_read(&path)?;
+            // Ours is two short lines.
+            let mut text = vec![0; file.length()?.min(1 << 10) as usize];
+            file.read_at(0, &mut text)?;
+            Ok(text)
+        };
+        let text = read().map_err(path_error(&path))?;
+        let number = std::str::from_utf8(&text).ok().and_then(parse_mark);
+        let detail = || "not a mark of a store".to_owned();
+        number.ok_or_else(|| Error::Corrupt { path: path.clone(), detail: detail() })
+    }
+
+    /// Gives a store a name.
+    fn write_mark(&self, name: &str, number: u64) -> Result<()> {
+        let (new, path) = (self.path(MARK_NEW), self.path(name));
+        let write = || -> io::Result<()> {
+            remove_if_there(&*self.files, &new)?;
+            let mut file = self.files.create(&new)?;
+            file.write_at(0, print_mark(number).as_bytes())?;
+            file.sync()?;
+            drop(file);
+            self.files.rename(&new, &path)?;
+            self.files.sync_dir(&self.dir)
+        };
+        write().map_err(path_error(&path))
+    }
+
+    /// Takes a name away. The store that had it may be removed behind this.
+    fn remove_mark(&self, name: &str) -> Result<()> {
+        let path = self.path(name);
+        let remove = || {
+            remove_if_there(&*self.files, &path)?;
+            self.files.sync_dir(&self.dir)
+        };
+        remove().map_err(path_error(&path))
+    }
+
+    /// The numbers of the stores that are there, ascending.
+    fn stores(&self) -> Result<BTreeSet<u64>> {
+        let entries = match fs::read_dir(&self.dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+            Err(error) => return Err(path_error(&self.dir)(error)),
+        };
+        let names = entries.map(|entry| Ok(entry?.file_name()));
+        let names: Vec<_> = names.collect::<io::Result<_>>().map_err(path_error(&self.dir))?;
+        Ok(names.iter().filter_map(|name| store_number(name.to_str()?)).collect())
+    }
+
+    /// Opens a store, or finds that it is open.
+    fn open_store(&self, shelf: &mut OpenStores, number: u64) -> Result<Arc<dyn Engine>> {
+        if let Some(engine) = shelf.engines.get(&number).and_then(Weak::upgrade) {
+            return Ok(engine);
+        }
+        let engine = open(self.kind, &self.store_path(number), self.options.clone())?;
+        shelf.engines.insert(number, Arc::downgrade(&engine));
+        Ok(engine)
+    }
+
+    /// Removes the stores without a name which nobody has open.
+    fn remove_unnamed(&self, shelf: &mut OpenStores) -> Result<()> {
+        shelf.engines.retain(|_, engine| engine.strong_count() > 0);
+        let named: BTreeSet<u64> = self.marks()?.into_iter().map(|(_, number)| number).collect();
+        for number in self.stores()? {
+            if !named.contains(&number) && !shelf.engines.contains_key(&number) {
+                remove_store(&self.store_path(number))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same, where the marks are as they should be by now. What cannot be removed takes room
+    /// and does no other harm, and is tried again the next time.
+    fn try_remove_unnamed(&self, shelf: &mut OpenStores) {
+        let _ = self.remove_unnamed(shelf);
+    }
+}
+
+impl StoreDir for DiskStoreDir {
+    fn free_space(&self) -> u64 {
+        self.files.free_space(&self.dir)
+    }
+
+    fn open(&self) -> Result<Arc<dyn Engine>> {
+        let mut shelf = self.open_stores.lock();
+        let number = match self.mark(CURRENT)? {
+            Some(number) => number,
+            None => {
+                if let Some(number) = self.stores()?.first() {
+                    let found = format!("it has store.{number}, and no file named {CURRENT}");
+                    return Err(Error::Foreign { path: self.dir.clone(), found });
+                }
+                let number = shelf.next;
+                shelf.next += 1;
+                // The mark first: a store without one is taken for somebody's mistake.
+                self.write_mark(CURRENT, number)?;
+                number
+            }
+        };
+        self.open_store(&mut shelf, number)
+    }
+
+    fn stage(&self) -> Result<StagedStore> {
+        let mut shelf = self.open_stores.lock();
+        let number = shelf.next;
+        shelf.next += 1;
+        let engine = self.open_store(&mut shelf, number)?;
+        Ok(StagedStore { number, engine })
+    }
+
+    fn keep(&self, staged: StagedStore, index: u64) -> Result<()> {
+        let mut shelf = self.open_stores.lock();
+        let name = snapshot_name(index);
+        // A mark that could not be synced is there to be seen, and counts for nothing: it is made
+        // again.
+        if shelf.kept.contains_key(&index) && self.mark(&name)?.is_some() {
+            drop(staged);
+        } else {
+            self.write_mark(&name, staged.number)?;
+            shelf.kept.insert(index, staged.engine);
+        }
+        self.try_remove_unnamed(&mut shelf);
+        Ok(())
+    }
+
+    fn abandon(&self, staged: StagedStore) -> Result<()> {
+        drop(staged);
+        self.remove_unnamed(&mut self.open_stores.lock())
+    }
+
+    fn kept_indexes(&self) -> Result<Vec<u64>> {
+        let _shelf = self.open_stores.lock();
+        let marks = self.marks()?;
+        let mut kept: Vec<u64> =
+            marks.iter().filter_map(|(name, _)| snapshot_index(name)).collect();
+        kept.sort_unstable();
+        Ok(kept)
+    }
+
+    fn promote(&self, index: u64) -> Result<Arc<dyn Engine>> {
+        let mut shelf = self.open_stores.lock();
+        let name = snapshot_name(index);
+        let number = self.mark(&name)?;
+        let number =
+            number.ok_or_else(|| Error::Storage(format!("there is no copy at {index}")))?;
+        // Opened first: what cannot be opened is not made the current one.
+        let engine = self.open_store(&mut shelf, number)?;
+        let path = self.path(CURRENT);
+        self.files.rename(&self.path(&name), &path).map_err(path_error(&path))?;
+        self.files.sync_dir(&self.dir).map_err(path_error(&self.dir))?;
+        shelf.kept.retain(|kept, _| *kept > index);
+        for (name, _) in self.marks()? {
+            if snapshot_index(&name).is_some_and(|kept| kept < index) {
+                self.remove_mark(&name)?;
+            }
+        }
+        self.try_remove_unnamed(&mut shelf);
+        Ok(engine)
+    }
+
+    fn discard(&self, index: u64) -> Result<()> {
+        let mut shelf = self.open_stores.lock();
+        self.remove_mark(&snapshot_name(index))?;
+        shelf.kept.remove(&index);
+        self.try_remove_unnamed(&mut shelf);
+        Ok(())
+    }
+
+    fn remove_leftovers(&self) -> Result<()> {
+        let mut shelf = self.open_stores.lock();
+        if self.mark(CURRENT)?.is_none() {
+            // `open` says what is wrong, if anything is.
+            return Ok(());
+        }
+        self.remove_mark(MARK_NEW)?;
+        self.remove_unnamed(&mut shelf)
+    }
+}
+
+fn snapshot_name(index: u64) -> String {
+    format!("{index}{SNAPSHOT_SUFFIX}")
+}
+
+fn snapshot_index(name: &str) -> Option<u64> {
+    number(name.strip_suffix(SNAPSHOT_SUFFIX)?)
+}
+
+fn store_number(name: &str) -> Option<u64> {
+    number(name.strip_prefix(STORE_PREFIX)?)
+}
+
+/// A number as we write it: not "+7", and not "007".
+fn number(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|number: &u64| number.to_string() == text)
+}
+
+fn print_mark(store: u64) -> String {
+    format!("{FORMAT}\nstore {store}\n")
+}
+
+fn parse_mark(text: &str) -> Option<u64> {
+    // Counting on from the greatest number would end.
+    let store = text.strip_prefix(FORMAT)?.strip_prefix("\nstore ")?.strip_suffix('\n')?;
+    number(store).filter(|store| *store < u64::MAX / 2)
+}
+
+fn make_dir(files: &dyn FileSystem, dir: &Path) -> io::Result<()> {
+    match files.list(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            files.create_dir(dir)?;
+            files.sync_dir(dir.parent().filter(|to| *to != Path::new("")).unwrap_or(Path::new(".")))
+        }
+        other => other.map(drop),
+    }
+}
+
+fn lock(files: &dyn FileSystem, dir: &Path) -> Result<Box<dyn File>> {
+    let path = dir.join(LOCK);
+    let take = || {
+        let mut file = match files.open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => files.create(&path)?,
+            other => other?,
+        };
+        Ok(file.try_lock()?.then_some(file))
+    };
+    let file = take().map_err(path_error(&path))?;
+    file.ok_or(Error::Locked { path })
+}
+
+fn remove_if_there(files: &dyn FileSystem, path: &Path) -> io::Result<()> {
+    match files.remove(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Removes a store, unless a read of it is still open: the engine's lock on the directory says so.
+fn remove_store(path: &Path) -> Result<()> {
+    let handle = fs::File::open(path).map_err(path_error(path))?;
+    match handle.try_lock() {
+        Ok(()) => fs::remove_dir_all(path).map_err(path_error(path)),
+        Err(fs::TryLockError::WouldBlock) => Ok(()),
+        Err(fs::TryLockError::Error(error)) => Err(path_error(path)(error)),
+    }
+}
+
+fn path_error(path: &Path) -> impl Fn(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Path { path: path.clone(), source }
+}

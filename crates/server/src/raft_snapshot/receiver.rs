@@ -1,0 +1,176 @@
+//! The receiving side: chunks of any size become a copy that is whole, or nothing.
+//!
+//! A store is staged when the header has come and makes sense, and filled from then on. It goes when
+//! anything is wrong, and when the receiver is dropped before its end, as happens when a connection
+//! breaks. So nobody has to clean up behind a transfer.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use clearlane_engine::stream::Importer;
+use clearlane_raft::Message;
+
+use super::error::{Error, Result};
+use super::sender::{MAGIC, MESSAGE_BYTES_MAX};
+use super::store_dir::{StagedStore, StoreDir};
+use crate::applied_position::AppliedPosition;
+
+/// Takes one copy.
+pub struct SnapshotReceiver {
+    store_dir: Arc<dyn StoreDir>,
+    state: ReceiverState,
+}
+
+enum ReceiverState {
+    /// What came of the header.
+    Header(BytesMut),
+    Records(Box<RecordImport>),
+    /// An error was reported; nothing more is taken.
+    Failed,
+}
+
+struct RecordImport {
+    message: Message,
+    /// Before the staging: a store is abandoned when nobody has it open any more.
+    importer: Importer,
+    staging: StagingGuard,
+}
+
+/// A copy that is whole, kept by the vault, and of the position that the message names.
+#[derive(Debug)]
+pub struct ReceivedSnapshot {
+    /// What raft is to be told.
+    pub message: Message,
+    /// The index under which the vault keeps the copy.
+    pub index: u64,
+}
+
+impl SnapshotReceiver {
+    /// Waits for the first chunk.
+    pub fn new(vault: Arc<dyn StoreDir>) -> SnapshotReceiver {
+        SnapshotReceiver { store_dir: vault, state: ReceiverState::Header(BytesMut::new()) }
+    }
+
+    /// Takes the next bytes. After an error nothing is left of the copy.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<()> {
+        // Whatever fails below drops what it was given.
+        let taken = match std::mem::replace(&mut self.state, ReceiverState::Failed) {
+            ReceiverState::Header(waiting) => self.feed_header(waiting, bytes),
+            ReceiverState::Records(records) => records.feed(bytes),
+            ReceiverState::Failed => Err(Error::Damaged("it was refused before".to_owned())),
+        };
+        self.state = taken?;
+        Ok(())
+    }
+
+    fn feed_header(&self, mut waiting: BytesMut, bytes: &[u8]) -> Result<ReceiverState> {
+        waiting.extend_from_slice(bytes);
+        let Some((message, records)) = parse_header(&waiting)? else {
+            return Ok(ReceiverState::Header(waiting));
+        };
+        let staging = StagingGuard::new(&self.store_dir)?;
+        let importer = Importer::new(Arc::clone(&staging.staged().engine))?;
+        Box::new(RecordImport { message, importer, staging }).feed(records)
+    }
+
+    /// The copy has come to its end. It is checked and kept, or an error says what is wrong with it.
+    pub fn finish(mut self) -> Result<ReceivedSnapshot> {
+        match std::mem::replace(&mut self.state, ReceiverState::Failed) {
+            ReceiverState::Records(records) => records.finish(),
+            ReceiverState::Header(_) => Err(Error::Damaged("it ends in its header".to_owned())),
+            ReceiverState::Failed => Err(Error::Damaged("it was refused before".to_owned())),
+        }
+    }
+}
+
+impl RecordImport {
+    fn feed(mut self: Box<Self>, bytes: &[u8]) -> Result<ReceiverState> {
+        self.importer.feed(bytes)?;
+        Ok(ReceiverState::Records(self))
+    }
+
+    fn finish(self) -> Result<ReceivedSnapshot> {
+        let RecordImport { message, importer, staging } = self;
+        importer.finish()?;
+        let progress = AppliedPosition::read(&*staging.staged().engine.snapshot()?);
+        let has = progress.map_err(|error| Error::Damaged(error.to_string()))?.position();
+        let said = message.snapshot_position();
+        if has != said {
+            let words = format!("it is of {has:?}, and comes as one of {said:?}");
+            return Err(Error::Damaged(words));
+        }
+        staging.keep(has.index)?;
+        Ok(ReceivedSnapshot { message, index: has.index })
+    }
+}
+
+/// The message, and what follows the header; `None` if it has not come yet.
+fn parse_header(bytes: &[u8]) -> Result<Option<(Message, &[u8])>> {
+    let damaged = |words: &str| Error::Damaged(words.to_owned());
+    let known = bytes.len().min(MAGIC.len());
+    // Wrong from its first bytes on: say so without waiting for more.
+    if bytes[..known] != MAGIC[..known] {
+        return Err(damaged("it is none of this program, or of another version"));
+    }
+    let rest = &bytes[known..];
+    let Some((length, rest)) = rest.split_first_chunk::<4>() else { return Ok(None) };
+    let length = u32::from_be_bytes(*length) as usize;
+    if length > MESSAGE_BYTES_MAX {
+        return Err(damaged("its message is too long"));
+    }
+    let Some((message, rest)) = rest.split_at_checked(length) else { return Ok(None) };
+    let Some((sum, records)) = rest.split_first_chunk::<4>() else { return Ok(None) };
+    let summed = &bytes[..bytes.len() - rest.len()];
+    if crc32c::crc32c(summed).to_be_bytes() != *sum {
+        return Err(damaged("the sum of its header is another"));
+    }
+    let message = Message::decode(message).map_err(|error| Error::Damaged(error.to_string()))?;
+    if !message.is_snapshot() {
+        return Err(Error::NotSnapshot(message.to_string()));
+    }
+    Ok(Some((message, records)))
+}
+
+/// A staged store that is abandoned unless it is kept.
+struct StagingGuard {
+    store_dir: Arc<dyn StoreDir>,
+    staged: Option<StagedStore>,
+}
+
+impl StagingGuard {
+    fn new(vault: &Arc<dyn StoreDir>) -> Result<StagingGuard> {
+        Ok(StagingGuard { store_dir: Arc::clone(vault), staged: Some(vault.stage()?) })
+    }
+
+    fn staged(&self) -> &StagedStore {
+        self.staged.as_ref().expect("it is taken by what ends the staging")
+    }
+
+    fn keep(mut self, index: u64) -> Result<()> {
+        match self.staged.take() {
+            Some(staged) => Ok(self.store_dir.keep(staged, index)?),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for StagingGuard {
+    fn drop(&mut self) {
+        if let Some(staged) = self.staged.take() {
+            // If this fails, the next start removes the leftover.
+            let _ = self.store_dir.abandon(staged);
+        }
+    }
+}
+
+impl fmt::Debug for SnapshotReceiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &self.state {
+            ReceiverState::Header(_) => "waits for its header",
+            ReceiverState::Records(_) => "is being filled",
+            ReceiverState::Failed => "broken",
+        };
+        f.debug_struct("SnapshotReceiver").field("state", &state).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,73 @@
+//! The sending side: a message and a store, as chunks of bytes.
+//!
+//! ```text
+//!   magic (16), version (1) │ length (4) │ the message │ crc32c of all before (4) │ the records' stream
+//! ```
+//!
+//! The records' stream is the [engine's](clearlane_engine::stream), with its own sums.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use clearlane_engine::stream::Exporter;
+use clearlane_raft::LogPosition;
+use clearlane_raft::Message;
+
+use super::error::{Error, Result};
+use crate::applied_position::AppliedPosition;
+
+/// What a stream begins with.
+pub(super) const MAGIC: &[u8; 17] = b"clearlane-copy..\x01";
+/// A message with a copy has no entries. This is room for the ids of all members there could be.
+pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// Reads a store, chunk by chunk.
+#[derive(Debug)]
+pub struct SnapshotSender {
+    header: Option<Bytes>,
+    exporter: Exporter,
+    position: LogPosition,
+}
+
+impl SnapshotSender {
+    /// Starts to send the store that an exporter copies, with a message that raft wants to have sent
+    /// with a copy. The message that arrives says of which position the copy is: what the copy says.
+    pub fn new(exporter: Exporter, mut message: Message) -> Result<SnapshotSender> {
+        if !message.is_snapshot() {
+            return Err(Error::NotSnapshot(message.to_string()));
+        }
+        let progress = AppliedPosition::read(&**exporter.snapshot());
+        let position = progress.map_err(|error| Error::Damaged(error.to_string()))?.position();
+        let promised = message.snapshot_position().index;
+        if position.index < promised {
+            return Err(Error::StoreTooOld { promised, has: position.index });
+        }
+        message.set_snapshot_position(&position);
+        let header = Some(header(&message.encode())?);
+        Ok(SnapshotSender { header, exporter, position })
+    }
+
+    /// Of which position the copy is.
+    pub fn position(&self) -> &LogPosition {
+        &self.position
+    }
+
+    /// The next bytes to send; `None` at the end.
+    pub fn next_chunk(&mut self) -> Result<Option<Bytes>> {
+        match self.header.take() {
+            Some(header) => Ok(Some(header)),
+            None => Ok(self.exporter.next_chunk()?),
+        }
+    }
+}
+
+fn header(message: &[u8]) -> Result<Bytes> {
+    if message.len() > MESSAGE_BYTES_MAX {
+        return Err(Error::Damaged(format!("a message of {} bytes", message.len())));
+    }
+    let mut header = BytesMut::with_capacity(MAGIC.len() + 4 + message.len() + 4);
+    header.put_slice(MAGIC);
+    header.put_u32(message.len() as u32);
+    header.put_slice(message);
+    let sum = crc32c::crc32c(&header);
+    header.put_u32(sum);
+    Ok(header.freeze())
+}

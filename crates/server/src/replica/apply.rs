@@ -1,0 +1,330 @@
+//! What an entry does to the store.
+//!
+//! Each entry ends one transaction of the store, also if it changes nothing or is refused (puts in a row end one
+//! together), and the transaction says how far the store has come with it. So a state of the store and its place
+//! in the log are never apart: see [`progress`](crate::applied_position). What all members must decide alike is decided
+//! from the store's state and the entry alone.
+//!
+//! Puts that follow each other become visible together, a [`PutBatch`] at a time: to publish a state costs more than
+//! to put a key. Their outcomes leave at the end of a step, so no client can tell. In the old eras each put is a
+//! run of its own, for readers wait for the locks that a run holds.
+
+use std::sync::Arc;
+
+use clearlane_mvcc::{Store, TxnResult, WriteTxn};
+use clearlane_proto::etcdserverpb::{AlarmRequest, AlarmResponse, InternalRaftRequest, PutRequest};
+use clearlane_proto::nested::decode_raft_request;
+use clearlane_wal::{ConfChange, ConfChangeKind, Entry, EntryKind};
+
+use super::{AppliedConfChange, Applier, ProposalResult, RequestOutcome};
+use crate::alarms::Alarms;
+use crate::applied_position::AppliedPosition;
+use crate::error::{Error, Result};
+use crate::membership::Members;
+use crate::requests::{self, AppliedResponse};
+
+/// Puts that become visible together: a reader that comes meanwhile sees none of them yet.
+const PUT_BATCH_MAX: usize = 64;
+
+/// Puts in a row, and their open transaction.
+struct PutBatch<'s> {
+    store: &'s dyn Store<AppliedPosition>,
+    open_txn: Option<OpenPutTxn<'s>>,
+}
+
+struct OpenPutTxn<'s> {
+    txn: Box<dyn WriteTxn<AppliedPosition> + 's>,
+    puts: usize,
+}
+
+/// How long an entry may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EntryDuration {
+    Short,
+    Long,
+    /// Long: it was not applied, for others of the step wait for their outcomes.
+    Deferred,
+}
+
+impl Applier {
+    /// Applies entries up to one that may take long, or that one alone. Says how many.
+    pub(super) fn apply(&mut self, entries: &[Entry]) -> Result<usize> {
+        let mut lap = self.start_entry_timer();
+        let store = Arc::clone(&self.store);
+        let mut run = PutBatch { store: &*store, open_txn: None };
+        let mut count = 0;
+        for entry in entries {
+            let applied = self.apply_entry(entry, &mut run, count == 0)?;
+            if applied == EntryDuration::Deferred {
+                break;
+            }
+            count += 1;
+            if count == entries.len() {
+                self.end_put_batch(&mut run)?;
+            }
+            self.record_entry_time(&mut lap, entry);
+            if applied == EntryDuration::Long {
+                break;
+            }
+        }
+        self.end_put_batch(&mut run)?;
+        Ok(count)
+    }
+
+    fn apply_entry(
+        &mut self,
+        entry: &Entry,
+        run: &mut PutBatch<'_>,
+        is_first: bool,
+    ) -> Result<EntryDuration> {
+        if entry.index != self.applied_position.index + 1 {
+            self.end_put_batch(run)?;
+            let why =
+                format!("entry {} comes after entry {}", entry.index, self.applied_position.index);
+            return Err(Error::damaged("the log", why));
+        }
+        let progress = AppliedPosition {
+            index: entry.index,
+            term: entry.term,
+            conf_state: Arc::clone(&self.applied_position.conf_state),
+        };
+        if entry.kind == EntryKind::Normal && !entry.data.is_empty() {
+            return self.apply_request(entry, progress, run, is_first);
+        }
+        self.end_put_batch(run)?;
+        match entry.kind {
+            // A new leader begins its term with it.
+            EntryKind::Normal => self.apply_empty(progress)?,
+            EntryKind::ConfChange => self.apply_conf_change(entry, progress)?,
+            EntryKind::ConfChangeV2 => {
+                let why = format!("entry {} changes several members at once", entry.index);
+                return Err(Error::damaged("the log", why));
+            }
+        }
+        Ok(EntryDuration::Short)
+    }
+
+    fn apply_empty(&mut self, progress: AppliedPosition) -> Result<()> {
+        let ended = self.store.begin_write()?.end(progress.clone())?;
+        self.finish_txn(ended, progress);
+        Ok(())
+    }
+
+    fn apply_request(
+        &mut self,
+        entry: &Entry,
+        progress: AppliedPosition,
+        run: &mut PutBatch<'_>,
+        is_first: bool,
+    ) -> Result<EntryDuration> {
+        let request = match decode_raft_request(entry.data.clone()) {
+            Ok(request) => request,
+            Err(error) => {
+                // What is before it is sound.
+                self.end_put_batch(run)?;
+                let why = format!("entry {} is no request: {error}", entry.index);
+                return Err(Error::damaged("the log", why));
+            }
+        };
+        let id = request.header.as_ref().map_or(request.id, |header| header.id);
+        if let Some(put) = &request.put
+            && self.alarms.rejection(&request).is_none()
+            && !self.applies_twice()
+        {
+            self.apply_put(id, put, progress, run)?;
+            return Ok(EntryDuration::Short);
+        }
+        self.end_put_batch(run)?;
+        let is_long = requests::may_take_long(&request);
+        if is_long && !is_first {
+            return Ok(EntryDuration::Deferred);
+        }
+        self.apply_other(id, entry, &request, progress)?;
+        Ok(if is_long { EntryDuration::Long } else { EntryDuration::Short })
+    }
+
+    /// A put of a row.
+    fn apply_put(
+        &mut self,
+        id: u64,
+        request: &PutRequest,
+        progress: AppliedPosition,
+        run: &mut PutBatch<'_>,
+    ) -> Result<()> {
+        let open = match &mut run.open_txn {
+            Some(open) => open,
+            none => none.insert(OpenPutTxn { txn: run.store.begin_write()?, puts: 0 }),
+        };
+        let leases = &self.leases;
+        let answer = requests::apply_put(&mut *open.txn, &|lease| leases.contains(lease), request)?;
+        open.puts += 1;
+        self.applied_position = progress;
+        if open.puts == PUT_BATCH_MAX || !open.txn.begin_next_revision() {
+            self.end_put_batch(run)?;
+        }
+        self.complete(id, || ProposalResult::Request(answer));
+        Ok(())
+    }
+
+    /// From here on what the row has put is seen.
+    fn end_put_batch(&mut self, run: &mut PutBatch<'_>) -> Result<()> {
+        let Some(OpenPutTxn { txn, .. }) = run.open_txn.take() else { return Ok(()) };
+        // That of the last put.
+        let progress = self.applied_position.clone();
+        let ended = txn.end(progress.clone())?;
+        self.finish_txn(ended, progress);
+        Ok(())
+    }
+
+    fn apply_other(
+        &mut self,
+        id: u64,
+        entry: &Entry,
+        request: &InternalRaftRequest,
+        progress: AppliedPosition,
+    ) -> Result<()> {
+        if let Some(attributes) = &request.cluster_member_attr_set {
+            return self.update_members(id, progress, |members, txn| {
+                members.set_attributes(attributes, txn)
+            });
+        }
+        if let Some(version) = &request.cluster_version_set {
+            return self.update_members(id, progress, |members, txn| {
+                members.set_version(&version.ver, txn)
+            });
+        }
+        if let Some(refused) = self.alarms.rejection(request) {
+            self.apply_empty(progress)?;
+            self.complete(id, || ProposalResult::Request(Err(refused)));
+            return Ok(());
+        }
+        if let Some(alarm) = &request.alarm {
+            return self.apply_alarm(id, alarm, progress);
+        }
+        let leased = requests::lease::apply(&*self.store, &self.leases, request, progress.clone())?;
+        if let Some(applied) = leased {
+            if let Ok(AppliedResponse::LeaseGrant(granted)) = &applied.result {
+                self.ready.granted.push(granted.id);
+            }
+            self.finish_txn(applied.txn_result, progress);
+            self.complete(id, || ProposalResult::Request(applied.result));
+            return Ok(());
+        }
+        let leases = Arc::clone(&self.leases);
+        let has_lease = |lease| leases.contains(lease);
+        for _ in 1..self.apply_count() {
+            requests::apply(&*self.store, &has_lease, request, progress.clone())?;
+        }
+        let applied = requests::apply(&*self.store, &has_lease, request, progress.clone())?;
+        self.finish_txn(applied.txn_result, progress);
+        self.ready.compactions.extend(applied.compaction);
+        if is_log_read(request) {
+            self.ready.report.log_reads.push((id, entry.index));
+        }
+        self.complete(id, || ProposalResult::Request(applied.result));
+        Ok(())
+    }
+
+    fn apply_alarm(
+        &mut self,
+        id: u64,
+        request: &AlarmRequest,
+        progress: AppliedPosition,
+    ) -> Result<()> {
+        let mut txn = self.store.begin_write()?;
+        // Most requests only ask.
+        let mut alarms = Alarms::clone(&self.alarms);
+        let answer = alarms.apply(request, &mut *txn)?;
+        let header = Some(requests::header(txn.revision()));
+        let ended = txn.end(progress.clone())?;
+        self.finish_txn(ended, progress);
+        if alarms != *self.alarms {
+            self.alarms = Arc::new(alarms);
+        }
+        self.ready.report.alarms = Some(Arc::clone(&self.alarms));
+        let reply = answer.map(|alarms| AppliedResponse::Alarm(AlarmResponse { header, alarms }));
+        self.complete(id, || ProposalResult::Request(reply));
+        Ok(())
+    }
+
+    /// What changes the table of members and is none of raft's business.
+    fn update_members(
+        &mut self,
+        id: u64,
+        progress: AppliedPosition,
+        change: impl FnOnce(&mut Members, &mut dyn WriteTxn<AppliedPosition>) -> Result<()>,
+    ) -> Result<()> {
+        let mut txn = self.store.begin_write()?;
+        change(Arc::make_mut(&mut self.members), &mut *txn)?;
+        let ended = txn.end(progress.clone())?;
+        self.finish_txn(ended, progress);
+        self.ready.report.members = Some(Arc::clone(&self.members));
+        self.complete(id, || ProposalResult::MemberChange(Ok(Vec::new())));
+        Ok(())
+    }
+
+    /// The outcome for the request that waits for this entry, if one does here.
+    fn complete(&mut self, id: u64, answer: impl FnOnce() -> ProposalResult) {
+        if let Some(request) = self.wait.remove(id) {
+            self.last_completed = Some(id);
+            let answer = answer();
+            for _ in 1..self.completion_count() {
+                self.ready.completions.push((request, RequestOutcome::Applied(answer.clone())));
+            }
+            self.ready.completions.push((request, RequestOutcome::Applied(answer)));
+        }
+    }
+
+    fn apply_conf_change(&mut self, entry: &Entry, mut progress: AppliedPosition) -> Result<()> {
+        let change = ConfChange::decode(&entry.data).map_err(|error| {
+            Error::damaged("the log", format!("entry {}: {error}", entry.index))
+        })?;
+        let mut txn = self.store.begin_write()?;
+        let applied = Arc::make_mut(&mut self.members).apply(&change, &mut *txn)?;
+        let before = &progress.conf_state;
+        let after =
+            applied.ok().map_or(Some((**before).clone()), |change| before.after_change(change));
+        let after = after.ok_or_else(|| {
+            Error::damaged("the log", format!("entry {} leaves no voter", entry.index))
+        })?;
+        progress.conf_state = Arc::new(after.clone());
+        let ended = txn.end(progress.clone())?;
+        self.finish_txn(ended, progress);
+        let is_removed =
+            change.kind == ConfChangeKind::RemoveNode && change.node_id == self.metadata.node_id;
+        let told = &mut self.ready.report;
+        told.is_removed |= is_removed && applied.is_ok();
+        let accepted = applied.ok().cloned();
+        told.conf_changes.push(AppliedConfChange {
+            index: entry.index,
+            change: accepted,
+            conf_state: after,
+        });
+        told.members = Some(Arc::clone(&self.members));
+        let members: Vec<_> = self.members.iter().cloned().collect();
+        self.complete(change.id, || ProposalResult::MemberChange(applied.map(|_| members)));
+        Ok(())
+    }
+
+    fn finish_txn(&mut self, ended: TxnResult, progress: AppliedPosition) {
+        let TxnResult {
+            revision,
+            changes,
+            earlier_revisions: earlier,
+            dropped_states: retired,
+            commit_due,
+        } = ended;
+        self.ready.changes.extend(earlier);
+        if !changes.is_empty() {
+            self.ready.changes.push((revision, changes));
+        }
+        self.ready.dropped_states.push(retired);
+        self.ready.is_commit_due |= commit_due;
+        self.applied_position = progress;
+    }
+}
+
+/// Whether it is a read of mode `log`: see [`log_read`](super::log_read).
+fn is_log_read(request: &InternalRaftRequest) -> bool {
+    request.range.as_ref().is_some_and(|range| range.key.is_empty())
+}

@@ -1,0 +1,140 @@
+//! What is left when a majority is gone for good: one member goes on with its data, alone.
+//!
+//! # The idea
+//!
+//! A cluster of three of which two disks are lost cannot even decide to become a cluster of one. But
+//! whoever has the third disk may decide it for them. Its log gets a few more entries, as if they had
+//! been agreed on:
+//!
+//! ```text
+//!   log       1 … 40 committed │ 41 42 not committed
+//!   becomes   1 … 40           │ 41 promote this one, if it is a learner
+//!                              │ 42 remove one other │ 43 remove the next   all committed
+//! ```
+//!
+//! What was not committed is dropped: nobody was promised it. The entries are applied at the start as
+//! all others, so the table of members, raft and the marks of removed members come out right by
+//! themselves, and a crash in the middle changes nothing.
+//!
+//! The others must never come back: they would not know that they were removed, and be two clusters
+//! of one number.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clearlane_lease::{self as lease, Lessor};
+use clearlane_wal as wal;
+use clearlane_wal::Wal;
+use clearlane_wal::{ConfChange, ConfChangeKind, Entry, EntryKind, HardState, MemberContext};
+
+use super::start::{StorageConfig, warn_short_tail};
+use crate::error::{Error, Result};
+use crate::membership::MemberChange;
+use crate::raft_snapshot;
+
+/// Rewrites what lies on disk to a cluster of which this member is the only one. It must not be
+/// running. Returns who was removed.
+pub fn force_new_cluster(ground: &StorageConfig) -> Result<Vec<u64>> {
+    let snapshots = wal::valid_snapshots(&*ground.files, &ground.wal_dir)?;
+    let newest =
+        snapshots.iter().max_by_key(|snapshot| snapshot.index).cloned().unwrap_or_default();
+    let start = (newest.index, newest.term);
+    let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
+    let (mut wal, contents) = Wal::open(files, dir, start, ground.wal)?;
+    warn_short_tail(&wal);
+    let engine = raft_snapshot::open_at_start(&*ground.store_dir, newest.index)?;
+    // Nobody asks for leases here: they come along with the store.
+    let leases = Lessor::new(lease::Config::new(Duration::ZERO), &ground.backend.locks);
+    let opened = ground.open(&engine, &Arc::new(leases))?;
+    let own = contents.metadata.node_id;
+    let applied = opened.progress.index;
+    let commit = contents.hard_state.commit.max(applied);
+    // An entry may be written before the state that names its term.
+    let terms = contents.entries.iter().filter(|entry| entry.index <= commit);
+    let term = terms.map(|entry| entry.term).fold(contents.hard_state.term.max(1), u64::max);
+    // A vote stays in its term.
+    let vote = if term == contents.hard_state.term { contents.hard_state.vote } else { 0 };
+    let state = HardState { term, vote, commit };
+    let mut known = CommittedMembers::default();
+    for member in opened.members.iter() {
+        known.set(member.id, member.is_learner);
+    }
+    let behind = |entry: &&Entry| entry.index > applied && entry.index <= commit;
+    for entry in contents.entries.iter().filter(behind) {
+        known.apply(entry)?;
+    }
+    let others = known.others(own);
+    let changes = known.changes(own, &others)?;
+    let entries: Vec<Entry> = (commit + 1..)
+        .zip(&changes)
+        .map(|(index, change)| {
+            let data = change.to_conf_change(0).encode().into();
+            Entry { kind: EntryKind::ConfChange, term: state.term, index, data }
+        })
+        .collect();
+    let commit = commit + entries.len() as u64;
+    wal.save(&entries, Some(&HardState { commit, ..state }))?;
+    wal.sync()?;
+    wal.close()?;
+    Ok(others)
+}
+
+/// Who is a member at the end of what is committed.
+#[derive(Debug, Default)]
+struct CommittedMembers {
+    voters: BTreeSet<u64>,
+    learners: BTreeSet<u64>,
+}
+
+impl CommittedMembers {
+    fn set(&mut self, id: u64, is_learner: bool) {
+        self.remove(id);
+        if is_learner {
+            self.learners.insert(id)
+        } else {
+            self.voters.insert(id)
+        };
+    }
+
+    fn remove(&mut self, id: u64) {
+        self.voters.remove(&id);
+        self.learners.remove(&id);
+    }
+
+    /// An entry that is not applied yet. One that will be refused is heard all the same: to remove
+    /// somebody who is not there is refused, too.
+    fn apply(&mut self, entry: &Entry) -> Result<()> {
+        if entry.kind != EntryKind::ConfChange {
+            return Ok(());
+        }
+        let change = ConfChange::decode(&entry.data).map_err(|error| {
+            Error::damaged("the log", format!("entry {}: {error}", entry.index))
+        })?;
+        let promotes = MemberContext::decode(&change.context)
+            .is_ok_and(|context| context.is_promote == Some(true));
+        match change.kind {
+            ConfChangeKind::AddNode if promotes && !self.learners.contains(&change.node_id) => {}
+            ConfChangeKind::AddNode => self.set(change.node_id, false),
+            ConfChangeKind::AddLearnerNode => self.set(change.node_id, true),
+            ConfChangeKind::RemoveNode => self.remove(change.node_id),
+            ConfChangeKind::UpdateNode => {}
+        }
+        Ok(())
+    }
+
+    fn others(&self, own: u64) -> Vec<u64> {
+        self.voters.union(&self.learners).copied().filter(|id| *id != own).collect()
+    }
+
+    fn changes(&self, own: u64, others: &[u64]) -> Result<Vec<MemberChange>> {
+        let is_learner = self.learners.contains(&own);
+        if !is_learner && !self.voters.contains(&own) {
+            let why = format!("member {own:x} is not among the members that it knows");
+            return Err(Error::damaged("the data", why));
+        }
+        let promotion = is_learner.then_some(MemberChange::Promote { id: own });
+        let removals = others.iter().map(|id| MemberChange::Remove { id: *id });
+        Ok(promotion.into_iter().chain(removals).collect())
+    }
+}

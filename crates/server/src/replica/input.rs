@@ -1,0 +1,116 @@
+//! What a member's raft half is told, and asked for.
+
+use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_raft as raft;
+use clearlane_raft::{Message, Role};
+use clearlane_wal::group_commit::BatchResult;
+
+use super::queued_proposals::Proposal;
+use super::{ApplyReport, MemberChangeError, Replica, RequestId, RequestOutcome};
+use crate::applied_position::AppliedPosition;
+use crate::error::Result;
+use crate::membership::{MemberChange, MembershipRejection, check_learner_ready};
+use crate::raft_snapshot::ReceivedSnapshot;
+
+/// One thing for the raft loop.
+#[derive(Debug)]
+pub enum ReplicaInput {
+    /// A request, which was [checked](crate::requests::check()), is to be proposed.
+    Propose(Box<InternalRaftRequest>, RequestId),
+    /// A change of members is to be proposed.
+    ChangeMembers(MemberChange, RequestId),
+    /// A read waits until this member has applied all that was acknowledged before.
+    ReadIndex(RequestId),
+    /// A request has gone, and waits for nothing any more.
+    Cancel(RequestId),
+    /// A message of another member.
+    Message(Message),
+    /// A copy of another member's store is here, whole.
+    RaftSnapshot(Box<ReceivedSnapshot>),
+    /// A copy has arrived at a member, or has not.
+    RaftSnapshotSent {
+        /// The member.
+        to: u64,
+        /// Whether it has.
+        is_delivered: bool,
+    },
+    /// Messages to this member get lost.
+    Unreachable(u64),
+    /// This member is to lead, if this one does.
+    TransferLeader(u64),
+    /// What has become of [`Outputs::write`](super::ReplicaReady::wal_batch).
+    WalWritten(BatchResult),
+    /// The store was committed: its engine has this on disk.
+    StoreCommitted(AppliedPosition),
+    /// What the apply loop has done.
+    Applied(Box<ApplyReport>),
+}
+
+impl Replica {
+    /// Takes note of something. After an error the process stops.
+    pub fn handle_input(&mut self, input: ReplicaInput) -> Result<()> {
+        match input {
+            ReplicaInput::Propose(request, of) => {
+                self.handle_proposal(Proposal::Request(request), of)
+            }
+            ReplicaInput::ChangeMembers(change, of) => match self.check_change(&change) {
+                Ok(()) => self.handle_proposal(Proposal::MemberChange(change), of),
+                Err(error) => self.complete(of, RequestOutcome::ChangeRejected(error)),
+            },
+            ReplicaInput::ReadIndex(of) => {
+                if let Err(error) = self.read_index.enqueue(of) {
+                    self.complete(of, RequestOutcome::ReadFailed(error));
+                }
+            }
+            ReplicaInput::Cancel(of) => {
+                if !self.wait.cancel(of) && !self.read_index.cancel(of) {
+                    self.queued_proposals.cancel(of);
+                }
+            }
+            ReplicaInput::Message(message) => self.handle_message(message),
+            ReplicaInput::RaftSnapshot(copy) => self.handle_received_snapshot(*copy)?,
+            ReplicaInput::RaftSnapshotSent { to, is_delivered: arrived } => {
+                self.handle_snapshot_sent(to, arrived)
+            }
+            ReplicaInput::Unreachable(id) => self.raft.report_unreachable(id),
+            ReplicaInput::TransferLeader(to) => self.raft.transfer_leader(to),
+            ReplicaInput::WalWritten(written) => self.handle_written(written)?,
+            ReplicaInput::StoreCommitted(durable) => self.handle_store_committed(&durable)?,
+            ReplicaInput::Applied(applied) => self.handle_applied(*applied)?,
+        }
+        Ok(())
+    }
+
+    /// What raft cannot use is no fault of this member.
+    fn handle_message(&mut self, message: Message) {
+        let _received = self.receive(message);
+        #[cfg(feature = "planted-bugs")]
+        self.ready.rejected_messages.extend(_received.err());
+    }
+
+    /// Proposes, or keeps the proposal until there is a leader.
+    fn handle_proposal(&mut self, proposal: Proposal, of: RequestId) {
+        if self.can_propose() && self.queued_proposals.is_empty() {
+            self.propose(proposal, of);
+        } else if !self.queued_proposals.push(proposal, of) {
+            self.complete(of, RequestOutcome::NotProposed(raft::Error::QueueFull));
+        }
+    }
+
+    /// Whether a change is possible as far as this member knows; when it is applied it is checked again. Only
+    /// the leader knows how far a learner has come.
+    fn check_change(&self, change: &MemberChange) -> std::result::Result<(), MemberChangeError> {
+        let MemberChange::Promote { id } = *change else {
+            return Ok(self.members.check(&change.to_conf_change(0))?);
+        };
+        let leadership = self.raft.leadership();
+        if leadership.role != Role::Leader {
+            return Err(MemberChangeError::NotLeader);
+        }
+        match self.members.get(id) {
+            None => Err(MembershipRejection::NotFound.into()),
+            Some(member) if !member.is_learner => Err(MembershipRejection::NotLearner.into()),
+            Some(_) => Ok(check_learner_ready(id, leadership.leader, &self.raft.match_indexes())?),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What a leader does about leases: it begins their time, and proposes what is due.
+//!
+//! Whatever it proposes is an entry like any other: who was elected meanwhile applies it, or it is lost
+//! with this member's leadership. It must not get to the *next* leader by being forwarded, as raft does
+//! with the proposals of a follower: that leader has given the lease its time again. So nothing is
+//! proposed unless raft leads now, and in the term in which the leases' time was begun.
+
+use std::time::Duration;
+
+use clearlane_proto::etcdserverpb::{
+    InternalRaftRequest, LeaseCheckpoint, LeaseCheckpointRequest, LeaseRevokeRequest,
+};
+use clearlane_raft::{Leadership, Role};
+use prost::Message as _;
+
+use super::Replica;
+use crate::requests::lease::ID_MASK;
+
+impl Replica {
+    /// A lease without an id gets one: in the log it must have it, for all members to give it the same.
+    pub(super) fn assign_lease_id(&mut self, request: &mut InternalRaftRequest) {
+        if let Some(grant) = &mut request.lease_grant {
+            while grant.id == 0 {
+                grant.id = (self.ids.next() & ID_MASK) as i64;
+            }
+        }
+    }
+
+    /// Who leads has changed, or in which term.
+    pub(super) fn update_lessor(&mut self, now: Leadership) {
+        let leads_in = (now.role == Role::Leader).then_some(now.term);
+        if leads_in != self.lease_term {
+            self.lease_term = leads_in;
+            match leads_in {
+                Some(_) => self.leases.promote(self.now),
+                None => self.leases.demote(),
+            }
+        }
+    }
+
+    /// Proposes what is due. Says whether raft has something to do now.
+    pub(super) fn propose_due_leases(&mut self) -> bool {
+        let leadership = self.raft.leadership();
+        if leadership.role != Role::Leader || self.lease_term != Some(leadership.term) {
+            return false;
+        }
+        let due = self.leases.due(self.now);
+        for id in &due.revoke {
+            let lease_revoke = Some(LeaseRevokeRequest { id: *id });
+            if self.propose_internal(InternalRaftRequest { lease_revoke, ..Default::default() }) {
+                self.leases_expired += 1;
+            } else {
+                self.leases.not_proposed(*id, self.now);
+            }
+        }
+        if !due.checkpoints.is_empty() {
+            let checkpoints = due.checkpoints.iter().map(|checkpoint| LeaseCheckpoint {
+                id: checkpoint.id,
+                remaining_ttl: checkpoint.remaining_ttl,
+            });
+            let checkpoints = checkpoints.collect();
+            let lease_checkpoint = Some(LeaseCheckpointRequest { checkpoints });
+            // The next ones say the same, and better.
+            self.propose_internal(InternalRaftRequest { lease_checkpoint, ..Default::default() });
+        }
+        !due.is_empty()
+    }
+
+    /// Proposes what nobody waits for. Says whether raft has taken it.
+    pub(super) fn propose_internal(&mut self, mut request: InternalRaftRequest) -> bool {
+        request.header.get_or_insert_default().id = self.ids.next();
+        self.raft.propose(request.encode_to_vec().into()).is_ok()
+    }
+
+    /// How many leases have run out while this member led.
+    pub fn leases_expired(&self) -> u64 {
+        self.leases_expired
+    }
+
+    /// When something will be due.
+    pub(super) fn next_lease_due(&self) -> Option<Duration> {
+        self.leases.next_due()
+    }
+}

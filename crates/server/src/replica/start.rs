@@ -1,0 +1,360 @@
+//! How a member begins: for the first time, and ever after.
+//!
+//! # Which state is the right one?
+//!
+//! On disk are a log, a store, and perhaps copies that other members have sent. Which of them
+//! belong together is what the log says: it has a record of each position at which a state of the
+//! store was known to be durable.
+//!
+//! ```text
+//!   the newest record S      the store                           so
+//!   S ≤ store                has come further since              it is the state; go on behind it
+//!   S > store                a copy at S is there                a crash came between the record of
+//!                                                                an installation and its end: end it
+//!   S > store                no copy at S                        the store is older than the log: an
+//!                                                                error, for entries are missing
+//! ```
+//!
+//! Everything behind the store's position is read from the log and applied again when raft says
+//! that it is committed. What lies before is not needed for this member, but perhaps for another,
+//! which a few entries bring up to date more cheaply than a copy of the store; so some is read, too.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clearlane_backend::{Config, Era};
+use clearlane_engine::Engine;
+use clearlane_lease::{self as lease, Lessor};
+use clearlane_mvcc::{self as mvcc, KeyLeases, Store, StoreParts, Workers};
+use clearlane_proto::nested::decode_raft_request;
+use clearlane_raft as raft;
+use clearlane_raft::read_index;
+use clearlane_raft::read_index::{ReadIndexEvent, ReadMode, RequestIdGenerator};
+use clearlane_raft::{RaftNode, RecoveredState};
+use clearlane_wal as wal;
+use clearlane_wal::files::FileSystem;
+use clearlane_wal::{ConfChange, Entry, EntryKind, HardState, Metadata, WalSnapshot};
+use clearlane_wal::{Contents, ShortTail, Wal};
+
+use super::{Applier, ApplyTimer, Replica, Wait};
+use crate::alarms::Alarms;
+use crate::applied_position::AppliedPosition;
+use crate::error::{Error, Result};
+use crate::membership::{Member, MemberChange, Members};
+use crate::raft_snapshot::{self, StoreDir};
+
+/// How a compaction works: a step, and a rest behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactionConfig {
+    /// So many keys or records in one step.
+    pub batch: usize,
+    /// So long is the rest.
+    pub pause: Duration,
+}
+
+impl Default for CompactionConfig {
+    fn default() -> CompactionConfig {
+        CompactionConfig { batch: 1000, pause: Duration::from_millis(10) }
+    }
+}
+
+/// How a member works.
+#[derive(Clone, Debug)]
+pub struct ReplicaConfig {
+    /// Raft's. The id in it is not used: the log knows whose it is.
+    pub raft: raft::RaftNodeConfig,
+    /// The barrier's. Nor is the member's id in it.
+    pub read_index: read_index::ReadIndexConfig,
+    /// How a linearizable read is made one.
+    pub read_mode: ReadMode,
+    /// After so many applied entries the log takes note of the store's state and is shortened.
+    pub snapshot_count: u64,
+    /// After so many bytes of applied entries, too: the log is in memory from there on.
+    pub snapshot_bytes: u64,
+    /// So many entries are kept behind that, for members that are a little behind.
+    pub catch_up_entries: u64,
+    /// They have at most so many bytes.
+    pub catch_up_bytes: u64,
+    /// How large the store may become, as [`Quota`](crate::quota::Quota) takes it. The core does not
+    /// ask: see [`node`](crate::threads).
+    pub quota_bytes: i64,
+    /// How often the leader tells the others how much is left of each lease; never, if it is none.
+    pub lease_checkpoint_interval: Option<Duration>,
+    /// The time of the start, in milliseconds since 1970: ids begin with it.
+    pub unix_ms: u64,
+    /// Whether a member that joins others was told that it is to learn only; nothing if nobody was asked.
+    pub joins_as_learner: Option<bool>,
+    /// How a compaction works. The core runs none: see [`node`](crate::threads).
+    pub compaction: CompactionConfig,
+    /// Finds the entries that take long to apply, if somebody wants to know.
+    pub apply_timer: Option<ApplyTimer>,
+}
+
+impl ReplicaConfig {
+    /// etcd's defaults.
+    pub fn new(seed: u64, unix_ms: u64) -> ReplicaConfig {
+        ReplicaConfig {
+            raft: raft::RaftNodeConfig::new(0, seed),
+            read_index: read_index::ReadIndexConfig::new(0),
+            read_mode: ReadMode::ReadIndex,
+            snapshot_count: 10_000,
+            snapshot_bytes: 64 << 20,
+            catch_up_entries: 5_000,
+            catch_up_bytes: 64 << 20,
+            quota_bytes: 0,
+            lease_checkpoint_interval: None,
+            unix_ms,
+            joins_as_learner: None,
+            compaction: CompactionConfig::default(),
+            apply_timer: None,
+        }
+    }
+}
+
+/// What a member stands on.
+#[derive(Clone)]
+pub struct StorageConfig {
+    /// Where the log's files are.
+    pub files: Arc<dyn FileSystem>,
+    /// The log's directory.
+    pub wal_dir: PathBuf,
+    /// How the log is kept.
+    pub wal: wal::Options,
+    /// Where the stores are.
+    pub store_dir: Arc<dyn StoreDir>,
+    /// Which era's store it is.
+    pub parts: StoreParts,
+    /// When the store commits.
+    pub backend: Config,
+    /// So many learners the cluster has; the same number at all members.
+    pub learners_max: usize,
+    /// Who shares the work of restoring.
+    pub workers: Arc<dyn Workers + Send + Sync>,
+}
+
+impl fmt::Debug for StorageConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (log, vault) = (&self.wal_dir, &self.store_dir);
+        f.debug_struct("StorageConfig")
+            .field("log", log)
+            .field("store_dir", vault)
+            .finish_non_exhaustive()
+    }
+}
+
+impl StorageConfig {
+    /// Opens the store of an engine.
+    pub(super) fn open(
+        &self,
+        engine: &Arc<dyn Engine>,
+        leases: &Arc<Lessor>,
+    ) -> Result<OpenedStore> {
+        let progress = AppliedPosition::read(&*engine.snapshot()?)?;
+        let ground = mvcc::StoreConfig {
+            engine: Arc::clone(engine),
+            config: self.backend.clone(),
+            pre_commit: AppliedPosition::pre_commit(),
+            consistent_index: progress.clone(),
+            leases: Arc::clone(leases) as Arc<dyn KeyLeases>,
+            workers: &*self.workers,
+        };
+        let (store, opened) = mvcc::open(self.parts, ground)?;
+        leases.restore(&*store.begin_read(), &opened.leases)?;
+        let members = Arc::new(Members::load(&*store.begin_read(), self.learners_max)?);
+        let alarms = Arc::new(Alarms::load(&*store.begin_read())?);
+        Ok(OpenedStore {
+            store: Arc::from(store),
+            members,
+            alarms,
+            progress,
+            compaction: opened.compaction,
+        })
+    }
+}
+
+/// A store with all that is known from its state.
+pub(super) struct OpenedStore {
+    pub(super) store: Arc<dyn Store<AppliedPosition>>,
+    pub(super) members: Arc<Members>,
+    pub(super) alarms: Arc<Alarms>,
+    pub(super) progress: AppliedPosition,
+    pub(super) compaction: Option<mvcc::CompactionJob>,
+}
+
+/// Makes the log of a new member. The first members of a cluster begin with the same entries, which
+/// add all of them; a member that joins begins with none, and hears of everything from the others.
+pub fn bootstrap(ground: &StorageConfig, metadata: Metadata, first: &[Member]) -> Result<()> {
+    let mut first: Vec<&Member> = first.iter().collect();
+    first.sort_by_key(|member| member.id);
+    let entries: Vec<Entry> =
+        (1..).zip(first).map(|(index, member)| add_member_entry(index, member)).collect();
+    let commit = entries.len() as u64;
+    let state = (commit > 0).then_some(HardState { term: 1, vote: 0, commit });
+    let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
+    // In one step: a log without them could be started, and would wait for others for ever.
+    let wal = Wal::create_with(files, dir, metadata, ground.wal, &entries, state.as_ref())?;
+    Ok(wal.close()?)
+}
+
+fn add_member_entry(index: u64, member: &Member) -> Entry {
+    let data = MemberChange::initial_conf_change(member).encode().into();
+    Entry { kind: EntryKind::ConfChange, term: 1, index, data }
+}
+
+/// Begins where the member has ended, with what its disk has.
+pub fn start(
+    ground: StorageConfig,
+    mut settings: ReplicaConfig,
+) -> Result<(Replica, Applier, Wal)> {
+    let snapshots = wal::valid_snapshots(&*ground.files, &ground.wal_dir)?;
+    let newest = snapshots.iter().max_by_key(|snapshot| snapshot.index).cloned();
+    let newest = newest.unwrap_or_default();
+    let behind = newest.index.saturating_sub(settings.catch_up_entries);
+    // The log first: what is read of it is on disk from here on, and then a copy may take the
+    // store's place because of it.
+    let (mut wal, contents) = open_wal(&ground, &snapshots, &newest, behind)?;
+    warn_short_tail(&wal);
+    let engine = raft_snapshot::open_at_start(&*ground.store_dir, newest.index)?;
+    let leases = Arc::new(Lessor::new(lease_config(&settings), &ground.backend.locks));
+    let opened = ground.open(&engine, &leases)?;
+    let progress = opened.progress.clone();
+    let metadata = contents.metadata;
+    let stopwatch = settings.apply_timer;
+    (settings.raft.id, settings.read_index.member_id) = (metadata.node_id, metadata.node_id);
+    // The old eras ask as etcd does.
+    settings.raft.read_index_counts_as_ack = ground.parts.design == Era::Clearlane;
+    let Contents { hard_state: state, entries, .. } = contents;
+    commit_up_to(progress.index, &mut wal, state)?;
+    // A member that has neither voted nor seen a term has promised nothing.
+    let was_running = state.vote != 0 || state.term > 1;
+    let ids = ids_above(&entries, metadata.node_id, settings.unix_ms);
+    let found = RecoveredState { store_position: progress.position(), hard_state: state, entries };
+    let mut barrier = settings.read_mode.new_queue(settings.read_index);
+    // In an idle cluster there is nothing to apply, and readers must not wait for it.
+    barrier.handle_event(ReadIndexEvent::Applied { index: progress.index });
+    let mut driver = RaftNode::new(settings.raft, found)?;
+    driver.release(driver.release_index_for_bytes(newest.index, settings.catch_up_bytes));
+    let wait = Arc::new(Wait::default());
+    let core = Replica {
+        metadata,
+        store_dir: Arc::clone(&ground.store_dir),
+        applied: (progress.index, progress.term),
+        conf_state: driver.conf_state(),
+        committed_at_start: Some(driver.committed_index()),
+        raft: driver,
+        members: Arc::clone(&opened.members),
+        alarms: Arc::clone(&opened.alarms),
+        leases: Arc::clone(&leases),
+        wait: Arc::clone(&wait),
+        read_index: barrier,
+        ids,
+        ticks_before_vote: if was_running { settings.raft.election_ticks } else { 0 },
+        ticks_before_stop: None,
+        recorded_index: newest.index,
+        config: settings,
+        wal: Default::default(),
+        lease_term: None,
+        leases_expired: 0,
+        now: Duration::ZERO,
+        queued_proposals: Default::default(),
+        proposed_alarm: None,
+        sole_voter: Default::default(),
+        last_reported: Default::default(),
+        pending_read_indexes: Default::default(),
+        unrecorded_bytes: 0,
+        is_commit_requested: false,
+        unapplied: Default::default(),
+        unapplied_bytes: 0,
+        snapshot_index: 0,
+        received_snapshots: Vec::new(),
+        offered_snapshots: Default::default(),
+        sending_snapshots: Default::default(),
+        ready: Default::default(),
+        #[cfg(feature = "planted-bugs")]
+        planted: Default::default(),
+    };
+    let applier = Applier::new(metadata, ground, stopwatch, (engine, opened), leases, wait);
+    Ok((core, applier, wal))
+}
+
+fn lease_config(settings: &ReplicaConfig) -> lease::Config {
+    let ticks = u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
+    lease::Config {
+        election_timeout: settings.read_index.tick_interval * ticks,
+        checkpoint_interval: settings.lease_checkpoint_interval,
+    }
+}
+
+/// New ids are above those that this member's own proposals have in the log: a clock that was set
+/// back must not make two requests one.
+fn ids_above(entries: &[Entry], member: u64, unix_ms: u64) -> RequestIdGenerator {
+    let id = |entry: &Entry| proposal_id(entry.kind, entry.data.clone());
+    let ids = RequestIdGenerator::new(member, unix_ms);
+    entries.iter().filter_map(id).fold(ids, RequestIdGenerator::starting_above)
+}
+
+/// The id that a proposal was given.
+pub(super) fn proposal_id(kind: EntryKind, data: Bytes) -> Option<u64> {
+    match kind {
+        EntryKind::Normal => {
+            let request = decode_raft_request(data).ok()?;
+            request.header.map(|header| header.id)
+        }
+        _ => ConfChange::decode(&data).ok().map(|change| change.id),
+    }
+}
+
+/// Tells the log that what the store has is committed.
+///
+/// It may not know: a commit index alone is not synced. Raft would not tell it before the next entry
+/// is committed, and until then a record of the store's position, which is beyond what the log knows
+/// to be committed, would not count, while a purge went by it.
+fn commit_up_to(index: u64, wal: &mut Wal, state: HardState) -> Result<()> {
+    let last = wal.last_index();
+    if last < index {
+        let why = format!("it ends at entry {last}, and the store is at {index}");
+        return Err(Error::damaged("the log", why));
+    }
+    if state.commit < index {
+        wal.save(&[], Some(&HardState { commit: index, ..state }))?;
+    }
+    Ok(())
+}
+
+/// Says that the log has lost its end, if it has. What was in it other members may have.
+pub(super) fn warn_short_tail(wal: &Wal) {
+    let Some(ShortTail { path, expected, found, last_index }) = wal.short_tail() else { return };
+    tracing::warn!(
+        segment = %path.display(),
+        "expected-bytes" = expected,
+        "found-bytes" = found,
+        "last-index" = last_index,
+        "the log's last segment is shorter than it was made; its last entries may be missing"
+    );
+}
+
+/// Opens the log at a record that leaves entries for others, if there is one, or at the newest.
+fn open_wal(
+    ground: &StorageConfig,
+    snapshots: &[WalSnapshot],
+    newest: &WalSnapshot,
+    behind: u64,
+) -> Result<(Wal, Contents)> {
+    use clearlane_wal::Error::{Corrupt, NoSnapshot, Refused};
+    let open = |at: &WalSnapshot| {
+        let (files, dir) = (Arc::clone(&ground.files), &ground.wal_dir);
+        Wal::open(files, dir, (at.index, at.term), ground.wal)
+    };
+    let far_enough = snapshots.iter().rfind(|snapshot| snapshot.index <= behind);
+    let earlier = far_enough.or(snapshots.first()).filter(|at| at.index < newest.index);
+    // Between the two a copy may have been installed; then the entries have a gap, and the older
+    // ones are of no use. Or a segment that they need is gone. Whatever else is wrong, a failed sync
+    // above all, does not become right by another attempt.
+    match earlier.map(open) {
+        None | Some(Err(Refused(_) | NoSnapshot { .. } | Corrupt { .. })) => Ok(open(newest)?),
+        Some(opened) => Ok(opened?),
+    }
+}

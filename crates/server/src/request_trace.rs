@@ -1,0 +1,394 @@
+//! Where has a slow request spent its time?
+//!
+//! # The problem
+//!
+//! "It took 900 ms" is what a client knows by himself. What he asks next is: for what? Nobody can say
+//! that afterwards unless it was written down before, for every request, because nobody knows which
+//! one is going to be slow.
+//!
+//! # The idea
+//!
+//! A request carries a [`RequestTrace`], and it is stamped when a stage is over: one reading of the clock, a
+//! dozen nanoseconds. All time since the last stamp belongs to the stage that was over; so the
+//! stages' times add up to the whole, and nothing is left that belongs to nobody.
+//!
+//! ```text
+//!   begin ──── read index ────┬──── backend ────┬─ sending ─┐
+//!              stamp ─────────┘    of that: 7 ms for lock   │
+//!                                  "readTx", held by "put"  │
+//!                                     stamp ────┘   stamp ──┘
+//! ```
+//!
+//! Waiting for a lock is no stage of its own: it happens inside of one. The [locks](clearlane_contention)
+//! know what a thread waited, and for whom. A card that is told to [look at
+//! them](RequestTrace::end_stage_with_locks) takes that time out of the stage, and remembers who stood in front.
+//! That must happen on the thread that waited.
+//!
+//! What is quick throws its card away. Of what was not, [`RequestTrace::report_if_slow`] makes a [`SlowRequestReport`], and
+//! [`SlowRequestReport::log_slow_request`] a line of the log, in etcd's words, with our stages behind them.
+//!
+//! # What etcd does that is left out
+//!
+//! It keeps a trace of named steps for each request, and allocates for it. A card lies on the stack.
+
+use std::fmt;
+use std::time::Duration;
+
+use clearlane_contention::{BlockerState, LockWait, now_ns, take_longest_wait, waited_ns};
+
+/// A part of a request's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Until others had confirmed how far the log is committed.
+    ReadIndex,
+    /// Until this member had applied what it had to: the write itself, or what a read must see.
+    Apply,
+    /// Until a thread of the pool was free.
+    Pool,
+    /// Until others let go of locks.
+    Locks,
+    /// To find the records that are wanted, and to get them.
+    Backend,
+    /// To hand over the answer.
+    Sending,
+}
+
+impl Stage {
+    /// All of them, in the order in which a read comes through.
+    pub const ALL: [Stage; 6] =
+        [Stage::ReadIndex, Stage::Apply, Stage::Pool, Stage::Locks, Stage::Backend, Stage::Sending];
+
+    /// What it is called in a log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::ReadIndex => "read index",
+            Stage::Apply => "apply",
+            Stage::Pool => "pool",
+            Stage::Locks => "locks",
+            Stage::Backend => "backend",
+            Stage::Sending => "sending",
+        }
+    }
+}
+
+/// What a request carries.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestTrace {
+    /// Which request of a [recording](crate::trace); 0 if nothing is recorded.
+    number: u32,
+    start_ns: u64,
+    last_end_ns: u64,
+    stage_ns: [u64; Stage::ALL.len()],
+    longest_wait: Option<LockWait>,
+}
+
+/// What a thread had waited for locks before a stage began.
+#[derive(Clone, Copy, Debug)]
+pub struct LockWaitMark {
+    waited_ns: u64,
+}
+
+impl LockWaitMark {
+    /// As it is now, on this thread.
+    pub fn now() -> LockWaitMark {
+        // What waited before was somebody else.
+        take_longest_wait();
+        LockWaitMark { waited_ns: waited_ns() }
+    }
+}
+
+impl RequestTrace {
+    /// Begins now.
+    pub fn start() -> RequestTrace {
+        RequestTrace::start_at(now_ns())
+    }
+
+    pub(crate) fn start_at(now_ns: u64) -> RequestTrace {
+        let spent_ns = Default::default();
+        RequestTrace {
+            number: 0,
+            start_ns: now_ns,
+            last_end_ns: now_ns,
+            stage_ns: spent_ns,
+            longest_wait: None,
+        }
+    }
+
+    /// The same with a number.
+    pub fn with_number(self, number: u32) -> RequestTrace {
+        RequestTrace { number, ..self }
+    }
+
+    /// Its number; 0 if it has none.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// When it began, in nanoseconds on the clock of the locks.
+    pub fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
+    /// How long a stage has taken, in nanoseconds.
+    pub fn stage_ns(&self, stage: Stage) -> u64 {
+        self.stage_ns[stage as usize]
+    }
+
+    /// When this much time will have passed since it began, in nanoseconds on the clock of the locks.
+    pub fn time_limit_ns(&self, time: Duration) -> u64 {
+        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.start_ns.saturating_add(time_ns)
+    }
+
+    /// A stage is over.
+    pub fn end_stage(&mut self, over: Stage) {
+        self.end_stage_at(over, now_ns());
+    }
+
+    pub(crate) fn end_stage_at(&mut self, over: Stage, now_ns: u64) {
+        self.stage_ns[over as usize] += now_ns.saturating_sub(self.last_end_ns);
+        self.last_end_ns = now_ns;
+    }
+
+    /// What a linearizable read waits for is over: at the end of it this member had to apply for so
+    /// long what others had confirmed.
+    pub fn end_read_index(&mut self, applying: Duration) {
+        self.end_stage(Stage::ReadIndex);
+        let applying_ns = u64::try_from(applying.as_nanos()).unwrap_or(u64::MAX);
+        let moved = applying_ns.min(self.stage_ns[Stage::ReadIndex as usize]);
+        self.stage_ns[Stage::ReadIndex as usize] -= moved;
+        self.stage_ns[Stage::Apply as usize] += moved;
+    }
+
+    /// A stage is over that was begun on this thread, and never left it: what it waited for locks is
+    /// counted apart.
+    pub fn end_stage_with_locks(&mut self, over: Stage, before: LockWaitMark) {
+        self.end_stage(over);
+        self.subtract_lock_wait(over, before);
+    }
+
+    fn subtract_lock_wait(&mut self, from: Stage, before: LockWaitMark) {
+        let waited_ns = waited_ns() - before.waited_ns;
+        if waited_ns > 0 {
+            self.move_to_locks(from, waited_ns, take_longest_wait());
+        }
+    }
+
+    fn move_to_locks(&mut self, from: Stage, waited_ns: u64, wait: Option<LockWait>) {
+        // The locks' clock and ours are one, but were not read at the same moments.
+        let moved = waited_ns.min(self.stage_ns[from as usize]);
+        self.stage_ns[from as usize] -= moved;
+        self.stage_ns[Stage::Locks as usize] += moved;
+        let longest = |wait: &Option<LockWait>| wait.map_or(0, |wait| wait.waited_ns);
+        if longest(&wait) > longest(&self.longest_wait) {
+            self.longest_wait = wait;
+        }
+    }
+
+    /// How long it has taken until the last stamp.
+    pub fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.last_end_ns.saturating_sub(self.start_ns))
+    }
+
+    /// Where an entry that took long to apply has spent its time: it began on this thread when `before` was
+    /// taken, and is over now.
+    pub(crate) fn entry_report(
+        begun_ns: u64,
+        now_ns: u64,
+        before: LockWaitMark,
+    ) -> SlowRequestReport {
+        let mut card = RequestTrace::start_at(begun_ns);
+        card.end_stage_at(Stage::Apply, now_ns);
+        card.subtract_lock_wait(Stage::Apply, before);
+        SlowRequestReport { trace: card }
+    }
+
+    /// The request is over, and was so with its last stamp. If it has taken longer than this, there
+    /// is a story to tell.
+    pub fn report_if_slow(&self, limit: Duration) -> Option<SlowRequestReport> {
+        (self.elapsed() > limit).then_some(SlowRequestReport { trace: *self })
+    }
+}
+
+/// Where a slow request has spent its time: prints as `read index 1ms, locks 7ms (readTx, held by
+/// put), backend 20ms`.
+#[derive(Clone, Copy, Debug)]
+pub struct SlowRequestReport {
+    trace: RequestTrace,
+}
+
+/// What is known of a request beside its time. Values are not among it: they may be secret.
+#[derive(Clone, Copy)]
+pub struct SlowRequestFields<'a> {
+    /// Which call: `/etcdserverpb.KV/Range`.
+    pub call: &'a str,
+    /// Who asked.
+    pub remote: &'a str,
+    /// The request, in short.
+    pub request: &'a dyn fmt::Display,
+    /// So many records were sent.
+    pub response_count: i64,
+    /// And so many bytes.
+    pub response_size: usize,
+}
+
+impl fmt::Debug for SlowRequestFields<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}: {}", self.call, self.remote, self.request)
+    }
+}
+
+impl SlowRequestReport {
+    /// Warns that a call has taken long: etcd's `request stats`, past
+    /// `--warning-unary-request-duration`.
+    pub fn log_slow_request(&self, about: &SlowRequestFields<'_>) {
+        tracing::warn!(
+            "time spent" = ?self.trace.elapsed(),
+            stages = %self,
+            remote = about.remote,
+            "response type" = about.call,
+            "request content" = %about.request,
+            "response count" = about.response_count,
+            "response size" = about.response_size,
+            "request stats"
+        );
+    }
+
+    /// Warns that a read has taken long: past `--warning-apply-duration`, which `expected` was. Of
+    /// writes the apply loop tells.
+    pub fn log_slow_read(
+        &self,
+        prefix: &str,
+        about: &SlowRequestFields<'_>,
+        expected: Duration,
+        error: &str,
+    ) {
+        let (count, size) = (about.response_count, about.response_size);
+        let response = match error.is_empty() {
+            true => format!("range_response_count:{count} size:{size}"),
+            false => String::new(),
+        };
+        tracing::warn!(
+            took = ?self.trace.elapsed(),
+            "expected-duration" = ?expected,
+            prefix,
+            request = %about.request,
+            response,
+            error = (!error.is_empty()).then_some(error),
+            stages = %self,
+            "apply request took too long"
+        );
+    }
+}
+
+impl fmt::Display for SlowRequestReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut gap = "";
+        for stage in Stage::ALL {
+            let spent_ns = self.trace.stage_ns[stage as usize];
+            if spent_ns == 0 {
+                continue;
+            }
+            write!(f, "{gap}{} {:?}", stage.name(), Duration::from_nanos(spent_ns))?;
+            gap = ", ";
+            if let (Stage::Locks, Some(wait)) = (stage, self.trace.longest_wait) {
+                write_longest_wait(&wait, f)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The lock of the longest wait, and the holder. A request may also wait behind one that waits for the holder: so does
+/// a reader behind a writer.
+fn write_longest_wait(wait: &LockWait, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, " (longest for {}", wait.lock)?;
+    if let Some((actor, BlockerState::Waiting)) = wait.blocker {
+        write!(f, ", behind {}", actor.name())?;
+    }
+    if let Some(holder) = wait.holder {
+        write!(f, ", held by {}", holder.name())?;
+    }
+    write!(f, ")")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use clearlane_contention::{Registry, RwLock, TaskLabel};
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn story(card: &RequestTrace) -> String {
+        card.report_if_slow(Duration::ZERO).map(|story| story.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn all_time_belongs_to_a_stage() {
+        let mut card = RequestTrace::start_at(100 * MS);
+        card.end_stage_at(Stage::ReadIndex, 103 * MS);
+        card.end_stage_at(Stage::Apply, 103 * MS);
+        card.end_stage_at(Stage::Backend, 134 * MS);
+        let holder = Some(TaskLabel::named("put"));
+        let front = holder.map(|holder| (holder, BlockerState::Holding));
+        let wait = LockWait { lock: "readTx", waited_ns: 7 * MS, blocker: front, holder };
+        card.move_to_locks(Stage::Backend, 9 * MS, Some(wait));
+        card.end_stage_at(Stage::Sending, 135 * MS);
+        assert_eq!(
+            story(&card),
+            "read index 3ms, locks 9ms (longest for readTx, held by put), backend 22ms, sending 1ms"
+        );
+        assert_eq!(card.stage_ns.iter().sum::<u64>(), 35 * MS);
+        assert_eq!(card.elapsed(), Duration::from_millis(35));
+    }
+
+    #[test]
+    fn what_is_quick_has_no_story() {
+        let mut card = RequestTrace::start_at(0);
+        card.end_stage_at(Stage::Apply, 300 * MS);
+        assert!(card.report_if_slow(Duration::from_millis(300)).is_none());
+        assert!(card.report_if_slow(Duration::from_millis(299)).is_some());
+    }
+
+    #[test]
+    fn a_convoy_is_told_from_a_hold() {
+        let front = Some((TaskLabel::named("put"), BlockerState::Waiting));
+        let mut card = RequestTrace::start_at(0);
+        card.end_stage_at(Stage::Backend, 2 * MS);
+        let holder = Some(TaskLabel::named("range"));
+        let wait = LockWait { lock: "readTx", waited_ns: MS, blocker: front, holder };
+        // More than the stage has cannot be taken out of it.
+        card.move_to_locks(Stage::Backend, 3 * MS, Some(wait));
+        let told = "locks 2ms (longest for readTx, behind put, held by range)";
+        assert_eq!(story(&card), told);
+    }
+
+    #[test]
+    fn the_locks_of_the_stage_are_asked() {
+        let registry = Registry::new();
+        let lock = RwLock::new(&registry, "readTx", 0);
+        let told = thread::scope(|scope| {
+            let held = {
+                let _as = TaskLabel::named("expensive_read").enter();
+                lock.write()
+            };
+            let waiting = scope.spawn(|| {
+                let _as = TaskLabel::named("get").enter();
+                let before = LockWaitMark::now();
+                let mut card = RequestTrace::start();
+                drop(lock.read());
+                card.end_stage_with_locks(Stage::Backend, before);
+                story(&card)
+            });
+            while registry.waiting().is_empty() {
+                thread::yield_now();
+            }
+            drop(held);
+            waiting.join().unwrap()
+        });
+        assert!(told.contains("(longest for readTx, held by expensive_read)"), "{told}");
+    }
+}

@@ -1,0 +1,89 @@
+//! How much may be read before anybody takes it?
+//!
+//! # The problem
+//!
+//! A long answer is read in the [pool](crate::threads::ReadPool) and sent by a network thread. To hand over a
+//! small piece costs as much as to hand over a large one: two threads are woken. But a piece lies in
+//! memory until its client takes it, and a client may take for ever.
+//!
+//! # The idea
+//!
+//! A shelf of 64 MiB for all answers together. Who finds room on it reads a large piece, or the whole rest if
+//! that is not more; who finds none reads a small piece, and goes on all the same.
+//!
+//! ```text
+//!   shelf   ▐ answer 1 ▐ answer 2, all of it ▐ answer 1, one ahead ▐ ┄┄┄   others: small pieces
+//! ```
+//!
+//! So clients that do not take their answers cost the others some speed, and no more than the shelf. And
+//! an answer of a few megabytes is read whole at once: its view is not kept until the client has taken it.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// For all answers.
+const CAPACITY_BYTES: u64 = 64 << 20;
+/// What is read at once by who finds room, and by who finds none.
+const LARGE_CHUNK_BYTES: u64 = 4 << 20;
+const SMALL_CHUNK_BYTES: u64 = 64 << 10;
+
+/// The memory that answers share.
+#[derive(Debug, Default)]
+pub struct ResponseMemory {
+    used: AtomicU64,
+}
+
+/// Room on the shelf, for as long as it lives; or none.
+#[derive(Debug)]
+pub struct ResponseMemoryPermit {
+    memory: Arc<ResponseMemory>,
+    permitted: u64,
+}
+
+impl ResponseMemoryPermit {
+    /// Takes room for an answer of which so many bytes are left, if there is any.
+    pub fn acquire(shelf: &Arc<ResponseMemory>, left: u64) -> ResponseMemoryPermit {
+        let wanted = left.min(LARGE_CHUNK_BYTES);
+        let more = |taken| (taken + wanted <= CAPACITY_BYTES).then_some(taken + wanted);
+        let is_there = shelf.used.fetch_update(Relaxed, Relaxed, more).is_ok();
+        ResponseMemoryPermit {
+            memory: Arc::clone(shelf),
+            permitted: if is_there { wanted } else { 0 },
+        }
+    }
+
+    /// How much may be read at once.
+    pub fn chunk_bytes(&self) -> usize {
+        self.permitted.max(SMALL_CHUNK_BYTES) as usize
+    }
+}
+
+impl Drop for ResponseMemoryPermit {
+    fn drop(&mut self) {
+        self.memory.used.fetch_sub(self.permitted, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_counted_and_given_back() {
+        let shelf = Arc::new(ResponseMemory::default());
+        let bytes = |place: &ResponseMemoryPermit| place.chunk_bytes() as u64;
+        let mut places: Vec<ResponseMemoryPermit> =
+            (0..16).map(|_| ResponseMemoryPermit::acquire(&shelf, u64::MAX)).collect();
+        assert!(places.iter().all(|place| bytes(place) == LARGE_CHUNK_BYTES));
+        assert_eq!(bytes(&ResponseMemoryPermit::acquire(&shelf, u64::MAX)), SMALL_CHUNK_BYTES);
+        places.truncate(15);
+        let some = ResponseMemoryPermit::acquire(&shelf, 3 << 20);
+        assert_eq!(
+            [bytes(&some), bytes(&ResponseMemoryPermit::acquire(&shelf, 2 << 20))],
+            [3 << 20, SMALL_CHUNK_BYTES]
+        );
+        drop((places, some));
+        assert_eq!(shelf.used.load(Relaxed), 0);
+    }
+}

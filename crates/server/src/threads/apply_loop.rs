@@ -1,0 +1,178 @@
+//! The apply loop: applies what the raft loop hands over, publishes it, and completes the requests that wait for it.
+//!
+//! It is the only thread that writes to the store, and may wait as long as the store takes: for locks in the old
+//! eras, for the committer when too much is pending. Neither delays a tick or a message of raft. etcd's
+//! counterpart is the goroutine of `EtcdServer.run` that calls `applyAll`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use clearlane_backend::DroppedStates;
+use clearlane_mvcc::{Change, CompactionJob};
+
+use super::commit_thread::CommitCommand;
+use super::completions::CompletionBatches;
+use super::{ServerState, slow};
+use crate::error::Result;
+use crate::replica::{
+    Applier, ApplyReadyHandler, ApplyReport, Completions, NewStore, RequestOutcome, SlowEntry,
+    ToApply,
+};
+use crate::task_labels::{APPLIER, RAFT};
+use crate::trace::StepKind;
+
+/// Old states that go together to the thread that drops them, which need not be woken for each.
+const DROPPED_STATES_MAX: usize = 256;
+/// Fewer wait for others no longer than this: each keeps records in memory that no reader needs any more.
+const DROPPED_STATES_WAIT: Duration = Duration::from_millis(100);
+
+/// Carries out what the apply half says. A thread that has gone has failed, and said so.
+struct ApplyLoopHandler<'s> {
+    state: &'s ServerState,
+    to_commit: Sender<CommitCommand>,
+    completion_batches: CompletionBatches,
+    /// Old states, for the commit thread to drop.
+    dropped_states: Vec<DroppedStates>,
+    /// When the last ones went there.
+    dropped_at: Duration,
+    slow_limit: Duration,
+}
+
+/// Works until the raft loop has gone, and all that it has handed over is applied.
+pub(super) fn run(
+    mut applier: Applier,
+    work: &Receiver<ToApply>,
+    to_commit: Sender<CommitCommand>,
+    shared: &ServerState,
+) -> Result<()> {
+    let _watching = WatchCloser(shared);
+    let _as = APPLIER.enter();
+    let mut shift = shared.trace.trace_thread(*APPLIER);
+    let (sorted, retired, dropped_at) = Default::default();
+    let slow_limit = applier.slow_limit();
+    let mut effects = ApplyLoopHandler {
+        state: shared,
+        to_commit,
+        completion_batches: sorted,
+        dropped_states: retired,
+        dropped_at,
+        slow_limit,
+    };
+    // What the start has found.
+    applier.step()?.dispatch(&mut effects);
+    loop {
+        if !applier.has_work() {
+            let next = match effects.dropped_states.is_empty() {
+                true => work.recv().map_err(RecvTimeoutError::from),
+                false => work.recv_timeout(effects.drop_wait()),
+            };
+            shift.end_step(if shared.wait.is_empty() {
+                StepKind::Idle
+            } else {
+                StepKind::WaitsFor(*RAFT)
+            });
+            match next {
+                Ok(next) => applier.enqueue(next),
+                Err(RecvTimeoutError::Timeout) => effects.send_dropped_states(),
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+        }
+        work.try_iter().for_each(|next| applier.enqueue(next));
+        let (before, begin) = (applier.applied_position().index, shared.start.elapsed());
+        let outputs = applier.step()?;
+        let entries = applier.applied_position().index.saturating_sub(before);
+        if entries > 0 && outputs.new_store.is_none() {
+            shared.metrics.record_applied(entries, shared.start.elapsed().saturating_sub(begin));
+        }
+        let is_replaced = outputs.new_store.is_some();
+        outputs.dispatch(&mut effects);
+        if is_replaced {
+            shared.metrics.count_keys(&**applier.store())?;
+        }
+        if effects.drop_wait().is_zero() {
+            effects.send_dropped_states();
+        }
+        shift.end_step(StepKind::Running);
+    }
+}
+
+/// The threads that tell watchers end with this one, which is the one that wakes them, also if it panics.
+struct WatchCloser<'s>(&'s ServerState);
+
+impl Drop for WatchCloser<'_> {
+    fn drop(&mut self) {
+        self.0.watch_server.close();
+    }
+}
+
+impl ApplyLoopHandler<'_> {
+    /// How long old states may wait for others.
+    fn drop_wait(&self) -> Duration {
+        (self.dropped_at + DROPPED_STATES_WAIT).saturating_sub(self.state.start.elapsed())
+    }
+
+    fn send_dropped_states(&mut self) {
+        self.dropped_at = self.state.start.elapsed();
+        if !self.dropped_states.is_empty() {
+            let _ = self
+                .to_commit
+                .send(CommitCommand::DropStates(std::mem::take(&mut self.dropped_states)));
+        }
+    }
+}
+
+impl ApplyReadyHandler for ApplyLoopHandler<'_> {
+    fn replace_store(&mut self, new: NewStore) {
+        self.state.store.store(Arc::new(Arc::clone(&new.store)));
+        self.state.watch_server.replace_store(&new.store);
+        let _ = self.to_commit.send(CommitCommand::StoreReplaced(new));
+    }
+
+    fn publish_applied(&mut self, applied: ApplyReport) {
+        self.state.publish_applied(&applied);
+        self.state.raft_queue.push_applied(applied);
+    }
+
+    fn granted(&mut self, leases: Vec<i64>) {
+        let now = self.state.start.elapsed();
+        leases.into_iter().for_each(|lease| self.state.leases.start_expiry(lease, now));
+    }
+
+    fn report_slow(&mut self, slow: Vec<SlowEntry>) {
+        slow::log_slow_entries(&slow, self.slow_limit, &self.state.metrics);
+    }
+
+    fn complete(&mut self, completions: Completions) {
+        for (_, outcome) in &completions {
+            if let RequestOutcome::Applied(answer) = outcome {
+                self.state.metrics.record_completion(answer);
+            }
+        }
+        self.completion_batches.deliver(completions, self.state);
+        self.state.metrics.proposals_pending.store(self.state.wait.len() as u64, Relaxed);
+    }
+
+    fn publish_changes(&mut self, changes: Vec<(i64, Vec<Change>)>) {
+        for (_, changes) in &changes {
+            self.state.metrics.record_changes(changes);
+        }
+        self.state.watch_server.publish(changes);
+    }
+
+    fn drop_states(&mut self, retired: Vec<DroppedStates>) {
+        self.dropped_states.extend(retired);
+        if self.dropped_states.len() >= DROPPED_STATES_MAX {
+            self.send_dropped_states();
+        }
+    }
+
+    fn schedule_compaction(&mut self, job: CompactionJob) {
+        let _ = self.to_commit.send(CommitCommand::Compact(job));
+    }
+
+    fn commit_store(&mut self) {
+        let _ = self.to_commit.send(CommitCommand::Commit);
+    }
+}

@@ -1,0 +1,219 @@
+//! The thread that carries what is pending in the store to the disk, and does what may take long:
+//! compactions, and dropping what nobody reads any more.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use clearlane_backend::DroppedStates;
+use clearlane_engine::Engine;
+use clearlane_mvcc::{CompactionJob, Store};
+
+use super::ServerState;
+use super::disk_space::{CHECK_INTERVAL, DiskSpaceMonitor};
+use crate::applied_position::AppliedPosition;
+use crate::error::Result;
+use crate::replica::{Applier, CompactionConfig, NewStore, Replica, ReplicaInput};
+use crate::task_labels::COMMIT;
+use crate::trace::StepKind;
+
+/// What the loops want to have done.
+#[derive(Debug)]
+pub(super) enum CommitCommand {
+    /// What is pending is much: commit now.
+    Commit,
+    DropStates(Vec<DroppedStates>),
+    Compact(CompactionJob),
+    /// A raft snapshot was installed: from here on the jobs are those of this store.
+    StoreReplaced(NewStore),
+}
+
+struct CommitThread<'s> {
+    state: &'s ServerState,
+    /// The store that has scheduled `jobs`. It changes by a message, in order with them: the published store
+    /// may be another one already, and its compactions are not these.
+    store: Arc<dyn Store<AppliedPosition>>,
+    engine: Arc<dyn Engine>,
+    compaction_config: CompactionConfig,
+    start: Instant,
+    jobs: VecDeque<CompactionJob>,
+    /// When the job in front had its first step.
+    job_start: Option<Instant>,
+    next_step: Duration,
+    /// When the store was last asked whether it is due.
+    last_tick: Duration,
+    disk_space_monitor: DiskSpaceMonitor,
+}
+
+/// What the thread begins with.
+#[derive(Debug)]
+pub(super) struct CommitThreadInit {
+    store: Arc<dyn Store<AppliedPosition>>,
+    engine: Arc<dyn Engine>,
+    batch_interval: Duration,
+    compaction_config: CompactionConfig,
+    disk_space_monitor: DiskSpaceMonitor,
+}
+
+impl CommitThreadInit {
+    pub(super) fn new(
+        core: &Replica,
+        applier: &Applier,
+        batch_interval: Duration,
+        compactions: CompactionConfig,
+    ) -> CommitThreadInit {
+        let lookout = DiskSpaceMonitor::new(core.bytes_to_apply_again());
+        let (store, engine) = (Arc::clone(applier.store()), Arc::clone(applier.engine()));
+        CommitThreadInit {
+            store,
+            engine,
+            batch_interval,
+            compaction_config: compactions,
+            disk_space_monitor: lookout,
+        }
+    }
+
+    /// Works until the loops have gone, and then commits once more.
+    pub(super) fn run(self, work: &Receiver<CommitCommand>, shared: &ServerState) -> Result<()> {
+        let _as = COMMIT.enter();
+        let CommitThreadInit {
+            store,
+            engine,
+            batch_interval,
+            compaction_config: compactions,
+            disk_space_monitor: lookout,
+        } = self;
+        let thread = CommitThread {
+            state: shared,
+            store,
+            engine,
+            compaction_config: compactions,
+            start: Instant::now(),
+            jobs: VecDeque::new(),
+            job_start: None,
+            next_step: Duration::ZERO,
+            last_tick: Duration::ZERO,
+            disk_space_monitor: lookout,
+        };
+        thread.run(work, batch_interval)
+    }
+}
+
+impl CommitThread<'_> {
+    fn run(mut self, work: &Receiver<CommitCommand>, batch_interval: Duration) -> Result<()> {
+        let shared = self.state;
+        let mut shift = shared.trace.trace_thread(*COMMIT);
+        loop {
+            // However seldom it commits, it looks at the disk.
+            let look = batch_interval.min(CHECK_INTERVAL);
+            let pause = match self.jobs.is_empty() {
+                true => look,
+                false => look.min(self.compaction_config.pause),
+            };
+            let wanted = work.recv_timeout(pause);
+            shift.end_step(StepKind::Idle);
+            let commits_now = match wanted {
+                Ok(wanted) => self.handle_command(wanted)?,
+                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            let now = self.start.elapsed();
+            let is_due = now.saturating_sub(self.last_tick) >= batch_interval;
+            if !self.has_space_for_commit(commits_now || is_due) {
+                continue;
+            }
+            if self.run_compaction_step()? {
+                self.disk_space_monitor.record_commit();
+            }
+            shift.end_step(StepKind::Running);
+            let commit = Instant::now();
+            let has_committed = match (commits_now, is_due) {
+                (true, _) => self.store.commit().map(|()| true)?,
+                (false, true) => self.commit_if_due(now)?,
+                // Nobody has just looked.
+                (false, false) => false,
+            };
+            if has_committed {
+                self.disk_space_monitor.record_commit();
+                shift.end_step(StepKind::Disk);
+                shared.metrics.commits.record(commit.elapsed());
+                shared.sizes.update(self.store.sizes()?);
+                shared.raft_queue.push([self.durable_state()?]);
+            }
+        }
+        match self.has_space_for_commit(true) {
+            true => Ok(self.store.commit()?),
+            // It is in the log.
+            false => Ok(()),
+        }
+    }
+
+    /// What the engine has on disk, for the raft loop.
+    fn durable_state(&self) -> Result<ReplicaInput> {
+        Ok(ReplicaInput::StoreCommitted(AppliedPosition::read(&*self.engine.snapshot()?)?))
+    }
+
+    /// Whether there is room for a commit. Where one is about to begin, an answer that was right a moment
+    /// ago is not enough: others write to the disk, too.
+    fn has_space_for_commit(&mut self, begins_one: bool) -> bool {
+        match begins_one || !self.jobs.is_empty() {
+            true => self.disk_space_monitor.check(self.state),
+            false => self.disk_space_monitor.has_space_for_commit(self.state),
+        }
+    }
+
+    /// The interval has passed: commits what the store has, if it has anything.
+    fn commit_if_due(&mut self, now: Duration) -> Result<bool> {
+        self.last_tick = now;
+        Ok(self.store.commit_if_due(now)?)
+    }
+
+    /// Says whether to commit now.
+    fn handle_command(&mut self, wanted: CommitCommand) -> Result<bool> {
+        match wanted {
+            CommitCommand::Commit => return Ok(true),
+            CommitCommand::DropStates(retired) => drop(retired),
+            CommitCommand::Compact(job) => self.jobs.push_back(job),
+            CommitCommand::StoreReplaced(NewStore { store, engine }) => {
+                self.jobs.clear();
+                self.job_start = None;
+                (self.store, self.engine) = (store, engine);
+                self.state.sizes.reset(self.store.sizes()?);
+                // What its compactions have left to do, if anything, comes as the next job.
+                let compacted = self.store.begin_read().compact_revision();
+                self.state.compacted.send_modify(|done| *done = compacted.max(*done));
+            }
+        }
+        Ok(false)
+    }
+
+    /// One step, however often the thread is woken for something else. Says whether it has committed.
+    fn run_compaction_step(&mut self) -> Result<bool> {
+        if self.start.elapsed() < self.next_step {
+            return Ok(false);
+        }
+        let batch =
+            self.disk_space_monitor.compaction_batch_max(self.state, self.compaction_config.batch);
+        let Some(job) = self.jobs.front_mut().filter(|_| batch > 0) else { return Ok(false) };
+        let at = job.at();
+        let step = Instant::now();
+        let begun = *self.job_start.get_or_insert(step);
+        let is_done = self.store.compact_step(job, batch)?;
+        self.state.metrics.compaction_steps.record(step.elapsed());
+        if is_done {
+            let removed = job.removed();
+            self.jobs.pop_front();
+            self.job_start = None;
+            self.state.metrics.record_compaction(begun.elapsed(), removed);
+            // Who waits for it looks at the sizes next.
+            self.store.commit()?;
+            self.state.sizes.update(self.store.sizes()?);
+            let durable = self.durable_state()?;
+            self.state.raft_queue.push([durable]);
+            self.state.compacted.send_modify(|done| *done = at.max(*done));
+        }
+        self.next_step = self.start.elapsed() + self.compaction_config.pause;
+        Ok(is_done)
+    }
+}

@@ -1,0 +1,64 @@
+//! Outcomes on their way from the raft loop and the apply loop to the net threads.
+//!
+//! To wake a thread costs more than to answer a small request, so a loop gathers what it has for each net
+//! thread, and wakes each once.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::ServerState;
+use crate::replica::Completions;
+
+/// What the loops bring to one net thread.
+#[derive(Debug, Default)]
+pub(super) struct CompletionQueue {
+    completions: Mutex<Completions>,
+    pub(super) arrived: Notify,
+}
+
+impl CompletionQueue {
+    fn append(&self, completions: &mut Completions) {
+        self.completions.lock().append(completions);
+        self.arrived.notify_one();
+    }
+
+    pub(super) fn drain(&self) -> Completions {
+        std::mem::take(&mut *self.completions.lock())
+    }
+}
+
+/// One loop's outcomes, sorted by net thread.
+#[derive(Debug, Default)]
+pub(super) struct CompletionBatches(Vec<Completions>);
+
+impl CompletionBatches {
+    /// Hands outcomes to the net threads that wait for them.
+    pub(super) fn deliver(&mut self, completions: Completions, shared: &ServerState) {
+        for completion in completions {
+            let queue = usize::from(completion.0.queue);
+            if self.0.len() <= queue {
+                self.0.resize_with(queue + 1, Vec::new);
+            }
+            self.0[queue].push(completion);
+        }
+        let queues = shared.completion_queues.lock();
+        for (queue, completions) in queues.iter().zip(&mut self.0) {
+            if !completions.is_empty() {
+                queue.append(completions);
+            }
+        }
+    }
+}
+
+impl ServerState {
+    /// A queue for another net thread, and its number.
+    pub(super) fn add_completion_queue(&self) -> (u8, Arc<CompletionQueue>) {
+        let queue = Arc::new(CompletionQueue::default());
+        let mut queues = self.completion_queues.lock();
+        let number = u8::try_from(queues.len()).expect("a thread each, and no more");
+        queues.push(Arc::clone(&queue));
+        (number, queue)
+    }
+}

@@ -1,0 +1,231 @@
+//! Is there room on the disk, and what if there is none?
+//!
+//! # The problem
+//!
+//! A disk gets full while others write to it, or because nobody has looked. Then a commit of the store
+//! fails in its middle, and an engine whose write has failed is of no use until it is opened again; the
+//! log cannot take the alarm that would stop the cluster from growing.
+//!
+//! # The idea
+//!
+//! Look ahead. The thread that commits asks the file system how much is left, and compares it with what
+//! the next commit needs: about twice what has come through the log since the last one.
+//!
+//! ```text
+//!   free   ────────────────────────────────────────────────────────────▶ 0
+//!               what a commit needs + 16 MiB      what it needs + 4 MiB
+//!      all is well      │   low: NOSPACE, writes are  │  no commit is begun; what is applied stays
+//!                       │   refused, room can be made │  in memory, and in the log
+//! ```
+//!
+//! The alarm is the same as that of the [quota](crate::quota): puts are refused by every member, and
+//! deletes and compactions are let through. It is taken back by the member that has raised it, when the
+//! disk has twice the room; one that was raised before a restart, or for the quota, is taken back by a
+//! person.
+//!
+//! The log keeps two megabytes for itself behind its end, so that what makes room can be written to it.
+//! Should it meet the end of the disk all the same, its thread [waits](DiskSpace::retry_while_full) and writes again:
+//! nothing it was given is lost, and who waits for it is told after a while that it took too long. Reads
+//! need neither the log nor a commit, and go on. If it leads, it hands over to a member that can write.
+//!
+//! # What it does not do
+//!
+//! Another process may take the last bytes in the middle of a commit. Then the member stops, and says
+//! why; what was answered is in the log.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clearlane_wal::files::is_out_of_space;
+use parking_lot::{Condvar, Mutex};
+
+use super::ServerState;
+use super::raft_loop_queue::RaftLoopEvent;
+
+/// What is left behind a commit.
+const COMMIT_RESERVE_BYTES: u64 = 4 << 20;
+/// So much more, and the disk is not low.
+const LOW_SPACE_MARGIN_BYTES: u64 = 12 << 20;
+/// The store lets no more than this wait for a commit, and one transaction: [`clearlane_backend::Config`].
+/// What the log has taken beside that was refused when it was applied.
+const PENDING_BYTES_MAX: u64 = 80 << 20;
+/// What a removed record may cost in a compaction's step: a page of its own.
+const REMOVED_RECORD_BYTES_MAX: u64 = 16 << 10;
+/// How often the file system is asked, and the log tries again.
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// What the threads know of the disk.
+#[derive(Debug, Default)]
+pub(super) struct DiskSpace {
+    is_low: AtomicBool,
+    are_commits_forbidden: AtomicBool,
+    is_wal_waiting: AtomicBool,
+    /// This member has proposed an alarm because of it, and has not taken it back.
+    pub(super) has_raised_alarm: AtomicBool,
+    phase: Mutex<MonitorPhase>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+enum MonitorPhase {
+    /// Who starts on a full disk should be told, and not wait.
+    #[default]
+    Starting,
+    Running,
+    Stopping,
+}
+
+impl DiskSpace {
+    /// Whether the disk is nearly full.
+    pub(super) fn is_low(&self) -> bool {
+        self.is_low.load(Ordering::Relaxed)
+    }
+
+    /// Whether a commit might not fit.
+    pub(super) fn forbids_commits(&self) -> bool {
+        self.are_commits_forbidden.load(Ordering::Relaxed)
+    }
+
+    /// Whether the log waits for room.
+    pub(super) fn is_wal_waiting(&self) -> bool {
+        self.is_wal_waiting.load(Ordering::Relaxed)
+    }
+
+    /// From now on the log waits for room.
+    pub(super) fn start(&self) {
+        *self.phase.lock() = MonitorPhase::Running;
+    }
+
+    /// From now on nobody waits.
+    pub(super) fn stop(&self) {
+        *self.phase.lock() = MonitorPhase::Stopping;
+        self.changed.notify_all();
+    }
+
+    /// Writes, again and again while the disk is full. What is written must not depend on what an
+    /// attempt before has left.
+    pub(super) fn retry_while_full(
+        &self,
+        mut write: impl FnMut() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut has_told = false;
+        loop {
+            match write() {
+                Err(error) if is_out_of_space(&error) && self.wait_to_retry() => {
+                    if !std::mem::replace(&mut has_told, true) {
+                        tracing::error!(%error, "the log waits for room on the disk");
+                        self.is_wal_waiting.store(true, Ordering::Relaxed);
+                    }
+                }
+                done => {
+                    if has_told {
+                        self.is_wal_waiting.store(false, Ordering::Relaxed);
+                    }
+                    return done;
+                }
+            }
+        }
+    }
+
+    /// Says whether to try again.
+    fn wait_to_retry(&self) -> bool {
+        let mut phase = self.phase.lock();
+        if *phase == MonitorPhase::Running {
+            self.changed.wait_for(&mut phase, RETRY_INTERVAL);
+        }
+        *phase == MonitorPhase::Running
+    }
+}
+
+/// The look of the thread that commits.
+#[derive(Debug)]
+pub(super) struct DiskSpaceMonitor {
+    last_check: Option<Instant>,
+    replay_bytes: u64,
+    /// How many bytes the log had taken then, and how many of them are committed.
+    log_bytes: u64,
+    committed_bytes: u64,
+    has_space_for_commit: bool,
+}
+
+impl DiskSpaceMonitor {
+    /// So many bytes are in the log and not in the store on disk: they are applied again.
+    pub(super) fn new(behind: u64) -> DiskSpaceMonitor {
+        DiskSpaceMonitor {
+            last_check: None,
+            replay_bytes: behind,
+            log_bytes: 0,
+            committed_bytes: 0,
+            has_space_for_commit: true,
+        }
+    }
+
+    /// So many records a step of a compaction may remove: few while there is little room, after another
+    /// look.
+    pub(super) fn compaction_batch_max(&mut self, shared: &ServerState, batch: usize) -> usize {
+        if !shared.disk_space.is_low() {
+            return batch;
+        }
+        let spare = shared.store_dir.free_space().saturating_sub(self.commit_bytes_needed());
+        batch.min(usize::try_from(spare / REMOVED_RECORD_BYTES_MAX).unwrap_or(usize::MAX))
+    }
+
+    /// What the next commit needs.
+    fn commit_bytes_needed(&self) -> u64 {
+        2 * self.log_bytes.saturating_sub(self.committed_bytes).min(PENDING_BYTES_MAX)
+            + COMMIT_RESERVE_BYTES
+    }
+
+    /// Whether a commit might be begun, as of the last look; it looks again if that was long ago.
+    pub(super) fn has_space_for_commit(&mut self, shared: &ServerState) -> bool {
+        match self.last_check.is_some_and(|looked| looked.elapsed() < CHECK_INTERVAL) {
+            true => self.has_space_for_commit,
+            false => self.check(shared),
+        }
+    }
+
+    /// Looks at the disk. Whether a commit may be begun at once.
+    pub(super) fn check(&mut self, shared: &ServerState) -> bool {
+        self.last_check = Some(Instant::now());
+        self.log_bytes = self.replay_bytes + shared.metrics.log_bytes.load(Ordering::Relaxed);
+        if shared.store.load().sizes().is_ok_and(|sizes| sizes.pending_ops == 0) {
+            self.record_commit();
+        }
+        let needed = self.commit_bytes_needed();
+        let free = shared.store_dir.free_space();
+        let least = if shared.disk_space.is_low() {
+            2 * (needed + LOW_SPACE_MARGIN_BYTES)
+        } else {
+            needed + LOW_SPACE_MARGIN_BYTES
+        };
+        self.publish(shared, free.min(shared.files.free_space(&shared.wal_dir)), least);
+        self.has_space_for_commit = free >= needed;
+        shared
+            .disk_space
+            .are_commits_forbidden
+            .store(!self.has_space_for_commit, Ordering::Relaxed);
+        self.has_space_for_commit
+    }
+
+    /// What the log had taken at the last look is committed, but for what was not applied yet, and that
+    /// is little.
+    pub(super) fn record_commit(&mut self) {
+        self.committed_bytes = self.log_bytes;
+    }
+
+    fn publish(&self, shared: &ServerState, free: u64, least: u64) {
+        let is_low = free < least;
+        let was_low = shared.disk_space.is_low.swap(is_low, Ordering::Relaxed);
+        if is_low && !was_low {
+            tracing::error!(free, least, "the disk is nearly full: writes are refused");
+        } else if was_low && !is_low {
+            tracing::info!(free, "the disk has room again");
+        }
+        if is_low != was_low || shared.disk_space.has_raised_alarm.load(Ordering::Relaxed) || is_low
+        {
+            shared.raft_queue.push([RaftLoopEvent::DiskSpace]);
+        }
+    }
+}

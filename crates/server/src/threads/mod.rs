@@ -1,0 +1,676 @@
+//! A member with its threads: its two halves, a disk, a clock, and the requests of net threads.
+//!
+//! ```text
+//!   net threads ── requests ──▶ ┌───────────┐ ── batch ──▶ ┌────────────┐
+//!      ▲  a queue each          │ raft loop │              │ wal thread │  write, one sync
+//!      │                        │           │ ◀─ written ─ └────────────┘
+//!      │                        └───────────┘ ◀─ committed ─┐
+//!      │                   entries │   ▲ applied            │
+//!      │                           ▼   │                    │
+//!      │                        ┌────────────┐ ── commit ─▶ ┌───────────────┐
+//!      └── outcomes, in bulk ── │ apply loop │              │ commit thread │ store, compaction
+//!                               └────────────┘              └───────────────┘
+//! ```
+//!
+//! Each thread owns what it works on, and they talk in batches: while one is busy, what is for it gathers. Beside
+//! them there are threads for [what takes long](ReadPool) to read, and for watchers. A thread that fails says so by
+//! [`ServerThreads::failure`], and everything stops: no request is answered any more.
+
+mod apply_loop;
+mod commit_thread;
+mod completions;
+mod request_channel;
+mod metrics;
+mod raft_loop_queue;
+mod peer_clients;
+mod raft_loop;
+mod sizes;
+mod slow;
+mod read_pool;
+mod disk_space;
+mod timed_files;
+mod wal_thread;
+pub(crate) mod watch_thread;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Once, OnceLock};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use clearlane_backend::Era;
+use clearlane_contention::Registry;
+use clearlane_lease::Lessor;
+use clearlane_mvcc::{Store, StoreParts};
+use clearlane_net::sched::SchedClass;
+use clearlane_raft::read_index::ReadMode;
+use clearlane_raft::{Leadership, Message};
+use clearlane_wal::Metadata;
+use clearlane_wal::Wal;
+use clearlane_wal::files::FileSystem;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use self::commit_thread::CommitThreadInit;
+use self::completions::CompletionQueue;
+use self::disk_space::DiskSpace;
+pub use self::metrics::{DurationHistogram, Metrics};
+pub use self::peer_clients::{PeerClients, PeerFuture, PeerTraffic};
+pub use self::raft_loop_queue::RaftLoopWaiter;
+use self::raft_loop_queue::{RaftLoopEvent, RaftLoopQueue};
+pub use self::read_pool::ReadPool;
+pub use self::request_channel::{PendingRequest, RequestChannel};
+pub use self::sizes::StoreSizes;
+use self::timed_files::TimedFiles;
+use crate::alarms::Alarms;
+use crate::applied_position::AppliedPosition;
+use crate::error::{Error, Result};
+use crate::membership::Members;
+use crate::quota::Quota;
+use crate::raft_snapshot::{ReceivedSnapshot, StoreDir};
+pub use crate::replica::RequestOutcome;
+use crate::replica::{
+    Applier, ApplyReport, Replica, ReplicaConfig, ReplicaInput, StorageConfig, Wait, start,
+};
+use crate::requests::RequestRejection;
+use crate::response_memory::ResponseMemory;
+use crate::trace::TraceRecorder;
+use crate::watch::WatchServer;
+
+/// So many threads read what takes long.
+const READ_POOL_THREADS: usize = 2;
+/// So many wait for the disk with what is small.
+const UNCACHED_POOL_THREADS: usize = 4;
+
+/// The store that answers, behind what may be exchanged at any time.
+pub type CurrentStore = ArcSwap<Arc<dyn Store<AppliedPosition>>>;
+
+/// Brings messages to other members. It lives on the raft loop, and must not block it: what cannot be sent is
+/// dropped.
+pub trait Network: Send {
+    /// Sends a message to whoever it is for, or gives it back. If it gets lost later
+    /// [`ServerThreads::report_unreachable`] is told.
+    fn send(&mut self, message: Message) -> std::result::Result<(), Box<Message>>;
+
+    /// Sends a copy of the store with a message. What has become of it is told to
+    /// [`ServerThreads::report_raft_snapshot`].
+    fn send_raft_snapshot(&mut self, message: Message, store: Arc<dyn Store<AppliedPosition>>);
+
+    /// Waits until something has arrived for the raft loop, but not longer than this. Meanwhile the thread is the
+    /// network's: what was sent since the last time leaves here, and what comes in arrives here.
+    fn wait(&mut self, arrivals: RaftLoopWaiter<'_>, timeout: Duration) {
+        arrivals.wait(timeout);
+    }
+}
+
+/// For a member that is alone.
+#[derive(Clone, Copy, Debug)]
+pub struct NoNetwork;
+
+impl Network for NoNetwork {
+    fn send(&mut self, message: Message) -> std::result::Result<(), Box<Message>> {
+        Err(Box::new(message))
+    }
+
+    fn send_raft_snapshot(&mut self, _message: Message, _store: Arc<dyn Store<AppliedPosition>>) {}
+}
+
+/// A running member.
+#[derive(Debug)]
+pub struct ServerThreads {
+    state: Arc<ServerState>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    uncached_readers: Once,
+    failure: watch::Receiver<Option<Arc<Error>>>,
+}
+
+/// What the threads have in common.
+#[derive(Debug)]
+struct ServerState {
+    raft_queue: RaftLoopQueue,
+    store: CurrentStore,
+    status: Status,
+    metrics: Arc<Metrics>,
+    locks: Registry,
+    trace: TraceRecorder,
+    completion_queues: Mutex<Vec<Arc<CompletionQueue>>>,
+    wait: Arc<Wait>,
+    read_pool: ReadPool,
+    uncached_pool: ReadPool,
+    metadata: Metadata,
+    watch_server: Arc<WatchServer>,
+    leases: Arc<Lessor>,
+    /// From here the core's time counts.
+    start: Instant,
+    members: watch::Sender<Arc<Members>>,
+    store_dir: Arc<dyn StoreDir>,
+    peer_clients: OnceLock<Arc<dyn PeerClients>>,
+    failure: watch::Sender<Option<Arc<Error>>>,
+    alarms: ArcSwap<Alarms>,
+    leadership: watch::Sender<Leadership>,
+    /// Up to which revision compactions have done their work.
+    compacted: watch::Sender<i64>,
+    sizes: StoreSizes,
+    quota: Quota,
+    response_memory: Arc<ResponseMemory>,
+    disk_space: Arc<DiskSpace>,
+    files: Arc<dyn FileSystem>,
+    wal_dir: PathBuf,
+    election_timeout: Duration,
+    /// Whether a reader need not ask when nobody else votes: the old eras always do, and who has chosen
+    /// another way to be fresh gets that.
+    can_skip_read_index: bool,
+}
+
+/// What anybody may look at, at any time.
+#[derive(Debug, Default)]
+pub struct Status {
+    leader: AtomicU64,
+    term: AtomicU64,
+    applied: AtomicU64,
+    applied_term: AtomicU64,
+    committed: AtomicU64,
+    is_learner: AtomicBool,
+    /// See [`Outputs::is_alone`](crate::replica::ReplicaReady::is_sole_voter_caught_up).
+    is_sole_voter_caught_up: AtomicBool,
+    /// On the clock of [`ServerThreads::now`].
+    leader_elected_ns: AtomicU64,
+    leader_lost_ns: AtomicU64,
+}
+
+impl Status {
+    /// Who leads; 0 if nobody is known to.
+    pub fn leader(&self) -> u64 {
+        self.leader.load(Ordering::Relaxed)
+    }
+
+    /// Raft's term.
+    pub fn term(&self) -> u64 {
+        self.term.load(Ordering::Relaxed)
+    }
+
+    /// The last entry that is applied.
+    pub fn applied(&self) -> u64 {
+        self.applied.load(Ordering::Acquire)
+    }
+
+    /// The last entry that is committed, as far as this member knows.
+    pub fn committed(&self) -> u64 {
+        self.committed.load(Ordering::Relaxed)
+    }
+
+    /// Whether this member only learns.
+    pub fn is_learner(&self) -> bool {
+        self.is_learner.load(Ordering::Relaxed)
+    }
+
+    /// When the last leader was elected.
+    pub fn leader_elected(&self) -> Duration {
+        Duration::from_nanos(self.leader_elected_ns.load(Ordering::Relaxed))
+    }
+
+    /// Since when no leader is known, if none is; otherwise when the last one was lost.
+    pub fn leader_lost(&self) -> Duration {
+        Duration::from_nanos(self.leader_lost_ns.load(Ordering::Relaxed))
+    }
+
+    /// A member that joins is not among them before it has applied the entry that adds it. Until then
+    /// it is what it was told.
+    fn set_members(&self, members: &Members, this: u64) {
+        if let Some(member) = members.get(this) {
+            self.is_learner.store(member.is_learner, Ordering::Relaxed);
+        }
+    }
+
+    /// Before anything is applied.
+    fn init_is_learner(&self, core: &Replica, members: &Members, joins_as_learner: Option<bool>) {
+        let is_new = members.is_empty() && core.committed() == 0;
+        // A new member that was started again before it heard of others does not know what it is: a learner
+        // must not answer as if it voted.
+        let is_learner = is_new && joins_as_learner.unwrap_or(true);
+        self.is_learner.store(is_learner, Ordering::Relaxed);
+        self.set_members(members, core.metadata().node_id);
+    }
+
+    fn set_sole_voter_caught_up(&self, is_alone: bool) {
+        self.is_sole_voter_caught_up.store(is_alone, Ordering::Release);
+    }
+
+    fn set_leadership(&self, now: Leadership, at: Duration) {
+        if now.leader != self.leader() {
+            let at_ns = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+            let changed =
+                if now.leader == 0 { &self.leader_lost_ns } else { &self.leader_elected_ns };
+            changed.store(at_ns, Ordering::Relaxed);
+        }
+        self.leader.store(now.leader, Ordering::Relaxed);
+        self.term.store(now.term, Ordering::Relaxed);
+    }
+
+    fn set_committed(&self, committed: u64) {
+        self.committed.store(committed, Ordering::Relaxed);
+    }
+
+    fn set_applied(&self, index: u64, term: u64) {
+        self.applied_term.store(term, Ordering::Relaxed);
+        self.applied.store(index, Ordering::Release);
+    }
+}
+
+impl ServerThreads {
+    /// Opens what is on disk, and starts the threads.
+    pub fn start(
+        ground: StorageConfig,
+        settings: ReplicaConfig,
+        network: Box<dyn Network>,
+    ) -> Result<ServerThreads> {
+        let (tick, batch_interval) =
+            (settings.read_index.tick_interval, ground.backend.batch_interval);
+        let figures = Arc::new(Metrics::default());
+        let locks = ground.backend.locks.clone();
+        let room = Arc::new(DiskSpace::default());
+        let files = TimedFiles::new(ground.files, Arc::clone(&figures), Arc::clone(&room));
+        let files: Arc<dyn FileSystem> = Arc::new(files);
+        let ground = StorageConfig { files: Arc::clone(&files), ..ground };
+        let wal_dir = ground.wal_dir.clone();
+        let joins_as_learner = settings.joins_as_learner;
+        let reads_alone =
+            settings.read_mode == ReadMode::ReadIndex && ground.parts.design == Era::Clearlane;
+        let (quota, compactions) = (Quota::new(settings.quota_bytes), settings.compaction);
+        let election_timeout =
+            tick * u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
+        let (vault, readers_turn) =
+            (Arc::clone(&ground.store_dir), reader_sched_class(ground.parts));
+        let (core, applier, wal) = start(ground, settings)?;
+        figures.init(&**applier.store(), &wal)?;
+        let commits = CommitThreadInit::new(&core, &applier, batch_interval, compactions);
+        let (failed, failure) = watch::channel(None);
+        let watching = Arc::new(WatchServer::new(applier.store(), &locks));
+        let shared = Arc::new(ServerState {
+            raft_queue: RaftLoopQueue::default(),
+            store: ArcSwap::from_pointee(Arc::clone(applier.store())),
+            status: Status::default(),
+            metrics: figures,
+            trace: TraceRecorder::new(&locks),
+            locks,
+            completion_queues: Mutex::default(),
+            wait: Arc::clone(core.wait()),
+            read_pool: ReadPool::default(),
+            uncached_pool: ReadPool::default(),
+            metadata: core.metadata(),
+            watch_server: watching,
+            leases: Arc::clone(applier.leases()),
+            start: Instant::now(),
+            store_dir: vault,
+            peer_clients: OnceLock::new(),
+            failure: failed,
+            members: watch::Sender::new(Arc::clone(core.members())),
+            alarms: ArcSwap::new(Arc::clone(core.alarms())),
+            leadership: watch::Sender::new(core.leadership()),
+            compacted: watch::Sender::new(0),
+            sizes: StoreSizes::default(),
+            quota,
+            response_memory: Arc::default(),
+            disk_space: room,
+            files,
+            wal_dir,
+            election_timeout,
+            can_skip_read_index: reads_alone,
+        });
+        shared.sizes.reset(applier.store().sizes()?);
+        shared.init_status(&core, &applier, joins_as_learner);
+        let halves = (core, applier, wal);
+        let mut threads = spawn_loops(halves, commits, tick, network, &shared);
+        threads.extend(
+            (0..READ_POOL_THREADS).map(|number| spawn_reader(number, readers_turn, &shared)),
+        );
+        let threads = Mutex::new(threads.into_iter().collect::<std::io::Result<_>>()?);
+        Ok(ServerThreads { state: shared, threads, uncached_readers: Once::new(), failure })
+    }
+
+    /// A place for the requests of one thread. Its [task](RequestChannel::run) must run on that thread.
+    pub fn request_channel(&self) -> RequestChannel {
+        RequestChannel::new(&self.state)
+    }
+
+    /// The store that answers now.
+    pub fn store(&self) -> Arc<dyn Store<AppliedPosition>> {
+        Arc::clone(&self.state.store.load())
+    }
+
+    /// The leases.
+    pub fn leases(&self) -> &Lessor {
+        &self.state.leases
+    }
+
+    /// What time it is for the core, and for the leases.
+    pub fn now(&self) -> Duration {
+        self.state.start.elapsed()
+    }
+
+    /// Who leads, and how far this member has come.
+    pub fn status(&self) -> &Status {
+        &self.state.status
+    }
+
+    /// What its threads have counted.
+    pub fn metrics(&self) -> &Metrics {
+        &self.state.metrics
+    }
+
+    /// The locks of its store.
+    pub fn locks(&self) -> &Registry {
+        &self.state.locks
+    }
+
+    /// What happened when, if somebody wants to know.
+    pub fn trace(&self) -> &TraceRecorder {
+        &self.state.trace
+    }
+
+    /// This member and its cluster.
+    pub fn metadata(&self) -> Metadata {
+        self.state.metadata
+    }
+
+    /// Which alarms are raised, as far as this member has applied the log.
+    pub fn alarms(&self) -> Arc<Alarms> {
+        self.state.alarms.load_full()
+    }
+
+    /// Who leads, for those who wait for another.
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.state.leadership.subscribe()
+    }
+
+    /// Up to which revision compactions have done their work since the start, for those who wait.
+    pub fn compacted(&self) -> watch::Receiver<i64> {
+        self.state.compacted.subscribe()
+    }
+
+    /// How large the store is.
+    pub fn sizes(&self) -> &StoreSizes {
+        &self.state.sizes
+    }
+
+    /// How large it may become.
+    pub fn quota(&self) -> Quota {
+        self.state.quota
+    }
+
+    /// Whether the disk is nearly full.
+    pub fn is_disk_low(&self) -> bool {
+        self.state.disk_space.is_low()
+    }
+
+    /// Refuses what would commit the store, or write so much beside it, if the disk has no room for that.
+    pub fn require_disk_space(&self, bytes: u64) -> std::result::Result<(), RequestRejection> {
+        let has_room = || self.state.store_dir.free_space() >= bytes;
+        match !self.state.disk_space.forbids_commits() && has_room() {
+            true => Ok(()),
+            false => Err(RequestRejection::NoSpace),
+        }
+    }
+
+    /// A leader that is silent for so long is not one any more.
+    pub fn election_timeout(&self) -> Duration {
+        self.state.election_timeout
+    }
+
+    /// Asks the leader, who must be this member, to hand over to another. Whether it has shows in
+    /// [`leadership`](ServerThreads::leadership).
+    pub fn transfer_leader(&self, to: u64) {
+        self.state.raft_queue.push([ReplicaInput::TransferLeader(to)]);
+    }
+
+    /// Rewrites the store without the space of what was deleted. It takes long, and blocks nobody
+    /// but the caller in the default era.
+    pub fn defragment(&self) -> Result<()> {
+        let store = self.store();
+        store.defragment()?;
+        self.state.sizes.reset(store.sizes()?);
+        Ok(())
+    }
+
+    /// Its watchers.
+    pub fn watch_server(&self) -> &Arc<WatchServer> {
+        &self.state.watch_server
+    }
+
+    /// Where long answers lie until they are sent.
+    pub fn response_memory(&self) -> &Arc<ResponseMemory> {
+        &self.state.response_memory
+    }
+
+    /// For what takes long to read.
+    pub fn read_pool(&self) -> &ReadPool {
+        &self.state.read_pool
+    }
+
+    /// For what is small, and must wait for the disk. Its threads come with the first such read: the allocator gives
+    /// each two megabytes, which a member that has all in memory need not spend.
+    pub fn uncached_pool(&self) -> &ReadPool {
+        self.uncached_readers.call_once(|| {
+            for number in 0..UNCACHED_POOL_THREADS {
+                match spawn_uncached_reader(number, &self.state) {
+                    Ok(thread) => self.threads.lock().push(thread),
+                    Err(error) => self.state.fail(error.into()),
+                }
+            }
+        });
+        &self.state.uncached_pool
+    }
+
+    /// Messages of other members.
+    pub fn receive(&self, messages: Vec<Message>) {
+        self.state.raft_queue.push_messages(messages);
+    }
+
+    /// Waits while so many messages have gathered that no more should be received.
+    pub async fn wait_for_capacity(&self) {
+        self.state.raft_queue.wait_for_capacity().await;
+    }
+
+    /// A copy of another member's store is here, whole. It came through a
+    /// [`Receiver`](crate::raft_snapshot::SnapshotReceiver) over this member's [`vault`](ServerThreads::store_dir).
+    pub fn receive_raft_snapshot(&self, copy: ReceivedSnapshot) {
+        self.state.raft_queue.push([ReplicaInput::RaftSnapshot(Box::new(copy))]);
+    }
+
+    /// A copy has arrived at a member, or has not.
+    pub fn report_raft_snapshot(&self, to: u64, arrived: bool) {
+        self.state.raft_queue.push([ReplicaInput::RaftSnapshotSent { to, is_delivered: arrived }]);
+    }
+
+    /// Whether all that was acknowledged is applied here, and nobody need be asked: this member leads and
+    /// is the only one who votes.
+    pub fn is_sole_voter_caught_up(&self) -> bool {
+        self.state.can_skip_read_index
+            && self.state.status.is_sole_voter_caught_up.load(Ordering::Acquire)
+    }
+
+    /// Messages to this member get lost.
+    pub fn report_unreachable(&self, id: u64) {
+        self.state.raft_queue.push([ReplicaInput::Unreachable(id)]);
+    }
+
+    /// Another member says that this one was removed. It stops.
+    pub fn report_removed(&self) {
+        self.state.raft_queue.push([RaftLoopEvent::Removed]);
+    }
+
+    /// Where this member's stores lie.
+    pub fn store_dir(&self) -> &Arc<dyn StoreDir> {
+        &self.state.store_dir
+    }
+
+    /// Who is a member, what is known of them, and the cluster's version.
+    pub fn members(&self) -> Arc<Members> {
+        Arc::clone(&self.state.members.borrow())
+    }
+
+    /// The same, for whoever waits for a change.
+    pub fn watch_members(&self) -> watch::Receiver<Arc<Members>> {
+        self.state.members.subscribe()
+    }
+
+    /// Whom to ask at other members; `None` before the network is there.
+    pub fn peer_clients(&self) -> Option<&Arc<dyn PeerClients>> {
+        self.state.peer_clients.get()
+    }
+
+    /// The network is there. A second one is ignored.
+    pub fn set_peer_clients(&self, others: Arc<dyn PeerClients>) {
+        let _ = self.state.peer_clients.set(others);
+    }
+
+    /// Becomes something when the member cannot go on: then the process stops.
+    pub fn failure(&self) -> watch::Receiver<Option<Arc<Error>>> {
+        self.failure.clone()
+    }
+
+    /// Stops the threads, in an order in which nothing that was answered is lost: what is applied
+    /// is in the log, and what is not committed to the store is applied again at the next start.
+    pub fn stop(&self) {
+        self.state.raft_queue.push([RaftLoopEvent::Stop]);
+        self.state.disk_space.stop();
+        self.state.read_pool.stop();
+        self.state.uncached_pool.stop();
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            // One that has panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Starts the threads that a request passes, but for those that read.
+fn spawn_loops(
+    (core, applier, wal): (Replica, Applier, Wal),
+    commits: CommitThreadInit,
+    tick: Duration,
+    network: Box<dyn Network>,
+    shared: &Arc<ServerState>,
+) -> Vec<std::io::Result<JoinHandle<()>>> {
+    let (to_wal, from_raft) = std::sync::mpsc::channel();
+    let (to_commit, commit_work) = std::sync::mpsc::channel();
+    let (to_apply, apply_work) = std::sync::mpsc::channel();
+    let applies_to = to_commit.clone();
+    let ends = raft_loop::Channels { to_wal, to_apply, to_commit, network };
+    vec![
+        spawn("wal", SchedClass::Latency, shared, move |shared| {
+            wal_thread::run(wal, &from_raft, shared)
+        }),
+        spawn("commit", SchedClass::Normal, shared, move |shared| {
+            commits.run(&commit_work, shared)
+        }),
+        spawn("raft", SchedClass::Latency, shared, move |shared| {
+            raft_loop::run(core, tick, ends, shared)
+        }),
+        spawn("apply", SchedClass::Latency, shared, move |shared| {
+            apply_loop::run(applier, &apply_work, applies_to, shared)
+        }),
+        spawn("watch", SchedClass::Latency, shared, watch_thread::deliver),
+        spawn("catch-up", SchedClass::Normal, shared, watch_thread::sync_watchers),
+    ]
+}
+
+impl Drop for ServerThreads {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Who has no lock while he reads keeps nobody up for long if he is put off.
+fn reader_sched_class(parts: StoreParts) -> SchedClass {
+    if parts == StoreParts::from(Era::Clearlane) { SchedClass::Batch } else { SchedClass::Normal }
+}
+
+/// Starts a thread that reads what takes long.
+fn spawn_reader(
+    number: usize,
+    turn: SchedClass,
+    shared: &Arc<ServerState>,
+) -> std::io::Result<JoinHandle<()>> {
+    spawn(&format!("read-{number}"), turn, shared, |shared| {
+        shared.read_pool.run_worker();
+        Ok(())
+    })
+}
+
+/// Starts a thread that waits for the disk. It sleeps and wakes as those do who answer.
+fn spawn_uncached_reader(
+    number: usize,
+    shared: &Arc<ServerState>,
+) -> std::io::Result<JoinHandle<()>> {
+    spawn(&format!("cold-{number}"), SchedClass::Latency, shared, |shared| {
+        shared.uncached_pool.run_worker();
+        Ok(())
+    })
+}
+
+/// Starts a thread that reports how it failed.
+fn spawn(
+    name: &str,
+    turn: SchedClass,
+    shared: &Arc<ServerState>,
+    work: impl FnOnce(&ServerState) -> Result<()> + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    let shared = Arc::clone(shared);
+    let thread = name.to_owned();
+    thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let guard = PanicGuard { thread, state: &shared };
+        // If the system does not agree, it is a matter of time only.
+        turn.apply_to_thread();
+        if let Err(error) = work(&shared) {
+            shared.fail(error);
+        }
+        drop(guard);
+    })
+}
+
+/// A thread that panics fails its member: the others would wait for it for ever.
+struct PanicGuard<'s> {
+    thread: String,
+    state: &'s ServerState,
+}
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.state.fail(Error::Panicked { thread: std::mem::take(&mut self.thread) });
+        }
+    }
+}
+
+impl ServerState {
+    /// Before the first thread does.
+    fn init_status(&self, core: &Replica, applier: &Applier, joins_as_learner: Option<bool>) {
+        self.disk_space.start();
+        self.status.set_leadership(core.leadership(), Duration::ZERO);
+        self.status.set_committed(core.committed());
+        self.status.set_applied(applier.applied_position().index, applier.applied_position().term);
+        self.status.init_is_learner(core, applier.members(), joins_as_learner);
+    }
+
+    fn fail(&self, error: Error) {
+        self.failure.send_if_modified(|failed| {
+            let first = failed.is_none();
+            failed.get_or_insert_with(|| Arc::new(error));
+            first
+        });
+        self.raft_queue.push([RaftLoopEvent::Stop]);
+    }
+
+    /// Publishes what is applied: before requests are answered.
+    fn publish_applied(&self, applied: &ApplyReport) {
+        self.status.set_applied(applied.index, applied.term);
+        if let Some(members) = &applied.members {
+            self.status.set_members(members, self.metadata.node_id);
+            self.members.send_replace(Arc::clone(members));
+        }
+        if let Some(alarms) = &applied.alarms {
+            self.alarms.store(Arc::clone(alarms));
+        }
+    }
+}

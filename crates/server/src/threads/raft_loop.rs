@@ -1,0 +1,319 @@
+//! The raft loop: takes what has gathered, lets the raft half of the member do its work, and carries out what that
+//! says. While it has nothing to do its thread is the [network's](super::Network).
+//!
+//! It touches no store and no lock of an era, so a tick is late only if the machine is: see
+//! `clearlane_raft_tick_lateness_seconds`. etcd's counterpart is `raftNode.start`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use clearlane_proto::etcdserverpb::AlarmType;
+use clearlane_raft::{Leadership, Message, Role};
+use clearlane_wal::group_commit::Batch;
+
+use super::commit_thread::CommitCommand;
+use super::completions::CompletionBatches;
+use super::raft_loop_queue::RaftLoopEvent;
+use super::wal_thread::WalCommand;
+use super::{Network, ServerState};
+use crate::alarms;
+use crate::error::{Error, Result};
+use crate::replica::{
+    Completions, Replica, ReplicaInput, ReplicaReadyHandler, RequestOutcome, ToApply,
+};
+use crate::task_labels::{LOG, RAFT};
+use crate::trace::StepKind;
+
+/// The threads that the raft loop gives work to.
+pub(super) struct Channels {
+    pub(super) to_wal: Sender<WalCommand>,
+    pub(super) to_apply: Sender<ToApply>,
+    pub(super) to_commit: Sender<CommitCommand>,
+    pub(super) network: Box<dyn Network>,
+}
+
+/// What the loop owns.
+struct RaftLoop<'s> {
+    replica: Replica,
+    state: &'s ServerState,
+    /// What has become of the alarm about the disk.
+    nospace_alarm: NospaceAlarm,
+    /// The index that the apply loop was told to report at once.
+    awaited_index: u64,
+    tick: Duration,
+}
+
+/// Carries out what the raft half says. A thread that has gone has failed, and said so.
+struct RaftLoopHandler<'s> {
+    channels: Channels,
+    state: &'s ServerState,
+    /// Whether the log has a batch that is not written yet.
+    is_wal_writing: bool,
+    /// Members to which messages could not be sent.
+    unreachable: Vec<u64>,
+    completion_batches: CompletionBatches,
+    /// This member was removed, and stops.
+    is_stopping: bool,
+}
+
+/// An alarm that this member raises because its disk is nearly full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NospaceAlarm {
+    /// Or it was taken back.
+    None,
+    /// Not applied yet, as far as is known.
+    Proposed,
+    Raised,
+}
+
+/// Works until it is told to stop, or something fails.
+pub(super) fn run(
+    core: Replica,
+    tick: Duration,
+    ends: Channels,
+    shared: &ServerState,
+) -> Result<()> {
+    let mut shift = shared.trace.trace_thread(*RAFT);
+    let mut this = RaftLoop {
+        replica: core,
+        state: shared,
+        nospace_alarm: NospaceAlarm::None,
+        awaited_index: 0,
+        tick,
+    };
+    let mut effects = RaftLoopHandler {
+        channels: ends,
+        state: shared,
+        is_wal_writing: false,
+        unreachable: Vec::new(),
+        completion_batches: CompletionBatches::default(),
+        is_stopping: false,
+    };
+    let mut next_tick = shared.start.elapsed() + tick;
+    loop {
+        this.replica.poll(shared.start.elapsed())?.dispatch(&mut effects);
+        if effects.is_stopping {
+            return Err(Error::Removed);
+        }
+        for id in effects.unreachable.drain(..) {
+            this.replica.handle_input(ReplicaInput::Unreachable(id))?;
+        }
+        this.publish_status();
+        let due = this.replica.next_poll().map_or(next_tick, |poll| poll.min(next_tick));
+        shift.end_step(StepKind::Running);
+        // What the network does here is not told apart from sleeping.
+        let wait = due.saturating_sub(shared.start.elapsed());
+        effects.channels.network.wait(shared.raft_queue.waiter(), wait);
+        let (applied, inputs) = shared.raft_queue.drain();
+        shift.end_step(effects.idle_step());
+        // In front, so that a proposal is not refused for a gap that is not there any more.
+        if let Some(applied) = applied {
+            this.replica.handle_input(ReplicaInput::Applied(applied))?;
+        }
+        for input in inputs {
+            match input {
+                RaftLoopEvent::Replica(input) => this.handle_input(input, &mut effects)?,
+                RaftLoopEvent::DiskSpace => this.update_nospace_alarm(),
+                RaftLoopEvent::Removed => return Err(Error::Removed),
+                RaftLoopEvent::Stop => return Ok(()),
+            }
+        }
+        let now = shared.start.elapsed();
+        if now >= next_tick {
+            this.tick(now.saturating_sub(next_tick));
+            next_tick = now.max(next_tick) + tick;
+        }
+    }
+}
+
+impl RaftLoop<'_> {
+    fn handle_input(
+        &mut self,
+        input: ReplicaInput,
+        effects: &mut RaftLoopHandler<'_>,
+    ) -> Result<()> {
+        let is_commit = matches!(input, ReplicaInput::StoreCommitted(_));
+        effects.is_wal_writing &= !matches!(input, ReplicaInput::WalWritten(_));
+        self.replica.handle_input(input)?;
+        if is_commit {
+            self.check_quota();
+        }
+        Ok(())
+    }
+
+    /// Ticks that were missed are not made up for: a follower would forget its promise.
+    fn tick(&mut self, late: Duration) {
+        let figures = &self.state.metrics;
+        figures.record_tick(late);
+        // The apply loop says so, too, when it completes some.
+        figures.proposals_pending.store(self.replica.wait().len() as u64, Relaxed);
+        self.check_heartbeat_lateness(late);
+        self.replica.tick();
+    }
+
+    /// What others may look at, and which index the apply loop is to report at once.
+    fn publish_status(&mut self) {
+        let figures = &self.state.metrics;
+        let reads = self.replica.read_index_metrics();
+        figures.slow_read_indexes.store(reads.late_answers + reads.timed_out, Relaxed);
+        figures.leases_expired.store(self.replica.leases_expired(), Relaxed);
+        self.state.status.set_committed(self.replica.committed());
+        let awaited = self.replica.awaited_index();
+        if awaited != std::mem::replace(&mut self.awaited_index, awaited) {
+            self.state.raft_queue.set_awaited_index(awaited);
+        }
+    }
+
+    /// A leader's heartbeat goes out with each tick. One that is late by more than another tick may cost
+    /// it its leadership.
+    fn check_heartbeat_lateness(&self, late: Duration) {
+        let leadership = self.replica.leadership();
+        let others = self.replica.members().iter().count().saturating_sub(1);
+        if late <= self.tick || leadership.role != Role::Leader || others == 0 {
+            return;
+        }
+        self.state.metrics.late_heartbeats.fetch_add(others as u64, Relaxed);
+        tracing::warn!(
+            "heartbeat-interval" = ?self.tick,
+            "expected-duration" = ?(2 * self.tick),
+            "exceeded-duration" = ?(late - self.tick),
+            "leader failed to send out heartbeat on time; took too long, leader is overloaded likely \
+             from slow disk"
+        );
+    }
+
+    /// A store that is beyond its quota stops the cluster from growing. If the alarm gets lost, the
+    /// next commit brings another.
+    fn check_quota(&mut self) {
+        let member = self.replica.metadata().node_id;
+        let has_room = self.state.quota.allows(self.state.sizes.size(), 0);
+        if !has_room && !self.replica.alarms().is_raised_by(member, AlarmType::Nospace) {
+            self.replica.propose_alarm(alarms::no_space(member));
+        }
+    }
+
+    /// A disk that is nearly full does, too. When it has room again, the member takes back what it has
+    /// raised. What it has proposed may be applied late; so only what was raised can be seen to have been
+    /// taken back.
+    fn update_nospace_alarm(&mut self) {
+        let member = self.replica.metadata().node_id;
+        let is_raised = self.replica.alarms().is_raised_by(member, AlarmType::Nospace);
+        let room = &self.state.disk_space;
+        if room.is_wal_waiting() {
+            self.transfer_leadership();
+        }
+        match (self.nospace_alarm, is_raised) {
+            (NospaceAlarm::None, false) if room.is_low() => {
+                self.nospace_alarm = NospaceAlarm::Proposed;
+                self.replica.propose_alarm(alarms::no_space(member));
+            }
+            (NospaceAlarm::Proposed, true) => {
+                self.nospace_alarm = NospaceAlarm::Raised;
+                return;
+            }
+            // It may have got lost.
+            (NospaceAlarm::Proposed, false) if room.is_low() => {
+                self.replica.propose_alarm(alarms::no_space(member));
+            }
+            (NospaceAlarm::Raised, false) => {
+                self.nospace_alarm = NospaceAlarm::None;
+                room.has_raised_alarm.store(false, Relaxed);
+                return;
+            }
+            (NospaceAlarm::Raised, true) if !room.is_low() => {
+                match self.state.quota.allows(self.state.sizes.size(), 0) {
+                    true => self.replica.propose_alarm(alarms::disarm_no_space(member)),
+                    false => return,
+                }
+            }
+            _ => return,
+        }
+        room.has_raised_alarm.store(true, Relaxed);
+    }
+
+    /// A leader that cannot write holds up all members.
+    fn transfer_leadership(&mut self) {
+        let (leadership, own) = (self.replica.leadership(), self.replica.metadata().node_id);
+        if leadership.role != Role::Leader || !self.replica.can_propose() {
+            return;
+        }
+        let members = self.replica.members();
+        let votes = |id: u64| members.get(id).is_some_and(|member| !member.is_learner);
+        let others = self.replica.matched().into_iter().filter(|(id, _)| *id != own && votes(*id));
+        if let Some((heir, _)) = others.max_by_key(|(_, matched)| *matched) {
+            self.replica.transfer_leader(heir);
+        }
+    }
+}
+
+impl RaftLoopHandler<'_> {
+    /// What this loop waits for while nothing comes in.
+    fn idle_step(&self) -> StepKind {
+        match self.is_wal_writing {
+            false => StepKind::Idle,
+            true => StepKind::WaitsFor(*LOG),
+        }
+    }
+}
+
+impl ReplicaReadyHandler for RaftLoopHandler<'_> {
+    fn set_sole_voter_caught_up(&mut self, is_alone: bool) {
+        self.state.status.set_sole_voter_caught_up(is_alone);
+    }
+
+    fn send(&mut self, message: Message) {
+        if let Err(message) = self.channels.network.send(message) {
+            self.unreachable.push(message.to());
+        }
+    }
+
+    fn send_raft_snapshot(&mut self, message: Message) {
+        let store = Arc::clone(&**self.state.store.load());
+        self.channels.network.send_raft_snapshot(message, store);
+    }
+
+    fn write_wal(&mut self, batch: Batch) {
+        self.is_wal_writing = true;
+        let _ = self.channels.to_wal.send(WalCommand::Write(batch));
+    }
+
+    fn purge_wal(&mut self, below: u64) {
+        let _ = self.channels.to_wal.send(WalCommand::Purge(below));
+    }
+
+    fn apply(&mut self, work: ToApply) {
+        let _ = self.channels.to_apply.send(work);
+    }
+
+    fn set_leadership(&mut self, now: Leadership) {
+        match now.leader {
+            0 => tracing::info!(term = now.term, "no leader is known"),
+            id => tracing::info!(leader = format!("{id:x}"), term = now.term, "a member leads"),
+        }
+        self.state.metrics.record_leader(now.leader);
+        self.state.status.set_leadership(now, self.state.start.elapsed());
+        self.state.leadership.send_replace(now);
+    }
+
+    fn complete(&mut self, completions: Completions) {
+        let figures = &self.state.metrics;
+        for (_, outcome) in &completions {
+            match outcome {
+                RequestOutcome::NotProposed(_) => figures.proposals_failed.fetch_add(1, Relaxed),
+                RequestOutcome::ReadFailed(_) => figures.reads_failed.fetch_add(1, Relaxed),
+                _ => continue,
+            };
+        }
+        self.completion_batches.deliver(completions, self.state);
+    }
+
+    fn commit_store(&mut self) {
+        let _ = self.channels.to_commit.send(CommitCommand::Commit);
+    }
+
+    fn stop(&mut self) {
+        self.is_stopping = true;
+    }
+}

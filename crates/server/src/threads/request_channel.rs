@@ -1,0 +1,152 @@
+//! A net thread's [queue of requests](RequestQueue), and the task that empties it.
+//!
+//! Requests that are read from sockets in one turn of the runtime are submitted one after the other, and behind
+//! them runs the desk's task and sends them to the raft loop. Outcomes come back the same way: the raft loop and
+//! the apply loop wake a net thread once for all that they have, and the task wakes those that wait.
+//!
+//! ```text
+//!   one turn     read a, submit │ read b, submit │ read c, submit │ task: send [a b c]
+//!   a later one  task: take [a b c], wake them │ a answers │ b answers │ c answers
+//! ```
+//!
+//! The lock around the queue is taken by tasks of one thread only.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use clearlane_contention::now_ns;
+use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use parking_lot::Mutex;
+use tokio::time::{MissedTickBehavior, sleep};
+
+use super::ServerState;
+use super::completions::CompletionQueue;
+use crate::membership::MemberChange;
+use crate::replica::{
+    NO_DEADLINE, ROUND_LENGTH, ReplicaInput, RequestId, RequestOutcome, RequestQueue,
+};
+
+/// The requests of one net thread.
+#[derive(Clone)]
+pub struct RequestChannel {
+    state: Arc<ServerState>,
+    queue: Arc<ChannelQueue>,
+    /// The deadline of what is submitted here.
+    deadline_ns: u64,
+}
+
+struct ChannelQueue {
+    requests: Mutex<RequestQueue>,
+    completions: Arc<CompletionQueue>,
+}
+
+impl RequestChannel {
+    pub(super) fn new(shared: &Arc<ServerState>) -> RequestChannel {
+        let (number, completions) = shared.add_completion_queue();
+        let requests = Mutex::new(RequestQueue::new(number));
+        let table = Arc::new(ChannelQueue { requests, completions });
+        RequestChannel { state: Arc::clone(shared), queue: table, deadline_ns: NO_DEADLINE }
+    }
+
+    /// The same for a client that waits until then only, on the clock of the [locks](now_ns). What is
+    /// submitted here has its outcome a hundredth of a second later at the latest.
+    pub fn with_deadline(&self, until_ns: u64) -> RequestChannel {
+        RequestChannel {
+            state: Arc::clone(&self.state),
+            queue: Arc::clone(&self.queue),
+            deadline_ns: until_ns,
+        }
+    }
+
+    /// The deadline of what is submitted here, if there is one.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        (self.deadline_ns != NO_DEADLINE).then_some(self.deadline_ns)
+    }
+
+    /// Proposes a request that was [checked](crate::requests::check()).
+    pub fn propose(&self, request: impl Into<Box<InternalRaftRequest>>) -> PendingRequest {
+        self.submit(|id| ReplicaInput::Propose(request.into(), id))
+    }
+
+    /// Proposes a change of members.
+    pub fn change_members(&self, change: MemberChange) -> PendingRequest {
+        self.submit(|id| ReplicaInput::ChangeMembers(change, id))
+    }
+
+    /// Waits until this member has applied all that was acknowledged until now.
+    pub fn read_index(&self) -> PendingRequest {
+        self.submit(ReplicaInput::ReadIndex)
+    }
+
+    fn submit(&self, input: impl FnOnce(RequestId) -> ReplicaInput) -> PendingRequest {
+        let (id, is_first) = self.queue.requests.lock().submit(self.deadline_ns, input);
+        if is_first {
+            self.queue.completions.arrived.notify_one();
+        }
+        PendingRequest { queue: Arc::clone(&self.queue), id }
+    }
+
+    /// The desk's task. It ends when it is dropped.
+    pub async fn run(self) {
+        let mut rounds = tokio::time::interval(ROUND_LENGTH);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let ChannelQueue { requests, completions } = &*self.queue;
+        loop {
+            let look = requests.lock().next_check_ns();
+            let wait = look.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
+            tokio::select! {
+                () = completions.arrived.notified() => {}
+                _ = rounds.tick() => requests.lock().next_round(now_ns()),
+                () = sleep(wait.unwrap_or(ROUND_LENGTH)), if wait.is_some() => requests.lock().check_deadlines(now_ns()),
+            }
+            let inputs = requests.lock().drain_inputs();
+            if !inputs.is_empty() {
+                self.state.raft_queue.push(inputs);
+            }
+            let outcomes = completions.drain();
+            if !outcomes.is_empty() {
+                requests.lock().complete(outcomes);
+            }
+        }
+    }
+}
+
+/// Waits for the outcome of a request. Dropping it gives up.
+#[must_use = "a request without a waiting task is given up"]
+pub struct PendingRequest {
+    queue: Arc<ChannelQueue>,
+    id: RequestId,
+}
+
+impl Future for PendingRequest {
+    type Output = RequestOutcome;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<RequestOutcome> {
+        self.queue.requests.lock().poll(self.id, context)
+    }
+}
+
+impl Drop for PendingRequest {
+    fn drop(&mut self) {
+        let is_first = self.queue.requests.lock().release(self.id);
+        if is_first {
+            self.queue.completions.arrived.notify_one();
+        }
+    }
+}
+
+impl fmt::Debug for RequestChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestChannel").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for PendingRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingRequest").field("id", &self.id).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,133 @@
+//! How long do writes and syncs of the log take? Files that look at the clock, and wait for room.
+//!
+//! The log itself must not know what time it is, since the simulated cluster runs it; so the clock is
+//! put under it. So is the patience of a log whose disk is [full](super::disk_space): what could not be
+//! written is written again, at the same place.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use clearlane_wal::files::{File, FileSystem};
+
+use super::disk_space::DiskSpace;
+use super::metrics::Metrics;
+
+/// Files whose writes and syncs are counted.
+#[derive(Debug)]
+pub(super) struct TimedFiles {
+    files: Arc<dyn FileSystem>,
+    metrics: Arc<Metrics>,
+    disk_space: Arc<DiskSpace>,
+}
+
+impl TimedFiles {
+    pub(super) fn new(
+        files: Arc<dyn FileSystem>,
+        figures: Arc<Metrics>,
+        room: Arc<DiskSpace>,
+    ) -> TimedFiles {
+        TimedFiles { files, metrics: figures, disk_space: room }
+    }
+
+    fn wrap(&self, file: Box<dyn File>) -> Box<dyn File> {
+        Box::new(TimedFile {
+            file,
+            metrics: Arc::clone(&self.metrics),
+            disk_space: Arc::clone(&self.disk_space),
+        })
+    }
+}
+
+impl FileSystem for TimedFiles {
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.files.list(dir)
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        self.files.create_dir(dir)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        let mut created = None;
+        self.disk_space
+            .retry_while_full(|| self.files.create(path).map(|file| created = Some(file)))?;
+        let created =
+            created.ok_or_else(|| io::Error::other("a file that was made is not there"))?;
+        Ok(self.wrap(created))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.files.open(path).map(|file| self.wrap(file))
+    }
+
+    fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.files.open_to_read(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.files.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.files.remove(path)
+    }
+
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        self.files.remove_dir(dir)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.files.sync_dir(dir)
+    }
+
+    fn free_space(&self, dir: &Path) -> u64 {
+        self.files.free_space(dir)
+    }
+}
+
+#[derive(Debug)]
+struct TimedFile {
+    file: Box<dyn File>,
+    metrics: Arc<Metrics>,
+    disk_space: Arc<DiskSpace>,
+}
+
+impl File for TimedFile {
+    fn length(&self) -> io::Result<u64> {
+        self.file.length()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(offset, out)
+    }
+
+    fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let begin = Instant::now();
+        self.disk_space.retry_while_full(|| self.file.write_at(offset, data))?;
+        self.metrics.log_writes.record(begin.elapsed());
+        self.metrics.log_bytes.fetch_add(data.len() as u64, Relaxed);
+        Ok(())
+    }
+
+    fn set_length(&mut self, length: u64) -> io::Result<()> {
+        self.file.set_length(length)
+    }
+
+    fn allocate(&mut self, length: u64) -> io::Result<()> {
+        self.file.allocate(length)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        let begin = Instant::now();
+        self.file.sync()?;
+        self.metrics.log_syncs.record(begin.elapsed());
+        Ok(())
+    }
+
+    fn try_lock(&mut self) -> io::Result<bool> {
+        self.file.try_lock()
+    }
+}

@@ -1,0 +1,401 @@
+//! What happened when? A recording of a member, to be switched on and off while it runs.
+//!
+//! # The problem
+//!
+//! [Stages](crate::request_trace) say of one slow request where its time went, and the [locks](clearlane_contention) how much
+//! waiting there was in all. Neither shows how it came: which expensive read had the lock, which put stood behind
+//! it, and who came behind the put. That takes everybody's times on one axis.
+//!
+//! # The idea
+//!
+//! Three kinds of notes are taken, each by whoever knows it anyway:
+//!
+//! | note | by whom | what it costs while nothing is recorded |
+//! |---|---|---|
+//! | a request, with its stages | who answers it, at its end, from its [card](crate::request_trace::RequestTrace) | one relaxed load when it begins |
+//! | a step of a worker | the threads of [`node`](crate::threads), by their [`ThreadTrace`]s | one relaxed load a step |
+//! | a wait for a lock, and a hold | the locks | one relaxed load each |
+//!
+//! What binds them is a *number*: a request that begins while something is recorded gets one, and whoever takes
+//! locks for it takes them [as the one with this number](clearlane_contention::TaskLabel::enter_numbered). When the recording
+//! ends, [`timeline`] makes a [timeline](clearlane_contention::timeline) of the notes, in the format of the simulator.
+//!
+//! ```text
+//!   requests ──┐
+//!   workers  ──┴▶ fresh ──┐ gather, now and then
+//!   locks ──────▶ tape  ──┴▶ film: the newest so many ──▶ develop ──▶ timeline
+//! ```
+//!
+//! # What holds
+//!
+//! * Memory is bounded: of the film the oldest notes are forgotten, and what comes faster than it is gathered is
+//!   lost. Both are counted.
+//! * Who takes a note waits for nobody but others who take one.
+//!
+//! # Left out
+//!
+//! Holds of less than five microseconds; requests that are cancelled, or that began before the recording; calls other than those of KV; what the
+//! network does. A processor that is busy with others shows as running.
+
+pub mod timeline;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+pub use clearlane_contention::timeline::LaneKind;
+use clearlane_contention::timeline::Timeline;
+use clearlane_contention::{EventRecorder, LockEvent, Registry, TaskLabel, now_ns};
+use parking_lot::Mutex;
+
+use crate::request_trace::RequestTrace;
+
+/// Between two gatherings, so many events of locks.
+const LOCK_EVENTS_MAX: usize = 32 << 10;
+/// And so many other notes.
+const NEW_EVENTS_MAX: usize = 64 << 10;
+
+/// A shorter hold is no note: a read of 20,000 records takes a lock 20,000 times, and would push all else out of
+/// the film. Who waited for one has a note of that.
+const HOLD_MIN_NS: u64 = 5_000;
+
+/// Records, or does not. See the module documentation.
+#[derive(Debug)]
+pub struct TraceRecorder {
+    is_on: AtomicBool,
+    /// The last number that was given to a request.
+    last_number: AtomicU32,
+    locks: Registry,
+    new_events: Mutex<Vec<TraceEvent>>,
+    buffer: Mutex<Option<TraceBuffer>>,
+    /// Notes for which there was no room in `fresh`.
+    lost: AtomicU64,
+}
+
+/// What is kept.
+#[derive(Debug)]
+struct TraceBuffer {
+    lock_recorder: EventRecorder,
+    events: VecDeque<TraceEvent>,
+    events_max: usize,
+    start_ns: u64,
+    overwritten: u64,
+    lost: u64,
+}
+
+/// What somebody has seen.
+#[derive(Clone, Copy, Debug)]
+pub enum TraceEvent {
+    /// A request has ended.
+    Request {
+        /// Which kind of request, as the lane is to be called.
+        class: &'static str,
+        /// Whether it reads.
+        kind: LaneKind,
+        /// What it has carried.
+        trace: RequestTrace,
+    },
+    /// A worker has done something.
+    ThreadStep {
+        /// Who.
+        thread: TaskLabel,
+        /// What.
+        step_kind: StepKind,
+        /// From when, on the clock of the locks.
+        from_ns: u64,
+        /// Until when.
+        to_ns: u64,
+    },
+    /// Something was going on at a lock.
+    Lock(LockEvent),
+}
+
+/// What a worker does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepKind {
+    /// It waits for something to do: no note is taken.
+    Idle,
+    /// It runs.
+    Running,
+    /// It has a disk do something.
+    Disk,
+    /// It waits for another worker.
+    WaitsFor(TaskLabel),
+}
+
+/// What came of a recording.
+#[derive(Clone, Debug)]
+pub struct RecordedTrace {
+    /// The newest of it.
+    pub timeline: Timeline,
+    /// So many older notes there were.
+    pub overwritten: u64,
+    /// So many came too fast.
+    pub lost: u64,
+}
+
+impl TraceRecorder {
+    /// Of a member with these locks. Nothing is recorded yet.
+    pub fn new(locks: &Registry) -> TraceRecorder {
+        TraceRecorder {
+            is_on: AtomicBool::new(false),
+            last_number: AtomicU32::new(0),
+            locks: locks.clone(),
+            new_events: Mutex::default(),
+            buffer: Mutex::default(),
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether something is recorded now.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Relaxed)
+    }
+
+    /// Begins, unless it has begun. The newest so many notes are kept, of what is [gathered](Self::collect).
+    pub fn start(&self, notes_max: usize) {
+        let mut film = self.buffer.lock();
+        if film.is_some() {
+            return;
+        }
+        self.new_events.lock().clear();
+        self.lost.store(0, Relaxed);
+        let (tape, notes) = (self.locks.record(LOCK_EVENTS_MAX), VecDeque::new());
+        let begun_ns = now_ns();
+        *film = Some(TraceBuffer {
+            lock_recorder: tape,
+            events: notes,
+            events_max: notes_max,
+            start_ns: begun_ns,
+            overwritten: 0,
+            lost: 0,
+        });
+        self.is_on.store(true, Relaxed);
+    }
+
+    /// Takes what is new into the film. To be called every few hundredths of a second while something is
+    /// recorded: what does not fit in between is lost.
+    pub fn collect(&self) {
+        if let Some(film) = &mut *self.buffer.lock() {
+            let fresh = std::mem::take(&mut *self.new_events.lock());
+            film.append(fresh);
+            if film.lock_recorder.is_half_full() {
+                let full =
+                    std::mem::replace(&mut film.lock_recorder, self.locks.record(LOCK_EVENTS_MAX));
+                film.append_lock_events(full);
+            }
+        }
+    }
+
+    /// Ends, and makes a timeline of what was kept. Nothing comes back if nothing was recorded.
+    pub fn stop(&self) -> Option<RecordedTrace> {
+        let mut film = {
+            let mut film = self.buffer.lock();
+            self.is_on.store(false, Relaxed);
+            film.take()?
+        };
+        film.append(std::mem::take(&mut *self.new_events.lock()));
+        let tape = std::mem::replace(&mut film.lock_recorder, self.locks.record(0));
+        film.append_lock_events(tape);
+        let lost = film.lost + self.lost.load(Relaxed);
+        let timeline = timeline::build(film.events.make_contiguous());
+        Some(RecordedTrace { timeline, overwritten: film.overwritten, lost })
+    }
+
+    /// A number for a request that begins; 0 if nothing is recorded.
+    #[inline]
+    pub fn next_request_number(&self) -> u32 {
+        match self.is_on() {
+            true => self.last_number.fetch_add(1, Relaxed).wrapping_add(1).max(1),
+            false => 0,
+        }
+    }
+
+    /// A request has ended that had a number when it began.
+    pub fn record_request(&self, class: &'static str, kind: LaneKind, card: RequestTrace) {
+        if card.number() != 0 && self.is_on() {
+            self.push_event(TraceEvent::Request { class, kind, trace: card });
+        }
+    }
+
+    /// For a worker, who says now and then what it has done.
+    pub fn trace_thread(&self, worker: TaskLabel) -> ThreadTrace<'_> {
+        ThreadTrace { recorder: self, thread: worker, last_step_end_ns: 0 }
+    }
+
+    fn push_event(&self, note: TraceEvent) {
+        let mut fresh = self.new_events.lock();
+        match fresh.len() < NEW_EVENTS_MAX {
+            true => fresh.push(note),
+            false => _ = self.lost.fetch_add(1, Relaxed),
+        }
+    }
+}
+
+impl TraceBuffer {
+    fn append(&mut self, notes: impl IntoIterator<Item = TraceEvent>) {
+        for note in notes {
+            if note.start_ns() < self.start_ns {
+                continue;
+            }
+            if self.events.len() >= self.events_max {
+                self.events.pop_front();
+                self.overwritten += 1;
+            }
+            self.events.push_back(note);
+        }
+    }
+
+    fn append_lock_events(&mut self, tape: EventRecorder) {
+        self.lost += tape.dropped();
+        self.append(tape.stop().into_iter().filter(is_recorded).map(TraceEvent::Lock));
+    }
+}
+
+fn is_recorded(event: &LockEvent) -> bool {
+    match event {
+        // Of a wait there is a note as a whole.
+        LockEvent::Blocked { .. } => false,
+        LockEvent::Wait { .. } => true,
+        LockEvent::Hold { start_ns, end_ns, .. } => end_ns.saturating_sub(*start_ns) >= HOLD_MIN_NS,
+    }
+}
+
+impl TraceEvent {
+    fn start_ns(&self) -> u64 {
+        match self {
+            TraceEvent::Request { trace: card, .. } => card.start_ns(),
+            TraceEvent::ThreadStep { from_ns, .. } => *from_ns,
+            TraceEvent::Lock(
+                LockEvent::Blocked { start_ns, .. }
+                | LockEvent::Wait { start_ns, .. }
+                | LockEvent::Hold { start_ns, .. },
+            ) => *start_ns,
+        }
+    }
+}
+
+/// A worker's time, cut into steps.
+#[derive(Debug)]
+pub struct ThreadTrace<'r> {
+    recorder: &'r TraceRecorder,
+    thread: TaskLabel,
+    /// When the last step was over; 0 if nothing was recorded then.
+    last_step_end_ns: u64,
+}
+
+impl ThreadTrace<'_> {
+    /// This is what was done since the last step was over.
+    #[inline]
+    pub fn end_step(&mut self, doing: StepKind) {
+        if !self.recorder.is_on() {
+            self.last_step_end_ns = 0;
+            return;
+        }
+        let (from_ns, to_ns) = (self.last_step_end_ns, now_ns());
+        self.last_step_end_ns = to_ns;
+        if from_ns != 0 && doing != StepKind::Idle {
+            self.recorder.push_event(TraceEvent::ThreadStep {
+                thread: self.thread,
+                step_kind: doing,
+                from_ns,
+                to_ns,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clearlane_contention::Mutex;
+
+    use super::*;
+    use crate::request_trace::Stage;
+    use crate::task_labels::{GET, LOG};
+
+    fn request(recording: &TraceRecorder) {
+        let mut card = RequestTrace::start().with_number(recording.next_request_number());
+        card.end_stage(Stage::Backend);
+        recording.record_request("get", LaneKind::Read, card);
+    }
+
+    /// As long as a hold must be.
+    fn hold(lock: &Mutex<()>) {
+        let _inside = lock.lock();
+        let begin_ns = now_ns();
+        while now_ns() < begin_ns + HOLD_MIN_NS {}
+    }
+
+    #[test]
+    fn nothing_is_recorded_before_and_after() {
+        let locks = Registry::new();
+        let (recording, lock) = (TraceRecorder::new(&locks), Mutex::new(&locks, "lock", ()));
+        let mut shift = recording.trace_thread(*LOG);
+        let all = |shift: &mut ThreadTrace<'_>| {
+            request(&recording);
+            shift.end_step(StepKind::Disk);
+            let _as = GET.enter_numbered(recording.next_request_number());
+            hold(&lock);
+        };
+        all(&mut shift);
+        assert!(recording.stop().is_none());
+        assert_eq!(recording.next_request_number(), 0);
+        recording.start(100);
+        all(&mut shift);
+        // When the step began is not known before something was over.
+        shift.end_step(StepKind::Disk);
+        let whats = |recorded: &RecordedTrace| {
+            let spans = recorded.timeline.spans.iter();
+            let mut whats: Vec<_> = spans.map(|span| format!("{:?}", span.activity)).collect();
+            whats.sort();
+            whats
+        };
+        let recorded = recording.stop().unwrap();
+        assert_eq!(whats(&recorded), ["Disk", "Hold { resource: \"lock\" }", "Run"]);
+        all(&mut shift);
+        recording.start(100);
+        assert!(recording.stop().unwrap().timeline.spans.is_empty());
+    }
+
+    #[test]
+    fn short_holds_are_no_notes() {
+        let held = |end_ns| LockEvent::Hold {
+            lock: "lock",
+            mode: clearlane_contention::LockMode::Write,
+            task: *GET,
+            number: 1,
+            start_ns: 0,
+            end_ns,
+        };
+        assert!(is_recorded(&held(HOLD_MIN_NS)) && !is_recorded(&held(HOLD_MIN_NS - 1)));
+    }
+
+    #[test]
+    fn the_newest_are_kept() {
+        let locks = Registry::new();
+        let (recording, lock) = (TraceRecorder::new(&locks), Mutex::new(&locks, "lock", ()));
+        recording.start(50);
+        let first = recording.last_number.load(Relaxed);
+        for _ in 0..120 {
+            request(&recording);
+            recording.collect();
+        }
+        let recorded = recording.stop().unwrap();
+        assert_eq!((recorded.overwritten, recorded.lost), (70, 0));
+        let lanes = recorded.timeline.lanes();
+        let oldest = format!("get #{}", first + 70);
+        assert!(lanes.iter().all(|(lane, _)| *lane != oldest), "{lanes:?}");
+
+        // Tapes are exchanged in time, and a film that is not gathered is bounded.
+        recording.start(usize::MAX);
+        for _ in 0..3 * LOCK_EVENTS_MAX {
+            hold(&lock);
+            recording.collect();
+        }
+        (0..NEW_EVENTS_MAX + 5).for_each(|_| request(&recording));
+        let recorded = recording.stop().unwrap();
+        assert_eq!((recorded.overwritten, recorded.lost), (0, 5));
+        let holds = |span: &&clearlane_contention::timeline::Span| span.lane == "unnamed";
+        assert_eq!(recorded.timeline.spans.iter().filter(holds).count(), 3 * LOCK_EVENTS_MAX);
+    }
+}

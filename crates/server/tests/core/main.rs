@@ -1,0 +1,19 @@
+//! One member and a few, step by step: what the core promises, each on its own.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod alarms;
+mod test_replica;
+mod raft_snapshots;
+mod replica_cluster;
+mod leases;
+mod reads;
+mod starts;
+mod writes;
+
+use clearlane_server::replica::ReplicaConfig;
+
+/// Small numbers, so that a short test sees the log shortened.
+fn settings() -> ReplicaConfig {
+    ReplicaConfig { snapshot_count: 20, catch_up_entries: 5, ..ReplicaConfig::new(7, 0) }
+}

@@ -1,0 +1,210 @@
+//! Both halves of a member, run one after the other in one thread.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clearlane_lease::Lessor;
+use clearlane_mvcc::Store;
+use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_raft as raft;
+use clearlane_raft::Message;
+use clearlane_server::alarms::Alarms;
+use clearlane_server::membership::MemberChange;
+use clearlane_server::raft_snapshot::ReceivedSnapshot;
+use clearlane_server::replica::{
+    Applier, ApplyReady, MemberChangeError, ProposalResult, Replica, ReplicaInput, ReplicaReady,
+    RequestId, RequestOutcome,
+};
+use clearlane_server::{AppliedPosition, Result};
+use clearlane_wal::group_commit::BatchResult;
+
+/// A member without threads.
+pub(crate) struct TestReplica {
+    pub(crate) raft: Replica,
+    pub(crate) apply: Applier,
+    /// Requests so far.
+    requests: u32,
+    rejected: BTreeMap<u64, RequestOutcome>,
+    has_started: bool,
+}
+
+/// What a poll has brought.
+#[derive(Default)]
+pub(crate) struct PollResult {
+    pub(crate) raft: ReplicaReady,
+    pub(crate) apply: Vec<ApplyReady>,
+    pub(crate) answers: Vec<(u64, ProposalResult)>,
+    pub(crate) reads: Vec<ReadOutcome>,
+    /// How long the last reads waited for entries to be applied.
+    pub(crate) applying: Option<Duration>,
+    /// Outcomes of each step of the apply half.
+    pub(crate) steps: Vec<usize>,
+}
+
+/// What has become of some readers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ReadOutcome {
+    Ready(Vec<u64>),
+    Failed(clearlane_raft::read_index::ReadIndexError, Vec<u64>),
+}
+
+fn reader(name: u64) -> RequestId {
+    RequestId { queue: 1, slot: name as u32, generation: 0 }
+}
+
+impl TestReplica {
+    pub(crate) fn new(raft: Replica, apply: Applier) -> TestReplica {
+        TestReplica { raft, apply, requests: 0, rejected: BTreeMap::new(), has_started: false }
+    }
+
+    fn request(&mut self) -> RequestId {
+        self.requests += 1;
+        RequestId { queue: 0, slot: self.requests, generation: 0 }
+    }
+
+    /// Proposes a request; its answer comes under the number that is returned.
+    pub(crate) fn propose(&mut self, request: InternalRaftRequest) -> u64 {
+        let of = self.request();
+        self.raft.handle_input(ReplicaInput::Propose(Box::new(request), of)).unwrap();
+        u64::from(of.slot)
+    }
+
+    pub(crate) fn change_members(&mut self, change: &MemberChange) -> u64 {
+        let of = self.request();
+        self.raft.handle_input(ReplicaInput::ChangeMembers(change.clone(), of)).unwrap();
+        u64::from(of.slot)
+    }
+
+    /// Why a request was refused, if it was.
+    pub(crate) fn take_rejection(&mut self, request: u64) -> Option<RequestOutcome> {
+        self.rejected.remove(&request)
+    }
+
+    /// Why a change was refused.
+    pub(crate) fn take_change_error(&mut self, request: u64) -> MemberChangeError {
+        match self.take_rejection(request) {
+            Some(RequestOutcome::ChangeRejected(error)) => error,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn cancel(&mut self, request: u64) {
+        let of = RequestId { queue: 0, slot: request as u32, generation: 0 };
+        self.raft.handle_input(ReplicaInput::Cancel(of)).unwrap();
+    }
+
+    pub(crate) fn read(&mut self, name: u64) {
+        self.raft.handle_input(ReplicaInput::ReadIndex(reader(name))).unwrap();
+    }
+
+    pub(crate) fn cancel_read(&mut self, name: u64) {
+        self.raft.handle_input(ReplicaInput::Cancel(reader(name))).unwrap();
+    }
+
+    pub(crate) fn receive(&mut self, message: Message) -> raft::Result<()> {
+        self.raft.receive(message)
+    }
+
+    pub(crate) fn receive_raft_snapshot(&mut self, copy: ReceivedSnapshot) {
+        self.raft.handle_input(ReplicaInput::RaftSnapshot(Box::new(copy))).unwrap();
+    }
+
+    pub(crate) fn report_raft_snapshot(&mut self, to: u64, arrived: bool) {
+        self.raft
+            .handle_input(ReplicaInput::RaftSnapshotSent { to, is_delivered: arrived })
+            .unwrap();
+    }
+
+    pub(crate) fn written(&mut self, written: BatchResult) -> Result<()> {
+        self.raft.handle_input(ReplicaInput::WalWritten(written))
+    }
+
+    pub(crate) fn store_committed(&mut self) -> Result<()> {
+        let durable = AppliedPosition::read(&*self.apply.engine().snapshot().unwrap())?;
+        self.raft.handle_input(ReplicaInput::StoreCommitted(durable))
+    }
+
+    pub(crate) fn tick(&mut self) {
+        self.raft.tick();
+    }
+
+    /// Polls both until neither has something for the other.
+    pub(crate) fn poll(&mut self, now: Duration) -> Result<PollResult> {
+        let mut polled = PollResult::default();
+        loop {
+            let mut outputs = self.raft.poll(now)?;
+            let work = std::mem::take(&mut outputs.to_apply);
+            self.merge_ready(outputs, &mut polled);
+            work.into_iter().for_each(|work| self.apply.enqueue(work));
+            let begins = !std::mem::replace(&mut self.has_started, true);
+            if !begins && !self.apply.has_work() {
+                return Ok(polled);
+            }
+            // The first step says what the start has found.
+            let mut is_due = begins;
+            while std::mem::take(&mut is_due) || self.apply.has_work() {
+                let mut outputs = self.apply.step()?;
+                let granted = std::mem::take(&mut outputs.granted);
+                granted.into_iter().for_each(|lease| self.apply.leases().start_expiry(lease, now));
+                let applied = std::mem::take(&mut outputs.report);
+                self.raft.handle_input(ReplicaInput::Applied(Box::new(applied)))?;
+                polled.steps.push(outputs.completions.len());
+                self.sort_completions(std::mem::take(&mut outputs.completions), &mut polled);
+                polled.apply.push(outputs);
+            }
+        }
+    }
+
+    fn merge_ready(&mut self, mut outputs: ReplicaReady, polled: &mut PollResult) {
+        self.sort_completions(std::mem::take(&mut outputs.completions), polled);
+        let all = &mut polled.raft;
+        all.messages.extend(outputs.messages);
+        all.raft_snapshots.extend(outputs.raft_snapshots);
+        all.wal_batch = all.wal_batch.take().or(outputs.wal_batch);
+        all.purge_below = outputs.purge_below.or(all.purge_below);
+        all.is_stopping |= outputs.is_stopping;
+        all.is_commit_due |= outputs.is_commit_due;
+    }
+
+    fn sort_completions(
+        &mut self,
+        completions: Vec<(RequestId, RequestOutcome)>,
+        polled: &mut PollResult,
+    ) {
+        let mut gone = Vec::new();
+        for (of, outcome) in completions {
+            let name = u64::from(of.slot);
+            match outcome {
+                RequestOutcome::Applied(answer) => polled.answers.push((name, answer)),
+                RequestOutcome::ReadReady(applying) => {
+                    gone.push(name);
+                    polled.applying = Some(applying);
+                }
+                RequestOutcome::ReadFailed(error) => {
+                    polled.reads.push(ReadOutcome::Failed(error, vec![name]))
+                }
+                refused => drop(self.rejected.insert(name, refused)),
+            }
+        }
+        if !gone.is_empty() {
+            polled.reads.push(ReadOutcome::Ready(gone));
+        }
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn Store<AppliedPosition>> {
+        self.apply.store()
+    }
+
+    pub(crate) fn applied_position(&self) -> &AppliedPosition {
+        self.apply.applied_position()
+    }
+
+    pub(crate) fn leases(&self) -> &Arc<Lessor> {
+        self.apply.leases()
+    }
+
+    pub(crate) fn alarms(&self) -> &Arc<Alarms> {
+        self.apply.alarms()
+    }
+}

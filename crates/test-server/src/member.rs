@@ -1,0 +1,154 @@
+//! One member: what it is made from, and whether it runs.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use clearlane::data::MemberConfig;
+use clearlane_backend::Era;
+use clearlane_net::listener::BindAddress;
+use clearlane_net::listener::Listener;
+use clearlane_peer::{Peers, PeersConfig};
+use clearlane_rpc::serve::{RpcConfig, RpcServer};
+use clearlane_server::requests::Limits;
+use clearlane_server::threads::ServerThreads;
+use clearlane_wal as wal;
+
+use crate::{Error, Result};
+
+/// Members tick faster than in life.
+const HEARTBEAT: Duration = Duration::from_millis(50);
+const ELECTION: Duration = Duration::from_millis(500);
+/// Segments of the log are allocated in advance: small ones are made faster.
+const SEGMENT_BYTES: u64 = 1 << 20;
+/// Between two looks at what is waited for.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// Nothing that is waited for takes so long.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A member, whether it runs or not.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) start: MemberConfig,
+    /// Where clients find it, from its first start on.
+    client: SocketAddr,
+    peer: SocketAddr,
+    /// Bound before the first start, so that the others know where it will be.
+    listener: Option<TcpListener>,
+    running: Option<RunningMember>,
+}
+
+#[derive(Debug)]
+struct RunningMember {
+    server_threads: Arc<ServerThreads>,
+    server: RpcServer,
+    peers: Peers,
+}
+
+impl Member {
+    /// One with a port for its peers, that does not run yet.
+    pub(crate) fn new(name: &str, directory: &Path) -> io::Result<Member> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let peer = listener.local_addr()?;
+        let parts = Era::Clearlane.into();
+        let mut start =
+            MemberConfig::new(name, &directory.join(name), &format!("http://{peer}"), parts);
+        (start.heartbeat, start.election_timeout) = (HEARTBEAT, ELECTION);
+        start.wal = wal::Options { segment_bytes: SEGMENT_BYTES, ..wal::Options::default() };
+        let client = SocketAddr::from(([127, 0, 0, 1], 0));
+        Ok(Member { start, client, peer, listener: Some(listener), running: None })
+    }
+
+    pub(crate) fn endpoint(&self) -> String {
+        format!("http://{}", self.client)
+    }
+
+    /// What the others are told: `name=http://127.0.0.1:port`.
+    pub(crate) fn initial_cluster_entry(&self) -> String {
+        format!("{}=http://{}", self.start.name, self.peer)
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Its number in the cluster, while it runs.
+    pub(crate) fn id(&self) -> Option<u64> {
+        self.running.as_ref().map(|running| running.server_threads.metadata().node_id)
+    }
+
+    /// Whom it takes for the leader, if it runs and knows one.
+    pub(crate) fn leader(&self) -> Option<u64> {
+        let leader = self.running.as_ref()?.server_threads.status().leader();
+        (leader != 0).then_some(leader)
+    }
+
+    /// Starts, for the first time or again.
+    pub(crate) fn start_threads(&mut self) -> Result<()> {
+        let clients = Listener::bind(&BindAddress::Tcp(self.client))?;
+        let peers = match self.listener.take() {
+            Some(listener) => listener,
+            None => TcpListener::bind(self.peer)?,
+        };
+        let opened = self.start.open()?;
+        // What stops here stops at once.
+        let common = RpcConfig { drain_timeout: Duration::ZERO, ..RpcConfig::default() };
+        let node = opened.threads;
+        let server =
+            RpcServer::start_on_listeners(&node, vec![clients], 1, Limits::default(), common)?;
+        self.client = server.address();
+        let settings = PeersConfig {
+            name: self.start.name.clone(),
+            client_urls: vec![self.endpoint()],
+            peer_urls: self.start.peer_urls.clone(),
+            listeners: vec![peers.into()],
+            dialer: Default::default(),
+        };
+        let peers = Peers::start(&node, opened.transport, settings)?;
+        self.running = Some(RunningMember { server_threads: node, server, peers });
+        Ok(())
+    }
+
+    /// Stops, and returns when ports and directory are free.
+    pub(crate) async fn stop(&mut self) -> Result<()> {
+        let Some(running) = self.running.take() else { return Ok(()) };
+        let gone = tokio::task::spawn_blocking(|| running.stop()).await;
+        let node = gone.map_err(io::Error::other)??;
+        eventually(|| (node.strong_count() == 0).then_some(())).await
+    }
+}
+
+impl RunningMember {
+    fn stop(self) -> io::Result<Weak<ServerThreads>> {
+        self.server_threads.stop();
+        self.server.stop()?;
+        self.peers.stop()?;
+        Ok(Arc::downgrade(&self.server_threads))
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            // Nothing is written from here on, so the directory may go. The rest may need the very
+            // thread that drops this, to hear that its connection ends: nobody waits for that.
+            running.server_threads.stop();
+            std::thread::spawn(|| running.stop());
+        }
+    }
+}
+
+/// Asks until there is an answer.
+pub(crate) async fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> Result<T> {
+    let found = tokio::time::timeout(TIMEOUT, async {
+        loop {
+            if let Some(answer) = ask() {
+                return answer;
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    });
+    found.await.map_err(|_| Error::NoLeader)
+}

@@ -1,0 +1,178 @@
+//! A segment is 64 MB; a start looks at it a piece at a time.
+//!
+//! ```text
+//!   0                                written            length
+//!   ├── records ─ ... ───────────────┤┄┄┄┄┄ zeros ┄┄┄┄┄┄┤
+//!         └── window: 1 MiB ──┘
+//!                       ▲ a record that reaches beyond it: the window moves there,
+//!                         and grows if it has no other way to hold it
+//! ```
+//!
+//! A piece can show that a record is whole. What a record is that does not fit, torn or damaged, takes
+//! all that follows to tell, so the window then grows until it [shows the rest](Window::reaches_end).
+//! That the log has ended is the usual thing, and is known without: behind
+//! [`written`](Window::written) all is zero.
+
+use std::io;
+
+use super::frame::{FrameResult, SegmentBytes, is_zero};
+use crate::files::{File, SECTOR};
+
+/// What the window shows if a record does not need more.
+const WINDOW_BYTES: u64 = 1 << 20;
+
+/// A part of a segment.
+#[derive(Debug)]
+pub(super) struct Window<'a> {
+    file: &'a dyn File,
+    length: u64,
+    written: u64,
+    /// Where it begins: at a sector, because losses are judged by sectors.
+    start: u64,
+    visible: SegmentBytes,
+    window_bytes: u64,
+}
+
+impl<'a> Window<'a> {
+    /// At the begin of a segment.
+    pub(super) fn open(file: &'a dyn File, is_last: bool) -> io::Result<Window<'a>> {
+        Window::of_size(WINDOW_BYTES, file, is_last)
+    }
+
+    fn of_size(piece: u64, file: &'a dyn File, is_last: bool) -> io::Result<Window<'a>> {
+        let length = file.length()?;
+        let shown = SegmentBytes { bytes: Vec::new(), is_last };
+        let written = written_length(file, length, piece)?;
+        let mut window =
+            Window { file, length, written, start: 0, visible: shown, window_bytes: piece };
+        window.load(0, piece)?;
+        Ok(window)
+    }
+
+    /// How far the written part of the file reaches: the end of its last byte that is not zero.
+    pub(super) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// What is found at an offset that is not before the window; nothing if the window shows too little
+    /// to tell.
+    pub(super) fn read_frame(&self, offset: u64, crc: u32) -> Option<FrameResult<'_>> {
+        // Bytes too few for a length are no end.
+        let room = self.length.saturating_sub(offset);
+        if offset >= self.written && (room == 0 || room >= 8) {
+            return Some(FrameResult::End);
+        }
+        let found = self.visible.read_frame(offset - self.start, crc).shifted_by(self.start);
+        (matches!(found, FrameResult::Record { .. }) || self.reaches_end()).then_some(found)
+    }
+
+    /// Whether it shows all from here to the end of the file.
+    fn reaches_end(&self) -> bool {
+        self.start + self.visible.bytes.len() as u64 >= self.length
+    }
+
+    /// Moves to an offset; if it is there already, shows twice as much.
+    pub(super) fn widen(&mut self, offset: u64) -> io::Result<()> {
+        let start = offset / SECTOR * SECTOR;
+        match start > self.start {
+            true => self.load(start, self.window_bytes),
+            false => self.load(start, 2 * self.visible.bytes.len() as u64),
+        }
+    }
+
+    fn load(&mut self, start: u64, size: u64) -> io::Result<()> {
+        let size = size.max(self.window_bytes).min(self.length.saturating_sub(start));
+        self.visible.bytes.resize(usize::try_from(size).map_err(io::Error::other)?, 0);
+        self.start = start;
+        self.file.read_at(start, &mut self.visible.bytes)
+    }
+}
+
+/// Looks from the end of the file for the last byte that is not zero.
+fn written_length(file: &dyn File, length: u64, at_once: u64) -> io::Result<u64> {
+    let mut piece = Vec::new();
+    let mut end = length;
+    while end > 0 {
+        let start = (end - 1) / at_once * at_once;
+        piece.resize(usize::try_from(end - start).map_err(io::Error::other)?, 0);
+        file.read_at(start, &mut piece)?;
+        if !is_zero(&piece) {
+            let last = piece.iter().rposition(|byte| *byte != 0);
+            return Ok(start + last.map_or(0, |last| last as u64 + 1));
+        }
+        end = start;
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::files::{FileSystem, SimulatedDisk};
+    use crate::frame;
+    use crate::wire::{Record, RecordKind};
+
+    /// What is in a segment, record by record, and what stops it.
+    fn found(file: &dyn File, piece: u64, is_last: bool) -> (Vec<(u64, u32)>, String) {
+        let mut window = Window::of_size(piece, file, is_last).unwrap();
+        let (mut offset, mut crc, mut records) = (0, 0, Vec::new());
+        loop {
+            match window.read_frame(offset, crc) {
+                None => window.widen(offset).unwrap(),
+                Some(FrameResult::Record { record, next }) => {
+                    (offset, crc) = (next, record.crc);
+                    records.push((offset, crc));
+                }
+                Some(end) => return (records, format!("{end:?}")),
+            }
+        }
+    }
+
+    /// Records, zeros behind them, and then some damage.
+    fn segment(
+        sizes: &[usize],
+        zeros: usize,
+        damage: &[(prop::sample::Index, u8, usize)],
+    ) -> Vec<u8> {
+        let (mut bytes, mut crc) = (Vec::new(), 0);
+        for (number, size) in sizes.iter().enumerate() {
+            let data = vec![number as u8; *size];
+            crc = crc32c::crc32c_append(crc, &data);
+            frame::put(&mut bytes, &Record { kind: RecordKind::Entry, crc, data: Some(&data) });
+        }
+        bytes.resize(bytes.len() + zeros, 0);
+        for (at, byte, length) in damage {
+            if !bytes.is_empty() {
+                let at = at.index(bytes.len());
+                let end = bytes.len().min(at + length);
+                bytes[at..end].fill(*byte);
+            }
+        }
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_found_does_not_depend_on_the_window(
+            sizes in prop::collection::vec(prop_oneof![0_usize..40, 400_usize..5000], 0..20),
+            zeros in prop_oneof![Just(0_usize), 0_usize..3000],
+            damage in prop::collection::vec(
+                (any::<prop::sample::Index>(), prop_oneof![Just(0), any::<u8>()], 1_usize..1200), 0..3),
+            is_last: bool,
+        ) {
+            let disk = SimulatedDisk::new(["/log"]);
+            let mut file = disk.create(Path::new("/log/segment")).unwrap();
+            file.write_at(0, &segment(&sizes, zeros, &damage)).unwrap();
+            let whole = found(&*file, 1 << 20, is_last);
+            prop_assert_eq!(&found(&*file, 512, is_last), &whole);
+            prop_assert_eq!(&found(&*file, 1024, is_last), &whole);
+            if damage.is_empty() && zeros % 8 == 0 {
+                prop_assert_eq!((whole.0.len(), &*whole.1), (sizes.len(), "End"));
+            }
+        }
+    }
+}

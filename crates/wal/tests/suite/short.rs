@@ -1,0 +1,278 @@
+//! A last segment that has become shorter than it was made is told of, and nothing else is.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use clearlane_wal::files::{Fault, File, FileSystem, SimulatedDisk};
+use clearlane_wal::{Options, ShortTail, Wal};
+
+use crate::support::*;
+
+const SEGMENT: &str = "0000000000000000-0000000000000000.wal";
+const BYTES: u64 = 4096;
+
+fn length_file() -> std::path::PathBuf {
+    dir().join("length")
+}
+
+/// A closed log of a few entries, in a segment of 4096 bytes.
+fn log() -> SimulatedDisk {
+    let disk = disk();
+    fill(create(&disk, options(BYTES)).unwrap());
+    disk
+}
+
+fn fill(mut wal: Wal) {
+    for index in 1..=5 {
+        wal.save(&[entry(1, index, &"x".repeat(100))], Some(&state(1, 0, index))).unwrap();
+        wal.sync().unwrap();
+    }
+    wal.close().unwrap();
+}
+
+/// Gives a segment another length, as something else than the log would.
+fn set_length(disk: &SimulatedDisk, name: &str, length: u64) {
+    let mut file = disk.open(&dir().join(name)).unwrap();
+    file.set_length(length).unwrap();
+    file.sync().unwrap();
+}
+
+fn opened(disk: &SimulatedDisk) -> (Option<ShortTail>, u64) {
+    let (wal, contents) = open(disk, (0, 0)).unwrap();
+    (wal.short_tail().cloned(), contents.entries.len() as u64)
+}
+
+#[test]
+fn a_segment_that_was_cut_is_told_of_once() {
+    let written = written(&contents_of(&log())[0].1) as u64;
+    let mut losses = 0;
+    // Through zeros, between records and within them.
+    for found in (200..BYTES).rev().step_by(4) {
+        let disk = log();
+        set_length(&disk, SEGMENT, found);
+        let (short, last_index) = opened(&disk);
+        let path = dir().join(SEGMENT);
+        assert_eq!(short, Some(ShortTail { path, expected: BYTES, found, last_index }));
+        assert!(last_index == 5 || found < written, "{found}");
+        losses += u64::from(last_index < 5);
+        assert_eq!(opened(&disk), (None, last_index));
+        let (mut wal, _) = open(&disk, (0, 0)).unwrap();
+        wal.save(&[entry(2, last_index + 1, "more")], None).unwrap();
+        wal.close().unwrap();
+        assert_eq!(opened(&disk), (None, last_index + 1));
+    }
+    assert!(losses > 100, "{losses}");
+}
+
+#[test]
+fn a_later_segment_is_told_of_too() {
+    let disk = disk();
+    let mut wal = create(&disk, options(256)).unwrap();
+    for index in 1..=4 {
+        wal.save(&[entry(1, index, &"x".repeat(200))], Some(&state(1, 0, index))).unwrap();
+        wal.sync().unwrap();
+    }
+    wal.close().unwrap();
+    let name = segments(&disk, &dir()).pop().unwrap();
+    set_length(&disk, &name, 248);
+    let open = || Wal::open(Arc::new(disk.clone()), &dir(), (0, 0), options(256)).unwrap();
+    let short = open().0.short_tail().cloned().unwrap();
+    assert_eq!((short.path, short.expected, short.found), (dir().join(name), 256, 248));
+    assert_eq!(short.last_index, 4);
+    assert_eq!(open().0.short_tail(), None);
+}
+
+/// By an earlier version, on a disk that was full: it may be of any length, and is given the usual one.
+#[test]
+fn of_a_log_without_a_length_none_is_expected() {
+    let disk = log();
+    disk.remove(&length_file()).unwrap();
+    set_length(&disk, SEGMENT, 2000);
+    assert_eq!(opened(&disk), (None, 5));
+    assert_eq!(contents_of(&disk)[0].1.len() as u64, BYTES);
+    set_length(&disk, SEGMENT, 2000);
+    assert_eq!(opened(&disk).0.map(|short| short.expected), Some(BYTES));
+    for text in ["", "clearlane-wal 1\nsegment 40", "clearlane-wal 2\nsegment 4096\n", "x"] {
+        put_file(&disk, &length_file(), text.as_bytes());
+        set_length(&disk, SEGMENT, 2000);
+        assert_eq!(opened(&disk), (None, 5), "{text:?}");
+    }
+}
+
+/// What another segment size makes of a log is no loss, however often it changes.
+#[test]
+fn another_segment_size_is_no_loss() {
+    let disk = log();
+    let mut last = 5;
+    for bytes in [1024, 8192, 4096, 16_384, 512, 512, 4096] {
+        let (mut wal, contents) =
+            Wal::open(Arc::new(disk.clone()), &dir(), (0, 0), options(bytes)).unwrap();
+        assert_eq!((wal.short_tail(), contents.entries.len() as u64), (None, last), "{bytes}");
+        for _ in 0..3 {
+            last += 1;
+            wal.save(&[entry(1, last, &"x".repeat(200))], None).unwrap();
+            wal.sync().unwrap();
+        }
+        wal.close().unwrap();
+    }
+}
+
+/// A repair cuts the segment before it makes it long again.
+#[test]
+fn a_repair_that_was_interrupted_is_no_loss() {
+    let torn = || {
+        let disk = log();
+        let mut file = disk.open(&dir().join(SEGMENT)).unwrap();
+        let end = written(&contents_of(&disk)[0].1) as u64;
+        // A frame of which the second sector never came.
+        file.write_at(end, &1000_u64.to_le_bytes()).unwrap();
+        file.write_at(end + 8, &[7; 100]).unwrap();
+        file.sync().unwrap();
+        disk
+    };
+    let whole = torn();
+    let before = whole.operations();
+    assert_eq!(opened(&whole), (None, 5));
+    let operations = whole.operations() - before;
+    assert!(operations > 8, "{operations}");
+    for cut in 1..=operations {
+        for seed in 0..30 {
+            let disk = torn();
+            disk.fail_at(cut, Fault::PowerCut);
+            assert!(open(&disk, (0, 0)).is_err());
+            let found = disk.after_power_cut(seed);
+            assert_eq!(opened(&found), (None, 5), "cut at {cut}, seed {seed}");
+            assert_eq!(opened(&found), (None, 5), "cut at {cut}, seed {seed}");
+        }
+    }
+}
+
+/// A disk that has no room, or a file system that cannot make a file long.
+#[derive(Clone, Debug)]
+struct FullFileSystem {
+    disk: SimulatedDisk,
+    lengths: bool,
+}
+
+#[derive(Debug)]
+struct FullFile {
+    file: Box<dyn File>,
+    lengths: bool,
+}
+
+impl FullFileSystem {
+    fn wrap(&self, file: Box<dyn File>) -> Box<dyn File> {
+        Box::new(FullFile { file, lengths: self.lengths })
+    }
+}
+
+impl FileSystem for FullFileSystem {
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.disk.list(dir)
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        self.disk.create_dir(dir)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        Ok(self.wrap(self.disk.create(path)?))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        Ok(self.wrap(self.disk.open(path)?))
+    }
+
+    fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.disk.open_to_read(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        self.disk.remove_dir(dir)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.disk.sync_dir(dir)
+    }
+
+    fn free_space(&self, _dir: &Path) -> u64 {
+        0
+    }
+}
+
+impl File for FullFile {
+    fn length(&self) -> io::Result<u64> {
+        self.file.length()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(offset, out)
+    }
+
+    fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.file.write_at(offset, data)
+    }
+
+    fn set_length(&mut self, length: u64) -> io::Result<()> {
+        let longer = length > self.file.length()?;
+        match longer && !self.lengths {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => self.file.set_length(length),
+        }
+    }
+
+    fn allocate(&mut self, _length: u64) -> io::Result<()> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn try_lock(&mut self) -> io::Result<bool> {
+        self.file.try_lock()
+    }
+}
+
+fn on(full: &FullFileSystem, options: Options) -> Wal {
+    let files: Arc<dyn FileSystem> = Arc::new(full.clone());
+    match clearlane_wal::exists(&*files, &dir()).unwrap() {
+        true => Wal::open(files, &dir(), (0, 0), options).unwrap().0,
+        false => Wal::create(files, &dir(), METADATA, options).unwrap(),
+    }
+}
+
+#[test]
+fn a_segment_is_as_long_on_a_full_disk() {
+    let full = FullFileSystem { disk: disk(), lengths: true };
+    fill(on(&full, options(BYTES)));
+    assert_eq!(contents_of(&full.disk)[0].1.len() as u64, BYTES);
+    assert_eq!(on(&full, options(BYTES)).short_tail(), None);
+    set_length(&full.disk, SEGMENT, 3000);
+    assert_eq!(on(&full, options(BYTES)).short_tail().map(|short| short.found), Some(3000));
+}
+
+#[test]
+fn without_the_length_no_loss_is_told() {
+    let full = FullFileSystem { disk: disk(), lengths: false };
+    fill(on(&full, options(BYTES)));
+    assert!(contents_of(&full.disk)[0].1.len() < 2000);
+    assert_eq!(on(&full, options(BYTES)).short_tail(), None);
+    // The disk has room, and then none again.
+    assert_eq!(opened(&full.disk), (None, 5));
+    assert_eq!(contents_of(&full.disk)[0].1.len() as u64, BYTES);
+    let mut wal = on(&full, options(1000));
+    wal.save(&[entry(1, 6, &"x".repeat(1000))], None).unwrap();
+    wal.sync().unwrap();
+    wal.close().unwrap();
+    assert_eq!(opened(&full.disk), (None, 6));
+}
