@@ -4,7 +4,7 @@
 //!   start ── recording ── SIGUSR1 ── file ── not recording ── SIGUSR1 ── recording ── SIGTERM ── file
 //! ```
 //!
-//! [`Recording`](clearlane_server::trace::TraceRecorder) takes notes in memory, and keeps the newest; here they
+//! [`TraceRecorder`](clearlane_server::trace::TraceRecorder) takes notes in memory, and keeps the newest; here they
 //! are gathered, and written when the recording ends. A file that is there is replaced as a whole, so whoever
 //! opens it never finds half of one.
 //!

@@ -98,7 +98,7 @@ impl PlainHistory {
         matches!(self.all[self.dropped..], [(_, RecordKind::Tombstone)])
     }
 
-    /// As a `KeyHistory` is displayed.
+    /// As a `KeyIndex` is displayed.
     pub(crate) fn show(&self) -> String {
         let word = |(revision, mark): &HistoryChange| match mark {
             RecordKind::Put => revision.to_string(),

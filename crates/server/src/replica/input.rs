@@ -38,7 +38,7 @@ pub enum ReplicaInput {
     Unreachable(u64),
     /// This member is to lead, if this one does.
     TransferLeader(u64),
-    /// What has become of [`Outputs::write`](super::ReplicaReady::wal_batch).
+    /// What has become of [`ReplicaReady::wal_batch`](super::ReplicaReady::wal_batch).
     WalWritten(BatchResult),
     /// The store was committed: its engine has this on disk.
     StoreCommitted(AppliedPosition),

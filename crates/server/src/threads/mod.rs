@@ -172,7 +172,7 @@ pub struct Status {
     applied_term: AtomicU64,
     committed: AtomicU64,
     is_learner: AtomicBool,
-    /// See [`Outputs::is_alone`](crate::replica::ReplicaReady::is_sole_voter_caught_up).
+    /// See [`ReplicaReady::is_sole_voter_caught_up`](crate::replica::ReplicaReady::is_sole_voter_caught_up).
     is_sole_voter_caught_up: AtomicBool,
     /// On the clock of [`ServerThreads::now`].
     leader_elected_ns: AtomicU64,
