@@ -1,4 +1,4 @@
-//! Arrivals that wait for nobody, and what processors do meanwhile.
+//! Open-loop arrivals, and what processors do meanwhile.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ impl OpenLoopTimes {
 }
 
 /// Runs an operation at each arrival, which says when its client could be answered. The thread
-/// spins in between: nobody has to wake it.
+/// spins in between, so it does not have to be woken.
 pub fn open_loop(
     schedule: &Schedule,
     start: Instant,

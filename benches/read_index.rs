@@ -4,7 +4,7 @@
 //! cargo bench --bench read_index
 //! ```
 //!
-//! One thread runs a barrier and all its readers in a closed loop: whoever is let go comes again at
+//! One thread runs a ReadIndex queue and all its readers in a closed loop: a released reader comes again at
 //! once. raft is a timer: a question, or an entry, is answered after the round trip (0.1, 0.5 and 2 ms),
 //! with everything applied. The thread spins until then.
 //!

@@ -17,7 +17,7 @@
 //!   propose the next. The writers are what clients are to a server: a thousand counters in the one
 //!   thread that would be raft's, not a thousand threads. As raft does, that thread hands all that
 //!   was proposed in one turn of its loop to the thread that runs the group sync, as one append;
-//!   `1000_appends` hands each entry over alone, which nobody does, to show what that would cost.
+//!   `1000_appends` hands each entry over alone, which no server does, to show what that would cost.
 //!
 //! A disk that others use changes from one minute to the next, more than these differ. So at the end
 //! `append` and `bare`, and the two of `group`, take turns, and their medians are printed.

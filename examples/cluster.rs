@@ -4,7 +4,7 @@
 //! cargo run --release --example cluster
 //! ```
 //!
-//! Somebody writes five times a second meanwhile. With one member down writes go on, after a short gap
+//! A client writes five times a second meanwhile. With one member down writes go on, after a short gap
 //! if it was the leader; with two down they stop, since the one that is left may not decide alone.
 //!
 //! When this is no terminal it prints lines, and takes keys as lines:

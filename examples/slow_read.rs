@@ -1,4 +1,4 @@
-//! One slow read and one put: how long does the put wait, and for whom?
+//! One slow read and one put: how long does the put wait, and for which request?
 //!
 //! ```text
 //! cargo run --release --example slow_read -- 3.2 redb /tmp/clearlane-3.2

@@ -1,4 +1,4 @@
-//! Two members on one thread, who serve, and a third one on another, who comes and goes.
+//! Two members that serve on one thread, and a third one on another thread, which joins and leaves.
 //!
 //! Messages between the two are handed over at once, in order. What goes to the third or comes from it
 //! passes a channel, as does a copy of the store, which has a thread of its own.
@@ -22,7 +22,7 @@ use crate::HEALTHY;
 use crate::member::{EventSender, Member, PollOutput, bootstrap_member, storage_config};
 
 const TICK: Duration = Duration::from_millis(100);
-/// The one who comes and goes.
+/// The member that joins and leaves.
 pub(crate) const THIRD: u64 = 3;
 
 /// What is known of a thread to the others.
@@ -75,7 +75,7 @@ pub(crate) struct LongestTimes {
     pub(crate) write: Duration,
 }
 
-/// The cluster, seen from the thread of the two who serve.
+/// The cluster, seen from the thread of the two members that serve.
 pub(crate) struct Cluster {
     members: BTreeMap<u64, Member>,
     leader: u64,
@@ -98,7 +98,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Three new members, of whom two run, and one of these leads.
+    /// Three new members. Two of them run, and one of these leads.
     pub(crate) fn new(
         directory: &Path,
         third_directory: &Path,
@@ -184,7 +184,7 @@ impl Cluster {
         }
     }
 
-    /// Lets one of the two do what there is to do, and says whether somebody has more.
+    /// Lets one of the two do what there is to do, and says whether a member has more.
     fn poll(&mut self, id: u64) -> bool {
         let member = self.members.get_mut(&id).expect("one of the two");
         let before = member.applier.applied_position().index;

@@ -1,4 +1,4 @@
-//! Puts that wait for nobody, and what they met, phase by phase.
+//! Open-loop puts, and what they met, phase by phase.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ pub(crate) struct Phase {
     pub(crate) longest: LongestTimes,
 }
 
-/// Who puts.
+/// The source of the puts.
 pub(crate) struct Load {
     gaps: SmallRng,
     due: Instant,

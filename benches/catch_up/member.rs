@@ -248,7 +248,7 @@ fn write_log(
                 let begin = Instant::now();
                 let written = batch.write(&mut wal);
                 longest_ns.fetch_max(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
-                // If nobody hears it, the member is stopping.
+                // If the receiver is gone, the member is stopping.
                 let _ = inbox.send((id, ReplicaInput::WalWritten(written)));
             }
         }
@@ -276,7 +276,7 @@ fn commit(id: u64, mut new: NewStore, jobs: &Receiver<CommitJob>, inbox: &EventS
         } else if !new.store.commit_if_due(began.elapsed()).expect(HEALTHY) {
             continue;
         }
-        // If nobody hears it, the member is stopping.
+        // If the receiver is gone, the member is stopping.
         let durable =
             AppliedPosition::read(&*new.engine.snapshot().expect(HEALTHY)).expect(HEALTHY);
         let _ = inbox.send((id, ReplicaInput::StoreCommitted(durable)));

@@ -43,7 +43,7 @@ pub(crate) struct ClassTimes {
     pub(crate) latencies_ns: Vec<u64>,
     /// Operations that were done; the others were still queued when the window ended.
     pub(crate) served_count: u64,
-    /// The longest that anyone held a lock which this class takes.
+    /// The longest time that a lock which this class takes was held.
     pub(crate) longest_hold_ns: u64,
 }
 
@@ -167,7 +167,7 @@ impl BenchStore {
         rounds
     }
 
-    /// Does something in somebody's name, and has it in the timeline if there is to be one.
+    /// Runs an operation under this label, and records it in the timeline if there is to be one.
     fn run_recorded(&self, actor: TaskLabel, kind: LaneKind, work: impl FnOnce()) {
         let number = self.recorder.next_request_number();
         let _as = actor.enter_numbered(number);

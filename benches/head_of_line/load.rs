@@ -1,4 +1,4 @@
-//! The names of the loads and classes, and arrivals that wait for nobody.
+//! The names of the loads and classes, and open-loop arrivals.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A store with what a server has around it: who puts, who commits, who drops old views.
+//! A store with what a server has around it: a thread that puts, one that commits, one that drops old views.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,7 +67,7 @@ impl BenchStore {
         self.store.commit().expect(HEALTHY);
     }
 
-    /// Commits as a server does: by the clock, and when somebody says that much is pending.
+    /// Commits as a server does: by the clock, and when the writer reports that much is pending.
     pub(crate) fn run_commits(&self, due: &ThreadSignal, over: &AtomicBool) {
         while !over.load(Ordering::Relaxed) {
             if due.wait(COMMIT_POLL_INTERVAL) {
@@ -79,7 +79,7 @@ impl BenchStore {
     }
 }
 
-/// The one who puts.
+/// The writer of the puts.
 pub(crate) struct Writer<'s> {
     stage: &'s BenchStore,
     watchable_store: Option<&'s dyn WatchableStore>,
@@ -135,7 +135,7 @@ impl<'s> Writer<'s> {
     }
 }
 
-/// Wakes a thread that sleeps. Rung while nobody sleeps, it keeps the next one from it.
+/// Wakes a thread that sleeps. If it is set while no thread sleeps, the next one does not sleep.
 #[derive(Default)]
 pub(crate) struct ThreadSignal {
     is_set: Mutex<bool>,

@@ -23,7 +23,7 @@ pub(crate) const VALUE_SIZE: usize = 256;
 const CONSUMERS: usize = 2;
 const KEY: &[u8] = b"watched";
 
-/// Who is beside the puts.
+/// The watchers beside the puts.
 #[derive(Clone, Copy)]
 struct WatcherLayout {
     watchers: usize,
@@ -70,7 +70,7 @@ pub(crate) fn measure(settings: &BenchConfig) {
     report.finish("fan_out", settings, |report, row| ratio(report, row, &ERAS));
 }
 
-/// The p99 of a put, compared with that beside nobody.
+/// The p99 of a put, compared with that without watchers.
 pub(crate) fn ratio(report: &Report, row: &Row, eras: &[Era]) -> Vec<(&'static str, f64)> {
     let era = eras.iter().find(|era| row.name().starts_with(era.name()));
     let alone = era.and_then(|era| report.row(&format!("{era}, none"))?.median("p99 µs"));

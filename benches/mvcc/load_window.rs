@@ -1,4 +1,4 @@
-//! One window: puts that wait for nobody, and everybody else on threads beside them.
+//! One window: open-loop puts, and all other work on threads beside them.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use crate::watch_threads::WatchThreads;
 
 /// From the threads' start to the first put.
 const START_DELAY: Duration = Duration::from_millis(10);
-/// What is published must be told within this time behind the last put.
+/// What is published must be delivered within this time behind the last put.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Who plays.
+/// The store, its watch threads and the load of one window.
 pub(crate) struct LoadWindow<'s> {
     pub(crate) store: &'s BenchStore,
     pub(crate) watch_threads: &'s WatchThreads,
@@ -21,7 +21,7 @@ pub(crate) struct LoadWindow<'s> {
     pub(crate) busy_shares: &'s [f64],
 }
 
-/// How far it is, for those who take responses.
+/// How far it is, for the threads that take responses.
 pub(crate) struct Progress {
     /// When the first put is due.
     pub(crate) start: Instant,

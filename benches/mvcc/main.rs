@@ -1,4 +1,4 @@
-//! What the store costs, and what watchers do to those who put.
+//! What the store costs, and what watchers cost the puts.
 //!
 //! ```text
 //! cargo bench --bench mvcc                    # all parts, the default era and 3.5: some minutes
@@ -12,8 +12,8 @@
 //!
 //! * `puts`: **timed** are puts of 256 B to 100,000 keys, one in a transaction, while another thread
 //!   commits, and a third one drops the views that are current no more. Once to the end of the last
-//!   put, and once to the end of the commit behind it, when nothing is left to pay. With a hub that
-//!   nobody watches, and without one. **Kept out:** the first put of each key.
+//!   put, and once to the end of the commit behind it, when nothing is left to pay. With a watchable
+//!   store that has no watchers, and without one. **Kept out:** the first put of each key.
 //! * `ranges`: **timed** is a range from its call to its answer, of values of 1 KiB, and pages and
 //!   counts in a store of a million keys, at the head and at a revision before every tenth key was
 //!   put again. **Kept out:** dropping the answer.

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use crate::bench_store::{BenchStore, ThreadSignal};
 use crate::pace::processor_time;
 
-/// How often an old era tries again to tell those whose stream was full.
+/// How often an old era tries again to notify the watchers whose stream was full.
 const VICTIM_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// How often it synchronises.
 const SYNC_INTERVAL: Duration = Duration::from_millis(100);
@@ -23,7 +23,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// So many bytes of responses are taken at once.
 const POLL_BYTES_MAX: usize = 256 << 10;
 
-/// A hub, and the bells of those who work for it.
+/// A watchable store, and the signals of the threads that work for it.
 pub(crate) struct WatchThreads {
     pub(crate) watchable_store: Arc<dyn WatchableStore>,
     era: Era,
@@ -67,7 +67,7 @@ impl WatchThreads {
         processor_time()
     }
 
-    /// The same for those who are behind.
+    /// The same for the watchers that are behind.
     pub(crate) fn run_sync(&self, over: &AtomicBool) -> Duration {
         while !over.load(Ordering::Relaxed) {
             let more = self.watchable_store.sync_watchers().expect("a healthy store can be read");

@@ -1,6 +1,6 @@
 //! Compiles `proto/` into Rust.
 //!
-//! [`protox`] is a protobuf compiler written in Rust, so nobody needs `protoc` to build this. It
+//! [`protox`] is a protobuf compiler written in Rust, so `protoc` is not needed to build this. It
 //! makes *descriptors*, protobuf's own description of the messages; `prost` turns them into
 //! structs, and tonic turns the services into stubs. The descriptors are kept as well, for tests,
 //! for JSON and for reflection.

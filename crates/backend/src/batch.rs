@@ -140,7 +140,7 @@ impl<T: Debug> Batch<T> {
     fn commit_txn(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
         self.check_usable()?;
         let mut txn = self.txn.take().expect("absent only after a failure");
-        // Taken back below. It stays if the commit panics, which has done nobody knows what.
+        // Taken back below. It stays if the commit panics, whose effect on the engine is then unknown.
         self.failure = Some(Error::Engine("a commit panicked".to_owned()));
         let hooked = pre_commit
             .run(&self.payload, &mut |bucket, key, value| Ok(txn.put(bucket, key, value)?));
@@ -153,7 +153,7 @@ impl<T: Debug> Batch<T> {
         Ok(())
     }
 
-    /// After a failure nobody knows what the engine holds, so nothing more is written.
+    /// After a failure the engine's contents are unknown, so nothing more is written.
     fn record_failure<R>(&mut self, outcome: Result<R>) -> Result<R> {
         if let Err(error) = &outcome {
             self.txn = None;

@@ -7,7 +7,7 @@
 //! | `batchTx` | the engine's write transaction, the write buffer | write transactions, commits |
 //! | `readTx` | the read buffer, the engine's snapshot | the end of a write, commits |
 //! | `txMu` | the engine's read cursor | every look into the engine, briefly |
-//! | `cache` | the shared copy of the read buffer (design 3.5) | whoever makes the copy |
+//! | `cache` | the shared copy of the read buffer (era 3.5) | the reader that makes the copy |
 //!
 //! Order: `batchTx`, then `readTx`, then `cache` or `txMu`.
 //!

@@ -11,7 +11,7 @@
 //!
 //! * **No copy yet:** it is made with `cache` held; others wait for it.
 //! * **Copy out of date:** `cache` is released during the copying, so that several readers may
-//!   copy at once; each stores its copy only if nobody stored one meanwhile.
+//!   copy at once; each stores its copy only if no other reader stored one meanwhile.
 //! * **Copy up to date:** it is shared.
 //!
 //! # The same load in this design

@@ -14,7 +14,7 @@ use crate::{buffered_backend, mutex, snapshot};
 /// The five ways to read beside a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Era {
-    /// etcd 3.0 and 3.1: one mutex for everybody.
+    /// etcd 3.0 and 3.1: one mutex for all threads.
     V3_1,
     /// etcd 3.2 and 3.3: a read-write lock and a buffer of what is pending.
     V3_2,

@@ -110,7 +110,7 @@ pub trait WriteTx<T>: ReadTx {
 pub struct WriteTxResult {
     /// The views that this transaction kept alive and that are current no more.
     pub dropped_states: DroppedStates,
-    /// So much is pending that whoever runs the commits should run one now.
+    /// So much is pending that the thread that runs the commits should run one now.
     pub commit_due: bool,
 }
 
@@ -156,7 +156,7 @@ pub struct Sizes {
 
 /// A store that batches writes and lets readers see them before they are committed.
 ///
-/// It has no thread and no clock: whoever owns it calls [`commit_if_due`](Backend::commit_if_due) with the time,
+/// It has no thread and no clock: its owner calls [`commit_if_due`](Backend::commit_if_due) with the time,
 /// and runs [`remove`](Backend::remove) and [`defragment`](Backend::defragment) on a thread of
 /// its choice.
 pub trait Backend<T>: Send + Sync + Debug {

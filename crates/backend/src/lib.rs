@@ -2,7 +2,7 @@
 //!
 //! # The problem
 //!
-//! A commit that reaches the disk costs a fraction of a millisecond at best, so nobody commits
+//! A commit that reaches the disk costs a fraction of a millisecond at best, so no store commits
 //! every write on its own. A *backend* collects writes and commits them as a batch: every 100 ms,
 //! or after 10,000 operations. (Nothing is lost by that: etcd's write-ahead log already has each
 //! write, and the consistent index, saved in the same engine transaction as the data, says from
@@ -11,20 +11,20 @@
 //! So a read has two sources, what is *pending* and what the engine has committed, and it must
 //! see them at one moment: if a commit moves records from one to the other while a read looks,
 //! the read may find them in both places or in neither. How a read keeps the two together is
-//! the whole story of etcd's read path, and each answer decides who waits for whom:
+//! the whole story of etcd's read path, and each answer decides which threads wait for which:
 //!
 //! | design | etcd | how a read keeps pending and committed together | one slow read stops |
 //! |---|---|---|---|
-//! | [`mutex`] | 3.0, 3.1 | one mutex for reads, writes and commits | everybody |
+//! | [`mutex`] | 3.0, 3.1 | one mutex for reads, writes and commits | all threads |
 //! | [`read_tx`] | 3.2, 3.3 | a shared lock, held to the end of the read | writes, then all |
-//! | [`concurrent_read_tx`] | 3.4 | a copy of what is pending, made under the lock | nobody |
-//! | [`cached_read_tx`] | 3.5 on | a copy that reads share until the next write | nobody |
-//! | [`snapshot_read_tx`] | ours | one pointer to both | nobody |
+//! | [`concurrent_read_tx`] | 3.4 | a copy of what is pending, made under the lock | no thread |
+//! | [`cached_read_tx`] | 3.5 on | a copy that reads share until the next write | no thread |
+//! | [`snapshot_read_tx`] | ours | one pointer to both | no thread |
 //!
 //! In the third and fourth row a read that opens still waits for a commit's sync, and every
 //! write still waits for reads to finish copying; and what etcd has never moved off the lock, as a
 //! hash of all records ([`begin_locked_read`](Backend::begin_locked_read)), stops writes as in the second row.
-//! In the last row nobody waits for anybody.
+//! In the last row no thread waits for another.
 //!
 //! # The interface
 //!

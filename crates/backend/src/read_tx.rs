@@ -25,7 +25,7 @@
 //!   next put                    waits for batchTx ············ ·▪
 //! ```
 //!
-//! Against design 3.1 the first cheap read has won, and everybody else has lost nothing. Under a
+//! Against era 3.1 the first cheap read has won, and the other threads have lost nothing. Under a
 //! steady stream of puts there is hardly ever a moment without one waiting.
 
 use std::fmt::Debug;

@@ -3,7 +3,7 @@
 //! # Who holds what
 //!
 //! A reader loads the pointer to the current [`BackendState`] and keeps it. No lock is taken, nothing is
-//! copied, and nobody can find out that the reader is there, so nobody can wait for it.
+//! copied, and no thread can find out that the reader is there, so none can wait for it.
 //!
 //! * **A write transaction** holds `writer`, a lock that only writers take (and there is one,
 //!   the applier). Its end swaps the pointer.

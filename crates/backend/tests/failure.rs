@@ -1,8 +1,8 @@
 //! What a backend does when something fails, and what it does at its limits.
 //!
-//! After a failed commit nobody knows what the engine holds. So every design refuses all further
+//! After a failed commit the engine's contents are unknown. So every era refuses all further
 //! writes and commits, with the error that came first, and readers go on with what was visible.
-//! The exception is design 3.1: its reads go through the engine's write transaction, which is
+//! The exception is era 3.1: its reads go through the engine's write transaction, which is
 //! gone, so they report the error as well.
 
 // With that feature the pointer of design clearlane works inside the model checker alone.

@@ -1,4 +1,4 @@
-//! Who stands still, and behind whom? Every situation is staged in every design.
+//! Which thread stands still, and behind which other? Every situation is staged in every era.
 //!
 //! A situation is a cast of threads that enter one after the other. Each is watched until it
 //! stands still: at the place where its part ends, at a lock, or because it is done. What is
@@ -171,7 +171,7 @@ const SITUATIONS: [Situation; 22] = [
     situation("commit beside an open write", true, &[Operation::OpenWrite, Operation::Commit]),
 ];
 
-/// The one situation in which design clearlane lets somebody wait.
+/// The one situation in which era clearlane lets a thread wait.
 const SECOND_COMMIT: &str = "commit beside a commit that syncs";
 
 /// Stages a situation, and says how the last of the cast was found.
@@ -200,7 +200,7 @@ fn run_situation(design: Era, situation: &Situation) -> String {
     }
 }
 
-/// An engine that stops those who are to stand still in it.
+/// An engine that stops the threads that are to stand still in it.
 fn blocking_engine(barrier: &Arc<Barrier>) -> Arc<HookedEngine> {
     let barrier = Arc::clone(barrier);
     let (syncing, rewriting) = (Operation::Syncing.actor(), Operation::Rewriting.actor());

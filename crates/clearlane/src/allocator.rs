@@ -2,13 +2,13 @@
 //!
 //! A request is made of many small pieces, and an answer of an old era is one large one: 20 MB, that are free again when
 //! they are sent. mimalloc gives such memory back after a tenth of a second, and the next answer gets it anew, page by
-//! page, each with a fault and each to be cleared. While the pages go back, whoever else wants one waits. On a virtual
-//! machine the host may have taken them meanwhile, which doubles the time of the whole read, now and then.
+//! page, each with a fault and each to be cleared. While the pages go back, another thread that wants one waits. On a
+//! virtual machine the host may have taken them meanwhile, which doubles the time of the whole read, now and then.
 //!
 //! So what is free stays for some seconds. It is used again by then, or it is not needed. When the time is over, all that
 //! is free just then goes, also what was in use a moment ago: with large pieces kept for ten seconds, one large answer
-//! in ten to twenty still took twice as long. So an old era keeps what is free for a minute. Who sets
-//! `MIMALLOC_PURGE_DELAY` has what he has set. Figures are in `docs/decisions/server-allocator.md`.
+//! in ten to twenty still took twice as long. So an old era keeps what is free for a minute. If
+//! `MIMALLOC_PURGE_DELAY` is set, its value holds. Figures are in `docs/decisions/server-allocator.md`.
 //!
 //! The library does not choose: a program that has a server in it keeps its allocator.
 

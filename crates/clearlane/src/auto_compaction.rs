@@ -1,4 +1,4 @@
-//! What a member does by itself: compactions that nobody asks for.
+//! What a member does by itself: compactions that no client asks for.
 //!
 //! When to compact, and at which revision, is [decided](clearlane_mvcc::auto_compaction) without a
 //! clock and without a store. Here are both. Only the leader compacts; the others keep note of
@@ -27,7 +27,7 @@ pub async fn run_auto_compaction(member: Server, mut policy: AutoCompaction) -> 
                 tracing::info!(revision, "completed auto compaction");
                 policy.compacted(revision);
             }
-            // Somebody else was faster.
+            // Another compaction was faster.
             Err(RequestError::Rejected(requests::RequestRejection::Compacted)) => {
                 policy.compacted(revision)
             }

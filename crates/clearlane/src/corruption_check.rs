@@ -1,17 +1,17 @@
-//! Who looks whether members differ, and when.
+//! Which member checks whether members differ, and when.
 //!
-//! What is compared, and who is wrong then, is told in [`clearlane_server::corruption`]. Here are the
+//! What is compared, and which member is wrong then, is described in [`clearlane_server::corruption`]. Here are the
 //! clock, the questions to the others, and the alarm.
 //!
 //! | check | switched on by | when |
 //! |---|---|---|
-//! | initial | `--feature-gates=InitialCorruptCheck=true` | at a start with data, before anybody is served |
+//! | initial | `--feature-gates=InitialCorruptCheck=true` | at a start with data, before any client is served |
 //! | periodic | `--corrupt-check-time=D` | every D, at the leader |
 //! | behind compactions | `--feature-gates=CompactHashCheck=true` | every `--compact-hash-check-time`, at the leader |
 //!
 //! A hash reads the whole store. It is worked out on a thread of its own, over a view: neither reads nor
 //! writes wait for it. (In the [old eras](clearlane_backend) they do, as they did in etcd.) A member
-//! that has no data yet has nothing to compare, and one that is alone nobody.
+//! that has no data yet has nothing to compare, and one that is alone has no other member to compare with.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -173,7 +173,7 @@ async fn peer_hashes(member: &Server, revision: i64) -> Vec<PeerHash> {
     join_all(asked).await
 }
 
-/// Tells everybody whom not to believe. If it gets lost, the next look raises it again.
+/// Tells all members which member not to believe. If it gets lost, the next look raises it again.
 async fn raise_corrupt_alarm(member: &Server, suspect: u64) {
     if member.threads().alarms().is_raised_by(suspect, AlarmType::Corrupt) {
         return;

@@ -1,7 +1,7 @@
 //! Through which doors does one come in? Ports and sockets of clients, of members, and for metrics.
 //!
-//! All are bound first: a port in use is told before a certificate is made, and that before data is
-//! opened. Nobody is let in before all of it is there.
+//! All are bound first: a port in use is reported before a certificate is made, and that before data is
+//! opened. No client is let in before all of it is there.
 
 use std::io;
 use std::net::TcpListener;
@@ -106,7 +106,7 @@ fn pair_with_tls(
     listeners.map(|(listener, entrance)| (listener, tls_for(entrance, tls))).collect()
 }
 
-/// TLS for those who come in, if anybody may come in with it.
+/// TLS for incoming connections, if any may use it.
 fn tls_acceptor<'e>(
     endpoint: ListenerKind,
     mut entrances: impl Iterator<Item = &'e ListenAddress>,

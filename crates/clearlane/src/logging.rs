@@ -37,7 +37,7 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// Somebody has begun before.
+    /// Another log was begun before.
     #[error("a log is written already")]
     AlreadyStarted,
 }
@@ -114,7 +114,7 @@ impl Subscriber for LogSubscriber {
             LogFormat::Console => console(event.metadata(), words, now()),
         };
         for output in self.outputs.lock().iter_mut() {
-            // Whoever cannot hear it cannot be told either.
+            // An output that fails cannot be reported either.
             let _ = output.write(line.as_bytes());
         }
     }
@@ -194,7 +194,7 @@ fn console(metadata: &Metadata<'_>, words: EventFields, now: String) -> String {
     if !words.fields.is_empty() {
         let _ = write!(line, "\t{}", Value::Object(words.fields));
     }
-    // A line is a line, whatever somebody has put into it.
+    // A line is a line, whatever the message contains.
     line.replace('\n', "\\n") + "\n"
 }
 
@@ -207,7 +207,7 @@ fn name(level: Level) -> &'static str {
     }
 }
 
-/// The file and the line, without the directories in which somebody has built this.
+/// The file and the line, without the directories in which this was built.
 fn caller(metadata: &Metadata<'_>) -> String {
     let file = metadata.file().unwrap_or("unknown");
     let end = file.rmatch_indices('/').nth(1).map_or(0, |(at, _)| at + 1);

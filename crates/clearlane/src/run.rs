@@ -17,8 +17,8 @@
 //!
 //! # What holds
 //!
-//! * Nothing goes on after a thread has panicked: what it was to do, nobody does.
-//! * Who is stopped twice does not wait.
+//! * Nothing goes on after a thread has panicked: what it was to do, no other thread does.
+//! * A process that is stopped twice does not wait.
 
 use std::io::Write as _;
 use std::os::unix::net::UnixDatagram;
@@ -50,7 +50,7 @@ use crate::data::{MemberConfig, OpenedMember};
 use crate::listeners::{Listeners, MetricsListener};
 use crate::{allocator, auto_compaction, corruption_check, logging, timeline, tools};
 
-/// So many threads serve clients, if nobody says how many.
+/// So many threads serve clients, if no flag says how many.
 const NET_THREADS_DEFAULT_MAX: usize = 4;
 
 /// Between two checkpoints of leases, if there are any: etcd's.
@@ -97,7 +97,7 @@ pub fn version() -> String {
     )
 }
 
-/// Says something on standard output. Who does not listen does not mind.
+/// Writes a text to standard output. A failed write is no error.
 pub(crate) fn print(text: &str) -> ExitCode {
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS
@@ -207,7 +207,7 @@ fn run_member(config: &Config) -> Result<Never, BoxError> {
         Ok(running) => runtime.block_on(supervise(running, config)),
         Err(failure) => failure,
     };
-    // In the log, too: standard error may be nobody's.
+    // In the log, too: standard error may have no reader.
     tracing::error!(error = %failed, "the member has ended");
     Err(failed)
 }
@@ -317,7 +317,7 @@ async fn supervise(mut running: RunningMember, config: &Config) -> BoxError {
     timeline::write(&node, config.timeline.as_deref());
     match failure {
         Ok(kind) => {
-            // Who has sent the signal finds the process ended by it.
+            // The sender of the signal finds the process ended by it.
             let _ = signal_hook::low_level::emulate_default_handler(kind.as_raw_value());
             exit(1)
         }
@@ -397,7 +397,7 @@ async fn serve_clients(running: &mut RunningMember, config: &Config) -> std::io:
     std::future::pending().await
 }
 
-/// Ends in an order in which nobody is left without an answer.
+/// Ends in an order in which no request is left without an answer.
 async fn shut_down(running: RunningMember) -> Result<(), BoxError> {
     let RunningMember { threads: node, server, peers, election_timeout, .. } = running;
     if timeout(election_timeout, transfer_leadership(&node)).await.is_err() {
@@ -414,7 +414,7 @@ async fn shut_down(running: RunningMember) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A leader that goes lets another one lead, so that nobody has to notice that it is gone.
+/// A leader that goes lets another one lead, so that no member has to notice that it is gone.
 async fn transfer_leadership(node: &ServerThreads) {
     let own = node.metadata().node_id;
     let members = node.members();
@@ -425,7 +425,7 @@ async fn transfer_leadership(node: &ServerThreads) {
     tracing::info!(to = format!("{heir:x}"), "handing leadership over");
     let mut leadership = node.leadership();
     node.transfer_leader(heir);
-    // A node that has gone tells nobody any more, and there is nothing to wait for.
+    // A node that has gone sends no more notifications, and there is nothing to wait for.
     let _ = leadership.wait_for(|now| ![0, own].contains(&now.leader)).await;
     // What the others forward to this one until they have heard of the new leader is passed on.
     sleep(node.election_timeout() / 10).await;

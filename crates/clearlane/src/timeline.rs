@@ -1,16 +1,16 @@
-//! The file of `--timeline`: who waited for whom in this process, for `clearlane-sim show`.
+//! The file of `--timeline`: which thread waited for which in this process, for `clearlane-sim show`.
 //!
 //! ```text
 //!   start ── recording ── SIGUSR1 ── file ── not recording ── SIGUSR1 ── recording ── SIGTERM ── file
 //! ```
 //!
 //! [`TraceRecorder`](clearlane_server::trace::TraceRecorder) takes notes in memory, and keeps the newest; here they
-//! are gathered, and written when the recording ends. A file that is there is replaced as a whole, so whoever
-//! opens it never finds half of one.
+//! are gathered, and written when the recording ends. A file that is there is replaced as a whole, so a
+//! reader never finds half of one.
 //!
 //! # Why a signal
 //!
-//! Whoever may send one may also stop the process. An address to ask would have to be defended, for it makes the
+//! A user that may send one may also stop the process. An address to ask would have to be defended, for it makes the
 //! server write a file.
 
 use std::fs::{self, OpenOptions};

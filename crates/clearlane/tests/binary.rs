@@ -1,4 +1,4 @@
-//! The program itself, as somebody starts it: it gets ready, serves, stops, is killed, and comes back.
+//! The program itself, as a user starts it: it gets ready, serves, stops, is killed, and comes back.
 
 #![allow(
     clippy::unwrap_used,
@@ -283,7 +283,7 @@ fn it_serves_stops_and_comes_back() {
     assert_eq!(running.end().0.signal(), Some(Signal::SIGINT as i32));
 }
 
-/// Killed at moments that nobody chose, it has all that it acknowledged. The moments are those of a
+/// Killed at moments that the test does not choose, it has all that it acknowledged. The moments are those of a
 /// seed, as far as a machine lets one choose them.
 #[test]
 fn what_was_acknowledged_survives_a_kill() {

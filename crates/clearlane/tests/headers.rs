@@ -108,7 +108,7 @@ fn of_a_hash() {
     });
 }
 
-/// The keys may be those of a moment later: who watches from the next revision on hears of these again.
+/// The keys may be those of a moment later: a watcher from the next revision on gets these again.
 #[test]
 fn of_the_keys_of_a_lease() {
     beside_a_writer(|channel, design| async move {

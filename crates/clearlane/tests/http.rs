@@ -375,7 +375,7 @@ fn half_a_connection_is_enough_for_an_answer() {
     assert_eq!(running.ask("POST /v3/kv/put", "", "{}").status, 404, "the API is elsewhere");
 }
 
-/// A stream ends with its client, also if nothing is sent on it; whether he has said all or not.
+/// A stream ends with its client, also if nothing is sent on it; whether the client has sent all or not.
 #[test]
 fn a_stream_to_nobody_ends() {
     let running = Running::start();

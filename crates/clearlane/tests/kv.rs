@@ -243,8 +243,8 @@ fn a_range_is_the_same_however_large_it_is() {
     }
 }
 
-/// A range that is being sent shows what it showed when it began, and a reader who stops reading
-/// holds up nobody.
+/// A range that is being sent shows what it showed when it began, and a reader that stops reading
+/// holds up no other request.
 #[test]
 fn a_long_range_is_of_one_revision() {
     let dir = tempfile::tempdir().unwrap();

@@ -285,8 +285,8 @@ fn puts_and_reads_go_on_while_thousands_end() {
         println!(
             "{leases} leases ended in {took:?}: p99 of {puts} puts {put:?}, of reads {read:?}; before {calm:?}"
         );
-        // Who waited until all have ended would have waited for as long as that takes. Disks stand still for a second
-        // or two now and then.
+        // A request that waited until all have ended would have waited for as long as that takes. Disks
+        // stand still for a second or two now and then.
         let bound = Duration::from_secs(2).max(took / 2).min(Duration::from_secs(5));
         let worst = beside.puts.iter().chain(&beside.reads).max().unwrap();
         assert!(*worst < bound, "one took {worst:?} of {took:?}");

@@ -1,4 +1,4 @@
-//! Alarms, the quota, sizes, sums, copies and who leads, asked by a client over a socket.
+//! Alarms, the quota, sizes, sums, snapshots and the leader, asked by a client over a socket.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

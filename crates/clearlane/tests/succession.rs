@@ -1,4 +1,4 @@
-//! Locks and elections, asked by clients over sockets: who waits, who is next, who leaves nothing.
+//! Locks and elections, asked by clients over sockets: which client waits, which is next, which leaves nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -88,7 +88,7 @@ fn while_it_runs<T>(data_dir: &str, era: &str, work: impl FnOnce(&str) -> T) -> 
         .unwrap();
     let mut lines = BufReader::new(process.stderr.take().unwrap()).lines().map(Result::unwrap);
     let serving = lines.find(|line| line.contains("serving client traffic"));
-    // Somebody must go on reading what it says.
+    // A thread must go on reading its output.
     let reading = thread::spawn(move || lines.count());
     let line: Value = serde_json::from_str(&serving.expect("it has not become ready")).unwrap();
     let done = work(line["address"].as_str().unwrap());
@@ -141,7 +141,7 @@ fn a_store_is_saved_and_restored() {
     let wal = done(&["wal", "dump", new]);
     assert!(wal.contains("WAL entries: 1\n") && wal.contains("conf AddNode"), "{wal}");
     assert_eq!(asked(new, "clearlane", vec![all()]), [Ok((5, 6))]);
-    // Who was a member before is none now.
+    // The old members are none now.
     let (old_wal, new_wal) =
         (done(&["wal", "dump", old.to_str().unwrap()]), done(&["wal", "dump", new]));
     let cluster =

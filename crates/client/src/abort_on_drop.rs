@@ -1,4 +1,4 @@
-//! A task that ends when nobody wants its work any more.
+//! A task that ends when no caller needs its work any more.
 
 use tokio::task::JoinHandle;
 

@@ -1,4 +1,4 @@
-//! How does a request find somebody to answer it? Attempts, repetitions, and when to stop.
+//! How does a request find an endpoint that answers it? Attempts, repetitions, and when to stop.
 //!
 //! ```text
 //!   an attempt ends with           a read             a write
@@ -17,8 +17,8 @@
 //! # What makes a write repeatable at all
 //!
 //! Every request but those that are content with a stale answer says `hasleader: true`. A member
-//! without a leader then turns it away at the door, where it is certain that nothing was done. Without
-//! that word the member would take the request, wait for a leader, and give up: and nobody could tell
+//! without a leader then rejects it before any work, where it is certain that nothing was done. Without
+//! that word the member would take the request, wait for a leader, and give up: and the client could not know
 //! whether the write is in its log.
 
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl CallPolicy {
     /// Changes something.
     pub(crate) const WRITE: CallPolicy = CallPolicy { is_retryable: false, ..CallPolicy::READ };
     /// Changes something, as long as that takes. To wait for a lock, too: a member that gives up for a client
-    /// takes back the client's place in line, at any time later, and that may be the place he has by then
+    /// takes back the client's place in line, at any time later, and that may be the place the client has by then
     /// asked for elsewhere.
     pub(crate) const LONG_WRITE: CallPolicy =
         CallPolicy { has_timeout: false, ..CallPolicy::WRITE };
@@ -77,7 +77,7 @@ impl CallPolicy {
     /// The same, as long as it takes, and not twice.
     pub(crate) const MEMBER_WORK: CallPolicy =
         CallPolicy { has_timeout: false, is_retryable: false, ..CallPolicy::MEMBER };
-    /// The beginning of a stream; whoever needs it begins again.
+    /// The beginning of a stream; a caller that needs it begins again.
     pub(crate) const STREAM: CallPolicy =
         CallPolicy { waits_for_endpoint: false, ..CallPolicy::READ };
 
@@ -91,7 +91,7 @@ impl CallPolicy {
     }
 }
 
-/// Why nobody has answered.
+/// Why no endpoint has answered.
 enum CallError {
     /// The token was not taken; the server's words.
     TokenRejected(Error),
@@ -133,7 +133,7 @@ impl<'a> Attempts<'a> {
         if self.policy.has_timeout { self.give_up_at } else { Instant::now() + NO_TIMEOUT }
     }
 
-    /// Whom to ask next.
+    /// The endpoint to ask next.
     async fn next(&mut self) -> Result<Arc<Endpoint>> {
         loop {
             if let Some(place) = self.endpoints.next(&mut self.tried) {
@@ -174,7 +174,7 @@ impl<'a> Attempts<'a> {
         if !matches!(error, Error::NotLeader) {
             place.mark_failed();
         }
-        // Nobody becomes the leader, or a voter, because he is asked again.
+        // A member does not become the leader, or a voter, because it is asked again.
         self.is_hopeless &= matches!(error, Error::NotLeader | Error::FailedPrecondition(_));
         self.last_error = Some(error);
         if !self.policy.has_timeout && began.elapsed() >= self.timeout {
@@ -195,7 +195,7 @@ impl<'a> Attempts<'a> {
 }
 
 impl Client {
-    /// Asks until somebody answers.
+    /// Asks until an endpoint answers.
     pub(crate) async fn call<Q, R, F, A>(&self, way: CallPolicy, request: Q, send: F) -> Result<R>
     where
         Q: Clone,
@@ -205,7 +205,7 @@ impl Client {
         self.call_at(way, request, send).await.map(|(_, reply)| reply)
     }
 
-    /// The same, and says who has answered.
+    /// The same, and says which member has answered.
     pub(crate) async fn call_at<Q, R, F, A>(
         &self,
         way: CallPolicy,
@@ -268,7 +268,7 @@ impl Client {
         let Some(credentials) = &self.options_and_token.options.credentials else {
             return Ok(None);
         };
-        // Whoever comes while somebody fetches a token waits here, and finds it.
+        // A call that comes while another call fetches a token waits here, and finds it.
         let mut held = self.options_and_token.token.lock().await;
         let is_good = match (&*held, &refused) {
             (Some(_), None) => true,
@@ -289,7 +289,7 @@ impl Client {
                             .parse()
                             .map_err(|_| Error::Unexpected("a token that is no text"))?,
                     ),
-                    // Who has a password where none is wanted may come in, too.
+                    // A client that has a password where none is wanted is accepted, too.
                     Err(CallError::Final(Error::AuthNotEnabled)) => None,
                     Err(failed) => return Err(failed.into_error()),
                 });

@@ -1,4 +1,4 @@
-//! Who is a member?
+//! Which servers are members?
 
 use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
 use clearlane_proto::etcdserverpb::{

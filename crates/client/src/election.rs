@@ -1,4 +1,4 @@
-//! Who of us leads? Elections among programs, held by leases.
+//! Which program leads? Elections among programs, held by leases.
 
 use clearlane_proto::mvccpb::KeyValue;
 use clearlane_proto::v3electionpb::election_client::ElectionClient;
@@ -32,7 +32,7 @@ impl Leadership {
         Compare::create_revision(self.key.key.clone()).equal(self.key.rev)
     }
 
-    /// Says something else to all who observe. [`Error::NotElected`] if this does not lead any more.
+    /// Says something else to all observers. [`Error::NotElected`] if this does not lead any more.
     pub async fn proclaim(&self, value: impl Into<Vec<u8>>) -> Result<()> {
         let (leader, value) = (Some(self.key.clone()), value.into().into());
         let send = |channel, request| async move { stub(channel).proclaim(request).await };
@@ -49,7 +49,7 @@ impl Leadership {
 }
 
 impl Client {
-    /// Waits until this lease leads the election of this name, and then says `value` to all who ask.
+    /// Waits until this lease leads the election of this name, and then says `value` to all clients that ask.
     pub async fn campaign(
         &self,
         name: impl Into<Vec<u8>>,
@@ -64,7 +64,7 @@ impl Client {
         Ok(Leadership { client: self.clone(), key })
     }
 
-    /// Who leads, and what he says.
+    /// The leader, and its value.
     pub async fn leader(&self, name: impl Into<Vec<u8>>) -> Result<Option<KeyValue>> {
         let request = LeaderRequest { name: name.into().into() };
         let send = |channel, request| async move { stub(channel).leader(request).await };
@@ -75,7 +75,7 @@ impl Client {
         }
     }
 
-    /// Follows who leads, and what he says: what is so now, and then every change.
+    /// Follows the leader and its value: the present state, and then every change.
     pub fn observe(&self, name: impl Into<Vec<u8>>) -> Observe {
         let request = LeaderRequest { name: name.into().into() };
         Observe {

@@ -132,7 +132,7 @@ fn is_answer(status: &Status) -> bool {
     matches!(StatusKind::from_status(status), StatusKind::Final | StatusKind::TokenRejected)
 }
 
-/// Ends when the endpoint is back, or nobody wants it any more.
+/// Ends when the endpoint is back, or no caller needs it any more.
 async fn probe_until_healthy(place: Weak<Endpoint>) {
     let mut pause = PROBE_INTERVALS.0;
     loop {
@@ -180,7 +180,7 @@ impl Endpoints {
         &self.all
     }
 
-    /// Whose turn it is, of those that have not been tried: who is well comes first. `None` if all
+    /// The next endpoint of those that have not been tried: a healthy one comes first. `None` if all
     /// have been tried.
     pub(crate) fn next(&self, tried: &mut Vec<bool>) -> Option<Arc<Endpoint>> {
         tried.resize(self.all.len(), false);

@@ -79,7 +79,7 @@ pub enum Error {
     /// This user may not do that.
     #[error("permission denied")]
     PermissionDenied,
-    /// The server wants to know who asks, and was not told, or does not believe it.
+    /// The server wants to know which user asks, and was not informed, or does not believe it.
     #[error("not authenticated: {0}")]
     Unauthenticated(String),
     /// Authentication is not switched on.
@@ -97,7 +97,7 @@ pub enum Error {
     /// There was no answer in time. Nothing was written.
     #[error("no answer in time: {0}")]
     TimedOut(String),
-    /// Nobody can be reached. Nothing was written.
+    /// No endpoint can be reached. Nothing was written.
     #[error("nobody can be reached: {0}")]
     Unavailable(String),
     /// A write was sent, and its answer is lost: it may have happened, may yet happen, or not.
@@ -207,9 +207,9 @@ fn parse_text(words: &str) -> Option<Error> {
 pub(crate) enum StatusKind {
     /// It never left: another endpoint may be asked for anything.
     NotSent,
-    /// It was turned away at the door: so, too.
+    /// It was rejected before any work: so, too.
     WrongMember,
-    /// Nobody knows.
+    /// It is not known.
     Unknown,
     /// Turned away for want of a token that holds.
     TokenRejected,

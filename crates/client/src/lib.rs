@@ -25,10 +25,10 @@
 //!
 //! | module | its question | its promise |
 //! |---|---|---|
-//! | `place` | which endpoints are worth asking? | who fails is set aside, and asked now and then whether he is back |
+//! | `place` | which endpoints are worth asking? | an endpoint that fails is set aside, and checked now and then |
 //! | `call` | may this be asked again, of another? | reads are; a write is not, unless it certainly was not done |
 //! | `watch` | how does a stream of events go on elsewhere? | every event once, in order, or an error |
-//! | `lease` | is the lease still alive? | who holds one hears in time that it may not be |
+//! | `lease` | is the lease still alive? | its holder is notified in time that it may not be |
 //! | `error` | what would a caller do about it? | one variant for each answer to that |
 //!
 //! A [`Client`] is cheap to clone, and a clone shares connections and token. It belongs to the tokio

@@ -48,8 +48,8 @@ impl Client {
     /// Waits until this lease has the lock of this name. A lease that has it gets it again.
     ///
     /// To wait no longer than some time, wrap it in a time-out, and revoke the lease then: it still
-    /// stands in the queue. Do the same behind [`OutcomeUnknown`](crate::Error::OutcomeUnknown), which is what
-    /// one hears whose member has failed, and wait with another lease: the place in line may be taken
+    /// stands in the queue. Do the same behind [`OutcomeUnknown`](crate::Error::OutcomeUnknown), which a
+    /// client gets if its member has failed, and wait with another lease: the place in line may be taken
     /// back at any time.
     pub async fn lock(&self, name: impl Into<Vec<u8>>, lease: i64) -> Result<Lock> {
         let request = LockRequest { name: name.into().into(), lease: require_lease(lease)? };

@@ -43,7 +43,7 @@ impl Client {
     /// Whether a member serves: it answers a linearizable read, and there is no alarm.
     pub async fn health(&self) -> Result<()> {
         match self.get("health").await {
-            // It has an answer to "may he?", which takes a leader as well.
+            // It has the result of the permission check, which takes a leader as well.
             Ok(_) | Err(Error::PermissionDenied) => {}
             Err(error) => return Err(error),
         }

@@ -1,7 +1,7 @@
-//! How a client connects, as whom, and how long it waits.
+//! How a client connects, as which user, and how long it waits.
 //!
 //! The defaults suit a cluster next door. Two of them are bound to etcd's: a server of its kind may
-//! cut off who pings more often than every five seconds, so [`Options::keep_alive`] begins above that.
+//! cut off a client that pings more often than every five seconds, so [`Options::keep_alive`] begins above that.
 
 use std::fmt;
 use std::path::Path;
@@ -34,7 +34,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defaults: no TLS, nobody in particular, 2 seconds to connect and 10 for a request.
+    /// The defaults: no TLS, no user, 2 seconds to connect and 10 for a request.
     pub fn new() -> Options {
         Options::default()
     }
@@ -64,7 +64,7 @@ impl Options {
 
     /// While requests are under way, asks every `interval` whether the other side is still there, and
     /// gives the connection up if nothing comes within `timeout`. Together they should be less than
-    /// the [request's](Self::request_timeout), so that there is time to ask somebody else.
+    /// the [request's](Self::request_timeout), so that there is time to ask another endpoint.
     pub fn keep_alive(self, interval: Duration, timeout: Duration) -> Options {
         Options { keep_alive: (interval, timeout), ..self }
     }
@@ -83,7 +83,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Whom to trust, and how to be trusted.
+/// Which servers to trust, and how to be trusted.
 ///
 /// ```no_run
 /// # fn main() -> clearlane_client::Result<()> {
@@ -103,7 +103,7 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Trusts nobody yet.
+    /// Trusts no server yet.
     pub fn new() -> Tls {
         Tls::default()
     }

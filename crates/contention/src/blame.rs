@@ -1,11 +1,11 @@
-//! Where did the time of each class go, and whose fault was it?
+//! Where did the time of each class go, and what caused it?
 //!
-//! A span says who stood in front when a wait began. That one may have waited, too, or may have been a worker who
-//! was about something else; neither is who is to blame. So a wait is taken apart:
+//! A span names the blocker when a wait began. The blocker may have waited, too, or may have been a worker that
+//! was about something else; neither is the cause. So a wait is taken apart:
 //!
-//! * For a lock, at each moment whoever holds it is to blame, and of several the one who came first. In a convoy
+//! * For a lock, at each moment the holder is to blame, and of several holders the one that came first. In a convoy
 //!   a cheap read stands behind a put for 30 ms, and the put behind an expensive read; it is the expensive read
-//!   who has the lock. And if the holder waits for somebody itself, that one is.
+//!   that has the lock. And if the holder itself waits for another, that one is.
 //! * For a worker, time is spent as the worker spends it: the put that waits for the applier waits for the lock
 //!   that the applier waits for.
 //!
@@ -16,20 +16,20 @@
 //!   blame of put       readTx, held by expensive 13; running 2
 //! ```
 //!
-//! What is left, because the timeline does not have it, is put down to whoever stood in front.
+//! What is left, because the timeline does not have it, is charged to the blocker that the span names.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::timeline::{Activity, LaneKind, Span, Timeline, lane_class};
 
-/// Those who wait for those who wait: no more of them are followed.
+/// The length of a chain of waits: no more of them are followed.
 const CHAIN_DEPTH_MAX: usize = 8;
 
 /// What time was spent on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
-    /// It ran, or somebody did its work.
+    /// It ran, or another thread did its work.
     Run,
     /// All cores were busy.
     Core,
@@ -37,11 +37,11 @@ pub enum Cause {
     Disk,
     /// A message was on its way.
     Network,
-    /// It waited for somebody.
+    /// It waited for another.
     Wait {
-        /// For which lock, or whose work.
+        /// For which lock, or for the work of which worker.
         resource: String,
-        /// The class of whoever had it, if that is known.
+        /// The class of the holder, if that is known.
         blamed_class: Option<String>,
     },
 }
@@ -92,12 +92,12 @@ pub fn blame_by_class(timeline: &Timeline) -> Vec<ClassBlame> {
         blame.causes = sums.into_iter().filter(|(_, ns)| *ns > 0).collect();
         blame.causes.sort_by_key(|(_, ns)| Reverse(*ns));
     }
-    // Who has locks and does nothing that was recorded has no time of its own.
+    // A holder that does nothing that was recorded has no time of its own.
     blames.retain(|blame| blame.total_ns > 0);
     blames
 }
 
-/// Who could be to blame.
+/// The lanes that could be to blame.
 struct SpanIndex<'a> {
     lanes: HashMap<&'a str, SpanRow<'a>>,
     locks: HashMap<&'a str, SpanRow<'a>>,
@@ -177,7 +177,7 @@ impl<'a> SpanIndex<'a> {
 }
 
 impl SpanIndex<'_> {
-    /// Says what a piece of a hold was spent on for those who wait: for what the holder waits, or for him.
+    /// Says what a piece of a hold was spent on for the waiters: on what the holder waits for, or on the holder.
     fn attribute_hold(
         &self,
         hold: &Span,

@@ -12,18 +12,18 @@
 //!
 //! # Blocked at the inner lock
 //!
-//! Short as it is, a thread can lose its processor inside, and then everybody at this door is
+//! Short as it is, a thread can lose its processor inside, and then every thread at this lock is
 //! blocked for milliseconds. That must not look like a long hold of the next to come or of the one
-//! who leaves. So whoever finds the lock taken reads the clock again once it has it, and the gate
-//! is told that time. What lies between is a wait behind nobody for one who comes, in the figures
-//! but not in the blame, and no part of the hold of one who leaves.
+//! that leaves. So a thread that finds the lock taken reads the clock again once it has it, and the state
+//! gets that time. What lies between is a wait without a blocker for a thread that comes, in the figures
+//! but not in the blame, and no part of the hold of a thread that leaves.
 //!
 //! # Why there is a second lock around the data
 //!
-//! The gate only says who may touch the data; Rust wants that proved. Without `unsafe` the proof
-//! is an ordinary lock around the data that is taken *after* the gate let the thread in and given
+//! The lock state only says which thread may touch the data; Rust wants that proved. Without `unsafe` the proof
+//! is an ordinary lock around the data that is taken *after* the lock state let the thread in and given
 //! back *before* it leaves. So it is free whenever it is asked for, and `try_lock` that fails is a
-//! bug of the gate: the locks assert it. It costs two uncontended atomic operations.
+//! bug of the lock state: the locks assert it. It costs two uncontended atomic operations.
 
 use std::{
     cell::Cell,
@@ -57,7 +57,7 @@ pub struct LockWait {
     pub lock: &'static str,
     /// How long.
     pub waited_ns: u64,
-    /// Who stood in front when the wait began, and whether he held the lock or waited himself.
+    /// The blocker when the wait began, and whether it held the lock or waited itself.
     /// `None`: the way was free, and the thread was only late to go it.
     pub blocker: Option<(TaskLabel, BlockerState)>,
     /// The first of those that held the lock when the wait began: another than the one in front, if that waited
@@ -88,7 +88,7 @@ pub(crate) struct BlockingLock {
 #[derive(Debug, Default)]
 struct Inner {
     state: LockState,
-    /// Those who wait and how to wake them.
+    /// The waiters and how to wake them.
     parked_threads: BTreeMap<Ticket, Thread>,
 }
 
@@ -129,12 +129,12 @@ impl BlockingLock {
         Some(BlockingLockGuard { lock: self, ticket, mode, number })
     }
 
-    /// Who is inside.
+    /// The holders.
     pub(crate) fn holders(&self) -> Vec<Acquisition> {
         self.inner.lock().state.holders().copied().collect()
     }
 
-    /// Who waits.
+    /// The waiters.
     pub(crate) fn waiters(&self) -> Vec<BlockedAcquisition> {
         self.inner.lock().state.waiters().collect()
     }
@@ -156,8 +156,8 @@ impl BlockingLock {
         InnerGuard { inner, requested_ns: asked_ns, acquired_ns: now_ns() }
     }
 
-    /// Sleeps until the gate has let this arrival in. Somebody else may wake the thread early: the
-    /// gate is asked each time.
+    /// Sleeps until the lock state has let this arrival in. Another thread may wake the thread early: the
+    /// lock state is asked each time.
     #[cold]
     fn wait(
         &self,
@@ -230,7 +230,7 @@ impl BlockingLock {
         }
     }
 
-    /// Wakes sleepers whose way is free, and writes down whom they waited for. Both after the inner
+    /// Wakes sleepers whose way is free, and writes down which holders they waited for. Both after the inner
     /// lock is released, so that they do not run into it.
     #[cold]
     fn wake(&self, mut inner: MutexGuard<'_, Inner>, tickets: &[Ticket]) {
@@ -278,7 +278,7 @@ pub(crate) struct BlockingLockGuard<'a> {
     lock: &'a BlockingLock,
     ticket: Ticket,
     mode: LockMode,
-    /// Of who came, who may act as another when he leaves.
+    /// The number at arrival; the thread may have another one when it leaves.
     number: u32,
 }
 

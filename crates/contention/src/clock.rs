@@ -5,7 +5,7 @@
 //! clock elsewhere. Readings are nanoseconds since the first reading of the process, so that they
 //! can stand on one timeline with spans from other sources: take those from [`now_ns`] too.
 //!
-//! Counters of two processors may differ by a few nanoseconds. Whoever subtracts readings of
+//! Counters of two processors may differ by a few nanoseconds. Code that subtracts readings of
 //! two threads subtracts with saturation.
 
 use std::sync::LazyLock;

@@ -6,7 +6,7 @@
 //!
 //! * Off, an event costs one relaxed load.
 //! * On, an event costs one atomic addition, which claims a slot of a tape of fixed length, and
-//!   filling the slot, which nobody else touches. Nobody waits, for a lock or for a reader.
+//!   filling the slot, which no other thread touches. No thread waits, for a lock or for a reader.
 //! * When the tape is full, further events are counted and dropped. The beginning is kept rather
 //!   than the end, because a recording is started for the scenario that follows.
 
@@ -29,9 +29,9 @@ pub enum LockEvent {
         lock: &'static str,
         /// To do what.
         mode: LockMode,
-        /// Who waited.
+        /// The waiter.
         task: TaskLabel,
-        /// Who stood in front.
+        /// The blocker.
         blocker: TaskLabel,
         /// To do what.
         blocker_mode: LockMode,
@@ -42,18 +42,18 @@ pub enum LockEvent {
         /// Until when.
         end_ns: u64,
     },
-    /// A wait as a whole: an actor is inside who could not go in at once. It writes so itself, once it is
+    /// A wait as a whole: an actor is inside that could not go in at once. It writes so itself, once it is
     /// inside.
     Wait {
         /// The lock.
         lock: &'static str,
         /// To do what.
         mode: LockMode,
-        /// Who waited.
+        /// The waiter.
         task: TaskLabel,
-        /// Which one of that name, as [`TaskLabel::enter_numbered`] was told.
+        /// Which one of that name, as given to [`TaskLabel::enter_numbered`].
         number: u32,
-        /// Who stood in front when the wait began, and whether it held the lock or waited itself. `None`: the
+        /// The blocker when the wait began, and whether it held the lock or waited itself. `None`: the
         /// way was free, and the thread was only late to go it.
         blocker: Option<(TaskLabel, BlockerState)>,
         /// From when.
@@ -67,7 +67,7 @@ pub enum LockEvent {
         lock: &'static str,
         /// To do what.
         mode: LockMode,
-        /// Who held.
+        /// The holder.
         task: TaskLabel,
         /// Which one of that name.
         number: u32,

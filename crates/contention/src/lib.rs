@@ -1,9 +1,9 @@
-//! Who waited for whom? Named locks that keep the answer.
+//! Which thread waited for which? Named locks that record the answer.
 //!
 //! # The problem
 //!
 //! A put that takes 600 ms instead of one did not compute for 600 ms: it stood in a queue. Which
-//! queue, behind whom, and behind whom did *that* one stand? A profiler shows busy threads, not
+//! queue, behind which thread, and behind which did *that* one stand? A profiler shows busy threads, not
 //! waiting ones, and a thread dump shows one moment. The history of etcd's read path is a history
 //! of such queues, so this project builds on locks that can tell.
 //!
@@ -11,7 +11,7 @@
 //!
 //! [`Mutex`] and [`RwLock`] have a name and belong to a [`Registry`]. Threads act in the name of an
 //! [`TaskLabel`] ("put", "expensive_read", "commit"). Every acquisition counts: how long it waited,
-//! how long it held, and, for each stretch of a wait, who stood in front and whether that one
+//! how long it held, and, for each stretch of a wait, the blocker and whether it
 //! *held* the lock or *waited* itself. The second case is the interesting one: in a convoy a
 //! cheap read waits for a put that does nothing but wait for an expensive read.
 //!
@@ -34,8 +34,8 @@
 //!
 //! | question | answer |
 //! |---|---|
-//! | how much waiting was there, and whose fault was it? | [`Registry::report`] |
-//! | who waits at this moment? | [`Registry::waiting`], [`Registry::holding`] |
+//! | how much waiting was there, and what caused it? | [`Registry::report`] |
+//! | which threads wait at this moment? | [`Registry::waiting`], [`Registry::holding`] |
 //! | what did this one operation wait? | [`waited_ns`] before and after it, and [`take_longest_wait`] |
 //! | when exactly, for a timeline? | [`Registry::record`] |
 //!
@@ -48,10 +48,10 @@
 //!
 //! # Invariants
 //!
-//! * Watching does not change the order of entry: figures and events are written by those who
-//!   leave, and nobody waits to write them.
+//! * Watching does not change the order of entry: figures and events are written by threads that
+//!   leave, and no thread waits to write them.
 //! * Each nanosecond of a wait is blamed on one party at most: the one in front at that time. What
-//!   is blamed on nobody is the time it takes to wake a thread that may go, or to be blocked at the
+//!   is blamed on no party is the time it takes to wake a thread that may go, or to be blocked at the
 //!   inner lock of a [`blocking_lock`].
 //! * A panic releases the locks it unwinds through; there is no poisoning.
 //!

@@ -4,9 +4,9 @@
 //! thousand read transactions are one line of the report, and dropping a lock loses nothing.
 //!
 //! Holds are counted per actor, each actor with a histogram of its own that is made at its first
-//! hold. That answers "who was seen holding, how often, how long" with the same two atomic
-//! additions that one histogram for everybody would cost; the total is the sum of the actors.
-//! Waits and blame are written only by those who waited, so they may cost more.
+//! hold. That answers "which actor was seen holding, how often, how long" with the same two atomic
+//! additions that one histogram for all actors would cost; the total is the sum of the actors.
+//! Waits and blame are written only by threads that waited, so they may cost more.
 
 use std::{collections::BTreeMap, sync::OnceLock};
 
@@ -24,7 +24,7 @@ pub struct LockReport {
     pub read: ModeReport,
     /// Taken to write; a mutex is always taken to write.
     pub write: ModeReport,
-    /// Who waited behind whom, the largest total first.
+    /// The pairs of waiter and blocker, the largest total first.
     pub blame: Vec<LockBlame>,
 }
 
@@ -38,12 +38,12 @@ pub struct ModeReport {
     pub waits: HistogramSnapshot,
     /// How long locks were held; only those released.
     pub holds: HistogramSnapshot,
-    /// Who was seen holding, the longest hold first: the first entry is the longest hold of all.
+    /// The actors seen holding, the longest hold first: the first entry is the longest hold of all.
     pub holders: Vec<LockHolder>,
 }
 
 impl ModeReport {
-    /// The longest hold and whose it was.
+    /// The longest hold and its actor.
     pub fn longest_hold(&self) -> Option<&LockHolder> {
         self.holders.first()
     }
@@ -52,7 +52,7 @@ impl ModeReport {
 /// An actor that was seen holding a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockHolder {
-    /// Who.
+    /// The actor.
     pub task: TaskLabel,
     /// How often, those not yet released included.
     pub count: u64,
@@ -63,11 +63,11 @@ pub struct LockHolder {
 /// One kind of waiter and the kind of party that stood in front of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockBlame {
-    /// Who waited.
+    /// The waiter.
     pub waiter: TaskLabel,
     /// To do what.
     pub mode: LockMode,
-    /// Who stood in front.
+    /// The blocker.
     pub blocker: TaskLabel,
     /// To do what.
     pub blocker_mode: LockMode,
@@ -81,7 +81,7 @@ pub struct LockBlame {
     pub longest_ns: u64,
 }
 
-/// Who waited behind whom: waiter and mode, holder and mode, stance.
+/// A pair of waiter and blocker: waiter and mode, holder and mode, stance.
 type BlameKey = (TaskLabel, LockMode, TaskLabel, LockMode, BlockerState);
 
 /// The figures that all locks of one name write to.
@@ -90,7 +90,7 @@ pub(crate) struct LockMetrics {
     pub(crate) name: &'static str,
     read: ModeMetrics,
     write: ModeMetrics,
-    /// Only those who waited get here. A leaf lock: nothing is locked under it.
+    /// Only threads that waited get here. A leaf lock: nothing is locked under it.
     blame: parking_lot::Mutex<BTreeMap<BlameKey, LockBlame>>,
 }
 
@@ -121,7 +121,7 @@ impl LockMetrics {
         }
     }
 
-    /// The report, given who is inside at this moment and what time it is.
+    /// The report, given the holders at this moment and what time it is.
     pub(crate) fn report(&self, inside: &[Acquisition], now_ns: u64) -> LockReport {
         let mut blame: Vec<LockBlame> = self.blame.lock().values().copied().collect();
         blame.sort_by_key(|blame| std::cmp::Reverse(blame.total_ns));

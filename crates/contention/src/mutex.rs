@@ -1,6 +1,6 @@
-//! Who may be alone with this? A mutex with a name.
+//! Which thread has exclusive access? A mutex with a name.
 //!
-//! It is a [`Gate`](crate::rules::LockState) that everybody enters to write, and so has the queue
+//! It is a [`Gate`](crate::rules::LockState) that every thread enters to write, and so has the queue
 //! described there: a running thread may overtake one that is being woken, and one that has queued
 //! for a millisecond is no longer overtaken. That is Go's `sync.Mutex` in its two modes, except
 //! that Go also spins for a moment before it queues, and decides on the mode for the whole queue
@@ -8,7 +8,7 @@
 //!
 //! There is no poisoning: when a thread panics with the lock held, unwinding releases it, and
 //! the next one finds the data as the panic left them. What a panic may leave half-done must be
-//! guarded by whoever catches it; this project lets a panicked process die.
+//! guarded by the code that catches it; this project lets a panicked process die.
 //!
 //! A thread that locks a mutex it holds waits for itself forever, as in Go.
 
@@ -27,7 +27,7 @@ use crate::{
 /// A named mutex. See the module documentation.
 pub struct Mutex<T> {
     lock: Arc<BlockingLock>,
-    /// Free whenever the door lets somebody in; see [`crate::blocking_lock`].
+    /// Free whenever the lock lets a thread in; see [`crate::blocking_lock`].
     data: parking_lot::Mutex<T>,
 }
 
@@ -43,12 +43,12 @@ impl<T> Mutex<T> {
         self.guard(self.lock.acquire(LockMode::Write))
     }
 
-    /// Takes the lock if nobody holds it or has it kept for them.
+    /// Takes the lock if no thread holds it or has it kept for them.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.lock.try_acquire(LockMode::Write).map(|stay| self.guard(stay))
     }
 
-    /// The data, without locking: the borrow proves that nobody else is there.
+    /// The data, without locking: the borrow proves that no other thread is there.
     pub fn get_mut(&mut self) -> &mut T {
         self.data.get_mut()
     }
@@ -63,12 +63,12 @@ impl<T> Mutex<T> {
         self.lock.metrics.name
     }
 
-    /// Who holds it right now.
+    /// The holder right now.
     pub fn holding(&self) -> Vec<HoldingTask> {
         registry::holding(&self.lock)
     }
 
-    /// Who waits for it right now.
+    /// The waiters right now.
     pub fn waiting(&self) -> Vec<WaitingTask> {
         registry::waiting(&self.lock)
     }
@@ -89,7 +89,7 @@ impl<T: fmt::Debug> fmt::Debug for Mutex<T> {
 /// Access to the data of a [`Mutex`]; dropping it releases the lock.
 #[must_use = "the lock is held only until the guard is dropped"]
 pub struct MutexGuard<'a, T> {
-    // Dropped in this order: the data must be free before the door lets the next one in.
+    // Dropped in this order: the data must be free before the lock lets the next one in.
     data: parking_lot::MutexGuard<'a, T>,
     _guard: BlockingLockGuard<'a>,
 }

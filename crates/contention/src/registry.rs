@@ -22,12 +22,12 @@ pub struct Registry {
     event_sink: Arc<EventSink>,
 }
 
-/// One who holds a lock right now.
+/// A thread that holds a lock right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HoldingTask {
     /// The lock.
     pub lock: &'static str,
-    /// Who holds it.
+    /// The holder.
     pub holder: TaskLabel,
     /// To do what.
     pub mode: LockMode,
@@ -35,18 +35,18 @@ pub struct HoldingTask {
     pub since_ns: u64,
 }
 
-/// One who waits for a lock right now, and behind whom.
+/// A thread that waits for a lock right now, and its blocker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitingTask {
     /// The lock.
     pub lock: &'static str,
-    /// Who waits.
+    /// The waiter.
     pub waiter: TaskLabel,
     /// To do what.
     pub mode: LockMode,
     /// Since when, on the clock of [`crate::now_ns`].
     pub since_ns: u64,
-    /// Who stands in front.
+    /// The blocker.
     pub blocker: TaskLabel,
     /// To do what.
     pub blocker_mode: LockMode,
@@ -91,13 +91,13 @@ impl Registry {
         figures.iter().for_each(|figures| figures.reset());
     }
 
-    /// Who holds a lock right now.
+    /// The threads that hold a lock right now.
     pub fn holding(&self) -> Vec<HoldingTask> {
         let (_, doors) = self.all();
         doors.iter().flat_map(|door| holding(door)).collect()
     }
 
-    /// Who waits for a lock right now, and behind whom. A thread whose way is already free and that
+    /// The threads that wait for a lock right now, and their blockers. A thread whose way is already free and that
     /// is only not awake yet is not listed: it waits for a processor.
     pub fn waiting(&self) -> Vec<WaitingTask> {
         let (_, doors) = self.all();

@@ -1,9 +1,9 @@
-//! Who goes in, who waits, and in what order? The rules of the lock, as a plain state machine.
+//! Which thread goes in, which waits, and in what order? The rules of the lock, as a plain state machine.
 //!
 //! # The idea
 //!
-//! A [`LockState`] is told who arrives, who leaves and what time it is, and answers who is inside and
-//! whom to wake. It has no thread, no clock and no data to protect: the locks of this crate run
+//! A [`LockState`] is given arrivals, departures and the time, and answers which are inside and
+//! which to wake. It has no thread, no clock and no data to protect: the locks of this crate run
 //! it on real threads, a simulator can run the very same rules in virtual time.
 //!
 //! The rules are those of Go's `sync.RWMutex`, which all of etcd's read paths are built on:
@@ -28,15 +28,15 @@
 //!
 //! # Turns
 //!
-//! A writer that leaves does not hand the turn over: it wakes the first of the queue, and whoever
+//! A writer that leaves does not hand the turn over: it wakes the first of the queue, and the thread that
 //! comes by first takes the turn. A thread that is running wins against one that must be woken,
-//! which keeps a busy lock fast. So that nobody starves, a writer that has queued for
+//! which keeps a busy lock fast. So that no writer starves, a writer that has queued for
 //! [`HANDOVER_AFTER_NS`] gets the turn kept for it. Go's mutex does the same with the same limit
 //! (its "normal" and "starvation" modes); it enters the second mode only when a woken waiter has
 //! lost once, and leaves it when the queue is short or its head is young. Here each handover is
 //! decided by itself.
 //!
-//! A plain mutex is a gate that nobody enters to read.
+//! A plain mutex is a lock that no thread enters to read.
 //!
 //! # Who stands in front
 //!
@@ -52,8 +52,8 @@
 //! w2  4-5 behind w1 (waiting)   5-6 behind w1 (holding)   6-7 behind r2 (holding)
 //! ```
 //!
-//! Between a writer's leaving and the next taking the turn nobody stands in front: that is the time
-//! it takes to wake a thread, and nobody is blamed for it.
+//! Between a writer's leaving and the next taking the turn no party stands in front: that is the time
+//! it takes to wake a thread, and no party is blamed for it.
 //!
 //! # Invariants
 //!
@@ -93,12 +93,12 @@ pub enum BlockerState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
-/// One who is inside or waits.
+/// An arrival that is inside or waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acquisition {
     /// Which arrival.
     pub ticket: Ticket,
-    /// In whose name.
+    /// The label.
     pub task: TaskLabel,
     /// To do what.
     pub mode: LockMode,
@@ -106,12 +106,12 @@ pub struct Acquisition {
     pub since_ns: u64,
 }
 
-/// The one whom a waiter waits for.
+/// The arrival that a waiter waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocker {
     /// Which arrival.
     pub ticket: Ticket,
-    /// In whose name it came.
+    /// The label it came with.
     pub task: TaskLabel,
     /// To do what.
     pub mode: LockMode,
@@ -119,23 +119,23 @@ pub struct Blocker {
     pub state: BlockerState,
 }
 
-/// One who waits, and behind whom; for [`LockState::waiters`].
+/// A waiter and its blocker; for [`LockState::waiters`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockedAcquisition {
-    /// Who waits; since its arrival.
+    /// The waiter; since its arrival.
     pub waiter: Acquisition,
-    /// Who stands in front. `None`: the way is free and the waiter is only not awake yet.
+    /// The blocker. `None`: the way is free and the waiter is only not awake yet.
     pub blocker: Option<Blocker>,
 }
 
 /// A piece of a wait during which the same one stood in front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockedInterval {
-    /// Who waited.
+    /// The waiter.
     pub waiter: TaskLabel,
     /// To do what.
     pub mode: LockMode,
-    /// Behind whom.
+    /// The blocker.
     pub blocker: Blocker,
     /// From when.
     pub start_ns: u64,
@@ -155,16 +155,16 @@ pub struct AcquireResult {
 /// The answer to a leaving.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReleaseResult {
-    /// Who left, and since when it had been inside.
+    /// The arrival that left, and since when it had been inside.
     pub acquisition: Acquisition,
-    /// Whom to wake, in order. Each then asks [`LockState::poll`] whether it is inside.
+    /// The arrivals to wake, in order. Each then asks [`LockState::poll`] whether it is inside.
     pub wake: Vec<Ticket>,
 }
 
 /// The rules of one lock. See the module documentation.
 #[derive(Debug, Default)]
 pub struct LockState {
-    /// The readers inside, the one who entered first in front.
+    /// The readers inside, the one that entered first in front.
     readers: Vec<Acquisition>,
     /// The writer that has the turn. While it is there, readers are turned away.
     writer: Option<ActiveWriter>,
@@ -172,7 +172,7 @@ pub struct LockState {
     blocked_readers: Vec<Waiter>,
     /// Writers that wait for the turn, in the order of their arrival.
     writer_queue: VecDeque<Waiter>,
-    /// The turn is free but kept for this one, who waited too long for it.
+    /// The turn is free but kept for this one, which waited too long for it.
     reserved_for: Option<Ticket>,
     last_ticket: u64,
     /// Stretches of waiting that have ended and were not taken yet.
@@ -188,7 +188,7 @@ enum ActiveWriter {
     Holding(Acquisition),
 }
 
-/// One who waits: since when, and since when behind whom.
+/// A waiter: since when it waits, and since when behind which blocker.
 #[derive(Debug)]
 struct Waiter {
     acquisition: Acquisition,
@@ -197,12 +197,12 @@ struct Waiter {
 }
 
 impl LockState {
-    /// A gate with nobody there.
+    /// A lock with no thread there.
     pub fn new() -> LockState {
         LockState::default()
     }
 
-    /// Somebody wants to go in.
+    /// A thread wants to go in.
     #[inline]
     pub fn acquire(&mut self, actor: TaskLabel, mode: LockMode, now_ns: u64) -> AcquireResult {
         self.last_ticket += 1;
@@ -215,7 +215,7 @@ impl LockState {
         AcquireResult { ticket, is_acquired: inside }
     }
 
-    /// Somebody wants to go in, but not to wait.
+    /// A thread wants to go in, but not to wait.
     pub fn try_acquire(&mut self, actor: TaskLabel, mode: LockMode, now_ns: u64) -> Option<Ticket> {
         let free = match mode {
             LockMode::Read => self.writer.is_none(),
@@ -224,7 +224,7 @@ impl LockState {
         free.then(|| self.acquire(actor, mode, now_ns).ticket)
     }
 
-    /// One who waited is awake and asks whether it is inside by now. A writer that the turn is
+    /// A waiter is awake and asks whether it is inside by now. A writer that the turn is
     /// free for takes it here.
     pub fn poll(&mut self, ticket: Ticket, now_ns: u64) -> bool {
         if self.writer.is_none() && self.reserved_for.is_none_or(|kept| kept == ticket) {
@@ -233,7 +233,7 @@ impl LockState {
         self.is_held_by(ticket)
     }
 
-    /// One who was inside has left.
+    /// A thread that was inside has left.
     ///
     /// # Panics
     ///
@@ -253,7 +253,7 @@ impl LockState {
         std::mem::take(&mut self.blocked_intervals)
     }
 
-    /// Who is inside, the first to enter first.
+    /// The holders, the first to enter first.
     pub fn holders(&self) -> impl Iterator<Item = &Acquisition> {
         let writer = match &self.writer {
             Some(ActiveWriter::Holding(party)) => Some(party),
@@ -262,7 +262,7 @@ impl LockState {
         self.readers.iter().chain(writer)
     }
 
-    /// Who waits and behind whom: the writer with the turn, then the readers it turned away, then
+    /// The waiters and their blockers: the writer with the turn, then the readers it turned away, then
     /// the writers in the queue.
     pub fn waiters(&self) -> impl Iterator<Item = BlockedAcquisition> {
         let announced = match &self.writer {
@@ -372,7 +372,7 @@ impl LockState {
         self.readers.iter().map(|party| party.ticket).collect()
     }
 
-    /// Lets every waiter see who stands in front of it now.
+    /// Updates the blocker of every waiter.
     #[inline]
     fn update_blockers(&mut self, now_ns: u64) {
         let writer = self.writer.as_ref().map(ActiveWriter::as_blocker);
@@ -414,7 +414,7 @@ impl Waiter {
         Waiter { acquisition: party, blocker: front, blocked_since_ns: party.since_ns }
     }
 
-    /// Somebody else stands in front from now on: writes down the stretch that ended.
+    /// Another party stands in front from now on: writes down the stretch that ended.
     fn set_blocker(
         &mut self,
         front: Option<Blocker>,

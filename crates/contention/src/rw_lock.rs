@@ -1,4 +1,4 @@
-//! Who may read this together? A readers-writer lock with a name, and Go's order of entry.
+//! Which threads may read together? A readers-writer lock with a name, and Go's order of entry.
 //!
 //! The order is that of [`Gate`](crate::rules::LockState): a waiting writer turns later readers away,
 //! and when it leaves, all readers it turned away go in before the next writer. Rust's own locks
@@ -24,7 +24,7 @@ use crate::{
 /// A named readers-writer lock. See the module documentation.
 pub struct RwLock<T> {
     lock: Arc<BlockingLock>,
-    /// Free in the asked mode whenever the door lets somebody in; see [`crate::blocking_lock`].
+    /// Free in the asked mode whenever the lock lets a thread in; see [`crate::blocking_lock`].
     data: parking_lot::RwLock<T>,
 }
 
@@ -51,12 +51,12 @@ impl<T> RwLock<T> {
         self.lock.try_acquire(LockMode::Read).map(|stay| self.read_guard(stay))
     }
 
-    /// Takes the lock if nobody holds it or has it kept for them.
+    /// Takes the lock if no thread holds it or has it kept for them.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         self.lock.try_acquire(LockMode::Write).map(|stay| self.write_guard(stay))
     }
 
-    /// The data, without locking: the borrow proves that nobody else is there.
+    /// The data, without locking: the borrow proves that no other thread is there.
     pub fn get_mut(&mut self) -> &mut T {
         self.data.get_mut()
     }
@@ -71,12 +71,12 @@ impl<T> RwLock<T> {
         self.lock.metrics.name
     }
 
-    /// Who holds it right now, the first to enter first.
+    /// The holders right now, the first to enter first.
     pub fn holding(&self) -> Vec<HoldingTask> {
         registry::holding(&self.lock)
     }
 
-    /// Who waits for it right now: the writer that is next, the readers it turned away, the
+    /// The waiters right now: the writer that is next, the readers it turned away, the
     /// writers behind it.
     pub fn waiting(&self) -> Vec<WaitingTask> {
         registry::waiting(&self.lock)
@@ -104,7 +104,7 @@ impl<T: fmt::Debug> fmt::Debug for RwLock<T> {
 /// Shared access to the data of a [`RwLock`]; dropping it releases the lock.
 #[must_use = "the lock is held only until the guard is dropped"]
 pub struct RwLockReadGuard<'a, T> {
-    // Dropped in this order: the data must be free before the door lets a writer in.
+    // Dropped in this order: the data must be free before the lock lets a writer in.
     data: parking_lot::RwLockReadGuard<'a, T>,
     _guard: BlockingLockGuard<'a>,
 }
@@ -112,7 +112,7 @@ pub struct RwLockReadGuard<'a, T> {
 /// Exclusive access to the data of a [`RwLock`]; dropping it releases the lock.
 #[must_use = "the lock is held only until the guard is dropped"]
 pub struct RwLockWriteGuard<'a, T> {
-    // Dropped in this order: the data must be free before the door lets the next ones in.
+    // Dropped in this order: the data must be free before the lock lets the next ones in.
     data: parking_lot::RwLockWriteGuard<'a, T>,
     _guard: BlockingLockGuard<'a>,
 }

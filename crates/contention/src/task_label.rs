@@ -1,4 +1,4 @@
-//! Who is asking? A small label for the kind of work that a thread does right now.
+//! Which kind of work asks? A small label for the kind of work that a thread does right now.
 //!
 //! A thread id says nothing to a person, and one thread serves many kinds of request in turn. So
 //! locks remember an *actor*: "put", "cheap_read", "expensive_read", "commit". The code that knows
@@ -29,14 +29,14 @@ static NAMES: [OnceLock<&str>; TaskLabel::COUNT_MAX] =
 /// The names of the first actors.
 const RESERVED: [&str; 2] = ["unnamed", "other"];
 
-/// In whose name a thread acts, and as which one of that name; 0 if nobody has counted.
+/// The label with which a thread acts, and which one of that name; 0 if not numbered.
 pub(crate) type LabelAndNumber = (TaskLabel, u32);
 
 thread_local! {
     static CURRENT: Cell<LabelAndNumber> = const { Cell::new((TaskLabel::UNNAMED, 0)) };
 }
 
-/// The kind of work in whose name a lock is taken. See the module documentation.
+/// The kind of work for which a lock is taken. See the module documentation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskLabel(u8);
 

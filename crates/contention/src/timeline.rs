@@ -1,4 +1,4 @@
-//! A timeline: who did what, from when to when, and who stood in front of whom.
+//! A timeline: which actor did what, from when to when, and which actor blocked which.
 //!
 //! One file per recording, a line of JSON per span, in the order in which they ended:
 //!
@@ -14,7 +14,7 @@
 //!
 //! # What a lane is called
 //!
-//! `put #3` is the third of its class `put`. Where only the class is known, as of somebody who holds a lock of a
+//! `put #3` is the third of its class `put`. Where only the class is known, as of a thread that holds a lock of a
 //! real server, that is the name, without a number; see [`lane_class`]. A worker's name is what others wait for, so
 //! that a wait for it can be told as [what it does meanwhile](crate::blame).
 
@@ -34,7 +34,7 @@ pub struct Timeline {
 /// Something that took time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Who.
+    /// The actor.
     pub lane: String,
     /// Whether that is a request, and what for.
     pub kind: LaneKind,
@@ -71,7 +71,7 @@ impl LaneKind {
     }
 }
 
-/// What somebody does.
+/// What an actor does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Activity {
     /// It runs.
@@ -82,7 +82,7 @@ pub enum Activity {
     Wait {
         /// For which.
         resource: String,
-        /// Who stood in front when the wait began, if that is known.
+        /// The blocker when the wait began, if that is known.
         blocker: Option<String>,
     },
     /// It waits for a disk.
@@ -141,7 +141,7 @@ impl Timeline {
         Some((from, self.spans.iter().map(|span| span.to_ns).max()?))
     }
 
-    /// Who is in it, in the order of their first spans.
+    /// The lanes in it, in the order of their first spans.
     pub fn lanes(&self) -> Vec<(&str, LaneKind)> {
         let mut firsts: Vec<(u64, &str, LaneKind)> = Vec::new();
         let mut places = HashMap::<&str, usize>::new();

@@ -145,7 +145,7 @@ fn a_hold_that_still_lasts_is_reported() {
 #[test]
 fn writers_exclude_everybody() {
     let registry = Registry::new();
-    // Equal whenever nobody is in the middle of writing.
+    // Equal whenever no thread is in the middle of writing.
     let lock = RwLock::new(&registry, "pair", (0_u64, 0_u64));
     let mutex = Mutex::new(&registry, "sum", 0_u64);
     thread::scope(|scope| {
@@ -286,7 +286,7 @@ fn record_the_convoy() {
     assert_eq!(waited(cheap, BlockerState::Waiting).1, held(put).0);
     assert_eq!(waited(cheap, BlockerState::Holding), held(put));
     assert_eq!(held(cheap).0, held(put).1);
-    // And once as a whole, with the one in front when it began, by the one who came.
+    // And once as a whole, with the one in front when it began, by the thread that came.
     let came =
         |by| {
             events.iter().find_map(|event| match *event {
@@ -441,6 +441,6 @@ fn readers_are_inside_together() {
             });
         }
     });
-    // Not "no waits": they may meet at the inner lock of the door, which is nobody's fault.
+    // Not "no waits": they may meet at the inner lock, which is blamed on no thread.
     assert!(report_of(&registry, "lock").blame.is_empty());
 }

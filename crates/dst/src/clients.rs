@@ -1,7 +1,7 @@
-//! People who use the cluster: each asks for one thing at a time, and waits, but not for ever.
+//! Clients of the cluster: each asks for one thing at a time, and waits, but not for ever.
 //!
 //! There are few keys, so that clients get into each other's way, and every value is put once only, so
-//! that whoever reads it knows whose it is. A client remembers what it saw last under each key, and
+//! that a client that reads it knows which put wrote it. A client remembers what it saw last under each key, and
 //! that is what it expects when it swaps: sometimes it is still there.
 //!
 //! A client stays with a member for a while and then goes elsewhere; at once if it was refused or has
@@ -39,7 +39,7 @@ impl ClientConfig {
     }
 }
 
-/// Somebody who uses the cluster.
+/// A client of the cluster.
 #[derive(Debug)]
 pub struct Client {
     /// Its number, from 1 on.
@@ -78,7 +78,7 @@ impl Client {
         self.config.timeout
     }
 
-    /// Whom it asks, of those there are.
+    /// The member it asks, of those there are.
     pub fn choose_member(&mut self, members: &[u64]) -> Option<u64> {
         let stays = self.member.is_some_and(|member| members.contains(&member));
         if !stays || self.rng.permille(50) {
@@ -107,7 +107,7 @@ impl Client {
         }
     }
 
-    /// A put, under a key that nobody else uses.
+    /// A put, under a key that no other client uses.
     pub fn final_put(&mut self) -> Request {
         self.request_count += 1;
         Request::Put { key: "k0".into(), value: format!("{}.{}", self.id, self.request_count) }

@@ -55,7 +55,7 @@ pub enum Fault {
     },
     /// A disk reports an error, at the n-th operation from now. The member must stop.
     DiskError {
-        /// Whose.
+        /// The member.
         member: u64,
         /// Which operation.
         operation: u64,
@@ -68,7 +68,7 @@ pub enum Fault {
     Network(NetworkFaults, Micros),
     /// A disk takes up to so long for a batch, for a while.
     SlowDisk {
-        /// Whose.
+        /// The member.
         member: u64,
         /// The longest write.
         write: Micros,
@@ -87,12 +87,12 @@ pub enum Fault {
     RemoveMember(u64),
     /// The leader is to hand over.
     TransferLeader {
-        /// To whom.
+        /// The member that takes over.
         to: u64,
         /// Whether the old leader is cut off as soon as it has asked the new one to take over.
         cut: Option<Micros>,
     },
-    /// Whoever votes next loses its power right then, and who gets the vote is cut off from the others.
+    /// The next voter loses its power right then, and the member that gets the vote is cut off from the others.
     CrashAfterVote {
         /// How long the voter is down.
         down: Micros,
@@ -103,16 +103,16 @@ pub enum Fault {
     Compact,
 }
 
-/// What can be seen of the cluster by those who want to break it.
+/// What can be seen of the cluster by the fault generator.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterView {
     /// The members that run.
     pub up: Vec<u64>,
-    /// Who leads, in the newest term.
+    /// The leader, in the newest term.
     pub leader: Option<u64>,
-    /// Who votes.
+    /// The voters.
     pub voters: Vec<u64>,
-    /// Who only listens.
+    /// The learners.
     pub learners: Vec<u64>,
 }
 
@@ -158,7 +158,7 @@ pub struct FaultGenerator {
     weights: Vec<(FaultKind, u64)>,
     pause_max: Micros,
     drift_ppm_max: u64,
-    /// With fewer voters nobody leaves.
+    /// With fewer voters no member leaves.
     voters_min: usize,
     /// Of ten changes of members, how many are removals.
     removals_of_ten: u64,
@@ -298,7 +298,7 @@ impl FaultGenerator {
         }
     }
 
-    /// Whose turn it is: the leader's more often than others'.
+    /// The next member: the leader more often than others.
     fn choose_member(&mut self, sight: &ClusterView) -> Option<u64> {
         match sight.leader {
             Some(leader) if self.rng.permille(250) => Some(leader),

@@ -3,7 +3,7 @@
 //! An operation begins when a client asks and ends when it is told something. What was refused has
 //! not happened. What was never answered, because the member crashed, or the answer got lost, or the
 //! client lost its patience, may have happened, may happen yet, or never will: it stays *open*, and
-//! nobody may conclude anything from it but what others see of it.
+//! the checkers may not conclude anything from it but what other operations see of it.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub enum Request {
     Read {
         /// `None`: under all of them.
         key: Option<String>,
-        /// Whether an older state will do, so that the member need ask nobody.
+        /// Whether an older state will do, so that the member need ask no other member.
         serializable: bool,
     },
     /// A value that no other request has.
@@ -102,9 +102,9 @@ pub enum OperationOutcome {
 /// A request of a client, from when it was made.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// Who asks.
+    /// The client.
     pub client: u64,
-    /// Whom.
+    /// The member.
     pub member: u64,
     /// For what.
     pub request: Request,

@@ -25,7 +25,7 @@ pub type CheckResult = Result<(), Violation>;
 /// What has been seen so far.
 #[derive(Debug, Default)]
 pub struct InvariantChecker {
-    /// Who has led.
+    /// The members that have led.
     pub leaders: Leaders,
     /// What was applied.
     pub committed: Committed,

@@ -4,7 +4,7 @@
 //!
 //! What consensus is for happens seldom: two members lose their power while a third is cut off with a
 //! vote on its way. A test with threads, sockets and sleeps gets there once in a thousand runs, and
-//! whoever wants to see it again waits for another thousand.
+//! a second occurrence takes another thousand.
 //!
 //! # The idea
 //!

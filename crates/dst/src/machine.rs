@@ -207,7 +207,7 @@ impl Machine {
         self.planned_power_cut = Some(down);
     }
 
-    /// Lets the n-th operation of the disk from now fail. What it did nobody knows.
+    /// Lets the n-th operation of the disk from now fail. What it did is not known.
     pub fn plan_disk_error(&mut self, operation: u64, down: Micros) {
         self.disk.fail_at(operation, Fault::Error);
         self.planned_disk_error = Some(down);
@@ -239,7 +239,7 @@ impl Machine {
         self.running.as_ref().map(|running| &running.applier)
     }
 
-    /// Who leads, as far as it knows; nobody if it does not run.
+    /// The leader, as far as it knows; none if it does not run.
     pub fn leadership(&self) -> Leadership {
         self.replica().map(Replica::leadership).unwrap_or_default()
     }

@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::event_queue::{MILLISECOND, Micros};
 use crate::rng::Rng;
 
-/// A link: from whom, to whom.
+/// A link: from which member, to which member.
 pub type Link = (u64, u64);
 
 /// How messages fare.
@@ -90,7 +90,7 @@ impl Network {
         let doubled = self.rng.permille(self.faults.duplicated_permille) && may_double;
         let mut waits = vec![self.delay()];
         if doubled {
-            // Some doubles come when nobody thinks of the first any more.
+            // Some doubles come long after the first.
             waits.push(self.delay() + self.rng.log_uniform(100, 3000 * MILLISECOND));
         }
         waits

@@ -1,7 +1,7 @@
 //! What clients ask for, as etcd's messages.
 //!
 //! Both directions are here, and the way back is made for the checkers: they take the bytes that are
-//! in the log and ask what they mean, without the help of whoever wrote them there.
+//! in the log and ask what they mean, without the help of the code that wrote them there.
 
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};

@@ -8,7 +8,7 @@ use crate::history::{Record, Reply, Request};
 use crate::machine::to_record;
 use crate::proposals;
 
-/// What a reader sees who may look now.
+/// What a reader sees that may look now.
 pub fn read(
     read: &dyn ReadTxn,
     key: Option<&str>,

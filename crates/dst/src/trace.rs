@@ -56,7 +56,7 @@ impl Trace {
         match self.output {
             TraceOutput::Hash => {}
             TraceOutput::Lines => self.lines.push(String::from_utf8_lossy(&self.line).into_owned()),
-            // Who closes the output has seen enough.
+            // If the reader closes the output, no more is needed.
             TraceOutput::Print => drop(std::io::stdout().write_all(&self.line)),
         }
     }

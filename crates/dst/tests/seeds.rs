@@ -1,4 +1,4 @@
-//! Seeds: those that must pass, one that nobody has seen, and those that find what was planted.
+//! Seeds: those that must pass, one that is new, and those that find what was planted.
 //!
 //! ```text
 //!   cargo test --release -p clearlane-dst --test seeds       200 seeds, every planted bug
@@ -137,7 +137,7 @@ fn fixed_seeds_break_no_rule() {
     }
 }
 
-/// Not a failure of whoever happens to run it. But not to be overlooked, either.
+/// Not a failure of the run that happens to meet it. But not to be overlooked, either.
 #[test]
 fn a_fresh_seed_is_reported() {
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
@@ -192,7 +192,7 @@ fn assert_found(bug: Bug, rules: &[Rule]) {
     assert!(rules.contains(&violation.rule), "{name} is found by {violation}, of all rules");
 }
 
-/// Whose data is lost is noticed in one way or another: the log differs, a leader hears that somebody
+/// A member's loss of data is noticed in one way or another: the log differs, a leader hears that a member
 /// has what it does not, a promised write is gone.
 const LOSSES: [Rule; 6] = [
     Rule::Committed,
@@ -205,7 +205,7 @@ const LOSSES: [Rule; 6] = [
 
 #[test]
 fn acknowledge_before_sync_is_found() {
-    // A vote is an append, too: who has forgotten his gives another in the same term.
+    // A vote is an append, too: a member that has forgotten its vote gives another in the same term.
     assert_found(Bug::AcknowledgeBeforeSync, &[&LOSSES[..], &[Rule::Leaders]].concat());
 }
 

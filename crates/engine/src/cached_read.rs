@@ -4,8 +4,8 @@
 //!
 //! A thread that answers many clients reads small things itself: they are in memory, and handing them to another thread would
 //! take longer than reading them. Now and then one is not in memory. The disk has it, in a tenth of a millisecond, or,
-//! if somebody's sync keeps it busy, in a hundred. The one client must wait for that. The others need not, and do, for it
-//! is their thread, too: the expensive read again, and it was of one key.
+//! if another sync keeps it busy, in a hundred. The one client must wait for that. The others need not, and do,
+//! because it is their thread, too: the expensive read again, and it was of one key.
 //!
 //! # The idea
 //!
@@ -16,14 +16,15 @@
 //! ```
 //!
 //! A read inside [`try_read_cached`] is as any other, until it needs a page that is not in memory. There it ends, and
-//! [`NotCached`] comes back. What it had found so far is dropped; who can wait reads it all again.
+//! [`NotCached`] comes back. What it had found so far is dropped; a thread that can wait reads it all again.
 //!
 //! # How a read ends in its middle
 //!
-//! By unwinding, as a panic does, but nothing is printed and nobody has failed. An error would not do: redb takes every
-//! error of its file for the end of the store, and answers nothing from then on. Who reads a snapshot there has no lock
-//! in his hands when it comes to the file, and changes nothing but caches, so nothing is left half done. Who *writes* has
-//! locks. So a read that may be the last to let go of an old store must do that outside: redb tidies up when it closes.
+//! By unwinding, as a panic does, but nothing is printed and nothing has failed. An error would not do: redb takes
+//! every error of its file for the end of the store, and answers nothing from then on. A thread that reads a snapshot
+//! there holds no lock when it comes to the file, and changes nothing but caches, so nothing is left half done. A
+//! thread that *writes* holds locks. So a read that may be the last to let go of an old store must do that outside:
+//! redb tidies up when it closes.
 //!
 //! # Limits
 //!

@@ -1,7 +1,7 @@
 //! Opening damaged files with code that may panic over them.
 //!
 //! Both engines check much of what they read, and assert the rest: a file that was tampered with
-//! can end in a panic deep inside. To whoever started the program that is one more damaged file,
+//! can end in a panic deep inside. To the operator that is one more damaged file,
 //! to be reported in one line. So an open runs here: a panic becomes an error, and the usual
 //! message with its backtrace is not printed.
 //!
@@ -29,7 +29,7 @@ pub(crate) fn catch_panic<T>(open: impl FnOnce() -> T) -> Result<T, String> {
         }));
     });
     IS_CATCHING.set(true);
-    // What the closure borrowed is dropped with the failed open, so nobody sees it half changed.
+    // What the closure borrowed is dropped with the failed open, so no code sees it half changed.
     let outcome = panic::catch_unwind(AssertUnwindSafe(open));
     IS_CATCHING.set(false);
     outcome.map_err(|payload| message_of(&*payload))

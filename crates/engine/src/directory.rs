@@ -1,4 +1,4 @@
-//! Whose directory is this? The marker file, the lock, and the generations of a store.
+//! The directory of a store: the marker file, the lock, and the generations of a store.
 //!
 //! A store owns its directory. What lies in it is named by a small text file, the *marker*:
 //!
@@ -27,7 +27,7 @@
 //! A rename is on disk when the directory is synced, and not before. A process can die between the
 //! two; the next one then reads the new marker from the kernel's memory and cannot see that the
 //! disk still has the old one, or none. If it took that marker at its word, a power cut could take
-//! away everything that it acknowledged, or bring back a generation that it removed. So whoever
+//! away everything that it acknowledged, or bring back a generation that it removed. So a store that
 //! finds a marker syncs the directory before anything else.
 //!
 //! ```text
@@ -95,7 +95,7 @@ impl Directory {
         let generation = inspect(path, kind)?;
         require_writable(path)?;
         match generation {
-            // Whoever renamed the marker may have died before this.
+            // The process that renamed the marker may have died before this.
             Some(_) => sync(path, &handle)?,
             None => {
                 let synced = sync_parent(path);

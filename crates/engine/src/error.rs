@@ -28,7 +28,7 @@ impl EngineKind {
         }
     }
 
-    /// Whether a commit survives a crash. Where it does not, whoever sits above must keep what it
+    /// Whether a commit survives a crash. Where it does not, the layer above must keep what it
     /// would need to build the store again (the server: its whole write-ahead log).
     pub const fn is_durable(self) -> bool {
         !matches!(self, EngineKind::Memory)

@@ -45,7 +45,7 @@ impl<'k> KeyRange<'k> {
 }
 
 /// What a scan calls for every record, in key order. `Break` ends the scan. The slices live only
-/// for the call: whoever wants to keep a value copies it, once.
+/// for the call: a caller that wants to keep a value copies it, once.
 pub type Visitor<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
 
 /// Reading, from a snapshot or through an open write transaction.

@@ -26,7 +26,7 @@
 //!   commits, through deletes, through a defragmentation.
 //! * A commit is all or nothing, also when the process is killed in the middle of it.
 //! * When [`WriteTxn::commit`] returns `Ok` on an engine whose [`EngineKind::is_durable`] says
-//!   so, the commit survives a crash. After an `Err` nobody knows how much of it is on disk: the
+//!   so, the commit survives a crash. After an `Err` it is unknown how much of it is on disk: the
 //!   engine refuses every later write ([`Error::Failed`]) and the process is expected to stop.
 //! * There is one write transaction at a time; asking for a second is [`Error::WriterBusy`]. The
 //!   engine never waits for another thread's transaction.

@@ -23,15 +23,15 @@
 //! # Commits
 //!
 //! An importer commits about every MiB, and at the trailer. It could commit each frame; but a commit is a sync, and
-//! nobody waits for any but the last one. It could commit once; but an open transaction takes memory for all that it
-//! has, and the disk is also that of a log, of this member or of another: who syncs an entry waits until what is before
-//! it is written, which takes 5 ms for 4 MiB on a disk that has an entry synced in 0.3.
+//! no caller waits for any but the last one. It could commit once; but an open transaction takes memory for all that
+//! it has, and the disk is also that of a log, of this member or of another: a sync of an entry waits until what is
+//! before it is written, which takes 5 ms for 4 MiB on a disk that has an entry synced in 0.3.
 //!
 //! # An import that ends early
 //!
 //! Most of the records are committed long before the trailer is seen. So an import that fails, or is
-//! killed, leaves a store that opens like any other and has part of the records. Whoever imports does
-//! it in a directory of its own, moves that to its place when [`Importer::finish`] has returned, and
+//! killed, leaves a store that opens like any other and has part of the records. The caller imports
+//! into a directory of its own, moves that to its place when [`Importer::finish`] has returned, and
 //! removes it otherwise. An import into the leftover of another one is refused, because that has
 //! records.
 //!
@@ -93,7 +93,7 @@ impl Exporter {
         Exporter { snapshot, next: ExportPosition::Magic, records: 0, sum_of_sums: 0 }
     }
 
-    /// What is copied: whoever wants to know what the copy will say of itself reads it here.
+    /// What is copied: a caller that wants to know what the copy will say of itself reads it here.
     pub fn snapshot(&self) -> &Arc<dyn Snapshot> {
         &self.snapshot
     }

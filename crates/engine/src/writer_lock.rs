@@ -1,7 +1,7 @@
-//! Who may write now? One writer at a time, one defragmentation at a time, and what the second
+//! The right to write: one writer at a time, one defragmentation at a time, and what the second
 //! must learn from the first.
 //!
-//! Nobody waits here. A second writer is turned away ([`Error::WriterBusy`]), so that a thread
+//! No thread waits here. A second writer is turned away ([`Error::WriterBusy`]), so that a thread
 //! that asks can never be stopped by one that forgot to finish.
 //!
 //! A defragmentation copies the store while the writer goes on, so it must hear of every key that
@@ -17,9 +17,9 @@
 //! # Invariants
 //!
 //! * Keys are handed over after their commit is visible and before the next writer may begin.
-//!   Whoever takes the keys first and a snapshot second therefore never misses a change.
+//!   A reader that takes the keys first and a snapshot second therefore never misses a change.
 //! * After a failed commit no writer ever enters again. A panic while a transaction is open counts
-//!   as one: where it struck in the commit, nobody knows.
+//!   as one: where it struck in the commit is unknown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ pub(crate) struct WriterGuard {
 }
 
 impl WriterGuard {
-    /// Remembers that `key` changes with this transaction, if anybody needs to know.
+    /// Remembers that `key` changes with this transaction, if a caller needs to know.
     pub(crate) fn record_change(&mut self, bucket: Bucket, key: &[u8]) {
         if self.records_changes {
             self.changed_keys.push((bucket, key.into()));

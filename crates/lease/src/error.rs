@@ -9,7 +9,7 @@ pub enum LeaseRejection {
     /// There is none of this id.
     #[error("etcdserver: requested lease not found")]
     NotFound,
-    /// Nobody may have a lease for that long.
+    /// No lease may be granted for that long.
     #[error("etcdserver: too large lease TTL")]
     TtlTooLarge,
 }

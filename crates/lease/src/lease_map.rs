@@ -140,7 +140,7 @@ impl LeaseMap {
         Ok(ttl.max(ttl_min))
     }
 
-    /// Adds a lease, of which there is none yet. It never ends, unless somebody says when.
+    /// Adds a lease, of which there is none yet. It never ends, unless an expiry is set.
     pub(crate) fn add(&mut self, id: i64, ttl: i64, left: i64) -> &mut Lease {
         self.leases.insert(id, Lease::new(ttl, left));
         self.leases.get_mut(&id).expect("it was added")

@@ -21,10 +21,11 @@
 //!   forget    the lease is gone, and whoever renews it is told so
 //! ```
 //!
-//! In this order: who hears that a lease is gone and then reads finds that its keys are gone, too.
+//! In this order: a client that is notified that a lease is gone and then reads finds that its keys are
+//! gone, too.
 //!
 //! A put that names no lease asks for the lock only if there is a key that has one: a store in which
-//! nobody uses leases pays one look at a number. Only the thread that applies changes that number, so
+//! no client uses leases pays one look at a number. Only the thread that applies changes that number, so
 //! what it reads there is true.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -116,7 +117,7 @@ impl Lessor {
         self.config
     }
 
-    /// All that was there is forgotten, and what a store has takes its place. Nobody leads yet.
+    /// All that was there is forgotten, and what a store has takes its place. There is no leader yet.
     pub fn restore(&self, store: &(dyn ReadTxn + '_), keys: &[LeasedKey]) -> Result<()> {
         let mut book = LeaseMap::default();
         let mut damaged = None;

@@ -1,9 +1,9 @@
-//! Who keeps this key alive? Leases, the keys that hang on them, and when they end.
+//! Leases, the keys that are attached to them, and when they end.
 //!
 //! # The problem
 //!
-//! A client puts a key that says "I am here", and then its machine burns down. Somebody must take the
-//! key away, and only then. So the client first asks for a *lease*, which ends by itself unless it is
+//! A client puts a key that says "I am here", and then its machine fails. The key must be deleted then,
+//! and only then. So the client first asks for a *lease*, which ends by itself unless it is
 //! renewed, and hangs its keys on it. When the lease ends they are deleted.
 //!
 //! What makes it hard is that members have clocks, and clocks differ, but what members do must not.
@@ -48,7 +48,7 @@
 //! | module | its question |
 //! |---|---|
 //! | [`lease_map`] | which leases are there, and which keys hang on them? |
-//! | [`schedule`] | whose time is over, and how fast may they go? |
+//! | [`schedule`] | which leases have expired, and how fast are they revoked? |
 //! | [`lessor`] | both under one lock, with the store's transactions: what a member has |
 //!
 //! # What holds
@@ -59,7 +59,7 @@
 //!   needed to have the agreed part again, and it is changed only in transactions of the store.
 //! * A lease that has run out is never renewed: its revocation may be on its way.
 //! * No call takes longer because many leases end at once, but the one by which a leader begins.
-//! * Nothing here reads a clock: whoever calls says what time it is.
+//! * Nothing here reads a clock: the caller passes the time.
 //!
 //! # What etcd does that is left out
 //!

@@ -1,4 +1,4 @@
-//! Whose time is over, and how fast may they go?
+//! Which leases have expired, and how fast are they revoked?
 //!
 //! # The problem
 //!
@@ -53,7 +53,7 @@ use std::time::Duration;
 
 use crate::lease_map::{Checkpoint, Lease, LeaseMap};
 
-/// So often is looked whose time is over.
+/// The interval at which the schedule looks for expired leases.
 pub const SCAN_INTERVAL: Duration = Duration::from_millis(500);
 /// So many leases may go in a second.
 pub const REVOKED_PER_SECOND: usize = 1000;
@@ -178,7 +178,7 @@ impl ExpirySchedule {
         while self.proposed.len() < PROPOSED_MAX
             && let Some(id) = self.ready.pop_front()
         {
-            // Somebody may have revoked it meanwhile, and granted another of the same id.
+            // It may have been revoked meanwhile, and another lease of the same id granted.
             let has_ended = |lease: &Lease| lease.is_expired(now) && lease.queued_at.is_none();
             if book.get(id).is_some_and(has_ended) && self.proposed.insert(id) {
                 due.revoke.push(id);
@@ -187,7 +187,7 @@ impl ExpirySchedule {
         due
     }
 
-    /// Who has ended becomes ready. Who was renewed goes where he belongs.
+    /// A lease that has ended becomes ready. A lease that was renewed goes to its new place.
     fn scan(&mut self, book: &mut LeaseMap, now: Duration) {
         for _ in 0..LEASES_PER_STEP_MAX {
             let next = self.expiring.first().copied().filter(|(at, _)| *at <= now);

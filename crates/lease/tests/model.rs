@@ -53,7 +53,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// What there should be.
 #[derive(Default)]
 struct Model {
-    /// The granted seconds, and the moment of the end while somebody leads.
+    /// The granted seconds, and the moment of the end while there is a leader.
     leases: BTreeMap<i64, (i64, Duration)>,
     keys: BTreeMap<u8, i64>,
     leads: bool,
@@ -178,7 +178,7 @@ impl Race {
         assert_eq!(keys, model.keys.keys().copied().collect::<Vec<_>>());
     }
 
-    /// Whoever leads gets rid of all leases if nobody renews them.
+    /// Each leader revokes all leases if no client renews them.
     fn all_end(&mut self) {
         self.step(Step::Lead);
         for _ in 0..60 {

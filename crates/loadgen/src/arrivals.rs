@@ -12,7 +12,7 @@
 //! classes of 1, 20 and 100 per second that all begin at 0 would send three requests at once each second.
 //!
 //! The times depend on the seed alone. A thread sleeps from one to the next ([`pace`]). If it wakes
-//! late, or if nobody takes what it has to say, the request is sent late, but the time at which it was
+//! late, or if no class takes its message, the request is sent late, but the time at which it was
 //! *due* stays what it was, and that is what its latency counts from.
 
 use std::io;
@@ -107,10 +107,11 @@ impl Iterator for MergedSchedules {
     }
 }
 
-/// A thread that says to each class when an arrival of it is due; it ends with the arrivals, or when nobody listens.
+/// A thread that says to each class when an arrival of it is due. It ends with the arrivals, or when no class
+/// listens.
 ///
-/// Sleeping is exact to some 60 µs on Linux. The channels are bounded: who cannot keep up is not buried,
-/// and finds the true times when he comes.
+/// Sleeping is exact to some 60 µs on Linux. The channels are bounded: a class that cannot keep up is not
+/// flooded, and finds the true times when it reads them.
 pub fn pace(
     arrivals: MergedSchedules,
     start: Instant,

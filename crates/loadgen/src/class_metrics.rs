@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_server_that_stands_still_is_seen_by_all_who_were_due() {
-        // 100 a second for 5 s; from 2 s to 3 s nobody is answered.
+        // 100 a second for 5 s; from 2 s to 3 s no request is answered.
         let mut tally = ClassMetrics::default();
         for due in (0..5000).step_by(10) {
             tally.add(done(due, due, if (2000..3000).contains(&due) { 3000 } else { due + 1 }));

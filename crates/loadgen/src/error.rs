@@ -1,15 +1,15 @@
-//! What can go wrong, by who can do something about it.
+//! What can go wrong, by the role that can do something about it.
 
-/// One line for the one who started the tool.
+/// One line for the user of the tool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// For who wrote the workload, or asked for a part of it that it has not.
+    /// For the author of the workload, or the user that asked for a part of it that it has not.
     #[error("{0}")]
     Workload(String),
-    /// For who runs the server.
+    /// For the operator of the server.
     #[error("{0}")]
     Server(String),
-    /// For who runs this tool: a file, or this machine.
+    /// For the user of this tool: a file, or this machine.
     #[error("{0}")]
     Local(String),
 }

@@ -25,7 +25,7 @@ pub struct KeySpace {
 }
 
 impl KeySpace {
-    /// The prefix of who asks for none.
+    /// The prefix of a workload that asks for none.
     pub const DEFAULT_PREFIX: &'static str = "/load/";
 
     /// The shortest that keys can be, when there are so many.

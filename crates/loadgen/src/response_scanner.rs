@@ -11,7 +11,7 @@
 //!
 //! The bytes come in pieces that end anywhere, also within a length. So [`Scanner`] has a state: it
 //! looks at each byte of tags and lengths, jumps over what they announce, and keeps nothing. Field 2 of
-//! the other answers is something else; who asks for no keys does not look at the count.
+//! the other answers is something else; a request that asks for no keys does not look at the count.
 
 /// What was in an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Sends what is due, when it is due, and waits for nobody.
+//! Sends what is due, when it is due, and waits for no other request.
 //!
 //! ```text
 //!                    ┌──▶ a thread for each class ── a task per request ──▶ connections of the class
@@ -54,18 +54,18 @@ pub struct RunOptions {
     pub endpoint: Endpoint,
     /// Decides when requests are due, and for which keys.
     pub seed: u64,
-    /// Whose use of the machine is to be told.
+    /// The process whose use of the machine is to be reported.
     pub process: Option<Process>,
     /// So long the same load runs before, over the same connections, and is not counted. The first long answers of a
     /// server take up to four times as long as the others.
     pub warm_up: Duration,
 }
 
-/// A class, for whoever wants to know how it does.
+/// A class, for the caller that reads its progress.
 struct ClassThread {
     class: Class,
     progress: Arc<Mutex<ClassProgress>>,
-    /// To its thread, which ends when nobody can give it any more of them.
+    /// To its thread, which ends when no sender is left that can give it more of them.
     windows: mpsc::Sender<SendWindow>,
 }
 
@@ -199,12 +199,12 @@ async fn start_class(workload: &Workload, order: &RunOptions, place: usize) -> R
         while let Some(SendWindow { arrivals, start, window, done: ended }) = to_do.recv().await {
             sender.send_all(arrivals, start).await;
             sender.drain(start + window + DRAIN).await;
-            // If nobody listens any more, nobody wants to know.
+            // If the receiver is gone, the result is not needed.
             let _ = ended.send(());
         }
     };
     let thread = thread::Builder::new().name(format!("class {}", class.name));
-    // Who takes a few keys from his socket measures others, and must not be late himself.
+    // A class that takes a few keys from its socket measures others, and must not be late itself.
     let record = workload.space.key_size.saturating_add(workload.space.value.max);
     let sent = class.operation.keys_sent().saturating_mul(record);
     let turn = if sent <= SHORT_RESPONSE_BYTES { SchedClass::Latency } else { SchedClass::Normal };

@@ -3,8 +3,8 @@
 //! # The problem
 //!
 //! [`HashKV`](crate::hash) answers whether two members agree on the keys. It says nothing about
-//! leases, users, alarms or the list of members, and it passes over records on purpose. Somebody who
-//! has restored a copy, defragmented, or suspects a disk wants to know about everything: is this still
+//! leases, users, alarms or the list of members, and it passes over records on purpose. An operator who
+//! has restored a snapshot, defragmented, or suspects a disk wants to know about everything: is this still
 //! the same store, byte by byte?
 //!
 //! # The idea
@@ -26,9 +26,9 @@
 //!
 //! # In steps, on one state
 //!
-//! The job owns a read transaction of any design, so it sees one state, pending records included,
-//! however many steps it takes. Who waits meanwhile is the story of the transaction's design. In
-//! design `clearlane` it is nobody. In designs 3.1 and 3.2 an open read holds a lock, and the
+//! The job owns a read transaction of any era, so it sees one state, pending records included,
+//! however many steps it takes. Which threads wait meanwhile depends on the transaction's era. In
+//! era `clearlane` none does. In eras 3.1 and 3.2 an open read holds a lock, and the
 //! writer waits until the job is dropped.
 //!
 //! What a [pre-commit hook](clearlane_backend::PreCommit) stores is not there before the commit.

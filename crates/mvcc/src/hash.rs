@@ -24,9 +24,9 @@
 //!
 //! # In steps
 //!
-//! A [`HashJob`] holds a read and walks index and records a stretch at a time; whoever runs it
+//! A [`HashJob`] holds a read and walks index and records a stretch at a time; its caller
 //! decides when to pause. In the default era the read is a view: no lock is held, so it holds up
-//! nobody however long it takes. In the older ones it is the plain read transaction, whose lock
+//! no write however long it takes. In the older ones it is the plain read transaction, whose lock
 //! `readTx` is held from the first step to the last, and every write waits at its end.
 
 use std::ops::ControlFlow;

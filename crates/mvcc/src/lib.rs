@@ -3,8 +3,8 @@
 //! # The problem
 //!
 //! etcd never overwrites. Each change gets the next *revision* and a record of its own, so that a
-//! reader can ask for the past and a watcher can be told what it missed. The price is that a key is
-//! no longer where its value is: somebody must know which record is the key's newest one, or was at
+//! reader can ask for the past and a watcher can be sent what it missed. The price is that a key is
+//! no longer where its value is: an index must say which record is the key's newest one, or was at
 //! revision 7.
 //!
 //! ```text
@@ -26,18 +26,18 @@
 //! * [`store`]: the index and the records as one thing, in the five eras of reading beside a writer.
 //! * [`hash`]: do two members hold the same?
 //! * [`backend_hash`]: does a backend hold what it held?
-//! * [`watch`]: who is told when something changes, and when?
-//! * [`auto_compaction`]: when to compact, if nobody asks.
-//! * [`workers`]: the threads of somebody else, for what is too much for one.
+//! * [`watch`]: which watchers are notified when something changes, and when?
+//! * [`auto_compaction`]: when to compact, if no client asks.
+//! * [`workers`]: the caller's threads, for what is too much for one.
 //!
 //! # Who waits for whom
 //!
 //! | era | what an open read stops |
 //! |---|---|
-//! | 3.1 | everybody |
-//! | 3.2 | the end of the next write, with `revMu` held, and behind that everybody |
-//! | 3.4, 3.5 | the next commit for a snapshot or compaction, and behind that everybody |
-//! | `clearlane` | nobody |
+//! | 3.1 | all other requests |
+//! | 3.2 | the end of the next write, with `revMu` held, and behind that all other requests |
+//! | 3.4, 3.5 | the next commit for a snapshot or compaction, and behind that all other requests |
+//! | `clearlane` | no request |
 //!
 //! The whole table is on top of [`store`]. What the backend's locks add is on top of
 //! [`clearlane_backend`].

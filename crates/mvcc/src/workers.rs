@@ -1,9 +1,9 @@
-//! Threads of somebody else.
+//! The caller's threads.
 //!
-//! Some work is too much for one thread: a restore reads every record of the store, and nobody can
+//! Some work is too much for one thread: a restore reads every record of the store, and no client can
 //! be served before it is done. But this crate starts no threads, so that a simulation may decide
-//! what runs when. So it cuts such work into jobs that do not know of each other, and whoever
-//! called it says on which threads they run: that is a [`Workers`].
+//! what runs when. So it cuts such work into jobs that do not know of each other, and the
+//! caller says on which threads they run: that is a [`Workers`].
 //!
 //! ```text
 //!   this crate                             the caller
@@ -12,8 +12,8 @@
 //!   join ◀────────────── all have ended ──────────────────────────────┘
 //! ```
 //!
-//! A job writes its outcome where nobody else writes, so no lock is needed, and the outcome of all
-//! does not depend on who was first.
+//! A job writes its outcome where no other job writes, so no lock is needed, and the outcome of all
+//! does not depend on which was first.
 //!
 //! # Example
 //!
@@ -44,7 +44,7 @@
 /// A piece of work. It waits for no other.
 pub type Job<'j> = Box<dyn FnOnce() + Send + 'j>;
 
-/// Who runs jobs.
+/// Runs jobs.
 pub trait Workers {
     /// How many jobs run at the same time, to know into how many pieces work is worth cutting.
     fn parallelism(&self) -> usize;

@@ -1,4 +1,4 @@
-//! Whose turn is it? Jobs that wait, that are dropped, and that belong elsewhere, in every store.
+//! Which job's turn is it? Jobs that wait, that are dropped, and that belong elsewhere, in every store.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -138,7 +138,7 @@ fn a_job_of_another_store_is_refused() {
     }
 }
 
-/// Until 3.3 the index is walked in one go while everybody waits for `store`; since 3.4 by the job.
+/// Until 3.3 the index is walked in one go while all requests wait for `store`; since 3.4 by the job.
 #[test]
 fn the_index_is_compacted_where_etcd_does_it() {
     for design in Era::DISTINCT_STORES {
@@ -182,7 +182,7 @@ fn a_view_of_the_locked_index_says_when_it_was_compacted() {
     assert_eq!(store.begin_read().range(KeyRange::ALL, options).unwrap().records[0].version, 9);
 }
 
-/// Who compares members goes by what is remembered, from the newest on.
+/// A comparison of members goes by what is remembered, from the newest on.
 #[test]
 fn the_last_ten_hashes_are_remembered_newest_first() {
     for parts in all_parts() {

@@ -1,4 +1,4 @@
-//! Restoring: however the records are cut and whoever reads them, the index is the one that the puts
+//! Restoring: however the records are cut and whichever thread reads them, the index is the one that the puts
 //! have built, the leases are those of the newest records, and damage is named.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -1,8 +1,8 @@
 //! One thread counts all keys of a big store, over and over; another puts.
 //!
-//! Nobody is made to stand still here. In the old eras it takes a few rounds until a put has waited
+//! No thread is made to stand still here. In the old eras it takes a few rounds until a put has waited
 //! behind a count, and the figures of the locks say so; in the default era it never does. (That
-//! nobody waits for a walk that stands still is shown in `tests/index/standing_walk.rs`.)
+//! no thread waits for a walk that stands still is shown in `tests/index/standing_walk.rs`.)
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -38,7 +38,7 @@ fn filled() -> Arc<dyn Engine> {
     engine
 }
 
-/// Whether a put has waited for this lock behind somebody who counts.
+/// Whether a put has waited for this lock behind a thread that counts.
 fn put_has_waited(locks: &Registry, lock: Option<&str>) -> bool {
     let (put, counting) = (TaskLabel::named("put"), TaskLabel::named("counting"));
     let reports = locks.report();
@@ -47,7 +47,7 @@ fn put_has_waited(locks: &Registry, lock: Option<&str>) -> bool {
     blame.any(|blame| (blame.waiter, blame.blocker) == (put, counting))
 }
 
-/// Ends the counting when the one who puts ends, also by a panic.
+/// Ends the counting when the putting thread ends, also by a panic.
 struct SetOnDrop<'f>(&'f AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

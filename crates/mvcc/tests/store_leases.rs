@@ -1,4 +1,4 @@
-//! When is the keeper of leases told? In every store before anybody can read the new state.
+//! When is the lessor notified? In every store before a reader can see the new state.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

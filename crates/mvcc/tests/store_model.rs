@@ -1,6 +1,6 @@
 //! Every store against a plain model: a whole map for every revision.
 //!
-//! Views that stay open are kept where they hold up nobody, for a history is played by one thread.
+//! Views that stay open are kept where they hold up no other call, for a history is played by one thread.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -68,7 +68,7 @@ struct Model {
 
 impl Model {
     fn new() -> Model {
-        // Revision 0 is nobody's, revision 1 is the empty store's.
+        // Revision 0 is no transaction's, revision 1 is the empty store's.
         Model { maps: vec![Map::new(), Map::new()], compacted: -1 }
     }
 

@@ -1,4 +1,4 @@
-//! Several revisions in one transaction, and each in its own: nobody may be able to tell which it was.
+//! Several revisions in one transaction, and each in its own: no reader may be able to tell which it was.
 
 #![allow(
     clippy::unwrap_used,

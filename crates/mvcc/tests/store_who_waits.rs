@@ -1,4 +1,4 @@
-//! Who stands still, and behind whom? Every situation is staged in the store of every era.
+//! Which thread stands still, and behind which other? Every situation is staged in the store of every era.
 //!
 //! A situation is a cast of threads that enter one after the other. Each is watched until it
 //! stands still: at the place where its part ends, at a lock, or because it is done. What is found
@@ -326,7 +326,7 @@ impl StoreWithWatchers {
     }
 }
 
-/// An engine that stops those who are to stand still in a commit, or at the second record.
+/// An engine that stops the threads that are to stand still in a commit, or at the second record.
 fn blocking_engine(barrier: &Arc<Barrier>, cast: &[Operation]) -> Arc<dyn Engine> {
     let barrier = Arc::clone(barrier);
     let stopped: Vec<TaskLabel> =
@@ -348,7 +348,7 @@ fn blocking_engine(barrier: &Arc<Barrier>, cast: &[Operation]) -> Arc<dyn Engine
 }
 
 /// Stages a situation, and says how the last of the cast was found. `look` is called then, while
-/// those who stand still do.
+/// the stopped threads stand still.
 fn run_situation(
     design: Era,
     cast: &[Operation],

@@ -2,9 +2,9 @@
 //!
 //! A writer, readers, hashes, commits, compactions, deliveries, rounds of catching up, and clients
 //! that come, ask, and go: whatever locks there are, all are taken from all sides. It must come to
-//! an end; if it does not, a watchdog says who waits for whom. And each watcher is told each event
-//! once, in order, and with all of its transaction: those who stay through it all from the first
-//! to the last, those who come and go without a gap, or that a compaction was there first.
+//! an end; if it does not, a watchdog says which thread waits for which. And each watcher is sent each event
+//! once, in order, and with all of its transaction: the watchers that stay through it all from the first
+//! to the last, those that come and go without a gap, or that a compaction was there first.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -132,9 +132,9 @@ struct Scene {
     parts: StoreParts,
     store: Arc<dyn Store<()>>,
     watchable_store: Arc<dyn WatchableStore>,
-    /// Everybody who stays was told everything, or somebody has failed.
+    /// Each watcher that stays was sent everything, or a thread has failed.
     finished: AtomicBool,
-    /// Those who stay were told everything up to here.
+    /// The watchers that stay were sent everything up to here.
     delivered_revision: AtomicI64,
 }
 
@@ -170,7 +170,7 @@ impl Scene {
         WatchStream::open(Arc::clone(&self.watchable_store), Arc::new(|| {}), 0)
     }
 
-    /// Does it over and over, in somebody's name.
+    /// Does it over and over, in the name of a thread.
     fn until_finished(&self, name: &str, mut work: impl FnMut()) {
         let _as = TaskLabel::named(name).enter();
         let _finish = FinishOnPanic(self);
@@ -224,7 +224,7 @@ impl Scene {
         self.watchable_store.sync_watchers().unwrap();
     }
 
-    /// Up to where those who stay were told, so that none of them is overtaken.
+    /// Up to where the watchers that stay were sent events, so that none of them is overtaken.
     fn compact(&self) {
         let Ok((mut job, ended)) =
             self.store.compact(self.delivered_revision.load(Ordering::SeqCst), ())
@@ -235,7 +235,7 @@ impl Scene {
         while !self.store.compact_step(&mut job, 7).unwrap() {}
     }
 
-    /// Those who stay. Returns when they were told everything.
+    /// The watchers that stay. Returns when they were sent everything.
     fn run_lasting_watchers(&self, staying: &[(WatchStream, WatchRequest)]) {
         let mut told: Vec<WatcherProgress> =
             staying.iter().map(|(_, request)| WatcherProgress::of(request)).collect();

@@ -2,8 +2,8 @@
 //!
 //! Random operations run on a store, its hub and a few streams, with bounds so small that outboxes
 //! and the queue are full most of the time. Whatever comes out of a stream is held against the
-//! list at once: each watcher must be told what the list has for it, in order, whole revisions,
-//! nothing twice and nothing left out. At the end everything settles, and nobody may lack anything.
+//! list at once: each watcher must be sent what the list has for it, in order, whole revisions,
+//! nothing twice and nothing left out. At the end everything settles, and no watcher may lack anything.
 //!
 //! What the model knows of a watcher is `next`: all below is told, or was none of its business.
 
@@ -470,7 +470,7 @@ impl World {
         }
     }
 
-    /// Lets everything come to its end; then nobody lacks anything.
+    /// Lets everything come to its end; then no watcher lacks anything.
     fn settle(&mut self) {
         self.publish(usize::MAX);
         let mut idle = false;
@@ -500,7 +500,7 @@ impl World {
         self.settled_progress();
     }
 
-    /// Whoever asks then gets an answer, unless there is no watcher or one for the future.
+    /// A watcher that asks then gets an answer, unless there is no watcher or one for the future.
     fn settled_progress(&mut self) {
         let now = self.revision();
         for number in 0..STREAMS {

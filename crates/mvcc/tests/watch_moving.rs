@@ -122,7 +122,7 @@ fn everybody_is_told_everything_once_wherever_he_stood() {
         world.replace(20, None);
         let figures = world.watchable_store.metrics();
         assert_eq!((figures.streams, figures.watchers), (1, 4), "{design:?}");
-        // Writers of the new store do not wait for anybody to catch up.
+        // Writers of the new store do not wait for a watcher to catch up.
         world.put(21..=23);
         world.settle();
         world.put(24..=24);

@@ -1,8 +1,8 @@
-//! Watching with real threads: nobody may miss a wake-up, and nobody an event.
+//! Watching with real threads: no thread may miss a wake-up, and no watcher an event.
 //!
 //! One thread writes at full speed and publishes, one delivers, one catches up, one compacts, and
 //! a few consumers make watchers and take responses: at once, a few bytes at a time, or stopping
-//! for a while. Everybody sleeps until woken; what the hub forgets to wake makes the test hang, and
+//! for a while. Each thread sleeps until woken; what the watchable store forgets to wake makes the test hang, and
 //! then a deadline ends it with the figures.
 //!
 //! The transactions are such that what a watcher must be told follows from its keys and the
@@ -102,7 +102,7 @@ fn key(number: i64) -> Bytes {
 /// How many keys a revision changes: mostly one, at times three.
 fn changes_at(revision: i64) -> i64 {
     match revision {
-        ..=1 => 0, // Nobody wrote what the empty store is at.
+        ..=1 => 0, // No transaction wrote what the empty store is at.
         revision if revision % 7 == 0 => 3,
         _ => 1,
     }
@@ -241,7 +241,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// Everybody was told everything, or was overtaken by a compaction.
+    /// Each watcher was sent everything, or was overtaken by a compaction.
     fn has_finished(&self) -> bool {
         let done = |told: &WatcherProgress| {
             told.is_ended

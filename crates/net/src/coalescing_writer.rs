@@ -50,7 +50,7 @@ pub struct CoalescingWriter<C> {
     /// Flushes since then, of which nothing came.
     deferred_flushes: u32,
     large_responses: ActiveLargeResponses,
-    /// Who come first.
+    /// The tasks that come first.
     reactor_yield: Option<Arc<ReactorYield>>,
 }
 
@@ -213,7 +213,7 @@ impl Drop for LargeResponseGuard {
 /// The tasks of this thread that are ready, those for which something has arrived, and the threads that wait for its core.
 ///
 /// A task that wakes itself is no way to let them pass: its thread looks at the sockets when no task is ready, or after some
-/// number of them. The runtime keeps a list of who wants to be woken after that look. The task of a connection is
+/// number of them. The runtime keeps a list of the tasks to wake after that look. The task of a connection is
 /// woken by others as well, by each part of the answer, and would go on at once: so it is not on the
 /// list itself, but this is, and remembers.
 #[derive(Debug)]
@@ -230,7 +230,7 @@ impl ReactorYield {
         std::thread::yield_now();
         let waker = Waker::from(Arc::clone(&others));
         if pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker)).is_ready() {
-            // It never is at first. If it were, nobody would wake this.
+            // It never is at first. If it were, no task would wake this.
             waker.wake();
         }
         others
@@ -300,8 +300,9 @@ mod tests {
         }
     }
 
-    /// A byte has arrived before the first piece was written. Who waits for it has it after a piece or two, not when all
-    /// of the long answer has gone; also if the task that writes is woken all the time by something else.
+    /// A byte has arrived before the first piece was written. The task that waits for it has it after a piece or two,
+    /// not when all of the long answer has gone; also if the task that writes is woken all the time by something
+    /// else.
     #[test]
     fn who_has_little_goes_before_a_long_answer() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

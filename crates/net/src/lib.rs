@@ -3,7 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`listener`] | ports and sockets, and whether a connection on them speaks TLS |
-//! | [`tls`] | certificates, who may connect, and connections to others |
+//! | [`tls`] | certificates, which clients may connect, and connections to others |
 //! | [`coalescing_writer`] | many small writes become few large ones |
 //! | [`ping_limiter`] | closes connections of clients that ping too often, as gRPC servers do |
 //! | [`sched`] | which threads get a core first |

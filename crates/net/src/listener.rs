@@ -1,7 +1,7 @@
 //! Where do connections come from? Ports, and sockets in the file system.
 //!
-//! A listener is bound before anything else is opened: who starts a second server on a port in use
-//! is told so at once, and no data was touched.
+//! A listener is bound before anything else is opened: a second server on a port in use
+//! fails at once, and no data was touched.
 //!
 //! A listener also knows how its connections speak: plainly, with [TLS](crate::tls), or either. etcd
 //! lets one port have both kinds. There the first byte tells: a TLS connection begins with 0x16, and
@@ -173,7 +173,7 @@ enum AsyncSocket {
 }
 
 impl AsyncListener {
-    /// The next connection. Nobody is listened to yet: a handshake is for another task.
+    /// The next connection. No bytes are read yet: a handshake is for another task.
     pub async fn accept(&self) -> io::Result<(Connection, TransportSecurity)> {
         let connection = match &self.socket {
             AsyncSocket::Tcp(listener) => Connection::Tcp(listener.accept().await?.0.into_std()?),
@@ -185,7 +185,7 @@ impl AsyncListener {
     }
 }
 
-/// Takes away what a process has left that was killed. A socket at which somebody answers stays, and
+/// Takes away what a process has left that was killed. A socket at which a process answers stays, and
 /// so does what is no socket.
 fn remove_stale_socket(path: &Path) -> io::Result<()> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
@@ -199,7 +199,7 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
 
 impl Drop for UnixSocketFile {
     fn drop(&mut self) {
-        // Nobody listens behind it any more; if it stays, the next one takes it away.
+        // No process listens behind it any more; if it stays, the next one takes it away.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! # The idea
 //!
-//! h2 answers pings by itself and tells nobody. But all bytes pass by here, and frames begin with their
+//! h2 answers pings by itself and does not report them. But all bytes pass by here, and frames begin with their
 //! length and their kind, so both directions are read along: nine bytes of each frame.
 //!
 //! ```text
@@ -146,7 +146,7 @@ impl<C: AsyncWrite + Unpin> PingLimiter<C> {
             self.state = LimiterState::SendingGoAway(written);
             if more == 0 || written == GOAWAY_FRAME.len() {
                 self.state = LimiterState::Closed;
-                // What has been written goes out first; nobody needs to hear whether it did.
+                // What has been written goes out first; whether it did need not be reported.
                 let _ = Pin::new(&mut self.connection).poll_shutdown(context);
             }
         }

@@ -1,18 +1,18 @@
-//! Who gets a core first: a thread that answers, or one that computes for long?
+//! Which thread gets a core first: a thread that answers, or one that computes for long?
 //!
 //! # The problem
 //!
 //! When no read holds a lock any more, reads and writes still meet in one place: on the cores. A thread that copies
-//! twenty thousand records wants a core for 40 ms. A put wants one for some microseconds, but on six occasions, in six
-//! threads that wake each other: network, raft, log, raft, network. Linux lets who runs finish his slice, up to 4 ms,
-//! before who wakes has his turn. Two or three such turns, and a put beside a long read takes 8 ms and not 1.5. To
-//! the put it is the convoy again, with the scheduler for a lock.
+//! twenty thousand records wants a core for 40 ms. A put wants one for some microseconds, but on six occasions, in
+//! six threads that wake each other: network, raft, log, raft, network. Linux lets a running thread finish its slice,
+//! up to 4 ms, before a woken thread has its turn. Two or three such turns, and a put beside a long read takes 8 ms
+//! and not 1.5. To the put it is the convoy again, with the scheduler for a lock.
 //!
 //! # The idea
 //!
-//! Since Linux 6.12 a thread can say how long its slices shall be, and *who asks for shorter ones goes before who
-//! has longer ones*. That is no privilege: all get as much of the machine as before, some of them sooner and in
-//! smaller pieces.
+//! Since Linux 6.12 a thread can say how long its slices shall be, and *a thread that asks for shorter ones goes
+//! before one that has longer ones*. That is no privilege: all get as much of the machine as before, some of them
+//! sooner and in smaller pieces.
 //!
 //! ```text
 //!   a long read   ████████████████▌                    a long read   ██████▌    ██████████▌
@@ -20,29 +20,30 @@
 //!                       for its turn, up to 4 ms                             at once
 //! ```
 //!
-//! * [`SchedClass::Latency`] is for who answers: he sleeps, wakes, does a little, and sleeps again.
-//! * [`SchedClass::Batch`] is for who computes for long and holds no lock for long: he also steps back a little, to a third of
-//!   the share of another, if there are more of them than cores.
-//! * [`SchedClass::Normal`] is for all others. Threads inherit what the thread has that starts them: who starts some from a
-//!   thread that answers must say so for them.
+//! * [`SchedClass::Latency`] is for a thread that answers: it sleeps, wakes, does a little, and sleeps again.
+//! * [`SchedClass::Batch`] is for a thread that computes for long and holds no lock for long: it also steps back a
+//!   little, to a third of the share of another, if there are more of them than cores.
+//! * [`SchedClass::Normal`] is for all others. Threads inherit what the thread has that starts them: code that starts
+//!   some from a thread that answers must set their class.
 //!
 //! # Between two ticks
 //!
-//! Who wakes goes before who computes only if he has not just had his share. If he has, he waits for the next tick, 4 ms
-//! away with 250 of them a second, and it was seen that the other core had nothing to do meanwhile. So who computes for long says between two [`YieldPoints`] that others may go first. If nobody waits for this
-//! core, that is a call of a fraction of a microsecond.
+//! A woken thread goes before one that computes only if it has not just had its share. If it has, it waits for the
+//! next tick, 4 ms away with 250 of them a second, and it was seen that the other core had nothing to do meanwhile.
+//! So a thread that computes for long says between two [`YieldPoints`] that others may go first. If no thread waits
+//! for this core, that is a call of a fraction of a microsecond.
 //!
 //! # Locks
 //!
-//! Who is put off with a lock in his hands puts off everybody who wants it. This is why in an old era, whose readers
+//! A lock holder that is put off puts off each thread that wants the lock. This is why in an old era, whose readers
 //! have locks while they read, no reader is late. The engine, the allocator and the queue of the readers have short ones
-//! in any era, which is the reason why who is late steps back by so little.
+//! in any era, which is the reason why a batch thread steps back by so little.
 //!
 //! # Limits
 //!
-//! An older Linux takes the wish for slices and does nothing about it; other systems are not asked. Who runs the whole
-//! process under another policy than the usual one (`chrt --batch`) is not contradicted: then nothing is changed. Who
-//! filters system calls must allow `sched_setattr`, or have it answered with an error.
+//! An older Linux takes the wish for slices and does nothing about it; other systems are not asked. If the whole
+//! process runs under another policy than the usual one (`chrt --batch`), nothing is changed. A filter of system
+//! calls must allow `sched_setattr`, or answer it with an error.
 
 use std::cell::Cell;
 use std::thread;
@@ -61,7 +62,7 @@ pub enum SchedClass {
     Latency,
     /// As any other, and at a length that the system chooses.
     Normal,
-    /// After those who answer.
+    /// After the threads that answer.
     Batch,
 }
 
@@ -93,7 +94,7 @@ pub struct YieldPoints {
 }
 
 impl YieldPoints {
-    /// So many bytes make a step: a tenth of a millisecond to who reads and copies them.
+    /// So many bytes make a step: a tenth of a millisecond to a thread that reads and copies them.
     const BYTES_PER_STEP: usize = 64 << 10;
 
     /// So many bytes have been dealt with.
@@ -132,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    /// What holds for this thread, if anybody may say so here.
+    /// What holds for this thread, if it can be read here.
     fn current_attributes() -> Option<linux::SchedAttributes> {
         let told = linux::current();
         if told.is_none() {

@@ -24,7 +24,7 @@ use super::{MESSAGE_BYTES_MAX, PeerContext, hash_kv};
 #[derive(Debug)]
 pub(super) struct GrpcPeerClients {
     table: Arc<PeerTable>,
-    /// But for whom it is for.
+    /// But for the member that it is for.
     headers: PeerHeaders,
 }
 

@@ -1,6 +1,6 @@
 //! Hashes, from member to member: what [`corruption`](clearlane_server::corruption) compares.
 //!
-//! A member answers from a thread of its own, one question at a time: who asks again before the last
+//! A member answers from a thread of its own, one question at a time: a peer that asks again before the last
 //! answer is there waits. So a peer cannot keep more than one thread busy with this, and no message
 //! of raft waits behind it.
 //!
@@ -39,7 +39,7 @@ pub(super) async fn handle_hash_kv(
     let turn = Arc::clone(turn).acquire_owned().await;
     let store = member.store();
     let work = tokio::task::spawn_blocking(move || {
-        // Given back when the work is done, also if nobody waits for it any more.
+        // Given back when the work is done, also if no request waits for it any more.
         let _turn = turn;
         checksums::hash_kv(&*store, revision)
     });
@@ -67,8 +67,8 @@ pub(super) fn error_from_status(status: &Status) -> RequestError {
     }
 }
 
-/// Asks all other members for their hash at a revision, on behalf of one that has no links yet. Who
-/// does not answer in this time has not answered.
+/// Asks all other members for their hash at a revision, on behalf of one that has no links yet. A
+/// member that does not answer in this time has not answered.
 pub fn fetch_from_peers(
     node: &ServerThreads,
     (peer_urls, outgoing): (&[String], &Dialer),
@@ -90,7 +90,7 @@ pub fn fetch_from_peers(
         let runtime = Builder::new_current_thread().enable_all().build()?;
         Ok(runtime.block_on(join_all(asked)))
     };
-    // Whoever calls may have a runtime of his own, and must not start another on that thread.
+    // The caller may have a runtime of its own, and must not start another on that thread.
     let joined = thread::scope(|scope| scope.spawn(work).join());
     joined.unwrap_or_else(|_| Err(io::Error::other("the asking thread has panicked")))
 }

@@ -1,4 +1,4 @@
-//! Who calls, and whom: what each call between members carries in its metadata, and what is checked.
+//! The calling and the called member: what each call between members carries in its metadata, and what is checked.
 //!
 //! ```text
 //!   clearlane-cluster: cdf818194e3a8c32      both must be of this cluster
@@ -8,7 +8,7 @@
 //!   clearlane-peer-urls: http://10.0.0.1:2380
 //! ```
 //!
-//! Addresses are given to somebody else after a while, and containers are started from the wrong
+//! Addresses are given to another host after a while, and containers are started from the wrong
 //! directory. Without these checks a member of one cluster would put its entries into another's log.
 
 use std::fmt;
@@ -25,14 +25,14 @@ pub const PROTOCOL_MAX: u32 = 1;
 /// What a member is told that was removed.
 const REMOVED_MESSAGE: &str = "the member has been permanently removed from the cluster";
 
-/// Who calls, and whom.
+/// Which member calls, and which is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerHeaders {
     /// Of which cluster the caller is.
     pub cluster: u64,
-    /// Who calls.
+    /// The member that calls.
     pub from: u64,
-    /// Who is called.
+    /// The member that is called.
     pub to: u64,
     /// Where the caller listens.
     pub peer_urls: Vec<String>,

@@ -1,4 +1,4 @@
-//! Asking a running cluster who its members are, before this member is one of the threads' business.
+//! Asking a running cluster for its members, before this member is one of the threads' business.
 
 use std::io;
 use std::thread;
@@ -35,7 +35,7 @@ pub fn fetch_cluster(
         let runtime = Builder::new_current_thread().enable_all().build()?;
         Ok(runtime.block_on(fetch_from_all(urls, outgoing)))
     };
-    // Whoever calls may have a runtime of his own, and must not start another on that thread.
+    // The caller may have a runtime of its own, and must not start another on that thread.
     let joined = thread::scope(|scope| scope.spawn(work).join());
     joined.unwrap_or_else(|_| Err(io::Error::other("the asking thread has panicked")))
 }

@@ -9,7 +9,7 @@
 //!
 //! # The idea
 //!
-//! Each purpose has its own connection, so that nothing stands in anybody's way:
+//! Each purpose has its own connection, so that none delays another:
 //!
 //! ```text
 //!   member 1                                               member 2
@@ -24,8 +24,8 @@
 //!          └────────── and the same three the other way ─────┘
 //! ```
 //!
-//! A connection carries one direction: who has something to say opens it. So both sides are the same
-//! program, and neither needs to know who called first.
+//! A connection carries one direction: the member that has something to send opens it. So both sides are the same
+//! program, and neither needs to know which side called first.
 //!
 //! # Nothing waits, everything is bounded
 //!
@@ -42,9 +42,9 @@
 //!
 //! # Who may talk
 //!
-//! Each call says which cluster and which member it is from, and whom it is for ([`headers`]). Another
-//! cluster is refused, and so is a member that was removed: it is told so, and stops for good. One
-//! that nobody has heard of is let in if it names the cluster, for this member may be behind and not
+//! Each call says which cluster and which member it is from, and which one it is for ([`headers`]). Another
+//! cluster is refused, and so is a member that was removed: it is notified, and stops for good. One
+//! that this member does not know is let in if it names the cluster, for this member may be behind and not
 //! have applied yet that the other was added; and it is answered where it says that it listens.
 //!
 //! Before all that, an `https` or `unixs` address wants TLS: see [`tls`](clearlane_net::tls).
@@ -107,7 +107,7 @@ pub struct PeersConfig {
     pub client_urls: Vec<String>,
     /// Where its peers reach it.
     pub peer_urls: Vec<String>,
-    /// Where it listens for them. Bound already: who fails to do that need not start a member.
+    /// Where it listens for them. Bound already: a process that fails to do that need not start a member.
     pub listeners: Vec<Listener>,
     /// How it calls them.
     pub dialer: Dialer,
@@ -219,8 +219,8 @@ impl Peers {
         let Ok(ended) = self.stopped_runtime.get_mut().recv_timeout(CONNECTION_TIMEOUT) else {
             return Ok(());
         };
-        // A copy that is being read or written ends at its next chunk. Whoever calls may have a runtime of his own,
-        // and must not wait for another one on that thread.
+        // A raft snapshot that is being read or written ends at its next chunk. The caller may have a runtime of its
+        // own, and must not wait for another one on that thread.
         let ending = thread::spawn(move || ended.shut_down(CONNECTION_TIMEOUT));
         ending.join().map_err(|_| io::Error::other("a task of the peers has panicked"))
     }
@@ -228,7 +228,7 @@ impl Peers {
 
 impl Drop for Peers {
     fn drop(&mut self) {
-        // Whoever wants to know has called `stop`.
+        // A caller that needs the result has called `stop`.
         let _ = self.shut_down();
     }
 }

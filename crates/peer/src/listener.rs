@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{self, Sender};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
-/// So long nobody is accepted when the last attempt has failed.
+/// So long no connection is accepted when the last attempt has failed.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
 
 /// A connection of another member.
@@ -70,7 +70,7 @@ async fn accept_one(
         }
     };
     if let Some(connection) = greeted {
-        // If nobody takes it, this member is about to end.
+        // If no task takes it, this member is about to end.
         let _ = ready.send(Ok(connection)).await;
     }
 }

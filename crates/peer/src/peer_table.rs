@@ -20,10 +20,10 @@ use super::stream;
 /// So many strangers are remembered.
 pub(super) const UNKNOWN_MEMBERS_MAX: usize = 16;
 
-/// A member that nobody has heard of, and where it listens.
+/// A member that is not known yet, and where it listens.
 pub(super) type UnknownMember = (u64, Vec<String>);
 
-/// The links, for whoever wants to send.
+/// The links, for the threads that send.
 #[derive(Debug, Default)]
 pub(super) struct PeerTable {
     peers: ArcSwap<BTreeMap<u64, Arc<Peer>>>,

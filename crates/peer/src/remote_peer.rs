@@ -56,7 +56,7 @@ pub struct PeerMetrics {
     pub sent_bytes: u64,
     /// Copies of the store that have arrived there.
     pub snapshots_sent: u64,
-    /// Messages that were dropped, because the queue was full or nobody was there.
+    /// Messages that were dropped, because the queue was full or the peer was not there.
     pub dropped: u64,
 }
 
@@ -190,7 +190,7 @@ pub(super) struct StreamQueue {
     sender: UnboundedSender<Message>,
     bytes_max: u64,
     bytes: AtomicU64,
-    /// Closed while nobody is there: what is said now would be old when it arrives.
+    /// Closed while the peer is not there: what is sent now would be old when it arrives.
     is_open: AtomicBool,
     sent: AtomicU64,
     dropped: AtomicU64,

@@ -36,7 +36,7 @@ pub(super) struct PeerService {
     server: Server,
     unknown_members: Sender<UnknownMember>,
     snapshot_permits: Arc<Semaphore>,
-    /// Whose turn it is to be told a hash.
+    /// Which peer may get a hash now.
     hash_permit: Arc<Semaphore>,
 }
 
@@ -57,7 +57,7 @@ impl PeerService {
         }
     }
 
-    /// Who calls, if he may.
+    /// The member that calls, if it may.
     fn check_headers(&self, metadata: &MetadataMap) -> Result<PeerHeaders, Status> {
         let own = self.context.threads.metadata();
         let badge = PeerHeaders::read(metadata)?;
@@ -104,7 +104,7 @@ impl PeerService {
             };
             match taken {
                 Ok(0) => {}
-                // Who does not take echoes does not get them.
+                // A peer that does not take echoes does not get them.
                 Ok(ping) => drop(echoes.try_send(Ok(Echo { ping }))),
                 Err(status) => break status,
             }

@@ -5,15 +5,16 @@
 //!   └──── one thread of its own ────┘    raft's    └─ one thread of its own ──┘
 //! ```
 //!
-//! Whoever is slowest holds up all the others, up to the reading engine. Nobody has more than some
-//! megabytes in memory. If one breaks, the rest ends by itself: a copy that is not whole is none.
+//! The slowest stage holds up all the others, up to the reading engine. No stage has more than some
+//! megabytes in memory. If one breaks, the rest ends by itself: a raft snapshot that is not whole is none.
 //!
 //! # Beside writes
 //!
-//! The sender is the leader, whom every put needs. Had it the connection of a copy on the thread that raft shares with
-//! the small messages, that thread would be as busy as one that computes for long, and the scheduler would make it wait
-//! as such: up to 4 ms for each put. So the connection goes with the copy. And both threads step back for those that
-//! answer clients ([`SchedClass::Batch`]): a member that was away for so long may be away for a moment longer.
+//! The sender is the leader, which every put needs. Had it the connection of a snapshot on the thread that raft
+//! shares with the small messages, that thread would be as busy as one that computes for long, and the scheduler
+//! would make it wait as such: up to 4 ms for each put. So the connection goes with the raft snapshot. And both
+//! threads step back for those that answer clients ([`SchedClass::Batch`]): a member that was away for so long may be
+//! away for a moment longer.
 
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -101,7 +102,8 @@ async fn send_on_this_thread(
     let to = message.to();
     let link = context.table.get(to).filter(|link| !link.is_cut());
     let link = link.ok_or_else(|| Status::unavailable("nobody is there"))?;
-    // The commit before there is a connection, which wants an answer to its pings. Behind it, this thread is in nobody's way.
+    // The commit before there is a connection, which wants an answer to its pings. After it, this
+    // thread delays no other.
     let exporter = store.snapshot().map_err(|error| failed(&error))?;
     SchedClass::Batch.apply_to_thread();
     let mut client = connect_to_peer(context, &link).await?;
@@ -127,7 +129,8 @@ async fn send_on_this_thread(
     Ok(index)
 }
 
-/// Does the work on a thread of its own, which is none of the runtime's: who has stepped back may not step forward again.
+/// Does the work on a thread of its own, which is none of the runtime's: a thread that has stepped back may
+/// not step forward again.
 async fn run_on_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Status> {
@@ -137,7 +140,7 @@ async fn run_on_thread<T: Send + 'static>(
     };
     let started = thread::Builder::new().name("copy".to_owned()).spawn(begins);
     let thread = started.map_err(|error| Status::resource_exhausted(error.to_string()))?;
-    // Who waits for it is a thread of the runtime, so that its end is that of the work, too.
+    // The thread that waits for it is one of the runtime, so that its end is that of the work, too.
     match spawn_blocking(|| thread.join()).await {
         Ok(Ok(outcome)) => Ok(outcome),
         Ok(Err(_)) => Err(Status::internal("the thread of the copy has panicked")),
@@ -202,7 +205,7 @@ fn write_chunks(
     SchedClass::Batch.apply_to_thread();
     let failed =
         |error: clearlane_server::raft_snapshot::Error| Status::data_loss(error.to_string());
-    // Only to wait: whoever hands out the chunks may stand still when all ends.
+    // Only to wait: the runtime that hands out the chunks may stand still when all ends.
     let runtime = Builder::new_current_thread().build()?;
     let mut next = || {
         runtime.block_on(async {

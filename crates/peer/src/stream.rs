@@ -34,7 +34,7 @@ pub(super) enum StreamKind {
 }
 
 impl StreamKind {
-    /// Behind entries an echo may take long; whether anybody is there the urgent stream knows.
+    /// Behind entries an echo may take long; whether the peer is there the urgent stream knows.
     fn echo_timeout(self) -> Duration {
         match self {
             StreamKind::Urgent => CONNECTION_TIMEOUT,

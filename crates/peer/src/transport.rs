@@ -45,18 +45,18 @@ pub struct PeerTransport {
     /// What was said in this turn of raft.
     outgoing: Vec<(Arc<Peer>, Message)>,
     stopped: watch::Receiver<bool>,
-    /// Until somebody wants it to end.
+    /// Until the transport is to end.
     running: Option<TransportRuntime>,
 }
 
 #[derive(Debug)]
 struct TransportRuntime {
     runtime: Runtime,
-    /// To whom it goes then: to end it may take a while.
+    /// The receiver that it goes to then: to end it may take a while.
     stopped_runtime: mpsc::Sender<StoppedRuntime>,
 }
 
-/// A runtime that nobody turns any more. Dropped anywhere, it waits for nobody.
+/// A runtime that no thread turns any more. Dropped anywhere, it waits for no task.
 #[derive(Debug)]
 pub(super) struct StoppedRuntime(Option<Runtime>);
 
@@ -117,14 +117,14 @@ pub fn new_transport() -> io::Result<(PeerTransport, TransportParts)> {
 enum WaitResult {
     /// Raft has something to do, or wants to look.
     Continue,
-    /// Nobody wants connections any more.
+    /// No connections are wanted any more.
     Stopped,
 }
 
 impl PeerTransport {
     fn hand_back_runtime(&mut self) {
         if let Some(TransportRuntime { runtime, stopped_runtime: over }) = self.running.take() {
-            // If nobody takes it, nobody has begun anything with it.
+            // If no thread takes it, none has begun anything with it.
             let _ = over.send(StoppedRuntime(Some(runtime)));
         }
     }
@@ -142,7 +142,7 @@ impl Network for PeerTransport {
     }
 
     fn send_raft_snapshot(&mut self, message: Message, store: Arc<dyn Store<AppliedPosition>>) {
-        // If nobody is there, the member is about to end.
+        // If no receiver is there, the member is about to end.
         let _ = self.snapshots.send((message, store));
     }
 
@@ -159,7 +159,7 @@ impl Network for PeerTransport {
             if timeout.is_zero() || arrivals.is_ready() {
                 // However busy raft is, the connections have their turn, and their sockets are looked at.
                 yield_now().await;
-                // Who was to say so has gone, if nobody does.
+                // A closed channel means that its sender has gone.
                 let is_over = stopped.has_changed().is_err() || *stopped.borrow();
                 return if is_over { WaitResult::Stopped } else { WaitResult::Continue };
             }

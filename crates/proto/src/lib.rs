@@ -27,7 +27,7 @@
 //! under a revision *is* an encoded [`mvccpb::KeyValue`], and the data of a raft entry *is* an
 //! encoded [`etcdserverpb::InternalRaftRequest`]. Nearly every crate meets one of them, so they lie
 //! below all. The gRPC stubs need not: they come with the feature `services`, which the workspace
-//! leaves off and only those ask for who talk to a network.
+//! leaves off and only crates that talk to a network ask for.
 //!
 //! # How a message looks on the wire
 //!
@@ -62,13 +62,13 @@
 //! # Absent, or zero?
 //!
 //! * **A number, bool, string or bytes** (proto3): zero and absent are the same. Zero is never
-//!   written, absent reads as zero. Whoever wants "not given" must give zero that meaning:
+//!   written, absent reads as zero. A message that needs "not given" must give zero that meaning:
 //!   `revision: 0` is "the newest", `lease: 0` is "none".
 //! * **A message or a oneof**: absent and empty differ, hence the [`Option`]. An empty message is
 //!   written as a field of length 0. [`etcdserverpb::InternalRaftRequest`] rests on this: "enable
 //!   auth" is an empty message that is there.
 //! * **An enum** is an `i32` in the struct, because a newer peer may send a number that we have no
-//!   name for. `sort_order()` gives the default for such a number; whoever has to refuse it asks
+//!   name for. `sort_order()` gives the default for such a number; code that has to refuse it asks
 //!   [`SortOrder::try_from`](etcdserverpb::range_request::SortOrder).
 //! * **proto2** ([`raftpb`], [`walpb`], [`snappb`], [`etcdserverpb::Metadata`]): every field is an
 //!   [`Option`] and is written when it is `Some`, zero or not.
@@ -78,7 +78,7 @@
 //! * Encoding is a function: fields go out in ascending order, maps are sorted. `HashKV` hashes
 //!   encoded records, and members compare those hashes.
 //! * A field that we do not know is skipped when reading, and is lost when the message is written
-//!   again. So nobody decodes a record to pass it on.
+//!   again. So no code decodes a record to pass it on.
 //! * Bytes from outside cannot panic the decoder, and cannot exhaust the stack: it refuses what is
 //!   nested deeper than 100 messages (etcd: 10,000). Transactions in each other, the only messages
 //!   that may lie deeper, are read by [`nested`], with a bound of their own.

@@ -170,13 +170,13 @@ fn deep_nesting_is_refused() {
 
     // raftpb.Message.responses is field 14.
     assert!(raftpb::Message::decode(&nested(&[0x72], 200_000)[..]).is_err());
-    // Groups that nobody knows are skipped, and skipping has to stop, too.
+    // Unknown groups are skipped, and skipping has to stop, too.
     assert!(KeyValue::decode(&[0x7b; 200_000][..]).is_err());
 }
 
 #[test]
 fn lengths_beyond_the_end_are_refused() {
-    // A key that claims 2^63 - 1 bytes: refused before anybody allocates for it.
+    // A key that claims 2^63 - 1 bytes: refused before memory is allocated for it.
     let claim = b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f";
     assert!(KeyValue::decode(&claim[..]).is_err());
 }

@@ -1,8 +1,8 @@
 //! Is our surface etcd's? Names, numbers and types of everything, against a listing.
 //!
 //! `surface.txt` lists every definition of every package, one to a line, from the descriptors that
-//! the build made of `proto/`. It was compared with what etcd 3.7.1's own descriptors say: whoever
-//! changes a line of it, changes what clients can talk to.
+//! the build made of `proto/`. It was compared with what etcd 3.7.1's own descriptors say: a
+//! change to a line of it changes what clients can talk to.
 //!
 //! To write it anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-proto --test surface`. Then read
 //! the diff.

@@ -156,7 +156,7 @@ pub(crate) fn unwrap_data(kind: eraftpb::EntryType, data: &Bytes) -> Option<Byte
 }
 
 /// What changes mean to raft: one is made at once, several by way of a joint configuration, none at
-/// all leaves it. A change of nobody is passed over.
+/// all leaves it. A change of no member is passed over.
 pub(crate) fn changes_to_raft(changes: &[ConfChange]) -> eraftpb::ConfChangeV2 {
     let single = |change: &ConfChange| {
         let mut single = eraftpb::ConfChangeSingle::default();

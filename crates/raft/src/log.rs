@@ -10,8 +10,8 @@
 //!               │  └─ kept back for slow followers ─┘
 //! ```
 //!
-//! *Durable* is the state that the store had when it was last synced: index, term, and who was a
-//! member then. A follower that needs an entry that is released is sent the store instead, and
+//! *Durable* is the state that the store had when it was last synced: index, term, and which nodes were
+//! members then. A follower that needs an entry that is released is sent the store instead, and
 //! what it is sent is at least that state.
 //!
 //! A member that starts again keeps what its disk has of the log before the durable index, too. If a
@@ -40,7 +40,7 @@ pub struct LogPosition {
     pub index: u64,
     /// The term of that entry.
     pub term: u64,
-    /// Who was a member then.
+    /// The members then.
     pub conf_state: ConfState,
 }
 
@@ -185,8 +185,8 @@ impl Storage for LogStorage {
         Ok(self.last())
     }
 
-    /// A promise of the durable state or a later one: who sends it takes the position from what
-    /// he sends.
+    /// A promise of the durable state or a later one: the sender takes the position from what
+    /// it sends.
     fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
         if self.durable.index < request_index || self.durable.index == 0 {
             return Err(StorageError::SnapshotTemporarilyUnavailable.into());

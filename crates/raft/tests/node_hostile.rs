@@ -448,7 +448,7 @@ fn a_vote_that_was_not_asked_for_does_not_count() {
     assert_eq!(step(&mut driver, &from_two(MsgRequestPreVoteResponse, 3)), Ok(()));
     let append = driver.ready().unwrap().append.unwrap();
     assert_eq!(driver.leadership().role, Role::Candidate);
-    // Its own vote is on its way to the disk, so nobody can have heard of its wish.
+    // Its own vote is on its way to the disk, so no member can have heard of its candidacy.
     let vote = from_two(MsgRequestVoteResponse, 3);
     assert_eq!(refused(&mut driver, &vote), "an answer to what was not asked yet");
     driver.on_persisted(append.number).unwrap();

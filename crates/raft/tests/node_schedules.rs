@@ -2,7 +2,7 @@
 //! doubled and overtaken messages, synced stores and released logs.
 //!
 //! The cluster checks its rules at each step (see `cluster_support`). At the end everything is
-//! repaired, and everybody must come to the same store, with everything that was ever applied. The
+//! repaired, and every member must come to the same store, with everything that was ever applied. The
 //! same schedule must do the same again, byte for byte, in this process and in another.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -46,7 +46,7 @@ fn run(drift: Drift, election: Duration) -> LeaseOutcome {
     for reader in 1..2_000 {
         let truly = MILLISECOND * reader;
         if truly >= election && written.is_none() {
-            // Who votes before it may has started anew.
+            // A member that votes before it may has started anew.
             if election < earliest_election(drift) {
                 cluster.restart(3, RequestIdGenerator::new(3, 1));
             }

@@ -63,9 +63,9 @@ struct Race {
     now: Duration,
     /// Counts steps.
     step: u64,
-    /// When who waits has come.
+    /// When each waiting reader has come.
     came: HashMap<u64, u64>,
-    /// Questions and entries: id, when, for whom.
+    /// Questions and entries: id, when, for which reader.
     asked: Vec<(u64, u64)>,
     /// By index: when the latest question or entry was asked that was answered with it.
     answered: HashMap<u64, u64>,
@@ -158,7 +158,7 @@ impl Race {
         let mut actions = self.barrier.poll(self.now, &mut self.ids.0);
         let mut expected = self.plain.poll(self.now, &mut self.ids.1);
         if self.mode == ReadMode::Log {
-            // Here two entries may have one index, which no log has. Then the order is nobody's business.
+            // Here two entries may have one index, which no log has. Then the order does not matter.
             actions.iter_mut().chain(&mut expected).for_each(sort);
         }
         assert_eq!(actions, expected, "{:?}", self.mode);
@@ -194,7 +194,7 @@ impl Race {
         assert!(self.done.insert(reader), "{reader} was told twice, or after it had given up");
     }
 
-    /// Time passes until nobody waits.
+    /// Time passes until no reader waits.
     fn drain(&mut self) {
         self.handle_event(ReadIndexEvent::Leader { leader: None, term: 9 });
         for _ in 0..2 {

@@ -131,7 +131,7 @@ enum Step {
     Hold(u64, u64),
     LetGo(u64, u64),
     DeliverAll,
-    /// A quorum, or everybody, elects the first of them and writes.
+    /// A quorum, or the whole cluster, elects the first of them and writes.
     Elect(Vec<u64>),
     Pass(u64),
     Restart(u64),
@@ -178,7 +178,7 @@ fn play(steps: &[Step], planted: PlantedBug) -> (usize, Option<String>) {
                 (1..=MEMBERS).for_each(|member| cluster.poll(member));
             }
             Step::Restart(member) => {
-                // Its log is on disk, who waited is gone, and the clock has moved on.
+                // Its log is on disk, the waiting readers are gone, and the clock has moved on.
                 let ids = RequestIdGenerator::new(*member, at);
                 assert!(ids.last() > cluster.member(*member).ids.last(), "ids go on");
                 cluster.restart(*member, ids);

@@ -1,4 +1,4 @@
-//! The service Auth, of a server that asks nobody for a password.
+//! The service Auth, of a server that asks no client for a password.
 //!
 //! Users and roles can be prepared, and are kept: see [`clearlane_server::auth_store`]. To ask for
 //! passwords is not served yet, so enabling it is refused after etcd's own checks, and clearly: a

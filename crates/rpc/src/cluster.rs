@@ -1,9 +1,9 @@
-//! The service Cluster: who is a member, and how that changes.
+//! The service Cluster: which members there are, and how that changes.
 //!
 //! What a change needs of the table of members is [checked](clearlane_server::membership) when it is
-//! applied. Here is what only somebody who is connected can know: whether the cluster would survive
+//! applied. Here is what only a connected member can know: whether the cluster would survive
 //! it. A cluster of three with one member down has two of three; add a fourth that never starts, and it
-//! has two of four, and nobody can take the fourth away again. So, unless that is
+//! has two of four, and no client can take the fourth away again. So, unless that is
 //! [switched off](ReconfigRules::is_strict):
 //!
 //! | change | needs |
@@ -144,7 +144,7 @@ impl ClusterService {
         let own = self.server.threads().metadata().node_id;
         let others = self.server.threads().peer_clients();
         let is_down = others.is_none_or(|others| others.active_since(id).is_none());
-        // Who is down is not missed.
+        // A member that is down is not missed.
         if id != own && is_down {
             return Ok(());
         }
@@ -179,7 +179,7 @@ fn voters(members: &Members) -> Vec<&Member> {
     members.iter().filter(|member| !member.is_learner).collect()
 }
 
-/// Who has started once has published its name.
+/// A member that has started once has published its name.
 fn count_started(members: &[&Member]) -> usize {
     members.iter().filter(|member| !member.name.is_empty()).count()
 }

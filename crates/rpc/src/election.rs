@@ -1,12 +1,12 @@
-//! The service Election: whoever is at the front of a [line](crate::lock_queue) leads, and has a value
+//! The service Election: the candidate at the front of a [line](crate::lock_queue) leads, and has a value
 //! that others can see.
 //!
 //! | call | what it does |
 //! |---|---|
 //! | Campaign | stands in line with a value, and returns when it leads |
 //! | Proclaim | changes the leader's value, if it still leads |
-//! | Leader | who leads now |
-//! | Observe | who leads now, and every change of the leader or of its value |
+//! | Leader | the leader now |
+//! | Observe | the leader now, and every change of the leader or of its value |
 //! | Resign | gives the place up |
 
 use bytes::Bytes;
@@ -62,7 +62,7 @@ impl ElectionService {
     ) -> Result<CampaignResponse, RequestError> {
         let CampaignRequest { name, lease, value } = request;
         let place = self.queue.enqueue(&name, lease, value.clone()).await?;
-        // Who stands there already brings a new value.
+        // A candidate that is in the line already brings a new value.
         if place.old_value.as_ref().is_some_and(|old| *old != value) {
             self.queue.update_value(&place, value).await?;
         }
@@ -71,7 +71,7 @@ impl ElectionService {
         Ok(CampaignResponse { header, leader: Some(LeaderKey { name, key, rev, lease }) })
     }
 
-    /// Tells an observer everything, until he goes away.
+    /// Sends an observer every change, until it goes away.
     async fn observe_until_closed(
         &self,
         name: &Bytes,
@@ -213,7 +213,7 @@ impl Election for ElectionService {
             tokio::select! {
                 ended = service.observe_until_closed(&name, &changes) => {
                     if let Err(trouble) = ended {
-                        // To one who has gone this says nothing.
+                        // An observer that has gone does not get this.
                         let _ = changes.send(Err(client_error(&trouble))).await;
                     }
                 }

@@ -1,8 +1,8 @@
 //! The service Health of gRPC: is this server up? Load balancers and Kubernetes ask.
 //!
 //! There is one thing to ask about, the server as a whole, which is called by the empty name. It is up
-//! for as long as it answers: a member without a leader or with an alarm still serves those who want
-//! what it has. Whether it is of use is asked over HTTP.
+//! for as long as it answers: a member without a leader or with an alarm still serves clients that
+//! want what it has. Whether it is of use is asked over HTTP.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -46,7 +46,7 @@ impl Health for HealthService {
         Ok(Response::new(HealthListResponse { statuses: statuses.into_iter().collect() }))
     }
 
-    /// Says it once. It does not change for as long as there is somebody to say it.
+    /// Sends the status once. It does not change for as long as the server runs.
     async fn watch(
         &self,
         request: Request<HealthCheckRequest>,

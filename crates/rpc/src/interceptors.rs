@@ -9,8 +9,8 @@
 //!    at one that is cut off. It is told so at once; a stream that runs is ended when its member
 //!    has known of no leader for three election time-outs ([`require_leader`]).
 //!
-//! A caller may say [how long he waits](grpc_timeout). Who waits for the log is answered then, with
-//! `DeadlineExceeded`, and forgotten: mostly his own library has told him already.
+//! A caller may say [how long it waits](grpc_timeout). A request that waits for the log is answered then,
+//! with `DeadlineExceeded`, and forgotten: mostly the caller's own library has reported it already.
 //!
 //! What a caller may see and change is asked further down.
 
@@ -31,7 +31,7 @@ use crate::status;
 /// After so many election time-outs without a leader a stream is ended.
 const LEADERLESS_ELECTION_TIMEOUTS_MAX: u32 = 3;
 
-/// Who may answer.
+/// Which member may answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequiredRole {
     /// Any member.
@@ -59,7 +59,7 @@ pub fn check_member_can_serve(
     }
 }
 
-/// How long a caller waits, if he says so in a way that makes sense: up to eight digits, and a unit.
+/// How long a caller waits, if it says so in a way that makes sense: up to eight digits, and a unit.
 pub fn grpc_timeout(head: &HeaderMap) -> Option<Duration> {
     let text = head.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -94,7 +94,7 @@ pub fn require_leader<S>(member: &Server, head: &HeaderMap, stream: S) -> Requir
     RequireLeaderStream { stream: Box::pin(stream), leader_lost: lost, is_ended: false }
 }
 
-/// Waits until nobody has led for so long.
+/// Waits until no member has led for so long.
 async fn wait_until_leader_lost(mut leadership: watch::Receiver<Leadership>, patience: Duration) {
     loop {
         if leadership.wait_for(|now| now.leader == 0).await.is_err() {

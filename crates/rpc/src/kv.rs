@@ -75,7 +75,7 @@ impl KvMethods {
     }
 }
 
-/// What there is to know of who asks, beside his request.
+/// What there is to know of a client, beside its request.
 pub(crate) struct CallHead {
     pub(crate) server: Server,
     pub(crate) headers: HeaderMap,
@@ -130,7 +130,7 @@ pub(crate) async fn handle_message(
     finish_call(answer, counted)
 }
 
-/// The head of an answer, whose call ends here for those who count.
+/// The head of an answer, whose call ends here for the counters.
 fn finish_call(
     answer: Result<Response<ResponseBody>, Status>,
     counted: CallMetrics,

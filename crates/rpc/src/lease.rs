@@ -6,7 +6,7 @@
 //!
 //! What only the leader knows is asked of the [member](clearlane_server::Server), which says
 //! [`NotLeader`](clearlane_server::RequestError::NotLeader) if it is another. Then that one is asked, over the
-//! peers' connections, until somebody answers or the time is over.
+//! peers' connections, until a member answers or the time is over.
 
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ impl LeaseService {
         }
     }
 
-    /// Without a leader there is no answer, and who asks waits for one no longer than this.
+    /// Without a leader there is no answer, and a request waits for one no longer than this.
     async fn with_timeout<T>(
         &self,
         work: impl Future<Output = Result<T, RequestError>>,

@@ -33,7 +33,7 @@ impl LockService {
         if !self.queue.wait_until_first(&place).await.map_err(told)? {
             return Ok(LockResponse { header: place.header, key: place.key });
         }
-        // Its lease may have ended meanwhile, and then somebody else is the first.
+        // Its lease may have ended meanwhile, and then another client is the first.
         let own = RangeRequest { key: place.key.clone(), ..RangeRequest::default() };
         let own = self.queue.get(own).await.map_err(told)?;
         match own.count {

@@ -1,8 +1,8 @@
-//! Who is next? The line in which locks and elections stand.
+//! The line in which clients wait for locks and elections.
 //!
 //! # The idea
 //!
-//! A lock is a name, and who wants it puts a key below that name, which hangs on a lease. The keys were
+//! A lock is a name, and a client that wants it puts a key below that name, which hangs on a lease. The keys were
 //! created one after the other, and the oldest one has the lock:
 //!
 //! ```text
@@ -21,7 +21,7 @@
 //!
 //! * Nothing is kept here: a line is keys and leases, and any member can be asked.
 //! * A client that gives up while it waits leaves no key behind, if this server lives.
-//! * A lease that was made for a client who brought none ends 60 seconds after its call, unless the
+//! * A lease that was made for a client that brought none ends 60 seconds after its call, unless the
 //!   client keeps it alive. While the client waits, the server does.
 
 use std::future::{Future, poll_fn};
@@ -136,7 +136,7 @@ impl LockQueue {
         }
     }
 
-    /// Waits until nobody is in front, and says whether anybody was. Whoever stops to wait loses his
+    /// Waits until no client is in front, and says whether any was. A client that stops to wait loses its
     /// place.
     pub async fn wait_until_first(&self, place: &LockQueueEntry) -> Result<bool, RequestError> {
         let mut leaves = ReleaseOnDrop(Some((self.clone(), place.clone())));
@@ -199,7 +199,7 @@ impl LockQueue {
         let renew = async {
             loop {
                 tokio::time::sleep(RENEWAL_INTERVAL).await;
-                // Without it the lease ends, and whoever waits for this place goes on.
+                // Without it the lease ends, and the request that waits for this place goes on.
                 let _ = self.server.renew_lease(lease).await;
             }
         };
@@ -212,7 +212,7 @@ impl LockQueue {
 
     /// Waits until the server stops.
     pub async fn wait_until_stopped(&self) {
-        // Whoever would say so may have gone before.
+        // The sender may have gone before.
         drop(self.stopped.clone().wait_for(|stopped| *stopped).await);
     }
 

@@ -1,6 +1,6 @@
-//! The service Maintenance: alarms, sizes, sums, copies; and who leads.
+//! The service Maintenance: alarms, sizes, sums, snapshots; and the leader.
 //!
-//! | call | who does it | how long it may take |
+//! | call | done by | how long it may take |
 //! |---|---|---|
 //! | Alarm | the cluster, through the log | as a write |
 //! | Status | this member, whatever state it is in | a moment |
@@ -8,8 +8,8 @@
 //! | Downgrade | the cluster, through the log | as a write |
 //! | Defragment, Hash, HashKV, Snapshot | this member, from its own store | as long as reading all of it |
 //!
-//! The last four run on threads of their own, so few at a time that they do not fill the machine: who
-//! comes then waits.
+//! The last four run on threads of their own, so few at a time that they do not fill the machine: a
+//! request that comes then waits.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ impl MaintenanceService {
         let turn = Arc::clone(&self.permits).acquire_owned().await;
         let member = self.server.clone();
         let done = tokio::task::spawn_blocking(move || {
-            // Given back when the work is done, also if nobody waits for it any more.
+            // Given back when the work is done, also if no request waits for it any more.
             let _turn = turn;
             work(&member)
         });

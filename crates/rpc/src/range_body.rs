@@ -223,8 +223,8 @@ impl StreamedRead {
     }
 }
 
-/// A client that goes away leaves an old view behind, and whoever drops the last hold of it takes it apart. The
-/// connections of this thread would wait for that; the pool has the time.
+/// A client that goes away leaves an old view behind, and the thread that drops the last hold of it takes it apart.
+/// The connections of this thread would wait for that; the pool has the time.
 impl Drop for StreamedRead {
     fn drop(&mut self) {
         let read = self.next_batch.take().and_then(|mut next| {
@@ -233,7 +233,7 @@ impl Drop for StreamedRead {
             next.try_recv().ok()?.ok()?.rest
         });
         if let Some(left) = self.batch.rest.take().or(read) {
-            // Nobody waits for it: so the job does nothing but end, and what it has ends with it.
+            // No request waits for it: so the job does nothing but end, and what it has ends with it.
             drop(self.threads.read_pool().run_continuation(move || drop(left)));
         }
     }

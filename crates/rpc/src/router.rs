@@ -1,4 +1,4 @@
-//! One request, as it comes off a connection: who answers it?
+//! One request, as it comes off a connection: which service answers it?
 //!
 //! A port carries three kinds of requests. They are told apart by what is in their heads:
 //!
@@ -57,7 +57,7 @@ pub enum RemoteAddress {
     Tcp(SocketAddr),
     /// From a process of this machine.
     Unix,
-    /// From the JSON gateway, whoever has asked there.
+    /// From the JSON gateway, the client that has asked there.
     Gateway,
 }
 
@@ -71,22 +71,22 @@ impl fmt::Display for RemoteAddress {
     }
 }
 
-/// Who is at the other end of a connection.
+/// The client at the other end of a connection.
 #[derive(Clone, Debug)]
 pub struct ClientInfo {
-    /// From where he comes.
+    /// The address that the client calls from.
     pub remote: RemoteAddress,
-    /// Whether nobody can listen in.
+    /// Whether the connection is encrypted.
     pub is_secure: bool,
-    /// Who he is, by the certificate that he has shown. Calls that tonic answers have it among their
+    /// The client's name, by the certificate that it has shown. Calls that tonic answers have it among their
     /// extensions.
     pub name: Option<ClientName>,
-    /// What else his connection carries.
+    /// What else the connection carries.
     pub large_responses: ActiveLargeResponses,
 }
 
 impl ClientInfo {
-    /// Somebody without TLS.
+    /// A client without TLS.
     pub fn without_tls(remote: RemoteAddress) -> ClientInfo {
         ClientInfo {
             remote,
@@ -179,7 +179,7 @@ impl Router {
         self.client.large_responses.clone()
     }
 
-    /// Says who asks, to those who only see the request.
+    /// Names the client, for code that only sees the request.
     fn add_client_name(&self, request: &mut Request<Incoming>) {
         if let Some(name) = &self.client.name {
             request.extensions_mut().insert(name.clone());

@@ -66,7 +66,7 @@ use crate::metrics::{MetricsOptions, RpcMetrics, ThreadMetrics};
 use crate::router::{ClientInfo, RemoteAddress, Router};
 use crate::watch::WatchService;
 
-/// So long nobody is accepted when the last attempt has failed.
+/// So long no connection is accepted when the last attempt has failed.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
 /// What takes longer is worth a line in the log: etcd's `--warning-unary-request-duration`.
 const SLOW_REQUEST_THRESHOLD: Duration = Duration::from_millis(300);
@@ -185,7 +185,7 @@ impl RpcServer {
         RpcServer::start_on_listeners(node, vec![listener], threads, limits, common)
     }
 
-    /// Answers whoever comes through these listeners, from so many threads.
+    /// Answers the clients of these listeners, from so many threads.
     pub fn start_on_listeners(
         node: &Arc<ServerThreads>,
         listeners: Vec<Listener>,
@@ -257,7 +257,7 @@ fn run_accept_thread(
     })
 }
 
-/// Who gets the next connection.
+/// Which thread gets the next connection.
 struct ConnectionDispatcher {
     threads: Vec<mpsc::UnboundedSender<AcceptedConnection>>,
     next_thread: AtomicUsize,

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A message that comes in one piece is decoded where it lies; its keys and values are slices of what
-//! was read from the socket, and whoever keeps them must copy them. The answer is encoded once, into
+//! was read from the socket, and code that keeps them must copy them. The answer is encoded once, into
 //! memory of just its length.
 
 use std::future::Future;
@@ -106,7 +106,7 @@ pub(super) fn check_message_size(length: u64) -> Result<(), Status> {
     Err(Status::resource_exhausted(why))
 }
 
-/// The message of a request that has one. Whoever sends more than he has announced is cut off
+/// The message of a request that has one. A client that sends more than it has announced is cut off
 /// before that takes memory.
 /// `is_packed` says whether it may be compressed.
 pub(crate) async fn read_message(

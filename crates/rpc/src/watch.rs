@@ -15,9 +15,9 @@
 //!
 //! # A client that does not read
 //!
-//! The connection has no room for it any more, so its stream is not polled: it takes nothing out of
-//! its outbox, which is bounded, and no more requests, whose answers would have to be kept. Nobody
-//! else notices.
+//! The connection has no capacity for it any more, so its stream is not polled: it takes nothing out of
+//! its outbox, which is bounded, and no more requests, whose answers would have to be kept. No
+//! other watcher notices.
 //!
 //! # The end of a stream
 //!

@@ -4,13 +4,13 @@
 //!
 //! A member whose disk is nearly full must stop the whole cluster from growing, not only itself: an
 //! entry that one member could not store is one that the others have. And if two members differ,
-//! nobody should write on top of that. In both cases all members must refuse the same requests,
+//! no client should write on top of that. In both cases all members must refuse the same requests,
 //! from the same entry on.
 //!
 //! # The idea
 //!
 //! An alarm is a pair of a kind and a member, and it is raised and taken back through the log, like
-//! any write. Whoever applies an entry looks at the alarms as they are at that entry:
+//! any write. The member that applies an entry looks at the alarms as they are at that entry:
 //!
 //! ```text
 //!   entry   7  put a          done
@@ -59,7 +59,7 @@ pub fn disarm_no_space(member_id: u64) -> InternalRaftRequest {
     alarm(AlarmAction::Deactivate, AlarmType::Nospace, member_id)
 }
 
-/// What a leader proposes who has found that a member has something else than the others; 0 is all
+/// What a leader proposes that has found that a member has something else than the others; 0 is all
 /// of them.
 pub fn corrupt(member_id: u64) -> InternalRaftRequest {
     alarm(AlarmAction::Activate, AlarmType::Corrupt, member_id)

@@ -8,7 +8,7 @@
 //!
 //! # The idea
 //!
-//! Each write transaction ends with a [`AppliedPosition`]: the entry, its term, and who was a member then.
+//! Each write transaction ends with a [`AppliedPosition`]: the entry, its term, and the members then.
 //! It becomes visible with the transaction's changes, and whichever commit makes them durable writes
 //! it beside them, into etcd's three keys of bucket `meta`:
 //!
@@ -24,8 +24,8 @@
 //! # What holds
 //!
 //! * What a snapshot of the engine holds and what its [`AppliedPosition::read`] says are of one moment.
-//! * The durable position is what the engine's last committed state says. Nobody keeps a second
-//!   account of it that could run ahead.
+//! * The durable position is what the engine's last committed state says. There is no second
+//!   record of it that could run ahead.
 //!
 //! # What etcd does that is left out
 //!
@@ -46,14 +46,14 @@ const INDEX_KEY: &[u8] = b"consistent_index";
 const TERM_KEY: &[u8] = b"term";
 const CONF_STATE_KEY: &[u8] = b"confState";
 
-/// A place in the log, and who was a member there.
+/// A place in the log, and the members there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AppliedPosition {
     /// The last entry that was applied; 0 before the first.
     pub index: u64,
     /// Its term.
     pub term: u64,
-    /// Who was a member then. Shared: it seldom changes, and each entry says it.
+    /// The members at that entry. Shared: it seldom changes, and each entry says it.
     pub conf_state: Arc<ConfState>,
 }
 

@@ -3,7 +3,7 @@
 //! # The idea
 //!
 //! A role is a list of permissions, each for a range of keys; a user has a password and some roles. Both
-//! are prepared while nobody is asked for a password yet, and etcd lets anybody do so. They lie in
+//! are prepared while no client is asked for a password yet, and etcd lets any client do so. They lie in
 //! etcd's buckets, in its format:
 //!
 //! ```text
@@ -12,7 +12,7 @@
 //!   auth        authRevision  8 bytes, big endian: 1, and one more with each change
 //! ```
 //!
-//! Who may do what is not asked anywhere yet. So authentication cannot be switched on: a server that
+//! Permissions are not checked anywhere yet. So authentication cannot be switched on: a server that
 //! says it asks and does not would be worse than one that says it does not.
 //!
 //! # What holds
@@ -77,7 +77,7 @@ pub enum AuthRejection {
     /// The range of a permission makes no sense.
     #[error("etcdserver: invalid auth management")]
     InvalidRange,
-    /// Nobody could do anything any more.
+    /// No user could do anything any more.
     #[error("etcdserver: root user does not exist")]
     NoRootUser,
     /// The same.
@@ -276,7 +276,7 @@ impl AuthChange<'_, '_> {
         request: &AuthUserChangePasswordRequest,
     ) -> Result<AuthResult<()>> {
         let mut user = ok_or_return!(self.user(&request.name)?);
-        // One who has none keeps none.
+        // A user that has none keeps none.
         if !user.options.is_some_and(|options| options.no_password) {
             user.password = decode_hash(&request.hashed_password)?;
         }
@@ -325,7 +325,7 @@ impl AuthChange<'_, '_> {
         self.increment_revision()
     }
 
-    /// Whoever has it loses it.
+    /// Each user that has the role loses it.
     fn delete_role(&mut self, name: &str) -> Result<AuthResult<()>> {
         ok_or_return!(self.role(name)?);
         self.0.unset(Bucket::AuthRoles, name.as_bytes())?;

@@ -1,4 +1,4 @@
-//! Sums over one member's store, for those who compare members or suspect a disk.
+//! Sums over one member's store, for comparing members or checking a suspected disk.
 //!
 //! Both walk the whole store. They are for a thread that has time, and look at one state however
 //! long they take. What they sum is told in [`clearlane_mvcc::hash`] and

@@ -1,7 +1,7 @@
 //! A cluster that is to go back to an older version: etcd's preparations for it.
 //!
 //! An operator first asks whether it is possible (*validate*), then announces it (*enable*), replaces
-//! the members one by one, or changes his mind (*cancel*). The announcement goes through the log and
+//! the members one by one, or calls it off (*cancel*). The announcement goes through the log and
 //! lies in bucket `cluster`, under `downgrade`:
 //!
 //! ```text
@@ -47,7 +47,7 @@ pub enum DowngradeRejection {
     InProgress,
 }
 
-/// The part of a version that decides who can talk to whom.
+/// The part of a version that decides which members can talk to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     /// 3 in 3.7.

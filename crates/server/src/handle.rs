@@ -36,7 +36,7 @@ impl Server {
         Server { threads: Arc::clone(node), requests: node.request_channel(), limits }
     }
 
-    /// The same for a client who waits until then only: see [`RequestChannel::with_deadline`].
+    /// The same for a client that waits until then only: see [`RequestChannel::with_deadline`].
     pub fn with_deadline(&self, until_ns: u64) -> Server {
         let (node, limits) = (Arc::clone(&self.threads), self.limits);
         Server { threads: node, requests: self.requests.with_deadline(until_ns), limits }
@@ -76,7 +76,7 @@ impl Server {
         &self,
         card: &mut RequestTrace,
     ) -> Result<(), RequestError> {
-        // Who asks nobody has not waited for anybody.
+        // A read that asks no other member has not waited for one.
         if !self.threads.is_sole_voter_caught_up() {
             let applying = self.read_index().await?;
             card.end_read_index(applying);
@@ -84,8 +84,8 @@ impl Server {
         Ok(())
     }
 
-    /// Has the thread that speaks to raft say that this member is fresh, also where nobody need be asked: for
-    /// those who want to know whether it answers.
+    /// Has the thread that speaks to raft say that this member is fresh, also where no other member need be
+    /// asked: for callers that check whether it answers.
     pub async fn force_read_index(&self) -> Result<(), RequestError> {
         self.read_index().await.map(drop)
     }
@@ -164,7 +164,7 @@ impl Server {
         }
     }
 
-    /// Whether the store may take a request. If not, everybody hears of it before the client does.
+    /// Whether the store may take a request. If not, all members are notified of it before the client is.
     async fn check_quota(&self, request: &InternalRaftRequest) -> Result<(), RequestError> {
         let (cost, size) = (quota::cost(request), self.threads.sizes().size());
         if cost == 0 {
@@ -179,7 +179,7 @@ impl Server {
         }
         let member = self.threads.metadata().node_id;
         if !self.threads.alarms().is_raised_by(member, AlarmType::Nospace) {
-            // Also if the alarm gets lost: the next one who asks raises it.
+            // Also if the alarm gets lost: the next request that asks raises it.
             let _ = self.requests.propose(Box::new(alarms::no_space(member))).await;
         }
         Err(RequestRejection::NoSpace.into())
@@ -194,14 +194,14 @@ impl Server {
         let compaction = Some(request);
         let reply = self.propose(InternalRaftRequest { compaction, ..Default::default() }).await?;
         if is_physical {
-            // The member's threads end with it, and then nobody waits here either.
+            // The member's threads end with it, and then no request waits here either.
             let mut compacted = self.threads.compacted();
             let _ = self.within_deadline(compacted.wait_for(|done| *done >= at)).await?;
         }
         Ok(reply)
     }
 
-    /// Hands leadership to another member, and waits until somebody else leads.
+    /// Hands leadership to another member, and waits until another member leads.
     pub async fn move_leader(&self, to: u64) -> Result<(), RequestError> {
         let this = self.threads.metadata().node_id;
         let mut leadership = self.threads.leadership();
@@ -285,7 +285,7 @@ impl Server {
         voters().filter(|voter| is_connected(voter.id)).count() > voters().count() / 2
     }
 
-    /// Says who answers.
+    /// Fills in the member that answers.
     pub fn fill_header(&self, header: &mut Option<ResponseHeader>) {
         let metadata = self.threads.metadata();
         let header = header.get_or_insert_default();
@@ -294,7 +294,7 @@ impl Server {
         header.raft_term = self.threads.status().term();
     }
 
-    /// Who leads, if it is another, and how to ask it.
+    /// The leader, if it is another member, and how to ask it.
     pub fn remote_leader(&self) -> Option<(&Arc<dyn crate::threads::PeerClients>, u64)> {
         let leader = self.threads().status().leader();
         let is_another = leader != 0 && leader != self.threads().metadata().node_id;

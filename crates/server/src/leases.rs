@@ -10,8 +10,8 @@
 //! Without the round, a leader that has been replaced and does not know it yet would renew a lease that
 //! its successor lets run out.
 //!
-//! Members that do not lead answer [`RequestError::NotLeader`]: whoever carries requests between members
-//! asks the leader then.
+//! Members that do not lead answer [`RequestError::NotLeader`]: the code that carries requests between
+//! members asks the leader then.
 
 use clearlane_lease::{LeaseTtl, Renewal};
 use clearlane_proto::etcdserverpb::{

@@ -3,8 +3,8 @@
 //!
 //! # The problem
 //!
-//! Below this crate lie a log that members agree on, a store, and a barrier that says how fresh a
-//! read is. Each keeps its own promises. That a client is told "done" only when a quorum has his write
+//! Below this crate lie a log that members agree on, a store, and a ReadIndex queue that says how fresh a
+//! read is. Each keeps its own promises. That a client is answered "done" only when a quorum has its write
 //! on disk and this member has applied it, that a crash between any two steps loses nothing and does
 //! nothing twice, that a member which was away for long comes back: these are promises about the
 //! order of steps, and the order is made here.
@@ -15,12 +15,12 @@
 //! |---|---|
 //! | [`applied_position`] | how far has the store come in the log? |
 //! | [`requests`] | what does a request do to the store, and what is answered? |
-//! | [`membership`] | who belongs to the cluster, and how does that change? |
-//! | [`alarms`] | what may nobody do for the time being? |
+//! | [`membership`] | which members belong to the cluster, and how does that change? |
+//! | [`alarms`] | which requests are refused for the time being? |
 //! | [`quota`] | how large may the store become? |
 //! | [`raft_snapshot`] | how does the store of one member get to another, whole? |
 //! | [`replica`] | in what order does all of it happen? |
-//! | [`auth_store`] | who is to be known by name, and with which permissions? |
+//! | [`auth_store`] | which users are there, and with which permissions? |
 //! | [`downgrade`] | is the cluster to go back to an older version? |
 //! | [`checksums`] | do two members have the same? has this disk what it had? |
 //! | [`corruption`] | and if not, which of them is wrong? |
@@ -29,7 +29,7 @@
 //! | [`streamed_range`] | an answer that is too long to be in memory at once |
 //! | [`response_memory`] | how much may be read before anybody takes it? |
 //! | [`request_trace`] | where has a slow request spent its time? |
-//! | [`task_labels`] | in whose names are locks taken? |
+//! | [`task_labels`] | under which names are locks taken? |
 //! | [`trace`] | what happened when? |
 //!
 //! # What holds

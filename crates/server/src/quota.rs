@@ -48,7 +48,7 @@
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest, RequestOp, TxnRequest};
 
-/// What etcd takes if nobody says otherwise.
+/// etcd's default.
 const DEFAULT_BYTES: i64 = 2 << 30;
 const LEASE_COST: u64 = 64;
 /// What a put costs besides its key and value.

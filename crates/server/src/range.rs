@@ -8,12 +8,12 @@
 //!                        └─ found      keys → records → (sorted, filtered, cut off)
 //! ```
 //!
-//! From the view on nobody waits for anybody: in the default era the view is one pointer, and it
+//! From the view on a range does not wait for other threads: in the default era the view is one pointer, and it
 //! shows the same state for as long as it is kept.
 //!
 //! # Small and large
 //!
-//! Nobody knows beforehand how much a range will find. So it begins on the network thread, which
+//! It is not known beforehand how much a range will find. So it begins on the network thread, which
 //! would only lose time by handing over a single key, and has a budget there. What goes beyond it
 //! begins again in the [read pool](crate::threads::ReadPool), and is read there [piece by
 //! piece](crate::streamed_range), as fast as the client takes it. So all answers together need a bounded amount of
@@ -202,7 +202,7 @@ async fn run_in_pool<T: Send + 'static>(
     Ok(done??)
 }
 
-/// In whose name a range takes its locks.
+/// The name under which a range takes its locks.
 fn task_label(request: &RangeRequest) -> TaskLabel {
     match request.range_end.is_empty() {
         true => *GET,
@@ -238,7 +238,7 @@ pub enum RangeResult {
 /// What an answer says beside its records.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RangeMeta {
-    /// Who answers, and as of which revision.
+    /// The member that answers, and as of which revision.
     pub header: Option<ResponseHeader>,
     /// Whether the limit has cut off something.
     pub more: bool,
@@ -256,7 +256,7 @@ pub struct RangeRows {
 }
 
 impl RangeResult {
-    /// Who answers.
+    /// The member that answers.
     pub fn header_mut(&mut self) -> &mut Option<ResponseHeader> {
         match self {
             RangeResult::Rows(found) => &mut found.meta.header,
@@ -274,7 +274,7 @@ impl RangeResult {
         }
     }
 
-    /// All of it in memory, for whoever cannot take it piece by piece.
+    /// All of it in memory, for a caller that cannot take it piece by piece.
     pub async fn read_all(
         self,
         member: &Server,

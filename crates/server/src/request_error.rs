@@ -1,4 +1,4 @@
-//! Why a client gets no answer, whatever he asked for. The words are etcd's.
+//! Why a client gets no answer, whatever it asked for. The words are etcd's.
 
 use clearlane_raft as raft;
 use clearlane_raft::read_index;
@@ -24,7 +24,7 @@ pub enum RequestError {
     /// The read could not be made fresh.
     #[error(transparent)]
     ReadIndex(#[from] read_index::ReadIndexError),
-    /// Nobody leads.
+    /// There is no leader.
     #[error("etcdserver: no leader")]
     NoLeader,
     /// Only the leader can do this, and it is another member.
@@ -55,10 +55,10 @@ pub enum RequestError {
     /// or not.
     #[error("etcdserver: request timed out, possibly due to connection lost")]
     ConnectionLost,
-    /// Too few members are there to change who is one.
+    /// Too few members are there to change the membership.
     #[error("etcdserver: unhealthy cluster")]
     Unhealthy,
-    /// Nobody led for as long as the request could wait, or its client waits no longer.
+    /// There was no leader for as long as the request could wait, or its client waits no longer.
     #[error("context deadline exceeded")]
     DeadlineExceeded,
     /// The store could not be read.

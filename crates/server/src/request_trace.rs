@@ -2,15 +2,15 @@
 //!
 //! # The problem
 //!
-//! "It took 900 ms" is what a client knows by himself. What he asks next is: for what? Nobody can say
-//! that afterwards unless it was written down before, for every request, because nobody knows which
+//! "It took 900 ms" is what a client measures itself. The next question is: for what? This cannot be
+//! said afterwards unless it was written down before, for every request, because it is not known which
 //! one is going to be slow.
 //!
 //! # The idea
 //!
 //! A request carries a [`RequestTrace`], and it is stamped when a stage is over: one reading of the clock, a
 //! dozen nanoseconds. All time since the last stamp belongs to the stage that was over; so the
-//! stages' times add up to the whole, and nothing is left that belongs to nobody.
+//! stages' times add up to the whole, and no time is left that belongs to no stage.
 //!
 //! ```text
 //!   begin ──── read index ────┬──── backend ────┬─ sending ─┐
@@ -20,8 +20,8 @@
 //! ```
 //!
 //! Waiting for a lock is no stage of its own: it happens inside of one. The [locks](clearlane_contention)
-//! know what a thread waited, and for whom. A card that is told to [look at
-//! them](RequestTrace::end_stage_with_locks) takes that time out of the stage, and remembers who stood in front.
+//! know how long a thread waited, and which holder blocked it. A trace that is to [look at
+//! them](RequestTrace::end_stage_with_locks) takes that time out of the stage, and records the blocker.
 //! That must happen on the thread that waited.
 //!
 //! What is quick throws its card away. Of what was not, [`RequestTrace::report_if_slow`] makes a [`SlowRequestReport`], and
@@ -91,7 +91,7 @@ pub struct LockWaitMark {
 impl LockWaitMark {
     /// As it is now, on this thread.
     pub fn now() -> LockWaitMark {
-        // What waited before was somebody else.
+        // What waited before was another request.
         take_longest_wait();
         LockWaitMark { waited_ns: waited_ns() }
     }
@@ -222,7 +222,7 @@ pub struct SlowRequestReport {
 pub struct SlowRequestFields<'a> {
     /// Which call: `/etcdserverpb.KV/Range`.
     pub call: &'a str,
-    /// Who asked.
+    /// The client that asked.
     pub remote: &'a str,
     /// The request, in short.
     pub request: &'a dyn fmt::Display,

@@ -8,8 +8,8 @@
 //!
 //! # The idea
 //!
-//! A shelf of 64 MiB for all answers together. Who finds room on it reads a large piece, or the whole rest if
-//! that is not more; who finds none reads a small piece, and goes on all the same.
+//! A shelf of 64 MiB for all answers together. An answer that finds capacity on it reads a large piece, or
+//! the whole rest if that is not more; one that finds none reads a small piece, and goes on all the same.
 //!
 //! ```text
 //!   shelf   ▐ answer 1 ▐ answer 2, all of it ▐ answer 1, one ahead ▐ ┄┄┄   others: small pieces
@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// For all answers.
 const CAPACITY_BYTES: u64 = 64 << 20;
-/// What is read at once by who finds room, and by who finds none.
+/// What is read at once by an answer that finds capacity, and by one that finds none.
 const LARGE_CHUNK_BYTES: u64 = 4 << 20;
 const SMALL_CHUNK_BYTES: u64 = 64 << 10;
 

@@ -26,8 +26,8 @@
 //!
 //! # What holds
 //!
-//! * Nobody waits for a writer; what it keeps is the snapshot and one frame of the stream.
-//! * [`restore`] reads the sum before it believes a word. Whoever asks it not to still has the
+//! * No thread waits for a writer; what it keeps is the snapshot and one frame of the stream.
+//! * [`restore`] reads the sum before it uses the data. A caller that asks it not to still has the
 //!   stream's own sums.
 
 use std::io::{self, Read, Seek, SeekFrom};
@@ -53,7 +53,7 @@ const CHECKSUM_BYTES: u64 = 32;
 #[derive(Debug)]
 pub struct SnapshotWriter {
     exporter: Exporter,
-    /// What the exporter has given and nobody has got yet.
+    /// What the exporter has given and the reader has not got yet.
     exported: Bytes,
     stream_length: u64,
     /// How much is still to come before the sum.

@@ -3,7 +3,7 @@
 //! # The problem
 //!
 //! How long an answer is must be said before its first byte. But a client may ask for a gigabyte, take a
-//! minute to read it, and have a hundred friends who do the same.
+//! minute to read it, and a hundred other clients may do the same.
 //!
 //! # The idea
 //!
@@ -18,8 +18,8 @@
 //! large a piece may be, the [shelf](crate::response_memory) decides. Between two pieces it is another answer's turn in
 //! the [pool](crate::threads::ReadPool).
 //!
-//! The threads of the pool are [late](clearlane_net::sched::SchedClass::Batch) and read in [`YieldPoints`], so that whoever has less to do
-//! on the same core goes first.
+//! The threads of the pool are [late](clearlane_net::sched::SchedClass::Batch) and read in [`YieldPoints`],
+//! so that a thread with less to do on the same core goes first.
 //!
 //! Where the index [does not know](clearlane_mvcc::key_index::EncodedLen) a length, the records are read to
 //! measure them, and read again to be sent.

@@ -1,6 +1,6 @@
-//! In whose names does a member take its locks?
+//! Under which names does a member take its locks?
 //!
-//! A slow request, a metric and a timeline say who held a lock by these names. They are the kinds of work that a
+//! A slow request, a metric and a timeline name a lock holder by these names. They are the kinds of work that a
 //! person knows: what a client has asked for, and the threads of [`node`](crate::threads) by what they do.
 
 use std::sync::LazyLock;
@@ -32,11 +32,11 @@ actors! {
     COMMIT "commit",
     /// Tells watchers what has happened.
     WATCH "watch",
-    /// Tells those who are behind.
+    /// Notifies the watchers that are behind.
     CATCH_UP "catch-up",
 }
 
-/// What somebody with such a name is there for.
+/// The kind of work that a task with this label does.
 pub fn lane_kind_of(actor: TaskLabel) -> LaneKind {
     match [&*GET, &*RANGE, &*READ_TXN].contains(&&actor) {
         true => LaneKind::Read,

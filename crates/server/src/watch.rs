@@ -1,11 +1,12 @@
-//! What a network thread has of watching: streams, and a desk that wakes them.
+//! What a network thread has of watching: streams, and a wake set that wakes them.
 //!
 //! # The idea
 //!
 //! A transaction may be told to a thousand streams, and they are served by a few threads. To wake a
-//! thread costs more than to tell a stream, so each network thread has a [`WatchWakeSet`]: whoever hands
-//! a transaction on leaves there the numbers of the streams that have something now, and wakes the
-//! thread once. The desk's own task then wakes the streams' tasks, all on its thread.
+//! thread costs more than to tell a stream, so each network thread has a [`WatchWakeSet`]: the thread
+//! that delivers a transaction leaves there the numbers of the streams that have something now, and wakes
+//! the network thread once. The wake set's own task (`desk` below) then wakes the streams' tasks, all on its
+//! thread.
 //!
 //! ```text
 //!   delivery thread    outbox 3, outbox 7, outbox 9 ──▶ desk: [3 7 9], wake once
@@ -15,7 +16,7 @@
 //! # A client that does not read
 //!
 //! Its task takes nothing, its outbox fills up to a bound, and from there on nothing is kept for its
-//! watchers but a revision each. It is in nobody's way. When it reads again, it is told the rest from
+//! watchers but a revision each. It blocks no other client. When it reads again, it is sent the rest from
 //! the store. See [`clearlane_mvcc::watch`].
 //!
 //! # When the store is replaced
@@ -280,7 +281,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         self.wake_set.watch_server.streams.fetch_sub(1, Ordering::Relaxed);
         let mut streams = self.wake_set.wake_queue.streams.lock();
-        // Who has the place next may be woken once for nothing.
+        // The stream that has the place next may be woken once for nothing.
         streams.slots[self.slot] = StreamSlot::default();
         streams.free.push(self.slot);
     }

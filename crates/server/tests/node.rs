@@ -30,7 +30,7 @@ impl Network for PanickingNetwork {
     fn send_raft_snapshot(&mut self, _message: Message, _store: Arc<dyn Store<AppliedPosition>>) {}
 }
 
-/// Somebody waits for answers that a thread will never give: he must be told.
+/// A request waits for answers that a thread will never give: it must be notified.
 #[test]
 fn a_thread_that_panics_fails_the_member() {
     let dir = tempfile::tempdir().unwrap();

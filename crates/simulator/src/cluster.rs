@@ -7,7 +7,7 @@
 //!   timer  ─▶ every 100 ms ────────────────────────────────────────────────▶ era::commit
 //! ```
 //!
-//! Each member has a machine of its own. The first leads; those behind the ones who vote learn. What goes
+//! Each member has a machine of its own. The first leads; those behind the ones that vote learn. What goes
 //! between them is a [`Message`] on a [link](crate::link); how writes come into the logs is in
 //! [`raft`](crate::raft), and how reads become fresh in [`reads`](crate::reads).
 
@@ -71,7 +71,7 @@ struct Inner {
     links: Vec<Link<Message>>,
     progress: Progress,
     quorum: TimeKind,
-    /// The member at which the next one arrives who is dealt to all.
+    /// The member at which the next request arrives that is dealt to all.
     next: Cell<usize>,
     jobs: RefCell<Vec<ClassResults>>,
     keys: u64,
@@ -80,7 +80,7 @@ struct Inner {
     ends_ns: u64,
 }
 
-/// Who computes for a request beside its own thread.
+/// A thread that computes for a request beside the request's own thread.
 struct Alongside {
     name: TimeKind,
     time_account: TimeAccount,
@@ -167,7 +167,7 @@ impl Cluster {
         &self.0.members[place]
     }
 
-    /// How many there are, with those who learn.
+    /// How many there are, with the learners.
     pub(crate) fn members(&self) -> usize {
         self.0.members.len()
     }
@@ -295,7 +295,7 @@ impl Cluster {
         trip.run(costs.request_ns / 2).await;
     }
 
-    /// What a request costs a client who pays for it here.
+    /// What a request costs a client that pays for it here.
     fn client_ns(&self) -> u64 {
         if self.model().clients_apart { 0 } else { self.0.build.costs.client_ns }
     }
@@ -332,7 +332,7 @@ impl Cluster {
         self.sends(place, trip, range).await;
     }
 
-    /// What sending and taking an answer costs, whoever pays for it.
+    /// What sending and taking an answer costs, whichever side pays for it.
     fn sending_ns(&self, range: Range) -> (u64, u64) {
         let (costs, bytes) = (&self.0.build.costs, range.bytes());
         let sent_ns = costs.sent_record_ns * range.sent + times(bytes, costs.sent_byte_ns);
@@ -362,7 +362,7 @@ impl Cluster {
             let taken = self.alongside(place, "its client", received_ns, false);
             if reads {
                 let sending = self.alongside(place, "its sending", sent_ns, true);
-                // Who reads has no lock in his hands. Like who sends, he steps back behind all who answer.
+                // The reading task holds no lock. Like the sending one, it steps back behind all that answer.
                 trip.set_runs_in_background(true);
                 member.build.era.range(member, trip, piece).await;
                 trip.set_runs_in_background(false);
@@ -376,7 +376,7 @@ impl Cluster {
         }
     }
 
-    /// Somebody else computes for a request, at the same time, and for others first if he makes way.
+    /// Another thread computes for a request, at the same time; if it makes way, others go first.
     fn alongside(&self, place: usize, name: &'static str, ns: u64, makes_way: bool) -> Alongside {
         let (world, cores) = (self.world(), &self.member(place).cores);
         let mut its = SimTask::new(world, cores, TaskLabel::named(name));

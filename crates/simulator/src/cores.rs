@@ -1,8 +1,8 @@
-//! Processors: who runs, and who waits until one is free.
+//! Processors: which computations run, and which wait until one is free.
 //!
-//! Each core does one thing at a time. Who finds all of them busy stands in line; who has run for a *quantum*
-//! while others stand there goes to its end. So a long computation does not keep short ones out, and three
-//! threads on two cores each take half as long again. With an endless quantum it is the counter of a shop.
+//! Each core does one thing at a time. A computation that finds all of them busy stands in line; one that has run for
+//! a *quantum* while others stand there goes to its end. So a long computation does not keep short ones out, and
+//! three threads on two cores each take half as long again. With an endless quantum it is the counter of a shop.
 //!
 //! ```text
 //!   2 cores, quantum 3        a and b need 6, c needs 3; they arrive together
@@ -14,13 +14,13 @@
 //!
 //! For fairness' sake a system lets a thread that wakes take the core of one that has run for long.
 //! Mostly: now and then a thread is woken on a core that is busy, and stays there until a slice is over, though
-//! another core may have nothing to do. The first is the share of those who are
-//! [impatient](Cores::with_impatience); if nobody says anything, nobody is.
+//! another core may have nothing to do. The first is the share of the computations that are
+//! [impatient](Cores::with_impatience); by default, none is.
 //!
 //! # Who makes way
 //!
-//! A computation may be [late](Cores::run_late): it gets a core that nobody else wants, and gives it back to the first
-//! who does. Of a real thread that steps back this is a simplification: it keeps a smaller share.
+//! A computation may be [late](Cores::run_late): it gets a core that no other one wants, and gives it back to the
+//! first that does. Of a real thread that steps back this is a simplification: it keeps a smaller share.
 //!
 //! # Left out
 //!
@@ -45,12 +45,12 @@ struct Inner {
     world: World,
     count: usize,
     quantum_ns: u64,
-    /// Those that do nothing, by since when; who is next takes the one that was busy last.
+    /// Those that do nothing, by since when; the next computation takes the one that was busy last.
     free: RefCell<Vec<u64>>,
     /// What the others do.
     busy: RefCell<Vec<Slice>>,
     run_queue: RefCell<VecDeque<QueuedComputation>>,
-    /// Who have left the line, and were not told yet.
+    /// Computations that have left the line, and were not notified yet.
     woken: RefCell<Vec<QueuedComputation>>,
     computations: Cell<u64>,
     used_ns: Cell<u64>,
@@ -79,12 +79,12 @@ struct Slice {
 }
 
 impl Cores {
-    /// So many. A quantum of `u64::MAX` lets everybody run to its end.
+    /// So many. A quantum of `u64::MAX` lets each computation run to its end.
     pub fn new(world: &World, count: usize, quantum_ns: u64) -> Cores {
         Cores::with_impatience(world, count, quantum_ns, 0.0, Rng::new(0, 0))
     }
 
-    /// The same, on which this share of those who come goes first.
+    /// The same, on which this share of the new computations goes first.
     pub fn with_impatience(
         world: &World,
         count: usize,
@@ -113,7 +113,7 @@ impl Cores {
         self.computes(ns, false)
     }
 
-    /// The same, if nobody else wants the core.
+    /// The same, if no other computation wants the core.
     pub fn run_late(&self, ns: u64) -> Computation<'_> {
         self.computes(ns, true)
     }
@@ -161,7 +161,7 @@ pub struct Computation<'c> {
     begin_ns: u64,
     work_ns: u64,
     at: At,
-    /// Ends of slices in the calendar: the last one, and those before it, of which nobody knows whether they are over.
+    /// Ends of slices in the calendar: the last one, and those before it, which may be over or not.
     noted_ns: u64,
     cut_short: Vec<u64>,
 }
@@ -174,24 +174,24 @@ enum At {
 }
 
 impl Inner {
-    /// Whether the next one who comes goes first.
+    /// Whether the next computation that comes goes first.
     fn is_impatient(&self) -> bool {
         self.impatience > 0.0 && self.rng.borrow_mut().unit() < self.impatience
     }
 
-    /// Who is next: the first who is not late, or else the first.
+    /// The next computation: the first that is not late, or else the first.
     fn next(&self) -> Option<QueuedComputation> {
         let mut line = self.run_queue.borrow_mut();
         let at = line.iter().position(|standing| !standing.is_late).unwrap_or(0);
         line.remove(at)
     }
 
-    /// Whether somebody stands in line who goes before this one.
+    /// Whether a computation stands in line that goes before this one.
     fn is_wanted(&self, by_one_who_is_late: bool) -> bool {
         self.run_queue.borrow().iter().any(|standing| by_one_who_is_late || !standing.is_late)
     }
 
-    /// Whoever is next gets this core; if nobody is, it is free.
+    /// The next computation gets this core; if there is none, it is free.
     fn hands_over(&self) {
         match self.next() {
             Some(next) => {
@@ -202,8 +202,8 @@ impl Inner {
         }
     }
 
-    /// Takes the core of one who is late, or of who has it for the longest time. That one stands in front of the line with
-    /// the rest. Whose slice is over at this moment is let go by himself.
+    /// Takes the core of a computation that is late, or of the one that has it for the longest time. That one stands
+    /// in front of the line with the rest. A computation whose slice is over at this moment leaves by itself.
     fn interrupts(&self, only_who_is_late: bool) -> bool {
         let mut busy = self.busy.borrow_mut();
         let now_ns = self.world.now_ns();
@@ -236,7 +236,7 @@ impl Computation<'_> {
         let slice = Slice { process, number, is_late: self.is_late, begin_ns, length_ns };
         self.cores.busy.borrow_mut().push(slice);
         // Ends of slices that were cut short are still in the calendar, and none of them is behind this end: it
-        // must not be there twice, or somebody else might hear it.
+        // must not be there twice, or another process might hear it.
         let end_ns = begin_ns + length_ns;
         if self.noted_ns != end_ns && !self.cut_short.contains(&end_ns) {
             if self.noted_ns > begin_ns {
@@ -261,7 +261,7 @@ impl Computation<'_> {
         self.number = cores.computations.get();
         cores.computations.set(self.number + 1);
         let (free, is_impatient) = (cores.free.borrow().len(), cores.is_impatient());
-        // A patient one may wait for a core that is busy, beside one that is free; but not for one who makes way.
+        // A patient one may wait for a core that is busy, beside one that is free; but not for one that makes way.
         let for_somebody = || cores.busy.borrow().iter().any(|slice| !slice.is_late);
         let is_misled = cores.impatience > 0.0 && !is_impatient && for_somebody();
         match free {
@@ -461,7 +461,7 @@ mod tests {
             assert_eq!((cores.waiting(), cores.0.free.borrow().len()), (0, count));
             let ends = ends.take();
             let waited = |number| ends.iter().find(|end| end.0 == number).unwrap().2;
-            // The other is all that a punctual one can wait for, and with a core for each, for nobody.
+            // The other is all that a punctual one can wait for, and with a core for each, for none.
             match count {
                 1 => assert!(waited(2) <= 4 && waited(3) <= 20, "{ends:?}"),
                 _ => assert_eq!((waited(2), waited(3)), (0, 0), "{ends:?}"),
@@ -470,7 +470,7 @@ mod tests {
         }
     }
 
-    /// How often one of these who come alone waits, beside one who computes all the time.
+    /// How often one of these that come alone waits, beside one that computes all the time.
     fn waits_beside(one_who_is_late: bool) -> usize {
         let world = World::new();
         let cores = Cores::with_impatience(&world, 2, 4_000, 0.5, Rng::new(1, 0));
@@ -495,7 +495,7 @@ mod tests {
     #[test]
     fn nobody_waits_for_one_who_makes_way() {
         assert_eq!(waits_beside(true), 0);
-        // Beside another one, those who are patient are woken on a core that is busy, though there is a free one.
+        // Beside another one, those that are patient are woken on a core that is busy, though there is a free one.
         let waits = waits_beside(false);
         assert!((30..=70).contains(&waits), "{waits} of 100");
     }

@@ -1,6 +1,6 @@
 //! What things cost, in nanoseconds: all that the model knows of a machine and of the real code's speed.
 //!
-//! Most of it is time on a core. The rest is waiting that nobody is to blame for: for a disk, and for threads
+//! Most of it is time on a core. The rest is waiting that no request is to blame for: for a disk, and for threads
 //! that sleep and must be woken, which on a virtual machine takes longer than many a request computes.
 //!
 //! Where they come from: a [calibration](crate::calibration).
@@ -12,7 +12,7 @@ use crate::spread::Spread;
 pub struct Costs {
     /// So long a core works for one before it makes way for another.
     pub quantum_ns: u64,
-    /// Which share of those who wake goes before who has run for long: [`crate::cores`].
+    /// Which share of the threads that wake goes before a thread that has run for long: [`crate::cores`].
     pub impatience: f64,
     /// The server, for a request: its frames, its handling, its answer.
     pub request_ns: u64,
@@ -86,7 +86,7 @@ pub struct Costs {
 
 impl Costs {
     /// Round numbers, about right for one core of a server of these years: for examples that are reckoned by
-    /// hand. Who runs a scenario wants those of a [calibration](crate::calibration).
+    /// hand. To run a scenario, use those of a [calibration](crate::calibration).
     pub const BY_HAND: Costs = Costs {
         quantum_ns: 3_000_000,
         impatience: 0.0,

@@ -1,7 +1,7 @@
 //! A disk that stands still now and then.
 //!
 //! A disk that several machines share answers within a millisecond, and then for a tenth of a second not at all, whatever is
-//! asked of it. Whoever waits for it waits for so much longer: the log, and the backend beside it.
+//! asked of it. A request that waits for it waits for so much longer: the log, and the backend beside it.
 //!
 //! ```text
 //!   log       ├ sync ┤   ├─ syn ░░░░░░░░░░░░░░░ c ─┤
@@ -9,7 +9,7 @@
 //!                               └ stands still ┘
 //! ```
 //!
-//! It does so once in each stretch of time, nobody knows when.
+//! It does so once in each stretch of time, at a random moment.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ pub(crate) struct Disk {
     known: RefCell<Known>,
 }
 
-/// When it stands still, as far as anybody has asked.
+/// When it stands still, as far as a caller has asked.
 #[derive(Debug)]
 struct Known {
     rng: Rng,
@@ -67,7 +67,7 @@ impl Disk {
 }
 
 impl Known {
-    /// The one at this place, of those that are not over; nobody asks for one without those before it.
+    /// The one at this place, of those that are not over; no caller asks for one without those before it.
     fn stall(&mut self, place: usize, stalls: Stalls) -> (u64, u64) {
         if let Some(stall) = self.stalls.get(place) {
             return *stall;
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(at(begin_ns + 10 * MS, MS), 21 * MS, "what is left of it");
         assert_eq!(at(begin_ns + 10 * MS, 0), 20 * MS);
         assert_eq!(at(end_ns, MS), MS, "over");
-        // One in each stretch: who works for seventy stretches' worth meets about a hundred of them.
+        // One in each stretch: a task that works for seventy stretches' worth meets about a hundred of them.
         let long = at(end_ns, 7_000 * MS) / MS;
         assert!((9_900..10_100).contains(&long), "{long}");
         // Far behind it, there is nothing to catch up with.

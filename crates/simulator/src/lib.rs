@@ -1,10 +1,10 @@
-//! Who waits for whom? A model of etcd's read path, era by era, in virtual time.
+//! Which request waits for which? A model of etcd's read path, era by era, in virtual time.
 //!
 //! # The problem
 //!
 //! A server shows what happens on this machine. It does not show what would happen on thirty-two cores, with a
 //! slow disk, or with the protocol of another year; and when a put takes 600 ms, it does not show the chain
-//! of those who stood in front of it.
+//! of the requests that stood in front of it.
 //!
 //! # The idea
 //!
@@ -15,8 +15,8 @@
 //! # Reading order
 //!
 //! [`world`] has time and processes; [`cores`], [`lock`] and [`signal`] are what they wait for; a [`sim_task`] is
-//! who waits, and keeps an [`account`] of it; [`rng`] is the only source of accidents, and [`spread`] of times
-//! that differ.
+//! the task that waits, and keeps an [`account`] of it; [`rng`] is the only source of accidents, and [`spread`] of
+//! times that differ.
 //!
 //! Then the model: a [`cluster`] of members, each a [`server`], has what all eras have in common, [`era`] what tells
 //! them apart, and [`costs`] what things cost: a [`calibration`] measures that on a machine, and a [`validation`] says

@@ -1,7 +1,7 @@
 //! Messages on their way from one member to another.
 //!
 //! A connection keeps messages in order. So one that is slow holds up those behind it, and there need be only one
-//! who waits: for the first of them.
+//! task that waits: for the first of them.
 //!
 //! ```text
 //!   sent       1   2 3          4
@@ -44,7 +44,7 @@ impl<T> Link<T> {
         self.on_its_way.push((arrives_ns, message));
     }
 
-    /// What is on its way and has nobody who waits for it yet.
+    /// What is on its way and has no task that waits for it yet.
     pub(crate) fn drain(&self) -> Drain<'_, (u64, T)> {
         self.on_its_way.drain()
     }

@@ -1,10 +1,10 @@
 //! Locks in virtual time, with the rules of the real ones.
 //!
 //! The rules are not written down a second time: behind each lock here is a [`LockState`], the same state machine
-//! that the locks of [`clearlane_contention`] run on threads. It is told who arrives and leaves at which time, and
-//! says whom to wake; a thread that is woken looks for itself whether it is inside, and so does a process.
+//! that the locks of [`clearlane_contention`] run on threads. It is told which task arrives and leaves at which time,
+//! and says which one to wake; a thread that is woken looks for itself whether it is inside, and so does a process.
 //!
-//! A mutex is a lock that nobody takes to read.
+//! A mutex is a lock that no task takes to read.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -32,16 +32,16 @@ struct Inner {
     spent: TimeKind,
     state: RefCell<LockState>,
     waiting: RefCell<BTreeMap<Ticket, ProcessId>>,
-    /// Of those who are recorded.
+    /// Of the tasks that are recorded.
     lanes: RefCell<BTreeMap<Ticket, Lane>>,
     accounting: RefCell<LockAccounting>,
     longest_hold: Cell<Option<Hold>>,
 }
 
-/// The longest time that somebody was inside.
+/// The longest time that a task was inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// Who.
+    /// The task.
     pub label: TaskLabel,
     /// To do what.
     pub mode: LockMode,
@@ -52,30 +52,30 @@ pub struct Hold {
 /// What a lock has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockAccounting {
-    /// Times that somebody went in.
+    /// Times that a task went in.
     pub entries: u64,
-    /// How long all who went in had waited, together.
+    /// How long all tasks that went in had waited, together.
     pub waited_ns: u64,
     /// How long all were inside, together.
     pub held_ns: u64,
-    /// Who waited behind whom.
+    /// Which task waited behind which.
     pub blame: BTreeMap<BlameKey, Blame>,
 }
 
-/// Who waited, to do what, and behind whom: behind one who held the lock, or who waited for it, too.
+/// Which task waited, to do what, and behind which: behind one that held the lock, or that waited for it, too.
 pub type BlameKey = (TaskLabel, LockMode, TaskLabel, BlockerState);
 
 /// Waits of one kind, together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Blame {
-    /// How often somebody began to stand behind somebody else, or that one's stance changed.
+    /// How often a task began to stand behind another one, or that one's stance changed.
     pub intervals: u64,
     /// How long all of them took.
     pub ns: u64,
 }
 
 impl Lock {
-    /// A lock that nobody has.
+    /// A lock that no task holds.
     pub fn new(world: &World, name: &'static str) -> Lock {
         let (world, spent) = (world.clone(), TimeKind::named(world, name));
         let (gate, waiting, lanes, figures, longest_hold) = Default::default();
@@ -132,19 +132,19 @@ impl Lock {
         }
     }
 
-    /// Who stands in front of one who waits, if that one is recorded.
+    /// The task that stands in front of a waiting one, if that task is recorded.
     fn lane_before(&self, ticket: Ticket) -> Option<Lane> {
         let gate = self.0.state.borrow();
         let waiting = gate.waiters().find(|waiting| waiting.waiter.ticket == ticket)?;
         self.0.lanes.borrow().get(&waiting.blocker?.ticket).copied()
     }
 
-    /// What it has seen so far. Of those who wait now only what is certain is in it.
+    /// What it has seen so far. Of the tasks that wait now only what is certain is in it.
     pub fn accounting(&self) -> LockAccounting {
         self.0.accounting.borrow().clone()
     }
 
-    /// The longest time that somebody was inside who has left.
+    /// The longest time that a task was inside, of those that have left.
     pub fn longest_hold(&self) -> Option<Hold> {
         self.0.longest_hold.get()
     }
@@ -154,7 +154,7 @@ impl Lock {
         self.0.waiting.borrow().len()
     }
 
-    /// Looks at its rules: who is inside, and who waits behind whom.
+    /// Looks at its rules: which tasks are inside, and which waits behind which.
     pub fn with_state<T>(&self, look: impl FnOnce(&LockState) -> T) -> T {
         look(&self.0.state.borrow())
     }
@@ -217,7 +217,7 @@ impl Future for Acquire {
     }
 }
 
-/// Inside. Who drops it leaves.
+/// Inside. Dropping it leaves the lock.
 #[derive(Debug)]
 #[must_use = "who drops it has left"]
 pub struct LockGuard {
@@ -256,7 +256,7 @@ impl Drop for LockGuard {
         }
         let mut waiting = inner.waiting.borrow_mut();
         for ticket in left.wake {
-            // Readers who have been inside for long are named, too.
+            // Readers that have been inside for long are named, too.
             if let Some(id) = waiting.remove(&ticket) {
                 inner.world.wake(id);
             }

@@ -50,7 +50,7 @@ pub enum Connect {
     /// To the first.
     #[default]
     Leader,
-    /// To all who vote, in turn.
+    /// To all voting members, in turn.
     Spread,
     /// To this one, from 1 on.
     Member(usize),
@@ -73,9 +73,9 @@ pub struct Model {
     pub disk_mb_per_s: Option<f64>,
     /// When a disk stands still.
     pub stalls: Stalls,
-    /// Who vote.
+    /// Voting members.
     pub members: usize,
-    /// Who do not.
+    /// Members that do not vote.
     pub learners: usize,
     /// Between any two members.
     pub round_trip: Option<Spread>,
@@ -91,11 +91,11 @@ pub struct Model {
     pub clients_apart: bool,
     /// Entries between two snapshots of the applier, if not as many as in the era.
     pub snapshot_count: Option<u64>,
-    /// Who watch.
+    /// The watchers.
     pub watchers: Watchers,
     /// Between two compactions; none if 0.
     pub compaction_every_ns: u64,
-    /// Between two copies of the file for somebody; none if 0.
+    /// Between two copies of the file for a client; none if 0.
     pub backup_every_ns: u64,
     /// Between two times that the file is made smaller; none if 0.
     pub defrag_every_ns: u64,
@@ -118,7 +118,7 @@ impl Default for Stalls {
     }
 }
 
-/// Who watch.
+/// The watchers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watchers {
     /// So many hear of each write.
@@ -183,7 +183,7 @@ impl Model {
         }
     }
 
-    /// Whether somebody asks this member, from 0 on, for something.
+    /// Whether a client asks this member, from 0 on, for something.
     pub(crate) fn is_used(&self, place: usize) -> bool {
         let is_here = |connect: Connect| match connect {
             Connect::Leader => place == 0,

@@ -10,12 +10,12 @@
 //!   member 3             └─── network ──────▶├─ sync ─┤─ network ─▶
 //! ```
 //!
-//! The leader syncs while the others do. An entry is committed when most of those who vote have synced it; a
+//! The leader syncs while the others do. An entry is committed when most of the voting members have synced it; a
 //! leader of etcd must be one of them, since it looks at no answer before its own sync is over. Learners keep
-//! the log, and nobody counts them.
+//! the log, and are not counted.
 //!
-//! Who waits for an entry has spent its time as those did who were last: from when the batch was sent, the path
-//! that completed the quorum, be it the leader's own disk, or a network, another member's disk and the network
+//! A request that waits for an entry has spent its time as the last members did: from when the batch was sent, the
+//! path that completed the quorum, be it the leader's own disk, or a network, another member's disk and the network
 //! again.
 //!
 //! # Left out
@@ -64,7 +64,7 @@ pub(crate) struct Entry {
     pub(crate) ticket: Rc<Ticket>,
 }
 
-/// What somebody waits for, and how it came about.
+/// What a request waits for, and how it came about.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     /// At which member.
@@ -102,7 +102,7 @@ pub(crate) struct Arrived {
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     appended: Cell<u64>,
-    /// Of those who vote: the last entry that is known to be in each one's log.
+    /// Of the voting members: the last entry that is known to be in each one's log.
     synced: RefCell<Vec<u64>>,
     uncommitted: RefCell<VecDeque<Rc<Batch>>>,
 }
@@ -112,7 +112,7 @@ impl Progress {
         Progress { synced: RefCell::new(vec![0; voters]), ..Progress::default() }
     }
 
-    /// The last entry that most of those who vote have.
+    /// The last entry that most of the voting members have.
     fn of_a_quorum(&self, leader_first: bool) -> u64 {
         let synced = self.synced.borrow();
         let has = |entry: u64| synced.iter().filter(|last| **last >= entry).count();

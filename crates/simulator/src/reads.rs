@@ -8,9 +8,10 @@
 //! ```
 //!
 //! The leader notes what is committed, and hears from a quorum that it still leads. Another member asks the
-//! leader to do that. Both then wait until so much is applied where the reader is. Who is alone and ours
-//! asks nobody; etcd sends the question through raft all the same, which costs a turn of it. And in ours a member that
-//! asks [has said with it](../../raft-log/src/driver/question.rs) that it follows: of three, that is enough.
+//! leader to do that. Both then wait until so much is applied where the reader is. In ours a
+//! member that is alone asks no other; etcd sends the question through raft all the same, which costs a turn of it.
+//! And in ours a member that asks [has said with it](../../raft-log/src/driver/question.rs) that it follows: of
+//! three, that is enough.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,7 +22,7 @@ use crate::era::ReadMode;
 use crate::signal::Signal;
 use crate::sim_task::SimTask;
 
-/// The leader asks all who vote.
+/// The leader asks all voting members.
 #[derive(Debug)]
 pub(crate) struct QuorumRound {
     begin_ns: u64,
@@ -71,7 +72,7 @@ impl Cluster {
         }
     }
 
-    /// Who asks follows, and most are two.
+    /// The member that asks follows, and most are two.
     fn is_confirmed_by_request(&self, place: usize) -> bool {
         let era = self.member(place).build.era;
         let asks_and_votes = place != LEADER && place < self.voters();
@@ -91,7 +92,7 @@ impl Cluster {
         trip.spent_as(self.quorum(), &ledger, path, begin_ns, self.world().now_ns());
     }
 
-    /// Most of those who vote still follow the leader, which does so itself.
+    /// Most of the voting members still follow the leader, which does so itself.
     async fn round(&self, trip: &mut SimTask) {
         let missing = self.voters() / 2;
         if missing == 0 {

@@ -26,7 +26,7 @@ impl Recorder {
         self.window.set(Some((from_ns, to_ns)));
     }
 
-    /// A lane for one who takes steps from now on; none if nothing is recorded, or no longer.
+    /// A lane for a task that takes steps from now on; none if nothing is recorded, or no longer.
     pub(crate) fn lane(&self, actor: TaskLabel, kind: LaneKind, now_ns: u64) -> Option<Lane> {
         let (_, to_ns) = self.window.get()?;
         if now_ns >= to_ns {

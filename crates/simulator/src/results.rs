@@ -1,4 +1,4 @@
-//! What requests met, and whose fault it was.
+//! What requests met, and which task caused it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -90,7 +90,7 @@ pub struct Share {
     pub share: f64,
     /// What it is of each of them, on average.
     pub each_ms: f64,
-    /// If it is a lock: who had it, for most of the time that others waited for it.
+    /// If it is a lock: the task that had it, for most of the time that others waited for it.
     pub blocked_by: Option<&'static str>,
 }
 
@@ -101,7 +101,7 @@ pub struct LockResults {
     pub name: &'static str,
     /// What it has seen.
     pub accounting: LockAccounting,
-    /// The longest time that somebody was inside.
+    /// The longest time that a task was inside.
     pub longest: Option<Hold>,
 }
 
@@ -193,7 +193,7 @@ impl Results {
         table
     }
 
-    /// What most of a class's slow requests' time is spent on, and behind whom.
+    /// What most of a class's slow requests' time is spent on, and behind which task.
     fn blame(&self, class: &ClassResults) -> String {
         let shares = self.shares(class).into_iter().take(3).map(|share| share.to_string());
         shares.collect::<Vec<_>>().join(", ")
@@ -261,9 +261,9 @@ impl LockResults {
         self.longest = self.longest.into_iter().chain(longest).max_by_key(|hold| hold.ns);
     }
 
-    /// In whose name it was held, for most of the time that this class waited for it. Most of what its requests
-    /// spent on it, `spent_ns`, may be time that a worker waited in the name of others; then it is who was in
-    /// the way of anybody.
+    /// The task in whose name it was held, for most of the time that this class waited for it. Most of what its
+    /// requests spent on it, `spent_ns`, may be time that a worker waited in the name of others; then it is the task
+    /// that was in the way of any other.
     fn culprit(&self, class: &str, spent_ns: u64) -> Option<&'static str> {
         let mut to_class = BTreeMap::<&'static str, f64>::new();
         for ((waiter, _, front, stance), blame) in &self.accounting.blame {
@@ -271,7 +271,7 @@ impl LockResults {
                 let ns = blame.ns as f64;
                 match stance {
                     BlockerState::Holding => *to_class.entry(front.name()).or_default() += ns,
-                    // One who waits is not to blame: whoever lets that one wait is.
+                    // A waiting task is not to blame: the task that lets it wait is.
                     _ => {
                         let behind = self.holders(Some(front.name()));
                         let all: f64 = behind.values().sum();
@@ -289,7 +289,7 @@ impl LockResults {
         most(if is_own { to_class } else { self.holders(None) }).map(|(name, _)| name)
     }
 
-    /// Who held it while this one waited, or anybody, and for how long.
+    /// The tasks that held it while this one waited, or any one, and for how long.
     fn holders(&self, waiting: Option<&str>) -> BTreeMap<&'static str, f64> {
         let mut by_holder = BTreeMap::new();
         for ((waiter, _, front, stance), blame) in &self.accounting.blame {

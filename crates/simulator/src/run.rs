@@ -115,7 +115,7 @@ fn locks(cluster: &Cluster) -> Vec<LockResults> {
     all
 }
 
-/// Sends what is due, when it is due, and waits for nobody.
+/// Sends what is due, when it is due, and waits for no other request.
 async fn sends(
     cluster: Cluster,
     mut class: Class,

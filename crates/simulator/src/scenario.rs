@@ -1,4 +1,4 @@
-//! What is asked of a member, and by whom: a workload of [`clearlane_loadgen`], and a machine.
+//! What is asked of a member, and by which classes: a workload of [`clearlane_loadgen`], and a machine.
 //!
 //! The real driver and the model take the same file, and the same requests are due at the same times. What a
 //! request asks for is taken from the workload, too, but for which keys: the model has no keys, only numbers

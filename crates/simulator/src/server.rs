@@ -1,4 +1,4 @@
-//! One member: its machine, its locks, and those who work in it one batch after the other.
+//! One member: its machine, its locks, and the workers in it, one batch after the other.
 //!
 //! What an era does between the locks is in [`era`](crate::era), a file for each. The locks bear the names that
 //! they have in the code. What members do together is in [`cluster`](crate::cluster).
@@ -91,7 +91,7 @@ pub(crate) struct Member {
     /// Revisions that are in the backend, and how many of them there were at the last compaction.
     pub(crate) revisions: Cell<u64>,
     pub(crate) revisions_compacted: Cell<u64>,
-    /// Somebody asks it for something. If nobody does, whatever it applies keeps nobody waiting.
+    /// A client asks it for something. If none does, whatever it applies keeps no request waiting.
     pub(crate) applies: bool,
     /// Of the leader: what is proposed. Of the others: what they are sent.
     pub(crate) log: Worker<Entry>,
@@ -136,7 +136,7 @@ impl Locks {
     }
 }
 
-/// Somebody who works for others, one batch after the other.
+/// A worker that works for others, one batch after the other.
 #[derive(Debug)]
 pub(crate) struct Worker<T> {
     pub(crate) queue: Queue<T>,
@@ -155,7 +155,7 @@ impl<T> Worker<T> {
     }
 }
 
-/// Those who take the steps of a member's workers.
+/// The tasks that take the steps of a member's workers.
 #[derive(Debug)]
 pub(crate) struct MemberTasks {
     pub(crate) log: SimTask,
@@ -190,7 +190,7 @@ impl Member {
             0 => TaskLabel::named(name),
             other => TaskLabel::named(&format!("{name} {}", other + 1)),
         };
-        // Names are few: who has nothing to do gets none.
+        // Names are few: a worker that has nothing to do gets none.
         let log = name("log");
         let used = |called| if place.applies { name(called) } else { log };
         let trip = |actor| SimTask::new(world, &cores, actor);

@@ -30,7 +30,7 @@ impl Shipped {
         SHIPPED.iter().copied().flatten().copied()
     }
 
-    /// Their names, for who has asked for another one.
+    /// Their names, for a caller that has asked for another one.
     pub fn names() -> String {
         Shipped::all().map(|shipped| shipped.name).collect::<Vec<_>>().join(", ")
     }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use crate::world::{ProcessId, World};
 
-/// Something that happens once, for which anybody may wait. Clones are the same one.
+/// Something that happens once, for which any task may wait. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Signal(Rc<Inner>);
 
@@ -26,7 +26,7 @@ impl Signal {
         Signal(Rc::new(Inner { world: world.clone(), is_set: is_given, waiting }))
     }
 
-    /// It has happened: all who wait go on.
+    /// It has happened: all waiting tasks go on.
     pub fn set(&self) {
         self.0.is_set.set(true);
         for id in self.0.waiting.take() {

@@ -1,13 +1,13 @@
-//! One who takes steps, and where its time goes.
+//! A task that takes steps, and where its time goes.
 //!
-//! Every step of a model is a step of somebody: of a request, or of a worker in the background. Whoever takes it
+//! Every step of a model is a step of a request, or of a worker in the background. The one that takes it
 //! carries a [`SimTask`], which does the step and writes down how long it took, and for what. At the end nothing is
 //! left over: the sum is the time that has passed.
 //!
 //! # Waiting for a worker
 //!
 //! A put waits for the applier, and the applier for a lock. "Waited for the applier" would be true and of no
-//! use. So who waits for a worker spends its time on what the worker spends it on meanwhile: if that waits
+//! use. So a task that waits for a worker spends its time on what the worker spends it on meanwhile: if that waits
 //! 90 ms for `readTx`, the put has waited 90 ms for `readTx`.
 //!
 //! ```text
@@ -31,7 +31,7 @@ use crate::world::World;
 /// What it is to wait until a thread has what it is to do.
 const WAKEUP: &str = "a thread to wake";
 
-/// One who takes steps. What it has spent may be looked at while it is under way.
+/// A task that takes steps. What it has spent may be looked at while it is under way.
 #[derive(Debug)]
 pub struct SimTask {
     world: World,
@@ -45,7 +45,7 @@ pub struct SimTask {
     runs_in_background: bool,
 }
 
-/// The account of one who is under way. Clones are the same one.
+/// The account of a task that is under way. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct TimeAccount {
     account: Rc<Cell<Account>>,
@@ -74,7 +74,7 @@ impl TimeAccount {
 }
 
 impl SimTask {
-    /// Begins now, in the name of this class: one who works for others.
+    /// Begins now, in the name of this class: a task that works for others.
     pub fn new(world: &World, cores: &Cores, actor: TaskLabel) -> SimTask {
         SimTask::with_kind(world, cores, actor, LaneKind::Work)
     }
@@ -96,7 +96,7 @@ impl SimTask {
         }
     }
 
-    /// In whose name.
+    /// The label in whose name it runs.
     pub fn label(&self) -> TaskLabel {
         self.label
     }
@@ -106,7 +106,7 @@ impl SimTask {
         self.label = actor;
     }
 
-    /// The account, to be looked at by those who wait.
+    /// The account, to be looked at by the tasks that wait.
     pub fn time_account(&self) -> TimeAccount {
         self.time_account.clone()
     }
@@ -119,7 +119,7 @@ impl SimTask {
         }
     }
 
-    /// From now on it computes when nobody else wants to, or no longer so.
+    /// From now on it computes when no other task wants to, or no longer so.
     pub(crate) fn set_runs_in_background(&mut self, makes_way: bool) {
         self.runs_in_background = makes_way;
     }
@@ -211,7 +211,7 @@ impl SimTask {
         self.spent_as(name, worker, spent, begin_ns, self.world.now_ns());
     }
 
-    /// From then to then somebody else spent this in the name of this one. A step of his may have begun before;
+    /// From then to then another task spent this in the name of this one. A step of that task may have begun before;
     /// and what cannot be told apart is put down to `name`.
     pub(crate) fn spent_as(
         &mut self,

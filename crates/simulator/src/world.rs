@@ -12,7 +12,7 @@
 //!   processes  suspended functions         where each of them stands
 //! ```
 //!
-//! [`World::run`] lets those go on who are ready, one after the other; when nobody is, the time jumps to the
+//! [`World::run`] lets the ready processes go on, one after the other; when none is ready, the time jumps to the
 //! next entry of the calendar. A process that is going on is never interrupted and takes no time: time
 //! passes only between two steps.
 //!
@@ -20,7 +20,7 @@
 //!
 //! * The same start gives the same run: two entries of one time go in the order in which they were made, and
 //!   there is no thread, no clock and no hash map anywhere.
-//! * A process waits for one thing at a time. So nobody can be woken for something that it does not wait
+//! * A process waits for one thing at a time. So no process can be woken for something that it does not wait
 //!   for any more, and there is nothing to be cancelled.
 
 use std::cell::{Cell, RefCell};
@@ -63,7 +63,7 @@ struct Inner {
 }
 
 impl World {
-    /// A world at time 0, with nobody in it.
+    /// A world at time 0, without processes.
     pub fn new() -> World {
         World::default()
     }
@@ -112,7 +112,7 @@ impl World {
         &self.0.recorder
     }
 
-    /// Begins a process. It goes on for the first time when all have who are ready now.
+    /// Begins a process. It goes on for the first time when all that are ready now have gone on.
     pub fn spawn(&self, process: impl Future<Output = ()> + 'static) {
         let mut processes = self.0.processes.borrow_mut();
         let id = self.0.free.borrow_mut().pop().unwrap_or_else(|| {
@@ -134,7 +134,7 @@ impl World {
         Sleep { world: self, until_ns: ns, is_noted: false }
     }
 
-    /// Lets time pass until then, or until nobody has anything left to do.
+    /// Lets time pass until then, or until no process has anything left to do.
     pub fn run(&self, until_ns: u64) {
         loop {
             while let Some(id) = self.next_ready() {
@@ -146,7 +146,7 @@ impl World {
         self.0.now_ns.set(self.now_ns().max(until_ns));
     }
 
-    /// Everybody is sent away, in the middle of whatever they do. A world that has processes holds them, and they
+    /// Every process is dropped, in the middle of whatever it does. A world that has processes holds them, and they
     /// hold it: without an end it would never be given back.
     pub fn end(&self) {
         let processes = self.0.processes.take();

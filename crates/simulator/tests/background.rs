@@ -1,4 +1,4 @@
-//! What is done in the background, and who stands still for it: by hand where that can be done.
+//! What is done in the background, and which requests stand still for it: by hand where that can be done.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -125,7 +125,7 @@ fn a_file_that_is_written_anew_stops_everybody_or_nobody() {
 }
 
 /// Row a of what still blocks in etcd today: a long read holds `store` to its end, the applier's snapshot needs it
-/// alone, and everybody who comes then waits for both.
+/// alone, and each request that comes then waits for both.
 #[test]
 fn a_snapshot_of_the_applier_waits_for_every_read() {
     let text = format!(

@@ -1,4 +1,4 @@
-//! One load in all eras: who waits for whom, always the same way.
+//! One load in all eras: which request waits for which, always the same way.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -77,8 +77,8 @@ fn the_table_names_who_is_to_blame() {
     assert!(!ours.contains("held"), "there is no lock: {ours}");
 }
 
-/// Who has locks to wait for is not let do so on a network thread: in the old eras all but reads of a single key, in ours
-/// what takes long.
+/// A request that has locks to wait for is not let do so on a network thread: in the old eras all but reads of a
+/// single key, in ours what takes long.
 #[test]
 fn another_thread_reads_what_is_more_than_a_key() {
     let costs = Costs { pool_ns: 50_000_000, ..Costs::BY_HAND };

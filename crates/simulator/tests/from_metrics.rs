@@ -45,7 +45,7 @@ fn reading(version: &str, seconds: f64) -> MetricsDelta {
     MetricsDelta::between(&first, &second, seconds).unwrap()
 }
 
-/// As it was written when somebody looked at it last: `UPDATE_GOLDENFILES=1` writes it anew.
+/// As it was written when it was reviewed last: `UPDATE_GOLDENFILES=1` writes it anew.
 fn as_before(name: &str, text: &str) {
     if std::env::var("UPDATE_GOLDENFILES").is_ok_and(|value| value == "1") {
         fs::write(file(name), text).unwrap();
@@ -187,7 +187,7 @@ fn give(stream: impl Read + Write, answer: &[u8]) {
     while stream.read_line(&mut line).is_ok_and(|length| length > 0) && line.trim() != "" {
         line.clear();
     }
-    // Who is not understood, or not trusted, may hang up early.
+    // A client that is not understood, or not trusted, may hang up early.
     let _ = stream.get_mut().write_all(answer);
 }
 
@@ -252,7 +252,7 @@ fn pages_in_chunks_are_put_together() {
     assert!(Scenario::parse(&text).is_ok());
 }
 
-/// Somebody who signs, and a certificate for 127.0.0.1 with its key, as files.
+/// An authority that signs, and a certificate for 127.0.0.1 with its key, as files.
 struct Signed {
     directory: tempfile::TempDir,
     authority: String,

@@ -1,4 +1,4 @@
-//! Somebody stops a calibration half-way: its server and its data are gone with it.
+//! A user stops a calibration half-way: its server and its data are gone with it.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

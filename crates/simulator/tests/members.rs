@@ -137,7 +137,7 @@ fn at_another_member_everything_goes_by_the_leader() {
     // a quorum: 0.5 + 1 + 0.5.
     assert_eq!(at("2", Era::V3_5), [3.0, 2.0, 0.0]);
     assert_eq!(at("3", Era::V3_5), [4.0, 3.0, 0.0]);
-    // In ours the leader and who asks are the quorum: 0.5 + 0.5.
+    // In ours the leader and the member that asks are the quorum: 0.5 + 0.5.
     assert_eq!(at("2", Era::Clearlane), [3.0, 1.0, 0.0]);
     assert_eq!(at("3", Era::Clearlane), [4.0, 2.0, 0.0]);
 }

@@ -101,7 +101,7 @@ fn every_file_is_read_by_the_driver_and_runs_in_every_era() {
     assert_eq!(files, 17);
 }
 
-/// A commit that takes a second stops everybody, and ours nobody.
+/// A commit that takes a second stops every request, and ours none.
 #[test]
 fn alibaba() {
     let found = all("alibaba", &[("seconds", "20")]);
@@ -153,7 +153,7 @@ fn kubernetes_list_storm() {
     for era in NEW {
         assert!(p99(&found[&era], "lease") < 10.0 * ours, "era {era}");
     }
-    // Page by page: the old index is walked for every page, to count what nobody asked for.
+    // Page by page: the old index is walked for every page, to count what no request asked for.
     let pages = [("seconds", "10"), ("list.limit", "500"), ("list.rate", "30")];
     let pages = [Era::V3_5, Era::Clearlane].map(|era| found_pages(&pages, era));
     assert!(pages[0] > 2.0 * pages[1], "{pages:?}");
@@ -254,7 +254,7 @@ fn login_storm() {
     assert!(p99(&asked, "put") > 500.0, "it is the lock, and not the era");
 }
 
-/// Moved to a learner, expensive reads hurt nobody at the leader, in no era.
+/// Moved to a learner, expensive reads hurt no request at the leader, in no era.
 #[test]
 fn learner() {
     for era in Era::ALL {

@@ -27,7 +27,7 @@ impl OnSimulated {
         OnSimulated { world, lock, releases: BTreeMap::new() }
     }
 
-    /// A tick for each command. Whoever is woken goes on in it.
+    /// A tick for each command. A process that is woken goes on in it.
     fn tick(&self) {
         self.world.run(self.world.now_ns() + 1);
     }

@@ -13,7 +13,7 @@ struct Found {
     arrived: u64,
     waited_ns: f64,
     stayed_ns: f64,
-    /// The integral of the number of those who are there.
+    /// The integral of the number of computations that are there.
     there_ns: f64,
     there: u64,
     changed_ns: u64,
@@ -77,7 +77,7 @@ fn equal_services_wait_as_m_d_1() {
     little(&found);
 }
 
-/// With short turns everybody gets a share of the processor, and stays as long on average as in a line, if the
+/// With short turns each computation gets a share of the processor, and stays as long on average as in a line, if the
 /// services are exponential.
 #[test]
 fn turns_share_a_processor() {
@@ -87,8 +87,8 @@ fn turns_share_a_processor() {
     little(&found);
 }
 
-/// Little's law: those who are there on average are those who arrive per second times how long each stays.
-/// Who is still there at the end is not in the second figure.
+/// Little's law: the number that is there on average is the number that arrives per second times how long each stays.
+/// A computation that is still there at the end is not in the second figure.
 fn little(found: &Found) {
     let time_ns = found.changed_ns as f64;
     let (there, rate) = (found.there_ns / time_ns, found.arrived as f64 / time_ns);

@@ -1,4 +1,4 @@
-//! The program: what it says, and what it says to who asks for something that is not there.
+//! The program: what it says, and what it says to a user that asks for something that is not there.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

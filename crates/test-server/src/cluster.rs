@@ -82,7 +82,7 @@ impl TestCluster {
         eventually(agreed).await
     }
 
-    /// Stops a member, as if its power had failed: nobody is told. It keeps its data.
+    /// Stops a member, as if its power had failed: no other member is notified. It keeps its data.
     pub async fn stop(&mut self, member: usize) -> Result<()> {
         self.member_mut(member)?.stop().await
     }

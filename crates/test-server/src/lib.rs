@@ -15,7 +15,7 @@
 //! # The problem
 //!
 //! A program that keeps its state in etcd is tested either against a mock, which does what its author
-//! believes that etcd does, or against a server that somebody has to install, start on a port that is
+//! believes that etcd does, or against a server that a developer has to install, start on a port that is
 //! free, and clean up after.
 //!
 //! # The idea

@@ -79,7 +79,7 @@ impl Member {
         self.running.as_ref().map(|running| running.server_threads.metadata().node_id)
     }
 
-    /// Whom it takes for the leader, if it runs and knows one.
+    /// The member it takes for the leader, if it runs and knows one.
     pub(crate) fn leader(&self) -> Option<u64> {
         let leader = self.running.as_ref()?.server_threads.status().leader();
         (leader != 0).then_some(leader)
@@ -133,7 +133,7 @@ impl Drop for Member {
     fn drop(&mut self) {
         if let Some(running) = self.running.take() {
             // Nothing is written from here on, so the directory may go. The rest may need the very
-            // thread that drops this, to hear that its connection ends: nobody waits for that.
+            // thread that drops this, to hear that its connection ends: no caller waits for that.
             running.server_threads.stop();
             std::thread::spawn(|| running.stop());
         }

@@ -1,4 +1,4 @@
-//! What lies at the top level, and that nothing speaks of somebody's machine.
+//! What lies at the top level, and that nothing speaks of a developer's machine.
 //!
 //! The top level is the first thing that a visitor sees. It holds what this module lists, and a new
 //! entry is a decision. And no file may hold an absolute path of the machine on which it was

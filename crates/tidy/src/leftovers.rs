@@ -3,7 +3,7 @@
 //! * No note to finish something later, and no macro that panics because it was not finished. What
 //!   is not done is said in a doc, as a limit, or is an issue.
 //! * A lint is switched off with a `reason = "..."`, a test is skipped with `#[ignore = "..."]`. A
-//!   reader who meets an exception wants to know whether it still holds.
+//!   reader that meets an exception wants to know whether it still holds.
 //! * `unsafe` is allowed in [two files](UNSAFE_FILES), for each of which a decision was written.
 
 use crate::rust::{self, attributes, contains_word, line_of};

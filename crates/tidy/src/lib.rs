@@ -2,9 +2,9 @@
 //!
 //! # Why tests
 //!
-//! A style guide that nobody enforces describes the code of two years ago. rustfmt and clippy hold
+//! A style guide that is not enforced describes the code of two years ago. rustfmt and clippy hold
 //! what is true of any Rust program; what is special to this one is held here, and `cargo test` is
-//! the place where everybody looks anyway.
+//! the place where each developer looks anyway.
 //!
 //! # How
 //!
@@ -21,7 +21,7 @@
 //! | [`leftovers`] | nothing unfinished; no lint switched off and no test skipped without a reason |
 //! | [`links`] | links in Markdown lead somewhere |
 //! | [`indexes`] | decisions, examples and benches can be found and run |
-//! | [`layout`] | what lies at the top level; no path of somebody's machine |
+//! | [`layout`] | what lies at the top level; no path of a developer's machine |
 //!
 //! # What is left out
 //!

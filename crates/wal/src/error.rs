@@ -1,4 +1,4 @@
-//! What can go wrong with the log, grouped by who must act.
+//! What can go wrong with the log, grouped by what must act.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// What the log reports. It can be cloned, because a log that failed repeats its error.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    // The person who started the program must act.
+    // The operator must act.
     /// There is a log already where one was to be made.
     #[error("{path}: there is a write-ahead log already")]
     Exists {

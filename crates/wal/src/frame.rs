@@ -219,7 +219,7 @@ impl SegmentBytes {
 /// Compares a record's crc with the sum that is due.
 fn check_crc(record: &Record<'_>, crc: u32) -> Result<(), String> {
     let due = match (record.kind, record.data) {
-        // Whoever begins in the middle of a log has no sum yet.
+        // A scan that begins in the middle of a log has no sum yet.
         (RecordKind::Crc, _) if crc == 0 => return Ok(()),
         (RecordKind::Crc, _) => crc,
         (_, data) => crc32c::crc32c_append(crc, data.unwrap_or_default()),

@@ -1,14 +1,14 @@
-//! How does one sync serve all who wait?
+//! How does one sync serve all waiting appends?
 //!
 //! # The problem
 //!
 //! A sync takes as long as thousands of appends, and it takes that long for one append or for all
-//! of them. So nobody may have a sync to himself while others wait.
+//! of them. So no append may have a sync to itself while others wait.
 //!
 //! # The idea
 //!
 //! While a sync runs, whatever is handed over *gathers*. When it is done, all that has gathered is
-//! the next batch, gets written, and gets one sync. Nobody sets a time to wait for others or a
+//! the next batch, gets written, and gets one sync. Nothing sets a time to wait for others or a
 //! size: the sync itself is the pause in which the next batch grows, longer on a slow disk.
 //!
 //! ```text
@@ -30,7 +30,7 @@
 //! * Tickets are counted from 1, in the order of submission, and become durable in that order.
 //! * One batch is on its way at a time.
 //! * An append is written as a whole, and a batch that fails has no successor.
-//! * What gathers is bounded by whoever submits: raft limits the proposals that are not committed.
+//! * What gathers is bounded by the submitter: raft limits the proposals that are not committed.
 
 use std::sync::mpsc::Receiver;
 
@@ -119,7 +119,7 @@ impl Batch {
         &self.appends
     }
 
-    /// Writes the batch, with one sync, or none if nobody needs one.
+    /// Writes the batch, with one sync, or none if no append needs one.
     pub fn write(self, wal: &mut Wal) -> BatchResult {
         BatchResult { last: self.last, result: write_all(&self.appends, wal) }
     }
@@ -141,7 +141,7 @@ pub struct BatchResult {
     result: Result<()>,
 }
 
-/// Writes what comes through a channel until nobody can send any more, and tells `durable` after
+/// Writes what comes through a channel until no sender is left, and tells `durable` after
 /// each batch up to which ticket everything is on disk. Blocks: the caller gives it a thread.
 ///
 /// Ends at the first failure, with what was appended but not synced in doubt: the process has to

@@ -4,7 +4,7 @@
 //!
 //! A log is a directory of *segments*, each a file of records, and only the last is written to. The
 //! records that matter are entries, states and snapshots; each segment begins with what a reader
-//! must know who starts there.
+//! must know that starts there.
 //!
 //! ```text
 //!   wal/0000000000000000-0000000000000000.wal
@@ -30,7 +30,7 @@
 //! | `open` | from which snapshot can one start, and what follows it? |
 //! | `writer` | how does an append get to the disk? |
 //! | `segment_length` | is the last segment as long as it was made? |
-//! | [`group_commit`] | how does one sync serve all who wait? |
+//! | [`group_commit`] | how does one sync serve all waiting appends? |
 //!
 //! # What holds
 //!
@@ -128,7 +128,7 @@ impl Default for Options {
 /// back.
 const FREE_BYTES_MIN: u64 = 64 << 20;
 /// What it keeps for itself all the same, behind its end: a delete, too, is an entry, and a disk that is
-/// full is one on which somebody wants to delete.
+/// full is one on which a client wants to delete.
 const RESERVE_BYTES_MAX: u64 = 2 << 20;
 
 impl Options {
@@ -164,7 +164,7 @@ impl Options {
     }
 }
 
-/// Allocates up to there; if somebody has taken the room, the file grows as it is written. Says how far
+/// Allocates up to there; if the free disk space was taken, the file grows as it is written. Says how far
 /// there is room.
 fn allocate(file: &mut dyn File, length: u64) -> io::Result<u64> {
     match file.allocate(length) {
@@ -188,7 +188,7 @@ pub struct Append {
 /// What a log holds from a snapshot on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Whose log it is.
+    /// The member and cluster of the log.
     pub metadata: Metadata,
     /// The last state.
     pub hard_state: HardState,

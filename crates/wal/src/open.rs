@@ -33,7 +33,7 @@
 //! # A torn end
 //!
 //! [`read`] ignores it. [`Wal::open`] cuts it off: the segment as it was found goes to
-//! `<segment>.broken` first, without the zeros at its end, so that somebody may look at it. The
+//! `<segment>.broken` first, without the zeros at its end, so that an operator may look at it. The
 //! segment is cut behind its last record and made long again, which leaves zeros there, and synced.
 //! etcd does the same in two steps, a repair and a second opening, and leaves the segment short.
 //!

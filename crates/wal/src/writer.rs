@@ -21,7 +21,7 @@
 //!
 //! # Failure
 //!
-//! After a failed write or sync nobody knows what is on disk. Linux drops the pages that it could
+//! After a failed write or sync it is not known what is on disk. Linux drops the pages that it could
 //! not write and reports that once, so that a second sync would succeed and lie. So the first
 //! failure is the last operation: it is kept, and every later call returns it.
 
@@ -167,7 +167,7 @@ impl Wal {
         self.short_tail.as_ref()
     }
 
-    /// Whose log it is.
+    /// The member and cluster of the log.
     pub fn metadata(&self) -> Metadata {
         self.end.metadata
     }

@@ -245,7 +245,7 @@ impl Server {
         server
     }
 
-    /// Sends a request to the JSON gateway; `None` if nobody answers.
+    /// Sends a request to the JSON gateway; `None` if no server answers.
     fn ask(&self, path: &str, body: &str) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         let length = body.len();

@@ -25,7 +25,7 @@ impl<V> AtomicState<V> {
         AtomicState { current: Pointer::new(Arc::new(first)) }
     }
 
-    /// The current view. Takes no lock and waits for nobody.
+    /// The current view. Takes no lock and waits for no thread.
     pub(crate) fn load(&self) -> Arc<V> {
         self.current.load()
     }

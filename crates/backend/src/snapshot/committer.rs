@@ -38,7 +38,7 @@ pub(crate) struct CommitterState {
     durable: WriteCounters,
 }
 
-/// A commit that panics has done nobody knows what: it counts as failed.
+/// The effect of a commit that panics is unknown: it counts as failed.
 struct FailOnPanic<'b, T: Clone + Send + Sync + std::fmt::Debug> {
     backend: &'b SnapshotBackend<T>,
 }

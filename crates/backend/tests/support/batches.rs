@@ -1,7 +1,7 @@
 //! Numbered write transactions, made so that a reader can tell a torn one from a whole one.
 //!
 //! Batch `n` adds two to four records to bucket `key`, sets a mark in two other buckets to `n`,
-//! and puts or deletes a flag. All of it says `n`, so whoever sees one part knows the others.
+//! and puts or deletes a flag. All of it says `n`, so a reader that sees one part knows the others.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
 //! Watching threads until they stand still: at a place where the test stops them, at a lock, or at
-//! their end. Whatever a test says about who waits for whom, it says at such a moment.
+//! their end. Whatever a test says about which thread waits for which, it says at such a moment.
 
 use std::sync::{Condvar, Mutex};
 use std::thread::{self, ScopedJoinHandle};
@@ -31,7 +31,7 @@ impl Barrier {
         drop(self.opened.wait_while(state, |state| !state.open).unwrap());
     }
 
-    /// Lets everybody go, now and later.
+    /// Lets all threads go, now and later.
     pub(crate) fn open(&self) {
         self.state.lock().unwrap().open = true;
         self.opened.notify_all();
@@ -42,7 +42,7 @@ impl Barrier {
     }
 }
 
-/// Opens the barrier at the end of a test, also of one that failed: nobody may be left waiting.
+/// Opens the barrier at the end of a test, also of one that failed: no thread may be left waiting.
 #[derive(Debug)]
 pub(crate) struct OpenOnDrop<'b>(pub(crate) &'b Barrier);
 
@@ -59,7 +59,7 @@ pub(crate) enum ThreadStatus {
     AtBarrier,
     /// Through with what it had to do.
     Finished,
-    /// At a lock, behind somebody; in words.
+    /// At a lock, behind another thread; in words.
     Blocked(String),
 }
 

@@ -1,4 +1,4 @@
-//! Where somebody listens or can be reached, as etcd writes it.
+//! Where a server listens or can be reached, as etcd writes it.
 //!
 //! ```text
 //!   http://127.0.0.1:2379        a port; 0 takes any that is free

@@ -1,6 +1,6 @@
 //! The environment: `ETCD_` and the flag's name in capitals.
 //!
-//! A flag that is set in both ways is refused: somebody believes that his setting counts, and for
+//! A flag that is set in both ways is refused: the operator believes that each setting counts, and for
 //! one of the two it would not. An empty variable is none.
 
 use super::arguments::{FlagValues, check_value};

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Here each of etcd's gates is known, and another name is refused in etcd's words. Some switch
-//! nothing, because what they stand for is always so here, or has no counterpart. Whoever sets such a
-//! gate to something that is not so is warned.
+//! nothing, because what they stand for is always so here, or has no counterpart. Setting such a
+//! gate to something that is not so logs a warning.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -8,7 +8,7 @@
 //!   peer-transport-security: {cert-file: peer.crt}   and these stand for flags
 //! ```
 //!
-//! With a file nothing else counts, neither flags nor variables. A key that nobody knows is told.
+//! With a file nothing else counts, neither flags nor variables. An unknown key is reported.
 
 use saphyr::{LoadableYamlNode, Mapping, Scalar, Yaml};
 

@@ -38,13 +38,13 @@ pub struct Config {
     pub wal_dir: Option<PathBuf>,
     /// Where clients are served.
     pub listen_clients: Vec<ListenAddress>,
-    /// Where else they are, for who wants HTTP apart from gRPC.
+    /// Where else they are, to have HTTP apart from gRPC.
     pub listen_clients_http: Vec<ListenAddress>,
     /// What clients are told, as it was written.
     pub advertise_clients: Vec<String>,
     /// Where other members are heard.
     pub listen_peers: Vec<ListenAddress>,
-    /// Certificates, and who may come.
+    /// Certificates, and which clients may connect.
     pub tls: tls::TlsConfig,
     /// How a cluster begins. A member that has data has begun.
     pub bootstrap: BootstrapConfig,
@@ -79,11 +79,11 @@ pub struct Config {
 /// What a member does by itself, and what it minds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackgroundConfig {
-    /// Between two notes to a watcher to whom nothing happens.
+    /// Between two notes to a watcher that has no events.
     pub progress_interval: Duration,
     /// Whether a change of members that could cost the quorum is refused.
     pub is_strict: bool,
-    /// Policy and retention of the compactions that nobody asks for.
+    /// Policy and retention of the compactions that no client asks for.
     pub auto_compaction: (String, String),
     /// When this member is compared with others.
     pub checks: CorruptionChecks,
@@ -472,7 +472,7 @@ fn bootstrap(typed: &FlagReader<'_>, name: &str) -> Result<BootstrapConfig, Conf
     })
 }
 
-/// Longer than this nobody waits for an election, in milliseconds.
+/// No member waits longer than this for an election, in milliseconds.
 const ELECTION_MS_MAX: u64 = 50_000;
 
 fn raft(typed: &FlagReader<'_>) -> Result<RaftConfig, ConfigError> {

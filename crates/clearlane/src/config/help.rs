@@ -6,7 +6,7 @@ use super::feature_gates;
 use super::table::{Flag, FlagStatus, SECTIONS};
 use super::value::ValueKind;
 
-/// What is said to who got a flag wrong.
+/// What is printed when a flag is wrong.
 pub const USAGE: &str = "\
 Usage:
 

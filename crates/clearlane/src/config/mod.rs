@@ -4,8 +4,8 @@
 //!
 //! Scripts, systemd units and manifests that start etcd exist by the thousand, and each passes other
 //! flags. A server that takes etcd's place must take all of them, in Go's syntax. It will not honour
-//! all of them. The worst it could do then is to say nothing: somebody would believe that his data
-//! has a quota, or his clients' traffic is encrypted.
+//! all of them. The worst it could do then is to say nothing: the operator would believe that the data
+//! has a quota, or that the clients' traffic is encrypted.
 //!
 //! # The idea
 //!
@@ -36,7 +36,7 @@
 //! * What is wrong is told in one line that names the flag, the value, and what is allowed.
 //! * No value is looked at before all of it was checked; nothing here touches a disk but the config
 //!   file, and that through a function that the caller gives.
-//! * Nothing that anybody writes may panic.
+//! * No input may panic.
 //!
 //! # What etcd does that is left out
 //!
@@ -74,7 +74,7 @@ pub enum Invocation {
     Version,
 }
 
-/// Reads all that somebody may have said: the command line without the program's name, and the
+/// Reads all sources of settings: the command line without the program's name, and the
 /// environment. `open` reads the config file, if there is to be one.
 pub fn read(
     arguments: &[String],

@@ -6,13 +6,13 @@
 //! |---|---|
 //! | an https address, and no certificate | refused |
 //! | half of a pair | refused |
-//! | who may come, and no authority to check it | refused |
+//! | which clients may connect, and no authority to check it | refused |
 //! | members are told https and listen to http, or the other way round | refused |
 //! | a certificate, and an http address | a warning: it is not used there |
 //! | a certificate, and one to be made | a warning: none is made |
 //!
 //! Where etcd would look at clients' certificates with the authorities that the system trusts, since
-//! none are named, anybody who has bought a certificate could come in. Here that is refused.
+//! none are named, any owner of a bought certificate could connect. Here that is refused.
 
 use std::path::Path;
 
@@ -232,7 +232,7 @@ fn self_signed(
     })
 }
 
-/// Whoever is told an address must find there what it says. Somebody may stand in between.
+/// A client that gets an address must find there what it says. A proxy may stand in between.
 fn check_advertised_schemes(typed: &FlagReader<'_>, flags: &TlsFlags) -> Result<(), String> {
     let (listen, advertise) = (typed.urls(flags.listen), typed.urls(flags.advertise));
     let missing = advertise.iter().find(|told| {

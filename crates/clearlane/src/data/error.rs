@@ -67,7 +67,7 @@ pub enum Error {
     NotListed {
         /// The name.
         name: String,
-        /// Who is there.
+        /// The members that are there.
         has: String,
     },
     /// Two members have one address.
@@ -104,7 +104,7 @@ pub enum Error {
     NotAdded {
         /// Its addresses.
         own: String,
-        /// Who is there.
+        /// The members that are there.
         has: String,
     },
     /// The list and the cluster differ.

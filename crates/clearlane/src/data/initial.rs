@@ -1,4 +1,4 @@
-//! `--initial-cluster`: whom a member begins with, or whom it asks.
+//! `--initial-cluster`: the members that a member begins with, or that it asks.
 //!
 //! ```text
 //!   a=http://10.0.0.1:2380,b=http://10.0.0.2:2380,b=http://10.0.1.2:2380
@@ -106,7 +106,7 @@ impl InitialCluster {
         Ok(())
     }
 
-    /// Asks the others who is a member, and finds this one among them by its addresses. Says, too, whether
+    /// Asks the others for the members, and finds this one among them by its addresses. Says, too, whether
     /// it is to learn only.
     pub(super) fn find_in_cluster(
         &self,
@@ -125,7 +125,7 @@ impl InitialCluster {
                 said.iter().filter_map(|said| said.as_ref().err()).map(String::as_str).collect();
             return Err(Error::NoPeerAnswered(why.join("; ")));
         }
-        // Who is behind may not have heard of this member yet: one that has is enough.
+        // A member that is behind may not have heard of this one yet: one that has is enough.
         let mut failed = None;
         for found in answers {
             match self.matches(found, own) {

@@ -12,13 +12,13 @@
 //!
 //! | the log | the state | so |
 //! |---|---|---|
-//! | is there | | go on with what is on disk; who the first members were is not asked again |
+//! | is there | | go on with what is on disk; the first members are not asked for again |
 //! | is not | `new` | the first members are those of `--initial-cluster`, and this is one of them |
-//! | is not | `existing` | ask the others who is a member: one of those has this one's addresses |
+//! | is not | `existing` | ask the others for the members: one of those has this one's addresses |
 //!
-//! In a new cluster nobody talks to anybody before the first election: from the same flags all work
+//! In a new cluster no member talks to another before the first election: from the same flags all work
 //! out the same numbers and write the same first entries. A flag that differs gives another cluster,
-//! whose calls are refused. In an existing cluster, somebody has added this member under a number that
+//! whose calls are refused. In an existing cluster, this member was added under a number that
 //! only the others know.
 
 mod error;
@@ -87,7 +87,7 @@ pub struct MemberConfig {
     pub learners_max: usize,
     /// A leader says that it is there so often.
     pub heartbeat: Duration,
-    /// Who has not heard of one for so long wants to lead.
+    /// A member that has not heard of one for so long wants to lead.
     pub election_timeout: Duration,
     /// After so many entries the log is shortened.
     pub snapshot_count: u64,
@@ -194,7 +194,7 @@ impl MemberConfig {
         Ok((ground, joins_as_learner))
     }
 
-    /// Who this member is, and with whom it begins; or, if it joins others, as what.
+    /// This member's identity, and the members it begins with; or, if it joins others, as what.
     fn identity_and_members(&self) -> Result<(Metadata, Vec<Member>, Option<bool>)> {
         let own = membership::addresses(&self.peer_urls)
             .map_err(|_| Error::BadUrls { flag: "initial-advertise-peer-urls" })?;

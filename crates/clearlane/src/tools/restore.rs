@@ -1,16 +1,16 @@
-//! `snapshot restore`: a new member's data, of a store that somebody saved.
+//! `snapshot restore`: a new member's data, of a store that was saved.
 //!
-//! What was saved belonged to members that are not these. So what says who is a member goes, and how
+//! What was saved belonged to members that are not these. So what says which members there are goes, and how
 //! far the store had come in their log; keys, leases and users stay. The new cluster begins with the
-//! first entries of its own log, which say who its members are: run this for each of them, with the
+//! first entries of its own log, which say which members it has: run this for each of them, with the
 //! same file and the same `--initial-cluster`.
 //!
 //! # Clients that have seen more
 //!
 //! A file is of some time ago, and clients may have seen revisions that it does not have. They would
 //! see the same revision twice, with different contents. `--bump-revision` begins further on, behind
-//! whatever anybody can have seen, and `--mark-compacted` compacts all before that, so that watchers
-//! are told to begin anew.
+//! whatever a client can have seen, and `--mark-compacted` compacts all before that, so that watchers
+//! are notified to begin anew.
 //!
 //! # If it is interrupted
 //!
@@ -125,7 +125,7 @@ fn restoring_dir(data_dir: &Path) -> PathBuf {
     name.into()
 }
 
-/// Forgets who was a member, and goes on at a revision, which comes back.
+/// Removes the old members, and goes on at a revision, which comes back.
 fn reset_cluster_and_revision(
     engine: &dyn Engine,
     bump: i64,
@@ -149,7 +149,7 @@ fn reset_cluster_and_revision(
     if bump > 0 {
         now = now.checked_add(bump).ok_or("there is no revision so far on")?;
         // A store is at the revision of its last record. The end of a key that no client can name is
-        // seen by nobody, and goes with the next compaction. (etcd puts such a key, which stays.)
+        // seen by no client, and goes with the next compaction. (etcd puts such a key, which stays.)
         txn.put(Bucket::Key, &Revision::new(now, 0).tombstone_key(), b"")?;
         if marks {
             txn.put(Bucket::Meta, SCHEDULED, &Revision::new(now, 0).put_key())?;

@@ -23,7 +23,7 @@ fn status(asked: &ToolArguments) -> Result<String, BoxError> {
     let mut file = open_file(path)?;
     let dir = std::env::temp_dir().join(format!("clearlane-status-{}", std::process::id()));
     let described = describe(&mut file, &dir);
-    // Whatever came of it, nobody needs this any more.
+    // Whatever came of it, this is not needed any more.
     let _ = std::fs::remove_dir_all(&dir);
     Ok(format!("{}, {} bytes\n", described?, file.metadata()?.len()))
 }

@@ -1,4 +1,4 @@
-//! A member whose disk returns something else than was written: who finds out, and when?
+//! A member whose disk returns something else than was written: which member finds out, and when?
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -139,7 +139,7 @@ fn the_leader_finds_a_spoilt_follower() {
         let checks = tokio::spawn(checks);
         assert_eq!(alarms(&lab).await, corrupt(lab.id(&follower)));
         checks.abort();
-        // Nobody writes on top of that, at no member.
+        // No client writes on top of that, at no member.
         for name in lab.names() {
             let told = lab.kv(&name).await.put(put("k", "v")).await.unwrap_err();
             assert_eq!(told.message(), "etcdserver: corrupt cluster", "{name}");

@@ -75,7 +75,7 @@ fn a_request_ends_with_its_clients_patience() {
         for name in lab.followers().await {
             lab.kill(&name).await;
         }
-        // It goes on for a while as if it led, and then knows nobody.
+        // It goes on for a while as if it led, and then knows no leader.
         let mut client = Client::connect(&lab, &leader).await;
         let read = RangeRequest { key: "k".into(), ..RangeRequest::default() };
         for _ in 0..3 {
@@ -84,7 +84,7 @@ fn a_request_ends_with_its_clients_patience() {
         }
         let grant = LeaseGrantRequest { ttl: 60, id: 0 };
         client.is_late("/etcdserverpb.Lease/LeaseGrant", &grant).await;
-        // What needs nobody else is answered.
+        // What needs no other member is answered.
         let old = RangeRequest { serializable: true, ..read };
         let begun = Instant::now();
         // Unless the machine has so much else to do that even this takes longer than its client waits.

@@ -95,7 +95,7 @@ fn a_link_that_is_cut_moves_nobody_else() {
         let term = lab.node(&leader).status().term();
         lab.running[&leader].peers.cut(lab.id(cut));
         lab.running[cut].peers.cut(lab.id(&leader));
-        // It asks for votes in vain: who still hears the leader gives none.
+        // It asks for votes in vain: a member that still hears the leader gives none.
         eventually("that it hears nobody", || (lab.node(cut).status().leader() == 0).then_some(()))
             .await;
         for number in 1..20 {

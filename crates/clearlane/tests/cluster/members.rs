@@ -35,7 +35,7 @@ fn a_learner_joins_and_is_promoted_through_a_follower() {
         let words = "etcdserver: can only promote a learner member which is in sync with leader";
         assert_eq!((early.code(), early.message()), (Code::FailedPrecondition, words));
 
-        // It has found its number, and knows what it is before anybody has spoken to it; after a start
+        // It has found its number, and knows what it is before any member has spoken to it; after a start
         // without having heard anything, too.
         for _ in 0..2 {
             let start = MemberConfig {

@@ -1,4 +1,4 @@
-//! Members that speak with TLS: who is one of them, and who is not.
+//! Members that speak with TLS: which caller is one of them, and which is not.
 
 use clearlane::data::Error;
 use clearlane_net::tls::TlsInfo;
@@ -27,7 +27,7 @@ fn member(ca: &Authority, name: &str) -> TlsInfo {
     TlsInfo { checks_address: true, ..ca.side(ca.pair(name, &HOME)) }
 }
 
-/// Two of three agree, and the third gets through to nobody. After `then` it takes part.
+/// Two of three agree, and the third reaches no other member. After `then` it takes part.
 fn is_kept_out_until(mut lab: TestCluster, then: impl FnOnce(&mut TestCluster)) {
     for name in THREE {
         lab.start(name);
@@ -141,7 +141,7 @@ fn members_with_certificates_of_their_own_replicate() {
     });
 }
 
-/// Also the question who is a member goes over TLS, and a copy of the store.
+/// Also the question which members there are goes over TLS, and a raft snapshot of the store.
 #[test]
 fn a_member_joins_and_gets_a_copy() {
     let (mut lab, ca, dir) = of_one_authority(&["a"]);

@@ -53,12 +53,12 @@ pub(crate) struct TestCluster {
     pub(crate) tune: fn(&mut MemberConfig),
     /// What each member has to say about TLS; those that are not here speak without.
     pub(crate) tls: BTreeMap<String, TlsInfo>,
-    /// What those say whom they call, if it is something else.
+    /// What those show to the members that they call, if it is something else.
     pub(crate) client_tls: BTreeMap<String, TlsInfo>,
 }
 
 impl TestCluster {
-    /// Ports for these members; nobody runs yet.
+    /// Ports for these members; none runs yet.
     pub(crate) fn new(names: &[&str]) -> TestCluster {
         let mut lab = TestCluster {
             dir: tempfile::tempdir().unwrap(),
@@ -165,14 +165,14 @@ impl TestCluster {
         })
     }
 
-    /// A member is gone: nobody is told.
+    /// A member is gone: no other member is notified.
     pub(crate) async fn kill(&mut self, name: &str) {
         let mut running = self.running.remove(name).unwrap();
         running.node.stop();
         let server = running.server.take().unwrap();
         let stopping = std::thread::spawn(move || server.stop());
         eventually("that its threads end", || stopping.is_finished().then_some(())).await;
-        // Its directory is free once nobody has it open any more.
+        // Its directory is free once no process has it open any more.
         let node = Arc::downgrade(&running.node);
         drop(running);
         eventually("that it is gone", || (node.strong_count() == 0).then_some(())).await;

@@ -1,4 +1,4 @@
-//! Who is not let in, and who does not get that far.
+//! Which members are not let in, and which do not get that far.
 
 use clearlane::data::{Error, InitialClusterState, MemberConfig};
 use clearlane_peer::headers::PeerHeaders;
@@ -39,7 +39,7 @@ fn another_cluster_is_refused() {
     });
 }
 
-/// A member that was started with another token is of another cluster: nobody follows it.
+/// A member that was started with another token is of another cluster: no member follows it.
 #[test]
 fn a_member_of_another_cluster_disturbs_nobody() {
     let mut lab = TestCluster::new(&["a", "b", "c"]);

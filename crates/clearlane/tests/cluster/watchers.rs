@@ -15,8 +15,8 @@ fn everything(start_revision: i64) -> WatchRequest {
     WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }
 }
 
-/// Those who watch from now on are there before the copy, in all likelihood, and get behind by it;
-/// those who ask for the past may read it in either store.
+/// Watchers from now on are there before the raft snapshot, in all likelihood, and get behind by it;
+/// watchers of the past may read it in either store.
 #[test]
 fn nobody_misses_what_lies_between_a_store_and_its_copy() {
     let mut lab = TestCluster::new(&["a", "b", "c"]);

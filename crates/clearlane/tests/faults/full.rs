@@ -21,8 +21,8 @@ use tonic::{Code, Status};
 use crate::program::{Program, TIMEOUT, kv_with_timeout, members, short_pause};
 
 /// So many puts follow on each other before the test waits until they are committed. With more a fast
-/// machine, or a thread that stands still, could lead to a disk that has no room for the next commit
-/// before anybody looks at it, or to a member that sees afterwards that there was room for more.
+/// machine, or a thread that stands still, could lead to a disk that has no free space for the next commit
+/// before a thread looks at it, or to a member that sees afterwards that there was free space for more.
 const BATCH: usize = 50;
 
 /// A disk of some megabytes.
@@ -52,7 +52,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A member that runs on a disk of its own, but for what it says; none if nobody here may mount one.
+/// A member that runs on a disk of its own, but for what it says; none if this user may not mount one.
 async fn member_on(dir: &Path, megabytes: u64) -> Option<(SmallDisk, Program)> {
     let Some(disk) = SmallDisk::mount(dir, megabytes) else {
         // Past the harness, which shows what a test prints only if it fails.
@@ -159,7 +159,7 @@ async fn a_full_disk_refuses_writes_and_loses_nothing() {
     alarm_is(&member, true).await;
     println!("{written} puts of 60 kB on 150 MB, then: {}", refusal.message());
 
-    // Somebody else takes all that is left, but not in the middle of a commit.
+    // Another process takes all that is left, but not in the middle of a commit.
     settle(&member, &mut client).await;
     let ballast = disk.0.join("ballast");
     let _ = fs::write(&ballast, vec![1; 150 << 20]);
@@ -176,7 +176,7 @@ async fn a_full_disk_refuses_writes_and_loses_nothing() {
     }
     assert!(member.is_running());
 
-    // There is room again: nobody has to do anything.
+    // There is free space again: the operator has to do nothing.
     fs::remove_file(ballast).unwrap();
     disk.resize(300);
     alarm_is(&member, false).await;

@@ -53,7 +53,7 @@ fn asked(member: &Program, path: &str, body: &str) -> TcpStream {
     connection
 }
 
-/// Another client writes and reads as if nobody else were there.
+/// Another client writes and reads as if no other client were there.
 async fn others_are_served(member: &mut Program, before: Option<u64>) {
     let mut client = kv_with_timeout(member.client).await;
     let mut longest = Duration::ZERO;
@@ -223,7 +223,7 @@ async fn an_answer_that_nobody_takes_is_not_kept_whole() {
     // There is room for what is kept of answers, for the engine's cache, 64 MiB each, and for a record on its way
     // to each of them; their answers have 2.8 GB.
     others_are_served(&mut member, before.map(|before| before + BYTES_MAX)).await;
-    // These are made whole, a few at a time, and nobody waits for that. Each takes what its answer does.
+    // These are made whole, a few at a time, and no request waits for that. Each takes what its answer does.
     let txn = format!(r#"{{"success":[{{"request_range":{range}}}]}}"#);
     let txns: Vec<_> = (0..4).map(|_| asked(&member, "/v3/kv/txn", &txn)).collect();
     others_are_served(&mut member, before.map(|before| before + (1 << 30))).await;

@@ -19,7 +19,7 @@ async fn put(client: &mut KvClient<Channel>, key: String) -> Duration {
     let begin = Instant::now();
     let value = value_of(&key).into();
     let put = PutRequest { key: key.into(), value, ..PutRequest::default() };
-    // Another member may lead meanwhile, or nobody for a while, on a machine that has much else to do.
+    // Another member may lead meanwhile, or none for a while, on a machine that has much else to do.
     while let Err(status) = client.put(put.clone()).await {
         let is_late = matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded);
         assert!(is_late && begin.elapsed() < TIMEOUT, "{status}");

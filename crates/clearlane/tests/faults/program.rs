@@ -20,7 +20,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 pub(crate) struct Program {
     pub(crate) name: String,
     dir: PathBuf,
-    /// Where its data directory is; beside its log, if nobody wants it elsewhere.
+    /// Where its data directory is; beside its log, unless the test wants it elsewhere.
     pub(crate) disk: PathBuf,
     pub(crate) client: u16,
     /// Where the other members find it.
@@ -33,7 +33,7 @@ pub(crate) struct Program {
     process: Option<Child>,
 }
 
-/// Ports that nobody has.
+/// Free ports.
 pub(crate) fn ports(count: usize) -> Vec<u16> {
     let bound: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     bound.iter().map(|listener| listener.local_addr().unwrap().port()).collect()

@@ -1,4 +1,4 @@
-//! Clients that write new keys for ever, wherever somebody answers, and remember what was acknowledged;
+//! Clients that write new keys for ever, wherever a member answers, and remember what was acknowledged;
 //! and others that look whether the past comes back.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) struct WriterProgress {
     is_stopping: AtomicBool,
     pub(crate) acknowledged: AtomicU64,
     pub(crate) reads: AtomicU64,
-    /// The newest revision that anybody was told of.
+    /// The newest revision that any client received.
     revision: AtomicI64,
     /// When the newest acknowledged put was begun, in microseconds.
     newest_put_started_us: AtomicU64,
@@ -129,7 +129,7 @@ async fn write(
                 seen.acknowledged.fetch_add(1, SeqCst);
                 acknowledged.push(key);
             }
-            // What has become of it nobody knows.
+            // The client does not know what has become of it.
             Err(_) => member.switch_member().await,
         }
     }
@@ -141,7 +141,7 @@ pub(crate) fn value_of(key: &str) -> String {
     format!("{key}={}", "v".repeat(100))
 }
 
-/// Whoever has been told of a revision, all who ask from then on are told of that one or a later one.
+/// Once a client has received a revision, each read from then on returns that one or a later one.
 async fn read(mut member: FailoverClient, seen: Arc<WriterProgress>) {
     while !seen.is_stopping.load(SeqCst) {
         let Some(client) = member.client().await else { continue };

@@ -23,15 +23,15 @@ struct AcceptedDifference {
 enum Acceptance {
     /// Ours: it is refused, with such a code and such words.
     Instead(&'static str, &'static str),
-    /// Anyone's: it may also be refused with such a code and such words.
+    /// Either server's: it may also be refused with such a code and such words.
     Also(&'static str, &'static str),
-    /// Anyone's: the elements of a list are the same, in any order.
+    /// Either server's: the elements of a list are the same, in any order.
     AnyOrder(&'static str),
     /// Ours: the records of a range come once each, and sorted by their values.
     OnceByValue,
     /// Ours: responses of a watcher that follow each other are one response of etcd's.
     Joined,
-    /// Anyone's: these fields have some value, or none.
+    /// Either server's: these fields have some value, or none.
     AnyValue(&'static [&'static str]),
 }
 use Acceptance::{Also, AnyOrder, AnyValue, Instead, Joined, OnceByValue};
@@ -149,7 +149,7 @@ fn failure(code: &str, message: &str) -> Failure {
 }
 
 /// What is expected in a step: what etcd answered, unless something else is right. `is_ours` tells
-/// who answered this time.
+/// which server answered this time.
 pub(crate) fn expected(
     scenario: &str,
     step: u64,

@@ -59,7 +59,7 @@ fn sort_both(name: &str, etcds: &mut Value, ours: &mut Value) {
     }
 }
 
-/// Go writes messages with one space between fields, or two, or one that does not break: nobody shall
+/// Go writes messages with one space between fields, or two, or one that does not break: no client shall
 /// rely on it.
 pub(crate) fn one_space(value: &mut Value) {
     match value {

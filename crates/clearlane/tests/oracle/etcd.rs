@@ -1,4 +1,4 @@
-//! etcd itself, as a process: what the replay must agree with before it judges anybody.
+//! etcd itself, as a process: what the replay must agree with before it judges another server.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -12,7 +12,7 @@ pub(crate) struct Etcd {
     pub(crate) address: SocketAddr,
 }
 
-/// Where nobody listens at the moment.
+/// An address where no process listens at the moment.
 pub(crate) fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

@@ -197,7 +197,7 @@ fn call(number: u64, path: String, note: &str, line: &mut Fields) -> Call {
     // How long it took is not compared.
     line.take("elapsed_s");
     let answered_after = line.take("returned_after_step").map(|step| step.as_u64().unwrap());
-    // Answered in its own step: it was the client who did not wait any longer, for so long:
+    // Answered in its own step: it was the client that did not wait any longer, for so long:
     let deadline = answered_after.filter(|step| *step == number).map(|_| {
         let (_, behind) = note.split_once('(').unwrap();
         let (millis, _) = behind.split_once(" ms)").unwrap();

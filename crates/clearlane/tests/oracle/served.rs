@@ -24,7 +24,7 @@ use crate::etcd::{self, Etcd};
 use crate::http;
 use crate::wire::{self, PATIENCE};
 
-/// Whose server.
+/// Which server it is.
 #[derive(Clone, Debug)]
 pub(crate) enum ServerKind {
     Clearlane(Era),
@@ -38,7 +38,7 @@ pub(crate) struct MemberSpec {
     pub(crate) name: &'static str,
     pub(crate) peer_url: String,
     pub(crate) peer_listen: SocketAddr,
-    /// What it tells clients. Nobody listens there.
+    /// What it tells clients. No process listens there.
     pub(crate) client_url: &'static str,
     pub(crate) initial_cluster: String,
     pub(crate) state: &'static str,
@@ -46,7 +46,7 @@ pub(crate) struct MemberSpec {
 
 impl MemberSpec {
     /// The member that etcd was recorded as. Ids are made of the name and the peer address, so ours
-    /// are etcd's. Nobody listens there.
+    /// are etcd's. No process listens there.
     pub(crate) fn recorded_member() -> MemberSpec {
         let mut place = MemberSpec::first(etcd::free_address());
         place.peer_url = "http://127.0.0.1:27001".to_owned();

@@ -85,7 +85,7 @@ impl Authority {
         FlagPath { flag: "client-crl-file", path }
     }
 
-    /// Whoever shows a pair of this authority, and asks others for one.
+    /// A side that shows a pair of this authority, and asks others for one.
     pub(crate) fn side(&self, pair: CertificateFiles) -> TlsInfo {
         TlsInfo {
             server_certificate: Some(pair),
@@ -94,7 +94,7 @@ impl Authority {
         }
     }
 
-    /// Whoever believes this authority, and has nothing to show.
+    /// A side that trusts this authority, and has nothing to show.
     pub(crate) fn believer(&self) -> TlsInfo {
         TlsInfo { trusted_ca: Some(self.named()), ..TlsInfo::default() }
     }

@@ -59,7 +59,7 @@ fn clients_are_asked_for_a_certificate() {
         lab.put(&lab.ca.believer()).await.unwrap_err();
         lab.put(&lab.ca.caller(mallory)).await.unwrap_err();
         lab.put(&lab.ca.caller(alice.clone())).await.unwrap();
-        // And who believes another authority does not talk to this server.
+        // And a client that trusts another authority does not talk to this server.
         let told = lab.put(&other.caller(alice)).await.unwrap_err();
         assert!(told.contains("certificate signed by unknown authority"), "{told}");
     });
@@ -131,7 +131,7 @@ fn versions_are_those_that_were_asked_for() {
     }
 }
 
-/// Who connects and says nothing, or half of a hello, is alone with that.
+/// A client that connects and sends nothing, or half of a hello, holds up no other client.
 #[test]
 fn half_open_handshakes_disturb_nobody() {
     let lab = TlsTestServer::new(|_, _| {});

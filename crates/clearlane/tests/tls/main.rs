@@ -1,4 +1,4 @@
-//! TLS, as clients see it: who is let in, who is not, and whom that disturbs.
+//! TLS, as clients see it: which client is let in, which is not, and which clients that disturbs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -42,7 +42,7 @@ fn a_new_authority_counts_for_new_connections() {
     let alice = lab.ca.pair("alice", &[]);
     let other = Authority::new(lab.dir.path(), "other");
     let bob = other.pair("bob", &[]);
-    // The server is who it was: its file of clients' authorities is replaced, not theirs.
+    // The server's identity is the same: its file of clients' authorities is replaced, not theirs.
     let old = lab.dir.path().join("old.crt");
     fs::copy(lab.ca.certificate(), &old).unwrap();
     block_on(async {

@@ -23,7 +23,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
-/// Far more than anything takes. Whoever waits in vain is ended then.
+/// Far more than anything takes. A test that waits in vain is ended then.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Running {

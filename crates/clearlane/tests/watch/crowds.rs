@@ -1,4 +1,4 @@
-//! Many watchers, slow ones, and those that go without a word: nobody else notices.
+//! Many watchers, slow ones, and those that go without a word: no other watcher notices.
 
 use std::time::Duration;
 

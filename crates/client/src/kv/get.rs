@@ -137,7 +137,7 @@ impl Get {
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GetReply {
-    /// Who has answered, and at which revision of the store.
+    /// The member that has answered, and at which revision of the store.
     pub header: ResponseHeader,
     /// The records.
     pub kvs: Vec<KeyValue>,

@@ -17,7 +17,7 @@ pub use stream::RangeStream;
 pub use txn::{Compare, CompareNumber, CompareValue, Op, OpReply, Txn, TxnReply};
 pub use write::{Delete, DeleteReply, Put, PutReply};
 
-/// The stub. Answers may be of any size: it was the caller who asked for so much.
+/// The stub. Answers may be of any size: it was the caller that asked for so much.
 fn kv(channel: Channel) -> KvClient<Channel> {
     KvClient::new(channel).max_decoding_message_size(usize::MAX)
 }

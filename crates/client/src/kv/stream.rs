@@ -1,7 +1,7 @@
 //! A range of any size, piece by piece.
 //!
 //! One answer with a million records needs the memory for a million records, twice, and a message that
-//! long. So the server (since etcd 3.7) sends a range in pieces, and the reader takes them as he goes.
+//! long. So the server (since etcd 3.7) sends a range in pieces, and the reader takes them as it goes.
 //!
 //! # One moment, whoever answers
 //!
@@ -15,7 +15,7 @@
 //!
 //! A server that knows no pieces is asked for pages, one behind the other, with the same result.
 //!
-//! If a compaction overtakes the reader, he is told so: [`Error::Compacted`].
+//! If a compaction overtakes the reader, it gets the error [`Error::Compacted`].
 
 use std::collections::VecDeque;
 
@@ -142,7 +142,7 @@ impl RangeStream {
         self.source = match StatusKind::from_status(status) {
             _ if status.code() == Code::Unimplemented => RecordSource::Pages,
             StatusKind::Final => return Err(Error::from_status(status)),
-            // The next call finds somebody who answers, or a new token.
+            // The next call finds an endpoint that answers, or a new token.
             _ => RecordSource::NotStarted,
         };
         let since = *self.failing_since.get_or_insert_with(Instant::now);

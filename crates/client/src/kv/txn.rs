@@ -223,7 +223,7 @@ impl Txn {
 /// What a transaction has done.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TxnReply {
-    /// Who has answered, and the revision: of the transaction, if it changed anything.
+    /// The member that has answered, and the revision: of the transaction, if it changed anything.
     pub header: ResponseHeader,
     /// Whether all comparisons held.
     pub succeeded: bool,

@@ -61,7 +61,7 @@ impl Put {
 /// What a put has done.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PutReply {
-    /// Who has answered, and the revision of this put.
+    /// The member that has answered, and the revision of this put.
     pub header: ResponseHeader,
     /// What was there before, if that was asked for and there was something.
     pub prev_kv: Option<KeyValue>,
@@ -110,7 +110,7 @@ impl Delete {
 /// What a deletion has done.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeleteReply {
-    /// Who has answered, and the revision: that of the deletion, if anything was deleted.
+    /// The member that has answered, and the revision: that of the deletion, if anything was deleted.
     pub header: ResponseHeader,
     /// So many keys.
     pub deleted: i64,

@@ -2,7 +2,7 @@
 //!
 //! # The problem
 //!
-//! Whoever holds a lock holds it by a lease. If the lease ends, somebody else gets the lock, and the
+//! A lock is held by a lease. If the lease ends, another client gets the lock, and the
 //! holder should know *before* that. But a client that hears nothing does not know whether the lease
 //! has ended, or only the network.
 //!
@@ -50,7 +50,7 @@ const ATTEMPT_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 pub enum LeaseEnd {
     /// The server does not know it any more: it has expired or was revoked, and its keys are gone.
     NotFound,
-    /// Nobody could be reached until it was too late. It may have ended; count on that.
+    /// No endpoint could be reached until it was too late. It may have ended; count on that.
     Unreachable,
     /// The server does not let this client keep it alive, in these words.
     Rejected(String),
@@ -83,7 +83,7 @@ impl KeepAlive {
         self.time_left() > Duration::ZERO
     }
 
-    /// It certainly lives so long from now on, if nobody revokes it.
+    /// It certainly lives so long from now on, if no client revokes it.
     pub fn time_left(&self) -> Duration {
         match &*self.state.borrow() {
             KeepAliveState::Alive { until, .. } => until.saturating_duration_since(Instant::now()),
@@ -104,7 +104,7 @@ impl KeepAlive {
         let ended = self.state.wait_for(|state| matches!(state, KeepAliveState::Ended(_))).await;
         match ended.as_deref() {
             Ok(KeepAliveState::Ended(end)) => end.clone(),
-            // The runtime of the task is gone, and nobody keeps anything alive.
+            // The runtime of the task is gone, and no task keeps anything alive.
             _ => LeaseEnd::Unreachable,
         }
     }
@@ -175,7 +175,7 @@ impl KeepAliveTask {
             if sent >= until {
                 return Err(Error::TimedOut("a lease was not kept alive".to_owned()));
             }
-            // Who does not answer must not use up the time in which others would.
+            // An endpoint that does not answer must not use up the time in which others would.
             let patience = (until - sent).mul_f64(0.4).max(ATTEMPT_TIMEOUT_MIN);
             match timeout_at(until.min(sent + patience), self.keep_alive()).await {
                 Ok(Ok(Some(ttl))) => return Ok(KeepAliveState::Alive { until: sent + ttl, ttl }),

@@ -1,4 +1,4 @@
-//! Leases: keys that end when nobody keeps them alive.
+//! Leases: keys that end when no client keeps them alive.
 
 mod keep_alive;
 

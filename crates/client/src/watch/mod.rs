@@ -3,7 +3,7 @@
 //! # The problem
 //!
 //! A watch is a stream that lives for months, and no connection does. When it breaks, events go on
-//! happening. Whoever just opens another stream has missed some and does not know it; whoever reads
+//! happening. A client that only opens another stream has missed some and does not know it; one that reads
 //! the keys anew does not know what happened in between.
 //!
 //! # The idea
@@ -49,7 +49,7 @@ use crate::abort_on_drop::AbortOnDrop;
 use crate::error::{Error, Result};
 use crate::kv::{Keys, from_keys};
 
-/// So many batches wait for a reader who has something else to do; the server keeps the rest.
+/// So many batches wait for a reader that is busy with something else; the server keeps the rest.
 const BATCH_QUEUE_CAPACITY: usize = 16;
 
 /// What is to be watched, and how.
@@ -71,7 +71,7 @@ impl WatchKeys {
     /// These keys.
     pub fn new(keys: impl Into<Keys>) -> WatchKeys {
         let Keys { key, range_end } = keys.into();
-        // Long messages are cut by the server. It costs nothing, and nobody sees it.
+        // Long messages are cut by the server. It costs nothing, and no reader sees it.
         let fragment = true;
         WatchKeys { create: WatchCreateRequest { key, range_end, fragment, ..Default::default() } }
     }
@@ -105,7 +105,7 @@ impl WatchKeys {
         self
     }
 
-    /// The server says now and then (every ten minutes, if nobody has told it otherwise) how far it
+    /// The server says now and then (every ten minutes, if it was not configured otherwise) how far it
     /// has come while nothing happens: see [`Watch::next_batch`].
     pub fn progress(mut self) -> WatchKeys {
         self.create.progress_notify = true;
@@ -123,7 +123,7 @@ pub enum Event {
         /// What was there before, if that was asked for.
         prev_kv: Option<KeyValue>,
     },
-    /// It was deleted, by somebody or with its lease.
+    /// It was deleted, by a client or with its lease.
     Delete {
         /// The key, and as `mod_revision` the revision of the deletion.
         kv: KeyValue,

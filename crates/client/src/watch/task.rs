@@ -68,7 +68,7 @@ impl WatchTask {
         }
     }
 
-    /// Until there is an error that nobody else would not have, or no reader.
+    /// Until there is an error that every other endpoint would have, too, or no reader.
     pub(super) async fn run(mut self) {
         if let Err(error) = self.watch().await {
             // Behind this sender's end the reader finds the reason.
@@ -81,7 +81,7 @@ impl WatchTask {
         loop {
             match self.open().await {
                 Ok(open) => self.listen(open).await?,
-                // Nobody can be reached now. The cluster will be back, or the reader gives up.
+                // No endpoint can be reached now. The cluster will be back, or the reader gives up.
                 Err(Error::Unavailable(_) | Error::NoLeader | Error::TimedOut(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -193,7 +193,7 @@ impl WatchTask {
             self.create.start_revision = revision + 1;
         }
         if let Some(begun) = self.started.take() {
-            // If nobody waits for it, the task is about to be ended.
+            // If no reader waits for it, the task is about to be ended.
             let _ = begun.send(self.create.start_revision);
         }
     }

@@ -10,7 +10,7 @@ use clearlane_test_server::{TestCluster, TestServer};
 use crate::proxy::{Proxy, ProxyState};
 use crate::with_timeout;
 
-/// An address at which nobody listens.
+/// An address at which no server listens.
 async fn unused_endpoint() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap())
@@ -152,7 +152,7 @@ struct Writer {
 
 impl Writer {
     async fn start(endpoints: Vec<String>) -> Writer {
-        // Who asks a follower whose leader has just died does not want to wait for its time-out.
+        // A client that asks a follower whose leader has just died does not want to wait for its time-out.
         let options = Options::new().request_timeout(Duration::from_millis(500));
         let client = Client::connect(endpoints, options).await.unwrap();
         let done = Arc::new(AtomicU64::new(0));

@@ -88,7 +88,7 @@ async fn who_waits_for_a_lock_is_told_when_his_member_fails() {
         async move {
             for yours in leases {
                 match client.lock("door", yours).await {
-                    // A place in line of which nobody knows goes with its lease.
+                    // A place in line of which no client knows goes with its lease.
                     Err(Error::OutcomeUnknown(_)) => revoke(&client, yours).await,
                     done => return done,
                 }

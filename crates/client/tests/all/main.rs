@@ -15,7 +15,7 @@ mod watch;
 
 use std::time::Duration;
 
-/// Far more than anything takes. Whoever waits in vain is ended then.
+/// Far more than anything takes. A test that waits in vain is ended then.
 pub(crate) async fn with_timeout<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(120), work).await.expect("in time")
 }

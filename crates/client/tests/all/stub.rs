@@ -26,7 +26,7 @@ pub(crate) struct Stub {
 }
 
 impl Stub {
-    /// Asks nobody who he is.
+    /// Asks no client for its identity.
     pub(crate) fn without_users() -> Stub {
         Stub { is_off: true, ..Stub::default() }
     }

@@ -1,4 +1,4 @@
-//! TLS: whom a client trusts, and how it is trusted.
+//! TLS: which servers a client trusts, and how it is trusted.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
 use crate::stub::Stub;
 
-/// Somebody who signs.
+/// A certificate authority.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {

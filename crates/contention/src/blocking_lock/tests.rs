@@ -1,4 +1,4 @@
-//! What the clock says of those who are blocked at the inner lock. The test itself takes it, as a
+//! What the clock says of threads that are blocked at the inner lock. The test itself takes it, as a
 //! thread that lost its processor inside would.
 
 use std::sync::mpsc::channel;
@@ -22,7 +22,7 @@ fn hold_inner(inner: MutexGuard<'_, Inner>) -> u64 {
     freed_ns
 }
 
-/// Somebody goes in while the inner lock is taken. Says whether it came in time to be blocked.
+/// A thread goes in while the inner lock is taken. Says whether it came in time to be blocked.
 fn acquire_contended() -> bool {
     let door = new_lock();
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The rules that the scripts of `tests/scripts` do not reach: the turn kept for one who waited too
+//! The rules that the scripts of `tests/scripts` do not reach: the turn kept for a writer that waited too
 //! long, the times of the stretches, and the invariants under random use.
 
 use std::collections::BTreeMap;
@@ -111,7 +111,7 @@ fn invariants_hold_and_everybody_gets_in() {
 struct World {
     state: LockState,
     now_ns: u64,
-    /// Everybody at the gate, with the mode and whether they know that they are inside.
+    /// All arrivals at the lock, with the mode and whether they know that they are inside.
     acquisitions: BTreeMap<Ticket, (LockMode, bool)>,
     /// Woken and not yet awake.
     woken: Vec<Ticket>,
@@ -172,7 +172,7 @@ impl World {
         assert_eq!(inside.len() + self.state.waiters().count(), self.acquisitions.len());
     }
 
-    /// No one arrives any more: everybody must get in and out, only by the wakings told.
+    /// No one arrives any more: every thread must get in and out, only by the wakings reported.
     fn finish(&mut self) {
         let mut random = StdRng::seed_from_u64(0);
         for _ in 0..200 {

@@ -1,7 +1,7 @@
 //! The language of the scripts about the order of entry, and what must be there to run one.
 //!
-//! A script names actors and says what each does; after each block it prints who holds the lock and
-//! who waits behind whom:
+//! A script names actors and says what each does; after each block it prints which actors hold the lock and
+//! which wait behind which:
 //!
 //! ```text
 //! r1: read
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Commands: `<actor>: read`, `write`, `try_read`, `try_write`, `release`; and `blame`, which
-//! prints for every waiter how many stretches it waited behind whom.
+//! prints for every waiter how many stretches it waited behind which blocker.
 //!
 //! A [`Stage`] is anything that these actors can act on: a real lock with threads, the bare rules
 //! in made-up time, a simulated lock. The same files run on each and must print the same. So
@@ -25,19 +25,19 @@ use goldenscript::{Block, Command, Context, Runner};
 
 /// One lock, and actors that take and release it.
 pub(crate) trait Stage {
-    /// Lets an actor ask for the lock, and returns when it is clear who holds and who waits.
+    /// Lets an actor ask for the lock, and returns when the holders and waiters are settled.
     fn ask(&mut self, actor: TaskLabel, mode: LockMode);
 
     /// Lets an actor ask without waiting; says whether it got the lock.
     fn try_ask(&mut self, actor: TaskLabel, mode: LockMode) -> bool;
 
-    /// Lets an actor release the lock, and returns when it is clear who holds and who waits.
+    /// Lets an actor release the lock, and returns when the holders and waiters are settled.
     fn release(&mut self, actor: TaskLabel);
 
-    /// Who holds the lock.
+    /// The holders of the lock.
     fn holds(&self) -> Vec<Holds>;
 
-    /// Who waits for it.
+    /// The waiters.
     fn waits(&self) -> Vec<Waits>;
 
     /// How many stretches of waiting have ended, by waiter and front.

@@ -7,7 +7,7 @@ use clearlane_contention::{LockMode, TaskLabel};
 
 use crate::script::{Holds, Stage, Waits};
 
-/// A gate, who is at it, and what happened there.
+/// A lock, the actors at it, and what happened there.
 #[derive(Default)]
 pub(crate) struct RulesStage {
     state: LockState,

@@ -1,7 +1,7 @@
 //! A real lock, with one thread for each actor.
 //!
 //! After each command the stage waits for a condition instead of a time: every actor with an
-//! unanswered request is listed as waiting behind somebody. An actor that is let in is not listed
+//! unanswered request is listed as waiting behind another. An actor that is let in is not listed
 //! from that moment on, and its answer is still to come; so the condition holds only when nothing
 //! is under way any more.
 
@@ -26,7 +26,7 @@ pub(crate) struct ThreadStage {
     registry: Registry,
     lock: Arc<RwLock<()>>,
     tasks: BTreeMap<TaskLabel, TaskThread>,
-    /// Who has been told something and not yet answered.
+    /// The actors that got a command and have not yet answered.
     pending: BTreeSet<TaskLabel>,
     replies: Receiver<TaskReply>,
     reply_to: Sender<TaskReply>,
@@ -89,7 +89,7 @@ impl ThreadStage {
                 self.pending.remove(&actor);
                 answer = answer.or((actor == told).then_some(holds));
             }
-            // Only after the answers: who was let in by an answered release must not be found in an
+            // Only after the answers: an actor let in by an answered release must not be found in an
             // older list.
             let waiting: BTreeSet<TaskLabel> =
                 self.lock.waiting().iter().map(|waiting| waiting.waiter).collect();
@@ -102,7 +102,7 @@ impl ThreadStage {
     }
 }
 
-/// The life of a player: does what it is told until nobody tells it any more.
+/// The loop of an actor: carries out commands until no more come.
 fn run_task(
     actor: TaskLabel,
     lock: &RwLock<()>,
@@ -178,7 +178,7 @@ impl Stage for ThreadStage {
 }
 
 impl Drop for ThreadStage {
-    /// Whoever holds lets go when it is told nothing more, so everybody comes to an end.
+    /// A holder releases when it gets no more commands, so every actor comes to an end.
     fn drop(&mut self) {
         let (orders, threads): (Vec<_>, Vec<_>) = std::mem::take(&mut self.tasks)
             .into_values()

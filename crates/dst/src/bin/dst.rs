@@ -161,7 +161,7 @@ fn print_report(report: &Report) {
     }
 }
 
-/// A line on the standard output. Who closes it has seen enough.
+/// A line on the standard output. If the reader closes it, the program ends quietly.
 fn print_line(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -2,9 +2,9 @@
 //! has applied it.
 //!
 //! At the end each acknowledged request must be an entry that made the revision which the client was
-//! told. And whenever a member has applied something, has started, or has got a copy, all that its
+//! told. And whenever a member has applied something, has started, or has got a raft snapshot, all that its
 //! store holds is compared with what the log up to there makes of a plain map: a store that has lost
-//! or changed something has lost what somebody was told of.
+//! or changed something has lost what was reported to a client.
 
 use super::committed_model::CommittedModel;
 use super::{Rule, Violation};

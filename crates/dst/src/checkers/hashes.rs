@@ -10,7 +10,7 @@ use clearlane_mvcc::HashKv;
 
 use super::{Rule, Violation};
 
-/// The hashes by index, and who had it first.
+/// The hashes by index, and the member that had it first.
 #[derive(Debug, Default)]
 pub struct Hashes {
     by_index: BTreeMap<u64, (u64, HashKv)>,

@@ -1,13 +1,13 @@
 //! A term has one leader.
 //!
-//! Everything that raft promises stands on this. Who leads decides alone what comes next in the log;
-//! two who lead in one term give one index two meanings under one name.
+//! Everything that raft promises stands on this. The leader decides alone what comes next in the log;
+//! two leaders in one term give one index two meanings under one name.
 
 use std::collections::BTreeMap;
 
 use super::{Rule, Violation};
 
-/// Who has led.
+/// The members that have led.
 #[derive(Debug, Default)]
 pub struct Leaders {
     by_term: BTreeMap<u64, u64>,

@@ -6,8 +6,8 @@
 //! record, and the records of its keys), and a crash between two of them, or an entry that is applied
 //! again on a store that is older, would show as a difference.
 //!
-//! For the second rule somebody has to be told that a lease lives on. He counts from the moment at
-//! which he *asked*: the leader that has answered led at some time after that, and whoever leads next
+//! For the second rule a tenant must be notified that a lease lives on. It counts from the moment at
+//! which it *asked*: the leader that has answered led at some time after that, and the next leader
 //! begins later. Clocks run up to so much faster than they should, and the lease may end by so much
 //! earlier.
 
@@ -22,7 +22,7 @@ use crate::lease_model::{LeaseModel, ModelLease};
 /// What was promised to tenants.
 #[derive(Debug, Default)]
 pub struct LeasePromises {
-    /// Until when each lease lives, whoever leads.
+    /// Until when each lease lives, under any leader.
     deadlines: BTreeMap<i64, Micros>,
     /// The requests by which tenants end leases themselves.
     client_revokes: BTreeSet<u64>,
@@ -33,7 +33,7 @@ pub struct LeasePromises {
 }
 
 impl LeasePromises {
-    /// A tenant ends a lease himself, by this request.
+    /// A tenant ends a lease itself, by this request.
     pub fn expect_revoke(&mut self, request: u64) {
         self.client_revokes.insert(request);
     }

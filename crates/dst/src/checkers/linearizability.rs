@@ -17,8 +17,8 @@
 //!   operations       │ put a  │      read, read     │   ?    │      read
 //! ```
 //!
-//! 1. **Time.** Nothing has ended before something began whose place is earlier. Who was told of
-//!    revision 8 at noon may not have somebody else read revision 7 in the afternoon.
+//! 1. **Time.** Nothing has ended before something began whose place is earlier. After a client was notified of
+//!    revision 8 at noon, no other client may read revision 7 in the afternoon.
 //! 2. **Values.** A plain map goes through the places, and must give every reply as it was given, with
 //!    the records' revisions and versions in it.
 //!
@@ -29,11 +29,11 @@
 //!
 //! An *open* operation has no reply and thus no place: it happened at any time after it began, or
 //! never. It is needed where a revision has no change, the `?` above. Values name their operations, so
-//! mostly some read has seen who it was: a record says which revision put it. What is left is searched
+//! mostly some read has seen which operation it was: a record says which revision put it. What is left is searched
 //! for, gap by gap, among the open operations that began before anything that is placed later has
 //! ended, and that do change something there; with backtracking, and a memory of what has failed.
 //!
-//! When a member answers nobody for long, there may be fifty gaps in a row and sixty operations for
+//! When a member answers no client for long, there may be fifty gaps in a row and sixty operations for
 //! them, and too many ways to try. So the search takes *hints*: what the cluster itself says has made a
 //! revision is tried first. A hint proves nothing and need not be true. If the order that it leads to
 //! agrees with clock and values, that is an order, wherever it came from; if not, others are tried.
@@ -41,7 +41,7 @@
 //! # What is left out
 //!
 //! Whether the cluster is the plain map's only user. It is here, but for tenants, whose revisions the
-//! checker is told: any other revision that nobody asked for is a gap that nothing fills.
+//! checker is given: any other revision that no client asked for is a gap that nothing fills.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,7 +56,7 @@ const TRIES_MAX: usize = 20_000;
 pub type Hints = BTreeMap<i64, usize>;
 
 /// Says what is wrong with a history, if it is not linearizable. `others` are the revisions that were
-/// made by somebody else, under keys that no operation looks at.
+/// made by other users, under keys that no operation looks at.
 pub fn check(
     operations: &[Operation],
     hints: &Hints,
@@ -82,7 +82,7 @@ struct RevisionOrder<'h> {
     reads: BTreeMap<i64, Vec<usize>>,
     /// What has no place, and changes something if it happens.
     open: Vec<usize>,
-    /// Which value a revision has put, as somebody saw.
+    /// Which value a revision has put, as an operation saw.
     observed_values: BTreeMap<i64, &'h str>,
     /// The first end of all that happened at this revision or later.
     first_end: BTreeMap<i64, Micros>,
@@ -261,7 +261,7 @@ impl<'h> RevisionOrder<'h> {
         Err(told.unwrap_or(nobody))
     }
 
-    /// Who may have made a revision, the likeliest first.
+    /// The operations that may have made a revision, the likeliest first.
     fn candidates(&self, revision: i64, state: &StoreModel, used: &BTreeSet<usize>) -> Vec<usize> {
         let by = self.first_end.range(revision..).next().map_or(Micros::MAX, |(_, end)| *end);
         let seen = self.observed_values.get(&revision);

@@ -1,4 +1,4 @@
-//! Everybody agrees who belongs to the cluster.
+//! All members agree which members belong to the cluster.
 //!
 //! There are two accounts of it in each member. Raft has one, and counts majorities by it; the store has
 //! the other, in a table that clients may ask for. Both are changed by entries of the log, so members that
@@ -10,7 +10,7 @@ use clearlane_wal::ConfState;
 
 use super::{Rule, Violation};
 
-/// Who was a member, by index.
+/// The members, by index.
 #[derive(Debug, Default)]
 pub struct Membership {
     by_index: BTreeMap<u64, (u64, ConfState)>,

@@ -4,7 +4,7 @@
 //! that is what it is for. The others look inside, and find what clients would notice only much later,
 //! if at all.
 //!
-//! | file | who breaks the rule |
+//! | file | what breaks the rule |
 //! |---|---|
 //! | [`linearizability`] | a client is told what no single store could have told it |
 //! | [`serializable`] | a read that may be old shows what never was |
@@ -13,7 +13,7 @@
 //! | [`leaders`] | two members lead in one term |
 //! | [`revisions`] | a revision is left out, or comes twice |
 //! | [`hashes`] | two stores that have applied the same differ |
-//! | [`members`] | two members disagree who belongs to the cluster |
+//! | [`members`] | two members disagree which members belong to the cluster |
 //! | [`leases`] | two members disagree about leases, or one ends that is kept alive |
 //! | [`requests`] | a request is proposed or completed twice, or before it is applied |
 //!

@@ -1,6 +1,6 @@
 //! Revisions rise by one, and an index of the log stands for the same revision everywhere.
 //!
-//! Watchers count on the first: whoever has seen revision 7 and is told of 9 has missed something. The
+//! Watchers count on the first: a watcher that has seen revision 7 and is notified of 9 has missed something. The
 //! second is what makes a revision mean something beyond the member that named it.
 
 use std::collections::BTreeMap;

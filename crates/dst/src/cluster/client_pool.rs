@@ -1,4 +1,4 @@
-//! Clients: from a wish to the moment when somebody is told, or nobody ever is.
+//! Clients: from a request to the moment when its client gets a reply, or to the end without one.
 
 use std::collections::BTreeMap;
 use std::task::{Context, Poll, Waker};
@@ -63,7 +63,7 @@ impl ClientPool {
         }
     }
 
-    /// Whom an operation was sent to.
+    /// The member an operation was sent to.
     pub(super) fn member_of(&self, operation: usize) -> u64 {
         self.history.operations()[operation].member
     }
@@ -156,7 +156,7 @@ impl Cluster {
         self.events.schedule(patience, Event::ClientTimeout(operation));
     }
 
-    /// Clients know the addresses of all who are members, running or not.
+    /// Clients know the addresses of all members, running or not.
     fn current_members(&self) -> Vec<u64> {
         let here = self.machines.values().filter(|machine| !machine.is_removed);
         here.map(|machine| machine.id).collect()

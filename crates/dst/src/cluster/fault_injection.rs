@@ -83,7 +83,7 @@ impl Cluster {
         let Some(down) = planned else { return Err(member_failed(id, error)) };
         self.trace_line(format_args!("{id} stops: {error}"));
         self.metrics.disk_errors += 1;
-        // With its machine: what a failed sync has lost is still in the system's memory, and whoever
+        // With its machine: what a failed sync has lost is still in the system's memory, and a member that
         // reads it there takes it for written.
         self.crash(id, true);
         self.events.schedule(down, Event::Start(id));
@@ -101,7 +101,7 @@ impl Cluster {
         }
     }
 
-    /// Those who were added get a machine.
+    /// Members that were added get a machine.
     pub(super) fn add_new_machines(&mut self, id: u64) {
         let Some(applier) = self.machines.get(&id).and_then(Machine::applier) else { return };
         let is_new = |id: &u64| !self.machines.contains_key(id);
@@ -241,7 +241,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Everybody's view, for a report.
+    /// Every member's view, for a report.
     pub(super) fn describe_members(&self) -> String {
         let view = |machine: &Machine| match machine.replica().zip(machine.applier()) {
             None => format!("{}: down (gone: {})", machine.id, machine.is_removed),

@@ -1,8 +1,8 @@
 //! Tenants: they take leases, hang keys on them, keep some alive for a while, and let go.
 //!
 //! None waits for an answer. Whether a grant or a put came to anything is seen in the log; what matters
-//! is that all members make the same of it. Only who keeps a lease alive is told something, and it is
-//! a promise: see [`leases`](crate::checkers::leases). He does it as the server does: the member must
+//! is that all members make the same of it. Only a client that keeps a lease alive gets a reply, and it is
+//! a promise: see [`leases`](crate::checkers::leases). This is done as the server does it: the member must
 //! take itself for the leader, a read must be let go, and then the lease is renewed at once.
 
 use clearlane_lease::Renewal;
@@ -80,7 +80,7 @@ impl Cluster {
         self.propose_lease_op(member, act)
     }
 
-    /// At whoever takes himself for the leader.
+    /// At a member that takes itself for the leader.
     fn keep_alive(&mut self) -> CheckResult {
         let leads: Vec<u64> =
             self.machines.values().filter(|it| it.is_leader()).map(|it| it.id).collect();

@@ -5,7 +5,7 @@
 //!
 //! * **A leader hands over** and is cut off from all others right then. It does not hear that there is
 //!   another leader; what it still answers must be true.
-//! * **A member votes** and loses its power right then, and whom it has voted for does not get through to
+//! * **A member votes** and loses its power right then, and the candidate it has voted for does not get through to
 //!   the others. When it comes back it must not vote again in that term.
 
 use clearlane_raft::Message;
@@ -19,7 +19,7 @@ use crate::network::Partition;
 pub(super) struct MessageTriggers {
     /// For a leader that hands over: for how long it will be cut off.
     pub(super) on_leader_transfer: Option<(u64, Micros)>,
-    /// For anybody's vote: for how long who gives it is down, and who gets it is cut off.
+    /// For any member's vote: for how long the voter is down, and the candidate that gets it is cut off.
     pub(super) on_vote: Option<(Micros, Micros)>,
 }
 

@@ -21,7 +21,7 @@
 //! | [`ready`] | polls, and turns outputs into events |
 //! | [`snapshot_transfer`] | copies of stores, in pieces, over links that break |
 //! | [`client_pool`] | clients |
-//! | [`lease_clients`] | those who have leases |
+//! | [`lease_clients`] | clients that have leases |
 //! | [`fault_injection`] | faults, starts and crashes |
 //! | [`message_triggers`] | faults that wait for a certain message |
 //! | [`quiet`] | the end, at which all must be well |
@@ -123,7 +123,7 @@ enum MemberEvent {
     /// What has become of a copy.
     SnapshotSent(u64, bool),
     Unreachable(u64),
-    /// Nobody waits for an operation any more.
+    /// No client waits for an operation any more.
     CancelRequest(usize),
 }
 
@@ -282,7 +282,7 @@ impl Cluster {
         self.plan_clients();
         self.plan_lease_client();
         let pause = self.faults.pause();
-        // First of all somebody is elected.
+        // First of all a leader is elected.
         self.events.schedule(2 * SECOND + pause, Event::Fault);
         self.events.schedule(self.config.fault_phase, Event::EndFaults);
         while !self.quiet.is_over {
@@ -296,7 +296,7 @@ impl Cluster {
         self.checker.check_history(self.clients.history.operations(), &self.clients.proposal_ids)
     }
 
-    /// Numbers, for whoever wonders whether anything has happened at all.
+    /// Numbers that show whether anything has happened at all.
     pub fn collect_metrics(&mut self) -> RunMetrics {
         self.metrics.operations = self.clients.history.operations().len() as u64;
         self.metrics.committed_entries = self.checker.committed.newest();

@@ -1,6 +1,6 @@
 //! The quiet end: nothing more goes wrong, and so everything must come right.
 //!
-//! All links are whole, all disks fast, all clocks right, and who is a member runs. Clients go on for
+//! All links are whole, all disks fast, all clocks right, and every member runs. Clients go on for
 //! a while and then rest. One last write must come through, and in the end all members must have
 //! applied the same, with the same hash. All of it within a minute: that is six times what the longest
 //! time-outs add up to.

@@ -208,7 +208,7 @@ impl Cluster {
         self.check_leases(id, index)?;
         let running = self.machines.get(&id).and_then(|machine| machine.running.as_ref());
         let compacts = compacts || running.is_some_and(|running| !running.compactions.is_empty());
-        // Everybody's at the same indexes, so that there is something to compare. But for one oddity
+        // The hashes of all members at the same indexes, so that there is something to compare. But for one oddity
         // of etcd's: without any key, a hash counts what a compaction has not removed yet.
         if index.is_multiple_of(4) && !(compacts && holds.records.is_empty()) {
             let hash = hash_kv(store).map_err(|error| member_failed(id, &error))?;

@@ -2,7 +2,7 @@
 //!
 //! redb repairs while it opens: it may rewrite its header before it finds out that the rest of
 //! the file is damaged beyond repair. A store that is refused must stay as it was, so that an
-//! operator can still copy it, or hand it to somebody who knows more. This layer therefore keeps
+//! operator can still copy it, or hand it to an expert. This layer therefore keeps
 //! all that redb writes during an open in memory, shows it in reads, and lets it through, in the
 //! order in which it came and with every sync, once the open has succeeded.
 //!
@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use redb::{BackendError, StorageBackend};
 
 /// A storage backend whose changes can be held back. Clones are the same backend: one goes to
-/// redb, the other stays with whoever lets the changes through.
+/// redb, the other stays with the caller that lets the changes through.
 #[derive(Debug)]
 pub(crate) struct DeferredBackend<B> {
     state: Arc<DeferredState<B>>,

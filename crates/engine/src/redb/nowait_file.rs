@@ -1,6 +1,6 @@
 //! The store's file, of which a read can be had *only if it waits for no disk*.
 //!
-//! The system keeps pages of the file in memory, and those that nobody has read for a while it takes out again.
+//! The system keeps pages of the file in memory, and those that no thread has read for a while it takes out again.
 //! Reading such a *cold* page takes a tenth of a millisecond from a disk at rest, and as long as a sync from one that
 //! is busy with it. Inside [`without_waiting`](crate::try_read_cached) that is not done: Linux is asked for what it has
 //! (`RWF_NOWAIT`), and if that is not all, the whole read ends there.
@@ -31,7 +31,7 @@ pub(super) struct NowaitFile {
     /// The same open file.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nobody can be asked"))]
     file: File,
-    /// Nobody can say what is in memory: it is read as ever.
+    /// It is unknown what is in memory: it is read as ever.
     is_unsupported: AtomicBool,
 }
 

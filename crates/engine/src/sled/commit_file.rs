@@ -2,7 +2,7 @@
 //!
 //! sled takes a log that ends early for one that was cut by a crash: it drops the rest and goes
 //! on. That is right for what was never flushed, and wrong for a commit that was acknowledged.
-//! Only somebody outside sled can tell the two apart, so each commit's number is written to a
+//! Only code outside sled can tell the two apart, so each commit's number is written to a
 //! small file after the flush, and compared with the tree's own when the store is opened.
 //!
 //! ```text
@@ -33,7 +33,7 @@ const COMMIT_FILE_NAME: &str = "witness";
 const LOG_NAME: &str = "db";
 const CONFIG_NAME: &str = "conf";
 const COMMIT_FILE_BYTES: usize = 24;
-/// Some seconds in all, after which somebody else must have the files.
+/// Some seconds in all, after which another process must have the files.
 const RELEASE_TRIES_MAX: usize = 4_000_000;
 
 /// The witness of one store. Dropped after sled, it notes that the store was closed.
@@ -46,7 +46,7 @@ pub(super) struct CommitFile {
     acknowledged: u64,
     /// As they were found; `None` once the store is open.
     checksum_at_open: Option<FilesChecksum>,
-    /// Whether the store is about to be removed, so that nobody need know how it was closed.
+    /// Whether the store is about to be removed, so that how it was closed need not be known.
     is_removed_on_drop: bool,
 }
 
@@ -119,7 +119,7 @@ impl CommitFile {
     }
 
     /// Waits until sled has let go of the files. A sled that is dropped closes them later, from a
-    /// thread of its own; the directory is locked by us, so nobody else can be meant to have them.
+    /// thread of its own; the directory is locked by us, so no other process should have them.
     pub(super) fn wait_for_release(&self) -> Result<()> {
         // A handle of its own, whose lock goes with it.
         let log = open_log(&self.store)?;

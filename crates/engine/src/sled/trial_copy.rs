@@ -20,7 +20,7 @@ use crate::options::Options;
 pub(super) fn check_copy(store: &Path, witness: &CommitFile, options: &Options) -> Result<()> {
     let copy = TrialCopy::new(store)?;
     let outcome = open_and_check(&copy.path, witness, options);
-    // The copy's name means nothing to anybody.
+    // The copy's name means nothing to other code.
     outcome.map(drop).map_err(|error| match error {
         Error::Corrupt { detail, .. } => Error::Corrupt { path: store.to_owned(), detail },
         other => other,

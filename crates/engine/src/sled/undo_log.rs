@@ -2,7 +2,7 @@
 //!
 //! One ordered map from (key, commit) to the value that the key had *before* that commit. The
 //! value that a snapshot of commit S sees is the one that the first commit after S replaced: the
-//! entry with the smallest commit above S. If there is none, nobody has changed the key since,
+//! entry with the smallest commit above S. If there is none, no commit has changed the key since,
 //! and the store's own value is right.
 //!
 //! # Invariants

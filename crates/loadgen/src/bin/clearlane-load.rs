@@ -102,7 +102,7 @@ fn print_line(text: &str) -> Result<()> {
     writeln!(io::stdout(), "{text}").map_err(write_error)
 }
 
-/// For progress: who has redirected it wants to see errors there, and nothing else.
+/// For progress: a user that has redirected it wants to see errors there, and nothing else.
 fn progress_printer() -> impl FnMut(&str) {
     let is_terminal = io::stderr().is_terminal();
     move |line| {

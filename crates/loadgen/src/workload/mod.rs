@@ -25,8 +25,8 @@
 //! * A **txn** asks whether some key is there: if so it puts that one and those behind it, `keys` in all,
 //!   and if not, it reads it.
 //!
-//! Every class has connections of its own. Who shares one with a large answer waits for its bytes, at
-//! every server; whoever wants to measure that makes it one class.
+//! Every class has connections of its own. A request that shares one with a large answer waits for its bytes,
+//! at every server; a workload that is to measure that makes it one class.
 //!
 //! A table `[model]` may be there, too. It describes machines for the simulator, which reads it as strictly; the
 //! driver runs on those that it has.

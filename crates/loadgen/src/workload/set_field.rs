@@ -1,6 +1,6 @@
 //! One field of a workload is changed, by its name: `seconds`, `keys.count` or `cheap.rate`.
 //!
-//! Who asks "what if" changes a field and runs the workload again. What he changes is written back as
+//! To ask "what if", a user changes a field and runs the workload again. The changed field is written back as
 //! the table that it was read from, and read as strictly as a file.
 
 use toml::{Table, Value};

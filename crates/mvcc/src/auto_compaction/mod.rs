@@ -1,4 +1,4 @@
-//! When to compact, if nobody asks: etcd's two policies, without a clock.
+//! When to compact, if no client asks: etcd's two policies, without a clock.
 //!
 //! # The problem
 //!
@@ -8,8 +8,8 @@
 //!
 //! # The two policies
 //!
-//! * **periodic** keeps what a reader could have seen within the retention. Nobody knows the time of a
-//!   revision afterwards, so the policy notes the current revision every tenth of an hour, or every
+//! * **periodic** keeps what a reader could have seen within the retention. The time of a
+//!   revision is not known afterwards, so the policy notes the current revision every tenth of an hour, or every
 //!   tenth of the retention if that is shorter. Once the notes reach back far enough it compacts at
 //!   what was current a retention ago, every hour or every retention.
 //! * **revision** keeps so many revisions. Every five minutes it compacts at the current one minus
@@ -29,10 +29,10 @@
 //! The owner calls [`check`](AutoCompaction::check) at [`next_check`](AutoCompaction::next_check) or
 //! later. If a revision comes back, it proposes a compaction there, and reports
 //! [`compacted`](AutoCompaction::compacted) or [`failed`](AutoCompaction::failed) whenever it
-//! knows. That somebody else has compacted at that revision or later counts as a success.
+//! knows. That another request has compacted at that revision or later counts as a success.
 //!
 //! Only the leader should compact, or each member of a cluster would propose the same. The others are
-//! [paused](AutoCompaction::pause): they go on taking notes, so that whoever becomes the leader knows
+//! [paused](AutoCompaction::pause): they go on taking notes, so that the member that becomes the leader knows
 //! the past and can go on at once.
 //!
 //! # Invariants
@@ -135,7 +135,7 @@ impl AutoCompaction {
         Some(revision)
     }
 
-    /// The store is compacted up to there, whoever asked for it.
+    /// The store is compacted up to there, whichever request asked for it.
     pub fn compacted(&mut self, revision: i64) {
         self.compacted = self.compacted.max(revision);
         if let Some(asked) = self.pending.take_if(|asked| asked.revision <= revision)

@@ -18,7 +18,7 @@ use std::time::Duration;
 const INTERVAL_MAX: Duration = Duration::from_hours(1);
 /// Notes per interval.
 const SAMPLES_PER_INTERVAL: u32 = 10;
-/// However short the retention, nobody is to spin.
+/// However short the retention, no thread is to spin.
 const SAMPLE_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 /// The notes, and when the last compaction was.

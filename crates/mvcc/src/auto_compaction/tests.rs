@@ -130,7 +130,7 @@ fn a_clock_that_stands_still_changes_nothing() {
 fn after_a_long_gap_more_is_kept_and_never_less() {
     let mut policy = parsed("periodic", "1h");
     assert_eq!(run(&mut policy, HOUR, steady), [(60, 1)]);
-    // Nobody calls for five hours, while 10,000 revisions are written.
+    // No call is made for five hours, while 10,000 revisions are written.
     assert_eq!(policy.check(6 * HOUR, 10_000), Some(61), "what the last note before the gap says");
     policy.compacted(61);
     // What was written in the gap may be of its last minute.
@@ -184,11 +184,11 @@ fn one_at_a_time() {
 fn what_others_compact_counts() {
     let mut policy = parsed("periodic", "1h");
     assert_eq!(run(&mut policy, 54 * MINUTE, steady), []);
-    // Somebody compacts at 50, so the revisions of the next hours are gone already.
+    // Another request compacts at 50, so the revisions of the next hours are gone already.
     policy.compacted(50);
     assert_eq!(run(&mut policy, 3 * HOUR, steady), [(114, 55), (174, 115)]);
 
-    // Somebody goes further than the compaction that was asked for, whose own outcome comes late.
+    // Another request goes further than the compaction that was asked for, whose own outcome comes late.
     let mut policy = parsed("revision", "10");
     assert_eq!(policy.check(Duration::ZERO, 100), None);
     assert_eq!(policy.check(5 * MINUTE, 100), Some(90));
@@ -196,7 +196,7 @@ fn what_others_compact_counts() {
     policy.compacted(90);
     assert_eq!(policy.check(10 * MINUTE, 104), None, "94 is compacted");
     assert_eq!(policy.check(15 * MINUTE, 106), Some(96));
-    // Somebody stays behind it: its outcome is still open.
+    // Another request stays behind it: its outcome is still open.
     policy.compacted(93);
     assert_eq!(policy.check(20 * MINUTE, 120), None);
 }

@@ -147,8 +147,8 @@ impl ChunkedHistory {
 }
 
 /// Left to itself, a chunk would drop the one behind it, that one the next, each in a call inside
-/// the other. So the chain is taken apart from here. It ends at the first chunk that somebody else
-/// still has; whoever is the last to have it goes on.
+/// the other. So the chain is taken apart from here. It ends at the first chunk that another history
+/// still has; the last one to have it goes on.
 impl Drop for ChunkedHistory {
     fn drop(&mut self) {
         let mut next = self.older.take();

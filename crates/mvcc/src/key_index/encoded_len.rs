@@ -1,6 +1,6 @@
-//! How long is a record that nobody has read yet?
+//! How long is a record that has not been read yet?
 //!
-//! On the wire the length of an answer comes before its first byte. Who would have to read all records to
+//! On the wire the length of an answer comes before its first byte. A server that has to read all records to
 //! know it reads them twice, or keeps them; so the index knows it, in three bytes for a version.
 //!
 //! ```text
@@ -11,12 +11,12 @@
 //! ```
 //!
 //! The three numbers are in the [`Version`] anyway, and are decided where the payload is put into the index:
-//! so whoever puts need not know them.
+//! so the caller of a put need not know them.
 //!
 //! # What it does not do
 //!
 //! Of a payload of 16 MiB and more nothing is known, and of the first of two puts that [share 24
-//! bytes](super::inline_history). Who needs to know reads them.
+//! bytes](super::inline_history). A caller that needs to know reads them.
 
 use prost::encoding::{encoded_len_varint, key_len};
 
@@ -32,7 +32,7 @@ const MOD_REVISION_FIELD: u32 = 3;
 const VERSION_FIELD: u32 = 4;
 
 impl EncodedLen {
-    /// Nobody knows.
+    /// Unknown.
     pub const UNKNOWN: EncodedLen = EncodedLen([0; 3]);
 
     /// Of so many bytes. A key is never empty, so there is at least one.
@@ -117,7 +117,7 @@ mod tests {
             version: 1,
             encoded_len: EncodedLen::UNKNOWN,
         };
-        // A record that cannot be: whoever reads it will say so.
+        // A record that cannot be: its reader will report it.
         assert_eq!(version.with_record_len(2), version);
     }
 }

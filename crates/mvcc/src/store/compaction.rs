@@ -1,7 +1,7 @@
 //! Compaction: dropping the past, beside everything else.
 //!
 //! A compaction at a revision leaves, of each key, what a read at that revision needs, and drops
-//! what is older. It is scheduled by one entry and done by a job, in steps that somebody else
+//! what is older. It is scheduled by one entry and done by a job, in steps that the caller
 //! paces:
 //!
 //! ```text
@@ -125,7 +125,7 @@ impl CompactionTracker {
         CompactionJob { is_hash_complete: is_hash_whole, ..self.resume(at, previous, walked) }
     }
 
-    /// A job that was interrupted, nobody knows where.
+    /// A job that was interrupted, at an unknown step.
     pub(crate) fn resume(
         &self,
         at: i64,
@@ -152,7 +152,7 @@ impl CompactionTracker {
         self.hashes.all().to_vec()
     }
 
-    /// Gives the job its turn, if it is nobody else's.
+    /// Gives the job its turn, if it is not another job's.
     fn start(&mut self, job: &mut CompactionJob) -> Result<()> {
         if self.running.strong_count() > 0 {
             return Err(Error::CompactionBusy);

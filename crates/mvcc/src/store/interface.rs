@@ -1,7 +1,7 @@
 //! The interface that the stores of all eras share.
 //!
-//! Whoever sits above (the member, watchers, leases) is written against these traits, and the same
-//! golden scripts run over every store. Which locks a call takes, and who stands still meanwhile,
+//! The layer above (the member, watchers, leases) is written against these traits, and the same
+//! golden scripts run over every store. Which locks a call takes, and which threads stand still meanwhile,
 //! is what the eras differ in: that story is on top of each store's own file.
 //!
 //! The store of the default era has more to offer than the traits: a read that is no allocation
@@ -34,7 +34,7 @@ pub trait Store<A>: Send + Sync + Debug {
     /// Opens a read. It shows one state until it is dropped.
     fn begin_read(&self) -> Box<dyn ReadTxn + '_>;
 
-    /// Opens a read that may be kept for long and handed to another thread: nobody stands still for
+    /// Opens a read that may be kept for long and handed to another thread: no thread stands still for
     /// it. The old eras have none.
     fn begin_snapshot_read(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
         None
@@ -176,7 +176,7 @@ pub type RecordVisitor<'v> = dyn FnMut(Bytes) -> ControlFlow<()> + 'v;
 /// What is called for the length of each record; `Break` ends it.
 pub type LengthVisitor<'v> = dyn FnMut(usize) -> ControlFlow<()> + 'v;
 
-/// A hash under way. Whoever runs it decides when to pause.
+/// A hash under way. Its caller decides when to pause.
 pub trait HashJob {
     /// The current revision of the state that it sums.
     fn revision(&self) -> i64;
@@ -194,7 +194,7 @@ pub struct RangeOptions {
     pub limit: i64,
     /// No records, only how many keys there are.
     pub count_only: bool,
-    /// How many keys there are is not asked: where it has to be walked for, nobody walks. What is said
+    /// How many keys there are is not asked: where it has to be walked for, no walk is made. What is said
     /// instead means nothing.
     pub skip_count: bool,
 }
@@ -229,14 +229,14 @@ pub struct TxnResult {
     /// What is to be dropped where it does not matter how long that takes. The old eras have
     /// nothing of the kind.
     pub dropped_states: DroppedStates,
-    /// So much is pending that whoever runs the commits should run one now.
+    /// So much is pending that the thread that runs the commits should run one now.
     pub commit_due: bool,
 }
 
-/// Who must know on which lease a key hangs: the keeper of leases, a crate above.
+/// The layer that must know to which lease a key is attached: the lessor, a crate above.
 ///
 /// The store tells it at the end of each write transaction, change by change and in their order,
-/// before anybody can read the new state. Another transaction cannot end meanwhile.
+/// before a reader can see the new state. Another transaction cannot end meanwhile.
 pub trait KeyLeases: Send + Sync + Debug {
     /// From now on the key hangs on this lease, and on no other; on none if it is 0.
     fn attach(&self, key: &Bytes, lease: i64);

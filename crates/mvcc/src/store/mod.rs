@@ -16,13 +16,13 @@
 //! | | 3.1 | 3.2 | 3.4, 3.5 | `clearlane` |
 //! |---|---|---|---|---|
 //! | an open read holds | `store`, `batchTx` | `store` and `readTx`, shared | `store`, shared | nothing |
-//! | so these wait for it | everybody | the end of a write, and behind that everybody | commits for a snapshot and compactions to be scheduled, and behind them everybody | nobody |
-//! | opening a read waits for | everybody | a write that ends, a commit's sync | a write that ends, a commit's sync | nobody |
+//! | so these wait for it | all other requests | the end of a write, and behind that all other requests | commits for a snapshot and compactions to be scheduled, and behind them all other requests | no request |
+//! | opening a read waits for | all other requests | a write that ends, a commit's sync | a write that ends, a commit's sync | nothing |
 //! | the end of a write holds | `store`, `batchTx` | `batchTx`, and `revMu` and `readTx` exclusively | as 3.2 | `store`, which only writers take |
 //! | a hash holds | `batchTx` | `readTx`, shared: writes wait at their end | as 3.2 | nothing |
 //! | a watcher's catching up holds | `watchable`, `store`, `batchTx` | `watchable`; `revMu` and `readTx`, shared: writes wait at their end | as 3.2 | nothing |
 //! | scheduling a compaction | waits for all, then syncs | waits for all, then syncs | waits for all, then syncs | is a write like others |
-//! | a walk over the index | stops puts | stops puts | stops puts | stops nobody |
+//! | a walk over the index | stops puts | stops puts | stops puts | stops no put |
 //!
 //! The last row comes with the index and not with the locks: see [`IndexKind`]. A *commit for a
 //! snapshot* is [`Store::commit`], which etcd's applier calls now and then; the timer's commit is
@@ -258,7 +258,7 @@ fn encode_compact_revision(revision: i64) -> Bytes {
     Bytes::copy_from_slice(&Revision::new(revision, 0).put_key())
 }
 
-/// Records and the marks of compaction are the store's alone: who writes them beside it has a bug.
+/// Records and the marks of compaction are the store's alone: a caller that writes them beside it has a bug.
 fn assert_not_owned_by_store(bucket: Bucket, key: &[u8]) {
     let ours = bucket == Bucket::Key
         || bucket == Bucket::Meta && [SCHEDULED_COMPACT_KEY, FINISHED_COMPACT_KEY].contains(&key);

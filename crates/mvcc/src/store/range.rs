@@ -9,7 +9,7 @@
 //!
 //! A snapshot of the index is walked and the records are fetched on the way, [a few names at a
 //! time](crate::store::record_fetch). The index under a lock
-//! is walked first, and the records are fetched behind that, as etcd does: nobody who wants to put
+//! is walked first, and the records are fetched behind that, as etcd does: no put
 //! should wait for the disk as well.
 
 use std::ops::ControlFlow;

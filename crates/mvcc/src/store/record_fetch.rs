@@ -3,7 +3,7 @@
 //! # The problem
 //!
 //! Records lie in the order in which they were written, and a range names them in the order of the keys.
-//! To find one of them, the engine descends from the root of its tree to a page. But whoever has loaded
+//! To find one of them, the engine descends from the root of its tree to a page. But a client that has loaded
 //! keys in their order has the records in that order, too: three, ten or fifty on one page, and the engine
 //! would come down to the same page again and again.
 //!
@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::revision::Revision;
 use crate::store::interface::RecordVisitor;
 
-/// So many names are gathered first, and at most so many later: who breaks off early should not have
+/// So many names are gathered first, and at most so many later: a reader that breaks off early should not have
 /// walked far for nothing.
 const BATCH_SIZES: (usize, usize) = (16, 256);
 /// A scan costs about as much as two lookups before it finds anything.

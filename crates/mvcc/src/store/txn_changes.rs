@@ -25,7 +25,7 @@ use crate::store::interface::{Change, KeyLeases, RangeOptions, RangeRecords};
 use crate::store::range::{decoded_range, revision_to_read};
 use crate::tree_index::{IndexSnapshot, TreeIndex};
 
-/// The changes of a transaction so far. Index and backend are handed in by whoever locks them.
+/// The changes of a transaction so far. Index and backend are handed in by the caller that locks them.
 #[derive(Debug)]
 pub(crate) struct TxnChanges {
     /// The revision that the transaction began with.

@@ -20,7 +20,7 @@
 //! up to 3.3 in one walk with the lock held, since 3.4 over a clone of the tree, taking the lock
 //! for each key. The clone is cheap, for nodes are shared until they change. So that it is cheap
 //! here, too, the tree is `imbl`'s ordered map, a B-tree that can do that, and not one of the
-//! standard library, whose clone copies every key while everybody waits.
+//! standard library, whose clone copies every key while all other threads wait.
 //!
 //! # Invariants
 //!
@@ -60,7 +60,7 @@ pub enum CompactionLock {
 pub struct LockedIndex {
     tree: Arc<RwLock<Tree>>,
     /// The revision of the last compaction that has begun. It is set before the compaction takes
-    /// the lock, so whoever walks over a compacted tree finds it.
+    /// the lock, so a thread that walks over a compacted tree finds it.
     compacted: Arc<AtomicI64>,
     compaction_lock: CompactionLock,
 }

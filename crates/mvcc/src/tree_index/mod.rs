@@ -7,7 +7,7 @@
 //! the records. It holds every key in memory, in order, each with its
 //! [history](crate::key_index).
 //!
-//! Every put changes this tree and every read walks it. Whoever walks 20,000 keys takes a while,
+//! Every put changes this tree and every read walks it. A read that walks 20,000 keys takes a while,
 //! and the question of this module is what happens to a put that comes along meanwhile:
 //!
 //! | design | etcd | a walk and a put at the same time |

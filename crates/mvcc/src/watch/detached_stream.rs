@@ -30,9 +30,9 @@
 //! # Who holds what
 //!
 //! Streams call their hub through a [`CurrentHub`]. A call of theirs holds the lock `watchHub`, shared,
-//! for as long as it takes; the move holds it alone, so that nobody makes a watcher in a hub that is
+//! for as long as it takes; the move holds it alone, so that no stream makes a watcher in a watchable store that is
 //! left. A step of delivering or of catching up does not hold it, for it may take long: one that is
-//! under way in the old hub finds nobody there any more.
+//! under way in the old watchable store finds no watcher there any more.
 
 use std::sync::Arc;
 

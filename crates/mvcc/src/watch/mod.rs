@@ -5,7 +5,7 @@
 //! A watcher names some keys and a revision, and is told every change of these keys from that
 //! revision on: nothing twice, nothing left out, in order, and whatever one transaction has changed
 //! in one message. Thousands may watch the same key. Some clients read slowly or not at all, and
-//! some ask for what happened a long time ago. None of them may slow down those who write.
+//! some ask for what happened a long time ago. None of them may slow down the writers.
 //!
 //! # Two kinds of watchers
 //!
@@ -30,7 +30,7 @@
 //!
 //! * `response.rs`: requests, events, responses.
 //! * `stream.rs`: one client's stream, and the outbox from which it takes responses.
-//! * `audience.rs`, `interval_tree.rs`: who wants to hear of this key?
+//! * `audience.rs`, `interval_tree.rs`: which watchers watch this key?
 //! * `catch_up.rs`: what did a watcher miss?
 //! * `snapshot/`: the hub of the default era, which writers hand their changes to.
 //! * `locked/`: the hub of the old eras, which is etcd's: one lock over all of it.
@@ -65,7 +65,7 @@ pub use snapshot::SnapshotWatchableStore;
 pub use stream::{StreamConsumer, WatchChannel, WatchStream};
 pub use watcher_group::WatchedKeys;
 
-/// Wakes whoever sleeps until there is something of this kind to do. Called with no lock held, and
+/// Wakes the thread that sleeps until there is something of this kind to do. Called with no lock held, and
 /// perhaps for nothing.
 pub type WorkSignal = Box<dyn Fn(WatchWork) + Send + Sync>;
 
@@ -84,7 +84,7 @@ pub struct WatchConfig {
     /// So many bytes of responses a stream keeps for a client that does not take them. (A single
     /// response may be greater.)
     pub stream_bytes_max: usize,
-    /// So many bytes of changes wait to be handed on before everybody is sent to the store for
+    /// So many bytes of changes wait to be handed on before all watchers are sent to the store for
     /// them instead.
     pub queue_bytes_max: usize,
     /// So many records a step of catching up looks at.
@@ -118,8 +118,8 @@ pub struct WatchMetrics {
 }
 
 /// Where watchers and changes meet. The server calls the upper half on the streams' behalf (see
-/// [`WatchStream`]), whoever writes calls [`publish`](WatchableStore::publish), and the rest are steps
-/// that somebody else paces, on any threads.
+/// [`WatchStream`]), a writer calls [`publish`](WatchableStore::publish), and the rest are steps
+/// that the caller paces, on any threads.
 pub trait WatchableStore: Send + Sync + Debug {
     /// Opens a stream.
     fn open_stream(&self, takers: Arc<dyn StreamConsumer>, name: u64) -> Arc<WatchChannel>;
@@ -136,7 +136,7 @@ pub trait WatchableStore: Send + Sync + Debug {
     /// Tells the watchers who want it, and had nothing to tell since the last call.
     fn notify_progress(&self, stream: &WatchChannel);
 
-    /// The client has taken so much that there is room for those who were refused.
+    /// The client has taken so much that there is capacity for the watchers that were refused.
     fn resume_stream(&self, stream: &WatchChannel);
 
     /// Adds what is only looked up when a response is sent: in the old eras, records before. The

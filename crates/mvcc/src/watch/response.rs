@@ -82,7 +82,7 @@ pub enum WatchError {
     /// No key can be in the range.
     #[error("mvcc: watcher range is empty")]
     EmptyRange,
-    /// Nobody ever was at a revision below 0.
+    /// No watcher ever was at a revision below 0.
     #[error("etcdserver: mvcc: required revision has been compacted")]
     NegativeStartRevision,
 }

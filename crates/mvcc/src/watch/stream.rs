@@ -1,9 +1,9 @@
 //! One client's stream: what its watchers have told and the client has not taken yet.
 //!
 //! Many watchers may share a stream, as they share a connection, and their responses leave it in
-//! the order in which they came in. What is told faster than it is taken stays in the stream's
-//! *outbox*, and that has a bound: a full outbox takes no more events, and whoever has one to tell
-//! must remember where he stopped and come back later.
+//! the order in which they came in. What is added faster than it is taken stays in the stream's
+//! *outbox*, and that has a bound: a full outbox takes no more events, and a caller that has one to add
+//! must remember where it stopped and come back later.
 //!
 //! ```text
 //!   watchers ──▶ outbox [created 0][events 0][events 1][canceled 1] ──▶ client
@@ -27,18 +27,18 @@ use crate::error::Result;
 /// What a response takes besides its events.
 const RESPONSE_BYTES: usize = 128;
 
-/// Those who take the responses of some streams, and sleep when there are none. They are told by
-/// whoever hands on a transaction, and woken once, however many of their streams it was for: to
+/// The threads that take the responses of some streams, and sleep when there are none. They are notified by
+/// the thread that hands on a transaction, and woken once, however many of their streams it was for: to
 /// wake a thread takes longer than to tell a watcher. Neither call may call back into a stream.
 pub trait StreamConsumer: Send + Sync {
-    /// The stream of this name has something. Nobody need be woken for it yet.
+    /// The stream of this name has something. No thread need be woken for it yet.
     fn mark_ready(&self, name: u64);
 
-    /// Some streams were made ready: whoever sleeps is to be woken. It may be called for nothing.
+    /// Some streams were made ready: the sleeping thread is to be woken. It may be called for nothing.
     fn wake(&self);
 }
 
-/// For those who have a single stream, or look at all of them when they are woken.
+/// For callers that have a single stream, or look at all of them when they are woken.
 impl<F: Fn() + Send + Sync> StreamConsumer for F {
     fn mark_ready(&self, _name: u64) {}
 
@@ -64,7 +64,7 @@ pub(super) fn wake_all(outboxes: &[Arc<WatchChannel>]) {
 /// So many takers are remembered as being woken already.
 const RECENT_CONSUMERS_MAX: usize = 8;
 
-/// A stream of watchers, for the one who serves a client. Dropping it ends all its watchers.
+/// A stream of watchers, for the thread that serves a client. Dropping it ends all its watchers.
 #[derive(Debug)]
 pub struct WatchStream {
     store: Arc<dyn WatchableStore>,
@@ -155,7 +155,7 @@ pub(super) struct ChannelState {
     bytes: usize,
     /// How many of the responses have events.
     with_events: usize,
-    /// Somebody was refused and waits for room.
+    /// A watcher was refused and waits for capacity.
     has_blocked_watchers: bool,
     /// The watchers whose responses are to be completed when they are taken.
     needs_previous: BTreeSet<WatchId>,
@@ -188,13 +188,13 @@ impl WatchChannel {
         self.state.lock().needs_previous.contains(&id)
     }
 
-    /// Adds an answer, which always finds room. The caller wakes whoever serves the client.
+    /// Adds an answer, which always finds capacity. The caller wakes the thread that serves the client.
     pub(super) fn push_response(&self, id: WatchId, revision: i64, says: ResponseKind) {
         self.state.lock().push(Response { id, revision, kind: says }, RESPONSE_BYTES);
     }
 
     /// Adds the events of several watchers with one hold of the lock: `tell` is called with the
-    /// outbox open. Says whether whoever serves the client may sleep and is to be woken.
+    /// outbox open. Says whether the thread that serves the client may sleep and is to be woken.
     pub(super) fn with_lock<R>(&self, tell: impl FnOnce(&mut ChannelGuard<'_>) -> R) -> (R, bool) {
         let mut inside = self.state.lock();
         let was_empty = inside.responses.is_empty();
@@ -207,7 +207,7 @@ impl WatchChannel {
         self.consumer.wake();
     }
 
-    /// The next responses, and whether there is room again for those who were refused.
+    /// The next responses, and whether there is capacity again for the watchers that were refused.
     fn poll_responses(&self, bytes_max: usize) -> (Vec<Response>, bool) {
         let mut inside = self.state.lock();
         let mut taken = Vec::new();

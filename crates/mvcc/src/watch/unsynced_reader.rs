@@ -15,7 +15,7 @@
 //! 1. **No lock is held.** A step reads one moment of the store, a view.
 //! 2. **What was read is not read again.** A step goes on where the one before has stopped, and it
 //!    stops when the stream has enough.
-//! 3. **What nobody asked for is not read.** The index knows what happened to which key.
+//! 3. **What no watcher asked for is not read.** The index knows what happened to which key.
 //!
 //! # The plan
 //!

@@ -1,4 +1,4 @@
-//! Who wants to hear of this key? All watchers, by what they watch.
+//! Which watchers watch this key? All watchers, by what they watch.
 //!
 //! Most watchers of most stores watch a single key or a prefix. Single keys are looked up in a map;
 //! ranges are searched for in a tree of intervals.
@@ -99,12 +99,12 @@ impl<T: Ord> WatcherGroup<T> {
         }
     }
 
-    /// Whether anybody watches the key.
+    /// Whether any watcher watches the key.
     pub(super) fn contains(&self, key: &[u8]) -> bool {
         self.single.contains_key(key) || self.ranges.covers(key)
     }
 
-    /// Calls `visit` for everybody who watches the key.
+    /// Calls `visit` for each watcher of the key.
     pub(super) fn for_each_watching(&self, key: &[u8], visit: &mut dyn FnMut(&T)) {
         if let Some(watchers) = self.single.get(key) {
             watchers.iter().for_each(&mut *visit);

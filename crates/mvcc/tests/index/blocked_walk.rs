@@ -1,7 +1,7 @@
-//! A walk over the index stands still in its visitor. Who gets on beside it?
+//! A walk over the index stands still in its visitor. Which threads get on beside it?
 //!
-//! etcd's index is one tree under one lock, so a put waits for the walk, and whoever reads a single
-//! key waits behind that put. The persistent index is walked in a snapshot: nobody waits, and the
+//! etcd's index is one tree under one lock, so a put waits for the walk, and a read of a single
+//! key waits behind that put. The persistent index is walked in a snapshot: no thread waits, and the
 //! walk sees nothing of what was put meanwhile.
 
 use std::ops::ControlFlow;
@@ -15,7 +15,7 @@ use clearlane_mvcc::{
 
 use crate::blocked_threads::{Barrier, OpenOnDrop, ThreadStatus, watch};
 
-/// The ways to walk that call somebody on the way.
+/// The ways to walk that call a visitor on the way.
 #[derive(Clone, Copy, Debug)]
 enum Walk {
     /// All keys.

@@ -1,7 +1,7 @@
 //! Reading a recording: steps, and the fields of their requests.
 //!
-//! Fields are taken out one by one. Whoever has taken all that it knows says so, and fails if
-//! something is left: that is how a field that nobody handles is found.
+//! Fields are taken out one by one. A caller that has taken all that it knows says so, and fails if
+//! something is left: that is how a field that no code handles is found.
 
 use std::path::Path;
 
@@ -74,7 +74,7 @@ fn without_members_own(mut reply: Value) -> Value {
     reply
 }
 
-/// The fields of a message that nobody has taken yet. One that is absent has its default value.
+/// The fields of a message that have not been taken yet. One that is absent has its default value.
 pub(crate) struct Fields(Map<String, Value>);
 
 impl Fields {

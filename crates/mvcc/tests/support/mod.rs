@@ -49,7 +49,7 @@ pub(crate) struct StoreRunner {
     parts: StoreParts,
     engine: Arc<dyn Engine>,
     store: Arc<dyn Store<u64>>,
-    /// The same, if it has views that hold up nobody: a script is one thread.
+    /// The same, if it has views that hold up no other call: a script is one thread.
     viewed: Option<Arc<SnapshotStore<u64>>>,
     leases: Arc<LeaseTable>,
     job: Option<CompactionJob>,

@@ -1,4 +1,4 @@
-//! Nothing is lost when reading fails, nobody sleeps over it, and no request does harm.
+//! Nothing is lost when reading fails, no thread sleeps over it, and no request does harm.
 
 use std::sync::Arc;
 

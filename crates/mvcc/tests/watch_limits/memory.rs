@@ -97,7 +97,7 @@ fn notices_of_progress_do_not_pile_up() {
     assert_eq!(stream.poll_responses(usize::MAX).unwrap().len(), 1, "there is room again");
 }
 
-/// 1,100 watchers of 1,000 changes: everybody reads them in the store.
+/// 1,100 watchers of 1,000 changes: each watcher reads them in the store.
 #[test]
 fn a_transaction_that_too_many_want_is_not_handed_on() {
     let world = World::new();

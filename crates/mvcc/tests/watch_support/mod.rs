@@ -36,8 +36,8 @@ pub(crate) struct WatchRunner {
     is_publishing_held: bool,
 }
 
-/// Whoever is woken is woken with no lock held. (A script is one thread, so whatever is held is held
-/// by the one who wakes.)
+/// A thread is woken with no lock held. (A script is one thread, so whatever is held is held
+/// by the thread that wakes.)
 fn unlocked(locks: &Registry) -> impl Fn() + Send + Sync + 'static {
     let locks = locks.clone();
     move || assert_eq!(locks.holding(), [], "held while somebody is woken")

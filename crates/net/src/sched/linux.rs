@@ -11,11 +11,11 @@ use std::mem::size_of;
 
 use libc::{SYS_sched_getattr, SYS_sched_setattr, c_long, sched_attr};
 
-/// Slices of who answers: the shortest that Linux gives.
+/// Slices of a thread that answers: the shortest that Linux gives.
 pub(crate) const SHORT_SLICE_NS: u64 = 100_000;
-/// So far who computes for long steps back: with each step his share is to that of another as 4 is to 5.
+/// So far a thread that computes for long steps back: with each step its share is to that of another as 4 is to 5.
 pub(crate) const BATCH_NICE_STEPS: i32 = 5;
-/// Who is so nice makes way for everybody.
+/// A thread that is so nice makes way for all others.
 pub(crate) const NICE_MAX: i32 = 19;
 
 /// Of one thread.
@@ -27,13 +27,13 @@ pub(crate) struct SchedAttributes {
     pub(crate) slice_ns: u64,
 }
 
-/// What holds for this thread, if the system says so, and nobody has given it another policy than the usual one.
+/// What holds for this thread, if the system says so, and it has not been given another policy than the usual one.
 #[cfg(test)]
 pub(crate) fn current() -> Option<SchedAttributes> {
     get().ok().filter(is_usual).map(|attributes| attributes_of(&attributes))
 }
 
-/// Changes what holds for this thread, and says whether it did: not if somebody has given it another policy.
+/// Changes what holds for this thread, and says whether it did: not if it has been given another policy.
 pub(crate) fn update(change: impl FnOnce(&mut SchedAttributes)) -> io::Result<bool> {
     let mut attributes = get()?;
     if !is_usual(&attributes) {

@@ -1,12 +1,12 @@
-//! Who comes in? From a connection to a TLS stream, or to a line in the log.
+//! Incoming connections. From a connection to a TLS stream, or to a line in the log.
 //!
 //! ```text
 //!   connection ─▶ hello ─▶ handshake ─▶ address ─▶ stream, and the client's name
 //!        └───────────┴─────────┴───────────┴─▶ "rejected connection on … endpoint"
 //! ```
 //!
-//! All of it together has ten seconds. Whoever connects and says nothing costs a task and a file until
-//! then, and nobody waits behind him. etcd sets no limit.
+//! All of it together has ten seconds. A client that connects and sends nothing costs a task and a
+//! file until then, and no other client waits behind it. etcd sets no limit.
 //!
 //! # The address of a member
 //!
@@ -45,7 +45,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientName(pub Arc<str>);
 
-/// TLS for those who come in.
+/// TLS for incoming connections.
 #[derive(Debug)]
 pub struct TlsAcceptor {
     listener_kind: ListenerKind,
@@ -54,7 +54,7 @@ pub struct TlsAcceptor {
     handshake_timeout: Duration,
 }
 
-/// Who comes.
+/// What connects to a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenerKind {
     /// Clients.
@@ -63,7 +63,7 @@ pub enum ListenerKind {
     Peer,
 }
 
-/// What is known of somebody who is not let in.
+/// What is known of a client that is not let in.
 #[derive(Default)]
 struct HandshakeInfo {
     server_name: String,
@@ -94,7 +94,7 @@ impl TlsAcceptor {
         })
     }
 
-    /// Lets somebody in, or says in the log why not.
+    /// Accepts a connection, or says in the log why not.
     pub async fn accept<C>(
         &self,
         connection: C,
@@ -209,7 +209,7 @@ fn configuration(
     Ok(config)
 }
 
-/// Whether the owner of a certificate calls from where he is at home.
+/// Whether the owner of a certificate calls from a host that it names.
 async fn check_remote_address(facts: CertificateInfo, from: IpAddr) -> io::Result<()> {
     let CertificateInfo { hosts, addresses, .. } = facts;
     if addresses.contains(&from) || addresses.is_empty() && hosts.is_empty() {

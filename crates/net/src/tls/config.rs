@@ -36,15 +36,15 @@ pub struct CertificateFiles {
 /// For one kind of connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsInfo {
-    /// Shown to whoever comes, and, if there is no other, to whomever we call.
+    /// Shown to each client, and, if there is no other, to each server we call.
     pub server_certificate: Option<CertificateFiles>,
-    /// Shown to whomever we call.
+    /// Shown to each server we call.
     pub client_certificate: Option<CertificateFiles>,
-    /// Who signs the certificates of the others. Then nobody comes in without one.
+    /// The authority that signs the others' certificates. Then no client connects without one.
     pub trusted_ca: Option<FlagPath>,
     /// Certificates that hold no more.
     pub crl: Option<FlagPath>,
-    /// Who may come, of those that have a certificate.
+    /// Which clients may connect, of those that have a certificate.
     pub allowed: AllowedNames,
     /// Certificates that are made here; then those of others are not looked at.
     pub self_signed: Option<SelfSignedConfig>,
@@ -52,7 +52,7 @@ pub struct TlsInfo {
     pub checks_address: bool,
 }
 
-/// Who may come, of those that have a certificate.
+/// Which clients may connect, of those that have a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AllowedNames {
     /// All of them.

@@ -1,7 +1,7 @@
 //! How is a member called? A URL in, a channel out; with TLS if the URL says so, over a network or
 //! over a socket in the file system.
 //!
-//! Whoever answers must show a certificate of an authority that is trusted, for the host or address
+//! The server that answers must show a certificate of an authority that is trusted, for the host or address
 //! in the URL. Without `--peer-trusted-ca-file` those authorities are trusted that the system trusts.
 //! Members that make their certificates themselves believe each other.
 
@@ -56,7 +56,7 @@ impl Dialer {
         Ok(Dialer(Some(Arc::new(FileBacked::new(files, build)?))))
     }
 
-    /// Whoever answers is believed.
+    /// Any server that answers is trusted.
     pub fn without_verification(shown: Option<CertificateFiles>) -> Result<Dialer, Error> {
         let files: Vec<FlagPath> =
             shown.iter().flat_map(CertificateFiles::files).cloned().collect();
@@ -96,7 +96,7 @@ impl Dialer {
                     .await
             }
             // For tonic it is a connection like any other. Asked for `https` it would want to do the
-            // TLS itself, if anybody in the program has it built with that.
+            // TLS itself, if any crate of the program has it built with that.
             "https" => {
                 let endpoint = endpoint(format!("http://{rest}"))?;
                 endpoint.connect_with_connector(Connector { target: DialTarget::Host, tls }).await
@@ -179,7 +179,7 @@ async fn tls_handshake<S: ByteStream + 'static>(
     }
 }
 
-/// Whom the system trusts.
+/// The authorities that the system trusts.
 fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

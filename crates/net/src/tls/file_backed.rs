@@ -11,8 +11,8 @@
 //!                              └── bad ──▶ a line in the log, and the one that is there
 //! ```
 //!
-//! Whoever replaces a certificate and its key writes one of them first. In between they do not match:
-//! that is the bad case, and the next handshake finds both. A bad state is told once.
+//! A program that replaces a certificate and its key writes one of them first. In between they do not match:
+//! that is the bad case, and the next handshake finds both. A bad state is reported once.
 //!
 //! etcd reads authorities once, at its start. Here they are among the files.
 

@@ -1,14 +1,14 @@
-//! Who is at the other end, and does anybody listen in? TLS, for clients and between members.
+//! TLS, for clients and between members: it names the other end, and encrypts the connection.
 //!
 //! # The problem
 //!
-//! A key-value store that holds a cluster's secrets must know who asks, and nobody on the way may
+//! A key-value store that holds a cluster's secrets must know which client asks, and no host on the way may
 //! read or change what is said. TLS does that, as long as it was set up as its owner believes: a
 //! certificate that is silently not looked at is worse than none.
 //!
 //! # The idea
 //!
-//! The cryptography is rustls's. Here is what surrounds it: which files, who may come, what is
+//! The cryptography is rustls's. Here is what surrounds it: which files, which clients may connect, what is
 //! logged, and when files are read again.
 //!
 //! ```text
@@ -27,9 +27,9 @@
 //! | `watched` | has a file changed? |
 //! | `self_signed` | what if there is no certificate, and there need be none? |
 //! | `certificate` | what does a certificate say? |
-//! | `rules` | who may come, beyond what rustls checks? |
+//! | `rules` | which clients may connect, beyond what rustls checks? |
 //! | `words` | what is said of a handshake that failed? |
-//! | [`acceptor`] | who comes in? |
+//! | [`acceptor`] | which connections come in? |
 //! | [`dialer`] | how is a member called? |
 //!
 //! # What holds
@@ -37,7 +37,7 @@
 //! * Whatever is wrong with the settings or the files is told at the start, with flag and file.
 //! * Each connection is looked at from the beginning: no session is taken up again, so a certificate
 //!   that is revoked or expired opens no new connection.
-//! * A handshake has a time limit, and whoever waits for one waits in a task of its own.
+//! * A handshake has a time limit, and each waits in a task of its own.
 //!
 //! # What etcd does that is left out
 //!
@@ -67,7 +67,7 @@ pub enum Error {
     /// A file that cannot be read, or has something else in it.
     #[error("--{flag}: {}: {why}", path.display())]
     File {
-        /// Who names it.
+        /// The flag that names it.
         flag: &'static str,
         /// The file.
         path: PathBuf,

@@ -1,7 +1,7 @@
 //! What if there is no certificate, and there need be none? `--auto-tls` and `--peer-auto-tls`.
 //!
-//! The member makes one, signed by nobody but itself: what is said cannot be read on the way, but
-//! nobody knows to whom he speaks.
+//! The member makes one, signed only by itself: what is sent cannot be read on the way, but
+//! neither side knows the identity of the other.
 //!
 //! ```text
 //!   data-dir/fixtures/client/cert.pem, key.pem     for clients
@@ -10,7 +10,7 @@
 //!
 //! They lie where etcd has them, and are used again at the next start. A pair that has expired, or
 //! that cannot be used here (etcd's keys are on a curve that `ring` does not have), is made anew:
-//! nobody has it on a list.
+//! no list has it.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!((facts.hosts.len(), facts.addresses.len()), (1, 2));
         let mode = fs::metadata(&first.key.path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        // A key that cannot be used is nobody's loss.
+        // A key that cannot be used is no loss.
         fs::write(&first.key.path, "nonsense").unwrap();
         load_or_create(&made).unwrap().load(&ProtocolConfig::default()).unwrap();
     }

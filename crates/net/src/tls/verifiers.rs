@@ -1,11 +1,11 @@
-//! Who may come, beyond what rustls checks?
+//! Which clients may connect, beyond what rustls checks?
 //!
 //! rustls looks whether a certificate holds now, is for this purpose, and comes from an authority
 //! that is trusted. Then its number must not be among those that are revoked, and its name must be
 //! among those that are allowed.
 //!
 //! As in etcd, a list of revoked certificates counts by numbers alone, for all authorities, and for
-//! each certificate of the chain that was sent. It is not asked who has signed the list: it is a file
+//! each certificate of the chain that was sent. The signer of the list is not checked: it is a file
 //! of this member's owner.
 
 use std::collections::BTreeSet;
@@ -66,7 +66,7 @@ impl CertificatePolicy {
     }
 }
 
-/// For whoever comes.
+/// For the clients that connect.
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
     pub(super) library: Arc<dyn ClientCertVerifier>,
@@ -112,10 +112,10 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
-/// For whomever we call.
+/// For the servers that we call.
 #[derive(Debug)]
 pub(super) struct ServerVerifier {
-    /// Nobody is looked at who has made his certificate himself; then there are no rules either.
+    /// A server with a self-signed certificate is not checked; then there are no rules either.
     pub(super) checks: Option<(Arc<dyn ServerCertVerifier>, CertificatePolicy)>,
     pub(super) provider: Arc<CryptoProvider>,
 }

@@ -8,8 +8,8 @@
 //!
 //! # What holds behind these checks
 //!
-//! * A message is to this member, from somebody else, and of a kind that members send.
-//! * It has a term, but for the two kinds that are forwarded to whoever leads.
+//! * A message is to this member, from another member, and of a kind that members send.
+//! * It has a term, but for the two kinds that are forwarded to the leader.
 //! * Entries of an append follow each other without a gap, with terms that do not fall and are not
 //!   above the message's. The entry before them has a term if it has an index: raft takes the term
 //!   0 for "beyond the end", and would find it equal.
@@ -151,7 +151,7 @@ pub(super) fn check_against_state(
 ) -> CheckResult {
     let last = raft.raft_log.last_index();
     match message.get_msg_type() {
-        // To transfer leadership to somebody, raft says that it comes from that member.
+        // To transfer leadership to a member, raft says that it comes from that member.
         MessageType::MsgTransferLeader => Ok(()),
         // What this member has forwarded comes back if it leads by now, and the other one knows.
         MessageType::MsgPropose | MessageType::MsgReadIndex => Ok(()),

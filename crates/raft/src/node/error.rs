@@ -7,7 +7,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     // The caller may try again, here or at another member.
-    /// Nobody leads, as far as this member knows.
+    /// No member leads, as far as this member knows.
     #[error("there is no leader")]
     NoLeader,
     /// So much is on its way that no more is taken.
@@ -17,14 +17,14 @@ pub enum Error {
     #[error("leadership is being transferred")]
     Transferring,
 
-    // Somebody has sent nonsense.
+    // The sender's input is invalid.
     /// Not a message or a proposal that raft can take.
     #[error("not a message for raft: {0}")]
     InvalidMessage(String),
     /// The members cannot be changed like this. Nothing has changed.
     #[error("not a change that the members allow: {0}")]
     InvalidConfChange(String),
-    /// It comes from somebody who is no member.
+    /// It comes from a node that is no member.
     #[error("a message from {0}, who is not a member")]
     UnknownPeer(u64),
 

@@ -16,12 +16,12 @@ use clearlane_wal::EntryKind;
 pub struct Message(pub(super) eraftpb::Message);
 
 impl Message {
-    /// For whom it is.
+    /// The receiver.
     pub fn to(&self) -> u64 {
         self.0.to
     }
 
-    /// Whose it is.
+    /// The sender.
     pub fn from(&self) -> u64 {
         self.0.from
     }

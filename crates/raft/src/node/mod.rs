@@ -2,7 +2,7 @@
 //!
 //! # The idea
 //!
-//! tikv's `raft` decides who leads and what is committed. It has no network, no disk and no clock,
+//! tikv's `raft` decides which member leads and what is committed. It has no network, no disk and no clock,
 //! and this driver adds none: inputs go in by calls, and [`effects`](RaftNode::ready) says what is
 //! to be done. So the code that the server runs with threads, sockets and a disk is the code that
 //! a simulated cluster runs in one thread, under a seed.
@@ -32,8 +32,8 @@
 //!
 //! * Messages that it would not survive; see `check.rs`.
 //! * An election by a member whose disk does not have all of its log, or that is taking over
-//!   another's store. Raft assumes that who has asked for votes has written everything before; but
-//!   the only voter need not ask, and who installs a store has a gap behind what is applied.
+//!   another's store. Raft assumes that a candidate has written everything before; but
+//!   the only voter need not ask, and a member that installs a store has a gap behind what is applied.
 //! * A leader that is no voter any more. It would look for its own progress at the next commit. It
 //!   steps down when the change is applied, and the others elect another.
 //! * Figures of the owner that cannot be: errors, and the owner must stop.
@@ -155,14 +155,14 @@ impl RaftNode {
         self.raw_node.raft.promotable() && !self.pending_appends.has_log_changes() && !is_installing
     }
 
-    /// A message has come. What raft cannot use now it drops in silence, proposals too: who has
-    /// sent them tries again. After an error nothing has changed, and another message may be fine.
+    /// A message has come. What raft cannot use now it drops in silence, proposals too: a client that has
+    /// sent some tries again. After an error nothing has changed, and another message may be fine.
     pub fn step(&mut self, message: Message) -> Result<()> {
         self.check_message(&message)?;
         let from = message.from();
         let kind = message.0.get_msg_type();
         let leads = self.raw_node.raft.state == StateRole::Leader;
-        // Who does not lead would forward it with the sender's term, which raft asserts not to do.
+        // A member that does not lead would forward it with the sender's term, which raft asserts not to do.
         let lost = kind == MessageType::MsgTransferLeader && !leads;
         if lost || (kind == MessageType::MsgTimeoutNow && !leads && !self.can_campaign()) {
             return Ok(());
@@ -291,7 +291,7 @@ impl RaftNode {
 
     /// Asks how far the log is committed. The answer is among the effects, some day or never: raft
     /// forgets the question if there is no leader, or it has not committed anything in its term.
-    /// `context` has 1 to 64 bytes and must never have been used before, by nobody.
+    /// `context` has 1 to 64 bytes and must never have been used before, by any member.
     pub fn read_index(&mut self, context: Vec<u8>) -> Result<()> {
         check::check_context(&context).map_err(|words| Error::InvalidMessage(words.to_owned()))?;
         self.check_read_capacity()?;
@@ -362,7 +362,7 @@ impl RaftNode {
     }
 
     /// Tells raft of a change of one member that is applied now, or was refused (`None`). Returns
-    /// who is a member from here on.
+    /// the members from here on.
     pub fn apply_conf_change(&mut self, change: Option<&ConfChange>) -> Result<ConfState> {
         match change {
             Some(change) if change.kind != ConfChangeKind::UpdateNode => {
@@ -486,7 +486,7 @@ impl RaftNode {
         (append.must_sync || append.hard_state.is_some()).then_some(append)
     }
 
-    /// Who leads, as far as this member knows.
+    /// The leader, as far as this member knows.
     pub fn leadership(&self) -> Leadership {
         let raft = &self.raw_node.raft;
         let role = match raft.state {
@@ -498,7 +498,7 @@ impl RaftNode {
         Leadership { leader: raft.leader_id, term: raft.term, role }
     }
 
-    /// To whom this member, as the leader, is handing leadership over.
+    /// The member to which this member, as the leader, transfers leadership.
     pub fn lead_transferee(&self) -> Option<u64> {
         self.raw_node.raft.lead_transferee
     }
@@ -537,7 +537,7 @@ impl RaftNode {
         matched
     }
 
-    /// Who is a member now, as far as this member has applied the log.
+    /// The members now, as far as this member has applied the log.
     pub fn conf_state(&self) -> ConfState {
         ConfState::from_raft(&self.raw_node.raft.prs().conf().to_conf_state())
     }

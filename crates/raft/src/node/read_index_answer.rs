@@ -2,7 +2,7 @@
 //!
 //! # The problem
 //!
-//! A leader may have been replaced and not know. So whoever asks it is answered after a quorum has said that it still
+//! A leader may have been replaced and not know. So it answers a member after a quorum has said that it still
 //! follows: the question goes to the leader, a heartbeat to all, their answers back, and only then the answer. Of these
 //! two round trips the first is there because of the second member.
 //!
@@ -16,15 +16,15 @@
 //!
 //! # Why that is enough
 //!
-//! Let the reader come at time *r*, his member ask at *q*, and the leader answer at *a*, in this order.
+//! Let the reader come at time *r*, its member ask at *q*, and the leader answer at *a*, in this order.
 //!
-//! * Who asks at *q* takes the one it asks for the leader, of its own term. Terms only grow, so when it answers, the
-//!   leader is in that term or a later one, say *t*; and before *q* the asker has voted for nobody in a term above *t*.
+//! * The asker at *q* takes the one it asks for the leader, of its own term. Terms only grow, so when it answers, the
+//!   leader is in that term or a later one, say *t*; and before *q* the asker has not voted in a term above *t*.
 //!   Nor has the leader before *a*.
 //! * To lead in a term above *t* takes the votes of a quorum, and every quorum has one of these two, also one of a
 //!   configuration that the leader has not applied yet: raft changes them so that any two in a row overlap, and one at a
 //!   time. So before *q*
-//!   nobody has led in such a term, and nobody has committed anything in one.
+//!   no member has led in such a term, and none has committed anything in one.
 //! * What was committed before *r* was therefore committed in term *t* or an earlier one. The leader of term *t*, which
 //!   has committed an entry of its own term, knows of all of it.
 //!
@@ -40,9 +40,9 @@
 //!
 //! # What a heartbeat does beside
 //!
-//! It finds out that a follower has missed something, and the leader sends that. An asker who has not acknowledged all
-//! that is committed is therefore sent an append along with the answer; and one of whom the leader does not know what it
-//! has is asked as usual.
+//! It finds out that a follower has missed something, and the leader sends it. An asker that has not acknowledged all
+//! that is committed is therefore sent an append along with the answer; and if the leader does not know what an asker
+//! has, the question is asked as usual.
 //!
 //! With four voters or more, two are no quorum, and all is as usual, too.
 

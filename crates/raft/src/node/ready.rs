@@ -18,7 +18,7 @@ pub struct Ready {
     pub committed_entries: Vec<Entry>,
     /// Reads that may be answered once the index is applied.
     pub read_states: Vec<ReadState>,
-    /// Who leads has changed, or in which term.
+    /// The leader or its term has changed.
     pub leadership: Option<Leadership>,
 }
 
@@ -35,7 +35,7 @@ pub struct ReadyAppend {
     /// The hard state, if it has changed.
     pub hard_state: Option<HardState>,
     /// Whether it must reach the disk. If not, a commit index alone has risen: it may be lost, and
-    /// nobody waits to be told that it is durable.
+    /// no request waits for a report that it is durable.
     pub must_sync: bool,
 }
 
@@ -48,10 +48,10 @@ pub struct ReadState {
     pub context: Vec<u8>,
 }
 
-/// Who leads.
+/// The leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leadership {
-    /// The leader; 0 if nobody is known to be.
+    /// The leader; 0 if none is known.
     pub leader: u64,
     /// The term.
     pub term: u64,

@@ -1,7 +1,7 @@
 //! Cuts appends that have grown too long.
 //!
 //! Raft is told to put what is proposed in one turn into one message (`batch_append`): one header, one
-//! answer. It asks nobody how long that message gets. For a follower that is far behind it takes
+//! answer. It does not check how long that message gets. For a follower that is far behind it takes
 //! everything that may be on its way, some hundred messages of a megabyte, into one. So what leaves is
 //! cut again, by the same measure as raft cuts what it reads from the log:
 //!

@@ -3,7 +3,7 @@
 //! Time-outs are told the time by the caller. It should come from a clock that only goes forward, but
 //! a virtual machine that was moved, or a caller's mistake, can take it back. A round that is due at
 //! 10:00:07 would then wait for an hour. So a step back is taken out: time stands still for one call
-//! and goes on from there. How long the step took nobody knows. That does not matter to a time-out,
+//! and goes on from there. How long the step took is not known. That does not matter to a time-out,
 //! and is all that matters to a lease; so the step is reported.
 //!
 //! ```text

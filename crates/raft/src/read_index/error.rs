@@ -1,4 +1,4 @@
-//! Why a read was not let go on, grouped by who must act.
+//! Why a read was not let go on, grouped by what must act.
 
 /// The result of an operation of a barrier.
 pub type Result<T> = std::result::Result<T, ReadIndexError>;

@@ -35,7 +35,7 @@
 //! * No two members of a cluster agree in the low 16 bits of their ids and start in the same
 //!   millisecond. Ids of members are hashes; etcd makes the same bet.
 //! * Between two starts of a member the wall clock gains at least a millisecond per 256 ids. A
-//!   clock that was set back breaks that. Who does not want to rely on it remembers a floor and
+//!   clock that was set back breaks that. A caller that does not want to rely on it remembers a floor and
 //!   gives it to [`above`](RequestIdGenerator::starting_above): an id that nothing handed out before has passed. Two
 //!   are at hand: a number that is stored from time to time and lies well ahead, or, for proposals
 //!   alone, the highest id of this member in the log.

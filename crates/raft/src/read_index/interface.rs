@@ -27,7 +27,7 @@
 //!   leave: a lease read must know what any member could have acknowledged.
 //! * [`ReadIndexEvent::Applied`] is told after what was applied can be seen by readers.
 //! * `now` is looked up after the last reader was added, and before the poll. Under a lease a reader is
-//!   let go because nobody else could lead at `now`; that must be a time when the reader was there, or a
+//!   let go because no other member could lead at `now`; that must be a time when the reader was there, or a
 //!   thread that is held up between the two answers from the past.
 //! * `now` counts from any fixed moment, on a clock that goes forward. A step back is survived: see
 //!   `clock.rs`.
@@ -80,9 +80,9 @@ pub enum ReadIndexEvent {
         /// How far a reader must see, or where the entry lies in the log.
         index: u64,
     },
-    /// Who leads, as far as this member knows.
+    /// The leader, as far as this member knows.
     Leader {
-        /// `None` if nobody is known to.
+        /// `None` if none is known.
         leader: Option<u64>,
         /// raft's term.
         term: u64,
@@ -119,7 +119,7 @@ pub enum ReadIndexAction<T> {
     Propose {
         /// The entry's id.
         context: u64,
-        /// Who wants to read.
+        /// The reader.
         reader: T,
     },
     /// These may read: this member has applied `index`, which is fresh enough for each of them.
@@ -143,11 +143,11 @@ pub enum ReadIndexAction<T> {
 pub enum ReadMode {
     /// Each read is an entry of the log, as in etcd 3.0.
     Log,
-    /// A round of ReadIndex serves all who wait, as in etcd from 3.1 on.
+    /// A round of ReadIndex serves all waiting readers, as in etcd from 3.1 on.
     ReadIndex,
-    /// The leader answers by itself while it knows that nobody else can lead.
+    /// The leader answers by itself while it knows that no other member can lead.
     Lease,
-    /// Nobody is asked: what reads do that do not want to be linearizable.
+    /// No member is asked: what reads do that do not want to be linearizable.
     Serializable,
 }
 
@@ -207,7 +207,7 @@ impl ReadIndexConfig {
     }
 }
 
-/// What a barrier has done, and who waits.
+/// What a ReadIndex queue has done, and how many readers wait.
 ///
 /// etcd's `etcd_server_slow_read_indexes_total` is `late_answers` and `timed_out`, its
 /// `etcd_server_read_indexes_failed_total` is `leader_changed`.
@@ -215,8 +215,8 @@ impl ReadIndexConfig {
 pub struct ReadIndexMetrics {
     /// Readers that wait.
     pub waiting: usize,
-    /// Places that they take, and that those who gave up still take. At most twice as many as may wait, and
-    /// a few; right after somebody gave up, twice as many as do wait.
+    /// Places that they take, and that departed readers still take. At most twice as many as may wait, and
+    /// a few; right after a reader gave up, twice as many as do wait.
     pub queue_entries: usize,
     /// Rounds that were begun.
     pub requests: u64,
@@ -226,7 +226,7 @@ pub struct ReadIndexMetrics {
     pub proposed_entries: u64,
     /// Answers to no question that is open.
     pub late_answers: u64,
-    /// Rounds, or entries, that nobody answered in time.
+    /// Rounds, or entries, that were not answered in time.
     pub timed_out: u64,
     /// Rounds that ended with a change of leader.
     pub leader_changed: u64,

@@ -1,4 +1,4 @@
-//! Mode `lease`: the leader answers by itself while it knows that nobody else can lead.
+//! Mode `lease`: the leader answers by itself while it knows that no other member can lead.
 //!
 //! # The story
 //!

@@ -22,7 +22,7 @@
 //! # As in etcd 3.0
 //!
 //! An entry is proposed once. If raft loses it, as it may when the leader changes, its reader fails
-//! after 7 s. A change of leader fails nobody, for the entry may be committed all the same.
+//! after 7 s. A change of leader fails no reader, for the entry may be committed all the same.
 //!
 //! # What etcd does that is left out
 //!

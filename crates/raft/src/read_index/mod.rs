@@ -1,9 +1,9 @@
-//! How fresh is fresh enough? Who may read what this member has, and after which entry of the log.
+//! How fresh is fresh enough? Which reads may use this member's store, and after which entry of the log.
 //!
 //! # The problem
 //!
 //! Every member has a copy of the store, and every copy lags behind the log by some entries. A client
-//! that has written, and then reads through another member, or was told by somebody else that there is
+//! that has written, and then reads through another member, or was informed by another client that there is
 //! something new, must not be shown the past: a read must see every write that was acknowledged before
 //! the read began. That is called linearizable.
 //!
@@ -43,7 +43,7 @@
 //! * How many lag behind (etcd refuses writes when commit and apply are too far apart): the member's.
 //! * Learners, which may only read serializable, and clients that insist on a leader (`hasleader`):
 //!   the server's, for both are decided before a read gets here.
-//! * raft. A barrier speaks of contexts and indexes, and does not know who carries them.
+//! * raft. A ReadIndex queue uses contexts and indexes, and does not know what carries them.
 //!
 //! # Where a read goes next
 //!

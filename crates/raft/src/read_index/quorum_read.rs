@@ -1,4 +1,4 @@
-//! Mode `read-index`: one round at a time, and all who wait share the next. etcd from 3.1 on.
+//! Mode `read-index`: one round at a time, and all waiting readers share the next. etcd from 3.1 on.
 //!
 //! # The story
 //!
@@ -9,7 +9,7 @@
 //! ReadIndex: a round of heartbeats instead of an entry in the log. Nothing is written, nothing synced.
 //!
 //! The round costs a round trip, and asking for each read would cost a thousand readers a thousand
-//! rounds. But the answer is as good for everybody who came before the question. So:
+//! rounds. But the answer is as good for every reader that came before the question. So:
 //!
 //! ```text
 //!   reader 1   ▶┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄▶ go
@@ -28,7 +28,7 @@
 //! Then the rounds themselves become the load: each is a dozen messages among three members, and that
 //! costs more than the reads. So behind a round that has served many, the next one gathers for as long as
 //! that one took, at most 2 ms: half as many rounds, for a wait that a member which has so much to do
-//! would make its clients wait anyway. Who is alone, or one of a few, never waits for others.
+//! would make its clients wait anyway. A reader that is alone, or one of a few, never waits for others.
 //!
 //! # What ends a round
 //!
@@ -38,7 +38,7 @@
 //! | a leader appears, or another one, or another term | they fail at once: what was asked is lost |
 //! | 7 s | they fail |
 //!
-//! That no leader is known ends nothing: one may come. Those who wait for the next round are not
+//! That no leader is known ends nothing: one may come. Readers that wait for the next round are not
 //! touched by any of this, as in etcd; so the last of them may wait for two time-outs.
 //!
 //! # Invariants
@@ -160,7 +160,7 @@ impl<T: Reader> QuorumRead<T> {
         }
     }
 
-    /// Asks, unless everybody who wanted to know is gone.
+    /// Asks, unless every waiting reader is gone.
     fn send_attempt(
         &mut self,
         mut round: ReadIndexRequest<T>,

@@ -1,4 +1,4 @@
-//! Who waits: readers by name, and groups of them that go on together.
+//! Waiting readers: readers by name, and groups of them that go on together.
 //!
 //! # The problem
 //!
@@ -10,8 +10,8 @@
 //! # The idea
 //!
 //! Each reader gets a *seat number*, and no two the same. A group is a plain list of (seat, reader). The
-//! table of seats says who still waits. Giving up is taking one's seat out of the table; the entry in
-//! the list has become *stale*, which whoever reads the list sees by the number.
+//! table of seats says which readers still wait. Giving up is taking one's seat out of the table; the entry in
+//! the list has become *stale*, which the code that reads the list sees by the number.
 //!
 //! ```text
 //!   seats   a ─▶ 1   c ─▶ 3   b ─▶ 4           (b, seat 2, gave up and came again)
@@ -113,7 +113,7 @@ impl<T: Copy + Eq + Hash> ReaderTable<T> {
         self.numbers.len()
     }
 
-    /// Entries of all groups: those who wait, and those who are gone.
+    /// Entries of all groups: readers that wait, and readers that are gone.
     pub(crate) fn entries(&self) -> usize {
         self.numbers.len() + self.stale_entries
     }

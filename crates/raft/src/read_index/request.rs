@@ -3,7 +3,7 @@
 //! # The problem
 //!
 //! raft drops a question without a word if it knows no leader, if the leader has committed nothing in
-//! its term yet, or if the network loses it. Whoever waits for the answer cannot tell that from
+//! its term yet, or if the network loses it. The waiting reader cannot tell that from
 //! slowness. So a question is asked again, and each time with a *fresh* id:
 //!
 //! ```text
@@ -15,7 +15,7 @@
 //! ```
 //!
 //! An answer to A is as good as one to B, for all readers of the round came before A was asked. That
-//! is also why nobody may join a round that is in flight, not even at a retry: an answer to A says
+//! is also why no reader may join a round that is in flight, not even at a retry: an answer to A says
 //! nothing of a reader that came after A.
 //!
 //! # Why a retry must not use A again
@@ -96,7 +96,7 @@ impl<T> ReadIndexRequest<T> {
         question.map(|question| question.sent_at)
     }
 
-    /// The clock was set back: nobody knows how long ago anything was asked.
+    /// The clock was set back: it is not known how long ago anything was asked.
     pub(crate) fn clear_sent_times(&mut self) {
         for question in &mut self.attempts {
             question.sent_at = None;

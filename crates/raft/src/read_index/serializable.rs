@@ -1,10 +1,10 @@
-//! Mode `serializable`: nobody is asked. What reads do that accept an older answer.
+//! Mode `serializable`: no member is asked. What reads do that accept an older answer.
 //!
 //! # The story
 //!
 //! A client that can live with a past state says so in its request, and then any member answers from
 //! what it has, a learner or one that is cut off, too. What it sees was the state of the store at some
-//! time; how long ago nobody says.
+//! time; how long ago is not said.
 //!
 //! ```text
 //!   reader  ▶ go        no round, no entry, no wait
@@ -22,7 +22,7 @@ use super::interface::{
 };
 use super::waiters::Waiters;
 
-/// Lets everybody go.
+/// Lets every reader go.
 #[derive(Debug)]
 pub(crate) struct SerializableRead<T> {
     waiters: Waiters<T>,

@@ -21,7 +21,7 @@ use super::error::{ReadIndexError, Result};
 use super::interface::{ReadIndexAction, ReadIndexConfig, ReadIndexMetrics};
 use super::readers::{Group, ReaderTable};
 
-/// Readers who wait, what they wait for, and what is to be done for them.
+/// Readers that wait, what they wait for, and what is to be done for them.
 #[derive(Debug)]
 pub(crate) struct Waiters<T> {
     pub(crate) readers: ReaderTable<T>,
@@ -85,7 +85,7 @@ impl<T: Copy + Eq + Hash> Waiters<T> {
         std::mem::take(&mut self.queue)
     }
 
-    /// Whoever is in the group may go on once `index` is applied.
+    /// The readers of the group may go on once `index` is applied.
     pub(crate) fn wait_for_index(&mut self, index: u64, group: Group<T>) {
         if group.is_empty() {
             return;
@@ -129,7 +129,7 @@ impl<T: Copy + Eq + Hash> Waiters<T> {
         }
     }
 
-    /// Everybody in the room, and in the mode's `rest`, fails; nobody enters any more.
+    /// Every waiting reader, and every one in the mode's `rest`, fails; no reader enters any more.
     pub(crate) fn stop(&mut self, rest: Group<T>) {
         self.is_stopped = true;
         let mut everybody = rest;

@@ -9,7 +9,7 @@
 //! * A term has one leader.
 //! * Two members that apply an entry of one index apply the same one, in order, each once.
 //! * What is applied is on the disks of a majority.
-//! * What a message says is on the disk of who says it.
+//! * What a message says is on the disk of its sender.
 //! * A read is answered with what was committed when it was asked, or later.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
@@ -38,7 +38,7 @@ pub(crate) struct InFlight {
 impl InFlight {
     pub(crate) fn edge(&self) -> (u64, u64) {
         let raw = eraftpb::Message::parse_from_bytes(&self.message.encode()).unwrap();
-        // A request for a transfer says that it comes from who is to lead.
+        // A request for a transfer says that it comes from the member that is to lead.
         (raw.from, raw.to)
     }
 }
@@ -59,7 +59,7 @@ pub(crate) struct Cluster {
     pub(crate) pool: Vec<InFlight>,
     cut: BTreeSet<(u64, u64)>,
     settings: RaftNodeConfig,
-    /// Whether who sends a snapshot hears at once what has become of it.
+    /// Whether the sender of a snapshot hears at once what has become of it.
     pub(crate) reports_snapshots: bool,
     lines: Vec<String>,
     pub(crate) digest: DefaultHasher,
@@ -98,7 +98,7 @@ impl Cluster {
         self.members.insert(id, Member { driver: None, disk, store, slow: false, received });
     }
 
-    /// A new member that knows nobody.
+    /// A new member that knows no other member.
     pub(crate) fn start(&mut self, id: u64) {
         self.add(id, Disk::default());
         self.restart(id);
@@ -264,7 +264,7 @@ impl Cluster {
         }
     }
 
-    /// Returns who is a member now, if it is about that.
+    /// Returns the members now, if it is about that.
     fn apply_entry(&mut self, id: u64, entry: &Entry) -> Option<ConfState> {
         let at = format!("{id}: apply {}@{}", entry.index, entry.term);
         let driver = self.driver(id);
@@ -296,7 +296,7 @@ impl Cluster {
         assert!(durable * 2 > voters.len() || voters.is_empty(), "{entry:?} is not durable");
     }
 
-    /// What a message says is on the disk of who says it.
+    /// What a message says is on the disk of its sender.
     fn check_is_durable(&self, id: u64, message: &Message) {
         let disk = &self.members[&id].disk;
         let raw = eraftpb::Message::parse_from_bytes(&message.encode()).unwrap();

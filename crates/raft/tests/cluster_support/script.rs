@@ -1,6 +1,6 @@
 //! The commands of golden scripts over a cluster.
 //!
-//! `cluster 3` makes one whose members know each other; `seed=`, `inflight=`, `uncommitted=`,
+//! `cluster 3` makes one in which the members know each other; `seed=`, `inflight=`, `uncommitted=`,
 //! `message=`, `reads=`, `questions=` set what [`Settings`] say. Then:
 //!
 //! ```text

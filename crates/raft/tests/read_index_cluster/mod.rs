@@ -1,4 +1,4 @@
-//! A cluster of members, as much of it as reads need: who leads whom, a log that is a number, and raft
+//! A cluster of members, as much of it as reads need: which member leads which, a log that is a number, and raft
 //! 0.7's way of answering read index questions, with a network that delays what a test tells it to.
 //!
 //! Each member has a real barrier. What is modelled is raft:
@@ -8,7 +8,7 @@
 //!   waiting is ignored.
 //! * A member acknowledges a heartbeat of its own term. When a quorum has acknowledged a context, the leader
 //!   answers that question *and all before it*.
-//! * A follower's question goes to whom it takes for the leader, and the answer comes back.
+//! * A follower's question goes to the member it takes for the leader, and the answer comes back.
 //!
 //! A cut member keeps its old term, and so does a leader that was deposed: it does not know.
 
@@ -20,7 +20,7 @@ use clearlane_raft::read_index::{
     RequestIdGenerator,
 };
 
-/// Who sends and who gets it; the first member is 1.
+/// The sender and the receiver; the first member is 1.
 pub(crate) type Link = (u64, u64);
 
 /// A message between members.
@@ -102,8 +102,8 @@ impl Cluster {
         Cluster { mode, planted, now: Duration::ZERO, members, messages, blocked_links: held }
     }
 
-    /// The member stops and starts: who waited there is gone. If it led it leads no more, and knows nobody
-    /// who does.
+    /// The member stops and starts: waiting readers are gone. If it led it leads no more, and knows no member
+    /// that does.
     pub(crate) fn restart(&mut self, number: u64, ids: RequestIdGenerator) {
         let barrier = self.mode.new_queue(ReadIndexConfig::new(number));
         let member = self.member(number);
@@ -134,7 +134,7 @@ impl Cluster {
     }
 
     /// These members elect one of them, and commit an entry. The others hear nothing of it. A client has
-    /// the entry acknowledged: from now on whoever comes must see it.
+    /// the entry acknowledged: from now on every later reader must see it.
     pub(crate) fn elect_and_write(&mut self, leader: u64, voters: &[u64]) -> u64 {
         assert!(voters.len() > self.members.len() / 2 && voters.contains(&leader), "a quorum");
         let newest = self.members.values().map(|member| (member.term, member.commit)).max();

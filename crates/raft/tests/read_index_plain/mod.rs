@@ -37,7 +37,7 @@ pub(crate) struct PlainQueue {
     /// In the order in which they came.
     readers: Vec<(u64, ReaderState)>,
     round: Option<PlainRequest>,
-    /// When the last round was asked, if it has served many and nobody has polled since.
+    /// When the last round was asked, if it has served many and there was no poll since.
     large_request_sent_at: Option<Duration>,
     batch_until: Duration,
     leader: (Option<u64>, u64),
@@ -161,7 +161,7 @@ impl PlainQueue {
             ReadIndexEvent::Stopped => {
                 self.stopped = true;
                 self.round = None;
-                // Everybody at once; in which order is nobody's business.
+                // All readers at once; the order does not matter.
                 self.fail(ReadIndexError::Stopped, |_| true);
             }
         }

@@ -1,11 +1,11 @@
-//! Who may ask? The host that a request names, and the page it comes from.
+//! Which requests are allowed? The host that a request names, and the page it comes from.
 //!
 //! A browser that was lured to a page can be made to ask any address, one's own machine included.
 //! Two lists stand against it, and each is open unless its owner closes it:
 //!
-//! * **Hosts**: under which names this server may be asked. A page of a stranger can let his own name
-//!   point to our address (DNS rebinding), but then the request names *his* host. An encrypted
-//!   connection needs no such list: his name is not in our certificate.
+//! * **Hosts**: under which names this server may be asked. A page of a stranger can let its own name
+//!   point to our address (DNS rebinding), but then the request names *its* host. An encrypted
+//!   connection needs no such list: that name is not in our certificate.
 //! * **Origins**: which pages may read our answers (CORS). The browser asks, and obeys.
 
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ use tonic::body::Body;
 
 use super::error_response;
 
-/// Stands for everybody.
+/// Stands for all.
 const ANY: &str = "*";
 
 /// Among a request's extensions: it came over an encrypted connection.

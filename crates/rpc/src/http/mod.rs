@@ -8,7 +8,7 @@
 //! # The idea
 //!
 //! [`HttpService`] is a function from a request to a response, for one network thread. It does not
-//! know how connections are accepted or whether they are encrypted: whoever serves the port hands over
+//! know how connections are accepted or whether they are encrypted: the server of the port hands over
 //! what is not gRPC, and [`serve`] is a plain listener for a port that has nothing else.
 //!
 //! ```text
@@ -56,7 +56,7 @@ use crate::metrics::{self, RpcMetrics, ThreadMetrics};
 /// What all threads of a server have in common here.
 #[derive(Clone, Debug)]
 pub struct HttpServiceConfig {
-    /// Who may ask, from where.
+    /// Which clients may ask, from where.
     pub access_control: AccessControl,
     /// How long a check waits for a fresh read.
     pub read_timeout: Duration,

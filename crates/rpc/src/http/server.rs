@@ -58,8 +58,8 @@ where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut http = http1::Builder::new();
-    // Who closes his half may still wait for an answer, or may be gone. For one answer it does not
-    // matter; a stream to nobody must end.
+    // A client that closes its half may still wait for an answer, or may be gone. For one answer it does not
+    // matter; a stream without a reader must end.
     let has_streams = endpoints.gateway.is_some();
     http.timer(TokioTimer::new())
         .header_read_timeout(REQUEST_HEAD_TIMEOUT)

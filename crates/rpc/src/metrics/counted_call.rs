@@ -157,7 +157,7 @@ impl http_body::Body for CountedRequestBody {
     }
 }
 
-/// Whoever drops it before its end has cancelled the call.
+/// Dropping it before its end counts as a cancelled call.
 struct CountedResponseBody {
     body: Body,
     scanner: MessageScanner,

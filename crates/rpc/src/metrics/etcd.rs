@@ -1,4 +1,4 @@
-//! etcd's figures, from whoever knows them here.
+//! etcd's figures, from the parts that know them here.
 //!
 //! Where the way of measuring differs:
 //!
@@ -68,7 +68,7 @@ fn write_state(page: &mut MetricsPage, state: &dyn ReadTxn) {
     }
 }
 
-/// Who it is, and who leads.
+/// The member's identity, and the leader.
 fn write_member(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     let node = sources.server.threads();
     let (id, leader) = (node.metadata().node_id, node.status().leader());

@@ -9,7 +9,7 @@
 //! # The idea
 //!
 //! The names, types and labels are etcd's; ours begin with `clearlane_`. Nothing is collected that
-//! lies somewhere already: the page is written when it is asked for, and whoever knows is asked then.
+//! lies somewhere already: the page is written when it is asked for, and the part that knows is asked then.
 //!
 //! ```text
 //!                      ┌─ store      revision, sizes, alarms, members
@@ -25,7 +25,7 @@
 //! # What differs
 //!
 //! Some of etcd's figures are of parts that are not here: a store of version 2, a proxy, pages of
-//! bbolt. They are on the page, and stay zero, so that whoever asks for a name finds it:
+//! bbolt. They are on the page, and stay zero, so that a query for a name finds it:
 //! [`not_measured`]. What etcd measures elsewhere than we do, [`etcd`] tells case by case.
 
 mod not_measured;
@@ -93,7 +93,7 @@ impl RpcMetrics {
     }
 }
 
-/// Who is asked.
+/// The parts that are asked.
 struct MetricSources<'s> {
     server: &'s Server,
     threads: &'s [Arc<ThreadCounters>],

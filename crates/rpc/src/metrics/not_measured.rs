@@ -1,8 +1,8 @@
 //! What does etcd count that is not here?
 //!
 //! Names of parts that this server does not have, such as bbolt's pages or a proxy, and of a few that
-//! it has and does not measure: transactions that are open, copies being installed. Whoever asks for
-//! one finds it, and it is zero. Nobody should take that for a measurement: `docs/clearlane-and-etcd.md` says so, too.
+//! it has and does not measure: transactions that are open, raft snapshots being installed. A query for
+//! one finds it, and it is zero. That is not a measurement: `docs/clearlane-and-etcd.md` says so, too.
 
 use super::page::{MetricsPage, PrometheusHistogram, doubling};
 

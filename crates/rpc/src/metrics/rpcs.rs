@@ -23,7 +23,7 @@ const SERVICES: [&str; 9] = [
 pub struct RpcMethod(pub(super) u16);
 
 impl RpcMethod {
-    /// The rpc of a path like `/etcdserverpb.KV/Range`. Whoever serves only a few asks once.
+    /// The rpc of a path like `/etcdserverpb.KV/Range`. A service with only a few asks once.
     pub fn find(path: &str) -> Option<RpcMethod> {
         RPCS.by_path.get(path).copied()
     }

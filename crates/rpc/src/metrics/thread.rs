@@ -8,7 +8,7 @@
 //!
 //! # The idea
 //!
-//! Each thread has its own counters, and who asks for the metrics sums them up. A counter has one
+//! Each thread has its own counters, and a query for the metrics sums them up. A counter has one
 //! writer, so counting is a load, an addition and a store, with no locked instruction; what is
 //! counted for one rpc lies together, apart from what others write.
 //!

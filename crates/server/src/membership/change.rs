@@ -70,7 +70,7 @@ impl MemberChange {
         conf_change(0, ConfChangeKind::AddNode, member.id, Some(member.to_context(None)))
     }
 
-    /// Whom it is about.
+    /// The member that it is about.
     pub fn id(&self) -> u64 {
         match self {
             MemberChange::Add { id, .. }
@@ -80,7 +80,7 @@ impl MemberChange {
         }
     }
 
-    /// As the log says it. `request` is the number under which somebody waits for it.
+    /// As the log says it. `request` is the number under which a request waits for it.
     pub fn to_conf_change(&self, request: u64) -> ConfChange {
         let id = self.id();
         let context = |peer_urls: &[String], is_learner, is_promote| {

@@ -7,7 +7,7 @@
 //!
 //! Members that are there from the beginning have the token and no time: each of them works out
 //! the same numbers from the same flags, and so finds out whether it belongs to the cluster that it
-//! talks to. Who is added later has no token, and the time, so that it may come back under a new
+//! talks to. A member that is added later has no token, and the time, so that it may come back under a new
 //! number after it was removed.
 //!
 //! Nothing secret hangs on these numbers. That SHA-1 is broken does not matter here, and another

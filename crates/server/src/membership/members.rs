@@ -28,7 +28,7 @@ const STORAGE_VERSION: &[u8] = b"storageVersion";
 /// What stands for a member that was removed.
 const REMOVED_VALUE: &[u8] = b"removed";
 
-/// Who belongs to the cluster, who does no longer, and which version all of them speak.
+/// The members of the cluster, the removed ones, and which version all of them speak.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Members {
     members: BTreeMap<u64, Member>,
@@ -89,7 +89,7 @@ impl Members {
         self.members.len()
     }
 
-    /// Whether nobody is a member, as on a new member that has not heard of anybody yet.
+    /// Whether there are no members, as on a new member that does not know of any yet.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
@@ -155,7 +155,7 @@ impl Members {
         if full { Err(MembershipRejection::TooManyLearners) } else { Ok(()) }
     }
 
-    /// Raft refuses to remove the last voter: nobody would be left to add another.
+    /// Raft refuses to remove the last voter: no member would be left to add another.
     fn check_voters_without(&self, member: &Member) -> MembershipResult<()> {
         let mut others = self.iter().filter(|other| other.id != member.id);
         let left = member.is_learner || others.any(|other| !other.is_learner);

@@ -1,9 +1,9 @@
-//! Who belongs to the cluster, who says so, and how that changes.
+//! The members of the cluster, where they are recorded, and how that changes.
 //!
 //! # The problem
 //!
-//! Raft knows members by number: who votes, who only listens. The cluster must know more of them:
-//! where their peers and clients reach them, what they are called, and who was removed and must not
+//! Raft knows members by number: which vote, which only listen. The cluster must know more of them:
+//! where their peers and clients reach them, what they are called, and which were removed and must not
 //! come back under its old number. All members must agree on that, at each point of the log.
 //!
 //! # The idea
@@ -28,7 +28,7 @@
 //! The second check is the one that counts. Between proposal and application another change may have
 //! taken the address. All members see the same table there, so all refuse or none does.
 //!
-//! A promotion is an "add" of somebody who is there already, with a word in its context that says
+//! A promotion is an "add" of a member that is there already, with a word in its context that says
 //! that this is meant. What a member says of itself, its name and its clients' addresses, is an
 //! ordinary request ([`Members::set_attributes`]): raft need not hear of it.
 //!
@@ -42,7 +42,7 @@
 //!
 //! # What is left out
 //!
-//! * Whether enough members are up to survive a change: that depends on who is connected to whom, is
+//! * Whether enough members are up to survive a change: that depends on which members are connected, is
 //!   known to the proposer only, and is for the proposer to check. Of that kind there is
 //!   [`check_learner_ready`], and for the rest a word to refuse with, [`MembershipRejection::NotEnoughStarted`].
 //! * Where etcd stops the process, because a change and its context name different members, we

@@ -31,7 +31,7 @@ pub enum MembershipRejection {
     /// The addresses are none.
     #[error("etcdserver: given member URLs are invalid")]
     BadUrls,
-    /// The change and its context do not belong together. Nobody who means well proposes such a one.
+    /// The change and its context do not belong together. No correct member proposes such a one.
     #[error("etcdserver: the change of members contradicts itself")]
     Inconsistent,
 }

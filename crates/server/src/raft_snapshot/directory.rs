@@ -80,7 +80,7 @@ struct OpenStores {
     _lock: Box<dyn File>,
     /// The number of the next store.
     next: u64,
-    /// Which store is open. Weak: it closes when nobody uses it any more.
+    /// Which store is open. Weak: it closes when it is not used any more.
     engines: BTreeMap<u64, Weak<dyn Engine>>,
     /// Copies that this process has kept. They stay open until they are promoted or discarded.
     kept: BTreeMap<u64, Arc<dyn Engine>>,
@@ -199,7 +199,7 @@ impl DiskStoreDir {
         Ok(engine)
     }
 
-    /// Removes the stores without a name which nobody has open.
+    /// Removes the stores without a name that are not open.
     fn remove_unnamed(&self, shelf: &mut OpenStores) -> Result<()> {
         shelf.engines.retain(|_, engine| engine.strong_count() > 0);
         let named: BTreeSet<u64> = self.marks()?.into_iter().map(|(_, number)| number).collect();
@@ -234,7 +234,7 @@ impl StoreDir for DiskStoreDir {
                 }
                 let number = shelf.next;
                 shelf.next += 1;
-                // The mark first: a store without one is taken for somebody's mistake.
+                // The mark first: a store without one is taken for a mistake.
                 self.write_mark(CURRENT, number)?;
                 number
             }

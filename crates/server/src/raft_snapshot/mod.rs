@@ -2,7 +2,7 @@
 //!
 //! # The problem
 //!
-//! The log is not kept forever. A member that was away for long asks for entries that nobody has any
+//! The log is not kept forever. A member that was away for long asks for entries that no member has any
 //! more, and a new one has nothing at all. Such a member is sent the store instead: gigabytes, from a
 //! store that goes on changing, to a member that may be killed at any moment, and must never be left
 //! with half a store.

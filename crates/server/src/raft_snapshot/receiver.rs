@@ -2,7 +2,7 @@
 //!
 //! A store is staged when the header has come and makes sense, and filled from then on. It goes when
 //! anything is wrong, and when the receiver is dropped before its end, as happens when a connection
-//! breaks. So nobody has to clean up behind a transfer.
+//! breaks. So no other code has to clean up behind a transfer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ enum ReceiverState {
 
 struct RecordImport {
     message: Message,
-    /// Before the staging: a store is abandoned when nobody has it open any more.
+    /// Before the staging: a store is abandoned when it is not open any more.
     importer: Importer,
     staging: StagingGuard,
 }

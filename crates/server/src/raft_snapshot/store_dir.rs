@@ -20,21 +20,21 @@ pub trait StoreDir: Send + Sync + Debug {
     /// one already, that stays and this one goes: an index has one state.
     fn keep(&self, staged: StagedStore, index: u64) -> Result<()>;
 
-    /// Nobody wants what was staged.
+    /// Discards what was staged.
     fn abandon(&self, staged: StagedStore) -> Result<()>;
 
     /// The indexes of the copies, ascending.
     fn kept_indexes(&self) -> Result<Vec<u64>>;
 
     /// Makes the copy at `index` the current store, at once or not at all, also when the power
-    /// fails. The old one goes when nobody reads it any more. So do copies at lower indexes.
+    /// fails. The old one goes when it is not read any more. So do raft snapshots at lower indexes.
     fn promote(&self, index: u64) -> Result<Arc<dyn Engine>>;
 
-    /// Nobody wants the copy at `index`. If there is none, that is fine.
+    /// Discards the raft snapshot at `index`. If there is none, that is fine.
     fn discard(&self, index: u64) -> Result<()>;
 
-    /// So many bytes may still be written to the disk that the stores are on. Without bound, if nobody
-    /// knows.
+    /// So many bytes may still be written to the disk that the stores are on. Without bound, if that
+    /// is not known.
     fn free_space(&self) -> u64;
 
     /// Removes what transfers have left that a crash has interrupted, and stores that were replaced.

@@ -1,4 +1,4 @@
-//! Faults that somebody could make, planted on purpose: the deterministic cluster must find each.
+//! Faults that a programmer could make, planted on purpose: the deterministic cluster must find each.
 //!
 //! They are compiled in only with the feature `planted-bugs`, and do nothing until
 //! [`Replica::plant_bug`] is called.

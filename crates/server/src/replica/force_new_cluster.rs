@@ -3,7 +3,7 @@
 //! # The idea
 //!
 //! A cluster of three of which two disks are lost cannot even decide to become a cluster of one. But
-//! whoever has the third disk may decide it for them. Its log gets a few more entries, as if they had
+//! the operator with the third disk may decide it for them. Its log gets a few more entries, as if they had
 //! been agreed on:
 //!
 //! ```text
@@ -12,7 +12,7 @@
 //!                              │ 42 remove one other │ 43 remove the next   all committed
 //! ```
 //!
-//! What was not committed is dropped: nobody was promised it. The entries are applied at the start as
+//! What was not committed is dropped: it was not acknowledged to any client. The entries are applied at the start as
 //! all others, so the table of members, raft and the marks of removed members come out right by
 //! themselves, and a crash in the middle changes nothing.
 //!
@@ -34,7 +34,7 @@ use crate::membership::MemberChange;
 use crate::raft_snapshot;
 
 /// Rewrites what lies on disk to a cluster of which this member is the only one. It must not be
-/// running. Returns who was removed.
+/// running. Returns the removed members.
 pub fn force_new_cluster(ground: &StorageConfig) -> Result<Vec<u64>> {
     let snapshots = wal::valid_snapshots(&*ground.files, &ground.wal_dir)?;
     let newest =
@@ -44,7 +44,7 @@ pub fn force_new_cluster(ground: &StorageConfig) -> Result<Vec<u64>> {
     let (mut wal, contents) = Wal::open(files, dir, start, ground.wal)?;
     warn_short_tail(&wal);
     let engine = raft_snapshot::open_at_start(&*ground.store_dir, newest.index)?;
-    // Nobody asks for leases here: they come along with the store.
+    // Leases are not asked for here: they come along with the store.
     let leases = Lessor::new(lease::Config::new(Duration::ZERO), &ground.backend.locks);
     let opened = ground.open(&engine, &Arc::new(leases))?;
     let own = contents.metadata.node_id;
@@ -80,7 +80,7 @@ pub fn force_new_cluster(ground: &StorageConfig) -> Result<Vec<u64>> {
     Ok(others)
 }
 
-/// Who is a member at the end of what is committed.
+/// The members at the end of what is committed.
 #[derive(Debug, Default)]
 struct CommittedMembers {
     voters: BTreeSet<u64>,
@@ -103,7 +103,7 @@ impl CommittedMembers {
     }
 
     /// An entry that is not applied yet. One that will be refused is heard all the same: to remove
-    /// somebody who is not there is refused, too.
+    /// a member that is not there is refused, too.
     fn apply(&mut self, entry: &Entry) -> Result<()> {
         if entry.kind != EntryKind::ConfChange {
             return Ok(());

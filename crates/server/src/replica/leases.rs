@@ -1,6 +1,6 @@
 //! What a leader does about leases: it begins their time, and proposes what is due.
 //!
-//! Whatever it proposes is an entry like any other: who was elected meanwhile applies it, or it is lost
+//! Whatever it proposes is an entry like any other: a leader elected meanwhile applies it, or it is lost
 //! with this member's leadership. It must not get to the *next* leader by being forwarded, as raft does
 //! with the proposals of a follower: that leader has given the lease its time again. So nothing is
 //! proposed unless raft leads now, and in the term in which the leases' time was begun.
@@ -26,7 +26,7 @@ impl Replica {
         }
     }
 
-    /// Who leads has changed, or in which term.
+    /// The leader has changed, or its term.
     pub(super) fn update_lessor(&mut self, now: Leadership) {
         let leads_in = (now.role == Role::Leader).then_some(now.term);
         if leads_in != self.lease_term {
@@ -66,7 +66,7 @@ impl Replica {
         !due.is_empty()
     }
 
-    /// Proposes what nobody waits for. Says whether raft has taken it.
+    /// Proposes what no request waits for. Says whether raft has taken it.
     pub(super) fn propose_internal(&mut self, mut request: InternalRaftRequest) -> bool {
         request.header.get_or_insert_default().id = self.ids.next();
         self.raft.propose(request.encode_to_vec().into()).is_ok()

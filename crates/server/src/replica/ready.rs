@@ -207,6 +207,6 @@ impl ApplyReady {
 pub enum ProposalResult {
     /// Of a request.
     Request(requests::ApplyResult),
-    /// Of a change of members: who is one now, or why nothing has changed.
+    /// Of a change of members: the members now, or why nothing has changed.
     MemberChange(std::result::Result<Vec<membership::Member>, membership::MembershipRejection>),
 }

@@ -85,11 +85,11 @@ pub struct ReplicaConfig {
     pub lease_checkpoint_interval: Option<Duration>,
     /// The time of the start, in milliseconds since 1970: ids begin with it.
     pub unix_ms: u64,
-    /// Whether a member that joins others was told that it is to learn only; nothing if nobody was asked.
+    /// Whether a member that joins others was notified that it is to learn only; nothing if no member was asked.
     pub joins_as_learner: Option<bool>,
     /// How a compaction works. The core runs none: see [`node`](crate::threads).
     pub compaction: CompactionConfig,
-    /// Finds the entries that take long to apply, if somebody wants to know.
+    /// Finds the entries that take long to apply, if that is to be measured.
     pub apply_timer: Option<ApplyTimer>,
 }
 
@@ -131,7 +131,7 @@ pub struct StorageConfig {
     pub backend: Config,
     /// So many learners the cluster has; the same number at all members.
     pub learners_max: usize,
-    /// Who shares the work of restoring.
+    /// The workers that share the work of restoring.
     pub workers: Arc<dyn Workers + Send + Sync>,
 }
 

@@ -50,7 +50,7 @@ impl WalPipeline {
             Some(position) => AfterSync::Install { number, position },
             None => AfterSync::Appended(number),
         };
-        // Nobody waits for what may be lost.
+        // No request waits for what may be lost.
         if must_sync {
             self.after_sync.push_back((ticket, behind));
         }

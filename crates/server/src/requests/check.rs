@@ -1,6 +1,6 @@
 //! What can be told of a request before it is proposed.
 //!
-//! A request in the log is applied by every member, and nobody can take it out again. So what is
+//! A request in the log is applied by every member, and cannot be taken out again. So what is
 //! wrong in itself, whatever the store holds, is refused here, by the member that was asked. The
 //! order in which things are looked at is etcd's: a request that is wrong twice gets the answer that
 //! etcd would give.

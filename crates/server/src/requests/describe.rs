@@ -131,7 +131,7 @@ fn write_ops(list: &[RequestOp], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// What is about somebody who has a name.
+/// The user or role that a request is about, if it names one.
 fn auth_target(request: &InternalRaftRequest) -> Option<(&'static str, &str)> {
     let InternalRaftRequest {
         authenticate,

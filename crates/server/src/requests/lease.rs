@@ -1,6 +1,6 @@
 //! Leases: granted, revoked, and how much is left of them.
 //!
-//! What a lease is, and whose time is over, is told in [`clearlane_lease`]. Here are the entries that
+//! What a lease is, and when it expires, is described in [`clearlane_lease`]. Here are the entries that
 //! change what all members agree on. A revocation deletes the keys and the lease's record in one
 //! transaction of the store, so that its keys go at one revision, and a crash finds all of it or
 //! nothing.

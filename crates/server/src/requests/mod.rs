@@ -26,7 +26,7 @@
 //!
 //! * [`check`](mod@check): what can be told without the store.
 //! * [`overlap`]: does a transaction touch a key twice?
-//! * [`range`](mod@range): sorted, filtered, cut off; for the log and for whoever reads without it.
+//! * [`range`](mod@range): sorted, filtered, cut off; for the log and for reads without it.
 //! * [`write`](mod@write): a put and a delete.
 //! * [`compare`] and [`txn`]: if, then, else.
 //! * [`lease`]: granted, revoked.
@@ -42,7 +42,7 @@
 //!
 //! # What is not here
 //!
-//! A header has its revision only; who answers, for which cluster and in which term, is for the
+//! A header has its revision only; which member answers, for which cluster and in which term, is for the
 //! server to add. An entry whose request neither this module nor the core knows stops the member, as
 //! an entry from the future stops etcd.
 
@@ -133,11 +133,11 @@ pub type ApplyResult = std::result::Result<AppliedResponse, RequestRejection>;
 /// What an entry leaves.
 #[derive(Debug)]
 pub struct AppliedEntry {
-    /// For whoever waits for it.
+    /// For the request that waits for it.
     pub result: ApplyResult,
     /// The end of its write transaction.
     pub txn_result: TxnResult,
-    /// The work of a compaction, which somebody must do.
+    /// The work of a compaction, which the caller must have done.
     pub compaction: Option<CompactionJob>,
 }
 
@@ -182,7 +182,7 @@ pub fn apply(
     }
 }
 
-/// Applies a put in a transaction of the caller's, who ends it.
+/// Applies a put in a transaction of the caller's, which the caller ends.
 pub(crate) fn apply_put(
     txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     has_lease: &dyn Fn(i64) -> bool,

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! What can be left to the store is: a plain range reads no record that is not in the answer. Behind
-//! a filter, or for an order that somebody asked for, everything must be read. It makes no
+//! a filter, or for an order that the client asked for, everything must be read. It makes no
 //! difference where the records come from: a view, one of etcd's read transactions, or the open
 //! write transaction of a [transaction](super::txn).
 //!

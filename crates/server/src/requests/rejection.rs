@@ -48,7 +48,7 @@ pub enum RequestRejection {
     /// There is a lease of that id.
     #[error("etcdserver: lease already exists")]
     LeaseExists,
-    /// Nobody may have a lease for that long.
+    /// No lease may be granted for that long.
     #[error("etcdserver: too large lease TTL")]
     LeaseTtlTooLarge,
     /// The past that was asked for is forgotten.

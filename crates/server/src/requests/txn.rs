@@ -26,7 +26,7 @@
 //!
 //! In the eras of etcd the first two passes hold the lock that etcd holds for them
 //! ([`Store::begin_read_for_writer`](clearlane_mvcc::Store::begin_read_for_writer)), and let it go before the
-//! write transaction is opened. Nobody else writes in between: there is one applier.
+//! write transaction is opened. No other thread writes in between: there is one applier.
 //!
 //! # What holds
 //!

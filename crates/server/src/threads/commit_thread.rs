@@ -1,5 +1,5 @@
 //! The thread that carries what is pending in the store to the disk, and does what may take long:
-//! compactions, and dropping what nobody reads any more.
+//! compactions, and dropping what is not read any more.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl CommitThread<'_> {
             let has_committed = match (commits_now, is_due) {
                 (true, _) => self.store.commit().map(|()| true)?,
                 (false, true) => self.commit_if_due(now)?,
-                // Nobody has just looked.
+                // No commit is due.
                 (false, false) => false,
             };
             if has_committed {
@@ -206,7 +206,7 @@ impl CommitThread<'_> {
             self.jobs.pop_front();
             self.job_start = None;
             self.state.metrics.record_compaction(begun.elapsed(), removed);
-            // Who waits for it looks at the sizes next.
+            // The request that waits for it looks at the sizes next.
             self.store.commit()?;
             self.state.sizes.update(self.store.sizes()?);
             let durable = self.durable_state()?;

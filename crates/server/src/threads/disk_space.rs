@@ -2,7 +2,7 @@
 //!
 //! # The problem
 //!
-//! A disk gets full while others write to it, or because nobody has looked. Then a commit of the store
+//! A disk gets full while others write to it, or because it was not watched. Then a commit of the store
 //! fails in its middle, and an engine whose write has failed is of no use until it is opened again; the
 //! log cannot take the alarm that would stop the cluster from growing.
 //!
@@ -25,7 +25,7 @@
 //!
 //! The log keeps two megabytes for itself behind its end, so that what makes room can be written to it.
 //! Should it meet the end of the disk all the same, its thread [waits](DiskSpace::retry_while_full) and writes again:
-//! nothing it was given is lost, and who waits for it is told after a while that it took too long. Reads
+//! nothing it was given is lost, and a waiting request is notified after a while that it took too long. Reads
 //! need neither the log nor a commit, and go on. If it leads, it hands over to a member that can write.
 //!
 //! # What it does not do
@@ -70,7 +70,7 @@ pub(super) struct DiskSpace {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 enum MonitorPhase {
-    /// Who starts on a full disk should be told, and not wait.
+    /// A member that starts on a full disk should report an error, and not wait.
     #[default]
     Starting,
     Running,
@@ -98,7 +98,7 @@ impl DiskSpace {
         *self.phase.lock() = MonitorPhase::Running;
     }
 
-    /// From now on nobody waits.
+    /// From now on no thread waits.
     pub(super) fn stop(&self) {
         *self.phase.lock() = MonitorPhase::Stopping;
         self.changed.notify_all();

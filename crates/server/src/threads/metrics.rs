@@ -1,4 +1,4 @@
-//! What have the threads of a member counted? Figures for whoever watches over it.
+//! What have the threads of a member counted? Figures for monitoring.
 //!
 //! Each figure has one thread that writes it, at a moment when that thread has just done something
 //! that costs far more, and anybody may read it at any time. Nothing waits for anything, and what is
@@ -112,7 +112,7 @@ pub struct Metrics {
     pub put_bytes: AtomicU64,
     /// Keys that are there.
     pub keys: AtomicI64,
-    /// Times that somebody else than before came to lead.
+    /// Times that another member than before came to lead.
     pub leader_changes: AtomicU64,
     leader: AtomicU64,
     /// Time to live of the leases that were granted by way of this member.
@@ -223,7 +223,7 @@ impl Metrics {
         self.tick_lateness_max.fetch_max(late_ns, Relaxed);
     }
 
-    /// Who leads now; 0 for nobody.
+    /// The current leader; 0 for none.
     pub(super) fn record_leader(&self, leader: u64) {
         if leader != 0 && self.leader.swap(leader, Relaxed) != leader {
             self.leader_changes.fetch_add(1, Relaxed);
@@ -238,7 +238,7 @@ impl Metrics {
         self.compacted_at.store(now.as_secs(), Relaxed);
     }
 
-    /// Somebody is told what has become of his proposal.
+    /// A waiting request is notified of the outcome of its proposal.
     pub(super) fn record_completion(&self, answer: &ProposalResult) {
         if let ProposalResult::Request(Ok(AppliedResponse::LeaseGrant(granted))) = answer {
             self.lease_ttls.record(Duration::from_secs(u64::try_from(granted.ttl).unwrap_or(0)));

@@ -89,7 +89,7 @@ pub type CurrentStore = ArcSwap<Arc<dyn Store<AppliedPosition>>>;
 /// Brings messages to other members. It lives on the raft loop, and must not block it: what cannot be sent is
 /// dropped.
 pub trait Network: Send {
-    /// Sends a message to whoever it is for, or gives it back. If it gets lost later
+    /// Sends a message to the member it is for, or gives it back. If it gets lost later
     /// [`ServerThreads::report_unreachable`] is told.
     fn send(&mut self, message: Message) -> std::result::Result<(), Box<Message>>;
 
@@ -158,8 +158,8 @@ struct ServerState {
     files: Arc<dyn FileSystem>,
     wal_dir: PathBuf,
     election_timeout: Duration,
-    /// Whether a reader need not ask when nobody else votes: the old eras always do, and who has chosen
-    /// another way to be fresh gets that.
+    /// Whether a reader need not ask when no other member votes: the old eras always do, and a member configured
+    /// for another way to be fresh uses that.
     can_skip_read_index: bool,
 }
 
@@ -180,7 +180,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Who leads; 0 if nobody is known to.
+    /// The leader; 0 if none is known.
     pub fn leader(&self) -> u64 {
         self.leader.load(Ordering::Relaxed)
     }
@@ -349,7 +349,7 @@ impl ServerThreads {
         self.state.start.elapsed()
     }
 
-    /// Who leads, and how far this member has come.
+    /// The leader, and how far this member has come.
     pub fn status(&self) -> &Status {
         &self.state.status
     }
@@ -364,7 +364,7 @@ impl ServerThreads {
         &self.state.locks
     }
 
-    /// What happened when, if somebody wants to know.
+    /// What happened when, if that is recorded.
     pub fn trace(&self) -> &TraceRecorder {
         &self.state.trace
     }
@@ -379,12 +379,12 @@ impl ServerThreads {
         self.state.alarms.load_full()
     }
 
-    /// Who leads, for those who wait for another.
+    /// The leader, for callers that wait for another.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.state.leadership.subscribe()
     }
 
-    /// Up to which revision compactions have done their work since the start, for those who wait.
+    /// Up to which revision compactions have done their work since the start, for callers that wait.
     pub fn compacted(&self) -> watch::Receiver<i64> {
         self.state.compacted.subscribe()
     }
@@ -418,13 +418,13 @@ impl ServerThreads {
         self.state.election_timeout
     }
 
-    /// Asks the leader, who must be this member, to hand over to another. Whether it has shows in
+    /// Asks the leader, which must be this member, to hand over to another. Whether it has shows in
     /// [`leadership`](ServerThreads::leadership).
     pub fn transfer_leader(&self, to: u64) {
         self.state.raft_queue.push([ReplicaInput::TransferLeader(to)]);
     }
 
-    /// Rewrites the store without the space of what was deleted. It takes long, and blocks nobody
+    /// Rewrites the store without the space of what was deleted. It takes long, and blocks no thread
     /// but the caller in the default era.
     pub fn defragment(&self) -> Result<()> {
         let store = self.store();
@@ -483,8 +483,8 @@ impl ServerThreads {
         self.state.raft_queue.push([ReplicaInput::RaftSnapshotSent { to, is_delivered: arrived }]);
     }
 
-    /// Whether all that was acknowledged is applied here, and nobody need be asked: this member leads and
-    /// is the only one who votes.
+    /// Whether all that was acknowledged is applied here, and no other member need be asked: this member leads and
+    /// is the only voter.
     pub fn is_sole_voter_caught_up(&self) -> bool {
         self.state.can_skip_read_index
             && self.state.status.is_sole_voter_caught_up.load(Ordering::Acquire)
@@ -505,17 +505,17 @@ impl ServerThreads {
         &self.state.store_dir
     }
 
-    /// Who is a member, what is known of them, and the cluster's version.
+    /// The members, what is known of them, and the cluster's version.
     pub fn members(&self) -> Arc<Members> {
         Arc::clone(&self.state.members.borrow())
     }
 
-    /// The same, for whoever waits for a change.
+    /// The same, for a caller that waits for a change.
     pub fn watch_members(&self) -> watch::Receiver<Arc<Members>> {
         self.state.members.subscribe()
     }
 
-    /// Whom to ask at other members; `None` before the network is there.
+    /// The clients that ask other members; `None` before the network is there.
     pub fn peer_clients(&self) -> Option<&Arc<dyn PeerClients>> {
         self.state.peer_clients.get()
     }
@@ -581,7 +581,7 @@ impl Drop for ServerThreads {
     }
 }
 
-/// Who has no lock while he reads keeps nobody up for long if he is put off.
+/// A reader that has no lock while it reads blocks no other thread for long if it is put off.
 fn reader_sched_class(parts: StoreParts) -> SchedClass {
     if parts == StoreParts::from(Era::Clearlane) { SchedClass::Batch } else { SchedClass::Normal }
 }
@@ -598,7 +598,7 @@ fn spawn_reader(
     })
 }
 
-/// Starts a thread that waits for the disk. It sleeps and wakes as those do who answer.
+/// Starts a thread that waits for the disk. It sleeps and wakes as the threads do that answer.
 fn spawn_uncached_reader(
     number: usize,
     shared: &Arc<ServerState>,

@@ -1,8 +1,8 @@
-//! Asking other members: what one cannot answer alone, and what is known of who is there.
+//! Asking other members: what one cannot answer alone, and what is known of them.
 //!
 //! A promotion is for the leader to decide, a lease is kept by the leader, a hash is compared with
-//! everybody's. Such questions go from member to member outside of raft. Whoever carries messages
-//! carries them, too; to this crate he is [`PeerClients`].
+//! those of all members. Such questions go from member to member outside of raft. The code that carries
+//! messages carries them, too; to this crate it is [`PeerClients`].
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -41,7 +41,7 @@ pub struct PeerTraffic {
     pub round_trips: Arc<DurationHistogram>,
 }
 
-/// The other members, as somebody who may be asked.
+/// The other members, which may be asked.
 pub trait PeerClients: Send + Sync + Debug {
     /// Since when there is an unbroken connection to a member; `None` if there is none.
     fn active_since(&self, id: u64) -> Option<Instant>;
@@ -49,14 +49,14 @@ pub trait PeerClients: Send + Sync + Debug {
     /// What has gone to the other members, and come from them.
     fn traffic(&self) -> Vec<PeerTraffic>;
 
-    /// Asks a member, who should be the leader, to promote a learner.
+    /// Asks a member, which should be the leader, to promote a learner.
     fn promote(&self, leader: u64, learner: u64) -> PeerFuture<'_, Vec<Member>>;
 
-    /// Asks a member, who should be the leader, to let a lease begin its time anew. The answer is in
+    /// Asks a member, which should be the leader, to let a lease begin its time anew. The answer is in
     /// seconds, and 0 if there is no such lease.
     fn renew_lease(&self, leader: u64, lease: i64) -> PeerFuture<'_, i64>;
 
-    /// Asks a member, who should be the leader, how it stands with a lease.
+    /// Asks a member, which should be the leader, how it stands with a lease.
     fn lease_time_to_live(
         &self,
         leader: u64,

@@ -1,6 +1,6 @@
 //! The read pool: a few threads for what takes long to read.
 //!
-//! A network thread that reads twenty thousand records answers nobody else meanwhile. Such work is
+//! A network thread that reads twenty thousand records answers no other request meanwhile. Such work is
 //! left here. There are few threads, so that expensive reads never take the whole machine: the next
 //! one waits, and what waits is only a request.
 //!
@@ -48,8 +48,8 @@ impl JobQueue {
 }
 
 impl ReadPool {
-    /// Has something done. Nothing comes back if the pool has stopped. Whoever does not wait any
-    /// more when his turn comes is passed over.
+    /// Has something done. Nothing comes back if the pool has stopped. A request that does not
+    /// wait any more when its turn comes is passed over.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -79,7 +79,7 @@ impl ReadPool {
         {
             let mut queue = self.queue.lock();
             if queue.is_stopped {
-                // The job goes, and with it the sender: who waits hears of it.
+                // The job goes, and with it the sender: this wakes the waiting request.
                 return waits;
             }
             place(&mut queue).push_back(job);
@@ -107,7 +107,7 @@ impl ReadPool {
                 None => self.arrived.wait(&mut queue),
             }
         }
-        // Those who wait hear that nobody comes.
+        // The waiting requests are notified that no thread will serve them.
         queue.clear();
     }
 

@@ -1,4 +1,4 @@
-//! The sizes of the store, for those who ask at any time. What they mean: [`quota`](crate::quota).
+//! The sizes of the store, for reading at any time. What they mean: [`quota`](crate::quota).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

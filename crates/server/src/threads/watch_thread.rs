@@ -1,4 +1,4 @@
-//! The threads that tell watchers: one hands on what was written, one reads what somebody missed.
+//! The threads that tell watchers: one hands on what was written, one reads what a watcher missed.
 //!
 //! # The way of a change
 //!
@@ -8,19 +8,19 @@
 //!   net threads       are woken once for all their streams, and send
 //! ```
 //!
-//! The apply loop does not wait for the others. The queue is the hub's own, and bounded: when
-//! delivery is so far behind that it would grow beyond that, what waits is thrown away and everybody
+//! The apply loop does not wait for the others. The queue is the watchable store's own, and bounded: when
+//! delivery is so far behind that it would grow beyond that, what waits is thrown away and each watcher
 //! reads it in the store, which is the second thread's work. See [`clearlane_mvcc::watch`].
 //!
-//! Two threads, because a step of catching up may take a millisecond or more, and those who are up to
-//! date should not wait for those who are not.
+//! Two threads, because a step of catching up may take a millisecond or more, and watchers that are up to
+//! date should not wait for those that are not.
 //!
 //! # The clock of the old eras
 //!
-//! There, writers tell the watchers themselves, and what is left are etcd's two loops: victims are
-//! tried again every 10 ms, and those who are behind are synchronised every 100 ms. When a round has
-//! helped somebody and others are left, the next one comes as soon as the round took long itself.
-//! Without streams nobody is woken.
+//! There, writers notify the watchers themselves, and what is left are etcd's two loops: victims are
+//! tried again every 10 ms, and watchers that are behind are synchronised every 100 ms. When a round has
+//! helped a watcher and others are left, the next one comes as soon as the round took long itself.
+//! Without streams no thread is woken.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ use crate::task_labels::{CATCH_UP, WATCH};
 
 /// etcd's: so often victims are tried again.
 const VICTIM_RETRY_INTERVAL: Duration = Duration::from_millis(10);
-/// etcd's: so often those who are behind are synchronised.
+/// etcd's: so often watchers that are behind are synchronised.
 const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Wakes a thread. It remembers that it was rung.
@@ -99,7 +99,7 @@ pub(super) fn deliver(shared: &ServerState) -> Result<()> {
     Ok(())
 }
 
-/// Reads what somebody missed, until the member ends.
+/// Reads what a watcher missed, until the member ends.
 pub(super) fn sync_watchers(shared: &ServerState) -> Result<()> {
     let _as = CATCH_UP.enter();
     match is_etcd_era(shared) {

@@ -3,20 +3,20 @@
 //! # The problem
 //!
 //! [Stages](crate::request_trace) say of one slow request where its time went, and the [locks](clearlane_contention) how much
-//! waiting there was in all. Neither shows how it came: which expensive read had the lock, which put stood behind
-//! it, and who came behind the put. That takes everybody's times on one axis.
+//! waiting there was in all. Neither shows how it came: which expensive read had the lock, which put waited behind
+//! it, and which request came behind the put. That takes the times of all of them on one axis.
 //!
 //! # The idea
 //!
-//! Three kinds of notes are taken, each by whoever knows it anyway:
+//! Three kinds of notes are taken, each by the code that knows it anyway:
 //!
 //! | note | by whom | what it costs while nothing is recorded |
 //! |---|---|---|
-//! | a request, with its stages | who answers it, at its end, from its [card](crate::request_trace::RequestTrace) | one relaxed load when it begins |
+//! | a request, with its stages | the thread that answers it, at its end, from its [trace](crate::request_trace::RequestTrace) | one relaxed load when it begins |
 //! | a step of a worker | the threads of [`node`](crate::threads), by their [`ThreadTrace`]s | one relaxed load a step |
 //! | a wait for a lock, and a hold | the locks | one relaxed load each |
 //!
-//! What binds them is a *number*: a request that begins while something is recorded gets one, and whoever takes
+//! What binds them is a *number*: a request that begins while something is recorded gets one, and a thread that takes
 //! locks for it takes them [as the one with this number](clearlane_contention::TaskLabel::enter_numbered). When the recording
 //! ends, [`timeline`] makes a [timeline](clearlane_contention::timeline) of the notes, in the format of the simulator.
 //!
@@ -30,7 +30,7 @@
 //!
 //! * Memory is bounded: of the film the oldest notes are forgotten, and what comes faster than it is gathered is
 //!   lost. Both are counted.
-//! * Who takes a note waits for nobody but others who take one.
+//! * A thread that takes a note waits only for other threads that take one.
 //!
 //! # Left out
 //!
@@ -55,7 +55,7 @@ const LOCK_EVENTS_MAX: usize = 32 << 10;
 const NEW_EVENTS_MAX: usize = 64 << 10;
 
 /// A shorter hold is no note: a read of 20,000 records takes a lock 20,000 times, and would push all else out of
-/// the film. Who waited for one has a note of that.
+/// the film. A thread that waited for one has a note of that.
 const HOLD_MIN_NS: u64 = 5_000;
 
 /// Records, or does not. See the module documentation.
@@ -82,7 +82,7 @@ struct TraceBuffer {
     lost: u64,
 }
 
-/// What somebody has seen.
+/// What a thread has recorded.
 #[derive(Clone, Copy, Debug)]
 pub enum TraceEvent {
     /// A request has ended.
@@ -96,7 +96,7 @@ pub enum TraceEvent {
     },
     /// A worker has done something.
     ThreadStep {
-        /// Who.
+        /// The thread.
         thread: TaskLabel,
         /// What.
         step_kind: StepKind,
@@ -218,7 +218,7 @@ impl TraceRecorder {
         }
     }
 
-    /// For a worker, who says now and then what it has done.
+    /// For a worker, which records now and then what it has done.
     pub fn trace_thread(&self, worker: TaskLabel) -> ThreadTrace<'_> {
         ThreadTrace { recorder: self, thread: worker, last_step_end_ns: 0 }
     }

@@ -1,12 +1,12 @@
-//! From notes to a timeline: who is who, and who stood in front of whom.
+//! From notes to a timeline: which task is which, and which one blocked which.
 //!
 //! A lock knows actors and numbers, and a request its number and its class. Only at the end is it known that the
 //! reader with number 17 has brought twenty thousand records; so it is called `long range #17` from its beginning
 //! on, also where others wait behind it.
 //!
-//! In front of a wait stands "a range that has the lock". Which one? Of those who had it at that moment the one who
-//! came first: that is the one the [gate](clearlane_contention::rules) means. One that has it to this day is in no note,
-//! and then the timeline says "range", which is all that is known.
+//! In front of a wait stands "a range that has the lock". Which one? Of those that had it at that moment the one that
+//! came first: that is the one the [lock](clearlane_contention::rules) means. One that has it to this day is in
+//! no note, and then the timeline says "range", which is all that is known.
 //!
 //! ```text
 //!   notes                                       timeline
@@ -29,10 +29,10 @@ use super::{StepKind, TraceEvent};
 use crate::request_trace::{RequestTrace, Stage};
 use crate::task_labels::{APPLIER, RAFT, lane_kind_of};
 
-/// Somebody, as a lock knows them.
+/// A task, as a lock knows it.
 type LockParticipant = (TaskLabel, u32);
 
-/// Who waits: a request, which may do so under several names, or a worker.
+/// A waiting task: a request, which may do so under several names, or a worker.
 type WaiterId = (Option<TaskLabel>, u32);
 
 fn waiter_id((actor, number): LockParticipant) -> WaiterId {
@@ -64,9 +64,9 @@ pub fn build(notes: &[TraceEvent]) -> Timeline {
 struct EventIndex {
     /// Requests by their numbers.
     requests: HashMap<u32, (String, LaneKind)>,
-    /// Who was at a lock, or waited there.
+    /// The tasks that were at a lock, or waited there.
     lock_intervals: HashMap<(&'static str, TaskLabel, BlockerState), Intervals>,
-    /// When somebody waited for locks.
+    /// When a task waited for locks.
     wait_intervals: HashMap<WaiterId, Intervals>,
 }
 
@@ -203,7 +203,7 @@ impl EventIndex {
             LockEvent::Blocked { .. } => return None,
         };
         let is_wait = matches!(what, Activity::Wait { .. });
-        // Of whom nothing else is known, a lane of many would be made.
+        // For a task of which nothing else is known, a lane of many would be made.
         let is_nobody =
             !self.requests.contains_key(&party.1) && lane_kind_of(party.0) != LaneKind::Work;
         if from_ns >= to_ns || is_wait && is_nobody {
@@ -241,7 +241,7 @@ fn add_busy_spans(
     done(at_ns, to_ns);
 }
 
-/// Times at which somebody was somewhere: from, to, and with which number.
+/// Times at which a task held a lock or waited: from, to, and with which number.
 #[derive(Default)]
 struct Intervals {
     intervals: Vec<(u64, u64, u32)>,
@@ -266,7 +266,7 @@ impl Intervals {
         stays.copied().filter(move |(_, end_ns, _)| *end_ns > from_ns)
     }
 
-    /// Of those who were there at this time, the one who came first.
+    /// Of the tasks that were there at this time, the one that came first.
     fn earliest_at(&self, at_ns: u64) -> Option<u32> {
         self.within(at_ns, at_ns.saturating_add(1)).next().map(|(.., number)| number)
     }
@@ -365,7 +365,7 @@ mod tests {
                 11,
                 &[(45, Stage::ReadIndex, 49), (0, Stage::Backend, 92)],
             ),
-            // Of whom nobody knows which one it was.
+            // A task of which it is not known which one it was.
             came(*GET, 0, (*APPLIER, BlockerState::Waiting), 60, 91),
         ]
     }

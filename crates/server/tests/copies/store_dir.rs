@@ -115,7 +115,7 @@ fn what_is_not_ours_is_refused_and_left_alone() {
     assert!(matches!(strange.open(), Err(Error::Foreign { .. })));
     assert!(store.join("precious").exists());
     drop(strange);
-    // Marks that nobody here has written.
+    // Marks that no code here has written.
     for text in ["", "clearlane-vault 1\n", "clearlane-vault 2\nstore 3\n", "\u{0}\u{0}\u{0}"]
         .into_iter()
         .chain(["clearlane-vault 1\nstore 03\n", "clearlane-vault 1\nstore 18446744073709551615\n"])

@@ -83,7 +83,7 @@ fn a_transfer_that_ends_before_the_next_poll_takes_the_lease() {
     assert_ne!(lab.leader(), leader, "it was told to be elected");
 }
 
-/// Who waits wants to know for what: for others, or for this member.
+/// A waiting read reports what it waits for: other members, or this member.
 #[test]
 fn a_reader_that_waits_for_this_member_alone_is_told_since_when() {
     let mut lab = in_mode(ReadMode::ReadIndex);
@@ -102,7 +102,7 @@ fn a_reader_that_waits_for_this_member_alone_is_told_since_when() {
     }
 }
 
-/// Those who come together go together, by one round.
+/// Reads that come together go together, by one round.
 #[test]
 fn one_round_serves_all_who_wait() {
     let mut lab = in_mode(ReadMode::ReadIndex);

@@ -32,11 +32,11 @@ const DIR: &str = "/member/wal";
 pub(crate) struct ReplicaCluster {
     pub(crate) hosts: BTreeMap<u64, ReplicaHost>,
     pub(crate) in_flight: Vec<Message>,
-    /// Snapshots, by who sends them.
+    /// Snapshots, by the member that sends them.
     pub(crate) raft_snapshots: Vec<Message>,
     pub(crate) now: Duration,
     pub(crate) config: ReplicaConfig,
-    /// From whom and to whom nothing gets through.
+    /// The members from which and to which nothing gets through.
     pub(crate) isolated: Vec<u64>,
 }
 
@@ -275,7 +275,7 @@ impl ReplicaCluster {
             let (from, to) = (message.from(), message.to());
             let is_up = self.hosts.get(&to).is_some_and(|bench| bench.running.is_some());
             if is_up && !self.isolated.contains(&from) && !self.isolated.contains(&to) {
-                // What raft cannot use is nobody's loss.
+                // It does no harm if raft cannot use the message.
                 let _ = self.call(to, |core| core.receive(message));
             }
         }
@@ -300,7 +300,7 @@ impl ReplicaCluster {
         }
     }
 
-    /// Lets time pass until somebody leads, and says who.
+    /// Lets time pass until a member leads, and returns which.
     pub(crate) fn leader(&mut self) -> u64 {
         for _ in 0..200 {
             let mut running = self.hosts.values().filter_map(|bench| {

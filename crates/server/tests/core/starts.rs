@@ -117,7 +117,7 @@ fn a_store_that_is_older_than_the_log_is_refused() {
 }
 
 /// A commit index alone is not synced. So a member that was killed may have a store that is further
-/// than its log is committed, and if nothing is written any more, nobody tells the log. What is
+/// than its log is committed, and if nothing is written any more, the log does not learn it. What is
 /// recorded of the store then must count at the next start: the log goes by it.
 #[test]
 fn a_record_of_the_store_counts_although_the_commit_index_was_lost() {

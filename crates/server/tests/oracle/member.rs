@@ -195,7 +195,7 @@ impl ReplayMember {
         Some(ResponseHeader { revision, ..ResponseHeader::default() })
     }
 
-    /// The keys of a lease. How long it will live nobody knows here.
+    /// The keys of a lease. How long it will live is not known here.
     fn time_to_live(&self, request: LeaseTimeToLiveRequest) -> Vec<u8> {
         LeaseTimeToLiveResponse {
             header: self.header(),

@@ -51,7 +51,7 @@ struct ModelTxn<'m> {
 
 impl Model {
     pub(crate) fn new() -> Model {
-        // Revision 0 is nobody's, revision 1 is the empty store's.
+        // Revision 0 belongs to no store, revision 1 is the empty store's.
         Model { maps: vec![Map::new(), Map::new()], compacted: -1 }
     }
 

@@ -1,4 +1,4 @@
-//! The file is sent to somebody, or written anew.
+//! The file is sent to a client, or written anew.
 
 use clearlane_contention::TaskLabel;
 
@@ -7,8 +7,8 @@ use crate::costs::times;
 use crate::sim_task::SimTask;
 
 impl Cluster {
-    /// For who asked for a snapshot. The backend commits first, with all that this stops. The copy is then made
-    /// inside a read transaction of the engine, and stops nobody.
+    /// For the client that asked for a snapshot. The backend commits first, with all that this stops. The copy is
+    /// then made inside a read transaction of the engine, and stops no request.
     pub(super) async fn backs_up(self) {
         let member = self.member(LEADER);
         let mut trip = SimTask::new(self.world(), &member.cores, TaskLabel::named("backup"));

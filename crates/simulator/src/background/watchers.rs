@@ -78,7 +78,7 @@ impl Cluster {
         self.model().watchers.behind + self.member(LEADER).revisions.get()
     }
 
-    /// Some of them come forward. Who is not done by then stands in line again.
+    /// Some of them come forward. A watcher that is not done by then stands in line again.
     async fn passes(&self, trip: &mut SimTask, behind: &mut VecDeque<Group>) {
         let (member, revision) = (self.member(LEADER), self.revision());
         let mut room = AT_ONCE;

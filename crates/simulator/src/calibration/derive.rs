@@ -309,7 +309,7 @@ fn sent_waits(seen: &EraMeasurements, costs: &Costs, known: DeriveInputs) -> Spr
         true => read.max(sent).max(received),
         false => in_turn(costs),
     };
-    // They come far apart, and find everybody asleep.
+    // They come far apart, and find all threads asleep.
     let woken = known.sleep.awake.median_ns() + known.sleep.wakeups_ns;
     let in_the_pool = (costs.pool_ns + costs.pool_wakeups_ns) as f64;
     let request = point.server_ns + point.client_ns + woken + in_the_pool;
@@ -349,7 +349,7 @@ fn with_writes(seen: &EraMeasurements, costs: Costs, known: DeriveInputs) -> Cos
         MeasuredTimes { mean_ns: whole.mean_ns - computed, p99_ns: whole.p99_ns - computed }
             .spread()
     });
-    // A large put waits for its bytes to be logged, and for nobody's commit.
+    // A large put waits for its bytes to be logged, and for no commit.
     let more_ns = (large_put.server_ns - put.server_ns).max(0.0);
     let later_ns = (large_put.median_ns - put.median_ns).clamp(0.0, more_ns);
     let (more, later) = (more_ns / (PUT - SMALL), later_ns / (PUT - SMALL));

@@ -2,8 +2,8 @@
 //!
 //! # The problem
 //!
-//! A model of queues knows who waits for whom. For how long, it knows only if it is told what a read, a copy or a
-//! sync costs; and who guesses that gets out what was guessed.
+//! A model of queues knows which task waits for which. For how long, it knows only if it is given what a read, a copy
+//! or a sync costs; and if that is a guess, the result is the guess.
 //!
 //! # The idea
 //!
@@ -41,10 +41,10 @@ use crate::spread::Spread;
 const SHIPPED: &str = include_str!("../../costs/epyc-2-cores.toml");
 
 /// A member that is alone shows what a turn of raft costs a read only if it takes one: in 3.0 a read goes through the
-/// log, and ours asks nobody.
+/// log, and ours asks no member.
 const HAS_TURNS: [Era; 4] = [Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5];
 
-/// What is above or below it is no cost that anybody has measured: a minute.
+/// What is above or below it is no measured cost: a minute.
 const MOST_NS: f64 = 60e9;
 
 /// What things cost on a machine, in each era.

@@ -1,9 +1,9 @@
 //! What becomes of puts that come by chance: a trial of the log.
 //!
-//! Who puts while the log syncs waits for that sync, and for the next one. So a sync that takes long keeps many waiting, and
-//! the slowest hundredth of puts is not the slowest hundredth of syncs: at a thousand puts a second one sync of 10 ms is
-//! felt by eleven of them. And who comes when nobody has come for a while finds threads that sleep. Neither has a
-//! formula that is short; but a log is a small queue, and can be tried.
+//! A put that comes while the log syncs waits for that sync, and for the next one. So a sync that takes long keeps
+//! many waiting, and the slowest hundredth of puts is not the slowest hundredth of syncs: at a thousand puts a second
+//! one sync of 10 ms is felt by eleven of them. And a put that comes after a while without puts finds threads that
+//! sleep. Neither has a formula that is short; but a log is a small queue, and can be tried.
 
 use super::sleep::WakeupCosts;
 use crate::Rng;
@@ -57,7 +57,7 @@ impl Puts {
         puts.sort_by(|(_, one), (_, other)| one.total_cmp(other));
         let (mut took, mut free_ns) = (Vec::with_capacity(PUTS), 0.0_f64);
         while let Some((_, first_ns)) = puts.get(took.len()) {
-            // All who came meanwhile go together.
+            // All puts that came meanwhile go together.
             let begins_ns = first_ns.max(free_ns);
             let waiting = &puts[took.len()..];
             let together = waiting.partition_point(|(_, there_ns)| *there_ns <= begins_ns);
@@ -118,7 +118,7 @@ mod tests {
     fn many_feel_a_slow_sync() {
         let took = AWAKE.with(Spread { mean_ns: 100e3, p99_ns: Some(1e6) });
         assert!(took.tail_ns > 1.3e6, "{took:?}");
-        // By hand: syncs follow each other without a gap, and who comes during one waits for half of it and for the next.
+        // By hand: syncs follow each other without a gap, and a put during one waits for half of it and for the next.
         let took = Puts { entry_ns: 0.0, ..AWAKE }.with(Spread::constant(10_000_000));
         assert!((14.8e6..15.2e6).contains(&took.median_ns), "{took:?}");
         assert!((4.7e6..5.0e6).contains(&took.tail_ns), "{took:?}");

@@ -5,7 +5,7 @@ use crate::server::Member;
 use crate::sim_task::SimTask;
 
 impl Era {
-    /// Entries between two snapshots that the applier makes, if nobody says otherwise.
+    /// Entries between two snapshots that the applier makes, by default.
     pub(crate) fn snapshot_count(self) -> u64 {
         match self {
             Era::V3_0 | Era::V3_1 => 10_000,
@@ -50,7 +50,7 @@ impl Era {
         }
     }
 
-    /// Watchers who are not behind hear of a write: inside it, or when the writer has been answered.
+    /// Watchers that are not behind hear of a write: inside it, or when the writer has been answered.
     pub(crate) async fn tells_watchers_behind(
         self,
         member: &Member,

@@ -2,7 +2,7 @@
 //!
 //! What is behind it never changes. So there is no lock that a read could hold, and none that it could wait for;
 //! what is left to wait for is a core. How many keys there are in a range the index knows without a walk. What
-//! is done in the background has a view of its own, and is in nobody's way either.
+//! is done in the background has a view of its own, and is in no request's way either.
 
 use super::{
     Missed, Range, Write, apply_ns, copy_ns, index_ns, more_pending, records_ns, remove_ns,
@@ -21,7 +21,7 @@ pub(super) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
     more_pending(member, write);
 }
 
-/// Every 100 ms, on a thread of its own, of which nobody hears.
+/// Every 100 ms, on a thread of its own, which no request waits for.
 pub(super) async fn commit(member: &Member, trip: &mut SimTask) {
     if member.pending.get() > 0 {
         trip.run(take_pending_ns(member)).await;

@@ -9,7 +9,7 @@ use super::{Range, records_ns, remove_ns, walk_ns};
 use crate::server::Member;
 use crate::sim_task::SimTask;
 
-/// Whose copy a read reads from.
+/// The owner of the buffer copy that a read reads from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BufferCopy {
     /// 3.4

@@ -48,7 +48,7 @@ impl Range {
     }
 }
 
-/// What watchers who are behind have missed.
+/// What watchers that are behind have missed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Missed {
     /// Revisions since the first that one of them waits for.
@@ -83,7 +83,7 @@ pub(crate) enum ReadMode {
     Log,
     /// A round of the members.
     ReadIndex,
-    /// A round, but not for the only member, and less of one for who asks the leader.
+    /// A round, but not for the only member, and less of one for a member that asks the leader.
     ReadIndexWithShortcuts,
 }
 
@@ -136,8 +136,8 @@ impl Era {
         self == Era::Clearlane
     }
 
-    /// Whether it is read by a thread of the pool. Who reads with locks in hand does so unless it is a single key; ours,
-    /// if it is much.
+    /// Whether it is read by a thread of the pool. Eras that read with locks in hand do so unless it is a single key;
+    /// ours, if it is much.
     pub(crate) fn reads_in_the_pool(self, range: Range) -> bool {
         match self.reads_in_pieces() {
             true => range.sent > AT_ONCE || range.is_long(),
@@ -243,7 +243,7 @@ fn copy_ns(member: &Member, bytes: u64) -> u64 {
     times(bytes, member.build.costs.copy_byte_ns)
 }
 
-/// Watchers who are not behind hear of a write.
+/// Watchers that are not behind hear of a write.
 fn notify_ns(member: &Member, write: Write) -> u64 {
     member.build.costs.notify_ns * member.model.watchers.synced * write.keys
 }

@@ -1,8 +1,8 @@
 //! etcd 3.1: reads and writes take the same two mutexes, for their whole length.
 //!
-//! There is one transaction of the engine, which reads go through as well. Whoever is inside keeps everybody out:
-//! another read, a write, the timer's commit with its sync, the copy of the file, and watchers that are behind
-//! while what they missed is read.
+//! There is one transaction of the engine, which reads go through as well. The request that is inside keeps out all
+//! others: another read, a write, the timer's commit with its sync, the copy of the file, and watchers that are
+//! behind while what they missed is read.
 
 use super::{
     Missed, Range, Write, apply_ns, copy_ns, index_ns, more_pending, notify_ns, records_ns,
@@ -43,7 +43,7 @@ pub(super) async fn writes_inside(member: &Member, trip: &mut SimTask, write: Wr
     }
 }
 
-/// Every 100 ms. Who reads or writes meanwhile waits for the disk.
+/// Every 100 ms. A request that reads or writes meanwhile waits for the disk.
 pub(super) async fn commit(member: &Member, trip: &mut SimTask) {
     let batch_tx = trip.write(&member.locks.batch_tx).await;
     committing(member, trip).await;

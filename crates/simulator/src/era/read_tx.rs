@@ -1,8 +1,8 @@
 //! etcd 3.2 and 3.3: reads share `readTx`, and hold it to their ends.
 //!
 //! Reads no longer wait for each other, nor for a write that is under way. But the end of each write needs
-//! `readTx` alone, for a moment, to show what it has written. It waits for the slowest reader, and whoever comes
-//! behind it waits for it: the convoy.
+//! `readTx` alone, for a moment, to show what it has written. It waits for the slowest reader, and a request
+//! that comes behind it waits for it: the convoy.
 
 use super::{
     Missed, Range, Write, apply_ns, copy_ns, index_ns, more_pending, notify_ns, records_ns,
@@ -31,7 +31,7 @@ pub(super) async fn write(member: &Member, trip: &mut SimTask, write: Write) {
     trip.run(index_ns(member, write)).await;
     drop(tree_index);
     trip.run(apply_ns(member, write)).await;
-    // The end: watchers are told, and then everybody sees it.
+    // The end: watchers are notified, and then all requests see it.
     let watchable = trip.write(&member.locks.watchable).await;
     trip.run(notify_ns(member, write)).await;
     let rev_mu = trip.write(&member.locks.rev_mu).await;
@@ -97,7 +97,7 @@ pub(super) async fn disk_snapshot(member: &Member, trip: &mut SimTask) {
     drop(store);
 }
 
-/// Nobody looks up a key for as long as the whole index is walked.
+/// No request looks up a key for as long as the whole index is walked.
 pub(super) async fn compacts_index(member: &Member, trip: &mut SimTask, keys: u64) {
     let tree_index = trip.write(&member.locks.tree_index).await;
     trip.run(walk_ns(member, keys)).await;

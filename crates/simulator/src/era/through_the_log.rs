@@ -4,9 +4,9 @@
 //! applier when its turn comes. So each of them stands behind every write, and every write behind each of them.
 //! A serializable read spares itself that.
 //!
-//! Inside, all take the same two mutexes for their whole length, as in [3.1](super::one_mutex). And whoever
-//! begins notes how far the log is applied, though he only reads: so the backend has something to commit even
-//! if nobody writes.
+//! Inside, all take the same two mutexes for their whole length, as in [3.1](super::one_mutex). And a request that
+//! begins notes how far the log is applied, though it only reads: so the backend has something to commit even
+//! if no request writes.
 
 use super::{Range, Write, one_mutex};
 use crate::server::Member;

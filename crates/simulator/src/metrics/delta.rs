@@ -80,11 +80,11 @@ pub struct MetricsDelta {
     pub put_bytes: Option<f64>,
     /// What was sent to clients for each range, about: all that was sent, by the number of ranges.
     pub sent_per_range: Option<f64>,
-    /// Who waits for changes.
+    /// Watchers, which wait for changes.
     pub watchers: Option<f64>,
     /// Events per second to them.
     pub events: Option<f64>,
-    /// Users who came with a password, per second.
+    /// Logins with a password, per second.
     pub logins: f64,
     /// Applies that it called slow, between the pages.
     pub slow_applies: Option<f64>,

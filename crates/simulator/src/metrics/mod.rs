@@ -2,8 +2,8 @@
 //!
 //! # The problem
 //!
-//! "What would this cluster do with twice as many expensive reads?" is a question about *this* cluster, and whoever
-//! asks has no workload file of it. But every etcd counts what it does.
+//! "What would this cluster do with twice as many expensive reads?" is a question about *this* cluster, and the
+//! user has no workload file of it. But every etcd counts what it does.
 //!
 //! # The idea
 //!

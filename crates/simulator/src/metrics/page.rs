@@ -34,7 +34,7 @@ impl Sample {
 /// What was read is no page of metrics, or not one of etcd.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PageError {
-    /// Somebody else answers there.
+    /// Another program answers there.
     #[error("a web page is there, and no metrics; the path should be /metrics")]
     Html,
     /// There are other lines than those that metrics have.
@@ -43,7 +43,7 @@ pub enum PageError {
     /// Nothing is there.
     #[error("the page is empty")]
     Empty,
-    /// These are somebody else's metrics.
+    /// These are another program's metrics.
     #[error("these are metrics, but not of etcd: none begins with `etcd_`")]
     NotEtcd,
 }

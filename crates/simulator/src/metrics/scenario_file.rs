@@ -6,14 +6,14 @@
 //!   consistency = "linearizable"  # default: metrics do not tell
 //! ```
 //!
-//! The file is for somebody who knows more about the cluster than its metrics do, and will change it.
+//! The file is for a user that knows more about the cluster than its metrics do, and will change it.
 
 use std::fmt::Write as _;
 
 use super::delta::{MeasuredDistribution, MetricsDelta, Rates};
 use crate::spread::P99_MAX;
 
-/// Who is asked for nothing else has so many keys.
+/// A cluster that is asked for nothing else has so many keys.
 const KEYS: f64 = 10_000.0;
 const KEYS_MAX: f64 = 100_000_000.0;
 const KEY_BYTES: f64 = 64.0;
@@ -258,7 +258,7 @@ fn model(reading: &MetricsDelta) -> String {
     model + &background(reading) + &members(reading)
 }
 
-/// Who hears of writes, and who logs in.
+/// The watchers that hear of writes, and the logins.
 fn background(reading: &MetricsDelta) -> String {
     let mut text = String::new();
     let writes = reading.rates.puts_applied.unwrap_or(0.0) + reading.rates.delete;

@@ -1,13 +1,14 @@
 //! As a page that opens in any browser, on its own: no network, nothing to install.
 //!
 //! One timeline or several on one axis of time, so that two eras can be compared moment by moment. The page
-//! zooms and pans, names who stands in front of a wait when it is pointed at, and goes there.
+//! zooms and pans, names the task that stands in front of a wait when it is pointed at, and goes there.
 //!
 //! # What is where
 //!
 //! A browser draws a hundred thousand rectangles slowly and a canvas quickly, so what is seen is a canvas, on which a
-//! script draws the part that is visible: `page/model.js` finds it, `page/paint.js` draws it. A canvas says nothing to whoever cannot see it; so the blame of each class and the longest waits are
-//! written as tables here, before any script runs, and the script says what is chosen in words, too.
+//! script draws the part that is visible: `page/model.js` finds it, `page/paint.js` draws it. A canvas says nothing
+//! to a reader that cannot see it; so the blame of each class and the longest waits are written as tables here,
+//! before any script runs, and the script says what is chosen in words, too.
 //!
 //! Spans are rows of numbers that point into a table of names:
 //!
@@ -147,7 +148,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Whose time went where, in hundredths.
+/// Where the time of each class went, in hundredths.
 fn blame_table(out: &mut String, blames: &[ClassBlame]) {
     *out += "<table class=blame><caption>Where the time of each class went</caption><thead><tr>\
         <th scope=col>class<th scope=col>lanes<th scope=col>mean<th scope=col>running\
@@ -187,7 +188,7 @@ fn blame_table(out: &mut String, blames: &[ClassBlame]) {
     *out += "</table>\n";
 }
 
-/// The longest waits, for those who do not look for them with a pointer.
+/// The longest waits, for readers that do not look for them with a pointer.
 fn waits_table(out: &mut String, panel: usize, timeline: &Timeline) {
     let mut waits: Vec<_> =
         timeline.spans.iter().enumerate().filter(|(_, span)| super::waits(span)).collect();

@@ -1,4 +1,4 @@
-//! Shows a timeline: in a terminal, as a picture, as a page to look around in, or in somebody else's tool.
+//! Shows a timeline: in a terminal, as a picture, as a page to look around in, or in another tool.
 
 pub mod html;
 pub mod perfetto;
@@ -24,12 +24,12 @@ fn words(span: &Span) -> String {
     }
 }
 
-/// Whether somebody waits for somebody else: for what he has, or for what he does.
+/// Whether a task waits for another one: for what that one holds, or for what it does.
 fn waits(span: &Span) -> bool {
     matches!(span.activity, Activity::Wait { .. })
 }
 
-/// The locks that somebody has at some time. Who waits for something else waits for what others do for him.
+/// The locks that a task has at some time. A task that waits for something else waits for what others do for it.
 fn locks(timeline: &Timeline) -> BTreeSet<&str> {
     let held = timeline.spans.iter().filter_map(|span| match &span.activity {
         Activity::Hold { resource: of } => Some(of.as_str()),

@@ -6,7 +6,7 @@
 //!   cheap #7                 ░░░░░░░░░░░░░░░░██
 //! ```
 //!
-//! `█` runs, `░` waits for somebody, `▒` for a core, `≈` for the disk, `·` for a message.
+//! `█` runs, `░` waits for another task, `▒` for a core, `≈` for the disk, `·` for a message.
 
 use std::fmt::Write as _;
 

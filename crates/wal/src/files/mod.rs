@@ -74,7 +74,7 @@ pub trait FileSystem: fmt::Debug + Send + Sync {
     fn free_space(&self, dir: &Path) -> u64;
 }
 
-/// Whether something failed for want of room, on the disk or in somebody's share of it.
+/// Whether something failed for want of free disk space, or over a quota.
 pub fn is_out_of_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

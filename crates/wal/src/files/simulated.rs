@@ -52,7 +52,7 @@ const COST_OTHER_US: u64 = 5;
 pub enum Fault {
     /// The power goes before the operation is done; it and all later ones fail.
     PowerCut,
-    /// The operation fails, and whether it was done nobody knows. Later ones succeed.
+    /// The operation fails, and whether it was done is not known. Later ones succeed.
     Error,
     /// The operation is done, and takes this many microseconds more.
     Stall(u64),
@@ -75,7 +75,7 @@ struct DiskState {
     synced_directories: BTreeSet<PathBuf>,
     /// What happened to names since, in order, each with the directories whose sync settles it.
     name_changes: Vec<NameChange>,
-    /// Who holds the lock of a node: the number of an opening.
+    /// The holder of the lock of a node: the number of an opening.
     lock_owners: BTreeMap<usize, u64>,
     open_count: u64,
     operation_count: u64,

@@ -1,4 +1,4 @@
-//! Who belongs to the cluster, and how that changes.
+//! Which members belong to the cluster, and how that changes.
 //!
 //! Careful with numbers: in etcd's messages 2 updates a member and 3 adds a learner. The raft
 //! library that we use calls 2 what is 3 here, and would take 3 for 0. These types are etcd's, and
@@ -11,9 +11,9 @@ use super::fields::{DecodeError, Fields, Value, put_bytes, put_number};
 /// The members at one point of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfState {
-    /// Who votes.
+    /// The voters.
     pub voters: Vec<u64>,
-    /// Who only listens.
+    /// The learners.
     pub learners: Vec<u64>,
     /// While two configurations overlap: the voters of the old one.
     pub voters_outgoing: Vec<u64>,
@@ -93,11 +93,11 @@ pub enum ConfChangeKind {
 /// One change of one member: the data of an entry of kind `ConfChange`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfChange {
-    /// The request id of whoever waits for the change; 0, and not written, if nobody does.
+    /// The id of the request that waits for the change; 0, and not written, if there is none.
     pub id: u64,
     /// What happens.
     pub kind: ConfChangeKind,
-    /// To whom.
+    /// The member.
     pub node_id: u64,
     /// What the cluster should know of the member, in JSON: a
     /// [`MemberContext`](super::MemberContext). Empty, and not written, for removals.

@@ -72,7 +72,7 @@ impl Entry {
 pub struct HardState {
     /// The newest term that the member has seen.
     pub term: u64,
-    /// Who got its vote in that term; 0 for nobody.
+    /// The member that got its vote in that term; 0 for none.
     pub vote: u64,
     /// Up to where it knows the log to be committed.
     pub commit: u64,

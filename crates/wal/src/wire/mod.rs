@@ -39,7 +39,7 @@
 //! # What a reader accepts
 //!
 //! What any etcd wrote: an absent number is 0, ids may be packed, a field may come twice and the
-//! last one counts. It refuses fields and enum values that it does not know: whoever drops them
+//! last one counts. It refuses fields and enum values that it does not know: a reader that drops them
 //! would lose what a newer etcd meant, and stopping is better than that. A [`Record`] is read
 //! stricter still, because no checksum covers it: type, crc, data, in this order, once.
 

@@ -94,7 +94,7 @@ fn kind_of(kind: u64, fields: &Fields<'_>) -> Result<RecordKind, DecodeError> {
     }
 }
 
-/// Whose log it is.
+/// The member and cluster of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Metadata {
     /// The member.

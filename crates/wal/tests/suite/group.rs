@@ -1,4 +1,4 @@
-//! Group sync: one sync for all who wait, in order, and the end after a failure.
+//! Group sync: one sync for all waiting appends, in order, and the end after a failure.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn what_gathers_during_a_sync_shares_the_next() {
     assert_eq!((second.len(), second.is_empty()), (99, false));
     assert_eq!(group.finish_batch(second.write(&mut wal)).unwrap(), 100);
     assert_eq!(disk.syncs() - before, 2);
-    // Only the commit rose: nobody waits for the disk.
+    // Only the commit rose: no append waits for the disk.
     let commit = Append { hard_state: Some(state(1, 0, 100)), ..Append::default() };
     let elected = Append { hard_state: Some(state(1, 0, 1)), ..Append::default() };
     group.submit(elected).unwrap();
@@ -64,8 +64,8 @@ fn a_failed_batch_is_the_last() {
 }
 
 proptest! {
-    /// Submissions, begins and finishes in any order: what is told to be durable is in the log of
-    /// whoever cuts the power at that moment.
+    /// Submissions, begins and finishes in any order: what is reported as durable is in the log of
+    /// a disk whose power is cut at that moment.
     #[test]
     fn what_is_told_is_there(steps in proptest::collection::vec(0..4_u8, 1..80), seed: u64) {
         let disk = disk();
@@ -104,7 +104,7 @@ fn a_thread_serves_many_writers() {
         let log = &mut wal;
         let tell = move |ticket| told.send(ticket).unwrap();
         let server = threads.spawn(move || run_writer(log, &appends, tell));
-        // As the raft loop would: everyone's next entry goes when his last one is durable.
+        // As the raft loop would: each writer's next entry goes when its last one is durable.
         let (mut handed_over, mut done) = (0, 0);
         while done < WRITERS * EACH {
             while handed_over < (done + WRITERS).min(WRITERS * EACH) {

@@ -150,7 +150,7 @@ impl Race {
 
     fn reopen(&mut self) {
         self.wal.sync().unwrap();
-        // A clone of the disk, on which nobody holds a lock.
+        // A clone of the disk, on which no process holds a lock.
         self.disk = self.disk.after_kill();
         let starts = valid_snapshots(&self.disk, &dir()).unwrap();
         let start = starts.last().map(|start| (start.index, start.term));

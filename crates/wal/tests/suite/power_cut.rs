@@ -35,7 +35,7 @@ struct Model {
 }
 
 impl Model {
-    /// Something that raft could do next. Entries say by whom they were made and when.
+    /// Something that raft could do next. Entries say which member made them and when.
     fn next(&mut self, rng: &mut StdRng, step: u64) -> Append {
         let mut append = Append::default();
         match rng.random_range(0..10) {

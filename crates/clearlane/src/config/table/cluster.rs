@@ -1,4 +1,4 @@
-//! Who this member is, where it is reached, and with whom it begins.
+//! The member's identity, where it is reached, and the members it begins with.
 
 use super::{Flag, flag};
 use crate::config::value::ValueKind::{Count, Duration, OneOf, Switch, Text, Urls};

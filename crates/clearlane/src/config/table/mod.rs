@@ -9,9 +9,9 @@
 //!    └─────────▶ docs/flags.md   (a test compares)
 //! ```
 //!
-//! A flag of etcd is never unknown here: whoever starts us with etcd's command line gets a member.
+//! A flag of etcd is never unknown here: etcd's command line starts a member.
 //! But a flag that changes nothing must say so. [`FlagStatus::Ignored`] does, in the help, in the docs,
-//! and as a warning when somebody sets it to something else than its default.
+//! and as a warning when it is set to something else than its default.
 
 mod cluster;
 mod limits;
@@ -28,7 +28,7 @@ pub struct Flag {
     pub name: &'static str,
     /// What its value may be.
     pub kind: ValueKind,
-    /// What it is when nobody says.
+    /// What it is when it is not set.
     pub default: &'static str,
     /// What it does, in a line.
     pub help: &'static str,

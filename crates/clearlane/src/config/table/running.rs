@@ -1,4 +1,4 @@
-//! What is told to whom while it runs: HTTP, logs, traces. And what has no better place.
+//! What is reported, and where, while it runs: HTTP, logs, traces. And what has no better place.
 
 use super::{Flag, flag};
 use crate::config::value::ValueKind::{Number, OneOf, Switch, Text};

@@ -1,4 +1,4 @@
-//! Who may talk to whom, and who says so.
+//! Which clients and peers may connect, and which authority says so.
 
 use super::{Flag, flag};
 use crate::config::value::ValueKind::{Count, OneOf, Switch, Text};

@@ -20,7 +20,7 @@ use crate::served::{MemberSpec, RunningServer, ServerKind};
 use crate::wire::{self, Methods, PATIENCE};
 use crate::{accepted, etcd, http, names::Names};
 
-/// A client listens for so long to what nobody expects, before it goes away.
+/// A client listens for so long for unexpected answers, before it goes away.
 const EXTRA_MESSAGE_WAIT: Duration = Duration::from_millis(50);
 
 /// In the recordings.
@@ -205,7 +205,7 @@ impl Replayer<'_> {
         }
     }
 
-    /// A member hears of what it is now after the one who made it that.
+    /// A member hears of what it is now after the member that made it that.
     async fn until_it_learns(&mut self, number: u64, is_learner: bool) {
         let Some(learner) = self.learner.as_ref().map(RunningServer::channel) else { return };
         let heard = async {

@@ -7,7 +7,7 @@ use crate::clients::{Client, ClientConfig};
 use crate::history::{History, OperationOutcome, Record};
 use crate::rng::Rng;
 
-/// Nobody has made a revision but those who tell.
+/// No revision was made except by the reported operations.
 fn check(operations: &[Operation], hints: &Hints) -> Result<(), Violation> {
     super::check(operations, hints, &BTreeSet::new())
 }
@@ -125,7 +125,7 @@ fn a_read_from_the_future_fails() {
         .done(0, 1, read(), read_reply(2, record("a", 2, 2, 1)))
         .done(2, 3, put("a"), changed_reply(2, vec![]))
         .fails("began later");
-    // The same, and nobody was told of the write.
+    // The same, and no client was notified of the write.
     HistoryBuilder::new()
         .done(0, 1, read(), read_reply(2, record("a", 2, 2, 1)))
         .open(2, put("a"))
@@ -187,7 +187,7 @@ fn open_operations_may_have_happened_or_not() {
 
 #[test]
 fn gaps_are_filled_with_what_fits() {
-    // Nobody has seen "a", and it must have been there for the delete.
+    // No operation has seen "a", and it must have been there for the delete.
     HistoryBuilder::new()
         .open(0, delete())
         .open(0, put("a"))
@@ -229,7 +229,7 @@ fn serializable_reads_are_not_asked() {
 }
 
 /// Clients of a plain map: each operation takes its turn at some moment between its beginning and its
-/// end, and `told_permille` of them are told. With who has made which revision.
+/// end, and `told_permille` of them are reported. With the operation that has made each revision.
 fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hints) {
     let mut chance = Rng::new(seed);
     let habits = ClientConfig { keys: 3, ..ClientConfig::random(&mut chance) };
@@ -285,7 +285,7 @@ fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hint
     (history, hints)
 }
 
-/// Tells one client something else. Whether there was somebody to be told.
+/// Changes one client's result. Returns whether there was a result to change.
 fn falsify_reply(operations: &mut [Operation], chance: &mut Rng) -> bool {
     let told: Vec<usize> = (0..operations.len())
         .filter(|at| operations[*at].reply().is_some_and(|reply| !reply.records.is_empty()))
@@ -323,7 +323,7 @@ proptest! {
         check(history.operations(), &wrong).unwrap();
     }
 
-    /// Everybody is told: of what is open, whoever checks may think that it happened, or did not, and
+    /// Every result is reported: of what is open, the checker may think that it happened, or did not, and
     /// either may explain the change.
     #[test]
     fn one_changed_reply_fails(seed in any::<u64>()) {

@@ -35,7 +35,7 @@ fn what_is_cold_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let file = open_file(&dir.path().join("pages"));
     let pages = NowaitFile::new(file.try_clone().unwrap()).unwrap();
-    // Large, since the system reads ahead of whoever asks.
+    // Large, since the system reads ahead of the reader.
     const LENGTH: u64 = 16 << 20;
     pages.write(0, &vec![7; LENGTH as usize]).unwrap();
     if !drop_page_cache(&file) {

@@ -3,7 +3,7 @@
 //! # The problem
 //!
 //! A read must find the revisions and the records of one moment. Where they do not lie behind one
-//! pointer, somebody has to be kept from changing one while the other is looked at. etcd does so
+//! pointer, a writer has to be kept from changing one while the other is looked at. etcd does so
 //! with two locks of its own above those of the backend. What they are and how long they are held
 //! is told, generation by generation, in [`one_mutex`] (3.1) and [`rev_mu`] (3.2 to 3.5).
 //!
@@ -11,7 +11,7 @@
 //!
 //! | lock | guards | shared by | taken exclusively by |
 //! |---|---|---|---|
-//! | `store` | that no transaction is open | reads and writes, to their ends (3.1: nobody) | commits for a snapshot, scheduling a compaction (3.1: everybody) |
+//! | `store` | that no transaction is open | reads and writes, to their ends (3.1: none) | commits for a snapshot, scheduling a compaction (3.1: all) |
 //! | `watchable` | all watchers | | the end of a write (3.1: all of it), synchronising: see [`crate::watch`] |
 //! | `batchTx` | what is pending | | write transactions, commits, removals |
 //! | `index` | the persistent index, if it was chosen | | write transactions, the steps of a compaction |
@@ -19,15 +19,15 @@
 //! | `readTx` | the read buffer and the engine's snapshot | reads: in 3.2 to the end, later to be opened; hashes, to the end | write-backs, commits |
 //! | `treeIndex` | etcd's index | walks | a put, for one key; a compaction |
 //!
-//! `store` is what keeps that in order: whoever has it alone may take `revMu` before `batchTx`, for
+//! `store` is what keeps that in order: a thread that has it alone may take `revMu` before `batchTx`, for
 //! no transaction is open that takes them the other way round.
 //!
 //! # Who waits for whom
 //!
-//! * In 3.1 everybody for everybody, in 3.2 the convoy of the backend's
+//! * In 3.1 every request for every other, in 3.2 the convoy of the backend's
 //!   [`read_tx`](clearlane_backend::read_tx), twice: a put that waits for a slow reader holds
 //!   `revMu`, and new readers wait for that.
-//! * From 3.4 on a read stops nobody by what it holds of the backend, but it holds `store`.
+//! * From 3.4 on a read stops no request by what it holds of the backend, but it holds `store`.
 //! * A hash holds `readTx` over all records in every era from 3.2 on (`batchTx` in 3.1), so each
 //!   write waits for it at its end, with `revMu` held.
 //! * Scheduling a compaction commits and syncs with both `store` and `revMu` held. Until 3.3 the
@@ -180,7 +180,7 @@ impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> Store<A> for Et
                 consistent_index: applied,
             })?;
             revisions.compacted = at;
-            // etcd has the mark on disk before it goes on, and everybody waits for the sync.
+            // etcd has the mark on disk before it goes on, and all requests wait for the sync.
             self.backend.commit()?;
             let walked = self.compact_index_while_scheduling(at);
             let job = self.compactions.lock().schedule(at, previous, walked);

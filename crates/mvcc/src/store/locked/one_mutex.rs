@@ -3,7 +3,7 @@
 //! # Who holds what
 //!
 //! * **A read** and **a write transaction** hold `store` from opening to end, and below it
-//!   `batchTx`. Two locks do here what one would do: whoever has the first gets the second at once,
+//!   `batchTx`. Two locks do here what one would do: a thread that has the first gets the second at once,
 //!   except beside a commit, a hash or a compaction's step, which take the second alone.
 //! * **A commit for a snapshot** and **scheduling a compaction** take both in the same order.
 //!

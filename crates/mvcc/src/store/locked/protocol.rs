@@ -36,8 +36,8 @@ pub(crate) trait Protocol<V>: Debug + Send + Sync + 'static {
     /// Begins a write transaction; the backend's comes next.
     fn write(&self) -> Self::StoreGuard<'_>;
 
-    /// Ends a write transaction that has changed something: `end` ends the backend's, and those
-    /// who read from then on find `next`.
+    /// Ends a write transaction that has changed something: `end` ends the backend's, and the
+    /// reads from then on find `next`.
     fn publish<T>(
         &self,
         held: Self::StoreGuard<'_>,

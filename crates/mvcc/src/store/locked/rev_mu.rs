@@ -25,7 +25,7 @@
 //!
 //! The copied buffer of 3.4 has freed the put and the timer's commit from waiting for the reader.
 //! But once in 10,000 entries the applier commits for a snapshot, and with every compaction it
-//! schedules one: then it waits for the longest read that is open, and everybody waits for it.
+//! schedules one: then it waits for the longest read that is open, and all requests wait for it.
 //!
 //! The second place is the end of a write: while it writes back, and perhaps commits and syncs, no
 //! read can be opened, for it holds `revMu`.
@@ -81,7 +81,7 @@ where
         let replaced = std::mem::replace(&mut *rev_mu, next);
         drop(rev_mu);
         drop(held);
-        // Freeing what only the replaced index had is nobody's business.
+        // Freeing what only the replaced index had needs no lock.
         drop(replaced);
         Ok(ended)
     }

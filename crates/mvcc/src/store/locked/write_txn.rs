@@ -37,7 +37,7 @@ impl<'s, A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> EtcdWriteTx
         let held = store.protocol.write();
         let tx = store.backend.begin_write()?;
         let index = store.index.write();
-        // The one who has `batchTx` may look at the revisions: nobody else can change them.
+        // The thread that has `batchTx` may look at the revisions: no other thread can change them.
         let draft = TxnChanges::new(tx.payload().revision, tx.payload().compact_revision);
         Ok(EtcdWriteTxn {
             store,
@@ -106,16 +106,16 @@ impl<A: ConsistentIndex, I: TreeIndex, P: Protocol<I::Snapshot>> WriteTxn<A>
         let ended = if draft.has_changes() {
             let (current, compacted) = (revision, compact_revision);
             let next = Revisions { current, compacted, index: index.snapshot() };
-            // As in etcd, watchers are told before the end, and nobody comes between.
+            // As in etcd, watchers are notified before the end, and no other write comes between.
             let mut watchable = watchable.unwrap_or_else(|| store.watchers.lock());
             let to_wake = watchable.notify(revision, draft.changes());
             let ended = store.protocol.publish(held, next, || Ok(tx.end(reached)?))?;
-            // Nobody is woken with a lock held.
+            // No thread is woken with a lock held.
             drop((watchable, index));
             watchers::wake_channels(&to_wake);
             ended
         } else {
-            // Nobody waits for a transaction that has changed nothing: `revMu` is left alone.
+            // No thread waits for a transaction that has changed nothing: `revMu` is left alone.
             tx.end(reached)?
         };
         let changes = draft.into_changes();

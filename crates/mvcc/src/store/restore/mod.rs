@@ -2,7 +2,7 @@
 //!
 //! The index is kept in memory only. Every record says which key it belongs to and which version
 //! of it, so reading bucket `key` once brings the index back, and with it the revision that the
-//! store had reached and the leases that its keys are attached to. Nobody is served before that is
+//! store had reached and the leases that its keys are attached to. No client is served before that is
 //! done, so it is done by as many threads as the caller has ([`Workers`]).
 //!
 //! # The idea
@@ -21,7 +21,7 @@
 //!   joined            a part of the tree  │   the next part
 //! ```
 //!
-//! The first half is in `stretches.rs` (how to cut what nobody has counted) and in `reading.rs`
+//! The first half is in `stretches.rs` (how to cut what has not been counted) and in `reading.rs`
 //! (what a stretch tells). The second half is the index's, see [`SortedRun`](crate::tree_index::SortedRun).
 //!
 //! Values are skipped, not read: they may be all of the data.
@@ -31,7 +31,7 @@
 //! A key is attached to the lease of its newest put, and a tombstone detaches it. That newest
 //! change may be in any later stretch. But the index knows it: an attachment counts if the index
 //! says that its record is the key's current version. So a stretch notes attachments only, keys
-//! without a lease are noted by nobody, and no order matters.
+//! without a lease are not noted, and no order matters.
 //!
 //! # Damage
 //!

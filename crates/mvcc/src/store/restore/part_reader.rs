@@ -1,8 +1,8 @@
 //! What one stretch of records tells: the histories of its keys, and who is attached to a lease.
 //!
 //! Each record is checked before the index hears of it. The index takes for granted that revisions
-//! rise and that numbers can be counted on, because those who write see to that; a file that
-//! somebody else has written, or a disk, may say anything.
+//! rise and that numbers can be counted on, because the writers see to that; a file that
+//! another program has written, or a disk, may say anything.
 
 use prost::Message;
 

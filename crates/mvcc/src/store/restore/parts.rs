@@ -1,4 +1,4 @@
-//! Cutting the records into stretches when nobody knows how many there are.
+//! Cutting the records into stretches when their number is unknown.
 //!
 //! The first and the last record say which main revisions there may be, and that range is cut
 //! into equal pieces. But revisions are not records. One transaction may have written thousands of
@@ -22,7 +22,7 @@
 //!
 //! * The stretches of a round, and what was read before, cover every key that there can be in the
 //!   bucket, in order, and each one once. That holds for damaged keys too: the cuts are byte
-//!   strings, of eight bytes, and need not be understood by whoever is cut.
+//!   strings, of eight bytes, and need not be valid keys.
 //! * Two records of one revision, which is damage, are in the same stretch, where that is noticed.
 //!
 //! # Limits

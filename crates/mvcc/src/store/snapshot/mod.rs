@@ -157,7 +157,7 @@ impl<A: ConsistentIndex, I: TreeIndex> Store<A> for SnapshotStore<A, I> {
 
     fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, TxnResult)> {
         let index = self.index.lock();
-        // Whoever holds the lock is the only one who changes the state.
+        // The holder of the lock is the only thread that changes the state.
         let view = self.begin_read();
         check_compaction_revision(at, view.revision(), view.compact_revision())?;
         let mut txn = SnapshotWriteTxn::new(self, index)?;

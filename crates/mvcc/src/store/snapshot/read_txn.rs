@@ -12,7 +12,7 @@ use crate::store::snapshot::StoreState;
 use crate::tree_index::IndexSnapshot;
 use crate::tree_index::persistent::PersistentSnapshot;
 
-/// One state of the store. It does not change, and nobody waits for it. It may be sent to another
+/// One state of the store. It does not change, and no thread waits for it. It may be sent to another
 /// thread, and cloned.
 #[derive(Clone, Debug)]
 pub struct StoreReadTxn<A, V = PersistentSnapshot> {

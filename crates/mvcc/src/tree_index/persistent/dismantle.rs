@@ -1,7 +1,7 @@
 //! Letting go of a tree in steps.
 //!
 //! Dropping the last pointer to a root drops every node below it, all at once. Here the nodes that
-//! are to be dropped wait on a list, and each step takes a few. A node that somebody else still has
+//! are to be dropped wait on a list, and each step takes a few. A node that another snapshot still has
 //! is only let go of: what lies below it stays alive by it.
 
 use std::sync::Arc;

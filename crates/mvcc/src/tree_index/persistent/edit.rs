@@ -1,6 +1,6 @@
 //! Changing one key: the way down, and what it does to the nodes on the way up.
 //!
-//! A node that a snapshot has, too, is copied before it is changed; one that nobody else has is
+//! A node that a snapshot has, too, is copied before it is changed; one that no other tree has is
 //! changed where it is ([`Arc::make_mut`] knows). So a put after a snapshot copies one node of each
 //! level, and a second put near to the first copies what is left of its way.
 //!

@@ -1,11 +1,11 @@
-//! An index whose snapshots are one pointer: nobody waits for anybody.
+//! An index whose snapshots are one pointer: no thread waits for another.
 //!
 //! # The idea
 //!
-//! The tree is never changed where a reader could see it. Whoever reads holds a pointer to a root,
+//! The tree is never changed where a reader could see it. A reader holds a pointer to a root,
 //! and all that can be reached from there stays as it is. The writer makes a new root for each
 //! change, which shares everything with the old one except the way down to the changed leaf
-//! (`edit.rs`). Taking a snapshot is then cloning a pointer; and what nobody holds any more
+//! (`edit.rs`). Taking a snapshot is then cloning a pointer; and what no pointer holds any more
 //! goes away by itself, for nodes are counted.
 //!
 //! A copy for each put sounds expensive. It is not needed for each put: nodes that no snapshot has
@@ -29,7 +29,7 @@
 //! key are passed over, so many deleted keys that wait for a compaction do not make a page slow.
 //!
 //! For an older revision the counts are of no use: it is walked, which takes as long as the range
-//! is, and holds up nobody.
+//! is, and holds up no other thread.
 //!
 //! # Compaction
 //!
@@ -44,7 +44,7 @@
 //! The view that is replaced by the next one shares nearly all nodes with it, and dropping it frees
 //! those few that differ. But the last view of a tree of a million keys takes tens of milliseconds
 //! to drop. It is no deeper than the tree is high, so the stack does not matter; the time does. So
-//! it is either sent to a thread where it disturbs nobody, or taken apart in steps:
+//! it is either sent to a thread where it disturbs no request, or taken apart in steps:
 //! [`PersistentSnapshot::dismantle`].
 //!
 //! # Invariants

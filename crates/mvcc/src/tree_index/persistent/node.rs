@@ -9,9 +9,9 @@
 //! A node is one allocation, exactly as large as what it holds. There is no room for growth in it:
 //! a new key means a new leaf, of a kilobyte or two, whether or not a snapshot has the old one. At
 //! the rate at which snapshots are taken nearly every leaf would have to be copied anyway, and
-//! leaves with a third of their room free would cost 30 bytes for each key. Whatever does not
+//! leaves with a third of their capacity free would cost 30 bytes for each key. Whatever does not
 //! change the number of keys (a put to a key that is there, a delete, a compaction that leaves
-//! something) is done in place if nobody else has the node.
+//! something) is done in place if no other tree has the node.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -60,7 +60,7 @@ const CHANNEL_RESPONSES_MAX: usize = 128;
 pub(crate) trait WatchSource: Send + Sync + Debug + 'static {
     fn era(&self) -> Era;
 
-    /// The watchers, whom the store tells at the end of each write transaction.
+    /// The watchers, which the store notifies at the end of each write transaction.
     fn watchers(&self) -> &Mutex<EtcdWatchers>;
 
     /// Calls `work` with the current and the compact revision, and keeps them from changing
@@ -94,7 +94,7 @@ impl<S: WatchSource> EtcdWatchableStore<S> {
         work(&mut watchable, now)
     }
 
-    /// A round: everything since the oldest revision that was missed, whoever wants it.
+    /// A round: everything since the oldest revision that was missed, whichever watcher wants it.
     fn sync_round(&self, watchable: &mut EtcdWatchers, to_wake: &mut ChannelsToWake) -> Result<()> {
         let mut outcome = Ok(());
         self.store.with_revisions(&mut |current, compacted| {
@@ -203,7 +203,7 @@ impl<S: WatchSource> WatchableStore for EtcdWatchableStore<S> {
         self.store.watchers().lock().close(stream.stream);
     }
 
-    /// The write transaction has told everybody when it ended.
+    /// The write transaction has notified all watchers when it ended.
     fn publish_all(&self, _transactions: Vec<(i64, Vec<Change>)>) {}
 
     /// Retries the victims, as etcd does every 10 ms.

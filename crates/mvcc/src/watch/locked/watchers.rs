@@ -71,7 +71,7 @@ pub(crate) struct EtcdWatchers {
 /// The outboxes that have got something.
 pub(crate) type ChannelsToWake = Vec<Arc<WatchChannel>>;
 
-/// Wakes those who serve the clients.
+/// Wakes the threads that serve the clients.
 pub(crate) fn wake_channels(outboxes: &ChannelsToWake) {
     wake_all(outboxes);
 }
@@ -93,7 +93,7 @@ impl EtcdWatchers {
         }
     }
 
-    /// Takes everybody out.
+    /// Takes all watchers out.
     pub(super) fn detach_streams(&mut self) -> Vec<DetachedStream> {
         let gone = std::mem::take(self);
         self.last_stream = gone.last_stream;
@@ -115,7 +115,7 @@ impl EtcdWatchers {
         gone.streams.into_iter().map(leave).collect()
     }
 
-    /// Takes somebody in. `now` is the store's revision.
+    /// Takes a watcher in. `now` is the store's revision.
     pub(super) fn attach_stream(&mut self, moving: DetachedStream, now: i64) {
         let DetachedStream { channel: outbox, watch_ids: numbers, watchers } = moving;
         let number = outbox.stream;
@@ -266,8 +266,8 @@ impl EtcdWatchers {
         }
     }
 
-    /// The first revision that somebody of the next round has missed; none if nobody has. Those
-    /// who have missed what is compacted are told so, and are gone.
+    /// The first revision that a watcher of the next round has missed; none if none has. Those
+    /// that have missed what is compacted are notified of it, and are gone.
     pub(super) fn begin_sync(
         &mut self,
         compacted: i64,

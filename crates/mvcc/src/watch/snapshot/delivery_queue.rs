@@ -57,7 +57,7 @@ impl DeliveryQueue {
         }
     }
 
-    /// Appends a transaction's changes. Says whether the one who hands them on may sleep.
+    /// Appends a transaction's changes. Says whether the thread that hands them on may sleep.
     pub(super) fn publish(&mut self, revision: i64, changes: Vec<Change>) -> bool {
         if !self.has_watchers || changes.is_empty() {
             return false;

@@ -1,4 +1,4 @@
-//! The hub of the default era: writers hand over, nobody holds them up.
+//! The watchable store of the default era: writers hand over, and no watcher holds them up.
 //!
 //! ```text
 //!   writer ──publish──▶ queue ──deliver──▶ interval tree ──▶ outboxes ──▶ clients
@@ -131,13 +131,13 @@ impl<A: ConsistentIndex, I: TreeIndex> SnapshotWatchableStore<A, I> {
         Ok(())
     }
 
-    /// Sends everybody to the store for what was published up to a revision.
+    /// Sends all watchers to the store for what was published up to a revision.
     fn unsync_up_to(&self, up_to: i64, handed_on: &mut DeliveryResult) {
         self.watchers.lock().unsync_up_to(up_to);
         handed_on.has_overflowed = true;
     }
 
-    /// The queue forgets everything if there is nobody left.
+    /// The queue forgets everything if there is no watcher left.
     fn clear_queue_if_unwatched(&self, watchers: &Watchers) {
         if watchers.is_empty() {
             self.queue.lock().clear_unwatched();
@@ -217,7 +217,7 @@ impl<A: ConsistentIndex, I: TreeIndex> WatchableStore for SnapshotWatchableStore
         let more = self.deliver_queued(&mut handed_on);
         wake_all(&handed_on.to_wake);
         if handed_on.has_overflowed {
-            // Whoever catches up may be another thread than this one, and asleep.
+            // The thread that catches up may be another than this one, and asleep.
             (self.signal)(WatchWork::SyncWatchers);
         }
         more

@@ -1,7 +1,7 @@
 //! All watchers, and how each of them stands: what the lock `watchers` guards.
 //!
-//! Nothing here reads the store or waits for anybody, so the lock is never held for longer than it
-//! takes to hand one transaction's events to those who want them.
+//! Nothing here reads the store or waits for another thread, so the lock is never held for longer than it
+//! takes to hand one transaction's events to the watchers that want them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ struct Stream {
     channel: Arc<WatchChannel>,
     watchers: BTreeMap<WatchId, Watcher>,
     watch_ids: WatchIdAllocator,
-    /// Those who are behind and wait for their turn.
+    /// The watchers that are behind and wait for their turn.
     unsynced: VecDeque<WatchId>,
     /// It is among the streams whose watchers may read.
     is_ready: bool,
@@ -72,11 +72,11 @@ struct Transaction<'t> {
 #[derive(Debug, Default)]
 pub(super) struct DeliveryResult {
     pub(super) to_wake: ChannelsToWake,
-    /// Something was too much to hand on, and everybody has to catch up.
+    /// Something was too much to hand on, and all watchers have to catch up.
     pub(super) has_overflowed: bool,
 }
 
-/// Everybody.
+/// All watchers.
 #[derive(Debug)]
 pub(super) struct Watchers {
     streams: BTreeMap<u64, Stream>,
@@ -91,7 +91,7 @@ pub(super) struct Watchers {
     watcher_count: usize,
     /// How many of them are not in step.
     unsynced_count: usize,
-    /// Those who ask for the record before each change, in step or not.
+    /// The watchers that ask for the record before each change, in step or not.
     prev_kv_watchers: WatcherGroup<WatcherKey>,
 }
 
@@ -134,7 +134,7 @@ impl Watchers {
         }
     }
 
-    /// Takes everybody out. Whoever reads for somebody who was here finds him gone.
+    /// Takes all watchers out. A thread that reads for a watcher that was here finds it gone.
     pub(super) fn detach_streams(&mut self) -> Vec<DetachedStream> {
         let gone = std::mem::replace(self, Watchers::new(self.delivered_revision));
         (self.last_serial, self.delivered_revision) = (gone.last_serial, gone.delivered_revision);
@@ -150,7 +150,7 @@ impl Watchers {
         gone.streams.into_values().map(leave).collect()
     }
 
-    /// Takes somebody in, at the revision `now` up to which nothing will be handed on.
+    /// Takes a watcher in, at the revision `now` up to which nothing will be handed on.
     pub(super) fn attach_stream(&mut self, moving: DetachedStream, now: i64) {
         let DetachedStream { channel: outbox, watch_ids: numbers, watchers } = moving;
         let number = outbox.stream;
@@ -193,14 +193,14 @@ impl Watchers {
         self.watcher_count == 0
     }
 
-    /// Which of a transaction's events are wanted with the record before them. Whoever comes later
-    /// does not want this transaction; whoever catches up meanwhile may.
+    /// Which of a transaction's events are wanted with the record before them. A watcher that comes later
+    /// does not want this transaction; one that catches up meanwhile may.
     pub(super) fn needs_prev_kv(&self, events: &[Event]) -> Vec<bool> {
         let wants = |event: &Event| self.prev_kv_watchers.contains(event.key());
         events.iter().map(wants).collect()
     }
 
-    /// Nobody was there to hand on to: whatever was published up to here was not kept.
+    /// No watcher was there to hand on to: whatever was published up to here was not kept.
     pub(super) fn advance_to(&mut self, revision: i64) {
         self.delivered_revision = self.delivered_revision.max(revision);
     }
@@ -265,8 +265,8 @@ impl Watchers {
         }
     }
 
-    /// Hands a transaction's events to those who want them. `previous` are the same events with
-    /// the records before, for those who asked for that. If far too many are wanted, everybody is
+    /// Hands a transaction's events to the watchers that want them. `previous` are the same events with
+    /// the records before, for the watchers that asked for that. If far too many are wanted, all are
     /// sent to the store instead, as [`unsync_up_to`](Watchers::unsync_up_to) does.
     pub(super) fn notify(
         &mut self,
@@ -289,7 +289,7 @@ impl Watchers {
         handed_on.to_wake.extend(self.send_requested_progress());
     }
 
-    /// Who may want which events, in the order of streams; nothing if that would be too much.
+    /// Which watchers may want which events, in the order of streams; nothing if that would be too much.
     fn interested_watchers(&self, events: &[Event]) -> Option<Vec<(WatcherKey, u32)>> {
         let mut wanted: Vec<(WatcherKey, u32)> = Vec::new();
         for (number, event) in events.iter().enumerate() {
@@ -343,7 +343,7 @@ impl Watchers {
         of.unsynced.push_back(place.id);
     }
 
-    /// What was published up to a revision is not in the queue any more: everybody in step must
+    /// What was published up to a revision is not in the queue any more: each watcher in step must
     /// read it in the store.
     pub(super) fn unsync_up_to(&mut self, up_to: i64) {
         let next = self.delivered_revision + 1;
@@ -364,7 +364,7 @@ impl Watchers {
         self.delivered_revision = self.delivered_revision.max(up_to);
     }
 
-    /// A stream with somebody who is behind may have room now.
+    /// A stream with a watcher that is behind may have capacity now.
     pub(super) fn schedule_stream(&mut self, stream: u64) {
         if let Some(of) = self.streams.get_mut(&stream)
             && !of.is_ready
@@ -380,7 +380,7 @@ impl Watchers {
         while let Some(stream) = self.ready_streams.pop_front() {
             let Some(of) = self.streams.get_mut(&stream) else { continue };
             of.is_ready = false;
-            // Without room the outbox notes that somebody waits, and says when it has some.
+            // Without capacity the outbox notes that a watcher waits, and says when it has some.
             if !of.channel.with_lock(|open| open.has_capacity()).0 {
                 continue;
             }
@@ -393,7 +393,7 @@ impl Watchers {
         None
     }
 
-    /// Tells what a turn has read; `revision` is the store's. Says whom to wake.
+    /// Hands on what a turn has read; `revision` is the store's. Says which channels to wake.
     pub(super) fn finish_sync_task(
         &mut self,
         turn: SyncTask,
@@ -455,7 +455,7 @@ impl Watchers {
         self.send_requested_progress()
     }
 
-    /// Tells those who asked and for whom enough was handed on. Who is behind gets no answer.
+    /// Answers the watchers that asked and have been handed enough. One that is behind gets no answer.
     fn send_requested_progress(&mut self) -> ChannelsToWake {
         let mut to_wake = ChannelsToWake::new();
         while let Some((asked_at, stream)) = self.progress_requests.first().copied()
@@ -475,7 +475,7 @@ impl Watchers {
         to_wake
     }
 
-    /// Notices for those who want them. A client that does not read gets none: nobody has asked,
+    /// Notices for the watchers that want them. A client that does not read gets none: it has not asked,
     /// and they would fill the memory.
     pub(super) fn notify_progress(&mut self, stream: u64) {
         let Some(of) = self.streams.get_mut(&stream) else { return };

@@ -323,7 +323,7 @@ impl JsonTranscoder {
         self.write_name(field, text);
         let word = match field.kind() {
             Kind::Bool => (number != 0).to_string(),
-            // These are cut off, as everybody does it.
+            // These are cut off, as other decoders do.
             Kind::Int32 => (number as i32).to_string(),
             Kind::Uint32 => (number as u32).to_string(),
             Kind::Int64 => format!("\"{}\"", number as i64),

@@ -1,4 +1,4 @@
-//! The API for whoever has only HTTP and JSON.
+//! The API for clients that have only HTTP and JSON.
 //!
 //! # The idea
 //!

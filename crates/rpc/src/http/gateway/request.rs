@@ -36,7 +36,7 @@ pub(super) async fn message(body: Body, binding: &'static Binding) -> Result<Byt
 }
 
 /// A stream of requests, and the word that it was cut off: then its client has gone, and the answers
-/// are for nobody. A request stream that ends well may have answers for long.
+/// have no reader. A request stream that ends well may have answers for long.
 ///
 /// The first message is waited for, so that what is wrong with it can be told in the status of the
 /// response.
@@ -74,7 +74,7 @@ impl RequestMessages {
                 }
                 None if !self.splitter.is_incomplete() => return Poll::Ready(None),
                 None | Some(Err(_)) => {
-                    // Nobody listens if there is no answer yet.
+                    // No task listens if there is no answer yet.
                     let _ = self.cut_off_to.take().map(|tell| tell.send(()));
                     return Poll::Ready(Some(Err(Status::cancelled("the request was cut off"))));
                 }

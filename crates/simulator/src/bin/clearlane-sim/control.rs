@@ -3,7 +3,7 @@
 //! A machine that is lent changes from one minute to the next, and not in one thing: its threads take longer to wake
 //! when its host is late to give them a core, records take longer to read when others use its caches, and its disk is
 //! slower when others write. A read path has no say in any of that. So all three are measured anew beside each run,
-//! with loads so small that nobody in them waits for another:
+//! with loads so small that no request in them waits for another:
 //!
 //! ```text
 //!   small reads, seldom          what changes in it is threads that wake

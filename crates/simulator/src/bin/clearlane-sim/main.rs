@@ -1,4 +1,4 @@
-//! The tool: runs workloads in the model, says who waited for whom, and shows it.
+//! The tool: runs workloads in the model, says which request waited for which, and shows it.
 //!
 //! Each subcommand is a file: what it can be told, and what it does. This one knows only their list.
 
@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 
-/// What can be asked for, and who does it.
+/// What can be asked for, and the function that does it.
 type Subcommand = (fn() -> Command, fn(&ArgMatches) -> Result<(), String>);
 
 const SUBCOMMANDS: [Subcommand; 8] = [

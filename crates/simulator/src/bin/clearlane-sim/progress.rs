@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Who has to wait for less wants to see nothing.
+/// A user that has to wait for less wants to see nothing.
 const PATIENCE: Duration = Duration::from_millis(700);
 const BETWEEN: Duration = Duration::from_millis(100);
 

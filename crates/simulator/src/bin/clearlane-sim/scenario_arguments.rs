@@ -104,13 +104,13 @@ impl ScenarioArguments {
         Ok(ScenarioArguments { name: name.clone(), scenario, eras, as_json, calibration })
     }
 
-    /// Runs it in all of its eras, if all of them can be run. Who watches is told how far that is.
+    /// Runs it in all of its eras, if all of them can be run. The progress is reported to the user.
     pub(crate) fn run(&self) -> Result<Vec<Results>, String> {
         let of = |era: Era| move |error: RunError| self.wrong(format!("era {era}: {error}"));
         for era in &self.eras {
             check(&self.scenario, &self.build(*era)).map_err(of(*era))?;
         }
-        // Who asks for a timeline gets that of the first.
+        // If a timeline is asked for, it is that of the first.
         let unseen = Scenario { recorded: None, ..self.scenario.clone() };
         let rest = vec![&unseen; self.eras.len().saturating_sub(1)];
         let scenarios = [vec![&self.scenario], rest].concat();

@@ -211,7 +211,7 @@ impl Trial<'_> {
         let Bench { server, control, .. } = bench;
         let before = control.small(server, seed)?;
         let (page, lent) = (server.metrics()?, ProcessorTime::read()?);
-        // Who has been standing by is slower at first.
+        // A server that has been standing by is slower at first.
         let report = server.load(&self.scenario.workload, seed, WARM_UP)?;
         let stolen = ProcessorTime::read()?.stolen_since(lent);
         let stood = DiskStalls::between(&page, &server.metrics()?);

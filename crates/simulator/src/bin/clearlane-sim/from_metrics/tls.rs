@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Who is trusted, and who we are.
+/// The trusted authorities, and the own certificate.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     /// Authorities; if there are none, those of the system.

@@ -1,7 +1,7 @@
 //! What is there to know of a disk before a server writes to it.
 //!
-//! On what kind of file system a directory lies: in memory a sync costs nothing, and whoever measures it there should
-//! know. And how much of a sync is computing: a server sees only how long it takes as a whole.
+//! On what kind of file system a directory lies: in memory a sync costs nothing, and the user that measures it there
+//! should know. And how much of a sync is computing: a server sees only how long it takes as a whole.
 
 use std::fs;
 use std::io::{self, Seek, Write};

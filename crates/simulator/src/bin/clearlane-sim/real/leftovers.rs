@@ -1,4 +1,4 @@
-//! Who interrupts a measurement leaves nothing behind: no server that runs on, no gigabyte among the temporary files.
+//! An interrupted measurement leaves nothing behind: no server that runs on, no gigabyte among the temporary files.
 //!
 //! A signal ends a program where it stands, and nothing that would be done when values are dropped is done. So what
 //! would be left is noted in one place, and a thread that waits for signals clears it away before it lets the signal
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use tempfile::TempDir;
 
-/// What there is now. Who has it and one of them took this one first.
+/// What there is now. A thread that locks this one and one of them locks this one first.
 static ALL: Mutex<Vec<Arc<Mutex<Leftover>>>> = Mutex::new(Vec::new());
 static WATCHED: Once = Once::new();
 
@@ -92,8 +92,8 @@ fn watch() {
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
     std::thread::spawn(move || {
         for signal in signals.forever() {
-            // All of it is held till the end: nobody starts a server meanwhile, and nobody who misses his ends the
-            // program before its data is gone.
+            // All of it is held till the end: no thread starts a server meanwhile, and no thread that misses its
+            // own ends the program before its data is gone.
             let all = lock(&ALL);
             let mut leftovers: Vec<_> = all.iter().map(|leftover| lock(leftover)).collect();
             leftovers.iter_mut().for_each(|leftover| leftover.clear());

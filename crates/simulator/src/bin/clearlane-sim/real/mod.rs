@@ -1,4 +1,4 @@
-//! The real server, for who wants to measure it: a process with a directory of its own.
+//! The real server, for a measurement: a process with a directory of its own.
 
 mod disk;
 mod leftovers;

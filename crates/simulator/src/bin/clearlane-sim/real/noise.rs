@@ -41,7 +41,7 @@ const REPEATS: usize = 2;
 const NAPS: usize = 400;
 const NAP: Duration = Duration::from_millis(4);
 const WORK: Duration = Duration::from_micros(500);
-/// Who looks too often is a disturbance himself.
+/// A look that comes too often is a disturbance itself.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(5);
 
 /// What the host has lent to this machine since it started, in ticks.
@@ -125,8 +125,8 @@ impl DiskStalls {
         Some(DiskStalls { count, mean_ms, longest_ms: syncs.quantile_ms(1.0) })
     }
 
-    /// How the model's disk is to behave, if the two looks were so far apart. Like the pace of threads this is told and not
-    /// predicted. Whom it keeps waiting is not told.
+    /// How the model's disk is to behave, if the two looks were so far apart. Like the pace of threads this is given
+    /// and not predicted. Which requests it keeps waiting is not given.
     pub(crate) fn stalls(self, apart: Duration) -> Stalls {
         let every_ns = apart.as_nanos() as f64 / self.count;
         let length_ns = (self.mean_ms * 1e6).min(STOOD_SHARE_MAX * every_ns);
@@ -189,7 +189,7 @@ impl RetryBudget {
     }
 }
 
-/// What the machine is like now, for one who has little to do.
+/// What the machine is like now, for a thread that has little to do.
 fn naps() -> Result<Noise, String> {
     let before = ProcessorTime::read()?;
     let mut late: Vec<Duration> = (0..NAPS).map(|_| nap()).collect();

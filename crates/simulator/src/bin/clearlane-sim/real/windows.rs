@@ -212,7 +212,7 @@ pub(crate) fn measure_eras(
     Ok(benches.into_iter().map(Bench::shown).collect())
 }
 
-/// Looks what each of them uses if nobody wants anything.
+/// Looks what each of them uses if no request comes.
 fn idle(benches: &mut [Bench]) -> Result<(), String> {
     let used = |bench: &Bench| {
         let looked = bench.server.process()?.usage().map_err(|error| error.to_string())?;
