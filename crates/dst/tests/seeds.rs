@@ -90,9 +90,8 @@ fn effects_are_on_record(reports: &[Report]) {
     let recorded = recorded.split_inclusive('\n');
     let pairs = reports.iter().zip(recorded);
     let differ: Vec<String> = pairs
-        .filter_map(|(report, recorded)| {
-            (line(report) != recorded).then(|| format!("{recorded}is now {}", line(report)))
-        })
+        .filter(|(report, recorded)| line(report) != *recorded)
+        .map(|(report, recorded)| format!("{recorded}is now {}", line(report)))
         .collect();
     assert!(differ.is_empty(), "{} of {}:\n{}", differ.len(), reports.len(), differ.join(""));
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use clearlane_proto::etcdserverpb::{
     CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest,
 };
-use clearlane_server::request_trace::{SlowRequestFields, Stage};
+use clearlane_server::request_trace::{RequestTrace, SlowRequestFields, Stage};
 use clearlane_server::requests::txn;
 use clearlane_server::{Server, trace};
 use http::{HeaderMap, Response};
@@ -203,17 +203,28 @@ async fn execute(
     errand.trace.end_stage(Stage::Sending);
     let (class, reads) = said.trace_class(count);
     asker.server.threads().trace().record_request(class, reads, errand.trace);
-    let (whole, read) = (
-        errand.trace.report_if_slow(asker.slow_thresholds.0),
-        took.report_if_slow(asker.slow_thresholds.1),
-    );
+    report_if_slow(kind, asker, &said, count, &answer, (&errand.trace, &took));
+    answer
+}
+
+/// Logs a request that took long: as a whole, and up to its answer.
+fn report_if_slow(
+    kind: KvMethod,
+    asker: &CallHead,
+    said: &RequestSummary,
+    count: usize,
+    answer: &Result<Response<ResponseBody>, Status>,
+    (whole, read): (&RequestTrace, &RequestTrace),
+) {
+    let whole = whole.report_if_slow(asker.slow_thresholds.0);
+    let read = read.report_if_slow(asker.slow_thresholds.1);
     if whole.is_none() && read.is_none() {
-        return answer;
+        return;
     }
     let about = SlowRequestFields {
         call: kind.path(),
         remote: &asker.client.to_string(),
-        request: &said,
+        request: said,
         response_count: count as i64,
         response_size: answer.as_ref().map_or(0, |answer| answer.body().message_len()),
     };
@@ -225,7 +236,6 @@ async fn execute(
     if let Some(story) = whole {
         story.log_slow_request(&about);
     }
-    answer
 }
 
 /// What a client has said, in short, in case it is to be told. Values are left out.

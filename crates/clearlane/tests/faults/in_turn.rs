@@ -164,6 +164,16 @@ async fn inject_fault(fault: Fault, at: usize, members: &mut [Program], links: &
     }
 }
 
+/// Each lease lives, with its key.
+async fn check_leases_live(port: u16) {
+    for id in 1..=LEASES {
+        let channel = connect(port).await.unwrap();
+        let asked = LeaseTimeToLiveRequest { id, keys: true };
+        let lease = LeaseClient::new(channel).lease_time_to_live(asked).await.unwrap().into_inner();
+        assert!(lease.ttl > 0 && lease.keys == [format!("l{id}").into_bytes()], "{lease:?}");
+    }
+}
+
 #[tokio::test]
 async fn faults_of_each_member_in_turn_end_no_process_and_no_lease() {
     let dir = tempfile::tempdir().unwrap();
@@ -222,12 +232,7 @@ async fn faults_of_each_member_in_turn_end_no_process_and_no_lease() {
     );
     others.is_stopping.store(true, SeqCst);
     let gaps = leases.join_all().await;
-    for id in 1..=LEASES {
-        let channel = connect(others.ports[0]).await.unwrap();
-        let asked = LeaseTimeToLiveRequest { id, keys: true };
-        let lease = LeaseClient::new(channel).lease_time_to_live(asked).await.unwrap().into_inner();
-        assert!(lease.ttl > 0 && lease.keys == [format!("l{id}").into_bytes()], "{lease:?}");
-    }
+    check_leases_live(others.ports[0]).await;
     compacting.await.unwrap();
     let keys = writers.end().await;
     agree(&mut members).await;

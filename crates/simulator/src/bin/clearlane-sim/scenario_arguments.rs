@@ -43,7 +43,7 @@ pub(crate) fn calibration(matches: &ArgMatches) -> Result<Calibration, String> {
     Calibration::parse(&read(path)?).map_err(of)
 }
 
-/// Lets a subcommand be told all that [`Asked::of`] reads.
+/// Lets a subcommand be told all that [`ScenarioArguments::of`] reads.
 pub(crate) fn with_scenario(command: Command, eras: &[Era]) -> Command {
     let number = |name: &'static str| Arg::new(name).long(name).value_name("N");
     let era = |name: &str| name.parse::<Era>().map_err(|error| error.to_string());

@@ -2,12 +2,12 @@
 //!
 //! A virtual machine has no cores but is lent them. When its host has others to serve, a thread that computes for a
 //! millisecond takes two, and one that wakes comes late; and what was measured then is true of that minute only. Four
-//! signs tell: the host's own word for what it has [withheld](Lent), how late the driver of a load sent what was
+//! signs tell: the host's own word for what it has [withheld](ProcessorTime), how late the driver of a load sent what was
 //! due, if it had nothing else to do, how far the machine is after a long load from [how it
-//! was](Noise::drift) before it, and for how long its [disk stood still](Stood).
+//! was](Noise::drift) before it, and for how long its [disk stood still](DiskStalls).
 //!
 //! Such times last for seconds or for minutes. So what was disturbed is measured again when they are over, which
-//! [`Patience`] waits for: with a thread that takes naps, and looks how late it wakes.
+//! [`RetryBudget`] waits for: with a thread that takes naps, and looks how late it wakes.
 
 use std::fmt;
 use std::fs;
