@@ -27,7 +27,7 @@
 //! let report = &registry.report()[0];
 //! assert_eq!(report.name, "readTx");
 //! assert_eq!(report.write.acquisitions, 1);
-//! assert_eq!(report.write.longest_hold().map(|hold| hold.actor.name()), Some("put"));
+//! assert_eq!(report.write.longest_hold().map(|hold| hold.task.name()), Some("put"));
 //! ```
 //!
 //! Four questions, four answers:

@@ -10,7 +10,7 @@
 //!
 //! The five calls that a busy server gets go past tonic: its router and its codec cost as much as
 //! looking a key up. Here the message is decoded where it lies, and the answer is encoded into one
-//! frame of the right length. What the calls do is said once, in [`kv`](crate::kv), and tonic's
+//! frame of the right length. What the calls do is said once, in [`crate::kv`], and tonic's
 //! service would do the same.
 
 use std::convert::Infallible;

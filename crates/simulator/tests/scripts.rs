@@ -91,7 +91,7 @@ impl Stage for OnSimulated {
 
 #[test]
 fn a_simulated_lock_keeps_the_order_of_the_real_one() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../locks/tests/scripts");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contention/tests/scripts");
     let mut scripts = 0;
     for entry in std::fs::read_dir(folder).expect("the folder is there") {
         let path = entry.expect("it can be listed").path();
