@@ -31,7 +31,7 @@ const FORBIDDEN_PACKAGES: [&str; 4] = ["tokio", "rand", "quanta", "getrandom"];
 
 /// What the simulation runs of the upper rungs, and the simulation. Its program may have threads:
 /// each runs worlds of its own.
-const SIMULATED_PATHS: [&str; 7] = [
+pub const SIMULATED_PATHS: [&str; 7] = [
     "crates/wal/src/wire/",
     "crates/raft/src/",
     "crates/server/src/replica/",

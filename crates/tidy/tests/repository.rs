@@ -41,3 +41,14 @@ fn the_repository_was_found() {
     assert!(REPOSITORY.file("Cargo.toml").is_some());
     assert!(REPOSITORY.rust_files().count() > 20);
 }
+
+/// A path that matches no file checks nothing.
+#[test]
+fn each_listed_path_has_files() {
+    let paths: Vec<&str> = REPOSITORY.rust_files().map(|(file, _)| file.path.as_str()).collect();
+    let listed = clearlane_tidy::determinism::SIMULATED_PATHS;
+    let listed = listed.iter().chain(&clearlane_tidy::leftovers::UNSAFE_FILES);
+    let missing: Vec<_> =
+        listed.filter(|listed| !paths.iter().any(|path| path.starts_with(**listed))).collect();
+    assert!(missing.is_empty(), "no file at {missing:?}");
+}
