@@ -6,6 +6,8 @@ use std::time::Duration;
 use clearlane_contention::Registry;
 use clearlane_engine::Bucket;
 
+use crate::error::Result;
+
 /// When to commit, and where to count lock time.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -32,19 +34,19 @@ impl Default for Config {
 }
 
 /// Stores one record into the commit that is being made.
-pub type CommitPut<'p> = dyn FnMut(Bucket, &[u8], &[u8]) -> crate::Result<()> + 'p;
+pub type CommitPut<'p> = dyn FnMut(Bucket, &[u8], &[u8]) -> Result<()> + 'p;
 
 /// What runs inside every commit, before the engine's own: it is given the payload of exactly
 /// the state that the commit makes durable, and stores what must go with it (etcd: consistent
 /// index, term, ConfState) in the same engine transaction.
 pub struct PreCommit<T>(Box<PreCommitFn<T>>);
 
-type PreCommitFn<T> = dyn Fn(&T, &mut CommitPut<'_>) -> crate::Result<()> + Send + Sync;
+type PreCommitFn<T> = dyn Fn(&T, &mut CommitPut<'_>) -> Result<()> + Send + Sync;
 
 impl<T> PreCommit<T> {
     /// A hook from a closure.
     pub fn new(
-        hook: impl Fn(&T, &mut CommitPut<'_>) -> crate::Result<()> + Send + Sync + 'static,
+        hook: impl Fn(&T, &mut CommitPut<'_>) -> Result<()> + Send + Sync + 'static,
     ) -> PreCommit<T> {
         PreCommit(Box::new(hook))
     }
@@ -55,7 +57,7 @@ impl<T> PreCommit<T> {
     }
 
     /// Runs the hook; for a crate above that puts its own around it.
-    pub fn run(&self, payload: &T, put: &mut CommitPut<'_>) -> crate::Result<()> {
+    pub fn run(&self, payload: &T, put: &mut CommitPut<'_>) -> Result<()> {
         (self.0)(payload, put)
     }
 }

@@ -2,14 +2,8 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
-use clearlane_engine::Engine;
-
-use crate::config::{Config, PreCommit};
 use crate::error::{Error, Result};
-use crate::interface::Backend;
-use crate::{buffered_backend, mutex, snapshot};
 
 /// The five ways to read beside a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,26 +34,6 @@ impl Era {
             Era::V3_5 => "3.5",
             Era::Clearlane => "clearlane",
         }
-    }
-
-    /// Opens a backend of this design on `engine`. `payload` describes the state that the engine
-    /// holds, until the first write transaction ends with another.
-    pub fn open<T: Clone + Send + Sync + fmt::Debug + 'static>(
-        self,
-        engine: Arc<dyn Engine>,
-        config: Config,
-        pre_commit: PreCommit<T>,
-        payload: T,
-    ) -> Result<Box<dyn Backend<T>>> {
-        Ok(match self {
-            Era::V3_1 => Box::new(mutex::MutexBackend::open(engine, config, pre_commit, payload)?),
-            Era::V3_2 | Era::V3_4 | Era::V3_5 => Box::new(buffered_backend::BufferedBackend::open(
-                self, engine, config, pre_commit, payload,
-            )?),
-            Era::Clearlane => {
-                Box::new(snapshot::SnapshotBackend::open(engine, config, pre_commit, payload)?)
-            }
-        })
     }
 }
 

@@ -15,7 +15,6 @@ use clearlane_engine::{Bucket, KeyRange};
 
 use crate::era::Era;
 use crate::error::Result;
-use crate::snapshot::BackendState;
 
 /// A value as a scan finds it: a slice of the engine's page, or a pending value that is shared.
 #[derive(Clone, Copy, Debug)]
@@ -123,9 +122,9 @@ pub struct DroppedStates {
 }
 
 /// Anything that may be dropped on another thread.
-trait AnyState: Debug + Send + Sync {}
+pub(crate) trait AnyState: Debug + Send + Sync {}
 
-impl<T: Debug + Send + Sync> AnyState for BackendState<T> {}
+impl<T: Debug + Send + Sync> AnyState for T {}
 
 impl DroppedStates {
     /// For designs without views.
@@ -135,10 +134,7 @@ impl DroppedStates {
 
     /// The view that a transaction began with, and the one that it replaced: two different ones if
     /// a commit came in between.
-    pub(crate) fn of<T>(base: Arc<BackendState<T>>, replaced: Arc<BackendState<T>>) -> DroppedStates
-    where
-        T: Debug + Send + Sync + 'static,
-    {
+    pub(crate) fn of(base: Arc<dyn AnyState>, replaced: Arc<dyn AnyState>) -> DroppedStates {
         DroppedStates { _states: [Some(base), Some(replaced)] }
     }
 }

@@ -15,11 +15,11 @@
 //!
 //! | design | etcd | how a read keeps pending and committed together | one slow read stops |
 //! |---|---|---|---|
-//! | [`mutex`] | 3.0, 3.1 | one mutex for reads, writes and commits | all threads |
-//! | [`read_tx`] | 3.2, 3.3 | a shared lock, held to the end of the read | writes, then all |
-//! | [`concurrent_read_tx`] | 3.4 | a copy of what is pending, made under the lock | no thread |
-//! | [`cached_read_tx`] | 3.5 on | a copy that reads share until the next write | no thread |
-//! | [`snapshot_read_tx`] | ours | one pointer to both | no thread |
+//! | [`v3_1_mutex`](etcd::v3_1_mutex) | 3.0, 3.1 | one mutex for reads, writes and commits | all threads |
+//! | [`v3_2_read_tx`](etcd::v3_2_read_tx) | 3.2, 3.3 | a shared lock, held to the end of the read | writes, then all |
+//! | [`v3_4_concurrent_read_tx`](etcd::v3_4_concurrent_read_tx) | 3.4 | a copy of what is pending, made under the lock | no thread |
+//! | [`v3_5_cached_read_tx`](etcd::v3_5_cached_read_tx) | 3.5 on | a copy that reads share until the next write | no thread |
+//! | [`read_tx`](clearlane::read_tx) | ours | one pointer to both | no thread |
 //!
 //! In the third and fourth row a read that opens still waits for a commit's sync, and every
 //! write still waits for reads to finish copying; and what etcd has never moved off the lock, as a
@@ -47,28 +47,21 @@
 //! Down to [`clearlane_engine`], for what is committed. It comes from `mvcc`, which turns a key
 //! range at a revision into the record keys that are asked for here.
 
-pub mod mutex;
-pub mod read_tx;
-pub mod concurrent_read_tx;
-pub mod cached_read_tx;
-pub mod snapshot_read_tx;
+pub mod clearlane;
+pub mod etcd;
 
-mod era;
-mod interface;
 mod config;
+mod era;
 mod error;
-mod record_key;
+mod interface;
 mod merge;
-mod batch;
-mod tx_buffer;
-mod buffered_backend;
-mod snapshot;
+mod open;
+mod record_key;
 
+pub use clearlane::{BackendState, Defragmentation, SnapshotBackend, SnapshotReadTx};
 pub use config::{CommitPut, Config, PreCommit};
 pub use era::Era;
 pub use error::{Error, Result};
 pub use interface::{
     Backend, DroppedStates, RangeVisitor, ReadTx, Sizes, Value, WriteTx, WriteTxResult,
 };
-pub use snapshot::{BackendState, Defragmentation, SnapshotBackend};
-pub use snapshot_read_tx::SnapshotReadTx;

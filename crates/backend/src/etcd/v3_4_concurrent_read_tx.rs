@@ -27,33 +27,32 @@
 //! Every read pays for the copy, in proportion to what is pending: with 10,000 pending writes
 //! the cheapest read copies 10,000 entries. And while a commit syncs, no read can open.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use clearlane_contention::Mutex;
 use clearlane_engine::{Bucket, KeyRange, Snapshot};
 
-use crate::buffered_backend::BufferedBackend;
 use crate::error::Result;
+use crate::etcd::read_state::ReadTxLocks;
+use crate::etcd::tx_buffer::TxReadBuffer;
 use crate::interface::{RangeVisitor, ReadTx};
 use crate::merge;
-use crate::tx_buffer::TxReadBuffer;
 
 /// An open read with its own buffer, or (design 3.5) one that is shared and never changed.
-pub(crate) struct ConcurrentReadTx<'b> {
-    pub(crate) buffer: Arc<TxReadBuffer>,
-    pub(crate) snapshot: Arc<dyn Snapshot>,
-    pub(crate) tx_mu: &'b Mutex<()>,
+pub(super) struct ConcurrentReadTx<'b> {
+    pub(super) buffer: Arc<TxReadBuffer>,
+    pub(super) snapshot: Arc<dyn Snapshot>,
+    pub(super) tx_mu: &'b Mutex<()>,
 }
 
 /// Copies the buffer under `readTx`, which is free again when this returns.
-pub(crate) fn open<T: Debug>(backend: &BufferedBackend<T>) -> ConcurrentReadTx<'_> {
-    let state = backend.read_state.read();
+pub(super) fn open(locks: &ReadTxLocks) -> ConcurrentReadTx<'_> {
+    let state = locks.read_state.read();
     ConcurrentReadTx {
         buffer: Arc::new(state.buffer.clone()),
         snapshot: Arc::clone(&state.snapshot),
-        tx_mu: &backend.tx_mu,
+        tx_mu: &locks.tx_mu,
     }
 }
 

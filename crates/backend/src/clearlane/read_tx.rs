@@ -39,9 +39,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clearlane_engine::{Bucket, KeyRange};
 
+use crate::clearlane::state::BackendState;
 use crate::error::Result;
 use crate::interface::{RangeVisitor, ReadTx};
-use crate::snapshot::BackendState;
 
 /// An open read transaction of design `clearlane`. It may be sent to another thread.
 #[derive(Clone, Debug)]

@@ -1,12 +1,13 @@
 //! The machinery of design `clearlane`: one pointer, one applier, one committer.
 //!
-//! The design's lock story is on top of [`snapshot_read_tx`](crate::snapshot_read_tx). Here are
+//! The design's lock story is on top of [`snapshot_read_tx`](crate::clearlane::read_tx). Here are
 //! its parts, in the order in which a write meets them: [`writer`] adds to [`pending_records`] and
 //! [`pending_buckets`], a [`state`] shows them, [`atomic_state`] is the pointer to the current view, and
 //! [`committer`] moves them into the engine.
 //!
 //! Lock order: `writer` before `committer` before `removals`. A reader takes none of them.
 
+pub mod read_tx;
 pub(crate) mod writer;
 pub(crate) mod pending_records;
 pub(crate) mod pending_buckets;
@@ -31,7 +32,6 @@ use crate::era::Era;
 use crate::error::{Error, Result};
 use crate::interface::{Backend, ReadTx, Sizes, WriteTx};
 use crate::record_key::RecordKey;
-use crate::snapshot_read_tx::SnapshotReadTx;
 use atomic_state::AtomicState;
 use committer::CommitterState;
 use pending_buckets::PendingBuckets;
@@ -39,6 +39,7 @@ use pending_records::PendingRecords;
 use state::WriteCounters;
 use writer::{SnapshotWriteTx, WriterState};
 
+pub use read_tx::SnapshotReadTx;
 pub use state::BackendState;
 
 /// Records that one step of a defragmentation carries over before it looks up again.

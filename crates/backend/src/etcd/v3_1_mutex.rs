@@ -43,10 +43,10 @@ use clearlane_contention::{Mutex, MutexGuard};
 use clearlane_engine::stream::Exporter;
 use clearlane_engine::{Bucket, Engine, KeyRange};
 
-use crate::batch::{Batch, BatchOwner, BatchWriteTx, CommitTimer};
 use crate::config::{Config, PreCommit};
 use crate::era::Era;
 use crate::error::Result;
+use crate::etcd::batch_tx::{Batch, BatchOwner, BatchWriteTx, CommitTimer};
 use crate::interface::{Backend, RangeVisitor, ReadTx, Sizes, WriteTx};
 
 /// A backend of design 3.1.

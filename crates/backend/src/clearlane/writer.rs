@@ -15,13 +15,13 @@ use bytes::Bytes;
 use clearlane_contention::MutexGuard;
 use clearlane_engine::{Bucket, KeyRange};
 
+use crate::clearlane::SnapshotBackend;
+use crate::clearlane::pending_buckets::{ChangeMap, PendingBuckets, PendingChange};
+use crate::clearlane::pending_records::{PendingRecords, RecordAppender};
+use crate::clearlane::state::{BackendState, WriteCounters, get_value, visit_range};
 use crate::error::{Error, Result};
 use crate::interface::{DroppedStates, RangeVisitor, ReadTx, WriteTx, WriteTxResult};
 use crate::record_key::RecordKey;
-use crate::snapshot::SnapshotBackend;
-use crate::snapshot::pending_buckets::{ChangeMap, PendingBuckets, PendingChange};
-use crate::snapshot::pending_records::{PendingRecords, RecordAppender};
-use crate::snapshot::state::{BackendState, WriteCounters, get_value, visit_range};
 
 /// What a pending record takes in memory besides its key and value: a slot, and the value's buffer.
 pub(crate) const RECORD_OVERHEAD: u64 = 96;
@@ -187,10 +187,8 @@ impl<T: Clone + Send + Sync + std::fmt::Debug + 'static> WriteTx<T> for Snapshot
         let publish = |current: &BackendState<T>| self.next_state(current, &payload);
         let (replaced, view) = self.backend.current.update(publish);
         let commit_due = view.pending_ops() >= self.backend.config.batch_limit;
-        Ok(WriteTxResult {
-            dropped_states: DroppedStates::of(Arc::clone(&self.base_state), replaced),
-            commit_due,
-        })
+        let base = Arc::clone(&self.base_state);
+        Ok(WriteTxResult { dropped_states: DroppedStates::of(base, replaced), commit_due })
     }
 
     fn payload(&self) -> &T {

@@ -22,11 +22,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clearlane_engine::{Bucket, KeyRange, Snapshot};
 
+use crate::clearlane::pending_buckets::PendingBuckets;
+use crate::clearlane::pending_records::PendingRecords;
 use crate::error::Result;
 use crate::interface::{RangeVisitor, Value};
 use crate::merge;
-use crate::snapshot::pending_buckets::PendingBuckets;
-use crate::snapshot::pending_records::PendingRecords;
 
 /// How much has been written since the backend was opened. Two tallies make a difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -38,31 +38,24 @@
 //! A read rate below the write rate gains nothing: each read finds the copy out of date. And
 //! while a commit syncs, still no read can open.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::buffered_backend::{BufferedBackend, ReadState};
-use crate::concurrent_read_tx::ConcurrentReadTx;
-use crate::tx_buffer::TxReadBuffer;
-
-/// The last copy, and which version of the buffer it is a copy of.
-#[derive(Debug, Default)]
-pub(crate) struct ReadBufferCache {
-    newest: Option<(Arc<TxReadBuffer>, u64)>,
-}
+use crate::etcd::read_state::{ReadState, ReadTxLocks};
+use crate::etcd::tx_buffer::TxReadBuffer;
+use crate::etcd::v3_4_concurrent_read_tx::ConcurrentReadTx;
 
 /// Takes the shared copy of the buffer, or makes it.
-pub(crate) fn open<T: Debug>(backend: &BufferedBackend<T>) -> ConcurrentReadTx<'_> {
-    let state = backend.read_state.read();
+pub(super) fn open(locks: &ReadTxLocks) -> ConcurrentReadTx<'_> {
+    let state = locks.read_state.read();
     ConcurrentReadTx {
-        buffer: cached_buffer(backend, &state),
+        buffer: cached_buffer(locks, &state),
         snapshot: Arc::clone(&state.snapshot),
-        tx_mu: &backend.tx_mu,
+        tx_mu: &locks.tx_mu,
     }
 }
 
-fn cached_buffer<T: Debug>(backend: &BufferedBackend<T>, state: &ReadState) -> Arc<TxReadBuffer> {
-    let mut cache = backend.cache.lock();
+fn cached_buffer(locks: &ReadTxLocks, state: &ReadState) -> Arc<TxReadBuffer> {
+    let mut cache = locks.cache.lock();
     let Some((copy, version)) = &cache.newest else {
         let copy = Arc::new(state.buffer.clone());
         cache.newest = Some((Arc::clone(&copy), state.version));
@@ -74,7 +67,7 @@ fn cached_buffer<T: Debug>(backend: &BufferedBackend<T>, state: &ReadState) -> A
     let version_seen = *version;
     drop(cache);
     let copy = Arc::new(state.buffer.clone());
-    let mut cache = backend.cache.lock();
+    let mut cache = locks.cache.lock();
     let unchanged = cache.newest.as_ref().is_some_and(|(_, version)| *version == version_seen);
     // The copy that is replaced is freed behind the lock: freeing it takes as long as copying.
     let superseded =

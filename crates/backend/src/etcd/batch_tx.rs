@@ -19,10 +19,10 @@ use clearlane_engine::{Bucket, Defragment, Engine, KeyRange, WriteTxn};
 
 use crate::config::PreCommit;
 use crate::error::{Error, Result};
+use crate::etcd::tx_buffer::TxWriteBuffer;
 use crate::interface::{DroppedStates, RangeVisitor, ReadTx, WriteTx, WriteTxResult};
 use crate::merge;
 use crate::record_key::RecordKey;
-use crate::tx_buffer::TxWriteBuffer;
 
 /// What the mutex `batchTx` guards.
 #[derive(Debug)]

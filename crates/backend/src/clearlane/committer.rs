@@ -24,10 +24,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use clearlane_engine::{Bucket, Snapshot, WriteTxn};
 
+use crate::clearlane::SnapshotBackend;
+use crate::clearlane::pending_buckets::{ChangeMap, PendingBuckets};
+use crate::clearlane::state::{BackendState, WriteCounters};
 use crate::error::{Error, Result};
-use crate::snapshot::SnapshotBackend;
-use crate::snapshot::pending_buckets::{ChangeMap, PendingBuckets};
-use crate::snapshot::state::{BackendState, WriteCounters};
 
 /// What the committer keeps from one commit to the next.
 #[derive(Debug, Default)]

@@ -22,7 +22,7 @@ use rand::{RngExt, SeedableRng};
 use super::atomic_state::AtomicState;
 use super::writer::{CHANGE_OVERHEAD, RECORD_OVERHEAD};
 use super::{BackendState, Defragmentation, SnapshotBackend};
-use crate::snapshot_read_tx::SnapshotReadTx;
+use crate::clearlane::read_tx::SnapshotReadTx;
 use crate::{Backend, Config, PreCommit, ReadTx, WriteTx};
 
 type Map = BTreeMap<(Bucket, Bytes), Bytes>;

@@ -1,16 +1,5 @@
 //! The write side of designs 3.2, 3.4 and 3.5, which are one design with three ways to read.
 //!
-//! # The locks
-//!
-//! | lock | guards | taken exclusively by |
-//! |---|---|---|
-//! | `batchTx` | the engine's write transaction, the write buffer | write transactions, commits |
-//! | `readTx` | the read buffer, the engine's snapshot | the end of a write, commits |
-//! | `txMu` | the engine's read cursor | every look into the engine, briefly |
-//! | `cache` | the shared copy of the read buffer (era 3.5) | the reader that makes the copy |
-//!
-//! Order: `batchTx`, then `readTx`, then `cache` or `txMu`.
-//!
 //! # The life of a put
 //!
 //! 1. `batchTx` is taken. The put goes into the engine's open transaction and the write buffer.
@@ -30,35 +19,25 @@
 //! it again, and a reader that comes in between sees the transaction's puts without its deletes.
 //!
 //! How a reader holds `readTx`, and for how long, is what the three differ in: see
-//! [`read_tx`], [`concurrent_read_tx`] and
-//! [`cached_read_tx`].
+//! [`v3_2_read_tx`], [`v3_4_concurrent_read_tx`] and [`v3_5_cached_read_tx`].
 
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_contention::{Mutex, RwLock};
+use clearlane_contention::Mutex;
 use clearlane_engine::stream::Exporter;
-use clearlane_engine::{Bucket, Engine, Snapshot};
+use clearlane_engine::{Bucket, Engine};
 
-use crate::batch::{Batch, BatchOwner, BatchWriteTx, CommitTimer};
-use crate::cached_read_tx::ReadBufferCache;
 use crate::config::{Config, PreCommit};
 use crate::era::Era;
 use crate::error::Result;
+use crate::etcd::batch_tx::{Batch, BatchOwner, BatchWriteTx, CommitTimer};
+use crate::etcd::read_state::{ReadState, ReadTxLocks};
+use crate::etcd::tx_buffer::{TxReadBuffer, TxWriteBuffer};
+use crate::etcd::{v3_2_read_tx, v3_4_concurrent_read_tx, v3_5_cached_read_tx};
 use crate::interface::{Backend, ReadTx, Sizes, WriteTx};
-use crate::tx_buffer::{TxReadBuffer, TxWriteBuffer};
-use crate::{cached_read_tx, concurrent_read_tx, read_tx};
-
-/// What the lock `readTx` guards: all that a reader needs.
-#[derive(Debug)]
-pub(crate) struct ReadState {
-    pub(crate) buffer: TxReadBuffer,
-    /// Rises whenever the buffer changes, so that a copy knows whether it is out of date.
-    pub(crate) version: u64,
-    pub(crate) snapshot: Arc<dyn Snapshot>,
-}
 
 /// A backend of design 3.2, 3.4 or 3.5.
 #[derive(Debug)]
@@ -66,9 +45,7 @@ pub(crate) struct BufferedBackend<T> {
     era: Era,
     engine: Arc<dyn Engine>,
     batch: Mutex<Batch<T>>,
-    pub(crate) read_state: RwLock<ReadState>,
-    pub(crate) tx_mu: Mutex<()>,
-    pub(crate) cache: Mutex<ReadBufferCache>,
+    reads: ReadTxLocks,
     timer: CommitTimer,
     config: Config,
     pre_commit: PreCommit<T>,
@@ -76,7 +53,7 @@ pub(crate) struct BufferedBackend<T> {
 
 impl<T: Debug> BufferedBackend<T> {
     pub(crate) fn open(
-        design: Era,
+        era: Era,
         engine: Arc<dyn Engine>,
         config: Config,
         pre_commit: PreCommit<T>,
@@ -86,12 +63,10 @@ impl<T: Debug> BufferedBackend<T> {
         let snapshot = engine.snapshot()?;
         let read_state = ReadState { buffer: TxReadBuffer::default(), version: 0, snapshot };
         Ok(BufferedBackend {
-            era: design,
+            era,
             engine,
             batch: Mutex::new(&config.locks, "batchTx", batch),
-            read_state: RwLock::new(&config.locks, "readTx", read_state),
-            tx_mu: Mutex::new(&config.locks, "txMu", ()),
-            cache: Mutex::new(&config.locks, "cache", ReadBufferCache::default()),
+            reads: ReadTxLocks::new(&config.locks, read_state),
             timer: CommitTimer::default(),
             config,
             pre_commit,
@@ -100,7 +75,7 @@ impl<T: Debug> BufferedBackend<T> {
 
     /// Merges the write buffer into the read buffer: readers that open from now on see the puts.
     fn write_back(&self, batch: &mut Batch<T>) {
-        let mut read_state = self.read_state.write();
+        let mut read_state = self.reads.read_state.write();
         if let Some(buffer) = &mut batch.write_buffer {
             buffer.write_back(&mut read_state.buffer);
         }
@@ -115,7 +90,7 @@ impl<T: Debug> BufferedBackend<T> {
         } else if self.era == Era::V3_2 {
             // etcd 3.2 and 3.3 ask for the lock even with nothing to commit: a barrier for all
             // reads, every interval. From 3.4 on the timer looks first.
-            drop(self.read_state.write());
+            drop(self.reads.read_state.write());
         }
         Ok(needed)
     }
@@ -126,7 +101,7 @@ impl<T: Debug> BufferedBackend<T> {
     }
 
     fn replace_snapshot(&self, change_engine: impl FnOnce() -> Result<()>) -> Result<()> {
-        let mut read_state = self.read_state.write();
+        let mut read_state = self.reads.read_state.write();
         change_engine()?;
         read_state.snapshot = self.engine.snapshot()?;
         read_state.buffer.clear();
@@ -158,8 +133,8 @@ impl<T: Debug + Send + Sync> Backend<T> for BufferedBackend<T> {
 
     fn begin_read(&self) -> Box<dyn ReadTx + '_> {
         match self.era {
-            Era::V3_4 => Box::new(concurrent_read_tx::open(self)),
-            Era::V3_5 => Box::new(cached_read_tx::open(self)),
+            Era::V3_4 => Box::new(v3_4_concurrent_read_tx::open(&self.reads)),
+            Era::V3_5 => Box::new(v3_5_cached_read_tx::open(&self.reads)),
             _ => self.begin_locked_read(),
         }
     }
@@ -172,7 +147,7 @@ impl<T: Debug + Send + Sync> Backend<T> for BufferedBackend<T> {
     }
 
     fn begin_locked_read(&self) -> Box<dyn ReadTx + '_> {
-        Box::new(read_tx::open(self))
+        Box::new(v3_2_read_tx::open(&self.reads))
     }
 
     fn begin_write(&self) -> Result<Box<dyn WriteTx<T> + '_>> {

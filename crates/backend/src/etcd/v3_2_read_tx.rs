@@ -28,26 +28,24 @@
 //! Against era 3.1 the first cheap read has won, and the other threads have lost nothing. Under a
 //! steady stream of puts there is hardly ever a moment without one waiting.
 
-use std::fmt::Debug;
-
 use bytes::Bytes;
 use clearlane_contention::{Mutex, RwLockReadGuard};
 use clearlane_engine::{Bucket, KeyRange};
 
-use crate::buffered_backend::{BufferedBackend, ReadState};
 use crate::error::Result;
+use crate::etcd::read_state::{ReadState, ReadTxLocks};
 use crate::interface::{RangeVisitor, ReadTx};
 use crate::merge;
 
 /// An open read: the shared lock itself.
-pub(crate) struct LockedReadTx<'b> {
+pub(super) struct LockedReadTx<'b> {
     state: RwLockReadGuard<'b, ReadState>,
     tx_mu: &'b Mutex<()>,
 }
 
 /// Takes `readTx` shared; waits if a writer holds it or waits for it.
-pub(crate) fn open<T: Debug>(backend: &BufferedBackend<T>) -> LockedReadTx<'_> {
-    LockedReadTx { state: backend.read_state.read(), tx_mu: &backend.tx_mu }
+pub(super) fn open(locks: &ReadTxLocks) -> LockedReadTx<'_> {
+    LockedReadTx { state: locks.read_state.read(), tx_mu: &locks.tx_mu }
 }
 
 impl ReadTx for LockedReadTx<'_> {

@@ -1,0 +1,44 @@
+//! What the reads of 3.2 to 3.5 share with the write side: the read state and the locks around it.
+//!
+//! Lock order: `readTx`, then `cache` or `txMu`. In etcd these are fields of `readTx` and `backend`.
+
+use std::sync::Arc;
+
+use clearlane_contention::{Mutex, Registry, RwLock};
+use clearlane_engine::Snapshot;
+
+use crate::etcd::tx_buffer::TxReadBuffer;
+
+/// What the lock `readTx` guards: all that a reader needs.
+#[derive(Debug)]
+pub(super) struct ReadState {
+    pub(super) buffer: TxReadBuffer,
+    /// Rises whenever the buffer changes, so that a copy knows whether it is out of date.
+    pub(super) version: u64,
+    pub(super) snapshot: Arc<dyn Snapshot>,
+}
+
+/// The last copy of the read buffer, and the version of the buffer that it was made of (era 3.5).
+#[derive(Debug, Default)]
+pub(super) struct ReadBufferCache {
+    pub(super) newest: Option<(Arc<TxReadBuffer>, u64)>,
+}
+
+/// The locks that a read takes.
+#[derive(Debug)]
+pub(super) struct ReadTxLocks {
+    pub(super) read_state: RwLock<ReadState>,
+    /// Guards the read cursor of the engine, for one look at a time.
+    pub(super) tx_mu: Mutex<()>,
+    pub(super) cache: Mutex<ReadBufferCache>,
+}
+
+impl ReadTxLocks {
+    pub(super) fn new(locks: &Registry, first: ReadState) -> ReadTxLocks {
+        ReadTxLocks {
+            read_state: RwLock::new(locks, "readTx", first),
+            tx_mu: Mutex::new(locks, "txMu", ()),
+            cache: Mutex::new(locks, "cache", ReadBufferCache::default()),
+        }
+    }
+}
